@@ -67,7 +67,7 @@ def triage(*findings: Finding, unsaid: frozenset[str] = frozenset()) -> Triage:
 
 
 def kinds(before: Triage, after: Triage, *below: Finding) -> dict[str, ChangeKind]:
-    return {one.finding.id: one.kind for one in _changes(after, before, below, least=2.0)}
+    return {one.finding.id: one.kind for one in _changes(after, before, below, min_points=2.0)}
 
 
 @pytest.mark.parametrize(("before", "after", "below", "expected"), [
@@ -100,14 +100,14 @@ def test_a_finding_without_a_cost_is_not_said_to_have_had_one():
 
 def test_another_straggler_is_another_finding():
     before, after = triage(finding("straggler", 9.0, ranks=(3,))), triage(finding("straggler", 9.0, ranks=(5,)))
-    found = _changes(after, before, (), least=2.0)
+    found = _changes(after, before, (), min_points=2.0)
     assert [(one.kind, one.finding.ranks) for one in found] == [(ChangeKind.NEW, (5,)), (ChangeKind.GONE, (3,))]
 
 
 def test_what_got_worse_comes_first():
     before = triage(finding("a", 9.0), finding("b", 9.0), finding("c", 9.0))
     after = triage(finding("b", 9.0), finding("c", 19.0), finding("d", 3.0), finding("e", 4.0))
-    assert [one.finding.id for one in _changes(after, before, (), least=2.0)] == ["e", "d", "c", "a", "b"]
+    assert [one.finding.id for one in _changes(after, before, (), min_points=2.0)] == ["e", "d", "c", "a", "b"]
 
 
 def test_what_is_the_same_comes_last():
@@ -115,7 +115,7 @@ def test_what_is_the_same_comes_last():
     before = triage(*(finding(name, 20.0) for name in names))
     costs = {"better": 10.0, "same": 20.0, "worse": 30.0, "new": 5.0}
     after = triage(*(finding(*one) for one in costs.items()), unsaid=frozenset({"rule of unknown"}))
-    found = [one.finding.id for one in _changes(after, before, (), least=2.0)]
+    found = [one.finding.id for one in _changes(after, before, (), min_points=2.0)]
     assert found == ["new", "worse", "gone", "better", "unknown", "same"]
 
 

@@ -104,11 +104,11 @@ class _Counts:
         self.delays += [int(edge(delays)) for edge in (np.min, np.max) if len(delays)]
         launched = calls["end"][call]
         for device, stream in {*zip(waits["device"].tolist(), waits["stream"].tolist(), strict=True)}:
-            own = (paired["device"] == device) & ((paired["stream"] == stream) | (stream == _ALL_STREAMS))
+            is_stream = (paired["device"] == device) & ((paired["stream"] == stream) | (stream == _ALL_STREAMS))
             is_wait = (waits["device"] == device) & (waits["stream"] == stream)
-            in_order = np.argsort(launched[own])
-            before = np.searchsorted(launched[own][in_order], waits["start"][is_wait])
-            ends = np.maximum.accumulate(paired["end"][own][in_order])
+            in_order = np.argsort(launched[is_stream])
+            before = np.searchsorted(launched[is_stream][in_order], waits["start"][is_wait])
+            ends = np.maximum.accumulate(paired["end"][is_stream][in_order])
             if after := (ends[before[before > 0] - 1] - waits["end"][is_wait][before > 0]).tolist():
                 self.after_waits.append(max(after))
 

@@ -1,1 +1,1 @@
-"""A whole report of a job as one page, its drawings, and the page without names."""
+"""A report of a job as one page, its drawings, and its anonymous form."""

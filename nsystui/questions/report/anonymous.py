@@ -1,7 +1,7 @@
-"""Removes from a report whatever identifies machines, people and files.
+"""Removal of everything in a report that identifies machines, people and files.
 
-A name stays only if it is harmless: an identifier of C++ or Python if it names a function, plain words of the field if
-it names a range, a thread or a message. A sentence keeps the words that this program is written with, and such names.
+A name stays only if it is harmless: an identifier of C++ or Python for a function, plain words for a range, a thread or
+a message. A sentence keeps this program's words, and such names.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from nsystui.questions.report.report import JobPage
 T = TypeVar("T")
 
 BASELINE = "the baseline"
-"""The label of a baseline in such a report."""
+"""The label of a baseline in an anonymous report."""
 
 _USER = re.compile(r"[/\\](?:home|users|global/homes/\w)[/\\]+([A-Za-z][\w.-]*)", re.IGNORECASE)
 _OCTET = r"(?:25[0-5]|2[0-4]\d|1?\d?\d)"
@@ -34,13 +34,13 @@ _SECRET = re.compile(
     r"|(?<![^\W_])(?!(?:b?f\d+|[fstui]+\d\d?|e\dm\d|\d+[dec]+)+(?![^\W_]))(?=\d*[a-f])(?=[a-f]*\d)[\da-f]{8,}(?![^\W_])"
     r"|(?=[A-Z]*\d)[A-Z\d]{16,}|(?=[^\W_]*[A-Z])(?=[^\W_]*[a-z])(?:[A-Za-z]+\d+){4}[^\W_]{4,}"
 )
-"""An address of IPv4, mail, IPv6 or a network card; a path, a variable or a file by one letter; a hash or a token."""
+"""An address (IPv4, mail, IPv6, network card); a path, a variable, a file with one-letter ending; a hash, a token."""
 _CPP = r"\b(?:(?:un)?signed|void|bool|char|short|int|long|float|double|const|volatile|struct|class|instance|clone)\b"
 _NO_FUNCTION = re.compile(
     r"[^\w\s:<>,()&*~\[\]{}#.-]|(?<!:):(?!:)|^:|(?<![\s(<,])-(?!>)|-[^\d>]|[^\W\d_a-zA-Z]|(?:INTERNAL|GLOBAL__N)_"
     rf"|\b(?!{_CPP})\w+\s+(?!{_CPP})\w"
 )
-"""Text that no name of a function contains. Two words follow each other only if one is a word of C++."""
+"""Text that no function's name contains. Two words follow each other only if one is a word of C++."""
 _IN_BRACKETS = re.compile(r"<[^<>]*>|\([^()]*\)|\[[^\[\]]*\]|\{[^{}]*\}")
 _NAME = re.compile(r"(?:[\w:*&]+\s+)*[\w:~*.]*\w[\w:~*.]*(?:\s*(?:const|&))*\s*")
 _DOTTED = re.compile(r"[^\W\d]\w*(?:\.\w+)+")
@@ -50,30 +50,30 @@ _BEHIND = re.compile(r"(?: \((?:main|[\d,.]+(?: [a-z]+)?)\)| <<<[^>]*>>>)*$")
 """Text that nsystui appends to a name."""
 _OURS = re.compile(r"0x[\da-f]{1,16}|(?:host|user|command|ranks?|report)-\d+(-\d+)?|[A-Z]{1,3}[1-9]\d{1,3}[A-Z]?|w/o")
 _NAMING = frozenset({"host", "hostname", "report", "file", "process", "command"})
-"""The keys of the columns that hold such names, however short."""
+"""Columns with names of hosts, files, processes and commands, however short."""
 _FUNCTIONS = frozenset({"name", "smart", "kernel", "call", "caller", "what", "function"})
 _RANGES = frozenset({"range", "path", "thread", "text", "anchor"})
-_OWN = frozenset({"key", "title", "method", "id", "severity", "kind", "under", "category", "version"})
-"""The fields that hold words of this program, which may be names of a host or file, too."""
+_OUR_FIELDS = frozenset({"key", "title", "method", "id", "severity", "kind", "under", "category", "version"})
+"""Fields with words of this program, which may also be names of a host or file."""
 _ADVICE = frozenset({"advice", "reason", "measured"})
-"""The fields of sentences of this program, in which a file called `before` is no file."""
+"""Fields with sentences of this program, in which a file called `before` is not replaced."""
 
 
 def anonymous(report: JobPage, jobs: Sequence[OpenJob]) -> JobPage:
     """Return the report with ``host-1``, ``rank-0``, ``command-1``, ``kernel 1`` and ``range 1`` instead of names."""
     smart = {name: short for job in jobs for name, short in job.smart_names().items()}
     words = _Words(_people(jobs, repr(report)), _files(jobs), smart)
-    _changed(report, words, words.text)  # numbers the names in tables, which come after the sentences
+    _changed(report, words, words.text)  # numbers the names in tables, which follow the sentences
     words.learn()
     return replace(_changed(report, words, words.text), title="job")
 
 
 class _Words:
-    """Replaces names in texts."""
+    """Replacements for the names in texts."""
 
     def __init__(self, people: dict[str, str], files: dict[str, str], smart: dict[str, str]) -> None:
-        self._known = {name.lower(): word for name, word in (files | people).items()}
-        self._people, self._names = _any_of(people, r"(?:\.[A-Za-z][\w-]*)*"), _any_of(self._known)
+        self._replacements = {name.lower(): word for name, word in (files | people).items()}
+        self._people, self._names = _any_of(people, r"(?:\.[A-Za-z][\w-]*)*"), _any_of(self._replacements)
         self._smart, self._labels = smart, dict[tuple[str, str], str]()
         kept = [name for name in smart if _is_function(name)]
         self._kept = frozenset(smart[name] for name in kept)
@@ -82,22 +82,22 @@ class _Words:
         self._texts = _any_of(())
 
     def learn(self) -> None:
-        """Take the labels of the tables for sentences, too."""
+        """Use the labels of the tables in sentences, too."""
         self._unsafe = {name.lower(): label for (_, name), label in self._labels.items()}
         self._texts = _any_of(name for _, name in self._labels if not self._is_plain(name, _ours()))
 
     def text(self, text: str) -> str:
-        """Return a sentence in which labels are instead of names, and ``(name)`` instead of unknown words."""
+        """Return a sentence with labels instead of names, and ``(name)`` instead of unknown words."""
         text = self._texts.sub(lambda match: self._unsafe[match[1].lower()], text)
         return self.advice(self._names.sub(self._word, self._people.sub(self._word, text)))
 
     def advice(self, text: str) -> str:
-        """Return a sentence as `text` does, but with words that are names of files."""
+        """Return a sentence as `text` does, but keep names of files."""
         text = _TOKEN.sub(self._token, self._people.sub(self._word, text))
         return re.sub(r"\(name\)(?:\s+\(name\))+", "(name)", text)
 
     def cell(self, key: str, text: str) -> str:
-        """Return the cell of a column: a name is kept or replaced as a whole."""
+        """Return a cell of a column: a name is kept or replaced as a whole."""
         if key in _RANGES:
             return " › ".join(self._name("range", part) for part in text.split(" › "))
         return (
@@ -105,19 +105,19 @@ class _Words:
         )
 
     def _name(self, kind: str, text: str) -> str:
-        behind = _BEHIND.search(text)
-        name = text[: behind.start()] if behind else text
+        suffix = _BEHIND.search(text)
+        name = text[: suffix.start()] if suffix else text
         words = _plain() if kind == "range" else _ours()
-        if label := self._known.get(name.lower()):
+        if label := self._replacements.get(name.lower()):
             return label + text[len(name) :]
         is_kept = self._is_plain(text, words) or self._is_plain(name, words)
         if is_kept or (kind == "kernel" and (name in self._kept or (name not in self._hidden and _is_function(name)))):
             return self._names.sub(self._word, self._people.sub(self._word, text))
-        number = sum(one == kind for one, _ in self._labels) + 1
+        number = sum(label_kind == kind for label_kind, _ in self._labels) + 1
         return self._labels.setdefault((kind, self._smart.get(name, name)), f"{kind} {number}") + text[len(name) :]
 
     def _word(self, match: re.Match[str]) -> str:
-        return self._known[match[1].lower()]
+        return self._replacements[match[1].lower()]
 
     def _token(self, match: re.Match[str]) -> str:
         text = match[2]
@@ -126,103 +126,103 @@ class _Words:
         return match[0] if is_kept else f"{match[1]}{'(path)' if '/' in text else '(name)'}{match[3]}"
 
     def _is_plain(self, text: str, words: frozenset[str]) -> bool:
-        """Whether each word is a number, one of the ``words``, or a word of a function's name that stays."""
-        found = _WORD.findall(text)
+        """Return whether each word is a number, in ``words``, or part of a kept function name."""
+        parts = _WORD.findall(text)
         return not _SECRET.search(text) and all(
-            _is_word(one, words) or (one in self._bare and one.lower() not in self._known) for one in found
+            _is_word(part, words) or (part in self._bare and part.lower() not in self._replacements) for part in parts
         )
 
 
 def _is_function(name: str) -> bool:
-    """Whether the name is an identifier of C++ or Python with its template arguments and parameters."""
+    """Return whether a name is an identifier of C++ or Python with its arguments."""
     text = re.sub(r"\(anonymous namespace\)|<unnamed>| λ\d*", "", name)
     bare = text
     while (shorter := _IN_BRACKETS.sub("", bare)) != bare:
         bare = shorter
-    dotted = (word for one in _DOTTED.findall(text) for word in _WORD.findall(one))
+    dotted = (word for name_part in _DOTTED.findall(text) for word in _WORD.findall(name_part))
     is_name = _NAME.fullmatch(bare) and not _NO_FUNCTION.search(text) and not _SECRET.search(text)
-    return bool(is_name) and all(_is_word(one, _plain()) for one in dotted)
+    return bool(is_name) and all(_is_word(word, _plain()) for word in dotted)
 
 
 def _is_word(word: str, words: frozenset[str]) -> bool:
     pieces = (
         [] if word.isdecimal() or word.lower() in words else _PIECE.findall(word.lower() if word.isupper() else word)
     )
-    known = (one.isdecimal() or one.lower() in (words if len(one) > 2 else _plain()) for one in pieces)
-    return all(is_known or (len(one) == 1 and "_" in word) for one, is_known in zip(pieces, known, strict=True))
+    checks = (piece.isdecimal() or piece.lower() in (words if len(piece) > 2 else _plain()) for piece in pieces)
+    return all(is_plain or (len(piece) == 1 and "_" in word) for piece, is_plain in zip(pieces, checks, strict=True))
 
 
 @cache
 def _plain() -> frozenset[str]:
-    """Return the plain words of the field, of which none names a person, a machine or a project."""
+    """Return plain words of the field, which name no person, machine or project."""
     return frozenset((Path(__file__).parent / "plain_words.txt").read_text(encoding="utf-8").split())
 
 
 @cache
 def _ours() -> frozenset[str]:
-    """Return the words that this program is written with."""
+    """Return the words of this program's sources, also in comments, and the plain words."""
     rooms = [Path(__file__).parents[2] / room for room in ("questions", "base", "exports", "store")]
     texts = (file.read_text(encoding="utf-8") for room in rooms for file in room.rglob("*.py"))
-    found = {word for text in texts for word in _WORD.findall(text)}
-    return _plain() | {one.lower() for word in found for one in (word, *_PIECE.findall(word))}
+    words = {word for text in texts for word in _WORD.findall(text)}
+    return _plain() | {piece.lower() for word in words for piece in (word, *_PIECE.findall(word))}
 
 
 def _any_of(names: Iterable[str], rest: str = "") -> re.Pattern[str]:
-    """Longer names first: the short form of a host is the beginning of its full name. ``rest`` is what may follow."""
-    found = sorted((name for name in names if len(name) > 1 and not name.isdecimal()), key=len, reverse=True)
-    every = "|".join(map(re.escape, found)) or "(?!)"
-    return re.compile(rf"(?<![A-Za-z0-9])({every})(?![A-Za-z0-9]){rest}", re.IGNORECASE)
+    """Return a pattern of names, longest first: a host's short name begins its full name. ``rest`` may follow."""
+    ordered = sorted((name for name in names if len(name) > 1 and not name.isdecimal()), key=len, reverse=True)
+    alternatives = "|".join(map(re.escape, ordered)) or "(?!)"
+    return re.compile(rf"(?<![A-Za-z0-9])({alternatives})(?![A-Za-z0-9]){rest}", re.IGNORECASE)
 
 
-def _people(jobs: Sequence[OpenJob], told: str) -> dict[str, str]:
-    """Return the hosts and users: of the paths in what the report told, and the owners of the files."""
+def _people(jobs: Sequence[OpenJob], report_text: str) -> dict[str, str]:
+    """Return labels for hosts, for users in paths and in the report's text, and for owners of files."""
     hosts: dict[str, str] = {}
     users: dict[str, str] = {}
     for job in jobs:
         reports = job.session.reports
         for host in [*(report.metadata.host for report in reports), *(item.host for item in job.ranks)]:
             short = host.partition(".")[0]
-            own = host if short.isdecimal() else short  # an address is no name with a domain
-            if own:
-                hosts[host] = hosts.setdefault(own, f"host-{_next(hosts)}")
+            host_name = host if short.isdecimal() else short  # an address is no name with a domain
+            if host_name:
+                hosts[host] = hosts.setdefault(host_name, f"host-{_next(hosts)}")
         for report in reports:
-            named = [str(report.path.resolve()), report.metadata.command, told]
+            texts = [str(report.path.resolve()), report.metadata.command, report_text]
             with suppress(KeyError, OSError):
-                named.append(f"/home/{report.path.owner()}")
-            for user in (user.lower() for text in named for user in _USER.findall(text)):
+                texts.append(f"/home/{report.path.owner()}")
+            for user in (user.lower() for text in texts for user in _USER.findall(text)):
                 if user != "root":  # a word of collectives
                     users.setdefault(user, f"user-{_next(users)}")
     people = users | hosts
-    # In names that are told together a star stands for numbers.
+    # Names that are listed together have a star for numbers.
     return {re.sub(r"\d+", "*", name): word for name, word in people.items() if not name.isdecimal()} | people
 
 
 def _files(jobs: Sequence[OpenJob]) -> dict[str, str]:
-    """Return the reports with their folders, and the commands."""
-    found: dict[str, str] = {}
+    """Return labels for reports with their folders, and for commands."""
+    labels: dict[str, str] = {}
     commands: dict[str, str] = {}
     for job in jobs:
         for report in job.session.reports:
-            own = [item for item in job.ranks if item.task.report == report.index]
-            ranks = sorted(item.rank for item in own)
+            members = [item for item in job.ranks if item.task.report == report.index]
+            ranks = sorted(item.rank for item in members)
             several = f"ranks-{ranks[0]}-{ranks[-1]}" if ranks else f"report-{report.index + 1}"
             label = f"rank-{ranks[0]}" if len(ranks) == 1 else several
             for name in (report.name, report.path.name, name_of(report.path)):
-                found.setdefault(name, label)
-            found[str(report.path.parent)] = found[str(report.path.resolve().parent)] = "(path)"
-            for command in (report.metadata.command, *(item.process_name for item in own)):
+                labels.setdefault(name, label)
+            labels[str(report.path.parent)] = labels[str(report.path.resolve().parent)] = "(path)"
+            for command in (report.metadata.command, *(item.process_name for item in members)):
                 name = os.path.basename(command)
                 if name:
                     commands[command] = commands.setdefault(name, f"command-{_next(commands)}")
-    return {name: word for name, word in (commands | found).items() if name not in ("", ".", "/")}
+    return {name: word for name, word in (commands | labels).items() if name not in ("", ".", "/")}
 
 
-def _next(known: dict[str, str]) -> int:
-    return len(set(known.values())) + 1
+def _next(labels: dict[str, str]) -> int:
+    return len(set(labels.values())) + 1
 
 
 def _changed(value: T, words: _Words, text: Callable[[str], str]) -> T:
-    """The value with the texts in it changed: tuples and dataclasses are walked through."""
+    """Return the value with changed texts, also inside tuples and dataclasses."""
     changed: Any = value
     if isinstance(value, str):
         changed = text(value)
@@ -234,9 +234,9 @@ def _changed(value: T, words: _Words, text: Callable[[str], str]) -> T:
         ]
         changed = replace(value, rows=rows, notes=tuple(map(words.text, value.notes)))
     elif isinstance(value, tuple):
-        changed = tuple(_changed(one, words, text) for one in value)
+        changed = tuple(_changed(item, words, text) for item in value)
     elif is_dataclass(value) and not isinstance(value, type):
-        own = {one.name: getattr(value, one.name) for one in fields(value) if one.name not in _OWN}
-        made = {key: _changed(one, words, words.advice if key in _ADVICE else text) for key, one in own.items()}
-        changed = replace(value, **made)
+        values = {field.name: getattr(value, field.name) for field in fields(value) if field.name not in _OUR_FIELDS}
+        updates = {key: _changed(item, words, words.advice if key in _ADVICE else text) for key, item in values.items()}
+        changed = replace(value, **updates)
     return changed  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""The drawings of a job: the numbers are those of the tables and screens, none is computed here."""
+"""The drawings of a job, from numbers of tables and screens: nothing is computed here."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from nsystui.questions.timeline.streams import queues_over_time
 MOST_LANES = 512
 LANE_COLUMNS = 380
 _LANE_COLUMNS = ((8, LANE_COLUMNS), (96, 190), (10**9, 95))
-"""Up to how many lanes they have how many columns: the drawing of 512 stays below two megabytes."""
+"""Maximum of lanes, and their columns: a drawing of 512 lanes stays below two megabytes."""
 
 BUDGET_PARTS = (
     Part("compute", "compute"),
@@ -54,23 +54,23 @@ _BUSY = (
 
 
 def budget_bars(budgets: Sequence[tuple[str, Budget]], title: str = "budget of time") -> Bars:
-    """A bar for each budget with its label, in percent of its own time."""
+    """Return a bar for each labelled budget, in percent of its time."""
     bars = []
-    for label, one in budgets:
-        whole = max(one.time, 1)
-        shares = tuple(100.0 * getattr(one, part) / whole for part in PARTS)
-        busy = format_value(Unit.PERCENT, 100.0 * (whole - one.idle - one.unrecorded) / whole)
+    for label, budget in budgets:
+        total = max(budget.time, 1)
+        shares = tuple(100.0 * getattr(budget, part) / total for part in PARTS)
+        busy = format_value(Unit.PERCENT, 100.0 * (total - budget.idle - budget.unrecorded) / total)
         bars.append(Bar(label, shares, f"busy {busy}"))
     used = [number for number, _ in enumerate(PARTS) if any(bar.values[number] for bar in bars)]
     kept = tuple(Bar(bar.label, tuple(bar.values[number] for number in used), bar.words) for bar in bars)
     return Bars(title, tuple(BUDGET_PARTS[number] for number in used), kept, Unit.PERCENT, 100.0)
 
 
-def device_bars(budgets: Sequence[DeviceBudget], most: int = MOST_LANES) -> Bars | None:
-    """A bar for each GPU; ``None`` without any."""
+def device_bars(budgets: Sequence[DeviceBudget], limit: int = MOST_LANES) -> Bars | None:
+    """Return a bar for each GPU; ``None`` without GPUs."""
     if not budgets:
         return None
-    named = [(device_label(one.device), one.budget) for one in budgets[:most]]
+    named = [(device_label(budget.device), budget.budget) for budget in budgets[:limit]]
     return budget_bars(named, "budget of time by GPU")
 
 
@@ -91,34 +91,33 @@ _BLOCKING = {
 """The category of each part of an iteration, and its strength."""
 
 
-def iteration_bars(every: Sequence[RankIterations], most: int = MOST_LANES) -> Bars | None:
-    """A bar for each GPU: the parts of all of its iterations, in percent of their time; ``None`` without any."""
-    used = [part for part in _BLOCKING if any(one.of.part(part).any() for one in every)]
+def iteration_bars(gpus: Sequence[RankIterations], limit: int = MOST_LANES) -> Bars | None:
+    """Return a bar for each GPU: the parts of its iterations, in percent; ``None`` without GPUs."""
+    used = [part for part in _BLOCKING if any(gpu.of.part(part).any() for gpu in gpus)]
     bars = []
-    for one in every[:most]:
-        shares = tuple(100.0 * int(one.of.part(part).sum()) / max(int(one.of.time.sum()), 1) for part in used)
+    for gpu in gpus[:limit]:
+        shares = tuple(100.0 * int(gpu.of.part(part).sum()) / max(int(gpu.of.time.sum()), 1) for part in used)
         label = (
-            f"rank {one.rank}"
-            if len({two.rank for two in every}) == len(every)
-            else f"rank {one.rank} {numbered('GPU', one.of.device)}"
+            f"rank {gpu.rank}"
+            if len({other.rank for other in gpus}) == len(gpus)
+            else f"rank {gpu.rank} {numbered('GPU', gpu.of.device)}"
         )
-        bars.append(Bar(label, shares, f"median {format_value(Unit.DURATION, float(np.median(one.of.time)))}"))
+        bars.append(Bar(label, shares, f"median {format_value(Unit.DURATION, float(np.median(gpu.of.time)))}"))
     parts = tuple(Part(LABELS[part], *_BLOCKING[part]) for part in used)
     return Bars("what blocked the GPUs, of all iterations", parts, tuple(bars), Unit.PERCENT, 100.0) if bars else None
 
 
 def utilisation_lanes(job: OpenJob, selection: Selection, columns: int | None = None) -> DrawnLanes | None:
-    """A lane for each GPU: compute, NCCL that no compute hides, memory and graphs that nothing else hides.
+    """Return a lane for each GPU: compute, exposed NCCL, and memory and graphs that nothing else hides.
 
-    In as many ``columns`` as suit their number, unless told.
-    ``None`` without a GPU, or where the selected reports share no clock.
+    ``None`` without a GPU or a shared clock; by default, ``columns`` suits the number of lanes.
     """
     busy: BusyIntervals = job.busy(selection)
     window = extent(job.session, selection)
     if not busy.devices or not busy.shares_clock or window.end <= window.start:
         return None
-    columns = columns or next(columns for most, columns in _LANE_COLUMNS if len(busy.devices) <= most)
-    parts = [(name, part) for name, part in _BUSY if any(len(getattr(one.parts, name)) for one in busy.devices)]
+    columns = columns or next(columns for limit, columns in _LANE_COLUMNS if len(busy.devices) <= limit)
+    parts = [(name, part) for name, part in _BUSY if any(len(getattr(device.parts, name)) for device in busy.devices)]
     lanes = []
     for item in busy.devices[:MOST_LANES]:
         spent = item.breakdown(window)
@@ -130,16 +129,13 @@ def utilisation_lanes(job: OpenJob, selection: Selection, columns: int | None = 
 
 
 def device_label(device: Device) -> str:
-    """``rank 3``, of a rank with several GPUs ``rank 3 GPU 1``."""
+    """Return ``rank 3``, or ``rank 3 GPU 1`` for a rank with several GPUs."""
     task = device.task
     return f"rank {task.rank} {numbered('GPU', device.device)}" if len(task.devices) > 1 else f"rank {task.rank}"
 
 
 def bandwidth_curves(job: OpenJob, selection: Selection, sizes: TableAnswer) -> Curves | None:
-    """Median bus bandwidth over message size, a curve for each collective; ``sizes`` is by exact size.
-
-    ``None`` where no bandwidth is known.
-    """
+    """Return curves of median bus bandwidth, if known, by collective; ``sizes`` is by exact message size."""
     names = sorted(set(map(str, filter(None, sizes.cells("collective")))))
     curves = [(name, tuple(zip(*bandwidth_curve(sizes, name), strict=True))) for name in names]
     series = tuple(Series(name, "nccl", points) for name, points in curves if points)
@@ -154,8 +150,8 @@ def bandwidth_curves(job: OpenJob, selection: Selection, sizes: TableAnswer) -> 
 
 
 def duration_bars(answer: Answer) -> Bars | None:
-    """The histogram of ``nccl --durations`` over all ranks: a bar for each span of durations; ``None`` of nothing."""
-    rows = [one for one in (record(answer.columns, row) for row in iter_rows(answer)) if one["rank"] is None]
+    """Return a bar for each range of ``nccl --durations`` over all ranks; ``None`` without durations."""
+    rows = [values for values in (record(answer.columns, row) for row in iter_rows(answer)) if values["rank"] is None]
     if not rows:
         return None
     bars = []
@@ -170,8 +166,8 @@ def duration_bars(answer: Answer) -> Bars | None:
 _STEP_PARTS = (Part("step time", "compute"), Part("slow step (over 1.5 times the rank's median)", "warning"))
 
 
-def step_lanes(answer: Answer, most: int = MOST_LANES) -> DrawnLanes | None:
-    """The times of the steps of `every_step`, a lane for each rank, of the longest; ``None`` without steps."""
+def step_lanes(answer: Answer, limit: int = MOST_LANES) -> DrawnLanes | None:
+    """Return a lane of step times for each rank, up to the longest; ``None`` without steps."""
     steps: dict[int, dict[int, tuple[int, bool]]] = {}
     for row in iter_rows(answer):
         values = record(answer.columns, row)
@@ -181,51 +177,51 @@ def step_lanes(answer: Answer, most: int = MOST_LANES) -> DrawnLanes | None:
     if not steps:
         return None
     numbers = sorted(set().union(*steps.values()))
-    longest = max(duration for own in steps.values() for duration, _ in own.values())
+    longest = max(duration for times in steps.values() for duration, _ in times.values())
     lanes = []
-    for rank, own in sorted(steps.items())[:most]:
+    for rank, times in sorted(steps.items())[:limit]:
         usual, slow = (
-            tuple(own[step][0] / longest * (own[step][1] is is_slow) if step in own else math.nan for step in numbers)
+            tuple(
+                times[step][0] / longest * (times[step][1] is is_slow) if step in times else math.nan
+                for step in numbers
+            )
             for is_slow in (False, True)
         )
-        median = float(np.median([duration for duration, _ in own.values()]))
+        median = float(np.median([duration for duration, _ in times.values()]))
         lanes.append(DrawnLane(f"rank {rank}", (usual, slow), f"median {format_value(Unit.DURATION, median)}"))
     title = f"time of each step; a full lane is {format_value(Unit.DURATION, longest)}"
     return DrawnLanes(title, 0, 0, _STEP_PARTS, tuple(lanes), len(steps) - len(lanes), tuple(numbers))
 
 
 def metric_lanes(job: OpenJob, selection: Selection, columns: int) -> DrawnLanes | None:
-    """A lane for each metric of each GPU, as ``metrics --over-time`` has them.
+    """Return a lane for each metric of each GPU, up to 100 % or its maximum, as in ``metrics --over-time``."""
 
-    Percentages are drawn in 100 %, other metrics in their own largest value.
-    """
-
-    def words(row: Record, most: float) -> tuple[float, str]:
+    def words(row: Record, largest: float) -> tuple[float, str]:
         if str(row["unit"] or "").startswith("%"):
-            return 100.0, f"≤ {format_value(Unit.PERCENT, most)}"
-        return most, f"≤ {format_value(Unit.COUNT, most)}"
+            return 100.0, f"≤ {format_value(Unit.PERCENT, largest)}"
+        return largest, f"≤ {format_value(Unit.COUNT, largest)}"
 
     answer = metrics_over_time(job, selection, columns)
     return _over_time("GPU metrics", answer, columns, ("metric", "value"), words, "metric")
 
 
 def memory_lanes(job: OpenJob, selection: Selection, columns: int) -> DrawnLanes | None:
-    """A lane for each kind of memory of each GPU, all in the largest peak, as ``gpu-memory --over-time`` has them."""
+    """Return a lane for each memory of each GPU, up to the largest peak, as in ``gpu-memory --over-time``."""
     answer = memory_over_time(job, selection, columns)
     values = [record(answer.columns, row)["peak"] for row in iter_rows(answer)]
     peaks = [float(value) for value in values if isinstance(value, int | float)]
 
-    def words(_: Record, most: float) -> tuple[float, str]:
-        return max(peaks), f"≤ {format_value(Unit.BYTES, round(most))}"
+    def words(_: Record, largest: float) -> tuple[float, str]:
+        return max(peaks), f"≤ {format_value(Unit.BYTES, round(largest))}"
 
     return _over_time("GPU memory in use", answer, columns, ("memory", "peak"), words, "memory")
 
 
 def queue_lanes(job: OpenJob, selection: Selection, columns: int) -> DrawnLanes | None:
-    """A lane for each stream, in its largest queue, as ``streams --over-time`` has them."""
+    """Return a lane for each stream, up to its largest queue, as in ``streams --over-time``."""
 
-    def words(_: Record, most: float) -> tuple[float, str]:
-        return most, f"≤ {format_value(Unit.COUNT, most)}"
+    def words(_: Record, largest: float) -> tuple[float, str]:
+        return largest, f"≤ {format_value(Unit.COUNT, largest)}"
 
     answer = queues_over_time(job, selection, columns)
     return _over_time("launches that wait, stream by stream", answer, columns, ("stream", "queued_mean"), words, "api")
@@ -239,9 +235,9 @@ def _over_time(
     words: Callable[[Record, float], tuple[float, str]],
     category: str,
 ) -> DrawnLanes | None:
-    """Lanes of an answer with a row for each rank, device, name and column; ``keys`` are those of name and value.
+    """Return lanes of an answer by rank, device, name and column; ``keys``: columns of name and value.
 
-    ``words`` tells of a lane with its largest value what its full height is, and what stands behind it.
+    ``words`` takes the largest value of a lane and returns its full height and the text after it.
     """
     rows = [record(answer.columns, row) for row in iter_rows(answer)]
     lanes: dict[tuple[Value, ...], list[Record]] = {}
@@ -253,23 +249,23 @@ def _over_time(
     step = starts[1] - starts[0] if len(starts) > 1 else 1
     has_several = len({key[:2] for key in lanes}) > len({key[0] for key in lanes})
     drawn = []
-    for (rank, device, name, _), own in list(lanes.items())[:MOST_LANES]:
-        values = [float(value) if isinstance(value := row[keys[1]], int | float) else math.nan for row in own]
-        known = [value for value in values if value == value]
-        top, text = words(own[0], max(known)) if known else (1.0, MISSING)
-        where = "no rank" if rank is None else f"rank {rank}"
-        what = f"{keys[0]} {name}" if isinstance(name, int) else str(name).partition(" [")[0]
-        label = " ".join((where, *([numbered("GPU", device)] if has_several else []), what))
+    for (rank, device, name, _), lane_rows in list(lanes.items())[:MOST_LANES]:
+        values = [float(value) if isinstance(value := row[keys[1]], int | float) else math.nan for row in lane_rows]
+        recorded = [value for value in values if value == value]
+        top, text = words(lane_rows[0], max(recorded)) if recorded else (1.0, MISSING)
+        rank_words = "no rank" if rank is None else f"rank {rank}"
+        subject = f"{keys[0]} {name}" if isinstance(name, int) else str(name).partition(" [")[0]
+        label = " ".join((rank_words, *([numbered("GPU", device)] if has_several else []), subject))
         drawn.append(DrawnLane(label, (tuple(value / (top or 1.0) for value in values),), text))
     more = len(lanes) - len(drawn)
     return DrawnLanes(title, starts[0], starts[-1] + step, (Part(category, category),), tuple(drawn), more)
 
 
 def timeline_lanes(pictures: Sequence[LanePicture], title: str = "timeline") -> DrawnLanes | None:
-    """The lanes of a timeline: each column in the colour of what takes most of it, as high as it is busy."""
+    """Return timeline lanes: columns in the colour of their largest category, as high as they are busy."""
     if not pictures:
         return None
-    used = sorted({int(one) for picture in pictures for one in picture.columns.category if one > IDLE})
+    used = sorted({int(number) for picture in pictures for number in picture.columns.category if number > IDLE})
     window = pictures[0].columns.window
     lanes = []
     for picture in pictures[:MOST_LANES]:
@@ -285,7 +281,7 @@ def timeline_lanes(pictures: Sequence[LanePicture], title: str = "timeline") -> 
 
 
 def map_lanes(shown: RecipeMap) -> DrawnLanes | None:
-    """Each figure of each place of a map as a lane."""
+    """Return a lane for each figure of each line of a map."""
     if not shown.lines:
         return None
     lanes: list[DrawnLane] = []
@@ -295,9 +291,9 @@ def map_lanes(shown: RecipeMap) -> DrawnLanes | None:
         parts.setdefault(category, Part(figure.title.removesuffix(" (%)"), category))
     for number, figure in enumerate(shown.figures):
         for line, shares in zip(shown.lines, shown.shares(number), strict=True):
-            own = tuple(shares.tolist())
-            nothing = tuple(0.0 if share == share else share for share in own)
-            values = tuple(own if name == (figure.category or "metric") else nothing for name in parts)
+            heights = tuple(shares.tolist())
+            nothing = tuple(0.0 if share == share else share for share in heights)
+            values = tuple(heights if name == (figure.category or "metric") else nothing for name in parts)
             label = f"{line.label} {figure.title.removesuffix(' (%)')}" if len(shown.figures) > 1 else line.label
             mean = line.mean(number)
             lanes.append(DrawnLane(label, values, figure.words(mean) if mean == mean else "–"))

@@ -1,7 +1,7 @@
-"""A report on a job as data: its verdict, findings, tables and drawings, for one file that is sent to somebody.
+"""A report on a job as data: verdict, findings, tables and drawings, for one file to send to somebody.
 
-Every table is the answer of a question of the catalogue, or one that a command prints; nothing is computed here. Of a
-long table there are its first rows, with the number of all and the command that prints them.
+Every table is the answer of a question of the catalogue, or of a command: nothing is computed here. A long table has
+its first rows, the number of all, and the command for them.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ from nsystui.questions.triage.thresholds import Thresholds
 
 TOP = 20
 _MOST_RANKS = 64
-"""Rows of tables with a row for each rank, and bars of the budget."""
+"""The maximum of rows of a table by rank, and of bars of the budget."""
 
 
 @dataclass(frozen=True)
 class ReportTable:
-    """The first rows of an answer: ``total`` is how many there are, ``command`` prints all of them."""
+    """The first rows of an answer; ``total``: the number of all rows; ``command`` prints them."""
 
     title: str
     answer: TableAnswer
@@ -58,13 +58,13 @@ class ReportTable:
 
     @property
     def count(self) -> str:
-        """``20 of 3,411 rows``; empty where all are here."""
+        """``20 of 3,411 rows``; empty if all rows are shown."""
         return f"{len(self.answer):,} of {self.total:,} rows" if len(self.answer) < self.total else ""
 
 
 @dataclass(frozen=True)
 class Told:
-    """A finding. ``kind`` is its change against a baseline, with what it cost there; empty without one."""
+    """A finding. ``kind``: its change against a baseline, ``was``: its cost there; empty without a baseline."""
 
     id: str
     severity: str
@@ -81,15 +81,15 @@ class Told:
     kind: str = ""
     was: str = ""
     gain: str = ""
-    """What could be won back, in words; empty where nothing is known."""
+    """The possible gain, in words; empty if it is unknown."""
     is_brief: bool = False
-    """Whether the sentence is all there is to tell: what did not get worse."""
+    """Whether to report only the sentence: it did not get worse."""
     evidence: ReportTable | None = None
 
 
 @dataclass(frozen=True)
 class Section:
-    """A part of a report. ``lines`` are sentences, ``method`` is how its numbers are counted, by question."""
+    """A part of a report; ``lines``: sentences; ``method``: how its numbers are counted, by question."""
 
     key: str
     title: str
@@ -101,9 +101,9 @@ class Section:
 
 @dataclass(frozen=True)
 class JobPage:
-    """A report: the first of ``verdict`` is its one sentence, ``budget`` the time of all GPUs by part.
+    """A report; ``verdict``: the main sentence first; ``budget``: the time of all GPUs by part.
 
-    ``warnings`` are to be read before the numbers are believed: the files that are left out.
+    ``warnings``: the files that are left out, to read before the numbers.
     """
 
     title: str
@@ -123,7 +123,7 @@ class JobPage:
 
 @dataclass(frozen=True, eq=False)
 class Asked:
-    """What a report is about: ``flags`` are those of the selection, for the commands that print more of a table."""
+    """The subject of a report; ``flags``: the selection, for commands that print more of a table."""
 
     job: OpenJob
     selection: Selection
@@ -138,10 +138,9 @@ Advanced = Callable[[int, int, str], object]
 
 
 def job_report(asked: Asked, baseline: Side | None = None, advanced: Advanced = lambda *_: None) -> JobPage:
-    """The report, against a ``baseline`` where there is one.
+    """Return the report, also against a ``baseline``. Raises UsageError if ``step_range`` is no regular expression.
 
-    ``advanced`` is called before each section: how many are done, of how many, and its title.
-    Raises UsageError where ``step_range`` is no regular expression.
+    ``advanced`` is called before each section: finished sections, all sections, and its title.
     """
     job, selection = asked.job, asked.selection
     facts = job_facts(job.session, job.ranks)
@@ -151,25 +150,25 @@ def job_report(asked: Asked, baseline: Side | None = None, advanced: Advanced = 
     words = [*job_words(facts), *machine_words(facts), *([asked.selected] if asked.selected else [])]
     sections: list[Section] = []
     if baseline is None:
-        found = triage(job, selection, asked.thresholds, asked.step_range)
-        verdict, headline = (found.summary, found.account, found.kernels), found.headline
-        told = tuple(_told(one, asked) for one in found.findings)
-        budget = _whole_budget([("all GPUs", found)])
+        result = triage(job, selection, asked.thresholds, asked.step_range)
+        verdict, headline = (result.summary, result.account, result.kernels), result.headline
+        findings = tuple(_told(finding, asked) for finding in result.findings)
+        budget = _whole_budget([("all GPUs", result)])
     else:
         change = against(Side(job, selection, title), baseline, asked.thresholds, asked.step_range)
-        found, headline = change.found, change.headline
-        verdict = (change.words, found.summary, found.account)
-        told = tuple(_changed(one, asked) for one in change.changes)
-        budget = _whole_budget([("A baseline", change.baseline), ("B this job", found)])
+        result, headline = change.found, change.headline
+        verdict = (change.words, result.summary, result.account)
+        findings = tuple(_changed(item, asked) for item in change.changes)
+        budget = _whole_budget([("A baseline", change.baseline), ("B this job", result)])
         advanced(1, total, "What changed")
         sections.append(_comparison(asked, baseline, change))
-    unread = [*found.unread, *(change.baseline.unread if baseline is not None else [])]
+    unread = [*result.unread, *(change.baseline.unread if baseline is not None else [])]
     for done, (name, make) in enumerate(_SECTIONS, total - len(_SECTIONS)):
         advanced(done, total, name)
         section: Section | None
         try:
             section = make(asked)
-        except NsystuiError as error:  # its data cannot be read: the section tells why
+        except NsystuiError as error:  # its data cannot be read: the section shows why
             unread += [] if isinstance(error, MissingDataError | UsageError) else [f"{name}: {error}"]
             section = Section(name.lower().replace(" ", "-"), name, (str(error),))
         if section is not None:
@@ -180,9 +179,9 @@ def job_report(asked: Asked, baseline: Side | None = None, advanced: Advanced = 
         tuple(filter(None, verdict)),
         budget,
         headline,
-        told,
-        (COSTS,) if any(one.percent is not None for one in told) else (),
-        tuple(found.unjudged),
+        findings,
+        (COSTS,) if any(finding.percent is not None for finding in findings) else (),
+        tuple(result.unjudged),
         tuple(sections),
         _left_out(job, "") + (_left_out(baseline.job, " of the baseline") if baseline is not None else ()),
         tuple(unread),
@@ -193,8 +192,8 @@ def _left_out(job: OpenJob, whose: str) -> tuple[str, ...]:
     return tuple(f"a file{whose} is left out: {reason}" for reason in job.left_out)
 
 
-def _whole_budget(found: Sequence[tuple[str, Triage]]) -> Bars | None:
-    budgets = [(label, one.budget) for label, one in found if one.budget.time]
+def _whole_budget(triages: Sequence[tuple[str, Triage]]) -> Bars | None:
+    budgets = [(label, result.budget) for label, result in triages if result.budget.time]
     return budget_bars(budgets, "where the time of the GPUs went") if budgets else None
 
 
@@ -203,41 +202,41 @@ _FILES = "FILE…"
 # -- findings ---------------------------------------------------------------------------------------------------------
 
 
-def _told(one: Finding, asked: Asked) -> Told:
+def _told(finding: Finding, asked: Asked) -> Told:
     evidence = None
-    if one.evidence is not None and len(one.evidence):
-        evidence = _table_of("evidence", one.evidence, asked.top)
-    window = window_flag(one.window) if one.window is not None else ""
+    if finding.evidence is not None and len(finding.evidence):
+        evidence = _table_of("evidence", finding.evidence, asked.top)
+    window = window_flag(finding.window) if finding.window is not None else ""
     return Told(
-        one.id,
-        one.severity.value,
-        "" if one.cost is None else format_value(Unit.DURATION, one.cost),
-        one.percent,
-        one.sentence,
-        one.advice.text,
-        one.advice.reason,
-        one.measured,
-        f"nsystui {one.door.command_for(_FILES)}",
-        one.rank_numbers,
+        finding.id,
+        finding.severity.value,
+        "" if finding.cost is None else format_value(Unit.DURATION, finding.cost),
+        finding.percent,
+        finding.sentence,
+        finding.advice.text,
+        finding.advice.reason,
+        finding.measured,
+        f"nsystui {finding.door.command_for(_FILES)}",
+        finding.rank_numbers,
         window,
-        one.under,
-        gain="" if one.gain is None else one.gain.words,
+        finding.under,
+        gain="" if finding.gain is None else finding.gain.words,
         evidence=evidence,
     )
 
 
-def _changed(one: Change, asked: Asked) -> Told:
-    told = _told(one.finding, asked)
+def _changed(change: Change, asked: Asked) -> Told:
+    shown = _told(change.finding, asked)
     was = ""
-    if one.before is not None:
-        cost, percent = one.before.cost, one.before.percent
+    if change.before is not None:
+        cost, percent = change.before.cost, change.before.percent
         was = "without a cost"
         if cost is not None and percent is not None:
             was = f"{format_value(Unit.DURATION, cost)}, {format_value(Unit.PERCENT, percent)}"
-    if one.after is None:
-        told = replace(told, cost="", percent=None)
-    brief = not one.kind.is_worse
-    return replace(told, kind=one.kind.value, was=was, is_brief=brief, evidence=None if brief else told.evidence)
+    if change.after is None:
+        shown = replace(shown, cost="", percent=None)
+    brief = not change.kind.is_worse
+    return replace(shown, kind=change.kind.value, was=was, is_brief=brief, evidence=None if brief else shown.evidence)
 
 
 # -- tables -----------------------------------------------------------------------------------------------------------
@@ -249,12 +248,12 @@ def _table_of(title: str, answer: Answer, top: int, command: str = "") -> Report
 
 
 def _asked(asked: Asked, name: str, title: str = "", top: int = 0, **values: Any) -> ReportTable:
-    """A question with some of its options, and the command that prints the whole answer."""
+    """Return the answer to a question with some options, and the command that prints all of it."""
     question = question_named(name)
     given: Mapping[str, Any] = {key: value for key, value in values.items() if value is not None}
     options = question.read({**question.default_values(), **given})
     answer = ask(question, asked.job, asked.selection, options)
-    give_back()  # what a table of millions of rows needed would stand beside that of the next
+    give_back()  # the memory of a table of millions of rows, before the next table
     return _table_of(
         title or question.title, answer, top or asked.top, _command(asked, question.command(given, _FILES))
     )
@@ -267,9 +266,9 @@ def _command(asked: Asked, words: str) -> str:
 def _section(
     key: str, title: str, tables: Sequence[ReportTable], *names: str, drawing: Drawing | None = None
 ) -> Section:
-    """A section of tables: those without rows leave their notes, each note stands once."""
+    """Return a section of tables; tables without rows leave their notes, each once."""
     notes = tuple(dict.fromkeys(note for table in tables for note in table.answer.notes))
-    kept = tuple(replace(one, answer=replace(one.answer, notes=())) for one in tables if len(one.answer))
+    kept = tuple(replace(table, answer=replace(table.answer, notes=())) for table in tables if len(table.answer))
     if not kept and not notes:
         notes = ("not recorded, or not in the selection",)
     methods = tuple((f"nsystui {name}", question_named(name).description) for name in names)
@@ -280,11 +279,11 @@ def _section(
 
 
 def _comparison(asked: Asked, baseline: Side, change: Against) -> Section:
-    """A is the baseline, as in the triage; the tables of `nsystui diff`."""
+    """Return the tables of `nsystui diff`; A is the baseline, as in the triage."""
     side = Side(asked.job, asked.selection, "B")
     options = ComparisonOptions(step_range=asked.step_range)
-    summary = worded(change.summary) if "unit" in {one.key for one in change.summary.columns} else change.summary
-    told = tuple(note for note in summary.notes if note != change.summary.headline)
+    summary = worded(change.summary) if "unit" in {column.key for column in change.summary.columns} else change.summary
+    notes = tuple(note for note in summary.notes if note != change.summary.headline)
     tables = [ReportTable(TABLES["summary"].title, replace(summary, notes=()), len(summary))]
     for name in ("kernels", "families", "nvtx", "nccl", "memory", "steps"):
         answer = TABLES[name].make(baseline, side, options)
@@ -292,8 +291,8 @@ def _comparison(asked: Asked, baseline: Side, change: Against) -> Section:
             answer = with_smart_names(answer, baseline, side)
         command = f"nsystui diff A… -- B… --tables {name}"
         tables.append(_table_of(TABLES[name].title, answer, asked.top, command))
-    kept = tuple(replace(one, answer=replace(one.answer, notes=())) for one in tables if len(one.answer))
-    return Section("changes", "What changed", (f"A is {baseline.label}, B this job", *told), (), kept)
+    kept = tuple(replace(table, answer=replace(table.answer, notes=())) for table in tables if len(table.answer))
+    return Section("changes", "What changed", (f"A is {baseline.label}, B this job", *notes), (), kept)
 
 
 def _over_time(asked: Asked) -> Section:
@@ -305,8 +304,8 @@ def _budget(asked: Asked) -> Section:
     budgets, _ = caused_budgets(asked.job, asked.selection, asked.step_range)
     table = _asked(asked, "budget", "by GPU", _MOST_RANKS, step_range=asked.step_range)
     drawing = device_bars(budgets, _MOST_RANKS) if len(budgets) > 1 else None
-    found = _section("budget", "Budget of time", [table], "budget", drawing=drawing)
-    return found if table.total else replace(found, lines=lacking(question_named("gaps"), asked.job) or found.lines)
+    part = _section("budget", "Budget of time", [table], "budget", drawing=drawing)
+    return part if table.total else replace(part, lines=lacking(question_named("gaps"), asked.job) or part.lines)
 
 
 def _blocking(asked: Asked) -> Section:
@@ -316,7 +315,7 @@ def _blocking(asked: Asked) -> Section:
 
 
 def _path(asked: Asked) -> Section:
-    tables = [_asked(asked, "path", f"by {by}", by=by, step_range=asked.step_range) for by in ("kind", "name")]
+    tables = [_asked(asked, "path", f"by {key}", by=key, step_range=asked.step_range) for key in ("kind", "name")]
     return _section("path", "Critical path", tables, "path")
 
 
@@ -332,9 +331,9 @@ def _steps(asked: Asked) -> Section:
     tables = [_asked(asked, "steps", "by rank", _MOST_RANKS, step_range=asked.step_range)]
     if len(selected_ranks(asked.job.ranks, asked.selection)) > 1 and len(tables[0].answer):
         tables.append(_asked(asked, "steps", "across ranks", across=True, step_range=asked.step_range))
-    every = question_named("steps")
-    options = every.read({**every.default_values(), "every": True, "step_range": asked.step_range})
-    drawing = step_lanes(ask(every, asked.job, asked.selection, options), _MOST_RANKS)
+    question = question_named("steps")
+    options = question.read({**question.default_values(), "every": True, "step_range": asked.step_range})
+    drawing = step_lanes(ask(question, asked.job, asked.selection, options), _MOST_RANKS)
     return _section("steps", "Steps", tables, "steps", drawing=drawing)
 
 
@@ -344,7 +343,7 @@ def _kernels(asked: Asked) -> Section:
 
 
 def _nccl(asked: Asked) -> Section | None:
-    """Left out where the job has no NCCL at all."""
+    """Return the section on NCCL; ``None`` if the job does not use it."""
     pairing = asked.job.pairing()
     if not len(pairing.kernels) and not len(pairing.calls):
         return None
@@ -367,10 +366,10 @@ def _nvtx(asked: Asked) -> Section:
 def _efficiency(asked: Asked) -> Section:
     question = question_named("efficiency")
     assert question.tables is not None
-    found = question.tables(asked.job, asked.selection, question.defaults())
+    named_tables = question.tables(asked.job, asked.selection, question.defaults())
     tables = [
-        _table_of(one.title, one.answer, _MOST_RANKS, _command(asked, f"efficiency {_FILES} --tables {one.name}"))
-        for one in found
+        _table_of(table.title, table.answer, _MOST_RANKS, _command(asked, f"efficiency {_FILES} --tables {table.name}"))
+        for table in named_tables
     ]
     return _section("efficiency", "Efficiency", tables, "efficiency")
 
@@ -384,22 +383,21 @@ def _host(asked: Asked) -> Section:
 
 
 def _capture(asked: Asked) -> Section:
-    """The files, their contents, and what nsys said of its capture."""
     session = asked.job.session
     reports = reports_table(session, asked.job.ranks)
-    reports = reports.with_columns(tuple(one for one in reports.columns if one.key != "path"))
+    reports = reports.with_columns(tuple(column for column in reports.columns if column.key != "path"))
     contents = contents_table(session)
-    held = [row for row in contents.rows if row[2]]
-    lacking = [str(row[1]) for row in contents.rows if not row[2]]
+    recorded = [row for row in contents.rows if row[2]]
+    absent_names = [str(row[1]) for row in contents.rows if not row[2]]
     tables = [
         _table_of("files", reports, _MOST_RANKS, "nsystui info FILE… --show reports"),
-        _table_of("recorded", replace(contents, rows=held), len(held)),
+        _table_of("recorded", replace(contents, rows=recorded), len(recorded)),
         _table_of("what nsys said of its capture", diagnostics_table(session, asked.selection), asked.top),
     ]
-    found = _section("capture", "Capture and versions", tables)
+    section = _section("capture", "Capture and versions", tables)
     made = f"made by nsystui {__version__} from {counted(len(session.reports), 'export')}"
-    absent = [f"not recorded: {', '.join(lacking)}"] if lacking else []
-    return replace(found, lines=(made, *absent, *found.lines))
+    absent = [f"not recorded: {', '.join(absent_names)}"] if absent_names else []
+    return replace(section, lines=(made, *absent, *section.lines))
 
 
 _SECTIONS: tuple[tuple[str, Callable[[Asked], Section | None]], ...] = (

@@ -1,1 +1,1 @@
-"""Triage: what is wrong with a job, worst first, each finding with its cost, its evidence and how to fix it."""
+"""Triage: the problems of a job, worst first, each with its cost, its evidence and advice."""

@@ -1,6 +1,6 @@
 """The case that rules judge: a job and a selection, with the figures that several rules share.
 
-`spans` gives the times of the rows of a table, merged for each process or GPU, which rules subtract and intersect.
+`spans` merges the times of a table's rows by process or GPU; rules subtract and intersect them.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ from nsystui.store.report import Report
 T = TypeVar("T")
 CUDA_TABLES = (KERNELS, API_CALLS)
 REMARKED = 0.05
-"""The part of a threshold below which not even a remark is made."""
+"""The part of a threshold below which a rule makes no remark."""
 
 
 @dataclass(frozen=True)
 class RankCompute:
-    """The computation of a rank: its kernels that do not communicate, and |U(K)| in ns."""
+    """The kernels of a rank that do not communicate: their number, and |U(K)| in ns."""
 
     kernels: int
     time: int
@@ -56,19 +56,19 @@ class RankCompute:
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """A job in the selection's window, else over its events. The name filter is left out: rules judge all work."""
+    """A job and a selection; without a window, all events. The name filter is ignored: rules judge all work."""
 
     job: OpenJob
     selection: Selection = field(default_factory=Selection)
     thresholds: Thresholds = field(default_factory=Thresholds)
     step_name: str | None = None
-    _known: dict[str, Any] = field(default_factory=dict)
+    _cache: dict[str, Any] = field(default_factory=dict)
 
     def once(self, key: str, make: Callable[[], T]) -> T:
-        """``make()``, or what it gave for the same key before: what two rules need."""
-        if key not in self._known:
-            self._known[key] = make()
-        return self._known[key]  # type: ignore[no-any-return]
+        """Return ``make()``, or its earlier result for this key, which several rules share."""
+        if key not in self._cache:
+            self._cache[key] = make()
+        return self._cache[key]  # type: ignore[no-any-return]
 
     @cached_property
     def chosen(self) -> Selection:
@@ -77,12 +77,12 @@ class Case:
 
     @cached_property
     def communicating(self) -> list[str]:
-        """The names of the kernels that communicate without NCCL."""
+        """The names of kernels that communicate without NCCL."""
         return communicating(self.job.session)
 
     @property
     def communication(self) -> str:
-        """What the kernels that communicate are called: ``NCCL`` where no other library has any."""
+        """The word for communication: ``NCCL`` if no other library has kernels."""
         return "communication" if self.communicating else "NCCL"
 
     @cached_property
@@ -109,16 +109,16 @@ class Case:
 
     @cached_property
     def devices(self) -> tuple[DeviceIntervals, ...]:
-        """The GPUs that did anything."""
-        return tuple(one for one in self.job.gpus(self.chosen) if one.busy_in(self.window_of(one)))
+        """The GPUs with any work."""
+        return tuple(device for device in self.job.gpus(self.chosen) if device.busy_in(self.window_of(device)))
 
     def record(self, *needed: CanonicalTable, together: bool = False) -> str:
-        """Return how to get the tables that the reports lack, as `recording_advice`."""
+        """Return how to record the tables that the reports lack, as `recording_advice`."""
         return recording_advice(self.job.session, self.reports, *needed, together=together)
 
     @property
     def each_gpu(self) -> str:
-        """The subject of a sentence on a mean over the GPUs: ``Each GPU``, or ``The GPU`` where there is one."""
+        """``Each GPU``, or ``The GPU`` of a job with one GPU, for sentences on means."""
         return "The GPU" if len(self.devices) == 1 else "Each GPU"
 
     def window_of(self, device: DeviceIntervals) -> Window:
@@ -126,20 +126,20 @@ class Case:
 
     @cached_property
     def time(self) -> int:
-        """The run time of the job, ns: the mean over its GPUs of the windows in which they are judged."""
-        spans = [self.window_of(one) for one in self.devices] or list(self.windows.values())
+        """The run time of the job, ns: the mean over its GPUs of the judged windows."""
+        spans = [self.window_of(device) for device in self.devices] or list(self.windows.values())
         return sum(span.end - span.start for span in spans) // len(spans) if spans else 0
 
     def percent(self, cost: float) -> float:
         return 100.0 * cost / self.time if self.time else 0.0
 
     def mean(self, costs: Iterable[float]) -> int:
-        """A cost summed over the GPUs as that of one of them, ns."""
+        """Return the mean of costs over the GPUs, ns."""
         return round(sum(costs) / max(len(self.devices), 1))
 
     @cached_property
     def has_message_sizes(self) -> bool:
-        """Whether NCCL's message sizes are known of any call, from the exports or from a log."""
+        """Whether any call has NCCL's message size, from the exports or a log."""
         calls, session = tables.nccl_calls, self.job.session
         if self.job.nccl_log is not None:
             return bool(self.job.pairing().calls["message_size"].notna().any())
@@ -150,21 +150,21 @@ class Case:
     @cached_property
     def spent(self) -> Breakdown:
         """The time of all GPUs by category."""
-        return total(one.breakdown(self.window_of(one)) for one in self.devices) if self.devices else NOTHING
+        return total(device.breakdown(self.window_of(device)) for device in self.devices) if self.devices else NOTHING
 
     @property
-    def has_none(self) -> str:
-        """What is said of operations that are not there: inside a whole CUDA graph none is traced."""
-        where = " outside of its CUDA graphs, which were not traced inside" if self.spent.graph else ""
-        return f"this job has none{where}"
+    def absence(self) -> str:
+        """Words for operations that the job lacks; the inside of a whole CUDA graph is unknown."""
+        graph_words = " outside of its CUDA graphs, which were not traced inside" if self.spent.graph else ""
+        return f"this job has none{graph_words}"
 
     def exposed(self, spans: Spans) -> int:
-        """Return the time of operations in the steady state while no kernel runs on their GPU: the mean, ns."""
+        """Return the mean time of operations in the steady state while no kernel runs on their GPU, ns."""
         exposed = 0
-        for one in self.devices:
-            window = self.working(one)
-            local = spans.of(one.device.task.task, one.device.device).clip(window.start, window.end)
-            exposed += local.length - one.parts.kernels.shared_with(local)
+        for device in self.devices:
+            window = self.working(device)
+            local = spans.of(device.device.task.task, device.device.device).clip(window.start, window.end)
+            exposed += local.length - device.parts.kernels.shared_with(local)
         return self.mean([exposed])
 
     def finding(
@@ -179,7 +179,7 @@ class Case:
         severity: Severity = Severity.WARNING,
         **more: Any,
     ) -> Finding:
-        """Return a finding of this cost. ``evidence``: a table, or the columns and rows of one."""
+        """Return a finding. ``evidence``: a table, or its columns and rows."""
         if isinstance(evidence, tuple):
             evidence = TableAnswer(name, *evidence, len(evidence[1]))
         return Finding(name, severity, sentence, advice, door, cost, self.percent(cost), measured, evidence, **more)
@@ -189,22 +189,22 @@ class Case:
         return self._idle[device]
 
     def gaps(self, device: DeviceIntervals) -> Intervals:
-        """The ``idle`` time in which the profiler itself did not work in its process (docs/numbers.md#expert-rules)."""
+        """Return `idle` without the profiler's own work in its process (docs/numbers.md#expert-rules)."""
         return self._gaps[device]
 
     def long_gaps(self, device: DeviceIntervals) -> Intervals:
-        """The gaps with ``gap_ms`` or more that is not the profiler's: whole, as its work of some µs divides no gap."""
-        least, own = self.thresholds.gap_ms * 1e6, self.overhead.get(device.device.task.task, EMPTY)
+        """Return whole gaps that last ``gap_ms`` or more without the profiler's work: its few µs divide no gap."""
+        min_length, overhead = self.thresholds.gap_ms * 1e6, self.overhead.get(device.device.task.task, EMPTY)
         idle = self.idle(device)
-        found = idle.chosen(idle.lengths >= least)
-        return found.chosen(found.lengths - own.covered(found.starts, found.ends) >= least)
+        long = idle.chosen(idle.lengths >= min_length)
+        return long.chosen(long.lengths - overhead.covered(long.starts, long.ends) >= min_length)
 
     def long_idle(self, device: DeviceIntervals) -> Intervals:
-        """The idle time in ``long_gaps`` that is not the profiler's."""
+        """Return `long_gaps` without the profiler's own work."""
         return subtract(self.long_gaps(device), self.overhead.get(device.device.task.task, EMPTY))
 
     def short_gaps(self, device: DeviceIntervals) -> Intervals:
-        """Return the ``gaps`` that are in no long one: most gaps."""
+        """Return the `gaps` outside of `long_gaps`: most gaps."""
         return subtract(self.gaps(device), self.long_gaps(device))
 
     @cached_property
@@ -213,12 +213,14 @@ class Case:
 
     @cached_property
     def _gaps(self) -> dict[DeviceIntervals, Intervals]:
-        own = ((device, idle, self.overhead.get(device.device.task.task, EMPTY)) for device, idle in self._idle.items())
-        return {device: subtract(idle, part) for device, idle, part in own}
+        overheads = (
+            (device, idle, self.overhead.get(device.device.task.task, EMPTY)) for device, idle in self._idle.items()
+        )
+        return {device: subtract(idle, overhead) for device, idle, overhead in overheads}
 
     @cached_property
     def overhead(self) -> Mapping[Task, Intervals]:
-        """The times in which the profiler itself worked in each process."""
+        """The times of the profiler's own work, by process."""
         return profiler_overhead(self.job.session, self.chosen)
 
     @cached_property
@@ -226,11 +228,11 @@ class Case:
         """When the threads of the selected reports had a CPU."""
         return scheduling_of(self.job.session, self.chosen)
 
-    def idle_spans(self, device: DeviceIntervals, when: Intervals) -> list[IdleSpan]:
-        """The gaps of a GPU that have a part of ``when``."""
+    def idle_spans(self, device: DeviceIntervals, intervals: Intervals) -> list[IdleSpan]:
+        """Return the gaps of a GPU that overlap ``intervals``."""
         gaps = self.gaps(device)
-        places = np.unique(np.searchsorted(gaps.starts, intersect(gaps, when).starts, side="right") - 1)
-        edges = zip(gaps.starts[places].tolist(), gaps.ends[places].tolist(), strict=True)
+        indices = np.unique(np.searchsorted(gaps.starts, intersect(gaps, intervals).starts, side="right") - 1)
+        edges = zip(gaps.starts[indices].tolist(), gaps.ends[indices].tolist(), strict=True)
         return [IdleSpan(device.device.task.task, device.device.device, *edge) for edge in edges]
 
     def working(self, device: DeviceIntervals) -> Window:
@@ -239,12 +241,12 @@ class Case:
 
     @cached_property
     def _working(self) -> dict[Place, Window]:
-        found = device_budgets(self.job, self.chosen, self.step_name)
-        return {(one.device.task.task, one.device.device): one.working for one in found}
+        budgets = device_budgets(self.job, self.chosen, self.step_name)
+        return {(budget.device.task.task, budget.device.device): budget.working for budget in budgets}
 
     @cached_property
     def computed(self) -> Mapping[Task, RankCompute]:
-        """The kernels of each task with GPU work in its window, and their time."""
+        """The kernels of each task with GPU work, and their time."""
         times: dict[Task, int] = {}
         for device in self.job.busy(self.chosen).devices:
             task, spent = device.device.task.task, device.breakdown(self.window_of(device))
@@ -261,40 +263,40 @@ class Case:
 
     @cached_property
     def gpu_of(self) -> Mapping[Place, Place]:
-        """The place that stands for a GPU, by each place of it: that of the process with most busy time."""
-        first = [((one.device.task.task, one.device.device), one) for one in self.devices]
-        return {(item.task.task, item.device): place for place, one in first for item in one.devices}
+        """The process and device with the most busy time on a GPU, by each process and device of that GPU."""
+        gpus = [((gpu.device.task.task, gpu.device.device), gpu) for gpu in self.devices]
+        return {(device.task.task, device.device): key for key, gpu in gpus for device in gpu.devices}
 
     @cached_property
     def budgets(self) -> list[RankIterations]:
-        """The budgets of the iterations of each selected GPU, or of all of its time where it has no steps."""
+        """The budgets of the iterations of each selected GPU; without steps, of all its time."""
         return iterations(self.job, self.chosen, self.step_name)
 
     @cached_property
     def blocked(self) -> tuple[Mapping[str, int], Mapping[str, int]]:
-        """The time of each GPU by part of the budget, and its `possible` time, the mean over all, ns, steps or not."""
+        """The mean time of a GPU by part of the budget, and its `possible` time, ns, with or without steps."""
         if self.chosen.window is None:
-            every = [one for key, one in blocking(self.job, self.step_name).whole.items() if key[0] in self.tasks]
+            gpus = [gpu for key, gpu in blocking(self.job, self.step_name).whole.items() if key[0] in self.tasks]
         else:
-            found = blocked_in(self.job, self.chosen.window)
-            every = [one for key, one in found.items() if key[0] in self.tasks]
+            by_gpu = blocked_in(self.job, self.chosen.window)
+            gpus = [gpu for key, gpu in by_gpu.items() if key[0] in self.tasks]
         parts, possible = (
-            {part: self.mean(int(times[:, place].sum()) for times in tables) for place, part in enumerate(PARTS)}
-            for tables in ([one.parts for one in every], [one.possible for one in every])
+            {part: self.mean(int(times[:, column].sum()) for times in arrays) for column, part in enumerate(PARTS)}
+            for arrays in ([gpu.parts for gpu in gpus], [gpu.possible for gpu in gpus])
         )
         return parts, possible
 
     def blocking_words(self, parts: Collection[str]) -> str:
-        """Return ``It blocks compute for 8.53 ms.``, of the time of some parts, or between which times it does."""
-        least, most = bounds(*self.blocked, parts)
-        if least == most:
+        """Return ``It blocks compute for 8.53 ms.`` for some parts of the time, or the range of that time."""
+        lower, upper = bounds(*self.blocked, parts)
+        if lower == upper:
             nothing = "No kernel can have waited for it" if self.blocked[0]["unresolved"] else "It blocks no compute"
-            return f" It blocks compute for {time_words(most)}." if most else f" {nothing}."
-        range_words = f"blocks compute for {time_words(least)} to" if least else "may block compute for up to"
-        return f" It {range_words} {time_words(most)}: not all that kernels waited for was recorded."
+            return f" It blocks compute for {time_words(upper)}." if upper else f" {nothing}."
+        range_words = f"blocks compute for {time_words(lower)} to" if lower else "may block compute for up to"
+        return f" It {range_words} {time_words(upper)}: not all that kernels waited for was recorded."
 
     def blocks(self, parts: Collection[str], threshold: float) -> bool:
-        """Whether some parts of the time block compute for enough of ``threshold``, in %, or may do so."""
+        """Return whether some parts of the time may block compute for `REMARKED` of ``threshold``, %, or more."""
         return self.percent(bounds(*self.blocked, parts)[1]) >= REMARKED * threshold
 
     @cached_property
@@ -304,37 +306,37 @@ class Case:
 
     @cached_property
     def steps(self) -> Mapping[Task, StepTimes]:
-        """The steps of every selected task that has any."""
-        found = step_times(self.job.steps(self.step_name), self.chosen.window)
-        return {task: one for task, one in found.items() if task in self.tasks}
+        """The steps of every selected task with steps."""
+        times_by_task = step_times(self.job.steps(self.step_name), self.chosen.window)
+        return {task: times for task, times in times_by_task.items() if task in self.tasks}
 
 
 def worked_by(devices: Iterable[DeviceIntervals], window: Window) -> Intervals:
-    """When one or more of some GPUs work."""
-    return merge(*(part.clip(window.start, window.end) for one in devices for part in one.parts.disjoint))
+    """Return when at least one of some GPUs works."""
+    return merge(*(part.clip(window.start, window.end) for device in devices for part in device.parts.disjoint))
 
 
 def time_words(ns: float) -> str:
-    """A duration as a screen words it."""
+    """Return a duration (ns) as screens show it."""
     return worded(Unit.DURATION, float(np.round(ns)))
 
 
 def bytes_words(size: float) -> str:
-    """An amount of bytes as a screen words it."""
+    """Return an amount of bytes as screens show it."""
     return worded(Unit.BYTES, size)
 
 
 _SEVERAL = 4
-"""So many ranks, all of one host of several, are told with that host."""
+"""The minimum number of ranks to name their host, if it is one of several and has all of them."""
 
 
 def rank_words(ranks: Iterable[int], among: Sequence[RankedTask] = ()) -> str:
-    """``rank 2``, ``ranks 0–5, 9, 12 and 5 more``, ``ranks 8–15 of host node1``; ``among``: the ranks of the job."""
+    """Return ``rank 2``, ``ranks 0–5, 9, 12 and 5 more`` or ``ranks 8–15 of host node1``; ``among``: all ranks."""
     numbers = set(ranks)
     hosts = {item.host for item in among if item.rank in numbers}
     has_others = any(item.host not in hosts for item in among)
-    where = f" of host {min(hosts)}" if len(numbers) >= _SEVERAL and len(hosts) == 1 and has_others else ""
-    return f"rank{'s' if len(numbers) > 1 else ''} {few_numbers(numbers)}{where}"
+    host_words = f" of host {min(hosts)}" if len(numbers) >= _SEVERAL and len(hosts) == 1 and has_others else ""
+    return f"rank{'s' if len(numbers) > 1 else ''} {few_numbers(numbers)}{host_words}"
 
 
 Place = tuple[Task, int]
@@ -345,7 +347,7 @@ _NO_DEVICE = -1
 
 @dataclass(frozen=True, eq=False)
 class Spans:
-    """The union of the rows of each process (or GPU, by `Case.gpu_of`), job time, and how many rows these are."""
+    """The union of the rows of each process (or GPU, by `Case.gpu_of`), job time, and the number of rows."""
 
     merged: dict[Place, Intervals]
     count: int
@@ -355,7 +357,7 @@ class Spans:
 
 
 def spans(case: Case, table: sa.FromClause, conditions: Sequence[Condition] = (), by_device: bool = False) -> Spans:
-    """The selected rows of ``table`` that have an end, by process, or by process and device."""
+    """Merge the selected rows of ``table`` with an end, by process, or by process and device."""
     columns = table.c
     device = columns.device if by_device else sa.literal(_NO_DEVICE)
     query = sa.select(
@@ -375,30 +377,30 @@ def spans(case: Case, table: sa.FromClause, conditions: Sequence[Condition] = ()
     count = 0
     for batch in case.job.session.array_batches(query):
         count += len(batch["start"])
-        for of_process, rows in places_in(batch):
-            place = case.gpu_of.get(of_process, of_process)
-            parts.setdefault(place, []).append((batch["start"][rows], batch["end"][rows]))
+        for key, rows in places_in(batch):
+            gpu = case.gpu_of.get(key, key)
+            parts.setdefault(gpu, []).append((batch["start"][rows], batch["end"][rows]))
     merged = {
-        place: union(np.concatenate([start for start, _ in own]), np.concatenate([end for _, end in own]))
-        for place, own in parts.items()
+        gpu: union(np.concatenate([start for start, _ in times]), np.concatenate([end for _, end in times]))
+        for gpu, times in parts.items()
     }
     return Spans(merged, count)
 
 
 def by_place(spans: Iterable[tuple[Task, int, int, int]]) -> dict[Place, Intervals]:
-    """Spans by process and device: each with its start and end."""
-    found: dict[Place, list[tuple[int, int]]] = {}
+    """Merge spans (task, device, start, end) by process and device."""
+    edges_by_device: dict[Place, list[tuple[int, int]]] = {}
     for task, device, start, end in spans:
-        found.setdefault((task, device), []).append((start, end))
-    return {place: union(*map(list, zip(*own, strict=True))) for place, own in found.items()}
+        edges_by_device.setdefault((task, device), []).append((start, end))
+    return {key: union(*map(list, zip(*edges, strict=True))) for key, edges in edges_by_device.items()}
 
 
 def places_in(batch: Mapping[str, NDArray[Any]]) -> Iterator[tuple[Place, NDArray[np.bool_]]]:
-    """The process and device of the rows of a batch, and which rows are theirs."""
+    """Yield each process and device of a batch, and the mask of its rows."""
     columns = [batch[key].astype(np.int64) for key in ("report", "process", "device")]
     changes = np.flatnonzero(np.logical_or.reduce([column[1:] != column[:-1] for column in columns])) + 1
-    # Rows of one place mostly stand together, so there are few runs.
+    # Rows of a device are mostly adjacent, so there are few runs.
     firsts = np.concatenate(([0], changes)) if len(columns[0]) else changes
     for report, process, device in sorted({tuple(int(column[row]) for column in columns) for row in firsts.tolist()}):
-        is_own = [column == key for column, key in zip(columns, (report, process, device), strict=True)]
-        yield (Task(report, process), device), np.logical_and.reduce(is_own)
+        matches = [column == key for column, key in zip(columns, (report, process, device), strict=True)]
+        yield (Task(report, process), device), np.logical_and.reduce(matches)

@@ -1,4 +1,4 @@
-"""How a finding is measured: its row in docs/triage.md, and its thresholds."""
+"""The explanation of a finding: its row in docs/triage.md, and its thresholds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _COST = "time of one GPU, the mean over the GPUs of the job; with steps, from th
 
 
 def explanation(name: str, thresholds: Thresholds) -> list[str]:
-    """The lines that say what a finding means and how it is measured. Raises UsageError for an unknown one."""
+    """Return the lines that explain a finding. Raises UsageError for an unknown name."""
     rows = explained()
     if name not in rows:
         hint = meant(name, rows, f"write one of {', '.join(sorted(rows))}")
@@ -24,16 +24,16 @@ def explanation(name: str, thresholds: Thresholds) -> list[str]:
 
 
 def explained() -> dict[str, tuple[str, str]]:
-    """What each finding means and how it is measured, by its name."""
+    """Return meaning and measurement of each finding, by name."""
     text = files("nsystui").joinpath("docs", "triage.md").read_text(encoding="utf-8")
-    return {found: (meaning, words or "") for found, meaning, words in _ROW.findall(text)}
+    return {name: (meaning, words or "") for name, meaning, words in _ROW.findall(text)}
 
 
 def _lines(name: str, meaning: str, words: str, thresholds: Thresholds) -> Iterator[str]:
     yield f"{name}: {meaning}"
-    own = _NAME.findall(words)
-    if any(one.endswith("_percent") for one in own):
+    keys = _NAME.findall(words)
+    if any(key.endswith("_percent") for key in keys):
         yield f"Measured as {_COST}."
     for key, _, text in meanings():
-        if key in own:
+        if key in keys:
             yield f"   {key} ({getattr(thresholds, key):g}): {text}"

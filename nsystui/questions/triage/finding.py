@@ -1,4 +1,4 @@
-"""The result of a rule: a finding with the door to its subject, or the data that the rule lacks."""
+"""The results of a rule: findings with doors to their subjects, or missing data."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ class Severity(Enum):
     INFO = "info"
 
     @property
-    def place(self) -> int:
-        """0 for the worst."""
+    def order(self) -> int:
+        """0 for the worst severity."""
         return list(Severity).index(self)
 
 
 DIAGNOSTICS = "diagnostics"
-"""The view of what nsys said of its own capture: behind ``W`` on the overview, printed by ``nsystui info``."""
+"""The view of nsys's messages on its own capture: ``W`` on the overview, printed by ``nsystui info``."""
 
 
 @dataclass(frozen=True)
 class Door:
-    """The view that shows the subject of a finding, and what of it: the names, the window, the grouping, the sort.
+    """The view of the subject of a finding, with names, window, grouping and sort order.
 
-    ``view`` is the name of a view of the catalogue, or `DIAGNOSTICS`. ``report``: a report of ``nsys stats`` that tells
-    more than the view, for the command.
+    ``view``: a view of the catalogue, or `DIAGNOSTICS`. ``report``: a report of ``nsys stats`` with more details, which
+    the command prints instead.
     """
 
     view: str
@@ -57,18 +57,18 @@ class Door:
 
     @property
     def command(self) -> str:
-        """The command that prints the same, without its files."""
+        """The command that prints the view, without its files."""
         return self.command_for("")
 
     def command_for(self, files: str) -> str:
-        """Return the command that prints the same of ``files``."""
+        """Return the command that prints the view for ``files``."""
         if self.view == DIAGNOSTICS:
             words = ["info", files] if files else ["info"]
         elif self.report:
             words = [question_named(self.report, "stats").command({}, files)]
         else:
-            found = view_named(self.view)
-            words = [found.question.command(found.view.values, files)]
+            named = view_named(self.view)
+            words = [named.question.command(named.view.values, files)]
         for flag, value in (("--filter", self.filter), ("--by", self.by), ("--sort", self.sort)):
             words += [flag, shell_word(value)] if value else []
         if self.window is not None:
@@ -94,12 +94,11 @@ _FEW_RANKS = 16
 class Finding:
     """A problem of a job, or a remark on it.
 
-    ``cost``: ns, a mean over the GPUs of the job, so that it compares with how long the job ran; ``percent``: of that.
-    Both are ``None`` where no time can be put on it. ``measured``: how the cost was found. Costs of several findings
-    may be of the same time. ``window``: the place in time (job time), ``ranks``: whom it concerns; empty is all.
-    ``under``: the id of the finding that is the cause of most of this one, where there is such a finding.
-    ``gist``: it in a few words, for the summary. ``times``: when it cost time, by process and device, where that is
-    known: of two findings the one may be the cause of the other if these are the same times.
+    ``cost``: the mean over the job's GPUs, ns, comparable with its run time; ``percent``: the cost in % of it. Both are
+    ``None`` if no time can be attributed. ``measured``: how. Costs of findings may include the same time. ``window``:
+    job time; ``ranks``: the ranks concerned, empty for all. ``under``: the id of the finding that causes most of it, if
+    any. ``gist``: a few words for the summary. ``times``: when it costs time, by process and device, if known: of two
+    findings at the same times, one may cause the other.
     """
 
     id: str
@@ -117,26 +116,26 @@ class Finding:
     gist: str = ""
     times: Mapping[tuple[Task, int], Intervals] = field(default_factory=dict)
     gain: Gain | None = None
-    """``None`` where it costs no time that could be won back, or it is not known."""
+    """``None`` if no time could be won back, or if it is unknown."""
 
     @property
     def rank_numbers(self) -> str:
-        """``0 1 5``; many as ``0-63,70``, which ``--ranks`` takes."""
+        """``0 1 5``, or for many ranks ``0-63,70``, which ``--ranks`` accepts."""
         return " ".join(map(str, self.ranks)) if len(self.ranks) <= _FEW_RANKS else spans(self.ranks)
 
     def shared_with(self, other: Finding) -> float | None:
-        """The part of its time that is also the other's; ``None`` where it is not known of both."""
+        """Return the share of its time that is also the other's; ``None`` if either is unknown."""
         if not self.times or not other.times:
             return None
         from nsystui.questions.algebra.intervals import intersect
 
-        shared = sum(intersect(own, other.times[key]).length for key, own in self.times.items() if key in other.times)
-        return shared / max(sum(own.length for own in self.times.values()), 1)
+        shared = sum(intersect(when, other.times[key]).length for key, when in self.times.items() if key in other.times)
+        return shared / max(sum(when.length for when in self.times.values()), 1)
 
 
 @dataclass(frozen=True)
 class NotChecked:
-    """A rule that could not judge. ``why`` says what it needs; ``failed`` where it broke instead."""
+    """A rule that could not judge. ``why``: the missing data, or the error if it ``failed``."""
 
     rule: str
     why: str

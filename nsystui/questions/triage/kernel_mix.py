@@ -1,4 +1,4 @@
-"""The work of kernels by name, with families and precisions, and the frameworks that a job uses: for several rules."""
+"""The time of kernels by name, family and precision, and the frameworks of a job."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ COLUMNS = (
     PRECISION,
     NAME,
 )
-"""Of a table of `NameWork`."""
+"""The columns of a table of `NameWork`."""
 PYTORCH, JAX, DALI = "PyTorch", "JAX", "DALI"
 _FRAMEWORKS = {
     PYTORCH: r"\b(?:at|c10|aten|autograd)::|[Tt]orch|at_cuda_detail|multi_tensor_apply_kernel|\w_elementwise_kernel<"
@@ -33,11 +33,11 @@ _FRAMEWORKS = {
     JAX: r"\bxla::|xla_extension|jaxlib|^jax|^XlaModule|^TSL:|^(?:loop|input)_\w*fusion|^wrapped_",
     DALI: r"\bdali::|libdali|^DALI\b",
 }
-"""What only the names of a framework's kernels, NVTX ranges and libraries hold."""
+"""Patterns of names that only a framework's kernels, NVTX ranges and libraries have."""
 
 
 class NameWork(NamedTuple):
-    """The launches of one kernel by its full name; ``time`` is the sum of their durations over all GPUs, ns."""
+    """The launches of a kernel by full name; ``time``: the sum of their durations over all GPUs, ns."""
 
     time: int
     launches: int
@@ -47,7 +47,7 @@ class NameWork(NamedTuple):
 
 
 def kernel_mix(case: Case) -> list[NameWork]:
-    """All selected kernels, those with most time first."""
+    """Return all selected kernels, most time first."""
     return case.once("kernel-mix", lambda: _load(case))
 
 
@@ -61,38 +61,38 @@ def _load(case: Case) -> list[NameWork]:
         .group_by(name)
         .order_by(time.desc(), name)
     )
-    session, own = case.job.session, case.job.families
+    session, rules = case.job.session, case.job.families
     rows = of_all_reports(session, case.chosen, table, "kernel-mix", lambda: session.rows(query))
-    return [NameWork(int(time), count, family_of(name, own), precision_of(name), name) for name, time, count in rows]
+    return [NameWork(int(time), count, family_of(name, rules), precision_of(name), name) for name, time, count in rows]
 
 
 def frameworks(case: Case) -> frozenset[str]:
-    """The frameworks that the job is known to use; none of a CUDA C++ program, or where nothing tells."""
+    """Return the known frameworks of the job; empty for a CUDA C++ program or without evidence."""
     return case.once("frameworks", lambda: _frameworks(case))
 
 
 def _frameworks(case: Case) -> frozenset[str]:
-    session, found = case.job.session, set()
+    session, used = case.job.session, set()
     for framework, pattern in _FRAMEWORKS.items():
-        is_known = any(re.search(pattern, one.name) for one in kernel_mix(case))
+        is_used = any(re.search(pattern, kernel.name) for kernel in kernel_mix(case))
         for table, text in ((tables.nvtx_ranges, LABEL), (tables.stack_names, tables.stack_names.c.name)):
-            if not is_known and session.count(table):
-                is_its = sa.func.regexp_matches(text, pattern, type_=sa.Boolean)
-                is_known = bool(session.rows(sa.select(sa.literal(1)).select_from(table).where(is_its).limit(1)))
-        if is_known:
-            found.add(framework)
-    return frozenset(found)
+            if not is_used and session.count(table):
+                matches = sa.func.regexp_matches(text, pattern, type_=sa.Boolean)
+                is_used = bool(session.rows(sa.select(sa.literal(1)).select_from(table).where(matches).limit(1)))
+        if is_used:
+            used.add(framework)
+    return frozenset(used)
 
 
 def by_framework(case: Case, usual: str, **words: str) -> str:
-    """The words for the framework that the job uses, by its name in lower case; else the ``usual`` ones."""
-    return next((text for key, text in words.items() if key in {one.lower() for one in frameworks(case)}), usual)
+    """Return the words of the job's framework, by its name in lower case, else ``usual``."""
+    return next((text for key, text in words.items() if key in {name.lower() for name in frameworks(case)}), usual)
 
 
 def shares(works: Iterable[NameWork], key: Callable[[NameWork], str]) -> list[tuple[str, float]]:
-    """The time of each group in % of all, the largest first."""
-    found = Counter[str]()
-    for one in works:
-        found[key(one)] += one.time
-    whole = found.total()
-    return [(word, 100.0 * time / whole) for word, time in found.most_common()] if whole else []
+    """Return the time of each group in % of all, the largest first."""
+    times = Counter[str]()
+    for work in works:
+        times[key(work)] += work.time
+    total = times.total()
+    return [(word, 100.0 * time / total) for word, time in times.most_common()] if total else []

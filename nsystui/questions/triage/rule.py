@@ -1,4 +1,4 @@
-"""The declaration of a rule: what it reads, what it finds, and in which order it judges."""
+"""The declaration of a rule: its tables, its findings, and its order."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     Judge = Callable[[Case], Sequence[Finding | NotChecked]]
 
 WORK = frozenset({"kernels", "memory_ops", "graph_launches"})
-"""The canonical tables of what ran on GPUs."""
+"""The canonical tables of GPU work."""
 IDLE = WORK | {"profiler_overhead"}
-"""Those that tell when GPUs were idle."""
+"""The canonical tables that show when GPUs were idle."""
 
 BY_COMMUNICATION = ("nccl", "communication")
 BY_COPIES = ("to_device", "to_host", "on_device", "other_copies", "memsets")
@@ -25,13 +25,12 @@ BY_COMPUTE = ("compute",)
 
 @dataclass(frozen=True)
 class FindingKind:
-    """What is known of all findings of an id.
+    """The properties of all findings of an id.
 
-    ``gist``: it in a few words, for the summary, where the finding has none of its own. ``symptom_of``: the ids of
-    findings that may be the cause: where half of the time or more is that of one of these. Where only the costs are
-    known, half of this one's is enough, as its time is part of this one's. ``is_paid_once``: however long the job runs.
-    ``parts``: those of the budget of an iteration (`blocking.parts`) in which its time can have blocked the GPU; with
-    ``compute`` its gain is inferred.
+    ``gist``: a few words for the summary, if a finding has no gist. ``symptom_of``: ids of findings that cause it if
+    they share at least half of its time or, if only costs are known, have at least half of its cost. ``is_paid_once``:
+    however long the job runs. ``parts``: the parts of the budget of an iteration (`blocking.parts`) in which its time
+    can block the GPU; with ``compute``, its gain is inferred.
     """
 
     gist: str = ""
@@ -55,5 +54,5 @@ class Rule:
 
 
 def rule(order: int, reads: frozenset[str], finds: Mapping[str, FindingKind]) -> Callable[[Judge], Rule]:
-    """Declare the function below as a rule, which has its name; ``order`` is its place among all rules."""
+    """Declare a function as a rule of the same name; rules judge by ascending ``order``."""
     return lambda judge: Rule(judge.__name__, judge, order, reads, finds)

@@ -1,4 +1,4 @@
-"""Every threshold of triage with its unit, usual value and meaning; a user may change each: ``--set gap_ms=5``."""
+"""The thresholds of triage with unit, default and meaning; ``--set gap_ms=5`` changes one."""
 
 from __future__ import annotations
 
@@ -14,70 +14,70 @@ def _of(value: float, meaning: str) -> Any:
     return field(default=value, metadata={"meaning": meaning, "is_least_cost": False})
 
 
-def _least_cost(value: float, whose: str) -> Any:
-    """A cost below which a finding does not count."""
+def _min_cost(value: float, whose: str) -> Any:
+    """Return a field for the minimum cost of a finding."""
     return field(default=value, metadata={"meaning": f"minimum cost of {whose}", "is_least_cost": True})
 
 
 @dataclass(frozen=True)
 class Thresholds:
-    """Percentages are of the job's time, unless their meaning says else."""
+    """The thresholds: percentages of the job's time, unless the meaning names another whole."""
 
-    straggler_percent: float = _least_cost(3.0, "a straggler to each GPU that waits for it")
+    straggler_percent: float = _min_cost(3.0, "a straggler to each GPU that waits for it")
     straggler_share: float = _of(50.0, "minimum share of all waiting that one rank causes, in %, to be a straggler")
-    imbalance_percent: float = _least_cost(8.0, "waiting at collectives that no single rank causes")
+    imbalance_percent: float = _min_cost(8.0, "waiting at collectives that no single rank causes")
     gap_ms: float = _of(1.0, "an idle gap of a GPU is long from so many ms on")
-    gap_percent: float = _least_cost(5.0, "long idle gaps")
-    input_percent: float = _least_cost(5.0, "waiting for the data loader")
-    gil_percent: float = _least_cost(3.0, "waiting for Python's GIL")
-    read_percent: float = _least_cost(3.0, "waiting for files to be read")
-    preempted_percent: float = _least_cost(2.0, "launching threads that have no CPU")
-    churn_percent: float = _least_cost(2.0, "allocating and freeing GPU memory after the warm-up")
+    gap_percent: float = _min_cost(5.0, "long idle gaps")
+    input_percent: float = _min_cost(5.0, "waiting for the data loader")
+    gil_percent: float = _min_cost(3.0, "waiting for Python's GIL")
+    read_percent: float = _min_cost(3.0, "waiting for files to be read")
+    preempted_percent: float = _min_cost(2.0, "launching threads that have no CPU")
+    churn_percent: float = _min_cost(2.0, "allocating and freeing GPU memory after the warm-up")
     churn_calls: float = _of(10.0, "minimum calls of a process after the warm-up that allocate or free GPU memory")
-    exposed_percent: float = _least_cost(10.0, "exposed communication")
+    exposed_percent: float = _min_cost(10.0, "exposed communication")
     communication_percent: float = _of(3.0, "hidden communication is reported from this share of the time")
     slow_step: float = _of(1.5, "a step is slow that takes so many times the median")
-    slow_step_percent: float = _least_cost(2.0, "slow steps")
+    slow_step_percent: float = _min_cost(2.0, "slow steps")
     warm_up_steps: float = _of(2.0, "the first steps, judged apart")
-    warm_up_percent: float = _least_cost(5.0, "warm-up")
+    warm_up_percent: float = _min_cost(5.0, "warm-up")
     drift_percent: float = _of(10.0, "how much longer the last third of the steps takes than the first, in %")
     drift_steps: float = _of(12.0, "minimum number of steps in which a drift shows")
     low_busy_percent: float = _of(50.0, "a 30th of the job is a low stretch below so much busy time, in %")
-    low_percent: float = _least_cost(10.0, "low-utilisation stretches, without their long gaps")
+    low_percent: float = _min_cost(10.0, "low-utilisation stretches, without their long gaps")
     small_message_kib: float = _of(64.0, "a message is small below so many KiB")
-    small_message_percent: float = _least_cost(2.0, "small-message collectives")
-    launch_percent: float = _least_cost(5.0, "GPUs that wait for launches")
+    small_message_percent: float = _min_cost(2.0, "small-message collectives")
+    launch_percent: float = _min_cost(5.0, "GPUs that wait for launches")
     launch_bound_percent: float = _of(30.0, "a stretch is launch-bound of which so much is idle for launches, in %")
     tiny_kernel_us: float = _of(10.0, "a kernel is tiny below so many µs")
     context_ms: float = _of(10.0, "a first CUDA call creates the context from so many ms on")
-    host_memory_percent: float = _least_cost(5.0, "allocating and freeing page-locked host memory")
-    start_up_percent: float = _least_cost(20.0, "a start-up")
-    tail_percent: float = _least_cost(10.0, "a tail")
-    jit_percent: float = _least_cost(3.0, "compilers that run while a GPU is idle")
-    first_launch_percent: float = _least_cost(2.0, "first launches of kernels")
-    sync_percent: float = _least_cost(3.0, "idle time that begins in a synchronising call")
-    copy_percent: float = _least_cost(2.0, "synchronous, or of pageable, memory operations")
-    exposed_memory_percent: float = _least_cost(5.0, "memory operations that no kernel hides")
+    host_memory_percent: float = _min_cost(5.0, "allocating and freeing page-locked host memory")
+    start_up_percent: float = _min_cost(20.0, "a start-up")
+    tail_percent: float = _min_cost(10.0, "a tail")
+    jit_percent: float = _min_cost(3.0, "compilers that run while a GPU is idle")
+    first_launch_percent: float = _min_cost(2.0, "first launches of kernels")
+    sync_percent: float = _min_cost(3.0, "idle time that begins in a synchronising call")
+    copy_percent: float = _min_cost(2.0, "synchronous, or of pageable, memory operations")
+    exposed_memory_percent: float = _min_cost(5.0, "memory operations that no kernel hides")
     memory_high: float = _of(90.0, "a GPU's memory is nearly full from so much in use on, in %")
     memory_full: float = _of(95.0, "and full from so much on, in %")
     dominant_percent: float = _of(50.0, "minimum share of one kernel in all kernel time but NCCL's, in %")
-    dominant_cost_percent: float = _least_cost(20.0, "a kernel that dominates")
-    precision_percent: float = _least_cost(2.0, "FP32 and TF32 where a GPU has faster units")
-    layout_percent: float = _least_cost(2.0, "changes of layout")
-    unfused_percent: float = _least_cost(5.0, "pointwise kernels that are not fused")
+    dominant_cost_percent: float = _min_cost(20.0, "a kernel that dominates")
+    precision_percent: float = _min_cost(2.0, "FP32 and TF32 where a GPU has faster units")
+    layout_percent: float = _min_cost(2.0, "changes of layout")
+    unfused_percent: float = _min_cost(5.0, "pointwise kernels that are not fused")
     work_difference_percent: float = _of(5.0, "how much more a rank must launch than the median rank, in %")
-    work_percent: float = _least_cost(5.0, "different work")
+    work_percent: float = _min_cost(5.0, "different work")
     tensor_percent: float = _of(5.0, "mean tensor activity of a busy GPU is low below so much, in %")
-    mpi_percent: float = _least_cost(5.0, "blocking MPI calls in which a GPU does nothing")
-    overhead_percent: float = _least_cost(3.0, "the profiler's own work while a GPU is idle")
-    traffic_percent: float = _least_cost(3.0, "host-to-device copies within steps")
-    unified_percent: float = _least_cost(2.0, "unified memory's page faults and migrations")
-    pace_percent: float = _least_cost(3.0, "kernels that become slower during the run")
+    mpi_percent: float = _min_cost(5.0, "blocking MPI calls in which a GPU does nothing")
+    overhead_percent: float = _min_cost(3.0, "the profiler's own work while a GPU is idle")
+    traffic_percent: float = _min_cost(3.0, "host-to-device copies within steps")
+    unified_percent: float = _min_cost(2.0, "unified memory's page faults and migrations")
+    pace_percent: float = _min_cost(3.0, "kernels that become slower during the run")
     pace_growth: float = _of(5.0, "by so much a kernel's last third must be slower than its first, in %")
     outlier: float = _of(3.0, "a launch is an outlier that takes so many times the median of its kernel")
     outlier_score: float = _of(3.5, "and is so far from it: 0.6745 · distance / median absolute deviation")
-    outlier_percent: float = _least_cost(1.0, "outliers among the launches of a kernel")
-    place_percent: float = _least_cost(3.0, "a host, or place in a host, whose GPUs are slow")
+    outlier_percent: float = _min_cost(1.0, "outliers among the launches of a kernel")
+    place_percent: float = _min_cost(3.0, "a host, or place in a host, whose GPUs are slow")
     place_slower: float = _of(5.0, "so much longer the same kernels must take there, in %")
     worse_points: float = _of(2.0, "a finding must grow by so many % of the baseline's time (of a step) to be worse")
     slower_percent: float = _of(5.0, "a step, the same work or the job must take so much longer to be slower, in %")
@@ -85,8 +85,8 @@ class Thresholds:
     shortest_ms: float = _of(20.0, "minimum GPU activity that is a sample of a job, in ms")
 
     def changed(self, settings: Sequence[str]) -> Thresholds:
-        """These with ``NAME=VALUE`` in each of ``settings``; raises UsageError for an unknown name or no number."""
-        names = [one.name for one in fields(self)]
+        """Return thresholds with each ``NAME=VALUE`` set. Raises UsageError for an unknown name or no number."""
+        names = [threshold.name for threshold in fields(self)]
         values: dict[str, float] = {}
         for setting in settings:
             name, sign, text = setting.partition("=")
@@ -99,9 +99,9 @@ class Thresholds:
         return replace(self, **values)
 
     def without_least_costs(self) -> Thresholds:
-        """These with every minimum cost at 0: findings then may have any cost."""
-        least = [one.name for one in fields(self) if one.metadata["is_least_cost"]]
-        return replace(self, **dict.fromkeys(least, 0.0))
+        """Return thresholds with every minimum cost at 0."""
+        names = [threshold.name for threshold in fields(self) if threshold.metadata["is_least_cost"]]
+        return replace(self, **dict.fromkeys(names, 0.0))
 
 
 def _number(setting: str, text: str) -> float:
@@ -115,5 +115,5 @@ def _number(setting: str, text: str) -> float:
 
 
 def meanings() -> list[tuple[str, float, str]]:
-    """Name, usual value and meaning of every threshold, in order."""
-    return [(one.name, float(str(one.default)), one.metadata["meaning"]) for one in fields(Thresholds)]
+    """Return name, default and meaning of every threshold, in order."""
+    return [(item.name, float(str(item.default)), item.metadata["meaning"]) for item in fields(Thresholds)]

@@ -1,4 +1,4 @@
-"""The rules of triage, by subject: a function of a module named here with `rule` above it is a rule."""
+"""The rules of triage: functions that `rule` decorates in the modules named here."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _SUBJECTS = (
 def rules() -> Mapping[str, Rule]:
     """Return every rule by its name, in the order in which they judge."""
     modules = [import_module(f"{__name__}.{subject}") for subject in _SUBJECTS]
-    found = [value for module in modules for value in vars(module).values() if isinstance(value, Rule)]
-    return {one.name: one for one in sorted(found, key=lambda one: one.order)}
+    declared = [value for module in modules for value in vars(module).values() if isinstance(value, Rule)]
+    return {rule.name: rule for rule in sorted(declared, key=lambda rule: rule.order)}
 
 
 def kind_of(name: str) -> FindingKind:
-    """Return what is known of the findings of an id."""
+    """Return the properties of the findings of an id."""
     return _kinds().get(name, FindingKind())
 
 
 @functools.cache
 def _kinds() -> Mapping[str, FindingKind]:
-    return {name: kind for one in rules().values() for name, kind in one.finds.items()}
+    return {name: kind for rule in rules().values() for name, kind in rule.finds.items()}

@@ -1,4 +1,4 @@
-"""What the capture says of itself: lost events, what is missing, API errors, the profiler's own work."""
+"""Problems of the capture: lost events, missing data, API errors, the profiler's own work."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ _CAPTURE = (
 
 @rule(10, reads=WORK | {"diagnostics", "nvtx_ranges", "nccl_calls"}, finds=dict.fromkeys(_CAPTURE, FindingKind()))
 def capture(case: Case) -> Sequence[Finding | NotChecked]:
-    """Problems of the capture itself: they explain more bad numbers than anything else."""
-    found: list[Finding | NotChecked] = [*_runs(case), *_lost(case), *_empty(case), *_short(case), *_missing(case)]
+    """Find problems of the capture, which explain more bad numbers than anything else."""
+    results: list[Finding | NotChecked] = [*_runs(case), *_lost(case), *_empty(case), *_short(case), *_missing(case)]
     of_nsys = [report for report in case.reports if not report.metadata.made_of]
     if of_nsys and not any(report.count(tables.diagnostics) for report in of_nsys):
         why = "needs the messages of nsys on its own capture: record with nsys 2024.4 or later"
-        found.append(NotChecked("lost-events", why))
-    return found
+        results.append(NotChecked("lost-events", why))
+    return results
 
 
 @rule(
@@ -64,7 +64,7 @@ def launch_account(case: Case) -> Sequence[Finding | NotChecked]:
     findings = []
     if partial:
         keys = ("lost_kernels", "launches", "lost_launches", "kernels")
-        lost, launches, without, kernels = (sum(getattr(one, key) for one in partial.values()) for key in keys)
+        lost, launches, without, kernels = (sum(getattr(account, key) for account in partial.values()) for key in keys)
         missing = [f"{lost:,} of {launches:,} kernel launches have no kernel"] if lost else []
         missing += [f"{without:,} of {kernels:,} kernels have no launch"] if without else []
         bounds = "Busy times, counts and sums are lower bounds." if lost else "The causes of idle time may be others."
@@ -112,9 +112,8 @@ def launch_account(case: Case) -> Sequence[Finding | NotChecked]:
 
 
 def _lost(case: Case) -> Iterator[Finding]:
-    """Events that nsys says it lost, and its errors."""
-    said = diagnostics_table(case.job.session, replace(case.chosen, name=None))
-    texts = list(zip(said.cells("severity"), said.cells("text"), strict=True))
+    messages_table = diagnostics_table(case.job.session, replace(case.chosen, name=None))
+    texts = list(zip(messages_table.cells("severity"), messages_table.cells("text"), strict=True))
     lost = lost_events(texts)
     advice = Advice(
         "Record less at once (fewer traces, or a shorter window with -c cudaProfilerApi or --duration).",
@@ -122,7 +121,7 @@ def _lost(case: Case) -> Iterator[Finding]:
     )
     if lost:
         # nsys writes "Not all … events might have been collected" for many complete captures.
-        sure = [text for text in said.cells("text") if _SURE.search(str(text))]
+        sure = [text for text in messages_table.cells("text") if _SURE.search(str(text))]
         severity = Severity.ERROR if sure else Severity.INFO
         messages = few([text.removesuffix(".") for text in lost])  # each message of nsys is a sentence
         text = f"Events may be missing, so counts and times may be undercounted: {messages}."
@@ -132,16 +131,15 @@ def _lost(case: Case) -> Iterator[Finding]:
                 "Before you trust the numbers, check that the kernels and ranges you expect are there.",
                 "Many complete captures have this message.",
             )
-        yield Finding("lost-events", severity, text, advice, _DOOR, evidence=said)
+        yield Finding("lost-events", severity, text, advice, _DOOR, evidence=messages_table)
     errors = [str(text or "").strip() for severity, text in texts if severity == "Error"]
     if errors and not lost:
         text = f"While recording, nsys reported {counted(len(errors), 'error')}: {errors[0].removesuffix('.')}."
         advice = Advice("Read nsys's messages and record again.", "What nsys could not record is missing here.")
-        yield Finding("capture-errors", Severity.WARNING, text, advice, _DOOR, evidence=said)
+        yield Finding("capture-errors", Severity.WARNING, text, advice, _DOOR, evidence=messages_table)
 
 
 def _runs(case: Case) -> Iterator[Finding]:
-    """Reports of different runs, which are no job."""
     if not shares_clock(case.reports):
         sentence = (
             f"These {counted(len(case.reports), 'report')} are of different runs, or a report does not say when its "
@@ -154,19 +152,19 @@ def _runs(case: Case) -> Iterator[Finding]:
 
 
 def _empty(case: Case) -> Iterator[Finding]:
-    """Ranks without any GPU work, and other processes that launched work of which nothing was recorded."""
-    session, chosen = case.job.session, case.chosen.tasks
-    there = {task for one in case.devices for task in one.tasks}
-    without = {item.task: item.rank for item in case.ranks if item.task not in there}
+    """Yield ranks without GPU work, and other processes that launched work without a record."""
+    session, selected = case.job.session, case.chosen.tasks
+    worked = {task for device in case.devices for task in device.tasks}
+    idle_ranks = {item.task: item.rank for item in case.ranks if item.task not in worked}
     launched = {
         task: calls
         for task, calls in launches_without_work(session, case.reports).items()
-        if chosen is None or task in chosen
+        if selected is None or task in selected
     }
     unranked = sorted(set(launched) - case.tasks)
-    if not without and not unranked and case.ranks:
+    if not idle_ranks and not unranked and case.ranks:
         return
-    whose = [rank_words(without.values(), case.ranks)] if without else []
+    whose = [rank_words(idle_ranks.values(), case.ranks)] if idle_ranks else []
     if unranked:
         names = process_names(session)
         words = few([f"{names.get(task, 'process')} ({pid_of(task.process)})" for task in unranked])
@@ -182,23 +180,22 @@ def _empty(case: Case) -> Iterator[Finding]:
         totals: Counter[str] = Counter()
         for calls in launched.values():
             totals.update(calls)
-        name, most = max(totals.items(), key=lambda item: (item[1], item[0]))
+        name, largest = max(totals.items(), key=lambda item: (item[1], item[0]))
         sentence += (
-            f" The CPU made {counted(totals.total(), 'CUDA call')} to launch, copy or set memory ({most:,} {name})."
+            f" The CPU made {counted(totals.total(), 'CUDA call')} to launch, copy or set memory ({largest:,} {name})."
         )
         reports = [report for report in case.reports if any(task.report == report.index for task in launched)]
         advice = Advice(
             f"To judge these processes: {lost_work_advice(session, reports)}.",
             "The export lacks GPU work.",
         )
-    ranks = tuple(sorted(without.values()))
+    ranks = tuple(sorted(idle_ranks.values()))
     yield Finding("no-gpu-work", Severity.WARNING, sentence, advice, _DOOR, evidence=evidence, ranks=ranks)
 
 
 def _short(case: Case) -> Iterator[Finding]:
-    """A capture that is too short to stand for the job."""
     advice = Advice("Record a longer part of the run.", "What happens once weighs too much in a short capture.")
-    steps = [len(one) for one in case.steps.values()]
+    steps = [len(times) for times in case.steps.values()]
     if steps and max(steps) < case.thresholds.fewest_steps:
         text = f"The window has only {counted(max(steps), 'step')} of a rank."
         yield Finding("short-window", Severity.INFO, text, advice, Door("steps"))
@@ -210,7 +207,7 @@ def _short(case: Case) -> Iterator[Finding]:
 
 
 def _missing(case: Case) -> Iterator[Finding]:
-    """Data that was not recorded, or not exported, and would have been useful."""
+    """Yield useful data that was not recorded or exported."""
     session = case.job.session
     if case.devices and not session.count(tables.nvtx_ranges):
         text = "There are no NVTX ranges, so time cannot be split by phase."
@@ -237,7 +234,7 @@ def _missing(case: Case) -> Iterator[Finding]:
 
 
 _HARMLESS = (0, 600, 704)
-"""Success, "not ready" (how a query says that work goes on) and "peer access is already enabled"."""
+"""Success, "not ready" (a query while work continues), "peer access is already enabled"."""
 _NAMES = {
     1: "invalid value",
     2: "out of memory",
@@ -255,7 +252,7 @@ _NAMES = {
     801: "not supported",
 }
 _STICKY = frozenset({214, 700, 702, 710, 714, 715, 716, 717, 718, 719})
-"""After these a process cannot use its GPU any more (cudaError_t in driver_types.h; the same numbers in CUresult)."""
+"""After these errors a process cannot use its GPU (cudaError_t in driver_types.h; same numbers in CUresult)."""
 _OUT_OF_MEMORY, _NO_PEER_ACCESS = 2, 217
 _API_ERRORS_COLUMNS = (
     RANK,
@@ -297,7 +294,7 @@ _EXPECTED = Advice(
 
 @rule(20, reads=frozenset({"api_calls"}), finds={"api-errors": FindingKind()})
 def api_errors(case: Case) -> Sequence[Finding | NotChecked]:
-    """CUDA API calls that returned an error."""
+    """Find CUDA API calls that returned an error."""
     table = tables.api_calls
     session = case.job.session
     if not session.count(table):
@@ -320,7 +317,7 @@ def api_errors(case: Case) -> Sequence[Finding | NotChecked]:
         return []
     rows.sort(key=lambda row: (row[2] not in _STICKY, row[5], str(row)))
     codes = {code for _, _, code, *_ in rows}
-    judged = ((severity, advice) for meant, severity, advice in _ADVICE if codes & meant)
+    judged = ((severity, advice) for error_codes, severity, advice in _ADVICE if codes & error_codes)
     severity, advice = next(judged, (Severity.INFO, _EXPECTED))
     _, name, code, meaning, _, first = rows[0]
     count = counted(sum(row[4] for row in rows), "CUDA call")
@@ -342,13 +339,13 @@ _PROFILER_OVERHEAD_COLUMNS = (
 
 @rule(310, reads=IDLE, finds={"profiler-overhead": FindingKind("the profiler's own work")})
 def profiler_overhead(case: Case) -> Sequence[Finding | NotChecked]:
-    """Time in which a GPU is idle while the profiler itself works: a run without the profiler does not have it."""
+    """Find idle time of GPUs while the profiler works: a run without the profiler does not have it."""
     table = tables.profiler_overhead
     if not case.job.session.count(table) or not case.devices:
         why = "needs GPU work and the times of the profiler's own work: these exports have none"
         return [NotChecked("profiler-overhead", why)]
-    own = [case.overhead.get(one.device.task.task, EMPTY) for one in case.devices]
-    idle = [case.idle(one).shared_with(part) for one, part in zip(case.devices, own, strict=True)]
+    overheads = [case.overhead.get(device.device.task.task, EMPTY) for device in case.devices]
+    idle = [case.idle(device).shared_with(overhead) for device, overhead in zip(case.devices, overheads, strict=True)]
     cost = case.mean(idle)
     if case.percent(cost) < case.thresholds.overhead_percent:
         return []

@@ -82,9 +82,9 @@ _FROM = {
         "The memory is already pinned, but cudaMemcpy blocks the CPU until the copy is done.",
     ),
 }
-"""The advice for synchronous copies where the host's memory is nearly always of one kind."""
+"""The advice for synchronous copies if nearly all host memory is of one kind."""
 _SHOWN = 1 << 20
-"""Below so many bytes, latency dominates the rate."""
+"""The minimum of bytes for a rate; below, latency dominates."""
 
 
 @rule(
@@ -97,41 +97,44 @@ _SHOWN = 1 << 20
     },
 )
 def memory_copies(case: Case) -> Sequence[Finding | NotChecked]:
-    """Synchronous and pageable copies, and synchronous memsets, as `activities.MemoryCalls` defines them."""
+    """Find synchronous and pageable copies, and synchronous memsets, as `activities.MemoryCalls` defines them."""
     session = case.job.session
     if not session.count(tables.memory_ops) or not session.count(tables.api_calls):
         why = f"needs memory operations and CUDA API calls: {case.record(canonical.MEMORY_OPS, canonical.API_CALLS)}"
         return [NotChecked("synchronous-copies", why)]
-    uploads = [one for one in case.host_copies if one.kind == HOST_TO_DEVICE]
-    count, size = sum(one.count for one in uploads), sum(one.bytes for one in uploads)
+    uploads = [copies for copies in case.host_copies if copies.kind == HOST_TO_DEVICE]
+    count, size = sum(copies.count for copies in uploads), sum(copies.bytes for copies in uploads)
     # Worth a remark at any cost: the job repeatedly copies from pageable memory.
     all_pageable = mostly(uploads, PAGEABLE) and count >= MANY_COPIES and size >= count * LARGE_COPY
     kinds: tuple[_Kind, ...] = (_SYNC_COPY, _PAGEABLE, _SYNC_MEMSET)
     if case.percent(case.mean([case.spent.exposed_memory])) < case.thresholds.copy_percent:
         kinds = (_PAGEABLE,) if all_pageable else ()  # no kind can cost more than all memory operations together
-    found = [_checked(case, kind, all_pageable) for kind in kinds]
-    return [one for one in found if one is not None]
+    findings = [_checked(case, kind, all_pageable) for kind in kinds]
+    return [finding for finding in findings if finding is not None]
 
 
 def _checked(case: Case, kind: _Kind, all_pageable: bool) -> Finding | None:
     calls = tables.api_calls.c
     called = sa.select(tables.memory_ops, calls.name.label("call"), (calls.end - calls.start).label("blocked"))
     copies = called.select_from(with_calls()).where(*are(kind.calls)).subquery("copies")
-    copied, least = spans(case, copies, by_device=True), case.thresholds.copy_percent
+    copied, threshold = spans(case, copies, by_device=True), case.thresholds.copy_percent
     cost = case.exposed(copied)
     share = case.percent(cost)
-    if share < (REMARKED * least if kind is _PAGEABLE and all_pageable else least):
+    if share < (REMARKED * threshold if kind is _PAGEABLE and all_pageable else threshold):
         return None
     keys = (copies.c.report, copies.c.process, copies.c.operation, copies.c.call)
-    sums = [sa.cast(sa.func.sum(one), sa.BigInteger) for one in (sa.func.coalesce(copies.c.bytes, 0), duration(copies))]
+    sums = [
+        sa.cast(sa.func.sum(column), sa.BigInteger)
+        for column in (sa.func.coalesce(copies.c.bytes, 0), duration(copies))
+    ]
     blocked = sa.func.max(copies.c.blocked), sa.cast(sa.func.sum(copies.c.blocked), sa.BigInteger)
     query = sa.select(*keys, sa.func.count(), *sums, *blocked).group_by(*keys)
-    read = case.job.session.rows(query.where(*where(copies, case.chosen), copies.c.end.is_not(None)))
-    if not read:
+    records = case.job.session.rows(query.where(*where(copies, case.chosen), copies.c.end.is_not(None)))
+    if not records:
         return None
-    rows = [(case.rank_of.get(Task(report, process)), *row[:-2]) for report, process, *row in read]
+    rows = [(case.rank_of.get(Task(report, process)), *row[:-2]) for report, process, *row in records]
     rows.sort(key=lambda row: (-row[5], str(row)))
-    number, size = (sum(row[place] for row in rows) for place in (3, 4))
+    number, size = (sum(row[column] for row in rows) for column in (3, 4))
     sentence = (
         f"{kind.what} {bytes_words(size)} in {counted(number, 'operation')}. {case.each_gpu} spends "
         f"{time_words(cost)} on these operations while no kernel runs{_rates(case, kind)}."
@@ -140,14 +143,14 @@ def _checked(case: Case, kind: _Kind, all_pageable: bool) -> Finding | None:
     if kind is _PAGEABLE:
         how = "pin_memory=True of the DataLoader" if _are_in_steps(case, copied) else "Tensor.pin_memory()"
         advice = Advice(by_framework(case, advice.text, pytorch=f"Pin the host memory ({how})."), advice.reason)
-        sentence += _blocking(case, read)
+        sentence += _blocking(case, records)
     elif kind is _SYNC_COPY:
-        advice = next((_FROM[one] for one in (PAGEABLE, PINNED) if mostly(case.host_copies, one)), advice)
+        advice = next((_FROM[memory] for memory in (PAGEABLE, PINNED) if mostly(case.host_copies, memory)), advice)
     call_column = Column("call", header="Call", label="call")
     evidence = (RANK, _OPERATION, call_column, COUNT, BYTES.with_importance(1), _TOTAL), rows
     ranks = tuple(sorted({row[0] for row in rows if row[0] is not None}))
     measured = _MEASURED.format("operations")
-    severity = Severity.WARNING if share >= least else Severity.INFO
+    severity = Severity.WARNING if share >= threshold else Severity.INFO
     return case.finding(kind.name, sentence, advice, _DOOR, cost, measured, evidence, severity, ranks=ranks)
 
 
@@ -162,23 +165,21 @@ def _are_in_steps(case: Case, copied: Spans) -> bool:
     return 2 * inside >= sum(copies.length for copies in times)
 
 
-def _blocking(case: Case, read: Sequence[tuple[Any, ...]]) -> str:
-    """How long the calls that copy pageable memory block the CPU instead of returning at once."""
-    longest, waited = max(row[-2] or 0 for row in read), case.mean([sum(row[-1] or 0 for row in read)])
+def _blocking(case: Case, records: Sequence[tuple[Any, ...]]) -> str:
+    longest, waited = max(row[-2] or 0 for row in records), case.mean([sum(row[-1] or 0 for row in records)])
     names = Counter[str]()
-    for call, count in (row[3:5] for row in read if row[3] is not None):
+    for call, count in (row[3:5] for row in records if row[3] is not None):
         names[call] += count
     call = min(names, key=lambda name: (-names[name], name)).partition("_")[0]
     return f" In {call} the CPU is blocked for {time_words(waited)}, at most {time_words(longest)} in one call."
 
 
 def _rates(case: Case, kind: _Kind) -> str:
-    """How fast the copies are, by direction and memory of the host."""
-    copies = [one for one in case.host_copies if kind is not _PAGEABLE or one.memory == PAGEABLE]
-    copies = [one for one in copies if one.bytes >= _SHOWN][:3]
+    copies = [group for group in case.host_copies if kind is not _PAGEABLE or group.memory == PAGEABLE]
+    copies = [group for group in copies if group.bytes >= _SHOWN][:3]
     if kind is _SYNC_MEMSET or not copies:
         return ""
-    return f" ({'; '.join(one.words for one in copies)}{link_words(case.job.session, copies)})"
+    return f" ({'; '.join(group.words for group in copies)}{link_words(case.job.session, copies)})"
 
 
 _ON_DEVICE = ("Device", "Device Static")
@@ -191,26 +192,28 @@ _STAGED_COPIES_FEWEST = 10
     finds={"staged-peer-copies": FindingKind("GPU-to-GPU copies through the host", parts=BY_COPIES + BY_CPU)},
 )
 def staged_copies(case: Case) -> Sequence[Finding | NotChecked]:
-    """Copies between GPUs through the host: host-to-device or device-to-host copies with device memory at both ends.
+    """Find copies between GPUs through the host: copies from or to the host with device memory at both ends.
 
     See docs/numbers.md#staged-peer-copies.
     """
     table = tables.memory_ops
     if not case.job.session.count(table):
-        return [NotChecked("staged-peer-copies", f"needs memory operations: {case.has_none}")]
+        return [NotChecked("staged-peer-copies", f"needs memory operations: {case.absence}")]
     are_staged = [
         table.c.copy_kind.in_(list(DIRECTIONS)),
         table.c.source_memory.in_(_ON_DEVICE),
         table.c.target_memory.in_(_ON_DEVICE),
     ]
     keys = (table.c.report, table.c.process, table.c.device, table.c.operation)
-    sums = [sa.cast(sa.func.coalesce(sa.func.sum(one), 0), sa.BigInteger) for one in (table.c.bytes, duration(table))]
+    sums = [
+        sa.cast(sa.func.coalesce(sa.func.sum(column), 0), sa.BigInteger) for column in (table.c.bytes, duration(table))
+    ]
     query = sa.select(*keys, sa.func.count(), *sums).where(*where(table, case.chosen), *are_staged).group_by(*keys)
     rows: list[Row] = [
         (case.rank_of.get(Task(report, process)), *row) for report, process, *row in case.job.session.rows(query)
     ]
     rows.sort(key=lambda row: (-int(row[5] or 0), str(row)))
-    count, size = (sum(int(row[place] or 0) for row in rows) for place in (3, 4))
+    count, size = (sum(int(row[column] or 0) for row in rows) for column in (3, 4))
     if count < _STAGED_COPIES_FEWEST:
         return []
     cost = case.exposed(spans(case, table, are_staged, by_device=True))
@@ -234,7 +237,7 @@ def staged_copies(case: Case) -> Sequence[Finding | NotChecked]:
 
 _ROUND_TRIPS_FEWEST, _LARGE = 5, 1 << 20
 _ALIKE = 0.2
-"""The numbers of copies of a size up and down may differ by this share."""
+"""The share by which the numbers of copies of a size up and down may differ."""
 _ROUND_TRIPS_COLUMNS = (
     RANK,
     DEVICE.with_importance(1),
@@ -250,30 +253,30 @@ _ROUND_TRIPS_COLUMNS = (
     finds={"round-trips": FindingKind("data that go to the GPU and back repeatedly", parts=BY_COPIES + BY_CPU)},
 )
 def round_trips(case: Case) -> Sequence[Finding | NotChecked]:
-    r"""Data that go to the GPU and back: copies of a size up and down equally often, |U(M of these) \ U(K)|."""
-    least = case.thresholds.copy_percent
+    r"""Find copies of a size to the GPU and back equally often, |U(M of these) \ U(K)|."""
+    threshold = case.thresholds.copy_percent
     if not case.job.session.count(tables.memory_ops):
-        return []  # as exposed_memory says
-    if case.percent(case.mean([case.spent.exposed_memory])) < least:
+        return []  # `exposed_memory` reports it
+    if case.percent(case.mean([case.spent.exposed_memory])) < threshold:
         return []
     trips = _trips(case)
-    sizes = {size for own in trips.values() for size, _, _ in own}
+    sizes = {size for group in trips.values() for size, _, _ in group}
     if not sizes:
         return []
     memory = tables.memory_ops.c
     is_trip = [memory.copy_kind.in_((HOST_TO_DEVICE, DEVICE_TO_HOST)), memory.bytes.in_(sorted(sizes))]
     copies = spans(case, tables.memory_ops, is_trip, by_device=True)
-    cost = case.exposed(Spans({place: own for place, own in copies.merged.items() if place in trips}, copies.count))
-    if case.percent(cost) < least:
+    cost = case.exposed(Spans({key: times for key, times in copies.merged.items() if key in trips}, copies.count))
+    if case.percent(cost) < threshold:
         return []
     rows: list[tuple[int, ...]] = [
-        (one.device.task.rank, one.device.device, *trip)
-        for one in case.devices
-        for trip in trips.get((one.device.task.task, one.device.device), ())
+        (device.device.task.rank, device.device.device, *trip)
+        for device in case.devices
+        for trip in trips.get((device.device.task.task, device.device.device), ())
     ]
     rows.sort(key=lambda row: (-row[2] * row[3], str(row)))
     moved = sum(size * min(up, down) for _, _, size, up, down in rows)
-    size, ups, downs = max((one for own in trips.values() for one in own), key=lambda one: one[0] * one[1])
+    size, ups, downs = max((trip for group in trips.values() for trip in group), key=lambda trip: trip[0] * trip[1])
     sentence = (
         f"Copies of equal size go to the GPU and back repeatedly: {bytes_words(moved)} each way. The largest group is "
         f"{ups:,} copies of {bytes_words(size)} up and {downs:,} down. "
@@ -291,17 +294,17 @@ def round_trips(case: Case) -> Sequence[Finding | NotChecked]:
 
 
 def _trips(case: Case) -> dict[Place, list[tuple[int, int, int]]]:
-    """The sizes that go both ways and how often each way, by process and device."""
+    """Return the sizes copied both ways, and how often each way, by process and device."""
     memory = tables.memory_ops.c
     up, down = (sa.func.count().filter(memory.copy_kind == kind) for kind in (HOST_TO_DEVICE, DEVICE_TO_HOST))
     keys = (memory.report, memory.process, memory.device, memory.bytes)
     is_between = sa.or_(memory.source_memory.is_(None), memory.source_memory != memory.target_memory)
     query = sa.select(*keys, up, down).where(*where(tables.memory_ops, case.chosen), memory.bytes >= _LARGE, is_between)
-    found: dict[Place, list[tuple[int, int, int]]] = {}
+    trips: dict[Place, list[tuple[int, int, int]]] = {}
     for report, process, device, size, ups, downs in case.job.session.rows(query.group_by(*keys)):
         if min(ups, downs) >= _ROUND_TRIPS_FEWEST and max(ups, downs) <= (1 + _ALIKE) * min(ups, downs):
-            found.setdefault((Task(report, process), device), []).append((int(size), int(ups), int(downs)))
-    return found
+            trips.setdefault((Task(report, process), device), []).append((int(size), int(ups), int(downs)))
+    return trips
 
 
 _LESS = {"Host-to-Device": "keep unchanged data on the GPU", "Device-to-Host": "copy results less often"}
@@ -321,39 +324,37 @@ _USUAL = Advice(
     },
 )
 def exposed_memory(case: Case) -> Sequence[Finding | NotChecked]:
-    r"""Memory operations that no kernel hides, |U(M) \ U(K)|.
+    r"""Find memory operations that no kernel hides, |U(M) \ U(K)| (docs/numbers.md#exposed-time).
 
     Below the threshold, copies from pinned memory on the streams of the kernels are a remark.
-
-    See docs/numbers.md#exposed-time.
     """
     if not case.job.session.count(tables.memory_ops):
-        return [NotChecked("exposed-memory", f"needs memory operations: {case.has_none}")]
-    least = case.thresholds.exposed_memory_percent
+        return [NotChecked("exposed-memory", f"needs memory operations: {case.absence}")]
+    threshold = case.thresholds.exposed_memory_percent
     cost = case.mean(device.breakdown(case.working(device)).exposed_memory for device in case.devices)
-    if case.percent(cost) < least:
-        return _beside_kernels(case)
+    if case.percent(cost) < threshold:
+        return _shared_stream_remark(case)
     evidence = work_summary(case.job.session, case.chosen, MEMORY)
     name = str(evidence.cells("name")[0])
     sentence = (
         f"{case.each_gpu} spends {time_words(cost)} on memory copies and memsets while no kernel runs."
         f"{case.blocking_words(BY_COPIES)} The largest part of all copy and memset time is {name}."
     )
-    advice = next((_of_copies(case, word, name) for word in _LESS if word in name), _USUAL)
+    advice = next((_copy_advice(case, word, name) for word in _LESS if word in name), _USUAL)
     measured = "Time of copies and memsets while no kernel runs, in the steady state. Mean over the GPUs."
-    severity = Severity.WARNING if case.blocks(BY_COPIES, least) else Severity.INFO
+    severity = Severity.WARNING if case.blocks(BY_COPIES, threshold) else Severity.INFO
     return [case.finding("exposed-memory", sentence, advice, _DOOR, cost, measured, evidence, severity)]
 
 
-def _beside_kernels(case: Case) -> list[Finding]:
-    """The remark on many large copies from pinned memory that share streams with kernels and cannot overlap them."""
+def _shared_stream_remark(case: Case) -> list[Finding]:
+    """Return a remark on many large copies from pinned memory that share streams with kernels."""
     memory = tables.memory_ops
-    is_meant = [memory.c.copy_kind == HOST_TO_DEVICE, memory.c.source_memory == PINNED, sa.not_(_is_apart(case))]
-    query = sa.select(sa.func.count(), sa.func.sum(memory.c.bytes)).where(*where(memory, case.chosen), *is_meant)
+    conditions = [memory.c.copy_kind == HOST_TO_DEVICE, memory.c.source_memory == PINNED, sa.not_(_is_apart(case))]
+    query = sa.select(sa.func.count(), sa.func.sum(memory.c.bytes)).where(*where(memory, case.chosen), *conditions)
     ((count, size),) = case.job.session.rows(query)
     if count < MANY_COPIES or (size or 0) < count * LARGE_COPY:
         return []
-    cost = case.exposed(spans(case, memory, is_meant, by_device=True))
+    cost = case.exposed(spans(case, memory, conditions, by_device=True))
     if case.percent(cost) < REMARKED * case.thresholds.exposed_memory_percent:
         return []
     sentence = (
@@ -370,23 +371,23 @@ def _beside_kernels(case: Case) -> list[Finding]:
 
 
 def _is_apart(case: Case) -> Condition:
-    """Whether the stream of a memory operation has no kernels."""
+    """Return the condition that the stream of a memory operation has no kernels."""
     memory, kernels = tables.memory_ops, tables.kernels
-    busy, own = (
+    kernel_streams, streams = (
         [table.c.report, table.c.process, sa.func.coalesce(table.c.context, UNKNOWN), table.c.stream]
         for table in (kernels, memory)
     )
-    return sa.tuple_(*own).not_in(sa.select(*busy).where(*where(kernels, case.chosen)).distinct())
+    return sa.tuple_(*streams).not_in(sa.select(*kernel_streams).where(*where(kernels, case.chosen)).distinct())
 
 
-def _of_copies(case: Case, direction: str, operation: str) -> Advice:
-    """The advice for copies over the link to the host: the next step after pinned memory and separate streams."""
+def _copy_advice(case: Case, direction: str, operation: str) -> Advice:
+    """Return the next step after pinned memory and separate streams for copies over the link."""
     memory = tables.memory_ops
     host = memory.c.source_memory if direction == "Host-to-Device" else memory.c.target_memory
     time = sa.func.sum(duration(memory))
     shares = [
-        sa.func.coalesce(time.filter(is_meant), 0) * 2 > time
-        for is_meant in (host == "Pageable", host == "Pinned", _is_apart(case))
+        sa.func.coalesce(time.filter(condition), 0) * 2 > time
+        for condition in (host == "Pageable", host == "Pinned", _is_apart(case))
     ]
     query = sa.select(*shares).where(*where(memory, case.chosen), memory.c.operation == operation)
     ((is_pageable, is_pinned, is_apart),) = case.job.session.rows(query.where(memory.c.end.is_not(None)))

@@ -1,4 +1,4 @@
-"""Long idle gaps of the GPUs, start-up and tail, and what the launching threads did then."""
+"""Long idle gaps of the GPUs, start-up and tail, and the launching threads' work meanwhile."""
 
 from __future__ import annotations
 
@@ -69,46 +69,43 @@ _OTHERS = Advice(
     60, reads=IDLE | {"api_calls", "sched_events"}, finds={"preempted": FindingKind("waiting for a CPU", parts=BY_CPU)}
 )
 def preempted(case: Case) -> Sequence[Finding | NotChecked]:
-    """Idle GPUs whose launching thread could run, but has no CPU.
-
-    See docs/numbers.md#preempted.
-    """
+    """Find idle GPUs whose launching thread could run, but has no CPU (docs/numbers.md#preempted)."""
     if not case.devices:
         return [NotChecked("preempted", f"needs GPU work: {case.record(canonical.KERNELS)}")]
     if not case.job.session.count(tables.sched_events):
         return [NotChecked("preempted", f"needs {canonical.SCHED_EVENTS.what}: {case.record(canonical.SCHED_EVENTS)}")]
     states = case.scheduling.threads
-    if not any(np.isin(one.labels, (RUNNABLE, BLOCKED)).any() for one in states.values()):
+    if not any(np.isin(segments.labels, (RUNNABLE, BLOCKED)).any() for segments in states.values()):
         return [NotChecked("preempted", "needs to know why threads left their CPUs: record with nsys 2024.5 or later")]
-    spans: list[IdleSpan] = []
+    idle_spans: list[IdleSpan] = []
     ready: dict[int, Intervals] = {}
     runnable: dict[Task, list[Intervals]] = {}
-    for (report, thread), one in states.items():
-        runnable.setdefault(Task(report, process_of(thread)), []).append(one.labelled(RUNNABLE))
-    able = {task: merge(*own) for task, own in runnable.items()}
+    for (report, thread), segments in states.items():
+        runnable.setdefault(Task(report, process_of(thread)), []).append(segments.labelled(RUNNABLE))
+    runnable_by_task = {task: merge(*intervals) for task, intervals in runnable.items()}
     for device in case.devices:
         task = device.device.task.task
-        own = able.get(task, EMPTY)
-        gaps = case.idle_spans(device, own)
-        inside = intersect(own, union([one.start for one in gaps], [one.end for one in gaps]))
+        could_run = runnable_by_task.get(task, EMPTY)
+        gaps = case.idle_spans(device, could_run)
+        inside = intersect(could_run, union([gap.start for gap in gaps], [gap.end for gap in gaps]))
         ready[task.report] = merge(ready.get(task.report, EMPTY), inside)
-        spans += gaps
-    least = case.thresholds.preempted_percent
-    most = sum(one.length for one in ready.values()) * len(case.devices)
-    if not most or case.percent(case.mean([most])) < least:
-        return []  # cheaper than to see which of the threads launched
-    found = attribute(case.job, spans)
+        idle_spans += gaps
+    threshold = case.thresholds.preempted_percent
+    upper_bound = sum(intervals.length for intervals in ready.values()) * len(case.devices)
+    if not upper_bound or case.percent(case.mean([upper_bound])) < threshold:
+        return []  # cheaper than finding the threads that launched
+    rows = attribute(case.job, idle_spans)
     spent: dict[tuple[int, str], int] = {}
-    met: set[int] = set()
-    for span, cause, time in zip(found.span.tolist(), found.cause.tolist(), found.time.tolist(), strict=True):
-        if found.causes[cause].kind == PREEMPTED:
-            key = (case.rank_of[spans[span].task], found.causes[cause].what)
+    span_indices: set[int] = set()
+    for span, cause, time in zip(rows.span.tolist(), rows.cause.tolist(), rows.time.tolist(), strict=True):
+        if rows.causes[cause].kind == PREEMPTED:
+            key = (case.rank_of[idle_spans[span].task], rows.causes[cause].what)
             spent[key] = spent.get(key, 0) + time
-            met.add(span)
+            span_indices.add(span)
     cost = case.mean(spent.values())
-    if not cost or case.percent(cost) < least:
+    if not cost or case.percent(cost) < threshold:
         return []
-    return [_preempted_finding(case, spent, [spans[number] for number in sorted(met)], ready, cost)]
+    return [_preempted_finding(case, spent, [idle_spans[index] for index in sorted(span_indices)], ready, cost)]
 
 
 def _preempted_finding(
@@ -118,34 +115,33 @@ def _preempted_finding(
     ready: Mapping[int, Intervals],
     cost: int,
 ) -> Finding:
-    whole = sum(spent.values())
-    rows: list[Row] = [(rank, who or None, time, 100.0 * time / whole) for (rank, who), time in spent.items()]
+    total = sum(spent.values())
+    rows: list[Row] = [(rank, who or None, time, 100.0 * time / total) for (rank, who), time in spent.items()]
     rows.sort(key=lambda row: (-int(row[2] or 0), str(row)))
     (_, who), longest = max(spent.items(), key=lambda item: (item[1], item[0]))
     unknown = sum(time for (_, name), time in spent.items() if not name)
-    had = f"Thread {who} had the CPU for {100 * longest / whole:.0f} % of that time."
-    if 2 * unknown > whole:
-        had = f"No recorded thread had the CPU for {100 * unknown / whole:.0f} % of that time."
+    holder_words = f"Thread {who} had the CPU for {100 * longest / total:.0f} % of that time."
+    if 2 * unknown > total:
+        holder_words = f"No recorded thread had the CPU for {100 * unknown / total:.0f} % of that time."
     sentence = (
         f"{case.each_gpu} idles {time_words(cost)} while the launching thread could run but has no CPU "
-        f"({counted(len(gaps), 'gap')} on {counted(len(case.devices), 'GPU')}). {had} {_crowd(case, ready)}"
+        f"({counted(len(gaps), 'gap')} on {counted(len(case.devices), 'GPU')}). {holder_words} {_crowd(case, ready)}"
     )
     measured = "Idle time in the steady state while the launching thread was not scheduled. Mean over the GPUs."
-    advice, door = _OTHERS if 2 * unknown > whole else CROWDED, Door("gaps", filter=PREEMPTED)
+    advice, door = _OTHERS if 2 * unknown > total else CROWDED, Door("gaps", filter=PREEMPTED)
     evidence, ranks = (_PREEMPTED_COLUMNS, rows), tuple(sorted({rank for rank, _ in spent}))
     return case.finding("preempted", sentence, advice, door, cost, measured, evidence, ranks=ranks)
 
 
 def _crowd(case: Case, ready: Mapping[int, Intervals]) -> str:
-    """The threads of a report that could run while a GPU waited for a CPU, and the CPUs that the report used."""
-    index, when = max(ready.items(), key=lambda item: (item[1].length, -item[0]))
+    index, waits = max(ready.items(), key=lambda item: (item[1].length, -item[0]))
     scheduling = case.scheduling
-    own = [thread for thread in scheduling.threads if thread[0] == index]
-    able = [intersect(scheduling.threads[one].labelled(RUNNING, RUNNABLE), when).length for one in own]
-    used = {cpu for one in own for cpu in scheduling.cpus[one].labels.tolist() if cpu >= 0}
-    of_node = next(report.metadata.cpus for report in case.reports if report.index == index)
-    cpus = f"{len(used)} of the node's {of_node} CPUs" if of_node else counted(len(used), "CPU")
-    threads = sum(able) / when.length
+    own_threads = [thread for thread in scheduling.threads if thread[0] == index]
+    times = [intersect(scheduling.threads[thread].labelled(RUNNING, RUNNABLE), waits).length for thread in own_threads]
+    used_cpus = {cpu for thread in own_threads for cpu in scheduling.cpus[thread].labels.tolist() if cpu >= 0}
+    node_cpus = next(report.metadata.cpus for report in case.reports if report.index == index)
+    cpus = f"{len(used_cpus)} of the node's {node_cpus} CPUs" if node_cpus else counted(len(used_cpus), "CPU")
+    threads = sum(times) / waits.length
     return f"Meanwhile {threads:.1f} threads of the export could run on average, and used {cpus} in all."
 
 
@@ -167,9 +163,9 @@ _AHEAD = Advice(
     finds={"gil-held": FindingKind(parts=BY_CPU), "blocking-reads": FindingKind(parts=BY_CPU)},
 )
 def blocked_host(case: Case) -> Sequence[Finding | NotChecked]:
-    """Idle GPUs whose launching thread waits for Python's GIL, or for a file that it or another thread reads.
+    """Find idle GPUs whose launching thread waits for Python's GIL, or for a file that any thread reads.
 
-    The costs are sums over the host causes of all gaps, short ones too: see docs/numbers.md#gaps.
+    The costs are sums over the causes of gaps of any length: see docs/numbers.md#gaps.
     """
     if not case.devices:
         return [NotChecked(name, f"needs GPU work: {case.record(canonical.KERNELS)}") for name in (_GIL, _READS)]
@@ -178,59 +174,59 @@ def blocked_host(case: Case) -> Sequence[Finding | NotChecked]:
 
 @dataclass(frozen=True)
 class _Blocked:
-    """The time of each cause by rank (ns), the number of gaps with a cause, and the gap with the most of that time."""
+    """The time of each cause by rank (ns), the number of gaps with a cause, and the gap with most of that time."""
 
     times: Mapping[tuple[int, Cause], int]
     gaps: int
     longest: Window | None
 
     def most(self, words_of: Callable[[Cause], str]) -> tuple[str, float]:
-        """The words with the most time, and their share of the whole time, %."""
-        found: dict[str, int] = {}
+        """Return the words with the most time, and their share of all time, %."""
+        times: dict[str, int] = {}
         for (_, cause), time in self.times.items():
-            found[words_of(cause)] = found.get(words_of(cause), 0) + time
-        words = max(sorted(found), key=lambda one: found[one])
-        return words, 100 * found[words] / sum(found.values())
+            times[words_of(cause)] = times.get(words_of(cause), 0) + time
+        words = max(sorted(times), key=lambda text: times[text])
+        return words, 100 * times[words] / sum(times.values())
 
 
 def _blocked(case: Case, during: Mapping[Task, Intervals], is_meant: Callable[[Cause], bool]) -> _Blocked:
-    """The causes for which ``is_meant`` holds, in the gaps of each GPU that overlap ``during`` of its process."""
+    """Return the causes that ``is_meant`` accepts, in the gaps that overlap ``during`` of their process."""
     candidates: list[IdleSpan] = []
     for device in case.devices:
-        task, number = device.device.task.task, device.device.device
-        gaps, when = case.gaps(device), during.get(task, EMPTY)
-        near = np.unique(pairs(gaps, Segments(when.starts, when.ends, when.starts)).span)
-        edges = zip(gaps.starts[near].tolist(), gaps.ends[near].tolist(), strict=True)
-        candidates += [IdleSpan(task, number, start, end) for start, end in edges]
-    found = attribute(case.job, candidates)
+        task, ordinal = device.device.task.task, device.device.device
+        gaps, intervals = case.gaps(device), during.get(task, EMPTY)
+        nearby = np.unique(pairs(gaps, Segments(intervals.starts, intervals.ends, intervals.starts)).span)
+        edges = zip(gaps.starts[nearby].tolist(), gaps.ends[nearby].tolist(), strict=True)
+        candidates += [IdleSpan(task, ordinal, start, end) for start, end in edges]
+    attribution = attribute(case.job, candidates)
     times: dict[tuple[int, Cause], int] = {}
     spent: list[tuple[int, IdleSpan]] = []
-    for number, span in enumerate(candidates):
-        own = {cause: time for cause, time in found.of_span(number).items() if is_meant(cause)}
-        for cause, time in own.items():
+    for index, span in enumerate(candidates):
+        cause_times = {cause: time for cause, time in attribution.of_span(index).items() if is_meant(cause)}
+        for cause, time in cause_times.items():
             key = case.rank_of[span.task], cause
             times[key] = times.get(key, 0) + time
-        spent += [(sum(own.values()), span)] if own else []
-    longest = max(spent, key=lambda one: (one[0], -one[1].start), default=None)
+        spent += [(sum(cause_times.values()), span)] if cause_times else []
+    longest = max(spent, key=lambda item: (item[0], -item[1].start), default=None)
     return _Blocked(times, len(spent), Window(longest[1].start, longest[1].end) if longest else None)
 
 
 def _blocked_host_finding(
-    case: Case, name: str, found: _Blocked, sentence: str, advice: Advice, measured: str, gist: str
+    case: Case, name: str, blocked: _Blocked, sentence: str, advice: Advice, measured: str, gist: str
 ) -> Finding:
-    rows: list[Row] = [(rank, time, *cause_cells(cause)) for (rank, cause), time in found.times.items()]
+    rows: list[Row] = [(rank, time, *cause_cells(cause)) for (rank, cause), time in blocked.times.items()]
     rows.sort(key=lambda row: (-int(str(row[1])), str(row)))
-    cost, ranks = case.mean(found.times.values()), tuple(sorted({rank for rank, _ in found.times}))
-    evidence, door, window = (_BLOCKED_HOST_COLUMNS, rows), Door("gaps"), found.longest
+    cost, ranks = case.mean(blocked.times.values()), tuple(sorted({rank for rank, _ in blocked.times}))
+    evidence, door, window = (_BLOCKED_HOST_COLUMNS, rows), Door("gaps"), blocked.longest
     return case.finding(name, sentence, advice, door, cost, measured, evidence, window=window, ranks=ranks, gist=gist)
 
 
 def _gil_held(case: Case) -> Sequence[Finding | NotChecked]:
     gil = gil_of(case.job.session, case.chosen)
     if not gil:
-        known = tables.processes.c
-        tasks = {(one.task.report, one.task.process) for one in case.ranks}
-        query = sa.select(known.report, known.process).where(sa.func.lower(known.name).contains("python"))
+        columns = tables.processes.c
+        tasks = {(rank.task.report, rank.task.process) for rank in case.ranks}
+        query = sa.select(columns.report, columns.process).where(sa.func.lower(columns.name).contains("python"))
         is_python = case.job.session.count(tables.processes) and not tasks.isdisjoint(case.job.session.rows(query))
         why = f"needs the times of Python's GIL: {option_advice(case.reports, RECORD)}"
         return [NotChecked(_GIL, why)] if is_python else []
@@ -238,21 +234,21 @@ def _gil_held(case: Case) -> Sequence[Finding | NotChecked]:
     for (report, thread), waited in gil.waited.items():
         task = Task(report, process_of(thread))
         during[task] = merge(during.get(task, EMPTY), waited)
-    found = _blocked(case, during, lambda cause: cause.kind == GIL)
-    cost = case.mean(found.times.values())
+    blocked = _blocked(case, during, lambda cause: cause.kind == GIL)
+    cost = case.mean(blocked.times.values())
     if case.percent(cost) < case.thresholds.gil_percent:
         return []
-    holder, share = found.most(lambda cause: cause.thread)
-    what, part = found.most(lambda cause: cause.what if cause.thread == holder else "")
-    where = f", mostly in {what}" if what and part > share / 2 else ""
-    held = f"Thread {holder} holds the GIL for {share:.0f} % of that time{where}."
+    holder, share = blocked.most(lambda cause: cause.thread)
+    call, call_share = blocked.most(lambda cause: cause.what if cause.thread == holder else "")
+    call_words = f", mostly in {call}" if call and call_share > share / 2 else ""
+    held = f"Thread {holder} holds the GIL for {share:.0f} % of that time{call_words}."
     sentence = (
         f"{case.each_gpu} idles {time_words(cost)} while the launching thread waits for Python's GIL "
-        f"({counted(found.gaps, 'gap')}). {held if holder else 'The export does not show the holder of the GIL.'}"
+        f"({counted(blocked.gaps, 'gap')}). {held if holder else 'The export does not show the holder of the GIL.'}"
     )
     measured = "Idle time while the launching thread waits for the GIL, in gaps of any length. Mean over the GPUs."
     gist = "waiting for Python's GIL" + (f" held by {holder}" if holder else "")
-    return [_blocked_host_finding(case, _GIL, found, sentence, _OTHER_PROCESS, measured, gist)]
+    return [_blocked_host_finding(case, _GIL, blocked, sentence, _OTHER_PROCESS, measured, gist)]
 
 
 def _blocking_reads(case: Case) -> Sequence[Finding | NotChecked]:
@@ -261,28 +257,28 @@ def _blocking_reads(case: Case) -> Sequence[Finding | NotChecked]:
         return [NotChecked(_READS, f"needs OS runtime calls: {case.record(canonical.OS_CALLS)}")]
     is_read = sa.func.regexp_full_match(tables.os_calls.c.name, READS.pattern, type_=sa.Boolean)
     calls = spans(case, tables.os_calls, [is_read])
-    tells_files = session.count(tables.file_accesses) > 0
+    has_files = session.count(tables.file_accesses) > 0
 
-    during = {task: own for (task, _), own in calls.merged.items()}
-    # Where files are recorded, a call without one is of something else.
-    found = _blocked(case, during, lambda cause: cause.reads and (bool(cause.file) or not tells_files))
-    cost = case.mean(found.times.values())
+    during = {task: intervals for (task, _), intervals in calls.merged.items()}
+    # If files are recorded, a call without a file reads something else.
+    blocked = _blocked(case, during, lambda cause: cause.reads and (bool(cause.file) or not has_files))
+    cost = case.mean(blocked.times.values())
     if case.percent(cost) < case.thresholds.read_percent:
         return []
-    call, share = found.most(lambda cause: cause.what)
-    caller, of_caller = found.most(lambda cause: cause.caller)
-    by_others = sum(time for (_, cause), time in found.times.items() if cause.kind == WAITING)
+    call, share = blocked.most(lambda cause: cause.what)
+    caller, caller_share = blocked.most(lambda cause: cause.caller)
+    other_time = sum(time for (_, cause), time in blocked.times.items() if cause.kind == WAITING)
     words = [f"{share:.0f} % is in {call}"]
-    words += [f"{of_caller:.0f} % is called by {caller}"] if caller else []
-    words += [f"{100 * by_others / sum(found.times.values()):.0f} % is in another thread"] if by_others else []
+    words += [f"{caller_share:.0f} % is called by {caller}"] if caller else []
+    words += [f"{100 * other_time / sum(blocked.times.values()):.0f} % is in another thread"] if other_time else []
     sentence = (
         f"{case.each_gpu} idles {time_words(cost)} while the launching thread reads, or waits for a thread that reads "
-        f"({counted(found.gaps, 'gap')}). Of that time, {', '.join(words)}."
+        f"({counted(blocked.gaps, 'gap')}). Of that time, {', '.join(words)}."
     )
-    files = found.most(lambda cause: cause.file)[0]
+    files = blocked.most(lambda cause: cause.file)[0]
     sentence += f" The largest part reads {files}." if files else ""
     advice = _AHEAD
-    if not tells_files:
+    if not has_files:
         sentence += " The export does not show which files; `read` may also be of a pipe or a socket."
         text = f"Find the caller (`nsystui gaps`) and the files ({case.record(canonical.FILES)}). {_AHEAD.text}"
         advice = Advice(text, _AHEAD.reason)
@@ -290,11 +286,11 @@ def _blocking_reads(case: Case) -> Sequence[Finding | NotChecked]:
         "Idle time while the launching thread reads or opens a file, or waits for a thread of its process that reads "
         "a file. Gaps of any length; mean over the GPUs."
     )
-    return [_blocked_host_finding(case, _READS, found, sentence, advice, measured, f"waiting for reads by {call}")]
+    return [_blocked_host_finding(case, _READS, blocked, sentence, advice, measured, f"waiting for reads by {call}")]
 
 
-_LOOKED_AT = 40
-"""The number of longest gaps whose NVTX ranges are looked for, and that are the evidence."""
+_MAX_GAPS = 40
+"""The number of longest gaps in the evidence, with their NVTX ranges."""
 _ADVICE = {
     SYNCHRONISING: Advice(
         "Synchronise less often, or use events on the stream instead of blocking the CPU.",
@@ -360,39 +356,37 @@ _IDLE_GAPS_COLUMNS = (
 
 @rule(80, reads=IDLE | {"api_calls"}, finds={"idle-gaps": FindingKind(symptom_of=_OTHER_FINDINGS, parts=BY_CPU)})
 def idle_gaps(case: Case) -> Sequence[Finding | NotChecked]:
-    """Find long idle gaps of the GPUs in the steady state, and the work of the CPU during them.
-
-    See docs/numbers.md#expert-rules.
+    """Find long idle gaps in the steady state, and the CPU's work meanwhile (docs/numbers.md#expert-rules).
 
     The profiler's own work divides no gap and is no part of the cost: `profiler_overhead` finds it.
     """
     if not case.devices:
         return [NotChecked("idle-gaps", f"needs GPU work: {case.record(canonical.KERNELS)}")]
-    spans: list[CpuSpan] = []
+    cpu_spans: list[CpuSpan] = []
     for device in case.devices:
-        gaps, place = case.long_gaps(device), device.device
+        gaps, gpu = case.long_gaps(device), device.device
         windows = map(Window, gaps.starts.tolist(), gaps.ends.tolist())
-        spans += [CpuSpan(place.task.task, place.device, window) for window in windows]
+        cpu_spans += [CpuSpan(gpu.task.task, gpu.device, window) for window in windows]
     cost = case.mean(case.long_idle(device).length for device in case.devices)
     if case.percent(cost) < case.thresholds.gap_percent:
         return []
-    spans.sort(key=lambda span: (-span.length, span.window.start, span.task, span.device))
-    idle = [IdleSpan(one.task, one.device, one.window.start, one.window.end) for one in spans]
-    by_cause = over_ranks(attribute(case.job, idle))
+    cpu_spans.sort(key=lambda span: (-span.length, span.window.start, span.task, span.device))
+    idle_spans = [IdleSpan(span.task, span.device, span.window.start, span.window.end) for span in cpu_spans]
+    attribution = over_ranks(attribute(case.job, idle_spans))
     times: Counter[Cause] = Counter()
-    for cause, time in zip(by_cause.causes, np.bincount(by_cause.cause, by_cause.time).tolist(), strict=False):
+    for cause, time in zip(attribution.causes, np.bincount(attribution.cause, attribution.time).tolist(), strict=False):
         if cause.kind != PROFILER:
             times[cause] += round(time)
-    return [_idle_gaps_finding(case, spans, shown_times(times), host_work(case.job, spans[:_LOOKED_AT]), cost)]
+    return [_idle_gaps_finding(case, cpu_spans, shown_times(times), host_work(case.job, cpu_spans[:_MAX_GAPS]), cost)]
 
 
 def _idle_gaps_finding(
-    case: Case, spans: Sequence[CpuSpan], times: Counter[Cause], works: Sequence[HostWork], cost: int
+    case: Case, cpu_spans: Sequence[CpuSpan], times: Counter[Cause], works: Sequence[HostWork], cost: int
 ) -> Finding:
-    """Make the finding. ``times``: ns by cause over all gaps. ``works``: the CPU's work in the longest gaps."""
+    """Make the finding. ``times``: ns by cause over all gaps; ``works``: the CPU's work in the longest."""
     spent = {kind: sum(time for cause, time in times.items() if cause.kind == kind) for kind in KINDS}
-    kind = max(spent, key=lambda one: spent[one])
-    longest = spans[0]
+    kind = max(spent, key=lambda name: spent[name])
+    longest = cpu_spans[0]
     gist = "long idle gaps"
     activity, advice = "", Advice("Record CUDA API calls (-t cuda).", "CUDA calls show what the CPU did in the gaps.")
     if case.job.session.count(tables.api_calls):
@@ -405,41 +399,40 @@ def _idle_gaps_finding(
         words, share = (words, share * part) if main.what and part > 0.5 else (kind, share)
         gist += f", mostly {words}" if share > 50 else f", {share:.0f} % {words}"
         advice = allocator_advice(case) if kind == ALLOCATING else _ADVICE.get(kind) or _unknown(case, kind)
-    ranks = tuple(sorted({case.rank_of[span.task] for span in spans}))
+    ranks = tuple(sorted({case.rank_of[span.task] for span in cpu_spans}))
     sentence = (
         f"{case.each_gpu} idles {time_words(cost)} in gaps of {case.thresholds.gap_ms:g} ms or more "
-        f"({counted(len(spans), 'gap')} on {counted(len(case.devices), 'GPU')}). The longest gap, on "
+        f"({counted(len(cpu_spans), 'gap')} on {counted(len(case.devices), 'GPU')}). The longest gap, on "
         f"{rank_words([case.rank_of[longest.task]])}, takes {time_words(longest.length)}.{activity}"
     )
     measured = "Long gaps of each GPU in its steady state, without the profiler's own work. Mean over the GPUs."
-    when = by_place((span.task, span.device, span.window.start, span.window.end) for span in spans)
+    gap_times = by_place((span.task, span.device, span.window.start, span.window.end) for span in cpu_spans)
     rows: list[Row] = []
     for work in works:
         span, kind = work.span, work.kind
-        place = (case.rank_of[span.task], span.device, span.window.start, span.length)
-        rows.append((*place, kind, 100 * work.spent[kind] / span.length, work.calls.get(kind), work.range_name))
-    evidence = TableAnswer("idle-gaps", _IDLE_GAPS_COLUMNS, rows, len(spans))
+        first_cells = (case.rank_of[span.task], span.device, span.window.start, span.length)
+        rows.append((*first_cells, kind, 100 * work.spent[kind] / span.length, work.calls.get(kind), work.range_name))
+    evidence = TableAnswer("idle-gaps", _IDLE_GAPS_COLUMNS, rows, len(cpu_spans))
     return case.finding(
         "idle-gaps", sentence, advice, Door("timeline", window=longest.window), cost, measured, evidence,
-        window=longest.window, ranks=ranks, times=when, gist=gist,
+        window=longest.window, ranks=ranks, times=gap_times, gist=gist,
     )  # fmt: skip
 
 
 def _unknown(case: Case, kind: str) -> Advice:
-    """The advice where no cause is known: what to record if that is missing, else where to look."""
     if record := what_to_record(case, kind):
         return Advice(f"To see what that thread did: {record}.", _REASON[kind])
     return Advice("Look at the threads of all processes in the gaps (`nsystui gaps`, Timeline).", _REASON[kind])
 
 
 def what_to_record(case: Case, kind: str) -> str:
-    """Return how to record the missing data on the cause of a kind of idle time; empty if nothing is missing."""
+    """Return how to record missing data on a cause of idle time; empty if nothing is missing."""
     lacking = [table for table in _RECORDED[kind] if not case.job.session.count(getattr(tables, table.name))]
     return case.record(*lacking, together=True) if lacking else ""
 
 
 def _where(cause: Cause, part: float, works: Sequence[HostWork]) -> str:
-    """Name the main call of a kind, with ``part`` of its time, and the NVTX range of most of the longest gaps."""
+    """Name the main call of a kind, with ``part`` of its time, and the largest NVTX range of the longest gaps."""
     ranges: Counter[str | None] = Counter()
     for work in works:
         ranges[work.range_name] += work.spent[cause.kind]
@@ -449,14 +442,14 @@ def _where(cause: Cause, part: float, works: Sequence[HostWork]) -> str:
         words.append(f"{100 * part:.0f} % was {call}")
     if set(ranges) != {None} and ranges.total():
         longest = max(sorted(ranges, key=str), key=lambda name: ranges[name])
-        where = "outside of every NVTX range" if longest is None else f"in NVTX range `{longest}`"
-        words.append(f"{100 * ranges[longest] / ranges.total():.0f} % was {where}")
+        range_words = "outside of every NVTX range" if longest is None else f"in NVTX range `{longest}`"
+        words.append(f"{100 * ranges[longest] / ranges.total():.0f} % was {range_words}")
     return f" Of that part, {' and '.join(words)}." if words else ""
 
 
-_MOST_CAUSES = 3
-_SEEN = 0.02
-"""A cause with less of the time is not named."""
+_MAX_CAUSES = 3
+_MIN_SHARE = 0.02
+"""The minimum share of a named cause."""
 _START_AND_END_COLUMNS = (
     Column("cause", header="Cause", label="cause"),
     Column("what", header="What", label="call or function"),
@@ -480,34 +473,34 @@ _ONCE = "The program pays this time once: in a long run it does not matter."
     },
 )
 def start_and_end(case: Case) -> Sequence[Finding | NotChecked]:
-    """Idle time before the steady state and after the last operation, and what the CPU did (docs/numbers.md#gaps).
+    """Find idle time before the steady state and after the last operation, with causes (docs/numbers.md#gaps).
 
-    Both are remarks, as a program pays this time once.
+    Both are remarks, because a program pays them once.
     """
     budget = in_sum(device_budgets(case.job, case.chosen, case.step_name))
     costs = {STARTUP: case.mean([budget.startup]), TAIL: case.mean([budget.tail])}
     return [
         _start_and_end_finding(case, part, costs[part])
-        for part, (*_, least) in _PARTS.items()
-        if costs[part] and case.percent(costs[part]) >= getattr(case.thresholds, least)
+        for part, (*_, threshold) in _PARTS.items()
+        if costs[part] and case.percent(costs[part]) >= getattr(case.thresholds, threshold)
     ]
 
 
 def _start_and_end_finding(case: Case, part: str, cost: int) -> Finding:
-    found = idle_time(case.job, case.chosen, case.step_name, wanted=(part,), least=LONG_GAP)
+    idle = idle_time(case.job, case.chosen, case.step_name, wanted=(part,), least=LONG_GAP)
     times: dict[tuple[str, str], int] = {}
     kinds: dict[str, int] = {}
-    one = found.attribution
-    for number, time in zip(one.cause.tolist(), one.time.tolist(), strict=True):
-        cause = one.causes[number]
+    attribution = idle.attribution
+    for cause_index, time in zip(attribution.cause.tolist(), attribution.time.tolist(), strict=True):
+        cause = attribution.causes[cause_index]
         key = (cause.kind, cause.words if cause.what else "")
         times[key] = times.get(key, 0) + time
         kinds[cause.kind] = kinds.get(cause.kind, 0) + time
     rows = sorted(((kind, what or None, time) for (kind, what), time in times.items() if time), key=lambda row: -row[2])
-    largest = [_words(case, *row) for row in rows[:_MOST_CAUSES] if case.mean([row[2]]) >= _SEEN * cost]
-    name, where, _ = _PARTS[part]
-    when = by_place((span.task, span.device, span.start, span.end) for span in one.spans)
-    sentence = f"{case.each_gpu} idles {time_words(cost)} {where}.{_beside(case, when)}"
+    largest = [_words(case, *row) for row in rows[:_MAX_CAUSES] if case.mean([row[2]]) >= _MIN_SHARE * cost]
+    name, when_words, _ = _PARTS[part]
+    idle_times = by_place((span.task, span.device, span.start, span.end) for span in attribution.spans)
+    sentence = f"{case.each_gpu} idles {time_words(cost)} {when_words}.{_beside(case, idle_times)}"
     sentence += f" Largest causes: {'; '.join(largest)}." if largest else ""
     longest = max(kinds, key=lambda kind: kinds[kind], default=NOTHING)
     record = what_to_record(case, longest) if longest in (NOTHING, OFF_CPU) else ""
@@ -521,24 +514,24 @@ def _start_and_end_finding(case: Case, part: str, cost: int) -> Finding:
         advice = Advice(text, _ONCE)
     measured = "Idle time by part of the budget. The causes leave out gaps below 1 ms. Mean over the GPUs."
     evidence, door, severity = (_START_AND_END_COLUMNS, rows), Door("gaps"), Severity.INFO
-    return case.finding(name, sentence, advice, door, cost, measured, evidence, severity, times=when)
+    return case.finding(name, sentence, advice, door, cost, measured, evidence, severity, times=idle_times)
 
 
-def _beside(case: Case, when: Mapping[Place, Intervals]) -> str:
-    """How much of the time another GPU of the process works: the CPU may have served that GPU then."""
+def _beside(case: Case, idle_times: Mapping[Place, Intervals]) -> str:
+    """Return a sentence on the time in which another GPU of the process works, which the CPU may serve then."""
     idle: dict[Task, list[Intervals]] = {}
-    for (task, _), own in when.items():
-        idle.setdefault(task, []).append(own)
-    beside = 0
-    for task, every in idle.items():  # what works while a GPU of the process idles is another one
-        hull = Window(min(int(own.starts[0]) for own in every), max(int(own.ends[-1]) for own in every))
-        work = worked_by((one for one in case.devices if task in one.tasks), hull)
-        beside += sum(intersect(own, work).length for own in every)
-    share = beside / max(sum(own.length for own in when.values()), 1)
-    return f" For {100 * share:.0f} % of that time another GPU of the process works." if share >= _SEEN else ""
+    for (task, _), intervals in idle_times.items():
+        idle.setdefault(task, []).append(intervals)
+    overlap = 0
+    for task, parts in idle.items():  # only another GPU can work while the first idles
+        hull = Window(min(int(part.starts[0]) for part in parts), max(int(part.ends[-1]) for part in parts))
+        work = worked_by((device for device in case.devices if task in device.tasks), hull)
+        overlap += sum(intersect(part, work).length for part in parts)
+    share = overlap / max(sum(intervals.length for intervals in idle_times.values()), 1)
+    return f" For {100 * share:.0f} % of that time another GPU of the process works." if share >= _MIN_SHARE else ""
 
 
 def _words(case: Case, kind: str, what: str | None, time: int) -> str:
-    """``7.718 s in calls that allocate or free memory (cudaMallocHost)``."""
+    """Return ``7.718 s in calls that allocate or free memory (cudaMallocHost)``."""
     words = "without any record of the CPU" if kind == NOTHING else kind
     return f"{time_words(case.mean([time]))} {words}{f' ({what})' if what else ''}"

@@ -1,4 +1,4 @@
-"""GPUs that wait for input: long gaps in a data loader's range, or between steps, and what is slow there."""
+"""GPUs that wait for input: long gaps in a data loader's range, or between steps."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _RANGES = (
     "dataload", "data load", "data_load", "load data", "load_data", "loading data", "data_iter",
     "next_batch", "next batch", "get_batch", "fetch_batch", "fetch batch", "load_batch", "load batch",
 )  # fmt: skip
-"""Words in the names of ranges in which a program gets its input."""
+"""Words in the names of ranges in which a program reads input."""
 _WAITS = re.compile(r"poll|select|sem_|cond_|futex|mutex|recv|msgrcv|mq_")
 _LOADS = re.compile(r"pin_memory|jpe?g|decode|imaging|collate|tokeniz|inflate|uncompress|resize", re.IGNORECASE)
 """Functions that prepare input."""
@@ -60,7 +60,7 @@ _HALF, _WORKS, _SEEN = 0.5, 0.1, 0.01
 _FEWEST_STEPS = 20
 _HOST_TO_DEVICE = 1
 _CALLING = (ALLOCATING, SYNCHRONISING, COPYING, LAUNCHING, OTHER_CALLS, IN_MPI)
-"""Gaps of CUDA and MPI calls do not wait for input."""
+"""Causes of gaps that do not wait for input: CUDA and MPI calls."""
 
 _COLUMNS = (
     RANK,
@@ -85,7 +85,7 @@ _LOADS_ITSELF = "The launching thread prepares the input itself, and launches no
 
 @dataclass(frozen=True)
 class _Worker:
-    """A thread in the gaps: its CPU samples, and the part of the gap time that it ran (``None``: not recorded)."""
+    """A thread in the gaps: its CPU samples, and its running share of the gap time (``None``: not recorded)."""
 
     thread: HostThread
     ran: float | None
@@ -108,16 +108,16 @@ class _Worker:
     finds={"input-pipeline": FindingKind("waiting for the data loader", parts=BY_CPU)},
 )
 def input_pipeline(case: Case) -> Sequence[Finding | NotChecked]:
-    """Long gaps that wait for input, in a data loader's range or between steps, and what is slow in them.
+    """Find long gaps that wait for input, in a data loader's range or between steps, and their causes.
 
-    At least half of the gap lies in an NVTX range of a data loader. Or most of the gap lies outside of every step, the
-    launching thread waits or reads for half of the gap or more, and a copy from the host begins at the end of the gap.
-    A gap with the launching thread mostly in CUDA or MPI calls does not count. See docs/numbers.md#input-pipeline.
+    At least half of the gap is in an NVTX range of a data loader. Or most of the gap is outside of every step, the
+    launching thread waits or reads for at least half of the gap, and a copy from the host begins at its end. A gap
+    mostly in CUDA or MPI calls does not count. See docs/numbers.md#input-pipeline.
     """
     if not case.devices:
         return [NotChecked("input-pipeline", f"needs GPU work: {case.record(canonical.KERNELS)}")]
-    long = [case.long_gaps(device) for device in case.devices]
-    if case.percent(case.mean(one.length for one in long)) < case.thresholds.input_percent:
+    long_gaps = [case.long_gaps(device) for device in case.devices]
+    if case.percent(case.mean(gaps.length for gaps in long_gaps)) < case.thresholds.input_percent:
         return []
     steps = case.job.steps(case.step_name).of_task
     loading = _loading_ranges(case)
@@ -125,9 +125,9 @@ def input_pipeline(case: Case) -> Sequence[Finding | NotChecked]:
         need = "needs steps (`nsystui steps` says why there are none), or NVTX ranges of the data loader"
         return [NotChecked("input-pipeline", need)]
     in_range, between, starts_of_copies = [], [], _arrivals(case)
-    for device, gaps in zip(case.devices, long, strict=True):
-        task, own = device.device.task.task, steps.get(device.device.task.task)
-        inside = _inside(own) if own is not None else None
+    for device, gaps in zip(case.devices, long_gaps, strict=True):
+        task, task_steps = device.device.task.task, steps.get(device.device.task.task)
+        inside = _inside(task_steps) if task_steps is not None else None
         arrivals = starts_of_copies.get((task, device.device.device), set())
         for start, end in zip(gaps.starts.tolist(), gaps.ends.tolist(), strict=True):
             half, span = _HALF * (end - start), IdleSpan(task, device.device.device, start, end)
@@ -136,22 +136,22 @@ def input_pipeline(case: Case) -> Sequence[Finding | NotChecked]:
             elif inside is not None and inside.clip(start, end).length < half and end in arrivals:
                 between.append(span)
     candidates = [*in_range, *between]
-    if case.percent(case.mean(one.end - one.start for one in candidates)) < case.thresholds.input_percent:
+    if case.percent(case.mean(span.end - span.start for span in candidates)) < case.thresholds.input_percent:
         return []
-    found = attribute(case.job, candidates)
-    kept, waited, spent, unknown = [], 0, dict.fromkeys(("waits", "reads", "prepares"), 0), 0
+    attribution = attribute(case.job, candidates)
+    idle_spans, waited, spent, unknown = [], 0, dict.fromkeys(("waits", "reads", "prepares"), 0), 0
     for number, span in enumerate(candidates):
-        causes = found.of_span(number)
+        causes = attribution.of_span(number)
         length = span.end - span.start - causes.pop(Cause(PROFILER), 0)
-        own_time = _times(causes)
+        times = _times(causes)
         if sum(time for cause, time in causes.items() if cause.kind in _CALLING) > _HALF * length:
             continue
-        if number >= len(in_range) and sum(own_time.values()) < _HALF * length:
+        if number >= len(in_range) and sum(times.values()) < _HALF * length:
             unknown += length if all(cause.kind == NOTHING for cause in causes) else 0
             continue
-        kept.append(span)
+        idle_spans.append(span)
         waited += length
-        for key, time in own_time.items():
+        for key, time in times.items():
             spent[key] += time
     cost = case.mean([waited])
     if case.percent(cost) < case.thresholds.input_percent:
@@ -159,29 +159,27 @@ def input_pipeline(case: Case) -> Sequence[Finding | NotChecked]:
             return []
         need = case.record(canonical.OS_CALLS, canonical.SCHED_EVENTS)
         return [NotChecked("input-pipeline", f"needs what the CPU did in the gaps between steps: {need}")]
-    return [_finding(case, kept, len(in_range), spent, cost)]
+    return [_finding(case, idle_spans, len(in_range), spent, cost)]
 
 
 def _inside(steps: TaskSteps) -> Intervals:
-    """The time in steps: on the CPU in their NVTX ranges, else on the GPU, where one of their operations is first."""
+    """Return the time in steps: on the CPU in their NVTX ranges, or on the GPU if operations mark steps."""
     return union(steps.starts, steps.ends) if steps.anchor == NVTX else union(steps.gpu.start, steps.gpu.end)
 
 
 def _times(causes: Mapping[Cause, int]) -> dict[str, int]:
-    """The time of a gap in which the launching thread waits, reads, or prepares input itself."""
-    found = dict.fromkeys(("waits", "reads", "prepares"), 0)
+    times = dict.fromkeys(("waits", "reads", "prepares"), 0)
     for cause, time in causes.items():
         if cause.kind in (OFF_CPU, WAITING) or (cause.kind == IN_OS and not cause.thread and _WAITS.search(cause.what)):
-            found["waits"] += time
+            times["waits"] += time
         elif cause.kind == IN_OS and cause.reads:
-            found["reads"] += time
+            times["reads"] += time
         elif cause.kind == RUNNING_CODE and _LOADS.search(cause.what):
-            found["prepares"] += time
-    return found
+            times["prepares"] += time
+    return times
 
 
 def _loading_ranges(case: Case) -> dict[Task, Intervals]:
-    """The ranges of data loaders of each process."""
     session, table = case.job.session, tables.nvtx_ranges
     if not session.count(table):
         return {}
@@ -190,82 +188,84 @@ def _loading_ranges(case: Case) -> dict[Task, Intervals]:
     first = sa.select(FOLDED_LABEL).where(*where(table, case.chosen), is_named).limit(1)
     if not of_all_reports(session, case.chosen, table, "ranges of loaders", lambda: session.rows(first)):
         return {}
-    found = spans(case, table, [is_named])
-    return {task: own for (task, _), own in found.merged.items()}
+    ranges = spans(case, table, [is_named])
+    return {task: intervals for (task, _), intervals in ranges.merged.items()}
 
 
 def _arrivals(case: Case) -> dict[Place, set[int]]:
-    """When copies from the host begin on each GPU, job time."""
+    """Return when copies from the host begin on each GPU, job time."""
     table = tables.memory_ops
     query = sa.select(table.c.report, table.c.process, table.c.device, job_start(table).label("start"))
     query = query.where(*where(table, case.chosen), table.c.copy_kind == _HOST_TO_DEVICE)
-    found: dict[Place, set[int]] = {}
+    starts: dict[Place, set[int]] = {}
     for report, process, device, start in case.job.session.rows(query):
-        found.setdefault((Task(report, process), device), set()).add(start)
-    return found
+        starts.setdefault((Task(report, process), device), set()).add(start)
+    return starts
 
 
-def _finding(case: Case, kept: Sequence[IdleSpan], in_range: int, spent: Mapping[str, int], cost: int) -> Finding:
-    workers = _workers(case, kept)
-    whole = sum(one.end - one.start for one in kept)
-    pinning = next((one for one in workers if one.pins), None)
-    others = {one.thread.task: one for one in workers if one.thread.rank is None and (one.ran or 0) >= _WORKS}
-    periods = [period_of(one.duration[int(case.thresholds.warm_up_steps) :]) for _, one in sorted(case.steps.items())]
-    period = next(filter(None, periods), None)
-    advice = _advice(case, kept, spent, whole, pinning)
+def _finding(case: Case, gaps: Sequence[IdleSpan], in_ranges: int, spent: Mapping[str, int], cost: int) -> Finding:
+    workers = _workers(case, gaps)
+    total = sum(span.end - span.start for span in gaps)
+    pinning = next((worker for worker in workers if worker.pins), None)
+    others = {
+        worker.thread.task: worker for worker in workers if worker.thread.rank is None and (worker.ran or 0) >= _WORKS
+    }
+    lags = [period_of(times.duration[int(case.thresholds.warm_up_steps) :]) for _, times in sorted(case.steps.items())]
+    period = next(filter(None, lags), None)
+    advice = _advice(case, gaps, spent, total, pinning)
     words = []
-    doing = max(spent, key=lambda key: spent[key])
-    if spent[doing]:
-        what = {"waits": "waits", "reads": "reads files", "prepares": "prepares the input itself"}[doing]
-        words.append(f"The launching thread {what} for {100 * spent[doing] / whole:.0f} % of the gap time.")
-    busiest = max(workers, key=lambda one: one.samples, default=None)
-    sampled = sum(one.samples for one in workers)
+    activity = max(spent, key=lambda key: spent[key])
+    if spent[activity]:
+        verb = {"waits": "waits", "reads": "reads files", "prepares": "prepares the input itself"}[activity]
+        words.append(f"The launching thread {verb} for {100 * spent[activity] / total:.0f} % of the gap time.")
+    busiest = max(workers, key=lambda worker: worker.samples, default=None)
+    sampled = sum(worker.samples for worker in workers)
     if pinning is not None:
         ran = "" if pinning.ran is None else f" and runs for {100 * pinning.ran:.0f} % of the gap time"
-        has = f"has {pinning.samples:,} of {sampled:,} CPU samples in the gaps"
-        words.append(f"The pin_memory thread ({pinning.name}) {has}{ran}.")
+        sample_words = f"has {pinning.samples:,} of {sampled:,} CPU samples in the gaps"
+        words.append(f"The pin_memory thread ({pinning.name}) {sample_words}{ran}.")
     elif busiest is not None and busiest.samples > _HALF * sampled and not others:
         words.append(f"Thread {busiest.name} has {busiest.samples:,} of {sampled:,} CPU samples in the gaps.")
     if others:
-        share = 100 * float(np.mean([one.ran or 0 for one in others.values()]))
+        share = 100 * float(np.mean([worker.ran or 0 for worker in others.values()]))
         processes = "1 worker process runs" if len(others) == 1 else f"{len(others)} worker processes each run"
         words.append(f"{processes} for {share:.0f} % of the gap time.")
     if period:
         words.append(f"Step times repeat every {period} steps, as with {period} workers.")
-    longest = max(kept, key=lambda one: (one.end - one.start, -one.start))
+    longest = max(gaps, key=lambda span: (span.end - span.start, -span.start))
     window = Window(longest.start, longest.end)
-    where = "in NVTX ranges of the data loader" if in_range else "between steps"
+    where_words = "in NVTX ranges of the data loader" if in_ranges else "between steps"
     sentence = (
-        f"{case.each_gpu} waits {time_words(cost)} for the data loader ({counted(len(kept), 'gap')} of "
-        f"{case.thresholds.gap_ms:g} ms or more, {where}). {' '.join(words)}"
+        f"{case.each_gpu} waits {time_words(cost)} for the data loader ({counted(len(gaps), 'gap')} of "
+        f"{case.thresholds.gap_ms:g} ms or more, {where_words}). {' '.join(words)}"
     ).rstrip()
     rows: list[Row] = [
         (
-            one.thread.rank, one.thread.name, one.thread.tid, None if one.ran is None else 100 * one.ran,
-            one.samples, one.pinning, one.function or None,
+            worker.thread.rank, worker.thread.name, worker.thread.tid, None if worker.ran is None else 100 * worker.ran,
+            worker.samples, worker.pinning, worker.function or None,
         )
-        for one in workers
+        for worker in workers
     ]  # fmt: skip
     measured = (
         "Gaps in a data loader's range, and gaps outside of every step while the launching thread waits or reads until "
         "a copy from the host begins. Mean over the GPUs."
     )
     gist = "waiting for the data loader" + ("" if pinning is None else f"'s pin_memory thread {pinning.name}")
-    ranks = tuple(sorted({case.rank_of[span.task] for span in kept}))
-    when = by_place((span.task, span.device, span.start, span.end) for span in kept)
+    ranks = tuple(sorted({case.rank_of[span.task] for span in gaps}))
+    gap_times = by_place((span.task, span.device, span.start, span.end) for span in gaps)
     return case.finding(
         "input-pipeline", sentence, advice, Door("timeline", window=window), cost, measured, (_COLUMNS, rows),
-        window=window, ranks=ranks, gist=gist, times=when,
+        window=window, ranks=ranks, gist=gist, times=gap_times,
     )  # fmt: skip
 
 
 def _advice(
-    case: Case, kept: Sequence[IdleSpan], spent: Mapping[str, int], whole: int, pinning: _Worker | None
+    case: Case, idle_spans: Sequence[IdleSpan], spent: Mapping[str, int], total: int, pinning: _Worker | None
 ) -> Advice:
-    if spent["prepares"] > _HALF * whole:
+    if spent["prepares"] > _HALF * total:
         workers = by_framework(case, "threads or processes of its own", pytorch="workers (num_workers above 0)")
         return Advice(f"Load batches in {workers}, ahead of the step that needs them.", _LOADS_ITSELF)
-    if spent["reads"] > _HALF * whole or _reading(case, kept) > _HALF:
+    if spent["reads"] > _HALF * total or _reading(case, idle_spans) > _HALF:
         return _STORAGE
     if pinning is not None and (pinning.ran or 0) > _HALF:
         return _PINNING
@@ -281,73 +281,72 @@ def _advice(
     return Advice(how, _WAITS_FOR_DATA)
 
 
-def _gaps_of(kept: Sequence[IdleSpan]) -> dict[int, Intervals]:
-    """The gaps by report: data loaders are processes of their own."""
-    found: dict[int, list[Intervals]] = {}
-    for one in kept:
-        found.setdefault(one.task.report, []).append(Intervals(np.array([one.start]), np.array([one.end])))
-    return {report: merge(*parts) for report, parts in found.items()}
+def _gaps_of(idle_spans: Sequence[IdleSpan]) -> dict[int, Intervals]:
+    """Merge the gaps by report, because data loaders may be other processes."""
+    gaps: dict[int, list[Intervals]] = {}
+    for span in idle_spans:
+        gaps.setdefault(span.task.report, []).append(Intervals(np.array([span.start]), np.array([span.end])))
+    return {report: merge(*parts) for report, parts in gaps.items()}
 
 
-def _reading(case: Case, kept: Sequence[IdleSpan]) -> float:
-    """The part of the gap time in which some process reads a file."""
+def _reading(case: Case, idle_spans: Sequence[IdleSpan]) -> float:
     if not case.job.session.count(tables.os_calls):
         return 0.0
     calls = spans(case, tables.os_calls, [tables.os_calls.c.name.in_(FILE_READS)])
     share = 0.0
-    for report, gaps in _gaps_of(kept).items():
-        reads = merge(*(own for (task, _), own in calls.merged.items() if task.report == report))
+    for report, gaps in _gaps_of(idle_spans).items():
+        reads = merge(*(intervals for (task, _), intervals in calls.merged.items() if task.report == report))
         share = max(share, intersect(gaps, reads).length / gaps.length)
     return share
 
 
-def _workers(case: Case, kept: Sequence[IdleSpan]) -> list[_Worker]:
-    """The threads that ran in the gaps, other than the profiler's: those with the most samples and time first."""
-    session, gaps = case.job.session, _gaps_of(kept)
+def _workers(case: Case, idle_spans: Sequence[IdleSpan]) -> list[_Worker]:
+    """Return the threads in the gaps, except the profiler's, with the most samples and time first."""
+    session, gaps = case.job.session, _gaps_of(idle_spans)
     scheduling, samples = case.scheduling, samples_of(session, case.chosen)
-    found = []
+    workers = []
     for thread in named_threads(case.job, {*scheduling.threads, *samples.threads}):
         inside = gaps.get(thread.thread[0])
         if inside is None or thread.name.startswith(PROFILERS):
             continue
         states = scheduling.threads.get(thread.thread)
         ran = None if states is None else intersect(states.labelled(RUNNING), inside).length / inside.length
-        count = pins = 0
+        count = pinning = 0
         function = ""
-        own = samples.threads.get(thread.thread)
-        if own is not None:
-            place = np.searchsorted(inside.starts, own.times, side="right") - 1
-            nodes = own.nodes[(place >= 0) & (own.times < inside.ends[np.maximum(place, 0)])]
+        thread_samples = samples.threads.get(thread.thread)
+        if thread_samples is not None:
+            index = np.searchsorted(inside.starts, thread_samples.times, side="right") - 1
+            nodes = thread_samples.nodes[(index >= 0) & (thread_samples.times < inside.ends[np.maximum(index, 0)])]
             count = len(nodes)
-        if own is not None and count:
+        if thread_samples is not None and count:
             report = thread.thread[0]
-            counted = np.bincount(nodes, minlength=len(samples.stacks[report].tree))
-            group = SampleGroup((thread,), {report: counted})
+            node_counts = np.bincount(nodes, minlength=len(samples.stacks[report].tree))
+            group = SampleGroup((thread,), {report: node_counts})
             top = top_function(samples, group)
             function = function_words(top) if top is not None else ""
             totals = function_counts(samples, group)
-            pins = max((total for one, (_, total) in totals.items() if _PINS.search(one.name)), default=0)
+            pinning = max((total for entry, (_, total) in totals.items() if _PINS.search(entry.name)), default=0)
         if count or (ran or 0) >= _SEEN:
-            found.append(_Worker(thread, ran, count, pins, function))
-    return sorted(found, key=lambda one: (-one.samples, -(one.ran or 0), one.thread.thread))
+            workers.append(_Worker(thread, ran, count, pinning, function))
+    return sorted(workers, key=lambda worker: (-worker.samples, -(worker.ran or 0), worker.thread.thread))
 
 
 def period_of(values: Times) -> int | None:
-    """The smallest lag of 2 or more at which values repeat (autocorrelation); ``None`` if they do not.
+    """Return the smallest lag of at least 2 at which values repeat (autocorrelation), or ``None``.
 
-    There must be four periods, and smaller lags must correlate much less: else the values drift, or are all alike.
+    There must be four periods, and smaller lags must correlate much less: else values drift, or are all alike.
     """
     count = len(values)
     if count < _FEWEST_STEPS or np.ptp(values) < 0.1 * np.median(values):
         return None
-    parts = np.clip(values.astype(float), *np.percentile(values, [2, 98]))  # a single long step says nothing
-    parts -= parts.mean()
-    power = float((parts * parts).mean())
+    offsets = np.clip(values.astype(float), *np.percentile(values, [2, 98]))  # a single long step is no period
+    offsets -= offsets.mean()
+    power = float((offsets * offsets).mean())
     if not power:
         return None
-    by_lag = [float((parts[lag:] * parts[: count - lag]).mean()) / power for lag in range(1, count // 4 + 1)]
-    least = max(0.5, 3 / count**0.5)
-    for lag in range(2, len(by_lag) + 1):
-        if by_lag[lag - 1] > least and by_lag[lag - 1] - max(by_lag[: lag - 1]) > 0.3:
+    correlations = [float((offsets[lag:] * offsets[: count - lag]).mean()) / power for lag in range(1, count // 4 + 1)]
+    min_correlation = max(0.5, 3 / count**0.5)
+    for lag in range(2, len(correlations) + 1):
+        if correlations[lag - 1] > min_correlation and correlations[lag - 1] - max(correlations[: lag - 1]) > 0.3:
             return lag
     return None

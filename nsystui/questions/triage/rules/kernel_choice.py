@@ -1,4 +1,4 @@
-"""Kernels that another choice would avoid: precision, changes of layout, pointwise kernels that are not fused."""
+"""Kernels that another choice would avoid: precision, layout changes, unfused pointwise kernels."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _FASTER = (
     (r"GV100|V100|TU10\d|\bT4\b", "FP16", {"FP32": 8.0}),
     (r"^(?=.*(?:sm(?:8\d|9\d|1\d\d)_|ampere|hopper|tf32))", "BF16", {"TF32": 2.0, "FP32": 16.0}),
 )
-"""Pattern of a GPU (its name or chip, else a kernel built for it), the faster precision, how many times its peak is."""
+"""A GPU's pattern (name or chip, else a kernel built for it), faster precision, and peak ratio to slower precisions."""
 
 
 @rule(
@@ -49,26 +49,26 @@ _FASTER = (
     finds={"precision": FindingKind("work in FP32 or TF32", parts=BY_COMPUTE)},
 )
 def precision(case: Case) -> Sequence[Finding | NotChecked]:
-    """Matrix products, convolutions, attention in FP32 or TF32 on GPUs that are faster in BF16 or FP16.
+    """Find matrix products, convolutions and attention in FP32 or TF32 on GPUs that are faster in BF16 or FP16.
 
-    The cost is an upper limit: the time saved if each such kernel sped up by the ratio of the two peaks. The ratios are
-    those of dense peaks in NVIDIA's data sheets (see docs/numbers.md#kernel-families).
+    The cost is an upper limit: the time saved if each kernel sped up by the ratio of the two dense peaks in NVIDIA's
+    data sheets (see docs/numbers.md#kernel-families).
     """
     mix = kernel_mix(case)
-    works = [one for one in mix if one.family in _ARITHMETIC]
-    slow = [one for one in works if one.precision in ("TF32", "FP32")]
-    if not slow or case.percent(case.mean(one.time for one in slow)) < case.thresholds.precision_percent:
+    works = [work for work in mix if work.family in _ARITHMETIC]
+    slow = [work for work in works if work.precision in ("TF32", "FP32")]
+    if not slow or case.percent(case.mean(work.time for work in slow)) < case.thresholds.precision_percent:
         return []
     gpu, faster, factors = _faster(case, slow)
     if not faster:
         return [NotChecked("precision", "needs the names of the GPUs: without them the faster precision is not known")]
-    slow = [one for one in slow if one.precision in factors]
-    cost = case.mean(one.time * (1.0 - 1.0 / factors[str(one.precision)]) for one in slow)
+    slow = [work for work in slow if work.precision in factors]
+    cost = case.mean(work.time * (1.0 - 1.0 / factors[str(work.precision)]) for work in slow)
     if not slow or case.percent(cost) < case.thresholds.precision_percent:
         return []
     how = by_framework(case, f"Do this work in {faster}", pytorch=f"Let torch.autocast do this work in {faster}")
-    known = [one for one in factors if any(work.precision == one for work in slow)]
-    times = " and ".join(f"{factors[one]:g} times that of {one}" for one in known)
+    slow_precisions = [name for name in factors if any(work.precision == name for work in slow)]
+    times = " and ".join(f"{factors[name]:g} times that of {name}" for name in slow_precisions)
     advice = Advice(
         f"{how}, or store the data in {faster}, where accuracy allows.",
         f"The peak of {faster} on {gpu} is {times}; memory-bound kernels gain less.",
@@ -79,12 +79,12 @@ def precision(case: Case) -> Sequence[Finding | NotChecked]:
 
 
 def _faster(case: Case, works: Sequence[NameWork]) -> tuple[str, str, dict[str, float]]:
-    """The GPU, its faster precision, and the factors by which that is faster; empty where the GPU is not known."""
+    """Return the GPU, its faster precision, and its factors over slower precisions; empty if unknown."""
     table = tables.devices
-    named = [(str(name or chip), f"{chip} {name}") for name, chip in case.job.session.rows(
+    gpus = [(str(name or chip), f"{chip} {name}") for name, chip in case.job.session.rows(
         sa.select(table.c.name, table.c.chip).distinct().order_by(table.c.name, table.c.chip)
     )]  # fmt: skip
-    for gpu, text in named or [("this GPU", one.name) for one in works]:
+    for gpu, text in gpus or [("this GPU", work.name) for work in works]:
         for pattern, faster, factors in _FASTER:
             if re.search(pattern, text):
                 return gpu, faster, factors
@@ -94,19 +94,19 @@ def _faster(case: Case, works: Sequence[NameWork]) -> tuple[str, str, dict[str, 
 def _sentence(
     case: Case, mix: Sequence[NameWork], works: Sequence[NameWork], slow: Sequence[NameWork], cost: int
 ) -> str:
-    whole = sum(one.time for one in mix)
+    total = sum(work.time for work in mix)
 
-    def percent(own: Sequence[NameWork]) -> str:
-        return f"{100 * sum(one.time for one in own) / whole:.0f} %"
+    def percent(part: Sequence[NameWork]) -> str:
+        return f"{100 * sum(work.time for work in part) / total:.0f} %"
 
     parts = []
-    for word in (word for word, share in shares(slow, lambda one: str(one.precision)) if share >= 1.0):
-        own = [one for one in slow if one.precision == word]
-        kinds = [kind for kind, share in shares(own, lambda one: one.family) if share >= 1.0]
-        parts.append(f"{percent(own)} is {word} {' and '.join(kinds)}")
-    half = [one for one in works if one.precision not in ("TF32", "FP32", "FP64", None)]
+    for word in (word for word, share in shares(slow, lambda work: str(work.precision)) if share >= 1.0):
+        part = [work for work in slow if work.precision == word]
+        kinds = [kind for kind, share in shares(part, lambda work: work.family) if share >= 1.0]
+        parts.append(f"{percent(part)} is {word} {' and '.join(kinds)}")
+    half = [work for work in works if work.precision not in ("TF32", "FP32", "FP64", None)]
     other = f"{percent(half)} is the same work in fewer bits" if half else "no FP16 or BF16 kernel does this work"
-    unnamed = [one for one in works if one.precision is None]
+    unnamed = [work for work in works if work.precision is None]
     hidden = f" The precision of {percent(unnamed)} is not known." if percent(unnamed) != percent([]) else ""
     limit = f"{case.each_gpu} could save up to {time_words(cost)} with a faster precision."
     return f"Of the kernel time, {', '.join(parts)}; {other}.{hidden} {limit}"
@@ -125,37 +125,37 @@ _TRANSPOSES = Advice(
     260, reads=frozenset({"kernels"}), finds={"layout-changes": FindingKind("tensor layout changes", parts=BY_COMPUTE)}
 )
 def layout_changes(case: Case) -> Sequence[Finding]:
-    """Kernels that only change the layout of tensors: between NCHW and NHWC around convolutions, and transposes."""
+    """Find kernels that only change tensor layouts: NCHW to NHWC and back, and transposes."""
     mix = kernel_mix(case)
-    found = [one for one in mix if one.family == COPY and _LAYOUT.search(one.name)]
-    cost = case.mean(one.time for one in found)
-    if not found or case.percent(cost) < case.thresholds.layout_percent:
+    works = [work for work in mix if work.family == COPY and _LAYOUT.search(work.name)]
+    cost = case.mean(work.time for work in works)
+    if not works or case.percent(cost) < case.thresholds.layout_percent:
         return []
-    channels = sum(one.time for one in found if _CHANNELS.search(one.name))
-    is_of_channels = 2 * channels >= sum(one.time for one in found)
-    words = "between NCHW and NHWC" if is_of_channels else "(transposes)"
-    of_kernels = 100 * sum(one.time for one in found) / sum(one.time for one in mix)
-    launches = counted(sum(one.launches for one in found), "launch")
+    channels = sum(work.time for work in works if _CHANNELS.search(work.name))
+    is_channels = 2 * channels >= sum(work.time for work in works)
+    words = "between NCHW and NHWC" if is_channels else "(transposes)"
+    kernel_share = 100 * sum(work.time for work in works) / sum(work.time for work in mix)
+    launches = counted(sum(work.launches for work in works), "launch")
     sentence = (
-        f"{case.each_gpu} spends {time_words(cost)} on layout changes {words}, {of_kernels:.0f} % of kernel time "
+        f"{case.each_gpu} spends {time_words(cost)} on layout changes {words}, {kernel_share:.0f} % of kernel time "
         f"({launches})."
     )
     advice = _TRANSPOSES
-    if is_of_channels:
+    if is_channels:
         layout = by_framework(case, "NHWC", pytorch="channels_last (channels_last_3d)")
         reason = "Tensor cores convolve NHWC, so cuDNN converts every NCHW tensor and converts the result back."
         advice = Advice(f"Keep model and inputs in one layout: {layout}.", reason)
     measured = "Sum of the durations of these kernels (by name): an upper limit. Mean over the GPUs."
-    door, evidence = Door("kernels", filter=_FILTER), (COLUMNS, found)
+    door, evidence = Door("kernels", filter=_FILTER), (COLUMNS, works)
     return [case.finding("layout-changes", sentence, advice, door, cost, measured, evidence)]
 
 
-_LOOKED_AT = 40
+_MAX_CHAINS = 40
 _MOST_LAUNCHES = 2_000_000
-"""With more kernels the launches are not read for the name of a range."""
+"""With more kernels, launches are not read for a range name."""
 _KERNEL = 900
-"""Bytes that a kernel takes while chains are looked for."""
-_PLACE = ("report", "process", "device", "context", "stream")
+"""Bytes per kernel in the search for chains."""
+_STREAM = ("report", "process", "device", "context", "stream")
 _CHAIN = ("report", "process", "row", "device", "stream", "start", "duration", "kernels", "idle", "saved")
 _COLUMNS = (
     RANK,
@@ -175,31 +175,31 @@ _COLUMNS = (
     finds={"unfused-kernels": FindingKind("unfused pointwise kernels", parts=BY_COMPUTE)},
 )
 def unfused_kernels(case: Case) -> Sequence[Finding | NotChecked]:
-    """Chains of pointwise kernels that could be one kernel: of an eager program, of an optimizer that is not fused.
+    """Find chains of pointwise kernels that could be one kernel, as in eager programs and unfused optimizers.
 
-    A chain is two or more such kernels of a stream with nothing between them but gaps below `tiny_kernel_us`. A chain
-    ends where a kernel repeats on the same grid: that may be the next iteration of a loop, which needs the results of
-    this iteration. Kernels of one grid work on tensors of one size, and fused take at least as long as the longest:
-    the rest of the chain is the upper limit of what fusing saves. Multi-tensor kernels are fused already.
+    A chain is two or more such kernels of a stream with only gaps below `tiny_kernel_us` between them. It ends at a
+    kernel that repeats on the same grid: that may be the next iteration of a loop, which needs the results of this
+    iteration. Kernels of a grid work on tensors of equal size, and fused take at least as long as the longest: the
+    remaining time is the upper limit of what fusing saves. Multi-tensor kernels are fused already.
     """
-    works = [one for one in kernel_mix(case) if _is_pointwise(one)]
-    if not works or case.percent(case.mean(one.time for one in works)) < case.thresholds.unfused_percent / 2:
-        return []  # cheaper than to put every launch in order
-    least_gap, compute = round(case.thresholds.tiny_kernel_us * 1e3), partial(_summed, case, works)
-    rows = of_all_reports(case.job.session, case.chosen, tables.kernels, f"unfused {least_gap}", compute)
-    (saved, kernels, idle, count), *kept = rows
-    worst = [(*chain[:5], chain[5] + report_at(case.job.session, chain[0]).clock_offset, *chain[6:]) for chain in kept]
+    works = [work for work in kernel_mix(case) if _is_pointwise(work)]
+    if not works or case.percent(case.mean(work.time for work in works)) < case.thresholds.unfused_percent / 2:
+        return []  # cheaper than sorting every launch
+    max_gap, compute = round(case.thresholds.tiny_kernel_us * 1e3), partial(_summed, case, works)
+    rows = of_all_reports(case.job.session, case.chosen, tables.kernels, f"unfused {max_gap}", compute)
+    (saved, kernels, idle, count), *chains = rows
+    worst = [(*row[:5], row[5] + report_at(case.job.session, row[0]).clock_offset, *row[6:]) for row in chains]
     cost = case.mean([saved])
     if not saved or case.percent(cost) < case.thresholds.unfused_percent:
         return []
     name = _range(case, worst)
-    place = f" Most of the longest chains are in NVTX range `{name}`." if name else ""
+    text = f" Most of the longest chains are in NVTX range `{name}`." if name else ""
     sentence = (
         f"{kernels:,} pointwise kernels run in {counted(count, 'back-to-back chain')} of different kernels."
-        f"{place} {case.each_gpu} could save up to {time_words(cost)}, {time_words(case.mean([idle]))} of it idle "
+        f"{text} {case.each_gpu} could save up to {time_words(cost)}, {time_words(case.mean([idle]))} of it idle "
         "time, if each chain had one kernel for each grid."
     )
-    is_optimizer = "optim" in name.lower() or any("addcdiv" in one.name for one in works)
+    is_optimizer = "optim" in name.lower() or any("addcdiv" in work.name for work in works)
     optimizer = "a fused or foreach optimizer (torch.optim.Adam(fused=True)) and " if is_optimizer else ""
     advice = Advice(
         by_framework(
@@ -220,14 +220,14 @@ def unfused_kernels(case: Case) -> Sequence[Finding | NotChecked]:
     return [case.finding("unfused-kernels", sentence, advice, door, cost, measured, evidence)]
 
 
-def _is_pointwise(one: NameWork) -> bool:
-    """Whether a kernel computes each element from the elements at the same place, as casts do."""
-    is_copy = one.family == COPY and "copy_kernel" in one.name
-    return "multi_tensor" not in one.name and (one.family == ELEMENTWISE or is_copy)
+def _is_pointwise(work: NameWork) -> bool:
+    """Return whether a kernel computes each element from elements at the same index, as casts do."""
+    is_copy = work.family == COPY and "copy_kernel" in work.name
+    return "multi_tensor" not in work.name and (work.family == ELEMENTWISE or is_copy)
 
 
 def _summed(case: Case, works: Sequence[NameWork]) -> list[Row]:
-    """Time saved, kernels, idle time and number of all chains; then a row for each of the worst, on its own clock."""
+    """Return saved time, kernels, idle time and number of chains; then the worst chains on their own clocks."""
     saved = kernels = idle = count = 0
     worst: list[tuple[int, ...]] = []
     for chains in _chains(case, works):
@@ -235,9 +235,9 @@ def _summed(case: Case, works: Sequence[NameWork]) -> list[Row]:
             total + int(chains[key].sum()) for total, key in ((saved, "saved"), (kernels, "kernels"), (idle, "idle"))
         )
         count += len(chains["saved"])
-        longest = np.lexsort((chains["start"], -chains["saved"]))[:_LOOKED_AT]
+        longest = np.lexsort((chains["start"], -chains["saved"]))[:_MAX_CHAINS]
         worst += zip(*(chains[key][longest].tolist() for key in _CHAIN), strict=True)
-        worst = sorted(worst, key=lambda chain: (-chain[-1], chain[5]))[:_LOOKED_AT]
+        worst = sorted(worst, key=lambda chain: (-chain[-1], chain[5]))[:_MAX_CHAINS]
     return [
         (saved, kernels, idle, count),
         *((*row[:5], row[5] - report_at(case.job.session, row[0]).clock_offset, *row[6:]) for row in worst),
@@ -245,99 +245,98 @@ def _summed(case: Case, works: Sequence[NameWork]) -> list[Row]:
 
 
 def _chains(case: Case, works: Sequence[NameWork]) -> Iterator[dict[str, Numbers]]:
-    """The chains in portions: place, first row, start, duration, kernels, idle time, and what fusing saves at most.
+    """Yield portions of chains: GPU, stream, first row, start, duration, kernels, idle time, and time saved at most.
 
-    The last run of a stream may go on in the next portion and waits for it, unless it is as long as a portion.
+    The last run of a stream waits for the next portion, unless it is as long as a portion.
     """
     at_once = case.job.session.limits.rows_at_once(_KERNEL)
-    least_gap, waiting = round(case.thresholds.tiny_kernel_us * 1e3), dict[str, Numbers]()
+    max_gap, waiting = round(case.thresholds.tiny_kernel_us * 1e3), dict[str, Numbers]()
     for launches in _launches(case, works, at_once):
         rows = {key: np.concatenate((waiting[key], values)) if waiting else values for key, values in launches.items()}
-        order = np.lexsort([rows[key] for key in ("row", "start", *reversed(_PLACE))])
+        order = np.lexsort([rows[key] for key in ("row", "start", *reversed(_STREAM))])
         rows = {key: values[order] for key, values in rows.items()}
-        is_own = rows["kernel"] > 0
-        is_place = np.any([np.diff(rows[key]) != 0 for key in _PLACE], axis=0)
-        goes_on = ~is_place & is_own[:-1] & (rows["start"][1:] - rows["end"][:-1] < least_gap)
-        rows["run"] = np.concatenate(([0], np.cumsum(~goes_on)))
-        may_go_on = np.isin(rows["run"], rows["run"][np.append(is_place, True) & is_own])
-        may_go_on &= may_go_on.sum() <= at_once
-        waiting = {key: rows[key][may_go_on] for key in launches}
-        yield _of_runs({key: values[is_own & ~may_go_on] for key, values in rows.items()})
+        is_pointwise = rows["kernel"] > 0
+        is_new_stream = np.any([np.diff(rows[key]) != 0 for key in _STREAM], axis=0)
+        continues = ~is_new_stream & is_pointwise[:-1] & (rows["start"][1:] - rows["end"][:-1] < max_gap)
+        rows["run"] = np.concatenate(([0], np.cumsum(~continues)))
+        may_continue = np.isin(rows["run"], rows["run"][np.append(is_new_stream, True) & is_pointwise])
+        may_continue &= may_continue.sum() <= at_once
+        waiting = {key: rows[key][may_continue] for key in launches}
+        yield _of_runs({key: values[is_pointwise & ~may_continue] for key, values in rows.items()})
     if waiting:
-        is_new = np.any([np.diff(waiting[key], prepend=NONE) != 0 for key in _PLACE], axis=0)
+        is_new = np.any([np.diff(waiting[key], prepend=NONE) != 0 for key in _STREAM], axis=0)
         yield _of_runs({**waiting, "run": np.cumsum(is_new)})
 
 
 def _launches(case: Case, works: Sequence[NameWork], at_once: int) -> Iterator[dict[str, Numbers]]:
-    """All kernels in portions of about ``at_once`` by time.
-
-    ``kernel`` is the number of the name of a pointwise one, 0 of any other.
-    """
+    """Yield all kernels in portions by time; ``kernel``: the number of a pointwise kernel's name, else 0."""
     table, columns = tables.kernels, tables.kernels.c
-    names = [(name, number) for number, name in enumerate(sorted({one.name for one in works}), 1)]
-    own = sa.values(sa.column("name", sa.String), sa.column("number", sa.BigInteger), name="pointwise").data(names)
+    names = [(name, number) for number, name in enumerate(sorted({work.name for work in works}), 1)]
+    given = sa.values(sa.column("name", sa.String), sa.column("number", sa.BigInteger), name="pointwise").data(names)
     query = (
         sa.select(
-            *(sa.func.coalesce(columns[key], NONE).label(key) for key in _PLACE), columns.row,
+            *(sa.func.coalesce(columns[key], NONE).label(key) for key in _STREAM), columns.row,
             job_start(table).label("start"), job_end(table).label("end"),
-            sa.func.coalesce(own.c.number, 0).label("kernel"),
+            sa.func.coalesce(given.c.number, 0).label("kernel"),
             sa.func.hash(columns.grid_x, columns.grid_y, columns.grid_z).label("grid"),
         )
-        .select_from(table.outerjoin(own, sa.func.coalesce(columns.name, "") == own.c.name))
+        .select_from(table.outerjoin(given, sa.func.coalesce(columns.name, "") == given.c.name))
         .where(*where(table, case.chosen), columns.end.is_not(None))
     )  # fmt: skip
     index = TimeIndex.of_table(case.job.session, table, sa.select(table).where(*where(table, case.chosen)))
     edges = np.append(np.searchsorted(index.before, np.arange(0, index.rows, at_once)), index.bins)
     for first, last in pairwise(np.unique(edges).tolist()):
-        found = case.job.session.arrays(query.where(*index.within(first, last)(table)))
-        if len(found["row"]):
-            yield {key: np.ma.getdata(values) for key, values in found.items()}
+        batch = case.job.session.arrays(query.where(*index.within(first, last)(table)))
+        if len(batch["row"]):
+            yield {key: np.ma.getdata(values) for key, values in batch.items()}
 
 
 def _of_runs(rows: dict[str, Numbers]) -> dict[str, Numbers]:
-    """The chains of back-to-back runs of pointwise kernels: see `unfused_kernels`."""
+    """Return the chains in back-to-back runs of pointwise kernels: see `unfused_kernels`."""
     count, times = len(rows["run"]), rows["end"] - rows["start"]
     if not count:
         return dict.fromkeys(_CHAIN, rows["run"])
     order = np.lexsort((rows["grid"], rows["kernel"], rows["run"]))
     is_first = _changes(rows[key][order] for key in ("run", "kernel", "grid"))
-    again = np.empty(count, np.int64)
-    again[order] = np.arange(count) - np.maximum.accumulate(np.where(is_first, np.arange(count), 0))
-    # The number of the iteration is the most that a kernel has come again so far in the run.
-    chain = np.cumsum(_changes([np.maximum.accumulate((rows["run"] << 32) + again)])) - 1
+    repeats = np.empty(count, np.int64)
+    repeats[order] = np.arange(count) - np.maximum.accumulate(np.where(is_first, np.arange(count), 0))
+    # The iteration is the highest count of earlier repeats up to this kernel in the run.
+    chain = np.cumsum(_changes([np.maximum.accumulate((rows["run"] << 32) + repeats)])) - 1
     kernels = np.bincount(chain)
     is_chain = kernels[chain] > 1
     if not is_chain.any():
         return dict.fromkeys(_CHAIN, rows["run"][:0])
     rows, times, chain = {key: values[is_chain] for key, values in rows.items()}, times[is_chain], chain[is_chain]
-    begin = np.flatnonzero(_changes([chain]))
-    found = {key: rows[key][begin] for key in (*_PLACE, "start")}
-    # The time of each kernel of a chain on a grid; of those of one grid the longest counts.
+    firsts = np.flatnonzero(_changes([chain]))
+    columns = {key: rows[key][firsts] for key in (*_STREAM, "start")}
+    # The time of each kernel of a chain on a grid; the longest of a grid counts.
     order = np.lexsort((rows["kernel"], rows["grid"], chain))
     grid = [chain[order], rows["grid"][order]]
-    of_kernel = np.flatnonzero(_changes([*grid, rows["kernel"][order]]))
-    of_grid = _changes(values[of_kernel] for values in grid)
-    times_of_grids = np.maximum.reduceat(np.add.reduceat(times[order], of_kernel), np.flatnonzero(of_grid))
-    longest = np.add.reduceat(times_of_grids, np.flatnonzero(_changes([grid[0][of_kernel][of_grid]])))
-    duration = np.maximum.reduceat(rows["end"], begin) - found["start"]
+    kernel_firsts = np.flatnonzero(_changes([*grid, rows["kernel"][order]]))
+    is_new_grid = _changes(values[kernel_firsts] for values in grid)
+    grid_times = np.maximum.reduceat(np.add.reduceat(times[order], kernel_firsts), np.flatnonzero(is_new_grid))
+    longest = np.add.reduceat(grid_times, np.flatnonzero(_changes([grid[0][kernel_firsts][is_new_grid]])))
+    duration = np.maximum.reduceat(rows["end"], firsts) - columns["start"]
     return {
-        **found,
-        "row": np.minimum.reduceat(rows["row"], begin),
+        **columns,
+        "row": np.minimum.reduceat(rows["row"], firsts),
         "duration": duration,
         "kernels": kernels[kernels > 1],
-        "idle": np.maximum(duration - np.add.reduceat(times, begin), 0),
+        "idle": np.maximum(duration - np.add.reduceat(times, firsts), 0),
         "saved": np.maximum(duration - longest, 0),
     }
 
 
 def _changes(columns: Iterable[Numbers]) -> NDArray[np.bool_]:
-    """Where a row differs from the one before it in any column, as the first one does."""
+    """Return whether each row, also the first, differs from the previous in any column."""
     return np.append(True, np.any([values[1:] != values[:-1] for values in columns], axis=0))
 
 
 def _range(case: Case, chains: Sequence[tuple[int, ...]]) -> str:
-    """The innermost NVTX range that launched most of these chains; empty where there is none, or many launches."""
-    reports, rows = (np.array([chain[place] for chain in chains], np.int64) for place in (0, 2))
+    """Return the innermost NVTX range that launched most of the chains; empty without such a range, or for many
+    launches.
+    """
+    reports, rows = (np.array([chain[column] for chain in chains], np.int64) for column in (0, 2))
     part = case.job.session.part(sorted(set(reports.tolist())))
     if part.count(tables.kernels) > _MOST_LAUNCHES:
         return ""

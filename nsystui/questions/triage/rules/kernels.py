@@ -1,4 +1,4 @@
-"""Times of kernels: one that dominates, tensor activity, pace during the run, outliers."""
+"""Times of kernels: a dominant kernel, tensor activity, pace during the run, outliers."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _DOOR = Door("kernels")
 
 @rule(240, reads=frozenset({"kernels"}), finds={"dominant-kernel": FindingKind()})
 def dominant_kernel(case: Case) -> Sequence[Finding | NotChecked]:
-    """The kernel, by its full name with template arguments, that takes most of the kernel time without NCCL's."""
+    """Find the kernel, by full name with template arguments, with most kernel time except NCCL's."""
     table = tables.kernels
     session = case.job.session
     if not session.count(table):
@@ -59,18 +59,18 @@ def dominant_kernel(case: Case) -> Sequence[Finding | NotChecked]:
         .order_by(time.desc(), full_name)
     )
     rows = of_all_reports(session, case.chosen, table, "kernels by full name", lambda: session.rows(query))
-    whole = sum(int(time) for _, time, _ in rows)
-    if not whole:
+    total = sum(int(time) for _, time, _ in rows)
+    if not total:
         return []
     name, spent, count = rows[0]
-    if 100 * int(spent) < case.thresholds.dominant_percent * whole:
+    if 100 * int(spent) < case.thresholds.dominant_percent * total:
         return []
     cost = case.mean([int(spent)])
     if case.percent(cost) < case.thresholds.dominant_cost_percent:
         return []
     shown = smart_names(name for name, *_ in rows)[name]
     sentence = (
-        f"Kernel {shorten(shown or '(no name)', 48)} takes {100 * int(spent) / whole:.0f} % of the kernel time "
+        f"Kernel {shorten(shown or '(no name)', 48)} takes {100 * int(spent) / total:.0f} % of the kernel time "
         f"without {case.communication}. {case.each_gpu} spends {time_words(cost)} in this kernel "
         f"({counted(count, 'launch')})."
     )
@@ -92,33 +92,33 @@ _TENSOR_ACTIVITY_COLUMNS = (
 
 @rule(290, reads=WORK | {"gpu_metrics"}, finds={"tensor-activity": FindingKind()})
 def tensor_activity(case: Case) -> Sequence[Finding | NotChecked]:
-    """Tensor cores that hardly work although the GPU is busy, where GPU metrics were sampled."""
+    """Find tensor cores that hardly work on a busy GPU, if GPU metrics were sampled."""
     session = case.job.session
     sources = metric_sources(session, case.chosen)
-    by_gpu: dict[tuple[int, int], dict[str, float]] = {}
-    by_window: dict[Window, list[MetricSource]] = {}
-    for one in sources:
-        if one.family in ("SM active", "tensor active"):
-            by_window.setdefault(case.windows[one.report], []).append(one)
-    for window, own in by_window.items():
-        for lane in metric_lanes(session, case.chosen, window, 1, own):
+    means_by_gpu: dict[tuple[int, int], dict[str, float]] = {}
+    sources_by_window: dict[Window, list[MetricSource]] = {}
+    for source in sources:
+        if source.family in ("SM active", "tensor active"):
+            sources_by_window.setdefault(case.windows[source.report], []).append(source)
+    for window, window_sources in sources_by_window.items():
+        for lane in metric_lanes(session, case.chosen, window, 1, window_sources):
             if lane.mean is not None:
-                by_gpu.setdefault((lane.source.report, lane.source.gpu), {})[lane.source.family] = lane.mean
-    known = {gpu: one for gpu, one in by_gpu.items() if len(one) == 2}
-    if not known:
+                means_by_gpu.setdefault((lane.source.report, lane.source.gpu), {})[lane.source.family] = lane.mean
+    complete = {gpu: means for gpu, means in means_by_gpu.items() if len(means) == 2}
+    if not complete:
         why = f"needs GPU metrics with tensor activity: {case.record(canonical.GPU_METRICS)}"
         return [NotChecked("tensor-activity", why)]
-    busy = [one for one in known.values() if one["SM active"] >= _BUSY]
-    if not busy or np.mean([one["tensor active"] for one in busy]) >= case.thresholds.tensor_percent:
+    busy = [means for means in complete.values() if means["SM active"] >= _BUSY]
+    if not busy or np.mean([means["tensor active"] for means in busy]) >= case.thresholds.tensor_percent:
         return []
-    tensor, active = (float(np.mean([one[key] for one in busy])) for key in ("tensor active", "SM active"))
+    tensor, active = (float(np.mean([means[key] for means in busy])) for key in ("tensor active", "SM active"))
     sentence = f"Tensor cores are active {tensor:.1f} % of the time while SMs are active {active:.0f} %."
     advice = Advice(
         "For matrix products, use BF16, FP16 or TF32, and sizes that are multiples of 8.",
         "Tensor cores deliver most FLOPs of a GPU; other work does not need tensor cores.",
     )
     names, rows = {report.index: report.name for report in case.reports}, list[Row]()
-    for (report, gpu), means in sorted(known.items()):
+    for (report, gpu), means in sorted(complete.items()):
         rows.append((names.get(report), gpu, means["SM active"], means["tensor active"]))
     evidence = TableAnswer("tensor-activity", _TENSOR_ACTIVITY_COLUMNS, rows, len(rows))
     return [Finding("tensor-activity", Severity.INFO, sentence, advice, Door("gpu"), evidence=evidence)]
@@ -143,8 +143,8 @@ _PACE = (
     finds={"slow-pace": FindingKind("kernels that slow down", parts=BY_COMPUTE)},
 )
 def kernel_pace(case: Case) -> Sequence[Finding | NotChecked]:
-    """Kernels that slow down during the run."""
-    launches = [one for one in kernel_launches(case) if one.count >= FEWEST]
+    """Find kernels that slow down during the run."""
+    launches = [kernel for kernel in kernel_launches(case) if kernel.count >= FEWEST]
     if not launches:
         return [NotChecked("slow-pace", f"needs a kernel that a GPU runs {FEWEST} times or more")]
     return _slower(case, launches)
@@ -152,7 +152,7 @@ def kernel_pace(case: Case) -> Sequence[Finding | NotChecked]:
 
 @dataclass(frozen=True)
 class _Pace:
-    """Median part means of the first and the last third of the run, and the sum of the time above the first; ns."""
+    """Median part means of the first and the last third of the run, and the time above the first; ns."""
 
     launches: KernelLaunches
     first: float
@@ -188,8 +188,8 @@ def _slower(case: Case, launches: Sequence[KernelLaunches]) -> list[Finding]:
     paces.sort(key=lambda pace: (-pace.lost, pace.launches.kernel.words))
     rows: list[Row] = []
     for pace in paces:
-        rank, of = case.rank_of.get(pace.launches.task), pace.launches
-        rows.append((rank, of.device, pace.lost, of.count, pace.first, pace.last, of.kernel.words))
+        rank, gpu = case.rank_of.get(pace.launches.task), pace.launches
+        rows.append((rank, gpu.device, pace.lost, gpu.count, pace.first, pace.last, gpu.kernel.words))
     measured = (
         "Time of the launches above the usual time of the first third (same name, grid and block; medians of parts). "
         "Only kernels that slow down from third to third. Mean over the GPUs."
@@ -199,17 +199,17 @@ def _slower(case: Case, launches: Sequence[KernelLaunches]) -> list[Finding]:
 
 
 def _paces(launches: Sequence[KernelLaunches], growth: float) -> Iterator[_Pace]:
-    """The kernels that slow down from third to third, by ``growth`` percent in all."""
-    known = [one for one in launches if (np.isfinite(one.means).reshape(3, _THIRD).sum(axis=1) >= 2).all()]
-    thirds = np.array([one.means for one in known]).reshape(len(known), 3, _THIRD)
-    for one, (first, middle, last) in zip(known, np.nanmedian(thirds, axis=2).tolist(), strict=True):
+    """Yield kernels that slow down from third to third, in all by at least ``growth`` percent."""
+    complete = [kernel for kernel in launches if (np.isfinite(kernel.means).reshape(3, _THIRD).sum(axis=1) >= 2).all()]
+    thirds = np.array([kernel.means for kernel in complete]).reshape(len(complete), 3, _THIRD)
+    for kernel, (first, middle, last) in zip(complete, np.nanmedian(thirds, axis=2).tolist(), strict=True):
         if last >= (1 + growth / 100) * first and first <= middle <= last:
-            lost = np.maximum(one.totals - one.counts * first, 0).sum()
-            yield _Pace(one, first, last, int(lost))
+            lost = np.maximum(kernel.totals - kernel.counts * first, 0).sum()
+            yield _Pace(kernel, first, last, int(lost))
 
 
 def _clock(case: Case) -> tuple[float, float] | None:
-    """The mean GPU clock in the first and the last third of the run, MHz; ``None`` where it was not sampled."""
+    """Return the mean GPU clock in the first and the last third of the run, MHz, if it was sampled."""
     table = tables.gpu_metrics
     bounds = list(part_bounds(case).values())
     if not case.job.session.count(table) or not bounds:
@@ -228,7 +228,7 @@ def _clock(case: Case) -> tuple[float, float] | None:
 
 
 _RARE = 0.03
-"""If a larger share of the launches is long, on one GPU or on all, the kernel has two kinds of work, not outliers."""
+"""If more of the launches are long, on a GPU or on all, the kernel has two kinds of work, not outliers."""
 _KERNEL_OUTLIERS_COLUMNS = (
     RANK,
     DEVICE.with_importance(2),
@@ -256,8 +256,8 @@ class _Row(NamedTuple):
 
 @rule(350, reads=frozenset({"kernels"}), finds={"kernel-outliers": FindingKind("rare slow launches", parts=BY_COMPUTE)})
 def kernel_outliers(case: Case) -> Sequence[Finding | NotChecked]:
-    """Launches that take far longer than the median of the launches of their kernel (`kernel_times`)."""
-    launches = [one for one in kernel_launches(case) if one.count >= FEWEST]
+    """Find launches that take far longer than the median of their kernel (`kernel_times`)."""
+    launches = [kernel for kernel in kernel_launches(case) if kernel.count >= FEWEST]
     if not launches:
         return [NotChecked("kernel-outliers", f"needs a kernel that a GPU runs {FEWEST} times or more")]
     suspects = _suspects(case, launches)
@@ -265,21 +265,21 @@ def kernel_outliers(case: Case) -> Sequence[Finding | NotChecked]:
         return []
     limits = case.thresholds
     usual = spreads(case, suspects)
-    above = {kernel: one.above(limits.outlier, limits.outlier_score) for kernel, one in usual.items()}
-    counted = {(one.task, one.device, one.kernel): one.count for one in launches}
+    above = {kernel: spread.above(limits.outlier, limits.outlier_score) for kernel, spread in usual.items()}
+    launch_counts = {(gpu.task, gpu.device, gpu.kernel): gpu.count for gpu in launches}
     rows: list[_Row] = []
     worst = (0, 0)
-    found = list(_outliers(case, above))
-    long, every = Counter[Kernel](), Counter[Kernel]()
-    for _, _, kernel, count, *_ in found:
-        long[kernel] += count
-    for one in launches:
-        every[one.kernel] += one.count
-    for task, device, kernel, count, time, longest, start in found:
-        of, spread = counted.get((task, device, kernel), 0), usual[kernel]
-        if count <= _RARE * of and long[kernel] <= _RARE * every[kernel]:
+    outliers = list(_outliers(case, above))
+    outlier_counts, counts = Counter[Kernel](), Counter[Kernel]()
+    for _, _, kernel, count, *_ in outliers:
+        outlier_counts[kernel] += count
+    for gpu in launches:
+        counts[gpu.kernel] += gpu.count
+    for task, device, kernel, count, time, longest, start in outliers:
+        total, spread = launch_counts.get((task, device, kernel), 0), usual[kernel]
+        if count <= _RARE * total and outlier_counts[kernel] <= _RARE * counts[kernel]:
             rank, lost = case.rank_of.get(task), round(time - count * spread.median)
-            rows.append(_Row(rank, device, lost, count, of, spread.median, spread.mad, longest, kernel.words))
+            rows.append(_Row(rank, device, lost, count, total, spread.median, spread.mad, longest, kernel.words))
             if longest > worst[0]:
                 worst = longest, start
     cost = case.mean(row.lost for row in rows)
@@ -290,28 +290,28 @@ def kernel_outliers(case: Case) -> Sequence[Finding | NotChecked]:
 
 
 def _suspects(case: Case, launches: Sequence[KernelLaunches]) -> list[Kernel]:
-    """The kernels whose outliers may cost more than the threshold, judged without reading single launches.
+    """Return the kernels whose outliers may cost more than the threshold, without reading single launches.
 
-    A median is at least the shortest launch, so an outlier is longer than the shortest launch times the factor. The
-    rare launches cost at most as if each were the longest.
+    The median is at least the shortest launch, so an outlier is longer than the factor times the shortest. Rare
+    launches cost at most as if each were the longest.
     """
     limits = case.thresholds
     shortest: dict[Kernel, int] = {}
-    for one in launches:
-        shortest[one.kernel] = min(one.shortest, shortest.get(one.kernel, one.shortest))
-    may = [one for one in launches if one.longest > limits.outlier * shortest[one.kernel]]
-    most = case.mean(
-        min(one.total - one.count * shortest[one.kernel], _RARE * one.count * (one.longest - shortest[one.kernel]))
-        for one in may
+    for gpu in launches:
+        shortest[gpu.kernel] = min(gpu.shortest, shortest.get(gpu.kernel, gpu.shortest))
+    slow = [gpu for gpu in launches if gpu.longest > limits.outlier * shortest[gpu.kernel]]
+    upper_bound = case.mean(
+        min(gpu.total - gpu.count * shortest[gpu.kernel], _RARE * gpu.count * (gpu.longest - shortest[gpu.kernel]))
+        for gpu in slow
     )
-    if not may or case.percent(most) < limits.outlier_percent:
+    if not slow or case.percent(upper_bound) < limits.outlier_percent:
         return []
-    found = tails(case, list(dict.fromkeys(one.kernel for one in may)), limits.outlier, limits.outlier_score, _RARE)
-    is_worth_it = case.percent(case.mean(found.values())) >= limits.outlier_percent
-    return [kernel for kernel, time in found.items() if time > 0] if is_worth_it else []
+    times = tails(case, list(dict.fromkeys(gpu.kernel for gpu in slow)), limits.outlier, limits.outlier_score, _RARE)
+    is_worth_it = case.percent(case.mean(times.values())) >= limits.outlier_percent
+    return [kernel for kernel, time in times.items() if time > 0] if is_worth_it else []
 
 
-def _finding(case: Case, rows: Sequence[_Row], cost: int, where: Window) -> Finding:
+def _finding(case: Case, rows: Sequence[_Row], cost: int, span: Window) -> Finding:
     worst = rows[0]
     count = sum(row.outliers for row in rows)
     sentence = (
@@ -329,23 +329,23 @@ def _finding(case: Case, rows: Sequence[_Row], cost: int, where: Window) -> Find
     )
     ranks = tuple(sorted({row.rank for row in rows if row.rank is not None}))
     evidence = _KERNEL_OUTLIERS_COLUMNS, rows
-    return case.finding("kernel-outliers", sentence, advice, _DOOR, cost, measured, evidence, window=where, ranks=ranks)
+    return case.finding("kernel-outliers", sentence, advice, _DOOR, cost, measured, evidence, window=span, ranks=ranks)
 
 
 def _outliers(case: Case, limits: Mapping[Kernel, float]) -> Iterator[tuple[Task, int, Kernel, int, int, int, int]]:
-    """Task, device, kernel; the count of its launches above the limit, their total time, the longest, its start."""
+    """Yield task, device, kernel, and of launches above the limit: count, total time, longest, its start."""
     table = tables.kernels
-    keys, (is_own, own) = shape_columns(), given_kernels(limits)
+    keys, (is_given, given) = shape_columns(), given_kernels(limits)
     time, start = duration(table), job_start(table)
-    places = (table.c.report, table.c.process, table.c.device)
+    gpu_columns = (table.c.report, table.c.process, table.c.device)
     spent = sa.cast(sa.func.sum(time), sa.BigInteger)
-    # The least limit leaves out most rows before the join.
-    are_long = [start >= begins(part_bounds(case)), time > min(limits.values()), time > limit_of(own)]
+    # The lowest limit excludes most rows before the join.
+    are_long = [start >= begins(part_bounds(case)), time > min(limits.values()), time > limit_of(given)]
     query = (
-        sa.select(*places, *keys, sa.func.count(), spent, sa.func.max(time), sa.func.arg_max(start, time))
-        .join_from(table, own, is_own)
+        sa.select(*gpu_columns, *keys, sa.func.count(), spent, sa.func.max(time), sa.func.arg_max(start, time))
+        .join_from(table, given, is_given)
         .where(*conditions(case), *are_long)
-        .group_by(*places, *keys)
+        .group_by(*gpu_columns, *keys)
     )
     for report, process, device, name, *rest in case.job.session.rows(query):
         kernel = Kernel(str(name), tuple(int(size) for size in rest[:6]))

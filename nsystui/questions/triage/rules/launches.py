@@ -1,4 +1,4 @@
-"""Short idle gaps: kernels that are launched too late, launch-bound stretches, synchronising calls."""
+"""Short idle gaps: late launches, launch-bound stretches, synchronising calls."""
 
 from __future__ import annotations
 
@@ -37,13 +37,10 @@ _CAUSES = ("preempted", "allocator-churn", "launch-overhead", "host-bound", "lau
 
 @rule(110, reads=IDLE, finds={"low-utilisation": FindingKind("many short idle gaps", symptom_of=_CAUSES, parts=BY_CPU)})
 def low_utilisation(case: Case) -> Sequence[Finding | NotChecked]:
-    """Stretches in which a GPU is mostly idle in short gaps: ``gpu_time_util`` of nsys, but with unions.
-
-    See docs/numbers.md#expert-rules.
-    """
+    """Find stretches of many short gaps: nsys's ``gpu_time_util``, but with unions (docs/numbers.md#expert-rules)."""
     rows: list[tuple[int, int, int, int, int]] = []
     for device in case.devices:
-        gaps, window, place = case.gaps(device), case.working(device), device.device
+        gaps, window, gpu = case.gaps(device), case.working(device), device.device
         if not len(gaps):
             continue
         width = max((window.end - window.start) / _CHUNKS, 1)
@@ -55,7 +52,7 @@ def low_utilisation(case: Case) -> Sequence[Finding | NotChecked]:
         edges = np.flatnonzero(np.diff(np.concatenate(([False], is_low, [False])).astype(np.int8)))
         for first, last in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
             start, length = round(window.start + first * width), round((last - first) * width)
-            rows.append((place.task.rank, place.device, start, length, round(float(short[first:last].sum()))))
+            rows.append((gpu.task.rank, gpu.device, start, length, round(float(short[first:last].sum()))))
     cost = case.mean(idle for *_, idle in rows)
     if not rows or case.percent(cost) < case.thresholds.low_percent:
         return []
@@ -119,16 +116,13 @@ class _LaunchOverheadRow(NamedTuple):
     },
 )
 def launch_overhead(case: Case) -> Sequence[Finding | NotChecked]:
-    """GPUs that wait for launches: short gaps that end when the CPU has launched the next operation.
-
-    See docs/numbers.md#launches.
-    """
+    """Find short gaps that end when the CPU has launched the next operation (docs/numbers.md#launches)."""
     session = case.job.session
     if not session.count(tables.kernels) or not session.count(tables.api_calls):
         return [NotChecked("launch-overhead", f"needs kernels and CUDA API calls: {case.record(*CUDA_TABLES)}")]
     idle = case.mean(case.short_gaps(device).length for device in case.devices)
     if case.percent(idle) < case.thresholds.launch_percent:
-        return []  # cheaper than to read every launch
+        return []  # cheaper than reading every launch
     rows = [row for devices in _portions(case) for row in _rows(case, devices)]
     if not rows:
         why = "needs the API calls that launched the kernels: this export has none of them"
@@ -157,7 +151,7 @@ def launch_overhead(case: Case) -> Sequence[Finding | NotChecked]:
 
 
 def _portions(case: Case) -> Iterator[list[DeviceIntervals]]:
-    """The GPUs, in portions of about so many kernels as fit in little memory: each portion is one question."""
+    """Yield the GPUs in portions of about `_AT_ONCE` kernels, to limit the memory of a query."""
     counts = {report.index: report.count(tables.kernels) for report in case.reports}
     portion: list[DeviceIntervals] = []
     kernels = 0
@@ -175,31 +169,31 @@ def _rows(case: Case, devices: Sequence[DeviceIntervals]) -> Iterator[_LaunchOve
     launches = launches_of(case, devices)
     for device in devices:
         rank, ordinal = device.device.task.rank, device.device.device
-        own = launches.get((device.device.task.task, ordinal))
-        if own is not None:
-            launch, called, start, end = own
-            waits, length = late_gaps(case, device, own), end - start
+        times = launches.get((device.device.task.task, ordinal))
+        if times is not None:
+            launch, called, start, end = times
+            waits, length = late_gaps(case, device, times), end - start
             tiny = int((length < case.thresholds.tiny_kernel_us * 1e3).sum())
             queue, median = (float(np.median(times)) for times in (np.maximum(start - called, 0), length))
             yield _LaunchOverheadRow(rank, ordinal, len(launch), len(waits), waits.length, queue, median, tiny)
 
 
-def late_gaps(case: Case, device: DeviceIntervals, own: Sequence[Times]) -> Intervals:
-    """The short gaps of a GPU that end with a kernel which was launched after the gap began."""
-    launch, _, start, _ = own
+def late_gaps(case: Case, device: DeviceIntervals, launches: Sequence[Times]) -> Intervals:
+    """Return the short gaps of a GPU that end with a kernel launched after the gap began."""
+    launch, _, start, _ = launches
     order = np.argsort(start, kind="stable")
-    found = []
+    gap_parts = []
     for (gaps,) in slices(case.short_gaps(device)):
-        place = np.searchsorted(start, gaps.ends, sorter=order)
-        first = order[np.minimum(place, len(order) - 1)]
-        found.append(gaps.chosen((start[first] == gaps.ends) & (launch[first] >= gaps.starts)))
-    return merge(*found)
+        index = np.searchsorted(start, gaps.ends, sorter=order)
+        first = order[np.minimum(index, len(order) - 1)]
+        gap_parts.append(gaps.chosen((start[first] == gaps.ends) & (launch[first] >= gaps.starts)))
+    return merge(*gap_parts)
 
 
 def launches_of(case: Case, devices: Sequence[DeviceIntervals]) -> dict[Place, tuple[Times, ...]]:
-    """Start and end of the launch call, start and end of the kernel, of every kernel of each device; job time, ns."""
+    """Return start and end of launch calls and of kernels, by device; job time, ns."""
     kernels, calls = tables.kernels, tables.api_calls
-    tasks = frozenset(one.device.task.task for one in devices)
+    tasks = frozenset(device.device.task.task for device in devices)
     reports = sorted({task.report for task in tasks})
     query = (
         sa.select(
@@ -214,29 +208,29 @@ def launches_of(case: Case, devices: Sequence[DeviceIntervals]) -> dict[Place, t
         .join_from(kernels, calls, is_launched_by(kernels, calls))
         .where(
             *where(kernels, case.chosen.with_tasks(tasks)),
-            # Said of the reports too: else the rows of all other reports are read as well.
+            # Without these, the rows of all other reports are read, too.
             of_reports(kernels.c.report, reports),
             of_reports(calls.c.report, reports),
             kernels.c.end.is_not(None),
             calls.c.end.is_not(None),
         )
     )
-    begins = {(one.device.task.task, one.device.device): case.working(one).start for one in devices}
+    begins = {(device.device.task.task, device.device.device): case.working(device).start for device in devices}
     parts: dict[Place, list[list[Times]]] = {}
     for batch in case.job.session.array_batches(query):
-        for place, rows in places_in(batch):
-            if place in begins:
-                rows = rows & (batch["end"] > begins[place])
-                parts.setdefault(place, []).append([batch[key][rows] for key in _TIMES])
+        for gpu, rows in places_in(batch):
+            if gpu in begins:
+                rows = rows & (batch["end"] > begins[gpu])
+                parts.setdefault(gpu, []).append([batch[key][rows] for key in _TIMES])
     return {
-        place: tuple(np.concatenate(column) for column in zip(*own, strict=True))
-        for place, own in parts.items()
-        if sum(len(part[0]) for part in own)
+        gpu: tuple(np.concatenate(column) for column in zip(*batches, strict=True))
+        for gpu, batches in parts.items()
+        if sum(len(part[0]) for part in batches)
     }
 
 
 _FEWEST = 100
-"""Fewest kernels of a stretch."""
+"""The minimum of kernels in a stretch."""
 _LAUNCH_BOUND_COLUMNS = (
     RANK,
     DEVICE.with_importance(1),
@@ -271,37 +265,37 @@ class _Stretch(NamedTuple):
 
 @rule(150, reads=IDLE | {"api_calls"}, finds={"launch-bound": FindingKind("launch-bound stretches", parts=BY_CPU)})
 def launch_bound(case: Case) -> Sequence[Finding | NotChecked]:
-    """Stretches of work that are bound by launches, where late launches cost too little for `launch_overhead`.
+    """Find launch-bound stretches, if late launches cost too little for `launch_overhead`.
 
-    A stretch is time of a GPU without a long gap. Between tiny kernels the GPU also idles for a µs or two if the next
-    kernel was launched in time: that is what a kernel start costs the GPU. See docs/numbers.md#launches.
+    A stretch is time of a GPU without a long gap. Between tiny kernels a GPU also idles for a µs or two if the next
+    kernel was launched in time: the cost of a kernel start on the GPU. See docs/numbers.md#launches.
     """
     session = case.job.session
     if not session.count(tables.kernels) or not session.count(tables.api_calls):
-        return []  # `launch_overhead` says so
-    least, stretches, devices, worked = case.thresholds.launch_bound_percent / 100, [], [], 0
+        return []  # `launch_overhead` reports it
+    min_share, stretches, devices, worked = case.thresholds.launch_bound_percent / 100, [], [], 0
     for device in case.devices:
-        own = [one for one in _stretches(case, device) if one.busy < (1 - least) * one.duration]
+        group = [stretch for stretch in _stretches(case, device) if stretch.busy < (1 - min_share) * stretch.duration]
         worked += device.busy_in(case.working(device))
-        if own:
-            stretches.append(own)
+        if group:
+            stretches.append(group)
             devices.append(device)
-    if not worked or sum(one.busy for own in stretches for one in own) < least * worked:
-        return []  # cheaper than to read every launch
+    if not worked or sum(stretch.busy for group in stretches for stretch in group) < min_share * worked:
+        return []  # cheaper than reading every launch
     launches = launches_of(case, devices)
-    found: list[_Stretch] = []
-    for device, own in zip(devices, stretches, strict=True):
+    bound: list[_Stretch] = []
+    for device, group in zip(devices, stretches, strict=True):
         times = launches.get((device.device.task.task, device.device.device))
-        found += _bound(case, device, own, times) if times is not None else ()
-    cost = case.mean(one.waited for one in found)
-    late = case.percent(case.mean(one.late for one in found))
-    if late >= case.thresholds.launch_percent or sum(one.busy for one in found) < least * worked:
+        bound += _bound(case, device, group, times) if times is not None else ()
+    cost = case.mean(stretch.waited for stretch in bound)
+    late = case.percent(case.mean(stretch.late for stretch in bound))
+    if late >= case.thresholds.launch_percent or sum(stretch.busy for stretch in bound) < min_share * worked:
         return []
-    return [_finding(case, found, cost, sum(one.busy for one in found) / worked)]
+    return [_finding(case, bound, cost, sum(stretch.busy for stretch in bound) / worked)]
 
 
 def _stretches(case: Case, device: DeviceIntervals) -> Iterator[_Stretch]:
-    """The time of a GPU between its long gaps; the kernels in it are not yet counted."""
+    """Yield the time of a GPU between its long gaps; its kernels are not yet counted."""
     worked = device.worked(case.working(device))
     if worked is None:
         return
@@ -309,48 +303,48 @@ def _stretches(case: Case, device: DeviceIntervals) -> Iterator[_Stretch]:
     busy = between.ends * 0
     for part in device.parts.disjoint:
         busy += part.before(between.ends)[0] - part.before(between.starts)[0]
-    for start, end, of_it in zip(between.starts.tolist(), between.ends.tolist(), busy.tolist(), strict=True):
-        yield _Stretch(device.device.task.rank, device.device.device, start, end - start, 0, 0.0, of_it, 0, 0)
+    for start, end, busy_time in zip(between.starts.tolist(), between.ends.tolist(), busy.tolist(), strict=True):
+        yield _Stretch(device.device.task.rank, device.device.device, start, end - start, 0, 0.0, busy_time, 0, 0)
 
 
 def _bound(
-    case: Case, device: DeviceIntervals, own: Sequence[_Stretch], launches: Sequence[Times]
+    case: Case, device: DeviceIntervals, stretches: Sequence[_Stretch], launches: Sequence[Times]
 ) -> Iterator[_Stretch]:
-    """The stretches of many kernels in which the GPU waits long enough for launches."""
+    """Yield stretches of many kernels in which the GPU waits long enough for launches."""
     _, _, start, end = launches
     tiny = case.thresholds.tiny_kernel_us * 1e3
     late = late_gaps(case, device, launches)
     gaps = case.gaps(device)
     waits = merge(late, gaps.chosen(gaps.lengths < tiny))
-    for one in own:
-        until = one.start + one.duration
-        inside = (start >= one.start) & (start < until)
+    for stretch in stretches:
+        until = stretch.start + stretch.duration
+        inside = (start >= stretch.start) & (start < until)
         kernels = int(inside.sum())
         if kernels < _FEWEST:
             continue
-        median, waited_late = float(np.median((end - start)[inside])), late.clip(one.start, until).length
-        waited = waits.clip(one.start, until).length if median < tiny else waited_late
-        if 100 * waited >= case.thresholds.launch_bound_percent * one.duration:
-            yield one._replace(kernels=kernels, waited=waited, late=waited_late, median=median)
+        median, waited_late = float(np.median((end - start)[inside])), late.clip(stretch.start, until).length
+        waited = waits.clip(stretch.start, until).length if median < tiny else waited_late
+        if 100 * waited >= case.thresholds.launch_bound_percent * stretch.duration:
+            yield stretch._replace(kernels=kernels, waited=waited, late=waited_late, median=median)
 
 
-def _finding(case: Case, found: Sequence[_Stretch], cost: int, share: float) -> Finding:
-    worst = max(found, key=lambda one: (one.waited, -one.start))
+def _finding(case: Case, stretches: Sequence[_Stretch], cost: int, share: float) -> Finding:
+    worst = max(stretches, key=lambda stretch: (stretch.waited, -stretch.start))
     window = Window(worst.start, worst.start + worst.duration)
     device = next(
-        one.device for one in case.devices if (one.device.task.rank, one.device.device) == (worst.rank, worst.device)
+        gpu.device for gpu in case.devices if (gpu.device.task.rank, gpu.device.device) == (worst.rank, worst.device)
     )
     (work,) = host_work(case.job, [CpuSpan(device.task.task, device.device, window)])
-    where = f", in NVTX range `{work.range_name}`," if work.range_name else ""
-    whole, waited, late, kernels = (
-        sum(getattr(one, key) for one in found) for key in ("duration", "waited", "late", "kernels")
+    range_words = f", in NVTX range `{work.range_name}`," if work.range_name else ""
+    total, waited, late, kernels = (
+        sum(getattr(stretch, key) for stretch in stretches) for key in ("duration", "waited", "late", "kernels")
     )
-    idle, is_late = (round(100 * part / whole) for part in (waited, late))
+    idle, is_late = (round(100 * part / total) for part in (waited, late))
     sentence = (
-        f"{100 * share:.0f} % of the GPU work is launch-bound, in {counted(len(found), 'stretch')} "
-        f"({time_words(whole)}). Gaps between the {kernels:,} kernels take {idle} % of this time: {is_late} % "
+        f"{100 * share:.0f} % of the GPU work is launch-bound, in {counted(len(stretches), 'stretch')} "
+        f"({time_words(total)}). Gaps between the {kernels:,} kernels take {idle} % of this time: {is_late} % "
         f"for late launches, {idle - is_late} % for kernel starts on the GPU. "
-        f"The worst stretch{where} has a median kernel time of {time_words(worst.median)}."
+        f"The worst stretch{range_words} has a median kernel time of {time_words(worst.median)}."
     )
     advice = Advice(
         "Replay the loop as a CUDA graph, fuse kernels, or give each kernel more work.",
@@ -362,8 +356,8 @@ def _finding(case: Case, found: Sequence[_Stretch], cost: int, share: float) -> 
         f"without a gap of {case.thresholds.gap_ms:g} ms. Where the median kernel is below "
         f"{case.thresholds.tiny_kernel_us:g} µs, all gaps below that length count, too. The mean is over the GPUs."
     )
-    rows = sorted(found, key=lambda one: (-one.waited, one))
-    ranks = tuple(sorted({one.rank for one in found}))
+    rows = sorted(stretches, key=lambda stretch: (-stretch.waited, stretch))
+    ranks = tuple(sorted({stretch.rank for stretch in stretches}))
     return case.finding(
         "launch-bound", sentence, advice, Door("timeline", window=window), cost, measured,
         (_LAUNCH_BOUND_COLUMNS, rows), severity, window=window, ranks=ranks,
@@ -376,17 +370,14 @@ def _finding(case: Case, found: Sequence[_Stretch], cost: int, share: float) -> 
     finds={"synchronising-calls": FindingKind("idle time after synchronising calls", parts=BY_CPU)},
 )
 def synchronising_calls(case: Case) -> Sequence[Finding | NotChecked]:
-    """Synchronising API calls that leave a GPU idle: idle time that begins while the CPU waits in the call.
-
-    See docs/numbers.md#expert-rules.
-    """
+    """Find idle time that begins while the CPU waits in a synchronising call (docs/numbers.md#expert-rules)."""
     if not case.job.session.count(tables.api_calls) or not case.devices:
         why = f"needs GPU work and CUDA API calls: {case.record(*CUDA_TABLES)}"
         return [NotChecked("synchronising-calls", why)]
     calls = spans(case, tables.api_calls, [tables.api_calls.c.name.contains("Synchronize")])
-    # In a long gap the CPU did something else after the call: that is the finding of idle_gaps.
+    # `idle_gaps` reports long gaps: the CPU did something else after the call.
     waits = [idle_after(case.short_gaps(device), calls.of(device.device.task.task)) for device in case.devices]
-    cost = case.mean(one.length for one in waits)
+    cost = case.mean(gaps.length for gaps in waits)
     if not cost or case.percent(cost) < case.thresholds.sync_percent:
         return []
     device, gaps = max(zip(case.devices, waits, strict=True), key=lambda pair: pair[1].length)
@@ -412,10 +403,10 @@ def synchronising_calls(case: Case) -> Sequence[Finding | NotChecked]:
 
 
 def idle_after(gaps: Intervals, calls: Intervals) -> Intervals:
-    """The gaps that begin inside a call and outlast it: the GPU went idle while the CPU waited for it."""
+    """Return the gaps that begin inside a call and outlast it: the CPU waited for the GPU."""
     if not len(gaps) or not len(calls):
         return EMPTY
-    place = np.searchsorted(calls.starts, gaps.starts, side="right") - 1
-    until = calls.ends[np.maximum(place, 0)]
-    is_inside = (place >= 0) & (gaps.starts < until) & (gaps.ends > until)
+    index = np.searchsorted(calls.starts, gaps.starts, side="right") - 1
+    until = calls.ends[np.maximum(index, 0)]
+    is_inside = (index >= 0) & (gaps.starts < until) & (gaps.ends > until)
     return gaps.chosen(is_inside)

@@ -35,7 +35,7 @@ from nsystui.store import tables
 
 
 def advice(case: Case) -> Advice:
-    """What to do about calls that allocate and free."""
+    """Return advice on calls that allocate and free."""
     how = by_framework(
         case,
         "Allocate before the loop, or from a pool: cudaMallocAsync, a caching allocator.",
@@ -47,7 +47,7 @@ def advice(case: Case) -> Advice:
 
 @dataclass(frozen=True, eq=False)
 class _Calls:
-    """Calls that allocate or free GPU memory, by start: job time, names, and whether each waits for the device."""
+    """Calls that allocate or free GPU memory, by start: job time, and names."""
 
     starts: NDArray[np.int64]
     ends: NDArray[np.int64]
@@ -67,37 +67,38 @@ class _Calls:
     finds={"allocator-churn": FindingKind("GPU memory allocation", parts=BY_CPU)},
 )
 def allocator_churn(case: Case) -> Sequence[Finding | NotChecked]:
-    """GPU memory that is allocated and freed again and again: idle time in these calls, and after calls that free.
+    """Find idle time in calls that allocate and free GPU memory, and after calls that free.
 
-    See docs/numbers.md#allocator-churn. Page-locked host memory is the finding of `first_use`.
+    See docs/numbers.md#allocator-churn. `first_use` finds page-locked host memory.
     """
     if not case.job.session.count(tables.api_calls) or not case.devices:
         return [NotChecked("allocator-churn", f"needs GPU work and CUDA API calls: {case.record(*CUDA_TABLES)}")]
     calls: dict[Task, _Calls] = {}
-    known = _calls(case)
-    spans: list[IdleSpan] = []
-    whole: set[tuple[Task, int, int]] = set()
+    calls_by_task = _calls(case)
+    idle_spans: list[IdleSpan] = []
+    whole_gaps: set[tuple[Task, int, int]] = set()
     for device in case.devices:
         task, begin, end = device.device.task.task, *_steady(case, device)
-        if task not in known:
+        if task not in calls_by_task:
             continue
-        own = known[task].of((known[task].starts >= begin) & (known[task].starts < end))
-        if len(own.starts) < case.thresholds.churn_calls:
+        steady = calls_by_task[task].of((calls_by_task[task].starts >= begin) & (calls_by_task[task].starts < end))
+        if len(steady.starts) < case.thresholds.churn_calls:
             continue
-        calls[task] = own
-        gaps = [replace(one, start=max(one.start, begin)) for one in case.idle_spans(device, own.covered)]
-        short = [(one.start, one.end) for one in gaps if one.end - one.start < case.thresholds.gap_ms * 1e6]
-        waits = np.array(["Free" in name and "Async" not in name for name in own.names.tolist()], bool)
-        behind = idle_after(Intervals(*np.array(short, np.int64).reshape(-1, 2).T), own.of(waits).covered)
-        whole |= {(task, device.device.device, start) for start in behind.starts.tolist()}
-        spans += gaps
-    found = attribute(case.job, spans)
-    are_own = [cause.kind == ALLOCATING and not cause.what.startswith(HOST_CALLS) for cause in found.causes]
-    is_own = np.array(are_own, bool)[found.cause]
-    spent = np.bincount(found.span[is_own], found.time[is_own], len(spans)).tolist()
-    is_whole = [(one.task, one.device, one.start) in whole for one in spans]
+        calls[task] = steady
+        gaps = [replace(span, start=max(span.start, begin)) for span in case.idle_spans(device, steady.covered)]
+        short = [(span.start, span.end) for span in gaps if span.end - span.start < case.thresholds.gap_ms * 1e6]
+        waits = np.array(["Free" in name and "Async" not in name for name in steady.names.tolist()], bool)
+        after_free = idle_after(Intervals(*np.array(short, np.int64).reshape(-1, 2).T), steady.of(waits).covered)
+        whole_gaps |= {(task, device.device.device, start) for start in after_free.starts.tolist()}
+        idle_spans += gaps
+    attribution = attribute(case.job, idle_spans)
+    allocates = [cause.kind == ALLOCATING and not cause.what.startswith(HOST_CALLS) for cause in attribution.causes]
+    is_allocation = np.array(allocates, bool)[attribution.cause]
+    spent = np.bincount(attribution.span[is_allocation], attribution.time[is_allocation], len(idle_spans)).tolist()
+    is_whole = [(span.task, span.device, span.start) in whole_gaps for span in idle_spans]
     cost = case.mean(
-        one.end - one.start if whole_gap else time for one, whole_gap, time in zip(spans, is_whole, spent, strict=True)
+        span.end - span.start if whole_gap else time
+        for span, whole_gap, time in zip(idle_spans, is_whole, spent, strict=True)
     )
     if not cost or case.percent(cost) < case.thresholds.churn_percent:
         return []
@@ -105,27 +106,26 @@ def allocator_churn(case: Case) -> Sequence[Finding | NotChecked]:
 
 
 def of_device_memory(name: sa.ColumnElement[str]) -> list[Condition]:
-    """Whether a call allocates or frees GPU memory, by its name."""
+    """Return conditions on its name that a call allocates or frees GPU memory."""
     is_any = sa.or_(*(name.contains(word) for word in ALLOCATIONS))
     return [is_any, *(sa.not_(name.startswith(host)) for host in HOST_CALLS)]
 
 
 def _calls(case: Case) -> Mapping[Task, _Calls]:
-    """The calls of each process in the selection."""
     calls = tables.api_calls
     name = calls.c.name
     times = job_start(calls).label("start"), job_end(calls).label("end")
     query = sa.select(calls.c.report, calls.c.process, *times, name).where(*where(calls, case.chosen))
-    found = case.job.session.arrays(query.where(calls.c.end.is_not(None), *of_device_memory(name)))
-    every = _Calls(found["start"].astype(np.int64), found["end"].astype(np.int64), found["name"])
+    columns = case.job.session.arrays(query.where(calls.c.end.is_not(None), *of_device_memory(name)))
+    all_calls = _Calls(columns["start"].astype(np.int64), columns["end"].astype(np.int64), columns["name"])
     return {
-        task: every.of((found["report"] == task.report) & (found["process"] == task.process))
+        task: all_calls.of((columns["report"] == task.report) & (columns["process"] == task.process))
         for task in sorted(case.tasks)
     }
 
 
 def _steady(case: Case, device: DeviceIntervals) -> tuple[int, int]:
-    """The time of a GPU from its warm-up (its first steps) to its last operation."""
+    """Return the time of a GPU from the end of its warm-up to its last operation."""
     window = case.window_of(device)
     worked, steps = device.worked(window) or window, case.steps.get(device.device.task.task)
     skipped = int(case.thresholds.warm_up_steps)
@@ -136,18 +136,18 @@ def _steady(case: Case, device: DeviceIntervals) -> tuple[int, int]:
 
 def _allocator_churn_finding(case: Case, calls: Mapping[Task, _Calls], cost: int) -> Finding:
     rows: list[Row] = []
-    for task, own in calls.items():
-        names, inverse = np.unique(own.names.astype(str), return_inverse=True)
-        counts, times = np.bincount(inverse), np.bincount(inverse, own.ends - own.starts)
+    for task, task_calls in calls.items():
+        names, inverse = np.unique(task_calls.names.astype(str), return_inverse=True)
+        counts, times = np.bincount(inverse), np.bincount(inverse, task_calls.ends - task_calls.starts)
         totals = zip(names.tolist(), counts.tolist(), times.tolist(), strict=True)
         rows += [(case.rank_of[task], name, count, round(time)) for name, count, time in totals]
     rows.sort(key=lambda row: (-int(row[3] or 0), str(row)))
-    total = sum(len(own.starts) for own in calls.values())
+    total = sum(len(task_calls.starts) for task_calls in calls.values())
     steps = [len(case.steps[task]) - int(case.thresholds.warm_up_steps) for task in calls if task in case.steps]
-    each = f", {total / sum(steps):.1f} per step" if len(steps) == len(calls) and min(steps) > 0 else ""
+    per_step = f", {total / sum(steps):.1f} per step" if len(steps) == len(calls) and min(steps) > 0 else ""
     sentence = (
         "After the warm-up, the GPU idles during and after calls that allocate and free GPU memory: "
-        f"{time_words(cost)} per GPU ({counted(total, 'call')}{each}; {longest_calls(rows)})."
+        f"{time_words(cost)} per GPU ({counted(total, 'call')}{per_step}; {longest_calls(rows)})."
     )
     measured = (
         "Idle time in these calls after the first steps, without page-locked host memory. Gaps below "
@@ -161,35 +161,32 @@ def _allocator_churn_finding(case: Case, calls: Mapping[Task, _Calls], cost: int
 _NO_MEMORY = 2
 """cudaErrorMemoryAllocation, and CUDA_ERROR_OUT_OF_MEMORY of the driver."""
 _SHOWN = 40
-"""The largest allocations that are shown as evidence."""
+"""The number of largest allocations in the evidence."""
 
 
 @rule(230, reads=frozenset({"gpu_memory", "devices", "api_calls"}), finds={"memory-full": FindingKind()})
 def device_memory(case: Case) -> Sequence[Finding | NotChecked]:
-    """GPU memory close to the size of the device: the peak, its allocations, and allocations that failed.
-
-    See docs/numbers.md#gpu-memory.
-    """
+    """Find GPU memory use close to the size of the device, and failed allocations (docs/numbers.md#gpu-memory)."""
     if not case.job.session.count(tables.gpu_memory):
         return [NotChecked("memory-full", f"needs {canonical.GPU_MEMORY.what}: {case.record(canonical.GPU_MEMORY)}")]
     peaks = device_peaks(case.job, case.chosen)
     if not peaks:
         return [NotChecked("memory-full", "needs the memory size of the GPUs: the exports do not have it")]
-    full = [one for one in peaks if 100 * one.peak >= case.thresholds.memory_high * one.total]
+    full = [peak for peak in peaks if 100 * peak.peak >= case.thresholds.memory_high * peak.total]
     return [_device_memory_finding(case, full, len(peaks), _failures(case))] if full else []
 
 
 def _failures(case: Case) -> str:
-    """The allocations of GPU memory that failed, and the retries that succeeded, in words; empty if none failed."""
+    """Return a sentence on failed allocations of GPU memory and successful retries; empty if none failed."""
     calls = tables.api_calls
     if not case.job.session.count(calls):
         return ""
-    own = [*where(calls, case.chosen), *of_device_memory(calls.c.name)]
-    place = (calls.c.report, calls.c.thread)
-    full = sa.select(*place).where(*own, calls.c.return_value == _NO_MEMORY).distinct().subquery()
-    query = sa.select(*place, calls.c.name, calls.c.return_value).where(*own)
-    query = query.join(full, sa.and_(full.c.report == calls.c.report, full.c.thread == calls.c.thread))
-    failed = again = freed = 0
+    conditions = [*where(calls, case.chosen), *of_device_memory(calls.c.name)]
+    thread_columns = (calls.c.report, calls.c.thread)
+    failing = sa.select(*thread_columns).where(*conditions, calls.c.return_value == _NO_MEMORY).distinct().subquery()
+    query = sa.select(*thread_columns, calls.c.name, calls.c.return_value).where(*conditions)
+    query = query.join(failing, sa.and_(failing.c.report == calls.c.report, failing.c.thread == calls.c.thread))
+    failed = retried = freed = 0
     pending: dict[tuple[int, int], int] = {}
     for report, thread, name, value in case.job.session.rows(query.order_by(job_start(calls), calls.c.row)):
         key = (report, thread)
@@ -199,26 +196,26 @@ def _failures(case: Case) -> str:
         elif key in pending and "Free" in name:
             pending[key] += 1
         elif key in pending:
-            again += 1
+            retried += 1
             freed += pending.pop(key)
     if not failed:
         return ""
-    retry = f" A retry succeeded {counted(again, 'time')}, after {counted(freed, 'call')} that freed memory."
-    return f" {counted(failed, 'allocation')} failed." + (retry if again else "")
+    retry = f" A retry succeeded {counted(retried, 'time')}, after {counted(freed, 'call')} that freed memory."
+    return f" {counted(failed, 'allocation')} failed." + (retry if retried else "")
 
 
-def _device_memory_finding(case: Case, full: Sequence[DevicePeak], known: int, failures: str) -> Finding:
+def _device_memory_finding(case: Case, full: Sequence[DevicePeak], gpus: int, failures: str) -> Finding:
     worst = full[0]
     percent = 100 * worst.peak / worst.total
     is_warning = percent >= case.thresholds.memory_full or failures
-    whose = rank_words({case.rank_of[place.task] for place in worst.places if place.task in case.rank_of}, case.ranks)
+    whose = rank_words({case.rank_of[gpu.task] for gpu in worst.places if gpu.task in case.rank_of}, case.ranks)
     sentence = (
         f"GPU memory use peaks at {bytes_words(worst.peak)} of {bytes_words(worst.total)} ({percent:.0f} %) at "
         f"{time_words(worst.time)} ({whose}). The peak has {counted(len(worst.sizes), 'allocation')}, the largest "
         f"{bytes_words(max(worst.sizes, default=0))}."
     )
     if len(full) > 1:
-        sentence += f" {len(full)} of {known} GPUs use {case.thresholds.memory_high:g} % or more."
+        sentence += f" {len(full)} of {gpus} GPUs use {case.thresholds.memory_high:g} % or more."
     sentence += failures
     setting = by_framework(case, "", pytorch=" (PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True)")
     advice = Advice(
@@ -231,13 +228,13 @@ def _device_memory_finding(case: Case, full: Sequence[DevicePeak], known: int, f
         "The most memory that allocations of all processes on the GPU used at once. Contexts, code, libraries and "
         "allocations before the recording add to it."
     )
-    every = allocation_table(case.job, case.chosen.with_tasks(frozenset(one.task for one in worst.places)), AT_PEAK)
-    devices = {one.device for one in worst.places}
-    rows = [row for row in every.rows if row[1] in devices and row[2] in ON_DEVICE]
-    ranks = {case.rank_of[place.task] for one in full for place in one.places if place.task in case.rank_of}
+    table = allocation_table(case.job, case.chosen.with_tasks(frozenset(gpu.task for gpu in worst.places)), AT_PEAK)
+    devices = {gpu.device for gpu in worst.places}
+    rows = [row for row in table.rows if row[1] in devices and row[2] in ON_DEVICE]
+    ranks = {case.rank_of[gpu.task] for peak in full for gpu in peak.places if gpu.task in case.rank_of}
     return Finding(
         "memory-full", Severity.WARNING if is_warning else Severity.INFO, sentence, advice, Door("GPU memory"),
-        measured=measured, evidence=TableAnswer("memory-full", every.columns, rows[:_SHOWN], len(rows)),
+        measured=measured, evidence=TableAnswer("memory-full", table.columns, rows[:_SHOWN], len(rows)),
         window=Window(worst.time, worst.time + 1), ranks=tuple(sorted(ranks)),
     )  # fmt: skip
 
@@ -269,11 +266,11 @@ class _Row(NamedTuple):
     finds={"unified-memory": FindingKind("unified memory faults and migrations")},
 )
 def unified_memory(case: Case) -> Sequence[Finding | NotChecked]:
-    """Unified memory that moves while it is used: page faults of the GPU, and the migrations they cause.
+    """Find unified memory that moves while it is used: page faults of the GPU, and the migrations they cause.
 
-    A kernel that touches a page which is not on its GPU stops until the page arrives. The cost is therefore the whole
-    union of fault groups and migrations, also inside kernels; the sentence says for how much of it kernels run. CPU
-    page faults have no length.
+    A kernel that touches a page outside of its GPU stops until the page arrives. The cost is therefore the whole union
+    of fault groups and migrations, also inside kernels; the sentence shows for how much of it kernels run. CPU page
+    faults have no length.
     """
     session, memory, faults = case.job.session, tables.memory_ops, tables.gpu_page_faults
     is_migration = memory.c.copy_kind.in_(_MIGRATIONS)
@@ -285,25 +282,25 @@ def unified_memory(case: Case) -> Sequence[Finding | NotChecked]:
     rows: list[_Row] = []
     inside = 0
     for device in case.devices:
-        place, window = device.device, case.window_of(device)
-        found = [one.of(place.task.task, place.device) for one in (moved, fault_groups) if one is not None]
-        moving = merge(*found).clip(window.start, window.end)
+        gpu, window = device.device, case.window_of(device)
+        parts = [kind.of(gpu.task.task, gpu.device) for kind in (moved, fault_groups) if kind is not None]
+        moving = merge(*parts).clip(window.start, window.end)
         inside += device.parts.kernels.shared_with(moving) + device.parts.exposed_graph.shared_with(moving)
-        rows.append(_Row(place.task.rank, place.device, moving.length, *_counts(case, place.task.task, place.device)))
+        rows.append(_Row(gpu.task.rank, gpu.device, moving.length, *_counts(case, gpu.task.task, gpu.device)))
     cost = case.mean(row.time for row in rows)
     if case.percent(cost) < case.thresholds.unified_percent:
         return []
     rows.sort(key=lambda row: (-row.time, str((row.rank, row.device))))
     size = sum(row.migrated for row in rows)
     counts = {"GPU": [row.gpu_faults for row in rows], "CPU": [row.cpu_faults for row in rows]}
-    met = " and ".join(
+    words = " and ".join(
         f"{side} page faults not recorded"
-        if all(count is None for count in own)
-        else counted(sum(count or 0 for count in own), f"{side} page fault")
-        for side, own in counts.items()
+        if all(count is None for count in side_counts)
+        else counted(sum(count or 0 for count in side_counts), f"{side} page fault")
+        for side, side_counts in counts.items()
     )
     sentence = (
-        f"Unified memory faults and migrations take {time_words(cost)} per GPU: {bytes_words(size)} migrated, {met}. "
+        f"Unified memory faults and migrations take {time_words(cost)} per GPU: {bytes_words(size)} migrated, {words}. "
         f"Kernels run for {100 * inside / sum(row.time for row in rows):.0f} % of this time and may wait for pages."
     )
     advice = Advice(
@@ -317,18 +314,18 @@ def unified_memory(case: Case) -> Sequence[Finding | NotChecked]:
 
 
 def _counts(case: Case, task: Task, device: int) -> tuple[int | None, int, int | None]:
-    """GPU page faults, bytes migrated, CPU page faults (of the process); ``None`` of faults that were not recorded."""
+    """Return GPU page faults, migrated bytes, CPU page faults (of the process); ``None``: not recorded."""
     session, memory = case.job.session, tables.memory_ops
     gpu, cpu = tables.gpu_page_faults, tables.cpu_page_faults
 
-    def asked(table: sa.Table, value: sa.ColumnElement[int], *conditions: sa.ColumnElement[bool]) -> int | None:
+    def queried(table: sa.Table, value: sa.ColumnElement[int], *conditions: sa.ColumnElement[bool]) -> int | None:
         if not report_at(session, task.report).has(table):
             return None
         selection = case.chosen.with_tasks(frozenset({task}))
         query = sa.select(sa.func.coalesce(value, 0)).select_from(table).where(*where(table, selection), *conditions)
         return int(session.scalar(query) or 0)
 
-    is_own = memory.c.copy_kind.in_(_MIGRATIONS), memory.c.device == device
-    migrated = asked(memory, sa.func.sum(memory.c.bytes), *is_own)
-    gpu_faults = asked(gpu, sa.func.sum(gpu.c["count"]), gpu.c.device == device)
-    return gpu_faults, migrated or 0, asked(cpu, sa.func.count())
+    is_migration = memory.c.copy_kind.in_(_MIGRATIONS), memory.c.device == device
+    migrated = queried(memory, sa.func.sum(memory.c.bytes), *is_migration)
+    gpu_faults = queried(gpu, sa.func.sum(gpu.c["count"]), gpu.c.device == device)
+    return gpu_faults, migrated or 0, queried(cpu, sa.func.count())

@@ -1,4 +1,4 @@
-"""What a program pays once: compilers, and first uses of CUDA."""
+"""Costs that a program pays once: compilers, first uses of CUDA."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _COMPILERS = {
     "LLVM": re.compile(r"libLLVM|llvm::|mlir::", re.IGNORECASE),
     "a C++ compiler": re.compile(r"\b(?:nvcc|cc1plus|cudafe\+\+|fatbinary)\b"),
 }
-"""Words in the names of modules, functions and programs; of several in a stack, the first entry counts."""
+"""Words in names of modules, functions and programs; the first entry in a stack counts."""
 _IN_RANGES = {
     "PTX": "ptx",
     "NVRTC": "nvrtc",
@@ -47,7 +47,7 @@ _IN_RANGES = {
 }
 """Words in the names of NVTX ranges."""
 _COMPILES = re.compile(r"compil(?!ed)", re.IGNORECASE)
-"""In the name of a range that is more than a compiler's name: ranges of compiled kernels have that name, too."""
+"""Range names longer than a compiler's name need this, because ranges of compiled kernels name compilers, too."""
 _ADVICE = {
     "PTX": "Build for this GPU's architecture (-gencode, TORCH_CUDA_ARCH_LIST), so that no PTX is left to "
     "compile. Keep the driver's cache (CUDA_CACHE_PATH, CUDA_CACHE_MAXSIZE).",
@@ -64,7 +64,7 @@ _COLUMNS = (
 
 
 class _Compiling(NamedTuple):
-    """When compilers ran, by process (or report, of a process that is no rank) and compiler; the rows of evidence."""
+    """When compilers ran, by process (by report, if the process has no rank) and compiler; the rows of evidence."""
 
     times: Mapping[tuple[object, str], list[Intervals]]
     rows: Sequence[Row]
@@ -75,10 +75,10 @@ _NONE = _Compiling({}, ())
 
 @rule(130, reads=IDLE | {"host_samples"}, finds={"jit-compilation": FindingKind(parts=BY_CPU)})
 def jit_compilation(case: Case) -> Sequence[Finding | NotChecked]:
-    """Compilers that run while a GPU is idle, by the stacks of CPU samples, the names of processes and NVTX ranges.
+    """Find compilers that run while a GPU is idle, by stacks of CPU samples, names of processes and NVTX ranges.
 
-    The time of a thread goes to its nearest sample, as in `host.attribution`; the cost is |U(compiling) ∩ idle| of the
-    process of a GPU, and of compilers that it started.
+    The time of a thread belongs to its nearest sample, as in `host.attribution`; the cost is |U(compiling) ∩ idle| of
+    the process of a GPU, and of compilers that it started.
     """
     is_sampled = case.job.session.count(tables.host_samples) > 0
     in_samples, in_ranges = (_in_samples(case) if is_sampled else _NONE), _in_ranges(case)
@@ -90,27 +90,27 @@ def jit_compilation(case: Case) -> Sequence[Finding | NotChecked]:
     }
     names = dict.fromkeys(name for _, name in times)
     spent = dict.fromkeys(names, 0)
-    when, later = {}, 0
+    idle_times, later = {}, 0
     for device in case.devices:
         task, idle = device.device.task.task, device.idle(case.window_of(device))
-        found = {
+        parts = {
             name: merge(*(part for owner in (task, task.report) for part in times.get((owner, name), ())))
             for name in names
         }
-        for name, part in found.items():
+        for name, part in parts.items():
             spent[name] += intersect(part, idle).length
-        compiling_now = intersect(merge(*found.values()), idle)
-        when[task, device.device.device] = compiling_now
+        compiling_now = intersect(merge(*parts.values()), idle)
+        idle_times[task, device.device.device] = compiling_now
         later += case.idle(device).shared_with(compiling_now)
-    cost = case.mean(own.length for own in when.values())
+    cost = case.mean(intervals.length for intervals in idle_times.values())
     if case.percent(cost) < case.thresholds.jit_percent:
         return []
     longest = sorted((name for name in names if spent[name]), key=lambda name: -spent[name])
-    each = ", ".join(f"{name} {time_words(case.mean([spent[name]]))}" for name in longest[:3])
+    words = ", ".join(f"{name} {time_words(case.mean([spent[name]]))}" for name in longest[:3])
     rows = sorted([*in_samples.rows, *in_ranges.rows], key=lambda row: (-int(row[3] or 0), str(row)))
     counts = ((in_samples.rows, "CPU sample"), (in_ranges.rows, "NVTX range"))
-    seen = " and ".join(counted(sum(int(row[3] or 0) for row in own), what) for own, what in counts if own)
-    sentence = f"The GPU idles during just-in-time compilation: {time_words(cost)} per GPU ({each}). Seen in {seen}."
+    seen = " and ".join(counted(sum(int(row[3] or 0) for row in group), noun) for group, noun in counts if group)
+    sentence = f"The GPU idles during just-in-time compilation: {time_words(cost)} per GPU ({words}). Seen in {seen}."
     reason = "Code that is compiled at its first use makes the GPU wait; later uses do not."
     advice = Advice(_ADVICE.get(longest[0], _USUAL), reason)
     measured = (
@@ -124,34 +124,33 @@ def jit_compilation(case: Case) -> Sequence[Finding | NotChecked]:
     return [
         case.finding(
             "jit-compilation", sentence, advice, Door("call tree" if in_samples.rows else "nvtx"), cost, measured,
-            (_COLUMNS, rows), severity, gist=gist, times=when,
+            (_COLUMNS, rows), severity, gist=gist, times=idle_times,
         )
     ]  # fmt: skip
 
 
 def _in_samples(case: Case) -> _Compiling:
-    """By the stacks of CPU samples and the names of processes."""
     session = case.job.session
     stacks = stacks_of(session, [report for report in case.reports if report.count(tables.host_samples)])
-    kinds = {report: _kinds(one.tree) for report, one in stacks.items()}
-    if not any(own.any() for own in kinds.values()):
-        return _NONE  # cheaper than to read every sample
+    kinds = {report: _kinds(report_stacks.tree) for report, report_stacks in stacks.items()}
+    if not any(report_kinds.any() for report_kinds in kinds.values()):
+        return _NONE  # cheaper than reading every sample
     samples, scheduling = samples_of(session, case.chosen.with_tasks(None)), scheduling_of(session, case.chosen)
     times: dict[tuple[object, str], list[Intervals]] = {}
     rows: list[Row] = []
     names = list(_COMPILERS)
     for thread in named_threads(case.job, samples.threads):
-        own, report = samples.threads[thread.thread], thread.thread[0]
-        compiling = kinds[report][own.nodes]
+        thread_samples, report = samples.threads[thread.thread], thread.thread[0]
+        compiling = kinds[report][thread_samples.nodes]
         if not compiling.any():
             continue
-        stretches = running_stretches(own, samples.period, scheduling.threads.get(thread.thread))
+        stretches = running_stretches(thread_samples, samples.period, scheduling.threads.get(thread.thread))
         labels = kinds[report][stretches.labels]
-        # A compiler that is a process of its own works for every rank of its report.
+        # A separate compiler process works for every rank of its report.
         owner: object = thread.task if thread.rank is not None else report
         for number in np.unique(compiling[compiling > 0]).tolist():
-            is_own = labels == number
-            part = union(stretches.starts[is_own], stretches.ends[is_own])
+            is_compiler = labels == number
+            part = union(stretches.starts[is_compiler], stretches.ends[is_compiler])
             name, count = names[number - 1], int((compiling == number).sum())
             times.setdefault((owner, name), []).append(part)
             rows.append((thread.rank, name, f"{thread.name} {thread.tid}", count))
@@ -159,31 +158,30 @@ def _in_samples(case: Case) -> _Compiling:
 
 
 def _in_ranges(case: Case) -> _Compiling:
-    """By the names of NVTX ranges."""
     session, table = case.job.session, tables.nvtx_ranges
     if not session.count(table):
         return _NONE
     columns, conditions = table.c, where(table, case.chosen)
-    every = re.compile("|".join(_IN_RANGES.values()), re.IGNORECASE)
-    asked = sa.select(FOLDED_LABEL).where(*conditions).distinct()
+    pattern = re.compile("|".join(_IN_RANGES.values()), re.IGNORECASE)
+    labels = sa.select(FOLDED_LABEL).where(*conditions).distinct()
 
     def of_compilers() -> list[tuple[Any, ...]]:
-        return [one for one in session.rows(asked) if every.search(one[0] or "")]
+        return [row for row in session.rows(labels) if pattern.search(row[0] or "")]
 
-    kept = of_all_reports(session, case.chosen, table, "ranges of compilers", of_compilers)
-    names = [str(name) for (name,) in kept]
+    label_rows = of_all_reports(session, case.chosen, table, "ranges of compilers", of_compilers)
+    names = [str(name) for (name,) in label_rows]
     times: dict[tuple[object, str], list[Intervals]] = {}
     rows: list[Row] = []
     for compiler, words in _IN_RANGES.items():
         word = re.compile(words, re.IGNORECASE)
-        own = [name for name in names if word.fullmatch(name) or (word.search(name) and _COMPILES.search(name))]
-        if not own:
+        range_names = [name for name in names if word.fullmatch(name) or (word.search(name) and _COMPILES.search(name))]
+        if not range_names:
             continue
-        is_own = FOLDED_LABEL.in_(own)
-        for (task, _), part in spans(case, table, [is_own]).merged.items():
+        is_compiler = FOLDED_LABEL.in_(range_names)
+        for (task, _), part in spans(case, table, [is_compiler]).merged.items():
             times.setdefault((task if task in case.rank_of else task.report, compiler), []).append(part)
         query = sa.select(columns.report, columns.process, FOLDED_LABEL, sa.func.count())
-        query = query.where(*conditions, is_own).group_by(columns.report, columns.process, FOLDED_LABEL)
+        query = query.where(*conditions, is_compiler).group_by(columns.report, columns.process, FOLDED_LABEL)
         rows += [
             (case.rank_of.get(Task(report, process)), compiler, name, count)
             for report, process, name, count in session.rows(query)
@@ -192,29 +190,29 @@ def _in_ranges(case: Case) -> _Compiling:
 
 
 def _kinds(tree: StackTree) -> NDArray[np.int64]:
-    """The compiler in the stack of each node: 1 for the first of `_COMPILERS`, 0 for none."""
-    words = [f"{one.library} {one.name}" for one in tree.functions]
-    kinds = [next((n for n, one in enumerate(_COMPILERS.values(), 1) if one.search(text)), 0) for text in words]
-    own = np.array(kinds or [0], np.int64)
-    found = np.where(tree.function >= 0, own[tree.function], 0)
+    """Return the compiler in each node's stack: 1 for the first of `_COMPILERS`, 0 without a compiler."""
+    words = [f"{function.library} {function.name}" for function in tree.functions]
+    kinds = [next((n for n, pattern in enumerate(_COMPILERS.values(), 1) if pattern.search(text)), 0) for text in words]
+    function_kinds = np.array(kinds or [0], np.int64)
+    node_kinds = np.where(tree.function >= 0, function_kinds[tree.function], 0)
     for first, last in pairwise([*tree.levels.tolist()[1:], len(tree)]):
-        above = found[tree.parent[first:last]]
-        here = found[first:last]
-        found[first:last] = np.where((here == 0) | ((above > 0) & (above < here)), above, here)
-    return found
+        parent = node_kinds[tree.parent[first:last]]
+        level = node_kinds[first:last]
+        node_kinds[first:last] = np.where((level == 0) | ((parent > 0) & (parent < level)), parent, level)
+    return node_kinds
 
 
 _CONTEXT, _HOST_MEMORY, _LAUNCHES = "context-creation", "host-allocation", "first-launches"
 _FIRST_CALLS = 20
 _LATER = 10
-"""So many times longer than usual is the call that creates the context."""
+"""How many times longer than usual the call that creates the context is, at least."""
 _NO_CONTEXT = re.compile(r"Synchronize|Memcpy|Memset|Launch|EventQuery|StreamQuery")
 HOST_CALLS = (
     "cudaHostAlloc", "cudaMallocHost", "cudaFreeHost", "cudaHostRegister", "cudaHostUnregister", "cuMemHostAlloc",
     "cuMemAllocHost", "cuMemFreeHost", "cuMemHostRegister", "cuMemHostUnregister",
 )  # fmt: skip
 _LONG_LAUNCH = 100_000
-"""A launch of fewer ns loads nothing."""
+"""A shorter launch (ns) loads nothing."""
 CALL_COLUMNS = (
     RANK,
     Column("call", header="Call", label="call"),
@@ -231,7 +229,7 @@ _KERNELS = (
 
 
 class _First(NamedTuple):
-    """The call that creates the context: when (job time), and how much longer it is than the same call later."""
+    """The call that creates the context: job time, and how much longer it is than the same call later."""
 
     rank: int
     name: str
@@ -251,19 +249,16 @@ class _First(NamedTuple):
     },
 )
 def first_use(case: Case) -> Sequence[Finding | NotChecked]:
-    """What a program pays once: its CUDA context, pinned host memory, and the first launch of each kernel.
-
-    See docs/numbers.md#first-use.
-    """
+    """Find the cost of the CUDA context, pinned memory, and first launches of kernels (docs/numbers.md#first-use)."""
     if not case.job.session.count(tables.api_calls) or not case.devices:
         return [NotChecked(_CONTEXT, f"needs GPU work and CUDA API calls: {case.record(*CUDA_TABLES)}")]
     contexts = _contexts(case)
-    found = [_context_finding(case, contexts), _host_memory(case, contexts), _first_launches(case)]
-    return [one for one in found if one is not None]
+    findings = [_context_finding(case, contexts), _host_memory(case, contexts), _first_launches(case)]
+    return [finding for finding in findings if finding is not None]
 
 
 class _Call(NamedTuple):
-    """A call of a process: when (job time), its row and its name."""
+    """A call of a process: job time, row and name."""
 
     start: int
     row: int
@@ -272,19 +267,18 @@ class _Call(NamedTuple):
 
 
 def _contexts(case: Case) -> list[_First]:
-    """The first long call of each process, before its GPUs work, if the same call is short later."""
+    """Return the first long call of each process, before its GPUs work, if the call is short later."""
     first = {task: call for task, call in _first_long_calls(case).items() if not _NO_CONTEXT.search(call.name)}
-    found = []
-    for task, (before, usual, whole) in sorted(_compared(case, first).items()):
+    contexts = []
+    for task, (before, usual, total) in sorted(_compared(case, first).items()):
         call, length = first[task], first[task].end - first[task].start
         if before < _FIRST_CALLS and (usual is None or length >= _LATER * usual):
-            share, extra = 100 * length / float(whole or 1), length - round(usual or 0)
-            found.append(_First(case.rank_of[task], call.name, call.start, call.end, extra, share))
-    return found
+            share, extra = 100 * length / float(total or 1), length - round(usual or 0)
+            contexts.append(_First(case.rank_of[task], call.name, call.start, call.end, extra, share))
+    return contexts
 
 
 def _first_long_calls(case: Case) -> dict[Task, _Call]:
-    """The first long call of each process before its GPUs work."""
     begins: dict[Task, int] = {}
     for device in case.devices:
         task, worked = device.device.task.task, device.worked(case.window_of(device))
@@ -292,32 +286,32 @@ def _first_long_calls(case: Case) -> dict[Task, _Call]:
             begins[task] = min(begins.get(task, worked.start), worked.start)
     if not begins:
         return {}
-    calls, least = tables.api_calls, case.thresholds.context_ms * 1e6
-    asked = _given({"begin": sa.BigInteger}, list(begins.items()))
+    calls, min_length = tables.api_calls, case.thresholds.context_ms * 1e6
+    given = _given({"begin": sa.BigInteger}, list(begins.items()))
     start, end = job_start(calls), job_end(calls)
     query = (
         sa.select(calls.c.report, calls.c.process, start, calls.c.row, calls.c.name, end)
-        .join_from(calls, asked, sa.and_(calls.c.report == asked.c.report, calls.c.process == asked.c.process))
-        .where(*where(calls, case.chosen), end - start >= least, start < asked.c.begin)
+        .join_from(calls, given, sa.and_(calls.c.report == given.c.report, calls.c.process == given.c.process))
+        .where(*where(calls, case.chosen), end - start >= min_length, start < given.c.begin)
     )
     rows = sorted(case.job.session.rows(query), reverse=True)  # the first call of a process last
     return {Task(report, process): _Call(*values) for report, process, *values in rows}
 
 
 def _compared(case: Case, candidates: Mapping[Task, _Call]) -> dict[Task, tuple[int, float | None, int | None]]:
-    """By process: the number of calls before the candidate, the median of its later calls, the sum of all calls, ns."""
+    """Return by process: calls before the candidate, median of its later calls, and sum of all calls, ns."""
     if not candidates:
         return {}
     calls = tables.api_calls
     columns = {"start": sa.BigInteger, "row": sa.BigInteger, "name": sa.String}
-    asked = _given(columns, [(task, one.start, one.row, one.name) for task, one in candidates.items()])
-    start, own = job_start(calls), asked.c
-    is_before = sa.or_(start < own.start, sa.and_(start == own.start, calls.c.row < own.row))
+    given = _given(columns, [(task, call.start, call.row, call.name) for task, call in candidates.items()])
+    start, candidate = job_start(calls), given.c
+    is_before = sa.or_(start < candidate.start, sa.and_(start == candidate.start, calls.c.row < candidate.row))
     before = sa.func.count().filter(is_before, calls.c.end.is_not(None))
-    usual = sa.func.median(duration(calls)).filter(calls.c.name == own.name, start > own.start)
+    usual = sa.func.median(duration(calls)).filter(calls.c.name == candidate.name, start > candidate.start)
     query = (
         sa.select(calls.c.report, calls.c.process, before, usual, sa.func.sum(duration(calls)))
-        .join_from(calls, asked, sa.and_(calls.c.report == asked.c.report, calls.c.process == asked.c.process))
+        .join_from(calls, given, sa.and_(calls.c.report == given.c.report, calls.c.process == given.c.process))
         .where(*where(calls, case.chosen))
         .group_by(calls.c.report, calls.c.process)
     )
@@ -325,7 +319,7 @@ def _compared(case: Case, candidates: Mapping[Task, _Call]) -> dict[Task, tuple[
 
 
 def _given(columns: Mapping[str, Any], rows: Sequence[tuple[Any, ...]]) -> sa.CTE:
-    """Values of tasks as a table to join with: the first one of each row is the task."""
+    """Return rows, each a task and other values, as a table to join."""
     kinds = {"report": sa.BigInteger, "process": sa.BigInteger, **columns}
     names: list[sa.ColumnClause[Any]] = [sa.column(name, kind) for name, kind in kinds.items()]
     data = [(task.report, task.process, *values) for task, *values in rows]
@@ -335,43 +329,43 @@ def _given(columns: Mapping[str, Any], rows: Sequence[tuple[Any, ...]]) -> sa.CT
 def _context_finding(case: Case, contexts: Sequence[_First]) -> Finding | None:
     if not contexts:
         return None
-    cost = sum(one.extra for one in contexts) // len(case.tasks)
-    longest = max(contexts, key=lambda one: (one.extra, -one.rank))
+    cost = sum(first.extra for first in contexts) // len(case.tasks)
+    longest = max(contexts, key=lambda first: (first.extra, -first.rank))
     name = _function(longest.name)
     sentence = (
         f"The first {name} takes {time_words(longest.end - longest.start)}, "
         f"{longest.share:.0f} % of the time in CUDA calls. This call creates the CUDA context and loads the program's "
-        f"modules ({rank_words(one.rank for one in contexts)})."
+        f"modules ({rank_words(first.rank for first in contexts)})."
     )
     advice = Advice(
         "Create the CUDA context before the measurement (cudaFree(0), a warm-up), and leave it out of timings.",
         "Every process creates its context once, in its first CUDA call. In a long run, this does not matter.",
     )
-    rows: list[Row] = [(one.rank, _function(one.name), one.start, one.end - one.start) for one in contexts]
+    rows: list[Row] = [(first.rank, _function(first.name), first.start, first.end - first.start) for first in contexts]
     evidence = (RANK, Column("call", header="Call", label="call"), START, DURATION), rows
     measured = "The first long CUDA call of each process, minus its usual time later. The mean is over the ranks."
-    ranks, door, severity = sorted(one.rank for one in contexts), Door("api", filter=name), Severity.INFO
+    ranks, door, severity = sorted(first.rank for first in contexts), Door("api", filter=name), Severity.INFO
     return case.finding(_CONTEXT, sentence, advice, door, cost, measured, evidence, severity, ranks=tuple(ranks))
 
 
 def _function(name: str) -> str:
-    """``cudaMalloc`` of ``cudaMalloc_v3020``."""
+    """Return ``cudaMalloc`` for ``cudaMalloc_v3020``."""
     return re.sub(r"_v\d+$", "", name)
 
 
 def _host_memory(case: Case, contexts: Sequence[_First]) -> Finding | None:
     calls = tables.api_calls
     are_host = sa.or_(*(calls.c.name.startswith(name) for name in HOST_CALLS))
-    found = spans(case, calls, [are_host])
-    if not found.count:
+    host_calls = spans(case, calls, [are_host])
+    if not host_calls.count:
         return None
-    created = {one.rank: one.extra for one in contexts if one.name.startswith(HOST_CALLS)}
-    idle, when = [], {}
+    created = {first.rank: first.extra for first in contexts if first.name.startswith(HOST_CALLS)}
+    idle, times = [], {}
     for device in case.devices:
         task = device.device.task.task
-        here = intersect(found.of(task), device.idle(case.window_of(device)))
-        when[task, device.device.device] = here
-        idle.append(max(here.length - created.get(case.rank_of[task], 0), 0))
+        idle_part = intersect(host_calls.of(task), device.idle(case.window_of(device)))
+        times[task, device.device.device] = idle_part
+        idle.append(max(idle_part.length - created.get(case.rank_of[task], 0), 0))
     cost = case.mean(idle)
     if case.percent(cost) < case.thresholds.host_memory_percent:
         return None
@@ -398,11 +392,11 @@ def _host_memory(case: Case, contexts: Sequence[_First]) -> Finding | None:
         "driver calls, without the creation of the context. The mean is over the GPUs."
     )
     door, evidence = Door("api", filter="Host"), (CALL_COLUMNS, rows)
-    return case.finding(_HOST_MEMORY, sentence, advice, door, cost, measured, evidence, times=when)
+    return case.finding(_HOST_MEMORY, sentence, advice, door, cost, measured, evidence, times=times)
 
 
 def longest_calls(rows: Sequence[Row]) -> str:
-    """``cudaFree 3.1 ms, cudaMalloc 1.2 ms``: the two calls with the most time in rows of `CALL_COLUMNS`."""
+    """Return ``cudaFree 3.1 ms, cudaMalloc 1.2 ms``: the two longest calls in rows of `CALL_COLUMNS`."""
     spent: dict[str, int] = {}
     for _, name, _, time in rows:
         spent[str(name)] = spent.get(str(name), 0) + int(time or 0)
@@ -411,7 +405,7 @@ def longest_calls(rows: Sequence[Row]) -> str:
 
 
 class _Launch(NamedTuple):
-    """The launches of one kernel: the first launch (job time); ``later``: the lower median of all launches, ns."""
+    """The launches of a kernel: the first launch (job time); ``later``: the lower median of all, ns."""
 
     name: str
     start: int
@@ -427,20 +421,20 @@ def _first_launches(case: Case) -> Finding | None:
     is_long = [calls.c.name.contains("Launch"), duration(calls) >= _LONG_LAUNCH]
     query = sa.select(sa.func.sum(duration(calls))).where(*where(calls, case.chosen), *is_long)
     if case.percent(case.mean([float(case.job.session.scalar(query) or 0)])) < case.thresholds.first_launch_percent:
-        return None  # cheaper than to read every launch
-    by_place = _launches(case)
-    when, rows, long = {}, [], 0
+        return None  # cheaper than reading every launch
+    launches_by_gpu = _launches(case)
+    times, rows, long = {}, [], 0
     for device in case.devices:
         task = device.device.task.task
         extra = []
-        for one in by_place.get((task, device.device.device), []):
-            rows.append((case.rank_of[task], one.name, one.end - one.start, one.later, one.launches))
-            if one.end - one.start >= max(_LONG_LAUNCH, 3 * one.later):
-                extra.append((one.start + round(one.later), one.end))
+        for launch in launches_by_gpu.get((task, device.device.device), []):
+            rows.append((case.rank_of[task], launch.name, launch.end - launch.start, launch.later, launch.launches))
+            if launch.end - launch.start >= max(_LONG_LAUNCH, 3 * launch.later):
+                extra.append((launch.start + round(launch.later), launch.end))
         long += len(extra)
         first = union([start for start, _ in extra], [end for _, end in extra]) if extra else EMPTY
-        when[task, device.device.device] = intersect(first, device.idle(case.window_of(device)))
-    cost = case.mean(own.length for own in when.values())
+        times[task, device.device.device] = intersect(first, device.idle(case.window_of(device)))
+    cost = case.mean(intervals.length for intervals in times.values())
     if case.percent(cost) < case.thresholds.first_launch_percent:
         return None
     rows.sort(key=lambda row: (row[3] - row[2], str(row)))
@@ -457,26 +451,26 @@ def _first_launches(case: Case) -> Finding | None:
         "First launches of 0.1 ms or more and of three times the median of the kernel, minus that median, while the "
         "GPU is idle. Kernels launched once do not count. The mean is over the GPUs."
     )
-    return case.finding(_LAUNCHES, sentence, advice, Door("kernels"), cost, measured, (_KERNELS, rows), times=when)
+    return case.finding(_LAUNCHES, sentence, advice, Door("kernels"), cost, measured, (_KERNELS, rows), times=times)
 
 
 def _launches(case: Case) -> Mapping[Place, list[_Launch]]:
-    """The launches of each kernel that was launched more than once, by process and device."""
+    """Return the launches of each kernel launched more than once, by process and device."""
     kernels, calls = tables.kernels, tables.api_calls
-    places = (kernels.c.report, kernels.c.process, kernels.c.device)
+    gpu_columns = (kernels.c.report, kernels.c.process, kernels.c.device)
     start, end = job_start(calls), job_end(calls)
     first = sa.func.min(start), sa.func.arg_min(end, start)
-    # The lower median: of two launches the short one, which is the later one where the first is long.
+    # The lower median: of two launches, the short launch, which is the later if the first is long.
     usual = sa.func.quantile_disc(end - start, 0.5)
     query = (
-        sa.select(*places, kernels.c.short_name, *first, usual, sa.func.count())
+        sa.select(*gpu_columns, kernels.c.short_name, *first, usual, sa.func.count())
         .join_from(kernels, calls, is_launched_by(kernels, calls))
         .where(*where(kernels, case.chosen), calls.c.end.is_not(None))
-        .group_by(*places, kernels.c.short_name, kernels.c.name)
+        .group_by(*gpu_columns, kernels.c.short_name, kernels.c.name)
         .having(sa.func.count() > 1)
     )
-    found: dict[Place, list[_Launch]] = {}
+    launches_by_gpu: dict[Place, list[_Launch]] = {}
     for report, process, device, name, begin, until, median, count in case.job.session.rows(query):
-        one = _Launch(str(name), int(begin), int(until), float(median), int(count))
-        found.setdefault((Task(report, process), device), []).append(one)
-    return found
+        launch = _Launch(str(name), int(begin), int(until), float(median), int(count))
+        launches_by_gpu.setdefault((Task(report, process), device), []).append(launch)
+    return launches_by_gpu

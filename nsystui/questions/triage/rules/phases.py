@@ -18,22 +18,22 @@ from nsystui.questions.triage.rule import BY_CPU, IDLE, FindingKind, rule
     finds={"host-bound": FindingKind("a host that bounds inference", symptom_of=("preempted",), parts=BY_CPU)},
 )
 def host_bound(case: Case) -> Sequence[Finding | NotChecked]:
-    """Phases whose steps the host bounds (docs/path.md#phases): their launch-starved time."""
-    codes = {PHASES[code]: code for one in case.budgets for code in set(one.phases.tolist()) if 0 <= code < len(PHASES)}
+    """Find phases whose steps the host bounds (docs/path.md#phases); the cost is their launch-starved time."""
+    codes = {PHASES[code]: code for gpu in case.budgets for code in set(gpu.phases.tolist()) if 0 <= code < len(PHASES)}
     if not codes:
         return []
     table = budget_of_phases(case.job, case.chosen, case.step_name)
-    every = {str(row["phase"]): row for row in table.records()}
-    bound = {phase: every[phase] for phase in codes if phase in every and is_host_bound(every[phase], phase)}
+    rows = {str(row["phase"]): row for row in table.records()}
+    bound = {phase: rows[phase] for phase in codes if phase in rows and is_host_bound(rows[phase], phase)}
     starved = {
-        phase: case.mean(int(one.of.part("starved")[one.phases == codes[phase]].sum()) for one in case.budgets)
+        phase: case.mean(int(gpu.of.part("starved")[gpu.phases == codes[phase]].sum()) for gpu in case.budgets)
         for phase in bound
     }
     cost = sum(starved.values())
     if not bound or case.percent(cost) < case.thresholds.launch_percent:
         return []
     worst = max(starved, key=lambda phase: starved[phase])
-    row, count = bound[worst], sum(int((one.phases == codes[worst]).sum()) for one in case.budgets)
+    row, count = bound[worst], sum(int((gpu.phases == codes[worst]).sum()) for gpu in case.budgets)
     sentence = (
         f"The host bounds {' and '.join(bound)}: GPUs wait {time_words(cost)} for launches there, and are idle for "
         f"{row['idle']:.0f} % of the time of {counted(count, f'{worst} step')}."

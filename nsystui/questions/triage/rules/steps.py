@@ -1,4 +1,4 @@
-"""Training steps: slow ones, drift, and host-to-device copies within them."""
+"""Training steps: slow steps, drift, and host-to-device copies."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from nsystui.store import tables
 
 _DOOR = Door("steps across", sort="duration_ns")
 _FEWEST = 5
-_LOOKED_AT = 40
-"""The number of longest gaps in which the CPU's work is examined."""
+_MAX_GAPS = 40
+"""The number of longest gaps whose CPU work is examined."""
 
 
 @rule(
@@ -41,15 +41,15 @@ _LOOKED_AT = 40
     },
 )
 def step_times(case: Case) -> Sequence[Finding | NotChecked]:
-    """Slow steps, steps that become slower, and a slow start (docs/ranks.md#steps)."""
+    """Find slow steps, steps that become slower, and a slow start (docs/ranks.md#steps)."""
     warm_up = int(case.thresholds.warm_up_steps)
-    least = warm_up + _FEWEST
-    judged = {task: one for task, one in case.steps.items() if len(one) >= least}
+    min_steps = warm_up + _FEWEST
+    judged = {task: times for task, times in case.steps.items() if len(times) >= min_steps}
     if not judged:
-        why = f"needs at least {least} steps of a rank (`nsystui steps` says what it finds)"
+        why = f"needs at least {min_steps} steps of a rank (`nsystui steps` says what it finds)"
         return [NotChecked("slow-steps", why)]
-    found = [_slow(case, judged, warm_up), _warm_up(case, judged, warm_up), _drift(case, judged, warm_up)]
-    return [one for one in found if one is not None]
+    findings = [_slow(case, judged, warm_up), _warm_up(case, judged, warm_up), _drift(case, judged, warm_up)]
+    return [finding for finding in findings if finding is not None]
 
 
 def _mean(values: Sequence[float]) -> int:
@@ -58,27 +58,27 @@ def _mean(values: Sequence[float]) -> int:
 
 def _slow(case: Case, steps: Mapping[Task, StepTimes], warm_up: int) -> Finding | None:
     lost, idle, numbers, ranks = [], [], set(), set()
-    window, longest, usual, when = None, 0, 0.0, dict[Place, Intervals]()
-    for task, one in steps.items():
-        typical = one.typical
-        places = np.flatnonzero((one.duration > case.thresholds.slow_step * typical)[warm_up:]) + warm_up
-        slow = union(one.start[places], (one.start + one.duration)[places])
-        when |= {(task, device.device.device): slow for device in case.devices if device.device.task.task == task}
-        lost.append(float((one.duration - typical)[places].sum()))
-        gaps = _long_gaps(case, one)
-        idle.append(float(np.maximum(gaps[places] - np.median(gaps[warm_up:]), 0).sum()))
-        for place in places.tolist():
-            numbers.add(int(one.numbers[place]))
+    window, longest, usual, slow_times = None, 0, 0.0, dict[Place, Intervals]()
+    for task, times in steps.items():
+        typical = times.typical
+        indices = np.flatnonzero((times.duration > case.thresholds.slow_step * typical)[warm_up:]) + warm_up
+        slow = union(times.start[indices], (times.start + times.duration)[indices])
+        slow_times |= {(task, device.device.device): slow for device in case.devices if device.device.task.task == task}
+        lost.append(float((times.duration - typical)[indices].sum()))
+        gaps = _long_gaps(case, times)
+        idle.append(float(np.maximum(gaps[indices] - np.median(gaps[warm_up:]), 0).sum()))
+        for index in indices.tolist():
+            numbers.add(int(times.numbers[index]))
             ranks.add(case.rank_of[task])
-            if one.duration[place] > longest:
-                window, longest, usual = one.window(place), int(one.duration[place]), float(typical[place])
+            if times.duration[index] > longest:
+                window, longest, usual = times.window(index), int(times.duration[index]), float(typical[index])
     cost = _mean(lost)
     if case.percent(cost) < case.thresholds.slow_step_percent:
         return None
-    of_phase = " of the same phase" if any(one.has_phases for one in steps.values()) else ""
+    phase = " of the same phase" if any(times.has_phases for times in steps.values()) else ""
     sentence = (
         f"After the warm-up, {len(numbers):,} of {counted(max(map(len, steps.values())) - warm_up, 'step')} (number "
-        f"{few(sorted(numbers))}) took more than {case.thresholds.slow_step:g} times the rank's median step{of_phase}. "
+        f"{few(sorted(numbers))}) took more than {case.thresholds.slow_step:g} times the rank's median step{phase}. "
         f"The longest step took {time_words(longest)} instead of {time_words(usual)}."
     )
     in_gaps = min(_mean(idle), cost)
@@ -91,49 +91,49 @@ def _slow(case: Case, steps: Mapping[Task, StepTimes], warm_up: int) -> Finding 
         reason = "Every rank had slow steps, so the cause is work or waiting that all ranks share."
     text = "Compare the slow step with the step before it (Timeline, or `nsystui diff` with --time-a and --time-b)."
     advice = Advice(text, reason)
-    found = _finding(case, "slow-steps", Severity.WARNING, sentence, advice, cost, "the median step", ranks)
-    return replace(found, window=window, under="idle-gaps" if 2 * in_gaps >= cost else "", times=when)
+    finding = _finding(case, "slow-steps", Severity.WARNING, sentence, advice, cost, "the median step", ranks)
+    return replace(finding, window=window, under="idle-gaps" if 2 * in_gaps >= cost else "", times=slow_times)
 
 
 def _long_gaps(case: Case, steps: StepTimes) -> NDArray[np.float64]:
-    """The idle time in long gaps within each step, ns: the mean over the GPUs of its task."""
-    own = [device for device in case.devices if steps.task in device.tasks]
-    found = np.zeros(len(steps))
-    for device in own:
-        found += case.long_idle(device).covered(steps.start, steps.start + steps.duration)
-    return found / max(len(own), 1)
+    """Return the idle time in long gaps of each step, ns: the mean over its task's GPUs."""
+    devices = [device for device in case.devices if steps.task in device.tasks]
+    idle = np.zeros(len(steps))
+    for device in devices:
+        idle += case.long_idle(device).covered(steps.start, steps.start + steps.duration)
+    return idle / max(len(devices), 1)
 
 
 def _work_of(case: Case, steps: Mapping[Task, StepTimes], warm_up: int) -> str:
-    """The CPU's work in the long gaps of the first steps, as far as it is known."""
+    """Return a sentence on the CPU's known work in the long gaps of the first steps."""
     spans: list[CpuSpan] = []
     for device in case.devices:
-        place, one = device.device, steps.get(device.device.task.task)
-        if one is None:
+        gpu, times = device.device, steps.get(device.device.task.task)
+        if times is None:
             continue
-        first, until = int(one.start[0]), int(one.start[warm_up])
-        free = device.idle(Window(first, until))  # before the steady state, of which triage has the gaps
-        gaps = free.chosen(free.lengths >= case.thresholds.gap_ms * 1e6)
+        first, until = int(times.start[0]), int(times.start[warm_up])
+        idle_intervals = device.idle(Window(first, until))  # not `Case.long_gaps`: they begin in the steady state
+        gaps = idle_intervals.chosen(idle_intervals.lengths >= case.thresholds.gap_ms * 1e6)
         windows = map(Window, gaps.starts.tolist(), gaps.ends.tolist())
-        spans += [CpuSpan(place.task.task, place.device, window) for window in windows if window.end > window.start]
+        spans += [CpuSpan(gpu.task.task, gpu.device, window) for window in windows if window.end > window.start]
     idle = case.mean(span.length for span in spans)
     if not idle:
         return ""
     spans.sort(key=lambda span: (-span.length, span.window.start, span.task, span.device))
     causes: dict[str, int] = {}
-    for work in host_work(case.job, spans[:_LOOKED_AT]):
+    for work in host_work(case.job, spans[:_MAX_GAPS]):
         for cause, time in work.causes.items():
             if cause.kind != NOTHING:
                 causes[cause.words] = causes.get(cause.words, 0) + time
     words = f" Long gaps in these steps leave the GPU idle for {time_words(idle)}"
     if not causes:
         return f"{words}. The CPU's work in the gaps was not recorded."
-    longest = max(sorted(causes), key=lambda one: causes[one])
+    longest = max(sorted(causes), key=lambda name: causes[name])
     return f"{words}, of which {time_words(case.mean([causes[longest]]))} is {longest}."
 
 
 def _warm_up(case: Case, steps: Mapping[Task, StepTimes], warm_up: int) -> Finding | None:
-    cost = _mean([float(np.maximum(one.duration - one.typical, 0)[:warm_up].sum()) for one in steps.values()])
+    cost = _mean([float(np.maximum(times.duration - times.typical, 0)[:warm_up].sum()) for times in steps.values()])
     if not warm_up or case.percent(cost) < case.thresholds.warm_up_percent:
         return None
     until = int(next(iter(steps.values())).start[warm_up])
@@ -149,14 +149,14 @@ def _warm_up(case: Case, steps: Mapping[Task, StepTimes], warm_up: int) -> Findi
 
 def _drift(case: Case, steps: Mapping[Task, StepTimes], warm_up: int) -> Finding | None:
     lost, shares, ranks = [], [], set()
-    for task, one in steps.items():
-        # Of inference servers the steps of the most frequent phase: prefills that come later are no drift.
-        usual = one.phases == np.bincount(one.phases - NO_PHASE).argmax() + NO_PHASE
-        later = one.duration[usual][warm_up:].astype(float)
+    for task, times in steps.items():
+        # For inference servers, only steps of the most frequent phase count: later prefills are no drift.
+        is_usual = times.phases == np.bincount(times.phases - NO_PHASE).argmax() + NO_PHASE
+        later = times.duration[is_usual][warm_up:].astype(float)
         third = len(later) // 3
         if len(later) < max(case.thresholds.drift_steps, 3):
             continue
-        # Medians, so that single slow steps are no drift; in a steady drift the middle lies between the others.
+        # Medians, so that single slow steps are no drift; a steady drift has the middle third in between.
         first, middle, last = (float(np.median(part)) for part in (later[:third], later[third:-third], later[-third:]))
         lost.append(float(np.maximum(later - first, 0).sum()))
         shares.append(100 * (last / first - 1))
@@ -185,7 +185,7 @@ def _finding(
 
 
 _HOST_TO_DEVICE = (1, 11)
-"""Copies from the host, and what unified memory fetches from there (CUpti_ActivityMemcpyKind)."""
+"""Copies from the host, also by unified memory (CUpti_ActivityMemcpyKind)."""
 _COLUMNS = (
     RANK,
     DEVICE.with_importance(1),
@@ -203,30 +203,30 @@ _COLUMNS = (
     finds={"step-traffic": FindingKind("host-to-device copies within steps", parts=BY_COPIES + BY_CPU)},
 )
 def step_traffic(case: Case) -> Sequence[Finding | NotChecked]:
-    r"""Host-to-device traffic inside the steps that no kernel hides, |U(M, host to device) \ U(K)|."""
+    r"""Find host-to-device traffic in steps that no kernel hides, |U(M, host to device) \ U(K)|."""
     if not case.job.session.count(tables.memory_ops):
-        return [NotChecked("step-traffic", f"needs memory operations: {case.has_none}")]
-    devices = [one for one in case.devices if one.device.task.task in case.steps]
+        return [NotChecked("step-traffic", f"needs memory operations: {case.absence}")]
+    devices = [device for device in case.devices if device.device.task.task in case.steps]
     if not devices:
         return [NotChecked("step-traffic", "needs steps (`nsystui steps` says why there are none)")]
     copies = spans(case, tables.memory_ops, [tables.memory_ops.c.copy_kind.in_(_HOST_TO_DEVICE)], by_device=True)
     sizes, rows = _sizes(case), list[tuple[int, ...]]()
     for device in devices:
-        place, window = device.device, case.working(device)
-        local = copies.of(place.task.task, place.device).clip(window.start, window.end)
-        exposed, steps = local.length - device.parts.kernels.shared_with(local), len(case.steps[place.task.task]) or 1
-        count, size = sizes.get((place.task.task, place.device), (0, 0))
-        rows.append((place.task.rank, place.device, steps, count, round(size / steps), local.length, exposed))
+        gpu, window = device.device, case.working(device)
+        local = copies.of(gpu.task.task, gpu.device).clip(window.start, window.end)
+        exposed, steps = local.length - device.parts.kernels.shared_with(local), len(case.steps[gpu.task.task]) or 1
+        count, size = sizes.get((gpu.task.task, gpu.device), (0, 0))
+        rows.append((gpu.task.rank, gpu.device, steps, count, round(size / steps), local.length, exposed))
     cost = case.mean(exposed for *_, exposed in rows)
     if case.percent(cost) < case.thresholds.traffic_percent:
         return []
     rows.sort(key=lambda row: (-row[-1], str(row[:2])))
-    per_step, whole = (float(np.mean([row[column] for row in rows])) for column in (4, 5))
-    uploads = [one for one in case.host_copies if one.kind == HOST_TO_DEVICE]
-    kinds = f" ({'; '.join(one.words for one in uploads[:2])})" if uploads else ""
+    per_step, total = (float(np.mean([row[column] for row in rows])) for column in (4, 5))
+    uploads = [group for group in case.host_copies if group.kind == HOST_TO_DEVICE]
+    kinds = f" ({'; '.join(group.words for group in uploads[:2])})" if uploads else ""
     sentence = (
         f"On average, each step copies {bytes_words(per_step)} per GPU from the host. The copies of all steps take "
-        f"{time_words(whole)} per GPU, and no kernel hides {time_words(cost)} of this{kinds}."
+        f"{time_words(total)} per GPU, and no kernel hides {time_words(cost)} of this{kinds}."
     )
     measured = (
         "Host-to-device copies in the steady state that no kernel of the GPU overlaps. The mean is over the GPUs."
@@ -236,13 +236,12 @@ def step_traffic(case: Case) -> Sequence[Finding | NotChecked]:
 
 
 def _advice(uploads: Sequence[HostCopies]) -> Advice:
-    """What to do, by how the copies are issued: from pinned memory or not, on a separate stream or not."""
     first = "Keep constant data on the GPU, and copy less (smaller types, only what a step reads)."
     reason = "The link to the host is tens of times slower than GPU memory, and each step uses it again."
     if mostly(uploads, PAGEABLE):
         how = "Pin the host memory, and prefetch the rest on a separate stream."
         reason = f"CUDA stages every copy from pageable memory, so nothing overlaps these copies. {reason}"
-    elif mostly(uploads, PINNED) and all(one.is_apart for one in uploads):
+    elif mostly(uploads, PINNED) and all(group.is_apart for group in uploads):
         how = "Issue the copies of the next step earlier."
         reason = f"The copies are from pinned memory and on a separate stream already. {reason}"
     elif mostly(uploads, PINNED):
@@ -253,20 +252,20 @@ def _advice(uploads: Sequence[HostCopies]) -> Advice:
 
 
 def _sizes(case: Case) -> dict[Place, tuple[int, int]]:
-    """Count the copies from the host in the steady state, and their bytes, by process and device."""
+    """Return number and bytes of the steady state's copies from the host, by process and device."""
     memory = tables.memory_ops
-    starts = {one.device.task.task: case.working(one).start for one in case.devices}
-    # Joined, and not a condition each: every row would be compared with hundreds of processes.
+    starts = {device.device.task.task: case.working(device).start for device in case.devices}
+    # A join, because conditions would compare every row with hundreds of processes.
     names = (sa.column(name, sa.BigInteger) for name in ("report", "process", "since"))
     given = [(task.report, task.process, start) for task, start in starts.items()]
-    own = sa.select(sa.values(*names, name="given").data(given)).subquery("own")
-    is_own = sa.and_(memory.c.report == own.c.report, memory.c.process == own.c.process)
-    places = (memory.c.report, memory.c.process, memory.c.device)
+    tasks = sa.select(sa.values(*names, name="given").data(given)).subquery("own")
+    is_same = sa.and_(memory.c.report == tasks.c.report, memory.c.process == tasks.c.process)
+    columns = (memory.c.report, memory.c.process, memory.c.device)
     query = (
-        sa.select(*places, sa.func.count(), sa.cast(sa.func.coalesce(sa.func.sum(memory.c.bytes), 0), sa.BigInteger))
-        .join_from(memory, own, is_own)
-        .where(*where(memory, case.chosen), memory.c.copy_kind.in_(_HOST_TO_DEVICE), job_start(memory) >= own.c.since)
-        .group_by(*places)
+        sa.select(*columns, sa.func.count(), sa.cast(sa.func.coalesce(sa.func.sum(memory.c.bytes), 0), sa.BigInteger))
+        .join_from(memory, tasks, is_same)
+        .where(*where(memory, case.chosen), memory.c.copy_kind.in_(_HOST_TO_DEVICE), job_start(memory) >= tasks.c.since)
+        .group_by(*columns)
     )
     rows = case.job.session.rows(query)
     return {(Task(report, process), device): (int(count), int(size)) for report, process, device, count, size in rows}
