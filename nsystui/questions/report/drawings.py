@@ -176,21 +176,18 @@ def step_lanes(answer: Answer, limit: int = MOST_LANES) -> DrawnLanes | None:
             steps.setdefault(rank, {})[step] = duration, values["slow"] is not None
     if not steps:
         return None
-    numbers = sorted(set().union(*steps.values()))
-    longest = max(duration for times in steps.values() for duration, _ in times.values())
+    axis = sorted(set().union(*steps.values()))
+    full = max(duration for times in steps.values() for duration, _ in times.values())
     lanes = []
     for rank, times in sorted(steps.items())[:limit]:
         usual, slow = (
-            tuple(
-                times[step][0] / longest * (times[step][1] is is_slow) if step in times else math.nan
-                for step in numbers
-            )
+            tuple(times[step][0] / full * (times[step][1] is is_slow) if step in times else math.nan for step in axis)
             for is_slow in (False, True)
         )
         median = float(np.median([duration for duration, _ in times.values()]))
         lanes.append(DrawnLane(f"rank {rank}", (usual, slow), f"median {format_value(Unit.DURATION, median)}"))
-    title = f"time of each step; a full lane is {format_value(Unit.DURATION, longest)}"
-    return DrawnLanes(title, 0, 0, _STEP_PARTS, tuple(lanes), len(steps) - len(lanes), tuple(numbers))
+    title = f"time of each step; a full lane is {format_value(Unit.DURATION, full)}"
+    return DrawnLanes(title, 0, 0, _STEP_PARTS, tuple(lanes), len(steps) - len(lanes), tuple(axis))
 
 
 def metric_lanes(job: OpenJob, selection: Selection, columns: int) -> DrawnLanes | None:

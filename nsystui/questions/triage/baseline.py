@@ -98,17 +98,11 @@ class Against:
 
         In a job that is faster, only a finding that costs no time counts.
         """
-        verdict = self.verdict
-        if verdict is not None and verdict.is_slower and severity is Severity.WARNING:
+        pace = self.verdict
+        if pace is not None and pace.is_slower and severity is Severity.WARNING:
             return True
-        worse = [
-            change for change in self.told if change.kind.is_worse and change.finding.severity.order <= severity.order
-        ]
-        return (
-            any(change.finding.cost is None for change in worse)
-            if verdict is not None and verdict.is_faster
-            else bool(worse)
-        )
+        worse = [item for item in self.told if item.kind.is_worse and item.finding.severity.order <= severity.order]
+        return any(item.finding.cost is None for item in worse) if pace is not None and pace.is_faster else bool(worse)
 
     def first(self, count: int | None) -> Against:
         """Return this comparison with its first ``count`` changes (``None``: all)."""
@@ -192,20 +186,17 @@ _MORE = (
 )
 
 
-def against_table(comparison: Against) -> TableAnswer:
+def against_table(diff: Against) -> TableAnswer:
     """Return a row for each change, then for each rule that was not checked."""
     rows: list[Row] = []
-    for change in comparison.changes:
+    for change in diff.changes:
         cells = record(COLUMNS, row_of(change.finding))
         if change.after is None:
             cells.update(cost=None, percent=None)
         baseline_cells = (change.before.cost, change.before.percent) if change.before is not None else (None, None)
         rows.append((change.kind.value, *baseline_cells, *cells.values()))
-    empty = (None,) * (len(COLUMNS) - 5)
-    rows += [
-        (None, None, None, NOT_CHECKED, unchecked.rule, None, None, unchecked.why, *empty)
-        for unchecked in comparison.found.not_checked
-    ]
+    rest = (None,) * (len(COLUMNS) - 5)
+    rows += [(None, None, None, NOT_CHECKED, rule.rule, None, None, rule.why, *rest) for rule in diff.found.not_checked]
     return TableAnswer("triage", (*_MORE, *COLUMNS), rows, len(rows))
 
 

@@ -213,10 +213,8 @@ class Case:
 
     @cached_property
     def _gaps(self) -> dict[DeviceIntervals, Intervals]:
-        overheads = (
-            (device, idle, self.overhead.get(device.device.task.task, EMPTY)) for device, idle in self._idle.items()
-        )
-        return {device: subtract(idle, overhead) for device, idle, overhead in overheads}
+        triples = ((gpu, idle, self.overhead.get(gpu.device.task.task, EMPTY)) for gpu, idle in self._idle.items())
+        return {gpu: subtract(idle, overhead) for gpu, idle, overhead in triples}
 
     @cached_property
     def overhead(self) -> Mapping[Task, Intervals]:

@@ -130,10 +130,8 @@ class Triage:
 
     def _named(self) -> Iterator[tuple[float, str]]:
         """Yield the two largest findings, %, and larger parts of the time that no finding explains."""
-        worst = [
-            item for item in self.findings if not item.under and item.percent and item.severity is not Severity.INFO
-        ]
-        shares = [(finding.percent or 0.0, finding.gist or kind_of(finding.id).gist or finding.id) for finding in worst]
+        top = [item for item in self.findings if not item.under and item.percent and item.severity is not Severity.INFO]
+        shares = [(finding.percent or 0.0, finding.gist or kind_of(finding.id).gist or finding.id) for finding in top]
         largest = sorted(shares, key=lambda share: -share[0])[:2]
         min_share = max(_MIN_ONCE, max(shares, default=(0.0, ""))[0] + 1)
         for words, time in (
@@ -341,10 +339,10 @@ def _with_gains(case: Case, findings: Sequence[Finding]) -> list[Finding]:
     count = sum(len(budget.of) for budget in case.budgets) / len(case.budgets)
     gains: dict[str, Gain] = {}
     for finding in costly:
-        finding_parts = kind_of(finding.id).parts
-        share, (lower, upper) = (finding.cost or 0) / count, bounds(parts, possible, finding_parts)
+        names = kind_of(finding.id).parts
+        share, (lower, upper) = (finding.cost or 0) / count, bounds(parts, possible, names)
         is_measured = lower == upper <= share
-        if finding.times and finding_parts == BY_CPU and lower == upper:
+        if finding.times and names == BY_CPU and lower == upper:
             starved, unknown = _starved(case, finding.times)
             upper = min(upper, (starved + unknown) / count)
             is_measured = unknown == 0 and upper <= share + 1
@@ -352,13 +350,9 @@ def _with_gains(case: Case, findings: Sequence[Finding]) -> list[Finding]:
             continue
         standing = Standing.MEASURED if is_measured else Standing.BOUNDED
         # Gains may overlap if findings share parts of the budget and times; unknown times may be shared.
-        related = [
-            other
-            for other in costly
-            if other.id != finding.id and not {*finding_parts}.isdisjoint(kind_of(other.id).parts)
-        ]
-        others = sorted(other.id for other in related if finding.shared_with(other) != 0)
-        iteration, standing = round(sum(parts.values())), Standing.INFERRED if finding_parts == BY_COMPUTE else standing
+        alike = [item for item in costly if item.id != finding.id and not {*names}.isdisjoint(kind_of(item.id).parts)]
+        others = sorted(other.id for other in alike if finding.shared_with(other) != 0)
+        iteration, standing = round(sum(parts.values())), Standing.INFERRED if names == BY_COMPUTE else standing
         gains[finding.id] = Gain(
             round(min(share, upper)),
             iteration,

@@ -109,9 +109,7 @@ def stragglers(case: Case) -> Sequence[Finding | NotChecked]:
 
 def _lost(case: Case, arrivals: Sequence[Arrivals], members: Sequence[Member]) -> tuple[list[Task], Matrix]:
     """Return the late tasks, and the time that each cost each member, ns, shape ``(tasks, members)``."""
-    late = sorted(
-        {arrival.group.members[index].task for arrival in arrivals for index in set(arrival.last.tolist()) - {NOBODY}}
-    )
+    late = sorted({item.group.members[index].task for item in arrivals for index in set(item.last.tolist()) - {NOBODY}})
     late_indices = {task: index for index, task in enumerate(late)}
     spans: dict[Member, list[tuple[Times, Times, Times]]] = {member: [] for member in members}
     for arrival in arrivals:
@@ -171,19 +169,17 @@ def _judged(
         why, advice = _reason(item.task, computed, parts)
         wait = time_words(late.caused)
         hidden = f" ({wait} including waits that compute hides)" if wait != time_words(loss) else ""
-        sentence = (
+        text = (
             f"Rank {item.rank} ({item.host or 'host unknown'}) arrives last at {late.late:,} of "
             f"{counted(late.operations, 'collective')}{among}. "
             f"{other} GPU loses {time_words(loss)} waiting{hidden}.{why}"
         )
         gist, ranks = f"waiting for rank {item.rank}", (item.rank,)
-        findings.append(
-            case.finding("straggler", sentence, advice, door, cost, _METHOD, evidence, ranks=ranks, gist=gist)
-        )
+        findings.append(case.finding("straggler", text, advice, door, cost, _METHOD, evidence, ranks=ranks, gist=gist))
     cost = case.mean(suffered.values())
     if not findings and case.percent(cost) >= limits.imbalance_percent:
         largest = max(case.job.ranks, key=lambda item: costs.get(item.task, 0))
-        sentence = (
+        text = (
             f"Waiting at collectives for late ranks costs {time_words(cost)} per GPU{among}. The late "
             f"rank varies: rank {largest.rank} causes the largest part, {time_words(costs.get(largest.task, 0))}."
             f"{_division(computed, parts)}"
@@ -194,7 +190,7 @@ def _judged(
             "Waiting that moves from rank to rank comes from work that varies, not from one slow GPU.",
         )
         numbers = tuple(sorted(item.rank for item in case.ranks))
-        findings.append(case.finding("imbalance", sentence, advice, door, cost, _METHOD, evidence, ranks=numbers))
+        findings.append(case.finding("imbalance", text, advice, door, cost, _METHOD, evidence, ranks=numbers))
     return findings
 
 

@@ -123,10 +123,7 @@ def _checked(case: Case, kind: _Kind, all_pageable: bool) -> Finding | None:
     if share < (REMARKED * threshold if kind is _PAGEABLE and all_pageable else threshold):
         return None
     keys = (copies.c.report, copies.c.process, copies.c.operation, copies.c.call)
-    sums = [
-        sa.cast(sa.func.sum(column), sa.BigInteger)
-        for column in (sa.func.coalesce(copies.c.bytes, 0), duration(copies))
-    ]
+    sums = [sa.cast(sa.func.sum(col), sa.BigInteger) for col in (sa.func.coalesce(copies.c.bytes, 0), duration(copies))]
     blocked = sa.func.max(copies.c.blocked), sa.cast(sa.func.sum(copies.c.blocked), sa.BigInteger)
     query = sa.select(*keys, sa.func.count(), *sums, *blocked).group_by(*keys)
     records = case.job.session.rows(query.where(*where(copies, case.chosen), copies.c.end.is_not(None)))
@@ -205,9 +202,7 @@ def staged_copies(case: Case) -> Sequence[Finding | NotChecked]:
         table.c.target_memory.in_(_ON_DEVICE),
     ]
     keys = (table.c.report, table.c.process, table.c.device, table.c.operation)
-    sums = [
-        sa.cast(sa.func.coalesce(sa.func.sum(column), 0), sa.BigInteger) for column in (table.c.bytes, duration(table))
-    ]
+    sums = [sa.cast(sa.func.coalesce(sa.func.sum(col), 0), sa.BigInteger) for col in (table.c.bytes, duration(table))]
     query = sa.select(*keys, sa.func.count(), *sums).where(*where(table, case.chosen), *are_staged).group_by(*keys)
     rows: list[Row] = [
         (case.rank_of.get(Task(report, process)), *row) for report, process, *row in case.job.session.rows(query)

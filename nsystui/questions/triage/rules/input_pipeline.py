@@ -207,9 +207,7 @@ def _finding(case: Case, gaps: Sequence[IdleSpan], in_ranges: int, spent: Mappin
     workers = _workers(case, gaps)
     total = sum(span.end - span.start for span in gaps)
     pinning = next((worker for worker in workers if worker.pins), None)
-    others = {
-        worker.thread.task: worker for worker in workers if worker.thread.rank is None and (worker.ran or 0) >= _WORKS
-    }
+    others = {item.thread.task: item for item in workers if item.thread.rank is None and (item.ran or 0) >= _WORKS}
     lags = [period_of(times.duration[int(case.thresholds.warm_up_steps) :]) for _, times in sorted(case.steps.items())]
     period = next(filter(None, lags), None)
     advice = _advice(case, gaps, spent, total, pinning)

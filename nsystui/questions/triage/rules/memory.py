@@ -97,8 +97,7 @@ def allocator_churn(case: Case) -> Sequence[Finding | NotChecked]:
     spent = np.bincount(attribution.span[is_allocation], attribution.time[is_allocation], len(idle_spans)).tolist()
     is_whole = [(span.task, span.device, span.start) in whole_gaps for span in idle_spans]
     cost = case.mean(
-        span.end - span.start if whole_gap else time
-        for span, whole_gap, time in zip(idle_spans, is_whole, spent, strict=True)
+        span.end - span.start if full else time for span, full, time in zip(idle_spans, is_whole, spent, strict=True)
     )
     if not cost or case.percent(cost) < case.thresholds.churn_percent:
         return []

@@ -371,12 +371,10 @@ def _judged(case: Case, gpus: Sequence[_Gpu], name: str, slow: Sequence[_Gpu]) -
     if case.percent(cost) < case.thresholds.place_percent:
         return None
     longer = 100 * (float(np.median([gpu.slowness for gpu in slow])) / usual - 1)
-    what = (
-        f"host {name}" if name in {gpu.host for gpu in slow} else f"{name} of {len({gpu.host for gpu in slow})} hosts"
-    )
+    who = f"host {name}" if name in {gpu.host for gpu in slow} else f"{name} of {len({gpu.host for gpu in slow})} hosts"
     ranks = tuple(sorted(gpu.rank for gpu in slow))
     sentence = (
-        f"All GPUs of {what} are slow: the same kernels take {longer:.0f} % longer than on the other GPUs "
+        f"All GPUs of {who} are slow: the same kernels take {longer:.0f} % longer than on the other GPUs "
         f"({rank_words(ranks)}). Each of these GPUs loses {time_words(cost)}."
     )
     advice = Advice(
