@@ -342,7 +342,7 @@ def profiler_overhead(case: Case) -> Sequence[Finding | NotChecked]:
     """Find idle time of GPUs while the profiler works: a run without the profiler does not have it."""
     table = tables.profiler_overhead
     if not case.job.session.count(table) or not case.devices:
-        why = "needs GPU work and the times of the profiler's own work: these exports have none"
+        why = "needs GPU work and the times of the profiler's own work: these exports lack them"
         return [NotChecked("profiler-overhead", why)]
     overheads = [case.overhead.get(device.device.task.task, EMPTY) for device in case.devices]
     idle = [case.idle(device).shared_with(overhead) for device, overhead in zip(case.devices, overheads, strict=True)]

@@ -239,7 +239,7 @@ def _reason(task: Task, computed: Mapping[Task, RankCompute], parts: Mapping[Tas
         return "", unknown
     more, longer = compute.kernels / kernels - 1, compute.time / time - 1
     if longer < _DIFFERS:
-        return f"{among} rank's own kernels take no longer than those of the other ranks.", usual
+        return f"{among} rank's own kernels take no longer than the other ranks' kernels.", usual
     if abs(more) <= _DIFFERS:
         return f"{among} rank runs as many kernels as the others, but they take {100 * longer:.0f} % longer.", Advice(
             "Check this GPU's clocks, power cap and temperature, or exclude its node. Then compare the input shapes.",

@@ -204,7 +204,7 @@ def unfused_kernels(case: Case) -> Sequence[Finding | NotChecked]:
     advice = Advice(
         by_framework(
             case,
-            "Write one kernel in place of the elementwise kernels of a chain that work on the same tensors.",
+            "Write one kernel instead of the elementwise kernels of a chain that work on the same tensors.",
             pytorch=f"Use {optimizer}torch.compile, or fused operators.",
             jax="Put the whole step under one jax.jit, so that XLA fuses these kernels.",
         ),

@@ -125,7 +125,7 @@ def launch_overhead(case: Case) -> Sequence[Finding | NotChecked]:
         return []  # cheaper than reading every launch
     rows = [row for devices in _portions(case) for row in _rows(case, devices)]
     if not rows:
-        why = "needs the API calls that launched the kernels: this export has none of them"
+        why = "needs the API calls that launched the kernels: this export lacks these calls"
         return [NotChecked("launch-overhead", why)]
     cost = case.mean(row.waited for row in rows)
     if case.percent(cost) < case.thresholds.launch_percent:

@@ -46,7 +46,7 @@ def step_times(case: Case) -> Sequence[Finding | NotChecked]:
     min_steps = warm_up + _FEWEST
     judged = {task: times for task, times in case.steps.items() if len(times) >= min_steps}
     if not judged:
-        why = f"needs at least {min_steps} steps of a rank (`nsystui steps` says what it finds)"
+        why = f"needs at least {min_steps} steps of a rank (`nsystui steps` shows the steps that it finds)"
         return [NotChecked("slow-steps", why)]
     findings = [_slow(case, judged, warm_up), _warm_up(case, judged, warm_up), _drift(case, judged, warm_up)]
     return [finding for finding in findings if finding is not None]
