@@ -127,7 +127,7 @@ def table_of(job: OpenJob, name: str) -> Answer:
     if name == "contents":
         return contents_table(job.session)
     if name == "launches":
-        from nsystui.questions.gpu.launch_account import account_table
+        from nsystui.questions.capture.launch_account import account_table
 
         return account_table(job)
     if name == "diagnostics":

@@ -35,7 +35,7 @@ def lines(result: Triage, files: str = _FILES, lists_unjudged: bool = False) -> 
     ``files`` are the words of a command line that name the job's files.
     """
     out = [*_plainly(result.summary), result.headline, *_plainly(result.account), *_plainly(result.kernels), ""]
-    for finding in _detailed(result):
+    for finding in detailed(result):
         out += [_head(finding), *body_lines(finding, files), *_symptoms(result, finding), ""]
     more = [finding for finding in result.findings if not finding.under][_MAX_DETAILED:]
     if more:
@@ -46,7 +46,7 @@ def lines(result: Triage, files: str = _FILES, lists_unjudged: bool = False) -> 
     return [line.rstrip() for line in out]
 
 
-def _detailed(result: Triage) -> list[Finding]:
+def detailed(result: Triage) -> list[Finding]:
     """Return the findings to show in full: the first that are not symptoms."""
     return [finding for finding in result.findings if not finding.under][:_MAX_DETAILED]
 

@@ -27,14 +27,14 @@ from nsystui.store.session import Session
 
 pytestmark = pytest.mark.campaign
 
-ONE_BY_ONE = "import sys; from nsystui.commands import pack; pack._TOGETHER = 0; from nsystui.cli import main; "
+ONE_BY_ONE = "import sys; from nsystui.commands import pack; pack._MAX_BYTES = 0; from nsystui.cli import main; "
 PROGRAM = [sys.executable, "-c", ONE_BY_ONE + "sys.exit(main(sys.argv[1:]))", "pack", "--jobs", "1"]
 
 
 @pytest.fixture
 def one_by_one(monkeypatch):
     """However small exports are, as many as are read at once are packed together: in tests one."""
-    monkeypatch.setattr(pack, "_TOGETHER", 0)
+    monkeypatch.setattr(pack, "_MAX_BYTES", 0)
 
 
 @pytest.fixture

@@ -117,7 +117,7 @@ def cache(request, tmp_path_factory) -> Iterator[Filled]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("NSYSTUI_CACHE_DIR", str(place / "cache"))
         if request.param != "packed":  # else nothing below a kept answer would be read again
-            patch.setattr("nsystui.questions.answers.remembered.MOST_ROWS", -1)
+            patch.setattr("nsystui.questions.answers.remembered.MAX_ROWS", -1)
         yield _filled(place, _ASKED[request.param])
 
 

@@ -344,7 +344,7 @@ class TestRules:
         # Which gaps the profiler made is not known.
         expected = [(140, 60, None, None), (30, 30, None, None), (70, 30, None, None), (380, 20, None, None)]
         assert gaps(job, 15, "start", "duration", "profiler", "work") == expected
-        assert "it is not known which gaps the profiler caused" in notes(job, "gpu_gaps", gap=15)
+        assert "gaps caused by the profiler cannot be identified" in notes(job, "gpu_gaps", gap=15)
         assert gaps(job, 30, "duration") == [(60,)]
         assert table(job, "gpu_gaps") == [] and "profiler" not in notes(job, "gpu_gaps")
 

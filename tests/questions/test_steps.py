@@ -167,7 +167,7 @@ def found(request, tmp_path_factory) -> dict[str, tuple[Any, TaskSteps | None]]:
     """What each process expects, and its steps; calls may be joined with their operations in portions."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param:
-            patch.setattr(task_steps, "_JOINED", request.param)
+            patch.setattr(task_steps, "_CALLS_AT_ONCE", request.param)
         export = ExportWriter(tmp_path_factory.mktemp("steps") / "steps.sqlite")
         runs = {name: Found(export, 6000 + 10 * number) for number, name in enumerate(NAMES)}
         expected = {name: getattr(run, name)() for name, run in runs.items()}

@@ -199,23 +199,17 @@ def _missed(session: Session, report: Report, trace: _Trace) -> Sequence[str]:
     return fixes
 
 
-def undamaged(reports: Iterable[Report]) -> list[Report]:
-    """Return the reports with CUDA calls that lost no calls or GPU work to damage or impossible times."""
-    work = [table.name for table in (canonical.API_CALLS, *GPU_TABLES)]
-    return [
-        report
-        for report in reports
-        if report.count(canonical.API_CALLS)
-        and not any(name in report.damaged or report.packed.left_out.get(name) for name in work)
-    ]
-
-
 def launches_without_work(session: Session, reports: Iterable[Report]) -> dict[Task, dict[str, int]]:
     """Count by name the successful calls that launch, copy or set memory, of processes without any GPU work.
 
     Reports that lost GPU work to damage or impossible times, or have GPU work of unknown processes, are left out.
     """
-    complete = undamaged(reports)
+    complete = [
+        report
+        for report in reports
+        if report.count(canonical.API_CALLS)
+        and not any(table.name in report.damaged or report.packed.left_out.get(table.name) for table in GPU_TABLES)
+    ]
     if not complete:
         return {}
     import sqlalchemy as sa

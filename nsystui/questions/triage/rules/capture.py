@@ -15,7 +15,7 @@ from nsystui.base.text import counted, few
 from nsystui.exports import canonical
 from nsystui.exports.metadata import pid_of
 from nsystui.questions.algebra.intervals import EMPTY
-from nsystui.questions.gpu.launch_account import account_table, launch_accounts
+from nsystui.questions.capture.launch_account import account_table, launch_accounts
 from nsystui.questions.gpu.profiler_overhead import overhead_conditions
 from nsystui.questions.queries.conditions import duration, job_start, where
 from nsystui.questions.queries.recording import launches_without_work, lost_work_advice

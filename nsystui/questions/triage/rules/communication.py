@@ -265,6 +265,8 @@ _NOTHING_ELSE = Advice(
     "First fix any straggler. Then use larger messages or faster links (`nsystui nccl --by size`).",
     "Only NCCL kernels run here, so there is no compute to hide them.",
 )
+_SERIAL = 90
+"""The minimum exposed share of communication, %, that a stream shared with compute explains."""
 _ON_ONE_STREAM = "The operations of one stream run one after the other, so compute of that stream hides none of them."
 _LARGE_BUCKETS = "The one or two calls of a step begin when nearly all compute is done, so little is left to hide them."
 _SMALL_BUCKETS = "So many short calls in a step pay latency, not bandwidth."
@@ -328,7 +330,7 @@ def _advice(case: Case, kernels: pd.DataFrame, share: float) -> Advice:
         return _NOTHING_ELSE
     times = stream_times(case.job.session, case.chosen)
     shared = {key: sent for key, (_, compute, sent, _) in times.items() if 20 * compute > sent > 0}
-    if 2 * sum(shared.values()) >= sum(sent for _, _, sent, _ in times.values()):
+    if share >= _SERIAL and 2 * sum(shared.values()) >= sum(sent for _, _, sent, _ in times.values()):
         (_, _, stream, _), _ = max(shared.items(), key=lambda item: item[1])
         return Advice(
             f"Run communication on its own stream: most runs on {numbered('stream', stream)}, which also computes.",

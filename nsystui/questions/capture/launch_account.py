@@ -15,12 +15,11 @@ import sqlalchemy as sa
 
 from nsystui.base.answer import RANK, Column, Row, TableAnswer, Unit
 from nsystui.base.selection import Task
-from nsystui.exports.canonical import NO_PROCESS
+from nsystui.exports import canonical
 from nsystui.exports.metadata import pid_of
 from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.conditions import is_launched_by, of_reports
-from nsystui.questions.queries.recording import undamaged
 from nsystui.questions.steps.task_steps import launch_id_spans, rows_by_task
 from nsystui.store import tables
 from nsystui.store.report import Report
@@ -112,7 +111,7 @@ class _Counts:
             if after := (ends[before[before > 0] - 1] - waits["end"][is_wait][before > 0]).tolist():
                 self.after_waits.append(max(after))
 
-    def account(self, captures: Sequence[tuple[int, int]]) -> LaunchAccount:
+    def account(self, captures: Sequence[tuple[int, int]], kernels_left_out: int, calls_left_out: int) -> LaunchAccount:
         """Return the account of all portions; launches in ``captures`` of graphs made nodes, not kernels.
 
         Any launch may have made a node if graphs were launched and their capture was not recorded.
@@ -126,8 +125,8 @@ class _Counts:
         return LaunchAccount(
             self.launches,
             self.kernels,
-            int(lost.sum()),
-            int(without.sum()),
+            max(int(lost.sum()) - kernels_left_out, 0),
+            max(int(without.sum()) - calls_left_out, 0),
             int((~lost).sum() + (~without).sum()),
             min(self.delays, default=None),
             max(self.after_waits, default=None),
@@ -135,9 +134,18 @@ class _Counts:
 
 
 def launch_accounts(session: Session, reports: Collection[Report]) -> dict[Task, LaunchAccount]:
-    """Return the account of each process with launches and kernels, of reports that were read whole."""
+    """Return the account of each process with launches and kernels, of reports that were read whole.
+
+    As many kernels and launches as a report has with impossible times are not lost: notes count them.
+    """
     counts: defaultdict[Task, _Counts] = defaultdict(_Counts)
-    judged = [report.index for report in undamaged(reports) if report.count(tables.kernels)]
+    used = (tables.kernels.name, tables.api_calls.name)
+    left_out = {
+        report.index: [rows.rows if (rows := report.packed.left_out.get(name)) else 0 for name in used]
+        for report in reports
+        if all(report.count(canonical.BY_NAME[name]) and name not in report.damaged for name in used)
+    }
+    judged = list(left_out)
     spans = [list(span) for span in launch_id_spans(session, judged)] if judged else []
     if spans:  # kernels may have ids that no call has
         spans[0][0], spans[-1][1] = -_ANY_ID, _ANY_ID
@@ -147,9 +155,9 @@ def launch_accounts(session: Session, reports: Collection[Report]) -> dict[Task,
             counts[task].add(*(portion.get(task, _NO_ROWS) for portion in portions))
     captures = _graph_captures(session, judged) if counts else {}
     return {
-        task: count.account(captures.get(task, ()))
+        task: count.account(captures.get(task, ()), *left_out[task.report])
         for task, count in counts.items()
-        if count.launches and count.kernels and task.process != NO_PROCESS
+        if count.launches and count.kernels and task.process != canonical.NO_PROCESS
     }
 
 
