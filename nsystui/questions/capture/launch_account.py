@@ -46,12 +46,11 @@ _COLUMNS = (
 
 @dataclass(frozen=True)
 class LaunchAccount:
-    """The kernel launches and kernels of a process, and how far the clocks of its GPUs are off.
+    """The kernel launches and kernels of a process, and the offsets of its GPUs' clocks.
 
-    ``lost_kernels`` and ``lost_launches`` do not contain ``cut_off``, the work at the edges of the capture.
-    ``least_delay``: from a launch to its kernel, ns; negative if the GPU's clock is behind. ``after_wait``: the longest
-    time from the end of a wait to the end of a kernel that it waited for, ns; positive if the GPU's clock is ahead,
-    ``None`` without waits.
+    ``lost_kernels`` and ``lost_launches`` exclude ``cut_off``, the work at the edges of the capture. ``least_delay``:
+    from a launch to its kernel, ns; negative if the GPU's clock is behind. ``after_wait``: the longest time from the
+    end of a wait to the end of a kernel that it waited for, ns; positive if the clock is ahead, ``None`` without waits.
     """
 
     launches: int
@@ -71,7 +70,7 @@ class LaunchAccount:
 
 @dataclass
 class _Counts:
-    """The counts of a process so far. Times are on the clock of its report, ns."""
+    """Counts of a process; times on the clock of its report, ns."""
 
     launches: int = 0
     kernels: int = 0
@@ -84,7 +83,7 @@ class _Counts:
     last_kernel: int = -_ANY_ID
 
     def add(self, calls: Mapping[str, Times], kernels: Mapping[str, Times], waits: Mapping[str, Times]) -> None:
-        """Add a portion of the calls, the kernels and the waits of the process."""
+        """Add a portion of the calls, kernels and waits."""
         is_launch = calls["kind"] == _KERNEL_LAUNCH
         self.has_graphs |= bool((calls["kind"] == _GRAPH_LAUNCH).any())
         self.launches += int(is_launch.sum())
