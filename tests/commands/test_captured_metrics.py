@@ -66,7 +66,7 @@ def test_a_changed_file_changes_the_answer(run, demo_job, captured, tmp_path):
     [
         ("", "is not the table of the metrics of kernels"),
         ("{header}\na,1\n", "a row has 2 values"),
-        ("{header}\n{row}\n", "is not whole, or was edited"),
+        ("{header}\n{row}\n", "is incomplete or was edited"),
     ],
 )
 def test_a_file_that_is_no_such_table_is_one_line_with_the_command_that_writes_it(
@@ -90,7 +90,7 @@ def test_a_number_that_no_metric_can_have_is_refused_in_a_short_line(
     with path.open("w", newline="") as file:
         csv.writer(file).writerows([header, row])
     message = refused("kernels", demo_job[0], "--metrics", path)
-    assert "is not whole, or was edited" in message and len(message) < 1000
+    assert "is incomplete or was edited" in message and len(message) < 1000
 
 
 @pytest.mark.parametrize("name", ["name", "total", "captured_avg"])

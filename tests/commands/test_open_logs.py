@@ -108,7 +108,7 @@ class TestTogether:
         [
             ("gone*.log", "no such file"),
             ("", "a directory; name the logs in it"),
-            ("rank0.sqlite", "exports stand before --nccl-log"),
+            ("rank0.sqlite", "name exports before --nccl-log"),
         ],
     )
     def test_what_cannot_be_a_log_is_refused_before_anything_is_opened(self, export, tmp_path, name, said):

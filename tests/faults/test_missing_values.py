@@ -120,7 +120,7 @@ class TestAKernelWithoutAPlace:
         (after,) = answered("overview", export)
         assert [after[name] for name in ("GPU", "GPU Model", "Kernels")] == [before["GPU"], before["GPU Model"], "100"]
         assert float(before["Busy (%)"]) - 0.2 < float(after["Busy (%)"]) <= float(before["Busy (%)"])
-        assert "unknown device is in no mean" in program.answered("overview", export).err
+        assert "unknown device does not count in means" in program.answered("overview", export).err
 
     def test_can_be_selected(self, export):
         edit(export, f"UPDATE {KERNEL} SET deviceId = NULL WHERE rowid = 5")

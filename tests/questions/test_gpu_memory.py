@@ -203,9 +203,7 @@ class TestTable:
         answer = memory_table(job_with(fill), Selection())
         [row] = answer.records()
         assert (row["peak"], row["at_end"], row["never_freed"], row["never_freed_bytes"]) == (100, 40, 1, 40)
-        assert answer.notes == (
-            "the free of 1 allocations was not recorded: they end where their address is used again",
-        )
+        assert answer.notes == ("the free of 1 allocations was not recorded: they end when their address is reused",)
 
     @pytest.mark.campaign
     def test_processes_with_the_same_addresses_stay_apart(self, job_with):

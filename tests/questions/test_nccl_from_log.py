@@ -94,7 +94,7 @@ def test_other_counts_are_not_aligned_and_a_note_says_so(reduced, text):
     assert rows(pairing.calls, *KEYS[:2]) == [("AllReduce", None), ("AllReduce", None), ("AllGather", 28)]
     assert pairing.notes == (
         "message sizes from the debug log, by the order of the calls: 1",
-        "sizes stay unknown where the debug log does not match: 2 calls of AllReduce, but 1 in the log",
+        "sizes are unknown if the debug log does not match: 2 calls of AllReduce, but 1 in the log",
     )
 
 

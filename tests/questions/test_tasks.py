@@ -283,8 +283,8 @@ class TestNumbersOfTheUser:
             numbering(text)
 
     @pytest.mark.parametrize(("text", "names", "words"), [
-        (r"rank(\d+)", ["rank1", "b"], "no number of a rank in the name b"),
-        (r"(\d)", ["rank1", "b"], "no number"),
+        (r"rank(\d+)", ["rank1", "b"], "no rank number in the name b"),
+        (r"(\d)", ["rank1", "b"], "no rank number"),
         ("a=1", ["a", "b"], "b is not in the list"),
         (r"_(\d)", ["x_1", "y_1"], "x_1 and y_1 are both rank 1"),
     ])  # fmt: skip

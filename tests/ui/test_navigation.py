@@ -56,7 +56,7 @@ FIRST = {
     "this time: ": ["select time"],
     "select devices": ["select devices", "gpus"],
     "sort by": ["sort", "order"],
-    "compare this rank": ["compare", "two ranks"],
+    "compare two ranks": ["compare", "two ranks"],
     "compare two groups": ["groups of ranks"],
     "compare two jobs": ["before after", "baseline"],
     "Kernels: memory": ["memcpy", "memset", "transfers"],
