@@ -47,7 +47,7 @@ def read_captured_metrics(path: Path) -> CapturedMetrics:
     except OSError as error:
         raise ExportError(str(path), f"cannot be read: {error.strerror or error}") from None
     except csv.Error as error:
-        raise ExportError(str(path), f"is not whole, or was edited: {error}", _ADVICE) from None
+        raise ExportError(str(path), f"is incomplete or was edited: {error}", _ADVICE) from None
     if not {_NAME, _COUNT, _TOTAL, *(column.header for column in DERIVED[:2])} <= set(header):
         raise ExportError(str(path), "is not the table of the metrics of kernels", _ADVICE)
     if duplicate := next((name for name in header if header.count(name) > 1), None):
@@ -64,7 +64,7 @@ def read_captured_metrics(path: Path) -> CapturedMetrics:
             values = (_value(column, cells[name]) for column, name in zip(columns[1:], names, strict=True))
             metrics[cells[_NAME]] = (average, *values)
         except ValueError as error:
-            raise ExportError(str(path), f"is not whole, or was edited: {error}", _ADVICE) from None
+            raise ExportError(str(path), f"is incomplete or was edited: {error}", _ADVICE) from None
     return CapturedMetrics(path.name, columns, metrics)
 
 
