@@ -308,13 +308,13 @@ class _Reader:
         texts = ("name", "uuid", "busLocation", "chipName")
         numbers = ("smCount", "totalMemory", "cuDevice", "numaNodeId", "memoryBandwidth")
         gpus = []
-        for number, *values in self._rows("TARGET_INFO_GPU", ("id", *texts, *numbers, *_LIMITS)):
+        for number, *cells in self._rows("TARGET_INFO_GPU", ("id", *texts, *numbers, *_LIMITS)):
             if isinstance(number, int):
-                name, uuid, bus, chip = (str(text or "") for text in values[:4])
-                limits = [_integer(value) for value in values[9:]]
+                name, uuid, bus, chip = (str(text or "") for text in cells[:4])
+                limits = [_integer(value) for value in cells[9:]]
                 positive = [limit for limit in limits if limit is not None and limit > 0]
                 multiprocessor = Multiprocessor(*positive) if len(positive) == len(limits) else None
-                sms, memory, ordinal, numa, bandwidth = map(_integer, values[4:9])
+                sms, memory, ordinal, numa, bandwidth = map(_integer, cells[4:9])
                 gpus.append(Gpu(number, name, uuid, bus, chip, sms, memory, ordinal, numa, multiprocessor, bandwidth))
         return tuple(sorted(gpus, key=lambda gpu: gpu.gpu))
 

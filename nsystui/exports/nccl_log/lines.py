@@ -93,18 +93,18 @@ def communicator_in(line: bytes) -> tuple[bytes, CommunicatorLine] | None:
         return None
     pairs = dict(_PAIR.findall(match[1]))
     try:
-        values = {name: int(value, 16 if value.startswith(b"0x") else 10) for name, value in pairs.items()}
+        numbers = {name: int(value, 16 if value.startswith(b"0x") else 10) for name, value in pairs.items()}
         communicator = CommunicatorLine(
             writer=None,
             state=CommunicatorState(match[2].decode("ascii")),
-            pointer=values[b"comm"],
-            rank=values[b"rank"],
-            ranks=values[b"nranks"],
-            device=values.get(b"cudaDev"),
-            unique_id=values.get(b"commId"),
-            parent=values.get(b"parent"),
-            split_count=values.get(b"splitCount"),
-            color=values.get(b"color"),
+            pointer=numbers[b"comm"],
+            rank=numbers[b"rank"],
+            ranks=numbers[b"nranks"],
+            device=numbers.get(b"cudaDev"),
+            unique_id=numbers.get(b"commId"),
+            parent=numbers.get(b"parent"),
+            split_count=numbers.get(b"splitCount"),
+            color=numbers.get(b"color"),
         )
     except (KeyError, ValueError):  # words are missing, or glued text replaces a number
         return None

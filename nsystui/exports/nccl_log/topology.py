@@ -130,7 +130,7 @@ class TopologyLine:
     """A line's facts about the topology; ``thread`` is ``None`` if it has no writer."""
 
     thread: LogThread | None
-    said: tuple[Said, ...]
+    facts: tuple[Said, ...]
 
 
 _WRITER = re.compile(rb"([A-Za-z0-9._-]+):(\d{1,10}):(\d{1,10}) \[-?\d{1,4}\] (?:\d{10,} )?$")

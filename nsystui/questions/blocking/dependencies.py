@@ -117,14 +117,14 @@ def operations_of(rows: ProcessRows, window: Window | None, communication: Colle
             continue
         is_inside = () if window is None else (table.c.end > window.start, table.c.start <= until)
         columns = rows.arrays(table.name, partial(_work, table, communication), table, *is_inside)
-        arrays = {key: np.ma.getdata(values) for key, values in columns.items()}
+        arrays = {key: np.ma.getdata(column) for key, column in columns.items()}
         parts.append({**arrays, "table": np.full(len(arrays["start"]), index, np.int8)})
     if not parts:
         nothing = np.zeros(0, np.int64)
-        return Operations(**dict.fromkeys((item.name for item in fields(Operations)), nothing))
+        return Operations(**dict.fromkeys((column.name for column in fields(Operations)), nothing))
     joined = {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
     order = np.lexsort((joined["end"], joined["start"]))
-    work = {key: values[order] for key, values in joined.items()}
+    work = {key: column[order] for key, column in joined.items()}
     called, returned, thread = _launches(rows, work["correlation"])
     is_node = work.pop("is_node").astype(bool)
     ids, firsts = np.unique(work["correlation"], return_index=True)
@@ -218,19 +218,19 @@ def _launches(rows: ProcessRows, ids: Times) -> tuple[Times, Times, Times]:
 
     is_near = () if rows.is_shared else (calls.correlation_id.between(int(known_ids.min()), int(known_ids.max())),)
     arrays = rows.arrays("launches", query, tables.api_calls, *is_near)
-    columns = {key: np.ma.filled(values, NONE) for key, values in arrays.items()}
+    columns = {key: np.ma.filled(column, NONE) for key, column in arrays.items()}
     index = _indices_of(columns["correlation_id"], ids)
     called, returned, thread = (np.append(columns[key], NONE)[index] for key in ("start", "end", "thread"))
     return called, returned, thread
 
 
-def _indices_of(ids: Times, wanted: Times) -> Times:
-    """Return the index in ``ids`` of each of ``wanted``, or ``NONE``."""
+def _indices_of(ids: Times, targets: Times) -> Times:
+    """Return the index in ``ids`` of each target, or ``NONE``."""
     if not len(ids):
-        return np.full(len(wanted), NONE, np.int64)
+        return np.full(len(targets), NONE, np.int64)
     order = np.argsort(ids, kind="stable")
-    index = order[np.minimum(np.searchsorted(ids, wanted, sorter=order), len(ids) - 1)]
-    return np.where((ids[index] == wanted) & (wanted != NONE), index, NONE)
+    index = order[np.minimum(np.searchsorted(ids, targets, sorter=order), len(ids) - 1)]
+    return np.where((ids[index] == targets) & (targets != NONE), index, NONE)
 
 
 def _last_to_end(count: int, end: Times, waiters: Sequence[Times], sources: Sequence[Times]) -> Times:
@@ -344,7 +344,7 @@ def _of_events(rows: ProcessRows, table: sa.Table) -> dict[str, Numbers]:
     query = sa.select(*(table.c[key] for key in _EVENT_COLUMNS)).where(table.c.correlation_id.is_not(None))
     if rows.session.count(table) and rows.session.count(tables.api_calls):
         arrays = rows.arrays(f"{table.name} by call", lambda: query, table)
-        columns = {key: np.ma.filled(values, NONE).astype(np.int64) for key, values in arrays.items()}
+        columns = {key: np.ma.filled(column, NONE).astype(np.int64) for key, column in arrays.items()}
     return {**columns, "correlation": columns["correlation_id"]}
 
 
@@ -409,7 +409,7 @@ class _Events:
             begun, ended = (np.sort(ids[(thread == capturing) & (kinds == edge)]) for edge in (_BEGIN, _END))
             is_executed &= (thread != capturing) | (np.searchsorted(begun, ids) <= np.searchsorted(ended, ids))
         waits, *by_stream_and_event = (
-            {key: values[np.isin(syncs["correlation"], ids[kinds == kind])] for key, values in syncs.items()}
+            {key: column[np.isin(syncs["correlation"], ids[kinds == kind])] for key, column in syncs.items()}
             for kind in range(_RECORD)
         )
         calls, recorded = (

@@ -127,7 +127,7 @@ def gaps_of(work: Operations, device: int, window: Window) -> Gaps:
     start, end = start[is_gap], end[is_gap]
     # The index NONE, without operation or producer, selects the appended value.
     returned, inside_graph, producer, unseen = (
-        np.append(values, NONE)[ended_by] for values in (work.returned, work.inside_graph, work.producer, work.unseen)
+        np.append(column, NONE)[ended_by] for column in (work.returned, work.inside_graph, work.producer, work.unseen)
     )
     is_known = (returned != NONE) & (inside_graph == 0)
     is_lost = ~is_known & (ended_by != NONE)
@@ -229,8 +229,8 @@ def budgets_of(
 
 def bounds(parts: Mapping[str, float], possible: Mapping[str, float], names: Collection[str]) -> tuple[float, float]:
     """Return the least and the most time of some parts together; the most adds their possible unresolved time."""
-    least, unresolved = sum(parts[name] for name in names), 0.0 if "unresolved" in names else parts["unresolved"]
-    return least, least + min(unresolved, sum(possible.get(name, 0) for name in names))
+    lower, unresolved = sum(parts[name] for name in names), 0.0 if "unresolved" in names else parts["unresolved"]
+    return lower, lower + min(unresolved, sum(possible.get(name, 0) for name in names))
 
 
 @dataclass(frozen=True, eq=False)

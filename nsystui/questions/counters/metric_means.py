@@ -383,15 +383,15 @@ def _by_step(job: OpenJob, selection: Selection) -> Subject:
     times = step_times(job.steps(), selection.window)
     rows: list[Row] = []
     intervals: list[_RowInterval] = []
-    for item in selected_ranks(job.ranks, selection):
-        steps = times.get(item.task)
+    for rank in selected_ranks(job.ranks, selection):
+        steps = times.get(rank.task)
         if steps is None:
             continue
         for step, start, length in zip(
             *(column.tolist() for column in (steps.numbers, steps.start, steps.duration)), strict=True
         ):
-            intervals += [_RowInterval(gpu, start, start + length, len(rows)) for gpu in gpus.get(item.task, [])]
-            rows.append((item.rank, step, start, length))
+            intervals += [_RowInterval(gpu, start, start + length, len(rows)) for gpu in gpus.get(rank.task, [])]
+            rows.append((rank.rank, step, start, length))
     return Subject.of_rows(SUBJECT_COLUMNS["step"], rows, intervals, are_single=True)
 
 
@@ -434,7 +434,7 @@ SUBJECTS: dict[str, Callable[[OpenJob, Selection], Subject]] = {
 
 def _gpus_of_tasks(job: OpenJob, selection: Selection) -> dict[Task, list[GpuKey]]:
     gpus: dict[Task, list[GpuKey]] = {}
-    for item in selected_devices(job.session, selection, job.ranks):
-        if item.gpu is not None:
-            gpus.setdefault(item.task.task, []).append((item.task.task.report, item.gpu))
+    for device in selected_devices(job.session, selection, job.ranks):
+        if device.gpu is not None:
+            gpus.setdefault(device.task.task, []).append((device.task.task.report, device.gpu))
     return gpus

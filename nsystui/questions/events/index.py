@@ -132,7 +132,7 @@ def _of_kind(kind: EventKind, reports: Sequence[Report], *columns: sa.ColumnElem
     source = KIND_TABLES[kind]
     report = source.table.c.report
     conditions: list[Condition] = [
-        of_reports(report, {item.index for item in reports}),
+        of_reports(report, {opened.index for opened in reports}),
         source.table.c.start.is_not(None),
     ]
     if source.condition is not None:

@@ -130,7 +130,7 @@ def call_trees(
     for side, (samples, group) in enumerate(sides):
         for report, node_counts in group.node_counts.items():
             tree = samples.stacks[report].tree
-            codes = np.array([code_of.setdefault(alike(item), len(code_of)) for item in tree.functions], np.int64)
+            codes = np.array([code_of.setdefault(alike(called), len(code_of)) for called in tree.functions], np.int64)
             parts.append((side, tree, codes, node_counts))
     unknown = code_of.setdefault(NO_FUNCTION, len(code_of))
     functions = tuple(code_of)

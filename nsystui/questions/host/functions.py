@@ -102,7 +102,7 @@ def samples_of(session: Session, selection: Selection, kind: str = "") -> CpuSam
             report for (report,) in session.rows(sa.select(columns.report).where(columns.is_python == 0).distinct())
         ]
         is_read = of_python != np.isin(arrays["report"], with_cpu)
-        arrays, of_python = {name: values[is_read] for name, values in arrays.items()}, of_python[is_read]
+        arrays, of_python = {name: column[is_read] for name, column in arrays.items()}, of_python[is_read]
     reports = [report for report in selected_reports(session, selection) if report.count(table)]
     stacks = stacks_of(session, reports)
     threads = {}
@@ -160,7 +160,7 @@ def chosen_threads(job: OpenJob, samples: CpuSamples, wanted: str | None) -> lis
     matches: Callable[[HostThread], bool] = (
         (lambda item: item.tid == number) if number is not None else (lambda item: wanted.lower() in item.name.lower())
     )
-    return [item for item in threads if matches(item)]
+    return [thread for thread in threads if matches(thread)]
 
 
 def grouped(samples: CpuSamples, threads: Sequence[HostThread], by: str) -> list[SampleGroup]:
@@ -289,5 +289,5 @@ def running_stretches(sampled: ThreadSamples | None, period: int | None, states:
     middle = (times[1:] + times[:-1]) // 2
     starts = np.concatenate((low[:1], np.maximum(low[1:], middle)))
     ends = np.concatenate((np.minimum(high[:-1], middle), high[-1:]))
-    kept = ends > starts
-    return one_after_the_other(Segments(starts[kept], ends[kept], nodes[kept]), unsampled)
+    lasts = ends > starts
+    return one_after_the_other(Segments(starts[lasts], ends[lasts], nodes[lasts]), unsampled)

@@ -292,7 +292,7 @@ def _chains_of(frames: Arrays, chains: Arrays) -> _Chains:
         joined_stack = -1 - index
         for number in stack[first[index] : first[index] + count[index]].tolist():
             lo, hi = np.searchsorted(frames["stack"], [number, number + 1])
-            part = {name: values[lo:hi] for name, values in frames.items()}
+            part = {name: column[lo:hi] for name, column in frames.items()}
             parts.append({**part, "stack": np.full(hi - lo, joined_stack, np.int64)})
         stacks[index] = joined_stack
     return unique_chains, stacks, {name: np.concatenate([part[name] for part in parts]) for name in frames}

@@ -260,7 +260,7 @@ def threads_table(job: OpenJob, selection: Selection) -> TableAnswer:
     for thread in threads:
         report = thread.thread[0]
         sums: list[Any] = [
-            None if None in values else sum(values) for values in zip(*parts_by_thread[thread.thread], strict=True)
+            None if None in times else sum(times) for times in zip(*parts_by_thread[thread.thread], strict=True)
         ]
         spent = ThreadTime(*sums[: len(PARTS)])
         window, sampled = windows[report], samples.threads.get(thread.thread)

@@ -64,7 +64,7 @@ def anchored_steps(tasks: Collection[Task], session: Session, reports: list[Repo
                 batch["graph"] = batch["graph"].astype(np.int8)  # the usual case: a byte is enough
             # Sorted batches make the sort of all batches fast.
             order = np.lexsort((batch["start"], batch["launch"]))
-            parts.setdefault(task, []).append({key: values[order] for key, values in batch.items()})
+            parts.setdefault(task, []).append({key: column[order] for key, column in batch.items()})
     for task in sorted(parts):
         steps_by_report[task.report] += OperationSequence.of(names, parts.pop(task)).steps(task)
     return {report.index: to_arrays(steps_by_report[report.index], report.clock_offset) for report in reports}
@@ -161,14 +161,14 @@ class OperationSequence:
     def steps(self, task: Task) -> list[TaskSteps]:
         """Return the steps by each kind of anchor that has any."""
         ends = (lasts + 1 for _, lasts in _bursts(self._positions(self.names.of(OPTIMIZER))))
-        by_optimizer = [item for edges in ends for item in self._all(edges, "optimizer kernels")]
+        by_optimizer = [repetition for edges in ends for repetition in self._all(edges, "optimizer kernels")]
         repetitions = {
             anchors.OPTIMIZER: self._best(by_optimizer),
             anchors.COLLECTIVES: self._best(list(self._collectives()), _MIN_AGREEMENT),
             anchors.GRAPH: self._best(list(self._graphs())),
             anchors.KERNELS: self._any_operation(),
         }
-        return [self._as_steps(task, kind, item) for kind, item in repetitions.items() if item is not None]
+        return [self._as_steps(task, kind, rep) for kind, rep in repetitions.items() if rep is not None]
 
     @cached_property
     def _runs(self) -> dict[int, Times]:
@@ -195,7 +195,7 @@ class OperationSequence:
             for code, positions in self._runs.items()
             if len(positions) >= FEWEST
         }
-        return {code: item for code, item in repetitions.items() if item is not None}
+        return {code: repetition for code, repetition in repetitions.items() if repetition is not None}
 
     def _repetition(self, begins: Times, name: str) -> _Repetition | None:
         """Return the steps that begin at these positions, or ``None`` if irregular."""
@@ -231,8 +231,8 @@ class OperationSequence:
 
     def _best(self, repetitions: Sequence[_Repetition], min_agreement: float = 0.0) -> _Repetition | None:
         """Return the repetition that most names agree with, preferring longer steps."""
-        accepted = [item for item in repetitions if self._agreement(item) >= min_agreement]
-        return max(accepted, key=lambda item: (self._agreement(item), -len(item)), default=None)
+        accepted = [repetition for repetition in repetitions if self._agreement(repetition) >= min_agreement]
+        return max(accepted, key=lambda repetition: (self._agreement(repetition), -len(repetition)), default=None)
 
     def _collectives(self) -> Iterator[_Repetition]:
         """Yield steps that begin with the first collective of a group, of any name or one name."""
@@ -257,7 +257,7 @@ class OperationSequence:
         for graph in np.unique(graphs).tolist():
             begins = positions[first[graphs == graph]]
             phases = [*self._all(begins, "CUDA graph"), *self._all(begins + 1, "CUDA graph")]
-            yield from sorted(phases, key=lambda item: item.edges[-1] - item.edges[0])[-1:]
+            yield from sorted(phases, key=lambda repetition: repetition.edges[-1] - repetition.edges[0])[-1:]
 
     def _all(self, begins: Times, name: str) -> Iterator[_Repetition]:
         repetition = self._repetition(begins, name)
@@ -272,7 +272,7 @@ class OperationSequence:
                 # A copy to the host ends a step.
                 candidates = [self._regular[code] for code in agree if not self.names.is_to_host[code]]
                 pauses = np.diff(self.launch)
-                return max(candidates, key=lambda item: float(np.median(pauses[item.edges[1:-1] - 1])), default=None)
+                return max(candidates, key=lambda rep: float(np.median(pauses[rep.edges[1:-1] - 1])), default=None)
         return None
 
     def _as_steps(self, task: Task, anchor: str, repetition: _Repetition) -> TaskSteps:

@@ -426,7 +426,7 @@ class Matches:
 
         A GPU is one lane if its rank is not opened. Blocks while the ranks are read.
         """
-        tasks = frozenset(item.task for item in timeline.tasks)
+        tasks = frozenset(rank.task for rank in timeline.tasks)
         is_whole = tasks <= opened or sum(map(timeline.rows_inside, tasks)) <= _MAX_SEARCHED
         lanes, _ = timeline.lanes(tasks if is_whole else opened)
         return cls(
@@ -517,10 +517,10 @@ class Matches:
         return _part(self.timeline, gpu).rows(query.limit(_MAX_TIES))
 
     def _lane_of(self, row: Row, gpu: list[LaneIdentity]) -> int:
-        values = record(EVENT_COLUMNS, row)
-        device = (values["report"], values["process"], values["device"])
+        event = record(EVENT_COLUMNS, row)
+        device = (event["report"], event["process"], event["device"])
         for lane in gpu:
             is_same = (lane.task.report, lane.task.process, lane.device) == device
-            if is_same and lane.stream in (None, values["stream"]):
+            if is_same and lane.stream in (None, event["stream"]):
                 return self.lanes.index(lane)
         return 0

@@ -349,7 +349,7 @@ def pictures_of(
 ) -> tuple[list[LanePicture], tuple[str, ...]]:
     """Draw the lanes of a selection in ``count`` columns, and return notes on them."""
     timeline = Timeline.of(job, selection)
-    opened = frozenset(item.task for item in timeline.tasks) if all_lanes else frozenset()
+    opened = frozenset(rank.task for rank in timeline.tasks) if all_lanes else frozenset()
     lanes, _ = timeline.lanes(opened)
     notes = (*timeline.busy.notes, *timeline.left_out(opened))
     return lane_pictures(timeline, lanes, job.extent(selection), count), notes

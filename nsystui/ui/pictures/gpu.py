@@ -227,7 +227,7 @@ def gpu_picture(job: OpenJob, selection: Selection, request: GpuPictureRequest) 
 def _steps(job: OpenJob, busy: BusyIntervals, window: Window) -> tuple[tuple[int, str], ...]:
     """Return the starts and numbers of the steps of the first task with steps."""
     times = step_times(job.steps(), window)
-    steps = next((times[item.device.task.task] for item in busy.devices if item.device.task.task in times), None)
+    steps = next((times[device.device.task.task] for device in busy.devices if device.device.task.task in times), None)
     if steps is None:
         return ()
     return tuple((start, str(step)) for start, step in zip(steps.start.tolist(), steps.numbers.tolist(), strict=True))
@@ -242,7 +242,7 @@ def _heights(gpus: Sequence[GpuLanes], lines: int) -> tuple[int, int]:
 
 def _occurring(busy: BusyIntervals, base: Window) -> tuple[str, ...]:
     """Return the parts in ``base``, largest first: the same for all devices and zooms."""
-    spent = sum((item.breakdown(base) for item in busy.devices), NOTHING)
+    spent = sum((device.breakdown(base) for device in busy.devices), NOTHING)
     names = [name for name, *_ in PARTS if getattr(spent, name)]
     return tuple(sorted(names, key=lambda name: -getattr(spent, name)))
 
@@ -474,11 +474,11 @@ def compared_lanes(job: OpenJob, selection: Selection, rank: int, columns: int, 
     """
     window = job.extent(selection)
     busy = job.busy(selection)
-    by_share = sorted(busy.devices, key=lambda item: item.breakdown(window).kernels)
+    by_share = sorted(busy.devices, key=lambda device: device.breakdown(window).kernels)
     median = by_share[(len(by_share) - 1) // 2].device.task.rank if by_share else rank
     lanes: list[Lane] = []
     for number in dict.fromkeys((rank, median)):
-        rank_busy = replace(busy, devices=tuple(item for item in busy.devices if item.device.task.rank == number))
+        rank_busy = replace(busy, devices=tuple(device for device in busy.devices if device.device.task.rank == number))
         for gpu in _gpus(job, selection, rank_busy, window, columns, (), {}):
             label = gpu.title if number == rank else f"{gpu.title}, median"
             lanes += [replace(lane, label=label) for lane in _work_lanes(gpu, _occurring(busy, window), height, False)]
@@ -506,8 +506,8 @@ def detail_lines(
     lines += wrapped(_work_values(gpu, picture.parts, columns), width)
     shares = [(metric, mean(metric.bins, columns)) for metric in gpu.metrics]
     # Short: ten metrics must fit on two lines.
-    values = [(f"{item.label} {item.words(share and share * item.top)}", item.category) for item, share in shares]
-    lines += wrapped(values, width)
+    parts = [(f"{item.label} {item.words(share and share * item.top)}", item.category) for item, share in shares]
+    lines += wrapped(parts, width)
     notes = [line for note in picture.notes for line in textwrap.wrap(safe_text(note), max(20, width))]
     return [*lines, *([(line, "dim")] for line in notes)][:max_lines]
 

@@ -142,8 +142,8 @@ def time_lines(
 
 
 def _bar_line(picture: OverviewPicture, spent: Breakdown, width: int) -> Line:
-    each = format_value(Unit.DURATION, spent.time / picture.devices)
-    total = f"  of {picture.devices:,} × {each}" if picture.devices > 1 else f"  of {each}"
+    mean_time = format_value(Unit.DURATION, spent.time / picture.devices)
+    total = f"  of {picture.devices:,} × {mean_time}" if picture.devices > 1 else f"  of {mean_time}"
     cells = max(0, width - LABEL_WIDTH - width_of(total))
     line: Line = [("GPU time".ljust(LABEL_WIDTH), "bold")]
     edge, previous = 0, 0
@@ -342,7 +342,7 @@ def with_findings(tasks: TableAnswer, findings: Sequence[Finding], limit: int = 
     In a table of more than ``limit`` ranks, ranks with findings are first.
     """
     rank = next(index for index, column in enumerate(tasks.columns) if column.key == "rank")
-    selective = [item for item in findings if item.ranks and len(item.ranks) <= len(tasks.rows) // 2]
+    selective = [finding for finding in findings if finding.ranks and len(finding.ranks) <= len(tasks.rows) // 2]
     names = [", ".join(dict.fromkeys(item.id for item in selective if row[rank] in item.ranks)) for row in tasks.rows]
     if not any(names):
         return tasks

@@ -121,14 +121,14 @@ def _fit_phrases(text: str, room: int) -> str:
 
 def _cut_parts(parts: Sequence[StyledText], room: int) -> list[StyledText]:
     """Return ``parts`` in at most ``room`` cells: shorten the first that is too long, and leave out later parts."""
-    kept: list[StyledText] = []
+    shortened: list[StyledText] = []
     for text, name in parts:
-        if width_of(text) > room and kept and room < SHORTEST_CUT:
+        if width_of(text) > room and shortened and room < SHORTEST_CUT:
             break
         text = shorten(text, room)
-        kept.append((text, name))
+        shortened.append((text, name))
         room -= width_of(text)
-    return kept
+    return shortened
 
 
 class StatusText(TextLine):
@@ -452,7 +452,7 @@ def cut(text: str, width: int) -> str:
     """Return ``text`` in at most ``width`` cells, cut at its end because names begin with their distinctive part."""
     if width_of(text) <= width:
         return text
-    kept = text[: max(width - 1, 0)]
-    while width_of(kept) > width - 1 and kept:
-        kept = kept[:-1]
-    return kept + "…" if width > 0 else ""
+    beginning = text[: max(width - 1, 0)]
+    while width_of(beginning) > width - 1 and beginning:
+        beginning = beginning[:-1]
+    return beginning + "…" if width > 0 else ""

@@ -120,7 +120,7 @@ def same_row(before: Answer | None, number: int, after: Answer) -> int | None:
     candidates = list(enumerate(after.rows))
     for index in sorted(shared, key=rank):
         new_index = new_indices[before.columns[index].key]
-        candidates = [(row_index, item) for row_index, item in candidates if item[new_index] == row[index]]
+        candidates = [(at, other) for at, other in candidates if other[new_index] == row[index]]
         other_rows = [other_row for other_row in other_rows if other_row[index] == row[index]]
         if not other_rows:
             break

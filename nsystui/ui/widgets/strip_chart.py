@@ -145,7 +145,7 @@ class StripChart(TimeChart):
     def rows_of(self, lane: int) -> tuple[int, int]:
         if self._halves or not self.lanes:
             return lane // 2, lane // 2
-        first = sum(item.height for item in self.lanes[:lane])
+        first = sum(lane_above.height for lane_above in self.lanes[:lane])
         return first, first + self.lanes[lane].height - 1
 
     def is_current(self, lane: int) -> bool:

@@ -145,14 +145,14 @@ class KinetoTrace:
         """Return the trace's facts about itself, by PyTorch's names."""
         head = self._head.decode("utf-8", "replace").partition(f'"{_EVENTS}"')[0]
         tail = b"".join(self._tail).decode("utf-8", "replace")
-        values = {}
+        facts = {}
         for name in _FACTS:
             for text, position in ((head, head.find(f'"{name}"')), (tail, tail.rfind(f'"{name}"'))):
                 value = text[position + len(name) + 2 :].lstrip().removeprefix(":").lstrip() if position >= 0 else ""
                 with suppress(ValueError, RecursionError):
-                    values[name] = json.JSONDecoder().raw_decode(value)[0]
+                    facts[name] = json.JSONDecoder().raw_decode(value)[0]
                     break
-        return values
+        return facts
 
     def damaged(self, cause: str, advice: str = _COPY) -> ExportError:
         """Return the error for a trace that cannot be read to its end."""

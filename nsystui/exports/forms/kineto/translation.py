@@ -159,8 +159,8 @@ class _Span:
         return self.number("inContext") if number is None else number
 
     def dimensions(self, name: str) -> list[int | None]:
-        values = self.arguments.get(name)
-        numbers = [to_integer(value) for value in values] if isinstance(values, list) else []
+        sizes = self.arguments.get(name)
+        numbers = [to_integer(value) for value in sizes] if isinstance(sizes, list) else []
         return numbers if len(numbers) == 3 and None not in numbers else [None, None, None]
 
 
@@ -275,8 +275,8 @@ class _Translator:
 
     def api_call(self, span: _Span, kind: int) -> None:
         thread = self._thread(span.event)
-        values = (thread, kind, span.number("correlation"), self.export.intern(span.name), 0)
-        self.export.add("CUPTI_ACTIVITY_KIND_RUNTIME", span.start, span.end, *values)
+        row = (thread, kind, span.number("correlation"), self.export.intern(span.name), 0)
+        self.export.add("CUPTI_ACTIVITY_KIND_RUNTIME", span.start, span.end, *row)
 
     def annotation(self, span: _Span) -> None:
         self._add_range(span, self._thread(span.event), span.name, 0)
@@ -296,8 +296,8 @@ class _Translator:
         self._add_range(span, thread, name, _DOMAINS[domain], payload)
 
     def _add_range(self, span: _Span, thread: int, name: str, domain: int, payload: str | None = None) -> None:
-        values = (thread, _PUSH_POP, None, self.export.intern(name), domain, payload)
-        self.export.add("NVTX_EVENTS", span.start, span.end, *values)
+        row = (thread, _PUSH_POP, None, self.export.intern(name), domain, payload)
+        self.export.add("NVTX_EVENTS", span.start, span.end, *row)
 
     def instant(self, span: _Span) -> None:
         """Add an allocation or free of PyTorch's allocator on a GPU; any other instant becomes a mark."""
@@ -307,8 +307,8 @@ class _Translator:
         elif span.number("Device Type") == _ON_CUDA:
             size = _required(span.number("Bytes"), "size")
             process, device = self._process(self.pid), _required(span.number("Device Id"), "device")
-            values = (_required(span.number("Addr"), "address"), abs(size), _MEMORY_KINDS["Device"], int(size < 0))
-            self.export.add("CUDA_GPU_MEMORY_USAGE_EVENTS", span.start, process, device, *values)
+            cells = (_required(span.number("Addr"), "address"), abs(size), _MEMORY_KINDS["Device"], int(size < 0))
+            self.export.add("CUDA_GPU_MEMORY_USAGE_EVENTS", span.start, process, device, *cells)
 
     # -- names ------------------------------------------------------------------------------------------------------
 
