@@ -85,12 +85,12 @@ ALLOCATION_VARIABLE = "SLURM_NTASKS"
 """The number of tasks of an allocation, started or not."""
 NODE_VARIABLES = ("SLURM_NODEID", "PALS_NODEID", "SLURMD_NODENAME")
 MADE_OF = "NSYSTUI_MADE_OF"
-"""The name in ``META_DATA_EXPORT`` for an export's source, if nsys did not record it."""
+"""The name of the export's source in ``META_DATA_EXPORT``, if nsys did not record it."""
 ENVIRONMENT_WHITELIST = frozenset(
     (*RANK_VARIABLES, *LOCAL_RANK_VARIABLES, *SIZE_VARIABLES, ALLOCATION_VARIABLE, *NODE_VARIABLES)
 ) | {"VLLM_WORKER_MULTIPROC_METHOD"}
 _EVENT_TYPES = {"NvtxEvents": "nvtx", "OSRuntime": "osrt"}
-"""Names for ``-t`` that differ from the CAPTURE_EVENT_TYPE not only in case."""
+"""Names for ``-t`` that differ from the CAPTURE_EVENT_TYPE in more than case."""
 _SETTINGS = {
     "LINUX_PERF_OPTIONS:COLLECT_CPU_CTXSW_TRACE": "--cpuctxsw",
     "LINUX_PERF_OPTIONS:COLLECT_IP_BACKTRACE_SAMPLES": "--sample",

@@ -185,7 +185,7 @@ class Signature:
 
     @property
     def size(self) -> int | None:
-        """The exact message size in bytes: count × size of the data type, not times the ranks."""
+        """The exact message size in bytes: count × size of the data type, not × ranks."""
         element = datatype_size(self.datatype)
         return None if element is None else self.count * element
 

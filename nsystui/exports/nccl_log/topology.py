@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 _INFO = b"NCCL INFO "
 MAX_CHANNELS = 256
-"""NCCL has 64 channels; numbers from this on are not NCCL's."""
+"""NCCL has 64 channels: from this number on, a channel is not NCCL's."""
 
 
 class LogThread(NamedTuple):

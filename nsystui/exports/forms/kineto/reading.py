@@ -50,7 +50,7 @@ def nanoseconds(value: Any) -> int | None:
 
 
 _EVENTS = "traceEvents"
-# A trace has one of these in its first bytes: the list of process groups before the events may be long.
+# The first bytes of a trace contain one of these keys: a long list of process groups may precede the events.
 _TYPICAL = re.compile(rb'"(?:traceEvents|deviceProperties|distributedInfo|baseTimeNanoseconds)"\s*:')
 _JSON = re.compile(rb"\s*(\{|\[\s*[\[{\"])")
 _FIRST_BYTES = 1 << 16
@@ -121,7 +121,7 @@ class KinetoTrace:
                     if isinstance(event, dict):
                         yield event
             except ijson.IncompleteJSONError as error:
-                # yajl reports all errors as incomplete JSON; only at the end of the file is it true.
+                # yajl reports all errors as incomplete JSON, which is true only at the end of the file.
                 raise self.damaged(_CUT if reader.is_at_end else _cause_of(error)) from None
             except ijson.JSONError as error:
                 raise self.damaged(_cause_of(error)) from None

@@ -20,7 +20,7 @@ from nsystui.exports.metadata import pid_of, process_id
 from nsystui.exports.schema import EARLIEST
 
 _FIRST_EVENTS: Final = 20_000
-"""Events read for the process and the first time before any is written."""
+"""Events read to find the process and the first time, before any event is written."""
 _ROWS_AT_ONCE: Final = 50_000
 _MOST_IDS: Final = 1 << 24
 """Numbers of processes and threads have 24 bits in an export."""
@@ -38,7 +38,7 @@ _OLD_CATEGORIES: Final = {
     "python": "python_function",
 }
 _CPU: Final = frozenset({"cpu_op", "user_annotation", "python_function", "cuda_runtime", "cuda_driver"})
-# A GPU annotation repeats a range's projection; the other categories are not work of the program.
+# A GPU annotation repeats the projection of a range; the other categories are not the program's work.
 _IGNORED: Final = frozenset({"gpu_user_annotation", "trace", "overhead", "ac2g", "fwdbwd", ""})
 
 _SYNC_TYPES: Final = {"event": 1, "stream wait": 2, "stream": 3, "context": 4}
@@ -327,7 +327,7 @@ class _Translator:
         return self._processes.setdefault(pid, process_id(pid, MACHINE))
 
     def _thread(self, event: Event) -> int:
-        """Return the id of an event's thread, replacing numbers too large for an export, from the top down."""
+        """Return the id of an event's thread; numbers too large for an export count down from the highest."""
         pid = _required(to_integer(event.get("pid")), "process")
         tid = _required(to_integer(event.get("tid")), "thread")
         thread = self._threads.get((pid, tid))
