@@ -222,8 +222,6 @@ def read(path: Path, connection: sqlite3.Connection, schema: Schema) -> Metadata
 
 
 class _Reader:
-    """Reads the small tables of an export."""
-
     def __init__(self, path: Path, connection: sqlite3.Connection, schema: Schema) -> None:
         self._path = path
         self._connection = connection

@@ -388,7 +388,6 @@ class LogReader:
         yield from [Unread(Damage.HEADLESS)] * (line.count(b"opCount") - beginnings)
 
     def _calls_of(self, prefix: bytes) -> _WriterCalls:
-        """Return the known calls of the writer in ``prefix``."""
         self._make_room()
         writer = writer_of(prefix)
         calls = self._by_writer.get(writer)

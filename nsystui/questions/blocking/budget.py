@@ -1,6 +1,6 @@
 """Tables of the budget of an iteration, and of each step (docs/path.md).
 
-If a job has no steps, all of its time is one iteration, and a note reports that.
+Without steps, all of the job's time is one iteration, and a note reports that.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ LABELS = {
 NCCL_LABELS = {name: f"{LABELS['nccl']}: {name}" for name in ("transfer", "waiting", "not split")}
 """The parts of the time blocked by NCCL."""
 SEND_AND_RECEIVE = f"{LABELS['nccl']}: send and receive"
-"""The part of that time in NCCL's ``SendRecv`` kernels."""
+"""The part of the time blocked by NCCL in its ``SendRecv`` kernels."""
 _BLOCKED = "the next compute kernel was already launched and waited for this"
 MEANINGS = {
     "iteration": "a step on the GPU, from the wait for its first operation to the next step",
@@ -183,7 +183,7 @@ def _sums(job: OpenJob, gpus: Sequence[RankIterations]) -> tuple[dict[str, list[
 
 
 def _part_row(name: str, parts: Sequence[Times], ranks: Sequence[int], upper: int | None, all_time: int) -> Row:
-    """Make the row of a part that took ``parts`` on each GPU, at most ``upper`` in total, ns."""
+    """Make a part's row from its times on each GPU, and its upper bound in total, ns."""
     values = np.concatenate(parts)
     rank = ranks[int(np.argmax([float(np.median(part)) for part in parts]))] if len(ranks) > 1 else None
     total, count = int(values.sum()), len(values)

@@ -87,9 +87,9 @@ class Operations:
         return len(self.start)
 
     def last_ended(self, kinds: Numbers, indices: Times, unseen: Times, since: Times) -> Times:
-        """Return when the last operation that may have held operations ``indices`` ended, or ``since``, ns.
+        """Return the end of the last operation that may have held each of ``indices``, or ``since``, ns.
 
-        It is one of ``kinds`` (bool), ended before they began, and was launched before the calls ``unseen``.
+        It is one of ``kinds`` (bool), ended before the held operation began, and was launched before its ``unseen``.
         """
         rows = np.flatnonzero(kinds)
         rows = rows[np.argsort(self.end[rows], kind="stable")]
@@ -269,7 +269,6 @@ class _Streams:
         return self._number.get((context, stream), NONE)
 
     def numbers(self, rows: Mapping[str, Numbers], indices: Numbers) -> Times:
-        """Return the stream numbers of some rows."""
         keys = zip(rows["context"][indices].tolist(), rows["stream"][indices].tolist(), strict=True)
         return np.array([self._number.get(key, NONE) for key in keys], np.int64)
 
@@ -394,7 +393,6 @@ class _Events:
 
     @classmethod
     def of(cls, rows: ProcessRows) -> _Events:
-        """Read the rows and calls of a process."""
         columns = tables.api_calls.c
         kind = sa.case(*((columns.name.contains(name), number) for number, name in enumerate(_EVENT_CALLS)))
         query = sa.select(columns.correlation_id, columns.thread, kind.label("kind"))

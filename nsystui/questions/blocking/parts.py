@@ -125,7 +125,7 @@ def gaps_of(work: Operations, device: int, window: Window) -> Gaps:
     is_gap = (end > start) & (start < window.end)
     ended_by = np.append(computes, NONE)[is_gap]
     start, end = start[is_gap], end[is_gap]
-    # The index NONE, without operation or producer, selects the appended value.
+    # NONE, the index of a missing operation or producer, selects the appended value.
     returned, inside_graph, producer, unseen = (
         np.append(column, NONE)[ended_by] for column in (work.returned, work.inside_graph, work.producer, work.unseen)
     )
@@ -228,7 +228,7 @@ def budgets_of(
 
 
 def bounds(parts: Mapping[str, float], possible: Mapping[str, float], names: Collection[str]) -> tuple[float, float]:
-    """Return the least and the most time of some parts together; the most adds their possible unresolved time."""
+    """Return the least and the most time of some parts together: the most includes their possible unresolved time."""
     lower, unresolved = sum(parts[name] for name in names), 0.0 if "unresolved" in names else parts["unresolved"]
     return lower, lower + min(unresolved, sum(possible.get(name, 0) for name in names))
 
@@ -372,7 +372,7 @@ def _spans(session: Session, reports: Collection[int]) -> dict[Task, dict[int, t
 
 
 def _slices(rows: ProcessRows, spans: Collection[tuple[int, int]]) -> list[Window]:
-    """Split a process's time into slices with equally many kernels, to fit into memory, except shared rows."""
+    """Split a process's time into slices with equally many kernels, to fit into memory; shared rows are not split."""
     columns, session = tables.kernels.c, rows.session
     edges = [min(start for start, _ in spans), max(end for _, end in spans)]
     cut_count = session.count(tables.kernels) // session.limits.rows_at_once(_OPERATION_BYTES)

@@ -5,8 +5,8 @@ the call. From a CPU call, it continues at the thread's previous work, or, from 
 that the thread waited for. From a collective, it continues at the last rank to arrive. So the pieces cover the
 iteration once, and their sum is the iteration.
 
-If a thread makes no CUDA call for a while, and another launching thread of its process does, the thread is taken to
-wait for the other, like PyTorch's autograd and main threads: this is inferred.
+If a thread makes no CUDA call for a while, and another launching thread of its process does, the path infers that the
+first waits for the second, as PyTorch's main and autograd threads do.
 """
 
 from __future__ import annotations

@@ -157,7 +157,7 @@ _BY_KERNELS = ("kernel", "launch", "collective")
 def metric_means(job: OpenJob, selection: Selection, group_by: str) -> TableAnswer:
     """Tabulate the means of every metric by ``group_by``, a key of ``SUBJECTS``, the largest time first.
 
-    ``samples`` were taken in this time; before ``alone`` of them, since the previous sample, a single kernel ran
+    ``samples`` were taken in this time, and ``alone`` of them while a single kernel ran since the previous sample
     (missing for ranges and steps). ``described`` is the share of the time that samples describe, ``resolved`` the share
     in intervals with two samples or more: if it is small, the means include work before and after.
     """
@@ -204,7 +204,7 @@ def metric_means(job: OpenJob, selection: Selection, group_by: str) -> TableAnsw
 
 
 def _means_notes(job: OpenJob, group_by: str, has_rows: bool) -> Iterator[str]:
-    """Yield why there are no rows, or a caveat."""
+    """Yield the reasons why there are no rows, or a caveat."""
     if has_rows:
         yield (
             "most of this time is in spans too short for two samples: their means include what ran just before and "

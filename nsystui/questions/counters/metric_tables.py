@@ -63,7 +63,7 @@ GpuKey = tuple[int, int]
 def metric_statistics(job: OpenJob, selection: Selection) -> TableAnswer:
     """Tabulate statistics of each metric of each GPU in the selected time.
 
-    ``mean`` weights a sample by the part of its period in the time; other statistics count samples.
+    ``mean`` weights a sample by the part of its period in this time; the other statistics count samples.
     """
     users = users_of_gpus(job, selection)
     rows: list[Row] = []

@@ -128,7 +128,6 @@ def counts_per_bin(session: Session, kind: EventKind, low: int, width: int, bins
 
 
 def _of_kind(kind: EventKind, reports: Sequence[Report], *columns: sa.ColumnElement[Any]) -> sa.Select[Any]:
-    """Select ``report`` and ``columns`` of all events of a kind in some reports."""
     source = KIND_TABLES[kind]
     report = source.table.c.report
     conditions: list[Condition] = [

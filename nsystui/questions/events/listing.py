@@ -1,7 +1,7 @@
 """The event list: all events in time order, at any size; and both ends of a launch.
 
-Ten million rows cannot be sorted for each screen. Instead, events are counted once per bin of time, and a page reads
-and sorts only its bins (Parquet skips all other row groups).
+Sorting ten million rows for each screen is too slow. Events are counted once per bin of time, and a page reads and
+sorts only its bins (Parquet skips all other row groups).
 
 A name filter excludes kinds without a passing name (`kinds_with_name`): the few hundred names of kernels and calls are
 stored next to each report's columns. NVTX ranges are always searched, because each may have its own name.
@@ -290,7 +290,7 @@ class Partners:
 
 @dataclass(frozen=True)
 class Launch:
-    """Times from the start and the end of a call to the start of its work, ns (``None`` for a negative ``queue``)."""
+    """Times from a call's start and its end to the start of its work, ns (``None`` for a negative ``queue``)."""
 
     delay: int
     queue: int | None

@@ -105,7 +105,7 @@ _WAITS = re.compile(r"futex|cond_|sem_|mutex|rwlock|barrier|pthread_join|spin_lo
 _POLLS = re.compile(r"p?poll|p?select|epoll_p?wait")
 """OS runtime calls that wait for descriptors, such as pipes from a data loader's worker processes."""
 _CALLS = re.compile(rf"{LIBRARY.pattern}|libcuda(?:rt[-\w]*)?\.so.*")
-"""`LIBRARY` and CUDA's libraries: next to a CUDA call, a sample taken in the call shows only the caller."""
+"""`LIBRARY` and CUDA's libraries: if the nearest sample was in a CUDA call, running code has the caller's name."""
 PROFILERS = ("[NSys", "CUPTI worker thread")
 """Prefixes of the names of the profiler's threads."""
 FEW = 300
@@ -153,7 +153,7 @@ class Attribution:
 
 
 def over_ranks(attribution: Attribution) -> Attribution:
-    """Merge threads of one name, as ``pt_data_worker (4 ranks)``, if each of several ranks has one.
+    """Merge threads with the same name on several ranks, one on each, as ``pt_data_worker (4 ranks)``.
 
     Worker processes of one name are merged even if a rank has several.
     """
@@ -181,8 +181,8 @@ def attribute(
 ) -> Attribution:
     """Find the causes of each span; for up to `FEW` spans, read only nearby calls.
 
-    ``with_ranges`` also finds the NVTX ranges, which reads all ranges. ``with_calls`` adds to `NOTHING` the nearer of
-    the launching thread's next and last call.
+    ``with_ranges`` also finds the NVTX ranges, which reads all ranges. ``with_calls`` adds to `NOTHING` the launching
+    thread's nearest call.
     """
     spans = spans if isinstance(spans, IdleSpans) else IdleSpans.of(spans)
     if not len(spans):
@@ -393,8 +393,8 @@ class _Host:
     def _states(self, task: Task, thread: Thread) -> Segments:
         """Return the scheduler's states of a thread over time.
 
-        Before an event that puts it on a CPU, and after an event that takes it off, the thread is off the CPU while
-        events of its process show that scheduling was recorded.
+        Before its first event, if that puts it on a CPU, and after its last, if that takes it off, the thread is off
+        the CPU while events of its process show that scheduling was recorded.
         """
         states = self.scheduling.threads.get(thread, NO_SEGMENTS)
         if not len(states):

@@ -189,7 +189,7 @@ def _grown(
     node_count = 1
     for level in range(depth):
         rows = [np.flatnonzero(length > level) for length in lengths]
-        # A side whose paths are all shorter has no such column.
+        # If all paths of a side are shorter, the column does not exist.
         level_functions = [path[row, min(level, path.shape[1] - 1)] for path, row in zip(paths, rows, strict=True)]
         keys = [nodes[side][row] * len(functions) + level_functions[side] for side, row in enumerate(rows)]
         unique_keys, inverse = np.unique(np.concatenate(keys), return_inverse=True)
@@ -206,9 +206,7 @@ def _grown(
 def tree_of(
     job: OpenJob, selection: Selection, bottom_up: bool = False, thread: str | None = None, function: str | None = None
 ) -> tuple[CpuSamples, CallTree]:
-    """Build the tree of the selected samples, from ``function`` (full name), else from functions that pass the name
-    filter.
-    """
+    """Build the tree of selected samples from ``function`` (full name), else from functions that pass the filter."""
     samples = samples_of_job(job, selection)
     groups = grouped(samples, chosen_threads(job, samples, thread), "all")
     is_root = None if selection.name is None else selection.name.matches

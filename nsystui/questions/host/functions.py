@@ -85,14 +85,14 @@ def samples_of_job(job: OpenJob, selection: Selection) -> CpuSamples:
 def samples_of(session: Session, selection: Selection, kind: str = "") -> CpuSamples:
     """Read the samples of the selected threads in the window: Python's for reports without CPU samples.
 
-    With `PYTHON` as ``kind``, read only Python's, also of threads that did not run.
+    If ``kind`` is `PYTHON`, read only Python's, also of threads that did not run.
     """
     table, columns = tables.host_samples, tables.host_samples.c
     if not session.count(table):
         return CpuSamples({}, {})
     time = (columns.time + columns.clock_offset).label("time")
     query = sa.select(columns.report, columns.thread, time, columns.chain, columns.is_python)
-    # Stacks taken because the thread left its CPU have no weight.
+    # Stacks recorded because the thread left its CPU have no weight.
     is_sample = columns.is_python == 1 if kind == PYTHON else sa.or_(columns.weight.is_(None), columns.weight > 0)
     query = query.where(is_sample, *where(table, selection.with_name(None)))
     arrays = session.arrays(query.order_by(time, columns.row))
@@ -152,7 +152,7 @@ class SampleGroup:
 
 
 def chosen_threads(job: OpenJob, samples: CpuSamples, wanted: str | None) -> list[HostThread]:
-    """Return the sampled threads, or threads with ``wanted`` as number or in their name."""
+    """Return the sampled threads, only with ``wanted`` as their number or in their name if given."""
     threads = named_threads(job, samples.threads)
     if not wanted:
         return threads

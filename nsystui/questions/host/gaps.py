@@ -57,7 +57,7 @@ BY = ("all", "rank", "range", "length", "pair")
 _LENGTHS = (0, 1_000, 5_000, 10_000, 50_000, 100_000, 500_000, 1_000_000, 5_000_000, 10_000_000)
 """Lower bounds of the rows by length, ns: NVIDIA's guide to TensorRT-LLM, and 10 ms."""
 _MAX_WITH_RANGE = 100
-"""The number of longest spans that have an NVTX range."""
+"""NVTX ranges are found for this many of the longest spans."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,4 +1,4 @@
-"""The CPU's work in spans of time: the launching thread's time by cause (`host.causes`), and its NVTX ranges."""
+"""The CPU's work in spans of time: the launching thread's causes (`host.causes`) and NVTX ranges."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def _overlapping(session: Session, idle: Attribution) -> list[list[_Range]]:
             for index, (gap, thread) in enumerate(zip(idle.spans, threads, strict=True))
         ]
     )
-    # The planner knows that values are few, and scans the ranges once.
+    # The planner knows that inline values are few, and scans the ranges once.
     spans = sa.select(values).cte("wanted")
     span = spans.c
     query = (

@@ -309,7 +309,7 @@ _NO_TIMES: Times = np.empty(0, np.int64)
 def _while_idle(
     intervals: Mapping[str, Intervals], idle: Sequence[Intervals] | None, spent: ThreadTime
 ) -> tuple[int | None, ...]:
-    """Return a thread's time summed over idle times of its GPUs: running, in calls, off the CPU, total."""
+    """Return a thread's time while its GPUs were idle, summed over them: running, in calls, off the CPU, total."""
     if idle is None:
         return None, None, None, None
 

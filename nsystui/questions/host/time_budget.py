@@ -113,7 +113,7 @@ def causes_of(
             spans += [CpuSpan(task, device, window) for window in windows]
         spans.sort(key=lambda span: (-span.length, span.window.start, span.task, span.device))
         longest.append(spans[:_MAX_SPANS])
-    # A single question, because each reads all records of the threads.
+    # Ask once for all parts, because each question reads all records of the threads.
     works = iter(host_work(job, [span for spans in longest for span in spans], with_calls=True))
     causes = []
     for time_of, spans, time in zip(times_by_name, longest, times, strict=True):

@@ -40,11 +40,11 @@ _TOLERANCE, _MIN_ALIKE = 0.1, 0.9
 _MIN_SIZE, _MAX_SIZE = 0.5, 3.0
 """The allowed number of operations of a step, in medians."""
 _NESTED = 1.5
-"""Names with this many times as many repetitions repeat within steps, and have no vote."""
+"""Names with at least this many repetitions per step repeat within steps, and have no vote."""
 _MIN_AGREEMENT = 0.5
 """The share of names repeating once per step that must agree, if the anchor alone is no evidence."""
 _MIN_VOTES = 0.1
-"""The share of all regular names that must agree, so that a check every 50 steps is no step."""
+"""The share of all regular names that must agree, so that a check every 50 steps is not taken for a step."""
 _JUMP = 1.5
 _MAX_JUMPS = 8
 """Distances this many times the next shorter may separate steps; only the largest jumps are tried."""
@@ -159,7 +159,7 @@ class OperationSequence:
         return cls(names, **{key: columns.pop(key)[order] for key in list(columns)})
 
     def steps(self, task: Task) -> list[TaskSteps]:
-        """Return the steps by each kind of anchor that has any."""
+        """Return the steps that each kind of anchor finds, if any."""
         ends = (lasts + 1 for _, lasts in _bursts(self._positions(self.names.of(OPTIMIZER))))
         by_optimizer = [repetition for edges in ends for repetition in self._all(edges, "optimizer kernels")]
         repetitions = {
@@ -242,7 +242,6 @@ class OperationSequence:
                 yield from self._all(firsts, "collectives")
 
     def _positions(self, codes: NDArray[np.int64]) -> Times:
-        """Return the positions of operations with these names."""
         has_code = np.zeros(len(self.names.texts), bool)
         has_code[codes] = True
         return np.flatnonzero(has_code[self.code])

@@ -134,7 +134,7 @@ def _arrays(spans: Mapping[Task, Times], session: Session, reports: list[Report]
 
 
 def _phases(times: Times, attention: NDArray[np.bool_]) -> Times:
-    """Return the phases of n steps: kernel time, launched and replayed ``(n, 2)``; attention ``(n, kinds, 2)``."""
+    """Return n steps' phases; kernel ``times`` ``(n, 2)``, ``attention`` ``(n, kinds, 2)``: launched, replayed."""
     is_replayed = times[:, 1] > times[:, 0]
     is_prefill = attention[:, _OF_PREFILL].any(axis=1)
     prefills = is_prefill | (attention[:, _ATTENTION, 0] & ~is_replayed)

@@ -82,8 +82,8 @@ class TaskSteps:
         """Return begin and end on the GPU of each step that launched something, ns.
 
         A step begins when its range has begun and earlier steps' work has ended, at the latest with its first
-        operation: idle time before that belongs to the step whose range contains it. It ends when the next step begins;
-        the last step, and steps that still run then, end with their last operation.
+        operation: idle time before an operation belongs to the step whose range contains it. It ends when the next step
+        begins; the last step, and steps that still run then, end with their last operation.
         """
         has_work = self.gpu.op_count > 0
         if self.on_gpu is not None:

@@ -109,8 +109,8 @@ class Steps:
         """Find the steps of the tasks in ``ranks``. Reads every NVTX range and launch.
 
         ``name`` is a regular expression for the names of the ranges (``domain:text``) that are steps, whatever their
-        work; among nested ranges, the outermost count. If it has a group, its match is the step's number. ``anchor`` is
-        one of `ANCHORS`, by default the first that most tasks have. Raises UsageError if ``name`` is not a regular
+        work; among nested ranges, the outermost count. The match of its group, if any, is the step's number. ``anchor``
+        is one of `ANCHORS`, by default the first that most tasks have. Raises UsageError if ``name`` is not a regular
         expression, or is combined with another anchor than NVTX.
         """
         tasks = {rank.task: rank.rank for rank in ranks}
@@ -228,7 +228,6 @@ class _Candidate:
         return int((self.ends - self.starts)[self.is_chosen].sum())
 
     def add(self, launch: Times, start: Times, end: Times) -> None:
-        """Add GPU operations by launch time."""
         self.total += int((end - start).sum())
         index = np.searchsorted(self.starts, launch, side="right") - 1
         is_inside = (index >= 0) & (launch < self.ends[index])
@@ -239,7 +238,6 @@ class _Candidate:
         np.maximum.at(self.gpu.end, index, end)
 
     def steps(self) -> TaskSteps:
-        """Return the chosen ranges as steps."""
         chosen, gpu = self.is_chosen, without_holes(self.gpu)
         all_ranges = TaskSteps(self.task, self.name, self.numbers, self.starts, self.ends, gpu)
         on_gpu = np.zeros((2, len(all_ranges)), np.int64)

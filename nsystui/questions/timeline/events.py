@@ -25,7 +25,7 @@ from nsystui.store.session import Session
 
 _CATEGORY = {"kernel": "compute", "nccl": "nccl", "memory": "memory", "graph": "graph"}
 _MAX_SPANS = 4000
-# Rows, about, of the first search for a neighbour, and growth of the span in each further search.
+# Approximate rows in the first search for a neighbour, and growth of the span in each further search.
 _FIRST_ROWS = 256
 _GROWTH = 32
 _MAX_RUN = 256
@@ -105,7 +105,6 @@ def _overlapping(timeline: Timeline, lanes: Sequence[LaneIdentity], window: Wind
 
 
 def _part(timeline: Timeline, lanes: Sequence[LaneIdentity]) -> Session:
-    """Return the reports of some lanes."""
     return timeline.session.part(lane.task.report for lane in lanes)
 
 
@@ -313,7 +312,7 @@ def longest_place_in(level: ThreadEvents, window: Window) -> int | None:
 class CpuInterval:
     """A time in which a thread ran one function (``place``: index of the lane's stretch) or had no CPU (``state``).
 
-    ``node`` of the sampled stack, or 0.
+    ``node``: the sampled stack, or 0.
     """
 
     window: Window

@@ -55,7 +55,7 @@ _PARTS = (("compute", "kernels"), ("nccl", "nccl"), ("memory", "memory"), ("grap
 
 @dataclass(frozen=True, eq=False)
 class LaneWork:
-    """The busy times of a lane (job time). ``parts`` by category may overlap; ``apart`` does not."""
+    """The busy times of a lane (job time): by category, may overlap (``parts``), and disjoint (``apart``)."""
 
     parts: tuple[tuple[str, Intervals], ...]
     apart: tuple[Intervals, ...]
@@ -157,7 +157,7 @@ class ThreadEvents:
     row: NDArray[np.int64]
     work: LaneWork
     follow: bool
-    """Whether the events do not overlap (start/end ranges and nested calls may)."""
+    """Whether the events follow one another (start/end ranges and nested calls may overlap)."""
 
     def category_of(self, index: int) -> str:
         """Return the category of an event, of `CATEGORIES`."""
@@ -345,7 +345,7 @@ def _thread_names(session: Session, report: Report) -> dict[int, str]:
     return {thread: f"{name} {tid_of(thread)}" if is_shared(thread, name) else name for thread, name in names.items()}
 
 
-# The most intervals of opened ranks in memory; the rank that was opened last always stays.
+# The most intervals of opened ranks in memory; the last opened rank always stays.
 _MAX_INTERVALS = 8_000_000
 
 
@@ -388,7 +388,7 @@ class Timeline:
     """The lanes of a job for a selection, independent of its window and name filter.
 
     The GPUs' intervals are read for the whole selection, and shared with other screens. The lanes inside a rank are
-    read when it is opened, and freed after others were opened.
+    read when it is opened, and freed after other ranks were opened.
     """
 
     session: Session

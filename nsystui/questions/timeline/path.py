@@ -36,7 +36,7 @@ class PathEvents(ThreadEvents):
 
 
 def path_lane_at(job: OpenJob, lane: LaneIdentity, time: int, base: Window) -> tuple[LaneIdentity, str]:
-    """Return the path lane of a rank's step at a time (of ``base`` without steps), and a sentence. Blocks.
+    """Return the path lane of a rank's step at a time, or without steps of ``base``, and a sentence. Blocks.
 
     Raises UsageError if no step contains the time, or if it has too many operations.
     """

@@ -54,7 +54,7 @@ COLUMNS = (
 """``kind``: the kind with 95 % of the time of the stream's operations, else ``mixed``."""
 
 QUEUE_LIMIT = 1024
-"""The most waiting launches of a stream, according to HTA; then the launching thread waits, too."""
+"""The most launches that wait in a stream, according to HTA; then the launching thread waits, too."""
 _MOSTLY = 0.95
 _SAMPLED = 1000
 """The number of launches of a stream, evenly spaced, whose ranges are read."""
@@ -66,7 +66,7 @@ StreamPlace = tuple[Task, int, int, int]
 
 @dataclass
 class _Launches:
-    """The launches of a stream: times of calls and of operations' starts; calls and threads of a sample."""
+    """The launches of a stream: times of calls and of operations' starts; calls and threads of a sample of them."""
 
     called: list[Times] = field(default_factory=list)
     start: list[Times] = field(default_factory=list)
@@ -125,7 +125,7 @@ class LaunchQueue:
 
 
 def stream_table(job: OpenJob, selection: Selection) -> TableAnswer:
-    """Tabulate the selected streams by rank, device and compute time; queues and ranges are of all of the time.
+    """Tabulate the selected streams by rank, device and compute time; queues and ranges ignore the window.
 
     ``launched``: the share of operations with a recorded API call, missing if a window is selected. ``queued``: the
     most waiting launches, ``queued_mean``: their mean from the first launch to the last start, ``at_limit``: how long

@@ -171,7 +171,6 @@ class LinePrompt(Widget):
         self._show_understood(event.value)
 
     def _show_understood(self, text: str) -> None:
-        """Show the meaning of the text if it has any."""
         words = ""
         if self._understood is not None and self._parse is not None and text.strip():
             with contextlib.suppress(NsystuiError):

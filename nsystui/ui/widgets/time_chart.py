@@ -291,7 +291,6 @@ class TimeChart(CategoryWidget, OwnFocus, can_focus=True):
         return _Line(label, *self.cells_of(lane, part), f" {value}" if value else "", plain)
 
     def _row_at(self, y: int) -> int | None:
-        """Return the row of lanes on a line of the widget."""
         row = self._window.top + (y - self.axis_lines() if self.AXIS_ABOVE else y)
         return row if row in self._window.rows() else None
 

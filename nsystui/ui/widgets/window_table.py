@@ -275,7 +275,6 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
 
     @property
     def _has_scrollbar(self) -> bool:
-        """Whether the window does not show all rows."""
         return self._window.count > self._window.height
 
     def mark_sorted(self, key: str | None, descending: bool = True) -> None:
@@ -346,7 +345,6 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
         return self._cache.missing(self._window.top, self._window.height) if self._cache is not None else []
 
     def _pages_arrived(self, cache: PageCache, pages: Collection[int]) -> None:
-        """Show pages that arrived, or their failure."""
         if cache is self._cache:
             if cache.failure is not None:
                 self._post_failure(cache.failure)

@@ -197,7 +197,6 @@ class _Pieces:
         return piece
 
     def _deepest(self, piece: bytes) -> int:
-        """Return the deepest nesting in the next bytes."""
         import numpy as np
 
         if self._is_escaped:

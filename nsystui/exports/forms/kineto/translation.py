@@ -176,8 +176,6 @@ def _required(value: int | None, what: str) -> int:
 
 @dataclass
 class _Translator:
-    """Makes rows of the events of a trace."""
-
     export: TraceExport
     origin: int
     pid: int
