@@ -89,7 +89,8 @@ class Operations:
     def last_ended(self, kinds: Numbers, indices: Times, unseen: Times, since: Times) -> Times:
         """Return the end of the last operation that may have held each of ``indices``, or ``since``, ns.
 
-        It is one of ``kinds`` (bool), ended before the held operation began, and was launched before its ``unseen``.
+        It is one of ``kinds`` (bool), ended before the held operation began, and was launched before the call
+        ``unseen``.
         """
         rows = np.flatnonzero(kinds)
         rows = rows[np.argsort(self.end[rows], kind="stable")]

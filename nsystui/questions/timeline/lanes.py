@@ -55,7 +55,7 @@ _PARTS = (("compute", "kernels"), ("nccl", "nccl"), ("memory", "memory"), ("grap
 
 @dataclass(frozen=True, eq=False)
 class LaneWork:
-    """The busy times of a lane (job time): by category, may overlap (``parts``), and disjoint (``apart``)."""
+    """The busy times of a lane, job time: ``parts`` by category, which may overlap, and ``apart``, disjoint."""
 
     parts: tuple[tuple[str, Intervals], ...]
     apart: tuple[Intervals, ...]

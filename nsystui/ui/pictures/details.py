@@ -31,7 +31,7 @@ _EVENT_FIELDS = {
     "registers": "registers_per_thread",
     "shared_memory": "dynamic_shared_memory",
 }
-"""For columns of tables, the event field that holds the same fact."""
+"""The event field that holds the same fact, by table column."""
 _DOOR_KEYS = ("⏎", "c", "w", "u", "M", "L")
 
 
@@ -151,7 +151,7 @@ def _collective(job: OpenJob, key: EventKey) -> list[str]:
 
 
 def idle_before(job: OpenJob, row: Row) -> list[str]:
-    """Return a sentence on the thread's activity while the GPU was idle before GPU work, if any."""
+    """Return a sentence on the thread's activity while the GPU was idle before an operation, if it was."""
     from nsystui.base.selection import Task
     from nsystui.questions.events.listing import EVENT_COLUMNS, key_of
     from nsystui.questions.host.gaps import before_launch

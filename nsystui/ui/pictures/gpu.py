@@ -248,7 +248,7 @@ def _occurring(busy: BusyIntervals, base: Window) -> tuple[str, ...]:
 
 
 def _shown(sources: list[MetricSource], choice: str, lines: int) -> list[MetricSource]:
-    """Return the wanted metrics; as ``FITTING``, the usual metrics or the first families, the same for all GPUs."""
+    """Return the chosen metrics: as ``FITTING``, the usual metrics if they fit, else their first families."""
     usual = [source for source in sources if source.has_lane]
     if choice != FITTING:
         named = [source for source in sources if source.metric == choice]
@@ -402,7 +402,7 @@ def _metrics(lanes: Sequence[MetricLane]) -> dict[tuple[int, int | None], tuple[
 def held_back(bins: Bins) -> Bins:
     """Return ``bins`` with gaps between samples filled, if a column is shorter than the sampling period.
 
-    A sample covers the bins since the previous sample. Longer gaps than usual remain: nothing was recorded there.
+    A sample covers the bins since the previous sample. Unusually long gaps remain, because nothing was recorded there.
     """
     sampled = [index for index, value in enumerate(bins) if not math.isnan(value)]
     steps = list(pairwise(sampled))
@@ -429,7 +429,7 @@ def _arranged(
         for metric_index, metric in enumerate(gpu.metrics):
             stack = ((metric.category, metric.bins),)
             lane = Lane(f"{indent}{metric.label}", metric.bins, metric.value(), stack=stack, height=heights[1])
-            if gpu.is_host and not metric_index:  # the first lane shows the host's name, and its metric below
+            if gpu.is_host and not metric_index:  # the first lane shows the host's name, and below it the metric
                 notes = ((metric.category, metric.label),)
                 lane = replace(lane, label=gpu.title, height=heights[1] + 1, notes=notes)
             gpu_lanes.append(lane)
@@ -442,7 +442,7 @@ def _work_lanes(gpu: GpuLanes, parts: Sequence[str], height: int, halves: bool) 
     """Return the stack of a device; the rows below its label list the parts."""
     if gpu.device is None:
         return []
-    # The same parts for each device and view: else the rows of two devices show different parts.
+    # The parts are the same for all devices and views, so that rows of two devices are comparable.
     occurring = [part for part in STACK if part[0].removeprefix("exposed_").removesuffix("_only") in parts]
     stack = tuple((category, gpu.parts[name]) for name, _, category in occurring or STACK[:1])
     shares = [gpu.totals.percent(getattr(gpu.totals, name)) for name, *_ in occurring]

@@ -95,7 +95,7 @@ class _Tables:
 
 def overview_picture(job: OpenJob, selection: Selection, bins: int) -> OverviewPicture:
     """Return the picture with a strip of ``bins`` bins. Blocks: call it in a thread."""
-    # Read first: if a report joins in between, tables without it must not be cached under the new version.
+    # Read the version first: if a report joins meanwhile, tables without it must not be cached under the new version.
     version = job.version
     busy = job.busy(selection)
     parts = job.once(("overview", selection, version), lambda: _tables(job, selection, busy))

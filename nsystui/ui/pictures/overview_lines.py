@@ -35,7 +35,7 @@ _SEPARATOR = " · "
 _VALUE_WIDTH = 13
 _SHORTEST_TITLE = 15
 _MIN_IDLE = 0.05
-"""Idle parts below this percentage are left out: a screen has few lines."""
+"""Idle parts below this percentage are left out, because a screen has few lines."""
 _MODES_WIDTH = len("   ● loaded") + sum(len(key) + len(name) + 2 for key, name, _ in keys.TABS)
 
 
@@ -121,7 +121,7 @@ def time_lines(
     spent = picture.spent
     if spent is None or not spent.time:
         return []
-    # Hidden time is shown only if that takes no more lines.
+    # Hidden time is shown only if it takes no further line.
     part_lines = [wrapped(_part_words(spent, hidden), width, (" " * LABEL_WIDTH, "")) for hidden in (True, False)]
     lines = min(part_lines, key=len)
     if rows:

@@ -45,7 +45,7 @@ from nsystui.ui.pictures.zoom import inside
 from nsystui.ui.widgets.lane_chart import LaneLine
 from nsystui.ui.widgets.panels import Part
 
-# A query plans each open report: with at most this many, the first picture has names.
+# Each query is planned for every open report: with at most this many, the first picture has names.
 _FEW_REPORTS = 16
 _MOST_ROWS = 4_000_000
 # The busy share at which a column is full.
@@ -58,7 +58,7 @@ _QUIET = 0.01
 class TimelineRequest:
     """The request for a picture: the window in view (``None``: all of the selection), its columns, the visible lanes.
 
-    ``lane`` is to be visible, else the lane at ``first``. Unless ``rests``, slow work (opening a rank, names among many
+    Shows ``lane`` if given, else lanes from ``first`` on. Unless ``rests``, slow work (opening a rank, names among many
     reports) may be deferred. ``path``: the lane of a critical path, below the first GPU of its rank.
     """
 
@@ -78,7 +78,7 @@ class TimelineRequest:
 class TimelinePicture:
     """Everything on the screen; ``pictures`` has the visible lanes, by index. Key ``0`` shows ``base``.
 
-    ``is_whole`` is false if asking again at rest would show more.
+    ``is_whole``: whether a request that ``rests`` would show no more.
     """
 
     timeline: Timeline
@@ -129,7 +129,7 @@ def timeline_picture(job: OpenJob, selection: Selection, request: TimelineReques
 
 
 def _visible(lanes: tuple[LaneIdentity, ...], request: TimelineRequest) -> list[int]:
-    """Return the numbers of the lanes to draw: on the screen, or around the lane that is to be there."""
+    """Return the numbers of the lanes to draw: from the first, or around the requested lane."""
     first = request.first
     if request.lane in lanes:
         index = lanes.index(request.lane)

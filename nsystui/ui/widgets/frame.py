@@ -30,7 +30,7 @@ BETWEEN = "  "
 """Space between the phrases of a status."""
 
 SHORTEST_CUT = 8
-"""Cells below which a second text is left out, because it would be unreadable."""
+"""In fewer cells, a second text is left out, because it would be unreadable."""
 
 UPDATE_INTERVAL = 0.5
 """Seconds between two updates of a progress text."""
@@ -151,7 +151,7 @@ class StatusText(TextLine):
         return self._status
 
     def set_status(self, status: str, at_once: bool = False) -> None:
-        """Show ``status`` at the right, at most twice a second; ``at_once`` and empty texts do not wait."""
+        """Show ``status`` at the right, at most twice a second, except ``at_once`` and empty texts."""
         self._status = safe_text(status)
         wait = self._shown_at + UPDATE_INTERVAL - time.monotonic()
         if at_once or not status or wait <= 0 or not self.is_attached:
@@ -326,7 +326,7 @@ class KeyLine(TextLine):
         is_full = False
         for size, (key, label) in zip(sizes, keys, strict=True):
             if key not in self.ALWAYS:
-                is_full = is_full or size > room  # no shorter key may follow a more useful key that did not fit
+                is_full = is_full or size > room  # a less useful key must not follow in its place
                 if is_full:
                     continue
                 room -= size + 2
@@ -347,7 +347,7 @@ class KeyLine(TextLine):
 class Choice(NamedTuple):
     """A choice on a screen: ``view  [kernels] memory``. Its label begins with the key that changes it.
 
-    ``choose`` is called with the index of another option.
+    ``choose`` is called with the index of another option when it is chosen.
     """
 
     label: str
@@ -365,8 +365,7 @@ class Choice(NamedTuple):
 class ChoiceLine(TextLine):
     """Line 3: the path to this screen, its views, and how rows are grouped and shown.
 
-    If not all options fit, the last choice leaves out options first, beginning with the option that its key reaches
-    last.
+    If not all options fit, the last choice is shortened first, beginning with the option that its key reaches last.
     """
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
@@ -449,7 +448,7 @@ def _width(parts: Sequence[tuple[str, str, int, int]]) -> int:
 
 
 def cut(text: str, width: int) -> str:
-    """Return ``text`` in at most ``width`` cells, cut at its end because names begin with their distinctive part."""
+    """Return ``text`` in at most ``width`` cells, cut at its end, because names begin with their distinctive part."""
     if width_of(text) <= width:
         return text
     beginning = text[: max(width - 1, 0)]

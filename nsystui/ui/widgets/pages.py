@@ -64,7 +64,7 @@ class PageCache:
     ) -> None:
         """Read pages in a thread; ``then`` is called in ``widget`` with the pages that arrived.
 
-        Nothing is queued meanwhile: afterwards, the window asks for the pages that it lacks by then.
+        Meanwhile, nothing is queued; afterwards, the window asks for the pages that it still lacks.
         """
 
         async def ask() -> None:
@@ -93,7 +93,7 @@ class PageCache:
 
 
 _MAX_COMPARED = 100_000
-"""Rows up to which the same row is searched."""
+"""The same row is searched among at most this many rows."""
 _IDENTIFYING = (Unit.NUMBER, *PLACES, Unit.TEXT, Unit.TIME)
 """Units of columns that identify a row, most distinctive first: numbers of ranks and streams, names, times."""
 

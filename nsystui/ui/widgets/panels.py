@@ -24,7 +24,7 @@ A block may show one category before another: ``"compute/nccl"``.
 
 _TEXT_STYLES = {"bold", "dim"}
 _SWATCH = re.compile(r"\W+(?=\w)")
-"""Marks before the words of a category, in its colour even if the words are not."""
+"""Marks before the words of a category, which have its colour even if the words do not."""
 
 
 def wrapped(parts: Sequence[Part], width: int, indent: Part = ("", "")) -> list[list[Part]]:
@@ -231,7 +231,7 @@ class DetailPane(PlainLines):
         self._lay_out()
 
     def line_style(self, y: int) -> Style:
-        """Return bold for the name, which is on the first line."""
+        """Return bold for the name, on the first line."""
         return self.rich_style if y else self.get_component_rich_style("detail-pane--name")
 
     def _lay_out(self) -> None:
@@ -266,7 +266,7 @@ def fill(details: Sequence[Sequence[str]], width: int, room: int) -> list[str]:
 
 
 def _fill_paragraph(facts: Sequence[str], width: int, max_lines: int) -> list[str]:
-    """Join facts in lines, unbroken if they fit ``width``; the last of ``max_lines`` holds all that remain."""
+    """Join facts in lines, unbroken if they fit ``width``; the last of ``max_lines`` holds all remaining facts."""
     lines: list[str] = []
     for piece in (piece for fact in facts for piece in textwrap.wrap(safe_text(fact), width)):
         if lines and width_of(lines[-1]) + 2 + width_of(piece) <= width:

@@ -24,7 +24,7 @@ _MIN_ROWS, _MAX_ROWS = 5, 16
 """Rows of a still chart with one lane: at least its label and four notes."""
 
 CROSSHAIR_ROWS = 3
-"""Rows up to which the cursor crosses all lanes; with more rows, it is in the current lane only."""
+"""Up to this many rows, the cursor crosses all lanes; with more rows, only the current lane."""
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ class StripChart(TimeChart):
         return first, first + self.lanes[lane].height - 1
 
     def is_current(self, lane: int) -> bool:
-        """Return whether the cursor is in a lane, or in the next lane if that shares its row."""
+        """Return whether the cursor is in a lane, or in the next lane if the lanes share a row."""
         return lane == (self.cursor_lane - self.cursor_lane % 2 if self._halves else self.cursor_lane)
 
     def column_times(self, column: int) -> tuple[int, int]:
@@ -303,7 +303,7 @@ class StripChart(TimeChart):
         if not self.HAS_CURSOR or not has_cursor or column >= width:
             return cells, styles
         styles = [*styles]
-        if self._halves:  # not reversed: the cursor's half gets the colour of words, the other half keeps its colour
+        if self._halves:  # not reversed: the cursor's half has the colour of words, and the other half keeps its colour
             half = "▄" if self.cursor_lane % 2 else "▀"
             cells = cells[:column] + half + cells[column + 1 :]
             other_fill = self._halves_of(lane + 1 - self.cursor_lane % 2, width)[column]
@@ -374,7 +374,7 @@ class StripChart(TimeChart):
 
 
 def _colour(glyphs: str, category: str) -> list[Cell]:
-    """Give glyphs, but not blanks, the colour of a category: the cursor on a blank must not look like data."""
+    """Give glyphs, except blanks, the colour of a category: the cursor on a blank must not look like data."""
     return [(glyph, category if glyph != " " else "", "") for glyph in glyphs]
 
 

@@ -1,7 +1,7 @@
 """The common base of charts over time: labels, an axis, a cursor with its column and lane.
 
-A key repaints changed cells only: Textual sends a line from its beginning to the last changed cell, so that a cursor
-through sixteen lanes would cost 5 KB for each key.
+A key repaints changed cells only. Textual would send each line from its beginning to the last changed cell: 5 KB per
+key for a cursor through sixteen lanes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MARKER = "▸ "
 """The mark before the label of the cursor's lane."""
 
 CURSOR_ROWS = 3
-"""Lowest rows of a high lane that show the cursor; each costs some bytes per step."""
+"""The number of lowest rows of a high lane that show the cursor; each costs some bytes per step."""
 REVERSE = Style(reverse=True)
 
 _NEAR = 8
@@ -241,7 +241,7 @@ class TimeChart(CategoryWidget, OwnFocus, can_focus=True):
         """Draw a line of the chart, and remember it as painted."""
         line = self._painted[y] = self._line(y)  # not reused: its colours may have changed
         strip = Strip(line.segments())
-        width = self.size.width  # on a tiny terminal, less than the labels and one column
+        width = self.size.width  # on a tiny terminal, less than labels and one column need
         return strip if strip.cell_length == width else strip.adjust_cell_length(width, self.rich_style)
 
     def repaint_changes(self) -> None:

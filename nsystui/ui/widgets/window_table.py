@@ -177,13 +177,13 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
         self._table = TableLayout(())
         self._formatted: dict[int, list[str]] = {}  # the visible rows
         self.names: Mapping[str, str] = {}
-        """Texts that the next answer shows instead of values: the smart names of kernels."""
+        """Texts to show for values of the next answer: the smart names of kernels."""
         self._is_worded = False  # whether units are chosen
         self._window_changed = True  # since the last measurement
         self._window = RowWindow()
         self._cache: PageCache | None = None
         self.is_placed = False
-        """Whether the cursor was moved; otherwise it is at the top."""
+        """Whether the cursor was moved from the top."""
         self._is_selecting = False  # whether Enter waits for its row to be read
         self._letters: Mapping[str, str] = {}  # column keys by letter, while an order is picked
         self.sorted_by: tuple[str, bool] | None = None
@@ -353,7 +353,7 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
         self._redraw()
 
     def _post_failure(self, error: Exception) -> None:
-        # Not immediately: in a repaint, Textual takes the screen for the sender and does not notify it.
+        # Not immediately: during a repaint, Textual takes the screen for the sender and does not notify it.
         self.call_next(lambda: self.post_message(self.PageFailed(self, error)))
 
     def validate_cursor_row(self, row: int) -> int:
@@ -390,8 +390,8 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
     def _redraw(self) -> None:
         """Draw the window after its rows or room changed; in the background, when its rows have arrived.
 
-        Until then, at most for ``PATIENCE``, the old picture stays: most pages are faster, and placeholders would
-        double the bytes.
+        Until then, but at most for ``PATIENCE``, the old picture stays: most pages arrive earlier, and placeholders
+        would double the bytes.
         """
         self._window_changed = True
         missing = self._missing() if self.background and self.is_attached else []
@@ -472,8 +472,8 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
     def render_lines(self, crop: Region) -> list[Strip]:
         """Read and measure the visible rows, once a repaint.
 
-        On each key, a held PgDn would read windows that are never painted. A resize event follows the repaint of the
-        new size.
+        Not on each key: a held PgDn would read windows that are never painted. Not on resize: the event follows the
+        repaint of the new size.
         """
         room = (self.size.width, max(1, self.size.height - 1 - self._above))
         if room != self._room:
@@ -543,7 +543,7 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
         return Strip(list(Segment.simplify(segments)), width)
 
     def _title_line(self, width: int) -> Strip:
-        """Draw the name of the rows, how many are visible, and the further words."""
+        """Draw the name of the rows, how many are visible, and further words."""
         name, about = self.title
         count = f"{self._window.count:,}"
         row_words = f"{self._window.height:,} of {count}" if self._has_scrollbar else count
