@@ -120,7 +120,7 @@ class Schema:
         return f"ifnull(CAST(\"{column}\" AS BLOB), x'')" if self.has_column(table, column) else "x''"
 
     def rows(self, tables: Iterable[str]) -> int:
-        """Return the number of rows in ``tables`` together: exact if no row was deleted, as in nsys exports."""
+        """Count the rows of ``tables``: exact if no row was deleted, as in nsys exports."""
         return sum(max(self.last_rowid.get(table, 0), 0) for table in tables)
 
 

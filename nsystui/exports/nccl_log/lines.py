@@ -281,20 +281,20 @@ _WORDS = (b"opCount", b"NCCL INFO", b"NCCL version", *STEP_WORDS)
 
 def blocks(read: Read) -> Iterator[bytes]:
     """Yield a log's bytes in blocks that end with a line, or after `LONGEST_LINE`."""
-    rest = b""
+    remainder = b""
     while piece := read(BLOCK):
         # A progress bar advances by carriage returns: hours of it may be one line.
         end = piece.rfind(b"\n") + 1 or piece.rfind(b"\r") + 1
         if end:
-            yield rest + piece[:end]
-            rest = piece[end:]
+            yield remainder + piece[:end]
+            remainder = piece[end:]
         else:
-            rest += piece
-            if len(rest) > LONGEST_LINE:
-                yield rest
-                rest = b""
-    if rest:
-        yield rest
+            remainder += piece
+            if len(remainder) > LONGEST_LINE:
+                yield remainder
+                remainder = b""
+    if remainder:
+        yield remainder
 
 
 class _WriterCalls:
@@ -349,10 +349,10 @@ class LogReader:
                 if match is None or line.count(b"opCount") > 1:
                     yield from self._torn(line)
                     continue
-                op, count, rest = match.groups()
+                op, count, arguments = match.groups()
                 prefix = line[: match.start()]
                 calls = by_prefix.get(prefix) or self._calls_of(prefix)
-                signature = calls.signatures.get((op, rest)) or self._signature(calls, op, rest)
+                signature = calls.signatures.get((op, arguments)) or self._signature(calls, op, arguments)
                 if signature is None:
                     yield Unread(Damage.CUT_SHORT)
                 else:
@@ -378,8 +378,8 @@ class LogReader:
         calls = 0
         for match in CALL.finditer(line):
             # One byte more, because a communicator's pointer is complete only before a blank.
-            rest = line[match.start(3) : match.end() + 1]
-            signature = self._signature(self._calls_of(line[: match.start()]), match[1], rest)
+            arguments = line[match.start(3) : match.end() + 1]
+            signature = self._signature(self._calls_of(line[: match.start()]), match[1], arguments)
             if signature is not None:
                 calls += 1
                 yield Call(signature, int(match[2], 16))
@@ -397,13 +397,13 @@ class LogReader:
             self._by_prefix[prefix] = calls
         return calls
 
-    def _signature(self, calls: _WriterCalls, op: bytes, rest: bytes) -> Signature | None:
+    def _signature(self, calls: _WriterCalls, op: bytes, arguments: bytes) -> Signature | None:
         """Return a call's fields from ``count`` on; ``None`` if the line is cut before its data type ends."""
-        match = ARGUMENTS.match(rest)
+        match = ARGUMENTS.match(arguments)
         if match is None:
             return None
         count, datatype, reduction, root, pointer, ranks = match.groups()
-        global_rank = GLOBAL_RANK.search(rest, match.end())
+        global_rank = GLOBAL_RANK.search(arguments, match.end())
         communicator = int(pointer, 16) if pointer is not None and pointer != b"(nil)" else None
         signature = Signature(
             writer=self._writer(calls.writer, communicator),
@@ -415,11 +415,11 @@ class LogReader:
             communicator=communicator,
             ranks=_integer(ranks),
             global_rank=_integer(global_rank[1]) if global_rank else None,
-            is_folded=FOLDED.search(rest, match.end()) is not None,
+            is_folded=FOLDED.search(arguments, match.end()) is not None,
         )
-        if len(rest) <= _MAX_KEY:
+        if len(arguments) <= _MAX_KEY:
             self._make_room()
-            calls.signatures[op, rest] = signature
+            calls.signatures[op, arguments] = signature
         return signature
 
     def _new_tuning(self, text: bytes) -> TuningLine | None:

@@ -282,7 +282,7 @@ def _load(job: OpenJob, step_name: str | None) -> Blocking:
         is_valid = partial(_are_of, edges)  # the steps of a report depend on the other reports
         arrays_of = of_each_report(job.session, reports, "blocking", compute, is_valid, tables.kernels, "what blocked")
     iterations: dict[tuple[Task, int], Iterations] = {}
-    whole: dict[tuple[Task, int], Iterations] = {}
+    all_time: dict[tuple[Task, int], Iterations] = {}
     for report in reports:
         arrays, first, first_kept = arrays_of[report.index], 0, 0
         intervals = Intervals(arrays["kept_starts"], arrays["kept_ends"]).shifted(report.clock_offset)
@@ -292,14 +292,14 @@ def _load(job: OpenJob, step_name: str | None) -> Blocking:
             for part, size in zip(KEPT, counts, strict=True):
                 rows, first_kept = slice(first_kept, first_kept + size), first_kept + size
                 when[part] = Intervals(intervals.starts[rows], intervals.ends[rows])
-            for budgets, last in ((whole, first + 1), (iterations, first + count)):
+            for budgets, last in ((all_time, first + 1), (iterations, first + count)):
                 rows, first = slice(first, last), last
                 starts, ends = (arrays[edge][rows] + report.clock_offset for edge in _EDGES)
                 if len(starts):
                     parts, possible = (arrays[key].reshape(-1, len(PARTS))[rows] for key in ("parts", "possible"))
                     busy = arrays["busy"][rows]
                     budgets[task, device] = Iterations(task, device, starts, ends, parts, busy, possible, when)
-    return Blocking(iterations, whole)
+    return Blocking(iterations, all_time)
 
 
 _EDGES = ("starts", "ends")

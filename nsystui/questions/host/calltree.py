@@ -97,11 +97,11 @@ class CallTree:
         """Return this tree's nodes with the same functions and callers as ``nodes`` of another tree."""
         node_of: dict[int, int | None] = {0: 0}
         for node in sorted(nodes):  # a parent has a lower number
-            for other in (*before.above(node), node):
-                if other not in node_of:
-                    parent, function = node_of[int(before.tree.parent[other])], before.function(other)
+            for other_node in (*before.above(node), node):
+                if other_node not in node_of:
+                    parent, function = node_of[int(before.tree.parent[other_node])], before.function(other_node)
                     children = [] if parent is None else self.below(parent)
-                    node_of[other] = next((child for child in children if self.function(child) == function), None)
+                    node_of[other_node] = next((child for child in children if self.function(child) == function), None)
         return {match for match in map(node_of.get, nodes) if match is not None}
 
 

@@ -139,16 +139,16 @@ def _idle(job: OpenJob, selection: Selection, windows: Mapping[int, Window]) -> 
 
 def thread_time(thread: Thread, times: HostTimes, window: Window) -> tuple[ThreadTime, Mapping[str, Intervals]]:
     """Split the window into the parts of `ThreadTime`: the length of each, and its intervals."""
-    rest = union([window.start], [window.end])
+    remaining = union([window.start], [window.end])
     intervals: dict[str, Intervals] = {}
     for part, calls in (("mpi", times.mpi), ("cuda", times.cuda), ("os", times.os)):
         covered = calls.threads.get(thread, NO_SEGMENTS).covered
-        intervals[part] = intersect(rest, covered)
-        rest = subtract(rest, covered)
+        intervals[part] = intersect(remaining, covered)
+        remaining = subtract(remaining, covered)
     states = times.scheduling.threads.get(thread, NO_SEGMENTS)
     for part, state in (("running", RUNNING), ("runnable", RUNNABLE), ("waiting", BLOCKED), ("off", OFF)):
-        intervals[part] = intersect(rest, states.labelled(state))
-    intervals["unknown"] = subtract(rest, states.covered)
+        intervals[part] = intersect(remaining, states.labelled(state))
+    intervals["unknown"] = subtract(remaining, states.covered)
     spent: dict[str, int | None] = {part: time.length for part, time in intervals.items()}
     if not np.isin(states.labels, (RUNNABLE, BLOCKED)).any():
         spent |= {"runnable": None, "waiting": None}

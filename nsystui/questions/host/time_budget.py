@@ -122,9 +122,12 @@ def causes_of(
                 _add(time_of, _name(work, cause), share)
         named = ((name, share) for name, share in time_of.items() if name != UNEXPLAINED)
         listed = sorted(named, key=lambda cause: (-cause[1], cause[0]))
-        rest = time - sum(share for _, share in listed)
+        unexplained = time - sum(share for _, share in listed)
         causes.append(
-            tuple(SummedCause(name, share) for name, share in [*listed, *([(UNEXPLAINED, rest)] if rest else [])])
+            tuple(
+                SummedCause(name, share)
+                for name, share in [*listed, *([(UNEXPLAINED, unexplained)] if unexplained else [])]
+            )
         )
     return causes
 

@@ -1,6 +1,6 @@
 """Steps of exports without NVTX ranges of steps: regular repetitions in a task's GPU work (docs/ranks.md#anchors).
 
-A task's operations are in the order of their launches. An anchor is work that marks a step: the kernels of the
+A task's operations are ordered by launch. An anchor is work that marks a step: the kernels of the
 optimizer, collectives, the launches of one CUDA graph, or any operation. Adjacent anchors are merged. Anchors cut the
 sequence into pieces; incomplete steps at both ends (start of the capture, warm-up) are left out. The other pieces are
 steps only if nearly all have the same number of operations. Layers repeat regularly, too: so names that repeat once per
@@ -139,7 +139,7 @@ class _Repetition:
 
 @dataclass(frozen=True, eq=False)
 class OperationSequence:
-    """A task's m operations in the order of their launches, ``(m,)``; times in ns.
+    """A task's m operations by launch, ``(m,)``; times in ns.
 
     ``code``: index of the operation's name. ``graph``: its CUDA graph or graph node, or 0.
     """

@@ -85,10 +85,10 @@ def _by_kernels(session: Session, of_task: Mapping[Task, TaskSteps]) -> dict[Tas
         return np.array_equal(stored["spans"], _of_report(spans, report.index).ravel())
 
     arrays = of_each_report(session, reports, "phases", partial(_arrays, spans), is_valid, tables.kernels)
-    rest = {index: stored["phases"] for index, stored in arrays.items()}
+    remaining = {index: stored["phases"] for index, stored in arrays.items()}
     phases_by_task = {}
     for task, span in spans.items():
-        phases, rest[task.report] = np.split(rest[task.report], [span.shape[1]])
+        phases, remaining[task.report] = np.split(remaining[task.report], [span.shape[1]])
         if (phases != NO_PHASE).any():
             phases_by_task[task] = np.full(len(of_task[task]), NO_PHASE, np.int64)
             phases_by_task[task][of_task[task].gpu.op_count > 0] = phases

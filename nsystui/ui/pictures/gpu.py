@@ -185,7 +185,7 @@ class GpuPicture:
 
 
 def gpu_picture(job: OpenJob, selection: Selection, request: GpuPictureRequest) -> GpuPicture:
-    """Return the picture of a selection. Blocks: call it in a thread."""
+    """Return the picture of a selection. Blocks."""
     base = job.extent(selection)
     window = inside(request.view, base) or base if request.view is not None else base
     busy = job.busy(selection)
@@ -468,7 +468,7 @@ class ComparedLanes:
 
 
 def compared_lanes(job: OpenJob, selection: Selection, rank: int, columns: int, height: int) -> ComparedLanes:
-    """Return the lanes of a rank and, below them, of the rank with median compute. Blocks: call it in a thread.
+    """Return the lanes of a rank and, below them, of the rank with median compute. Blocks.
 
     Compute, not busy time: ranks that wait for a slow rank are as busy as it is.
     """

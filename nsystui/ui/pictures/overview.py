@@ -68,7 +68,7 @@ class IdlePicture:
 
 
 def idle_picture(job: OpenJob, selection: Selection, with_causes: bool) -> IdlePicture:
-    """Return the idle time of a selection. Blocks: call it in a thread."""
+    """Return the idle time of a selection. Blocks."""
     budgets, causes = caused_budgets(job, selection) if with_causes else (device_budgets(job, selection), None)
     return IdlePicture(in_sum(budgets), causes, steady_window(budgets), _paces(job, selection) if with_causes else {})
 
@@ -94,7 +94,7 @@ class _Tables:
 
 
 def overview_picture(job: OpenJob, selection: Selection, bins: int) -> OverviewPicture:
-    """Return the picture with a strip of ``bins`` bins. Blocks: call it in a thread."""
+    """Return the picture with a strip of ``bins`` bins. Blocks."""
     # Read the version first: if a report joins meanwhile, tables without it must not be cached under the new version.
     version = job.version
     busy = job.busy(selection)

@@ -337,7 +337,7 @@ def with_paces(tasks: TableAnswer, paces: Mapping[int, tuple[float | None, int |
 
 
 def with_findings(tasks: TableAnswer, findings: Sequence[Finding], limit: int = MANY_RANKS) -> TableAnswer:
-    """Return the table of ranks with the findings about up to half of them, if there are any.
+    """Return the table of ranks with the findings about at most half of them, if any.
 
     In a table of more than ``limit`` ranks, ranks with findings are first.
     """

@@ -95,7 +95,7 @@ class TimelinePicture:
 
 
 def timeline_picture(job: OpenJob, selection: Selection, request: TimelineRequest) -> TimelinePicture:
-    """Return the picture of a selection. Blocks: call it in a thread."""
+    """Return the picture of a selection. Blocks."""
     timeline = Timeline.of(job, selection)
     base = job.extent(selection)
     window = (inside(request.view, base) or base) if request.view is not None else base
@@ -234,7 +234,7 @@ def _percent(share: float) -> str:
 
 
 def event_facts(job: OpenJob, timeline: Timeline, lane: LaneIdentity, window: Window, row: Row | None) -> EventFacts:
-    """Return ``row``, or the event that fills most of ``window`` on a lane. Blocks: call it in a thread."""
+    """Return ``row``, or the event that fills most of ``window`` on a lane. Blocks."""
     if lane.path is not None:
         return _path_facts(job, timeline, lane, window)
     if lane.is_cpu:

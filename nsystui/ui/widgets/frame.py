@@ -272,7 +272,6 @@ class SelectionLine(TextLine):
         self.show_parts(*([(text, "")] if text else [] for text in (self._selection, self._count)))
 
     def on_click(self, event: events.Click) -> None:
-        """Post `CrumbClicked`."""
         edge = 0
         for index, crumb in enumerate(self._selection.split(CRUMB_GAP)):
             edge += width_of(crumb)
@@ -335,7 +334,6 @@ class KeyLine(TextLine):
         return parts, ()
 
     def on_click(self, event: events.Click) -> None:
-        """Press the key."""
         parts, _ = self.parts_for(self.size.width)
         index = _part_at((text for text, _ in parts), event.x)
         if index is not None:
@@ -435,7 +433,6 @@ class ChoiceLine(TextLine):
         return parts
 
     def on_click(self, event: events.Click) -> None:
-        """Choose the option that was clicked."""
         parts = self._fitted_parts(self.size.width)
         index = _part_at((text for text, *_ in parts), event.x)
         _, _, choice, option = parts[index] if index is not None else ("", "", -1, -1)

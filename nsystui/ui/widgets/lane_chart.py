@@ -150,11 +150,9 @@ class LaneChart(TimeChart):
         self.post_message(self.Scrolled(self))
 
     def point(self, lane: int | None, column: int) -> None:
-        """Post the pressed lane and column."""
         self.post_message(self.Pointed(self, lane, column))
 
     def drag(self, first: int, column: int) -> None:
-        """Post the dragged span."""
         self.post_message(self.Pointed(self, None, column, first))
 
     def rows_of(self, lane: int) -> tuple[int, int]:

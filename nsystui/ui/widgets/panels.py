@@ -148,7 +148,6 @@ class NoteLines(Widget):
         return len(self._lines(width))
 
     def render_line(self, y: int) -> Strip:
-        """Draw a line of the wrapped notes."""
         lines = self._lines(self.size.width)
         text = fit(lines[y] if y < len(lines) else "", self.size.width)
         return Strip([Segment(text, self.rich_style)], self.size.width)
@@ -178,7 +177,6 @@ class PlainLines(Widget):
         return Strip([Segment(line, self.line_style(y))], self.size.width)
 
     def line_style(self, y: int) -> Style:
-        """Return the style of a line."""
         return self.rich_style
 
 
@@ -257,8 +255,8 @@ def fill(details: Sequence[Sequence[str]], width: int, room: int) -> list[str]:
     """Arrange paragraphs in ``room`` lines: a line each, and more for long paragraphs if there is room."""
     paragraphs = list(details)
     if len(paragraphs) > room:
-        kept = max(room - 1, 1)
-        paragraphs = [*paragraphs[:kept], [fact for paragraph in paragraphs[kept:] for fact in paragraph]]
+        unjoined = max(room - 1, 1)
+        paragraphs = [*paragraphs[:unjoined], [fact for paragraph in paragraphs[unjoined:] for fact in paragraph]]
     lines: list[str] = []
     for remaining, facts in zip(range(len(paragraphs) - 1, -1, -1), paragraphs, strict=True):
         lines += _fill_paragraph(facts, max(width, 8), max(room - len(lines) - remaining, 1))

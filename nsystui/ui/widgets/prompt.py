@@ -148,7 +148,6 @@ class LinePrompt(Widget):
         self.add_class("-failed")
 
     def action_cancel(self) -> None:
-        """Close without an answer."""
         self.close()
 
     @on(Input.Submitted)

@@ -188,7 +188,6 @@ class StripChart(TimeChart):
         self._post_move()
 
     def watch_cursor_lane(self, old: int, new: int) -> None:
-        """Scroll to the cursor's lane."""
         self.reveal_lane()
         self._post_move()
 
@@ -198,11 +197,9 @@ class StripChart(TimeChart):
             self.post_message(self.CursorMoved(self))
 
     def action_move(self, columns: int) -> None:
-        """Move the cursor by columns."""
         self.cursor_column += columns
 
     def action_lane(self, lanes: int) -> None:
-        """Move the cursor by lanes."""
         self.cursor_lane += lanes
 
     def action_lane_page(self, direction: int) -> None:
@@ -222,7 +219,6 @@ class StripChart(TimeChart):
             self._anchor = self.cursor_column
 
     def action_select(self) -> None:
-        """Post `Selected`."""
         if self.lanes:
             self.post_message(self.Selected(self))
 

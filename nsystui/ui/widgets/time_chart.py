@@ -174,19 +174,16 @@ class TimeChart(CategoryWidget, OwnFocus, can_focus=True):
             self.drag(self._pressed, self.column_at(event.x))
 
     def on_mouse_up(self, event: events.MouseUp) -> None:
-        """Release the mouse."""
         if self._pressed is not None:
             event.stop()
             self._pressed = None
             self.release_mouse()
 
     def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
-        """Ask the screen to zoom in at a column."""
         event.stop()
         self.post_message(self.Wheel(self, 1, self.column_at(event.x)))
 
     def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
-        """Ask the screen to zoom out at a column."""
         event.stop()
         self.post_message(self.Wheel(self, -1, self.column_at(event.x)))
 
@@ -204,11 +201,9 @@ class TimeChart(CategoryWidget, OwnFocus, can_focus=True):
         return len(MARKER) + self.label_width + 1
 
     def validate_cursor_column(self, column: int) -> int:
-        """Keep the cursor inside the chart."""
         return max(0, min(column, self.chart_width - 1))
 
     def validate_cursor_lane(self, lane: int) -> int:
-        """Keep the cursor in a lane that exists."""
         return max(0, min(lane, self.lane_count - 1))
 
     @property

@@ -357,7 +357,6 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
         self.call_next(lambda: self.post_message(self.PageFailed(self, error)))
 
     def validate_cursor_row(self, row: int) -> int:
-        """Keep the cursor on a row that exists."""
         return self._window.clamp(row)
 
     def watch_cursor_row(self, old: int, new: int) -> None:
@@ -423,7 +422,6 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
         return not (parameters and parameters[0] in self.free_keys)
 
     def action_step(self, _key: str, rows: int) -> None:
-        """Move the cursor by rows."""
         self.cursor_row += rows
 
     def action_page(self, _key: str, direction: int) -> None:
@@ -460,12 +458,10 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
             self.cursor_row = row
 
     def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
-        """Scroll three rows on."""
         event.stop()
         self._scroll(3)
 
     def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
-        """Scroll three rows back."""
         event.stop()
         self._scroll(-3)
 
