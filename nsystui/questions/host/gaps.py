@@ -265,7 +265,7 @@ def pairs_around(job: OpenJob, spans: IdleSpans) -> Pairs:
     }  # fmt: skip
     texts = [*sorted(names), None]
     coded_names = given({"text": texts[:-1], "code": range(len(names))}).subquery("names")
-    pair_indices: dict[int, int] = {}
+    numbers: dict[int, int] = {}
     indices = np.empty(len(spans), np.int32)
     for rows in session.slices(len(spans), _PAIR_BYTES, "operations around idle time", "gaps"):
         part = spans.at(rows)
@@ -290,10 +290,8 @@ def pairs_around(job: OpenJob, spans: IdleSpans) -> Pairs:
                     matches = _first_at(moments[idle], operations[key][on_gpu], operations["code"][on_gpu], len(names))
                     codes[side, idle] = np.minimum(codes[side, idle], matches)
         pairs, inverse = np.unique(codes[0] * len(texts) + codes[1], return_inverse=True)
-        indices[rows] = np.array(
-            [pair_indices.setdefault(pair, len(pair_indices)) for pair in pairs.tolist()], np.int32
-        )[inverse]
-    return [(texts[pair // len(texts)], texts[pair % len(texts)]) for pair in pair_indices], indices
+        indices[rows] = np.array([numbers.setdefault(pair, len(numbers)) for pair in pairs.tolist()], np.int32)[inverse]
+    return [(texts[pair // len(texts)], texts[pair % len(texts)]) for pair in numbers], indices
 
 
 def _first_at(moments: Times, times: Times, codes: Numbers, no_code: int) -> Numbers:

@@ -122,12 +122,9 @@ def causes_of(
                 _add(time_of, _name(work, cause), share)
         named = ((name, share) for name, share in time_of.items() if name != UNEXPLAINED)
         listed = sorted(named, key=lambda cause: (-cause[1], cause[0]))
-        unexplained = time - sum(share for _, share in listed)
+        rest = time - sum(share for _, share in listed)
         causes.append(
-            tuple(
-                SummedCause(name, share)
-                for name, share in [*listed, *([(UNEXPLAINED, unexplained)] if unexplained else [])]
-            )
+            tuple(SummedCause(name, share) for name, share in [*listed, *([(UNEXPLAINED, rest)] if rest else [])])
         )
     return causes
 
