@@ -53,7 +53,7 @@ class Batch:
         return int(self.array.length)
 
     def integers(self, name: str) -> tuple[np.ndarray, np.ndarray | None]:
-        """Return a column's 64-bit integers, shape (rows,), and which of them are present; ``None`` if all are."""
+        """Return a column's 64-bit integers, shape (rows,), and which are present (``None``: all)."""
         import numpy as np
 
         column = self.array.children[self.names.index(name)].contents
@@ -68,7 +68,7 @@ class Batch:
 
 @dataclass
 class WatchedStream:
-    """A stream that DuckDB reads once; the reading thread passes each batch to ``watch`` first.
+    """A stream for DuckDB to read once; the reading thread first passes each batch to ``watch``.
 
     An exception of ``watch`` ends the stream, and `reading` raises it.
     """

@@ -5,10 +5,10 @@ clock (0 is the start of the session). ``process`` and ``thread`` are NVIDIA's s
 ``globalTid``); a GPU operation belongs to an API call by (report, process, correlation id), never by the correlation id
 alone. GPU work of an unknown process has ``NO_PROCESS``; an unknown device or stream is -1. NVTX ranges never closed,
 and MPI and UCX calls that never returned, have no ``end``. ``kind`` of OpenMP and OpenACC events is the end of the
-native table's name. A row is one CPU page fault, or ``count`` GPU page faults; ``source_file`` is empty, not missing,
-if the export has the column but no file. A row of GPU memory is an allocation or a free (``is_free``); ``pool`` is the
-address of its pool, if any, with the pool's size and use after it. ``nic`` of a switch is its GUID. A row of EFA
-samples is a ``value`` of a ``field``, or in older exports a whole event as JSON (``data``).
+native table's name. A row of page faults is one fault of a CPU, or ``count`` of a GPU; its ``source_file`` is empty,
+not missing, if the export has the column but no file. A row of GPU memory is an allocation or a free (``is_free``);
+``pool`` is the address of its pool, if any, with the pool's size and use afterwards. ``nic`` of a switch is its GUID. A
+row of EFA samples is a ``value`` of a ``field``, or in older exports an event as JSON (``data``).
 
 A file access has only the thread's ``tid``, which is unique on its machine.
 
@@ -26,7 +26,7 @@ from enum import Enum
 from functools import cache
 
 NO_PROCESS = 0
-"""The process of GPU work if it is unknown: no program has this globalPid."""
+"""The process of GPU work of an unknown process: no program has this globalPid."""
 
 
 class ColumnKind(Enum):
@@ -49,7 +49,7 @@ class Field:
 class CanonicalTable:
     """A canonical table: its fields in order, its subject, and how to record it.
 
-    ``short`` is ``what`` in few words; ``options`` are options of ``nsys profile``, if it needs any.
+    ``short`` is ``what`` in few words; ``options``: the options of ``nsys profile`` that record it, if it needs any.
     """
 
     name: str

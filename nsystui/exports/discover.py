@@ -88,8 +88,8 @@ def discover(arguments: Iterable[str]) -> list[Path]:
     """Return the files named by ``arguments``, in natural order and without duplicates.
 
     A packed job becomes its reports, any other directory the exports directly in it. A missing name with glob
-    characters is a glob (the shell leaves a quoted glob alone); without a match it remains, so that opening it reports
-    the error. Raises UsageError if a name is empty, such as a script's unset variable.
+    characters is expanded (the shell does not expand quoted globs); a glob without a match remains, so that opening it
+    reports the error. Raises UsageError if a name is empty, such as a script's unset variable.
     """
     paths: dict[str, Path] = {}
     for name in expanded(arguments):
@@ -109,11 +109,11 @@ def files_of(words: Iterable[str]) -> Iterator[Path]:
 
 
 _MAX_LISTED = 3
-"""The most files that a suggested command lists: a job has hundreds."""
+"""The most files that a suggested command lists, because a job has hundreds."""
 
 
 def named_shortly(arguments: Sequence[str]) -> str:
-    """Return ``arguments`` as shell words, or their directory if they are many and all that it contains."""
+    """Return ``arguments`` as shell words; if they are many, and all files of one directory, return the directory."""
     directories = {os.path.dirname(path) or "." for path in arguments}
     if len(arguments) > _MAX_LISTED and len(directories) == 1:
         (directory,) = directories

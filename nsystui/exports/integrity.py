@@ -13,13 +13,13 @@ from nsystui.base.resources import step_back
 from nsystui.exports import opening
 
 _MAX_CHECKED = 4 << 30
-"""Larger exports (bytes) are checked only if rows are lost: they may have left the page cache."""
+"""Larger exports (bytes) are checked only if rows are lost, because they may have left the page cache."""
 
 
 def check_last(path: Path, connection: sqlite3.Connection, table: str, last: int) -> None:
-    """Compare the ``last`` row, as its page has it, with the row before and the keys that lead to the pages.
+    """Check that the last two rows are in order, and that a search by key finds no row after ``last``.
 
-    Raises ExportError if they are out of order. Reads three pages.
+    Raises ExportError if the rows are out of order. Reads three pages.
     """
     quoted = table.replace('"', '""')
     last_two = f'SELECT rowid FROM "{quoted}" ORDER BY rowid DESC LIMIT 2'

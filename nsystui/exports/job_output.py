@@ -1,6 +1,6 @@
 """The application's output in an export: its lines, with their time if they begin with one.
 
-Jobs print their environment, with tokens in it, more often than they know. Lines that look like environment variables
+Jobs often print their environment, with tokens in it, by accident. Lines that look like environment variables
 are left out, and `HIDDEN` replaces texts that look like tokens (docs/privacy.md#output-of-the-application).
 """
 

@@ -85,12 +85,12 @@ ALLOCATION_VARIABLE = "SLURM_NTASKS"
 """The number of tasks of an allocation, started or not."""
 NODE_VARIABLES = ("SLURM_NODEID", "PALS_NODEID", "SLURMD_NODENAME")
 MADE_OF = "NSYSTUI_MADE_OF"
-"""The name in ``META_DATA_EXPORT`` for an export's source, if nsys did not record it."""
+"""The name of the export's source in ``META_DATA_EXPORT``, if nsys did not record it."""
 ENVIRONMENT_WHITELIST = frozenset(
     (*RANK_VARIABLES, *LOCAL_RANK_VARIABLES, *SIZE_VARIABLES, ALLOCATION_VARIABLE, *NODE_VARIABLES)
 ) | {"VLLM_WORKER_MULTIPROC_METHOD"}
 _EVENT_TYPES = {"NvtxEvents": "nvtx", "OSRuntime": "osrt"}
-"""Names for ``-t`` that differ from the CAPTURE_EVENT_TYPE not only in case."""
+"""Names for ``-t`` that differ from the CAPTURE_EVENT_TYPE in more than case."""
 _SETTINGS = {
     "LINUX_PERF_OPTIONS:COLLECT_CPU_CTXSW_TRACE": "--cpuctxsw",
     "LINUX_PERF_OPTIONS:COLLECT_IP_BACKTRACE_SAMPLES": "--sample",
@@ -222,8 +222,6 @@ def read(path: Path, connection: sqlite3.Connection, schema: Schema) -> Metadata
 
 
 class _Reader:
-    """Reads the small tables of an export."""
-
     def __init__(self, path: Path, connection: sqlite3.Connection, schema: Schema) -> None:
         self._path = path
         self._connection = connection
@@ -308,13 +306,13 @@ class _Reader:
         texts = ("name", "uuid", "busLocation", "chipName")
         numbers = ("smCount", "totalMemory", "cuDevice", "numaNodeId", "memoryBandwidth")
         gpus = []
-        for number, *values in self._rows("TARGET_INFO_GPU", ("id", *texts, *numbers, *_LIMITS)):
+        for number, *cells in self._rows("TARGET_INFO_GPU", ("id", *texts, *numbers, *_LIMITS)):
             if isinstance(number, int):
-                name, uuid, bus, chip = (str(text or "") for text in values[:4])
-                limits = [_integer(value) for value in values[9:]]
+                name, uuid, bus, chip = (str(text or "") for text in cells[:4])
+                limits = [_integer(value) for value in cells[9:]]
                 positive = [limit for limit in limits if limit is not None and limit > 0]
                 multiprocessor = Multiprocessor(*positive) if len(positive) == len(limits) else None
-                sms, memory, ordinal, numa, bandwidth = map(_integer, values[4:9])
+                sms, memory, ordinal, numa, bandwidth = map(_integer, cells[4:9])
                 gpus.append(Gpu(number, name, uuid, bus, chip, sms, memory, ordinal, numa, multiprocessor, bandwidth))
         return tuple(sorted(gpus, key=lambda gpu: gpu.gpu))
 

@@ -111,7 +111,7 @@ def uri(path: Path) -> str:
 def connect(path: Path, is_stopped: Callable[[], bool] = lambda: False) -> sqlite3.Connection:
     """Return a connection of the standard library to a checked export.
 
-    Queries end as soon as ``is_stopped`` returns true, and at a signal, which SQLite alone would hold back. Raises
+    Queries end as soon as ``is_stopped`` returns true, and at a signal, which would otherwise wait for SQLite. Raises
     ExportError if SQLite refuses the file.
     """
     try:
@@ -131,7 +131,7 @@ def connect(path: Path, is_stopped: Callable[[], bool] = lambda: False) -> sqlit
 def corrupt(path: Path, error: Exception, table: str = "") -> ExportError:
     """Return the error for an export that SQLite cannot read, in the native ``table`` if known.
 
-    Raises KeyboardInterrupt if the query was ended on request (see `connect`): not damage.
+    Raises KeyboardInterrupt if the query was ended on request (see `connect`), which is no damage.
     """
     if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_INTERRUPT:
         raise KeyboardInterrupt from None

@@ -72,7 +72,7 @@ class Schema:
         return column in self.columns.get(table, frozenset())
 
     def first_existing(self, table: str, columns: Sequence[str]) -> str:
-        """Return the first of ``columns`` that the table has, or else simply the first."""
+        """Return the first of ``columns`` that the table has, else the first."""
         return next((column for column in columns if self.has_column(table, column)), columns[0])
 
     def integer(self, table: str, column: str) -> str:
@@ -85,8 +85,8 @@ class Schema:
     def time(self, table: str, column: str) -> str:
         """Return `integer` for a time. An impossible time, text or out of bounds, becomes later than ``LATEST``.
 
-        So it differs from a missing time, and a sum of two is still an integer. CUPTI writes 0 for start and end if it
-        could not collect the times: the start is missing.
+        So it differs from a missing time, and the sum of two such times is still an integer. CUPTI writes 0 for start
+        and end if it could not collect the times: the start is missing.
         """
         if not self.has_column(table, column):
             return NO_INTEGER
@@ -120,7 +120,7 @@ class Schema:
         return f"ifnull(CAST(\"{column}\" AS BLOB), x'')" if self.has_column(table, column) else "x''"
 
     def rows(self, tables: Iterable[str]) -> int:
-        """Return the number of rows in ``tables`` together: exact if no row was deleted, as in nsys exports."""
+        """Count the rows of ``tables``: exact if no row was deleted, as in nsys exports."""
         return sum(max(self.last_rowid.get(table, 0), 0) for table in tables)
 
 

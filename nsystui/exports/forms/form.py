@@ -33,8 +33,8 @@ class Form:
     """A form of a report.
 
     ``is_of`` recognises a path. ``write`` gets the path and the export's path, and raises ExportError or OSError.
-    ``endings`` are removed from the name, which may contain the rank. ``asks``: only with ``--convert``, because
-    NVIDIA's programs are run. ``version`` increases if ``write`` makes other exports.
+    ``endings`` are removed from the name, which may contain the rank. ``asks``: converted only
+    with ``--convert``, because NVIDIA's programs run. ``version`` increases when ``write`` makes other exports.
     """
 
     what: str

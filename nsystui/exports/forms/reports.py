@@ -71,7 +71,7 @@ def _write_recording(recording: Path, target: Path, advance: Advance) -> None:
 def _run(command: Sequence[str], target: Path, advance: Advance) -> str:
     """Run a program that writes ``target``, and return why it failed, or an empty string.
 
-    It does not receive the user's keys. It is killed if ``advance`` raises, its children when it ends.
+    The program does not receive the user's keys. It is killed if ``advance`` raises; its children when it ends.
     """
     from subprocess import DEVNULL, Popen, TimeoutExpired
     from tempfile import TemporaryFile

@@ -41,8 +41,8 @@ _READ_ERRORS = (OSError, EOFError, zlib.error)
 def named(arguments: Iterable[str]) -> list[str]:
     """Return the logs named by ``arguments``, each once, because a log read twice counts twice; expands globs.
 
-    Natural order, so that the output does not depend on the shell; standard input (``-``) is last. Raises UsageError if
-    a name is empty, such as a script's unset variable.
+    The order is natural, so that the output does not depend on the shell; standard input (``-``) is last. Raises
+    UsageError if a name is empty, such as a script's unset variable.
     """
     names: dict[str, str] = {}
     for name in expanded(arguments):

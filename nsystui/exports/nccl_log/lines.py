@@ -93,18 +93,18 @@ def communicator_in(line: bytes) -> tuple[bytes, CommunicatorLine] | None:
         return None
     pairs = dict(_PAIR.findall(match[1]))
     try:
-        values = {name: int(value, 16 if value.startswith(b"0x") else 10) for name, value in pairs.items()}
+        numbers = {name: int(value, 16 if value.startswith(b"0x") else 10) for name, value in pairs.items()}
         communicator = CommunicatorLine(
             writer=None,
             state=CommunicatorState(match[2].decode("ascii")),
-            pointer=values[b"comm"],
-            rank=values[b"rank"],
-            ranks=values[b"nranks"],
-            device=values.get(b"cudaDev"),
-            unique_id=values.get(b"commId"),
-            parent=values.get(b"parent"),
-            split_count=values.get(b"splitCount"),
-            color=values.get(b"color"),
+            pointer=numbers[b"comm"],
+            rank=numbers[b"rank"],
+            ranks=numbers[b"nranks"],
+            device=numbers.get(b"cudaDev"),
+            unique_id=numbers.get(b"commId"),
+            parent=numbers.get(b"parent"),
+            split_count=numbers.get(b"splitCount"),
+            color=numbers.get(b"color"),
         )
     except (KeyError, ValueError):  # words are missing, or glued text replaces a number
         return None
@@ -185,7 +185,7 @@ class Signature:
 
     @property
     def size(self) -> int | None:
-        """The exact message size in bytes: count × size of the data type, not times the ranks."""
+        """The exact message size in bytes: count × size of the data type, not × ranks."""
         element = datatype_size(self.datatype)
         return None if element is None else self.count * element
 
@@ -281,20 +281,20 @@ _WORDS = (b"opCount", b"NCCL INFO", b"NCCL version", *STEP_WORDS)
 
 def blocks(read: Read) -> Iterator[bytes]:
     """Yield a log's bytes in blocks that end with a line, or after `LONGEST_LINE`."""
-    rest = b""
+    remainder = b""
     while piece := read(BLOCK):
         # A progress bar advances by carriage returns: hours of it may be one line.
         end = piece.rfind(b"\n") + 1 or piece.rfind(b"\r") + 1
         if end:
-            yield rest + piece[:end]
-            rest = piece[end:]
+            yield remainder + piece[:end]
+            remainder = piece[end:]
         else:
-            rest += piece
-            if len(rest) > LONGEST_LINE:
-                yield rest
-                rest = b""
-    if rest:
-        yield rest
+            remainder += piece
+            if len(remainder) > LONGEST_LINE:
+                yield remainder
+                remainder = b""
+    if remainder:
+        yield remainder
 
 
 class _WriterCalls:
@@ -349,10 +349,10 @@ class LogReader:
                 if match is None or line.count(b"opCount") > 1:
                     yield from self._torn(line)
                     continue
-                op, count, rest = match.groups()
+                op, count, arguments = match.groups()
                 prefix = line[: match.start()]
                 calls = by_prefix.get(prefix) or self._calls_of(prefix)
-                signature = calls.signatures.get((op, rest)) or self._signature(calls, op, rest)
+                signature = calls.signatures.get((op, arguments)) or self._signature(calls, op, arguments)
                 if signature is None:
                     yield Unread(Damage.CUT_SHORT)
                 else:
@@ -378,8 +378,8 @@ class LogReader:
         calls = 0
         for match in CALL.finditer(line):
             # One byte more, because a communicator's pointer is complete only before a blank.
-            rest = line[match.start(3) : match.end() + 1]
-            signature = self._signature(self._calls_of(line[: match.start()]), match[1], rest)
+            arguments = line[match.start(3) : match.end() + 1]
+            signature = self._signature(self._calls_of(line[: match.start()]), match[1], arguments)
             if signature is not None:
                 calls += 1
                 yield Call(signature, int(match[2], 16))
@@ -388,7 +388,6 @@ class LogReader:
         yield from [Unread(Damage.HEADLESS)] * (line.count(b"opCount") - beginnings)
 
     def _calls_of(self, prefix: bytes) -> _WriterCalls:
-        """Return the known calls of the writer in ``prefix``."""
         self._make_room()
         writer = writer_of(prefix)
         calls = self._by_writer.get(writer)
@@ -398,13 +397,13 @@ class LogReader:
             self._by_prefix[prefix] = calls
         return calls
 
-    def _signature(self, calls: _WriterCalls, op: bytes, rest: bytes) -> Signature | None:
+    def _signature(self, calls: _WriterCalls, op: bytes, arguments: bytes) -> Signature | None:
         """Return a call's fields from ``count`` on; ``None`` if the line is cut before its data type ends."""
-        match = ARGUMENTS.match(rest)
+        match = ARGUMENTS.match(arguments)
         if match is None:
             return None
         count, datatype, reduction, root, pointer, ranks = match.groups()
-        global_rank = GLOBAL_RANK.search(rest, match.end())
+        global_rank = GLOBAL_RANK.search(arguments, match.end())
         communicator = int(pointer, 16) if pointer is not None and pointer != b"(nil)" else None
         signature = Signature(
             writer=self._writer(calls.writer, communicator),
@@ -416,11 +415,11 @@ class LogReader:
             communicator=communicator,
             ranks=_integer(ranks),
             global_rank=_integer(global_rank[1]) if global_rank else None,
-            is_folded=FOLDED.search(rest, match.end()) is not None,
+            is_folded=FOLDED.search(arguments, match.end()) is not None,
         )
-        if len(rest) <= _MAX_KEY:
+        if len(arguments) <= _MAX_KEY:
             self._make_room()
-            calls.signatures[op, rest] = signature
+            calls.signatures[op, arguments] = signature
         return signature
 
     def _new_tuning(self, text: bytes) -> TuningLine | None:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 _INFO = b"NCCL INFO "
 MAX_CHANNELS = 256
-"""NCCL has 64 channels; numbers from this on are not NCCL's."""
+"""NCCL has 64 channels: from this number on, a channel is not NCCL's."""
 
 
 class LogThread(NamedTuple):
@@ -130,7 +130,7 @@ class TopologyLine:
     """A line's facts about the topology; ``thread`` is ``None`` if it has no writer."""
 
     thread: LogThread | None
-    said: tuple[Said, ...]
+    facts: tuple[Said, ...]
 
 
 _WRITER = re.compile(rb"([A-Za-z0-9._-]+):(\d{1,10}):(\d{1,10}) \[-?\d{1,4}\] (?:\d{10,} )?$")

@@ -30,14 +30,14 @@ _MAY_BE_OPEN = (NVTX_RANGES, MPI_CALLS, UCX_CALLS)
 _NEED_NO_TIME = (DIAGNOSTICS, EFA_SAMPLES)
 
 REASONS = ("without a time", "with a time outside the session", "ending before the start")
-"""Why rows are left out, by the number in ``Times.reason``."""
+"""Why rows are left out, by ``Times.reason``."""
 
 
 @dataclass(frozen=True)
 class Times:
     """SQL about a row of a chunk (as ``c``), for SQLite and DuckDB.
 
-    ``possible`` is true if the row's times are; otherwise ``reason`` is a number.
+    ``possible`` is true if the row's times are possible; otherwise ``reason`` is an index into `REASONS`.
     """
 
     possible: str
@@ -59,7 +59,7 @@ def _times(names: Sequence[str], may_be_open: bool) -> Times:
     (last,) = rest
     missing = [f"{first} IS NULL", *([] if may_be_open else [f"{last} IS NULL"])]
     cases = f"WHEN {' OR '.join(missing)} THEN 0 WHEN {first} > {LATEST} OR {last} > {LATEST} THEN 1 ELSE 2"
-    # An end between the start and the bound excludes a start beyond the bound.
+    # If the end is between start and bound, the start is not beyond the bound.
     end = f"coalesce({last}, {first})" if may_be_open else last
     return Times(f"{end} BETWEEN {first} AND {LATEST}", f"CASE {cases} END")
 
@@ -74,8 +74,8 @@ class Transform:
 
     ``joins`` are the lookups by the alias that the fields use. ``where`` is SQL that SQLite also understands. ``times``
     excludes rows with impossible times; ``None`` if rows need no times, or all are valid. ``order`` is the column that
-    sorts a chunk's rows, if any. ``first_choice`` has shorter SQL for fields, whose full SQL is needed only if it gives
-    NULL. ``rows`` is a DuckDB query over ``chunk`` that replaces the chunk's rows, if these are not the table's.
+    sorts a chunk's rows, if any. ``first_choice`` has shorter SQL for fields; their full SQL is needed only if it
+    gives NULL. ``rows``: a DuckDB query over ``chunk`` for the table's rows, if they are not the chunk's.
     """
 
     fields: Mapping[str, str]
@@ -94,14 +94,14 @@ class Transform:
 
     @property
     def condition(self) -> str:
-        """The condition for a chunk's row to be in the table, also for SQLite; empty if all are."""
+        """The condition for a chunk's row to be in the table, also for SQLite; empty if all rows are."""
         possible = "" if self.times is None else self.times.possible
         return f"({self.where}) AND {possible}" if self.where and possible else self.where or possible
 
     def select(self, tie: str = "row_id") -> str:
-        """Return the SELECT over ``chunk``; without ``tie`` in its order.
+        """Return the SELECT over ``chunk``.
 
-        ``tie`` is the column that decides between equal values of ``order``.
+        ``tie`` is the column that decides between equal values of ``order``; if empty, the rows are not sorted.
         """
         columns = ", ".join(f'{sql} AS "{name}"' for name, sql in self.fields.items())
         rows = f"({self.rows})" if self.rows else "chunk"
@@ -398,7 +398,7 @@ def _efa_lookups(schema: Schema) -> list[Lookup]:
     ]
 
 
-# Whether raw times, if an export has no others, are times of the session (measured in schema 3.7.2).
+# Whether raw times, if an export has only these, are session times (measured in schema 3.7.2).
 _SESSION_TIME = (
     "CASE WHEN json_valid(origin_data) THEN json_extract_string(origin_data, '$.TimeSource') = 'SessionNs' END"
 )

@@ -67,7 +67,7 @@ _CHAIN = "nullif(chain, 0)"
 
 
 def _chain(schema: Schema, table: str) -> str:
-    """Return the column with a call's chain; without chains, an empty name that no table has, so nothing is read."""
+    """Return the column with a call's chain; without chains, an empty name, which no table has."""
     return "callchainId" if schema.has(table) else ""
 
 

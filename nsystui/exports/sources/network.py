@@ -52,7 +52,7 @@ _EVENTS, _DATA = "GENERIC_EVENTS", "GENERIC_EVENT_DATA"
 def efa_samples(schema: Schema) -> list[Source]:
     """Return the samples of AWS's EFA plugin: generic events with a row for each value, or as JSON.
 
-    Rows of values take precedence: an export may have the same values as JSON, too.
+    Rows of values take precedence, because an export may also have the same values as JSON.
     """
     if not schema.efa_types:
         return []

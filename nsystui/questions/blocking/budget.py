@@ -1,6 +1,6 @@
 """Tables of the budget of an iteration, and of each step (docs/path.md).
 
-If a job has no steps, all of its time is one iteration, and a note reports that.
+Without steps, all of the job's time is one iteration, and a note reports that.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ LABELS = {
 NCCL_LABELS = {name: f"{LABELS['nccl']}: {name}" for name in ("transfer", "waiting", "not split")}
 """The parts of the time blocked by NCCL."""
 SEND_AND_RECEIVE = f"{LABELS['nccl']}: send and receive"
-"""The part of that time in NCCL's ``SendRecv`` kernels."""
+"""The part of the time blocked by NCCL in its ``SendRecv`` kernels."""
 _BLOCKED = "the next compute kernel was already launched and waited for this"
 MEANINGS = {
     "iteration": "a step on the GPU, from the wait for its first operation to the next step",
@@ -111,19 +111,19 @@ def iterations(job: OpenJob, selection: Selection, step_name: str | None = None)
     steps = {task: times for task, times in step_times(job.steps(step_name)).items() if times.on_gpu}
     clipped = blocked_in(job, window) if window is not None and blocked.whole.keys() - blocked.iterations.keys() else {}
     gpus, keys_of_task = [], {task: list(keys) for task, keys in groupby(sorted(blocked.whole), key=itemgetter(0))}
-    for item in selected_ranks(job.ranks, selection):
-        for key in keys_of_task.get(item.task, ()):
+    for rank in selected_ranks(job.ranks, selection):
+        for key in keys_of_task.get(rank.task, ()):
             budget = blocked.iterations.get(key)
             if selection.devices is not None and key[1] not in selection.devices:
                 continue
             if budget is None:
-                gpus.append(RankIterations(item.rank, clipped.get(key, blocked.whole[key]), None))
+                gpus.append(RankIterations(rank.rank, clipped.get(key, blocked.whole[key]), None))
                 continue
             inside = np.ones(len(budget), bool)
             if window is not None:
                 inside = (budget.starts >= window.start) & (budget.starts < window.end)
             if inside.any():
-                gpus.append(RankIterations(item.rank, budget.at(inside), steps[item.task].at(inside)))
+                gpus.append(RankIterations(rank.rank, budget.at(inside), steps[rank.task].at(inside)))
     return gpus
 
 
@@ -183,7 +183,7 @@ def _sums(job: OpenJob, gpus: Sequence[RankIterations]) -> tuple[dict[str, list[
 
 
 def _part_row(name: str, parts: Sequence[Times], ranks: Sequence[int], upper: int | None, all_time: int) -> Row:
-    """Make the row of a part that took ``parts`` on each GPU, at most ``upper`` in total, ns."""
+    """Make a part's row from its times on each GPU, and its upper bound in total, ns."""
     values = np.concatenate(parts)
     rank = ranks[int(np.argmax([float(np.median(part)) for part in parts]))] if len(ranks) > 1 else None
     total, count = int(values.sum()), len(values)
@@ -240,12 +240,12 @@ def _matched(job: OpenJob, arrivals: Sequence[Arrivals], by_gpu: Mapping[Member,
     """Return a sentence on matched collectives, and the rank that was last most often."""
     low, high = min(int(gpu.starts[0]) for gpu in by_gpu.values()), max(int(gpu.ends[-1]) for gpu in by_gpu.values())
     kernels, operations, last = 0, 0, Counter[Member]()
-    for item in arrivals:
-        start = item.group.start[:, item.operations]
-        inside = (start >= low) & (start < high) & np.array([[member in by_gpu] for member in item.group.members])
+    for calls in arrivals:
+        start = calls.group.start[:, calls.operations]
+        inside = (start >= low) & (start < high) & np.array([[member in by_gpu] for member in calls.group.members])
         kernels, is_inside = kernels + int(inside.sum()), inside.any(axis=0)
         operations += int(is_inside.sum())
-        last.update(item.group.members[member] for member in item.last[is_inside & (item.last != NOBODY)].tolist())
+        last.update(calls.group.members[member] for member in calls.last[is_inside & (calls.last != NOBODY)].tolist())
     table, begin = tables.kernels, job_start(tables.kernels)
     keys = table.c.report, table.c.process, table.c.device
     is_matched = communicates(communicating(job.session))  # collectives of other libraries are matched, too
@@ -255,7 +255,7 @@ def _matched(job: OpenJob, arrivals: Sequence[Arrivals], by_gpu: Mapping[Member,
     unmatched = f"{rest:,} kernels belong to no matched collective"
     if not last:
         return f"NCCL: {operations:,} collectives matched over the open ranks, {unmatched}"
-    (member, times), ranks = last.most_common(1)[0], {item.task: item.rank for item in job.ranks}
+    (member, times), ranks = last.most_common(1)[0], {rank.task: rank.rank for rank in job.ranks}
     return f"NCCL: rank {ranks[member.task]} arrived last in {times:,} of {operations:,} collectives ({unmatched})"
 
 
@@ -319,11 +319,11 @@ def budget_of_each_step(job: OpenJob, selection: Selection, step_name: str | Non
         columns_of_gpu = (numbers, phases, gpu.of.starts.tolist(), gpu.of.time.tolist(), slow, parts)
         rows += [(gpu.rank, gpu.of.device, *values, *times) for *values, times in zip(*columns_of_gpu, strict=True)]
     importance = {**part_importance(gpus), "phase": phase_column(gpu.phases for gpu in gpus).importance}
-    columns = (item.with_importance(importance.get(item.key, item.importance)) for item in STEP_BUDGET_COLUMNS)
+    columns = (column.with_importance(importance.get(column.key, column.importance)) for column in STEP_BUDGET_COLUMNS)
     steps = job.steps(step_name)
     notes = notes_of(job, selection, gpus, step_name) if gpus or not all_gpus else steps.notes
     notes = (*notes, *([_ON_CPU] if all_gpus and steps.of_task and not rows else []))
-    count = sum(len(item) for item in steps.of_task.values() if item.gpu.op_count.any())
+    count = sum(len(task_steps) for task_steps in steps.of_task.values() if task_steps.gpu.op_count.any())
     return TableAnswer("steps-budget", tuple(columns), rows, count, notes)
 
 

@@ -87,9 +87,10 @@ class Operations:
         return len(self.start)
 
     def last_ended(self, kinds: Numbers, indices: Times, unseen: Times, since: Times) -> Times:
-        """Return when the last operation that may have held operations ``indices`` ended, or ``since``, ns.
+        """Return the end of the last operation that may have held each of ``indices``, or ``since``, ns.
 
-        It is one of ``kinds`` (bool), ended before they began, and was launched before the calls ``unseen``.
+        It is one of ``kinds`` (bool), ended before the held operation began, and was launched before the call
+        ``unseen``.
         """
         rows = np.flatnonzero(kinds)
         rows = rows[np.argsort(self.end[rows], kind="stable")]
@@ -117,14 +118,14 @@ def operations_of(rows: ProcessRows, window: Window | None, communication: Colle
             continue
         is_inside = () if window is None else (table.c.end > window.start, table.c.start <= until)
         columns = rows.arrays(table.name, partial(_work, table, communication), table, *is_inside)
-        arrays = {key: np.ma.getdata(values) for key, values in columns.items()}
+        arrays = {key: np.ma.getdata(column) for key, column in columns.items()}
         parts.append({**arrays, "table": np.full(len(arrays["start"]), index, np.int8)})
     if not parts:
         nothing = np.zeros(0, np.int64)
-        return Operations(**dict.fromkeys((item.name for item in fields(Operations)), nothing))
+        return Operations(**dict.fromkeys((column.name for column in fields(Operations)), nothing))
     joined = {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
     order = np.lexsort((joined["end"], joined["start"]))
-    work = {key: values[order] for key, values in joined.items()}
+    work = {key: column[order] for key, column in joined.items()}
     called, returned, thread = _launches(rows, work["correlation"])
     is_node = work.pop("is_node").astype(bool)
     ids, firsts = np.unique(work["correlation"], return_index=True)
@@ -218,19 +219,19 @@ def _launches(rows: ProcessRows, ids: Times) -> tuple[Times, Times, Times]:
 
     is_near = () if rows.is_shared else (calls.correlation_id.between(int(known_ids.min()), int(known_ids.max())),)
     arrays = rows.arrays("launches", query, tables.api_calls, *is_near)
-    columns = {key: np.ma.filled(values, NONE) for key, values in arrays.items()}
+    columns = {key: np.ma.filled(column, NONE) for key, column in arrays.items()}
     index = _indices_of(columns["correlation_id"], ids)
     called, returned, thread = (np.append(columns[key], NONE)[index] for key in ("start", "end", "thread"))
     return called, returned, thread
 
 
-def _indices_of(ids: Times, wanted: Times) -> Times:
-    """Return the index in ``ids`` of each of ``wanted``, or ``NONE``."""
+def _indices_of(ids: Times, targets: Times) -> Times:
+    """Return the index in ``ids`` of each target, or ``NONE``."""
     if not len(ids):
-        return np.full(len(wanted), NONE, np.int64)
+        return np.full(len(targets), NONE, np.int64)
     order = np.argsort(ids, kind="stable")
-    index = order[np.minimum(np.searchsorted(ids, wanted, sorter=order), len(ids) - 1)]
-    return np.where((ids[index] == wanted) & (wanted != NONE), index, NONE)
+    index = order[np.minimum(np.searchsorted(ids, targets, sorter=order), len(ids) - 1)]
+    return np.where((ids[index] == targets) & (targets != NONE), index, NONE)
 
 
 def _last_to_end(count: int, end: Times, waiters: Sequence[Times], sources: Sequence[Times]) -> Times:
@@ -269,7 +270,6 @@ class _Streams:
         return self._number.get((context, stream), NONE)
 
     def numbers(self, rows: Mapping[str, Numbers], indices: Numbers) -> Times:
-        """Return the stream numbers of some rows."""
         keys = zip(rows["context"][indices].tolist(), rows["stream"][indices].tolist(), strict=True)
         return np.array([self._number.get(key, NONE) for key in keys], np.int64)
 
@@ -344,7 +344,7 @@ def _of_events(rows: ProcessRows, table: sa.Table) -> dict[str, Numbers]:
     query = sa.select(*(table.c[key] for key in _EVENT_COLUMNS)).where(table.c.correlation_id.is_not(None))
     if rows.session.count(table) and rows.session.count(tables.api_calls):
         arrays = rows.arrays(f"{table.name} by call", lambda: query, table)
-        columns = {key: np.ma.filled(values, NONE).astype(np.int64) for key, values in arrays.items()}
+        columns = {key: np.ma.filled(column, NONE).astype(np.int64) for key, column in arrays.items()}
     return {**columns, "correlation": columns["correlation_id"]}
 
 
@@ -394,7 +394,6 @@ class _Events:
 
     @classmethod
     def of(cls, rows: ProcessRows) -> _Events:
-        """Read the rows and calls of a process."""
         columns = tables.api_calls.c
         kind = sa.case(*((columns.name.contains(name), number) for number, name in enumerate(_EVENT_CALLS)))
         query = sa.select(columns.correlation_id, columns.thread, kind.label("kind"))
@@ -409,7 +408,7 @@ class _Events:
             begun, ended = (np.sort(ids[(thread == capturing) & (kinds == edge)]) for edge in (_BEGIN, _END))
             is_executed &= (thread != capturing) | (np.searchsorted(begun, ids) <= np.searchsorted(ended, ids))
         waits, *by_stream_and_event = (
-            {key: values[np.isin(syncs["correlation"], ids[kinds == kind])] for key, values in syncs.items()}
+            {key: column[np.isin(syncs["correlation"], ids[kinds == kind])] for key, column in syncs.items()}
             for kind in range(_RECORD)
         )
         calls, recorded = (

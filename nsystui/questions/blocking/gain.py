@@ -36,8 +36,8 @@ class Gain:
     @property
     def speedup(self) -> float | None:
         """The largest possible speed-up, T / (T - R); ``None`` if all of the time is recoverable."""
-        rest = self.iteration - self.recoverable
-        return self.iteration / rest if rest else None
+        remaining = self.iteration - self.recoverable
+        return self.iteration / remaining if remaining else None
 
     @property
     def words(self) -> str:

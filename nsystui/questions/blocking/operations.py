@@ -28,9 +28,9 @@ def operations_of_steps(job: OpenJob, selection: Selection, step_name: str | Non
     include inner ranges, so that rows overlap. Rows are sorted by GPU time, then CPU time.
     """
     steps = job.steps(step_name)
-    tasks = {item.task for item in selected_ranks(job.ranks, selection)}
-    times = {task: item for task, item in step_times(steps, selection.window).items() if task in tasks}
-    count = sum(len(item) for item in times.values())
+    tasks = {rank.task for rank in selected_ranks(job.ranks, selection)}
+    times = {task: spans for task, spans in step_times(steps, selection.window).items() if task in tasks}
+    count = sum(len(spans) for spans in times.values())
     if not count:
         return TableAnswer("operations", OPERATION_COLUMNS, [], 0, steps.notes)
     ranges = job.nvtx_ranges(Selection(tasks=frozenset(times), devices=selection.devices, streams=selection.streams))
@@ -51,7 +51,7 @@ def operations_of_steps(job: OpenJob, selection: Selection, step_name: str | Non
         np.bincount(codes, weights, len(code_of))
         for weights in (None, length[is_in_step], np.where(is_projected, gpu, 0)[is_in_step], is_projected[is_in_step])
     )
-    mean_length = sum(int(item.duration.sum()) for item in times.values()) / count
+    mean_length = sum(int(spans.duration.sum()) for spans in times.values()) / count
     table_rows: list[Row] = []
     for word, code in code_of.items():
         if counts[code] and (selection.name is None or selection.name.matches(word)):

@@ -125,9 +125,9 @@ def gaps_of(work: Operations, device: int, window: Window) -> Gaps:
     is_gap = (end > start) & (start < window.end)
     ended_by = np.append(computes, NONE)[is_gap]
     start, end = start[is_gap], end[is_gap]
-    # The index NONE, without operation or producer, selects the appended value.
+    # NONE, the index of a missing operation or producer, selects the appended value.
     returned, inside_graph, producer, unseen = (
-        np.append(values, NONE)[ended_by] for values in (work.returned, work.inside_graph, work.producer, work.unseen)
+        np.append(column, NONE)[ended_by] for column in (work.returned, work.inside_graph, work.producer, work.unseen)
     )
     is_known = (returned != NONE) & (inside_graph == 0)
     is_lost = ~is_known & (ended_by != NONE)
@@ -228,9 +228,9 @@ def budgets_of(
 
 
 def bounds(parts: Mapping[str, float], possible: Mapping[str, float], names: Collection[str]) -> tuple[float, float]:
-    """Return the least and the most time of some parts together; the most adds their possible unresolved time."""
-    least, unresolved = sum(parts[name] for name in names), 0.0 if "unresolved" in names else parts["unresolved"]
-    return least, least + min(unresolved, sum(possible.get(name, 0) for name in names))
+    """Return the least and the most time of some parts together: the most includes their possible unresolved time."""
+    lower, unresolved = sum(parts[name] for name in names), 0.0 if "unresolved" in names else parts["unresolved"]
+    return lower, lower + min(unresolved, sum(possible.get(name, 0) for name in names))
 
 
 @dataclass(frozen=True, eq=False)
@@ -282,7 +282,7 @@ def _load(job: OpenJob, step_name: str | None) -> Blocking:
         is_valid = partial(_are_of, edges)  # the steps of a report depend on the other reports
         arrays_of = of_each_report(job.session, reports, "blocking", compute, is_valid, tables.kernels, "what blocked")
     iterations: dict[tuple[Task, int], Iterations] = {}
-    whole: dict[tuple[Task, int], Iterations] = {}
+    all_time: dict[tuple[Task, int], Iterations] = {}
     for report in reports:
         arrays, first, first_kept = arrays_of[report.index], 0, 0
         intervals = Intervals(arrays["kept_starts"], arrays["kept_ends"]).shifted(report.clock_offset)
@@ -292,14 +292,14 @@ def _load(job: OpenJob, step_name: str | None) -> Blocking:
             for part, size in zip(KEPT, counts, strict=True):
                 rows, first_kept = slice(first_kept, first_kept + size), first_kept + size
                 when[part] = Intervals(intervals.starts[rows], intervals.ends[rows])
-            for budgets, last in ((whole, first + 1), (iterations, first + count)):
+            for budgets, last in ((all_time, first + 1), (iterations, first + count)):
                 rows, first = slice(first, last), last
                 starts, ends = (arrays[edge][rows] + report.clock_offset for edge in _EDGES)
                 if len(starts):
                     parts, possible = (arrays[key].reshape(-1, len(PARTS))[rows] for key in ("parts", "possible"))
                     busy = arrays["busy"][rows]
                     budgets[task, device] = Iterations(task, device, starts, ends, parts, busy, possible, when)
-    return Blocking(iterations, whole)
+    return Blocking(iterations, all_time)
 
 
 _EDGES = ("starts", "ends")
@@ -372,7 +372,7 @@ def _spans(session: Session, reports: Collection[int]) -> dict[Task, dict[int, t
 
 
 def _slices(rows: ProcessRows, spans: Collection[tuple[int, int]]) -> list[Window]:
-    """Split a process's time into slices with equally many kernels, to fit into memory, except shared rows."""
+    """Split a process's time into slices with equally many kernels, to fit into memory; shared rows are not split."""
     columns, session = tables.kernels.c, rows.session
     edges = [min(start for start, _ in spans), max(end for _, end in spans)]
     cut_count = session.count(tables.kernels) // session.limits.rows_at_once(_OPERATION_BYTES)

@@ -5,8 +5,8 @@ the call. From a CPU call, it continues at the thread's previous work, or, from 
 that the thread waited for. From a collective, it continues at the last rank to arrive. So the pieces cover the
 iteration once, and their sum is the iteration.
 
-If a thread makes no CUDA call for a while, and another launching thread of its process does, the thread is taken to
-wait for the other, like PyTorch's autograd and main threads: this is inferred.
+If a thread makes no CUDA call for a while, and another launching thread of its process does, the path infers that the
+first waits for the second, as PyTorch's main and autograd threads do.
 """
 
 from __future__ import annotations
@@ -191,7 +191,7 @@ class _Walk:
             facts: tuple[int, ...] = (position.thread, NONE, NONE, start, start)
             if operation != NONE:
                 lists = (side.thread, side.table, side.row, side.called, side.start)
-                facts = tuple(values[operation] for values in lists)
+                facts = tuple(column[operation] for column in lists)
             self.pieces.append(PathPiece(start, position.time, position.task, kind, *facts))
         return min(start, position.time)
 
@@ -363,7 +363,7 @@ def path_table(
         return TableAnswer("path", COLUMNS, [], 0, ("No selected process used a GPU, so there is no path.",))
     task, window, words = _iteration(job, selection, step, step_name)
     walk, path = walked(job, task, window)
-    ranks = {item.task: item.rank for item in job.ranks}
+    ranks = {ranked.task: ranked.rank for ranked in job.ranks}
     groups: dict[tuple[Any, ...], list[Named]] = {}
     for index, named in enumerate(_named(job, path.pieces, walk.sides, by == "range")):
         kind, rank = KINDS[named.piece.kind], ranks.get(named.piece.task)
@@ -389,7 +389,7 @@ def path_table(
         rows.append((kind, *figures, rank, range_name, name, *event))
     if by != "piece":
         rows.sort(key=lambda row: -row[1])
-    shown = [any(value is not None for value in values) for values in zip(*rows, strict=True)]
+    shown = [any(value is not None for value in column) for column in zip(*rows, strict=True)]
     columns = (
         item if is_shown else item.with_importance(FILES_ONLY) for item, is_shown in zip(COLUMNS, shown, strict=True)
     )

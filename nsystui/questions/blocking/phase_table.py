@@ -116,8 +116,8 @@ def _figures(
 def is_host_bound(measures: Mapping[str, Value], phase: str) -> bool:
     """Return whether enough measures (percentages by column key) exceed their limits; missing measures do not."""
     limits = [("idle", limit) for limit in (_DECODE_IDLE if phase == DECODE else _IDLE)]
-    values = [(measures[name], limit) for name, limit in (*limits, *_MEASURES.items())]
-    return sum(isinstance(value, float) and value > limit for value, limit in values) >= _MIN_MEASURES
+    measured = [(measures[name], limit) for name, limit in (*limits, *_MEASURES.items())]
+    return sum(isinstance(value, float) and value > limit for value, limit in measured) >= _MIN_MEASURES
 
 
 def _percent(part: int | None, total: int | None) -> float | None:

@@ -115,6 +115,6 @@ def with_captured_metrics(answer: TableAnswer, captured: CapturedMetrics, job_ke
         )
     if extra := captured.of_kernel.keys() - set(job_kernels):
         notes.append(f"{safe_text(captured.file)} has kernels that these exports do not have: {few(sorted(extra))}")
-    rows = [(*row, *values) for row, values in zip(answer.rows, metrics, strict=True)]
+    rows = [(*row, *row_metrics) for row, row_metrics in zip(answer.rows, metrics, strict=True)]
     columns = (*answer.columns, *captured.columns)
     return TableAnswer(answer.name, columns, rows, answer.total, (*answer.notes, *notes))

@@ -157,7 +157,7 @@ _BY_KERNELS = ("kernel", "launch", "collective")
 def metric_means(job: OpenJob, selection: Selection, group_by: str) -> TableAnswer:
     """Tabulate the means of every metric by ``group_by``, a key of ``SUBJECTS``, the largest time first.
 
-    ``samples`` were taken in this time; before ``alone`` of them, since the previous sample, a single kernel ran
+    ``samples`` were taken in this time, and ``alone`` of them while a single kernel ran since the previous sample
     (missing for ranges and steps). ``described`` is the share of the time that samples describe, ``resolved`` the share
     in intervals with two samples or more: if it is small, the means include work before and after.
     """
@@ -204,7 +204,7 @@ def metric_means(job: OpenJob, selection: Selection, group_by: str) -> TableAnsw
 
 
 def _means_notes(job: OpenJob, group_by: str, has_rows: bool) -> Iterator[str]:
-    """Yield why there are no rows, or a caveat."""
+    """Yield the reasons why there are no rows, or a caveat."""
     if has_rows:
         yield (
             "most of this time is in spans too short for two samples: their means include what ran just before and "
@@ -383,15 +383,15 @@ def _by_step(job: OpenJob, selection: Selection) -> Subject:
     times = step_times(job.steps(), selection.window)
     rows: list[Row] = []
     intervals: list[_RowInterval] = []
-    for item in selected_ranks(job.ranks, selection):
-        steps = times.get(item.task)
+    for rank in selected_ranks(job.ranks, selection):
+        steps = times.get(rank.task)
         if steps is None:
             continue
         for step, start, length in zip(
             *(column.tolist() for column in (steps.numbers, steps.start, steps.duration)), strict=True
         ):
-            intervals += [_RowInterval(gpu, start, start + length, len(rows)) for gpu in gpus.get(item.task, [])]
-            rows.append((item.rank, step, start, length))
+            intervals += [_RowInterval(gpu, start, start + length, len(rows)) for gpu in gpus.get(rank.task, [])]
+            rows.append((rank.rank, step, start, length))
     return Subject.of_rows(SUBJECT_COLUMNS["step"], rows, intervals, are_single=True)
 
 
@@ -434,7 +434,7 @@ SUBJECTS: dict[str, Callable[[OpenJob, Selection], Subject]] = {
 
 def _gpus_of_tasks(job: OpenJob, selection: Selection) -> dict[Task, list[GpuKey]]:
     gpus: dict[Task, list[GpuKey]] = {}
-    for item in selected_devices(job.session, selection, job.ranks):
-        if item.gpu is not None:
-            gpus.setdefault(item.task.task, []).append((item.task.task.report, item.gpu))
+    for device in selected_devices(job.session, selection, job.ranks):
+        if device.gpu is not None:
+            gpus.setdefault(device.task.task, []).append((device.task.task.report, device.gpu))
     return gpus

@@ -63,7 +63,7 @@ GpuKey = tuple[int, int]
 def metric_statistics(job: OpenJob, selection: Selection) -> TableAnswer:
     """Tabulate statistics of each metric of each GPU in the selected time.
 
-    ``mean`` weights a sample by the part of its period in the time; other statistics count samples.
+    ``mean`` weights a sample by the part of its period in this time; the other statistics count samples.
     """
     users = users_of_gpus(job, selection)
     rows: list[Row] = []
@@ -148,8 +148,8 @@ def _in_flight(job: OpenJob, selection: Selection, window: Window, bins: int) ->
     """
     kernels, width = tables.kernels, window.end - window.start
     users: dict[tuple[Task, int], tuple[Value, Value]] = {
-        (item.task.task, item.device): (item.task.rank, item.device)
-        for item in selected_devices(job.session, selection, job.ranks)
+        (used.task.task, used.device): (used.task.rank, used.device)
+        for used in selected_devices(job.session, selection, job.ranks)
     }
     means = {user: np.zeros(bins) for user in users.values()}
     if not width:
@@ -175,9 +175,9 @@ def _in_flight(job: OpenJob, selection: Selection, window: Window, bins: int) ->
 def users_of_gpus(job: OpenJob, selection: Selection) -> dict[GpuKey, list[tuple[Value, Value]]]:
     """Return rank and device of every selected process that used a GPU, by GPU."""
     users: dict[GpuKey, list[tuple[Value, Value]]] = {}
-    for item in selected_devices(job.session, selection, job.ranks):
-        if item.gpu is not None:
-            users.setdefault((item.task.task.report, item.gpu), []).append((item.task.rank, item.device))
+    for device in selected_devices(job.session, selection, job.ranks):
+        if device.gpu is not None:
+            users.setdefault((device.task.task.report, device.gpu), []).append((device.task.rank, device.device))
     return users
 
 

@@ -227,25 +227,25 @@ def _of_efa(
 
 
 def _joined(parts: Iterable[Samples]) -> Samples:
-    starts, ends, values = zip(*parts, strict=True)
-    return np.concatenate(starts), np.concatenate(ends), np.concatenate(values)
+    starts, ends, rates = zip(*parts, strict=True)
+    return np.concatenate(starts), np.concatenate(ends), np.concatenate(rates)
 
 
 def once(parts: Iterable[Samples]) -> Samples:
     """Merge the samples of several reports: the longest series, and samples of other times from other reports."""
     covered, merged = EMPTY, []
-    for starts, ends, values in sorted(parts, key=lambda samples: -union(samples[0], samples[1]).length):
+    for starts, ends, rates in sorted(parts, key=lambda samples: -union(samples[0], samples[1]).length):
         first = np.searchsorted(covered.ends, starts, side="right")
         begin = np.append(covered.starts, np.iinfo(np.int64).max)[first]
         is_new = begin >= ends
-        merged.append((starts[is_new], ends[is_new], values[is_new]))
+        merged.append((starts[is_new], ends[is_new], rates[is_new]))
         covered = merge(covered, union(starts[is_new], ends[is_new]))
     return _joined(merged) if merged else _NOTHING
 
 
 def moved_within(samples: Samples, times: Intervals) -> tuple[float | None, int]:
     """Return the mean rate over the sampled part of ``times`` (or ``None``), and the length of that part, ns."""
-    starts, ends, values = samples
+    starts, ends, rates = samples
     covered = intersect(union(starts, ends), times).length
     if not covered:
         return None, 0
@@ -253,20 +253,20 @@ def moved_within(samples: Samples, times: Intervals) -> tuple[float | None, int]
 
     def until(edges: Times) -> Floats:
         offsets = (edges - low).astype(np.float64)
-        difference: Floats = _integral(starts - low, values, offsets) - _integral(ends - low, values, offsets)
+        difference: Floats = _integral(starts - low, rates, offsets) - _integral(ends - low, rates, offsets)
         return difference
 
     return float((until(times.ends) - until(times.starts)).sum()) / covered, covered
 
 
-def mean_rate(starts: Times, ends: Times, values: Floats, lo: int, hi: int, bins: int) -> Floats:
+def mean_rate(starts: Times, ends: Times, rates: Floats, lo: int, hi: int, bins: int) -> Floats:
     """Average a rate over the sampled part of each of ``bins`` equal spans of ``[lo, hi)``; NaN without samples.
 
     A sample is a rate from its start to its end, shapes ``(n,)``; overlapping samples, of several ports, add up.
     """
     edges = lo + np.arange(bins + 1) * ((hi - lo) / bins)
     offsets = edges - lo
-    total: Floats = np.subtract(_integral(starts - lo, values, offsets), _integral(ends - lo, values, offsets))
+    total: Floats = np.subtract(_integral(starts - lo, rates, offsets), _integral(ends - lo, rates, offsets))
     covered = covered_per_bin(union(starts, ends), lo, hi, bins)
     rate: Floats = np.diff(total) / np.where(covered > 0, covered, np.nan)
     return rate
@@ -285,13 +285,13 @@ def _integral(times: Times, values: Floats, edges: NDArray[np.floating[Any]]) ->
 
 def _peak(samples: Samples, times: Intervals) -> float | None:
     """Return the highest rate at any time of ``times``, adding up samples of several ports."""
-    starts, ends, values = samples
+    starts, ends, rates = samples
     low, high = int(times.starts[0]), int(times.ends[-1])
     inside = (ends > low) & (starts < high)
     if not inside.any():
         return None
     moments = np.concatenate((ends[inside], starts[inside]))  # ends before starts of the same time
-    changes = np.concatenate((-values[inside], values[inside]))
+    changes = np.concatenate((-rates[inside], rates[inside]))
     return float(np.cumsum(changes[np.argsort(moments, kind="stable")]).max())
 
 

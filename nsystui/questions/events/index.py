@@ -128,11 +128,10 @@ def counts_per_bin(session: Session, kind: EventKind, low: int, width: int, bins
 
 
 def _of_kind(kind: EventKind, reports: Sequence[Report], *columns: sa.ColumnElement[Any]) -> sa.Select[Any]:
-    """Select ``report`` and ``columns`` of all events of a kind in some reports."""
     source = KIND_TABLES[kind]
     report = source.table.c.report
     conditions: list[Condition] = [
-        of_reports(report, {item.index for item in reports}),
+        of_reports(report, {opened.index for opened in reports}),
         source.table.c.start.is_not(None),
     ]
     if source.condition is not None:

@@ -1,7 +1,7 @@
 """The event list: all events in time order, at any size; and both ends of a launch.
 
-Ten million rows cannot be sorted for each screen. Instead, events are counted once per bin of time, and a page reads
-and sorts only its bins (Parquet skips all other row groups).
+Sorting ten million rows for each screen is too slow. Events are counted once per bin of time, and a page reads and
+sorts only its bins (Parquet skips all other row groups).
 
 A name filter excludes kinds without a passing name (`kinds_with_name`): the few hundred names of kernels and calls are
 stored next to each report's columns. NVTX ranges are always searched, because each may have its own name.
@@ -72,9 +72,9 @@ class EventKey:
 
 def key_of(row: Row) -> EventKey:
     """Return the key of a row of an event list."""
-    values = dict(zip(_KEYS, row, strict=True))
+    cells = dict(zip(_KEYS, row, strict=True))
     return EventKey(
-        int(values["report"] or 0), EventKind(values["kind"]), int(values["row"] or 0), int(values["start"] or 0)
+        int(cells["report"] or 0), EventKind(cells["kind"]), int(cells["row"] or 0), int(cells["start"] or 0)
     )
 
 
@@ -239,9 +239,9 @@ def event_row(session: Session, key: EventKey, ranks: Sequence[RankedTask]) -> R
 
 def window_of(row: Row) -> Window:
     """Return the time span of a row of an event list."""
-    values = dict(zip(_KEYS, row, strict=True))
-    start = int(values["start"] or 0)
-    return Window.of_event(start, start + int(values["duration"] or 0))
+    cells = dict(zip(_KEYS, row, strict=True))
+    start = int(cells["start"] or 0)
+    return Window.of_event(start, start + int(cells["duration"] or 0))
 
 
 _FEW_NAMES = frozenset({EventKind.API, EventKind.KERNEL, EventKind.NCCL, EventKind.MEMORY, EventKind.OS})
@@ -269,13 +269,13 @@ def _names(session: Session, kind: EventKind) -> frozenset[str]:
 
     def compute(part: Session, reports: list[Report]) -> dict[int, Arrays]:
         query = sa.select(report, sa.func.coalesce(source.name, "")).distinct()
-        query = query.where(of_reports(report, {item.index for item in reports}))
+        query = query.where(of_reports(report, {opened.index for opened in reports}))
         rows = part.rows(query if source.condition is None else query.where(source.condition))
         return {
             item.index: {"names": json_array([name for index, name in rows if index == item.index])} for item in reports
         }
 
-    with_events = [item for item in session.reports if item.count(source.table)]
+    with_events = [opened for opened in session.reports if opened.count(source.table)]
     stored = of_each_report(session, with_events, f"event-names-{kind.value}", compute, by=source.table)
     return frozenset(name for arrays in stored.values() for name in json_of(arrays["names"]))
 
@@ -290,7 +290,7 @@ class Partners:
 
 @dataclass(frozen=True)
 class Launch:
-    """Times from the start and the end of a call to the start of its work, ns (``None`` for a negative ``queue``)."""
+    """Times from a call's start and its end to the start of its work, ns (``None`` for a negative ``queue``)."""
 
     delay: int
     queue: int | None
@@ -344,17 +344,17 @@ def facts(session: Session, key: EventKey) -> list[tuple[str, Any, str]]:
     rows = session.rows(sa.select(table).where(table.c.report == key.report, table.c.row == key.row, _at(table, key)))
     if not rows:
         return []
-    values = dict(zip((column.name for column in table.c), rows[0], strict=True))
+    row = dict(zip((column.name for column in table.c), rows[0], strict=True))
     identity_keys = {"report", "clock_offset", "row", "start", "end", "process", "thread"}
     hidden = identity_keys | {"is_nccl", "is_memset", "event_type"}
     shown = [
         (name.replace("_", " "), value, name)
-        for name, value in values.items()
+        for name, value in row.items()
         if value not in (None, "") and name not in hidden
     ]
     threads = tables.threads.c
-    is_same = (threads.report == key.report, threads.thread == values.get("thread"))
-    name = session.scalar(sa.select(threads.name).where(*is_same).limit(1)) if values.get("thread") else None
+    is_same = (threads.report == key.report, threads.thread == row.get("thread"))
+    name = session.scalar(sa.select(threads.name).where(*is_same).limit(1)) if row.get("thread") else None
     return [*shown, ("thread name", name, "thread_name")] if name else shown
 
 

@@ -105,7 +105,7 @@ _WAITS = re.compile(r"futex|cond_|sem_|mutex|rwlock|barrier|pthread_join|spin_lo
 _POLLS = re.compile(r"p?poll|p?select|epoll_p?wait")
 """OS runtime calls that wait for descriptors, such as pipes from a data loader's worker processes."""
 _CALLS = re.compile(rf"{LIBRARY.pattern}|libcuda(?:rt[-\w]*)?\.so.*")
-"""`LIBRARY` and CUDA's libraries: next to a CUDA call, a sample taken in the call shows only the caller."""
+"""`LIBRARY` and CUDA's libraries: if the nearest sample was in a CUDA call, running code has the caller's name."""
 PROFILERS = ("[NSys", "CUPTI worker thread")
 """Prefixes of the names of the profiler's threads."""
 FEW = 300
@@ -153,7 +153,7 @@ class Attribution:
 
 
 def over_ranks(attribution: Attribution) -> Attribution:
-    """Merge threads of one name, as ``pt_data_worker (4 ranks)``, if each of several ranks has one.
+    """Merge threads with the same name on several ranks, one on each, as ``pt_data_worker (4 ranks)``.
 
     Worker processes of one name are merged even if a rank has several.
     """
@@ -181,8 +181,8 @@ def attribute(
 ) -> Attribution:
     """Find the causes of each span; for up to `FEW` spans, read only nearby calls.
 
-    ``with_ranges`` also finds the NVTX ranges, which reads all ranges. ``with_calls`` adds to `NOTHING` the nearer of
-    the launching thread's next and last call.
+    ``with_ranges`` also finds the NVTX ranges, which reads all ranges. ``with_calls`` adds to `NOTHING` the launching
+    thread's nearest call.
     """
     spans = spans if isinstance(spans, IdleSpans) else IdleSpans.of(spans)
     if not len(spans):
@@ -207,9 +207,9 @@ def attribute(
                 piece_count = len(pieces[0][0])
                 limit = max(_MAX_PIECES, 2 * piece_count)
         span, cause, range_index, time = _summed(pieces, len(host.causes), len(names))
-        columns = [narrow(values) for values in (launcher, span + rows.start, cause, range_index, time)]
-        for column, values in zip(parts_by_column.values(), columns, strict=True):
-            column.append(values)
+        columns = [narrow(numbers) for numbers in (launcher, span + rows.start, cause, range_index, time)]
+        for column, numbers in zip(parts_by_column.values(), columns, strict=True):
+            column.append(numbers)
         del pieces, span, cause, range_index, time, columns
         give_back()
     launcher, span, cause, range_index, time = map(_joined, parts_by_column.values())
@@ -350,18 +350,18 @@ class _Host:
     def timeline(self, task: Task, thread: Thread | None, inside: Intervals) -> Segments:
         """Return the causes over all of ``inside``."""
         siblings = (sibling for sibling in self._threads.get(task, ()) if sibling != thread)
-        others = [sibling for sibling in siblings if not self.names[sibling].name.startswith(PROFILERS)]
+        other_threads = [sibling for sibling in siblings if not self.names[sibling].name.startswith(PROFILERS)]
         workers = self._worker_threads.get(task, [])
         layers = [self._all(intersect(self.profiler.get(task, EMPTY), inside), Cause(PROFILER))]
         states = NO_SEGMENTS
         if thread is not None:
             states = self._states(task, thread)
-            layers += [self._library_calls(thread, inside, ""), *self._waiting_for_gil(thread, others, inside)]
+            layers += [self._library_calls(thread, inside, ""), *self._waiting_for_gil(thread, other_threads, inside)]
             polls = self._in_os_calls(thread, _POLLS.fullmatch)
             layers += self._working(workers, intersect(inside, polls))
             layers += [self._os_calls(thread, inside, lambda call: not _WAITS.search(call))]
             layers += [self._running(thread, inside, RUNNING_CODE, ""), self._preempted(thread, inside)]
-        layers += [self._calls_of_others(others, inside), *self._working(others, inside)]
+        layers += [self._calls_of_others(other_threads, inside), *self._working(other_threads, inside)]
         if thread is not None:
             waits = merge(self._in_os_calls(thread, _WAITS.search), states.labelled(BLOCKED, OFF))
             layers += self._working(workers, intersect(inside, waits))
@@ -393,8 +393,8 @@ class _Host:
     def _states(self, task: Task, thread: Thread) -> Segments:
         """Return the scheduler's states of a thread over time.
 
-        Before an event that puts it on a CPU, and after an event that takes it off, the thread is off the CPU while
-        events of its process show that scheduling was recorded.
+        Before its first event, if that puts it on a CPU, and after its last, if that takes it off, the thread is off
+        the CPU while events of its process show that scheduling was recorded.
         """
         states = self.scheduling.threads.get(thread, NO_SEGMENTS)
         if not len(states):
@@ -506,27 +506,27 @@ class _Host:
         for cpu in np.unique(self.scheduling.places[thread][states.labels == RUNNABLE]).tolist():
             is_ready = (states.labels == RUNNABLE) & (self.scheduling.places[thread] == cpu)
             waiting = intersect(union(states.starts[is_ready], states.ends[is_ready]), inside)
-            for other, cpus in self.scheduling.cpus.items() if len(waiting) else ():
-                if other != thread and other[0] == thread[0]:
+            for other_thread, cpus in self.scheduling.cpus.items() if len(waiting) else ():
+                if other_thread != thread and other_thread[0] == thread[0]:
                     ran = intersect(cpus.labelled(cpu), waiting)
                     if len(ran):
-                        layers.append(self._all(ran, Cause(PREEMPTED, self._name(other))))
+                        layers.append(self._all(ran, Cause(PREEMPTED, self._name(other_thread))))
         layers.append(self._all(ready, Cause(PREEMPTED)))
         return one_after_the_other(*layers)
 
-    def _waiting_for_gil(self, thread: Thread, others: Sequence[Thread], inside: Intervals) -> list[Segments]:
+    def _waiting_for_gil(self, thread: Thread, other_threads: Sequence[Thread], inside: Intervals) -> list[Segments]:
         """Return the thread's wait for the GIL, by the holder and its function."""
         waits, layers = intersect(self.gil.waited.get(thread, EMPTY), inside), []
-        for holder in others:
+        for holder in other_threads:
             held = intersect(self.gil.held.get(holder, EMPTY), waits)
             if len(held):
                 name = self._name(holder)
                 layers += [self._running(holder, held, GIL, name), self._all(held, Cause(GIL, "", name))]
         return [*layers, self._all(waits, Cause(GIL))]
 
-    def _calls_of_others(self, others: Sequence[Thread], inside: Intervals) -> Segments:
+    def _calls_of_others(self, other_threads: Sequence[Thread], inside: Intervals) -> Segments:
         """Return MPI and CUDA calls of other threads; the first of `KINDS` wins."""
-        calls = [self._library_calls(other, inside, self._name(other)) for other in others]
+        calls = [self._library_calls(thread, inside, self._name(thread)) for thread in other_threads]
         layers = []
         kinds = np.array([KINDS.index(cause.kind) for cause in self.causes], np.int64)
         for kind in range(len(KINDS)):
@@ -536,16 +536,16 @@ class _Host:
                     layers.append(Segments(part.starts[is_kind], part.ends[is_kind], part.labels[is_kind]))
         return one_after_the_other(*layers) if layers else NO_SEGMENTS
 
-    def _working(self, others: Sequence[Thread], inside: Intervals) -> list[Segments]:
+    def _working(self, other_threads: Sequence[Thread], inside: Intervals) -> list[Segments]:
         """Return the running time of other threads, longest first, and their file reads."""
         if not len(inside):
             return []
-        running = [self._running(other, inside, WAITING, self._name(other)) for other in others]
+        running = [self._running(thread, inside, WAITING, self._name(thread)) for thread in other_threads]
         running.sort(key=lambda part: -int((part.ends - part.starts).sum()))
         reading = [
-            self._os_calls(other, inside, FILE_READS.__contains__, WAITING, self._name(other))
-            for other in others
-            if other in self.os.threads
+            self._os_calls(thread, inside, FILE_READS.__contains__, WAITING, self._name(thread))
+            for thread in other_threads
+            if thread in self.os.threads
         ]
         return [part for part in (*running, *reading) if len(part)]
 

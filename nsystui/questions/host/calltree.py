@@ -97,11 +97,11 @@ class CallTree:
         """Return this tree's nodes with the same functions and callers as ``nodes`` of another tree."""
         node_of: dict[int, int | None] = {0: 0}
         for node in sorted(nodes):  # a parent has a lower number
-            for other in (*before.above(node), node):
-                if other not in node_of:
-                    parent, function = node_of[int(before.tree.parent[other])], before.function(other)
+            for other_node in (*before.above(node), node):
+                if other_node not in node_of:
+                    parent, function = node_of[int(before.tree.parent[other_node])], before.function(other_node)
                     children = [] if parent is None else self.below(parent)
-                    node_of[other] = next((child for child in children if self.function(child) == function), None)
+                    node_of[other_node] = next((child for child in children if self.function(child) == function), None)
         return {match for match in map(node_of.get, nodes) if match is not None}
 
 
@@ -130,7 +130,7 @@ def call_trees(
     for side, (samples, group) in enumerate(sides):
         for report, node_counts in group.node_counts.items():
             tree = samples.stacks[report].tree
-            codes = np.array([code_of.setdefault(alike(item), len(code_of)) for item in tree.functions], np.int64)
+            codes = np.array([code_of.setdefault(alike(called), len(code_of)) for called in tree.functions], np.int64)
             parts.append((side, tree, codes, node_counts))
     unknown = code_of.setdefault(NO_FUNCTION, len(code_of))
     functions = tuple(code_of)
@@ -189,7 +189,7 @@ def _grown(
     node_count = 1
     for level in range(depth):
         rows = [np.flatnonzero(length > level) for length in lengths]
-        # A side whose paths are all shorter has no such column.
+        # If all paths of a side are shorter, the column does not exist.
         level_functions = [path[row, min(level, path.shape[1] - 1)] for path, row in zip(paths, rows, strict=True)]
         keys = [nodes[side][row] * len(functions) + level_functions[side] for side, row in enumerate(rows)]
         unique_keys, inverse = np.unique(np.concatenate(keys), return_inverse=True)
@@ -206,9 +206,7 @@ def _grown(
 def tree_of(
     job: OpenJob, selection: Selection, bottom_up: bool = False, thread: str | None = None, function: str | None = None
 ) -> tuple[CpuSamples, CallTree]:
-    """Build the tree of the selected samples, from ``function`` (full name), else from functions that pass the name
-    filter.
-    """
+    """Build the tree of selected samples from ``function`` (full name), else from functions that pass the filter."""
     samples = samples_of_job(job, selection)
     groups = grouped(samples, chosen_threads(job, samples, thread), "all")
     is_root = None if selection.name is None else selection.name.matches

@@ -37,7 +37,7 @@ KINDS = (
     NOTHING,
     PROFILER,
 )
-"""Earlier kinds win between simultaneous calls of two threads. `NOTHING`: nothing else is recorded."""
+"""If two threads make calls at once, the earlier kind wins. `NOTHING`: nothing else is recorded."""
 
 ALLOCATIONS = ("Malloc", "Free", "MemAlloc", "MemCreate", "MemMap", "HostAlloc", "HostRegister")
 """Words in the names of CUDA calls that allocate or free memory."""

@@ -85,14 +85,14 @@ def samples_of_job(job: OpenJob, selection: Selection) -> CpuSamples:
 def samples_of(session: Session, selection: Selection, kind: str = "") -> CpuSamples:
     """Read the samples of the selected threads in the window: Python's for reports without CPU samples.
 
-    With `PYTHON` as ``kind``, read only Python's, also of threads that did not run.
+    If ``kind`` is `PYTHON`, read only Python's, also of threads that did not run.
     """
     table, columns = tables.host_samples, tables.host_samples.c
     if not session.count(table):
         return CpuSamples({}, {})
     time = (columns.time + columns.clock_offset).label("time")
     query = sa.select(columns.report, columns.thread, time, columns.chain, columns.is_python)
-    # Stacks taken because the thread left its CPU have no weight.
+    # Stacks recorded because the thread left its CPU have no weight.
     is_sample = columns.is_python == 1 if kind == PYTHON else sa.or_(columns.weight.is_(None), columns.weight > 0)
     query = query.where(is_sample, *where(table, selection.with_name(None)))
     arrays = session.arrays(query.order_by(time, columns.row))
@@ -102,7 +102,7 @@ def samples_of(session: Session, selection: Selection, kind: str = "") -> CpuSam
             report for (report,) in session.rows(sa.select(columns.report).where(columns.is_python == 0).distinct())
         ]
         is_read = of_python != np.isin(arrays["report"], with_cpu)
-        arrays, of_python = {name: values[is_read] for name, values in arrays.items()}, of_python[is_read]
+        arrays, of_python = {name: column[is_read] for name, column in arrays.items()}, of_python[is_read]
     reports = [report for report in selected_reports(session, selection) if report.count(table)]
     stacks = stacks_of(session, reports)
     threads = {}
@@ -152,7 +152,7 @@ class SampleGroup:
 
 
 def chosen_threads(job: OpenJob, samples: CpuSamples, wanted: str | None) -> list[HostThread]:
-    """Return the sampled threads, or threads with ``wanted`` as number or in their name."""
+    """Return the sampled threads, only with ``wanted`` as their number or in their name if given."""
     threads = named_threads(job, samples.threads)
     if not wanted:
         return threads
@@ -160,7 +160,7 @@ def chosen_threads(job: OpenJob, samples: CpuSamples, wanted: str | None) -> lis
     matches: Callable[[HostThread], bool] = (
         (lambda item: item.tid == number) if number is not None else (lambda item: wanted.lower() in item.name.lower())
     )
-    return [item for item in threads if matches(item)]
+    return [thread for thread in threads if matches(thread)]
 
 
 def grouped(samples: CpuSamples, threads: Sequence[HostThread], by: str) -> list[SampleGroup]:
@@ -289,5 +289,5 @@ def running_stretches(sampled: ThreadSamples | None, period: int | None, states:
     middle = (times[1:] + times[:-1]) // 2
     starts = np.concatenate((low[:1], np.maximum(low[1:], middle)))
     ends = np.concatenate((np.minimum(high[:-1], middle), high[-1:]))
-    kept = ends > starts
-    return one_after_the_other(Segments(starts[kept], ends[kept], nodes[kept]), unsampled)
+    lasts = ends > starts
+    return one_after_the_other(Segments(starts[lasts], ends[lasts], nodes[lasts]), unsampled)

@@ -57,7 +57,7 @@ BY = ("all", "rank", "range", "length", "pair")
 _LENGTHS = (0, 1_000, 5_000, 10_000, 50_000, 100_000, 500_000, 1_000_000, 5_000_000, 10_000_000)
 """Lower bounds of the rows by length, ns: NVIDIA's guide to TensorRT-LLM, and 10 ms."""
 _MAX_WITH_RANGE = 100
-"""The number of longest spans that have an NVTX range."""
+"""NVTX ranges are found for this many of the longest spans."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,13 +77,13 @@ def idle_time(
     selection: Selection,
     step_name: str | None = None,
     with_ranges: bool = False,
-    wanted: Sequence[str] = PARTS,
-    least: int = 0,
+    parts: Sequence[str] = PARTS,
+    min_length: int = 0,
 ) -> IdleTime:
-    """Find the ``wanted`` parts of each working GPU's idle time in the window, in spans of at least ``least`` ns."""
-    spans, part_indices = _spans(job, selection.with_name(None), step_name, wanted, least)
+    """Find some ``parts`` of each working GPU's idle time in the window, in spans of ``min_length`` ns or more."""
+    spans, part_indices = _spans(job, selection.with_name(None), step_name, parts, min_length)
     give_back()
-    if selection == Selection(tasks=selection.tasks, name=selection.name) and wanted == PARTS and not least:
+    if selection == Selection(tasks=selection.tasks, name=selection.name) and parts == PARTS and not min_length:
         attribution = attribute_once(job, spans, with_ranges)
     else:  # too many windows are possible to cache the causes of each
         attribution = attribute(job, spans, with_ranges)
@@ -91,7 +91,7 @@ def idle_time(
 
 
 def _spans(
-    job: OpenJob, selection: Selection, step_name: str | None, wanted: Sequence[str], min_length: int
+    job: OpenJob, selection: Selection, step_name: str | None, part_names: Sequence[str], min_length: int
 ) -> tuple[IdleSpans, Numbers]:
     """Return the spans of `idle_time`, and the index of each span's part."""
     budgets = {(item.device.task.task, item.device.device): item for item in device_budgets(job, selection, step_name)}
@@ -109,7 +109,7 @@ def _spans(
             inside = idle.clip(*edge)
             if min_length:
                 inside = inside.chosen(inside.lengths >= min_length)
-            if part in wanted and len(inside):
+            if part in part_names and len(inside):
                 spans.append(inside)
                 runs.append((len(gpus), index, len(inside)))
         if len(spans) > previous:
@@ -172,7 +172,7 @@ def gaps_table(job: OpenJob, selection: Selection, by: str = "all", step_name: s
     """
     is_range, merges_causes = by == "range", by in _MERGED_CAUSES
     idle = idle_time(job, selection, step_name, is_range)
-    ranks = {item.task: item.rank for item in job.ranks}
+    ranks = {rank.task: rank.rank for rank in job.ranks}
     pairs = pairs_around(job, idle.attribution.spans) if by == "pair" else ([], np.zeros(0, np.int64))
     steps = _steps(job, selection, step_name, idle.attribution.spans) if by == "pair" else 0
     shown, cause_indices, attribution = *_shown(idle, by, ranks, pairs), idle.attribution
@@ -189,7 +189,7 @@ def gaps_table(job: OpenJob, selection: Selection, by: str = "all", step_name: s
         members = np.flatnonzero(row_of_cause == index)
         cause_times = times[members].sum(axis=1).tolist()
         causes = zip(cause_times, (shown[index][1] for index in members), strict=True)
-        largest, cause = max(causes, key=lambda item: (item[0], item[1].words))
+        largest, cause = max(causes, key=lambda pair: (pair[0], pair[1].words))
         time = sum(cause_times)
         share = (100.0 * time / idle.idle, *cause_cells(cause), *((100.0 * largest / time,) if merges_causes else ()))
         spans = int(span_counts[index])
@@ -265,7 +265,7 @@ def pairs_around(job: OpenJob, spans: IdleSpans) -> Pairs:
     }  # fmt: skip
     texts = [*sorted(names), None]
     coded_names = given({"text": texts[:-1], "code": range(len(names))}).subquery("names")
-    seen: dict[int, int] = {}
+    numbers: dict[int, int] = {}
     indices = np.empty(len(spans), np.int32)
     for rows in session.slices(len(spans), _PAIR_BYTES, "operations around idle time", "gaps"):
         part = spans.at(rows)
@@ -290,8 +290,8 @@ def pairs_around(job: OpenJob, spans: IdleSpans) -> Pairs:
                     matches = _first_at(moments[idle], operations[key][on_gpu], operations["code"][on_gpu], len(names))
                     codes[side, idle] = np.minimum(codes[side, idle], matches)
         pairs, inverse = np.unique(codes[0] * len(texts) + codes[1], return_inverse=True)
-        indices[rows] = np.array([seen.setdefault(pair, len(seen)) for pair in pairs.tolist()], np.int32)[inverse]
-    return [(texts[pair // len(texts)], texts[pair % len(texts)]) for pair in seen], indices
+        indices[rows] = np.array([numbers.setdefault(pair, len(numbers)) for pair in pairs.tolist()], np.int32)[inverse]
+    return [(texts[pair // len(texts)], texts[pair % len(texts)]) for pair in numbers], indices
 
 
 def _first_at(moments: Times, times: Times, codes: Numbers, no_code: int) -> Numbers:
@@ -340,7 +340,7 @@ def _shown(idle: IdleTime, by: str, ranks: Mapping[Task, int], pairs: Pairs) -> 
 def parts_of_row(job: OpenJob, selection: Selection, values: Record) -> str:
     """Name the longest NVTX ranges of a row of `gaps_table`, or the causes of a row that shows only the largest."""
     idle = job.once(("idle time by range", selection), lambda: idle_time(job, selection, with_ranges=True))
-    ranks = {item.task: item.rank for item in job.ranks}
+    ranks = {rank.task: rank.rank for rank in job.ranks}
     attribution, wanted_cells = idle.attribution, {key: value for key, value in values.items() if key in _CAUSE_KEYS}
     keys = {"range": ("range",), "length": ("from", "to"), "pair": ("before", "after"), "rank": ("rank",)}
     by = next((by for by, group_keys in keys.items() if group_keys[0] in values), "all")
@@ -381,11 +381,11 @@ def gaps_list(job: OpenJob, selection: Selection, least: int = LONG_GAP, step_na
     indices = order[lengths[order] >= least].tolist()
     longest = [attribution.spans[index] for index in indices[:_MAX_WITH_RANGE]]
     works = host_work(job, [CpuSpan(span.task, span.device, Window(span.start, span.end)) for span in longest])
-    ranks = {item.task: item.rank for item in job.ranks}
+    ranks = {rank.task: rank.rank for rank in job.ranks}
     rows: list[Row] = []
     for position, index in enumerate(indices):
         span, causes = attribution.spans[index], shown_times(attribution.of_span(index))
-        cause = max(causes, key=lambda item: (causes[item], item.words))
+        cause = max(causes, key=lambda cause: (causes[cause], cause.words))
         length = span.end - span.start
         location = (ranks.get(span.task), span.device, PARTS[idle.parts[index]], span.start, length)
         range_name = works[position].range_name if position < len(works) else None
@@ -405,9 +405,9 @@ def _answer(
     job: OpenJob, columns: Sequence[Column], rows: Sequence[Row], total: int, notes: Sequence[str]
 ) -> TableAnswer:
     """Make the table, with a column of files if file accesses were recorded."""
-    kept = [index for index, item in enumerate(columns) if item is not _FILE or job.session.count(tables.file_accesses)]
-    shown = [tuple(row[index] for index in kept) for row in rows]
-    return TableAnswer("gaps", tuple(columns[index] for index in kept), shown, total, tuple(notes))
+    used = [index for index, item in enumerate(columns) if item is not _FILE or job.session.count(tables.file_accesses)]
+    shown = [tuple(row[index] for index in used) for row in rows]
+    return TableAnswer("gaps", tuple(columns[index] for index in used), shown, total, tuple(notes))
 
 
 def _notes(job: OpenJob, selection: Selection, with_ranges: bool = False) -> tuple[str, ...]:

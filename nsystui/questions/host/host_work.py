@@ -1,4 +1,4 @@
-"""The CPU's work in spans of time: the launching thread's time by cause (`host.causes`), and its NVTX ranges."""
+"""The CPU's work in spans of time: the launching thread's causes (`host.causes`) and NVTX ranges."""
 
 from __future__ import annotations
 
@@ -126,11 +126,11 @@ def _overlapping(session: Session, idle: Attribution) -> list[list[_Range]]:
     threads = [idle.launchers[launcher] for launcher in idle.launcher.tolist()]
     values = sa.values(*(sa.column(key, sa.BigInteger) for key in _SPAN_KEYS), name="asked").data(
         [
-            (index, item.task.report, item.task.process, thread[1] if thread else _UNKNOWN, item.start, item.end)
-            for index, (item, thread) in enumerate(zip(idle.spans, threads, strict=True))
+            (index, gap.task.report, gap.task.process, thread[1] if thread else _UNKNOWN, gap.start, gap.end)
+            for index, (gap, thread) in enumerate(zip(idle.spans, threads, strict=True))
         ]
     )
-    # The planner knows that values are few, and scans the ranges once.
+    # The planner knows that inline values are few, and scans the ranges once.
     spans = sa.select(values).cte("wanted")
     span = spans.c
     query = (
@@ -145,7 +145,7 @@ def _overlapping(session: Session, idle: Attribution) -> list[list[_Range]]:
             sa.or_(columns.thread == span.thread, span.thread == _UNKNOWN),
             columns.start < span.hi - offset,
             columns.end > span.lo - offset,
-            segments.may_overlap(table, [(item.task, item.start, item.end) for item in idle.spans]),
+            segments.may_overlap(table, [(gap.task, gap.start, gap.end) for gap in idle.spans]),
         )
     )
     for index, start, end, label in sorted(session.rows(query)):

@@ -55,7 +55,7 @@ class HostThread:
 
 
 def thread_names(session: Session) -> dict[Thread, str]:
-    """Return the names of named threads: nsys writes the last name."""
+    """Return the names of the threads that have any; nsys writes a thread's last name."""
     columns = tables.threads.c
     query = sa.select(columns.report, columns.thread, columns.name).where(columns.name.is_not(None))
     return {(report, thread): name for report, thread, name in session.rows(query)} if session.reports else {}
@@ -208,7 +208,7 @@ class ThreadRanges:
         return {(lane.report, lane.thread): index for index, lane in enumerate(self.ranges.lanes)}
 
     def of(self, task: Task, thread: Thread | None, window: Window) -> Segments:
-        """Return the indices in ``names`` over all of ``window``, job time."""
+        """Return the thread's innermost range at each time of ``window`` (job time), as indices into ``names``."""
         if task.report not in self.reports:
             return Segments(np.array([window.start]), np.array([window.end]), np.array([1]))
         ranges = self.ranges

@@ -259,10 +259,10 @@ def scheduling_of(session: Session, selection: Selection) -> Scheduling:
         for thread, rows in by_thread(events).items():
             times, runs = events["time"][rows].astype(np.int64), events["is_in"][rows] > 0
             states, on_cpus = np.where(runs, RUNNING, events["state"][rows]), events["cpu"][rows].astype(np.int64)
-            kept = times[1:] > times[:-1]
-            threads[thread] = Segments(times[:-1][kept], times[1:][kept], states[:-1][kept].astype(np.int64))
-            places[thread] = on_cpus[:-1][kept]
-            ran = kept & runs[:-1]
+            lasts = times[1:] > times[:-1]
+            threads[thread] = Segments(times[:-1][lasts], times[1:][lasts], states[:-1][lasts].astype(np.int64))
+            places[thread] = on_cpus[:-1][lasts]
+            ran = lasts & runs[:-1]
             cpus[thread] = Segments(times[:-1][ran], times[1:][ran], on_cpus[:-1][ran])
             switches[thread] = times[~runs]
             moves[thread] = times[1:][runs[1:] & (on_cpus[1:] != on_cpus[:-1])]

@@ -92,7 +92,7 @@ class StackTree:
 
     @cached_property
     def is_outermost(self) -> NDArray[np.bool_]:
-        """Whether no caller is the same function: totals count recursion at the outermost call."""
+        """Whether no caller is the same function, because totals count recursion at the outermost call."""
         is_outermost = np.ones(len(self), np.bool_)
         is_outermost[:1] = False
         nodes = np.arange(1, len(self))
@@ -292,7 +292,7 @@ def _chains_of(frames: Arrays, chains: Arrays) -> _Chains:
         joined_stack = -1 - index
         for number in stack[first[index] : first[index] + count[index]].tolist():
             lo, hi = np.searchsorted(frames["stack"], [number, number + 1])
-            part = {name: values[lo:hi] for name, values in frames.items()}
+            part = {name: column[lo:hi] for name, column in frames.items()}
             parts.append({**part, "stack": np.full(hi - lo, joined_stack, np.int64)})
         stacks[index] = joined_stack
     return unique_chains, stacks, {name: np.concatenate([part[name] for part in parts]) for name in frames}
@@ -300,7 +300,7 @@ def _chains_of(frames: Arrays, chains: Arrays) -> _Chains:
 
 def _functions(frames: Arrays, names: Mapping[int, str]) -> tuple[list[Function], Numbers]:
     """Return the distinct functions, and each frame's index into them."""
-    # Sorting rows of three numbers, instead of one combined key, takes ten times as long.
+    # One combined key: sorting rows of three numbers takes ten times as long.
     uniques = [np.unique(frames[name], return_inverse=True) for name in _FRAME_COLUMNS]
     shape = [len(values) for values, _ in uniques]
     keys, inverse = np.unique(np.ravel_multi_index([index for _, index in uniques], shape), return_inverse=True)

@@ -139,16 +139,16 @@ def _idle(job: OpenJob, selection: Selection, windows: Mapping[int, Window]) -> 
 
 def thread_time(thread: Thread, times: HostTimes, window: Window) -> tuple[ThreadTime, Mapping[str, Intervals]]:
     """Split the window into the parts of `ThreadTime`: the length of each, and its intervals."""
-    rest = union([window.start], [window.end])
+    remaining = union([window.start], [window.end])
     intervals: dict[str, Intervals] = {}
     for part, calls in (("mpi", times.mpi), ("cuda", times.cuda), ("os", times.os)):
         covered = calls.threads.get(thread, NO_SEGMENTS).covered
-        intervals[part] = intersect(rest, covered)
-        rest = subtract(rest, covered)
+        intervals[part] = intersect(remaining, covered)
+        remaining = subtract(remaining, covered)
     states = times.scheduling.threads.get(thread, NO_SEGMENTS)
     for part, state in (("running", RUNNING), ("runnable", RUNNABLE), ("waiting", BLOCKED), ("off", OFF)):
-        intervals[part] = intersect(rest, states.labelled(state))
-    intervals["unknown"] = subtract(rest, states.covered)
+        intervals[part] = intersect(remaining, states.labelled(state))
+    intervals["unknown"] = subtract(remaining, states.covered)
     spent: dict[str, int | None] = {part: time.length for part, time in intervals.items()}
     if not np.isin(states.labels, (RUNNABLE, BLOCKED)).any():
         spent |= {"runnable": None, "waiting": None}
@@ -260,7 +260,7 @@ def threads_table(job: OpenJob, selection: Selection) -> TableAnswer:
     for thread in threads:
         report = thread.thread[0]
         sums: list[Any] = [
-            None if None in values else sum(values) for values in zip(*parts_by_thread[thread.thread], strict=True)
+            None if None in times else sum(times) for times in zip(*parts_by_thread[thread.thread], strict=True)
         ]
         spent = ThreadTime(*sums[: len(PARTS)])
         window, sampled = windows[report], samples.threads.get(thread.thread)
@@ -309,7 +309,7 @@ _NO_TIMES: Times = np.empty(0, np.int64)
 def _while_idle(
     intervals: Mapping[str, Intervals], idle: Sequence[Intervals] | None, spent: ThreadTime
 ) -> tuple[int | None, ...]:
-    """Return a thread's time summed over idle times of its GPUs: running, in calls, off the CPU, total."""
+    """Return a thread's time while its GPUs were idle, summed over them: running, in calls, off the CPU, total."""
     if idle is None:
         return None, None, None, None
 

@@ -99,7 +99,7 @@ def idle_causes(job: OpenJob, selection: Selection, budgets: Sequence[DeviceBudg
 def causes_of(
     job: OpenJob, selection: Selection, parts: Sequence[Sequence[IdleTime]], times: Sequence[int]
 ) -> list[tuple[SummedCause, ...]]:
-    """Find the causes of parts of the time, which take ``times``, ns, from their longest spans."""
+    """Find the causes of parts of idle time from their longest spans; ``times``: the length of each part, ns."""
     overhead = profiler_overhead(job.session, selection.with_name(None))
     times_by_name: list[dict[str, int]] = [{} for _ in parts]
     longest: list[list[CpuSpan]] = []
@@ -113,7 +113,7 @@ def causes_of(
             spans += [CpuSpan(task, device, window) for window in windows]
         spans.sort(key=lambda span: (-span.length, span.window.start, span.task, span.device))
         longest.append(spans[:_MAX_SPANS])
-    # A single question, because each reads all records of the threads.
+    # Ask once for all parts, because each question reads all records of the threads.
     works = iter(host_work(job, [span for spans in longest for span in spans], with_calls=True))
     causes = []
     for time_of, spans, time in zip(times_by_name, longest, times, strict=True):
@@ -156,22 +156,22 @@ def budget_with_causes(job: OpenJob, selection: Selection, step_name: str | None
     return replace(budget_table(budgets), notes=(*notes, *job.busy(selection.with_name(None)).notes))
 
 
-def cause_words(causes: Sequence[SummedCause], whole: int, most: int = 5) -> str:
-    """Return ``cudaMalloc in `data loading` 6.1 %, unexplained 1.6 %``, of ``whole`` ns; at most ``most`` causes.
+def cause_words(causes: Sequence[SummedCause], total: int, limit: int = 5) -> str:
+    """Return ``cudaMalloc in `data loading` 6.1 %, unexplained 1.6 %``, of ``total`` ns; at most ``limit`` causes.
 
     Causes that round to 0.0 % are left out.
     """
     named = [cause for cause in causes if cause.name != UNEXPLAINED]
-    most = min(most, sum(_is_seen(cause, whole) for cause in named))
-    others = sum(cause.time for cause in named[most:])
-    shown = [*named[:most], SummedCause("other causes", others), *causes[len(named) :]]
-    return ", ".join(f"{cause.name} {100 * cause.time / whole:.1f} %" for cause in shown if _is_seen(cause, whole))
+    limit = min(limit, sum(_is_seen(cause, total) for cause in named))
+    others = sum(cause.time for cause in named[limit:])
+    shown = [*named[:limit], SummedCause("other causes", others), *causes[len(named) :]]
+    return ", ".join(f"{cause.name} {100 * cause.time / total:.1f} %" for cause in shown if _is_seen(cause, total))
 
 
-def idle_words(budget: Budget, causes: IdleCauses | None, most: int, least: float = 0) -> list[str]:
-    """Return ``start-up 18.2 % (cudaMalloc 6.1 %, …)`` for each part of the idle time, with at most ``most`` causes.
+def idle_words(budget: Budget, causes: IdleCauses | None, limit: int, min_percent: float = 0) -> list[str]:
+    """Return ``start-up 18.2 % (cudaMalloc 6.1 %, …)`` for each part of the idle time, with at most ``limit`` causes.
 
-    Parts of less than ``least`` percent are left out.
+    Parts below ``min_percent`` are left out.
     """
     causes = causes or IdleCauses()
     parts = (
@@ -182,18 +182,18 @@ def idle_words(budget: Budget, causes: IdleCauses | None, most: int, least: floa
     )
     words = []
     for name, time, part_causes in parts:
-        if 100 * time < least * budget.time:
+        if 100 * time < min_percent * budget.time:
             continue
-        cause_list = cause_words(part_causes, budget.time, most) if time and most else ""
+        cause_list = cause_words(part_causes, budget.time, limit) if time and limit else ""
         share = format_value(Unit.PERCENT, 100 * time / budget.time)
         words.append(f"{name} {share}{f' ({cause_list})' if cause_list else ''}")
-    if budget.unrecorded and 100 * budget.unrecorded >= least * budget.time:
+    if budget.unrecorded and 100 * budget.unrecorded >= min_percent * budget.time:
         words.append(f"not recorded {format_value(Unit.PERCENT, 100 * budget.unrecorded / budget.time)}")
     return words
 
 
-def _is_seen(cause: SummedCause, whole: int) -> bool:
-    return 2000 * cause.time >= whole > 0
+def _is_seen(cause: SummedCause, total: int) -> bool:
+    return 2000 * cause.time >= total > 0
 
 
 LONG_GAP = 1_000_000
@@ -257,7 +257,7 @@ def device_budgets(
 ) -> list[DeviceBudget]:
     """Compute the budget of each selected GPU that worked, over the selection's window (else the job's extent).
 
-    With ``steady``, only of its tasks' GPUs, each over its window, all of it steady.
+    With ``steady``, only the GPUs of its tasks, each over its task's window, which is all steady.
     """
     unfiltered = selection.with_name(None)
     if steady is None:
@@ -320,14 +320,14 @@ def _budget(device: DeviceIntervals, worked: Window, steady: int, window: Window
 
 def in_sum(budgets: Iterable[DeviceBudget]) -> Budget:
     """Add up the budgets of GPUs."""
-    return sum((item.budget for item in budgets), Budget())
+    return sum((gpu.budget for gpu in budgets), Budget())
 
 
 def steady_window(budgets: Sequence[DeviceBudget]) -> Window | None:
     """Return the time in which all GPUs are steady, to the window's end; ``None`` if empty."""
     if not budgets:
         return None
-    start, end = max(item.steady for item in budgets), max(item.window.end for item in budgets)
+    start, end = max(gpu.steady for gpu in budgets), max(gpu.window.end for gpu in budgets)
     return Window(start, end) if start < end else None
 
 
@@ -360,17 +360,17 @@ COLUMNS = (
 def budget_table(budgets: Iterable[DeviceBudget]) -> TableAnswer:
     """Tabulate the budgets of GPUs; the percentages of a row add up to 100."""
     rows: list[Row] = []
-    for item in budgets:
-        times = [getattr(item.budget, part) for part in PARTS]
-        shares = [100.0 * time / item.budget.time if item.budget.time else None for time in times]
-        rows.append((item.device.task.rank, item.device.device, *shares, item.steady, *times))
+    for gpu in budgets:
+        times = [getattr(gpu.budget, part) for part in PARTS]
+        shares = [100.0 * time / gpu.budget.time if gpu.budget.time else None for time in times]
+        rows.append((gpu.device.task.rank, gpu.device.device, *shares, gpu.steady, *times))
     return TableAnswer("budget", COLUMNS, rows, len(rows))
 
 
 def by_task(budgets: Iterable[DeviceBudget]) -> Mapping[Task, Budget]:
     """Add up the budgets of each task's GPUs."""
     sums: dict[Task, Budget] = {}
-    for item in budgets:
-        task = item.device.task.task
-        sums[task] = sums.get(task, Budget()) + item.budget
+    for gpu in budgets:
+        task = gpu.device.task.task
+        sums[task] = sums.get(task, Budget()) + gpu.budget
     return sums

@@ -90,7 +90,7 @@ class Topology:
     def hear(self, line: TopologyLine) -> None:
         """Record the facts in a line."""
         self.lines += 1
-        for fact in line.said:
+        for fact in line.facts:
             if self._parts_kept >= _PART_LIMIT:
                 self.left_out += 1
             elif isinstance(fact, Setting):

@@ -1,6 +1,6 @@
 """Steps of exports without NVTX ranges of steps: regular repetitions in a task's GPU work (docs/ranks.md#anchors).
 
-A task's operations are in the order of their launches. An anchor is work that marks a step: the kernels of the
+A task's operations are ordered by launch. An anchor is work that marks a step: the kernels of the
 optimizer, collectives, the launches of one CUDA graph, or any operation. Adjacent anchors are merged. Anchors cut the
 sequence into pieces; incomplete steps at both ends (start of the capture, warm-up) are left out. The other pieces are
 steps only if nearly all have the same number of operations. Layers repeat regularly, too: so names that repeat once per
@@ -40,11 +40,11 @@ _TOLERANCE, _MIN_ALIKE = 0.1, 0.9
 _MIN_SIZE, _MAX_SIZE = 0.5, 3.0
 """The allowed number of operations of a step, in medians."""
 _NESTED = 1.5
-"""Names with this many times as many repetitions repeat within steps, and have no vote."""
+"""Names with at least this many repetitions per step repeat within steps, and have no vote."""
 _MIN_AGREEMENT = 0.5
 """The share of names repeating once per step that must agree, if the anchor alone is no evidence."""
 _MIN_VOTES = 0.1
-"""The share of all regular names that must agree, so that a check every 50 steps is no step."""
+"""The share of all regular names that must agree, so that a check every 50 steps is not taken for a step."""
 _JUMP = 1.5
 _MAX_JUMPS = 8
 """Distances this many times the next shorter may separate steps; only the largest jumps are tried."""
@@ -64,7 +64,7 @@ def anchored_steps(tasks: Collection[Task], session: Session, reports: list[Repo
                 batch["graph"] = batch["graph"].astype(np.int8)  # the usual case: a byte is enough
             # Sorted batches make the sort of all batches fast.
             order = np.lexsort((batch["start"], batch["launch"]))
-            parts.setdefault(task, []).append({key: values[order] for key, values in batch.items()})
+            parts.setdefault(task, []).append({key: column[order] for key, column in batch.items()})
     for task in sorted(parts):
         steps_by_report[task.report] += OperationSequence.of(names, parts.pop(task)).steps(task)
     return {report.index: to_arrays(steps_by_report[report.index], report.clock_offset) for report in reports}
@@ -139,7 +139,7 @@ class _Repetition:
 
 @dataclass(frozen=True, eq=False)
 class OperationSequence:
-    """A task's m operations in the order of their launches, ``(m,)``; times in ns.
+    """A task's m operations by launch, ``(m,)``; times in ns.
 
     ``code``: index of the operation's name. ``graph``: its CUDA graph or graph node, or 0.
     """
@@ -159,16 +159,16 @@ class OperationSequence:
         return cls(names, **{key: columns.pop(key)[order] for key in list(columns)})
 
     def steps(self, task: Task) -> list[TaskSteps]:
-        """Return the steps by each kind of anchor that has any."""
+        """Return the steps that each kind of anchor finds, if any."""
         ends = (lasts + 1 for _, lasts in _bursts(self._positions(self.names.of(OPTIMIZER))))
-        by_optimizer = [item for edges in ends for item in self._all(edges, "optimizer kernels")]
+        by_optimizer = [repetition for edges in ends for repetition in self._all(edges, "optimizer kernels")]
         repetitions = {
             anchors.OPTIMIZER: self._best(by_optimizer),
             anchors.COLLECTIVES: self._best(list(self._collectives()), _MIN_AGREEMENT),
             anchors.GRAPH: self._best(list(self._graphs())),
             anchors.KERNELS: self._any_operation(),
         }
-        return [self._as_steps(task, kind, item) for kind, item in repetitions.items() if item is not None]
+        return [self._as_steps(task, kind, rep) for kind, rep in repetitions.items() if rep is not None]
 
     @cached_property
     def _runs(self) -> dict[int, Times]:
@@ -195,7 +195,7 @@ class OperationSequence:
             for code, positions in self._runs.items()
             if len(positions) >= FEWEST
         }
-        return {code: item for code, item in repetitions.items() if item is not None}
+        return {code: repetition for code, repetition in repetitions.items() if repetition is not None}
 
     def _repetition(self, begins: Times, name: str) -> _Repetition | None:
         """Return the steps that begin at these positions, or ``None`` if irregular."""
@@ -231,8 +231,8 @@ class OperationSequence:
 
     def _best(self, repetitions: Sequence[_Repetition], min_agreement: float = 0.0) -> _Repetition | None:
         """Return the repetition that most names agree with, preferring longer steps."""
-        accepted = [item for item in repetitions if self._agreement(item) >= min_agreement]
-        return max(accepted, key=lambda item: (self._agreement(item), -len(item)), default=None)
+        accepted = [repetition for repetition in repetitions if self._agreement(repetition) >= min_agreement]
+        return max(accepted, key=lambda repetition: (self._agreement(repetition), -len(repetition)), default=None)
 
     def _collectives(self) -> Iterator[_Repetition]:
         """Yield steps that begin with the first collective of a group, of any name or one name."""
@@ -242,7 +242,6 @@ class OperationSequence:
                 yield from self._all(firsts, "collectives")
 
     def _positions(self, codes: NDArray[np.int64]) -> Times:
-        """Return the positions of operations with these names."""
         has_code = np.zeros(len(self.names.texts), bool)
         has_code[codes] = True
         return np.flatnonzero(has_code[self.code])
@@ -257,7 +256,7 @@ class OperationSequence:
         for graph in np.unique(graphs).tolist():
             begins = positions[first[graphs == graph]]
             phases = [*self._all(begins, "CUDA graph"), *self._all(begins + 1, "CUDA graph")]
-            yield from sorted(phases, key=lambda item: item.edges[-1] - item.edges[0])[-1:]
+            yield from sorted(phases, key=lambda repetition: repetition.edges[-1] - repetition.edges[0])[-1:]
 
     def _all(self, begins: Times, name: str) -> Iterator[_Repetition]:
         repetition = self._repetition(begins, name)
@@ -272,7 +271,7 @@ class OperationSequence:
                 # A copy to the host ends a step.
                 candidates = [self._regular[code] for code in agree if not self.names.is_to_host[code]]
                 pauses = np.diff(self.launch)
-                return max(candidates, key=lambda item: float(np.median(pauses[item.edges[1:-1] - 1])), default=None)
+                return max(candidates, key=lambda rep: float(np.median(pauses[rep.edges[1:-1] - 1])), default=None)
         return None
 
     def _as_steps(self, task: Task, anchor: str, repetition: _Repetition) -> TaskSteps:

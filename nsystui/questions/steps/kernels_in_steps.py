@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _KERNEL_BYTES = 100
 """Memory per kernel for the statistics of its group."""
 _SHIFT = 32
-"""A group number has the step above these bits, and its keys' index below."""
+"""A group number holds the step above these bits, and the index of its keys below."""
 _MISSING = -(2**62)
 """A missing number; as a time, it is in no step."""
 

@@ -85,10 +85,10 @@ def _by_kernels(session: Session, of_task: Mapping[Task, TaskSteps]) -> dict[Tas
         return np.array_equal(stored["spans"], _of_report(spans, report.index).ravel())
 
     arrays = of_each_report(session, reports, "phases", partial(_arrays, spans), is_valid, tables.kernels)
-    rest = {index: stored["phases"] for index, stored in arrays.items()}
+    remaining = {index: stored["phases"] for index, stored in arrays.items()}
     phases_by_task = {}
     for task, span in spans.items():
-        phases, rest[task.report] = np.split(rest[task.report], [span.shape[1]])
+        phases, remaining[task.report] = np.split(remaining[task.report], [span.shape[1]])
         if (phases != NO_PHASE).any():
             phases_by_task[task] = np.full(len(of_task[task]), NO_PHASE, np.int64)
             phases_by_task[task][of_task[task].gpu.op_count > 0] = phases
@@ -107,7 +107,7 @@ def _arrays(spans: Mapping[Task, Times], session: Session, reports: list[Report]
     kinds = _kinds(session, [report.index for report in reports])
     inference = {task: span for task, span in spans.items() if task.report in kinds}
     times = {task: np.zeros((span.shape[1], 2), np.int64) for task, span in inference.items()}
-    seen = {task: np.zeros((span.shape[1], 4, 2), bool) for task, span in inference.items()}
+    attention = {task: np.zeros((span.shape[1], 4, 2), bool) for task, span in inference.items()}
     for query in _queries(session, kinds):
         for batch in session.array_batches(query):
             for task, (starts, ends) in inference.items():
@@ -118,9 +118,9 @@ def _arrays(spans: Mapping[Task, Times], session: Session, reports: list[Report]
                 rows, step = rows[is_inside], step[is_inside]
                 replayed = batch["replayed"][rows]
                 np.add.at(times[task], (step, replayed), batch["end"][rows] - batch["start"][rows])
-                seen[task][step, batch["kind"][rows], replayed] = True
+                attention[task][step, batch["kind"][rows], replayed] = True
     phases = {
-        task: _phases(times[task], seen[task]) if task in inference else np.full(span.shape[1], NO_PHASE, np.int64)
+        task: _phases(times[task], attention[task]) if task in inference else np.full(span.shape[1], NO_PHASE, np.int64)
         for task, span in spans.items()
     }
     empty = np.zeros(0, np.int64)
@@ -133,12 +133,12 @@ def _arrays(spans: Mapping[Task, Times], session: Session, reports: list[Report]
     }
 
 
-def _phases(times: Times, seen: NDArray[np.bool_]) -> Times:
-    """Return the phases of n steps: kernel time, launched and replayed ``(n, 2)``; attention ``(n, kinds, 2)``."""
+def _phases(times: Times, attention: NDArray[np.bool_]) -> Times:
+    """Return n steps' phases; kernel ``times`` ``(n, 2)``, ``attention`` ``(n, kinds, 2)``: launched, replayed."""
     is_replayed = times[:, 1] > times[:, 0]
-    is_prefill = seen[:, _OF_PREFILL].any(axis=1)
-    prefills = is_prefill | (seen[:, _ATTENTION, 0] & ~is_replayed)
-    decodes = seen[:, _OF_DECODE].any(axis=1) | (is_replayed & ~is_prefill)
+    is_prefill = attention[:, _OF_PREFILL].any(axis=1)
+    prefills = is_prefill | (attention[:, _ATTENTION, 0] & ~is_replayed)
+    decodes = attention[:, _OF_DECODE].any(axis=1) | (is_replayed & ~is_prefill)
     return prefills + 2 * decodes - 1 if decodes.any() else np.full(len(times), NO_PHASE, np.int64)
 
 

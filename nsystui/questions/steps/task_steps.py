@@ -82,8 +82,8 @@ class TaskSteps:
         """Return begin and end on the GPU of each step that launched something, ns.
 
         A step begins when its range has begun and earlier steps' work has ended, at the latest with its first
-        operation: idle time before that belongs to the step whose range contains it. It ends when the next step begins;
-        the last step, and steps that still run then, end with their last operation.
+        operation: idle time before an operation belongs to the step whose range contains it. It ends when the next step
+        begins; the last step, and steps that still run then, end with their last operation.
         """
         has_work = self.gpu.op_count > 0
         if self.on_gpu is not None:
@@ -103,8 +103,8 @@ class TaskSteps:
 def to_arrays(task_steps: Sequence[TaskSteps], clock_offset: int) -> Arrays:
     """Concatenate the steps of a report's tasks, on the report's clock."""
 
-    def joined(items: Iterable[Any], name: str, offset: int = 0) -> Times:
-        return np.concatenate([np.zeros(0, np.int64), *(getattr(item, name) for item in items)]) - offset
+    def joined(sources: Iterable[Any], name: str, offset: int = 0) -> Times:
+        return np.concatenate([np.zeros(0, np.int64), *(getattr(source, name) for source in sources)]) - offset
 
     gpu = [steps.gpu for steps in task_steps]
     return {
@@ -183,7 +183,7 @@ def rows_by_task(batch: dict[str, Any]) -> Iterator[tuple[Task, dict[str, Any]]]
     for report in np.unique(reports).tolist():
         for process in np.unique(processes[reports == report]).tolist():
             rows = np.flatnonzero((reports == report) & (processes == process))
-            yield Task(report, process), {key: values[rows] for key, values in batch.items()}
+            yield Task(report, process), {key: column[rows] for key, column in batch.items()}
 
 
 def _launches_query(table: sa.Table, reports: Sequence[int], ids: tuple[int, int]) -> sa.Select[Any]:
@@ -201,6 +201,6 @@ def _launches_query(table: sa.Table, reports: Sequence[int], ids: tuple[int, int
         .where(
             of_reports(columns.report, reports),
             columns.end.is_not(None),
-            *(item.c.correlation_id.between(*ids) for item in (calls, table)),
+            *(joined_table.c.correlation_id.between(*ids) for joined_table in (calls, table)),
         )
     )

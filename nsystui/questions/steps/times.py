@@ -109,11 +109,11 @@ class Steps:
         """Find the steps of the tasks in ``ranks``. Reads every NVTX range and launch.
 
         ``name`` is a regular expression for the names of the ranges (``domain:text``) that are steps, whatever their
-        work; among nested ranges, the outermost count. If it has a group, its match is the step's number. ``anchor`` is
-        one of `ANCHORS`, by default the first that most tasks have. Raises UsageError if ``name`` is not a regular
+        work; among nested ranges, the outermost count. The match of its group, if any, is the step's number. ``anchor``
+        is one of `ANCHORS`, by default the first that most tasks have. Raises UsageError if ``name`` is not a regular
         expression, or is combined with another anchor than NVTX.
         """
-        tasks = {item.task: item.rank for item in ranks}
+        tasks = {rank.task: rank.rank for rank in ranks}
         reports = [report for report in session.reports if any(task.report == report.index for task in tasks)]
         if name is not None:
             if anchor not in (None, NVTX):
@@ -172,7 +172,7 @@ class Steps:
         """The anchor, and its certainty: ``NVTX ranges `step *`, optimizer kernels (59) agree``."""
         steps = list(self.of_task.values())
         anchor = _NAMES[steps[0].anchor] + (f" `{steps[0].name}`" if steps[0].anchor == NVTX else "")
-        agree, votes = min((item.agree, item.agree + item.differ) for item in steps)
+        agree, votes = min((task_steps.agree, task_steps.agree + task_steps.differ) for task_steps in steps)
         certainty = f", {agree} of {votes} operations agree" if votes else ""
         return f"{anchor}{certainty}" + "".join(f", {other} agree" for other in self.agreeing)
 
@@ -228,7 +228,6 @@ class _Candidate:
         return int((self.ends - self.starts)[self.is_chosen].sum())
 
     def add(self, launch: Times, start: Times, end: Times) -> None:
-        """Add GPU operations by launch time."""
         self.total += int((end - start).sum())
         index = np.searchsorted(self.starts, launch, side="right") - 1
         is_inside = (index >= 0) & (launch < self.ends[index])
@@ -239,12 +238,11 @@ class _Candidate:
         np.maximum.at(self.gpu.end, index, end)
 
     def steps(self) -> TaskSteps:
-        """Return the chosen ranges as steps."""
         chosen, gpu = self.is_chosen, without_holes(self.gpu)
         all_ranges = TaskSteps(self.task, self.name, self.numbers, self.starts, self.ends, gpu)
         on_gpu = np.zeros((2, len(all_ranges)), np.int64)
         on_gpu[:, gpu.op_count > 0] = all_ranges.spans()
-        chosen_gpu = Projection(*(values[chosen] for values in (gpu.op_count, gpu.start, gpu.end, gpu.op_time)))
+        chosen_gpu = Projection(*(column[chosen] for column in (gpu.op_count, gpu.start, gpu.end, gpu.op_time)))
         return replace(
             all_ranges,
             numbers=self.numbers[chosen] if self.is_ascending else np.arange(int(chosen.sum())),
@@ -262,7 +260,7 @@ def _stored_steps(tasks: Collection[Task], session: Session, reports: list[Repor
     steps = _steps(tasks, None, session, reports)
     return {
         report.index: to_arrays(
-            [item for task, item in steps.items() if task.report == report.index], report.clock_offset
+            [task_steps for task, task_steps in steps.items() if task.report == report.index], report.clock_offset
         )
         for report in reports
     }
@@ -306,7 +304,7 @@ def _candidates(session: Session, tasks: Collection[Task], name_filter: NameFilt
             starts, ends, names = (ranges[key][rows] for key in ("start", "end", "name"))
             is_chosen = ranges["is_chosen"][rows].astype(bool) if name_filter is not None else np.ones(len(rows), bool)
             candidates.append(_candidate(task, kind[3], starts, ends, names.tolist(), is_chosen, name_filter))
-    return [item for item in candidates if item is not None]
+    return [candidate for candidate in candidates if candidate is not None]
 
 
 def _is_closed(tasks: Iterable[Task]) -> tuple[Condition, ...]:
@@ -410,11 +408,11 @@ def _numbers(names: Sequence[str]) -> Times:
 def _best(candidates: Sequence[_Candidate], is_free: bool) -> Iterator[tuple[Task, _Candidate]]:
     """Yield each task's best candidate, if any; ``is_free``: the user named no ranges."""
     by_task: dict[Task, list[_Candidate]] = {}
-    for item in candidates:
+    for candidate in candidates:
         # If nothing was launched, only the words decide.
-        is_sufficient = item.word < len(_WORDS) if item.share is None else item.share >= LEAST_COVERAGE
-        if not is_free or (is_sufficient and len(item.starts) >= FEWEST):
-            by_task.setdefault(item.task, []).append(item)
+        is_sufficient = candidate.word < len(_WORDS) if candidate.share is None else candidate.share >= LEAST_COVERAGE
+        if not is_free or (is_sufficient and len(candidate.starts) >= FEWEST):
+            by_task.setdefault(candidate.task, []).append(candidate)
     for task, group in sorted(by_task.items()):
         # The outermost range has the largest share, or the longest time.
         yield task, min(group, key=lambda item: (item.word if is_free else 0, -(item.share or 0.0), -item.time))
@@ -422,14 +420,14 @@ def _best(candidates: Sequence[_Candidate], is_free: bool) -> Iterator[tuple[Tas
 
 def _numbered_alike(steps: Mapping[Task, TaskSteps]) -> Mapping[Task, TaskSteps]:
     """Return the steps with equal numbers for simultaneous steps of all ranks, unless names have numbers."""
-    if not steps or any(item.anchor == NVTX for item in steps.values()):
+    if not steps or any(task_steps.anchor == NVTX for task_steps in steps.values()):
         return steps
     first = next(iter(steps.values())).gpu
     middle = first.start + (first.end - first.start) // 2
     # A step is simultaneous with the first step that ends after its middle.
     shifts = {
-        task: round(float(np.median(np.searchsorted(item.gpu.end, middle) - np.arange(len(middle)))))
-        for task, item in steps.items()
+        task: round(float(np.median(np.searchsorted(task_steps.gpu.end, middle) - np.arange(len(middle)))))
+        for task, task_steps in steps.items()
     }
     largest = max(shifts.values())
     return {task: replace(item, numbers=item.numbers + largest - shifts[task]) for task, item in steps.items()}
@@ -437,14 +435,14 @@ def _numbered_alike(steps: Mapping[Task, TaskSteps]) -> Mapping[Task, TaskSteps]
 
 def _anchor_notes(steps: Mapping[Task, TaskSteps]) -> Iterator[str]:
     kinds: dict[tuple[str, str], list[TaskSteps]] = {}
-    for item in steps.values():
-        kinds.setdefault((item.anchor, item.name), []).append(item)
-    for (anchor, name), items in kinds.items():
-        number = f"{_range(map(len, items))}{' a rank' if len(steps) > 1 else ''}"
+    for task_steps in steps.values():
+        kinds.setdefault((task_steps.anchor, task_steps.name), []).append(task_steps)
+    for (anchor, name), group in kinds.items():
+        number = f"{_range(map(len, group))}{' a rank' if len(steps) > 1 else ''}"
         if anchor == NVTX:
             yield f"steps are the NVTX ranges `{name}` ({number}): work belongs to the step that launched it"
             continue
-        agree, votes = min((item.agree, item.agree + item.differ) for item in items)
+        agree, votes = min((task_steps.agree, task_steps.agree + task_steps.differ) for task_steps in group)
         certainty = f"; {agree} of {votes} operations that repeat once per step agree" if votes else ""
         yield f"steps are found in the GPU's work ({number}): {_MARKS[anchor].format(name)}{certainty}"
 
@@ -453,10 +451,10 @@ def _compare_anchors(steps: Mapping[Task, TaskSteps], others: _ByAnchor) -> tupl
     """Return the other anchors that find the same step time for the same tasks, and notes on other anchors."""
     agreeing, notes = [], []
     for kind, other_steps in others.items():
-        pairs = [(steps[task], item) for task, item in other_steps.items() if task in steps]
+        pairs = [(steps[task], task_steps) for task, task_steps in other_steps.items() if task in steps]
         if pairs:
             median, other = (float(np.median([item.median for item in side])) for side in zip(*pairs, strict=True))
-            number = _range(len(item) for _, item in pairs)
+            number = _range(len(task_steps) for _, task_steps in pairs)
             if abs(other - median) <= _TOLERANCE * median:
                 agreeing.append(f"{_NAMES[kind]} ({number})")
                 continue
@@ -471,16 +469,16 @@ def _compare_anchors(steps: Mapping[Task, TaskSteps], others: _ByAnchor) -> tupl
 
 
 def _range(counts: Iterable[int]) -> str:
-    values = sorted(set(counts))
-    return f"{values[0]:,}" if len(values) == 1 else f"{values[0]:,} to {values[-1]:,}"
+    numbers = sorted(set(counts))
+    return f"{numbers[0]:,}" if len(numbers) == 1 else f"{numbers[0]:,} to {numbers[-1]:,}"
 
 
 def _doubt_reasons(by_anchor: _ByAnchor) -> Iterator[str]:
     """Yield a reason against repetitions that may be layers."""
     for kind in ANCHORS:
-        doubts = [item for item in by_anchor.get(kind, {}).values() if item.is_doubtful]
+        doubts = [task_steps for task_steps in by_anchor.get(kind, {}).values() if task_steps.is_doubtful]
         if doubts:
-            size = _range(int(np.median(item.gpu.op_count)) for item in doubts)
+            size = _range(int(np.median(task_steps.gpu.op_count)) for task_steps in doubts)
             yield (
                 f"{size} operations come back {_range(map(len, doubts))} times, but nothing in them tells a step from "
                 f"a layer (no copy to the host, loss or optimizer): --steps-by {kind} takes them as steps"
@@ -496,10 +494,10 @@ def _missing_notes(steps: Mapping[Task, TaskSteps], tasks: Mapping[Task, int], r
 
 
 def _outside_notes(steps: Mapping[Task, TaskSteps]) -> Iterator[str]:
-    outside = sum(item.outside for item in steps.values())
+    outside = sum(task_steps.outside for task_steps in steps.values())
     if outside:
-        total = outside + sum(int(item.gpu.op_time.sum()) for item in steps.values())
+        total = outside + sum(int(task_steps.gpu.op_time.sum()) for task_steps in steps.values())
         time = format_value(Unit.DURATION, outside)
-        is_cut = all(item.anchor != NVTX for item in steps.values())
+        is_cut = all(task_steps.anchor != NVTX for task_steps in steps.values())
         reason = ", where the capture starts or ends with no whole step" if is_cut else ""
         yield f"{time} of GPU work, {100 * outside / total:.1f} % of all, was launched outside of steps{reason}"

@@ -25,7 +25,7 @@ from nsystui.store.session import Session
 
 _CATEGORY = {"kernel": "compute", "nccl": "nccl", "memory": "memory", "graph": "graph"}
 _MAX_SPANS = 4000
-# Rows, about, of the first search for a neighbour, and growth of the span in each further search.
+# Approximate rows in the first search for a neighbour, and growth of the span in each further search.
 _FIRST_ROWS = 256
 _GROWTH = 32
 _MAX_RUN = 256
@@ -105,7 +105,6 @@ def _overlapping(timeline: Timeline, lanes: Sequence[LaneIdentity], window: Wind
 
 
 def _part(timeline: Timeline, lanes: Sequence[LaneIdentity]) -> Session:
-    """Return the reports of some lanes."""
     return timeline.session.part(lane.task.report for lane in lanes)
 
 
@@ -313,7 +312,7 @@ def longest_place_in(level: ThreadEvents, window: Window) -> int | None:
 class CpuInterval:
     """A time in which a thread ran one function (``place``: index of the lane's stretch) or had no CPU (``state``).
 
-    ``node`` of the sampled stack, or 0.
+    ``node``: the sampled stack, or 0.
     """
 
     window: Window
@@ -426,7 +425,7 @@ class Matches:
 
         A GPU is one lane if its rank is not opened. Blocks while the ranks are read.
         """
-        tasks = frozenset(item.task for item in timeline.tasks)
+        tasks = frozenset(rank.task for rank in timeline.tasks)
         is_whole = tasks <= opened or sum(map(timeline.rows_inside, tasks)) <= _MAX_SEARCHED
         lanes, _ = timeline.lanes(tasks if is_whole else opened)
         return cls(
@@ -517,10 +516,10 @@ class Matches:
         return _part(self.timeline, gpu).rows(query.limit(_MAX_TIES))
 
     def _lane_of(self, row: Row, gpu: list[LaneIdentity]) -> int:
-        values = record(EVENT_COLUMNS, row)
-        device = (values["report"], values["process"], values["device"])
+        event = record(EVENT_COLUMNS, row)
+        device = (event["report"], event["process"], event["device"])
         for lane in gpu:
             is_same = (lane.task.report, lane.task.process, lane.device) == device
-            if is_same and lane.stream in (None, values["stream"]):
+            if is_same and lane.stream in (None, event["stream"]):
                 return self.lanes.index(lane)
         return 0

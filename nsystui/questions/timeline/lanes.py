@@ -55,7 +55,7 @@ _PARTS = (("compute", "kernels"), ("nccl", "nccl"), ("memory", "memory"), ("grap
 
 @dataclass(frozen=True, eq=False)
 class LaneWork:
-    """The busy times of a lane (job time). ``parts`` by category may overlap; ``apart`` does not."""
+    """The busy times of a lane, job time: ``parts`` by category, which may overlap, and ``apart``, disjoint."""
 
     parts: tuple[tuple[str, Intervals], ...]
     apart: tuple[Intervals, ...]
@@ -157,7 +157,7 @@ class ThreadEvents:
     row: NDArray[np.int64]
     work: LaneWork
     follow: bool
-    """Whether the events do not overlap (start/end ranges and nested calls may)."""
+    """Whether the events follow one another (start/end ranges and nested calls may overlap)."""
 
     def category_of(self, index: int) -> str:
         """Return the category of an event, of `CATEGORIES`."""
@@ -198,8 +198,8 @@ class ReportLanes:
         """Load the lanes of ``report``, in which ``tasks`` ran; expensive results are cached."""
         cpu = CpuWork.load(session, report, tasks)
         running = {
-            thread: _thread_events(None, cpu.names, (item.start, item.end), item.name, item.node, report)
-            for thread, item in cpu.threads.items()
+            thread: _thread_events(None, cpu.names, (ran.start, ran.end), ran.name, ran.node, report)
+            for thread, ran in cpu.threads.items()
         }
         return cls(
             *_streams(session, report),
@@ -213,7 +213,7 @@ class ReportLanes:
 
 def _streams(session: Session, report: Report) -> tuple[dict[Stream, LaneWork], int]:
     def compute(part: Session, reports: list[Report]) -> dict[int, Arrays]:
-        return {item.index: _stream_arrays(part, item) for item in reports}
+        return {part_report.index: _stream_arrays(part, part_report) for part_report in reports}
 
     stored = of_each_report(session, [report], "streams", compute)[report.index]
     parts_by_stream = of_arrays(stored, report.clock_offset, STREAM_KEYS)
@@ -324,7 +324,7 @@ def _calls_of(session: Session, report: Report, kind: EventKind, table: sa.Table
     give_back()
     events_by_thread, names = {}, tuple(texts.texts)
     for first, last in pairwise([*firsts.tolist(), len(thread)]):
-        part = {key: values[first:last] for key, values in rows.items()}
+        part = {key: column[first:last] for key, column in rows.items()}
         times = part["start"], part["end"]
         events_by_thread[int(thread[first])] = _thread_events(kind, names, times, part["name"], part["row"], report)
     return events_by_thread
@@ -345,7 +345,7 @@ def _thread_names(session: Session, report: Report) -> dict[int, str]:
     return {thread: f"{name} {tid_of(thread)}" if is_shared(thread, name) else name for thread, name in names.items()}
 
 
-# The most intervals of opened ranks in memory; the rank that was opened last always stays.
+# The most intervals of opened ranks in memory; the last opened rank always stays.
 _MAX_INTERVALS = 8_000_000
 
 
@@ -388,7 +388,7 @@ class Timeline:
     """The lanes of a job for a selection, independent of its window and name filter.
 
     The GPUs' intervals are read for the whole selection, and shared with other screens. The lanes inside a rank are
-    read when it is opened, and freed after others were opened.
+    read when it is opened, and freed after other ranks were opened.
     """
 
     session: Session
@@ -410,9 +410,9 @@ class Timeline:
 
         def make() -> Timeline:
             timeline = cls(job.session, full_selection, job.ranks, job.busy(full_selection), job.smart_names())
-            for item in timeline.busy.devices:
-                key = (item.device.task.task, item.device.device)
-                timeline._devices[key] = LaneWork.of_device(item.parts, item.recorded)
+            for device in timeline.busy.devices:
+                key = (device.device.task.task, device.device.device)
+                timeline._devices[key] = LaneWork.of_device(device.parts, device.recorded)
             return timeline
 
         return job.once(("timeline", full_selection), make)
@@ -430,10 +430,10 @@ class Timeline:
         """
         lanes: list[LaneIdentity] = []
         is_whole = True
-        for item in self.tasks:
-            inside = self._inside(item.task, wait) if item.task in opened else None
-            is_whole = is_whole and (inside is not None or item.task not in opened)
-            lanes += self._lanes_of(item, inside)
+        for rank in self.tasks:
+            inside = self._inside(rank.task, wait) if rank.task in opened else None
+            is_whole = is_whole and (inside is not None or rank.task not in opened)
+            lanes += self._lanes_of(rank, inside)
         return tuple(lanes), is_whole
 
     def has_inside(self, task: Task) -> bool:
@@ -453,49 +453,49 @@ class Timeline:
     def left_out(self, opened: frozenset[Task]) -> tuple[str, ...]:
         """Return notes on calls and streams of opened ranks that are too many for lanes."""
         notes = []
-        for item in self.tasks:
-            if item.task in opened:
-                report = report_at(self.session, item.task.report)
+        for rank in self.tasks:
+            if rank.task in opened:
+                report = report_at(self.session, rank.task.report)
                 for kind in CALL_KINDS:
                     count = report.count(KIND_TABLES[kind].table)
                     if count > MOST_CALLS:
                         notes.append(
-                            f"rank {item.rank}: its {count:,} {kind.value} calls are too many for lanes; 6 Events "
+                            f"rank {rank.rank}: its {count:,} {kind.value} calls are too many for lanes; 6 Events "
                             f"lists them"
                         )
-                inside = self._inside(item.task, wait=False)
+                inside = self._inside(rank.task, wait=False)
                 if inside is not None and inside.other_streams:
                     notes.append(
-                        f"rank {item.rank}: the {MOST_STREAMS:,} streams with the most operations have lanes, "
+                        f"rank {rank.rank}: the {MOST_STREAMS:,} streams with the most operations have lanes, "
                         f"{inside.other_streams:,} others have none"
                     )
         return tuple(notes)
 
-    def _lanes_of(self, item: RankedTask, inside: ReportLanes | None) -> Iterator[LaneIdentity]:
-        threads = [] if inside is None else self._threads(item, inside)
-        devices = [device for device in item.devices if (item.task, device) in self._devices]
+    def _lanes_of(self, rank: RankedTask, inside: ReportLanes | None) -> Iterator[LaneIdentity]:
+        threads = [] if inside is None else self._threads(rank, inside)
+        devices = [device for device in rank.devices if (rank.task, device) in self._devices]
         main_threads, other_threads = (threads[:1], threads[1:]) if devices else ([], threads)
         for index, device in enumerate(devices):
             yield LaneIdentity(
-                item.task, item.rank, device, name=format_value(Unit.DEVICE, device) if len(devices) > 1 else ""
+                rank.task, rank.rank, device, name=format_value(Unit.DEVICE, device) if len(devices) > 1 else ""
             )
             if inside is not None:
                 for thread in main_threads if index == 0 else ():
-                    yield from self._thread_lanes(item, thread, inside)
-                yield from self._stream_lanes(item, device, inside)
+                    yield from self._thread_lanes(rank, thread, inside)
+                yield from self._stream_lanes(rank, device, inside)
         if inside is None:
             return
         for thread in other_threads:
-            yield from self._thread_lanes(item, thread, inside)
+            yield from self._thread_lanes(rank, thread, inside)
 
-    def _threads(self, item: RankedTask, inside: ReportLanes) -> list[int]:
+    def _threads(self, rank: RankedTask, inside: ReportLanes) -> list[int]:
         """Return the threads of a rank: the main thread, then by time in ranges, in calls, and on CPUs.
 
         Threads without ranges and calls are included if they ran for 1/100 of the time.
         """
         recorded_time = [(thread, cpu.work.length, cpu.work.recorded) for thread, cpu in inside.running.items()]
         ran = [thread for thread, length, window in recorded_time if _RARE * length >= window.end - window.start]
-        shown = {thread for thread in (*inside.threads, *inside.calls, *ran) if process_of(thread) == item.task.process}
+        shown = {thread for thread in (*inside.threads, *inside.calls, *ran) if process_of(thread) == rank.task.process}
 
         def in_ranges(thread: int) -> int:
             return next((level.work.length for level in inside.threads.get(thread, {}).values()), 0)
@@ -507,30 +507,30 @@ class Timeline:
         def order(thread: int) -> tuple[Any, ...]:
             calls = (-in_calls(thread, kind) for kind in CALL_KINDS)
             ran = inside.running.get(thread)
-            return tid_of(thread) != item.pid, -in_ranges(thread), *calls, -(ran.work.length if ran else 0), thread
+            return tid_of(thread) != rank.pid, -in_ranges(thread), *calls, -(ran.work.length if ran else 0), thread
 
         return sorted(shown, key=order)
 
-    def _thread_lanes(self, item: RankedTask, thread: int, inside: ReportLanes) -> Iterator[LaneIdentity]:
+    def _thread_lanes(self, rank: RankedTask, thread: int, inside: ReportLanes) -> Iterator[LaneIdentity]:
         name = inside.thread_names.get(thread) or f"t{tid_of(thread)}"
         for level in inside.threads.get(thread, ()):
-            yield LaneIdentity(item.task, item.rank, thread=thread, level=level, name=name)
+            yield LaneIdentity(rank.task, rank.rank, thread=thread, level=level, name=name)
             name = ""
         for kind in inside.calls.get(thread, ()):
-            yield LaneIdentity(item.task, item.rank, thread=thread, calls=kind, name=name)
+            yield LaneIdentity(rank.task, rank.rank, thread=thread, calls=kind, name=name)
             name = ""
         if thread in inside.running:
-            yield LaneIdentity(item.task, item.rank, thread=thread, is_cpu=True, name=name)
+            yield LaneIdentity(rank.task, rank.rank, thread=thread, is_cpu=True, name=name)
 
-    def _stream_lanes(self, item: RankedTask, device: int, inside: ReportLanes) -> Iterator[LaneIdentity]:
+    def _stream_lanes(self, rank: RankedTask, device: int, inside: ReportLanes) -> Iterator[LaneIdentity]:
         selected = self.selection.streams
         work_by_stream = {
             stream: work
             for (process, ordinal, stream), work in inside.streams.items()
-            if (process, ordinal) == (item.task.process, device) and (selected is None or stream in selected)
+            if (process, ordinal) == (rank.task.process, device) and (selected is None or stream in selected)
         }
         for stream in sorted(work_by_stream, key=lambda stream: (-work_by_stream[stream].length, stream)):
-            yield LaneIdentity(item.task, item.rank, device, stream)
+            yield LaneIdentity(rank.task, rank.rank, device, stream)
 
     def work(self, lane: LaneIdentity) -> LaneWork:
         """Return the busy times of a lane. Raises ``KeyError`` if the lane is not in this timeline."""
@@ -553,26 +553,26 @@ class Timeline:
         """Return the work of the threads on CPUs in the report of a lane."""
         return self._inside_now(lane.task).cpu
 
-    def lane_of(self, values: Mapping[str, Any]) -> LaneIdentity | None:
+    def lane_of(self, event: Mapping[str, Any]) -> LaneIdentity | None:
         """Find the lane of a row of the event list in an opened rank, if events of its kind have lanes.
 
         Blocks while the rank's lanes are read.
         """
-        task_key = (values["report"], values["process"])
-        item = next((item for item in self.tasks if (item.task.report, item.task.process) == task_key), None)
-        kind = EventKind(values["kind"])
-        if item is None:
+        task_key = (event["report"], event["process"])
+        rank = next((rank for rank in self.tasks if (rank.task.report, rank.task.process) == task_key), None)
+        kind = EventKind(event["kind"])
+        if rank is None:
             return None
-        inside = self._inside_now(item.task)
+        inside = self._inside_now(rank.task)
         if kind.on_gpu:
-            key = (item.task.process, values["device"], values["stream"])
-            return LaneIdentity(item.task, item.rank, *key[1:]) if key in inside.streams else None
-        thread = int(values["process"] or 0) | int(values["tid"] or 0)
+            key = (rank.task.process, event["device"], event["stream"])
+            return LaneIdentity(rank.task, rank.rank, *key[1:]) if key in inside.streams else None
+        thread = int(event["process"] or 0) | int(event["tid"] or 0)
         if kind in inside.calls.get(thread, {}):
-            return LaneIdentity(item.task, item.rank, thread=thread, calls=kind)
+            return LaneIdentity(rank.task, rank.rank, thread=thread, calls=kind)
         for level, events in inside.threads.get(thread, {}).items():
-            if kind is EventKind.NVTX and values["row"] in events.row:
-                return LaneIdentity(item.task, item.rank, thread=thread, level=level)
+            if kind is EventKind.NVTX and event["row"] in events.row:
+                return LaneIdentity(rank.task, rank.rank, thread=thread, level=level)
         return None
 
     def _inside_now(self, task: Task) -> ReportLanes:
@@ -587,7 +587,7 @@ class Timeline:
                 return self._reports[task.report]
             if not wait:
                 return None
-            tasks = frozenset(item.task for item in self.ranks if item.task.report == task.report)
+            tasks = frozenset(rank.task for rank in self.ranks if rank.task.report == task.report)
             loaded = ReportLanes.load(self.session, report_at(self.session, task.report), tasks)
             self._reports[task.report] = loaded
             while len(self._reports) > 1 and sum(lanes.size for lanes in self._reports.values()) > _MAX_INTERVALS:

@@ -36,7 +36,7 @@ class PathEvents(ThreadEvents):
 
 
 def path_lane_at(job: OpenJob, lane: LaneIdentity, time: int, base: Window) -> tuple[LaneIdentity, str]:
-    """Return the path lane of a rank's step at a time (of ``base`` without steps), and a sentence. Blocks.
+    """Return the path lane of a rank's step at a time, or without steps of ``base``, and a sentence. Blocks.
 
     Raises UsageError if no step contains the time, or if it has too many operations.
     """
@@ -69,13 +69,13 @@ def path_events(job: OpenJob, lane: LaneIdentity) -> PathEvents:
 
 def _events(job: OpenJob, task: Task, window: Window) -> PathEvents:
     pieces = tuple(paths.named_pieces(job, task, window))
-    start, end = (np.array([item.piece[edge] for item in pieces], np.int64) for edge in (0, 1))
-    category = np.array([_CATEGORIES.get(item.piece.kind, "") for item in pieces], np.str_)
+    start, end = (np.array([named.piece[edge] for named in pieces], np.int64) for edge in (0, 1))
+    category = np.array([_CATEGORIES.get(named.piece.kind, "") for named in pieces], np.str_)
     parts = [(name, category == name) for name in dict.fromkeys(_CATEGORIES.values())]
     busy = tuple((name, union(start[is_part], end[is_part])) for name, is_part in parts if is_part.any())
     work = LaneWork(busy, tuple(intervals for _, intervals in busy), recorded(report_at(job.session, task.report)))
     names = {name: number for number, name in enumerate(dict.fromkeys(map(_words, pieces)))}
-    name = np.array([names[_words(item)] for item in pieces], np.int32)
+    name = np.array([names[_words(named)] for named in pieces], np.int32)
     return PathEvents(None, tuple(names), start, end, name, np.arange(len(pieces)), work, True, pieces)
 
 

@@ -22,7 +22,7 @@ from nsystui.questions.timeline.lanes import CATEGORIES, IDLE, UNSEEN, LaneColum
 NAMED_COLUMNS = 5
 """The least columns of an event with a name."""
 
-# The most visible operations, about, to read single operations; otherwise columns are enough, and fast.
+# Up to about this many visible operations are read one by one; otherwise columns are enough, and fast.
 _MAX_OPERATIONS = 150_000
 
 
@@ -131,7 +131,7 @@ LEGEND = (
 )
 _HALF = 0.5
 _MIN_CUT = 6
-"""Cells in which the beginning of a name is useful."""
+"""In fewer cells, the beginning of a name is useless."""
 
 
 @dataclass(frozen=True)
@@ -207,7 +207,7 @@ def _names_of(picture: LanePicture, categories: list[str]) -> tuple[list[EventNa
         first, last = max(first, 0), min(last, count - 1)
         if following > first:
             last = min(last, following - 1)
-        # If another category takes most of the columns, a name would be wrong.
+        # If another category takes most of the columns, the name would be wrong.
         if first > last or categories[(first + last) // 2] != span.category:
             continue
         first += categories[first : last + 1].index(span.category)
@@ -349,7 +349,7 @@ def pictures_of(
 ) -> tuple[list[LanePicture], tuple[str, ...]]:
     """Draw the lanes of a selection in ``count`` columns, and return notes on them."""
     timeline = Timeline.of(job, selection)
-    opened = frozenset(item.task for item in timeline.tasks) if all_lanes else frozenset()
+    opened = frozenset(rank.task for rank in timeline.tasks) if all_lanes else frozenset()
     lanes, _ = timeline.lanes(opened)
     notes = (*timeline.busy.notes, *timeline.left_out(opened))
     return lane_pictures(timeline, lanes, job.extent(selection), count), notes

@@ -54,7 +54,7 @@ COLUMNS = (
 """``kind``: the kind with 95 % of the time of the stream's operations, else ``mixed``."""
 
 QUEUE_LIMIT = 1024
-"""The most waiting launches of a stream, according to HTA; then the launching thread waits, too."""
+"""The most launches that wait in a stream, according to HTA; then the launching thread waits, too."""
 _MOSTLY = 0.95
 _SAMPLED = 1000
 """The number of launches of a stream, evenly spaced, whose ranges are read."""
@@ -66,7 +66,7 @@ StreamPlace = tuple[Task, int, int, int]
 
 @dataclass
 class _Launches:
-    """The launches of a stream: times of calls and of operations' starts; calls and threads of a sample."""
+    """The launches of a stream: times of calls and of operations' starts; calls and threads of a sample of them."""
 
     called: list[Times] = field(default_factory=list)
     start: list[Times] = field(default_factory=list)
@@ -125,7 +125,7 @@ class LaunchQueue:
 
 
 def stream_table(job: OpenJob, selection: Selection) -> TableAnswer:
-    """Tabulate the selected streams by rank, device and compute time; queues and ranges are of all of the time.
+    """Tabulate the selected streams by rank, device and compute time; queues and ranges ignore the window.
 
     ``launched``: the share of operations with a recorded API call, missing if a window is selected. ``queued``: the
     most waiting launches, ``queued_mean``: their mean from the first launch to the last start, ``at_limit``: how long
@@ -133,7 +133,7 @@ def stream_table(job: OpenJob, selection: Selection) -> TableAnswer:
     other streams have it, too.
     """
     unfiltered = selection.with_name(None)
-    ranks = {item.task: item.rank for item in selected_ranks(job.ranks, selection)}
+    ranks = {rank.task: rank.rank for rank in selected_ranks(job.ranks, selection)}
     operations = {key: times for key, times in stream_times(job.session, unfiltered).items() if key[0] in ranks}
     launches = _launches(job.session, {key: count for key, (count, *_) in operations.items()})
     ranges = job.nvtx_ranges(Selection(tasks=selection.tasks))
@@ -142,14 +142,14 @@ def stream_table(job: OpenJob, selection: Selection) -> TableAnswer:
     shared = frozenset.intersection(*map(frozenset, names.values())) if len(names) > 1 else frozenset()
     rows: list[Row] = []
     shared_streams = []
-    for key, (count, *times) in sorted(operations.items(), key=lambda item: (ranks[item[0][0]], item[0])):
+    for key, (count, *times) in sorted(operations.items(), key=lambda pair: (ranks[pair[0][0]], pair[0])):
         task, device, stream, context = key
         queued = launches.get(key)
         purpose = next((name for name in names.get(key, ()) if name not in shared), None)
         queue: Sequence[object] = _queue(queued) if queued is not None else (None,) * 5
         launched = 100.0 * (queued.count if queued is not None else 0) / count if selection.window is None else None
-        values = (_kind(times), count, launched, *times, *queue, purpose)
-        rows.append((ranks[task], device, stream, context, *values))  # type: ignore[arg-type]
+        cells = (_kind(times), count, launched, *times, *queue, purpose)
+        rows.append((ranks[task], device, stream, context, *cells))  # type: ignore[arg-type]
         if min(times[:2]) and times[1] < _MOSTLY * sum(times):
             shared_streams.append(
                 f"{format_value(Unit.DURATION, times[1])} on {numbered('stream', stream)} of rank {ranks[task]}"
@@ -237,7 +237,7 @@ def queues(job: OpenJob, selection: Selection) -> Mapping[StreamPlace, LaunchQue
     wide = selection.with_name(None).with_window(None)
 
     def make() -> dict[StreamPlace, LaunchQueue]:
-        ranks = {item.task: item.rank for item in selected_ranks(job.ranks, wide)}
+        ranks = {rank.task: rank.rank for rank in selected_ranks(job.ranks, wide)}
         counts = {key: count for key, (count, *_) in stream_times(job.session, wide).items() if key[0] in ranks}
         launches = _launches(job.session, counts)
         keys = sorted(launches, key=lambda key: (ranks[key[0]], key))
@@ -249,12 +249,12 @@ def queues(job: OpenJob, selection: Selection) -> Mapping[StreamPlace, LaunchQue
 def queues_over_time(job: OpenJob, selection: Selection, bins: int) -> TableAnswer:
     """Tabulate how many launches wait in each of ``bins`` equal spans of the selection, by stream."""
     edges = edges_of(job.extent(selection), bins)
-    ranks = {item.task: item.rank for item in job.ranks}
+    ranks = {rank.task: rank.rank for rank in job.ranks}
     rows: list[Row] = []
     queue_by_stream = queues(job, selection)
     for (task, *key), queue in queue_by_stream.items():
         values = (numbers.tolist() for numbers in (queue.most(np.array(edges)), queue.mean(np.array(edges)).round(2)))
-        rows += [(ranks[task], *key, *item) for item in zip(edges[:-1], *values, strict=True)]
+        rows += [(ranks[task], *key, *cells) for cells in zip(edges[:-1], *values, strict=True)]
     return _with_contexts(TableAnswer("queues", TIME_COLUMNS, rows, len(rows)), queue_by_stream)
 
 
@@ -262,7 +262,7 @@ def _ranges_of_all(ranges: NvtxRanges, report: int, launches: _Launches) -> list
     """Return the names, without numbers, of the ranges around every sampled launch, innermost first."""
     called, thread = (np.concatenate(parts) for parts in zip(*launches.sampled, strict=True))
     lane_of = {lane.thread: number for number, lane in enumerate(ranges.lanes) if lane.report == report}
-    lanes = np.array([lane_of.get(item, -1) for item in thread.tolist()], np.int64)
+    lanes = np.array([lane_of.get(thread_id, -1) for thread_id in thread.tolist()], np.int64)
     innermost = ranges.innermost_at(lanes, called)
     kinds, counts = np.unique(innermost, return_counts=True)
     common: list[str] | None = None

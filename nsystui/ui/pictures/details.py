@@ -31,7 +31,7 @@ _EVENT_FIELDS = {
     "registers": "registers_per_thread",
     "shared_memory": "dynamic_shared_memory",
 }
-"""For columns of tables, the event field that holds the same fact."""
+"""The event field that holds the same fact, by table column."""
 _DOOR_KEYS = ("⏎", "c", "w", "u", "M", "L")
 
 
@@ -60,11 +60,11 @@ def event_details(job: OpenJob, row: Row, table_facts: Mapping[str, str] = Mappi
     """
     from nsystui.questions.events.listing import EVENT_COLUMNS, facts, key_of, waited_for
 
-    session, values = job.session, record(EVENT_COLUMNS, row)
+    session, event = job.session, record(EVENT_COLUMNS, row)
     event_facts = facts(session, key_of(row))
     fields = {name: value for _, value, name in event_facts}
     partner, call = _partner(job, row)
-    waited = waited_for(session, key_of(row), str(values["name"]))
+    waited = waited_for(session, key_of(row), str(event["name"]))
     shapes = [
         f"{shape} {fields[f'{shape}_x']}·{fields[f'{shape}_y']}·{fields[f'{shape}_z']}"
         for shape in _SHAPES
@@ -75,14 +75,14 @@ def event_details(job: OpenJob, row: Row, table_facts: Mapping[str, str] = Mappi
         for word, value, name in event_facts
         if name not in _HIDDEN_FACTS and not name.startswith(_SHAPES)
     ]
-    position = [f"{format_value(Unit.DURATION, values['duration'])} from {format_value(Unit.TIME, values['start'])}"]
-    position += [f"{word} {values[key]}" for key, word in _POSITION_WORDS.items() if values[key] is not None]
-    if values["correlation_id"] is not None:
-        position.append(f"correlation {values['correlation_id']:,}")
+    position = [f"{format_value(Unit.DURATION, event['duration'])} from {format_value(Unit.TIME, event['start'])}"]
+    position += [f"{word} {event[key]}" for key, word in _POSITION_WORDS.items() if event[key] is not None]
+    if event["correlation_id"] is not None:
+        position.append(f"correlation {event['correlation_id']:,}")
     path = _path(session, call if call is not None else row)
     shown = {"start", "duration", "correlation_id", *_POSITION_WORDS, *fields}
     return [
-        [str(values["name"] or "")],
+        [str(event["name"] or "")],
         [*partner, *([waited] if waited else []), *idle_before(job, row)],
         path,
         position,
@@ -119,10 +119,10 @@ def _step(job: OpenJob, key: EventKey) -> list[str]:
     row = event_row(job.session, key, job.ranks)
     if row is not None and key.kind.on_gpu:
         row = next(iter(partners(job.session, key, job.ranks).rows), None)
-    values = {} if row is None else record(EVENT_COLUMNS, row)
-    if values.get("process") is None or values.get("start") is None:
+    event = {} if row is None else record(EVENT_COLUMNS, row)
+    if event.get("process") is None or event.get("start") is None:
         return []
-    process, start = (np.array([int(values[name] or 0)]) for name in ("process", "start"))
+    process, start = (np.array([int(event[name] or 0)]) for name in ("process", "start"))
     number = int(job.steps().numbers_at(np.array([key.report]), process, start)[0])
     return [] if number == NO_STEP else [f"step {number}"]
 
@@ -141,7 +141,7 @@ def _collective(job: OpenJob, key: EventKey) -> list[str]:
     if isinstance(communicator, str):
         parts.append(f"comm {communicator}")
     last = last_to_arrive(job.collectives(), key.report, key.row)
-    rank = next((item.rank for item in job.ranks if last is not None and item.task == last.task), None)
+    rank = next((ranked.rank for ranked in job.ranks if last is not None and ranked.task == last.task), None)
     if transfer is not None and transfer == transfer:
         parts += [f"rank {rank} came last"] if rank is not None else ["no rank was late"]
         parts.append(f"transfer {format_value(Unit.DURATION, int(transfer))}")
@@ -151,13 +151,13 @@ def _collective(job: OpenJob, key: EventKey) -> list[str]:
 
 
 def idle_before(job: OpenJob, row: Row) -> list[str]:
-    """Return a sentence on the thread's activity while the GPU was idle before GPU work, if any."""
+    """Return a sentence on the thread's activity while the GPU was idle before an operation, if it was."""
     from nsystui.base.selection import Task
     from nsystui.questions.events.listing import EVENT_COLUMNS, key_of
     from nsystui.questions.host.gaps import before_launch
 
-    key, values = key_of(row), record(EVENT_COLUMNS, row)
-    process, device = values["process"], values["device"]
+    key, event = key_of(row), record(EVENT_COLUMNS, row)
+    process, device = event["process"], event["device"]
     if not key.kind.on_gpu or not isinstance(process, int) or not isinstance(device, int):
         return []
     sentence = before_launch(job, Task(key.report, process), device, key.start)
@@ -205,12 +205,12 @@ def _path(session: Session, row: Row) -> list[str]:
     from nsystui.questions.events.listing import EVENT_COLUMNS, key_of
     from nsystui.questions.nvtx.around import path_at
 
-    values, key = record(EVENT_COLUMNS, row), key_of(row)
-    if values["tid"] is None:
+    event, key = record(EVENT_COLUMNS, row), key_of(row)
+    if event["tid"] is None:
         return []
-    thread = int(values["process"] or 0) | int(values["tid"] or 0)
-    until = key.start + int(values["duration"] or 0) if key.kind is EventKind.NVTX else None
+    thread = int(event["process"] or 0) | int(event["tid"] or 0)
+    until = key.start + int(event["duration"] or 0) if key.kind is EventKind.NVTX else None
     path = path_at(session, key.report, thread, key.start, until)
-    if key.kind is EventKind.NVTX and path and path[-1] == values["name"]:
+    if key.kind is EventKind.NVTX and path and path[-1] == event["name"]:
         path = path[:-1]
     return [f"NVTX {' › '.join(path)}"] if path else []

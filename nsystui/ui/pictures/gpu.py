@@ -185,7 +185,7 @@ class GpuPicture:
 
 
 def gpu_picture(job: OpenJob, selection: Selection, request: GpuPictureRequest) -> GpuPicture:
-    """Return the picture of a selection. Blocks: call it in a thread."""
+    """Return the picture of a selection. Blocks."""
     base = job.extent(selection)
     window = inside(request.view, base) or base if request.view is not None else base
     busy = job.busy(selection)
@@ -227,7 +227,7 @@ def gpu_picture(job: OpenJob, selection: Selection, request: GpuPictureRequest) 
 def _steps(job: OpenJob, busy: BusyIntervals, window: Window) -> tuple[tuple[int, str], ...]:
     """Return the starts and numbers of the steps of the first task with steps."""
     times = step_times(job.steps(), window)
-    steps = next((times[item.device.task.task] for item in busy.devices if item.device.task.task in times), None)
+    steps = next((times[device.device.task.task] for device in busy.devices if device.device.task.task in times), None)
     if steps is None:
         return ()
     return tuple((start, str(step)) for start, step in zip(steps.start.tolist(), steps.numbers.tolist(), strict=True))
@@ -242,13 +242,13 @@ def _heights(gpus: Sequence[GpuLanes], lines: int) -> tuple[int, int]:
 
 def _occurring(busy: BusyIntervals, base: Window) -> tuple[str, ...]:
     """Return the parts in ``base``, largest first: the same for all devices and zooms."""
-    spent = sum((item.breakdown(base) for item in busy.devices), NOTHING)
+    spent = sum((device.breakdown(base) for device in busy.devices), NOTHING)
     names = [name for name, *_ in PARTS if getattr(spent, name)]
     return tuple(sorted(names, key=lambda name: -getattr(spent, name)))
 
 
 def _shown(sources: list[MetricSource], choice: str, lines: int) -> list[MetricSource]:
-    """Return the wanted metrics; as ``FITTING``, the usual metrics or the first families, the same for all GPUs."""
+    """Return the chosen metrics: as ``FITTING``, the usual metrics if they fit, else their first families."""
     usual = [source for source in sources if source.has_lane]
     if choice != FITTING:
         named = [source for source in sources if source.metric == choice]
@@ -402,7 +402,7 @@ def _metrics(lanes: Sequence[MetricLane]) -> dict[tuple[int, int | None], tuple[
 def held_back(bins: Bins) -> Bins:
     """Return ``bins`` with gaps between samples filled, if a column is shorter than the sampling period.
 
-    A sample covers the bins since the previous sample. Longer gaps than usual remain: nothing was recorded there.
+    A sample covers the bins since the previous sample. Unusually long gaps remain, because nothing was recorded there.
     """
     sampled = [index for index, value in enumerate(bins) if not math.isnan(value)]
     steps = list(pairwise(sampled))
@@ -429,7 +429,7 @@ def _arranged(
         for metric_index, metric in enumerate(gpu.metrics):
             stack = ((metric.category, metric.bins),)
             lane = Lane(f"{indent}{metric.label}", metric.bins, metric.value(), stack=stack, height=heights[1])
-            if gpu.is_host and not metric_index:  # the first lane shows the host's name, and its metric below
+            if gpu.is_host and not metric_index:  # the first lane shows the host's name, and below it the metric
                 notes = ((metric.category, metric.label),)
                 lane = replace(lane, label=gpu.title, height=heights[1] + 1, notes=notes)
             gpu_lanes.append(lane)
@@ -442,7 +442,7 @@ def _work_lanes(gpu: GpuLanes, parts: Sequence[str], height: int, halves: bool) 
     """Return the stack of a device; the rows below its label list the parts."""
     if gpu.device is None:
         return []
-    # The same parts for each device and view: else the rows of two devices show different parts.
+    # The parts are the same for all devices and views, so that rows of two devices are comparable.
     occurring = [part for part in STACK if part[0].removeprefix("exposed_").removesuffix("_only") in parts]
     stack = tuple((category, gpu.parts[name]) for name, _, category in occurring or STACK[:1])
     shares = [gpu.totals.percent(getattr(gpu.totals, name)) for name, *_ in occurring]
@@ -468,17 +468,17 @@ class ComparedLanes:
 
 
 def compared_lanes(job: OpenJob, selection: Selection, rank: int, columns: int, height: int) -> ComparedLanes:
-    """Return the lanes of a rank and, below them, of the rank with median compute. Blocks: call it in a thread.
+    """Return the lanes of a rank and, below them, of the rank with median compute. Blocks.
 
     Compute, not busy time: ranks that wait for a slow rank are as busy as it is.
     """
     window = job.extent(selection)
     busy = job.busy(selection)
-    by_share = sorted(busy.devices, key=lambda item: item.breakdown(window).kernels)
+    by_share = sorted(busy.devices, key=lambda device: device.breakdown(window).kernels)
     median = by_share[(len(by_share) - 1) // 2].device.task.rank if by_share else rank
     lanes: list[Lane] = []
     for number in dict.fromkeys((rank, median)):
-        rank_busy = replace(busy, devices=tuple(item for item in busy.devices if item.device.task.rank == number))
+        rank_busy = replace(busy, devices=tuple(device for device in busy.devices if device.device.task.rank == number))
         for gpu in _gpus(job, selection, rank_busy, window, columns, (), {}):
             label = gpu.title if number == rank else f"{gpu.title}, median"
             lanes += [replace(lane, label=label) for lane in _work_lanes(gpu, _occurring(busy, window), height, False)]
@@ -506,8 +506,8 @@ def detail_lines(
     lines += wrapped(_work_values(gpu, picture.parts, columns), width)
     shares = [(metric, mean(metric.bins, columns)) for metric in gpu.metrics]
     # Short: ten metrics must fit on two lines.
-    values = [(f"{item.label} {item.words(share and share * item.top)}", item.category) for item, share in shares]
-    lines += wrapped(values, width)
+    parts = [(f"{item.label} {item.words(share and share * item.top)}", item.category) for item, share in shares]
+    lines += wrapped(parts, width)
     notes = [line for note in picture.notes for line in textwrap.wrap(safe_text(note), max(20, width))]
     return [*lines, *([(line, "dim")] for line in notes)][:max_lines]
 

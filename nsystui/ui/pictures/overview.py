@@ -68,7 +68,7 @@ class IdlePicture:
 
 
 def idle_picture(job: OpenJob, selection: Selection, with_causes: bool) -> IdlePicture:
-    """Return the idle time of a selection. Blocks: call it in a thread."""
+    """Return the idle time of a selection. Blocks."""
     budgets, causes = caused_budgets(job, selection) if with_causes else (device_budgets(job, selection), None)
     return IdlePicture(in_sum(budgets), causes, steady_window(budgets), _paces(job, selection) if with_causes else {})
 
@@ -76,10 +76,10 @@ def idle_picture(job: OpenJob, selection: Selection, with_causes: bool) -> IdleP
 def _paces(job: OpenJob, selection: Selection) -> dict[int, tuple[float | None, int | None]]:
     facts = job.once(("paces", selection), lambda: job.rank_facts(selection))
     paces = {}
-    for item in job.ranks:
-        steps, late = facts.steps.get(item.task), facts.lateness.get(item.task)
+    for ranked in job.ranks:
+        steps, late = facts.steps.get(ranked.task), facts.lateness.get(ranked.task)
         median = float(np.median(steps.duration)) if steps is not None else None
-        paces[item.rank] = median, late.late if late is not None else None
+        paces[ranked.rank] = median, late.late if late is not None else None
     return paces
 
 
@@ -94,13 +94,13 @@ class _Tables:
 
 
 def overview_picture(job: OpenJob, selection: Selection, bins: int) -> OverviewPicture:
-    """Return the picture with a strip of ``bins`` bins. Blocks: call it in a thread."""
-    # Read first: if a report joins in between, tables without it must not be cached under the new version.
+    """Return the picture with a strip of ``bins`` bins. Blocks."""
+    # Read the version first: if a report joins meanwhile, tables without it must not be cached under the new version.
     version = job.version
     busy = job.busy(selection)
     parts = job.once(("overview", selection, version), lambda: _tables(job, selection, busy))
     windows = extents(job.session, selection)  # the window in which a report is judged, also for its devices
-    parts_of_devices = [item.breakdown(windows[item.device.task.task.report]) for item in busy.gpus]
+    parts_of_devices = [device.breakdown(windows[device.device.task.task.report]) for device in busy.gpus]
     events = [table for table in canonical.TABLES if "row" in table.field_names]
     counted = [Held(table.name, table.what, job.session.count(table)) for table in events]
     return OverviewPicture(
@@ -119,8 +119,8 @@ def overview_picture(job: OpenJob, selection: Selection, bins: int) -> OverviewP
 def _tables(job: OpenJob, selection: Selection, busy: BusyIntervals) -> _Tables:
     session, ranks = job.session, job.ranks
     if not busy.is_current(session):  # leave out ranks that joined since, which would have no percentages
-        tasks = {item.device.task.task for item in busy.devices}
-        ranks = tuple(item for item in ranks if item.task in tasks or not item.devices)
+        tasks = {device.device.task.task for device in busy.devices}
+        ranks = tuple(rank for rank in ranks if rank.task in tasks or not rank.devices)
     return _Tables(
         job_facts(session, ranks),
         task_table(session, selection, ranks, busy),
@@ -138,7 +138,7 @@ def _strips(windows: Collection[Window], busy: BusyIntervals, bins: int) -> tupl
         return ()
     strips = []
     for part in PARTS:
-        shares = np.array([item.share(part, window, bins) for item in busy.gpus])
+        shares = np.array([device.share(part, window, bins) for device in busy.gpus])
         recorded = ~np.isnan(shares)
         counts = recorded.sum(axis=0)
         mean = np.full(bins, np.nan)

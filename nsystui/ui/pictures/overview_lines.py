@@ -35,7 +35,7 @@ _SEPARATOR = " · "
 _VALUE_WIDTH = 13
 _SHORTEST_TITLE = 15
 _MIN_IDLE = 0.05
-"""Idle parts below this percentage are left out: a screen has few lines."""
+"""Idle parts below this percentage are left out, because a screen has few lines."""
 _MODES_WIDTH = len("   ● loaded") + sum(len(key) + len(name) + 2 for key, name, _ in keys.TABS)
 
 
@@ -121,7 +121,7 @@ def time_lines(
     spent = picture.spent
     if spent is None or not spent.time:
         return []
-    # Hidden time is shown only if that takes no more lines.
+    # Hidden time is shown only if it takes no further line.
     part_lines = [wrapped(_part_words(spent, hidden), width, (" " * LABEL_WIDTH, "")) for hidden in (True, False)]
     lines = min(part_lines, key=len)
     if rows:
@@ -142,8 +142,8 @@ def time_lines(
 
 
 def _bar_line(picture: OverviewPicture, spent: Breakdown, width: int) -> Line:
-    each = format_value(Unit.DURATION, spent.time / picture.devices)
-    total = f"  of {picture.devices:,} × {each}" if picture.devices > 1 else f"  of {each}"
+    mean_time = format_value(Unit.DURATION, spent.time / picture.devices)
+    total = f"  of {picture.devices:,} × {mean_time}" if picture.devices > 1 else f"  of {mean_time}"
     cells = max(0, width - LABEL_WIDTH - width_of(total))
     line: Line = [("GPU time".ljust(LABEL_WIDTH), "bold")]
     edge, previous = 0, 0
@@ -337,12 +337,12 @@ def with_paces(tasks: TableAnswer, paces: Mapping[int, tuple[float | None, int |
 
 
 def with_findings(tasks: TableAnswer, findings: Sequence[Finding], limit: int = MANY_RANKS) -> TableAnswer:
-    """Return the table of ranks with the findings about up to half of them, if there are any.
+    """Return the table of ranks with the findings about at most half of them, if any.
 
     In a table of more than ``limit`` ranks, ranks with findings are first.
     """
     rank = next(index for index, column in enumerate(tasks.columns) if column.key == "rank")
-    selective = [item for item in findings if item.ranks and len(item.ranks) <= len(tasks.rows) // 2]
+    selective = [finding for finding in findings if finding.ranks and len(finding.ranks) <= len(tasks.rows) // 2]
     names = [", ".join(dict.fromkeys(item.id for item in selective if row[rank] in item.ranks)) for row in tasks.rows]
     if not any(names):
         return tasks

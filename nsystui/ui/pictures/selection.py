@@ -24,7 +24,7 @@ def crumbs_of(selection: Selection, ranks: Iterable[RankedTask]) -> list[tuple[s
     """Return each part of a selection in words, and the selection without it."""
     crumbs = []
     if selection.tasks is not None:
-        numbers = [item.rank for item in ranks if item.task in selection.tasks]
+        numbers = [rank.rank for rank in ranks if rank.task in selection.tasks]
         words = f"rank {numbers[0]}" if len(numbers) == 1 else f"ranks {spans(numbers)}"
         crumbs.append((words, replace(selection, tasks=None)))
     if selection.devices is not None:

@@ -45,7 +45,7 @@ from nsystui.ui.pictures.zoom import inside
 from nsystui.ui.widgets.lane_chart import LaneLine
 from nsystui.ui.widgets.panels import Part
 
-# A query plans each open report: with at most this many, the first picture has names.
+# Each query is planned for every open report: with at most this many, the first picture has names.
 _FEW_REPORTS = 16
 _MOST_ROWS = 4_000_000
 # The busy share at which a column is full.
@@ -58,7 +58,7 @@ _QUIET = 0.01
 class TimelineRequest:
     """The request for a picture: the window in view (``None``: all of the selection), its columns, the visible lanes.
 
-    ``lane`` is to be visible, else the lane at ``first``. Unless ``rests``, slow work (opening a rank, names among many
+    Shows ``lane`` if given, else lanes from ``first`` on. Unless ``rests``, slow work (opening a rank, names among many
     reports) may be deferred. ``path``: the lane of a critical path, below the first GPU of its rank.
     """
 
@@ -78,7 +78,7 @@ class TimelineRequest:
 class TimelinePicture:
     """Everything on the screen; ``pictures`` has the visible lanes, by index. Key ``0`` shows ``base``.
 
-    ``is_whole`` is false if asking again at rest would show more.
+    ``is_whole``: whether a request that ``rests`` would show no more.
     """
 
     timeline: Timeline
@@ -95,14 +95,14 @@ class TimelinePicture:
 
 
 def timeline_picture(job: OpenJob, selection: Selection, request: TimelineRequest) -> TimelinePicture:
-    """Return the picture of a selection. Blocks: call it in a thread."""
+    """Return the picture of a selection. Blocks."""
     timeline = Timeline.of(job, selection)
     base = job.extent(selection)
     window = (inside(request.view, base) or base) if request.view is not None else base
     opened = request.opened
-    if opened is None or (opened and not opened & {item.task for item in timeline.tasks}):
+    if opened is None or (opened and not opened & {rank.task for rank in timeline.tasks}):
         # Open the rank of the cursor, unless that takes much time and memory.
-        tasks = [item.task for item in timeline.tasks]
+        tasks = [rank.task for rank in timeline.tasks]
         task = request.lane.task if request.lane is not None and request.lane.task in tasks else next(iter(tasks), None)
         opened = frozenset({task} if task is not None and timeline.rows_inside(task) <= _MOST_ROWS else ())
     lanes, is_complete = timeline.lanes(opened, request.rests)
@@ -129,7 +129,7 @@ def timeline_picture(job: OpenJob, selection: Selection, request: TimelineReques
 
 
 def _visible(lanes: tuple[LaneIdentity, ...], request: TimelineRequest) -> list[int]:
-    """Return the numbers of the lanes to draw: on the screen, or around the lane that is to be there."""
+    """Return the numbers of the lanes to draw: from the first, or around the requested lane."""
     first = request.first
     if request.lane in lanes:
         index = lanes.index(request.lane)
@@ -234,7 +234,7 @@ def _percent(share: float) -> str:
 
 
 def event_facts(job: OpenJob, timeline: Timeline, lane: LaneIdentity, window: Window, row: Row | None) -> EventFacts:
-    """Return ``row``, or the event that fills most of ``window`` on a lane. Blocks: call it in a thread."""
+    """Return ``row``, or the event that fills most of ``window`` on a lane. Blocks."""
     if lane.path is not None:
         return _path_facts(job, timeline, lane, window)
     if lane.is_cpu:
@@ -268,7 +268,7 @@ def _path_facts(job: OpenJob, timeline: Timeline, lane: LaneIdentity, window: Wi
     length, row = piece.end - piece.start, row_of_piece(timeline, lane, piece)
     name = _full_name(timeline, row) if row is not None else events.pieces[index].name
     title = f"{KINDS[piece.kind]} {format_value(Unit.DURATION, length)}{f': {name}' if name else ''}"
-    rank = next((item.rank for item in timeline.ranks if item.task == piece.task), lane.rank)
+    rank = next((ranked.rank for ranked in timeline.ranks if ranked.task == piece.task), lane.rank)
     share = _percent(length / int(events.end[-1] - events.start[0]))
     facts = [f"on the critical path of {subject}, {share} of it", f"rank {rank}"]
     details = [] if row is None else [[fact] for part in event_details(job, row)[1:4] for fact in part[:3]]
@@ -312,20 +312,20 @@ def _full_name(timeline: Timeline, row: Row) -> str:
 
 def _meanwhile(job: OpenJob, timeline: Timeline, lane: LaneIdentity, window: Window) -> Iterator[str]:
     """Yield what happened while a lane was idle: ranges and longest call of the main thread, causes."""
-    item = next((item for item in timeline.tasks if item.task == lane.task), None)
-    if lane.is_host or item is None or item.pid is None:
+    ranked = next((ranked for ranked in timeline.tasks if ranked.task == lane.task), None)
+    if lane.is_host or ranked is None or ranked.pid is None:
         yield "nothing here"
         return
     middle = (window.start + window.end) // 2
-    thread = lane.task.process | item.pid
+    thread = lane.task.process | ranked.pid
     path = path_at(timeline.session, lane.task.report, thread, middle)
     yield f"nothing ran here; the main thread was in {' › '.join(path)}" if path else "nothing ran here"
     lanes, _ = timeline.lanes(frozenset({lane.task}), wait=False)
     call_lanes = [host for host in lanes if host.task == lane.task and host.thread == thread and host.calls is not None]
     longest = [row for row in (longest_range_in(timeline, host, window)[0] for host in call_lanes) if row is not None]
     if longest:
-        values = record(EVENT_COLUMNS, max(longest, key=lambda row: record(EVENT_COLUMNS, row)["duration"] or 0))
-        yield f"in the call {values['name']}, {format_value(Unit.DURATION, values['duration'])}"
+        event = record(EVENT_COLUMNS, max(longest, key=lambda row: record(EVENT_COLUMNS, row)["duration"] or 0))
+        yield f"in the call {event['name']}, {format_value(Unit.DURATION, event['duration'])}"
     if lane.stream is None and lane.device is not None and timeline.session.count(tables.api_calls):
         yield f"the GPU was idle here: {causes_in(job, lane.task, lane.device, window.start, window.end)}"
 

@@ -1,8 +1,7 @@
 """Repaints of changed cells only: the only module that uses Textual's private compositor.
 
 Textual sends a changed line from the beginning of its widget: a cursor that moves through the colours of a chart would
-take 2 KB per step. No public way sends less. If the compositor differs from Textual 8.2's, Textual's larger updates
-stay.
+take 2 KB per step. No public API sends less. If the compositor is not Textual 8.2's, Textual's larger updates stay.
 """
 
 from __future__ import annotations

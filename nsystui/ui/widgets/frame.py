@@ -30,7 +30,7 @@ BETWEEN = "  "
 """Space between the phrases of a status."""
 
 SHORTEST_CUT = 8
-"""Cells below which a second text is left out, because it would be unreadable."""
+"""In fewer cells, a second text is left out, because it would be unreadable."""
 
 UPDATE_INTERVAL = 0.5
 """Seconds between two updates of a progress text."""
@@ -121,14 +121,14 @@ def _fit_phrases(text: str, room: int) -> str:
 
 def _cut_parts(parts: Sequence[StyledText], room: int) -> list[StyledText]:
     """Return ``parts`` in at most ``room`` cells: shorten the first that is too long, and leave out later parts."""
-    kept: list[StyledText] = []
+    shortened: list[StyledText] = []
     for text, name in parts:
-        if width_of(text) > room and kept and room < SHORTEST_CUT:
+        if width_of(text) > room and shortened and room < SHORTEST_CUT:
             break
         text = shorten(text, room)
-        kept.append((text, name))
+        shortened.append((text, name))
         room -= width_of(text)
-    return kept
+    return shortened
 
 
 class StatusText(TextLine):
@@ -151,7 +151,7 @@ class StatusText(TextLine):
         return self._status
 
     def set_status(self, status: str, at_once: bool = False) -> None:
-        """Show ``status`` at the right, at most twice a second; ``at_once`` and empty texts do not wait."""
+        """Show ``status`` at the right, at most twice a second, except ``at_once`` and empty texts."""
         self._status = safe_text(status)
         wait = self._shown_at + UPDATE_INTERVAL - time.monotonic()
         if at_once or not status or wait <= 0 or not self.is_attached:
@@ -272,7 +272,6 @@ class SelectionLine(TextLine):
         self.show_parts(*([(text, "")] if text else [] for text in (self._selection, self._count)))
 
     def on_click(self, event: events.Click) -> None:
-        """Post `CrumbClicked`."""
         edge = 0
         for index, crumb in enumerate(self._selection.split(CRUMB_GAP)):
             edge += width_of(crumb)
@@ -326,7 +325,7 @@ class KeyLine(TextLine):
         is_full = False
         for size, (key, label) in zip(sizes, keys, strict=True):
             if key not in self.ALWAYS:
-                is_full = is_full or size > room  # no shorter key may follow a more useful key that did not fit
+                is_full = is_full or size > room  # a less useful key must not follow in its place
                 if is_full:
                     continue
                 room -= size + 2
@@ -335,7 +334,6 @@ class KeyLine(TextLine):
         return parts, ()
 
     def on_click(self, event: events.Click) -> None:
-        """Press the key."""
         parts, _ = self.parts_for(self.size.width)
         index = _part_at((text for text, _ in parts), event.x)
         if index is not None:
@@ -347,7 +345,7 @@ class KeyLine(TextLine):
 class Choice(NamedTuple):
     """A choice on a screen: ``view  [kernels] memory``. Its label begins with the key that changes it.
 
-    ``choose`` is called with the index of another option.
+    ``choose`` is called with the index of another option when it is chosen.
     """
 
     label: str
@@ -365,8 +363,7 @@ class Choice(NamedTuple):
 class ChoiceLine(TextLine):
     """Line 3: the path to this screen, its views, and how rows are grouped and shown.
 
-    If not all options fit, the last choice leaves out options first, beginning with the option that its key reaches
-    last.
+    If not all options fit, the last choice is shortened first, beginning with the option that its key reaches last.
     """
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
@@ -436,7 +433,6 @@ class ChoiceLine(TextLine):
         return parts
 
     def on_click(self, event: events.Click) -> None:
-        """Choose the option that was clicked."""
         parts = self._fitted_parts(self.size.width)
         index = _part_at((text for text, *_ in parts), event.x)
         _, _, choice, option = parts[index] if index is not None else ("", "", -1, -1)
@@ -449,10 +445,10 @@ def _width(parts: Sequence[tuple[str, str, int, int]]) -> int:
 
 
 def cut(text: str, width: int) -> str:
-    """Return ``text`` in at most ``width`` cells, cut at its end because names begin with their distinctive part."""
+    """Return ``text`` in at most ``width`` cells, cut at its end, because names begin with their distinctive part."""
     if width_of(text) <= width:
         return text
-    kept = text[: max(width - 1, 0)]
-    while width_of(kept) > width - 1 and kept:
-        kept = kept[:-1]
-    return kept + "…" if width > 0 else ""
+    beginning = text[: max(width - 1, 0)]
+    while width_of(beginning) > width - 1 and beginning:
+        beginning = beginning[:-1]
+    return beginning + "…" if width > 0 else ""

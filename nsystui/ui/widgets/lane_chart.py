@@ -18,7 +18,7 @@ from nsystui.ui.widgets.time_chart import CURSOR_ROWS, REVERSE, TimeChart
 _EIGHTHS = 8
 _GAP_ABOVE = "▔"
 _THIN = 2
-"""Shade of ranges in part of a row, which would be invisible in the colour of broad ranges."""
+"""Shade of ranges that fill part of a row, which would be invisible in the colour of broad ranges."""
 _GROWTH = (*("gpu", "gpu", "stream", "gpu", "stream", "host", "gpu"), *("stream", "gpu", "gpu", "stream", "host"))
 """Kinds of lanes in the order in which they get another row, repeated while there is room."""
 
@@ -47,7 +47,7 @@ class LaneLine:
 
 @dataclass(frozen=True)
 class _Cell:
-    """How a cell is drawn: filled with the colour of its category (except a gap above), or written in it."""
+    """How a cell is drawn: filled with the colour of its category (except a gap above), or written in this colour."""
 
     category: str = ""
     is_filled: bool = False
@@ -96,7 +96,7 @@ class LaneChart(TimeChart):
         self._kinds: tuple[str, ...] = ()
         self._lines: Mapping[int, LaneLine] = {}
         self._heights: tuple[int, ...] = ()
-        self._room = 0  # rows that the heights are for
+        self._room = 0  # rows for which the heights were computed
         self._mark: int | None = None
         self._styles: dict[_Cell, Style] = {}
 
@@ -119,7 +119,8 @@ class LaneChart(TimeChart):
     ) -> None:
         """Show ``lines`` of the lanes with these labels, from ``lo`` to ``hi`` ns.
 
-        ``kinds``: ``gpu``, ``stream`` or ``host``, by which lanes grow; a lane of an empty kind keeps one row.
+        ``kinds``: ``gpu``, ``stream`` or ``host``, which decides when a lane grows; a lane of an empty kind keeps one
+        row.
         """
         is_same_time, is_same_list = (lo, hi) == (self._lo, self._hi), tuple(labels) == self.labels
         self.labels, self._kinds, self._lo, self._hi = tuple(labels), tuple(kinds), lo, hi
@@ -129,7 +130,7 @@ class LaneChart(TimeChart):
         self._put_cursor(self.cursor_lane, self.cursor_column)
 
     def move(self, lane: int, column: int, mark: int | None = None) -> None:
-        """Put the cursor into a lane and column (clamped), and set the mark, perhaps out of sight."""
+        """Put the cursor into a lane and column (clamped), and set the mark, which may be out of sight."""
         top = self._window.top
         self._mark = mark
         self._put_cursor(lane, column)
@@ -149,11 +150,9 @@ class LaneChart(TimeChart):
         self.post_message(self.Scrolled(self))
 
     def point(self, lane: int | None, column: int) -> None:
-        """Post the pressed lane and column."""
         self.post_message(self.Pointed(self, lane, column))
 
     def drag(self, first: int, column: int) -> None:
-        """Post the dragged span."""
         self.post_message(self.Pointed(self, None, column, first))
 
     def rows_of(self, lane: int) -> tuple[int, int]:
@@ -172,9 +171,9 @@ class LaneChart(TimeChart):
         super().fit_window()
 
     def _distribute(self, room: int) -> tuple[int, ...]:
-        """Return the rows of each lane: a row each, then more for one kind of lanes after another.
+        """Return the rows of each lane: one each, then more, one kind of lanes at a time.
 
-        All GPUs have one height, to be compared. Further rows of letters would add nothing.
+        All GPUs have the same height, to be compared. Further rows of letters would add nothing.
         """
         heights = [1] * self.lane_count
         left = room - self.lane_count if self.has_colours else 0
@@ -295,7 +294,7 @@ def _lettered(line: LaneLine, width: int) -> tuple[str, list[_Cell]]:
         is_block = category != "nvtx" and line.busy[column] >= _BLOCK
         cells.append(_Cell(category, is_block, False, 0, line.marked is not None and column in line.marked))
     cells += [_PLAIN] * (width - len(cells))
-    # Blanks take the colour of written text before them, which saves two changes of colour.
+    # Blanks after written text take its colour, which saves two changes of colour.
     for column in range(1, min(width, len(line.letters))):
         previous = cells[column - 1]
         is_blank = cells[column] == _PLAIN and line.letters[column] == " "

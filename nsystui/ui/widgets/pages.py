@@ -64,7 +64,7 @@ class PageCache:
     ) -> None:
         """Read pages in a thread; ``then`` is called in ``widget`` with the pages that arrived.
 
-        Nothing is queued meanwhile: afterwards, the window asks for the pages that it lacks by then.
+        Meanwhile, nothing is queued; afterwards, the window asks for the pages that it still lacks.
         """
 
         async def ask() -> None:
@@ -93,7 +93,7 @@ class PageCache:
 
 
 _MAX_COMPARED = 100_000
-"""Rows up to which the same row is searched."""
+"""The same row is searched among at most this many rows."""
 _IDENTIFYING = (Unit.NUMBER, *PLACES, Unit.TEXT, Unit.TIME)
 """Units of columns that identify a row, most distinctive first: numbers of ranks and streams, names, times."""
 
@@ -120,7 +120,7 @@ def same_row(before: Answer | None, number: int, after: Answer) -> int | None:
     candidates = list(enumerate(after.rows))
     for index in sorted(shared, key=rank):
         new_index = new_indices[before.columns[index].key]
-        candidates = [(row_index, item) for row_index, item in candidates if item[new_index] == row[index]]
+        candidates = [(at, other) for at, other in candidates if other[new_index] == row[index]]
         other_rows = [other_row for other_row in other_rows if other_row[index] == row[index]]
         if not other_rows:
             break

@@ -24,7 +24,7 @@ A block may show one category before another: ``"compute/nccl"``.
 
 _TEXT_STYLES = {"bold", "dim"}
 _SWATCH = re.compile(r"\W+(?=\w)")
-"""Marks before the words of a category, in its colour even if the words are not."""
+"""Marks before the words of a category, which have its colour even if the words do not."""
 
 
 def wrapped(parts: Sequence[Part], width: int, indent: Part = ("", "")) -> list[list[Part]]:
@@ -148,7 +148,6 @@ class NoteLines(Widget):
         return len(self._lines(width))
 
     def render_line(self, y: int) -> Strip:
-        """Draw a line of the wrapped notes."""
         lines = self._lines(self.size.width)
         text = fit(lines[y] if y < len(lines) else "", self.size.width)
         return Strip([Segment(text, self.rich_style)], self.size.width)
@@ -178,7 +177,6 @@ class PlainLines(Widget):
         return Strip([Segment(line, self.line_style(y))], self.size.width)
 
     def line_style(self, y: int) -> Style:
-        """Return the style of a line."""
         return self.rich_style
 
 
@@ -231,7 +229,7 @@ class DetailPane(PlainLines):
         self._lay_out()
 
     def line_style(self, y: int) -> Style:
-        """Return bold for the name, which is on the first line."""
+        """Return bold for the name, on the first line."""
         return self.rich_style if y else self.get_component_rich_style("detail-pane--name")
 
     def _lay_out(self) -> None:
@@ -257,8 +255,8 @@ def fill(details: Sequence[Sequence[str]], width: int, room: int) -> list[str]:
     """Arrange paragraphs in ``room`` lines: a line each, and more for long paragraphs if there is room."""
     paragraphs = list(details)
     if len(paragraphs) > room:
-        kept = max(room - 1, 1)
-        paragraphs = [*paragraphs[:kept], [fact for paragraph in paragraphs[kept:] for fact in paragraph]]
+        unjoined = max(room - 1, 1)
+        paragraphs = [*paragraphs[:unjoined], [fact for paragraph in paragraphs[unjoined:] for fact in paragraph]]
     lines: list[str] = []
     for remaining, facts in zip(range(len(paragraphs) - 1, -1, -1), paragraphs, strict=True):
         lines += _fill_paragraph(facts, max(width, 8), max(room - len(lines) - remaining, 1))
@@ -266,7 +264,7 @@ def fill(details: Sequence[Sequence[str]], width: int, room: int) -> list[str]:
 
 
 def _fill_paragraph(facts: Sequence[str], width: int, max_lines: int) -> list[str]:
-    """Join facts in lines, unbroken if they fit ``width``; the last of ``max_lines`` holds all that remain."""
+    """Join facts in lines, unbroken if they fit ``width``; the last of ``max_lines`` holds all remaining facts."""
     lines: list[str] = []
     for piece in (piece for fact in facts for piece in textwrap.wrap(safe_text(fact), width)):
         if lines and width_of(lines[-1]) + 2 + width_of(piece) <= width:

@@ -16,7 +16,7 @@ NOTHING = " "
 """Exactly 0: idle time must not look like a little work."""
 
 NO_DATA = "·"
-"""Nothing was recorded, which is not 0."""
+"""Nothing recorded, which is not 0."""
 
 BAR = "▇"
 TRACE = "▁"
@@ -107,7 +107,7 @@ def bar(value: object, full: float, width: int) -> str:
 def stacked_bar(parts: Sequence[tuple[str, float]], full: float, width: int) -> list[tuple[str, str]]:
     """Return the values of categories end to end in ``width`` cells, all filled at ``full``; empty cells are idle.
 
-    Runs of cells with their category; ``compute/nccl``: the first ends in a cell that the second fills.
+    Returns runs of cells with their category; ``compute/nccl``: compute ends in a cell that NCCL fills.
     """
     edges, total = [0], 0.0
     for _, value in parts:

@@ -45,7 +45,7 @@ class _SafeText(Highlighter):
 class LinePrompt(Widget):
     """A line to type in, over the key line; hidden until ``ask``. A screen needs only one.
 
-    It has a layer of its own and always keeps its space: opening it moves nothing and repaints one line. Enter submits
+    It has its own layer and always keeps its space: opening it moves nothing and repaints one line. Enter submits
     unless ``parse`` rejects the text, and Esc cancels; both close it and restore the focus.
     """
 
@@ -148,7 +148,6 @@ class LinePrompt(Widget):
         self.add_class("-failed")
 
     def action_cancel(self) -> None:
-        """Close without an answer."""
         self.close()
 
     @on(Input.Submitted)
@@ -171,7 +170,6 @@ class LinePrompt(Widget):
         self._show_understood(event.value)
 
     def _show_understood(self, text: str) -> None:
-        """Show the meaning of the text if it has any."""
         words = ""
         if self._understood is not None and self._parse is not None and text.strip():
             with contextlib.suppress(NsystuiError):

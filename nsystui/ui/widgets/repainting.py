@@ -41,7 +41,7 @@ class ThrottledScreen(Screen[Result]):
 
     def on_screen_resume(self, event: events.ScreenResume) -> None:
         """Keep the current styles."""
-        # The application makes them again after a change of theme. Making them here, too, would take a tenth of the
+        # After a change of theme, the application makes them again. Making them here, too, would take a tenth of the
         # time until the first window.
         event.refresh_styles = False
 
@@ -53,8 +53,8 @@ class ThrottledScreen(Screen[Result]):
 
     # -- keys pressed faster than screens open ---------------------------------------------------------------------
     #
-    # A widget still handles the keys it was sent before it lost the focus. A key pressed twice would open two screens,
-    # or close the screen below, too; a mode changed beneath the palette would leave the palette open.
+    # A widget still handles keys that it was sent before it lost the focus. So a key pressed twice would open two
+    # screens, or also close the screen below; a mode changed beneath the palette would leave the palette open.
 
     def lay_over(self, screen: Screen[Other], then: Callable[[Other | None], None] | None = None) -> None:
         """Open a screen over this screen, if it is active; ``then`` is called with the result."""

@@ -24,7 +24,7 @@ _MIN_ROWS, _MAX_ROWS = 5, 16
 """Rows of a still chart with one lane: at least its label and four notes."""
 
 CROSSHAIR_ROWS = 3
-"""Rows up to which the cursor crosses all lanes; with more rows, it is in the current lane only."""
+"""Up to this many rows, the cursor crosses all lanes; with more rows, only the current lane."""
 
 
 @dataclass(frozen=True)
@@ -145,11 +145,11 @@ class StripChart(TimeChart):
     def rows_of(self, lane: int) -> tuple[int, int]:
         if self._halves or not self.lanes:
             return lane // 2, lane // 2
-        first = sum(item.height for item in self.lanes[:lane])
+        first = sum(lane_above.height for lane_above in self.lanes[:lane])
         return first, first + self.lanes[lane].height - 1
 
     def is_current(self, lane: int) -> bool:
-        """Return whether the cursor is in a lane, or in the next lane if that shares its row."""
+        """Return whether the cursor is in a lane, or in the next lane if the lanes share a row."""
         return lane == (self.cursor_lane - self.cursor_lane % 2 if self._halves else self.cursor_lane)
 
     def column_times(self, column: int) -> tuple[int, int]:
@@ -188,7 +188,6 @@ class StripChart(TimeChart):
         self._post_move()
 
     def watch_cursor_lane(self, old: int, new: int) -> None:
-        """Scroll to the cursor's lane."""
         self.reveal_lane()
         self._post_move()
 
@@ -198,11 +197,9 @@ class StripChart(TimeChart):
             self.post_message(self.CursorMoved(self))
 
     def action_move(self, columns: int) -> None:
-        """Move the cursor by columns."""
         self.cursor_column += columns
 
     def action_lane(self, lanes: int) -> None:
-        """Move the cursor by lanes."""
         self.cursor_lane += lanes
 
     def action_lane_page(self, direction: int) -> None:
@@ -222,7 +219,6 @@ class StripChart(TimeChart):
             self._anchor = self.cursor_column
 
     def action_select(self) -> None:
-        """Post `Selected`."""
         if self.lanes:
             self.post_message(self.Selected(self))
 
@@ -303,7 +299,7 @@ class StripChart(TimeChart):
         if not self.HAS_CURSOR or not has_cursor or column >= width:
             return cells, styles
         styles = [*styles]
-        if self._halves:  # not reversed: the cursor's half gets the colour of words, the other half keeps its colour
+        if self._halves:  # not reversed: the cursor's half has the colour of words, and the other half keeps its colour
             half = "▄" if self.cursor_lane % 2 else "▀"
             cells = cells[:column] + half + cells[column + 1 :]
             other_fill = self._halves_of(lane + 1 - self.cursor_lane % 2, width)[column]
@@ -374,7 +370,7 @@ class StripChart(TimeChart):
 
 
 def _colour(glyphs: str, category: str) -> list[Cell]:
-    """Give glyphs, but not blanks, the colour of a category: the cursor on a blank must not look like data."""
+    """Give glyphs, except blanks, the colour of a category: the cursor on a blank must not look like data."""
     return [(glyph, category if glyph != " " else "", "") for glyph in glyphs]
 
 

@@ -22,11 +22,11 @@ GAP = 2
 
 NAME_MINIMUM = 24
 NAME_SHARE = 0.4
-"""While other columns can leave, the elastic column keeps this many cells or this share of the line, whichever is more
-(or its natural width if that is less)."""
+"""While other columns can leave, the elastic column keeps this many cells or this share of the line, whichever is more,
+but not more than its natural width."""
 
 NAME_MOST = 0.6
-"""The share that it keeps if names of kernels would look alike in less."""
+"""The share of the elastic column if names of kernels would look alike in less."""
 
 TEXT_WANTED = 24
 """The most cells of another text column, unless there is spare room."""
@@ -184,7 +184,7 @@ def set_text(shown: str, width: int, prefix: str = "", pan: int = 0) -> str:
         indent = _INDENT.match(shown)
         prefix = indent.group() if indent else ""
         shown = shown[len(prefix) :]
-    if width_of(prefix) > width // 2:  # very deep: the mark next to the name matters more
+    if width_of(prefix) > width // 2:  # a deep row: the mark next to the name matters more
         prefix = "…" + prefix[-(width // 2 - 1) :] if width >= 4 else ""
     room = width - width_of(prefix)
     if pan and width_of(shown) > room:
@@ -208,7 +208,7 @@ class TableLayout:
 
     def __init__(self, columns: Sequence[Column], elastic: str | None = None) -> None:
         self.names: Mapping[str, str] = {}
-        """Texts shown instead of others: the smart names of kernels."""
+        """Texts to show for others: the smart names of kernels."""
         self.measures = list(map(ColumnMeasure, columns, wordings(columns, ())))
         texts = [
             index
@@ -224,7 +224,7 @@ class TableLayout:
         """The first character of the elastic column that is shown."""
 
     def word(self, rows: Sequence[Row], of_all: bool = True) -> None:
-        """Choose the units of the columns by ``rows``: all rows (``of_all``), or the first of many."""
+        """Choose the units of the columns by ``rows``: all rows (``of_all``), or the first rows."""
         new_wordings = wordings([measure.column for measure in self.measures], rows)
         for measure, wording, values in zip(self.measures, new_wordings, zip(*rows, strict=True), strict=False):
             measure.is_empty = of_all and all(value is None for value in values)

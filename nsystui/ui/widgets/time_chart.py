@@ -1,7 +1,7 @@
 """The common base of charts over time: labels, an axis, a cursor with its column and lane.
 
-A key repaints changed cells only: Textual sends a line from its beginning to the last changed cell, so that a cursor
-through sixteen lanes would cost 5 KB for each key.
+A key repaints changed cells only. Textual would send each line from its beginning to the last changed cell: 5 KB per
+key for a cursor through sixteen lanes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MARKER = "▸ "
 """The mark before the label of the cursor's lane."""
 
 CURSOR_ROWS = 3
-"""Lowest rows of a high lane that show the cursor; each costs some bytes per step."""
+"""The number of lowest rows of a high lane that show the cursor; each costs some bytes per step."""
 REVERSE = Style(reverse=True)
 
 _NEAR = 8
@@ -174,19 +174,16 @@ class TimeChart(CategoryWidget, OwnFocus, can_focus=True):
             self.drag(self._pressed, self.column_at(event.x))
 
     def on_mouse_up(self, event: events.MouseUp) -> None:
-        """Release the mouse."""
         if self._pressed is not None:
             event.stop()
             self._pressed = None
             self.release_mouse()
 
     def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
-        """Ask the screen to zoom in at a column."""
         event.stop()
         self.post_message(self.Wheel(self, 1, self.column_at(event.x)))
 
     def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
-        """Ask the screen to zoom out at a column."""
         event.stop()
         self.post_message(self.Wheel(self, -1, self.column_at(event.x)))
 
@@ -204,11 +201,9 @@ class TimeChart(CategoryWidget, OwnFocus, can_focus=True):
         return len(MARKER) + self.label_width + 1
 
     def validate_cursor_column(self, column: int) -> int:
-        """Keep the cursor inside the chart."""
         return max(0, min(column, self.chart_width - 1))
 
     def validate_cursor_lane(self, lane: int) -> int:
-        """Keep the cursor in a lane that exists."""
         return max(0, min(lane, self.lane_count - 1))
 
     @property
@@ -241,7 +236,7 @@ class TimeChart(CategoryWidget, OwnFocus, can_focus=True):
         """Draw a line of the chart, and remember it as painted."""
         line = self._painted[y] = self._line(y)  # not reused: its colours may have changed
         strip = Strip(line.segments())
-        width = self.size.width  # on a tiny terminal, less than the labels and one column
+        width = self.size.width  # on a tiny terminal, less than labels and one column need
         return strip if strip.cell_length == width else strip.adjust_cell_length(width, self.rich_style)
 
     def repaint_changes(self) -> None:
@@ -291,7 +286,6 @@ class TimeChart(CategoryWidget, OwnFocus, can_focus=True):
         return _Line(label, *self.cells_of(lane, part), f" {value}" if value else "", plain)
 
     def _row_at(self, y: int) -> int | None:
-        """Return the row of lanes on a line of the widget."""
         row = self._window.top + (y - self.axis_lines() if self.AXIS_ABOVE else y)
         return row if row in self._window.rows() else None
 

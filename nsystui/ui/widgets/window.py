@@ -39,7 +39,7 @@ class RowWindow:
     def reveal(self, row: int) -> bool:
         """Scroll so that ``row`` is in sight; return whether the window moved.
 
-        A step over the edge scrolls by a third of the window: each scroll sends every line, and a held key would
+        A step over the edge scrolls by a third of the window, because each scroll sends every line: a held key would
         otherwise send a screenful for each row.
         """
         slack = self.height // 3

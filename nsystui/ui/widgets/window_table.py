@@ -177,13 +177,13 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
         self._table = TableLayout(())
         self._formatted: dict[int, list[str]] = {}  # the visible rows
         self.names: Mapping[str, str] = {}
-        """Texts that the next answer shows instead of values: the smart names of kernels."""
+        """Texts to show for values of the next answer: the smart names of kernels."""
         self._is_worded = False  # whether units are chosen
         self._window_changed = True  # since the last measurement
         self._window = RowWindow()
         self._cache: PageCache | None = None
         self.is_placed = False
-        """Whether the cursor was moved; otherwise it is at the top."""
+        """Whether the cursor was moved from the top."""
         self._is_selecting = False  # whether Enter waits for its row to be read
         self._letters: Mapping[str, str] = {}  # column keys by letter, while an order is picked
         self.sorted_by: tuple[str, bool] | None = None
@@ -275,7 +275,6 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
 
     @property
     def _has_scrollbar(self) -> bool:
-        """Whether the window does not show all rows."""
         return self._window.count > self._window.height
 
     def mark_sorted(self, key: str | None, descending: bool = True) -> None:
@@ -346,7 +345,6 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
         return self._cache.missing(self._window.top, self._window.height) if self._cache is not None else []
 
     def _pages_arrived(self, cache: PageCache, pages: Collection[int]) -> None:
-        """Show pages that arrived, or their failure."""
         if cache is self._cache:
             if cache.failure is not None:
                 self._post_failure(cache.failure)
@@ -355,11 +353,10 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
         self._redraw()
 
     def _post_failure(self, error: Exception) -> None:
-        # Not immediately: in a repaint, Textual takes the screen for the sender and does not notify it.
+        # Not immediately: during a repaint, Textual takes the screen for the sender and does not notify it.
         self.call_next(lambda: self.post_message(self.PageFailed(self, error)))
 
     def validate_cursor_row(self, row: int) -> int:
-        """Keep the cursor on a row that exists."""
         return self._window.clamp(row)
 
     def watch_cursor_row(self, old: int, new: int) -> None:
@@ -392,8 +389,8 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
     def _redraw(self) -> None:
         """Draw the window after its rows or room changed; in the background, when its rows have arrived.
 
-        Until then, at most for ``PATIENCE``, the old picture stays: most pages are faster, and placeholders would
-        double the bytes.
+        Until then, but at most for ``PATIENCE``, the old picture stays: most pages arrive earlier, and placeholders
+        would double the bytes.
         """
         self._window_changed = True
         missing = self._missing() if self.background and self.is_attached else []
@@ -425,7 +422,6 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
         return not (parameters and parameters[0] in self.free_keys)
 
     def action_step(self, _key: str, rows: int) -> None:
-        """Move the cursor by rows."""
         self.cursor_row += rows
 
     def action_page(self, _key: str, direction: int) -> None:
@@ -462,20 +458,18 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
             self.cursor_row = row
 
     def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
-        """Scroll three rows on."""
         event.stop()
         self._scroll(3)
 
     def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
-        """Scroll three rows back."""
         event.stop()
         self._scroll(-3)
 
     def render_lines(self, crop: Region) -> list[Strip]:
         """Read and measure the visible rows, once a repaint.
 
-        On each key, a held PgDn would read windows that are never painted. A resize event follows the repaint of the
-        new size.
+        Not on each key: a held PgDn would read windows that are never painted. Not on resize: the event follows the
+        repaint of the new size.
         """
         room = (self.size.width, max(1, self.size.height - 1 - self._above))
         if room != self._room:
@@ -545,7 +539,7 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
         return Strip(list(Segment.simplify(segments)), width)
 
     def _title_line(self, width: int) -> Strip:
-        """Draw the name of the rows, how many are visible, and the further words."""
+        """Draw the name of the rows, how many are visible, and further words."""
         name, about = self.title
         count = f"{self._window.count:,}"
         row_words = f"{self._window.height:,} of {count}" if self._has_scrollbar else count

@@ -15,7 +15,7 @@ from nsystui.exports.nccl_calls import COMMUNICATOR, DATATYPE, MESSAGE_SIZE, PEE
 RECORD = "record_param_comms"
 
 _IN, _OUT, _PER_PEER, _EITHER, _UNKNOWN = range(5)
-"""Which of a record's two counts of elements NCCL's call has."""
+"""Which of a record's two element counts NCCL's call has."""
 # Longer beginnings first: "reduce" also begins "reduce_scatter". The spelling changed over time: _all_gather_base,
 # allgather_into_tensor_coalesced. A barrier is an AllReduce of one element, which is not recorded.
 _FUNCTIONS = (
@@ -31,7 +31,7 @@ _FUNCTIONS = (
     ("recv", "ncclRecv", _EITHER),
     ("barrier", "ncclAllReduce", _UNKNOWN),
 )
-# PyTorch's "rank" is the root of the former, and the peer of the latter.
+# PyTorch's "rank" is the root of _ROOTED calls, and the peer of _BETWEEN_TWO calls.
 _ROOTED = frozenset({"ncclReduce", "ncclBroadcast", "ncclGather", "ncclScatter"})
 _BETWEEN_TWO = frozenset({"ncclSend", "ncclRecv"})
 _BROADCASTS_OF_IDS = "broadcastuniquencclid"

@@ -54,7 +54,7 @@ _ALWAYS: Final = ("StringIds", "TARGET_INFO_SYSTEM_ENV", "TARGET_INFO_SESSION_ST
 class TraceExport:
     """The export of one trace, completed at the end of a ``with`` statement, or removed after an error.
 
-    Set `facts`, the trace's facts, before that. Rows wait in memory until `flush`.
+    Set `facts`, the trace's facts, inside the statement. Rows wait in memory until `flush`.
     """
 
     def __init__(self, path: Path, origin: int, host: str) -> None:
@@ -139,7 +139,7 @@ class TraceExport:
             if number is not None and number >= 0:
                 self.add("META_DATA_CAPTURE", "PROCESS_0:ENVIRONMENT_VARIABLE", f'{name}="{number}"')
         self.add("META_DATA_CAPTURE", "CUDA_GRAPH_TRACE_OPTIONS:MODE", "Node")
-        # No version of nsys, which was not used.
+        # Without a version of nsys, which was not used.
         self.add("META_DATA_EXPORT", MADE_OF, TRACE)
         self.add("META_DATA_EXPORT", "EXPORT_SCHEMA_VERSION", _SCHEMA_VERSION)
         self.add("META_DATA_EXPORT", "EXPORT_PARAM_INCLUDE_JSON", "true")

@@ -50,7 +50,7 @@ def nanoseconds(value: Any) -> int | None:
 
 
 _EVENTS = "traceEvents"
-# A trace has one of these in its first bytes: the list of process groups before the events may be long.
+# The first bytes of a trace contain one of these keys: a long list of process groups may precede the events.
 _TYPICAL = re.compile(rb'"(?:traceEvents|deviceProperties|distributedInfo|baseTimeNanoseconds)"\s*:')
 _JSON = re.compile(rb"\s*(\{|\[\s*[\[{\"])")
 _FIRST_BYTES = 1 << 16
@@ -121,7 +121,7 @@ class KinetoTrace:
                     if isinstance(event, dict):
                         yield event
             except ijson.IncompleteJSONError as error:
-                # yajl reports all errors as incomplete JSON; only at the end of the file is it true.
+                # yajl reports all errors as incomplete JSON, which is true only at the end of the file.
                 raise self.damaged(_CUT if reader.is_at_end else _cause_of(error)) from None
             except ijson.JSONError as error:
                 raise self.damaged(_cause_of(error)) from None
@@ -145,14 +145,14 @@ class KinetoTrace:
         """Return the trace's facts about itself, by PyTorch's names."""
         head = self._head.decode("utf-8", "replace").partition(f'"{_EVENTS}"')[0]
         tail = b"".join(self._tail).decode("utf-8", "replace")
-        values = {}
+        facts = {}
         for name in _FACTS:
             for text, position in ((head, head.find(f'"{name}"')), (tail, tail.rfind(f'"{name}"'))):
                 value = text[position + len(name) + 2 :].lstrip().removeprefix(":").lstrip() if position >= 0 else ""
                 with suppress(ValueError, RecursionError):
-                    values[name] = json.JSONDecoder().raw_decode(value)[0]
+                    facts[name] = json.JSONDecoder().raw_decode(value)[0]
                     break
-        return values
+        return facts
 
     def damaged(self, cause: str, advice: str = _COPY) -> ExportError:
         """Return the error for a trace that cannot be read to its end."""
@@ -197,7 +197,6 @@ class _Pieces:
         return piece
 
     def _deepest(self, piece: bytes) -> int:
-        """Return the deepest nesting in the next bytes."""
         import numpy as np
 
         if self._is_escaped:

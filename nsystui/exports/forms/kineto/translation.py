@@ -20,7 +20,7 @@ from nsystui.exports.metadata import pid_of, process_id
 from nsystui.exports.schema import EARLIEST
 
 _FIRST_EVENTS: Final = 20_000
-"""Events read for the process and the first time before any is written."""
+"""Events read to find the process and the first time, before any event is written."""
 _ROWS_AT_ONCE: Final = 50_000
 _MOST_IDS: Final = 1 << 24
 """Numbers of processes and threads have 24 bits in an export."""
@@ -38,7 +38,7 @@ _OLD_CATEGORIES: Final = {
     "python": "python_function",
 }
 _CPU: Final = frozenset({"cpu_op", "user_annotation", "python_function", "cuda_runtime", "cuda_driver"})
-# A GPU annotation repeats a range's projection; the other categories are not work of the program.
+# A GPU annotation repeats the projection of a range; the other categories are not the program's work.
 _IGNORED: Final = frozenset({"gpu_user_annotation", "trace", "overhead", "ac2g", "fwdbwd", ""})
 
 _SYNC_TYPES: Final = {"event": 1, "stream wait": 2, "stream": 3, "context": 4}
@@ -159,8 +159,8 @@ class _Span:
         return self.number("inContext") if number is None else number
 
     def dimensions(self, name: str) -> list[int | None]:
-        values = self.arguments.get(name)
-        numbers = [to_integer(value) for value in values] if isinstance(values, list) else []
+        sizes = self.arguments.get(name)
+        numbers = [to_integer(value) for value in sizes] if isinstance(sizes, list) else []
         return numbers if len(numbers) == 3 and None not in numbers else [None, None, None]
 
 
@@ -176,8 +176,6 @@ def _required(value: int | None, what: str) -> int:
 
 @dataclass
 class _Translator:
-    """Makes rows of the events of a trace."""
-
     export: TraceExport
     origin: int
     pid: int
@@ -275,8 +273,8 @@ class _Translator:
 
     def api_call(self, span: _Span, kind: int) -> None:
         thread = self._thread(span.event)
-        values = (thread, kind, span.number("correlation"), self.export.intern(span.name), 0)
-        self.export.add("CUPTI_ACTIVITY_KIND_RUNTIME", span.start, span.end, *values)
+        row = (thread, kind, span.number("correlation"), self.export.intern(span.name), 0)
+        self.export.add("CUPTI_ACTIVITY_KIND_RUNTIME", span.start, span.end, *row)
 
     def annotation(self, span: _Span) -> None:
         self._add_range(span, self._thread(span.event), span.name, 0)
@@ -296,8 +294,8 @@ class _Translator:
         self._add_range(span, thread, name, _DOMAINS[domain], payload)
 
     def _add_range(self, span: _Span, thread: int, name: str, domain: int, payload: str | None = None) -> None:
-        values = (thread, _PUSH_POP, None, self.export.intern(name), domain, payload)
-        self.export.add("NVTX_EVENTS", span.start, span.end, *values)
+        row = (thread, _PUSH_POP, None, self.export.intern(name), domain, payload)
+        self.export.add("NVTX_EVENTS", span.start, span.end, *row)
 
     def instant(self, span: _Span) -> None:
         """Add an allocation or free of PyTorch's allocator on a GPU; any other instant becomes a mark."""
@@ -307,8 +305,8 @@ class _Translator:
         elif span.number("Device Type") == _ON_CUDA:
             size = _required(span.number("Bytes"), "size")
             process, device = self._process(self.pid), _required(span.number("Device Id"), "device")
-            values = (_required(span.number("Addr"), "address"), abs(size), _MEMORY_KINDS["Device"], int(size < 0))
-            self.export.add("CUDA_GPU_MEMORY_USAGE_EVENTS", span.start, process, device, *values)
+            cells = (_required(span.number("Addr"), "address"), abs(size), _MEMORY_KINDS["Device"], int(size < 0))
+            self.export.add("CUDA_GPU_MEMORY_USAGE_EVENTS", span.start, process, device, *cells)
 
     # -- names ------------------------------------------------------------------------------------------------------
 
@@ -327,7 +325,7 @@ class _Translator:
         return self._processes.setdefault(pid, process_id(pid, MACHINE))
 
     def _thread(self, event: Event) -> int:
-        """Return the id of an event's thread, replacing numbers too large for an export, from the top down."""
+        """Return the id of an event's thread; numbers too large for an export count down from the highest."""
         pid = _required(to_integer(event.get("pid")), "process")
         tid = _required(to_integer(event.get("tid")), "thread")
         thread = self._threads.get((pid, tid))

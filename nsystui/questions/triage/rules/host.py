@@ -487,7 +487,7 @@ def start_and_end(case: Case) -> Sequence[Finding | NotChecked]:
 
 
 def _start_and_end_finding(case: Case, part: str, cost: int) -> Finding:
-    idle = idle_time(case.job, case.chosen, case.step_name, wanted=(part,), least=LONG_GAP)
+    idle = idle_time(case.job, case.chosen, case.step_name, parts=(part,), min_length=LONG_GAP)
     times: dict[tuple[str, str], int] = {}
     kinds: dict[str, int] = {}
     attribution = idle.attribution
