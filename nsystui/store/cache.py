@@ -59,7 +59,7 @@ _CONVERTED_NAME = re.compile(r"[0-9a-f]{16}")
 class PackedFiles:
     """A packed report on disk: its facts, and the Parquet files of each canonical table that has rows.
 
-    ``renamed`` contains, by table, a field and its different name in the files.
+    ``renamed`` contains a field and its name in the files, by table, if they differ.
     """
 
     directory: Path
@@ -221,8 +221,8 @@ class Room:
 class SinkRows:
     """Rows for a sink: the query ``select`` returns them, and ``position`` orders the files of a table.
 
-    ``row_group``, set for rows that are written as they arrive, is how many of them DuckDB holds in memory. ``count``
-    is called with the number of written rows, and DuckDB's SQL for them.
+    ``row_group``, set only for rows written as they arrive, is the number that DuckDB holds in memory. ``count`` is
+    called with the number of written rows, and DuckDB's SQL for them.
     """
 
     select: str

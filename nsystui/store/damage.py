@@ -18,7 +18,7 @@ _KNOWN = "damage"
 
 @contextmanager
 def remembered_damage(results: Results) -> Iterator[None]:
-    """Save damage of an export that the block finds; if already saved, the error only names the table."""
+    """Save damage that the block finds in an export; an error about saved damage only names the table."""
     try:
         yield
     except DamagedError as error:

@@ -67,7 +67,7 @@ class Limits:
 
     @property
     def packing(self) -> Limits:
-        """Limits for packing into the cache, while exports are being packed: half of DuckDB's memory.
+        """Limits for packing into the cache: half of DuckDB's memory.
 
         One thread, because the packers have their own.
         """
@@ -85,7 +85,7 @@ class Limits:
 
     @property
     def packs(self) -> int:
-        """The maximum number of exports being packed: their rows stay in memory while they wait for their turn."""
+        """The maximum number of exports being packed, because waiting rows stay in memory."""
         return max(min(self.threads, self.packing.database // (self.workers * _CHUNK_MEMORY)), 1)
 
 

@@ -80,7 +80,7 @@ class DuckDB(DefaultDialect):
 
 
 class Connection:
-    """A DuckDB connection for one statement, and its own cursor.
+    """A DuckDB connection for one statement, which is also its cursor.
 
     DuckDB's ``cursor`` makes another connection, without this connection's search path.
     """

@@ -1,4 +1,4 @@
-"""Packed jobs: their reports, which are read without the exports, and written.
+"""Packed jobs: reading their reports, without the exports, and writing them.
 
 A report is prepared in a hidden directory and renamed, so that several processes and machines may write reports of one
 job at once. Its file names are unique, and ``report.json``, which lists them, appears last: until then, nothing of the
@@ -136,8 +136,8 @@ def _files(directory: Path, entries: Mapping[str, Any]) -> tuple[dict[str, tuple
     job = job_of(directory)
     files: dict[str, tuple[Path, ...]] = {}
     seals = {}
-    for name, values in entries.items():
-        file, seal, match = Path(f"{job}/{name}"), seal_of(values), _FILE.fullmatch(name)
+    for name, stored_seal in entries.items():
+        file, seal, match = Path(f"{job}/{name}"), seal_of(stored_seal), _FILE.fullmatch(name)
         if match is None:
             raise ValueError(f"{name}: no file of a packed job")
         try:
@@ -180,7 +180,7 @@ class NewReport:
         return min(self.ranks.values())
 
     def to_json(self, identity: str, files: Mapping[str, Seal]) -> dict[str, Any]:
-        """Return the facts that ``read_report`` reads; ``files`` are the seals of the job's files.
+        """Return the facts that ``read_report`` reads; ``files`` contains the seals by file name.
 
         The directory of the recorded program is left out.
         """
@@ -194,7 +194,7 @@ class NewReport:
 
 @dataclass(frozen=True)
 class JobWriter:
-    """A writer of reports to the packed job in ``directory``; only with ``force`` it replaces reports."""
+    """A writer of reports to the packed job in ``directory``; it replaces reports only with ``force``."""
 
     directory: Path
     force: bool = False
@@ -221,8 +221,8 @@ class JobWriter:
     def packed(self, exports: Mapping[str, str]) -> dict[str, JobReport]:
         """Return the complete reports in the job, by the identity of their export.
 
-        ``exports`` contains the names by identity. In a much larger job, only reports are read whose rank is in one of
-        these names: otherwise each process of a job that packs its own export would read all.
+        ``exports`` contains the names by identity. In a much larger job, only reports whose rank is in one of these
+        names are read: otherwise, each process that packs its own export would read all.
         """
         paths = packed_reports(self.directory)
         if len(paths) > 2 * len(exports):
@@ -250,8 +250,8 @@ class JobWriter:
     def add(self, report: NewReport, staging: Path) -> JobReport:
         """Add a report to the job.
 
-        Raises OutputError if its rank exists or the disk is full, and leaves the job unchanged; also after replacing a
-        report, if an old file cannot be removed.
+        Raises OutputError if its rank exists or the disk is full, without changing the job, and if a file of the
+        replaced report cannot be removed.
         """
         target_directory = self.directory / REPORTS / rank_directory(report.rank)
         if not self.force:
@@ -388,8 +388,8 @@ def wrong_column(path: Path, table: str, renamed: tuple[str, str]) -> str:
         return ""
     kinds = {renamed[1] if col.name == renamed[0] else col.name: col.kind for col in canonical.BY_NAME[table].fields}
     try:
-        _, at = _varint(footer, 1)  # the first field is the version, the second the schema
-        (_, *columns), end = _structs(footer, at + 1)
+        _, offset = _varint(footer, 1)  # the first field is the version, the second the schema
+        (_, *columns), end = _structs(footer, offset + 1)
         types = {str(item[4], "utf-8"): (item.get(1), item.get(6, item.get(10))) for item in columns}
     except (IndexError, KeyError, TypeError, ValueError, RecursionError):
         return " is not Parquet in a known form"
@@ -405,58 +405,58 @@ _TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _ST
 _LONG_LIST = 15
 
 
-def _varint(data: bytes, at: int) -> tuple[int, int]:
+def _varint(data: bytes, offset: int) -> tuple[int, int]:
     """Return a number, and the offset after it."""
     number = shift = 0
     while True:
-        byte = data[at]
-        at += 1
+        byte = data[offset]
+        offset += 1
         number |= (byte & 127) << shift
         if byte < 128:
-            return number, at
+            return number, offset
         shift += 7
 
 
-def _struct(data: bytes, at: int) -> tuple[dict[int, Any], int]:
+def _struct(data: bytes, offset: int) -> tuple[dict[int, Any], int]:
     """Return the fields of a struct by their numbers, and the offset after it."""
     fields: dict[int, Any] = {}
     number = 0
-    while header := data[at]:
-        at += 1
+    while header := data[offset]:
+        offset += 1
         if header >> 4:
             number += header >> 4
         else:
-            raw, at = _varint(data, at)
+            raw, offset = _varint(data, offset)
             number = (raw >> 1) ^ -(raw & 1)
-        fields[number], at = _value(data, at, header & 15)
-    return fields, at + 1
+        fields[number], offset = _value(data, offset, header & 15)
+    return fields, offset + 1
 
 
-def _value(data: bytes, at: int, kind: int) -> tuple[Any, int]:
+def _value(data: bytes, offset: int, kind: int) -> tuple[Any, int]:
     if kind in (_I16, _I32, _I64):
-        return _varint(data, at)
+        return _varint(data, offset)
     if kind == _BINARY:
-        length, at = _varint(data, at)
-        return data[at : at + length], at + length
+        length, offset = _varint(data, offset)
+        return data[offset : offset + length], offset + length
     if kind == _STRUCT:
-        return _struct(data, at)
+        return _struct(data, offset)
     if kind in (_TRUE, _FALSE):
-        return None, at
+        return None, offset
     if kind == _BYTE:
-        return data[at : at + 1], at + 1
+        return data[offset : offset + 1], offset + 1
     raise ValueError(f"a field of kind {kind}")
 
 
-def _structs(data: bytes, at: int) -> tuple[list[dict[int, Any]], int]:
+def _structs(data: bytes, offset: int) -> tuple[list[dict[int, Any]], int]:
     """Return a list of structs, and the offset after it."""
-    length = data[at] >> 4
-    if data[at] & 15 != _STRUCT:
+    length = data[offset] >> 4
+    if data[offset] & 15 != _STRUCT:
         raise ValueError("not a list of structs")
-    at += 1
+    offset += 1
     if length == _LONG_LIST:
-        length, at = _varint(data, at)
+        length, offset = _varint(data, offset)
     structs = []
     for _ in range(length):
-        members, at = _struct(data, at)
+        members, offset = _struct(data, offset)
         structs.append(members)
-    return structs, at
+    return structs, offset

@@ -222,7 +222,7 @@ class PackingDatabase:
     def connection(self) -> Iterator[tuple[duckdb.DuckDBPyConnection, bool]]:
         """Yield a connection to pack one export with, and whether rows may be written as they arrive.
 
-        They may not if the session cannot spare memory, and the connection is to the session's database.
+        If the session cannot spare memory, the connection is to its own database, and they may not.
         """
         with self._lock:
             if self._database is None and self._limit_session(self._limits.database - self._limits.packing.database):
@@ -516,14 +516,14 @@ class ChunkPacker:
             if left_out:
                 self.packed.left_out[stream.name] += left_out
             # Rows that the stream skips go to the other tables.
-            other_makes = {name: made for name, made in chunk.source.makes.items() if name != stream.name}
+            other_makes = {name: transform for name, transform in chunk.source.makes.items() if name != stream.name}
             remaining = replace(chunk.source, makes=other_makes, without=chunk.source.makes[stream.name].where)
             if other_makes and written + left_out.rows < rows_read:
                 self._pack_in_pieces(export, replace(chunk, source=remaining), lambda last: watch(chunk.first - 1))
         return rows_read
 
     def _count(self, table: CanonicalTable, rows: int, written: str) -> None:
-        """Count the rows of a table, with the times and devices in ``written``, the SQL of these rows, if any."""
+        """Count rows of a table, and the times and devices in ``written``, the SQL of these rows, if any."""
         self.packed.count(table, rows)
         if written and table is canonical.NVTX_RANGES and "end" in self.fields[table.name]:
             ((unended,),) = self.connection.execute(f'SELECT count(*) - count("end") FROM {written}').fetchall()

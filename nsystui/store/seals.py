@@ -37,7 +37,7 @@ Seal = tuple[int, int, int]
 """The size of a file, bytes; its time, ns; and its checksum."""
 Time = Callable[[os.stat_result], int]
 ANOTHER = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
-"""Errors of reading a file that is sealed, but has another form than this program writes."""
+"""Errors of reading a sealed file in another form than this program writes."""
 
 
 def modified_ns(status: os.stat_result) -> int:

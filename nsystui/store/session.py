@@ -82,7 +82,7 @@ class Computation:
 
 @dataclass(frozen=True)
 class Expected:
-    """The columns by canonical table, and the tables to tally, that every report will be asked for."""
+    """The columns, by canonical table, and the tables to tally that every report must provide."""
 
     columns: Mapping[str, frozenset[str]]
     tallied: tuple[str, ...]
@@ -205,8 +205,8 @@ class Session:
         """Add a report to the views: a report of a packed job, or an export, which is packed if necessary.
 
         ``opened`` is the result of `look_at` for ``path``, so that a packed report is not read twice. ``index`` keeps
-        the order of the command line. Unless ``whole``, an unpacked export stays so, and its columns are read when a
-        query needs them, which may then raise ExportError. With ``partly``, damaged tables are left out, and listed in
+        the order of the command line. Unless ``whole``, an unpacked export stays unpacked: a query reads the columns
+        that it needs, and may raise ExportError. With ``partly``, damaged tables are left out, and listed in
         ``damaged``. The returned report has no clock offset yet, because it depends on all ``reports``. Raises
         ExportError and PackingCancelled. Several threads may add reports at once.
         """
@@ -278,7 +278,7 @@ class Session:
         return unpacked
 
     def _packer(self) -> Packing:
-        """Return the packer of all threads, which enforces the limits; create it for the first export to pack."""
+        """Return the packer, which enforces the limits over all threads; create it for the first export to pack."""
         from nsystui.store.packing import Packing
 
         with self._lock:
@@ -306,7 +306,7 @@ class Session:
         return OnDemand(file, opened.metadata, opened.native, cursor, index, self.cache, packing, self.warn, results)
 
     def expect(self, columns: Mapping[str, Collection[str]], tallied: Iterable[str] = ()) -> None:
-        """Announce the columns, and the tables to tally, that every report will be asked for.
+        """Announce the columns, and the tables to tally, that every report must provide.
 
         When a query first needs an unpacked report, all of this is read at once, with the span of its events: several
         exports in parallel, no table twice.
@@ -525,7 +525,7 @@ class Session:
                 raise
 
     def _files(self) -> Iterator[tuple[Path, PackedFiles | ColumnFiles]]:
-        """Yield the program's own files that reports are read from, with the paths of the reports."""
+        """Yield the packs and column files that reports are read from, with the reports' paths."""
         for report in self.reports:
             unpacked = self._on_demand.get(report.index)
             sources = [self._packed.get(report.index)] if unpacked is None else unpacked.loaded.values()

@@ -57,7 +57,7 @@ class LeftOut:
 
 
 def left_out_query(transform: Transform, rows: str) -> str:
-    """Return SQL (SQLite, DuckDB) for reasons and numbers of rows left out of ``rows``, SQL of a chunk ``c``."""
+    """Return SQL (SQLite, DuckDB) that counts, by reason, the rows left out of ``rows``, SQL of a chunk ``c``."""
     if transform.times is None:
         return "SELECT 0, 0"
     condition = f"({transform.where}) AND " if transform.where else ""

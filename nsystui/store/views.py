@@ -167,11 +167,11 @@ def _columns_of(query: sa.Executable) -> Mapping[str, frozenset[str]]:
     from sqlalchemy.sql import visitors
 
     used: dict[str, set[str]] = {}
-    for item in visitors.iterate(query):  # type: ignore[arg-type]
-        if isinstance(item, sa.Table):
-            used.setdefault(item.name, set())
+    for node in visitors.iterate(query):  # type: ignore[arg-type]
+        if isinstance(node, sa.Table):
+            used.setdefault(node.name, set())
         # A selected table means all its columns, which the walk does not reach.
-        columns = list(item.selected_columns) if isinstance(item, sa.Select) else [item]
+        columns = list(node.selected_columns) if isinstance(node, sa.Select) else [node]
         for column in columns:
             for base in column.base_columns if isinstance(column, sa.ColumnElement) else ():
                 table = getattr(base, "table", None)
