@@ -250,8 +250,6 @@ def _record(prefix: str, time: int, pairs: Iterable[tuple[int, int]]) -> str:
     return f"2:{prefix}:{time}" + "".join(f":{number}:{value}" for number, value in pairs) + "\n"
 
 
-VIEWS = ("states", "nvtx", "nccl", "metrics", "durations", "useful")
-
 _RULE = "#" * 80
 _LEVELS = ("cpu", "appl", "task", "thread", "node", "system", "workload")
 _FILTERS = (

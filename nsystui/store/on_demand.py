@@ -224,8 +224,8 @@ class OnDemand:
         """
         import duckdb
 
-        selected = (source.of_fields(missing, in_order=in_order) for source in self._sources)
-        needed = [source for source in selected if source.feeds]
+        parts = (source.of_fields(missing, in_order=in_order) for source in self._sources)
+        needed = [part for part in parts if part.feeds]
         lookups = Lookups(self.path, self.native, connection, self._checks)
         try:
             with self.file.unchanged():
@@ -234,9 +234,7 @@ class OnDemand:
                     lookups.fill(export, frozenset[str]().union(*(source.words for source in present)))
                 payload = self._payload() if any(source.decoded for source in needed) else PayloadSchemas({})
                 if self.checks_while_reading:
-                    self._checks.begin(
-                        source.table for source in needed if source.makes and self.native.has(source.table)
-                    )
+                    self._checks.begin(part.table for part in needed if part.makes and self.native.has(part.table))
                 packer = Packer(self.file, connection, sink, is_cancelled=self._is_over, workers=1, streams=streams)
                 packed = packer.read(lookups, needed, payload, missing)
         except duckdb.OutOfMemoryException:
@@ -251,13 +249,13 @@ class OnDemand:
             return nccl_calls.payload_schemas(self.path, connection, self.native)
 
     def close(self) -> None:
-        """End the page checks, and close the connection."""
+        """Release all that was needed to read the export."""
         if "_checks" in vars(self):
             self._checks.close()
         self.connection.close()
 
     def _load_devices(self) -> None:
-        """Load which process used which GPU, from the columns of GPU work."""
+        """Load which process used which GPU, derived from the columns of GPU work."""
         used = set()
         for table in WORK_TABLES:
             if self.loaded[table].rows:
@@ -307,8 +305,8 @@ class OnDemand:
         if missing:
             with remembered_damage(self.results):
                 self._tallies.update(self._tally(missing))
-            tallies = {name: tally.to_json() for name, tally in self._tallies.items()}
-            self.results.save(_TALLIES, tallies)
+            values = {name: tally.to_json() for name, tally in self._tallies.items()}
+            self.results.save(_TALLIES, values)
             self.results.save(_WHOLE, sorted(self._checks.whole))
         return {name: self._tallies[name] for name in names}
 

@@ -1,7 +1,7 @@
 """A reader of exports: selected fields of canonical tables, one chunk of a native table at a time.
 
 SQLite streams the needed columns as Arrow; DuckDB resolves names in small lookup tables and casts fields to their
-canonical types. Packing an export means reading all fields.
+canonical types. To pack an export is to read all fields.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ STRING_IDS = ("name_id", "short_id", "mangled_id", "text_id", "instruction_id", 
 _MUCH_LARGER = 10
 _NO_ROW = 1 << 62
 LONG_NAME = 8 << 10
-"""Bytes of a name from which chunks have fewer rows: each row has a copy of its name."""
+"""Bytes of a name from which on chunks have fewer rows, because each row has a copy of its name."""
 _MAX_STRINGS = 16 << 20
 _NO_PAYLOAD = PayloadSchemas({})
 
@@ -175,7 +175,7 @@ class Lookups:
     def known_strings(self) -> tuple[np.ndarray, int]:
         """Return whether each number is the id of a string, and the bytes of the longest string.
 
-        The array is empty if the strings are too many to join with arriving rows, because DuckDB copies them.
+        The array is empty if too many strings would be joined with arriving rows, because DuckDB copies them.
         """
         import numpy as np
 
@@ -230,8 +230,8 @@ class ArrivingRows:
     """
 
     def __init__(self, path: Path, source: Source, chunk: Chunk, orders: Collection[str], watch: Watch) -> None:
-        filter_words = words_of(source.without)
-        self._absent = [name for name, sql in source.columns.items() if sql == NO_INTEGER and name not in filter_words]
+        kept = words_of(source.without)
+        self._absent = [name for name, sql in source.columns.items() if sql == NO_INTEGER and name not in kept]
         self._columns = {name: sql for name, sql in source.columns.items() if name not in self._absent}
         self.ids = [name for name in STRING_IDS if name in self._columns]
         self.rows = 0
@@ -279,7 +279,7 @@ class Reader:
     """A reader of ``fields`` of the canonical tables that receive the rows of one native table.
 
     ``connection`` has temporary tables of the reader, and must find the ``lookups``. Rows with impossible times are
-    added to ``left_out``. NCCL calls need ``payload``; if a source makes only NCCL calls, other rows stay unread, which
+    added to ``left_out``. NCCL calls need ``payload``. If a source makes nothing else, other rows stay unread, which
     requires filled lookups.
     """
 
@@ -323,7 +323,7 @@ class Reader:
     def _receive(self, export: ArrowReader, chunk: Chunk, watch: Watch) -> int:
         # To replace the previous chunk would keep both in memory for a while.
         self.connection.execute("DROP TABLE IF EXISTS chunk")
-        orders = {transform.order for transform in self.source.makes.values()}
+        orders = {made.order for made in self.source.makes.values()}
         self._arrivals = ArrivingRows(self._lookups.path, self.source, chunk, orders, watch)
         arriving, read = self._arrivals.open(self.connection, export, self._condition)
         # A local variable, not a name in the database, because several exports are read at once.
@@ -337,26 +337,24 @@ class Reader:
     def _with_rows(self) -> dict[str, tuple[Transform, int]]:
         """Return the canonical tables with rows in the chunk, and their number of rows; count the rows left out.
 
-        Counting costs less than writing zero rows. If no row is left out, the query of the rows does not check again.
+        Counting costs less than writing no rows. If no row is left out, the query of the rows does not check again.
         """
         if not self.source.makes:
             return {}
         counts = ", ".join(
             f"count(*) FILTER (WHERE {condition or 'true'})"
-            for transform in self.source.makes.values()
-            for condition in (transform.where, transform.condition)
+            for made in self.source.makes.values()
+            for condition in (made.where, made.condition)
         )
         (counted,) = self.connection.execute(f"SELECT {counts} FROM chunk c").fetchall()
         transforms = {}
-        for (name, transform), rows, possible in zip(
-            self.source.makes.items(), counted[::2], counted[1::2], strict=True
-        ):
-            left_out = count_left_out(self.connection, transform) if possible < rows else LeftOut()
-            left_out += count_nameless(self.connection, transform)
+        for (name, made), rows, possible in zip(self.source.makes.items(), counted[::2], counted[1::2], strict=True):
+            left_out = count_left_out(self.connection, made) if possible < rows else LeftOut()
+            left_out += count_nameless(self.connection, made)
             if left_out:
                 self._left_out[name] += left_out
             if possible:
-                transforms[name] = (transform if possible < rows else replace(transform, times=None), possible)
+                transforms[name] = (made if possible < rows else replace(made, times=None), possible)
         return transforms
 
     def _find_strings(self) -> int:
@@ -439,14 +437,10 @@ def _choices(source: Source, fields: Fields) -> tuple[Source, Source]:
 def _with_types(source: Source) -> Source:
     """Return the source with casts in the same SELECT: planning nested SELECTs takes longer."""
     makes = {}
-    for name, transform in source.makes.items():
+    for name, made in source.makes.items():
         kinds = {item.name: item.kind.value for item in canonical.BY_NAME[name].fields}
-        fields = {
-            name: f"CAST({transform.fields[name]} AS {kind})"
-            for name, kind in kinds.items()
-            if name in transform.fields
-        }
-        makes[name] = replace(transform, fields=fields)
+        fields = {name: f"CAST({made.fields[name]} AS {kind})" for name, kind in kinds.items() if name in made.fields}
+        makes[name] = replace(made, fields=fields)
     return replace(source, makes=makes)
 
 
@@ -517,7 +511,7 @@ _ARRIVING = "arriving_rows"
 
 
 def streamed(source: Source) -> str:
-    """Return the table that rows of a source can stream to, or an empty text; its other rows go to other tables."""
+    """Return the table to which rows of a source can stream, or an empty text; other tables take its other rows."""
     name = next(iter(source.makes), "")
     return name if name and not source.makes[name].is_made else ""
 
@@ -564,7 +558,7 @@ class TableStream:
         return stream
 
     def _inspect(self, batch: Batch) -> None:
-        """Raise UnusualRows if the rows must be read again, after preparing the stream for it."""
+        """Raise UnusualRows if the rows must be read again, after changing the stream for that."""
         for name in self.arrivals.ids:
             ids, present = batch.integers(name)
             ids = ids if present is None else ids[present]

@@ -196,7 +196,7 @@ class Clock:
     """The common clock of the reports.
 
     If ``is_common``, they are aligned by their UTC starts; if not, each counts from the start of its own session.
-    ``shifts``, ns by report index, correct the offsets of some reports.
+    ``shifts``, ns by report index, are added to that, as far as better offsets are known.
     """
 
     is_common: bool = True
@@ -219,15 +219,13 @@ def aligned(reports: Sequence[Report], clock: Clock = Clock()) -> tuple[Report, 
     known_starts = [start for start in starts if start is not None]
     earliest = min(known_starts, default=0)
     spread = max(known_starts, default=0) - earliest
-    # If they start together, their durations, which may be costly to find out, are not needed.
-    is_far = spread > _START_SPREAD and spread - _START_SPREAD > max(
-        report.packed.last_event or 0 for report in reports
-    )
-    is_one_job = bool(known_starts) and not is_far and (spread <= _ONE_START or not _are_apart(reports, starts))
+    # If they start together, their durations are not needed, which may be costly to find out.
+    is_far = spread > _START_SPREAD and spread - _START_SPREAD > max(item.packed.last_event or 0 for item in reports)
+    one_job = bool(known_starts) and not is_far and (spread <= _ONE_START or not _are_apart(reports, starts))
     moved = []
     for report, start in zip(reports, starts, strict=True):
-        on_job_clock = is_one_job and start is not None
-        offset = start - earliest + clock.shifts.get(report.index, 0) if is_one_job and start is not None else 0
+        on_job_clock = one_job and start is not None
+        offset = start - earliest + clock.shifts.get(report.index, 0) if one_job and start is not None else 0
         if (offset, on_job_clock) != (report.clock_offset, report.on_job_clock):
             report = replace(report, clock_offset=offset, on_job_clock=on_job_clock)
         moved.append(report)

@@ -189,7 +189,6 @@ def _queries(reports: Sequence[int], first: int, last: int) -> Iterator[sa.Selec
 
 
 def _by_task(session: Session, query: sa.Select[Any]) -> dict[Task, dict[str, Times]]:
-    """Return the columns of each process, shape (rows,)."""
     batches: defaultdict[Task, list[dict[str, Times]]] = defaultdict(list)
     for batch in session.array_batches(query):
         for task, rows in rows_by_task(batch):
@@ -219,7 +218,7 @@ def _graph_captures(session: Session, reports: Sequence[int]) -> dict[Task, list
 
 
 def account_table(job: OpenJob, accounts: Mapping[Task, LaunchAccount] | None = None) -> TableAnswer:
-    """Tabulate accounts, by default of all processes, by rank."""
+    """Tabulate accounts by rank, by default of all processes."""
     ranks = {item.task: item.rank for item in job.ranks}
     if accounts is None:
         accounts = launch_accounts(job.session, job.session.reports)

@@ -135,7 +135,6 @@ def samples_words(samples: CpuSamples) -> str:
 
 NO_FUNCTION = Function("[no call stack]", "", False, False)
 """The function of samples without a recorded stack."""
-BY = ("all", "rank", "thread")
 
 
 @dataclass(frozen=True, eq=False)

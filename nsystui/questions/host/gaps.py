@@ -53,7 +53,6 @@ from nsystui.questions.ranks.steps import step_times
 from nsystui.store import tables
 
 PARTS = STARTUP, GAP, TAIL = ("start-up", "gap", "tail")
-BY = ("all", "rank", "range", "length", "pair")
 _LENGTHS = (0, 1_000, 5_000, 10_000, 50_000, 100_000, 500_000, 1_000_000, 5_000_000, 10_000_000)
 """Lower bounds of the rows by length, ns: NVIDIA's guide to TensorRT-LLM, and 10 ms."""
 _MAX_WITH_RANGE = 100

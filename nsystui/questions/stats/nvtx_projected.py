@@ -40,11 +40,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class ProjectedRanges(Ranges):
-    """The n ranges that launched GPU work. Shapes ``(n,)``.
+    """The ranges that launched GPU work, and all ranges around them. Shapes ``(n,)``.
 
     ``gpu_start``, ``gpu_end``: start of the first operation and end of the last, job time, ns. ``op_count``: number of
-    distinct correlation ids. ``parent``: an index or -1; all ranges around such a range are also included. ``level``:
-    number of ranges around it. ``child_count``: number of direct children.
+    distinct correlation ids. ``parent``: an index, or -1. ``level``: number of ranges around it. ``child_count``:
+    number of direct children.
     """
 
     gpu_start: Ints

@@ -30,7 +30,6 @@ from nsystui.ui.widgets.plots import histogram_lines
 
 if TYPE_CHECKING:
     from nsystui.questions.trace.ncu import NcuCommand
-    from nsystui.ui.pictures.details import Details
     from nsystui.ui.screens import TabView
 
 
