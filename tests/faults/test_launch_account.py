@@ -14,7 +14,7 @@ from triaging import finding, told, triaged
 
 from nsystui.questions.triage.rules.capture import PARTIAL
 
-US = 1_000
+US, MS = 1_000, 1_000_000
 KERNELS, CALLS = "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME"
 GPU_TABLES = (KERNELS, "CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET")
 
@@ -78,17 +78,86 @@ def test_work_that_is_cut_off_at_the_edges_is_no_loss(tmp_path):
     assert not partial(path)
 
 
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (f"DELETE FROM {KERNELS} WHERE correlationId > 120", "79 of 200 kernel launches have no kernel"),
+        (f"DELETE FROM {KERNELS} WHERE correlationId <= 120", "120 of 200 kernel launches have no kernel"),
+        (f"DELETE FROM {CALLS} WHERE correlationId > 120", "80 of 200 kernels have no launch"),
+    ],
+)
+def test_a_trace_that_ended_early_or_of_kernels_that_began_late_lacks_work(tmp_path, change, words):
+    path = written(tmp_path, {})
+    edit(path, change)
+    told(finding(triaged(path), "incomplete-capture"), words)
+
+
+def test_kernels_from_before_the_first_call_were_launched_before_the_capture(tmp_path):
+    path = written(tmp_path, {})
+    edit(path, f"DELETE FROM {CALLS} WHERE correlationId <= 120")
+    assert not partial(path)
+    assert [row["Cut Off"] for row in accounts(path)] == ["120"]
+
+
+def graph_captures(path, begins, ends, begin_result=0):
+    """Turn calls, by correlation id, into begins and ends of the capture of a graph."""
+    names = {900001: "cudaStreamBeginCapture_v10000", 900002: "cudaStreamEndCapture_v10000"}
+    edit(path, *(f"INSERT INTO StringIds (id, value) VALUES ({number}, '{name}')" for number, name in names.items()))
+    for number, ids, result in ((900001, begins, begin_result), (900002, ends, 0)):
+        edit(
+            path,
+            *(
+                f"UPDATE {CALLS} SET nameId = {number}, returnValue = {result} WHERE correlationId = {call}"
+                for call in ids
+            ),
+        )
+
+
 def test_launches_that_failed_or_were_captured_into_a_graph_need_no_kernel(tmp_path):
     path = written(tmp_path, {"lost": range(40, 104)})
-    edit(
-        path,
-        f"UPDATE {CALLS} SET returnValue = 1 WHERE correlationId BETWEEN 41 AND 60",
-        "INSERT INTO StringIds (id, value) VALUES (900001, 'cudaStreamBeginCapture_v10000')",
-        "INSERT INTO StringIds (id, value) VALUES (900002, 'cudaStreamEndCapture_v10000')",
-        f"UPDATE {CALLS} SET nameId = 900001 WHERE correlationId = 61",
-        f"UPDATE {CALLS} SET nameId = 900002 WHERE correlationId = 104",
-    )
+    edit(path, f"UPDATE {CALLS} SET returnValue = 1 WHERE correlationId BETWEEN 41 AND 60")
+    graph_captures(path, [61], [104])
     assert not partial(path)
+
+
+def test_graphs_may_be_captured_side_by_side(tmp_path):
+    path = written(tmp_path, {"lost": range(40, 104)})
+    graph_captures(path, [41, 50], [70, 104])
+    assert not partial(path)
+
+
+def test_after_a_capture_that_could_not_begin_launches_need_kernels(tmp_path):
+    path = written(tmp_path, {"lost": range(40, 104)})
+    graph_captures(path, [41], [], begin_result=900)
+    told(finding(triaged(path), "incomplete-capture"), "63 of 199 kernel launches have no kernel")
+
+
+def waiting(tmp_path, *, ends_after=-MS, wait_result=0, context=1):
+    """Write 50 kernels of 1 ms, each with a wait for its stream; each kernel ends ``ends_after`` its wait, ns.
+
+    ``context`` is the context of the waits; the kernels are in context 1.
+    """
+    with ExportWriter(tmp_path / "rank0.sqlite") as out:
+        process = out.process(100, "python3")
+        thread = out.thread(process, 100, "python3")
+        for number in range(50):
+            start = 10 * MS * number
+            out.api(thread, start, start + 5 * US, "cudaLaunchKernel_v7000", 2 * number + 1)
+            end = start + 3 * MS + ends_after
+            out.kernel(process, 0, 7, end - MS, end, name="saxpy(float *)", correlation_id=2 * number + 1)
+            wait = (start + 10 * US, start + 3 * MS)
+            out.api(thread, *wait, "cudaStreamSynchronize_v3020", 2 * number + 2, return_value=wait_result)
+            out.sync(process, 0, 7, *wait, correlation_id=2 * number + 2, context=context)
+    return out.path
+
+
+def test_kernels_that_end_after_a_call_that_waited_for_them_are_an_error(tmp_path):
+    told(finding(triaged(waiting(tmp_path, ends_after=2 * MS)), "clock-offset"), "end 2 ms after a call that waited")
+
+
+@pytest.mark.parametrize("how", [{}, {"wait_result": 700, "ends_after": 2 * MS}, {"context": 2, "ends_after": 2 * MS}])
+def test_waits_that_ended_in_time_or_failed_or_were_for_other_work_show_no_offset(tmp_path, how):
+    assert not partial(waiting(tmp_path, **how))
 
 
 def test_kernels_with_impossible_times_are_not_lost_and_without_calls_nothing_is_judged(tmp_path):

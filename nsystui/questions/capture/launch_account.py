@@ -5,7 +5,7 @@ See docs/numbers.md#launch-account.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import sqlalchemy as sa
 
-from nsystui.base.answer import RANK, Column, Row, TableAnswer, Unit
+from nsystui.base.answer import RANK, UNKNOWN, Column, Row, TableAnswer, Unit
 from nsystui.base.selection import Task
 from nsystui.exports import canonical
 from nsystui.exports.metadata import pid_of
@@ -27,10 +27,11 @@ from nsystui.store.session import Session
 
 CLOCK_NOISE = 100_000
 """The conversion of GPU timestamps makes errors up to this, ns: 45,000 were seen."""
+_STREAM = ("device", "context", "stream")
 _ALL_STREAMS = -2
 _KERNEL_LAUNCH, _GRAPH_LAUNCH = 1, 2
 _ANY_ID = 1 << 62
-_NO_ROWS = {key: np.zeros(0, np.int64) for key in ("correlation_id", "start", "end", "kind", "device", "stream")}
+_NO_ROWS = {key: np.zeros(0, np.int64) for key in ("correlation_id", "start", "end", "kind", *_STREAM)}
 _COLUMNS = (
     RANK,
     Column("pid", header="PID", label="pid", unit=Unit.NUMBER, importance=1),
@@ -63,7 +64,7 @@ class LaunchAccount:
 
     @property
     def clock_error(self) -> int:
-        """How far the GPU's clock is ahead, at least, ns; negative if it is behind, 0 if neither is proven."""
+        """The least lead of the GPU's clock over the CPU's, ns; negative if it is behind, 0 if neither is proven."""
         error = min(self.least_delay or 0, 0) or max(self.after_wait or 0, 0)
         return error if abs(error) > CLOCK_NOISE else 0
 
@@ -80,7 +81,9 @@ class _Counts:
     delays: list[int] = field(default_factory=list)
     after_waits: list[int] = field(default_factory=list)
     first_call: int = _ANY_ID
-    last_kernel: int = -_ANY_ID
+    end: int = -_ANY_ID
+    longest: int = 0
+    """The longest kernel, ns."""
 
     def add(self, calls: Mapping[str, Times], kernels: Mapping[str, Times], waits: Mapping[str, Times]) -> None:
         """Add a portion of the calls, kernels and waits."""
@@ -89,7 +92,8 @@ class _Counts:
         self.launches += int(is_launch.sum())
         self.kernels += len(kernels["start"])
         self.first_call = min(self.first_call, calls["start"].min(initial=_ANY_ID))
-        self.last_kernel = max(self.last_kernel, kernels["start"].max(initial=-_ANY_ID))
+        self.end = max(self.end, *(rows["end"].max(initial=-_ANY_ID) for rows in (calls, kernels)))
+        self.longest = max(self.longest, (kernels["end"] - kernels["start"]).max(initial=0))
         self.lone_launches.append(
             calls["start"][is_launch & ~np.isin(calls["correlation_id"], kernels["correlation_id"])]
         )
@@ -101,9 +105,10 @@ class _Counts:
         delays = (paired["start"] - calls["start"][call])[is_launch[call]]
         self.delays += [int(edge(delays)) for edge in (np.min, np.max) if len(delays)]
         launched = calls["end"][call]
-        for device, stream in {*zip(waits["device"].tolist(), waits["stream"].tolist(), strict=True)}:
-            is_stream = (paired["device"] == device) & ((paired["stream"] == stream) | (stream == _ALL_STREAMS))
-            is_wait = (waits["device"] == device) & (waits["stream"] == stream)
+        for place in {*zip(*(waits[key].tolist() for key in _STREAM), strict=True)}:
+            keys = _STREAM[:2] if place[2] == _ALL_STREAMS else _STREAM
+            is_stream = np.logical_and.reduce([paired[key] == value for key, value in zip(keys, place, strict=False)])
+            is_wait = np.logical_and.reduce([waits[key] == value for key, value in zip(_STREAM, place, strict=True)])
             in_order = np.argsort(launched[is_stream])
             before = np.searchsorted(launched[is_stream][in_order], waits["start"][is_wait])
             ends = np.maximum.accumulate(paired["end"][is_stream][in_order])
@@ -118,9 +123,9 @@ class _Counts:
         launches, kernels = (np.concatenate(parts) for parts in (self.lone_launches, self.lone_kernels))
         for start, end in captures or [(-_ANY_ID, _ANY_ID)] * self.has_graphs:
             launches = launches[(launches < start) | (launches > end)]
-        longest = max(self.delays, default=0)
-        lost = launches + longest < self.last_kernel
-        without = kernels - longest > self.first_call
+        delay = max(self.delays, default=0)
+        lost = launches + delay + self.longest < self.end
+        without = kernels - delay > self.first_call
         return LaunchAccount(
             self.launches,
             self.kernels,
@@ -167,16 +172,14 @@ def _queries(reports: Sequence[int], first: int, last: int) -> Iterator[sa.Selec
     kind = sa.case((api.c.name.contains("GraphLaunch"), _GRAPH_LAUNCH), (is_launch, _KERNEL_LAUNCH), else_=0)
     # Some versions of nsys also call cudaStreamWaitEvent a "Stream sync".
     is_wait = api.c.name.contains("Synchronize") & ~api.c.name.contains("Event")
-    stream = sa.case((api.c.name.contains("Stream"), syncs.c.stream), else_=_ALL_STREAMS)
+    stream = sa.case((api.c.name.contains("Stream"), syncs.c.stream), else_=_ALL_STREAMS).label("stream")
+    of_kernel, of_wait = (
+        (table.c.device, sa.func.coalesce(table.c.context, UNKNOWN).label("context")) for table in (kernels, syncs)
+    )
     for table, source, condition, *values in (
-        (
-            api,
-            api,
-            api.c.return_value.is_(None) | (api.c.return_value == 0),
-            kind.label("kind"),
-        ),
-        (kernels, kernels, sa.true(), kernels.c.device, kernels.c.stream),
-        (api, syncs.join(api, is_launched_by(syncs, api)), is_wait, syncs.c.device, stream.label("stream")),
+        (api, api, _succeeded(api), kind.label("kind")),
+        (kernels, kernels, sa.true(), *of_kernel, kernels.c.stream),
+        (api, syncs.join(api, is_launched_by(syncs, api)), is_wait & _succeeded(api), *of_wait, stream),
     ):
         columns = table.c
         query = sa.select(columns.report, columns.process, columns.correlation_id, columns.start, columns.end, *values)
@@ -199,21 +202,29 @@ def _by_task(session: Session, query: sa.Select[Any]) -> dict[Task, dict[str, Ti
     }
 
 
+def _succeeded(api: sa.FromClause) -> sa.ColumnElement[bool]:
+    return sa.or_(api.c.return_value.is_(None), api.c.return_value == 0)
+
+
 def _graph_captures(session: Session, reports: Sequence[int]) -> dict[Task, list[tuple[int, int]]]:
-    """Return when each process captured graphs, from cudaStreamBeginCapture to the next cudaStreamEndCapture, ns."""
-    calls = tables.api_calls.c
-    query = sa.select(calls.report, calls.process, calls.start, calls.end, calls.name.contains("EndCapture")).where(
-        of_reports(calls.report, reports),
-        calls.name.contains("StreamBeginCapture") | calls.name.contains("StreamEndCapture"),
+    """Return when each process captured graphs, ns: from cudaStreamBeginCapture until no capture is open."""
+    api = tables.api_calls
+    is_end = api.c.name.contains("StreamEndCapture")
+    query = sa.select(api.c.report, api.c.process, api.c.start, api.c.end, is_end).where(
+        of_reports(api.c.report, reports), is_end | (api.c.name.contains("StreamBeginCapture") & _succeeded(api))
     )
     captures: defaultdict[Task, list[tuple[int, int]]] = defaultdict(list)
-    begins: dict[Task, int] = {}
-    for report, process, start, end, is_end in session.rows(query.order_by(calls.start)):
+    opened: Counter[Task] = Counter()
+    for report, process, start, end, is_last in session.rows(query.order_by(api.c.start)):
         task = Task(report, process)
-        if not is_end:
-            begins.setdefault(task, start)
-        elif task in begins:
-            captures[task].append((begins.pop(task), end))
+        if not is_last:
+            if not opened[task]:
+                captures[task].append((start, _ANY_ID))
+            opened[task] += 1
+        elif opened[task]:
+            opened[task] -= 1
+            if not opened[task]:
+                captures[task][-1] = (captures[task][-1][0], end)
     return captures
 
 

@@ -55,7 +55,7 @@ def capture(case: Case) -> Sequence[Finding | NotChecked]:
     finds=dict.fromkeys(PARTIAL, FindingKind()),
 )
 def launch_account(case: Case) -> Sequence[Finding | NotChecked]:
-    """Launches and kernels that the capture lacks, and GPU clocks that differ from their CPU's."""
+    """Find launches and kernels that the capture lacks, and GPU clocks that differ from the CPU's."""
     ranks = {item.task: item.rank for item in case.ranks}
     accounts = launch_accounts(case.job.session, case.reports)
     accounts = {task: account for task, account in accounts.items() if task in ranks and task in case.tasks}

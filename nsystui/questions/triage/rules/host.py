@@ -496,13 +496,14 @@ def _start_and_end_finding(case: Case, part: str, cost: int) -> Finding:
         key = (cause.kind, cause.words if cause.what else "")
         times[key] = times.get(key, 0) + time
         kinds[cause.kind] = kinds.get(cause.kind, 0) + time
-    rows = sorted(((kind, what or None, time) for (kind, what), time in times.items() if time), key=lambda row: -row[2])
+    rows = [(kind, what or None, time) for (kind, what), time in times.items() if time]
+    rows.sort(key=lambda row: (-row[2], str(row)))
     largest = [_words(case, *row) for row in rows[:_MAX_CAUSES] if case.mean([row[2]]) >= _MIN_SHARE * cost]
     name, when_words, _ = _PARTS[part]
     idle_times = by_place((span.task, span.device, span.start, span.end) for span in attribution.spans)
     sentence = f"{case.each_gpu} idles {time_words(cost)} {when_words}.{_beside(case, idle_times)}"
     sentence += f" Largest causes: {'; '.join(largest)}." if largest else ""
-    longest = max(kinds, key=lambda kind: kinds[kind], default=NOTHING)
+    longest = max(kinds, key=lambda kind: (kinds[kind], kind), default=NOTHING)
     record = what_to_record(case, longest) if longest in (NOTHING, OFF_CPU) else ""
     if record:
         advice = Advice(f"To see what the CPU did then: {record}.", _ONCE)
