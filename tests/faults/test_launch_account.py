@@ -58,6 +58,8 @@ def test_lost_kernels_are_counted_by_rank_and_make_busy_time_a_lower_bound(tmp_p
         found.findings[0].id == "incomplete-capture" and finding(found, "incomplete-capture").severity.value == "error"
     )
     assert "busy at least" in found.summary and "blocked most" not in found.summary and not found.account
+    (why,) = {rule.why for rule in found.not_checked if "idle-gaps" in rule.rule or "start-up" in rule.rule}
+    assert why == "needs idle time, which is unknown: incomplete-capture; --ranks 0 judges the others"
 
 
 def test_kernels_without_a_launch_leave_busy_time_as_it_is(tmp_path):
@@ -180,6 +182,7 @@ def test_a_gpu_clock_that_differs_is_an_error_and_no_start_up_is_made_of_it(tmp_
     found = triaged(path)
     told(finding(found, "clock-offset"), words)
     assert not [word for word in ("start-up", "launch latency", "tail") if word in found.summary]
+    assert not {"start-up", "warm-up", "idle-gaps"} & {item.id for item in found.findings}
 
 
 def test_kernels_that_start_before_their_launch_are_an_error_on_their_rank_alone(tmp_path):

@@ -71,7 +71,7 @@ class LaunchAccount:
 
 @dataclass
 class _Counts:
-    """Counts of a process; times on the clock of its report, ns."""
+    """Counts of a process; times on its report's clock, ns."""
 
     launches: int = 0
     kernels: int = 0
@@ -86,7 +86,6 @@ class _Counts:
     """The longest kernel, ns."""
 
     def add(self, calls: Mapping[str, Times], kernels: Mapping[str, Times], waits: Mapping[str, Times]) -> None:
-        """Add a portion of the calls, kernels and waits."""
         is_launch = calls["kind"] == _KERNEL_LAUNCH
         self.has_graphs |= bool((calls["kind"] == _GRAPH_LAUNCH).any())
         self.launches += int(is_launch.sum())
@@ -105,10 +104,10 @@ class _Counts:
         delays = (paired["start"] - calls["start"][call])[is_launch[call]]
         self.delays += [int(edge(delays)) for edge in (np.min, np.max) if len(delays)]
         launched = calls["end"][call]
-        for place in {*zip(*(waits[key].tolist() for key in _STREAM), strict=True)}:
-            keys = _STREAM[:2] if place[2] == _ALL_STREAMS else _STREAM
-            is_stream = np.logical_and.reduce([paired[key] == value for key, value in zip(keys, place, strict=False)])
-            is_wait = np.logical_and.reduce([waits[key] == value for key, value in zip(_STREAM, place, strict=True)])
+        for stream in {*zip(*(waits[key].tolist() for key in _STREAM), strict=True)}:
+            keys = _STREAM[:2] if stream[2] == _ALL_STREAMS else _STREAM
+            is_stream = np.logical_and.reduce([paired[key] == value for key, value in zip(keys, stream, strict=False)])
+            is_wait = np.logical_and.reduce([waits[key] == value for key, value in zip(_STREAM, stream, strict=True)])
             in_order = np.argsort(launched[is_stream])
             before = np.searchsorted(launched[is_stream][in_order], waits["start"][is_wait])
             ends = np.maximum.accumulate(paired["end"][is_stream][in_order])

@@ -9,7 +9,7 @@ from nsystui.base.answer import END, FILES_ONLY, START, Column, Row, TableAnswer
 from nsystui.base.kernel_families import OTHER
 from nsystui.base.resources import give_back
 from nsystui.base.selection import Selection, Task
-from nsystui.base.text import counted
+from nsystui.base.text import counted, few_numbers
 from nsystui.base.units import format_value
 from nsystui.exports import canonical
 from nsystui.questions.algebra.intervals import EMPTY, Intervals
@@ -31,7 +31,7 @@ from nsystui.questions.queries.tasks import GPU_TABLES
 from nsystui.questions.triage.case import Case
 from nsystui.questions.triage.finding import Finding, NotChecked, Severity
 from nsystui.questions.triage.kernel_mix import kernel_mix, shares
-from nsystui.questions.triage.rule import BY_COMPUTE, BY_CPU, Rule
+from nsystui.questions.triage.rule import BY_COMPUTE, BY_CPU, IDLE, Rule
 from nsystui.questions.triage.rules import kind_of, rules
 from nsystui.questions.triage.rules.capture import PARTIAL
 from nsystui.questions.triage.thresholds import Thresholds
@@ -123,9 +123,8 @@ class Triage:
         busy = {0: "<1"}.get(round(self.busy), f"{self.busy:.0f}")
         nothing = "No loss was found." * (not self.damaged)
         lost = f"Largest loss{'es' * (len(losses) > 1)}: {', '.join(losses)}." if losses else nothing
-        bound = "at least " * any(
-            finding.id == PARTIAL[0] and finding.severity is Severity.ERROR for finding in self.findings
-        )
+        is_bound = any(finding.id == PARTIAL[0] and _makes_idle_unknown(finding) for finding in self.findings)
+        bound = "at least " * is_bound
         return " ".join(filter(None, [f"{whose} busy {bound}{busy} % of the time.", lost, *hidden]))
 
     def _named(self) -> Iterator[tuple[float, str]]:
@@ -257,8 +256,7 @@ class Triage:
 
     @property
     def _is_partial(self) -> bool:
-        """Whether GPU work is missing or on another clock, so that idle time and its causes are unknown."""
-        return any(finding.id in PARTIAL and finding.severity is Severity.ERROR for finding in self.findings)
+        return any(map(_makes_idle_unknown, self.findings))
 
     def first(self, count: int | None) -> Triage:
         """Return this triage with its ``count`` worst findings (``None``: all)."""
@@ -275,7 +273,7 @@ def triage(
 ) -> Triage:
     """Run every rule over the selected part of a job. Raises UsageError if ``step_name`` is no regular expression.
 
-    A rule is not checked if it fails, or needs a table that a damaged export lacks; the other rules still judge.
+    A rule is not checked if it fails, or needs a table that is damaged; the other rules still judge.
     ``advanced`` is called before each rule, and before the time budget, with the number of finished rules, the number
     of all, and the name of the next; its exceptions end the triage.
     """
@@ -292,7 +290,7 @@ def triage(
     for done, rule in enumerate(selected):
         advanced(done, len(selected), rule.name)
         give_back()  # memory of the previous rule
-        for result in _checked(rule, case):
+        for result in _checked(rule, case, findings):
             if isinstance(result, Finding):
                 findings.append(result)
                 rule_of[result.id] = rule.name
@@ -446,10 +444,21 @@ def _words(names: Iterable[str]) -> str:
     return ", ".join(canonical.BY_NAME[name].short for name in names)
 
 
-def _checked(rule: Rule, case: Case) -> Sequence[Result]:
+def _makes_idle_unknown(finding: Finding) -> bool:
+    """Return whether a finding is that GPU work is missing or on another clock than the CPU."""
+    return finding.id in PARTIAL and finding.severity is Severity.ERROR
+
+
+def _checked(rule: Rule, case: Case, findings: Sequence[Finding]) -> Sequence[Result]:
     damaged = rule.reads.intersection(table for report in case.reports for table in report.damaged)
     if damaged:
         return [NotChecked(", ".join(rule.finds), f"needs {_words(sorted(damaged))}: the export is damaged there")]
+    doubts = [finding for finding in findings if _makes_idle_unknown(finding)]
+    if doubts and rule.reads >= IDLE:
+        others = {item.rank for item in case.ranks}.difference(*(finding.ranks for finding in doubts))
+        choose = f"; --ranks {few_numbers(sorted(others))} judges the others" if others else ""
+        why = f"needs idle time, which is unknown: {' and '.join(finding.id for finding in doubts)}{choose}"
+        return [NotChecked(", ".join(rule.finds), why)]
     try:
         return rule(case)
     except Exception as error:  # any failure: the other rules still judge

@@ -25,7 +25,7 @@ from nsystui.questions.queries.conditions import duration, is_launched_by, job_e
 from nsystui.questions.queries.derived import of_all_reports
 from nsystui.questions.triage.case import CUDA_TABLES, Case, Place, rank_words, spans, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
-from nsystui.questions.triage.rule import BY_CPU, IDLE, WORK, FindingKind, rule
+from nsystui.questions.triage.rule import BY_CPU, IDLE, FindingKind, rule
 from nsystui.store import tables
 
 _COMPILERS = {
@@ -241,7 +241,7 @@ class _First(NamedTuple):
 
 @rule(
     160,
-    reads=WORK | {"api_calls"},
+    reads=IDLE | {"api_calls"},
     finds={
         "context-creation": FindingKind("CUDA context creation", is_paid_once=True),
         "host-allocation": FindingKind("allocation of page-locked host memory", parts=BY_CPU),

@@ -34,7 +34,7 @@ from nsystui.questions.triage.case import (  # fmt: skip
 )
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.questions.triage.kernel_times import FEWEST, Kernel, KernelLaunches, kernel_launches
-from nsystui.questions.triage.rule import BY_COMMUNICATION, BY_CPU, WORK, FindingKind, rule
+from nsystui.questions.triage.rule import BY_COMMUNICATION, BY_CPU, IDLE, FindingKind, rule
 from nsystui.store import tables
 
 _BLOCKING = (
@@ -88,7 +88,7 @@ class _MpiWaitsRow(NamedTuple):
 
 @rule(
     300,
-    reads=WORK | {"mpi_calls", "nvtx_ranges", "api_calls"},
+    reads=IDLE | {"mpi_calls", "nvtx_ranges", "api_calls"},
     finds={"mpi-waits": FindingKind("blocking MPI calls", parts=BY_CPU)},
 )
 def mpi_waits(case: Case) -> Sequence[Finding | NotChecked]:
