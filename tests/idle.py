@@ -1,7 +1,8 @@
 """The one way in which tests wait for the program: until it has nothing left to do.
 
 Textual's pilot takes a process that gets no CPU for one that rests, and looks away while a thread computes. Here the
-event loop itself is asked: nothing ready, no timer due soon, no thread at work. Importing this module makes every
+event loop itself is asked: nothing ready, no timer due soon, no thread at work. While no thread works, the clock is moved
+to the next timer instead of waiting for it. Importing this module makes every
 ``press``, ``click`` and ``pause`` of a pilot end with ``until_idle``. Between the keys of one ``press`` only repaints
 are waited for, as of a user who types: the details of the rows on the way would be most of the work of a test.
 """
@@ -9,11 +10,13 @@ are waited for, as of a user who types: the details of the rows on the way would
 from __future__ import annotations
 
 import asyncio
+import time
 from asyncio.base_events import BaseEventLoop
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import textual._time
 import textual.app
 import textual.pilot
 from textual._context import active_app
@@ -24,6 +27,13 @@ SOON = 0.25
 REPAINTED = 0.03
 
 _threads: WeakKeyDictionary[Any, set[object]] = WeakKeyDictionary()
+_monotonic = time.monotonic
+_skipped = 0.0
+"""How far the clock was moved, seconds."""
+
+
+def _clock() -> float:
+    return _monotonic() + _skipped
 
 
 async def until_idle(*_: object, seconds: float = 60.0, soon: float = SOON, **__: object) -> bool:
@@ -34,8 +44,9 @@ async def until_idle(*_: object, seconds: float = 60.0, soon: float = SOON, **__
     Raises:
         TimeoutError: something is still to be done, with what.
     """
+    global _skipped
     loop: Any = asyncio.get_running_loop()
-    deadline = loop.time() + seconds
+    deadline = _monotonic() + seconds
     while True:
         await asyncio.sleep(0)
         if loop._ready:
@@ -48,9 +59,12 @@ async def until_idle(*_: object, seconds: float = 60.0, soon: float = SOON, **__
             wait > soon or (app is not None and app._exit)
         ):  # repaints of finished widgets never happen
             return True
-        if loop.time() > deadline:
+        if _monotonic() > deadline:
             raise TimeoutError(f"not idle after {seconds} s: {working or f'a timer every {wait} s'}")
-        await asyncio.sleep(max(min(wait, 0.002), 0.0005))
+        if working:
+            await asyncio.sleep(max(min(wait, 0.002), 0.0005))
+        else:
+            _skipped += max(wait, 0)
 
 
 async def until_repainted(*_: object, **__: object) -> bool:
@@ -70,6 +84,8 @@ def _run_in_counted_executor(loop: Any, executor: ThreadPoolExecutor | None, *wo
     return future
 
 
+time.monotonic = _clock
+textual._time.get_time = _clock
 BaseEventLoop.run_in_executor = _run_in_counted_executor  # type: ignore[method-assign]
 textual.app.wait_for_idle = until_repainted  # type: ignore[attr-defined]
 textual.pilot.wait_for_idle = until_idle  # type: ignore[attr-defined]
