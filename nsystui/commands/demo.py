@@ -77,7 +77,8 @@ def _unpack(directory: Path, request: Request) -> list[Path]:
 def _open(paths: list[Path], request: Request) -> int:
     from nsystui.commands import open as opening
 
-    shared.complain(f"demo job of {len(paths)} ranks in {paths[0].parent}")
     # The columns of a temporary job are not worth keeping.
     is_kept = request.args["directory"] is not None
+    until = "" if is_kept else ", removed at the end (--directory DIR keeps it)"
+    shared.complain(f"demo job of {len(paths)} ranks in {paths[0].parent}{until}")
     return opening.run(replace(request, opening=Opening([str(path) for path in paths], no_cache=not is_kept)))

@@ -21,7 +21,7 @@ from nsystui.base.answer import FILES_ONLY, Answer, Head, TableAnswer
 from nsystui.base.errors import MissingDataError, OutputError, UsageError
 from nsystui.base.partial_files import drop_abandoned, partial_name
 from nsystui.base.terminal import complain, original_environ, size, text_width, wants_ascii
-from nsystui.base.text import ascii_glyphs, safe_text
+from nsystui.base.text import ascii_glyphs, counted, safe_text
 from nsystui.output.formats import Progress, fitting, format_for_path, write
 from nsystui.output.pipe import quiet_pipe
 
@@ -101,7 +101,7 @@ def _fitted(answer: Answer, is_wide: bool, is_cut: bool) -> tuple[Answer, str]:
         ]
         answer = fitted
         if hidden:
-            remarks.append(f"without the columns {', '.join(hidden)} (--wide has them)")
+            remarks.append(f"{counted(len(hidden), 'column')} hidden: {', '.join(hidden)} (--wide shows all)")
     return answer, "; ".join(remarks)
 
 

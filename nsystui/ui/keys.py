@@ -123,7 +123,7 @@ _KEYS: Mapping[str, tuple[tuple[str, str, str, str, str], ...]] = {
             "W",
             "W",
             "behind('diagnostics')",
-            "warnings",
+            "capture log",
             "diagnostics: what nsys recorded of its own capture, such as lost events",
         ),
         ("S", "S", "leave_startup_out", "skip start-up", "leave start-up out: select the steady state"),

@@ -44,7 +44,7 @@ def on_terminal():
 def test_a_table_fits_the_width_and_names_the_columns_that_are_left_out(on_terminal, demo_job, words):
     lines = on_terminal(*words.split(), *demo_job)
     assert lines and max(map(len, lines)) <= 80
-    assert "without the columns" in " ".join(lines) and "--wide has them" in " ".join(" ".join(lines).split())
+    assert "hidden: " in " ".join(lines) and "--wide shows all" in " ".join(" ".join(lines).split())
 
 
 def test_a_table_ends_after_a_screenful_and_says_how_many_rows_there_are(on_terminal, demo_job, run):

@@ -134,8 +134,8 @@ class Verdict:
         head = f"times cannot be compared, {self.other_work}" if self.other_work else "about as fast"
         if self.is_slower or self.is_faster:
             ratio = max(self.a.unit, self.b.unit) / min(self.a.unit, self.b.unit)
-            shown = f"{ratio:.1f}" if ratio >= 2 else f"{ratio:.2f}"
-            head = f"{shown} × {'slower' if self.is_slower else 'faster'}"
+            shown = f"{ratio:.1f} ×" if ratio >= 2 else f"{100 * (ratio - 1):.{int(ratio < 1.1)}f} %"
+            head = f"{shown} {'slower' if self.is_slower else 'faster'}"
         sentence = f"{head}: {self._times}"
         also = self._also
         if also is None:
@@ -154,7 +154,8 @@ class Verdict:
         limit = _MIN_CHANGE * max(map(abs, changes.values()))
         largest = sorted(changes, key=lambda name: -abs(changes[name]))[:_MAX_PARTS]
         parts = [f"{name} {format_value(Unit.CHANGE, changes[name])}" for name in largest if abs(changes[name]) > limit]
-        return f"{self.basis.value} takes {after} instead of {before}" + (f" ({', '.join(parts)})" if parts else "")
+        times = f"{after} on both sides" if after == before else f"{after} instead of {before}"
+        return f"{self.basis.value} takes {times}" + (f" ({', '.join(parts)})" if parts else "")
 
 
 def verdict(a: Side, b: Side, launched: Compared, step_range: str | None = None) -> Verdict | None:

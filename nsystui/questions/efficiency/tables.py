@@ -17,14 +17,14 @@ EVERYTHING = "all"
 
 # Name in ``Breakdown``, key of the columns, headings in files and on screens, importance. The parts cover all time.
 _PARTS = (
-    ("kernels_only", "compute_only", "Compute only", "C only", 0),
-    ("nccl_only", "nccl_only", "NCCL only", "N only", 0),
-    ("memory_only", "memory_only", "Memory only", "M only", 0),
-    ("kernels_nccl", "compute_nccl", "Compute and NCCL", "C+N", 1),
-    ("kernels_memory", "compute_memory", "Compute and Memory", "C+M", 1),
-    ("nccl_memory", "nccl_memory", "NCCL and Memory", "N+M", 2),
-    ("all_three", "all_three", "Compute, NCCL and Memory", "all 3", 1),
-    ("graph_only", "graph_only", "Graph only", "G only", 2),
+    ("kernels_only", "compute_only", "Compute only", "compute alone", 0),
+    ("nccl_only", "nccl_only", "NCCL only", "NCCL alone", 0),
+    ("memory_only", "memory_only", "Memory only", "copies alone", 0),
+    ("kernels_nccl", "compute_nccl", "Compute and NCCL", "compute+NCCL", 2),
+    ("kernels_memory", "compute_memory", "Compute and Memory", "compute+copies", 4),
+    ("nccl_memory", "nccl_memory", "NCCL and Memory", "NCCL+copies", 4),
+    ("all_three", "all_three", "Compute, NCCL and Memory", "all three", 4),
+    ("graph_only", "graph_only", "Graph only", "graph alone", 0),
     ("idle", "idle", "Idle", "idle", 0),
 )
 PARTS = tuple(key for key, *_ in _PARTS)
@@ -96,10 +96,7 @@ _REGION_COLUMNS = (
     Column("intensity", header="Intensity (FLOP/B)", label="FLOP/B", unit=Unit.COUNT, decimals=2),
 )
 """Columns for a region, with ranges instead of steps."""
-_LETTERS = (
-    "C: compute (kernels without NCCL's), N: NCCL, M: memory, G: whole CUDA graphs; only: while none of the "
-    "others runs; C+N: both overlap; all 3: C+N+M"
-)
+_ZEROS_IMPORTANCE = 7
 
 
 def breakdown_table(result: Efficiency) -> TableAnswer:
@@ -113,8 +110,12 @@ def breakdown_table(result: Efficiency) -> TableAnswer:
         rows.append((EVERYTHING, None, None, None, *_spent_cells(total(result.spent), result.useful)))
     for gpu, spent in zip(result.gpus, result.spent, strict=True):
         rows.append((*_gpu_cells(gpu), *_spent_cells(spent, result.useful)))
-    notes = (*((_LETTERS,) if rows else ()), *result.notes, *result.device_notes)
-    return TableAnswer("breakdown", BREAKDOWN_COLUMNS, rows, len(rows), notes)
+    columns = tuple(
+        column.with_importance(_ZEROS_IMPORTANCE) if column.unit is Unit.PERCENT and not any(cells) else column
+        for column, cells in zip(BREAKDOWN_COLUMNS, zip(*rows, strict=True), strict=False)
+    )
+    notes = (*result.notes, *result.device_notes)
+    return TableAnswer("breakdown", columns or BREAKDOWN_COLUMNS, rows, len(rows), notes)
 
 
 def _gpu_cells(gpu: DeviceIntervals) -> Row:

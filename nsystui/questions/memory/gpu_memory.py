@@ -36,7 +36,7 @@ NEVER = np.iinfo(np.int64).max
 
 MEMORY = Column("memory", header="Memory", label="memory")
 _PEAK = Column("peak", header="Peak (B)", label="peak", unit=Unit.BYTES)
-_PEAK_TIME = Column("peak_time", header="Peak Time (ns)", label="at", unit=Unit.TIME, importance=2)
+_PEAK_TIME = Column("peak_time", header="Peak Time (ns)", label="peak at", unit=Unit.TIME, importance=2)
 _AT_END = Column("at_end", header="In Use at End (B)", label="at end", unit=Unit.BYTES, importance=3)
 _ALLOCATIONS = Column("allocations", header="Allocations", label="allocs", unit=Unit.COUNT, importance=1)
 _FREES = Column("frees", header="Frees", label="frees", unit=Unit.COUNT, importance=1)

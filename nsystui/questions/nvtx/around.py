@@ -65,7 +65,7 @@ def range_around(session: Session, key: EventKey, ranks: Sequence[RankedTask]) -
     query = query.order_by(table.c.start.desc(), table.c.end, table.c.row.desc()).limit(1)
     deepest = session.part([event.report]).rows(query)
     if not deepest:
-        return Around(None, "no NVTX range is around this event")
+        return Around(None, f"no NVTX range is open on this thread ({values['tid']})")
     number, start = deepest[0]
     return Around(EventKey(event.report, EventKind.NVTX, number, start + report_at(session, event.report).clock_offset))
 

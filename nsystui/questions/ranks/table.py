@@ -113,7 +113,7 @@ COLUMNS = (
         importance=3,
     ),
     Column("clock_error", header="Clock Error (ns)", label="clock ±", unit=Unit.DURATION, importance=5),
-    Column("odd", header="Odd", label="odd", importance=1),
+    Column("odd", header="Odd", label="stands out", importance=1),
     Column("steps", header="Steps", label="steps", unit=Unit.COUNT, importance=6),
     Column("step_operations", header="GPU Operations per Step", label="ops/step", unit=Unit.COUNT, importance=6),
     Column("transfer", header="Transfer (ns)", label="transfer", unit=Unit.DURATION, importance=6),

@@ -59,7 +59,7 @@ PARTS = (("kernels", "compute", "compute"), ("nccl", "NCCL", "nccl"), ("memory",
 MOST_TELLING = ("SM active", "tensor active", "DRAM read", "NVLink TX", "PCIe RX")
 """The metric families shown first if there is not room for all."""
 
-FITTING, NO_METRICS, USUAL, EVERY, NETWORK, QUEUES = "as room", "none", "usual", "every", "network", "queues"
+FITTING, NO_METRICS, USUAL, EVERY, NETWORK, QUEUES = "auto", "none", "usual", "every", "network", "queues"
 """Choices for the lanes below the GPUs, in addition to a metric's name: as many metrics as fit, none, one per family,
 all; network rates; waiting launches."""
 

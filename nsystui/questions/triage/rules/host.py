@@ -436,15 +436,16 @@ def _where(cause: Cause, part: float, works: Sequence[HostWork]) -> str:
     ranges: Counter[str | None] = Counter()
     for work in works:
         ranges[work.range_name] += work.spent[cause.kind]
-    words = list[str]()
+    words = list[tuple[float, str]]()
     if cause.what:
-        call = f"with {cause.what} on the CPU" if cause.kind == PREEMPTED else f"in {cause.words}"
-        words.append(f"{100 * part:.0f} % was {call}")
+        words.append((part, f"with {cause.what} on the CPU" if cause.kind == PREEMPTED else f"in {cause.words}"))
     if set(ranges) != {None} and ranges.total():
         longest = max(sorted(ranges, key=str), key=lambda name: ranges[name])
         range_words = "outside of every NVTX range" if longest is None else f"in NVTX range `{longest}`"
-        words.append(f"{100 * ranges[longest] / ranges.total():.0f} % was {range_words}")
-    return f" Of that part, {' and '.join(words)}." if words else ""
+        words.append((ranges[longest] / ranges.total(), range_words))
+    if words and all(share >= 0.995 for share, _ in words):
+        return f" All of it was {', '.join(where for _, where in words)}."
+    return f" {' and '.join(f'{100 * share:.0f} % of it was {where}' for share, where in words)}." if words else ""
 
 
 _MAX_CAUSES = 3
