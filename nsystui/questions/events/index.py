@@ -122,7 +122,9 @@ def counts_per_bin(session: Session, kind: EventKind, low: int, width: int, bins
         return bool(arrays["grid"].tolist() == grids[report.index])
 
     total = np.zeros(bins, np.int64)
-    for arrays in of_each_report(session, reports, f"starts-{kind.value}", compute, has_same_bins, by=table).values():
+    for arrays in of_each_report(
+        session, reports, f"starts-{kind.value}", compute, has_same_bins, table=table
+    ).values():
         total += arrays["counts"]
     return total
 

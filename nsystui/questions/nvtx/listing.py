@@ -193,7 +193,7 @@ def range_instances(session: Session, selection: Selection, name: str, ranks: Se
     everything = sa.select(sa.func.count()).select_from(table).where(is_named)
     return PagedAnswer.of(
         session, "nvtx-instances", INSTANCE_COLUMNS, query, count, everything, ("start", False), ("report", "row")
-    ).in_time(table)
+    ).with_time_index(table)
 
 
 LAUNCHED_COLUMNS = (

@@ -34,7 +34,7 @@ def full_names(session: Session) -> list[str]:
         return {index: {"names": json_array(report_names)} for index, report_names in names.items()}
 
     with_kernels = [item for item in session.reports if item.count(canonical.KERNELS)]
-    stored = of_each_report(session, with_kernels, "kernel-names", compute, by=canonical.KERNELS)
+    stored = of_each_report(session, with_kernels, "kernel-names", compute, table=canonical.KERNELS)
     return list(dict.fromkeys(name for arrays in stored.values() for name in json_of(arrays["names"])))
 
 

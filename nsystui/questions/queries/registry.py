@@ -26,7 +26,7 @@ def questions() -> tuple[Question, ...]:
 
 
 def of_family(family: str) -> tuple[Question, ...]:
-    """Return the questions of a family such as ``stats`` and ``recipe``, or of "", the single commands."""
+    """Return the questions of a family, such as ``stats`` or ``recipe``; a question in "" is a command itself."""
     return tuple(question for question in questions() if question.family == family)
 
 
