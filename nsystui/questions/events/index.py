@@ -88,7 +88,7 @@ def spans(session: Session, kind: EventKind) -> dict[int, tuple[int, int, int]]:
         return {report.index: {"span": np.array(rows.get(report.index, []), np.int64)} for report in reports}
 
     with_events = [report for report in session.reports if report.count(KIND_TABLES[kind].table)]
-    stored = of_each_report(session, with_events, f"span-{kind.value}", compute, by=KIND_TABLES[kind].table)
+    stored = of_each_report(session, with_events, f"span-{kind.value}", compute, table=KIND_TABLES[kind].table)
     return {index: tuple(arrays["span"].tolist()) for index, arrays in stored.items() if len(arrays["span"])}
 
 

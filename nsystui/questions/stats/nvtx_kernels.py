@@ -179,14 +179,14 @@ def _read_kernel_calls(
     return _KernelCalls(start + offset, end + offset, thread, has_call, length, row, numbers[name])
 
 
-def _portions(ranges: Ranges, inside: Sequence[Inside], is_selected: Flags, at_once: int) -> list[Ints]:
-    """Return the selected ranges with kernels in portions of about ``at_once`` pairs; a name is never split."""
+def _portions(ranges: Ranges, inside: Sequence[Inside], is_selected: Flags, max_pairs: int) -> list[Ints]:
+    """Return the selected ranges with kernels in portions of about ``max_pairs`` pairs; a name is never split."""
     pairs = np.zeros(len(ranges), np.int64)
     for part in inside:
         pairs += np.maximum(part.until - part.since, 0)
     pairs[~is_selected] = 0
-    of_name = np.bincount(ranges.name, pairs)
-    portion = ((np.cumsum(of_name) - of_name) // at_once).astype(np.int64)[ranges.name]
+    pairs_by_name = np.bincount(ranges.name, pairs)
+    portion = ((np.cumsum(pairs_by_name) - pairs_by_name) // max_pairs).astype(np.int64)[ranges.name]
     members = np.flatnonzero(pairs)
     members = members[np.argsort(portion[members], kind="stable")]
     return np.split(members, np.flatnonzero(np.diff(portion[members])) + 1)
