@@ -1,6 +1,6 @@
 """The loader of NVTX: the ranges of a report, and the API calls whose GPU work is projected onto them.
 
-The screens and the reports of ``nsys stats`` share it (docs/exports.md#nvtx, docs/exports.md#launches) and differ:
+The screens and the reports of ``nsys stats`` use it differently (docs/exports.md#nvtx, docs/exports.md#launches):
 
 * The screens read all ranges of a report, so that derived results can be saved. A range that never ended has no length,
   and whole CUDA graph launches are GPU work.

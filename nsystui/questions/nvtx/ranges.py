@@ -98,8 +98,8 @@ class _Part:
             return np.where(values >= 0, values.astype(np.int64) + self.first_range, NO_PARENT)
         return values
 
-    def moved_chains(self, before: int) -> Chains:
-        """Return the chains in job time, after the ``before`` chains of previous parts."""
+    def moved_chains(self, first_chain: int) -> Chains:
+        """Return the chains in job time; ``first_chain`` is the number of chains of previous parts."""
         chains, totals = self.chains, self.chains.totals
         gpu_offset = np.where(totals.projected > 0, self.clock_offset, 0)
         job_totals = replace(
@@ -113,7 +113,7 @@ class _Part:
             lane=self.lane_indices[chains.lane],
             name=self.name_indices[chains.name],
             level=chains.level,
-            parent=np.where(chains.parent >= 0, chains.parent + before, NO_PARENT),
+            parent=np.where(chains.parent >= 0, chains.parent + first_chain, NO_PARENT),
             sample=chains.sample + self.first_range,
             totals=job_totals,
         )

@@ -141,17 +141,17 @@ def _middle_indices(total: int, quarter: int) -> tuple[int, int]:
 
 
 def middle_classes(counts: Sequence[tuple[int, int]], quarter: int = 2) -> tuple[list[int], int, int]:
-    """Return the classes of the two middle values, the number of values before them, and of all values."""
+    """Return the classes of the two middle values, the number of values in lower classes, and of all values."""
     total = sum(count for _, count in counts)
     lower, upper = _middle_indices(total, quarter)
     classes: list[int] = []
-    before = first = 0
+    passed = before = 0
     for number, count in counts:
-        if before <= upper and before + count > lower:
-            first = first if classes else before
+        if passed <= upper and passed + count > lower:
+            before = before if classes else passed
             classes.append(number)
-        before += count
-    return classes, first, total
+        passed += count
+    return classes, before, total
 
 
 def middle(values: Sequence[tuple[int, int]], before: int, total: int, quarter: int = 2) -> float:
@@ -184,7 +184,7 @@ class Density:
 
 
 def log_density(x: ArrayLike, y: ArrayLike, columns: int, rows: int) -> Density | None:
-    """Count the points with both values above 0; ``None`` without such points or cells."""
+    """Count the points with x > 0 and y > 0 in each cell; ``None`` without such points or cells."""
     xs, ys = np.asarray(x, np.float64), np.asarray(y, np.float64)
     is_shown = (xs > 0) & (ys > 0)  # false for missing values, too
     xs, ys = xs[is_shown], ys[is_shown]

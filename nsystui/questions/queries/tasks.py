@@ -271,8 +271,8 @@ def _numbered(
     without_process = [task for task in tasks if task.process == NO_PROCESS and task.report in reports_with_processes]
     numbered = [task for task in tasks if task.process != NO_PROCESS or task.report not in reports_with_processes]
     ranks, source = _ranks(session, numbered, devices) if given is None else (_given(session, numbered, given), GIVEN)
-    first = max(ranks.values(), default=-1) + 1
-    return ranks | {task: number for number, task in enumerate(without_process, first)}, source
+    next_rank = max(ranks.values(), default=-1) + 1
+    return ranks | {task: number for number, task in enumerate(without_process, next_rank)}, source
 
 
 def _given(session: Session, tasks: list[Task], given: Numbering) -> Ranks:

@@ -27,7 +27,7 @@ _BINS = 4096
 
 @dataclass(frozen=True, eq=False)
 class TimeIndex:
-    """Bins of ``width`` ns of job time from ``low`` on; the first and the last also hold earlier and later starts.
+    """Bins of ``width`` ns of job time from ``low`` on; the first and the last bin also hold earlier and later starts.
 
     ``before``, shape ``(bins + 1,)``: the number of rows that start before each bin, then the number of all rows.
     ``offsets``: the clock offsets of the reports, ns.

@@ -31,7 +31,7 @@ def recorded(report: Report) -> Window:
 def event_span(report: Report) -> Window | None:
     """Return the span from the first event of a report to the end of its last event, if any.
 
-    Samples and diagnostics do not extend it, OS runtime calls only without other events.
+    Samples and diagnostics do not extend it; OS runtime calls extend it only if there are no other events.
     """
     first, last = report.packed.first_event, report.packed.last_event
     if first is None or last is None:

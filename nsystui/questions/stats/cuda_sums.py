@@ -117,7 +117,7 @@ def _last_reaching(values: Times, before: Rows, minimum: Times) -> Rows:
 
 @dataclass(frozen=True, eq=False)
 class LaunchRanges:
-    """The NVTX range around the launch of each kernel with such a range.
+    """The NVTX range around each kernel's launch, if any.
 
     ``by_report``: for each report, the kernels' row numbers, ascending, and the indices of their range names in
     ``texts``; two int64 arrays of one length.

@@ -132,7 +132,7 @@ def _mpi_trace(session: Session, selection: Selection, _: ReportOptions) -> Page
 
 
 def _mpi_ranks() -> sa.Subquery[Any]:
-    """Select the rank of each thread of a report, unknown if ambiguous; one row each, so that no call doubles."""
+    """Select each thread's rank, NULL if ambiguous, in one row, so that the join never doubles a call."""
     lowest, highest = sa.func.min(_MPI_RANKS.c.rank), sa.func.max(_MPI_RANKS.c.rank)
     rank = sa.case((lowest == highest, lowest)).label("rank")
     return (

@@ -106,7 +106,7 @@ def kernels_by_range(session: Session, selection: Selection, options: ReportOpti
 
     range_texts, kernel_texts = Texts(), Texts()
     parts = [
-        _of_report(session.part([report.index]), report, selection, options, range_texts, kernel_texts)
+        _report_rows(session.part([report.index]), report, selection, options, range_texts, kernel_texts)
         for report in session.reports
     ]
     rows = pd.concat(parts, ignore_index=True)
@@ -133,7 +133,7 @@ def kernels_by_range(session: Session, selection: Selection, options: ReportOpti
     return TableAnswer.of_frame("nvtx-kern-sum", _COLUMNS, frame, total, tuple(note for note in notes if note))
 
 
-def _of_report(
+def _report_rows(
     session: Session, report: Report, selection: Selection, options: ReportOptions, texts: Texts, kernel_texts: Texts
 ) -> pd.DataFrame:
     """Return a report's rows, with numbers instead of texts."""
@@ -193,7 +193,7 @@ def _portions(ranges: Ranges, inside: Sequence[Inside], is_selected: Flags, max_
 
 
 def _counted(ranges: Ranges, calls: _KernelCalls, inside: Sequence[Inside], members: Ints) -> pd.DataFrame:
-    """Return a row per group of the pairs of ``members`` (indices of ranges) and the kernels in them."""
+    """Pair each range of ``members`` (indices) with the kernels in it, and return a row per group of pairs."""
     of_range, of_call = _pairs(inside, members)
     threads, lane = np.unique(ranges.thread, return_inverse=True)
     # One number for (name, style, thread), decoded below.

@@ -55,10 +55,10 @@ class ProjectedRanges(Ranges):
     child_count: Ints
 
 
-def projected(ranges: Ranges, launches: Iterable[LaunchCallColumns], before: int = 0) -> ProjectedRanges:
-    """Return the ranges of a report, projected through its launches; one part has all launches of a correlation id.
+def projected(ranges: Ranges, launches: Iterable[LaunchCallColumns], offset: int = 0) -> ProjectedRanges:
+    """Project a report's ranges onto the GPU; one part of ``launches`` has all launches of a correlation id.
 
-    ``parent`` counts from ``before``, the number of ranges of other reports.
+    ``parent`` counts from ``offset``, the number of ranges of earlier reports.
     """
     repeated = np.zeros(len(ranges), np.int64)
 
@@ -79,7 +79,7 @@ def projected(ranges: Ranges, launches: Iterable[LaunchCallColumns], before: int
         gpu_start=gpu_start,
         gpu_end=gpu_start + projection.length[launching],
         op_count=(projection.op_count - repeated)[launching],
-        parent=np.where(parent == NO_PARENT, NO_PARENT, parent + before),
+        parent=np.where(parent == NO_PARENT, NO_PARENT, parent + offset),
         level=level[launching].astype(np.int64),
         child_count=np.bincount(parent[parent != NO_PARENT], minlength=len(launching)),
     )
@@ -273,14 +273,14 @@ class _Rows:
 
 def projected_trace(session: Session, selection: Selection, _: ReportOptions) -> RangeTrace:
     """Answer ``nvtx_gpu_proj_trace``: all ranges with GPU work, by start in job time, after work outside of ranges."""
-    texts, parts, before = Texts(), [], 0
+    texts, parts, offset = Texts(), [], 0
     outside: list[Row] = []
     for report in selected_reports(session, selection) or session.reports:
         ranges = ranges_as_nsys(session, report, selection, texts)
         launches = joined(list(launch_parts_as_nsys(session, report, selection)))
-        part = projected(ranges, [launches], before)
+        part = projected(ranges, [launches], offset)
         parts.append(part)
-        before += len(part)
+        offset += len(part)
         if report.has(tables.nvtx_ranges) and (selection.name is None or selection.name.matches("")):
             outside += _outside(ranges, launches)
     merged = joined(parts)
