@@ -118,13 +118,11 @@ def counts_per_bin(session: Session, kind: EventKind, low: int, width: int, bins
             arrays_by_report[report.index] = {"grid": np.array(grids[report.index], np.int64), "counts": counts}
         return arrays_by_report
 
-    def has_same_bins(report: Report, arrays: Arrays) -> bool:
+    def has_grid(report: Report, arrays: Arrays) -> bool:
         return bool(arrays["grid"].tolist() == grids[report.index])
 
     total = np.zeros(bins, np.int64)
-    for arrays in of_each_report(
-        session, reports, f"starts-{kind.value}", compute, has_same_bins, table=table
-    ).values():
+    for arrays in of_each_report(session, reports, f"starts-{kind.value}", compute, has_grid, table=table).values():
         total += arrays["counts"]
     return total
 
