@@ -40,7 +40,7 @@ def test_a_run_is_given_a_session_of_its_reports(session):
         seen.append(([report.index for report in reports], [report.index for report in part.reports]))
         return indices(part, reports)
 
-    of_each_report(session, session.reports, "runs", compute, by=tables.kernels)
+    of_each_report(session, session.reports, "runs", compute, table=tables.kernels)
     assert seen == [([number], [number]) for number in range(5)]
 
 
@@ -51,11 +51,11 @@ def test_what_was_computed_before_an_interruption_is_kept(session):
         return indices(part, reports)
 
     with pytest.raises(KeyboardInterrupt):
-        of_each_report(session, session.reports, "kept", compute, by=tables.kernels)
+        of_each_report(session, session.reports, "kept", compute, table=tables.kernels)
     asked = []
     found = of_each_report(
         session, session.reports, "kept", lambda part, reports: asked.extend(reports) or indices(part, reports),
-        by=tables.kernels,
+        table=tables.kernels,
     )  # fmt: skip
     assert [report.index for report in asked] == [3, 4]
     assert {index: int(arrays["index"][0]) for index, arrays in found.items()} == {index: index for index in range(5)}
@@ -64,9 +64,9 @@ def test_what_was_computed_before_an_interruption_is_kept(session):
 def test_it_is_told_how_far_the_runs_are_and_when_they_are_over(session, monkeypatch):
     told: list[Computation | None] = []
     monkeypatch.setattr(session, "tell", told.append)
-    of_each_report(session, session.reports, "told", indices, by=tables.kernels, doing="tests")
+    of_each_report(session, session.reports, "told", indices, table=tables.kernels, activity="tests")
     assert [str(one) for one in told[:-1]] == [f"tests: {done} of 5 reports" for done in range(5)]
     assert told[-1] is None
     told.clear()
-    of_each_report(session, session.reports, "told", indices, by=tables.kernels, doing="tests")
+    of_each_report(session, session.reports, "told", indices, table=tables.kernels, activity="tests")
     assert told == []

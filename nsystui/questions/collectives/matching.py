@@ -95,7 +95,7 @@ def sequences(session: Session, reports: Sequence[Report]) -> list[KernelSequenc
         indices = {report.index for report in missing}
         return _computed(part, [report for report in part.reports if report.index in indices])
 
-    stored = of_each_report(session, with_kernels, "collectives", compute, by=tables.kernels, doing="collectives")
+    stored = of_each_report(session, with_kernels, "collectives", compute, table=tables.kernels, activity="collectives")
     return [sequence for report in with_kernels for sequence in _split(report, stored[report.index])]
 
 
@@ -124,7 +124,7 @@ def stream_sequences(session: Session, reports: Sequence[Report]) -> list[Kernel
 
     thinned: list[KernelSequence] = []
     for run in [with_kernels] if session.workers is not None else runs_of(with_kernels, tables.kernels):
-        stored = of_each_report(session, run, "nccl-streams", compute, by=tables.kernels)
+        stored = of_each_report(session, run, "nccl-streams", compute, table=tables.kernels)
         thinned += [_thinned(sequence) for report in run for sequence in _split(report, stored[report.index])]
     return thinned
 

@@ -65,7 +65,7 @@ def host_calls(session: Session, selection: Selection, ranks: Sequence[RankedTas
     indices = {item.task.report for item in tasks}
     reports = {report.index: report for report in session.reports if report.index in indices}
     arrays = of_each_report(
-        session, reports.values(), "host-calls", _computed, by=tables.api_calls, doing="calls of the CPU"
+        session, reports.values(), "host-calls", _computed, table=tables.api_calls, activity="calls of the CPU"
     )
     offsets = {index: report.clock_offset for index, report in reports.items()}
     return [_calls_of(item, arrays[item.task.report], offsets[item.task.report]) for item in tasks]

@@ -88,7 +88,7 @@ def spans(session: Session, kind: EventKind) -> dict[int, tuple[int, int, int]]:
         return {report.index: {"span": np.array(rows.get(report.index, []), np.int64)} for report in reports}
 
     with_events = [report for report in session.reports if report.count(KIND_TABLES[kind].table)]
-    stored = of_each_report(session, with_events, f"span-{kind.value}", compute, by=KIND_TABLES[kind].table)
+    stored = of_each_report(session, with_events, f"span-{kind.value}", compute, table=KIND_TABLES[kind].table)
     return {index: tuple(arrays["span"].tolist()) for index, arrays in stored.items() if len(arrays["span"])}
 
 
@@ -118,11 +118,11 @@ def counts_per_bin(session: Session, kind: EventKind, low: int, width: int, bins
             arrays_by_report[report.index] = {"grid": np.array(grids[report.index], np.int64), "counts": counts}
         return arrays_by_report
 
-    def has_same_bins(report: Report, arrays: Arrays) -> bool:
+    def has_grid(report: Report, arrays: Arrays) -> bool:
         return bool(arrays["grid"].tolist() == grids[report.index])
 
     total = np.zeros(bins, np.int64)
-    for arrays in of_each_report(session, reports, f"starts-{kind.value}", compute, has_same_bins, by=table).values():
+    for arrays in of_each_report(session, reports, f"starts-{kind.value}", compute, has_grid, table=table).values():
         total += arrays["counts"]
     return total
 

@@ -276,7 +276,7 @@ def _names(session: Session, kind: EventKind) -> frozenset[str]:
         }
 
     with_events = [opened for opened in session.reports if opened.count(source.table)]
-    stored = of_each_report(session, with_events, f"event-names-{kind.value}", compute, by=source.table)
+    stored = of_each_report(session, with_events, f"event-names-{kind.value}", compute, table=source.table)
     return frozenset(name for arrays in stored.values() for name in json_of(arrays["names"]))
 
 

@@ -251,7 +251,7 @@ def _parts(session: Session, selection: Selection, reports: Sequence[Report]) ->
 
     arrays: dict[int, Arrays] = {}
     if selection.streams is None:
-        arrays = of_each_report(session, reports, "busy", compute, by=canonical.KERNELS, doing="busy time")
+        arrays = of_each_report(session, reports, "busy", compute, table=canonical.KERNELS, activity="busy time")
     else:
         for computed in in_runs(session, reports, compute, canonical.KERNELS):
             arrays.update(computed)

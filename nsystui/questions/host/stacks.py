@@ -173,7 +173,7 @@ class Stacks:
 def stacks_of(session: Session, reports: Sequence[Report]) -> dict[int, Stacks]:
     """Return the stacks of each report, by index; cached with its columns."""
     results = of_each_report(
-        session, reports, "stacks", _compute, by=tables.stack_frames, doing="call stacks", in_memory=True
+        session, reports, "stacks", _compute, table=tables.stack_frames, activity="call stacks", in_memory=True
     )
     stacks = {}
     for index, saved in results.items():

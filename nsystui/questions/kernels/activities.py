@@ -164,7 +164,7 @@ def work_instances(
     everything = sa.select(sa.func.count()).select_from(table).where(label == name)
     order, title = ("start", False), f"{work.name}-instances"
     answer = PagedAnswer.of(session, title, INSTANCE_COLUMNS, query, count, everything, order, ("report", "row"))
-    return answer.in_time(table) if isinstance(table, sa.Table) else answer
+    return answer.with_time_index(table) if isinstance(table, sa.Table) else answer
 
 
 def _detail(table: sa.FromClause) -> sa.ColumnElement[Any]:

@@ -182,7 +182,7 @@ def _kernels(session: Session) -> dict[_Kernel, set[_Shape]]:
         }
 
     with_kernels = [report for report in session.reports if report.count(tables.kernels)]
-    stored = of_each_report(session, with_kernels, "kernel-shapes", compute, by=tables.kernels)
+    stored = of_each_report(session, with_kernels, "kernel-shapes", compute, table=tables.kernels)
     shapes: dict[_Kernel, set[_Shape]] = defaultdict(set)
     for arrays in stored.values():
         for name, short, mangled, grid, block in json_of(arrays["shapes"]):

@@ -314,7 +314,7 @@ def kernel_instances(
     answer = PagedAnswer.of(
         session, "kernel-instances", INSTANCE_COLUMNS, query, count, everything, ("start", False), ("report", "row")
     )
-    return replace(answer.in_time(kernels), late=_LaunchDelay())
+    return replace(answer.with_time_index(kernels), late=_LaunchDelay())
 
 
 class _LaunchDelay:

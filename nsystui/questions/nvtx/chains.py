@@ -69,7 +69,8 @@ _OPERATIONS: dict[str, tuple[np.ufunc, int]] = {
 class Chains:
     """c chains of n ranges, parents before children. Arrays have the shape ``(c,)``.
 
-    ``lane``, ``name``, ``level``: of its ranges. ``parent``: the chain around it, or -1. ``sample``: its first range.
+    ``lane``, ``name``, ``level``: equal for all its ranges. ``parent``: the chain around it, or -1. ``sample``: its
+    first range.
     """
 
     lane: Ints
@@ -90,15 +91,15 @@ class Chains:
 
     @cached_property
     def edges(self) -> Ints:
-        """Chain by chain, the ranges of chain i have the indices ``edges[i]`` to ``edges[i + 1]``."""
+        """Bounds of the chains if ranges are in the order of chains: chain i has ``edges[i]:edges[i + 1]``."""
         return np.concatenate(([0], np.cumsum(self.totals.count)))
 
-    def places(self, chains: Ints) -> Ints:
-        """Return the indices of the ranges of some chains, in the order of `edges`."""
+    def range_positions(self, chains: Ints) -> Ints:
+        """Return the positions of some chains' ranges in the order of `edges`."""
         counts = self.totals.count[chains]
         skipped = np.cumsum(counts) - counts
-        indices: Ints = np.arange(int(counts.sum())) + np.repeat(self.edges[chains] - skipped, counts)
-        return indices
+        positions: Ints = np.arange(int(counts.sum())) + np.repeat(self.edges[chains] - skipped, counts)
+        return positions
 
 
 CHAIN_COLUMNS = ("lane", "name", "level", "parent", "sample")
@@ -158,10 +159,9 @@ def rows_by_level(level: NDArray[Any]) -> list[NDArray[np.int64]]:
 
 
 def added_up(column: Callable[[str], NDArray[Any]], order: SmallInts, count: Ints) -> tuple[Totals, NDArray[Any]]:
-    """Return the totals of chains, and the lengths of projected ranges chain by chain, -1 without launches.
+    """Return the totals of chains, and the ranges' projected lengths chain by chain, -1 without launches.
 
-    ``column`` returns a column of the ranges by name (see `columns`). Totals have the clock of ``start``, exact in
-    int64.
+    ``column`` returns a column of the ranges by name (see `columns`). Totals are exact, and on the clock of ``start``.
     """
     first = np.cumsum(count) - count
 

@@ -1,4 +1,4 @@
-"""Columns of a report's NVTX ranges, each computed once, saved with the report's other columns and read alone.
+"""Columns of a report's NVTX ranges, each computed and saved once, and read separately.
 
 The columns of millions of ranges take hundreds of megabytes, and a screen needs only a few of them.
 """
@@ -154,7 +154,7 @@ def columns_of_each(session: Session, reports: Sequence[Report], selection: Sele
 
 
 def _chains_of_each(selection: Selection, session: Session, reports: list[Report]) -> dict[int, dict[str, Arrays]]:
-    """Compute chains on a worker, which has the ranges: they are larger than their chains."""
+    """Compute chains on the worker that reads the ranges, because chains are smaller to transfer."""
     columns = [RangeColumns(session, report, selection) for report in reports]
     return {item.report.index: {name: item.arrays(name) for name in ("chains", "names", "threads")} for item in columns}
 
@@ -186,14 +186,14 @@ def _read(ranges: RangeColumns) -> Made:
         for key in list(columns):
             columns[key] = columns[key][order]
     del order
-    lanes = np.argsort(threads.values())
-    columns["lane"] = np.argsort(lanes)[columns["lane"]] if len(lanes) > 1 else columns["lane"]
+    thread_order = np.argsort(threads.values())
+    columns["lane"] = np.argsort(thread_order)[columns["lane"]] if len(thread_order) > 1 else columns["lane"]
     codes, names = by_appearance(columns["name"], len(texts.numbers)), texts.texts
     new_codes = np.empty(len(names), np.int32)
     new_codes[codes] = np.arange(len(codes))
     columns["name"] = new_codes[columns["name"]]
     names_array = json_array([names[number] for number in codes.tolist()])
-    return {"names": {"names": names_array}, **_made(threads=threads.values()[lanes], **columns)}
+    return {"names": {"names": names_array}, **_made(threads=threads.values()[thread_order], **columns)}
 
 
 _BATCH_ROWS = 1 << 18
@@ -253,7 +253,7 @@ def _project(ranges: RangeColumns) -> Made:
     def on_lanes() -> Iterator[LaunchCallColumns]:
         for part in calls:
             yield part.on_lanes(threads)
-            give_back()  # before the next part: otherwise arrays of all parts lie scattered in memory
+            give_back()  # otherwise, arrays of all parts are scattered in memory
 
     result = project_parts(start, ranges["length"], lane, on_lanes())
     op_count = np.where(is_whole, result.op_count, UNKNOWN)
@@ -279,5 +279,5 @@ _MAKERS: dict[str, Callable[[RangeColumns], Made]] = {
     **dict.fromkeys(("by_chain", "unsummed"), _chain),
     **dict.fromkeys(("gpu_by_chain", "chains"), _add_up),
 }
-"""The function that computes each column; most compute several."""
+"""The function that computes each column, usually together with others."""
 _DEVICE_MAKERS = (_project, _add_up)

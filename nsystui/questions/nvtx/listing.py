@@ -68,7 +68,7 @@ def nvtx_summary(
     style = sa.case((table.c.event_type.in_(PUSH_POP_TYPES), "PushPop"), else_="StartEnd")
     last = last_times()
     has_type = sa.and_(table.c.event_type.in_(types), sa.true() if as_nsys else table.c.end.is_not(None))
-    duration = sa.func.coalesce(table.c.end, last.c.time) - table.c.start
+    length = sa.func.coalesce(table.c.end, last.c.time) - table.c.start
     conditions = [has_type, table.c.start.is_not(None), *where(table, selection, LABEL)]
     if session.count(table) > session.limits.most_held(NAME_SIZE):
         names = session.scalar(sa.select(sa.func.approx_count_distinct(name)).where(*conditions))
@@ -77,7 +77,7 @@ def nvtx_summary(
     frame = statistics.summary_frame(
         session,
         table.join(last, last.c.report == table.c.report),
-        duration,
+        length,
         [style.label("style"), name.label("name")],
         conditions,
         _SUMMARY_COLUMNS,
@@ -120,8 +120,8 @@ def nvtx_tree_table(tree: NvtxTree, depth: int | None = None, order: Order | str
 
     The default is the tree's natural order. ``Path`` joins the names with ``›``; beyond 32 names, it shows the 8
     outermost, the 8 innermost, and the depth. ``Level`` is 0 for an outermost range. Ranks and threads are columns, not
-    rows; they are missing if ranges of several are merged. Sums are over the ranges of the path: overlapping time
-    counts for each.
+    rows; they are missing if a path merges several. Sums are over the ranges of the path: overlapping time counts for
+    each.
     """
     rows = list(_rows(tree, depth, tree.natural_order if order is None else Order(order)))
     columns = (*TREE_COLUMNS, _OPEN) if tree.has_open else TREE_COLUMNS
@@ -134,21 +134,21 @@ def _rows(tree: NvtxTree, depth: int | None, order: Order) -> Iterator[tuple[Any
     waiting = [(number, no_names, 0) for number in maker.sorted_paths(NO_NODE, order)[::-1].tolist()]
     while waiting:
         number, names, level = waiting.pop()
-        size = 0
+        name_count = 0
         if number >= groups:
             node = maker.path_node(number)
-            size = level + 1
-            names = (*(names if size <= _MAX_NAMES else (*names[:_ENDS], *names[_ENDS + 1 :])), node.label)
+            name_count = level + 1
+            names = (*(names if name_count <= _MAX_NAMES else (*names[:_ENDS], *names[_ENDS + 1 :])), node.label)
             path = " › ".join(names)
-            if size > _MAX_NAMES:
-                path = " › ".join((*names[:_ENDS], "…", *names[-_ENDS:])) + f" ({size:,} levels)"
+            if name_count > _MAX_NAMES:
+                path = " › ".join((*names[:_ENDS], "…", *names[-_ENDS:])) + f" ({name_count:,} levels)"
             tid = None if node.thread is None else tid_of(node.thread)
             gpu = (node.gpu_total, node.gpu_median, node.gpu_ops)
             times = (node.total, node.average, node.self_total) if node.ended else (None,) * 3
             open_cells = (node.open_count,) if tree.has_open else ()
             yield (path, level, node.ended, *times, *gpu, node.rank, tid, *open_cells)
-        if depth is None or size < depth:
-            waiting += [(child, names, size) for child in maker.sorted_paths(number, order)[::-1].tolist()]
+        if depth is None or name_count < depth:
+            waiting += [(child, names, name_count) for child in maker.sorted_paths(number, order)[::-1].tolist()]
 
 
 INSTANCE_COLUMNS = (
@@ -163,11 +163,11 @@ INSTANCE_COLUMNS = (
 )
 
 
-def range_names(session: Session, most: int) -> list[str]:
-    """Return at most ``most`` names of ranges (``domain:text``), most frequent first."""
+def range_names(session: Session, limit: int) -> list[str]:
+    """Return at most ``limit`` names of ranges (``domain:text``), most frequent first."""
     name = LABEL.label("name")
     count = sa.func.count()
-    query = sa.select(name).where(name.is_not(None)).group_by(name).order_by(count.desc(), name).limit(most)
+    query = sa.select(name).where(name.is_not(None)).group_by(name).order_by(count.desc(), name).limit(limit)
     return [str(row[0]) for row in session.rows(query)]
 
 
@@ -193,7 +193,7 @@ def range_instances(session: Session, selection: Selection, name: str, ranks: Se
     everything = sa.select(sa.func.count()).select_from(table).where(is_named)
     return PagedAnswer.of(
         session, "nvtx-instances", INSTANCE_COLUMNS, query, count, everything, ("start", False), ("report", "row")
-    ).in_time(table)
+    ).with_time_index(table)
 
 
 LAUNCHED_COLUMNS = (
@@ -215,7 +215,7 @@ LAUNCHED_COLUMNS = (
 def kernels_of(ranges: NvtxRanges, index: int, ranks: Sequence[RankedTask] = ()) -> PagedAnswer:
     """List the GPU work that a range launched (kernels, NCCL, memory operations, CUDA graphs), in order of start.
 
-    ``index`` is the range's index in ``ranges``. API calls of its thread that lie fully inside launched the work, so
+    ``index`` is the range's index in ``ranges``. The launching API calls are of its thread and lie fully inside, so
     the rows are exactly the operations of its projection. Start in job time, ns; ``kind`` and ``row`` form an event's
     key. Raises ``IndexError`` if there is no such range.
     """
@@ -250,7 +250,7 @@ def _work(ranges: NvtxRanges, index: int, launches: sa.Subquery, ranks: Sequence
             columns.report == lane.report,
             columns.process == lane.process,
             columns.correlation_id.in_(sa.select(launches.c.correlation_id)),
-            # All of them lie in the projection, so Parquet can skip other row groups.
+            # All these operations lie in the projection: the bounds let Parquet skip row groups.
             columns.start >= ranges.value("gpu_start", index) - offset,
             columns.end <= ranges.value("gpu_end", index) - offset,
         ]

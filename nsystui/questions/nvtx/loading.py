@@ -1,12 +1,12 @@
 """The loader of NVTX: the ranges of a report, and the API calls whose GPU work is projected onto them.
 
-The screens and the reports of ``nsys stats`` share it (docs/exports.md#nvtx, docs/exports.md#launches) and differ:
+The screens and the reports of ``nsys stats`` use it differently (docs/exports.md#nvtx, docs/exports.md#launches):
 
 * The screens read all ranges of a report, so that derived results can be saved. A range that never ended has no length,
   and whole CUDA graph launches are GPU work.
 * ``nsys stats`` applies the selection to each table separately: a call in the window lies outside every range if its
-  range is not in the window. An unfinished range ends at the last time in the NVTX tables, the second row that
-  ``--cudabacktrace`` writes for a call is a call too, and whole graph launches are left out.
+  range is not in the window. An unfinished range ends at the last time in the NVTX tables. The second row that
+  ``--cudabacktrace`` writes for a call counts as a call, and whole graph launches are left out.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _CALL_TABLES = (tables.api_calls, tables.api_backtraces)
 _GPU_TABLES_OF_NSYS = (tables.kernels, tables.memory_ops)
 _SLICE_CALLS = 1 << 17, 1 << 19
 _CALL_SIZE = 160
-"""The fewest and most calls of a slice, and the bytes of a call with its GPU operation."""
+"""Memory for a call with its GPU operation, bytes; `_SLICE_CALLS` are the fewest and the most calls of a slice."""
 
 
 @dataclass
@@ -80,9 +80,9 @@ class Texts:
 def coded_arrays(
     session: Session, query: sa.Select[Any], types: Mapping[str, type[np.generic]], texts: Mapping[str, Texts]
 ) -> dict[str, NDArray[Any]]:
-    """Read the columns of ``query`` in ``types``, which must not have missing values; texts as codes in ``texts``.
+    """Read the columns of ``query`` as ``types``, without missing values; texts become codes of ``texts``.
 
-    Rows are read in batches, so that each text is in memory once.
+    Reads rows in batches, so that each text is in memory once.
     """
     batches = []
     for batch in session.array_batches(query):

@@ -18,7 +18,7 @@ from nsystui.questions.nvtx.ranges import NvtxRanges, RangeThread
 from nsystui.questions.queries.time_window import report_at
 
 FEWEST_VARIANTS = 3
-"""The fewest different names to fold as numbered: ``fp16`` and ``fp32`` are two things."""
+"""The fewest names, different only in their numbers, that are folded: ``fp16`` and ``fp32`` are two things."""
 
 _MAX_APART = 256
 """The most numbered names that stay apart because they recur in every range around them: layers, not steps."""
@@ -66,7 +66,7 @@ class Templates:
 
 
 class NodeKind(Enum):
-    """The kind of a node of the tree."""
+    """The kind of a tree's node."""
 
     RANK = "rank"
     THREAD = "thread"
@@ -236,7 +236,7 @@ def _depths(parent: SmallInts, sizes: Sequence[int]) -> SmallInts:
 
 
 def _level_of(above: Ints, name: Ints, templates: Templates, ranges: Ints, around: Ints | None) -> _Level:
-    """Make the nodes of chains of ``ranges``; ``around``: ranges of the path above each, ``None`` to fold all."""
+    """Make the nodes of chains; ``ranges``: counts by chain, ``around``: counts of paths above (``None``: fold all)."""
     names, templated = len(templates.of_name), len(templates.texts)
     pairs, pair_of_row = np.unique((above + 1) * names + name, return_inverse=True)
     parent, name = pairs // names - 1, pairs % names
@@ -280,7 +280,7 @@ class NodeChains:
 def add_up(chains: Chains, paths: Paths, members: NodeChains) -> Totals:
     """Add up the totals of each path's chains, then of each group's paths. Exact: all in int64."""
     below = np.flatnonzero((paths.parent >= 0) & (paths.parent < paths.groups))
-    levels = (below[below >= paths.groups], below[below < paths.groups])  # threads last: paths fill them
+    levels = (below[below >= paths.groups], below[below < paths.groups])  # paths first, to complete their threads
 
     def of_nodes(operation: np.ufunc, values: Ints, initial: int) -> Ints:
         result = np.full(len(paths), initial, np.int64)

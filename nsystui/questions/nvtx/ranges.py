@@ -72,15 +72,16 @@ class NvtxColumns(Protocol):
 class _Part:
     """The ranges of a report among a job's ranges.
 
-    ``start`` (ns) and ``parent`` are added to the report's times and indices; ``lanes`` and ``names`` map its indices.
+    ``clock_offset`` (ns) and ``first_range`` are added to the report's times and indices of ranges; ``lane_indices``
+    and ``name_indices`` map its lanes and names.
     """
 
     columns: RangeColumns
     chains: Chains
-    start: int
-    parent: int
-    lanes: Ints
-    names: Ints
+    clock_offset: int
+    first_range: int
+    lane_indices: Ints
+    name_indices: Ints
 
     def __len__(self) -> int:
         return int(self.chains.edges[-1])
@@ -88,32 +89,32 @@ class _Part:
     def __getitem__(self, name: str) -> NDArray[Any]:
         values = self.columns[name]
         if name == "lane":
-            return narrow(self.lanes[values])
+            return narrow(self.lane_indices[values])
         if name == "name":
-            return narrow(self.names[values])
+            return narrow(self.name_indices[values])
         if name == "start":
-            return values.astype(np.int64) + self.start if self.start else values
-        if name in ("parent", "by_chain") and self.parent:
-            return np.where(values >= 0, values.astype(np.int64) + self.parent, NO_PARENT)
+            return values.astype(np.int64) + self.clock_offset if self.clock_offset else values
+        if name in ("parent", "by_chain") and self.first_range:
+            return np.where(values >= 0, values.astype(np.int64) + self.first_range, NO_PARENT)
         return values
 
-    def moved_chains(self, before: int) -> Chains:
-        """Return the chains in job time, after the ``before`` chains of previous parts."""
+    def moved_chains(self, first_chain: int) -> Chains:
+        """Return the chains in job time; ``first_chain`` is the number of chains of previous parts."""
         chains, totals = self.chains, self.chains.totals
-        gpu_offset = np.where(totals.projected > 0, self.start, 0)
+        gpu_offset = np.where(totals.projected > 0, self.clock_offset, 0)
         job_totals = replace(
             totals,
-            first=totals.first + self.start,
-            last=totals.last + self.start,
+            first=totals.first + self.clock_offset,
+            last=totals.last + self.clock_offset,
             gpu_first=totals.gpu_first + gpu_offset,
             gpu_last=totals.gpu_last + gpu_offset,
         )
         return Chains(
-            lane=self.lanes[chains.lane],
-            name=self.names[chains.name],
+            lane=self.lane_indices[chains.lane],
+            name=self.name_indices[chains.name],
             level=chains.level,
-            parent=np.where(chains.parent >= 0, chains.parent + before, NO_PARENT),
-            sample=chains.sample + self.parent,
+            parent=np.where(chains.parent >= 0, chains.parent + first_chain, NO_PARENT),
+            sample=chains.sample + self.first_range,
             totals=job_totals,
         )
 
@@ -322,13 +323,13 @@ class NvtxRanges:
 
     def nested_of(self, lane: int) -> Ints:
         """Return the indices of a lane's push/pop ranges, by start."""
-        first, last = self._of_report.get(self.lanes[lane].report, (0, 0)) if lane >= 0 else (0, 0)
+        first, last = self._bounds_by_report.get(self.lanes[lane].report, (0, 0)) if lane >= 0 else (0, 0)
         is_nested = (self.columns["lane"][first:last] == lane) & (self.columns["flags"][first:last] & PUSH_POP > 0)
         return first + np.flatnonzero(is_nested)
 
     @cached_property
-    def _of_report(self) -> Mapping[int, tuple[int, int]]:
-        """The bounds of each report's ranges: with hundreds of reports, lookups become hundreds of times faster."""
+    def _bounds_by_report(self) -> Mapping[int, tuple[int, int]]:
+        """Bounds of each report's ranges, so that a lookup does not scan the ranges of hundreds of reports."""
         lane_counts = np.bincount(self.columns["lane"], minlength=len(self.lanes)).tolist()
         bounds: dict[int, tuple[int, int]] = {}
         first = 0

@@ -57,8 +57,8 @@ class Node:
     ranges (``Total Proj Time`` of ``nvtx_gpu_proj_sum``), ``gpu_median`` their median, ``None`` without launches.
     ``gpu_ops``: GPU operations launched, one for each correlation id. ``window``: from the first start to the last end;
     ``gpu_window``: the same for the projected ranges. ``child_count``: the rows that opening shows. ``rank`` and
-    ``thread`` (NVIDIA's ``globalTid``): ``None`` if ranges of several are merged. ``index``: the index in
-    ``NvtxRanges`` if the node is exactly one range.
+    ``thread`` (NVIDIA's ``globalTid``): ``None`` if several are merged. ``index``: the index in ``NvtxRanges`` if the
+    node is exactly one range.
     """
 
     id: int
@@ -129,7 +129,7 @@ class NodeMaker:
 
     def ranges_of(self, path: int) -> Ints:
         """Return the single ranges of a path, in their own order."""
-        indices = self.ranges.columns["by_chain"][self.chains.places(self.members[path])]
+        indices = self.ranges.columns["by_chain"][self.chains.range_positions(self.members[path])]
         return np.sort(indices).astype(np.int64)
 
     @cached_property
@@ -149,10 +149,10 @@ class NodeMaker:
         return self.paths.labels[int(self.paths.label[path])]
 
     def is_single(self, path: int) -> bool:
-        """Return whether a path has exactly one range, which is then its node."""
+        """Return whether a path has exactly one range; both are then one node."""
         return path >= self.paths.groups and bool(self.totals.count[path] == 1)
 
-    def inside(self, path: int) -> int:
+    def inner_count(self, path: int) -> int:
         """Count the children (threads or paths) of a rank, thread or path."""
         return int(self.paths.children[1][path + 1])
 
@@ -160,7 +160,7 @@ class NodeMaker:
         """Make the node of a rank, thread or path."""
         totals, is_group, is_single = self.totals, path < self.paths.groups, self.is_single(path)
         launched = bool(totals.projected[path])
-        inside, count = self.inside(path), int(totals.count[path])
+        inner_count, count = self.inner_count(path), int(totals.count[path])
         rank, thread = self._owner(path)
         return Node(
             id=path,
@@ -175,7 +175,7 @@ class NodeMaker:
             gpu_ops=int(totals.gpu_ops[path]) if totals.known[path] else None,
             window=Window.of_event(int(totals.first[path]), int(totals.last[path])),
             gpu_window=Window.of_event(int(totals.gpu_first[path]), int(totals.gpu_last[path])) if launched else None,
-            child_count=inside if is_group or is_single else inside + 1 if inside else count,
+            child_count=inner_count if is_group or is_single else inner_count + 1 if inner_count else count,
             variants=int(self.paths.variants[path]),
             open_count=int(totals.open_count[path]),
             rank=rank,
@@ -223,7 +223,7 @@ class NodeMaker:
     def median(self, path: int) -> float:
         """Return the median projected duration of a path's ranges, ns; NaN without launches."""
         if path not in self._medians:
-            durations = self.ranges.columns["gpu_by_chain"][self.chains.places(self.members[path])]
+            durations = self.ranges.columns["gpu_by_chain"][self.chains.range_positions(self.members[path])]
             durations = durations[durations >= 0]
             self._medians[path] = float(np.median(durations)) if len(durations) else np.nan
         return self._medians[path]
@@ -302,7 +302,7 @@ class NvtxTree:
     def build(
         cls, ranges: NvtxRanges, by: TreeGrouping | str = TreeGrouping.THREAD, *, fold: Folding | str = Folding.STEPS
     ) -> NvtxTree:
-        """Group ``ranges`` by ``by`` and path. Raises ``ValueError`` if ``by`` is unknown.
+        """Group ``ranges`` by ``by`` and path. Raises ``ValueError`` if ``by`` or ``fold`` is unknown.
 
         Three or more names under one parent that differ only in their numbers become one path with ``*`` for the
         numbers, as ``fold`` decides.
@@ -326,7 +326,7 @@ class NvtxTree:
 
     @property
     def natural_order(self) -> Order:
-        """By GPU time if any is known, otherwise by time on the CPU."""
+        """GPU time if any range launched GPU work, otherwise time on the CPU."""
         return Order.GPU if self.maker.totals.projected.any() else Order.TOTAL
 
     def roots(self, order: Order | str = Order.TOTAL) -> list[Node]:
@@ -360,13 +360,13 @@ class NvtxTree:
         if node.kind is NodeKind.RANGE or stop <= offset:
             return []
         path = node.id - len(self) if node.kind is NodeKind.RANGES else node.id
-        inside = self.maker.inside(path)
-        if node.kind is NodeKind.RANGES or not inside:
+        inner_count = self.maker.inner_count(path)
+        if node.kind is NodeKind.RANGES or not inner_count:
             shown = self.maker.sorted_ranges(path, order)[offset:stop]
             return self.maker.range_nodes(shown.tolist(), node.depth + 1)
         shown = self.maker.sorted_paths(path, order)[offset:stop]
         nodes = [self.maker.path_node(number) for number in shown.tolist()]
-        return [*nodes, self.maker.list_node(path)] if stop > inside else nodes
+        return [*nodes, self.maker.list_node(path)] if stop > inner_count else nodes
 
     def parent(self, node: Node) -> Node | None:
         """Return the node that shows ``node`` when opened; ``None`` for a root."""
@@ -399,9 +399,9 @@ class NvtxTree:
         return (*names, node.name)
 
     def durations(self, node: Node) -> tuple[str, Ints, bool]:
-        """Return the path's name, the durations (ns) of its ranges by start (none for a thread), and a flag.
+        """Return the path's name, its ranges' durations by start, ns, and whether they are projected durations.
 
-        If any range launched GPU work, the flag is true and the durations are the projected durations of such ranges.
+        They are if any range launched GPU work: only such ranges count then. A rank or thread has no durations.
         """
         size = len(self)
         path = node.id % size if node.id < 2 * size else self.maker.path_of_range(node.id - 2 * size)
@@ -413,13 +413,13 @@ class NvtxTree:
         return self.maker.name(path), durations, len(launched) > 0
 
     def find_all(self, before: NvtxTree, numbers: Iterable[int]) -> set[int]:
-        """Return this tree's ids for nodes (ids) of ``before`` that it also has: paths by names, ranges by rows.
+        """Return this tree's ids of nodes that it shares with ``before``: paths by names, ranges by rows.
 
         Visits each ancestor once, even if many nodes share it.
         """
         matches: dict[int, int | None] = {NO_NODE: NO_NODE}
-        size, wanted, ids = len(before), list(numbers), set()
-        for number in (node % size for node in wanted if node < 2 * size):
+        size, old_ids, new_ids = len(before), list(numbers), set()
+        for number in (node % size for node in old_ids if node < 2 * size):
             passed = []
             while number not in matches:
                 passed.append(number)
@@ -430,7 +430,7 @@ class NvtxTree:
                     name, children = before.maker.name(inner), self.maker.paths.children_of(match).tolist()
                     match = next((child for child in children if self.maker.name(child) == name), None)
                 matches[inner] = match
-        for number in wanted:
+        for number in old_ids:
             if number < 2 * size:
                 path = matches[number % size]
                 match = None if path is None else path + number // size * len(self)
@@ -438,8 +438,8 @@ class NvtxTree:
                 ranges, index = before.ranges, number - 2 * size
                 match = self.number_of(ranges.lane_of(index).report, ranges.value("row", index))
             if match is not None:
-                ids.add(match)
-        return ids
+                new_ids.add(match)
+        return new_ids
 
     def number_of(self, report: int, row: int) -> int | None:
         """Return the id of a single range by its row of ``nvtx_ranges``; ``None`` if the tree lacks it."""
@@ -451,14 +451,14 @@ class NvtxTree:
         path = self.maker.path_of_range(index)
         return path if self.maker.is_single(path) else 2 * len(self) + index
 
-    def place_of(self, number: int, order: Order) -> int:
-        """Return the index of a node among its siblings."""
+    def sibling_index(self, number: int, order: Order) -> int:
+        """Return the index of a node among its siblings in ``order``."""
         size, above = len(self), self._id_above(number)
         if number >= 2 * size and above is not None:
             path = above - size if above >= size else above
             return int(np.flatnonzero(self.maker.sorted_ranges(path, order) == number - 2 * size)[0])
         if number >= size and above is not None:
-            return self.maker.inside(above)
+            return self.maker.inner_count(above)
         shown = self.maker.sorted_paths(NO_NODE if above is None else above, order)
         return int(np.flatnonzero(shown == number)[0])
 
@@ -514,7 +514,7 @@ class NvtxTree:
         size, paths = len(self), self.maker.paths
         if number >= 2 * size:
             path = self.maker.path_of_range(number - 2 * size)
-            return path + size if self.maker.inside(path) and not self.maker.is_single(path) else path
+            return path + size if self.maker.inner_count(path) and not self.maker.is_single(path) else path
         if number >= size:
             return number - size
         above = int(paths.parent[number])

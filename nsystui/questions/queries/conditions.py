@@ -16,9 +16,9 @@ Condition = sa.ColumnElement[bool]
 
 
 def where(table: sa.FromClause, selection: Selection, name: sa.ColumnElement[Any] | None = None) -> list[Condition]:
-    """Return the conditions that select rows of ``table``, except filters on columns that it lacks.
+    """Return the conditions of the selection on ``table``; filters on columns that it lacks are ignored.
 
-    ``name`` is the expression for the name filter; without it, the filter is ignored.
+    The name filter applies to ``name``; without ``name``, it is ignored.
     """
     columns = table.c
     conditions: list[Condition] = []
@@ -85,7 +85,7 @@ def of_tasks(table: sa.FromClause, tasks: frozenset[Task]) -> Condition:
 
 
 _FEW_PROCESSES = 8
-"""The most processes per report for comparisons by report; a list of a thousand pairs takes longer."""
+"""The most processes per report that are compared by report; a list of a thousand pairs takes longer."""
 
 
 def given(columns: Mapping[str, Sequence[int | str | None]]) -> sa.Select[Any]:

@@ -21,10 +21,7 @@ if TYPE_CHECKING:
 
 
 def missing_note(session: Session, table: sa.Table | CanonicalTable) -> str:
-    """Return the note on reports that recorded no rows of ``table``, if any.
-
-    A report whose rows were all left out did record them.
-    """
+    """Return the note on reports that recorded no rows of ``table``, if any; rows that were left out count."""
     lacking = [report for report in session.reports if not report.count(table)]
     return lacking_note(session, table, [report for report in lacking if not report.packed.left_out.get(table.name)])
 
@@ -53,12 +50,12 @@ def lack(session: Session, table: sa.Table | CanonicalTable, lacking: Sequence[R
 
 def mpi_notes(session: Session) -> tuple[str, ...]:
     """Return notes on reports without MPI calls, and on MPI calls that are NVTX ranges."""
-    reports_by_range = nvtx_reports(session)
+    range_reports = nvtx_reports(session)
     calls = canonical.MPI_CALLS
-    lacking = [report for report in session.reports if not report.count(calls) and report not in reports_by_range]
+    lacking = [report for report in session.reports if not report.count(calls) and report not in range_reports]
     notes = [lacking_note(session, calls, lacking)]
-    if reports_by_range:
-        names = few([report.name for report in reports_by_range])
+    if range_reports:
+        names = few([report.name for report in range_reports])
         notes.append(
             f"the MPI calls of {names} are NVTX ranges of the domain {DOMAIN}, as nsys 2022 and older record them: "
             "without sizes and peers"
@@ -69,7 +66,7 @@ def mpi_notes(session: Session) -> tuple[str, ...]:
 def left_out_note(reports: Sequence[Report]) -> str:
     """Return the note on impossible times, lost names and ranges that never ended, if any."""
     sentences = []
-    for text, words in (
+    for template, phrase_of in (
         ("left out of {} because their times are impossible: {}; ", _impossible),
         ("the string table of {} lacks the names of {}; ", _nameless),
         (
@@ -77,17 +74,17 @@ def left_out_note(reports: Sequence[Report]) -> str:
             _open,
         ),
     ):
-        affected = [report for report in reports if any(map(words, report.packed.left_out.values()))]
+        affected = [report for report in reports if any(map(phrase_of, report.packed.left_out.values()))]
         sums: dict[str, LeftOut] = {}
         for report in affected:
             for name, rows in report.packed.left_out.items():
                 sums[name] = sums.get(name, LeftOut()) + rows
-        kinds = [(table.short, words(sums.get(table.name, LeftOut()))) for table in canonical.TABLES]
+        phrases = [(table.short, phrase_of(sums.get(table.name, LeftOut()))) for table in canonical.TABLES]
         which = which_of([report.name for report in affected], len(reports))
-        counts = "; ".join(count.format(what) for what, count in kinds if count)
-        sentences.append(text.format(which, counts) if affected else "")
-    again = "export the report again" + ("; " if sentences[2] else "") if sentences[0] or sentences[1] else ""
-    return f"{sentences[0]}{sentences[1]}{again}{sentences[2]}"
+        counts = "; ".join(phrase.format(noun) for noun, phrase in phrases if phrase)
+        sentences.append(template.format(which, counts) if affected else "")
+    advice = "export the report again" + ("; " if sentences[2] else "") if sentences[0] or sentences[1] else ""
+    return f"{sentences[0]}{sentences[1]}{advice}{sentences[2]}"
 
 
 def _impossible(rows: LeftOut) -> str:

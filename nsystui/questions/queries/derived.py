@@ -41,14 +41,14 @@ def of_each_report(
     question: str,
     compute: Compute[Mapping[int, Arrays]],
     is_valid: Callable[[Report, Arrays], bool] = lambda report, arrays: True,
-    by: sa.Table | CanonicalTable | None = None,
-    doing: str = "",
+    table: sa.Table | CanonicalTable | None = None,
+    activity: str = "",
     in_memory: bool = False,
 ) -> dict[int, Arrays]:
     """Return the arrays that answer ``question`` for each report, by its index.
 
-    ``compute`` makes missing and invalid arrays (``is_valid``), given a session of their reports: all in one call, or
-    in runs whose rows of ``by`` fit into memory, each saved before the next run. ``doing`` names the computation in
+    ``compute`` makes missing and invalid arrays (``is_valid``) from a session of their reports: all in one call, or in
+    runs whose rows of ``table`` fit into memory, each saved before the next run. ``activity`` names the computation in
     progress messages. With ``in_memory``, the session also keeps the arrays.
     """
     version = _version(session, compute)
@@ -61,7 +61,7 @@ def of_each_report(
         else:
             results[report.index] = arrays
     reports_by_index = {report.index: report for report in missing}
-    for computed in in_runs(session, missing, compute, by, doing):
+    for computed in in_runs(session, missing, compute, table, activity):
         readable = {report.index for report in session.reports}
         for index, arrays in computed.items():
             if index in readable:  # a report that could not be read completely was removed meanwhile
@@ -87,33 +87,33 @@ def in_runs(
     session: Session,
     reports: Sequence[Report],
     compute: Compute[T],
-    by: sa.Table | CanonicalTable | None = None,
-    doing: str = "",
+    table: sa.Table | CanonicalTable | None = None,
+    activity: str = "",
 ) -> Iterator[T]:
     """Yield the result of ``compute`` for each run of `runs_of`, in order.
 
-    Workers, if any, compute runs in parallel; ``compute`` is pickled with its bound arguments. ``doing`` names the
+    Workers, if any, compute runs in parallel; ``compute`` is pickled with its bound arguments. ``activity`` names the
     computation in progress messages.
     """
-    runs = task_runs(session, reports, by)
+    runs = task_runs(session, reports, table)
     if session.workers is None:
-        for run in with_progress(session, runs, doing):
+        for run in with_progress(session, runs, activity):
             yield compute(session.part(report.index for report in run), run)
     else:
-        yield from on_workers(session, [(run, compute) for run in runs], doing)
+        yield from on_workers(session, [(run, compute) for run in runs], activity)
 
 
 def task_runs(
-    session: Session, reports: Sequence[Report], by: sa.Table | CanonicalTable | None = None
+    session: Session, reports: Sequence[Report], table: sa.Table | CanonicalTable | None = None
 ) -> list[list[Report]]:
     """Split reports into the runs of `in_runs`, enough for all workers."""
     if not reports:
         return []
     workers = session.workers
-    return list(runs_of(reports, by, len(reports) if workers is None else workers.share(len(reports))))
+    return list(runs_of(reports, table, len(reports) if workers is None else workers.share(len(reports))))
 
 
-def on_workers(session: Session, work: Sequence[tuple[list[Report], Compute[T]]], doing: str = "") -> Iterator[T]:
+def on_workers(session: Session, work: Sequence[tuple[list[Report], Compute[T]]], activity: str = "") -> Iterator[T]:
     """Yield the results of the session's workers for runs of reports, in order."""
     assert session.workers is not None
     if not work:
@@ -121,16 +121,16 @@ def on_workers(session: Session, work: Sequence[tuple[list[Report], Compute[T]]]
     total = sum(len(run) for run, _ in work)
     try:
         yield from session.workers.each(
-            work, lambda done: session.tell(Computation(doing or "workers", done, total)) if done < total else None
+            work, lambda done: session.tell(Computation(activity or "workers", done, total)) if done < total else None
         )
     finally:
         session.tell(None)
 
 
 def rows_by_report(session: Session, query: sa.Select[Any]) -> Iterator[tuple[Any, ...]]:
-    """Yield the rows of a query, each of one report or a sum that the caller adds up; unordered.
+    """Yield the rows of a query, unordered.
 
-    Workers query runs of reports, so one row of a single query may become several.
+    Workers query runs of reports, so a group of several reports has several rows, which the caller adds up.
     """
     if session.workers is None:
         for rows in session.batches(query, _BATCH_ROWS):
@@ -176,14 +176,14 @@ def query_of(data: bytes) -> sa.Select[Any]:
     return query
 
 
-def with_progress(session: Session, runs: list[list[Report]], doing: str) -> Iterator[list[Report]]:
-    """Yield the runs, with a progress message before each unless a single run has few rows."""
+def with_progress(session: Session, runs: list[list[Report]], activity: str) -> Iterator[list[Report]]:
+    """Yield the runs, with a progress message before each, unless there is a single run with few kernels."""
     done, total = 0, sum(map(len, runs))
-    is_long = bool(doing) and (len(runs) > 1 or any(most_rows(run, canonical.KERNELS) >= _MANY_ROWS for run in runs))
+    is_long = bool(activity) and (len(runs) > 1 or any(most_rows(run, canonical.KERNELS) >= _MANY_ROWS for run in runs))
     try:
         for run in runs:
             if is_long:
-                session.tell(Computation(doing, done, total))
+                session.tell(Computation(activity, done, total))
             yield run
             done += len(run)
     finally:
@@ -218,7 +218,7 @@ def of_all_reports(
     question: str,
     compute: Callable[[], Sequence[tuple[Any, ...]]],
 ) -> Sequence[tuple[Any, ...]]:
-    """Return the rows of ``compute`` for ``question``, saved if everything of a large ``table`` is selected.
+    """Return the rows of ``compute``, saved for ``question`` if everything is selected and ``table`` is large.
 
     The rows must hold texts, numbers and None, and depend only on the open exports, not on clocks.
     """

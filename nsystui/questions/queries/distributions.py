@@ -1,7 +1,7 @@
 """Distributions of values: histograms and percentiles, exact medians in little memory, and densities on a grid.
 
 A database's median keeps all values: a gigabyte for the kernels of 64 ranks. `medians` counts each group's values in
-narrow classes; a second pass reads only the different values in the middle class, with their counts.
+narrow classes; a second pass counts the different values in the middle classes only.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ def distribution(values: Any, is_linear: bool = False) -> Distribution:
 
 
 def _edges(low: float, high: float) -> list[float]:
-    """Return round edges around [low, high]: the finest with at most about a dozen bars."""
-    if low < 0:  # clocks that disagree: one bar holds all negative values
+    """Return round edges around [low, high], the finest with at most about a dozen bars; equal steps if under four."""
+    if low < 0:  # durations across clocks that disagree: one bar holds all negative values
         return [low, *_edges(0.0, max(high, 0.0))]
     best: list[float] = []
     for steps in _STEPS:
@@ -75,7 +75,7 @@ def _edges(low: float, high: float) -> list[float]:
 
 
 def _decade_edges(low: float, high: float, steps: tuple[float, ...]) -> list[float]:
-    # One more decade on either side: the logarithm of 999 999 999 999 999 rounds to 15.
+    # One more decade on either side, because the logarithm of 999 999 999 999 999 rounds to 15.
     first, last = int(np.floor(np.log10(low))) - 1, int(np.ceil(np.log10(high))) + 1
     grid = [step * 10.0**decade for decade in range(first, last + 1) for step in steps]
     start = max((number for number, edge in enumerate(grid) if edge <= low), default=0)
@@ -100,8 +100,8 @@ def medians(
 ) -> dict[int, float]:
     """Return the median of ``value`` (integers) for each ``group``: the mean of the two middle values.
 
-    With ``quarter`` 1 or 3, return a quartile as in `statistics.quartiles`. Groups are numbers, because the database
-    keeps a hundred thousand classes in a few MB, but gigabytes with texts. Groups without values are omitted.
+    With ``quarter`` 1 or 3, return a quartile as in `statistics.quartiles`. Groups without values are omitted. Groups
+    are numbers: a hundred thousand classes take a few MB of the database's memory, but gigabytes with texts as groups.
     """
     with_value = [*conditions, value.is_not(None)]
     klass = class_of(value)
@@ -141,17 +141,17 @@ def _middle_indices(total: int, quarter: int) -> tuple[int, int]:
 
 
 def middle_classes(counts: Sequence[tuple[int, int]], quarter: int = 2) -> tuple[list[int], int, int]:
-    """Return the classes of the two middle values, the number of values before them, and of all values."""
+    """Return the classes of the two middle values, the number of values in lower classes, and of all values."""
     total = sum(count for _, count in counts)
     lower, upper = _middle_indices(total, quarter)
     classes: list[int] = []
-    before = first = 0
+    passed = before = 0
     for number, count in counts:
-        if before <= upper and before + count > lower:
-            first = first if classes else before
+        if passed <= upper and passed + count > lower:
+            before = before if classes else passed
             classes.append(number)
-        before += count
-    return classes, first, total
+        passed += count
+    return classes, before, total
 
 
 def middle(values: Sequence[tuple[int, int]], before: int, total: int, quarter: int = 2) -> float:
@@ -184,7 +184,7 @@ class Density:
 
 
 def log_density(x: ArrayLike, y: ArrayLike, columns: int, rows: int) -> Density | None:
-    """Count the points with both values above 0; ``None`` without such points or cells."""
+    """Count the points with x > 0 and y > 0 in each cell; ``None`` without such points or cells."""
     xs, ys = np.asarray(x, np.float64), np.asarray(y, np.float64)
     is_shown = (xs > 0) & (ys > 0)  # false for missing values, too
     xs, ys = xs[is_shown], ys[is_shown]

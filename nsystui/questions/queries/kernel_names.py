@@ -34,7 +34,7 @@ def full_names(session: Session) -> list[str]:
         return {index: {"names": json_array(report_names)} for index, report_names in names.items()}
 
     with_kernels = [item for item in session.reports if item.count(canonical.KERNELS)]
-    stored = of_each_report(session, with_kernels, "kernel-names", compute, by=canonical.KERNELS)
+    stored = of_each_report(session, with_kernels, "kernel-names", compute, table=canonical.KERNELS)
     return list(dict.fromkeys(name for arrays in stored.values() for name in json_of(arrays["names"])))
 
 
@@ -49,12 +49,12 @@ def other_communication(session: Session) -> tuple[str, ...]:
     return (f"NCCL here means all communication, including kernels of {few(backends)}",) if backends else ()
 
 
-def communicates(others: Collection[str]) -> sa.ColumnElement[bool]:
-    """Select NCCL's kernels and kernels with the names ``others`` (see `communicating`)."""
+def communicates(names: Collection[str]) -> sa.ColumnElement[bool]:
+    """Select NCCL's kernels and kernels with ``names`` (see `communicating`)."""
     import sqlalchemy as sa
 
     from nsystui.store import tables
 
     columns = tables.kernels.c
     is_nccl: sa.ColumnElement[bool] = columns.is_nccl == 1
-    return sa.or_(is_nccl, sa.func.coalesce(columns.name, "").in_(others)) if others else is_nccl
+    return sa.or_(is_nccl, sa.func.coalesce(columns.name, "").in_(names)) if names else is_nccl

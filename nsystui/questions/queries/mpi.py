@@ -1,7 +1,7 @@
 """MPI calls, as any version of nsys recorded them.
 
-Since 2023 they have their own tables. Before, nsys recorded each call as an NVTX range of the domain ``MPI``, with only
-a name and a time (docs/exports.md#mpi-and-ucx). A report counts by its calls or by its ranges, never by both.
+Since 2023, nsys writes tables of them. Before, it recorded each call as an NVTX range of the domain ``MPI``, with only
+a name and a time (docs/exports.md#mpi-and-ucx). If a report has rows in the tables, its ranges do not count.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ def mpi_rows(session: Session) -> sa.FromClause:
     from nsystui.questions.queries.conditions import of_reports
     from nsystui.store import tables
 
-    reports_by_range, calls, ranges = nvtx_reports(session), tables.mpi_calls, tables.nvtx_ranges.c
-    if not reports_by_range:
+    range_reports, calls, ranges = nvtx_reports(session), tables.mpi_calls, tables.nvtx_ranges.c
+    if not range_reports:
         return calls
     columns = [
         ranges[column.name] if column.name in ranges else sa.cast(sa.null(), column.type).label(column.name)
         for column in calls.c
     ]
-    is_of_reports = of_reports(ranges.report, {item.index for item in reports_by_range})
+    is_of_reports = of_reports(ranges.report, {item.index for item in range_reports})
     rows = sa.select(*columns).where(is_of_reports, is_mpi_range())
     return (sa.union_all(sa.select(*calls.c), rows) if session.count(_CALLS) else rows).subquery("mpi")
 

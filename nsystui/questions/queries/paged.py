@@ -17,7 +17,7 @@ from nsystui.store.session import Session
 _MANY = 50_000
 # Rows per fetch if a page needs a scan of all rows, so that neighbouring pages need no scan.
 _BLOCK = 4096
-# Rows of a block whose late column is looked up together, because each scattered row has a cost.
+# Rows whose late column is looked up together: fewer than a block, because each scattered row has a cost.
 _LOOKED_UP = 512
 
 
@@ -35,28 +35,28 @@ class Late(Protocol):
 
 @dataclass(frozen=True)
 class _Block:
-    """Rows from ``first`` on that were ``fetched`` together; ``complete`` adds the late column, by chunk."""
+    """Rows from ``first`` on, ``fetched`` together; ``completed`` holds them with the late column, by chunk."""
 
     first: int
     fetched: Sequence[Row]
-    complete: dict[int, Sequence[Row]]
+    completed: dict[int, Sequence[Row]]
 
     def rows_of(self, offset: int, limit: int, complete: Callable[[Sequence[Row]], Sequence[Row]]) -> Sequence[Row]:
         """Return ``limit`` rows from row ``offset`` of the block on."""
         chunks = range(offset // _LOOKED_UP, -(-(offset + limit) // _LOOKED_UP))
         for chunk in chunks:
-            if chunk not in self.complete:
-                self.complete[chunk] = complete(self.fetched[chunk * _LOOKED_UP : (chunk + 1) * _LOOKED_UP])
-        rows = [row for chunk in chunks for row in self.complete[chunk]]
+            if chunk not in self.completed:
+                self.completed[chunk] = complete(self.fetched[chunk * _LOOKED_UP : (chunk + 1) * _LOOKED_UP])
+        rows = [row for chunk in chunks for row in self.completed[chunk]]
         skipped = offset - chunks.start * _LOOKED_UP
         return rows[skipped : skipped + limit]
 
 
 @dataclass(frozen=True)
 class PagedAnswer:
-    """Rows of ``query`` in the order of ``order``; ``ties`` are the columns that make the order definite.
+    """Rows of ``query`` in ``order``, a key and whether it descends; the columns ``ties`` order rows with equal keys.
 
-    ``late`` is a column outside ``query``, looked up for each page unless it is the sort key. ``in_time_of`` is the
+    ``late`` is a column outside ``query``, looked up for each page unless it is the sort key. ``time_table`` is the
     table whose starts are the key ``start``: a time index then finds pages among many rows.
     """
 
@@ -70,7 +70,7 @@ class PagedAnswer:
     ties: tuple[str, ...]
     notes: tuple[str, ...] = ()
     late: Late | None = None
-    in_time_of: sa.Table | None = None
+    time_table: sa.Table | None = None
     _last_block: list[_Block] = field(default_factory=list, init=False, compare=False)
 
     @classmethod
@@ -91,9 +91,9 @@ class PagedAnswer:
         total = length if everything is count else int(session.scalar(everything) or 0)
         return cls(session, name, columns, query, length, total, order, ties, notes)
 
-    def in_time(self, table: sa.Table) -> PagedAnswer:
-        """Return the same answer; the key ``start`` is the start of a row of ``table`` in job time."""
-        return replace(self, in_time_of=table)
+    def with_time_index(self, table: sa.Table) -> PagedAnswer:
+        """Return the same answer with a time index; its key ``start`` is the start in ``table``, job time."""
+        return replace(self, time_table=table)
 
     def __len__(self) -> int:
         return self.length
@@ -153,25 +153,25 @@ class PagedAnswer:
     @cached_property
     def _is_indexed(self) -> bool:
         """Whether the time index finds pages without a scan."""
-        if self.in_time_of is None or self.order[0] != "start" or self.length < _MANY:
+        if self.time_table is None or self.order[0] != "start" or self.length < _MANY:
             return False
         # The index lacks rows without a start; if there are any, it cannot count the rows before a page.
         return self._index.rows == self.length
 
     @cached_property
     def _index(self) -> TimeIndex:
-        assert self.in_time_of is not None
-        return TimeIndex.of_table(self.session, self.in_time_of, self.query)
+        assert self.time_table is not None
+        return TimeIndex.of_table(self.session, self.time_table, self.query)
 
     def _narrowed(self, offset: int, limit: int) -> tuple[sa.Select[Any], int]:
         """Return the query for the bins of the page, and the page's offset in it."""
-        if self.in_time_of is None or not self._is_indexed:
+        if self.time_table is None or not self._is_indexed:
             return self.query, offset
         index, (_, descending) = self._index, self.order
         row = self.length - offset - limit if descending else offset
         first, last = index.bins_of(row, row + limit)
         skipped = index.rows - int(index.before[last]) if descending else int(index.before[first])
-        return self.query.where(*index.within(first, last)(self.in_time_of)), offset - skipped
+        return self.query.where(*index.within(first, last)(self.time_table)), offset - skipped
 
     def stream(self, size: int) -> Iterator[Sequence[Row]]:
         """Yield all rows from one query: each page of a million rows would cost a search."""
@@ -192,7 +192,7 @@ SMART_NAME = Column("smart", header="Smart Name", label="what")
 
 @dataclass(frozen=True)
 class SmartNamed:
-    """``answer`` with a column of smart names: ``names`` maps the column ``name``; other names are repeated."""
+    """``answer`` with a column of smart names: ``names`` maps the column ``name``; missing names are repeated."""
 
     answer: Answer
     names: Mapping[str, str]

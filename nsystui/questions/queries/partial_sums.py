@@ -1,7 +1,7 @@
-"""Statistics of groups whose rows lie with cluster workers, exactly as one query over all rows returns them.
+"""Statistics of groups whose rows are spread over a cluster's workers, equal to a single query's over all rows.
 
-Each task returns whole numbers that add up: the sums of each group, and counts of its values in narrow classes
-(`distributions.class_of`: 64 per doubling). All counts together show which one or two classes hold a group's middle
+Workers return whole numbers that add up: the sums of each group, and counts of its values in narrow classes
+(`distributions.class_of`: 64 per doubling). The sums of the counts show which one or two classes hold a group's middle
 values; a second round returns the different values in these classes with their counts, so the median is exact.
 
 The first round returns for each group its keys, six sums, and its classes: a few hundred if its values spread a
@@ -81,7 +81,7 @@ class Measures:
 
 
 class PartialSums(NamedTuple):
-    """The groups of some reports (indices): keys, sums by group, and rows (group, class, number of values)."""
+    """The groups of ``reports`` (indices): keys and sums by group, and rows (group, class, number of values)."""
 
     reports: list[int]
     keys: list[Key]
@@ -148,7 +148,7 @@ def _sums(value: sa.ColumnElement[Any]) -> list[sa.ColumnElement[Any]]:
 
 
 def _partial_sums(query: bytes, keys: int, session: Session, reports: list[Report]) -> PartialSums:
-    """Sum the rows of ``query`` by group, on a worker; its columns are ``keys`` keys, the class, the measures."""
+    """Sum the rows of ``query`` by group, on a worker; its columns: ``keys`` keys, the class, the measures."""
     groups: dict[Key, Measures] = {}
     group_indices: dict[Key, int] = {}
     classes = []
@@ -176,13 +176,13 @@ def _middle_values(
     given_rows = given(
         {"group": [number for number, _ in pairs], "class": [klass for _, klass in pairs], **key_columns}
     )
-    wanted = given_rows.subquery("chosen")
-    is_same = [rows.c[name].is_not_distinct_from(wanted.c[key]) for name, key in zip(names, keys, strict=True)]
+    chosen = given_rows.subquery("chosen")
+    is_same = [rows.c[name].is_not_distinct_from(chosen.c[key]) for name, key in zip(names, keys, strict=True)]
     counts = (
-        sa.select(wanted.c.group, rows.c.value, sa.func.count())
-        .join_from(rows, wanted, sa.and_(rows.c["class"] == wanted.c["class"], *is_same))
+        sa.select(chosen.c.group, rows.c.value, sa.func.count())
+        .join_from(rows, chosen, sa.and_(rows.c["class"] == chosen.c["class"], *is_same))
         .where(rows.c.value.is_not(None))
-        .group_by(wanted.c.group, rows.c.value)
+        .group_by(chosen.c.group, rows.c.value)
     )
     return [
         (groups[group], value, number)

@@ -31,11 +31,11 @@ _MAX_REPORTS = 64
 
 @dataclass(frozen=True, eq=False)
 class ProcessRows:
-    """Reads the rows of a process; each query reads the rows of all reports ``together``, if any."""
+    """Reads the rows of a process; with ``reports``, each query reads the rows of all these reports."""
 
     session: Session
     task: Task
-    together: frozenset[int] = frozenset()
+    reports: frozenset[int] = frozenset()
     _read: dict[str, dict[Task, Rows]] = field(default_factory=dict)
 
     @classmethod
@@ -49,12 +49,12 @@ class ProcessRows:
     @property
     def is_shared(self) -> bool:
         """Whether each query also reads the rows of other processes."""
-        return bool(self.together)
+        return bool(self.reports)
 
     def arrays(self, name: str, query: Callable[[], sa.Select[Any]], table: sa.Table, *conditions: Condition) -> Rows:
         """Read this process's rows of ``query()``, which selects from ``table``.
 
-        Shared rows are read once per ``name``. Raises ValueError if they have ``conditions``, which are of one process.
+        Shared rows are read once per ``name``. Raises ValueError if they have ``conditions``: these hold for a process.
         """
         columns = table.c
         if not self.is_shared:
@@ -63,7 +63,7 @@ class ProcessRows:
         if conditions:
             raise ValueError(f"{name}: conditions of one process on the rows of several")
         if name not in self._read:
-            is_in_run = of_reports(columns.report, self.together)
+            is_in_run = of_reports(columns.report, self.reports)
             identity = columns.report.label("report_"), columns.process.label("process_")
             rows = self.session.arrays(query().add_columns(*identity).where(is_in_run, columns.process.is_not(None)))
             self._read[name] = _by_task(rows)
@@ -72,7 +72,7 @@ class ProcessRows:
 
 
 def _runs(session: Session, tasks: Iterable[Task]) -> Iterator[list[Task]]:
-    """Split processes into runs that are read together; a large process is alone."""
+    """Split processes into runs that are read together; a process of a large report is alone."""
     counts = {report.index: sum(most_rows([report], table) for table in _LARGE) for report in session.reports}
     max_rows = min(_TOGETHER, session.limits.rows_at_once(_ROW_BYTES))
     run: list[Task] = []

@@ -198,11 +198,11 @@ class Question(NamedTuple):
     there is nothing to draw. ``drawing`` answers with shapes for a file, and so does every ``map``. ``tables`` answers
     a command with several tables; ``ask`` returns the first of them.
 
-    ``other`` returns the files and the time window of another job to compare with, or ``None``; ``compare`` is asked
-    about that job first, and returns the options with the facts that the answer needs from it.
+    ``other`` returns the files and the time window of another job to compare with, if any. ``compare`` then reads that
+    job first, and returns the options with the facts that the answer needs from it.
 
-    ``needs``: the exports must have at least one table of each group. ``differs``: errors of NVIDIA's report of that
-    name that this question avoids, and other differences.
+    ``needs``: the exports must have at least one table of each group. ``differs``: differences from NVIDIA's report of
+    that name, such as its errors.
 
     How the exports are read: ``is_whole`` reads nearly everything at once; otherwise only requested columns are read,
     which ``expected`` predicts if it can. ``has_times``: the answer has times of several reports, so their clocks are
@@ -253,7 +253,7 @@ class Question(NamedTuple):
         return {option.name: option.default for option in self.options}
 
     def key(self, values: Values) -> tuple[str, ...]:
-        """Return the words that identify its answer; answers that list single rows are not cached."""
+        """Return the words that identify its answer in the cache, which holds no answers that list single events."""
         return (
             *filter(None, (self.family,)),
             self.name,
@@ -300,7 +300,7 @@ class QuestionView(NamedTuple):
 
 
 def chosen_tables(text: str | None, tables: Sequence[str], default_tables: Sequence[str]) -> list[str]:
-    """Return the listed tables, in the order of ``tables``; ``all`` lists each. Raises UsageError."""
+    """Return the tables listed in ``text``, in the order of ``tables``; ``all`` lists all. Raises UsageError."""
     names = set(default_tables) if text is None else {name.strip() for name in text.split(",") if name.strip()}
     if not names or names - {*tables, "all"}:
         from nsystui.base.errors import UsageError

@@ -17,7 +17,7 @@ from nsystui.store.report import Report
 from nsystui.store.session import Session
 
 _ON_GPU = "trace with ProfilerActivity.CUDA among the activities"
-_OF_PYTORCH = {
+_PYTORCH_ADVICE = {
     canonical.KERNELS: _ON_GPU,
     canonical.MEMORY_OPS: _ON_GPU,
     canonical.API_CALLS: _ON_GPU,
@@ -30,18 +30,18 @@ _OF_PYTORCH = {
 
 @dataclass(frozen=True)
 class _Trace:
-    """A kind of trace: ``option`` requests it, as in `Metadata.asked`; ``sign`` are the tables that it fills.
+    """A kind of trace: ``option`` requests it, as in `Metadata.asked`; it fills ``tables``.
 
-    ``rows``: the word for a row. ``messages``: a pattern for nsys's messages if nothing was recorded. ``fix``: the
-    advice if no message or fact names the cause.
+    ``noun``: the word for a row. ``messages``: a pattern for nsys's messages if nothing was recorded. ``fix``: the
+    advice if no message names the cause.
     """
 
     name: str
     option: str
     messages: str = ""
     fix: str = ""
-    sign: tuple[CanonicalTable, ...] = ()
-    rows: str = "event"
+    tables: tuple[CanonicalTable, ...] = ()
+    noun: str = "event"
 
 
 _PERF = (
@@ -50,17 +50,17 @@ _PERF = (
 )
 _LIBC = "lower --osrt-threshold, and check that the program links the C library dynamically"
 _COUNTERS = "allow all users to read GPU counters (NVreg_RestrictProfilingToAdminUsers=0), and stop DCGM"
-_CUDA_SAYS = r"CUPTI.*(?:error|fail)|CUDA profiling|No CUDA events"
-_SCHED_SAYS = r"context switch|Scheduling information"
+_CUDA_MESSAGES = r"CUPTI.*(?:error|fail)|CUDA profiling|No CUDA events"
+_SCHED_MESSAGES = r"context switch|Scheduling information"
 _NVTX_TABLES = (canonical.NVTX_RANGES, canonical.NVTX_MARKS)
-_CUDA = _Trace("CUDA", "-t cuda", _CUDA_SAYS, "", GPU_TABLES, "GPU activity")
+_CUDA = _Trace("CUDA", "-t cuda", _CUDA_MESSAGES, "", GPU_TABLES, "GPU activity")
 _NVTX = _Trace("NVTX", "-t nvtx", "No NVTX events", "check that the program opens NVTX ranges", _NVTX_TABLES)
 _TRACES = {
     canonical.KERNELS.options: _CUDA,
     canonical.NVTX_RANGES.options: _NVTX,
     canonical.NCCL_CALLS.options: _NVTX,
     canonical.OS_CALLS.options: _Trace("the OS runtime", "-t osrt", "No OS runtime libraries events", _LIBC),
-    canonical.SCHED_EVENTS.options: _Trace("CPU scheduling", "--cpuctxsw", _SCHED_SAYS, _PERF),
+    canonical.SCHED_EVENTS.options: _Trace("CPU scheduling", "--cpuctxsw", _SCHED_MESSAGES, _PERF),
     canonical.HOST_SAMPLES.options: _Trace("CPU sampling", "--sample", r"paranoid|IP.*samples", _PERF),
     canonical.GPU_METRICS.options: _Trace("GPU metrics", "--gpu-metrics-devices", "GPU metrics", _COUNTERS),
 }
@@ -87,37 +87,37 @@ def recording_advice(
 ) -> str:
     """Return how to get tables that reports lack: nsys's request and message with the fix, or what to record.
 
-    ``together``: all of the tables are needed, so one run must record them.
+    With ``together``, all tables are needed, so one run must record them.
     """
     lacking = {table: [report for report in reports if not report.count(table)] for table in needed}
     if any(lacking.values()):  # otherwise the selection leaves out all rows
         lacking = {table: without for table, without in lacking.items() if without}
     advice = [(table, _advice(session, report, table)) for table in lacking for report in lacking[table] or reports]
-    plain = dict.fromkeys(table.options for table, text in advice if text == table.record and table.options)
-    if together and len(plain) > 1:
+    plain_options = dict.fromkeys(table.options for table, text in advice if text == table.record and table.options)
+    if together and len(plain_options) > 1:
         advice = [(table, text) for table, text in advice if text != table.record]
-        return " or ".join(dict.fromkeys((option_advice((), " ".join(plain)), *(text for _, text in advice))))
+        return " or ".join(dict.fromkeys((option_advice((), " ".join(plain_options)), *(text for _, text in advice))))
     return " or ".join(dict.fromkeys(text for _, text in advice)) or " or ".join(table.record for table in needed)
 
 
 def option_advice(reports: Iterable[Report], options: str) -> str:
     """Return the advice to record with ``options`` of nsys, even if another profiler recorded."""
-    made_of = {report.metadata.made_of for report in reports}
+    origins = {report.metadata.made_of for report in reports}
     record = f"record with `nsys profile {options}`"
-    return f"a {made_of.pop()} does not contain it; {record}" if len(made_of) == 1 and all(made_of) else record
+    return f"a {origins.pop()} does not contain it; {record}" if len(origins) == 1 and all(origins) else record
 
 
 def _advice(session: Session, report: Report, table: CanonicalTable) -> str:
     facts = report.metadata
     if facts.made_of:
-        return _OF_PYTORCH.get(table) or option_advice([report], table.options) if table.options else table.record
+        return _PYTORCH_ADVICE.get(table) or option_advice([report], table.options) if table.options else table.record
     trace = _asked_trace(report, table)
     if trace is None:
         return table.record
-    if any(report.count(filled) for filled in trace.sign):
-        rows = "event" if table is canonical.API_CALLS else trace.rows
+    if any(report.count(filled) for filled in trace.tables):
+        noun = "event" if table is canonical.API_CALLS else trace.noun
         hint = "; the job may not use NCCL, or sets NCCL_NVTX_DISABLE" if table is canonical.NCCL_CALLS else ""
-        return f"{trace.name} was traced, but no {rows} of this kind was recorded{hint}"
+        return f"{trace.name} was traced, but no {noun} of this kind was recorded{hint}"
     return _cause(session, report, trace)
 
 
@@ -134,10 +134,10 @@ def lost_work_advice(session: Session, reports: Iterable[Report]) -> str:
 
 def _cause(session: Session, report: Report, trace: _Trace) -> str:
     message, fix = _message(session, report, trace)
-    fixes = [fix] if fix else [*([trace.fix] if trace.fix else []), *_missed(session, report, trace)]
+    fixes = [fix] if fix else [*([trace.fix] if trace.fix else []), *_suggested_fixes(session, report, trace)]
     quoted = f' (nsys: "{message}")' if message else ""
-    recorded = any(report.count(table) for table in trace.sign)
-    lost = "the GPU work of some processes was not" if recorded else f"no {trace.rows} was"
+    recorded = any(report.count(table) for table in trace.tables)
+    lost = "the GPU work of some processes was not" if recorded else f"no {trace.noun} was"
     return f"{trace.name} was traced, but {lost} recorded{quoted}: {'; or '.join(fixes)}"
 
 
@@ -173,7 +173,7 @@ def _message(session: Session, report: Report, trace: _Trace) -> tuple[str, str]
     return "", ""
 
 
-def _missed(session: Session, report: Report, trace: _Trace) -> Sequence[str]:
+def _suggested_fixes(session: Session, report: Report, trace: _Trace) -> Sequence[str]:
     """Return fixes that a report's facts suggest: forked workers, the platform, permission, a late flush."""
     if trace not in (_CUDA, _NVTX):
         return ()
@@ -190,10 +190,10 @@ def _missed(session: Session, report: Report, trace: _Trace) -> Sequence[str]:
     if trace is _NVTX or not launched or set(names) - set(calls):
         if "--trace-fork-before-exec" not in facts.asked:
             fixes.append("record forked workers too (--trace-fork-before-exec=true)")
-        vllm = any("vllm" in name.lower() for name in (facts.command, *names.values()))
+        is_vllm = any("vllm" in name.lower() for name in (facts.command, *names.values()))
         if facts.environment.get("VLLM_WORKER_MULTIPROC_METHOD") != "spawn":
-            how = "VLLM_WORKER_MULTIPROC_METHOD=spawn"
-            fixes.append(f"start workers by spawn instead of fork ({how if vllm else f'vLLM: {how}'})")
+            setting = "VLLM_WORKER_MULTIPROC_METHOD=spawn"
+            fixes.append(f"start workers by spawn instead of fork ({setting if is_vllm else f'vLLM: {setting}'})")
         if trace is _CUDA and not launched:
             fixes.append("record a part of the run in which the program uses its GPU")
     return fixes

@@ -21,12 +21,12 @@ def questions() -> tuple[Question, ...]:
     catalogue = import_module(_CATALOGUE)
     files = [file for folder in catalogue.__path__ for file in os.listdir(folder)]
     names = [file.removesuffix(".py") for file in files if file.endswith(".py") and not file.startswith("_")]
-    listed = [question for name in names for question in import_module(f"{_CATALOGUE}.{name}").QUESTIONS]
-    return tuple(sorted(listed, key=lambda question: (question.order, question.name)))
+    declared = [question for name in names for question in import_module(f"{_CATALOGUE}.{name}").QUESTIONS]
+    return tuple(sorted(declared, key=lambda question: (question.order, question.name)))
 
 
 def of_family(family: str) -> tuple[Question, ...]:
-    """Return the questions of a family such as ``stats`` and ``recipe``, or of "", the single commands."""
+    """Return the questions of a family, such as ``stats`` or ``recipe``; a question in "" is a command itself."""
     return tuple(question for question in questions() if question.family == family)
 
 

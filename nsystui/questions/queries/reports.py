@@ -49,7 +49,7 @@ COLUMNS = (
 def reports_table(session: Session, ranks: Sequence[RankedTask]) -> TableAnswer:
     """Tabulate the reports in the order of the command line. Times of events are in job time, ns.
 
-    ``gpus`` are the models of the GPUs that its tasks used, or if not recorded, of all GPUs of the host.
+    ``gpus`` are the models of the GPUs that the report's tasks used, or if not recorded, of all GPUs of the host.
     ``graph_trace``: whether CUDA graphs were traced by ``node`` or as a whole (``graph``). The captured environment is
     not shown; ``rank_source`` shows whether rank numbers are from it.
     """
@@ -114,8 +114,8 @@ def diagnostics_table(session: Session, selection: Selection) -> TableAnswer:
     """Tabulate nsys's messages about the capture by text and severity, errors first, then warnings.
 
     ``time`` is the time of the first message, job time. The selection's reports and name filter (on the text) apply,
-    but not its window and processes: a problem of a capture concerns all of them. The notes report lost events, which
-    make the numbers of all other tables too small.
+    but not its window and processes: a problem of a capture concerns all of it. The notes report lost events, because
+    the numbers of all other tables are then too small.
     """
     reports = selected_reports(session, selection)
     table = tables.diagnostics

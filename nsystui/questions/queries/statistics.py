@@ -3,7 +3,7 @@
 The median is the mean of the two middle values, the standard deviation is the sample's (n−1; 0 for one value), and a
 share is a part of the sum over all rows of the table.
 
-`places_by` groups rows like a frame's ``groupby``: as fast as pandas for up to a million rows, without its import.
+`places_by` groups rows like pandas: as fast for up to a million rows, without its import.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def grouped(
 ) -> sa.Select[Any]:
     """Select a row for each combination of ``keys`` with the measures of ``value``, unordered.
 
-    ``first``, a row number, adds its minimum per group. Unless ``with_median``, the median column holds the group's
+    With ``first``, a row number, also select its minimum. Without ``with_median``, the median column holds the group's
     number.
     """
     first_row = [] if first is None else [sa.func.min(first).label("first")]

@@ -74,14 +74,14 @@ def process_names(session: Session) -> dict[Task, str]:
 def rows_of_tasks(session: Session, table: CanonicalTable, reports: Iterable[Report]) -> dict[Task, int]:
     """Count the rows of each process in a table; processes without rows are omitted."""
     row_counts: dict[Task, int] = {}
-    packed = []
+    untallied = []
     for report in reports:
         tally = session.tally(report, table)
         if tally is None:
-            packed.append(report.index)
+            untallied.append(report.index)
         else:
             row_counts.update({Task(report.index, process): rows for process, rows in tally.processes.items()})
-    if any(report.count(table) for report in session.reports if report.index in packed):
+    if any(report.count(table) for report in session.reports if report.index in untallied):
         import sqlalchemy as sa
 
         from nsystui.questions.queries.conditions import of_reports
@@ -91,7 +91,7 @@ def rows_of_tasks(session: Session, table: CanonicalTable, reports: Iterable[Rep
         process_key = (columns.report, columns.process)
         query = (
             sa.select(*process_key, sa.func.count())
-            .where(of_reports(process_key[0], packed), process_key[1].is_not(None))
+            .where(of_reports(process_key[0], untallied), process_key[1].is_not(None))
             .group_by(*process_key)
         )
         row_counts.update({Task(report, process): int(rows) for report, process, rows in session.rows(query)})
@@ -141,7 +141,7 @@ def _by_report(session: Session, query: sa.Select[Any], indices: list[int]) -> _
 
 _MAX_RANK = 999_999
 MPI, NCCL, ENVIRONMENT, FILE_NAME = "MPI", "NCCL communicator", "captured environment", "file name"
-"""Sources of rank numbers; the numbers of the first two do not depend on the other open reports."""
+"""Sources of rank numbers; numbers of MPI and NCCL do not depend on the other open reports."""
 BY_ORDER = "order of files and devices"
 """The source if nothing records rank numbers."""
 Ranks = dict[Task, int]
@@ -247,7 +247,7 @@ def world_size(session: Session) -> int | None:
 
 
 def _has_ranks(session: Session) -> bool:
-    """Return whether more than the allocation's size shows several processes."""
+    """Return whether anything except the allocation's size shows several processes."""
     if len(session.reports) > 1 or session.count(BY_NAME["nccl_calls"]) or has_mpi(session):
         return True
     environments = [report.metadata.environment for report in session.reports]
@@ -266,13 +266,13 @@ def _has_ranks(session: Session) -> bool:
 def _numbered(
     session: Session, tasks: Sequence[Task], devices: Mapping[Task, Any], given: Numbering | None
 ) -> tuple[Ranks, str]:
-    """Return the number of each task and the source; GPU work without a process is numbered last."""
+    """Return each task's rank, and the source; GPU work without a process is numbered last."""
     reports_with_processes = {task.report for task in tasks if task.process != NO_PROCESS}
     without_process = [task for task in tasks if task.process == NO_PROCESS and task.report in reports_with_processes]
     numbered = [task for task in tasks if task.process != NO_PROCESS or task.report not in reports_with_processes]
     ranks, source = _ranks(session, numbered, devices) if given is None else (_given(session, numbered, given), GIVEN)
-    first = max(ranks.values(), default=-1) + 1
-    return ranks | {task: number for number, task in enumerate(without_process, first)}, source
+    next_rank = max(ranks.values(), default=-1) + 1
+    return ranks | {task: number for number, task in enumerate(without_process, next_rank)}, source
 
 
 def _given(session: Session, tasks: list[Task], given: Numbering) -> Ranks:
@@ -376,7 +376,7 @@ def _nccl_ranks(session: Session, reports: Sequence[Report]) -> dict[int, Arrays
 
 
 def _single_tasks(tasks: Sequence[Task]) -> set[Task]:
-    """Return the tasks alone in their report: environment and file name identify only these."""
+    """Return the tasks that are alone in their report: only these can be numbered by environment or file name."""
     task_counts = Counter(task.report for task in tasks)
     return {task for task in tasks if task_counts[task.report] == 1}
 
@@ -427,12 +427,12 @@ def rank_of(table: sa.FromClause, ranks: Sequence[RankedTask]) -> sa.ColumnEleme
     tasks_by_report: dict[int, list[RankedTask]] = {}
     for item in ranks:
         tasks_by_report.setdefault(item.task.report, []).append(item)
-    whens = []
+    branches = []
     # A branch for the first tasks of all reports, a branch for the second tasks and so on: with hundreds of ranks, a
     # branch per task would take longer to compile than to run.
     for tasks in zip_longest(*tasks_by_report.values()):
         row_tasks = {item.task.report: item for item in tasks if item is not None}
         process = by_report(table, {report: item.task.process for report, item in row_tasks.items()})
         rank = by_report(table, {report: item.rank for report, item in row_tasks.items()})
-        whens.append((table.c.process == process, rank))
-    return sa.case(*whens, else_=sa.null()) if whens else sa.cast(sa.null(), sa.BigInteger)
+        branches.append((table.c.process == process, rank))
+    return sa.case(*branches, else_=sa.null()) if branches else sa.cast(sa.null(), sa.BigInteger)

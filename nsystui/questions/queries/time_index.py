@@ -27,7 +27,7 @@ _BINS = 4096
 
 @dataclass(frozen=True, eq=False)
 class TimeIndex:
-    """Bins of ``width`` ns of job time from ``low`` on; the first and the last also hold earlier and later starts.
+    """Bins of ``width`` ns of job time from ``low`` on; the first and the last bin also hold earlier and later starts.
 
     ``before``, shape ``(bins + 1,)``: the number of rows that start before each bin, then the number of all rows.
     ``offsets``: the clock offsets of the reports, ns.
@@ -59,7 +59,7 @@ class TimeIndex:
 
     @classmethod
     def of_starts(cls, session: Session, starts: sa.ColumnElement[int], low: int, high: int, width: int) -> TimeIndex:
-        """Index rows that start at ``starts`` (job time), the first at ``low``, the last at ``high``."""
+        """Index rows by ``starts``, job time, all in ``[low, high]``."""
         number = sa.func.divide(starts - low, width, type_=sa.BigInteger).label("bin")
         columns: list[sa.ColumnElement[Any]] = [number, sa.func.count()]
         counted = sa.select(*columns).group_by(number)
@@ -89,13 +89,13 @@ class TimeIndex:
         return self.low + number * self.width
 
     def within(self, first: int, last: int) -> ByTable:
-        """Return the condition that a row starts in bins ``first`` to ``last - 1``."""
+        """Return the conditions that a row starts in bins ``first`` to ``last - 1``."""
         low = None if first <= 0 else self.start_of(first)
         high = None if last >= self.bins else self.start_of(last)
         return self.starting(low, high)
 
     def starting(self, low: int | None, high: int | None) -> ByTable:
-        """Return the condition that a row starts in ``[low, high)`` of job time; ``None`` for no bound."""
+        """Return the conditions that a row starts in ``[low, high)`` of job time; ``None`` is no bound."""
         offsets = self.offsets
 
         def conditions(table: sa.Table) -> list[Condition]:

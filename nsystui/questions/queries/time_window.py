@@ -31,7 +31,7 @@ def recorded(report: Report) -> Window:
 def event_span(report: Report) -> Window | None:
     """Return the span from the first event of a report to the end of its last event, if any.
 
-    Samples and diagnostics are not events: they do not extend it.
+    Samples and diagnostics do not extend it; OS runtime calls extend it only if there are no other events.
     """
     first, last = report.packed.first_event, report.packed.last_event
     if first is None or last is None:
@@ -79,10 +79,10 @@ def extent(session: Session, selection: Selection, fit: bool = True) -> Window:
 
 
 def extents(session: Session, selection: Selection) -> dict[int, Window]:
-    """Return the window of each report, by its index, to compute shares of.
+    """Return the window of each report, by its index, as the base of shares.
 
-    It is `extent` for all reports of one job. Reports without a common clock (two runs opened together) get the span of
-    their own events, because a span from one run to the other has no meaning.
+    It is `extent` for all reports of one job. Reports without a common clock (two runs opened together) have the span
+    of their own events, because a span from one run to the other has no meaning.
     """
     reports = selected_reports(session, selection)
     if selection.window is not None or shares_clock(reports):

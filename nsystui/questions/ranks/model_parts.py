@@ -95,7 +95,7 @@ def _work(session: Session) -> dict[Task, dict[str, tuple[int, int]]]:
 
     with_kernels = [report for report in session.reports if report.count(tables.kernels)]
     work: dict[Task, dict[str, tuple[int, int]]] = {}
-    for index, arrays in of_each_report(session, with_kernels, "kernel-work", compute, by=tables.kernels).items():
+    for index, arrays in of_each_report(session, with_kernels, "kernel-work", compute, table=tables.kernels).items():
         for process, name, count, time in json_of(arrays["work"]):
             work.setdefault(Task(index, process), {})[name] = (count, time)
     return work

@@ -1,6 +1,6 @@
 """The reports of ``nsys stats`` by their names, with the same columns, rows, order and rounding.
 
-See docs/numbers.md#nsys-stats. The catalogue declares them: `nsystui.questions.queries.registry.nsys_stats`.
+See docs/numbers.md#nsys-stats. `nsystui.questions.catalogue.nsys_stats` declares them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ DEFAULT = (
 )
 """The default reports of ``nsys stats`` that nsystui has, in its order."""
 
-# nsys's names until 2022.
+# Names of nsys until 2022.
 _OLD_NAMES = {
     "apigpusum": "cuda_api_gpu_sum",
     "cudaapisum": "cuda_api_sum",

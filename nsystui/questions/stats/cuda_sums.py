@@ -117,7 +117,7 @@ def _last_reaching(values: Times, before: Rows, minimum: Times) -> Rows:
 
 @dataclass(frozen=True, eq=False)
 class LaunchRanges:
-    """The NVTX range around the launch of each kernel with such a range.
+    """The NVTX range around each kernel's launch, if any.
 
     ``by_report``: for each report, the kernels' row numbers, ascending, and the indices of their range names in
     ``texts``; two int64 arrays of one length.
@@ -217,7 +217,7 @@ KERNEL_PLACE = (
 
 @dataclass(frozen=True)
 class RangeNamed(Changed):
-    """The rows of ``whole``, which has the columns ``KERNEL_PLACE``: without them, and with ranges before names."""
+    """The rows of ``whole`` without its columns `KERNEL_PLACE`, and with ranges before the kernels' names."""
 
     ranges: LaunchRanges
 
@@ -246,9 +246,9 @@ class RangeNamed(Changed):
         return TableAnswer(self.name, self.columns, rows, self.total, self.notes).sorted_by(key, descending)
 
 
-_KERNELS, _MEMORY_OPS, _CALLS, _DOUBLES = tables.kernels, tables.memory_ops, tables.api_calls, tables.api_backtraces
+_KERNELS, _MEMORY_OPS, _CALLS, _BACKTRACES = tables.kernels, tables.memory_ops, tables.api_calls, tables.api_backtraces
 
-_NO_WORDS: Mapping[str, sa.ColumnElement[Any]] = MappingProxyType({})
+_NO_COLUMNS: Mapping[str, sa.ColumnElement[Any]] = MappingProxyType({})
 
 _API_COLUMNS = (*statistics.duration_columns("Num Calls"), NAME)
 _KERNEL_COLUMNS = (*statistics.duration_columns("Instances"), NAME)
@@ -298,12 +298,12 @@ def api_summary_as_nsys(session: Session, selection: Selection) -> TableAnswer:
 
 
 def _api_calls(selection: Selection) -> sa.Subquery:
-    """Select calls by name and a hidden version, which separates the second rows: they have no version."""
+    """Select calls with a hidden version; second rows of ``--cudabacktrace`` are apart, because they lack it."""
     parts = [
         sa.select(table.c.name, version.label("version"), duration(table).label("duration")).where(
             *where(table, selection, table.c.name)
         )
-        for table, version in ((_CALLS, _CALLS.c.versioned_name), (_DOUBLES, _DOUBLES.c.name))
+        for table, version in ((_CALLS, _CALLS.c.versioned_name), (_BACKTRACES, _BACKTRACES.c.name))
     ]
     return sa.union_all(*parts).subquery()
 
@@ -357,12 +357,11 @@ def _range_groups(
     session: Session,
     selection: Selection,
     options: ReportOptions,
-    text_columns: Mapping[str, sa.ColumnElement[Any]] = _NO_WORDS,
+    text_columns: Mapping[str, sa.ColumnElement[Any]] = _NO_COLUMNS,
 ) -> pd.DataFrame:
     """Return the kernels grouped by range, name and ``text_columns``."""
     name = name_of(_KERNELS, options.names)
     query = sa.select(duration(_KERNELS).label("duration")).where(*where(_KERNELS, selection, name))
-
     rows = range_named_frame(session, selection, query, name, text_columns)
     groups = rows.groupby(["name", *text_columns], observed=True, sort=False, dropna=False)["duration"]
     return groups.agg(total="sum", count="size").join(statistics.frame_spread(groups)).reset_index()
@@ -403,7 +402,7 @@ def _calls_and_gpu_work(session: Session, selection: Selection, options: ReportO
 
 
 def _together(**categories: pd.DataFrame) -> pd.DataFrame:
-    """Return the groups of all categories in one table; a share is of the time of all categories."""
+    """Return the groups of all categories in one table; shares are of the time of all categories."""
     import pandas as pd
 
     parts = [part.astype({"name": object}).assign(category=category) for category, part in categories.items()]
@@ -414,10 +413,10 @@ def _together(**categories: pd.DataFrame) -> pd.DataFrame:
 
 ASK: dict[str, Ask] = {
     "cuda_api_gpu_sum": _calls_and_gpu_work,
-    "cuda_api_sum": lambda s, w, _: api_summary_as_nsys(s, w),
+    "cuda_api_sum": lambda session, selection, _: api_summary_as_nsys(session, selection),
     "cuda_gpu_kern_gb_sum": _shapes,
     "cuda_gpu_kern_sum": _kernels,
-    "cuda_gpu_mem_size_sum": lambda s, w, _: sizes_as_nsys(s, w),
-    "cuda_gpu_mem_time_sum": lambda s, w, _: work_summary(s, w, MEMORY),
+    "cuda_gpu_mem_size_sum": lambda session, selection, _: sizes_as_nsys(session, selection),
+    "cuda_gpu_mem_time_sum": lambda session, selection, _: work_summary(session, selection, MEMORY),
     "cuda_gpu_sum": _gpu_work,
 }

@@ -149,7 +149,7 @@ def _kernel_rows(selection: Selection, options: ReportOptions) -> sa.Select[Any]
 def _memory_rows(selection: Selection) -> sa.Select[Any]:
     columns = _MEMORY_OPS.c
     is_memset = columns.is_memset == 1
-    # nsys rounds the inverse of the duration down to a whole number. Missing without a duration.
+    # nsys rounds the inverse of the duration down to a whole number; NULL if the duration is 0.
     per_second = sa.literal(_NS_IN_A_SECOND).op("//")(sa.func.nullif(duration(_MEMORY_OPS), 0))
     rows = sa.select(
         sa.literal(1).label("kind"),

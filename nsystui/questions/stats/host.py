@@ -25,14 +25,14 @@ from nsystui.store.session import Session
 
 
 def _openmp(session: Session, selection: Selection, _: ReportOptions) -> TableAnswer:
-    """Answer ``openmp_sum``: by kind, which is hidden, and name, because nsys sums each native table separately."""
+    """Answer ``openmp_sum``, by name and a hidden kind, because nsys sums each native table separately."""
     table = tables.openmp_events
     keys = [table.c.kind.label("kind"), table.c.name.label("name")]
     return _events(session, selection, table, keys, "openmp", "Count")
 
 
 def _openacc(session: Session, selection: Selection, _: ReportOptions) -> TableAnswer:
-    """Answer ``openacc_sum``: by name over all kinds."""
+    """Answer ``openacc_sum``, by name over all kinds."""
     table = tables.openacc_events
     return _events(session, selection, table, [table.c.name.label("name")], "openacc", "Num Calls")
 
@@ -132,7 +132,7 @@ def _mpi_trace(session: Session, selection: Selection, _: ReportOptions) -> Page
 
 
 def _mpi_ranks() -> sa.Subquery[Any]:
-    """Select the rank of each thread of a report, unknown if ambiguous; one row each, so that no call doubles."""
+    """Select each thread's rank, NULL if ambiguous, in one row, so that the join never doubles a call."""
     lowest, highest = sa.func.min(_MPI_RANKS.c.rank), sa.func.max(_MPI_RANKS.c.rank)
     rank = sa.case((lowest == highest, lowest)).label("rank")
     return (
@@ -220,5 +220,5 @@ ASK: dict[str, Ask] = {
     "network_congestion": _congestion,
     "openacc_sum": _openacc,
     "openmp_sum": _openmp,
-    "osrt_sum": lambda s, w, _: work_summary(s, w, OS),
+    "osrt_sum": lambda session, selection, _: work_summary(session, selection, OS),
 }

@@ -106,7 +106,7 @@ def kernels_by_range(session: Session, selection: Selection, options: ReportOpti
 
     range_texts, kernel_texts = Texts(), Texts()
     parts = [
-        _of_report(session.part([report.index]), report, selection, options, range_texts, kernel_texts)
+        _report_rows(session.part([report.index]), report, selection, options, range_texts, kernel_texts)
         for report in session.reports
     ]
     rows = pd.concat(parts, ignore_index=True)
@@ -133,7 +133,7 @@ def kernels_by_range(session: Session, selection: Selection, options: ReportOpti
     return TableAnswer.of_frame("nvtx-kern-sum", _COLUMNS, frame, total, tuple(note for note in notes if note))
 
 
-def _of_report(
+def _report_rows(
     session: Session, report: Report, selection: Selection, options: ReportOptions, texts: Texts, kernel_texts: Texts
 ) -> pd.DataFrame:
     """Return a report's rows, with numbers instead of texts."""
@@ -179,21 +179,21 @@ def _read_kernel_calls(
     return _KernelCalls(start + offset, end + offset, thread, has_call, length, row, numbers[name])
 
 
-def _portions(ranges: Ranges, inside: Sequence[Inside], is_selected: Flags, at_once: int) -> list[Ints]:
-    """Return the selected ranges with kernels in portions of about ``at_once`` pairs; a name is never split."""
+def _portions(ranges: Ranges, inside: Sequence[Inside], is_selected: Flags, max_pairs: int) -> list[Ints]:
+    """Return the selected ranges with kernels in portions of about ``max_pairs`` pairs; a name is never split."""
     pairs = np.zeros(len(ranges), np.int64)
     for part in inside:
         pairs += np.maximum(part.until - part.since, 0)
     pairs[~is_selected] = 0
-    of_name = np.bincount(ranges.name, pairs)
-    portion = ((np.cumsum(of_name) - of_name) // at_once).astype(np.int64)[ranges.name]
+    pairs_by_name = np.bincount(ranges.name, pairs)
+    portion = ((np.cumsum(pairs_by_name) - pairs_by_name) // max_pairs).astype(np.int64)[ranges.name]
     members = np.flatnonzero(pairs)
     members = members[np.argsort(portion[members], kind="stable")]
     return np.split(members, np.flatnonzero(np.diff(portion[members])) + 1)
 
 
 def _counted(ranges: Ranges, calls: _KernelCalls, inside: Sequence[Inside], members: Ints) -> pd.DataFrame:
-    """Return a row per group of the pairs of ``members`` (indices of ranges) and the kernels in them."""
+    """Pair each range of ``members`` (indices) with the kernels in it, and return a row per group of pairs."""
     of_range, of_call = _pairs(inside, members)
     threads, lane = np.unique(ranges.thread, return_inverse=True)
     # One number for (name, style, thread), decoded below.

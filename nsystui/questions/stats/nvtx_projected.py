@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class ProjectedRanges(Ranges):
-    """The ranges that launched GPU work, and all ranges around them. Shapes ``(n,)``.
+    """The ranges that contain a launch of GPU work. Shapes ``(n,)``.
 
     ``gpu_start``, ``gpu_end``: start of the first operation and end of the last, job time, ns. ``op_count``: number of
     distinct correlation ids. ``parent``: an index, or -1. ``level``: number of ranges around it. ``child_count``:
@@ -55,10 +55,10 @@ class ProjectedRanges(Ranges):
     child_count: Ints
 
 
-def projected(ranges: Ranges, launches: Iterable[LaunchCallColumns], before: int = 0) -> ProjectedRanges:
-    """Return the ranges of a report, projected through its launches; one part has all launches of a correlation id.
+def projected(ranges: Ranges, launches: Iterable[LaunchCallColumns], offset: int = 0) -> ProjectedRanges:
+    """Project a report's ranges onto the GPU; one part of ``launches`` has all launches of a correlation id.
 
-    ``parent`` counts from ``before``, the number of ranges of other reports.
+    ``parent`` counts from ``offset``, the number of ranges of earlier reports.
     """
     repeated = np.zeros(len(ranges), np.int64)
 
@@ -69,19 +69,19 @@ def projected(ranges: Ranges, launches: Iterable[LaunchCallColumns], before: int
 
     projection = project_parts(ranges.start, ranges.end - ranges.start, ranges.thread, counted())
     parent_of, level, _ = tree_of(ranges.start, ranges.end, ranges.thread)
-    kept = np.flatnonzero(projection.op_count)
+    launching = np.flatnonzero(projection.op_count)
     new_index = np.full(len(ranges) + 1, NO_PARENT, np.int64)  # the last value is for ranges without a parent
-    new_index[kept] = np.arange(len(kept))
-    parent = new_index[parent_of[kept]]
-    gpu_start = ranges.start[kept] + projection.delay[kept]
+    new_index[launching] = np.arange(len(launching))
+    parent = new_index[parent_of[launching]]
+    gpu_start = ranges.start[launching] + projection.delay[launching]
     return ProjectedRanges(
-        **{key: values[kept] for key, values in vars(ranges).items()},
+        **{key: values[launching] for key, values in vars(ranges).items()},
         gpu_start=gpu_start,
-        gpu_end=gpu_start + projection.length[kept],
-        op_count=(projection.op_count - repeated)[kept],
-        parent=np.where(parent == NO_PARENT, NO_PARENT, parent + before),
-        level=level[kept].astype(np.int64),
-        child_count=np.bincount(parent[parent != NO_PARENT], minlength=len(kept)),
+        gpu_end=gpu_start + projection.length[launching],
+        op_count=(projection.op_count - repeated)[launching],
+        parent=np.where(parent == NO_PARENT, NO_PARENT, parent + offset),
+        level=level[launching].astype(np.int64),
+        child_count=np.bincount(parent[parent != NO_PARENT], minlength=len(launching)),
     )
 
 
@@ -100,9 +100,9 @@ def _repeated_ids(ranges: Ranges, launches: LaunchCallColumns) -> Ints:
     group = np.concatenate(([0], np.cumsum(~is_same)))
     line_end = one_timeline(start, end, group)[1]
     later = np.minimum.accumulate(line_end[::-1])[::-1]
-    kept = np.flatnonzero(np.append(line_end[:-1] < later[1:], True))
+    inner = np.flatnonzero(np.append(line_end[:-1] < later[1:], True))
     all_counts = _count(ranges, start, end, thread)
-    start, end, thread, group = start[kept], end[kept], thread[kept], group[kept]
+    start, end, thread, group = start[inner], end[inner], thread[inner], group[inner]
     neighbors = np.flatnonzero(np.diff(group) == 0)
     pair_counts = _count(ranges, start[neighbors], end[neighbors + 1], thread[neighbors])
     return all_counts - (_count(ranges, start, end, thread) - pair_counts)
@@ -273,14 +273,14 @@ class _Rows:
 
 def projected_trace(session: Session, selection: Selection, _: ReportOptions) -> RangeTrace:
     """Answer ``nvtx_gpu_proj_trace``: all ranges with GPU work, by start in job time, after work outside of ranges."""
-    texts, parts, before = Texts(), [], 0
+    texts, parts, offset = Texts(), [], 0
     outside: list[Row] = []
     for report in selected_reports(session, selection) or session.reports:
         ranges = ranges_as_nsys(session, report, selection, texts)
         launches = joined(list(launch_parts_as_nsys(session, report, selection)))
-        part = projected(ranges, [launches], before)
+        part = projected(ranges, [launches], offset)
         parts.append(part)
-        before += len(part)
+        offset += len(part)
         if report.has(tables.nvtx_ranges) and (selection.name is None or selection.name.matches("")):
             outside += _outside(ranges, launches)
     merged = joined(parts)

@@ -196,12 +196,12 @@ class _Nested(Ranges):
 
 def _push_pop_trace(session: Session, selection: Selection, _: ReportOptions) -> RangeTrace:
     """Answer ``nvtx_pushpop_trace``: all ranges with children and parents, by start in job time."""
-    texts, parts, before = Texts(), [], 0
+    texts, parts, offset = Texts(), [], 0
     for report in session.reports:
         ranges = ranges_as_nsys(session, report, selection, texts)
-        part = _Nested.of(ranges.only(ranges.is_push_pop), before)
+        part = _Nested.of(ranges.only(ranges.is_push_pop), offset)
         parts.append(part)
-        before += len(part)
+        offset += len(part)
     nested = joined(parts)
     order = by_start(nested.start, nested.end, nested.row)
     selected = order[matching(texts, selection)[nested.name[order]]]

@@ -1,4 +1,4 @@
-"""The options of a report of ``nsys stats``, and its time filters: a span, or the span of an NVTX range."""
+"""The options of a report of ``nsys stats``, and its time filters: a window, or an NVTX range."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def _one_row(
     address: sa.ColumnElement[Any],
     *conditions: sa.ColumnElement[bool],
 ) -> tuple[Any, Any, Any]:
-    """Return an amount over the selected rows of a table, and the lowest and highest address, each if any."""
+    """Return an amount over the selected rows of a table, and their lowest and highest address, if any."""
     query = sa.select(amount, sa.func.min(address), sa.func.max(address)).select_from(table)
     ((value, lowest, highest),) = session.rows(query.where(*where(table, selection), *conditions))
     return value, lowest, highest

@@ -126,7 +126,7 @@ class Steps:
 
         def load_stored(question: str, compute: Callable[..., dict[int, Arrays]]) -> dict[str, dict[Task, TaskSteps]]:
             arrays = of_each_report(
-                session, reports, question, partial(compute, tasks), by=tables.api_calls, doing="steps"
+                session, reports, question, partial(compute, tasks), table=tables.api_calls, activity="steps"
             )
             by_anchor: dict[str, dict[Task, TaskSteps]] = {}
             for report in reports:

@@ -144,7 +144,7 @@ class NvtxOutline(Outline[Node]):
         for parent, child in pairwise(path):
             if self.row_of(child) is not None:
                 continue
-            position = self.tree.place_of(child, self.order)
+            position = self.tree.sibling_index(child, self.order)
             for index, line in enumerate(self.lines):
                 if line.node.id == parent and line.offset <= position < line.offset + line.rest:
                     skip = (position - line.offset) // PAGE * PAGE
