@@ -56,7 +56,7 @@ def named_kernels(session: Session, name: str, names: Names) -> NamedKernels:
 
 
 EDGES: tuple[int, ...] = (0, *(step * 10**decade for decade in range(13) for step in (1, 2, 5)))
-"""The lower edges of the classes, ns: the same for all kernels and ranks, so that histograms compare."""
+"""The lower edges of the classes, ns: the same for all kernels and ranks, so that histograms can be compared."""
 
 COLUMNS = (
     Column("low", header="From (ns)", label="from", unit=Unit.DURATION),
@@ -141,9 +141,9 @@ def _overlaps(job: OpenJob, selection: Selection) -> Answer:
     table = tables.kernels
     keys = [table.c[key] for key in (*_DEVICE_KEY, "is_nccl")]
     name = sa.func.coalesce(table.c.name, "").label("name")
-    moved = [(table.c[key] + table.c.clock_offset).label(f"job_{key}") for key in ("start", "end")]
+    job_times = [(table.c[key] + table.c.clock_offset).label(f"job_{key}") for key in ("start", "end")]
     is_complete = [table.c.start.is_not(None), table.c.end.is_not(None), table.c.device.is_not(None)]
-    query = sa.select(*keys, name, *moved).where(*where(table, selection, table.c.name), *is_complete)
+    query = sa.select(*keys, name, *job_times).where(*where(table, selection, table.c.name), *is_complete)
     devices = {_device_key(item): item for item in job.busy(Selection(tasks=selection.tasks)).devices}
     sums: dict[tuple[int, str], list[int]] = {}
     if job.session.count(table):
