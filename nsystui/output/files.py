@@ -1,4 +1,4 @@
-"""Output of answers, texts and traces to stdout or files. Files are complete or absent, and replaced only on request."""
+"""Output of answers, texts and traces to stdout or files, which are complete or absent and replaced only on request."""
 
 from __future__ import annotations
 

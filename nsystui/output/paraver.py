@@ -3,7 +3,7 @@
 The records are in the format of BSC's reader (paraver-kernel): a first line
 ``#Paraver (date):duration_ns:nodes(cpus,…):1:tasks(threads:node,…)``, then records by time: states
 ``1:cpu:appl:task:thread:begin:end:state``, events ``2:cpu:appl:task:thread:time:type:value…``, and communications
-``3:…`` from a call to the first work that it launched. There is one application. A task is a process, by rank. A thread
+``3:…`` from a call to the first work that it launched. There is one application. A task is a process. A thread
 is one of its CPU threads, a stream (or a lane of a stream with overlapping work), or the metrics of a GPU, each with
 its own CPU number. An event sets the value of its row until the next event: the innermost range or call, or 0. Times
 are ns from the first event of the trace. States have the numbers of Extrae.

@@ -104,7 +104,7 @@ DETAILS: dict[int, dict[str, int]] = {
         for part, size in ((0, {}), (1, {"bytes": _OPENACC_BYTES}), (2, {}))
     },
 }
-"""Further types in the record of an event, by the type and the fields of the event."""
+"""Types of further values in an event's record, by the event's type and field."""
 
 NCCL_TYPES = (63000007, _NCCL_CALL, 9501)
 

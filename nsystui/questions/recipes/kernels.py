@@ -79,7 +79,7 @@ def _histogram_of_ranks(job: OpenJob, selection: Selection, options: RecipeOptio
 
 
 def _histogram(session: Session, selection: Selection, names: Names, extra: Sequence[Condition]) -> TableAnswer:
-    """Count launches by kernel name and class of durations, which includes its lower edge.
+    """Count launches by kernel name and class of durations; a class includes its lower edge.
 
     Kernels are sorted by total time, their classes from short to long.
     """
@@ -135,7 +135,7 @@ def _overlap_of_ranks(job: OpenJob, selection: Selection, options: RecipeOptions
 def _overlaps(job: OpenJob, selection: Selection) -> Answer:
     """Tabulate the overlap of compute and NCCL kernels, one row per name and kind, longest total first.
 
-    ``overlap`` sums over the launches the time in which the other kind ran on the same device of the same process;
+    ``overlap`` is the time of the launches during which the other kind ran on the same device of the same process;
     concurrent launches all count. ``alone`` is ``total`` minus ``overlap``.
     """
     table = tables.kernels

@@ -117,7 +117,7 @@ class _RankAnswers:
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure of a map: percent of the time if its column has that unit, else a rate."""
+    """A figure of a map: percent if its column has that unit, else a rate."""
 
     column: Column
     category: str | None = None

@@ -165,7 +165,7 @@ _ONLY_KERNELS = "only kernels count: copies that NCCL makes without a kernel are
 def nccl_projected(job: OpenJob, selection: Selection) -> TableAnswer:
     """Summarise NCCL operations by collective, from first to last kernel, longest total first.
 
-    An operation is the work of a call, of the equal calls of a group, or a kernel without call. ``call_total`` is the
+    An operation is the work of a call, of the equal calls of a group, or a kernel without a call. ``call_total`` is the
     CPU time of the calls, including group calls, if any. The frame also has ``q1`` and ``q3``.
     """
     import pandas as pd

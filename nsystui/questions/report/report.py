@@ -64,7 +64,7 @@ class ReportTable:
 
 @dataclass(frozen=True)
 class Told:
-    """A finding. ``kind``: its change against a baseline, ``was``: its cost there; empty without a baseline."""
+    """A finding. ``kind``: its change against a baseline, if any; ``was``: its cost in the baseline."""
 
     id: str
     severity: str

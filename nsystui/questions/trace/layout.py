@@ -1,6 +1,6 @@
 """The processes and tracks of a trace, with their order and names.
 
-Slices of a track never overlap (streams), or nest (calls and NVTX ranges of a thread). If work of a stream overlaps
+Slices of a stream never overlap; calls and NVTX ranges of a thread nest. If work of a stream overlaps
 (branches of a CUDA graph, programmatic dependent launches), the stream has several lanes.
 """
 

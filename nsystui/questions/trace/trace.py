@@ -141,9 +141,9 @@ class Trace:
         return sa.select(*columns).where(*conditions, metrics.report.in_(self.layout.sampled), is_finite)
 
     def by_time(self) -> Batches:
-        """Yield all events by start: rows of `TIMED_FIELDS`, then the first work that an API call launched.
+        """Yield all events by start: rows of `TIMED_FIELDS`, and the first work that an API call launched.
 
-        The launched work has device, stream, start, bytes and kind.
+        The columns of the launched work are device, stream, start, bytes and kind.
         """
         for part in self.parts:
             rows = self._rows(tuple(EventKind), (*TIMED_FIELDS, "kind_order", "row"), part)
