@@ -1,7 +1,7 @@
 """The processes and tracks of a trace, with their order and names.
 
-Slices of a stream never overlap; calls and NVTX ranges of a thread nest. If work of a stream overlaps
-(branches of a CUDA graph, programmatic dependent launches), the stream has several lanes.
+Slices on a stream's track never overlap; calls and NVTX ranges on a thread's track nest. If work of a stream overlaps
+(branches of a CUDA graph, programmatic dependent launches), the stream has several lanes, each with a track.
 """
 
 from __future__ import annotations
