@@ -1,10 +1,10 @@
 """Chrome's Trace Event format, for Perfetto (ui.perfetto.dev) and chrome://tracing.
 
-A JSON object with ``traceEvents``: ``X`` slices on a track for each stream, and for API calls, each NVTX domain, MPI
-and OS runtime calls of each thread; ``b``/``e`` pairs for NVTX ranges that need not nest; ``i`` for marks; ``s``/``f``
-from an API call to its GPU work; ``C`` for GPU metrics; ``M`` for names and order. ``ts`` and ``dur`` are µs with three
-decimals: nanoseconds. Viewers bind an arrow to the previous slice in the file, so calls precede work. They drop slices
-that partly overlap another slice of their track, so such slices are never written.
+A JSON object with ``traceEvents``: ``X`` slices; ``b``/``e`` pairs for ranges that need not nest; ``i`` marks;
+``s``/``f`` arrows from an API call to its GPU work; ``C`` GPU metrics; ``M`` names and order. Each lane of a stream has
+a track. A thread has a track for each kind of call and each NVTX domain. ``ts`` and ``dur`` are µs with three decimals.
+Viewers bind an arrow to the previous slice in the file, so calls precede work. They drop slices that partly overlap
+another slice of their track, so such slices are never written.
 """
 
 from __future__ import annotations
@@ -60,14 +60,14 @@ Lines = tuple[int, list[str]]
 
 
 class _Writer:
-    """Converts events to lines of JSON. Processes and tracks have the numbers of the layout, from 1."""
+    """Converts events to lines of JSON. Processes and tracks are numbered from 1 in the order of the layout."""
 
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
         self.shift = max(0, -trace.span.start)
         layout = trace.layout
         self._pids = {process.task: number for number, process in enumerate(layout.processes, 1)}
-        self._sampled = {report: len(self._pids) + number for number, report in enumerate(layout.sampled, 1)}
+        self._metric_pids = {report: len(self._pids) + number for number, report in enumerate(layout.sampled, 1)}
         keys: list[tuple[Task, object]] = [(row.task, (row.thread, row.kind, row.domain)) for row in layout.threads]
         keys += [(row.task, (row.device, row.stream, lane)) for row in layout.streams for lane in range(row.lanes)]
         self._tids = {key: number for number, key in enumerate(keys, 1)}
@@ -80,7 +80,7 @@ class _Writer:
         """Yield names and order of the processes and tracks; never empty."""
         layout, reports = self._trace.layout, {report.index: report for report in self._trace.session.reports}
         processes = [(self._pids[process.task], process.name) for process in layout.processes]
-        processes += [(pid, f"GPU metrics of {reports[report].name}") for report, pid in self._sampled.items()]
+        processes += [(pid, f"GPU metrics of {reports[report].name}") for report, pid in self._metric_pids.items()]
         for pid, name in processes or [(1, "empty")]:
             yield self._meta("process_name", pid, 0, f'"name":{self._text(name)}')
             yield self._meta("process_sort_index", pid, 0, f'"sort_index":{pid}')
@@ -97,9 +97,9 @@ class _Writer:
     def batches(self) -> Iterator[Lines]:
         """Yield everything except the metadata; calls precede the work that they launched."""
         trace = self._trace
-        enclosing: dict[int, list[int]] = {}
+        open_ends_by_track: dict[int, list[int]] = {}
         for rows in trace.host_slices():
-            yield self._host_lines(rows, enclosing)
+            yield self._host_lines(rows, open_ends_by_track)
         for rows in trace.marks():
             yield len(rows), [self._mark(row) for row in rows]
         lanes = StreamLanes()
@@ -108,8 +108,8 @@ class _Writer:
         for rows in trace.samples():
             yield len(rows), [self._sample(row) for row in rows]
 
-    def _host_lines(self, rows: Sequence[tuple[Any, ...]], enclosing: dict[int, list[int]]) -> Lines:
-        """Convert calls and ranges; ``enclosing`` has the ends of the open slices on each track."""
+    def _host_lines(self, rows: Sequence[tuple[Any, ...]], open_ends_by_track: dict[int, list[int]]) -> Lines:
+        """Convert calls and ranges; ``open_ends_by_track`` has the ends of the open slices."""
         lines: list[str] = []
         for row in rows:
             report, process, thread, kind, domain, start, end, name, is_loose, correlation, size, communicator = row
@@ -120,7 +120,7 @@ class _Writer:
             if communicator:
                 args += ("," if args else "") + f'"communicator":{self._text(communicator)}'
             event = f'"name":{self._text(name)},{track}'
-            open_ends = enclosing.setdefault(tid, [])
+            open_ends = open_ends_by_track.setdefault(tid, [])
             while open_ends and open_ends[-1] <= start:
                 open_ends.pop()
             if is_loose or (open_ends and end > open_ends[-1]):
@@ -190,7 +190,7 @@ class _Writer:
         )
 
     def _pair(self, event: str, start: int, end: int, args: str) -> tuple[str, str]:
-        """Return a range that may overlap others; its id gives it a separate track."""
+        """Return the lines of a range that may overlap another; viewers show each id on a separate track."""
         self._last_id += 1
         event = f'{event},"id":"{self._last_id:#x}"'
         return (
@@ -211,7 +211,7 @@ class _Writer:
         report, gpu, metric, time, value = row
         name = self._text(metric if gpu is None else f"GPU {gpu} {metric}")
         return (
-            f'{{"ph":"C","name":{name},"pid":{self._sampled[report]},"ts":{microseconds(time + self.shift)},'
+            f'{{"ph":"C","name":{name},"pid":{self._metric_pids[report]},"ts":{microseconds(time + self.shift)},'
             f'"args":{{"value":{json.dumps(value)}}}}}'
         )
 

@@ -1,7 +1,4 @@
-"""Output of answers, texts and traces to stdout or files. A file is complete or absent, and replaced only on request.
-
-A trace is a file of Chrome's Trace Events, or the files of Paraver.
-"""
+"""Output of answers, texts and traces to stdout or files, which are complete or absent and replaced only on request."""
 
 from __future__ import annotations
 
@@ -30,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class _SafeLines:
-    """A terminal for raw rows: makes them safe, and shows line breaks inside as ``␊``."""
+    """A terminal's stream that makes each line safe, and shows line breaks inside it as ``␊``."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -51,10 +48,10 @@ def print_lines(lines: Iterable[str]) -> None:
 def print_answer(answer: Answer, file_format: str, *, is_wide: bool = True, is_cut: bool = False) -> int:
     """Print ``answer`` as ``table``, ``csv``, ``json`` or ``md`` without its notes; return the number of rows.
 
-    On a terminal, a table fits the width unless it ``is_wide``, and is cut after a screenful if it ``is_cut``; stderr
+    On a terminal, a table is fitted to the width unless ``is_wide``, and ends after a screenful if ``is_cut``; stderr
     reports omissions. CSV, JSON and Markdown are UTF-8 in every locale; a table is ASCII if UTF-8 cannot be shown. Text
-    in CSV is raw, except on a terminal, which might obey it. Raises ``UsageError`` for Parquet, and the errors of
-    `quiet_pipe`.
+    in CSV is raw, except on a terminal, which might obey control characters. Raises ``UsageError`` for Parquet, and the
+    errors of `quiet_pipe`.
     """
     if file_format == "parquet":
         raise UsageError("Parquet cannot go to standard output: name a file with -o FILE.parquet")
@@ -109,7 +106,7 @@ _GZIP_LEVEL = 4  # twice as fast as the default, a tenth larger
 
 
 class TargetExistsError(OutputError):
-    """A file of this name exists, and is unchanged. The caller may ask the user to ``overwrite`` it."""
+    """The refusal to replace an existing file. The caller may ask the user to ``overwrite`` it."""
 
     def __init__(self, name: str) -> None:
         super().__init__(f"{name} already exists (--force overwrites it)")
@@ -160,7 +157,7 @@ def refuse_existing(path: str | os.PathLike[str]) -> None:
 
 
 def refuse_inputs(written: Iterable[str | os.PathLike[str]], read: Iterable[Path], cache: Path | None) -> None:
-    """Raise UsageError if an output (all files of a trace or report) is also an input, or is in the cache.
+    """Raise UsageError if an output (any file of a trace or report) is also an input, or is in the cache.
 
     Files are compared by device and inode, so that links count.
     """
@@ -170,7 +167,7 @@ def refuse_inputs(written: Iterable[str | os.PathLike[str]], read: Iterable[Path
         with suppress(OSError, ValueError):  # too long, or the root directory
             files += Path(os.path.expanduser(name)).with_suffix(".files").glob("*")
         for file in files:
-            if os.path.isfile(file) and os.path.getsize(file):  # a shell's > has already emptied it
+            if os.path.isfile(file) and os.path.getsize(file):  # if empty, a shell's > has already emptied it
                 outputs.append((file, os.stat(file)))
             if cache is not None and Path(os.path.realpath(cache)) in Path(os.path.realpath(file)).parents[1:]:
                 raise UsageError(
@@ -189,7 +186,7 @@ Contents = str | Callable[[Path], int]
 def save_together(contents: Mapping[Path, Contents], overwrite: bool) -> list[int]:
     """Save all files or none; return the number of rows of each. Raises the errors of `save`.
 
-    If a file cannot take its name from its temporary file, the files renamed before are restored.
+    If a temporary file cannot be renamed, the files replaced before are restored, and the new files are removed.
     """
     contents_by_target = {_target(path, overwrite): content for path, content in contents.items()}
     rows, temporaries, undo = list[int](), list[Path](), list[Callable[[], object]]()
@@ -304,7 +301,6 @@ def _take_name(temporary: Path, target: Path, overwrite: bool) -> None:
 
 
 def _why(error: OSError, directory: Path) -> str:
-    """Return the reason of ``error``, worded for writing a file."""
     folder = safe_text(str(directory))
     reasons = {
         errno.ENOENT: f"the directory {folder} does not exist",
@@ -336,7 +332,7 @@ def propose_name(job: str, pane: str, filter_text: str | None, extension: str) -
     negated = (filter_text or "").startswith("!")
     detail = _slug(("not-" if negated else "") + (filter_text or "").removeprefix("!").removeprefix("re:"))
     room = _MAX_NAME_BYTES - len(ending)
-    if len(stem) > room:  # the beginning names the job, the end the rank and the pane
+    if len(stem) > room:  # the beginning names the job, the end names the rank and the pane
         stem = stem[: room // 2].rstrip("-._") + "-" + stem[len(stem) - room // 2 + 1 :].lstrip("-._")
     detail = detail[: max(0, room - len(stem) - 1)].rstrip("-._")
     return "-".join(filter(None, [stem, detail])) + ending
@@ -396,9 +392,7 @@ def save_trace(
         raise MissingDataError("a Paraver trace needs calls, ranges or GPU work: select some")
     rows, types = ParaverRows(trace), EventTypes.of(trace)
     records = streamed(path, lambda stream: write_records(trace, rows, types, stream, progress))
-    names = streamed(
-        files[1], lambda stream: stream.write(types.pcf().encode(errors="backslashreplace"))
-    )  # after the records
+    names = streamed(files[1], lambda stream: stream.write(types.pcf().encode(errors="backslashreplace")))
     views = {files[3 + VIEWS.index(view)]: text for view, text in view_texts(types).items()}
     return save_together({files[0]: records, files[1]: names, files[2]: rows.row_file(), **views}, overwrite)[0]
 

@@ -1,6 +1,6 @@
 """The findings of a triage as lines for a terminal of 80 columns, and as a report in Markdown.
 
-Against a baseline, new and worse findings are shown in full, others in a line each.
+Against a baseline, only new and worse findings are shown in full.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _MAX_EVIDENCE = 20  # rows per finding in a report
 
 
 def lines(result: Triage, files: str = _FILES, lists_unjudged: bool = False) -> list[str]:
-    """Return the lines for a terminal: findings, worst first, and rules without a verdict, or their number.
+    """Return the lines for a terminal: findings, worst first, and rules without a verdict, or only their number.
 
     ``files`` are the words of a command line that name the job's files.
     """
-    out = [*_plainly(result.summary), result.headline, *_plainly(result.account), *_plainly(result.kernels), ""]
+    out = [*_paragraph(result.summary), result.headline, *_paragraph(result.account), *_paragraph(result.kernels), ""]
     for finding in detailed(result):
         out += [_head(finding), *body_lines(finding, files), *_symptoms(result, finding), ""]
     more = [finding for finding in result.findings if not finding.under][_MAX_DETAILED:]
@@ -93,7 +93,7 @@ def _cost(finding: Finding) -> str:
     return f"  {format_value(Unit.DURATION, finding.cost)}, {finding.percent:.1f} % of the job"
 
 
-def _plainly(text: str) -> list[str]:
+def _paragraph(text: str) -> list[str]:
     return textwrap.wrap(safe_text(text), _WIDTH, break_on_hyphens=False)
 
 
@@ -157,7 +157,7 @@ def plain(text: str) -> str:
 
 
 def change_lines(comparison: Against, files: str = _FILES, lists_unjudged: bool = False) -> list[str]:
-    """Return the lines for a terminal: new and worse findings in full, others in a line each, largest changes."""
+    """Return the lines for a terminal: findings, in full if new or worse, and the largest changes."""
     text = [*textwrap.wrap(comparison.words, _WIDTH), comparison.headline, ""]
     for change in comparison.told:
         title = f"{change.kind.value.upper():<7} {_change_title(change, comparison)}"

@@ -6,9 +6,9 @@ CSV equals the output of ``nsys stats --format csv``, byte for byte if the numbe
 (ns, bytes) with the decimals of the column; text tables word them like a screen. Unknown and non-finite values are
 empty in CSV and Markdown and ``null`` in JSON, never 0.
 
-CSV and JSON carry text raw, JSON in ``\u`` escapes; text tables and Markdown are for people, and contain the result of
-`nsystui.base.text.safe_text`. A cell that begins with ``=``, ``+``, ``-`` or ``@`` is unchanged, because an NVTX range
-may be called ``=compute``, and data altered for spreadsheets is wrong elsewhere. Import such columns as text.
+Text is raw in CSV and JSON, which has ``\u`` escapes. Text tables and Markdown are for people: they contain the result
+of `nsystui.base.text.safe_text`. A cell that begins with ``=``, ``+``, ``-`` or ``@`` is unchanged: an NVTX range may
+be called ``=compute``, and data altered for spreadsheets is wrong elsewhere. Import such columns as text.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def pages(answer: Answer, size: int = _PAGE) -> Iterator[list[Row]]:
 
 
 def file_values(column: Column, values: Sequence[Any]) -> Sequence[Value]:
-    """Return the values of ``column`` for a file: unknown or non-finite values are ``None``; decimals are the column's.
+    """Return the values of ``column`` for a file, rounded to its decimals; unknown and non-finite values are ``None``.
 
     Without decimals, whole floats become integers: pandas makes them floats if a value is missing.
     """
@@ -133,9 +133,9 @@ def write(
 
 
 _NEEDS_QUOTES = re.compile(r'[,\r\n]|^"')
-"""Cells that nsys quotes in CSV: a ``"`` inside a cell without comma and line end is not quoted."""
+"""Cells that nsys quotes in CSV; it does not quote a cell only because of a ``"`` inside."""
 _ALONE_NEEDS_QUOTES = re.compile(r'[,\r\n"]|^$')
-"""The same for lines of a single cell."""
+"""Cells that nsys quotes in a table of one column."""
 
 
 def _write_csv(answer: Answer, stream: Writable, progress: Progress | None) -> int:
@@ -160,8 +160,8 @@ def _formatted(
 ) -> tuple[list[str], list[Sequence[Any]]]:
     """Return the ``%`` format of each column of ``page``, and the cells to insert.
 
-    Texts pass through ``escape``; missing values are empty. Then one ``%`` formats a line: there may be millions of
-    lines.
+    Texts pass through ``escape``; missing values are empty. A single ``%`` then formats a line, because there may be
+    millions of lines.
     """
     formats: list[str] = []
     cells: list[Sequence[Any]] = []
@@ -270,9 +270,9 @@ _MIN_TEXT_WIDTH, _NAME_SHARE = 12, 0.4
 def fitting(answer: TableAnswer, width: int) -> TableAnswer:
     """Return the answer reduced to lines of ``width`` cells; files get the complete answer.
 
-    The least important columns are hidden first; of equally important columns, numbers before texts and the last first.
-    Meanwhile, the last column, if it is text, keeps 0.4 of a line. Then texts are cut at their ends, the widest first,
-    before numbers of importance 0 are hidden, the last first.
+    Hides the least important columns first; of equally important columns, numbers before texts and the last first.
+    The last column, if it is text, keeps 0.4 of a line. Then cuts texts at their ends, the widest first. Hides numbers
+    of importance 0, the last first, only if cut texts are not enough.
     """
     widths = [column.width for column in _table_columns(answer.columns, answer.rows)]
     shown = [number for number, column in enumerate(answer.columns) if column.importance < FILES_ONLY]
@@ -281,7 +281,7 @@ def fitting(answer: TableAnswer, width: int) -> TableAnswer:
     name_width = max(2 * _MIN_TEXT_WIDTH, int(_NAME_SHARE * width))
 
     def needed(is_cut: bool) -> int:
-        """Return the cells of a line, with texts of minimum widths if they are cut."""
+        """Return the width of a line, with texts at minimum widths if they are cut."""
         min_widths = {number: min(widths[number], _MIN_TEXT_WIDTH) for number in texts if is_cut}
         if last in texts:
             min_widths[last] = min(widths[last], name_width)
@@ -312,11 +312,11 @@ def fitting(answer: TableAnswer, width: int) -> TableAnswer:
     return replace(answer, columns=columns, rows=rows)
 
 
-def _cut_end(value: Value, room: int) -> Value:
-    if not isinstance(value, str) or width_of(safe_text(value)) <= room:
+def _cut_end(value: Value, width: int) -> Value:
+    if not isinstance(value, str) or width_of(safe_text(value)) <= width:
         return value
     text = safe_text(value)
-    while width_of(text) > room - 1:
+    while width_of(text) > width - 1:
         text = text[:-1]
     return text + "…"
 

@@ -1,6 +1,6 @@
 """A report as a self-contained HTML page: no requests, and only the script below.
 
-It can be skimmed, dark or light, printed, sorted by click or Enter, and unfolded. Numbers have the texts of the
+It follows the dark or light theme, prints, sorts tables by click or Enter, and unfolds details. Numbers look as in the
 commands' tables. All foreign text is made safe and escaped.
 """
 
@@ -55,7 +55,7 @@ _POLICY = ("default-src 'none'", "img-src data:", "style-src 'unsafe-inline'", "
 
 
 def page(report: JobPage) -> str:
-    """Return the page."""
+    """Return the HTML of a report."""
     sections = [("findings", "Findings"), *((section.key, section.title) for section in report.sections)]
     links = "".join(f'<li><a href="#{key}">{_text(title)}</a></li>' for key, title in sections)
     body = [
@@ -170,7 +170,7 @@ def _finding(finding: Told) -> Iterator[str]:
 
 
 def _percent(value: Value) -> str:
-    """Return a length in CSS."""
+    """Return 0 to 100 % as a length in CSS."""
     return f"{min(max(float(value or 0), 0.0), 100.0):.1f}%"
 
 

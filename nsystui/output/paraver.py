@@ -3,7 +3,7 @@
 The records are in the format of BSC's reader (paraver-kernel): a first line
 ``#Paraver (date):duration_ns:nodes(cpus,…):1:tasks(threads:node,…)``, then records by time: states
 ``1:cpu:appl:task:thread:begin:end:state``, events ``2:cpu:appl:task:thread:time:type:value…``, and communications
-``3:…`` from a call to the first work that it launched. There is one application. A task is a process, by rank. A thread
+``3:…`` from a call to the first work that it launched. There is one application. A task is a process. A thread
 is one of its CPU threads, a stream (or a lane of a stream with overlapping work), or the metrics of a GPU, each with
 its own CPU number. An event sets the value of its row until the next event: the innermost range or call, or 0. Times
 are ns from the first event of the trace. States have the numbers of Extrae.
@@ -43,7 +43,7 @@ _GPU = frozenset(kind.value for kind in GPU_KINDS)
 _MARK, _MEMORY = EventKind.MARK.value, EventKind.MEMORY.value
 _SECOND = 1_000_000_000
 Row = tuple[Task, object]
-"""A process, and a row of it: the serialised id of a thread, (device, stream, lane), or a `GpuRow`."""
+"""The key of a row: its process, and a thread's serialised id, (device, stream, lane), or a `GpuRow`."""
 GpuRow = tuple[int, int]
 """The metrics of a GPU: its report, and its number on the machine, -1 if unknown."""
 
@@ -55,21 +55,21 @@ class ParaverRows:
         layout = trace.layout
         self.processes = layout.processes
         self.hosts = list(dict.fromkeys(process.host for process in layout.processes))
-        self.of_task: dict[Task, dict[Row, str]] = {process.task: {} for process in layout.processes}
+        self.labels_by_task: dict[Task, dict[Row, str]] = {process.task: {} for process in layout.processes}
         for thread in layout.threads:
-            self.of_task[thread.task].setdefault((thread.task, thread.thread), thread.thread_label)
+            self.labels_by_task[thread.task].setdefault((thread.task, thread.thread), thread.thread_label)
         for stream in layout.streams:
             for lane in range(stream.lanes):
-                self.of_task[stream.task][stream.task, (stream.device, stream.stream, lane)] = stream.label(lane)
-        self.of_gpu: dict[GpuRow, Row] = {}
+                self.labels_by_task[stream.task][stream.task, (stream.device, stream.stream, lane)] = stream.label(lane)
+        self.row_by_gpu: dict[GpuRow, Row] = {}
         for gpu_row in sorted({(report, -1 if gpu is None else gpu) for report, gpu, *_ in trace.metrics()}):
             task, label = self._metrics_row(trace, gpu_row)
-            self.of_gpu[gpu_row] = task, gpu_row
-            self.of_task[task][task, gpu_row] = label
+            self.row_by_gpu[gpu_row] = task, gpu_row
+            self.labels_by_task[task][task, gpu_row] = label
         self.prefixes = self._prefixes()
 
     def _metrics_row(self, trace: Trace, gpu_row: GpuRow) -> tuple[Task, str]:
-        """Return the task that shows a GPU's metrics: a user of it, else a task of its report, else the first."""
+        """Return the task with the row of a GPU's metrics (a user of the GPU, if possible), and the row's label."""
         report, gpu = gpu_row
         users = trace.users_of(report, gpu)
         tasks = [process.task for process in self.processes]
@@ -86,12 +86,12 @@ class ParaverRows:
         for host in self.hosts:
             for task, process in enumerate(self.processes, 1):
                 if process.host == host:
-                    for thread, row in enumerate(self.of_task[process.task], 1):
+                    for thread, row in enumerate(self.labels_by_task[process.task], 1):
                         prefixes[row] = f"{next(cpu)}:1:{task}:{thread}"
         return prefixes
 
     def header(self, trace: Trace) -> str:
-        """Return the first line."""
+        """Return the first line of the ``.prv``."""
         starts = [report.metadata.session_start_utc for report in trace.session.reports]
         start_utc = min((start for start in starts if start), default=0)
         date = datetime.fromtimestamp(start_utc // _SECOND, UTC).strftime("%d/%m/%Y at %H:%M")
@@ -102,14 +102,14 @@ class ParaverRows:
         return f"#Paraver ({date}):{duration}_ns:{len(self.hosts)}({cpus}):1:{len(self.processes)}({tasks})\n"
 
     def _size(self, task: Task) -> int:
-        return len(self.of_task[task])
+        return len(self.labels_by_task[task])
 
     def row_file(self) -> str:
         """Return the ``.row``: each level with its size and names."""
         names = {
             row: f"{process.short} {label}"
             for process in self.processes
-            for row, label in self.of_task[process.task].items()
+            for row, label in self.labels_by_task[process.task].items()
         }
         levels = {
             "CPU": [names[row] for row in self.prefixes],
@@ -126,19 +126,16 @@ class ParaverRows:
 def write_records(
     trace: Trace, rows: ParaverRows, types: EventTypes, stream: ByteSink, progress: Progress = lambda rows: None
 ) -> int:
-    """Write the ``.prv``; return the number of the export's events in it, including samples of GPU metrics.
-
-    ``progress`` gets the number already written, and may raise to stop the writing.
-    """
+    """Write the ``.prv``; return the number of the export's events in it, including samples of GPU metrics."""
     stream.write(rows.header(trace).encode())
     body, written = _Body(trace, rows, types), 0
     for batch in trace.by_time():
         stream.write("".join(body.records(batch)).encode())
         written += len(batch)
-        progress(written + body.samples)
+        progress(written + body.sample_count)
     for line in body.rest():
         stream.write(line.encode())
-    return written + body.samples
+    return written + body.sample_count
 
 
 Pairs = tuple[tuple[int, int], ...]
@@ -148,7 +145,7 @@ _FIELD_INDICES = {field: index for index, field in enumerate(TIMED_FIELDS)}
 
 
 class _Body:
-    """The records in order of time: an end waits until no earlier start can follow."""
+    """Converts events to records in order of time: an end waits until no earlier start can follow."""
 
     def __init__(self, trace: Trace, rows: ParaverRows, types: EventTypes) -> None:
         self._origin = trace.span.start
@@ -159,10 +156,10 @@ class _Body:
         self._numbers = count()
         self._open: dict[tuple[str, int], list[Pairs]] = {}
         self._busy_until: dict[str, int] = {}
-        self.samples = 0
-        self._samples = self._sampled(trace, rows)
-        self._sample = next(self._samples, None)
-        self._details = {  # ``event_kind`` counts from 0, which means nothing in Paraver
+        self.sample_count = 0
+        self._sample_records = self._read_samples(trace, rows)
+        self._next_sample = next(self._sample_records, None)
+        self._details = {  # ``event_kind`` counts from 0, which ends an event in Paraver
             number: [(_FIELD_INDICES[field], detail, int(field == "event_kind")) for field, detail in details.items()]
             for number, details in DETAILS.items()
         }
@@ -170,50 +167,50 @@ class _Body:
     def records(self, rows: Any) -> Iterator[str]:
         """Yield the records up to the start of the last of ``rows`` (`trace.TIMED_FIELDS`, and the launched work)."""
         for row in rows:
-            yield from self._of_event(row)
+            yield from self._event_records(row)
 
     def rest(self) -> Iterator[str]:
         """Yield the remaining records."""
-        yield from self._ended(None)
+        yield from self._due_records(None)
 
-    def _sampled(self, trace: Trace, rows: ParaverRows) -> Iterator[tuple[int, str]]:
-        """Yield the samples of GPU metrics with their times: one record for a GPU at a time."""
+    def _read_samples(self, trace: Trace, rows: ParaverRows) -> Iterator[tuple[int, str]]:
+        """Yield times and records of GPU metrics: one record for all samples of a GPU at the same time."""
         batches = chain.from_iterable(trace.samples_by_time())
         for (time, report, gpu), samples in groupby(batches, itemgetter(0, 1, 2)):
-            prefix = self._prefixes[rows.of_gpu[report, -1 if gpu is None else gpu]]
+            prefix = self._prefixes[rows.row_by_gpu[report, -1 if gpu is None else gpu]]
             # Counters glitch below 0, but Paraver's values may not be negative.
             pairs = [(self._types.metrics[metric or ""], max(round(value), 0)) for *_, metric, value in samples]
-            self.samples += len(pairs)
+            self.sample_count += len(pairs)
             yield time - self._origin, _record(prefix, time - self._origin, pairs)
 
-    def _ended(self, until: int | None) -> Iterator[str]:
-        """Yield the samples and the ends up to a time."""
+    def _due_records(self, until: int | None) -> Iterator[str]:
+        """Yield the records of samples and ends up to a time, or all that remain."""
         ends = self._ends
-        while ends or self._sample is not None:
-            if self._sample is not None and not (ends and ends[0][0] < self._sample[0]):
-                time, line = self._sample
+        while ends or self._next_sample is not None:
+            if self._next_sample is not None and not (ends and ends[0][0] < self._next_sample[0]):
+                time, line = self._next_sample
                 if until is not None and time > until:
                     return
-                self._sample = next(self._samples, None)
+                self._next_sample = next(self._sample_records, None)
                 yield line
                 continue
             if until is not None and ends[0][0] > until:
                 return
             time, _, prefix, pairs = heapq.heappop(ends)
             open_events = self._open[prefix, pairs[0][0]]
-            # The last event with these values ends; a later event remains the row's value.
+            # The last event with these values ends; if a later event is open, the row keeps its value.
             index = len(open_events) - 1 - open_events[::-1].index(pairs)
             del open_events[index]
             if index == len(open_events):
                 values = dict(open_events[-1]) if open_events else {}
                 yield _record(prefix, time, [(number, values.get(number, 0)) for number, _ in pairs])
 
-    def _of_event(self, row: tuple[Any, ...]) -> Iterator[str]:
-        """Yield the ends before the start of an event, and its records."""
-        report, process, thread, device, stream, start, end, kind, group, domain, loose, name = row[:12]
+    def _event_records(self, row: tuple[Any, ...]) -> Iterator[str]:
+        """Yield the records due at the start of an event, and the event's records."""
+        report, process, thread, device, stream, start, end, kind, group, domain, is_loose, name = row[:12]
         task = Task(report, -1 if process is None else process)
         start, end = start - self._origin, end - self._origin
-        yield from self._ended(start)
+        yield from self._due_records(start)
         row_key: Row = (task, thread)
         if kind in _GPU:
             row_key = (task, (device, stream, self._lanes.lane((task, device, stream), start, end)))
@@ -222,7 +219,7 @@ class _Body:
         if state is not None and end > start and start >= self._busy_until.get(prefix, 0):
             self._busy_until[prefix] = end  # states of a row must not overlap: the outer call counts
             yield f"1:{prefix}:{start}:{end}:{state}\n"
-        number, value = self._types.of_event(kind, group or "", domain or "", loose or 0, name)
+        number, value = self._types.of_event(kind, group or "", domain or "", is_loose or 0, name)
         pairs = ((number, value), *self._details_of(number, row))
         yield _record(prefix, start, pairs)
         if kind != _MARK:
@@ -279,19 +276,19 @@ def view_texts(types: EventTypes) -> dict[str, str]:
         "metrics": sorted(types.metrics.values()),
     }
     texts = {
-        name: _file([_value(types.labels[number], number) for number in numbers])
+        name: _view([_value(types.labels[number], number) for number in numbers])
         for name, numbers in values.items()
         if numbers
     }
     if states:
         timeline: Window = ("Timeline by state", "State As Is", ())
-        texts["states"] = _file([timeline])
-        texts["useful"] = _file([timeline], [("Useful time: time in each state", "Time", max(STATES) + 1)])
+        texts["states"] = _view([timeline])
+        texts["useful"] = _view([timeline], [("Useful time: time in each state", "Time", max(STATES) + 1)])
         windows: list[Window] = []
         for state in states:
             semantic = f"window_semantic_module thread State Record Dur. {{ 1, {{ 1 {state}.000000000000 }} }}"
             windows.append((f"Duration: {STATES[state][0]}", "State Record Dur.", (semantic,)))
-        texts["durations"] = _file(windows, [(f"Durations: {STATES[state][0]}", "# Bursts", None) for state in states])
+        texts["durations"] = _view(windows, [(f"Durations: {STATES[state][0]}", "# Bursts", None) for state in states])
     return texts
 
 
@@ -302,7 +299,7 @@ def _value(label: str, number: int) -> Window:
     return name, "Last Evt Val", lines
 
 
-def _file(windows: Sequence[Window], histograms: Sequence[tuple[str, str, int | None]] = ()) -> str:
+def _view(windows: Sequence[Window], histograms: Sequence[tuple[str, str, int | None]] = ()) -> str:
     """Return the text of a view. Histograms hide their windows; without histograms, the first window is open.
 
     Each histogram shows the window at its index, and has a name, a statistic, and the number of columns of width 1, or

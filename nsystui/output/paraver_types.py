@@ -104,7 +104,7 @@ DETAILS: dict[int, dict[str, int]] = {
         for part, size in ((0, {}), (1, {"bytes": _OPENACC_BYTES}), (2, {}))
     },
 }
-"""Further types in the record of an event, by the type and the fields of the event."""
+"""Types of further values in an event's record, by the event's type and field."""
 
 NCCL_TYPES = (63000007, _NCCL_CALL, 9501)
 
@@ -126,7 +126,7 @@ _DISJOINT = (
     (_SOURCE + 1, _SOURCE + 2, _SOURCE),
     (_FUNCTION + 1, _FUNCTION + 2, _FUNCTION),
 )
-"""Types with disjoint values."""
+"""Groups of types: the values of a group's types are disjoint."""
 
 _FIRST_METRIC, _AFTER_METRICS = 9400, 9500
 LAUNCHES, COPIES = 55001, 55002
@@ -164,10 +164,10 @@ EventClass = tuple[str, str, str, int]
 
 @dataclass(frozen=True)
 class EventTypes:
-    """The types and values of a trace. Values of a type are numbered in the order of their names; 0 is nothing.
+    """The types and values of a trace. Values are numbered by name; 0 ends an event.
 
-    ``types`` has the event type of each class, or ``None`` for MPI, whose type depends on the name. ``metrics`` has the
-    types of GPU metrics.
+    MPI calls and OpenACC constructs have fixed values. ``types`` has the event type of each class, or ``None`` for MPI,
+    whose type depends on the name. ``metrics`` has the types of GPU metrics.
     """
 
     labels: dict[int, str]
@@ -179,17 +179,17 @@ class EventTypes:
     def of(cls, trace: Trace) -> EventTypes:
         """Number all names in a trace. The same names get the same numbers, whatever their order."""
         names: dict[EventClass, set[str]] = {}
-        for kind, group, domain, loose, name in chain.from_iterable(trace.name_values()):
-            names.setdefault((kind, group or "", domain or "", loose or 0), set()).add(name)
+        for kind, group, domain, is_loose, name in chain.from_iterable(trace.name_values()):
+            names.setdefault((kind, group or "", domain or "", is_loose or 0), set()).add(name)
         types = _types_of(names)
         names_by_type: dict[int, set[str]] = {}
         labels: dict[int, str] = {}
-        for (kind, group, domain, loose), event_names in names.items():
-            class_type = types[kind, group, domain, loose]
+        for (kind, group, domain, is_loose), event_names in names.items():
+            class_type = types[kind, group, domain, is_loose]
             for name in event_names:
                 number = _mpi_type(group, name) if class_type is None else class_type
                 names_by_type.setdefault(number, set()).add(name)
-                labels[number] = _label(number, kind, domain, loose)
+                labels[number] = _label(number, kind, domain, is_loose)
         for group, function in trace.functions():
             names_by_type.setdefault(_FUNCTION + _OPENACC.get(group, 0), set()).add(function)
         values = _values(names_by_type)
@@ -201,9 +201,9 @@ class EventTypes:
         labels |= {number: name or "(no name)" for name, number in metrics.items()}
         return cls(labels, values, types, metrics)
 
-    def of_event(self, kind: str, group: str, domain: str, loose: int, name: str) -> tuple[int, int]:
+    def of_event(self, kind: str, group: str, domain: str, is_loose: int, name: str) -> tuple[int, int]:
         """Return the type and the value of an event."""
-        number = self.types[kind, group, domain, loose]
+        number = self.types[kind, group, domain, is_loose]
         if number is None:
             number = _mpi_type(group, name)
         return number, self.values[number][name]
@@ -229,24 +229,24 @@ class EventTypes:
 
 def _types_of(classes: Iterable[EventClass]) -> dict[EventClass, int | None]:
     """Return the type of each class by kind, or by domain for NVTX ranges; start/end ranges share a type."""
-    domains = sorted({domain for _, _, domain, loose in classes if not loose} - {"", NCCL_DOMAIN, *_DOMAINS})
+    domains = sorted({domain for _, _, domain, is_loose in classes if not is_loose} - {"", NCCL_DOMAIN, *_DOMAINS})
     by_domain = {"": _PUSH_POP, NCCL_DOMAIN: _NCCL_CALL, **_DOMAINS}
     by_domain |= {domain: _FIRST_DOMAIN + _DOMAIN_STEP * index for index, domain in enumerate(domains)}
 
-    def type_of(kind: str, group: str, domain: str, loose: int) -> int | None:
+    def type_of(kind: str, group: str, domain: str, is_loose: int) -> int | None:
         if kind in _TYPES:
             return _TYPES[kind][0]
         if kind == EventKind.MPI.value:
             return None
         if kind == EventKind.OPENACC.value:
             return _SOURCE + _OPENACC.get(group, 0)
-        return _START_END if loose else by_domain[domain]
+        return _START_END if is_loose else by_domain[domain]
 
     return {event_class: type_of(*event_class) for event_class in classes}
 
 
 def _mpi_type(group: str, name: str) -> int:
-    """Return the type of nsys2prv, except that calls like MPI_Get_count are not one-sided communication."""
+    """Return nsys2prv's type of a call, except that calls like MPI_Get_count are not one-sided communication."""
     if name.startswith("MPI_File_"):
         return _IO
     if group in ("p2p", "wait"):
@@ -257,14 +257,14 @@ def _mpi_type(group: str, name: str) -> int:
     return _ONE_SIDED if is_one_sided or name == "MPI_Get_accumulate" else _OTHER
 
 
-def _label(number: int, kind: str, domain: str, loose: int) -> str:
+def _label(number: int, kind: str, domain: str, is_loose: int) -> str:
     if kind in _TYPES:
         return _TYPES[kind][1]
     if kind == EventKind.MPI.value:
         return _MPI[number]
     if kind == EventKind.OPENACC.value:
         return f"OpenACC {_OPENACC_WORDS[number - _SOURCE]} event"
-    if loose:
+    if is_loose:
         return "NVTX start/end range"
     return "NCCL call" if domain == NCCL_DOMAIN else f"NVTX range {domain}".rstrip()
 
@@ -296,7 +296,7 @@ def _values(names_by_type: dict[int, set[str]]) -> dict[int, dict[str, int]]:
 def _metrics(trace: Trace) -> dict[str, int]:
     """Return 9400 plus NVIDIA's number for each metric, or a free number if another metric has that number."""
     numbers: dict[str, int] = {}
-    free = chain(range(_FIRST_METRIC, _AFTER_METRICS), count(10 * _FIRST_METRIC))
+    free_numbers = chain(range(_FIRST_METRIC, _AFTER_METRICS), count(10 * _FIRST_METRIC))
     pairs = {(number, name or "") for _, _, number, name in trace.metrics()}
     metrics = sorted((_AFTER_METRICS if number is None else number, name) for number, name in pairs)
     for number, name in metrics:
@@ -305,5 +305,5 @@ def _metrics(trace: Trace) -> dict[str, int]:
             numbers[name] = preferred
     for _, name in metrics:
         if name not in numbers:
-            numbers[name] = next(number for number in free if number not in numbers.values())
+            numbers[name] = next(number for number in free_numbers if number not in numbers.values())
     return numbers

@@ -25,7 +25,7 @@ _BATCH = 122_880  # rows: a row group of DuckDB's
 def write_parquet(answer: Answer, path: Path, progress: Progress | None = None) -> int:
     """Write ``answer`` to ``path``, replacing its content; return the number of rows.
 
-    Text is VARCHAR, a column with decimals DOUBLE, any other BIGINT; missing values are NULL. Floats keep all their
+    Text is VARCHAR, a column with decimals DOUBLE, other columns BIGINT; missing values are NULL. Floats keep all their
     digits, because Parquet is for computing. Columns that do not fit their type get a wider type, DOUBLE or VARCHAR, so
     that no value changes. Raises ``OSError``, and may then leave a partial file.
     """

@@ -36,7 +36,7 @@ def check_target(path: str, overwrite: bool) -> None:
 def save_report(report: JobPage, path: str, overwrite: bool = False) -> tuple[Path, ...]:
     """Save the report; return its files, the main file first.
 
-    Raises the errors of `files.save`; then no file remains.
+    Raises the errors of `files.save`; then no new file remains.
     """
     check_target(path, overwrite)
     target = Path(os.path.expanduser(path))

@@ -85,17 +85,17 @@ def write_speedscope(
     samples: CpuSamples, threads: Sequence[HostThread], stream: BinaryIO, title: str, full_names: bool = False
 ) -> int:
     """Write a profile for each thread; return the number of samples."""
-    numbers: dict[tuple[str, str], int] = {}
+    frame_indices: dict[tuple[str, str], int] = {}
     profiles: list[str] = []
     written = 0
 
-    def number(function: Function) -> int:
-        return numbers.setdefault((_name(function, full_names), function.module), len(numbers))
+    def frame_index(function: Function) -> int:
+        return frame_indices.setdefault((_name(function, full_names), function.module), len(frame_indices))
 
     for thread in threads:
         tree = samples.stacks[thread.thread[0]].tree
-        frames = [number(function) for function in tree.functions]
-        no_function = number(NO_FUNCTION)
+        frames = [frame_index(function) for function in tree.functions]
+        no_function = frame_index(NO_FUNCTION)
         nodes = samples.threads[thread.thread].nodes
         paths = {
             node: "[" + ",".join(str(frames[function]) for function in tree.path(node)) + "]"
@@ -109,14 +109,14 @@ def write_speedscope(
             f'"endValue":{len(nodes)},"samples":[{rows}],"weights":[{weights}]}}'
         )
         written += len(nodes)
-    stream.writelines(line.encode() for line in _speedscope(numbers, profiles, title))
+    stream.writelines(line.encode() for line in _speedscope(frame_indices, profiles, title))
     return written
 
 
-def _speedscope(numbers: dict[tuple[str, str], int], profiles: list[str], title: str) -> Iterator[str]:
+def _speedscope(frame_indices: dict[tuple[str, str], int], profiles: list[str], title: str) -> Iterator[str]:
     frames = ",".join(
         f'{{"name":{to_json(name)},"file":{to_json(module)}}}' if module else f'{{"name":{to_json(name)}}}'
-        for name, module in numbers
+        for name, module in frame_indices
     )
     yield f'{{"$schema":"{_SCHEMA}","exporter":"nsystui {__version__}","name":{to_json(title)},'
     yield f'"activeProfileIndex":0,"shared":{{"frames":[{frames}]}},"profiles":[\n'
@@ -134,5 +134,5 @@ def _title(thread: HostThread) -> str:
 
 
 def _plain(text: str) -> str:
-    """Return a frame of a collapsed stack: a semicolon would begin another frame, a line break another stack."""
+    """Return a frame of a collapsed stack: ``;`` separates frames, and a line break separates stacks."""
     return " ".join(text.replace(";", ":").split())

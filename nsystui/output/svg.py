@@ -1,7 +1,6 @@
 """Drawings as SVG for a page, or as files that are readable on dark and light backgrounds.
 
-All have a width of `WIDTH` units and text of 12 units, which the container scales. Names of the profiled program are
-made safe and escaped.
+All are `WIDTH` units wide; the container scales them. Names of the profiled program are made safe and escaped.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ _CHARACTER = 6.6  # average width
 _WIDE_CHARACTER = 7.4  # for text that is cut to fit
 PAPER = ("#16181d", "#ffffff")
 INK = ("#e6e8ec", "#1c1f24")
-"""Colours on dark, on light."""
+"""Colours of the dark and the light theme."""
 _IDLE = 30
-"""The strength of areas of idle time, %: the absence of work should not be loud."""
+"""Opacity of idle areas, %: low, because they show the absence of work."""
 FONT = 'system-ui,-apple-system,"Segoe UI",Roboto,"Liberation Sans",sans-serif'
 
 
 def svg(drawing: Drawing, *, alone: bool = True) -> str:
-    """Return the drawing: ``alone`` as a file, else for a page with `style` that shows the title itself."""
+    """Return a drawing: a file if ``alone``, else an element for a page that has `style` and shows the title."""
     top = 26 if alone else 0
     if isinstance(drawing, Bars):
         body, height = _bars(drawing, top)
@@ -47,7 +46,7 @@ def svg(drawing: Drawing, *, alone: bool = True) -> str:
 
 
 def style() -> str:
-    """Return the style sheet of drawings for dark and light; on paper, it is the light style."""
+    """Return the style sheet of drawings for dark and light screens; prints are light."""
     shapes = (
         f".drawing text{{font:12px {FONT}}}.drawing .title{{font-weight:600;font-size:14px}}"
         ".drawing .right{text-anchor:end}.drawing .middle{text-anchor:middle}.drawing .small{font-size:10px}"
@@ -77,8 +76,8 @@ def _theme_rules(theme: int) -> str:
     return "".join(rules)
 
 
-class _Room:
-    """The start and the width of the plot, between labels and words."""
+class _PlotArea:
+    """Left edge and width of the plot, between labels and words."""
 
     def __init__(self, labels: Iterable[str], words: Iterable[str]) -> None:
         label_width, words_width = (
@@ -105,12 +104,12 @@ def _number(value: float) -> str:
     return f"{round(value, 1):g}"
 
 
-def _cut(text: str, room: float) -> str:
-    return shorten(safe_text(text), max(int(room / _WIDE_CHARACTER), 1))
+def _cut(text: str, width: float) -> str:
+    return shorten(safe_text(text), max(int(width / _WIDE_CHARACTER), 1))
 
 
 def _legend(parts: Sequence[Part], left: int, y: int) -> tuple[list[str], int]:
-    """Return the names of the parts with their colours, and the height; nothing for a single part."""
+    """Return the legend and its height; a single part has no legend."""
     if len(parts) < 2:
         return [], 0
     body, x, line = [], float(left), 0
@@ -133,16 +132,16 @@ def _fill(part: Part) -> str:
 
 
 def _bars(drawing: Bars, top: int) -> tuple[list[str], int]:
-    room = _Room((bar.label for bar in drawing.bars), (bar.words for bar in drawing.bars))
-    body, legend_height = _legend(drawing.parts, room.left, top)
+    area = _PlotArea((bar.label for bar in drawing.bars), (bar.words for bar in drawing.bars))
+    body, legend_height = _legend(drawing.parts, area.left, top)
     thick, step = (26, 32) if len(drawing.bars) <= 16 else (13, 16)
     y = top + legend_height
     for bar in drawing.bars:
         base = y + thick / 2 + 4
-        body.append(room.label(base, bar.label))
-        x = float(room.left)
+        body.append(area.label(base, bar.label))
+        x = float(area.left)
         for part, value in zip(drawing.parts, bar.values, strict=True):
-            width = room.width * value / drawing.whole if drawing.whole else 0.0
+            width = area.width * value / drawing.whole if drawing.whole else 0.0
             if width <= 0:
                 continue
             words = format_value(drawing.unit, value)
@@ -165,62 +164,62 @@ _SIZES = ((8, (34, 6)), (26, (22, 4)), (70, (11, 3)), (math.inf, (5, 1)))
 
 
 def _lanes(drawing: DrawnLanes, top: int) -> tuple[list[str], int]:
-    room = _Room((lane.label for lane in drawing.lanes), (lane.words for lane in drawing.lanes))
-    body, legend_height = _legend(drawing.parts, room.left, top)
+    area = _PlotArea((lane.label for lane in drawing.lanes), (lane.words for lane in drawing.lanes))
+    body, legend_height = _legend(drawing.parts, area.left, top)
     count = len(drawing.lanes)
     thick, gap = next(size for limit, size in _SIZES if count <= limit)
     label_step = 1 if thick + gap >= 13 else math.ceil(13 / (thick + gap))
     y = top + legend_height
     begin = y
-    grid = _time_ticks(drawing.start, drawing.end, room.width)
+    grid = _time_ticks(drawing.start, drawing.end, area.width)
     if drawing.numbers:  # label some columns, at their middle
         numbers, step = drawing.numbers, math.ceil(len(drawing.numbers) / 12)
         indices = range(0, len(numbers), step)
-        grid = [(room.width * (index + 0.5) / len(numbers), str(numbers[index])) for index in indices]
+        grid = [(area.width * (index + 0.5) / len(numbers), str(numbers[index])) for index in indices]
 
     for number, lane in enumerate(drawing.lanes):
         if number % label_step == 0:
             base = y + thick / 2 + 4
-            body.append(room.label(base, lane.label))
+            body.append(area.label(base, lane.label))
             body.append(_words("right", WIDTH - 4, base, lane.words))
-        body += _lane(lane, drawing.parts, room, y, thick)
+        body += _lane(lane, drawing.parts, area, y, thick)
         y += thick + gap
     end = y - gap
-    body += [f'<path class="grid" d="M{_number(room.left + x)} {begin}V{end}"/>' for x, _ in grid]
-    body.append(f'<path class="frame" d="M{room.left} {end + 2}h{room.width}"/>')
+    body += [f'<path class="grid" d="M{_number(area.left + x)} {begin}V{end}"/>' for x, _ in grid]
+    body.append(f'<path class="frame" d="M{area.left} {end + 2}h{area.width}"/>')
     for x, words in grid:
-        alignment = "" if x < 20 else "middle" if x < room.width - 20 else "right"
-        body.append(_words(alignment, room.left + x, end + 17, words))
+        alignment = "" if x < 20 else "middle" if x < area.width - 20 else "right"
+        body.append(_words(alignment, area.left + x, end + 17, words))
     if drawing.more:
-        body.append(_words("", room.left, end + 35, f"{drawing.more:,} more are not drawn"))
+        body.append(_words("", area.left, end + 35, f"{drawing.more:,} more are not drawn"))
         end += 18
     return body, end + 24
 
 
-def _lane(lane: DrawnLane, parts: Sequence[Part], room: _Room, y: int, thick: int) -> Iterator[str]:
+def _lane(lane: DrawnLane, parts: Sequence[Part], area: _PlotArea, y: int, thick: int) -> Iterator[str]:
     sums = list(zip(*(accumulate(column_values) for column_values in zip(*lane.values, strict=True)), strict=True))
     count = len(lane.values[0]) if lane.values else 1
-    step = room.width / max(count, 1)
+    step = area.width / max(count, 1)
     yield f"<g><title>{_text(' '.join(filter(None, (lane.label, lane.words))))}</title>"
-    yield f'<rect class="idle" opacity=".25" x="{room.left}" y="{y}" width="{room.width}" height="{thick}"/>'
+    yield f'<rect class="idle" opacity=".25" x="{area.left}" y="{y}" width="{area.width}" height="{thick}"/>'
     below: Sequence[float] = (0.0,) * count
     for part, tops in zip(parts, sums, strict=True):
-        path = _steps(below, tops, room.left, y, thick, step)
+        path = _steps(below, tops, area.left, y, thick, step)
         below = tops
         if path:
             yield f'<path {_fill(part)} d="{path}"/>'
     column = 0
     for is_unseen, run in groupby(sums[-1] if sums else (), key=math.isnan):
-        x, width = room.left + column * step, step * (length := sum(1 for _ in run))
+        x, width = area.left + column * step, step * (length := sum(1 for _ in run))
         column += length
         if not is_unseen:
             continue
         yield f'<rect class="paper" x="{_number(x)}" y="{y}" width="{_number(width)}" height="{thick}"/>'
         yield f'<path class="unseen" d="M{_number(x)} {y + thick - 1}h{_number(width)}"/>'
     for name in lane.names:
-        across = (name.last - name.first + 1) * step - 4
-        if across > 3 * _CHARACTER and thick > 20:
-            yield _words("small on", room.left + name.first * step + 2, y + thick - 4, _cut(name.text, across * 1.15))
+        room = (name.last - name.first + 1) * step - 4
+        if room > 3 * _CHARACTER and thick > 20:
+            yield _words("small on", area.left + name.first * step + 2, y + thick - 4, _cut(name.text, room * 1.15))
     yield "</g>"
 
 
@@ -273,7 +272,7 @@ _HEIGHT = 300
 
 
 def _curves(drawing: Curves, top: int) -> tuple[list[str], int]:
-    """Draw curves with different marks and a legend, because all may be of one category."""
+    """Draw curves with different marks and a legend, because all may have one category's colour."""
     left, bottom, plot = 92, top + _HEIGHT - 34, WIDTH - 92 - 16
     points = [point for curve in drawing.series for point in curve.points if point[0] > 0]
     body, x, y = [], float(left), top + 12
@@ -292,8 +291,8 @@ def _curves(drawing: Curves, top: int) -> tuple[list[str], int]:
     largest = max([y for _, y in points] + ([drawing.level[1]] if drawing.level else [])) or 1.0
 
     def position(point: tuple[float, float]) -> tuple[float, float]:
-        across = math.log(point[0] / low) / math.log(high / low)
-        return left + plot * (0.02 + 0.96 * across), bottom - (bottom - ceiling) * 0.95 * point[1] / largest
+        share = math.log(point[0] / low) / math.log(high / low)
+        return left + plot * (0.02 + 0.96 * share), bottom - (bottom - ceiling) * 0.95 * point[1] / largest
 
     step = _round_step(largest / 4)
     for number in range(int(largest / step) + 1):
@@ -311,12 +310,12 @@ def _curves(drawing: Curves, top: int) -> tuple[list[str], int]:
         body.append(_words("right", left + plot - 4, level - 5, drawing.level[0]))
     for number, curve in enumerate(drawing.series):
         positions = [(position(point), point) for point in curve.points if point[0] > 0]
-        path = " ".join(f"{_number(across)} {_number(up)}" for (across, up), _ in positions)
+        path = " ".join(f"{_number(mark_x)} {_number(mark_y)}" for (mark_x, mark_y), _ in positions)
         if len(positions) > 1:
             body.append(f'<path class="curve line-{curve.category}" d="M{path}"/>')
-        for (across, up), (size, rate) in positions:
+        for (mark_x, mark_y), (size, rate) in positions:
             words = f"{curve.name}, {format_value(drawing.x, size)}: {format_value(drawing.y, rate)}"
-            body.append(_mark(number, curve.category, across, up, words))
+            body.append(_mark(number, curve.category, mark_x, mark_y, words))
     return body, bottom + 28
 
 
@@ -329,7 +328,7 @@ def _mark(number: int, category: str, x: float, y: float, words: str = "") -> st
 
 
 def _powers(low: float, high: float) -> list[float]:
-    """Return powers of two between two sizes, at most eight."""
+    """Return at most eight powers of two between two sizes, or the sizes if no power is between them."""
     first, last = math.ceil(math.log2(low)), math.floor(math.log2(high))
     step = max(1, math.ceil((last - first + 1) / 8))
     return [2.0**power for power in range(first, last + 1, step)] or [low, high]

@@ -147,7 +147,7 @@ def test_a_running_total_of_efa_is_a_rate_once_by_host(opened, tmp_path):
     assert [one["received"] for one in found] == [2.5e6, None]
     assert any("not totals of bytes received or sent: rdma_read_bytes" in note for note in answer.notes)
     drawn = draw_map(recipe_named("network_traffic_map"), job, window, RecipeOptions(bins=4))
-    assert [line.place[0] for line in drawn.lines] == ["a", "b"]
+    assert [line.key[0] for line in drawn.lines] == ["a", "b"]
     sent = next(number for number, figure in enumerate(drawn.figures) if figure.title.startswith("tx_bytes"))
     assert [line.values[sent].tolist() for line in drawn.lines] == [[1e6, 2e6, 3e6, 4e6]] * 2
 

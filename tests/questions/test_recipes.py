@@ -592,7 +592,7 @@ def test_two_ranks_of_one_report_are_two_ranks(opened):
         rank: sum(row["total"] for row in found if row["rank"] == rank) for rank in (0, 1)
     }
     lines = draw_map(recipe_named("nccl_gpu_time_util_map"), job, EVERYTHING).lines
-    assert [line.place for line in lines] == [(0, 0), (1, 1)] or len(lines) == 2
+    assert [line.key for line in lines] == [(0, 0), (1, 1)] or len(lines) == 2
 
 
 def test_a_grouped_all_reduce_of_a_real_export_has_its_time(opened):

@@ -27,7 +27,7 @@ _MFU, _SCALING = "model FLOPs utilisation", "scalability"
 
 
 class _Options(NamedTuple):
-    """Options; ``baseline`` is the device efficiency of the other job, over its own window."""
+    """Options; ``baseline``: device efficiency of the job to compare with, over that job's window."""
 
     tables: list[str]
     useful: Useful
@@ -54,7 +54,7 @@ def _read(values: Values) -> _Options:
 
 
 def _mfu_request(values: Values) -> MfuRequest | None:
-    """Return the model's arithmetic if it is given. Raises UsageError for invalid numbers."""
+    """Return the request for MFU if ``--flops-per-step`` is given. Raises UsageError for invalid options."""
     import math
 
     from nsystui.base.errors import UsageError

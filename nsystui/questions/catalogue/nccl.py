@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class _Options(NamedTuple):
-    """Options; ``shared`` holds the common properties of single rows."""
+    """Options; ``shared``: see `_shared_properties`."""
 
     values: Values
     group_by: tuple[NcclProperty, ...]
@@ -51,7 +51,7 @@ def _shared_properties(values: Values) -> dict[NcclProperty, Any]:
         return shared
     if values["calls"] is None and values["kernels"] is None:
         raise UsageError("--bucket chooses single rows: add --calls or --kernels")
-    # A hyphen is accepted for the dash.
+    # A hyphen is accepted instead of a dash.
     bucket_by_word: dict[str, str | None] = {bucket.replace("–", "-"): bucket for bucket in BUCKETS}
     bucket_by_word["unknown"] = None
     word = values["bucket"].replace("–", "-")

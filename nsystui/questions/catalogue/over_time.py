@@ -1,4 +1,4 @@
-"""Questions about time: how busy each GPU was, the lanes of the timeline, the list of events."""
+"""Questions about GPU time, streams, the network, the timeline and the list of events."""
 
 from __future__ import annotations
 

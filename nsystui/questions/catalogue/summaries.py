@@ -92,7 +92,7 @@ def _ask_kernels(job: OpenJob, selection: Selection, options: _Kernels) -> Answe
 
 
 def _work(name: str) -> Ask:
-    """Return a function that summarises a work (see `kernels.activities`) or lists its single rows."""
+    """Return a function that summarises a kind of work (see `kernels.activities`) or lists its single events."""
 
     def ask(job: OpenJob, selection: Selection, options: dict[str, Any]) -> Answer:
         from nsystui.questions.kernels import activities
@@ -124,7 +124,7 @@ def _view(name: str, *tables: str) -> View:
 def _calls(
     name: str, subject: str, description: str, order: int, row: Row | None = None, label: str = "", **texts: str
 ) -> Question:
-    """Return the question about calls by name; with ``row``, it is also a table of the screen of kernels."""
+    """Return the question about calls by name; with ``row``, it also has a table on the screen of kernels."""
     question = Question(
         name,
         subject,

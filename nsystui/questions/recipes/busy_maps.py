@@ -32,7 +32,7 @@ _NCCL = (
     percent("nccl_percent", "NCCL", "NCCL", "nccl"),
     percent("compute_percent", "Compute", "compute", "compute"),
 )
-# The disjoint lanes of `DeviceLanes` whose shares add up to a figure.
+# The lanes of `DeviceLanes` whose shares add up to each figure.
 _LANES = {
     "busy_percent": ("busy",),
     "memory_percent": ("memory",),
@@ -44,7 +44,7 @@ _LANES = {
 
 
 def _gpu_map(name: str, figures: tuple[Figure, ...]) -> Draw:
-    def drawn(job: OpenJob, selection: Selection, options: RecipeOptions) -> RecipeMap:
+    def draw(job: OpenJob, selection: Selection, options: RecipeOptions) -> RecipeMap:
         busy, window = job.busy(selection), job.extent(selection)
         multi_gpu_tasks = {item.device.task.task for item in busy.devices if len(item.device.task.devices) > 1}
         lines = []
@@ -59,7 +59,7 @@ def _gpu_map(name: str, figures: tuple[Figure, ...]) -> Draw:
         notes = (*busy.notes, *clock_notes(job, selection), *recording)
         return RecipeMap(name, window, options.bins, (RANK, DEVICE), figures, tuple(lines), notes)
 
-    return drawn
+    return draw
 
 
 def _share(item: DeviceIntervals, figure: Figure, window: Window, bins: int) -> NDArray[np.float64]:
@@ -79,7 +79,7 @@ def _host_map(title: str, table: sa.Table, calls_of: Callable[[HostCalls], Inter
         percent("overlap_percent", "Overlap", "both"),
     )
 
-    def drawn(job: OpenJob, selection: Selection, options: RecipeOptions) -> RecipeMap:
+    def draw(job: OpenJob, selection: Selection, options: RecipeOptions) -> RecipeMap:
         window = job.extent(selection)
         calls = {host.task.task: calls_of(host) for host in host_calls(job.session, selection, job.ranks)}
         parts_of: dict[Task, list[Intervals]] = {}
@@ -95,22 +95,22 @@ def _host_map(title: str, table: sa.Table, calls_of: Callable[[HostCalls], Inter
             sets = (kernels.get(item.task, EMPTY), rank_calls)
             shares = [_shares(intervals, window, options.bins) for intervals in (*sets, intersect(*sets))]
             # Bins entirely outside the report's session have no values.
-            session, edges = (
+            session_window, edges = (
                 recorded(reports[item.task.report]),
                 window.start + np.arange(options.bins + 1) * ((window.end - window.start) / options.bins),
             )
-            is_recorded = (edges[1:] > session.start) & (edges[:-1] < session.end)
+            is_recorded = (edges[1:] > session_window.start) & (edges[:-1] < session_window.end)
             lines.append(MapLine((item.rank,), f"rank {item.rank}", np.where(is_recorded, np.stack(shares), np.nan)))
         name_notes = (_NAME_NOTE,) if selection.name is not None else ()
         missing = _missing(len(lines), len(selected_ranks(job.ranks, selection)), title, job.session.count(table))
         notes = (*missing, *name_notes, *clock_notes(job, selection))
         return RecipeMap(f"{key_word}-gpu-time", window, options.bins, (RANK,), figures, tuple(lines), notes)
 
-    return drawn
+    return draw
 
 
 def _missing(lines: int, ranks: int, title: str, calls: int) -> tuple[str, ...]:
-    """Return the note on ranks without such calls; another note covers a job without any."""
+    """Return the note on ranks without such calls; another note covers a job without any calls."""
     if not lines:
         return (f"no selected rank with GPU work made any of the {calls:,} {title} calls",) if calls else ()
     return (f"{ranks - lines} of {ranks} ranks have no {title} calls",) if lines < ranks else ()

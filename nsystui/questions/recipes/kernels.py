@@ -56,7 +56,7 @@ def named_kernels(session: Session, name: str, names: Names) -> NamedKernels:
 
 
 EDGES: tuple[int, ...] = (0, *(step * 10**decade for decade in range(13) for step in (1, 2, 5)))
-"""The lower edges of the classes, ns: the same for all kernels and ranks, so that histograms compare."""
+"""The lower edges of the classes, ns: the same for all kernels and ranks, so that histograms can be compared."""
 
 COLUMNS = (
     Column("low", header="From (ns)", label="from", unit=Unit.DURATION),
@@ -79,7 +79,7 @@ def _histogram_of_ranks(job: OpenJob, selection: Selection, options: RecipeOptio
 
 
 def _histogram(session: Session, selection: Selection, names: Names, extra: Sequence[Condition]) -> TableAnswer:
-    """Count launches by kernel name and class of durations, which includes its lower edge.
+    """Count launches by kernel name and class of durations; a class includes its lower edge.
 
     Kernels are sorted by total time, their classes from short to long.
     """
@@ -135,15 +135,15 @@ def _overlap_of_ranks(job: OpenJob, selection: Selection, options: RecipeOptions
 def _overlaps(job: OpenJob, selection: Selection) -> Answer:
     """Tabulate the overlap of compute and NCCL kernels, one row per name and kind, longest total first.
 
-    ``overlap`` sums over the launches the time in which the other kind ran on the same device of the same process;
+    ``overlap`` is the time of the launches during which the other kind ran on the same device of the same process;
     concurrent launches all count. ``alone`` is ``total`` minus ``overlap``.
     """
     table = tables.kernels
     keys = [table.c[key] for key in (*_DEVICE_KEY, "is_nccl")]
     name = sa.func.coalesce(table.c.name, "").label("name")
-    moved = [(table.c[key] + table.c.clock_offset).label(f"job_{key}") for key in ("start", "end")]
+    job_times = [(table.c[key] + table.c.clock_offset).label(f"job_{key}") for key in ("start", "end")]
     is_complete = [table.c.start.is_not(None), table.c.end.is_not(None), table.c.device.is_not(None)]
-    query = sa.select(*keys, name, *moved).where(*where(table, selection, table.c.name), *is_complete)
+    query = sa.select(*keys, name, *job_times).where(*where(table, selection, table.c.name), *is_complete)
     devices = {_device_key(item): item for item in job.busy(Selection(tasks=selection.tasks)).devices}
     sums: dict[tuple[int, str], list[int]] = {}
     if job.session.count(table):

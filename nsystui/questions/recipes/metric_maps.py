@@ -47,7 +47,7 @@ _FAMILIES = ("SM active", "SM issue", "tensor active")
 
 
 def _gpu_map(job: OpenJob, selection: Selection, options: RecipeOptions) -> RecipeMap:
-    """Draw a line per GPU of each report: the means of each bin's samples."""
+    """Return a map with a line per GPU of each report: the means of each bin's samples."""
     window = job.extent(selection)
     sources = [source for source in metric_sources(job.session, selection) if source.family in _FAMILIES]
     values_by_gpu: dict[tuple[int, int], tuple[Floats, Floats]] = {}
@@ -65,9 +65,9 @@ def _gpu_map(job: OpenJob, selection: Selection, options: RecipeOptions) -> Reci
         ranks = users.get((report, gpu), [])
         label = f"rank {few_numbers(ranks)}" if ranks else f"GPU {gpu}"
         lines.append(MapLine((names[report], gpu, ", ".join(map(str, ranks)) or None), label, values, means))
-    places = (_REPORT, _GPU, _RANKS)
+    key_columns = (_REPORT, _GPU, _RANKS)
     return RecipeMap(
-        "gpu-metrics", window, options.bins, places, _GPU_FIGURES, tuple(lines), clock_notes(job, selection)
+        "gpu-metrics", window, options.bins, key_columns, _GPU_FIGURES, tuple(lines), clock_notes(job, selection)
     )
 
 
@@ -84,11 +84,11 @@ def _users(job: OpenJob) -> dict[tuple[int, int], list[int]]:
 # -- the network ------------------------------------------------------------------------------------------------------
 
 _FIGURES = ((RECEIVED, RATES[1]), (SENT, RATES[0]), (WAITS, SEND_WAITS))
-_PLACES = (HOST, ADAPTER, LINK, GUID)
+_KEY_COLUMNS = (HOST, ADAPTER, LINK, GUID)
 
 
 def _network_map(job: OpenJob, selection: Selection, options: RecipeOptions) -> RecipeMap:
-    """Draw a line per adapter and switch (by host and GUID): mean rates over the sampled part of each bin.
+    """Return a map with a line per adapter and switch (by host and GUID): mean rates over the sampled part of each bin.
 
     Each EFA counter is a separate figure.
     """
@@ -108,7 +108,7 @@ def _network_map(job: OpenJob, selection: Selection, options: RecipeOptions) -> 
         lines.append(MapLine(key, " ".join(filter(None, words)), rates, means[:, 0]))
     figures = tuple(Figure(column, "memory") for _, column in _FIGURES)
     notes = (*notes, *clock_notes(job, selection))
-    shown = RecipeMap("network", window, options.bins, _PLACES, figures, tuple(lines), notes)
+    shown = RecipeMap("network", window, options.bins, _KEY_COLUMNS, figures, tuple(lines), notes)
     return _with_efa(job, selection, shown)
 
 

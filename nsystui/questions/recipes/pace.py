@@ -1,7 +1,7 @@
 """The pace of a kernel or NVTX range: its instances on each rank, by time, are iterations (docs/recipes.md#recipes).
 
-Deltas are the times from the end of the previous instance on the rank to the start: negative if they overlap, and
-missing for the first instance.
+A delta is the time from the end of the previous instance on the rank to the start of this instance: negative if they
+overlap, and missing for the first.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from nsystui.questions.recipes.kernels import named_kernels
 from nsystui.questions.recipes.recipe import Ask, RecipeOptions
 from nsystui.store import tables
 
-_NAME = 100
-"""Characters of a name in a note: kernels' names may be longer than a screen."""
+_MAX_NAME = 100
+"""Maximum length of a name in a note: kernels' names may be longer than a screen."""
 
 Flags = NDArray[np.bool_]
 
@@ -81,7 +81,7 @@ class _Instances:
 
 @dataclass(frozen=True)
 class _Subject:
-    """A kernel or range and its instances by rank; ``meant_by`` describes the given name."""
+    """A kernel or range and its instances by rank; ``meant_by``: the form of name that matched, if unexpected."""
 
     name: str
     ranks: Sequence[_Instances]
@@ -96,7 +96,7 @@ def _ask_pace(find: Callable[[OpenJob, Selection, RecipeOptions], _Subject | Non
         if subject is None:
             return TableAnswer("pace", columns, [])
         reason = subject.meant_by if options.name else f"{default}; --name or the filter chooses another"
-        shown = f"shows {shorten(subject.name, _NAME)}" + (f" ({reason})" if reason else "")
+        shown = f"shows {shorten(subject.name, _MAX_NAME)}" + (f" ({reason})" if reason else "")
         rows = _rank_rows(subject.ranks) if options.by_rank else _iteration_rows(subject.ranks)
         return TableAnswer("pace", columns, rows, len(rows), (shown, *subject.notes))
 
@@ -167,7 +167,7 @@ def _kernels(job: OpenJob, selection: Selection, options: RecipeOptions) -> _Sub
 
 
 def _instances(rank: int, starts: Times, ends: Times) -> list[_Instances]:
-    """Return the instances by time, or nothing if there are no instances."""
+    """Return the instances by time, if any."""
     order = np.lexsort((ends, starts))
     start, end = (np.ma.getdata(values)[order].astype(np.int64) for values in (starts, ends))
     return [_Instances(rank, start, end)] if len(order) else []
@@ -197,7 +197,7 @@ def _ranges(is_on_gpu: bool) -> Callable[[OpenJob, Selection, RecipeOptions], _S
 
 
 def _named(ranges: NvtxRanges, wanted: str) -> tuple[str, Flags] | None:
-    """Return the label of the wanted ranges, and whether each name matches; names may differ in numbers.
+    """Return the label of the wanted ranges, and whether each name matches; ``*`` matches numbers.
 
     If no full name matches, the text without domain is enough. Raises UsageError if nothing or several domains match.
     """

@@ -117,7 +117,7 @@ class _RankAnswers:
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure of a map: percent of the time if its column has that unit, else a rate."""
+    """A figure of a map: percent if its column has that unit, else a rate."""
 
     column: Column
     category: str | None = None
@@ -125,7 +125,7 @@ class Figure:
 
     @property
     def title(self) -> str:
-        """The heading of its lanes; values show the unit."""
+        """The heading of its lanes, without the unit, which the values show."""
         return self.column.header.removesuffix(" (B/s)")
 
     def words(self, value: float) -> str:
@@ -136,12 +136,12 @@ class Figure:
 
 @dataclass(frozen=True, eq=False)
 class MapLine:
-    """A line of a map: the values that identify it, and its figures, shape ``(figures, bins)``, NaN if missing.
+    """A line of a map: its ``key``, and the values of its figures, shape ``(figures, bins)``, NaN if missing.
 
     ``means``, shape ``(figures,)``: means over all sampled time; ``None`` if no bin is sampled in part.
     """
 
-    place: Row
+    key: Row
     label: str
     values: NDArray[np.float64]
     means: NDArray[np.float64] | None = None
@@ -157,12 +157,12 @@ class MapLine:
 
 @dataclass(frozen=True, eq=False)
 class RecipeMap:
-    """``figures`` of each line in ``bins`` equal spans of ``window``; the columns ``places`` identify a line."""
+    """A map: ``figures`` of each line in ``bins`` equal spans of ``window``; ``key_columns`` identify a line."""
 
     name: str
     window: Window
     bins: int
-    places: tuple[Column, ...]
+    key_columns: tuple[Column, ...]
     figures: tuple[Figure, ...]
     lines: tuple[MapLine, ...]
     notes: tuple[str, ...] = ()
@@ -192,11 +192,11 @@ def clock_notes(job: OpenJob, selection: Selection) -> tuple[str, ...]:
 def map_table(shown: RecipeMap) -> TableAnswer:
     """Tabulate a map: a row per line and span of time, a column per figure."""
     edges = edges_of(shown.window, shown.bins)
-    columns = (*shown.places, START, END.with_importance(4), *(figure.column for figure in shown.figures))
+    columns = (*shown.key_columns, START, END.with_importance(4), *(figure.column for figure in shown.figures))
     rows: list[Row] = []
     for line in shown.lines:
         for number, values in enumerate(line.values.T.tolist()):
-            rows.append((*line.place, edges[number], edges[number + 1], *_without_nan(values)))
+            rows.append((*line.key, edges[number], edges[number + 1], *_without_nan(values)))
     return TableAnswer(shown.name, columns, rows, len(rows), shown.notes)
 
 

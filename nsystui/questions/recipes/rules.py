@@ -117,17 +117,17 @@ def _listed(
     return PagedAnswer.of(job.session, "rule", columns, query, count, everything, order, ("report", "row"))
 
 
-_GPU_PLACE = (RANK, DEVICE.with_importance(1), START)
+_GPU_AND_START = (RANK, DEVICE.with_importance(1), START)
 _GAP_COLUMNS = (
     Column("duration", header="Duration (ns)", label="idle", unit=Unit.DURATION),
-    *_GPU_PLACE,
+    *_GPU_AND_START,
     Column("profiler", header="Profiler (ns)", label="profiler", unit=Unit.DURATION, importance=1),
     Column("work", header="Profiler Work", label="profiler's work", importance=2),
 )
 _PART_COLUMNS = (
     Column("busy_percent", header="In-Use (%)", label="in use %", unit=Unit.PERCENT, decimals=1),
     DURATION,
-    *_GPU_PLACE,
+    *_GPU_AND_START,
 )
 
 
@@ -141,10 +141,7 @@ class _Gap(NamedTuple):
 
 
 def _gaps(job: OpenJob, selection: Selection, options: RecipeOptions) -> Answer:
-    """List the gaps of more than ``options.gap`` ns between the operations of a GPU, longest first.
-
-    ``profiler`` is the profiler's working time in a gap, ``work`` its longest activity.
-    """
+    """List the gaps of more than ``options.gap`` ns between the operations of a GPU, longest first."""
     busy, windows = job.busy(selection), extents(job.session, selection)
     overhead = overhead_by_name(job.session, selection)
     reports_with_overhead = {report.index for report in job.session.reports if report.has(tables.profiler_overhead)}
@@ -155,25 +152,25 @@ def _gaps(job: OpenJob, selection: Selection, options: RecipeOptions) -> Answer:
         task = device.task.task
         gaps = item.gaps(windows[task.report])
         gap_count += len(gaps)
-        long = gaps.chosen(gaps.lengths > options.gap)
-        parts: Sequence[tuple[int | None, str | None]] = [(None, None)] * len(long)
+        long_gaps = gaps.chosen(gaps.lengths > options.gap)
+        work: Sequence[tuple[int | None, str | None]] = [(None, None)] * len(long_gaps)
         if task.report in reports_with_overhead:
-            parts = _profilers_part(overhead.get(task, {}), long)
+            work = _profiler_work(overhead.get(task, {}), long_gaps)
         rows += [
-            _Gap(until - since, device.task.rank, device.device, since, *part)
-            for since, until, part in zip(long.starts.tolist(), long.ends.tolist(), parts, strict=True)
+            _Gap(until - since, device.task.rank, device.device, since, *gap_work)
+            for since, until, gap_work in zip(long_gaps.starts.tolist(), long_gaps.ends.tolist(), work, strict=True)
         ]
     rows.sort(key=lambda gap: (-gap.duration, gap.rank, gap.device, gap.start))
     note = unnoticed(job.session) if rows else ""
     return TableAnswer("gpu-gaps", _GAP_COLUMNS, rows, gap_count, (*busy.notes, *([note] if note else ())))
 
 
-def _profilers_part(named: Mapping[str, Intervals], gaps: Intervals) -> list[tuple[int, str | None]]:
+def _profiler_work(work: Mapping[str, Intervals], gaps: Intervals) -> list[tuple[int, str | None]]:
     """Return the profiler's working time in each gap, ns, and its longest activity, if any."""
-    names = [None, *named]
-    time_by_name = np.stack([intervals.covered(gaps.starts, gaps.ends) for intervals in (EMPTY, *named.values())])
+    names = [None, *work]
+    time_by_name = np.stack([intervals.covered(gaps.starts, gaps.ends) for intervals in (EMPTY, *work.values())])
     longest = [names[number] for number in time_by_name.argmax(axis=0).tolist()]
-    return list(zip(merge(*named.values()).covered(gaps.starts, gaps.ends).tolist(), longest, strict=True))
+    return list(zip(merge(*work.values()).covered(gaps.starts, gaps.ends).tolist(), longest, strict=True))
 
 
 def _low_utilisation(job: OpenJob, selection: Selection, options: RecipeOptions) -> Answer:

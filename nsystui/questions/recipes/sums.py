@@ -98,7 +98,7 @@ def with_extras(answer: Answer, keys: Sequence[str], extras: Extras) -> TableAns
     keys_before = [column.key for column in answer.columns]
     columns: list[Column] = []
     for column in answer.columns:
-        added = _around(column, extras.is_projected)
+        added = _extra_columns(column, extras.is_projected)
         columns += added if column.key == "median" else [column, *added]
     key_indices, missing = _indices(answer.columns, keys), (None, None)
     rows: list[Row] = []
@@ -111,7 +111,7 @@ def with_extras(answer: Answer, keys: Sequence[str], extras: Extras) -> TableAns
     return TableAnswer(answer.name, tuple(columns), rows, answer.total, answer.notes)
 
 
-def _around(column: Column, is_projected: bool) -> list[Column]:
+def _extra_columns(column: Column, is_projected: bool) -> list[Column]:
     """Return a median with its quartiles, an extreme's rank column, or nothing."""
     if column.key == "median":
         unit = "B" if column.unit is Unit.BYTES else "ns"
@@ -165,7 +165,7 @@ _ONLY_KERNELS = "only kernels count: copies that NCCL makes without a kernel are
 def nccl_projected(job: OpenJob, selection: Selection) -> TableAnswer:
     """Summarise NCCL operations by collective, from first to last kernel, longest total first.
 
-    An operation is the work of a call, of the equal calls of a group, or a kernel without call. ``call_total`` is the
+    An operation is the work of a call, of the equal calls of a group, or a kernel without a call. ``call_total`` is the
     CPU time of the calls, including group calls, if any. The frame also has ``q1`` and ``q3``.
     """
     import pandas as pd
@@ -228,7 +228,7 @@ class _Rows:
         )
 
 
-def _of_rows(
+def _from_rows(
     summary: Callable[[Session, Selection, RecipeOptions], Answer],
     rows_of: Callable[[Session, Selection, RecipeOptions], _Rows],
 ) -> Ask:
@@ -250,7 +250,7 @@ def _of_rows(
 
 
 _MANY = MANY // 4
-"""Rows from which on quartiles are computed in two passes: a single query holds every value four times."""
+"""The number of rows from which quartiles need two passes: a single query holds every value four times."""
 
 
 def _quartiles(session: Session, rows: _Rows) -> dict[Key, tuple[Value, Value]]:
@@ -265,7 +265,7 @@ def _quartiles(session: Session, rows: _Rows) -> dict[Key, tuple[Value, Value]]:
     return {tuple(key): (q1, q3) for *key, q1, q3 in quartiles}
 
 
-def _of_frame(keys: tuple[str, ...], summary: Callable[[OpenJob, Session, Selection], TableAnswer]) -> Ask:
+def _from_frame(keys: tuple[str, ...], summary: Callable[[OpenJob, Session, Selection], TableAnswer]) -> Ask:
     """Return a recipe of a summary of projected times, whose frame already has the quartiles."""
 
     def ask(job: OpenJob, selection: Selection, options: RecipeOptions) -> Answer:
@@ -291,7 +291,7 @@ def _work(work: Work) -> Ask:
         table, label = rows_of(session, work)
         return _Rows(table, table, duration(table), (label.label("name"),), where(table, selection, label))
 
-    return _of_rows(lambda session, selection, _: work_summary(session, selection, work), rows_of_work)
+    return _from_rows(lambda session, selection, _: work_summary(session, selection, work), rows_of_work)
 
 
 def _kernels(_session: Session, selection: Selection, options: RecipeOptions) -> _Rows:
@@ -321,18 +321,18 @@ def _ranges(_session: Session, selection: Selection, _: RecipeOptions) -> _Rows:
 
 ASK: dict[str, Ask] = {
     "cuda_api_sum": _work(API),
-    "cuda_gpu_kern_sum": _of_rows(
+    "cuda_gpu_kern_sum": _from_rows(
         lambda session, selection, options: kernels_as_nsys(session, selection, options.names), _kernels
     ),
-    "cuda_gpu_mem_size_sum": _of_rows(lambda session, selection, _: memory_sizes(session, selection), _sizes),
+    "cuda_gpu_mem_size_sum": _from_rows(lambda session, selection, _: memory_sizes(session, selection), _sizes),
     "cuda_gpu_mem_time_sum": _work(MEMORY),
     "mpi_sum": _work(MPI),
-    "nccl_gpu_proj_sum": _of_frame(("name",), lambda job, _, selection: nccl_projected(job, selection)),
+    "nccl_gpu_proj_sum": _from_frame(("name",), lambda job, _, selection: nccl_projected(job, selection)),
     "nccl_sum": _work(_NCCL),
-    "nvtx_gpu_proj_sum": _of_frame(
+    "nvtx_gpu_proj_sum": _from_frame(
         ("style", "name"), lambda _, session, selection: projected_summary(session, selection, ReportOptions())
     ),
-    "nvtx_sum": _of_rows(lambda session, selection, _: nvtx_summary(session, selection), _ranges),
+    "nvtx_sum": _from_rows(lambda session, selection, _: nvtx_summary(session, selection), _ranges),
     "osrt_sum": _work(OS),
     "nvtx_gpu_proj_trace": lambda job, selection, _: of_each_rank(
         job, selection, lambda session, subset: projected_trace(session, subset, ReportOptions())

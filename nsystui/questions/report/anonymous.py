@@ -1,7 +1,7 @@
 """Removal of everything in a report that identifies machines, people and files.
 
 A name stays only if it is harmless: an identifier of C++ or Python for a function, plain words for a range, a thread or
-a message. A sentence keeps this program's words, and such names.
+a message. A sentence keeps this program's words and harmless names.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _NAME = re.compile(r"(?:[\w:*&]+\s+)*[\w:~*.]*\w[\w:~*.]*(?:\s*(?:const|&))*\s*"
 _DOTTED = re.compile(r"[^\W\d]\w*(?:\.\w+)+")
 _TOKEN = re.compile(r"(?<!\S)([`'\"(\[{<]*)(\S+?)([`'\"\])}>,;:.!?]*)(?!\S)")
 _WORD, _PIECE = re.compile(r"\w+"), re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[^\W\d_]+|\d+")
-_BEHIND = re.compile(r"(?: \((?:main|[\d,.]+(?: [a-z]+)?)\)| <<<[^>]*>>>)*$")
+_SUFFIX = re.compile(r"(?: \((?:main|[\d,.]+(?: [a-z]+)?)\)| <<<[^>]*>>>)*$")
 """Text that nsystui appends to a name."""
 _OURS = re.compile(r"0x[\da-f]{1,16}|(?:host|user|command|ranks?|report)-\d+(-\d+)?|[A-Z]{1,3}[1-9]\d{1,3}[A-Z]?|w/o")
 _NAMING = frozenset({"host", "hostname", "report", "file", "process", "command"})
@@ -56,16 +56,16 @@ _RANGES = frozenset({"range", "path", "thread", "text", "anchor"})
 _OUR_FIELDS = frozenset({"key", "title", "method", "id", "severity", "kind", "under", "category", "version"})
 """Fields with words of this program, which may also be names of a host or file."""
 _ADVICE = frozenset({"advice", "reason", "measured"})
-"""Fields with sentences of this program, in which a file called `before` is not replaced."""
+"""Fields with this program's sentences, which keep words such as `before`, even if a file has that name."""
 
 
 def anonymous(report: JobPage, jobs: Sequence[OpenJob]) -> JobPage:
     """Return the report with ``host-1``, ``rank-0``, ``command-1``, ``kernel 1`` and ``range 1`` instead of names."""
     smart = {name: short for job in jobs for name, short in job.smart_names().items()}
     words = _Words(_people(jobs, repr(report)), _files(jobs), smart)
-    _changed(report, words, words.text)  # numbers the names in tables, which follow the sentences
+    _change(report, words, words.text)  # labels the names in tables, which follow the sentences
     words.learn()
-    return replace(_changed(report, words, words.text), title="job")
+    return replace(_change(report, words, words.text), title="job")
 
 
 class _Words:
@@ -75,24 +75,24 @@ class _Words:
         self._replacements = {name.lower(): word for name, word in (files | people).items()}
         self._people, self._names = _any_of(people, r"(?:\.[A-Za-z][\w-]*)*"), _any_of(self._replacements)
         self._smart, self._labels = smart, dict[tuple[str, str], str]()
-        kept = [name for name in smart if _is_function(name)]
-        self._kept = frozenset(smart[name] for name in kept)
-        self._hidden = frozenset(smart.values()) - self._kept
-        self._bare = frozenset(word for name in (*kept, *self._kept) for word in _WORD.findall(name))
+        safe_names = [name for name in smart if _is_function(name)]
+        self._safe = frozenset(smart[name] for name in safe_names)
+        self._hidden = frozenset(smart.values()) - self._safe
+        self._bare = frozenset(word for name in (*safe_names, *self._safe) for word in _WORD.findall(name))
         self._texts = _any_of(())
 
     def learn(self) -> None:
         """Use the labels of the tables in sentences, too."""
-        self._unsafe = {name.lower(): label for (_, name), label in self._labels.items()}
+        self._label_by_name = {name.lower(): label for (_, name), label in self._labels.items()}
         self._texts = _any_of(name for _, name in self._labels if not self._is_plain(name, _ours()))
 
     def text(self, text: str) -> str:
         """Return a sentence with labels instead of names, and ``(name)`` instead of unknown words."""
-        text = self._texts.sub(lambda match: self._unsafe[match[1].lower()], text)
+        text = self._texts.sub(lambda match: self._label_by_name[match[1].lower()], text)
         return self.advice(self._names.sub(self._word, self._people.sub(self._word, text)))
 
     def advice(self, text: str) -> str:
-        """Return a sentence as `text` does, but keep names of files."""
+        """Return a sentence as `text` does, without labels for files, commands and names in tables."""
         text = _TOKEN.sub(self._token, self._people.sub(self._word, text))
         return re.sub(r"\(name\)(?:\s+\(name\))+", "(name)", text)
 
@@ -105,13 +105,13 @@ class _Words:
         )
 
     def _name(self, kind: str, text: str) -> str:
-        suffix = _BEHIND.search(text)
+        suffix = _SUFFIX.search(text)
         name = text[: suffix.start()] if suffix else text
         words = _plain() if kind == "range" else _ours()
         if label := self._replacements.get(name.lower()):
             return label + text[len(name) :]
         is_kept = self._is_plain(text, words) or self._is_plain(name, words)
-        if is_kept or (kind == "kernel" and (name in self._kept or (name not in self._hidden and _is_function(name)))):
+        if is_kept or (kind == "kernel" and (name in self._safe or (name not in self._hidden and _is_function(name)))):
             return self._names.sub(self._word, self._people.sub(self._word, text))
         number = sum(label_kind == kind for label_kind, _ in self._labels) + 1
         return self._labels.setdefault((kind, self._smart.get(name, name)), f"{kind} {number}") + text[len(name) :]
@@ -122,7 +122,7 @@ class _Words:
     def _token(self, match: re.Match[str]) -> str:
         text = match[2]
         is_dotted = _DOTTED.search(text) and not self._is_plain(text, _plain())
-        is_kept = text in self._kept or _OURS.fullmatch(text) or (self._is_plain(text, _ours()) and not is_dotted)
+        is_kept = text in self._safe or _OURS.fullmatch(text) or (self._is_plain(text, _ours()) and not is_dotted)
         return match[0] if is_kept else f"{match[1]}{'(path)' if '/' in text else '(name)'}{match[3]}"
 
     def _is_plain(self, text: str, words: frozenset[str]) -> bool:
@@ -167,11 +167,11 @@ def _ours() -> frozenset[str]:
     return _plain() | {piece.lower() for word in words for piece in (word, *_PIECE.findall(word))}
 
 
-def _any_of(names: Iterable[str], rest: str = "") -> re.Pattern[str]:
-    """Return a pattern of names, longest first: a host's short name begins its full name. ``rest`` may follow."""
+def _any_of(names: Iterable[str], suffix: str = "") -> re.Pattern[str]:
+    """Return a pattern of names and ``suffix``, longest first: a host's short name begins its full name."""
     ordered = sorted((name for name in names if len(name) > 1 and not name.isdecimal()), key=len, reverse=True)
     alternatives = "|".join(map(re.escape, ordered)) or "(?!)"
-    return re.compile(rf"(?<![A-Za-z0-9])({alternatives})(?![A-Za-z0-9]){rest}", re.IGNORECASE)
+    return re.compile(rf"(?<![A-Za-z0-9])({alternatives})(?![A-Za-z0-9]){suffix}", re.IGNORECASE)
 
 
 def _people(jobs: Sequence[OpenJob], report_text: str) -> dict[str, str]:
@@ -182,7 +182,7 @@ def _people(jobs: Sequence[OpenJob], report_text: str) -> dict[str, str]:
         reports = job.session.reports
         for host in [*(report.metadata.host for report in reports), *(item.host for item in job.ranks)]:
             short = host.partition(".")[0]
-            host_name = host if short.isdecimal() else short  # an address is no name with a domain
+            host_name = host if short.isdecimal() else short  # an address is not a name with a domain
             if host_name:
                 hosts[host] = hosts.setdefault(host_name, f"host-{_next(hosts)}")
         for report in reports:
@@ -205,8 +205,8 @@ def _files(jobs: Sequence[OpenJob]) -> dict[str, str]:
         for report in job.session.reports:
             members = [item for item in job.ranks if item.task.report == report.index]
             ranks = sorted(item.rank for item in members)
-            several = f"ranks-{ranks[0]}-{ranks[-1]}" if ranks else f"report-{report.index + 1}"
-            label = f"rank-{ranks[0]}" if len(ranks) == 1 else several
+            report_label = f"ranks-{ranks[0]}-{ranks[-1]}" if ranks else f"report-{report.index + 1}"
+            label = f"rank-{ranks[0]}" if len(ranks) == 1 else report_label
             for name in (report.name, report.path.name, name_of(report.path)):
                 labels.setdefault(name, label)
             labels[str(report.path.parent)] = labels[str(report.path.resolve().parent)] = "(path)"
@@ -221,11 +221,11 @@ def _next(labels: dict[str, str]) -> int:
     return len(set(labels.values())) + 1
 
 
-def _changed(value: T, words: _Words, text: Callable[[str], str]) -> T:
-    """Return the value with changed texts, also inside tuples and dataclasses."""
+def _change(value: T, words: _Words, edit: Callable[[str], str]) -> T:
+    """Return the value with its texts edited, also inside tuples and dataclasses."""
     changed: Any = value
     if isinstance(value, str):
-        changed = text(value)
+        changed = edit(value)
     elif isinstance(value, TableAnswer):
         keys = [column.key for column in value.columns]
         rows = [
@@ -234,9 +234,9 @@ def _changed(value: T, words: _Words, text: Callable[[str], str]) -> T:
         ]
         changed = replace(value, rows=rows, notes=tuple(map(words.text, value.notes)))
     elif isinstance(value, tuple):
-        changed = tuple(_changed(item, words, text) for item in value)
+        changed = tuple(_change(item, words, edit) for item in value)
     elif is_dataclass(value) and not isinstance(value, type):
         values = {field.name: getattr(value, field.name) for field in fields(value) if field.name not in _OUR_FIELDS}
-        updates = {key: _changed(item, words, words.advice if key in _ADVICE else text) for key, item in values.items()}
+        updates = {key: _change(item, words, words.advice if key in _ADVICE else edit) for key, item in values.items()}
         changed = replace(value, **updates)
     return changed  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""The drawings of a job, from numbers of tables and screens: nothing is computed here."""
+"""The drawings of a job, from the numbers of tables and screens."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from nsystui.questions.timeline.lanes import CATEGORIES, IDLE
 from nsystui.questions.timeline.picture import LanePicture, lane_label, lane_text
 from nsystui.questions.timeline.streams import queues_over_time
 
-MOST_LANES = 512
+MAX_LANES = 512
 LANE_COLUMNS = 380
 _LANE_COLUMNS = ((8, LANE_COLUMNS), (96, 190), (10**9, 95))
-"""Maximum of lanes, and their columns: a drawing of 512 lanes stays below two megabytes."""
+"""Maximum number of lanes, and the columns for it: a drawing of 512 lanes stays below two megabytes."""
 
 BUDGET_PARTS = (
     Part("compute", "compute"),
@@ -62,11 +62,11 @@ def budget_bars(budgets: Sequence[tuple[str, Budget]], title: str = "budget of t
         busy = format_value(Unit.PERCENT, 100.0 * (total - budget.idle - budget.unrecorded) / total)
         bars.append(Bar(label, shares, f"busy {busy}"))
     used = [number for number, _ in enumerate(PARTS) if any(bar.values[number] for bar in bars)]
-    kept = tuple(Bar(bar.label, tuple(bar.values[number] for number in used), bar.words) for bar in bars)
-    return Bars(title, tuple(BUDGET_PARTS[number] for number in used), kept, Unit.PERCENT, 100.0)
+    used_bars = tuple(Bar(bar.label, tuple(bar.values[number] for number in used), bar.words) for bar in bars)
+    return Bars(title, tuple(BUDGET_PARTS[number] for number in used), used_bars, Unit.PERCENT, 100.0)
 
 
-def device_bars(budgets: Sequence[DeviceBudget], limit: int = MOST_LANES) -> Bars | None:
+def device_bars(budgets: Sequence[DeviceBudget], limit: int = MAX_LANES) -> Bars | None:
     """Return a bar for each GPU; ``None`` without GPUs."""
     if not budgets:
         return None
@@ -91,7 +91,7 @@ _BLOCKING = {
 """The category of each part of an iteration, and its strength."""
 
 
-def iteration_bars(gpus: Sequence[RankIterations], limit: int = MOST_LANES) -> Bars | None:
+def iteration_bars(gpus: Sequence[RankIterations], limit: int = MAX_LANES) -> Bars | None:
     """Return a bar for each GPU: the parts of its iterations, in percent; ``None`` without GPUs."""
     used = [part for part in _BLOCKING if any(gpu.of.part(part).any() for gpu in gpus)]
     bars = []
@@ -119,7 +119,7 @@ def utilisation_lanes(job: OpenJob, selection: Selection, columns: int | None = 
     columns = columns or next(columns for limit, columns in _LANE_COLUMNS if len(busy.devices) <= limit)
     parts = [(name, part) for name, part in _BUSY if any(len(getattr(device.parts, name)) for device in busy.devices)]
     lanes = []
-    for item in busy.devices[:MOST_LANES]:
+    for item in busy.devices[:MAX_LANES]:
         spent = item.breakdown(window)
         values = tuple(tuple(item.share(name, window, columns).tolist()) for name, _ in parts)
         label = device_label(item.device)
@@ -135,7 +135,7 @@ def device_label(device: Device) -> str:
 
 
 def bandwidth_curves(job: OpenJob, selection: Selection, sizes: TableAnswer) -> Curves | None:
-    """Return curves of median bus bandwidth, if known, by collective; ``sizes`` is by exact message size."""
+    """Return a curve of known median bus bandwidths for each collective; ``sizes`` is by exact message size."""
     names = sorted(set(map(str, filter(None, sizes.cells("collective")))))
     curves = [(name, tuple(zip(*bandwidth_curve(sizes, name), strict=True))) for name in names]
     series = tuple(Series(name, "nccl", points) for name, points in curves if points)
@@ -145,8 +145,8 @@ def bandwidth_curves(job: OpenJob, selection: Selection, sizes: TableAnswer) -> 
     level = None
     if link is not None:
         level = f"{link.link}, nominal {format_value(Unit.RATE, link.rate)} a GPU and direction", link.rate
-    how = "w/o wait (where known) " if any(value is not None for value in sizes.cells("busbw_without_wait")) else ""
-    return Curves(f"median bus bandwidth {how}against message size", Unit.BYTES, Unit.RATE, series, level)
+    kind = "w/o wait (where known) " if any(value is not None for value in sizes.cells("busbw_without_wait")) else ""
+    return Curves(f"median bus bandwidth {kind}against message size", Unit.BYTES, Unit.RATE, series, level)
 
 
 def duration_bars(answer: Answer) -> Bars | None:
@@ -166,8 +166,8 @@ def duration_bars(answer: Answer) -> Bars | None:
 _STEP_PARTS = (Part("step time", "compute"), Part("slow step (over 1.5 times the rank's median)", "warning"))
 
 
-def step_lanes(answer: Answer, limit: int = MOST_LANES) -> DrawnLanes | None:
-    """Return a lane of step times for each rank, up to the longest; ``None`` without steps."""
+def step_lanes(answer: Answer, limit: int = MAX_LANES) -> DrawnLanes | None:
+    """Return a lane of step times for each rank, scaled to the longest; ``None`` without steps."""
     steps: dict[int, dict[int, tuple[int, bool]]] = {}
     for row in iter_rows(answer):
         values = record(answer.columns, row)
@@ -191,7 +191,7 @@ def step_lanes(answer: Answer, limit: int = MOST_LANES) -> DrawnLanes | None:
 
 
 def metric_lanes(job: OpenJob, selection: Selection, columns: int) -> DrawnLanes | None:
-    """Return a lane for each metric of each GPU, up to 100 % or its maximum, as in ``metrics --over-time``."""
+    """Return a lane for each metric of each GPU, scaled to 100 % or its maximum, as in ``metrics --over-time``."""
 
     def words(row: Record, largest: float) -> tuple[float, str]:
         if str(row["unit"] or "").startswith("%"):
@@ -203,7 +203,7 @@ def metric_lanes(job: OpenJob, selection: Selection, columns: int) -> DrawnLanes
 
 
 def memory_lanes(job: OpenJob, selection: Selection, columns: int) -> DrawnLanes | None:
-    """Return a lane for each memory of each GPU, up to the largest peak, as in ``gpu-memory --over-time``."""
+    """Return a lane for each memory of each GPU, scaled to the largest peak, as in ``gpu-memory --over-time``."""
     answer = memory_over_time(job, selection, columns)
     values = [record(answer.columns, row)["peak"] for row in iter_rows(answer)]
     peaks = [float(value) for value in values if isinstance(value, int | float)]
@@ -215,7 +215,7 @@ def memory_lanes(job: OpenJob, selection: Selection, columns: int) -> DrawnLanes
 
 
 def queue_lanes(job: OpenJob, selection: Selection, columns: int) -> DrawnLanes | None:
-    """Return a lane for each stream, up to its largest queue, as in ``streams --over-time``."""
+    """Return a lane for each stream, scaled to its largest queue, as in ``streams --over-time``."""
 
     def words(_: Record, largest: float) -> tuple[float, str]:
         return largest, f"≤ {format_value(Unit.COUNT, largest)}"
@@ -234,7 +234,7 @@ def _over_time(
 ) -> DrawnLanes | None:
     """Return lanes of an answer by rank, device, name and column; ``keys``: columns of name and value.
 
-    ``words`` takes the largest value of a lane and returns its full height and the text after it.
+    ``words`` takes a lane's first row and largest value; it returns the value at full height, and the lane's text.
     """
     rows = [record(answer.columns, row) for row in iter_rows(answer)]
     lanes: dict[tuple[Value, ...], list[Record]] = {}
@@ -246,7 +246,7 @@ def _over_time(
     step = starts[1] - starts[0] if len(starts) > 1 else 1
     has_several = len({key[:2] for key in lanes}) > len({key[0] for key in lanes})
     drawn = []
-    for (rank, device, name, _), lane_rows in list(lanes.items())[:MOST_LANES]:
+    for (rank, device, name, _), lane_rows in list(lanes.items())[:MAX_LANES]:
         values = [float(value) if isinstance(value := row[keys[1]], int | float) else math.nan for row in lane_rows]
         recorded = [value for value in values if value == value]
         top, text = words(lane_rows[0], max(recorded)) if recorded else (1.0, MISSING)
@@ -265,7 +265,7 @@ def timeline_lanes(pictures: Sequence[LanePicture], title: str = "timeline") -> 
     used = sorted({int(number) for picture in pictures for number in picture.columns.category if number > IDLE})
     window = pictures[0].columns.window
     lanes = []
-    for picture in pictures[:MOST_LANES]:
+    for picture in pictures[:MAX_LANES]:
         category, busy = picture.columns.category, picture.columns.busy
         values = tuple(
             tuple(np.where(np.isnan(busy), np.nan, np.where(category == number, busy, 0.0)).tolist()) for number in used
@@ -289,14 +289,14 @@ def map_lanes(shown: RecipeMap) -> DrawnLanes | None:
     for number, figure in enumerate(shown.figures):
         for line, shares in zip(shown.lines, shown.shares(number), strict=True):
             heights = tuple(shares.tolist())
-            nothing = tuple(0.0 if share == share else share for share in heights)
-            values = tuple(heights if name == (figure.category or "metric") else nothing for name in parts)
+            zeros = tuple(0.0 if share == share else share for share in heights)
+            values = tuple(heights if name == (figure.category or "metric") else zeros for name in parts)
             label = f"{line.label} {figure.title.removesuffix(' (%)')}" if len(shown.figures) > 1 else line.label
             mean = line.mean(number)
             lanes.append(DrawnLane(label, values, figure.words(mean) if mean == mean else "–"))
-    more = max(0, len(lanes) - MOST_LANES)
+    more = max(0, len(lanes) - MAX_LANES)
     return DrawnLanes(
-        shown.name, shown.window.start, shown.window.end, tuple(parts.values()), tuple(lanes[:MOST_LANES]), more
+        shown.name, shown.window.start, shown.window.end, tuple(parts.values()), tuple(lanes[:MAX_LANES]), more
     )
 
 

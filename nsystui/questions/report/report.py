@@ -1,7 +1,7 @@
 """A report on a job as data: verdict, findings, tables and drawings, for one file to send to somebody.
 
-Every table is the answer of a question of the catalogue, or of a command: nothing is computed here. A long table has
-its first rows, the number of all, and the command for them.
+Every table is the answer to a question of the catalogue, or to a command. A long table has only its first rows, the
+number of all rows, and the command that prints them.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ from nsystui.questions.triage.run import COSTS, Triage, triage
 from nsystui.questions.triage.thresholds import Thresholds
 
 TOP = 20
-_MOST_RANKS = 64
-"""The maximum of rows of a table by rank, and of bars of the budget."""
+_MAX_RANKS = 64
+"""Maximum number of rows in tables by rank, and of bars and lanes in drawings."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class ReportTable:
 
 @dataclass(frozen=True)
 class Told:
-    """A finding. ``kind``: its change against a baseline, ``was``: its cost there; empty without a baseline."""
+    """A finding. ``kind``: its change against a baseline, if any; ``was``: its cost in the baseline."""
 
     id: str
     severity: str
@@ -123,7 +123,7 @@ class JobPage:
 
 @dataclass(frozen=True, eq=False)
 class Asked:
-    """The subject of a report; ``flags``: the selection, for commands that print more of a table."""
+    """The request for a report; ``flags``: the selection, for commands that print whole tables."""
 
     job: OpenJob
     selection: Selection
@@ -138,9 +138,9 @@ Advanced = Callable[[int, int, str], object]
 
 
 def job_report(asked: Asked, baseline: Side | None = None, advanced: Advanced = lambda *_: None) -> JobPage:
-    """Return the report, also against a ``baseline``. Raises UsageError if ``step_range`` is no regular expression.
+    """Return the report, also of changes against a ``baseline``. Raises UsageError for an invalid ``step_range``.
 
-    ``advanced`` is called before each section: finished sections, all sections, and its title.
+    ``advanced`` is called before each section with the numbers of finished and of all sections, and the title.
     """
     job, selection = asked.job, asked.selection
     facts = job_facts(job.session, job.ranks)
@@ -152,13 +152,13 @@ def job_report(asked: Asked, baseline: Side | None = None, advanced: Advanced = 
     if baseline is None:
         result = triage(job, selection, asked.thresholds, asked.step_range)
         verdict, headline = (result.summary, result.account, result.kernels), result.headline
-        findings = tuple(_told(finding, asked) for finding in result.findings)
+        findings = tuple(_finding(finding, asked) for finding in result.findings)
         budget = _whole_budget([("all GPUs", result)])
     else:
         change = against(Side(job, selection, title), baseline, asked.thresholds, asked.step_range)
         result, headline = change.found, change.headline
         verdict = (change.words, result.summary, result.account)
-        findings = tuple(_changed(item, asked) for item in change.changes)
+        findings = tuple(_changed_finding(item, asked) for item in change.changes)
         budget = _whole_budget([("A baseline", change.baseline), ("B this job", result)])
         advanced(1, total, "What changed")
         sections.append(_comparison(asked, baseline, change))
@@ -202,7 +202,7 @@ _FILES = "FILE…"
 # -- findings ---------------------------------------------------------------------------------------------------------
 
 
-def _told(finding: Finding, asked: Asked) -> Told:
+def _finding(finding: Finding, asked: Asked) -> Told:
     evidence = None
     if finding.evidence is not None and len(finding.evidence):
         evidence = _table_of("evidence", finding.evidence, asked.top)
@@ -225,8 +225,8 @@ def _told(finding: Finding, asked: Asked) -> Told:
     )
 
 
-def _changed(change: Change, asked: Asked) -> Told:
-    shown = _told(change.finding, asked)
+def _changed_finding(change: Change, asked: Asked) -> Told:
+    shown = _finding(change.finding, asked)
     was = ""
     if change.before is not None:
         cost, percent = change.before.cost, change.before.percent
@@ -247,7 +247,7 @@ def _table_of(title: str, answer: Answer, top: int, command: str = "") -> Report
     return ReportTable(title, head, len(answer), command)
 
 
-def _asked(asked: Asked, name: str, title: str = "", top: int = 0, **values: Any) -> ReportTable:
+def _table(asked: Asked, name: str, title: str = "", top: int = 0, **values: Any) -> ReportTable:
     """Return the answer to a question with some options, and the command that prints all of it."""
     question = question_named(name)
     given: Mapping[str, Any] = {key: value for key, value in values.items() if value is not None}
@@ -266,13 +266,13 @@ def _command(asked: Asked, words: str) -> str:
 def _section(
     key: str, title: str, tables: Sequence[ReportTable], *names: str, drawing: Drawing | None = None
 ) -> Section:
-    """Return a section of tables; tables without rows leave their notes, each once."""
+    """Return a section of the tables with rows, and the notes of all tables, each once."""
     notes = tuple(dict.fromkeys(note for table in tables for note in table.answer.notes))
-    kept = tuple(replace(table, answer=replace(table.answer, notes=())) for table in tables if len(table.answer))
-    if not kept and not notes:
+    filled = tuple(replace(table, answer=replace(table.answer, notes=())) for table in tables if len(table.answer))
+    if not filled and not notes:
         notes = ("not recorded, or not in the selection",)
     methods = tuple((f"nsystui {name}", question_named(name).description) for name in names)
-    return Section(key, title, notes, (drawing,) if drawing is not None else (), kept, methods)
+    return Section(key, title, notes, (drawing,) if drawing is not None else (), filled, methods)
 
 
 # -- the sections -----------------------------------------------------------------------------------------------------
@@ -291,59 +291,58 @@ def _comparison(asked: Asked, baseline: Side, change: Against) -> Section:
             answer = with_smart_names(answer, baseline, side)
         command = f"nsystui diff A… -- B… --tables {name}"
         tables.append(_table_of(TABLES[name].title, answer, asked.top, command))
-    kept = tuple(replace(table, answer=replace(table.answer, notes=())) for table in tables if len(table.answer))
-    return Section("changes", "What changed", (f"A is {baseline.label}, B this job", *notes), (), kept)
+    filled = tuple(replace(table, answer=replace(table.answer, notes=())) for table in tables if len(table.answer))
+    return Section("changes", "What changed", (f"A is {baseline.label}, B this job", *notes), (), filled)
 
 
 def _over_time(asked: Asked) -> Section:
     lanes = utilisation_lanes(asked.job, asked.selection)
-    return _section("over-time", "GPUs over time", [_asked(asked, "gpu", "by GPU", _MOST_RANKS)], "gpu", drawing=lanes)
+    return _section("over-time", "GPUs over time", [_table(asked, "gpu", "by GPU", _MAX_RANKS)], "gpu", drawing=lanes)
 
 
 def _budget(asked: Asked) -> Section:
     budgets, _ = caused_budgets(asked.job, asked.selection, asked.step_range)
-    table = _asked(asked, "budget", "by GPU", _MOST_RANKS, step_range=asked.step_range)
-    drawing = device_bars(budgets, _MOST_RANKS) if len(budgets) > 1 else None
+    table = _table(asked, "budget", "by GPU", _MAX_RANKS, step_range=asked.step_range)
+    drawing = device_bars(budgets, _MAX_RANKS) if len(budgets) > 1 else None
     part = _section("budget", "Budget of time", [table], "budget", drawing=drawing)
     return part if table.total else replace(part, lines=lacking(question_named("gaps"), asked.job) or part.lines)
 
 
 def _blocking(asked: Asked) -> Section:
-    table = _asked(asked, "budget", "an iteration", by="step", step_range=asked.step_range)
-    bars = iteration_bars(iterations(asked.job, asked.selection, asked.step_range), _MOST_RANKS)
+    table = _table(asked, "budget", "an iteration", by="step", step_range=asked.step_range)
+    bars = iteration_bars(iterations(asked.job, asked.selection, asked.step_range), _MAX_RANKS)
     return _section("blocking", "What blocked the GPUs", [table], "budget", drawing=bars)
 
 
 def _path(asked: Asked) -> Section:
-    tables = [_asked(asked, "path", f"by {key}", by=key, step_range=asked.step_range) for key in ("kind", "name")]
+    tables = [_table(asked, "path", f"by {key}", by=key, step_range=asked.step_range) for key in ("kind", "name")]
     return _section("path", "Critical path", tables, "path")
 
 
 def _ranks(asked: Asked) -> Section:
-    tables = [_asked(asked, "ranks", "ranks", _MOST_RANKS, step_range=asked.step_range)]
+    tables = [_table(asked, "ranks", "ranks", _MAX_RANKS, step_range=asked.step_range)]
     if len(selected_ranks(asked.job.ranks, asked.selection)) > 1:
-        kinds = _asked(asked, "ranks", "who waits for whom, by kind of collective", kinds=True)
+        kinds = _table(asked, "ranks", "who waits for whom, by kind of collective", kinds=True)
         tables += [kinds] if len(kinds.answer) else []
     return _section("ranks", "Ranks", tables, "ranks")
 
 
 def _steps(asked: Asked) -> Section:
-    tables = [_asked(asked, "steps", "by rank", _MOST_RANKS, step_range=asked.step_range)]
+    tables = [_table(asked, "steps", "by rank", _MAX_RANKS, step_range=asked.step_range)]
     if len(selected_ranks(asked.job.ranks, asked.selection)) > 1 and len(tables[0].answer):
-        tables.append(_asked(asked, "steps", "across ranks", across=True, step_range=asked.step_range))
+        tables.append(_table(asked, "steps", "across ranks", across=True, step_range=asked.step_range))
     question = question_named("steps")
     options = question.read({**question.default_values(), "every": True, "step_range": asked.step_range})
-    drawing = step_lanes(ask(question, asked.job, asked.selection, options), _MOST_RANKS)
+    drawing = step_lanes(ask(question, asked.job, asked.selection, options), _MAX_RANKS)
     return _section("steps", "Steps", tables, "steps", drawing=drawing)
 
 
 def _kernels(asked: Asked) -> Section:
-    tables = [_asked(asked, "kernels", "by family", by="family"), _asked(asked, "kernels", "by name")]
+    tables = [_table(asked, "kernels", "by family", by="family"), _table(asked, "kernels", "by name")]
     return _section("kernels", "Kernels", tables, "kernels")
 
 
 def _nccl(asked: Asked) -> Section | None:
-    """Return the section on NCCL; ``None`` if the job does not use it."""
     pairing = asked.job.pairing()
     if not len(pairing.kernels) and not len(pairing.calls):
         return None
@@ -353,14 +352,14 @@ def _nccl(asked: Asked) -> Section | None:
     drawing = bandwidth_curves(asked.job, asked.selection, sizes) if isinstance(sizes, TableAnswer) else None
     command = _command(asked, f"nccl {_FILES} --sizes exact")
     tables = [
-        _asked(asked, "nccl", "by collective and size"),
+        _table(asked, "nccl", "by collective and size"),
         _table_of("durations and bandwidth by message size", sizes, asked.top, command),
     ]
     return _section("nccl", "NCCL", tables, "nccl", drawing=drawing)
 
 
 def _nvtx(asked: Asked) -> Section:
-    return _section("nvtx", "NVTX ranges", [_asked(asked, "nvtx", by="all", depth=3)], "nvtx")
+    return _section("nvtx", "NVTX ranges", [_table(asked, "nvtx", by="all", depth=3)], "nvtx")
 
 
 def _efficiency(asked: Asked) -> Section:
@@ -368,7 +367,7 @@ def _efficiency(asked: Asked) -> Section:
     assert question.tables is not None
     named_tables = question.tables(asked.job, asked.selection, question.defaults())
     tables = [
-        _table_of(table.title, table.answer, _MOST_RANKS, _command(asked, f"efficiency {_FILES} --tables {table.name}"))
+        _table_of(table.title, table.answer, _MAX_RANKS, _command(asked, f"efficiency {_FILES} --tables {table.name}"))
         for table in named_tables
     ]
     return _section("efficiency", "Efficiency", tables, "efficiency")
@@ -376,8 +375,8 @@ def _efficiency(asked: Asked) -> Section:
 
 def _host(asked: Asked) -> Section:
     tables = [
-        _asked(asked, "gaps", "idle time of the GPUs by cause", step_range=asked.step_range),
-        _asked(asked, "gaps", "the same by NVTX range", by="range", step_range=asked.step_range),
+        _table(asked, "gaps", "idle time of the GPUs by cause", step_range=asked.step_range),
+        _table(asked, "gaps", "the same by NVTX range", by="range", step_range=asked.step_range),
     ]
     return _section("host", "Host: why the GPUs were idle", tables, "gaps")
 
@@ -390,7 +389,7 @@ def _capture(asked: Asked) -> Section:
     recorded = [row for row in contents.rows if row[2]]
     absent_names = [str(row[1]) for row in contents.rows if not row[2]]
     tables = [
-        _table_of("files", reports, _MOST_RANKS, "nsystui info FILE… --show reports"),
+        _table_of("files", reports, _MAX_RANKS, "nsystui info FILE… --show reports"),
         _table_of("recorded", replace(contents, rows=recorded), len(recorded)),
         _table_of("what nsys said of its capture", diagnostics_table(session, asked.selection), asked.top),
     ]

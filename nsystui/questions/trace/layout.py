@@ -1,7 +1,7 @@
 """The processes and tracks of a trace, with their order and names.
 
-Slices of a track never overlap (streams), or nest (calls and NVTX ranges of a thread). If work of a stream overlaps
-(branches of a CUDA graph, programmatic dependent launches), the stream has several lanes.
+Slices on a stream's track never overlap; calls and NVTX ranges on a thread's track nest. If work of a stream overlaps
+(branches of a CUDA graph, programmatic dependent launches), the stream has several lanes, each with a track.
 """
 
 from __future__ import annotations
@@ -75,22 +75,22 @@ def streams_of(
     """Return the streams with work of ``kinds``, and the work outside first lanes."""
     if not kinds:
         return [], {}
-    last: dict[_Key, int] = {}
+    last_ends: dict[_Key, int] = {}
     crowded: set[_Key] = set()
     for part in parts:
         for key, start, end in _slices_by_stream(session, selection, kinds, part):
-            before = np.maximum.accumulate(np.concatenate(([last.get(key, start[0])], end)))
-            if (start < before[:-1]).any():
+            ends_so_far = np.maximum.accumulate(np.concatenate(([last_ends.get(key, start[0])], end)))
+            if (start < ends_so_far[:-1]).any():
                 crowded.add(key)
-            last[key] = int(before[-1])
+            last_ends[key] = int(ends_so_far[-1])
     lanes, crossing = _lanes(session, selection, kinds, parts, crowded) if crowded else ({}, {})
-    return [Stream(Task(key[0], key[1]), key[2], key[3], lanes.get(key, 1)) for key in sorted(last)], crossing
+    return [Stream(Task(key[0], key[1]), key[2], key[3], lanes.get(key, 1)) for key in sorted(last_ends)], crossing
 
 
 def _rows(
     session: Session, selection: Selection, kinds: Sequence[EventKind], part: ByTable
 ) -> tuple[list[sa.ColumnElement[Any]], Any]:
-    """Return report, process, device and stream of the work in a band, and all its columns."""
+    """Return the key columns (report, process, device, stream) of the work in a band, and all its columns."""
     fields = ("report", "process", "device", "stream", "correlation_id", "start", "end", "kind_order", "row")
     rows = slices(session, selection, kinds, fields, extra=part).subquery()
     return [rows.c[name].label(name) for name in fields[:4]], rows.c

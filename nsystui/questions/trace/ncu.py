@@ -91,7 +91,7 @@ class NcuCommand:
 
     @property
     def command(self) -> str:
-        """A printable line for a shell. The user adds the program's arguments: the export's are not shown."""
+        """A printable line for a shell. The user adds the program's arguments: recorded arguments are not shown."""
         return f"{' '.join(map(shell_word, [*self.words, self.program or 'your-application']))} ..."
 
     @property
@@ -194,9 +194,9 @@ def ncu_commands(
 ) -> list[NcuCommand]:
     """Return a command for each kernel of each process with selected launches, most time first.
 
-    ``wanted`` narrows the selection. Without ``base``, kernels are matched by function name; if several kernels of the
-    process share it (templates), by mangled name, which is equal in all tools, or else by demangled name. Launches
-    outside the selection count in ``skip``, as in ncu.
+    ``wanted`` narrows the selection. Without ``base``, kernels are matched by function name. Kernels that share
+    it in a process (templates) are matched by mangled name, which is equal in all tools, or by demangled name if the
+    mangled name is missing. Launches outside the selection count in ``skip``, as in ncu.
     """
     table = tables.kernels
     if not job.session.count(table):
@@ -317,8 +317,8 @@ def _templates(job: OpenJob, conditions: Sequence[Condition]) -> frozenset[tuple
     table = tables.kernels
     kernel = (table.c.report, table.c.process, table.c.short_name)
     query = sa.select(*kernel).where(*conditions).group_by(*kernel)
-    several = query.having(sa.func.count(sa.distinct(_identity(table, None))) > 1)
-    return frozenset((report, process, short) for report, process, short in job.session.rows(several))
+    templates = query.having(sa.func.count(sa.distinct(_identity(table, None))) > 1)
+    return frozenset((report, process, short) for report, process, short in job.session.rows(templates))
 
 
 def ncu_table(job: OpenJob, commands: Sequence[NcuCommand]) -> TableAnswer:

@@ -14,9 +14,9 @@ NAME = "ncu-ranks.sh"
 
 
 def first_of_each_rank(commands: Sequence[NcuCommand]) -> list[NcuCommand]:
-    """Return the first command of each rank, by rank: a run of a process can profile a single kernel.
+    """Return the first command of each rank, by rank: a process can profile only one kernel in a run.
 
-    Other kernels precede NCCL's, because ncu may hang when it replays these alone.
+    NCCL's kernels are last, because ncu may hang when it replays them alone.
     """
     first_by_rank: dict[int, NcuCommand] = {}
     for command in sorted(commands, key=lambda command: command.is_nccl):
@@ -28,7 +28,7 @@ def first_of_each_rank(commands: Sequence[NcuCommand]) -> list[NcuCommand]:
 def wrapper_script(commands: Sequence[NcuCommand], launcher: str) -> list[str]:
     """Return the lines of the POSIX shell script; ``commands`` has at most one command per rank.
 
-    The user adds the launcher's options and the program's arguments: the export's are not shown.
+    The user adds the launcher's options and the program's arguments: the recorded arguments are not shown.
     """
     variable, start = LAUNCHERS[launcher]
     program = shell_word(next((command.program for command in commands if command.program), "") or "your-application")

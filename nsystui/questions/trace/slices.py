@@ -1,4 +1,4 @@
-"""The events of a trace for another tool: their kinds, in a common form, read in bands of time."""
+"""The events of a trace: their kinds, a common form of their rows, and bands of time."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Contents:
             return cls()
         return cls(kinds_of(",".join(word for word in words if word != METRICS)), METRICS in words)
 
-    def there(self, session: Session) -> Contents:
+    def available_in(self, session: Session) -> Contents:
         """Return the contents that the open reports have."""
         metrics = self.metrics and bool(session.count(tables.gpu_metrics))
         return Contents(tuple(kind for kind in self.kinds if session.count(KIND_TABLES[kind].table)), metrics)
@@ -90,13 +90,13 @@ def _one_kind(kind: EventKind, selection: Selection, fields: Sequence[str], name
         conditions.append(source.condition)
     source_rows: sa.FromClause = source.table
     if kind is EventKind.SYNC and "thread" in fields:
-        # Synchronisations are recorded without thread, but their calls have it.
+        # Synchronisations are recorded without a thread, unlike their calls.
         calls = tables.api_calls.c
         call = (calls.report, calls.process, calls.correlation_id)
         threads = sa.select(*call, sa.func.min(calls.thread).label("thread"))
-        waiting = threads.where(calls.correlation_id.is_not(None)).group_by(*call).subquery()
-        expressions["thread"] = waiting.c.thread
-        source_rows = source.table.outerjoin(waiting, is_launched_by(source.table, waiting))
+        call_threads = threads.where(calls.correlation_id.is_not(None)).group_by(*call).subquery()
+        expressions["thread"] = call_threads.c.thread
+        source_rows = source.table.outerjoin(call_threads, is_launched_by(source.table, call_threads))
     if kind is EventKind.NVTX and not {"bytes", "communicator"}.isdisjoint(fields):
         payload, ranges = tables.nccl_calls, source.table
         is_same = sa.and_(payload.c.report == ranges.c.report, payload.c.row == ranges.c.row)
@@ -171,7 +171,7 @@ BAND = 400_000  # events
 def bands(job: OpenJob, selection: Selection, kinds: Sequence[EventKind], limit: int = BAND) -> tuple[ByTable, ...]:
     """Return conditions, for any event table, that select consecutive bands of events by start.
 
-    A band has at most ``limit`` events, unless more start at once. No bands if nothing is selected.
+    A band has at most ``limit`` events, unless more start at once. Returns no bands if nothing is selected.
     """
     if not kinds:
         return ()

@@ -62,7 +62,7 @@ class Trace:
     @classmethod
     def of(cls, job: OpenJob, selection: Selection, contents: Contents, names: Names = Names.SHORT) -> Trace:
         """Return the trace of the available ``contents``."""
-        available = contents.there(job.session)
+        available = contents.available_in(job.session)
         parts = bands(job, selection, available.kinds)
         layout = TraceLayout.of(job, selection, available, parts)
         clock = (job.alignment or Alignment(ClockMode.UTC)).words(job.session.reports)
@@ -90,7 +90,7 @@ class Trace:
             if rows is None:
                 return
             if EventKind.API in self.contents.kinds:
-                calls = self._of_correlations(rows)(tables.api_calls)
+                calls = self._in_correlation_range(rows)(tables.api_calls)
                 rows = with_calls(rows, self.selection, calls).subquery()
                 query = _select(rows, (*fields, "call_start", "call_thread"))
             else:
@@ -141,9 +141,9 @@ class Trace:
         return sa.select(*columns).where(*conditions, metrics.report.in_(self.layout.sampled), is_finite)
 
     def by_time(self) -> Batches:
-        """Yield all events by start: rows of `TIMED_FIELDS`, then the first work that an API call launched.
+        """Yield all events by start: rows of `TIMED_FIELDS`, and the first work that an API call launched.
 
-        The launched work has device, stream, start, bytes and kind.
+        The columns of the launched work are device, stream, start, bytes and kind.
         """
         for part in self.parts:
             rows = self._rows(tuple(EventKind), (*TIMED_FIELDS, "kind_order", "row"), part)
@@ -155,8 +155,8 @@ class Trace:
                 query = _with_nulls(query, "to_device", "to_stream", "to", "size", "to_kind")
             else:
                 is_call = sa.and_(rows.c.kind == EventKind.API.value, is_launched_by(launched, rows))
-                to = ("to_device", "to_stream", "to", "size", "to_kind")
-                query = query.add_columns(*(launched.c[field] for field in to))
+                work_fields = ("to_device", "to_stream", "to", "size", "to_kind")
+                query = query.add_columns(*(launched.c[field] for field in work_fields))
                 query = query.select_from(rows.outerjoin(launched, is_call))
             order = (rows.c.start, rows.c.end.desc(), rows.c.kind_order, rows.c.report, rows.c.row)
             yield from self.session.batches(query.order_by(*order), _BATCH)
@@ -185,7 +185,7 @@ class Trace:
         """Select the first GPU work that each API call of a band launched."""
         calls = self._rows((EventKind.API,), ("report", "correlation_id"), part)
         fields = ("report", "process", "correlation_id", "device", "stream", "start", "bytes", "kind")
-        rows = self._rows(GPU_KINDS, fields, self._of_correlations(calls)) if calls is not None else None
+        rows = self._rows(GPU_KINDS, fields, self._in_correlation_range(calls)) if calls is not None else None
         if rows is None:
             return None
         key = (rows.c.report, rows.c.process, rows.c.correlation_id)
@@ -199,11 +199,11 @@ class Trace:
         query = sa.select(*key, sa.func.min(rows.c.start).label("to"), *first_work)
         return query.where(rows.c.correlation_id.is_not(None)).group_by(*key).subquery()
 
-    def _of_correlations(self, rows: sa.Subquery) -> ByTable:
-        """Return conditions for correlation ids in the range of ``rows``: ids grow with time, so it is about a band."""
+    def _in_correlation_range(self, rows: sa.Subquery) -> ByTable:
+        """Return conditions for correlation ids in the range of ``rows``: a short range, because ids grow with time."""
         columns = rows.c
-        ends = (sa.func.min(columns.correlation_id), sa.func.max(columns.correlation_id))
-        id_ranges = self.session.rows(sa.select(columns.report, *ends).group_by(columns.report))
+        limits = (sa.func.min(columns.correlation_id), sa.func.max(columns.correlation_id))
+        id_ranges = self.session.rows(sa.select(columns.report, *limits).group_by(columns.report))
 
         def conditions(table: sa.Table) -> list[Condition]:
             spans = [

@@ -164,7 +164,7 @@ class RecipeMapScreen(ChartScreen):
         line, span = recipe_map.lines[lane], self._span()
         lane_words = " · ".join(
             f"{column.label} {value}"
-            for column, value in zip(recipe_map.places, line.place, strict=True)
+            for column, value in zip(recipe_map.key_columns, line.key, strict=True)
             if value is not None
         )
         values = [
