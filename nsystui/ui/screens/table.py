@@ -105,7 +105,7 @@ class TableScreen(TablesScreen):
     """The notice if Enter opens no row."""
     NO_TIME = "these rows are sums over time: open a row to see single events with times"
     LENGTHS: ClassVar[tuple[str, ...]] = ("duration",)
-    """The columns with the length of an event that begins at ``start``: the first with a value counts."""
+    """The columns with the length of an event that begins at ``start``: the first column with a value counts."""
 
     DEFAULT_CSS = """
     TableScreen #around { height: 1fr; layout: vertical; }
