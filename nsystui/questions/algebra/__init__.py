@@ -1,1 +1,1 @@
-"""Arithmetic on plain numbers: intervals, nesting, projections, distributions and statistics."""
+"""Arithmetic on arrays of numbers: intervals, nesting, projections and statistics of groups."""

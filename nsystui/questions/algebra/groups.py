@@ -31,37 +31,37 @@ class Groups:
         return cls(value, ordered[first], order, first, np.diff(first, append=len(order)))
 
     def summed(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Return the sum for each group of other values of the same rows."""
-        return self._added(values[self.order])
+        """Return, for each group, the sum of other values of the same rows."""
+        return self._group_sums(values[self.order])
 
-    def _added(self, ordered: NDArray[Any]) -> NDArray[Any]:
+    def _group_sums(self, ordered: NDArray[Any]) -> NDArray[Any]:
         sums: NDArray[Any] = np.add.reduceat(ordered, self.first) if len(self.first) else ordered[:0]
         return sums
 
     def measures(self) -> dict[str, NDArray[Any]]:
         """Return ``total count avg median min max stddev q1 q3`` by name, as defined in `queries.statistics`."""
         values = self.value[self.order]
-        total = self._added(values)
+        total = self._group_sums(values)
         average = total / self.count
-        squares = self._added((values - np.repeat(average, self.count)) ** 2)
+        squares = self._group_sums((values - np.repeat(average, self.count)) ** 2)
         return {
             "total": total,
             "count": self.count,
             "avg": average,
-            "median": self._middle(values, 1, 2),
+            "median": self._quantile(values, 1, 2),
             "min": values[self.first],
             "max": values[self.first + self.count - 1],
             "stddev": np.sqrt(squares / np.maximum(self.count - 1, 1)),
-            "q1": self._middle(values, 1, 4),
-            "q3": self._middle(values, 3, 4),
+            "q1": self._quantile(values, 1, 4),
+            "q3": self._quantile(values, 3, 4),
         }
 
-    def _middle(self, values: NDArray[np.int64], share: int, whole: int) -> NDArray[np.float64]:
-        """Return the quantile ``share / whole`` of each group: a value, or the mean of two."""
-        below = self.first + np.maximum(-(-share * self.count // whole), 1) - 1
-        above = self.first + np.minimum(share * self.count // whole, self.count - 1)
-        middle: NDArray[np.float64] = (values[below] + values[above]) / 2.0
-        return middle
+    def _quantile(self, values: NDArray[np.int64], part: int, parts: int) -> NDArray[np.float64]:
+        """Return the quantile ``part / parts`` of each group: a value, or the mean of two values."""
+        below = self.first + np.maximum(-(-part * self.count // parts), 1) - 1
+        above = self.first + np.minimum(part * self.count // parts, self.count - 1)
+        quantile: NDArray[np.float64] = (values[below] + values[above]) / 2.0
+        return quantile
 
 
 def distinct(values: NDArray[Any]) -> NDArray[Any]:

@@ -168,7 +168,7 @@ def union(starts: ArrayLike, ends: ArrayLike) -> Intervals:
 
 
 def slices(*sets: Intervals) -> Iterator[list[Intervals]]:
-    """Yield the parts of all sets in consecutive slices of time of about ``_SLICE`` blocks; slices cut intervals."""
+    """Yield the parts of all sets in consecutive slices of time of about ``_SLICE`` blocks, which cut intervals."""
     cuts = np.sort(np.concatenate([item.starts[::_BLOCK] for item in sets]))[::_SLICE].tolist()
     last = max((int(item.ends[-1]) for item in sets if len(item)), default=0)
     for lo, hi in pairwise([*cuts, last]):
@@ -288,7 +288,7 @@ def covered_per_bin(intervals: Intervals, lo: int, hi: int, bins: int) -> NDArra
 
 
 def disjoint_runs(spans: NDArray[np.int64], starts: Times, ends: Times) -> Iterator[NDArray[np.int64]]:
-    """Yield ``spans`` (indices into ``starts`` and ``ends``) in runs by start, without overlaps in a run."""
+    """Yield ``spans`` (indices into ``starts`` and ``ends``) in runs, sorted by start and without overlaps in a run."""
     order = spans[np.lexsort((ends[spans], starts[spans]))]
     if (starts[order][1:] >= ends[order][:-1]).all():
         yield order

@@ -117,7 +117,7 @@ def _nested(begin: Times, finish: Times, lanes: Times) -> tuple[Rows, Rows]:
 
 
 def _sibling_overlaps(starts: Times, ends: Times, parent: Rows, children: Rows) -> tuple[Rows, Times]:
-    """Return children, and for each the time, ns, that its parent subtracted twice: its overlap with earlier children.
+    """Return children and their overlaps with earlier siblings, ns, which their parents subtracted twice.
 
     ``children``: the rows with a parent; siblings are sorted by start.
     """
@@ -179,7 +179,7 @@ def _parents(starts: Times, ends: Times, duration: Times) -> Rows:
     """Return the parent of each range in pre-order, as an index in that order."""
     parent, is_wrong = _parents_where_nested(starts, ends)
     if is_wrong.any():
-        # Redo only islands of time (no range crosses or touches their edges) with a wrong parent.
+        # Redo only islands (spans of time whose edges no range crosses or touches) with a wrong parent.
         reach = np.maximum.accumulate(ends)
         island = np.concatenate(([0], np.cumsum(starts[1:] > reach[:-1])))
         is_bad = np.zeros(island[-1] + 1, bool)
@@ -190,7 +190,7 @@ def _parents(starts: Times, ends: Times, duration: Times) -> Rows:
 
 
 def _parents_where_nested(starts: Times, ends: Times) -> tuple[Rows, NDArray[np.bool_]]:
-    """Return parents as if ranges nested strictly, and a mask with a range of each island that has crossing ranges."""
+    """Return the parents if ranges nest strictly, and a mask of at least one range per island with wrong parents."""
     n = len(starts)
     is_point = starts == ends
     solid_ends, points = np.sort(ends[~is_point]), starts[is_point]

@@ -166,7 +166,7 @@ class Inside:
 def calls_inside(
     starts: Times, ends: Times, threads: Times, call_starts: Times, call_ends: Times, call_threads: Times
 ) -> Iterator[Inside]:
-    """Yield the pairs of m calls and n ranges of the same thread that contain them (both ends included).
+    """Yield, for n ranges, the calls of the same thread that each range contains (both ends included).
 
     Each call is in exactly one part. Raises ``ValueError`` if the shapes of the ranges differ.
     """

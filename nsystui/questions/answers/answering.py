@@ -33,12 +33,12 @@ def ask(question: Question, job: OpenJob, selection: Selection, options: Any = N
 
 
 def draw_map(question: Question, job: OpenJob, selection: Selection, options: Any = None) -> RecipeMap:
-    """Return the lanes of a question that has a ``map``."""
+    """Return the map of a question that has a ``map``, with notes on missing data."""
     assert question.map is not None
     with job.session.waiting(question.name):
-        drawn = question.map(job, selection, question.defaults() if options is None else options)
-    missing = lacking(question, job) if not drawn.lines else ()
-    return replace(drawn, notes=tuple(dict.fromkeys((*missing, *drawn.notes))))
+        recipe_map = question.map(job, selection, question.defaults() if options is None else options)
+    missing = lacking(question, job) if not recipe_map.lines else ()
+    return replace(recipe_map, notes=tuple(dict.fromkeys((*missing, *recipe_map.notes))))
 
 
 @dataclass(frozen=True)

@@ -78,10 +78,10 @@ def _without_tasks(report: Report) -> ExportError:
 class RanksAhead:
     """The ranks that are certain before all reports of the job are packed.
 
-    The first source that numbers all reports gives the ranks. ``source`` is the first such source before packing,
+    The first source that numbers all reports determines the ranks. ``source`` is the first such source before packing,
     judged by file names and, if ``has_all_metadata``, by the metadata of every export. ``numbers`` are its ranks by
-    report index. MPI and NCCL number a report alone, but whether they number all reports is known only at the end: a
-    rank is certain if every source that may still be the first gives the same rank.
+    report index. MPI and NCCL number each report alone, but only at the end is it known whether they number all. A
+    rank is certain if all sources that may still be the first agree on it.
     """
 
     numbers: Mapping[int, int]
@@ -93,10 +93,10 @@ class RanksAhead:
 
     @classmethod
     def of(cls, paths: Mapping[int, Path]) -> RanksAhead:
-        """Inspect the exports of a job, by index; takes milliseconds per export."""
+        """Inspect the exports of a job, by index, in milliseconds per export."""
         names, metadata = {}, []
         for index, path in paths.items():
-            with suppress(ExportError):  # reported when it is opened
+            with suppress(ExportError):  # reported when the export is opened
                 if form_of(path) is None:
                     metadata.append(open_export(path).metadata)
                 names[index] = name_of(path)
@@ -158,7 +158,7 @@ def check_different(reports: Iterable[ReportRanks]) -> None:
 
 
 def compute_first_answers(job: OpenJob) -> None:
-    """Compute and keep the basis of the overview, ranks, triage, NVTX tree and event list.
+    """Compute and cache the basis of the overview, ranks, triage, NVTX tree and event list.
 
     Raises ExportError if there is too little memory.
     """

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from nsystui.questions.job.opening import JobSource
 
 MAX_ROWS = 20_000
-"""The longest remembered answer: reading longer answers is not faster than computing them."""
+"""The maximum rows of a remembered answer: reading longer answers is not faster than computing them."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Remembered:
     @classmethod
     def of_files(cls, cache: Cache, files: Sequence[ExportFile], families: Rules = ()) -> Remembered:
         """Return the remembered answers about exports."""
-        # The file's name, which notes contain, and its path in the cache, which depends on its state and columns.
+        # The file's name is in notes; its path in the cache depends on its state and columns.
         states = [f"{file.path.name}|{cache.path_of(file).name}" for file in files]
         damage = [damage_line(file.path, known_damage(cache.results_of(file))) for file in files]
         return cls(cache.results_of_several(states), tuple(files), tuple(filter(None, damage)), families)
@@ -68,7 +68,7 @@ class Remembered:
             return None
 
     def recall(self, *question: str) -> tuple[str, TableAnswer] | None:
-        """Return the remembered answer to ``question``, with its text or the title of its table, if there is one."""
+        """Return the remembered text (or title of the table) and answer of ``question``, if any."""
         recalled = self.results.load(
             self._key(question), version_of(), lambda values: (str(values["text"]), from_json(values["answer"]))
         )
@@ -97,10 +97,10 @@ class Remembered:
 
 
 def remember_first_questions(job: OpenJob, cache: Cache) -> None:
-    """Answer the first questions about a job: the kernel summary, for later commands.
+    """Remember the kernel summary for later commands, and compute other first answers about a job.
 
-    Also the summary of API calls and the index of the event list, which take a second or two for large jobs. Raises
-    ExportError or OSError if a file can no longer be read.
+    The summary of API calls and the index of the event list take a second or two for large jobs. Raises ExportError or
+    OSError if a file can no longer be read.
     """
     from nsystui.questions.events.listing import EventList
     from nsystui.questions.kernels.activities import API, work_summary
@@ -129,7 +129,7 @@ def remember_first_questions(job: OpenJob, cache: Cache) -> None:
 
 
 def to_json(answer: Answer) -> dict[str, Any]:
-    """Return ``answer`` with all of its rows as JSON values."""
+    """Return ``answer`` with all rows as JSON values."""
     return {
         "name": answer.name,
         "columns": [vars(column) | {"unit": column.unit.value} for column in answer.columns],

@@ -1,4 +1,4 @@
-"""JSON Schemas of the answers: what programs may rely on."""
+"""JSON Schemas of the answers, which programs may rely on."""
 
 from __future__ import annotations
 
@@ -65,19 +65,19 @@ def schema_of(job: OpenJob, question: Question, values: Mapping[str, Any]) -> di
 
 
 def schema_of_tables(name: str, description: str, tables: Sequence[Titled]) -> dict[str, Any]:
-    """Return the schema of an array of a table's rows or, for several tables, of objects with name and rows."""
-    forms = [_rows(table.answer.columns) for table in tables]
+    """Return the schema of an array: of a table's rows or, for several tables, of objects with name and rows."""
+    row_schemas = [_row_schema(table.answer.columns) for table in tables]
     return {
         "$schema": DIALECT,
         "$id": f"nsystui:{name.replace(' ', ':')}:{VERSION}",
         "title": name,
         "description": description,
         "type": "array",
-        "items": forms[0] if len(forms) == 1 else {"oneOf": list(map(_block, tables, forms))},
+        "items": row_schemas[0] if len(row_schemas) == 1 else {"oneOf": list(map(_table_schema, tables, row_schemas))},
     }
 
 
-def _rows(columns: Sequence[Column]) -> dict[str, Any]:
+def _row_schema(columns: Sequence[Column]) -> dict[str, Any]:
     is_mixed = any(column.key == "unit" for column in columns)  # times, percents and counts in one column
     properties = {}
     for column in columns:
@@ -95,6 +95,6 @@ def _rows(columns: Sequence[Column]) -> dict[str, Any]:
     }
 
 
-def _block(table: Titled, rows: dict[str, Any]) -> dict[str, Any]:
-    properties = {"table": {"const": table.name}, "rows": {"type": "array", "items": rows}}
+def _table_schema(table: Titled, row_schema: dict[str, Any]) -> dict[str, Any]:
+    properties = {"table": {"const": table.name}, "rows": {"type": "array", "items": row_schema}}
     return {"type": "object", "properties": properties, "required": list(properties)}

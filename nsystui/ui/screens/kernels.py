@@ -47,7 +47,7 @@ def distribution_lines(shape: Distribution) -> list[str]:
 
 
 class EventRowsScreen(TableScreen):
-    """A table of single events in order of start: Enter opens the event."""
+    """A table of single events, sorted by start."""
 
     COUNTED = "instances"
     ORDER = ("start", False)
@@ -65,7 +65,7 @@ class EventRowsScreen(TableScreen):
         return _key(values["report"], self.event_kind(), values["row"], values["start"]) if values else None
 
     def details_question(self) -> Callable[[OpenJob], Details] | None:
-        """Ask for the event's details, with the other columns of this table."""
+        """Return a question for the event's details, with this table's hidden columns."""
         key, row_details, table_facts = self.event_here(), self.row_details(), self.table.hidden_facts
         if key is None:
             return None
@@ -96,7 +96,7 @@ def _key(report: Value, kind: EventKind, row: Value, start: Value) -> EventKey:
 
 
 class KernelInstancesScreen(EventRowsScreen):
-    """Every launch of one kernel, the longest first."""
+    """The launches of a kernel, the longest first."""
 
     HAS_PANEL = True
     PLACES = ("rows opened", "launches", "table", "everywhere")
@@ -111,12 +111,12 @@ class KernelInstancesScreen(EventRowsScreen):
         return (*super().path(), self.shown_names().get(self.kernel, self.kernel))
 
     def ask(self, job: OpenJob, selection: Selection) -> tuple[Answer, Distribution]:
-        """List the launches, and count their durations."""
+        """Return the launches, and the distribution of their durations."""
         answer = kernel_instances(job.session, selection, self.kernel, self.names, job.ranks)
         return answer, distribution(durations(job.session, selection, self.kernel, self.names))
 
     def show(self, result: Any, same_place: bool) -> None:
-        """Show the launches, and next to them the histogram of their durations (ns)."""
+        """Show the launches, and a histogram of their durations next to them."""
         answer, shape = result
         self.panel.category = "nccl" if is_nccl_kernel(self.kernel) else "compute"
         self.panel.show_lines(distribution_lines(shape))
@@ -136,7 +136,7 @@ class KernelInstancesScreen(EventRowsScreen):
 
 
 class RangeInstancesScreen(EventRowsScreen):
-    """Every NVTX range of one name."""
+    """The NVTX ranges of a name."""
 
     COUNTED = "ranges"
     MODE_KEY = "5"
@@ -154,7 +154,7 @@ class RangeInstancesScreen(EventRowsScreen):
 
 
 class WorkInstancesScreen(EventRowsScreen):
-    """Every call or operation of one name."""
+    """The calls or operations of a name."""
 
     def __init__(self, name: str, work: Work) -> None:
         super().__init__(view_named(work.name).title, name)
@@ -181,14 +181,14 @@ _GROUPS = {
     "precision": "precision",
     "graph": "CUDA graph",
 }
-"""The groupings of kernels in addition to, or instead of, their name, in words."""
+"""The groupings of kernels, in words: instead of their name, or in addition to it."""
 
 _NAME_GROUPS = ("family", "precision", "graph")
-"""The groupings whose rows are kinds of kernels: Enter shows the kernels' names."""
+"""The groupings with kinds of kernels as rows: Enter lists the kernels of a kind."""
 
 
 class KernelsScreen(ViewsScreen):
-    """Summaries by name."""
+    """Summaries of kernels, memory operations and calls by name, and of streams."""
 
     HOME = SCREEN = "kernels"
     MODE_KEY = "2"
@@ -199,25 +199,25 @@ class KernelsScreen(ViewsScreen):
         self.options = {"names": Names.SMART.value, "by": "", "only": ""}
 
     def places(self) -> tuple[str, ...]:
-        """Leave out the keys of kernel names if the rows are not kernels."""
+        """Return the key groups, without keys for kernel names if the rows are not kernels."""
         return tuple(group for group in self.PLACES if group != "kernel names" or self.view.question.row == "kernel")
 
     def empty_text(self, answer: Answer) -> str:
-        """Add the other views with rows."""
+        """Return the reason, and the views that have rows."""
         text = super().empty_text(answer)
         job = self.job
         return text if job is None or answer.total else f"{text}\n\n{self._views_with_rows(job)}"
 
     def _views_with_rows(self, job: OpenJob) -> str:
         """Return the views with rows, and their counts, as a sentence."""
-        # MPI calls that are NVTX ranges have no table, and so no count.
+        # MPI calls recorded as NVTX ranges have no table to count.
         works = [(view_named(name).title, work) for name, work in WORKS.items() if has_rows(job.session, work)]
         counts = [(title, job.session.count(work.table)) for title, work in works]
         views = [f"{title} ({count:,})" if count else title for title, count in counts]
         return f"v shows {', '.join(views)}" if views else ""
 
     def show_waiting(self) -> None:
-        """Show the kernels of a sample, with that title, then all kernels, until reports are ready."""
+        """Show the kernels of a sample, labelled as such, then all kernels, until a report is ready."""
         preview = self.explorer.seen
         if preview.answer is None:
             super().show_waiting()
@@ -256,7 +256,7 @@ class KernelsScreen(ViewsScreen):
         return "nccl" if isinstance(name, str) and is_nccl_kernel(name) else None
 
     def has_view(self, view: TabView) -> bool:
-        """Return whether there is work of the view's kind."""
+        """Return whether the view has rows, or is the current view."""
         work = WORKS.get(view_named(view.name).question.row)
         if work is None or view.name == self.view.name:
             return True
@@ -280,17 +280,17 @@ class KernelsScreen(ViewsScreen):
         self.ask_with(options={**self.options, "names": names.value})
 
     def open_row(self) -> None:
-        """Open a name's launches or calls, or the names of a kind of kernels; or select a stream for all screens."""
+        """Open the launches or calls of a name, or the kernels of a kind; or select a stream on all screens."""
         if self.answered.question.row == "stream":
             self._select_stream()
             return
         if self.options["by"] in _NAME_GROUPS and self.answered.question.row == "kernel":
-            word = self.values().get(self.options["by"])
-            if not isinstance(word, str):
+            kind = self.values().get(self.options["by"])
+            if not isinstance(kind, str):
                 self.say("the names of these kernels do not show a precision: b returns to all names")
                 return
             self.explorer.remember()
-            self.options |= {"by": "", "only": word}
+            self.options |= {"by": "", "only": kind}
             self.job_changed()
             return
         name = self.values().get("name")
@@ -313,7 +313,7 @@ class KernelsScreen(ViewsScreen):
         self.call_later(self.explorer.go, "kernels", selection, view)
 
     def take_view(self, name: str, **options: str) -> None:
-        """Show a view with all its rows."""
+        """Show a view, by default with kernels of all kinds."""
         super().take_view(name, **{"only": "", **options})
 
     def action_ncu(self) -> None:

@@ -1,4 +1,4 @@
-"""The lanes of ranks, GPUs, streams and threads over time: the view, the cursor, and the event under it."""
+"""The lanes of ranks, GPUs, streams and threads over time: the view, and the cursor with its event."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ _TALL = 30
 
 
 class LanesScreen(ZoomableChartScreen):
-    """Lanes over time, a view on them, and a cursor at a lane and a time.
+    """Lanes over time, the visible span of time, and a cursor at a lane and a time.
 
-    Only visible lanes are drawn. While a key is held, names and unread data are left out until the cursor rests.
+    Only visible lanes are drawn. Names and unread data are drawn when the cursor rests, not while a key is held.
     """
 
     chart: LaneChart
@@ -72,7 +72,7 @@ class LanesScreen(ZoomableChartScreen):
         self.facts: EventFacts | None = None
         """The details of the event under the cursor, once looked up."""
         self.opens: Hashable = None
-        """The `target` of an Enter key that waits for its event to be looked up."""
+        """The `target` of an Enter key that waits until the event is looked up."""
         self._rests = False
         self._request = TimelineRequest(None, 1, 1, 0, None, None, False, None)
         self._neighbours: Neighbours | None = None
@@ -97,7 +97,7 @@ class LanesScreen(ZoomableChartScreen):
             self.chart.label_width,
             self.path_lane,
         )
-        # Without the lane of the cursor, which the chart keeps in sight.
+        # Without the cursor's lane: only scrolling needs a new picture.
         return (replace(self._request, lane=None),)
 
     @property
@@ -106,7 +106,7 @@ class LanesScreen(ZoomableChartScreen):
 
     @property
     def _marked_names(self) -> NameFilter | None:
-        """The names to mark: the search's, else the filter's, which hides nothing on a timeline."""
+        """The names to mark: from the search, else from the filter, which hides nothing on a timeline."""
         return self.search or self.selection.name
 
     def ask(self, job: OpenJob, selection: Selection) -> TimelinePicture:
@@ -151,10 +151,10 @@ class LanesScreen(ZoomableChartScreen):
         message.stop()
         if self.picture is not None and self.picture.lanes:
             self._place_cursor()
-        self._changed()
+        self._draw_again()
 
-    def _changed(self) -> None:
-        """Draw again: the cheap parts at once, the others when no key follows."""
+    def _draw_again(self) -> None:
+        """Draw cheap parts at once, and expensive parts when no key follows."""
         self._rests = False
         self.job_changed()
 
@@ -178,7 +178,7 @@ class LanesScreen(ZoomableChartScreen):
         return (time - window.start) * self.chart.chart_width // max(window.end - window.start, 1)
 
     def times_of(self, column: int) -> tuple[int, int]:
-        """Return the first time of a column and of the next, ns: the inverse of ``_column_of``."""
+        """Return the first times of a column and of the next column, ns: the inverse of ``_column_of``."""
         assert self.picture is not None
         window, width = self.picture.window, self.chart.chart_width
         length = window.end - window.start
@@ -196,7 +196,7 @@ class LanesScreen(ZoomableChartScreen):
         self.chart.move(number, self._column_of(self.time), mark)
 
     def _nearest(self, picture: TimelinePicture, target: LaneIdentity) -> int:
-        """Return the number of the lane, else of its GPU, else of another lane of its rank, else of the cursor."""
+        """Return the number of the lane, else of its GPU's lane, else of a lane of its rank, else of the cursor's."""
         for matches in (
             lambda lane: lane == target,
             lambda lane: (lane.task, lane.device, lane.stream) == (target.task, target.device, None),
@@ -214,7 +214,7 @@ class LanesScreen(ZoomableChartScreen):
         self.cursor_moved()
 
     def show_detail(self) -> None:
-        """Show the contents of the column, and below it the event or the notes."""
+        """Show the contents of the column, and below them the event or the notes."""
         picture = self.picture
         lane_picture = picture.pictures.get(self.chart.cursor_lane) if picture is not None else None
         if lane_picture is None:
@@ -242,7 +242,7 @@ class LanesScreen(ZoomableChartScreen):
         )
 
     def cursor_rests(self) -> None:
-        """Look up the event under the cursor, and draw the parts that were left out."""
+        """Look up the event under the cursor, and draw names and unread data."""
         picture, lane, job = self.picture, self.lane, self.job
         if picture is None or lane is None or job is None:
             return
@@ -302,18 +302,18 @@ class LanesScreen(ZoomableChartScreen):
         return None if reason else self.picture
 
     def look_at(self, view: Window | None, time: int) -> None:
-        """Show another view; an event under the cursor stays there if its time does."""
+        """Show another view; the event under the cursor stays if the cursor's time does."""
         self.move_to(view=view, time=time, event=self.position.event if time == self.time else None)
-        self._changed()
+        self._draw_again()
 
     def _center(self, time: int) -> None:
-        """Move the view so that ``time`` is in its middle."""
+        """Move ``time`` to the middle of the view."""
         picture = self.picture
         assert picture is not None
         view = self.view or picture.base
         width = view.end - view.start
         self.move_to(view=inside(Window(time - width // 2, time - width // 2 + width), picture.base))
-        self._changed()
+        self._draw_again()
 
     def action_move(self, columns: int) -> None:
         """Move the cursor by columns, within the view."""
@@ -326,7 +326,6 @@ class LanesScreen(ZoomableChartScreen):
         self._follow()
 
     def action_lane(self, lanes: int) -> None:
-        """Move the cursor by lanes."""
         picture = self.drawn()
         if picture is None:
             return
@@ -341,7 +340,7 @@ class LanesScreen(ZoomableChartScreen):
 
     @on(LaneChart.Pointed)
     def _pointed(self, message: LaneChart.Pointed) -> None:
-        """Move the cursor on a press and remove the mark; a drag sets the mark at its start."""
+        """Move the cursor; a press removes the mark, and a drag sets it at its start."""
         message.stop()
         picture = self.picture
         if picture is None or not picture.lanes:
@@ -374,6 +373,5 @@ class LanesScreen(ZoomableChartScreen):
         return self.facts.row if self.facts is not None else None
 
     def event_here(self) -> EventKey | None:
-        """Return the key of the event under the cursor."""
         row = self.event_row()
         return None if row is None else key_of(row)

@@ -65,7 +65,7 @@ _DETAILS_WIDTH = 52
 
 
 class NcclCallsScreen(EventRowsScreen):
-    """The kernels or calls of a row; ``c`` moves to the partner's event."""
+    """The kernels or calls of a row; ``c`` opens the partner of an event."""
 
     BACKGROUND = False
     MODE_KEY = "3"
@@ -109,13 +109,12 @@ _SIZE_WORDS = {NcclProperty.BYTES: "exact size", NcclProperty.POW2: "power of tw
 _MIN_HEIGHT, _HEIGHT_SHARE = 11, 0.4
 """The minimum lines of the drawing, and its share of a tall screen."""
 
-
 _TALL, _MIN_CURVES, _MAX_CURVES = 30, 9, 24
 """The minimum terminal height for bandwidth curves in the summary, and their minimum and maximum lines."""
 
 
 class DrawingsBelow(Enum):
-    """The drawings below the table; the value is the title of a collective's drawing."""
+    """The drawings below the table; values are formats of titles."""
 
     BANDWIDTH = "median bus bandwidth {}against message size"
     DURATIONS = "{}: durations against message size, by kernel (· 1, ○ 2–9, ■ 10+)"
@@ -138,7 +137,7 @@ class Points:
 
 
 class CollectivesScreen(TableScreen):
-    """A table by collective with a drawing below it, which is hidden if it is empty."""
+    """A table by collective, with a drawing below it; an empty drawing is hidden."""
 
     MODE_KEY = "3"
     HAS_PANEL = True
@@ -192,13 +191,13 @@ class CollectivesScreen(TableScreen):
         height = max_lines - 3
         columns = width - label_width(_rate_words, ends)
         series = [(self._points[collective].sizes, self._points[collective].bandwidths) for collective in names]
-        places = curve_places(series, columns, height, ends[1])
-        if places is None:
+        curves = curve_places(series, columns, height, ends[1])
+        if curves is None:
             return []
         rows = [[" "] * columns for _ in range(height)]
-        for collective, cells in zip(names, places[0], strict=True):
+        for collective, cells in zip(names, curves[0], strict=True):
             for row, column in cells:
-                # Next to another collective's mark, to keep that visible.
+                # Drawn next to another collective's mark, not over it.
                 free = [cell for cell in (column, column + 1, column - 1) if rows[row][cell : cell + 1] == [" "]]
                 rows[row][free[0] if free else column] = marks[collective]
         wait_words = "without wait (if known) " if self._is_without_wait else ""
@@ -211,7 +210,7 @@ class CollectivesScreen(TableScreen):
         return [
             DrawingsBelow.BANDWIDTH.value.format(wait_words),
             "  ".join(legend),
-            *framed(lines, (places[1], ends), width, (_size_words, _rate_words)),
+            *framed(lines, (curves[1], ends), width, (_size_words, _rate_words)),
         ]
 
     def has_view(self, view: TabView) -> bool:
@@ -289,7 +288,7 @@ class NcclSizesScreen(CollectivesScreen):
         return [self.drawing.value.format(name), *lines]
 
     def _spread(self, name: str, points: Points, width: int) -> list[str]:
-        """Return histograms of the kernels of the row under the cursor: by growing steps, and by equal steps."""
+        """Return two histograms of the kernels of the cursor's row: with growing and with equal bins."""
         from pandas import Series
 
         size, sizes = self.values()[_SIZE_KEYS[self.by]], points.kernel_sizes
@@ -315,7 +314,7 @@ class NcclSizesScreen(CollectivesScreen):
         return [title, *(fit(first, half) + _GAP + second for first, second in zip_longest(*blocks, fillvalue=""))]
 
     def drawing_to_export(self) -> Callable[[], Shapes | None] | None:
-        """Return the bandwidth curves, whichever drawing is shown."""
+        """Return the bandwidth curves, even if another drawing is shown."""
         job, selection = self.job, self.selection
         if job is None or not self._points:
             return None
@@ -401,7 +400,7 @@ _GROUPS: tuple[NcclProperty | None, ...] = (
 
 
 class NcclScreen(CollectivesScreen):
-    """The summary of GPU kernels, or of CPU calls if there are no kernels."""
+    """The summaries of GPU kernels and of CPU calls; only of calls if there are no kernels."""
 
     PARAMETERS = ("what", "by")
     SCREEN = "nccl"
@@ -420,7 +419,7 @@ class NcclScreen(CollectivesScreen):
         return (*super().parameters(), self.app.size.height >= _TALL)
 
     def ask(self, job: OpenJob, selection: Selection) -> Any:
-        """Summarise the kernels, or calls if there are no kernels; on a tall terminal with bandwidths by size."""
+        """Summarise the kernels or the calls; on a tall terminal, also compute bandwidths by size."""
         groups = (NcclProperty.COLLECTIVE,) if self.by is None else (NcclProperty.COLLECTIVE, self.by)
         pairing = job.pairing_by(groups)
         has_kernels = len(pairing.kernels) > 0

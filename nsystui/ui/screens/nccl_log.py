@@ -34,7 +34,7 @@ Matches = Callable[[Record], bool]
 class RowsInside:
     """The rows of ``table`` that make up a row of another table; ``crumb`` names that row.
 
-    ``choose`` returns the condition on these rows, given the current tables.
+    ``choose`` returns the condition that these rows meet, given the current tables.
     """
 
     table: str
@@ -43,14 +43,14 @@ class RowsInside:
 
 
 def rows_inside(tables: Tables, inside: RowsInside) -> TableAnswer:
-    """Return the rows that make up a row."""
+    """Return the table of the rows ``inside``."""
     answer, matches = tables[inside.table], inside.choose(tables)
     rows = [row for row in answer.rows if matches(record(answer.columns, row))]
     return replace(answer, rows=rows, total=len(rows))
 
 
 def inside_of(table: str, row: Record) -> RowsInside | None:
-    """Return the rows that make up a row of ``table``; ``None`` if the log has no more about it."""
+    """Return the rows that make up a row of ``table``; ``None`` if there are no such rows."""
     if table == "ops":
         return RowsInside("calls", f"{row['op']} calls", lambda _: lambda call: call["op"] == row["op"])
     if table == "sizes":
@@ -71,7 +71,7 @@ def _is_sized(row: Record, call: Record) -> bool:
 
 
 def _ranks_of(row: Record, tables: Tables) -> Matches:
-    """Match the ranks of a communicator: by name, else unnamed ranks of its size."""
+    """Match a communicator's ranks by its name, or if no rank has it, ranks of unnamed communicators of its size."""
     if row["communicator"] in tables["ranks"].cells("communicator"):
         return lambda rank: rank["communicator"] == row["communicator"]
     named = set(tables["communicators"].cells("communicator"))
@@ -79,10 +79,10 @@ def _ranks_of(row: Record, tables: Tables) -> Matches:
 
 
 class NcclLogScreen(FilteredTableScreen):
-    """The tables of the log; with ``inside``, the rows of a table that make up a row of another.
+    """The tables of the log; with ``inside``, the rows of a table that make up a row of another table.
 
     The rows are the application's ``nccl_log``, not a question's answer, and change while it is being read. The filter
-    belongs to this screen: the selection of other screens is for exports.
+    belongs to this screen, because the selection of other screens is for exports.
     """
 
     MODE_KEY = "3"
@@ -108,7 +108,7 @@ class NcclLogScreen(FilteredTableScreen):
         return self.explorer.nccl_log
 
     def on_mount(self) -> None:
-        """Read the logs of the exports, unless that was done."""
+        """Read the logs of the exports, unless they were read."""
         if self.explorer.source.files:
             self.explorer.read_log(again=False)
 
@@ -120,16 +120,16 @@ class NcclLogScreen(FilteredTableScreen):
         self.log_changed()
 
     def log_changed(self) -> None:
-        """Show more of the log, or another log."""
+        """Show new rows of the log, or another log."""
         self.show_status(self.explorer.status)
         self.show_selection()
         if not self.nccl_log.tables or self.nccl_log.tables is not self._tables:
             self._show_table(same_place=True)
 
     def show_waiting(self) -> None:
-        """Show that the log is being read, or why it could not be."""
+        """Show that the log is being read, or why it could not be read."""
         super().show_waiting()
-        self.show_title(right="reading")  # else the title has the keys of other screens, which may not exist
+        self.show_title(right="reading")
         self.table.empty_text = self.nccl_log.failed or "reading the log: its tables grow until all of it is read"
 
     def show_status(self, status: str) -> None:
@@ -178,7 +178,7 @@ class NcclLogScreen(FilteredTableScreen):
         return "no rows of this table so far"
 
     def path(self) -> tuple[str, ...]:
-        """Return the crumb of the row that these rows make up."""
+        """Return the path to the row that these rows make up."""
         return () if self.inside is None else ("log", self.inside.crumb)
 
     def views(self) -> tuple[TabView, ...]:
@@ -209,7 +209,6 @@ class NcclLogScreen(FilteredTableScreen):
             self.lay_over(NcclLogScreen(inside))
 
     def show_filtered(self) -> None:
-        """Show the rows of the table that pass the filter."""
         self._show_table(same_place=False)
 
     def action_resume(self) -> None:
@@ -244,7 +243,7 @@ class NcclLogScreen(FilteredTableScreen):
 
 
 def log_note(log: LogState) -> str:
-    """Return a summary of the logs for the screen of kernels; empty without logs."""
+    """Return a note with a summary of the logs; empty without logs."""
     if not log.names:
         return ""
     if not log.calls:

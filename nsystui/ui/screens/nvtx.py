@@ -77,7 +77,7 @@ def _label(node: Node) -> str:
 
 
 class NvtxNamesScreen(ViewsScreen):
-    """Summaries of the durations on the CPU and projected on the GPU; Enter lists the ranges of a name."""
+    """Summaries by name of durations on the CPU and of GPU projections; Enter lists the ranges of a name."""
 
     HOME = SCREEN = "nvtx names"
     MODE_KEY = "5"
@@ -86,7 +86,7 @@ class NvtxNamesScreen(ViewsScreen):
     BACKGROUND = True
 
     def ask(self, job: OpenJob, selection: Selection) -> tuple[QuestionView, Answer]:
-        """Answer as nsys's report does, but with the calls of a PyTorch operator in one row."""
+        """Answer as nsys's report does, without ranges that never ended; a PyTorch operator's calls share a row."""
         view = self.view
         if view.name != "nvtx_sum":
             return super().ask(job, selection)
@@ -148,7 +148,7 @@ class NvtxOutline(Outline[Node]):
             for index, line in enumerate(self.lines):
                 if line.node.id == parent and line.offset <= position < line.offset + line.rest:
                     skip = (position - line.offset) // PAGE * PAGE
-                    self.lines[index : index + 1] = self._flattened(self._fetched(line, skip))
+                    self.lines[index : index + 1] = self._flatten(self._fetch(line, skip))
                     break
         row = self.row_of(number)
         assert row is not None
@@ -224,7 +224,7 @@ class NvtxScreen(OutlineScreen[Node]):
         return tree, None if target is None else tree.number_of(target.report, target.row)
 
     def show(self, result: Any, same_place: bool) -> None:
-        """Show the tree with the same nodes open, and the range to show."""
+        """Show the tree with the same nodes open, and move to the requested range."""
         tree, number = result
         order = ORDERS[self._order_key] if self._order_key else tree.natural_order
         self.nvtx_tree = tree
@@ -335,16 +335,16 @@ class NvtxScreen(OutlineScreen[Node]):
         self.lay_over(RangeWorkScreen(node.label, lambda job: kernels_of(ranges, index, job.ranks)))
 
     def choices(self) -> tuple[Choice, ...]:
-        """Offer the groups of the outermost rows."""
+        """Offer the groupings of the outermost rows."""
         words = ("rank and thread", "rank", "all ranks together")
         groupings = dict(zip(TreeGrouping, words, strict=True))
         return (*super().choices(), Choice.among("by", groupings, self.by, lambda group: self.ask_with(by=group)))
 
     def action_fold(self) -> None:
-        """Fold only steps, no numbered names, or all numbered names."""
-        following = {Folding.STEPS: Folding.NONE, Folding.NONE: Folding.ALL, Folding.ALL: Folding.STEPS}[self.fold]
-        self.say(_FOLDING_WORDS[following])
-        self.ask_with(fold=following)
+        """Fold only steps, then no numbered names, then all numbered names."""
+        next_folding = {Folding.STEPS: Folding.NONE, Folding.NONE: Folding.ALL, Folding.ALL: Folding.STEPS}[self.fold]
+        self.say(_FOLDING_WORDS[next_folding])
+        self.ask_with(fold=next_folding)
 
     def action_match(self, direction: int) -> None:
         """Move to the next match of the filter, below or above the cursor."""
@@ -361,8 +361,8 @@ class NvtxScreen(OutlineScreen[Node]):
             return
         rows = outline.tree.rows_around(shown, matches)
         order = range(len(matches)) if direction > 0 else range(len(matches) - 1, -1, -1)
-        beyond = (i for i in order if (rows[i] - cursor_row) * direction > 0 or matches[i] not in shown)
-        index = next(beyond, order[0])
+        candidates = (i for i in order if (rows[i] - cursor_row) * direction > 0 or matches[i] not in shown)
+        index = next(candidates, order[0])
         self.rows_changed(outline.reveal(matches[index]))
 
 
@@ -374,11 +374,11 @@ _FOLDING_WORDS = {
 
 
 _OPEN_LEVELS = 3
-"""Levels that are open at first."""
+"""Maximum levels open at first."""
 
 
 def _first_opened(tree: NvtxTree, order: Order) -> set[int]:
-    """Open up to four ranks or threads, else the busiest paths: so the busiest layer is visible."""
+    """Return the nodes open at first: up to four ranks or threads, else busy paths, to show the busiest layer."""
     roots = tree.roots(order)
     if len(roots) <= 4 and all(node.kind in (NodeKind.RANK, NodeKind.THREAD) for node in roots):
         return {node.id for node in roots}

@@ -21,7 +21,7 @@ NcuQuestion = Callable[["OpenJob"], "list[NcuCommand]"]
 """Finds the commands for the kernel under the cursor."""
 
 _MAX_COMMANDS = 8
-"""Commands that are shown and copied."""
+"""Maximum commands shown and copied."""
 
 
 @in_background("ncu")
@@ -70,7 +70,6 @@ class NcuScreen(TextDialog):
         self.action_copy()
 
     def action_copy(self) -> None:
-        """Copy the shown commands."""
         self.app.copy_to_clipboard("\n".join(command.command for command in self.commands[:_MAX_COMMANDS]) + "\n")
 
 

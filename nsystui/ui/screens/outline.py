@@ -1,4 +1,4 @@
-"""Trees in tables: rows that open and close. A screen provides the tree, and the row of a node."""
+"""Trees in tables: rows that open and close. A screen provides the tree, and the cells of a node."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class OutlineTree(Protocol[AnyNode]):
         """Return the ids from the root to the parent of a node."""
 
     def find_all(self, before: Any, numbers: Iterable[int]) -> set[int]:
-        """Return the ids, in this tree, of the nodes ``numbers`` of the tree ``before``; without missing nodes."""
+        """Return the ids in this tree of nodes of ``before``, an earlier tree; nodes missing here are left out."""
 
 
 @dataclass(frozen=True)
@@ -64,9 +64,9 @@ class Line(Generic[AnyNode]):
 
 @dataclass(frozen=True)
 class OutlineLayout(Generic[AnyNode]):
-    """The look of a kind of tree: the cells of a row by ``columns``, the orders by their keys.
+    """The look of a kind of tree: columns, the cells of a node, and the orders by column key.
 
-    ``rest``: the label of a row for more children of a node. ``moves``: whether the rows inside a node are indented.
+    ``rest``: the label of a row for more children of a node. ``indents``: whether the rows inside a node are indented.
     """
 
     name: str
@@ -74,7 +74,7 @@ class OutlineLayout(Generic[AnyNode]):
     values: Callable[[AnyNode], Row]
     orders: Mapping[str, Any]
     rest: Callable[[AnyNode, int], str] = lambda _, count: f"… {count:,} more"
-    moves: Callable[[AnyNode], bool] = lambda _: True
+    indents: Callable[[AnyNode], bool] = lambda _: True
 
 
 @dataclass
@@ -107,9 +107,9 @@ class Outline(Generic[AnyNode]):
 
     def rebuild(self) -> None:
         """Flatten the tree again, with the opened nodes."""
-        self.lines = self._flattened([Line(node, 0, 0) for node in self.tree.roots(self.order)])
+        self.lines = self._flatten([Line(node, 0, 0) for node in self.tree.roots(self.order)])
 
-    def _flattened(self, lines: Sequence[Line[AnyNode]]) -> list[Line[AnyNode]]:
+    def _flatten(self, lines: Sequence[Line[AnyNode]]) -> list[Line[AnyNode]]:
         """Return the lines with opened rows inside them, without recursion: trees may be deep."""
         flattened: list[Line[AnyNode]] = []
         pending = list(reversed(lines))
@@ -117,15 +117,15 @@ class Outline(Generic[AnyNode]):
             line = pending.pop()
             flattened.append(line)
             if not line.rest and line.node.id in self.opened:
-                pending += reversed(self._inside(line))
+                pending += reversed(self._children(line))
         return flattened
 
-    def _inside(self, line: Line[AnyNode]) -> list[Line[AnyNode]]:
-        indent = line.indent + int(self.layout.moves(line.node))
-        return self._fetched(Line(line.node, line.depth + 1, indent, line.node.child_count))
+    def _children(self, line: Line[AnyNode]) -> list[Line[AnyNode]]:
+        indent = line.indent + int(self.layout.indents(line.node))
+        return self._fetch(Line(line.node, line.depth + 1, indent, line.node.child_count))
 
-    def _fetched(self, rest: Line[AnyNode], skip: int = 0) -> list[Line[AnyNode]]:
-        """Return a page of ``rest``'s rows after ``skip`` of them, with rows that fetch the rows around the page."""
+    def _fetch(self, rest: Line[AnyNode], skip: int = 0) -> list[Line[AnyNode]]:
+        """Fetch a page of ``rest``'s children after the first ``skip``; rows around it fetch the other children."""
         offset = rest.offset + skip
         nodes = self.tree.children(rest.node, offset, min(PAGE, rest.rest - skip), self.order)
         lines = [replace(rest, rest=skip)] if skip else []
@@ -160,12 +160,12 @@ class Outline(Generic[AnyNode]):
         """Open a row, or fetch more of its siblings; return whether rows were added."""
         line = self.lines[index]
         if line.rest:
-            self.lines[index : index + 1] = self._flattened(self._fetched(line))
+            self.lines[index : index + 1] = self._flatten(self._fetch(line))
             return True
         if not line.node.child_count or line.node.id in self.opened:
             return False
         self.opened.add(line.node.id)
-        self.lines[index + 1 : index + 1] = self._flattened(self._inside(line))
+        self.lines[index + 1 : index + 1] = self._flatten(self._children(line))
         return True
 
     def close(self, index: int) -> int:
@@ -186,7 +186,7 @@ class Outline(Generic[AnyNode]):
         return next(key for key, order in self.layout.orders.items() if order == self.order)
 
     def sorted_by(self, key: str, descending: bool) -> Self:
-        """Return siblings in the order of a column (names and times ascending, amounts descending)."""
+        """Return the tree with siblings sorted by a column (names and times ascending, amounts descending)."""
         return replace(self, order=self.layout.orders[key], opened=set(self.opened), lines=[])
 
 
@@ -211,7 +211,7 @@ class OutlineScreen(TableScreen, Generic[AnyNode]):
         return set() if self.outline is None else tree.find_all(self.outline.tree, self.outline.opened)
 
     def show_outline(self, outline: Outline[AnyNode]) -> None:
-        """Show a tree with the cursor on the same node; its notes are below it, or replace missing rows."""
+        """Show a tree with the cursor on the same node, and notes below it if it has rows."""
         node, previous, row = self.node(), self.outline, 0
         if self.table.is_placed and node is not None and previous is not None:
             # The same node in the new tree, else the innermost node around it there.
@@ -267,7 +267,7 @@ class OutlineScreen(TableScreen, Generic[AnyNode]):
         self.show_count()
 
     def around_row(self) -> Sequence[str]:
-        """Return the names of the nodes around the row, outermost first."""
+        """Return a line with the names of the nodes around the row, outermost first."""
         node, outline = self.node(), self.outline
         if node is None or outline is None:
             return ()

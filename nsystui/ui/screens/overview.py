@@ -44,13 +44,12 @@ _STRIP_LINES = 3
 
 _WIDE = 118
 _FEW_RANKS = 3
-"""If the terminal has ``_WIDE`` columns, a table of more ranks may be next to the kernels."""
+"""On a terminal of ``_WIDE`` columns, a table of more ranks may be next to the kernels."""
 
 _FINDINGS_LABEL = "Findings  "
 
 _FINDINGS_LINES = 3
 """Visible findings on a terminal of 24 lines; one more or fewer for every three lines."""
-
 
 _FRAME = 3
 """Lines of the title, the selection and the keys."""
@@ -60,7 +59,7 @@ _ABOVE_ROWS = 2
 
 _KERNEL_LINES = 7
 _MIN_KERNEL_LINES = 4
-"""Lines that the kernels keep, without and with findings, however many ranks there are."""
+"""The minimum lines of the kernels, without and with findings, for any number of ranks."""
 
 _MIN_REMARKS = 3
 _MAX_REMARKS = 8
@@ -68,11 +67,11 @@ _MAX_REMARKS = 8
 
 
 class OverviewScreen(TablesScreen):
-    """The first screen: it is painted before anything heavy is imported.
+    """The first screen, painted before anything heavy is imported.
 
-    Three tables: the findings, computed last and in the background; the ranks; and below them the kernels, or without
-    GPU work the recorded events. Until a report is ready they show the files and a sample of the kernels. ``e`` and
-    ``y`` use the table with the focus.
+    It has three tables: the findings, computed last and in the background; the ranks; and the kernels, or the recorded
+    events if there is no GPU work. Until a report is ready, the tables show the files and a sample of the kernels.
+    ``e`` and ``y`` use the table with the focus.
     """
 
     MODE_KEY = "1"
@@ -98,8 +97,8 @@ class OverviewScreen(TablesScreen):
         self._seen: Selection | None = None
         self._bins = 0
         self._kept: KeptOverview | None = None  # while it is shown
-        self._above: tuple[str, list[list[Part]]] = ("", [])
-        self._is_kept = False
+        self._title_and_head: tuple[str, list[list[Part]]] = ("", [])
+        self._is_saved = False
         self._sorted: dict[str, tuple[str, bool]] = {}  # by answer name
 
     def body(self) -> Iterable[Widget]:
@@ -139,7 +138,7 @@ class OverviewScreen(TablesScreen):
         return (*self.app.size, self.app.no_color)
 
     def _show_kept(self, kept: KeptOverview) -> None:
-        """Show the overview as kept; its head only on a terminal of the same size."""
+        """Show the kept overview, with its head if the terminal has the same size and colours."""
         self.show_title(about=kept.title)
         self.head.show_lines(kept.lines if kept.terminal == self._terminal else ())
         if self._kept is None:
@@ -207,9 +206,9 @@ class OverviewScreen(TablesScreen):
         remarks = words.remark_lines(
             picture, self.explorer.files.values(), width, min(max(free_lines, min_remarks), _MAX_REMARKS)
         )
-        self._above = about, [*lines, *remarks]
+        self._title_and_head = about, [*lines, *remarks]
         self.show_title(about=about)
-        self.head.show_lines(self._above[1])
+        self.head.show_lines(self._title_and_head[1])
 
     def _put(self, table: WindowTable, answer: Answer, keep_cursor: bool) -> None:
         """Show an answer in the user's order, if any."""
@@ -238,7 +237,7 @@ class OverviewScreen(TablesScreen):
         self._show_looking()
 
     def _show_looking(self) -> None:
-        """Show the state of the search, then the summary of the findings."""
+        """Show the state of the search for findings, or their summary once they are shown."""
         lines = self._summary()
         status = "" if self.findings.display else self.findings.status
         self.looking.show_lines([[(_FINDINGS_LABEL, "bold"), (status, "")]] if status else lines)
@@ -247,7 +246,7 @@ class OverviewScreen(TablesScreen):
             if self.focused in (None, self.findings):
                 self.set_focus(self.ranks)  # a hidden table takes no keys
         elif self.findings.number is not None and self.focused is self.ranks and not self.ranks.cursor_row:
-            self.findings.focus()  # the cause first, unless the user has moved already
+            self.findings.focus()  # users read the cause first, unless they have moved already
 
     def _show_ranks(self, keep_cursor: bool = True) -> None:
         """Show the head, and the ranks with their findings.
@@ -278,11 +277,11 @@ class OverviewScreen(TablesScreen):
         """Save the overview of all files for the next start, once."""
         triage, names = self.findings.found, self.kernels.names
         is_complete = self.selection == Selection() and all(state.ready for state in self.explorer.files.values())
-        if triage is not None and is_complete and not self._is_kept:
-            self._is_kept = True
+        if triage is not None and is_complete and not self._is_saved:
+            self._is_saved = True
             short = {str(cell): names[str(cell)] for row in iter_rows(picture.kernels) for cell in row if cell in names}
             answers = findings_answer(triage), ranks, picture.kernels
-            kept = KeptOverview(*answers, *self._above, triage.losses, short, self._terminal)
+            kept = KeptOverview(*answers, *self._title_and_head, triage.losses, short, self._terminal)
             await to_thread(kept.save, self.explorer.source, job)
 
     @property
@@ -339,21 +338,21 @@ class OverviewScreen(TablesScreen):
         return 1 + max(1, min(self.findings.row_count, limit))
 
     def _summary(self) -> list[list[Part]]:
-        """Return the lines with the summary above the findings."""
+        """Return the summary above the findings, in lines."""
         source, (width, height) = self.findings.found or self._kept, self.app.size
         if source is None or not self.findings.display or height < _LOW:
             return []
         shown, count = self.findings_lines() - 1, self.findings.row_count
         label = _FINDINGS_LABEL if shown >= count else f"{_FINDINGS_LABEL}{shown} of {count}  "
-        # The head has what blocks compute, below the bar of the GPU time.
+        # The head shows what blocks compute, below the bar of the GPU time.
         return words.labelled(label, source.losses, width, 2 if height >= _ROOMY else 1)
 
     def keeps(self, key: str) -> bool:
-        """Return whether a key waits; also Enter on kept findings, which are being computed again."""
+        """Return whether a key must wait, also Enter on kept findings, which are being computed again."""
         return super().keeps(key) or (key == "enter" and self.focused is self.findings and self.findings.is_looking)
 
     def show_status(self, status: str) -> None:
-        """Show that the kept overview is being computed again."""
+        """Show the status, or that the kept overview is being computed again."""
         super().show_status("checking…" if self._kept is not None else status)
 
     def action_check(self) -> None:
@@ -383,7 +382,7 @@ class OverviewScreen(TablesScreen):
         return _MIN_KERNEL_LINES if self.findings.display else _KERNEL_LINES
 
     def _share_room(self) -> None:
-        """Give findings and ranks the lines that they need; the kernels keep a minimum and get all other lines.
+        """Give findings and ranks the lines that they need, and all other lines, at least a minimum, to the kernels.
 
         On a wide terminal, ranks that would take half of the room are next to the kernels.
         """
@@ -414,11 +413,11 @@ class OverviewScreen(TablesScreen):
         if self.table is self.findings and self.findings.found is not None:
             from nsystui.questions.triage.run import triage_table
 
-            return triage_table(self.findings.found)  # with the columns that the screen has no room for
+            return triage_table(self.findings.found)
         return super().answer_to_export()
 
     def drawing_to_export(self) -> Callable[[], Drawing | None] | None:
-        """Return the budget of each GPU."""
+        """Return a drawing of each GPU's time budget."""
         job, selection = self.job, self.selection
         if job is None:
             return None

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class RankComparison:
-    """The comparison of two ranks by ``x`` on both, or of two groups of ranks that the user types."""
+    """A comparison of two ranks, by ``x`` on each, or of two groups of ranks that the user types."""
 
     def __init__(self, screen: JobScreen) -> None:
         self._screen = screen

@@ -25,7 +25,7 @@ from nsystui.ui.widgets.plots import step_axis, time_axis
 from nsystui.ui.widgets.strip_chart import Lane, StripChart
 
 _DEFAULT_FIGURE = "exposed NCCL"
-"""The figure by which odd ranks are found: the rank that delays the others has least of it."""
+"""The figure that shows odd ranks: the rank that delays all other ranks has the lowest value."""
 _MAX_HEIGHT = 4
 """The maximum lines of a rank, on a map of few ranks."""
 _ODD, _MIN_ODD = 3.5, 0.2
@@ -48,7 +48,7 @@ _CATEGORIES = {
 
 @dataclass(frozen=True, eq=False)
 class _Picture:
-    """A map as it is drawn: the groups of ranks on its lines, and their values."""
+    """A map to draw: the group of ranks on each line, and its values."""
 
     shown: RankMap
     groups: Sequence[Sequence[RankedTask]]
@@ -140,7 +140,7 @@ class RankMapScreen(ChartScreen):
         height = max(1, min(lines // len(picture.groups), _MAX_HEIGHT))
         lanes = [
             Lane(_label(group), row, value, _CATEGORIES.get(rank_map.figure, "metric"), height=height)
-            for group, row, value in zip(picture.groups, heights.tolist(), _values(picture), strict=True)
+            for group, row, value in zip(picture.groups, heights.tolist(), _value_labels(picture), strict=True)
         ]
         ends = (0, len(rank_map.numbers)) if rank_map.is_of_steps else (picture.window.start, picture.window.end)
         self.chart.set_lanes(lanes, *ends, halves=halves)
@@ -252,30 +252,30 @@ def _label(group: Sequence[RankedTask], word: str = "") -> str:
     return f"{word}{'s' if word and len(group) > 1 else ''} {numbers}".strip()
 
 
-def _values(picture: _Picture) -> list[str]:
+def _value_labels(picture: _Picture) -> list[str]:
     """Return the value of each line, with a mark at odd values."""
     is_of_steps = picture.shown.is_of_steps
-    figures = [_figure(values, is_of_steps) for values in picture.merged]
-    finite = np.array([value for value in figures if np.isfinite(value)])
+    typical = [_typical_value(values, is_of_steps) for values in picture.merged]
+    finite = np.array([value for value in typical if np.isfinite(value)])
     median = float(np.median(finite)) if len(finite) else 0.0
     typical_distance = 1.4826 * float(np.median(np.abs(finite - median))) if len(finite) else 0.0
     min_distance = max(_ODD * typical_distance, _MIN_ODD * abs(median))
-    odd = [len(finite) > 2 and bool(abs(value - median) > min_distance) for value in figures]
-    return [_value(value, is_of_steps) + (_MARK if is_odd else " ") for value, is_odd in zip(figures, odd, strict=True)]
+    odd = [len(finite) > 2 and bool(abs(value - median) > min_distance) for value in typical]
+    return [_words(value, is_of_steps) + (_MARK if is_odd else " ") for value, is_odd in zip(typical, odd, strict=True)]
 
 
 _MARK = "◂"
 
 
-def _figure(values: np.ndarray[Any, Any], is_of_steps: bool) -> float:
-    """Return the median of the steps of a line, ns, or its mean over time, percent; NaN if nothing is known."""
+def _typical_value(values: np.ndarray[Any, Any], is_of_steps: bool) -> float:
+    """Return a line's median step, ns, or its mean over time, percent; NaN if no value is known."""
     finite = values[np.isfinite(values)]
     if not len(finite):
         return float("nan")
     return float(np.median(finite)) if is_of_steps else 100.0 * float(finite.mean())
 
 
-def _value(value: float, is_of_steps: bool) -> str:
+def _words(value: float, is_of_steps: bool) -> str:
     if not np.isfinite(value):
         return "–"
     return format_value(Unit.DURATION, value) if is_of_steps else f"{value:.1f}"

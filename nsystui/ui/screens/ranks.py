@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 _MIN_LANE_HEIGHT, _MAX_LANE_HEIGHT = 3, 10
-"""The minimum and maximum lines of a lane, as the table leaves room."""
+"""The minimum and maximum lines of a lane, as far as the table leaves room."""
 
 _AXIS = 2
 """Lines of the axis and the steps below the lanes."""
@@ -31,7 +31,7 @@ _ROOMY = 30
 
 
 class RanksScreen(ViewsScreen):
-    """One table at a time; Enter on a row selects its rank or time."""
+    """Tables about ranks, one at a time; Enter on a row selects its rank or time."""
 
     HOME = SCREEN = "ranks"
     MODE_KEY = "7"
@@ -49,7 +49,7 @@ class RanksScreen(ViewsScreen):
         yield from (table, self.lanes, notes)
 
     def parameters(self) -> tuple[Hashable, ...]:
-        """Return the view, its options, and the clocks, which change the answer, too."""
+        """Return the view, its options, and the alignment of the clocks."""
         alignment = self.explorer.job.alignment if self.explorer.job is not None else None
         return (*super().parameters(), alignment.mode if alignment is not None else None)
 
@@ -95,7 +95,7 @@ class RanksScreen(ViewsScreen):
         self.lanes.set_lanes(compared.lanes, compared.window.start, compared.window.end, ticks=compared.steps)
 
     def action_clock(self) -> None:
-        """Choose the next clock: refined by collectives, UTC alone, none."""
+        """Choose the next alignment: refined by collectives, UTC alone, or none."""
         job = self.job
         if job is None or len(job.session.reports) < 2:
             self.say("one report has one clock")

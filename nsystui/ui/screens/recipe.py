@@ -27,7 +27,7 @@ from nsystui.ui.widgets.strip_chart import Lane, StripChart
 
 
 class RecipeScreen(TableScreen):
-    """The table of a question, with notes on its numbers and on the errors of NVIDIA's recipe."""
+    """The table of a question, with notes on its numbers and on differences from NVIDIA's recipe."""
 
     PLACES = ("recipe", "table", "everywhere")
     STATE = (*TableScreen.STATE, "option_values")
@@ -43,7 +43,7 @@ class RecipeScreen(TableScreen):
         return tuple(self.option_values.values())
 
     def ask(self, job: OpenJob, selection: Selection) -> tuple[Answer, bool]:
-        """Answer the question, and return whether the exports lack its data."""
+        """Return the answer, and whether the exports lack its data."""
         options = self.recipe.read(self.option_values)
         return ask(self.recipe, job, selection, options), bool(lacking(self.recipe, job))
 
@@ -56,13 +56,13 @@ class RecipeScreen(TableScreen):
             self.notes.show_notes((*answer.notes, *self.recipe.differs))
 
     def empty_text(self, answer: Answer) -> str:
-        """Return why there are no rows: no findings are good news, not a lack of data."""
+        """Return why there are no rows: if no data are missing, there was nothing to find."""
         if self._lacks:
             return super().empty_text(answer)
         return "\n".join((f"nothing found: {self.recipe.help}", *answer.notes))
 
     def row_window(self) -> Window | None:
-        """Return the time from ``start`` to ``end``, if a row has both."""
+        """Return the time from ``start`` to ``end`` if the row has both, else from its length."""
         values = self.values()
         start, end = values.get("start"), values.get("end")
         return Window(start, end) if isinstance(start, int) and isinstance(end, int) else super().row_window()

@@ -1,4 +1,4 @@
-"""9 Steps: iterations side by side, their budget, and the critical path of an iteration."""
+"""9 Steps: steps side by side, their budget, and the critical path of a step."""
 
 from __future__ import annotations
 
@@ -65,13 +65,13 @@ _LEGEND = {
 _KIND_COLOURS = {KINDS[kind]: colour for kind, colour in CATEGORIES.items()}
 """The colours of the pieces of the path."""
 _ROOMY, _WIDE = 30, 120
-"""The minimum terminal height for a chart, and width for the anchor of the steps in the title."""
+"""The minimum terminal height for a chart, and width for the anchor of the steps."""
 _MIN_ROWS, _MAX_ROWS = 6, 20
 """The minimum and maximum rows of the chart, depending on the room that the table leaves."""
 
 
 class StepsScreen(GroupedViewsScreen):
-    """One table at a time, below a chart with a column for each step."""
+    """Tables about steps, one at a time, below a chart with a column for each step."""
 
     HOME = SCREEN = "steps"
     MODE_KEY = "9"
@@ -107,7 +107,7 @@ class StepsScreen(GroupedViewsScreen):
         return view, answer, (number, steps.found_by, f"median {median}, {shortest} to {longest}")
 
     def show(self, result: Any, same_place: bool) -> None:
-        """Show the table; for steps, on a tall terminal, below the chart."""
+        """Show the table, and for steps on a tall terminal the chart above it."""
         view, answer, self._words = result
         self.table.elastic = {"path": "name", "budget": "part"}.get(view.name)
         super().show((view, answer), same_place)
@@ -115,7 +115,7 @@ class StepsScreen(GroupedViewsScreen):
         self.chart.styles.height = self._chart_rows + 2
 
     def show_count(self) -> None:
-        """Show the number, anchor and times of the steps in the title, as far as they fit."""
+        """Show the number and times of the steps, and on a wide terminal their anchor."""
         super().show_count()
         if self._words is not None:
             count, anchor, times = self._words
@@ -146,7 +146,10 @@ class StepsScreen(GroupedViewsScreen):
         self._draw(rank, row.get("step"), await to_thread(steps_side_by_side, job, selection, rank))
 
     def _draw(self, rank: int | None, step: Value, steps: tuple[Times, NDArray[np.float64], NDArray[np.bool_]]) -> None:
-        """Draw a column for each step, or the mean of several; mark slow steps, else the longest step."""
+        """Draw a column for each step, or for the mean of several steps, and mark slow steps.
+
+        If columns have several steps, and no step is slow, mark the longest step.
+        """
         numbers, parts, is_marked = steps
         count, width, rows = len(numbers), self.chart.chart_width, self._chart_rows
         if not count:
@@ -188,7 +191,7 @@ class StepsScreen(GroupedViewsScreen):
             self.explorer.next_anchor()
 
     def event_here(self) -> EventKey | None:
-        """Return the path's event under the cursor; for a row of several pieces, the longest piece's event."""
+        """Return the event of the path's row under the cursor; of several pieces, the event of the longest."""
         values = self.values()
         report, row, start = (values.get(key) for key in ("report", "row", "event_start"))
         if not isinstance(report, int) or not isinstance(row, int) or not isinstance(start, int):
@@ -257,7 +260,7 @@ class StepsScreen(GroupedViewsScreen):
         return details
 
     def details_question(self) -> Callable[[OpenJob], Details] | None:
-        """Ask for the details of the path's event under the cursor, with its share of the path."""
+        """Return a question for the event's details, with its share of the path."""
         key, row_details = self.event_here(), self.row_details()
         if key is None:
             return None
@@ -275,7 +278,7 @@ _FIGURES = {"median": "median", "min": "minimum", "max": "maximum"}
 
 
 def _part_cells(values: Record) -> Mapping[str, str]:
-    """Return the colours of the parts of a step; slow steps have the colour of warnings."""
+    """Return the colours of a step's cells: of its parts, and of warnings for a slow step."""
     slow = dict.fromkeys(("step", "duration", "slow"), "warning") if values.get("slow") == "slow" else {}
     return {part: colour for part, colour in _COLOURS.items() if values.get(part)} | slow
 

@@ -1,4 +1,4 @@
-"""The base of the screens with one table, and its variants: views, groupings, long texts, filters."""
+"""The base of the screens with one table, and variants for views, groupings, long texts and filters."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class TablesScreen(JobScreen):
         raise NotImplementedError
 
     def keeps(self, key: str) -> bool:
-        """Return whether a key waits, also for a row that is being read; shown rows take keys that move."""
+        """Return whether a key must wait, also for a row that is being read; keys that move wait only without rows."""
         is_free = key in MOVES and self.table.row_count > 0 and not self.question.is_outdated
         is_read_for = key in ON_ROWS and self.table.awaits_row and not self.prompt.is_open
         return not is_free and (is_read_for or super().keeps(key))
@@ -102,10 +102,10 @@ class TableScreen(TablesScreen):
     COUNTED: ClassVar[str] = "rows"
     """The word for the rows in "N of M …"."""
     CLOSED: ClassVar[str] = ""
-    """The reason if Enter opens no row."""
+    """The notice if Enter opens no row."""
     NO_TIME = "these rows are sums over time: open a row to see single events with times"
     LENGTHS: ClassVar[tuple[str, ...]] = ("duration",)
-    """The columns with the length of an event that begins at ``start``: the first with a value counts."""
+    """The columns with the length of an event that begins at ``start``: the first column with a value counts."""
 
     DEFAULT_CSS = """
     TableScreen #around { height: 1fr; layout: vertical; }
@@ -216,7 +216,7 @@ class TableScreen(TablesScreen):
         self.table.refresh_rows()
 
     def show_count(self) -> None:
-        """Show "N of M" on the first line."""
+        """Show "N of M" at the right of the second line."""
         answer = self.table.answer
         if answer is not None:
             total = answer.total if answer.total is not None else len(answer)
@@ -285,7 +285,7 @@ class TableScreen(TablesScreen):
             self.cursor_moved()
 
     def row_changed(self) -> None:
-        """Called when the cursor is on another row."""
+        """React to a move of the cursor to another row."""
 
     @in_background("detail")
     async def cursor_rests(self) -> None:
@@ -300,7 +300,7 @@ class TableScreen(TablesScreen):
 
     @in_background("context")
     async def _ask_context(self, row: int, details: Details) -> None:
-        """Compute the context of an event, which may be slow; one at a time, so that other work need not wait."""
+        """Compute an event's context, which may be slow; one at a time, so that other work need not wait."""
         key, job = self.event_here(), self.job
         if key is None or job is None or self._asks_context:
             return
@@ -345,7 +345,7 @@ class TableScreen(TablesScreen):
 
 
 class ViewsScreen(TableScreen):
-    """The views of a home, one at a time. The catalogue has the views and their questions.
+    """The views of a home, one at a time. The catalogue defines the views and their questions.
 
     ``options`` override the views' values for questions with such options.
     """
@@ -406,7 +406,7 @@ class GroupedViewsScreen(ViewsScreen):
 
     STATE = (*ViewsScreen.STATE, "grouping")
     BY: ClassVar[Mapping[str, Sequence[tuple[str, Mapping[str, Any]]]]] = {}
-    """The groupings by view: a word and option values for each."""
+    """The groupings of each view: words and option values."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -426,7 +426,7 @@ class GroupedViewsScreen(ViewsScreen):
         """Show the answer without empty columns."""
         view, answer = result
         empty = {column.key for column in answer.columns if not set(answer.cells(column.key)) - {None}}
-        columns = tuple(  # files have empty columns, too
+        columns = tuple(  # files keep empty columns
             column.with_importance(FILES_ONLY) if column.key in empty and len(answer) else column
             for column in answer.columns
         )
@@ -448,11 +448,11 @@ class GroupedViewsScreen(ViewsScreen):
 
 
 class TextTableScreen(TableScreen):
-    """A table with texts longer than a line: the details have all of the text under the cursor."""
+    """A table of long texts: the details show the complete text under the cursor."""
 
     MODE_KEY = "1"
     TEXT: ClassVar[str] = "{text}"
-    """The text of a row, a format of its values by column key."""
+    """The format of a row's text, with values by column key."""
 
     def row_details(self) -> Details:
         values = self.values()
@@ -483,7 +483,6 @@ class FilteredTableScreen(TableScreen):
         self.show_filtered()
 
     def restore(self, state: ScreenState) -> None:
-        """Restore a state, with its filter."""
         super().restore(state)
         self.show_selection()
         self.show_filtered()
@@ -495,13 +494,13 @@ class FilteredTableScreen(TableScreen):
 
 
 def names_choice(names: Names, choose: Callable[[Names], object], without: Collection[Names] = ()) -> Choice:
-    """Return the choice of names of kernels, ``without`` kinds that a table does not have."""
+    """Return the choice between kinds of kernel names, ``without`` kinds that a table lacks."""
     kinds = {kind: f"{kind.value} names" for kind in type(names) if kind not in without}
     return Choice.among("as", kinds, names, choose)
 
 
 def rows_with(answer: TableAnswer, words: NameFilter | None) -> TableAnswer:
-    """Return the rows whose texts (not numbers), joined by blanks, pass the filter; all without a filter."""
+    """Return the rows whose texts (not numbers), joined by blanks, pass the filter; all rows without a filter."""
     if words is None:
         return answer
     texts = [index for index, column in enumerate(answer.columns) if column.unit is Unit.TEXT]

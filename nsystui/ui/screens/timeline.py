@@ -1,4 +1,4 @@
-"""L Timeline: from event to event on the lanes of ranks, GPUs, streams and threads, down to a single kernel."""
+"""L Timeline: moves from event to event on the lanes of ranks, GPUs, streams and threads."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from nsystui.ui.widgets.repainting import in_background
 if TYPE_CHECKING:
     from nsystui.questions.job.job import OpenJob
 
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
 _AROUND_EVENT, _AROUND_WINDOW = 20, 2
-"""The width of a view opened on an event, or on a span of time, in their lengths."""
+"""The width of a view opened on an event or a span of time, as a multiple of its length."""
 
 
 class TimelineScreen(LanesScreen):
@@ -62,7 +62,7 @@ class TimelineScreen(LanesScreen):
             return
 
         find = partial(range_next_to, picture.timeline) if lane.is_host else neighbours.find
-        self._go_on(lane, partial(find, lane, time, forward))
+        self._go_to_neighbour(lane, partial(find, lane, time, forward))
 
     def _go_to_interval(self, lane: LaneIdentity, time: int, forward: bool) -> bool:
         """Move to the next change of the thread's function or CPU state; during a name search, to a matching function.
@@ -83,7 +83,7 @@ class TimelineScreen(LanesScreen):
         return True
 
     @in_background("neighbour")
-    async def _go_on(self, lane: LaneIdentity, find: Callable[[], Row | None]) -> None:
+    async def _go_to_neighbour(self, lane: LaneIdentity, find: Callable[[], Row | None]) -> None:
         self._searching = True
         try:
             row = await to_thread(find)
@@ -105,7 +105,7 @@ class TimelineScreen(LanesScreen):
             self.action_event(1 if steps > 0 else -1)
 
     def _show_event(self, row: Row, lane: LaneIdentity) -> None:
-        """Move the cursor to an event, and the event into view."""
+        """Move the cursor to an event, and make the event visible."""
         picture, start = self.picture, window_of(row).start
         assert picture is not None
         self.move_to(time=start, event=row, lane=lane)
@@ -114,7 +114,7 @@ class TimelineScreen(LanesScreen):
             self._center(start)
         elif lane not in picture.lanes:
             self.opened = picture.opened | {lane.task}
-            self._changed()
+            self._draw_again()
         else:
             self._place_cursor()
             self._follow()
@@ -152,7 +152,7 @@ class TimelineScreen(LanesScreen):
             return
         view = inside(Window(middle - length // 2, middle - length // 2 + length), base)
         self.move_to(view=view, time=time, event=None)
-        self._changed()
+        self._draw_again()
         if key is not None:
             self._open_event(job, key)
 
@@ -165,7 +165,7 @@ class TimelineScreen(LanesScreen):
             return
         self.opened = frozenset({target.lane.task})
         self.move_to(time=window_of(target.row).start, event=target.row, lane=target.lane)
-        self._changed()
+        self._draw_again()
 
     def open_rank(self, rank: int) -> None:
         """Open a rank, close the others, and move the cursor to its first GPU."""
@@ -173,10 +173,10 @@ class TimelineScreen(LanesScreen):
         if item is not None:
             self.opened = frozenset({item.task})
             self.move_to(lane=LaneIdentity(item.task, item.rank, item.devices[0] if item.devices else None))
-            self._changed()
+            self._draw_again()
 
     def action_next_rank(self, step: int) -> None:
-        """Open the next rank instead of this rank."""
+        """Open the next rank instead of this rank (-1: the previous rank)."""
         picture, lane = self.drawn(), self.lane
         if picture is None or lane is None:
             return
@@ -218,7 +218,7 @@ class TimelineScreen(LanesScreen):
             return
         self.opened = picture.opened ^ {lane.task}
         self.move_to(time=self.time, lane=lane, event=None)
-        self._changed()
+        self._draw_again()
 
     @in_background("path")
     async def action_path(self) -> None:
@@ -232,7 +232,7 @@ class TimelineScreen(LanesScreen):
         self.path_lane = None if is_shown else path_lane
         self.say("" if is_shown else message)
         self.opened = picture.opened | {path_lane.task}
-        self._changed()
+        self._draw_again()
 
     def action_go_to(self) -> None:
         """Ask for a time to show."""
@@ -260,7 +260,7 @@ class TimelineScreen(LanesScreen):
     async def _search(self, name: NameFilter | None) -> None:
         self.search, self.match_count = name, ""
         self.show_selection()
-        self._changed()
+        self._draw_again()
         lane = self.lane
 
         def find(matches: Matches) -> tuple[Matches, int, Match | None]:
@@ -314,7 +314,7 @@ class TimelineScreen(LanesScreen):
         else:
             self._show_event(match.row, match.lane)
 
-    async def _find_match(self, find: Callable[[Matches], Found]) -> Found | None:
+    async def _find_match(self, find: Callable[[Matches], Result]) -> Result | None:
         """Call ``find`` in a thread with the matching events; return ``None`` if the search has changed by then."""
         picture, job, name, selection = self.picture, self.job, self._marked_names, self.selection
         if picture is None or job is None or name is None:
@@ -347,7 +347,7 @@ class TimelineScreen(LanesScreen):
         lane = self.lane
         self.select_window(window)
         self.move_to(time=min(max(time, window.start), window.end - 1), lane=lane)
-        self._changed()
+        self._draw_again()
 
     def action_only_rank(self) -> None:
         """Select only the rank of the lane."""
@@ -367,7 +367,7 @@ class TimelineScreen(LanesScreen):
         return self._listed
 
     def drawing_to_export(self) -> Callable[[], Drawing | None] | None:
-        """Return the visible lanes."""
+        """Return a drawing of the visible lanes."""
         picture = self.picture
         if picture is None:
             return None
@@ -385,7 +385,7 @@ class TimelineScreen(LanesScreen):
             self.ask_for_export("lanes")
 
     def export_to(self, path: Path) -> None:
-        """Write the lanes as shown: a row for each lane and column, or the drawing."""
+        """Write the visible lanes: a row for each lane and column, or a drawing."""
         from nsystui.output.formats import DRAWING, format_for_path
 
         write = partial(super().export_to, path)
@@ -400,7 +400,7 @@ class TimelineScreen(LanesScreen):
 
     @in_background("list")
     async def _list(self, content: str, when_listed: Callable[[], None]) -> None:
-        """List the visible lanes or their events, a query, and then call ``when_listed``."""
+        """List the visible lanes or their events in a thread, then call ``when_listed``."""
         picture = self.drawn()
         if picture is None:
             return
