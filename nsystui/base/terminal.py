@@ -125,7 +125,7 @@ def text_width(default: int = 80, environ: Mapping[str, str] = os.environ) -> in
 def reading_width(environ: Mapping[str, str] = os.environ) -> int | None:
     """Return the columns of the terminal that shows standard output, also through a pipe such as ``| less``.
 
-    ``None``, if the output is a file or there is no terminal, means that text is not wrapped.
+    Return ``None`` if the output is a file or there is no terminal: text is then not wrapped.
     """
     try:
         if os.isatty(1):

@@ -125,7 +125,7 @@ _MAX_DURATION = 2**63 - 1
 
 
 def parse_duration(text: str, span: str = "") -> int:
-    """Parse ``1.5ms``, ``250us``, ``3 s`` or ``0`` as whole ns; errors quote ``span``, the ``A:B`` that contains it.
+    """Parse ``1.5ms``, ``250us``, ``3 s`` or ``0`` as whole ns; errors quote ``span``, which contains ``text``.
 
     Groups of digits, as on screens (``6.412 018 s``), are accepted. Raises UsageError for numbers without a unit, which
     nsys takes for ns and many users for seconds, and for commas, which may group digits or begin the decimals.
@@ -153,7 +153,7 @@ _SCALES: dict[Unit, _Scales] = {
     Unit.FREQUENCY: _FREQUENCIES,
 }
 _MIN_LARGEST = 10
-"""Largest values below 10 of a unit get the next smaller unit, ``2,646.183 ms``; not whole numbers, and not rates."""
+"""A largest value below 10 of a unit gets the next smaller unit (``2,646.183 ms``), unless whole or a rate."""
 
 
 @dataclass(frozen=True)

@@ -77,7 +77,7 @@ def run(request: Request) -> int:
 
 
 def _read_all(request: Request, summary: LogSummary, reader: LogReader, cut: StepCut | None) -> None:
-    """Add every readable log, and the errors to ``request.unread``. Raises NsystuiError if no log is readable."""
+    """Read every log; add errors to ``request.unread``. Raises NsystuiError if no log is readable."""
     from nsystui.base.errors import ExportError, NsystuiError
     from nsystui.commands.progress import ProgressLine
     from nsystui.exports.nccl_log.files import named, open_log, size_of
