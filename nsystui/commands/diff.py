@@ -197,9 +197,7 @@ def _print_verdict(request: Request, summary: TableAnswer | None) -> str:
     return summary.headline
 
 
-def _tables(
-    request: Request, answers: dict[str, TableAnswer], sides: tuple[Side, Side], verdict: str
-) -> Iterator[Titled]:
+def _tables(request: Request, answers: dict[str, TableAnswer], sides: tuple[Side, Side], lead: str) -> Iterator[Titled]:
     """Yield the tables, sorted and cut, each note only with its first table; a text omits tables without rows."""
     from nsystui.base.terminal import reading_width
     from nsystui.output.formats import fitting
@@ -209,7 +207,7 @@ def _tables(
     is_text = _is_text(request)
     width = None if request.output.is_file else reading_width()
     sides_text = f": A is {sides[0].label}, B is {sides[1].label}"
-    shown_notes = {verdict}
+    shown_notes = {lead}
     for name, complete in answers.items():
         answer = _arranged(request, name, complete, is_text, len(answers) > 1)
         notes = tuple(note for note in complete.notes if note not in shown_notes)

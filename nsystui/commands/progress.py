@@ -55,7 +55,7 @@ class ProgressLine:
         self.clear()
 
     def show(self, describe: Callable[[], str], done: int = 0, is_new: bool = False) -> None:
-        """Draw the text of ``describe`` and a bar of ``done``, at most five times a second unless the work ``is_new``."""
+        """Draw the text of ``describe`` and a bar of ``done``, at most 5 times a second unless the work ``is_new``."""
         with self._lock:
             now = time.monotonic()
             if not self._is_terminal or now < (self._first if is_new else self._due):
