@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 FAILED = 70
 # Slurm sends SIGTERM some seconds before SIGKILL.
-_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 _COMMANDS_MEANT = {"summary": "overview", "compare": "diff", "findings": "triage", "analyze": "triage"}
 """Commands by the names that other tools use."""
@@ -108,7 +108,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except NsystuiError as error:
         _complain(str(error))
         return error.exit_code
-    except KeyboardInterrupt as interrupt:  # a command may report its progress
+    except KeyboardInterrupt as interrupt:  # its arguments may include a command's progress
         progress = [str(part) for part in interrupt.args if not isinstance(part, int)]
         _complain(": ".join(["interrupted", *progress]))
         return 128 + next((part for part in interrupt.args if isinstance(part, int)), signal.SIGINT)
@@ -139,8 +139,8 @@ def _end_quietly() -> None:
     if sys.__stderr__ is not None:
         with suppress(OSError):
             sys.__stderr__.flush()
-        with suppress(OSError), open(os.devnull, "wb") as nowhere:
-            os.dup2(nowhere.fileno(), 2)
+        with suppress(OSError), open(os.devnull, "wb") as null_device:
+            os.dup2(null_device.fileno(), 2)
 
 
 def _run(words: list[str]) -> int:
@@ -168,9 +168,9 @@ def _run(words: list[str]) -> int:
         import difflib
 
         # A word with a digit is more likely a file name without its ending.
-        near = [] if re.search("[0-9]", name) else difflib.get_close_matches(name.lower(), commands(), n=1)
-        close = [_COMMANDS_MEANT[name]] if name in _COMMANDS_MEANT else near
-        hint = f"did you mean `nsystui {close[0]}`?" if close else "`nsystui --help` lists the commands"
+        similar = [] if re.search("[0-9]", name) else difflib.get_close_matches(name.lower(), commands(), n=1)
+        suggestions = [_COMMANDS_MEANT[name]] if name in _COMMANDS_MEANT else similar
+        hint = f"did you mean `nsystui {suggestions[0]}`?" if suggestions else "`nsystui --help` lists the commands"
         raise UsageError(f"no file and no command is called {name!r}: {hint}")
     return _run_command("open", words)
 
@@ -189,7 +189,7 @@ def _print_from_parsers(words: list[str]) -> int:
 
 
 class _Formatter(argparse.RawDescriptionHelpFormatter):
-    """Help as wide as argparse's, without importing ``shutil`` and all compressors to measure that width."""
+    """Help with argparse's width, measured without importing ``shutil``, which imports all compressors."""
 
     def __init__(self, prog: str) -> None:
         from nsystui.base.terminal import text_width
@@ -307,13 +307,13 @@ def _run_command(name: str, words: list[str]) -> int:
     drop_left_in_cache(request.config)
     try:
         with nullcontext() if name == "open" else _interruptible():  # the screens install their own handlers
-            return request.status(_answered(module, request))
+            return request.status(_answer(module, request))
     finally:
         for line in dict.fromkeys(map(str, request.unread)):
             _complain(line)
 
 
-def _answered(module: CommandModule, request: Request) -> int:
+def _answer(module: CommandModule, request: Request) -> int:
     """Run a command. If a file is damaged, run it again without that file, unless no file remains."""
     try:
         return module.run(request)
@@ -321,7 +321,7 @@ def _answered(module: CommandModule, request: Request) -> int:
         remaining = request.without(error)
         if remaining is None:
             raise
-    return _answered(module, remaining)
+    return _answer(module, remaining)
 
 
 @contextmanager
@@ -331,13 +331,13 @@ def _interruptible() -> Iterator[None]:
     Ignored signals stay ignored, as with nohup. SIGINT is included if ``nsystui.__main__`` started the program.
     """
     is_main = threading.current_thread() is threading.main_thread()
-    numbers = [number for number in _ENDING if is_main and signal.getsignal(number) is signal.SIG_DFL]
+    signals = [number for number in _ENDING_SIGNALS if is_main and signal.getsignal(number) is signal.SIG_DFL]
     try:
-        for number in numbers:
+        for number in signals:
             signal.signal(number, _interrupt)
         yield
     finally:
-        for number in numbers:
+        for number in signals:
             signal.signal(number, signal.SIG_DFL)
 
 

@@ -1,1 +1,1 @@
-"""Shared by every room: errors, text, units, columns, answers, the selection, resources and the terminal."""
+"""Modules that every room uses: errors, text, units, columns, answers, selection, resources, terminal."""

@@ -23,7 +23,7 @@ FILES_ONLY = 9
 
 
 UNKNOWN = -1
-"""The device or stream of an event without one: a number, so that it is grouped and sorted like known numbers."""
+"""A device or stream that was not recorded: a number, so that it is grouped and sorted like known numbers."""
 
 
 class Unit(Enum):
@@ -37,7 +37,7 @@ class Unit(Enum):
     SECONDS = "s"
     BYTES = "bytes"
     MEGABYTES = "megabytes"  # 10⁶ bytes: only in the reports of `nsystui stats`, as in nsys
-    MEGABYTE_RATE = "megabyte rate"  # 10⁶ bytes per second: also only there
+    MEGABYTE_RATE = "megabyte rate"  # 10⁶ bytes per second: only in the same reports
     PERCENT = "percent"
     COUNT = "count"
     RATIO = "ratio"  # quotient of two numbers
@@ -80,11 +80,11 @@ class Column:
     ``key`` is its name in code, ``file_key`` its name in JSON, Parquet and frames, ``header`` its name in CSV and
     Markdown (with the unit, as in nsys), ``label`` its heading on a screen. ``decimals`` is the number of decimals in
     files (``None`` for integers and text). ``importance`` decides which columns a narrow screen hides: higher numbers
-    first, 0 never; ``FILES_ONLY`` is always hidden. ``has_bar``: a screen also draws the value as a bar: a percentage
-    relative to 100, another value relative to the column's maximum.
+    first, 0 never; ``FILES_ONLY`` is always hidden. If ``has_bar``, a screen also draws the value as a bar: percentages
+    relative to 100, other values relative to the column's maximum.
 
-    ``stack``: key and category of each column in the bar. Each part is at most the value minus the parts before it; the
-    remainder has the last category. ``compared``: the key of another column to compare with, see ``scale``.
+    ``stack`` contains the key and category of each column in the bar. A part is at most the value minus the parts
+    before it; the remainder has the last category. ``compared`` is the key of a column with the same ``scale``.
     """
 
     key: str
@@ -113,8 +113,8 @@ class Column:
     def scale(self) -> tuple[Unit, str]:
         """The scale of the values: columns of the same scale share a unit on a screen.
 
-        Statistics of one quantity (``queue_avg``, ``queue_max``; ``min_a``, ``min_b`` of two jobs) have the same scale,
-        and columns linked by ``compared``.
+        Statistics of one quantity (``queue_avg``, ``queue_max``; ``min_a``, ``min_b`` of two jobs) have the same scale.
+        So have columns linked by ``compared``.
         """
         words = re.split("[_-]", self.compared or self.key)
         subject = [word for word in words if word not in _STATISTICS and word not in ("a", "b")]
@@ -151,7 +151,6 @@ Record = Mapping[str, Value]
 
 
 def record(columns: Sequence[Column], row: Row) -> dict[str, Value]:
-    """Return the values of a row by column key."""
     return dict(zip((column.key for column in columns), row, strict=True))
 
 
@@ -210,7 +209,7 @@ def column_batches(answer: Answer, size: int = 10_000) -> Iterator[Sequence[Sequ
 
     Answers stored by column never build row tuples.
     """
-    if isinstance(answer, TableAnswer) and isinstance(answer.rows, _MadeRows):
+    if isinstance(answer, TableAnswer) and isinstance(answer.rows, _LazyRows):
         yield from (answer.rows.columns(slice(start, start + size)) for start in range(0, len(answer), size))
         return
     rows = iter_rows(answer)
@@ -255,7 +254,7 @@ class TableAnswer:
         total: int | None = None,
         notes: tuple[str, ...] = (),
     ) -> Self:
-        """Wrap arrays of one length, texts as objects: a million rows are written without pandas."""
+        """Wrap arrays of equal length, with texts as objects: writing a million rows needs no pandas."""
         return cls(name, columns, ArrayRows(arrays, tuple(column.key for column in columns)), total, notes)
 
     def __post_init__(self) -> None:
@@ -271,7 +270,7 @@ class TableAnswer:
         return self.rows[offset : offset + limit]
 
     def cells(self, key: str) -> list[Value]:
-        """Return the values of a column, in the order of the rows."""
+        """Return the values of a column."""
         if isinstance(self.rows, FrameRows | ArrayRows):
             return self.rows.cells(key)
         position = [column.key for column in self.columns].index(key)
@@ -295,7 +294,7 @@ class TableAnswer:
         missing = [position for position, cell in enumerate(cells) if cell is None]
         order = [*sorted(present, key=cells.__getitem__, reverse=descending), *missing]
         if isinstance(self.rows, FrameRows | ArrayRows):
-            return replace(self, rows=self.rows.taken(order))
+            return replace(self, rows=self.rows.reordered(order))
         return replace(self, rows=[self.rows[position] for position in order])
 
     def frame(self) -> pd.DataFrame:
@@ -315,7 +314,7 @@ class TableAnswer:
         return pd.DataFrame(series)
 
 
-class _MadeRows(Sequence[Row]):
+class _LazyRows(Sequence[Row]):
     """Rows whose tuples of Python values are created on demand: most rows of a large table are never shown."""
 
     @overload
@@ -340,8 +339,8 @@ class _MadeRows(Sequence[Row]):
 
 
 @dataclass(frozen=True, eq=False)
-class ArrayRows(_MadeRows):
-    """The rows of arrays of one length."""
+class ArrayRows(_LazyRows):
+    """The rows of arrays of equal length."""
 
     arrays: Mapping[str, np.ndarray[Any, Any]]
     keys: tuple[str, ...]
@@ -355,12 +354,12 @@ class ArrayRows(_MadeRows):
     def cells(self, key: str) -> list[Value]:
         return _plain(self.arrays[key].tolist())
 
-    def taken(self, order: Sequence[int]) -> ArrayRows:
+    def reordered(self, order: Sequence[int]) -> ArrayRows:
         return replace(self, arrays={key: values[list(order)] for key, values in self.arrays.items()})
 
 
 @dataclass(frozen=True, eq=False)
-class FrameRows(_MadeRows):
+class FrameRows(_LazyRows):
     """The rows of a frame."""
 
     frame: pd.DataFrame
@@ -376,7 +375,7 @@ class FrameRows(_MadeRows):
     def cells(self, key: str) -> list[Value]:
         return _plain(self.frame[key].tolist())
 
-    def taken(self, order: Sequence[int]) -> FrameRows:
+    def reordered(self, order: Sequence[int]) -> FrameRows:
         return replace(self, frame=self.frame.iloc[list(order)].reset_index(drop=True))
 
 
@@ -402,7 +401,7 @@ def _plain_value(value: Any) -> Value:
 
 @dataclass(frozen=True)
 class Wrapped:
-    """Another answer, ``whole``, of which a subclass changes some properties."""
+    """A wrapper of an answer, ``whole``; subclasses change some of its properties."""
 
     whole: Answer
 
@@ -434,7 +433,7 @@ class Wrapped:
 
 @dataclass(frozen=True)
 class Changed(Wrapped):
-    """Another answer whose rows a subclass converts in ``changed``."""
+    """A wrapper of an answer; subclasses convert its rows in ``changed``."""
 
     def changed(self, rows: Sequence[Row]) -> Sequence[Row]:
         raise NotImplementedError

@@ -1,6 +1,6 @@
-"""Drawings as data: stacked bars, lanes over time, curves; and the colour of each meaning, the same everywhere.
+"""Drawings as data (stacked bars, lanes over time, curves), and the colours of categories, the same everywhere.
 
-Red and yellow mark only severities, and what became worse. Drawings have categories instead of colours, and values of
+Red and yellow mark only severities and worse values. Drawings have categories instead of colours, and values of
 the tables instead of sizes.
 """
 

@@ -1,4 +1,4 @@
-"""Errors that a user can meet: each names the object, the problem and the next step."""
+"""Errors that a user can meet; their messages name the object, the problem and the next step."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def meant(word: str, names: Iterable[str], otherwise: str) -> str:
 def no_such_name(option: str, word: str, names: Iterable[str]) -> UsageError:
     """Return the error for an unknown name. It quotes the nearest of ``names``, at most three.
 
-    Names that contain the word are first, then names that are similar or have a similar identifier, then the others.
+    Names that contain the word are first, then names that are similar or contain a similar word, then all other names.
     """
     import difflib
     import re
@@ -72,7 +72,7 @@ def no_such_name(option: str, word: str, names: Iterable[str]) -> UsageError:
     from nsystui.base.text import shell_word
 
     candidates, folded, names_by_part = list(names), word.casefold(), dict[str, str]()
-    for name in candidates[:5_000]:  # comparing them takes a second
+    for name in candidates[:5_000]:  # comparing this many names takes a second
         for part in [name, *re.findall(r"\w+", name)]:
             names_by_part.setdefault(part.casefold(), name)
     containing = sorted((name for name in candidates if folded in name.casefold()), key=len)
@@ -82,7 +82,7 @@ def no_such_name(option: str, word: str, names: Iterable[str]) -> UsageError:
 
 
 def members_of(text: str, members: type[Member], noun: str) -> tuple[Member, ...]:
-    """Parse distinct, comma-separated values of an enum. Raises UsageError for another value, called ``noun``."""
+    """Parse distinct, comma-separated values of an enum, called ``noun`` in errors. Raises UsageError."""
     members_by_word = {str(member.value): member for member in members}
     words = [word.strip() for word in text.split(",") if word.strip()]
     for word in words:

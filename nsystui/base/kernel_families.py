@@ -20,7 +20,7 @@ FAMILIES = (
     GEMM, ATTENTION, CONVOLUTION, NORMALISATION, ELEMENTWISE, REDUCTION,
     COPY, EMBEDDING, OPTIMIZER, SORT, NCCL, COMMUNICATION, OTHER,
 )  # fmt: skip
-"""All families. Softmax is a normalisation, pooling and loss are reductions, casts copies, gathers embeddings."""
+"""All families. Softmax is a normalisation; pooling and loss are reductions, casts copies, gathers embeddings."""
 
 _EDGE = r"(?-i:(?<![A-Za-z])|(?![A-Za-z])|(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z]))"
 
@@ -96,11 +96,11 @@ _FAMILY_RULES = (
     (COPY, r"multi_tensor_apply.*copy"),
     (ELEMENTWISE, r"multi_tensor_apply"),
     (OPTIMIZER, _OPTIMIZERS),
-    # Kernels around a convolution, of cuDNN and others
+    # Kernels around convolutions, such as cuDNN's
     (COPY, r"nchwToNhwc|nhwcToNchw|nchw_?to_?nhwc|nhwc_?to_?nchw|reshape_and_cache|concat_and_cache"),
     (EMBEDDING, r"(?<!rotary_)(?<!rotary)embedding"),
     (SORT, _words(r"(?:[sm]b)?top_?[kp]") + r"|sampling::|bitonic|radix|merge_?sort|segmented_?sort|moe_align"),
-    # The kernels that hold most of the arithmetic
+    # Kernels with most of the arithmetic
     (NORMALISATION, r"^(?:void )?(?:\w+::)*\w*(?:layer_?norm|rms_?norm|softmax)"),
     (ATTENTION, r"flash_?(?:fwd|bwd|attn|attention|fprop|bprop)|fmha|sdpa|attention|attn|paged_?kv|(?<![a-z])mha"
         r"|flash::|_mla_|flashmla|selective_scan|chunk_(?:scan|state|fwd|bwd)|mamba|wkv"),
@@ -152,11 +152,11 @@ _PRECISION_RULES = (
 
 PRECISIONS = tuple(dict.fromkeys(precision for precision, _ in _PRECISION_RULES if precision))
 
-_LONGEST = 8192
+_MAX_LENGTH = 8192
 """The number of characters searched: real names are shorter, and hostile names would take quadratic time."""
 
 Rules = tuple[tuple[str, str], ...]
-"""Words, each with the pattern of its names."""
+"""Pairs: a family, precision or library, and the pattern of its names."""
 
 
 @lru_cache(maxsize=8)
@@ -165,7 +165,7 @@ def _compiled(rules: Rules) -> list[tuple[str, re.Pattern[str]]]:
 
 
 def _first_match(rules: Rules, name: str) -> str | None:
-    return next((word for word, pattern in _compiled(rules) if pattern.search(name, 0, _LONGEST)), None)
+    return next((word for word, pattern in _compiled(rules) if pattern.search(name, 0, _MAX_LENGTH)), None)
 
 
 @lru_cache(maxsize=16384)

@@ -47,11 +47,11 @@ _ADDRESSING = re.compile(
 )
 """Template arguments that describe addressing, not the computation."""
 _WRAPPERS = re.compile(r"[AB]?(?:Bi|U)naryFunctor|ReduceOp|gpu_kernel\w*|func_wrapper_t|enable_sm\w+|identity")
-"""Templates that are named by their argument."""
+"""Templates whose argument names the computation."""
 _GENERIC = frozenset(("Kernel", "Kernel2", "device_kernel", "GemmUniversal"))
-"""Kernels that are named only by their argument."""
+"""Kernels whose first argument names the computation."""
 _NAMELESS = re.compile(r"kernel(?:_helper\w*)?|run|main_kernel")
-"""Kernels that are named by their namespace."""
+"""Kernels whose namespace names the computation."""
 _SIZES = re.compile(r"\d+(?:x\d+)+")
 _TILE = re.compile(r"(?:\w*_)?[Tt]ile|\w*Shape")
 _MAX_ARGUMENTS = (3, 2, 2)
@@ -75,7 +75,7 @@ class _Part:
 def smart_names(names: Iterable[str]) -> dict[str, str]:
     """Return the smart name of each of ``names``; different names have different smart names.
 
-    Equal smart names get their numbers too, then all details; if still equal, they are numbered by full name.
+    Equal smart names get numbers, then all details. If they are still equal, they are counted by full name.
     """
     shortened = {name: smart_name(name) for name in names}
     for detail in (_NUMBERS, _ALL):
@@ -132,7 +132,7 @@ def _tidy(base: str) -> str:
 
 
 def _arguments(part: _Part, detail: int, depth: int) -> list[str]:
-    """Return the distinct template arguments to show, numbers last, because a shortened name loses its end."""
+    """Return the distinct template arguments to show, numbers last, because shortening cuts the end."""
     if depth >= len(_MAX_ARGUMENTS):
         return []
     shown = list(dict.fromkeys(text for arg in part.arguments if (text := _argument(arg, detail, depth))))

@@ -1,7 +1,7 @@
 """Parquet files written by DuckDB, also on file systems without locks.
 
 DuckDB locks every file that it writes, and fails on file systems without locks, such as some mounts of Lustre and NFS.
-It does not lock pipes: there, it writes to a pipe, and a thread copies the bytes to the file.
+It does not lock pipes: on such a file system, it writes to a pipe, and a thread copies the bytes to the file.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def copy_to_parquet(
     if os.path.isdir(_PIPES):
         import fcntl
 
-        # Locking is tested before the query, because arriving rows cannot be read again.
+        # Locking is tested before the query, because streamed rows cannot be read again.
         try:
             with open(absolute, "wb") as file:
                 fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -63,8 +63,8 @@ class _Pipe:
 
     def __init__(self, path: str) -> None:
         self._file = open(path, "wb")  # noqa: SIM115
-        self._end, self._start = os.pipe()
-        self.name = f"{_PIPES}/{self._start}"
+        self._read_end, self._write_end = os.pipe()
+        self.name = f"{_PIPES}/{self._write_end}"
         self._failure: OSError | None = None
         self._thread = threading.Thread(target=self._run, name="pipe", daemon=True)
 
@@ -73,14 +73,14 @@ class _Pipe:
         return self
 
     def __exit__(self, *_: object) -> None:
-        os.close(self._start)
+        os.close(self._write_end)
         self._thread.join()
         if self._failure is not None:  # instead of DuckDB's broken pipe
             raise self._failure from None
 
     def _run(self) -> None:
         try:
-            with open(self._end, "rb", buffering=0) as pipe, self._file as file:
+            with open(self._read_end, "rb", buffering=0) as pipe, self._file as file:
                 while data := pipe.read(_CHUNK_BYTES):
                     file.write(data)
         except OSError as error:

@@ -19,7 +19,7 @@ from uuid import uuid4
 PARTIAL = ".partial-"
 """The prefix of temporary names."""
 
-# Whether a process on another machine lives is not known.
+# It is unknown whether a process on another machine is alive.
 _STALE_SECONDS = 24 * 3600
 _NAME = re.compile(re.escape(PARTIAL) + r"([0-9a-f]{8})-([0-9]+)-")
 
@@ -76,13 +76,13 @@ def _is_alive(process: int) -> bool:
         os.kill(process, 0)
     except (ProcessLookupError, OverflowError):
         return False
-    except OSError:  # another user's
+    except OSError:  # it belongs to another user
         return True
     return True
 
 
 def why_not_ours(directory: Path) -> str:
-    """Return why the content of a directory may be another user's work; empty if it cannot be, or does not exist.
+    """Return why another user may have written into a directory; empty if not, or if the directory does not exist.
 
     A directory that others can write to is neither read nor written. Root's directories count as the user's, because
     root can write anywhere; a group's permissions are the user's choice.

@@ -1,5 +1,4 @@
-"""The CPUs, memory, threads, addresses and open files of this process, errors when they run out, and lower priority for
-background threads.
+"""Resources of this process: CPUs, memory, address space, threads, open files, and priorities of threads.
 
 CPUs and memory respect the limits of the process's control groups. A value that cannot be read is unknown, neither
 unlimited nor zero. ``root`` is the directory that contains ``/proc`` and ``/sys``.
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _FILES = re.compile(r"too many open files", re.IGNORECASE)
-# If memory does not suffice for a library, Python and DuckDB report that it is not installed.
+# If memory does not suffice to load a library, Python and DuckDB report that it is not installed.
 _MEMORY = re.compile(
     r"cannot allocate memory|out of memory|bad_?alloc|bad allocation|failed to allocate|"
     r"can't start new thread|failed to map segment|\(error code 12\)|"
@@ -56,7 +55,7 @@ def _has_code(error: BaseException, numbers: tuple[int, ...]) -> bool:
 
 
 def _limit(name: str) -> str:
-    """Return the limit of the process in brackets, empty if it has no limit."""
+    """Return a limit of the process in words, in brackets; empty if it is unlimited."""
     soft = _soft_limit(name)
     if soft is None:
         return ""
@@ -170,7 +169,7 @@ def _available(root: Path) -> Iterator[int]:
 def _groups(root: Path, controller: str) -> Iterator[Path]:
     """Yield the directories of the process's control groups and of their parents, whose limits also apply.
 
-    In a container, the path is often the host's: then only the upper directories exist.
+    In a container, the path is often a path of the host, of which only the upper directories exist.
     """
     mounts = root / "sys/fs/cgroup"
     for line in _lines(root / "proc/self/cgroup"):
@@ -181,8 +180,8 @@ def _groups(root: Path, controller: str) -> Iterator[Path]:
             roots = [mounts / controller, mounts / names]
         else:
             continue
-        inside = PurePosixPath("/", path).relative_to("/")
-        folders = [PurePosixPath()] if ".." in inside.parts else [inside, *inside.parents]
+        group_path = PurePosixPath("/", path).relative_to("/")
+        folders = [PurePosixPath()] if ".." in group_path.parts else [group_path, *group_path.parents]
         yield from (root_folder / folder for root_folder in roots for folder in folders)
 
 
@@ -221,7 +220,7 @@ _SECONDS_ASLEEP = 0.5
 def awaited(futures: Iterable[Future[T]]) -> Iterator[T]:
     """Yield the results of ``futures`` in order; raise their errors. For the main thread, which handles signals.
 
-    It wakes twice a second, because a signal does not wake it if another thread receives the signal, or if the signal
+    It wakes twice a second, because a signal does not wake the main thread if another thread receives it, or if it
     arrives just before the main thread sleeps.
     """
     from concurrent.futures import wait

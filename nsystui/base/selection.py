@@ -102,7 +102,7 @@ def _compiled(pattern: str, ignore_case: bool) -> re.Pattern[str]:
 
 
 def _lower(name: str) -> str:
-    """Lower-case each letter alone, like SQL: ``str.lower`` has another letter for a sigma at the end of a word."""
+    """Lower-case each letter alone, like SQL: ``str.lower`` uses another sigma at the end of a word."""
     return name.lower() if name.isascii() else "".join("i" if char == "İ" else char.lower() for char in name)
 
 
@@ -135,7 +135,7 @@ class Selection:
         return self == Selection()
 
 
-# More streams or ranks than any job has: a typing error must not fill the memory.
+# No job has more streams or ranks. A typing error must not fill the memory.
 _MAX_NUMBERS = 1_000_000
 
 
@@ -160,12 +160,12 @@ def parse_numbers(text: str, noun: str) -> frozenset[int]:
 
 
 def parse_window(text: str, extent: Window) -> Window:
-    """Parse ``A:B`` as a window of job time; a missing end is ``extent``'s, inclusive. Raises UsageError."""
+    """Parse ``A:B`` as a window of job time; ``extent``, inclusive, replaces missing ends. Raises UsageError."""
     start, colon, end = text.partition(":")
     if not colon:
         raise UsageError(f"time {text!r}: write A:B, such as 1.2s:1.5s")
     first = parse_duration(start, text) if start.strip() else extent.start
-    # A window excludes its end, where the job's last event may be a mark.
+    # A window excludes its end, and the job's last event may be a mark at that time.
     return Window(first, parse_duration(end, text) if end.strip() else max(extent.end + 1, first))
 
 

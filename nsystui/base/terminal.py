@@ -1,7 +1,4 @@
-"""The kind of terminal, as functions of the environment, so that they can be tested without a terminal.
-
-``environ`` should be `original_environ`.
-"""
+"""Properties of the terminal, mostly from the environment (`original_environ`), so that tests need no terminal."""
 
 from __future__ import annotations
 
@@ -91,21 +88,21 @@ def few_colors(environ: Mapping[str, str]) -> bool:
 
 
 def is_page_light(environ: Mapping[str, str]) -> bool | None:
-    """Return whether ``COLORFGBG`` (``0;15``, ``0;default;15``) names a light page: as in Vim, not 0 to 6 and 8."""
+    """Return whether ``COLORFGBG`` (``0;15``, ``0;default;15``) names a light page: not 0 to 6 or 8, as in Vim."""
     parts = environ.get("COLORFGBG", "").split(";")
     page = whole_number(parts[-1], 15) if len(parts) in (2, 3) else None
     return None if page is None else page > 6 and page != 8
 
 
 def bounded(columns: int, lines: int) -> tuple[int, int]:
-    """Return a size limited to what terminals can have, because drawing each cell takes time."""
+    """Limit a size to 1000 x 500, because drawing each cell takes time."""
     return min(max(columns, 1), _MAX_COLUMNS), min(max(lines, 1), _MAX_LINES)
 
 
 def size(descriptor: int, environ: Mapping[str, str] = os.environ) -> tuple[int, int]:
     """Return the columns and lines of the terminal behind a file descriptor, `bounded`.
 
-    If it does not know (a serial line reports 0 x 0), use ``COLUMNS`` and ``LINES``, else 80 x 24.
+    If the system does not know them (a serial line has 0 x 0), use ``COLUMNS`` and ``LINES``, else 80 x 24.
     """
     try:
         columns, lines = os.get_terminal_size(descriptor)
@@ -115,7 +112,7 @@ def size(descriptor: int, environ: Mapping[str, str] = os.environ) -> tuple[int,
 
 
 def text_width(default: int = 80, environ: Mapping[str, str] = os.environ) -> int:
-    """Return the columns for text on stdout: ``COLUMNS``, else its terminal's, else ``default``; `bounded`."""
+    """Return the width of text on stdout, `bounded`: ``COLUMNS``, else the terminal's width, else ``default``."""
     columns = _number_in(environ, "COLUMNS")
     if not columns:
         try:
@@ -128,7 +125,7 @@ def text_width(default: int = 80, environ: Mapping[str, str] = os.environ) -> in
 def reading_width(environ: Mapping[str, str] = os.environ) -> int | None:
     """Return the columns of the terminal that shows standard output, also through a pipe such as ``| less``.
 
-    ``None`` if the output is a file, or there is no terminal: the text is then not wrapped.
+    Return ``None`` if the output is a file or there is no terminal: text is then not wrapped.
     """
     try:
         if os.isatty(1):
@@ -143,7 +140,7 @@ def reading_width(environ: Mapping[str, str] = os.environ) -> int | None:
 def complain(message: str) -> None:
     """Print a `readable` line on stderr, wrapped between words on a terminal.
 
-    If stderr is closed or cannot be written, as on a full disk, it does nothing.
+    Does nothing if stderr is closed or cannot be written, as on a full disk.
     """
     if sys.stderr is None:  # print() would take standard output
         return
@@ -158,13 +155,13 @@ def complain(message: str) -> None:
 
 
 def discard_rest(stream: TextIO) -> None:
-    """Discard the buffer of a stream: Python flushes at exit, and would fail a second time."""
-    with open(os.devnull, "wb") as nowhere:
-        os.dup2(nowhere.fileno(), stream.fileno())
+    """Redirect a stream to the null device, because Python flushes it at exit, and would fail a second time."""
+    with open(os.devnull, "wb") as null_device:
+        os.dup2(null_device.fileno(), stream.fileno())
 
 
 def _number_in(environ: Mapping[str, str], name: str) -> int:
-    """Return the number in a variable, else 0. Only 18 digits count: that is as good as infinite."""
+    """Return the number in a variable, else 0. Only 18 digits are read: such a number is as good as infinite."""
     return whole_number(environ.get(name, "")[:18]) or 0
 
 

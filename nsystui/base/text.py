@@ -63,7 +63,7 @@ def safe_text(text: str, ascii: bool = False) -> str:  # noqa: A002 - the word t
     Nothing is dropped, so that a name with such a character does not look like a name without it. Replaced are C0 and
     C1 controls (ESC, tab, line breaks, DEL), line and paragraph separators, format characters (zero width,
     bidirectional, soft hyphen, tags), fillers and variation selectors, blanks except the space, private use (kitty
-    places pictures with one), unassigned characters, lone surrogates, and combining marks after the fourth on one
+    draws pictures with it), unassigned characters, lone surrogates, and combining marks after the fourth on one
     character. C0 controls and DEL become their pictures (``␛``), the rest ``·``; with ``ascii`` all become ``?``.
     Printable characters of any script stay. Idempotent.
     """
@@ -102,7 +102,7 @@ def _escaped(char: str) -> str:
 
 
 def is_utf8(text: str) -> bool:
-    """Return whether a word or path is UTF-8: Python has lone surrogates for other bytes."""
+    """Return whether a word or path is UTF-8: Python replaces other bytes with lone surrogates."""
     return text.isascii() or not any("\ud800" <= char <= "\udfff" for char in text)
 
 
@@ -266,7 +266,7 @@ def spans(numbers: Iterable[int]) -> str:
 
 
 def which_of(names: Sequence[str], reports: int) -> str:
-    """Name the exports that a note is about: a few of their names, or "these exports" if they are all ``reports``."""
+    """Name a few of the exports that a note is about, or write "these exports" if it is about all ``reports``."""
     if len(names) < reports:
         return few(names)
     return "this export" if reports == 1 else "these exports"

@@ -125,16 +125,16 @@ _MAX_DURATION = 2**63 - 1
 
 
 def parse_duration(text: str, span: str = "") -> int:
-    """Parse ``1.5ms``, ``250us``, ``3 s`` or ``0`` as whole ns; ``span`` is the text that ``text`` is an end of.
+    """Parse ``1.5ms``, ``250us``, ``3 s`` or ``0`` as whole ns; errors quote ``span``, which contains ``text``.
 
-    Groups of digits, as on screens (``6.412 018 s``), are accepted. Raises UsageError for anything else: a number
-    without a unit is ns for nsys and seconds for many users, and a comma may group digits or begin the decimals.
+    Groups of digits, as on screens (``6.412 018 s``), are accepted. Raises UsageError for numbers without a unit, which
+    nsys takes for ns and many users for seconds, and for commas, which may group digits or begin the decimals.
     """
     match = _DURATION.fullmatch(text.strip())
     if match is None:
         raise UsageError(f"{text!r} is not a time: give a number with ns, us, ms or s, such as 250us or 1.5s")
     number, unit = match.groups()
-    # Decimal, because 1.1 s in binary is not 1 100 000 000 ns; casefold maps both characters for µ to one.
+    # Decimal: a float has 16 digits, and a time up to 19. casefold maps both characters for µ to one.
     value = Decimal(number.replace(" ", ""))
     if value and not unit:
         readings = [re.sub(r"(?<=[0-9])\s*(?=[:/]|$)", suffix, (span or text).strip()) for suffix in ("ns", "s")]
@@ -153,7 +153,7 @@ _SCALES: dict[Unit, _Scales] = {
     Unit.FREQUENCY: _FREQUENCIES,
 }
 _MIN_LARGEST = 10
-"""If the largest value is smaller, the next smaller unit is used: ``2,646.183 ms``. Rates keep GB/s, like links."""
+"""A largest value below 10 of a unit gets the next smaller unit (``2,646.183 ms``), unless whole or a rate."""
 
 
 @dataclass(frozen=True)
@@ -212,7 +212,7 @@ class Wording:
         return f"+{text}" if self.unit is Unit.CHANGE and number > 0 else text
 
     def words(self, value: Value) -> str:
-        """Return ``value`` with four digits, in the column's unit unless that is over a thousand times as large."""
+        """Return ``value`` with four digits, in the column's unit unless that unit is over 1000 times as large."""
         if not isinstance(value, int | float) or not math.isfinite(value) or self.unit not in _SCALES:
             return format_value(self.unit, value)
         if not self.symbol or 0 < abs(value) < self.size / 1000:
@@ -224,8 +224,8 @@ class Wording:
 def wordings(columns: Sequence[Column], rows: Sequence[Row]) -> list[Wording]:
     """Return the wording of each column that suits ``rows``.
 
-    Columns of one scale, shown or hidden, share the unit that suits their largest value: narrower tables have the same
-    numbers.
+    Columns of one scale, shown or hidden, share the unit that suits their largest value, so that narrower tables have
+    the same numbers.
     """
     values_by_scale: dict[tuple[Unit, str], list[Value]] = {column.scale: [] for column in columns}
     for column, values in zip(columns, zip(*rows, strict=True), strict=False):
@@ -278,9 +278,9 @@ def align_decimal(cells: Sequence[str]) -> list[str]:
 
 
 def round_half_up(value: float, decimals: int) -> float:
-    """Round halves away from zero, like the SQL of nsys: 1607.35 to 1607.4, where ``round`` returns 1607.3.
+    """Round halves away from zero, like the SQL of nsys: 1607.35 to 1607.4; ``round`` returns 1607.3.
 
-    If the decimal text of a number is not a half, ``round`` returns the nearest number, ten times as fast.
+    Numbers that are not halves in decimal are left to ``round``, which is ten times as fast.
     """
     if repr(value).partition(".")[2][decimals:] != "5":
         return round(value, decimals)
@@ -347,14 +347,14 @@ def time_unit_of(text: str) -> TimeUnit:
 
 def in_unit(answer: Answer, unit: TimeUnit) -> Answer:
     """Return ``answer`` with all durations and points in time in ``unit``; unchanged for ns."""
-    return answer if unit is TimeUnit.NANOSECONDS else _Scaled(answer, unit)
+    return answer if unit is TimeUnit.NANOSECONDS else _InTimeUnit(answer, unit)
 
 
 @dataclass(frozen=True)
-class _Scaled(Changed):
-    """An answer in another unit of time. Values are rounded as ns before they are scaled, as in nsys.
+class _InTimeUnit(Changed):
+    """An answer in another unit of time. Values are rounded twice, as in nsys.
 
-    Its SQL rounds the ns; C's formatting rounds the scaled value, as for megabytes.
+    nsys rounds the ns in SQL, and the scaled value (also megabytes) with C's formatting.
     """
 
     unit: TimeUnit

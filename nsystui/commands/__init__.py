@@ -27,8 +27,7 @@ _COMMANDS = {
     "help": (950, "the documentation, by topic: numbers, nccl, triage, cluster …", ""),
     "nccl-log": (960, "calls, sizes and communicators of NCCL's debug log", "nccl"),
 }
-"""Each command that is not a question: its order and line in the help, and its topic. A hyphen is an underscore in the
-name of the module."""
+"""The commands that are not questions: order and line in the help, and topic. Names of modules have ``_`` for ``-``."""
 
 FILE_NAMES = ("FILE", "FILE.prv", "LOG", "OTHER", "CSV", "DIR", "SCHEDULER", "-- COMMAND")
 """Placeholders of arguments that name files, whose names may have any bytes."""
@@ -85,5 +84,4 @@ def topic_of(name: str) -> str:
 
 
 def is_question(name: str) -> bool:
-    """Return whether a command is a question of the catalogue."""
     return name not in _COMMANDS

@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     Expected = tuple[Mapping[str, Collection[str]], Collection[str]]
 
 
-# Options that select some rows of an answer, and all options with which no answer is remembered.
+# Options that select rows of an answer, and all options whose answers are not remembered.
 _NARROWING = ("filter_time", "filter_nvtx", "instances", "bucket")
 _NOT_REMEMBERED = (*_NARROWING, "by_rank", "ncu", "metrics", "nccl_log")
 
 
 class Print(argparse.Action):
-    """An option that prints the lines of ``const(value)`` and exits, as ``--help`` does, without any file."""
+    """An option that prints the lines of ``const(value)`` and exits, like ``--help``; it needs no FILE."""
 
     def __call__(self, parser: argparse.ArgumentParser, _: object, values: object, __: object = None) -> None:
         from nsystui.output.files import print_lines
@@ -69,7 +69,7 @@ def add_missing(group: argparse._ActionsContainer) -> None:
 
 
 def add_dask(parser: argparse.ArgumentParser) -> None:
-    """Add ``--dask``, with which a cluster computes results of reports; after `add_files`."""
+    """Add ``--dask``, with which a cluster computes results of reports."""
     parser.add_argument(
         "--dask",
         metavar="SCHEDULER",
@@ -194,8 +194,8 @@ def open_job(
     Unless ``whole``, data is read when it is needed; ``expected`` announces it (`Session.expect`). For a selected
     window, or with ``times`` (the answer has times of several reports), the clocks are aligned as well as possible.
     With ``partly``, damaged exports are opened without their damaged tables if no export is complete. Two jobs open at
-    once must share one ``line`` of progress. Raises NsystuiError if no file can be opened, and UsageError for
-    contradictory flags, before the first opening of many exports takes its time.
+    once must share one ``line`` of progress. Raises NsystuiError if no file can be opened, and UsageError for invalid
+    flags, before any export is read.
     """
     from nsystui.commands.progress import OpeningProgress, ProgressLine
     from nsystui.questions.job.opening import Opener
@@ -329,7 +329,7 @@ def deliver_empty(output: Output, answer: Answer) -> None:
 
 
 def no_rows(request: Request, total: int | None = None) -> str:
-    """Return why a table has no rows, of ``total``, although the exports have its data."""
+    """Return why a table is empty, although the exports have its data; ``total`` counts rows before the filter."""
     if request.selecting.is_narrowing or any(map(request.args.get, _NARROWING)):
         return "no rows in this selection"
     return (

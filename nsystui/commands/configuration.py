@@ -82,7 +82,7 @@ def remembered(environ: Mapping[str, str], is_refused: bool) -> Mapping[str, str
 
 
 def remember_theme(theme: str, environ: Mapping[str, str] = os.environ) -> None:
-    """Save a theme next to the config file for later sessions; empty for none. Raises OSError and OutputError."""
+    """Save a theme next to the config file for later sessions; empty to forget it. Raises OSError and OutputError."""
     from nsystui.output.files import save_text
 
     config = default_path(environ)
@@ -109,7 +109,7 @@ def read_config(path: Path, environ: Mapping[str, str]) -> Config:
         for number, line in enumerate(text.splitlines(), 1):
             if len(line) > _MAX_LINE:
                 raise UsageError(f"{path}:{number}: a line of more than {_MAX_LINE:,} characters; shorten it")
-        given = tomllib.loads(text)
+        entries = tomllib.loads(text)
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror or error} (--no-config starts without a config file)") from None
     except UnicodeDecodeError as error:
@@ -118,20 +118,20 @@ def read_config(path: Path, environ: Mapping[str, str]) -> Config:
         raise UsageError(f"{path}: its lists are nested too deep for a config file") from None
     except ValueError as error:  # TOMLDecodeError, or a number of more digits than Python reads
         raise UsageError(f'{path}: not TOML: {error}; a line is KEY = VALUE, such as memory-limit = "1G"') from None
-    return _Reader(path, text, environ).config(given)
+    return _Reader(path, text, environ).config(entries)
 
 
 class _Reader:
-    """A checker of files, key by key; errors name the line."""
+    """A reader of a parsed config file, key by key; errors name the line."""
 
     def __init__(self, path: Path, text: str, environ: Mapping[str, str]) -> None:
         self._path = path
         self._lines = text.splitlines()
         self._environ = environ
 
-    def config(self, given: Mapping[str, Any]) -> Config:
+    def config(self, entries: Mapping[str, Any]) -> Config:
         data: dict[str, Any] = {}
-        for key, value in given.items():
+        for key, value in entries.items():
             if key not in _KEYS:
                 raise self._wrong(key, _unknown(key, _KEYS))
             data[key] = _KEYS[key].read(self, key, value)
@@ -279,7 +279,7 @@ def _line_of(lines: Sequence[str], key: str, section: str) -> int | None:
 
 
 _MAX_JOBS = 256
-# The machine's memory is divided by this: other programs need memory, too.
+# The default limit is at most the available memory divided by this: other programs need memory, too.
 _SHARE = 2
 
 

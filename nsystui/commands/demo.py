@@ -61,11 +61,11 @@ def _unpack(directory: Path, request: Request) -> list[Path]:
 
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        with tarfile.open(_DATA / ("server.tar.xz" if request.args["server"] else "training.tar.xz"), "r:xz") as packed:
-            exports = {directory / member.name: cast(IO[bytes], packed.extractfile(member)).read() for member in packed}
-        taken = next((path for path in exports if os.path.lexists(path)), None)
-        if taken is not None:
-            raise OutputError(f"{taken} already exists: choose another --directory")
+        with tarfile.open(_DATA / ("server.tar.xz" if request.args["server"] else "training.tar.xz"), "r:xz") as tar:
+            exports = {directory / member.name: cast(IO[bytes], tar.extractfile(member)).read() for member in tar}
+        existing = next((path for path in exports if os.path.lexists(path)), None)
+        if existing is not None:
+            raise OutputError(f"{existing} already exists: choose another --directory")
         save_together({path: partial(Path.write_bytes, data=data) for path, data in exports.items()}, overwrite=False)
     except tarfile.CompressionError:
         raise OutputError("this Python has no module lzma, which unpacks the demo job: use another Python") from None

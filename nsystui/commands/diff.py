@@ -116,9 +116,9 @@ def _is_for_screen(request: Request) -> bool:
     text_flags = (output.format, output.target, request.args["tables"], output.top, output.sort)
     if any(value is not None for value in text_flags) or sys.stdout is None or not sys.stdout.isatty():
         return False
-    is_typed_on = sys.stdin is not None and sys.stdin.isatty()
-    is_drawn_on = sys.__stderr__ is not None and sys.__stderr__.isatty()
-    return not terminal.check(terminal.original_environ(), is_typed_on, is_drawn_on, "diff")
+    stdin_is_tty = sys.stdin is not None and sys.stdin.isatty()
+    stderr_is_tty = sys.__stderr__ is not None and sys.__stderr__.isatty()
+    return not terminal.check(terminal.original_environ(), stdin_is_tty, stderr_is_tty, "diff")
 
 
 def _check_sides(request: Request) -> None:
@@ -136,7 +136,7 @@ def _check_sides(request: Request) -> None:
 
 
 def _side_request(request: Request, side: str) -> Request:
-    """Return the request that opens the job of a side; ``--ranks`` may number the ranks of both jobs."""
+    """Return the request that opens the job of a side; ``--ranks`` may assign ranks to the files of both jobs."""
     from nsystui.store.database import SMALLEST_MEMORY
 
     args = request.args
@@ -249,8 +249,8 @@ def _open_screen(request: Request, options: ComparisonOptions) -> int:
     environ = checked_terminal("diff, without --screen,")
     from nsystui.ui.diff_app import DiffApp
 
-    named = [request.opening.files, *([request.args["against"]] if request.args["against"] else [])]
+    file_lists = [request.opening.files, *([request.args["against"]] if request.args["against"] else [])]
     opening = replace(request, selecting=Selecting(ranks=request.selecting.numbering))
-    sources = [source_of(opening, NamedFiles(tuple(files))) for files in named]
+    sources = [source_of(opening, NamedFiles(tuple(files))) for files in file_lists]
     app = DiffApp(sources, lambda jobs: sides_of(request, jobs), options, look_of(request.screen, environ))
     return run_app(request.screen, environ, app)

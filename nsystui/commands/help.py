@@ -35,7 +35,6 @@ _NOT_FOUND = 127
 
 
 def topics() -> tuple[str, ...]:
-    """Return the name of every topic."""
     return tuple(sorted(path.stem for path in _DIRECTORY.glob("*.md")))
 
 
@@ -255,9 +254,9 @@ def manual(make: Callable[..., argparse.ArgumentParser], top: argparse.ArgumentP
     sections = re.split(r"^(\w[\w ]*):\n", top.epilog or "", flags=re.MULTILINE)[1:]
     top.epilog = None
     top.description = (top.description or "").partition("\n")[0]
-    added = top.add_subparsers(title="commands")
+    subparsers = top.add_subparsers(title="commands")
     for name, line in commands().items():
-        parser = make(name, lambda name=name, line=line, **about: added.add_parser(name, help=line, **about))
+        parser = make(name, lambda name=name, line=line, **settings: subparsers.add_parser(name, help=line, **settings))
         parser.description, parser.epilog = f"{parser.description}\n\n{parser.epilog}", None
     about = {"project_name": "nsystui", "version": __version__, "manual_title": "User Commands"}
     page = Manpage(top, about, format="single-commands-section")
@@ -265,7 +264,7 @@ def manual(make: Callable[..., argparse.ArgumentParser], top: argparse.ArgumentP
     page.add_section("synopsis", "=", _escaped(re.sub("^ *", "  ", top.usage or "", flags=re.MULTILINE)))
     for title, text in zip(sections[::2], sections[1::2], strict=True):
         page.add_section(title, "=", _escaped(text))
-    # roff takes a line that begins with a dot for a macro.
+    # roff takes a line that begins with a dot or an apostrophe for a macro; Manpage's macros have capitals.
     lines = re.sub(r"^(?=['.](?![A-Z]))", r"\\&", str(page), flags=re.MULTILINE)
     return ascii_glyphs(lines.replace("…", "..."))
 

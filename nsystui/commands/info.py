@@ -86,7 +86,7 @@ def run(request: Request) -> int:
 
 
 def _print_diagnostics(request: Request) -> None:
-    """Print facts for a bug report; an invalid limit becomes a line, because the report may be about it."""
+    """Print facts for a bug report; an invalid limit becomes a line, because the bug may be there."""
     from nsystui.base.terminal import original_environ
     from nsystui.output.files import print_lines
 
@@ -152,7 +152,7 @@ PACKAGES = (
 )
 SHOWN_VARIABLES = ("TERM", "COLORTERM", "TERM_PROGRAM", "LANG", "LC_ALL", "LC_CTYPE", "COLUMNS", "LINES")
 SHOWN_AS_SET = ("NO_COLOR", "NSYSTUI_CACHE_DIR", "NSYSTUI_CACHE_LIMIT", "NSYSTUI_JOBS", "NSYSTUI_MEMORY_LIMIT")
-"""Whether these are set is shown, but not their values."""
+"""Variables that are shown as set, without their values."""
 
 
 def program_lines() -> Iterator[str]:
@@ -207,7 +207,7 @@ def _yes(is_true: bool) -> str:
 
 
 def cache_lines(cache: Cache, config: Config, environ: Mapping[str, str]) -> Iterator[str]:
-    """Yield who chose the directory of the cache, and its state."""
+    """Yield the setting that chose the directory of the cache, and its state."""
     origin = "the user's cache directory"
     if environ.get("NSYSTUI_CACHE_DIR"):
         origin = "NSYSTUI_CACHE_DIR"
@@ -266,8 +266,8 @@ def config_lines(config: Config, is_refused: bool, environ: Mapping[str, str]) -
     if not config.path:
         yield f"config: {'not read (--no-config)' if is_refused else 'no file'}"
         return
-    default = str(default_path(environ)) == config.path
-    name = "nsystui/config.toml in the user's config directory" if default else Path(config.path).name
+    is_default = str(default_path(environ)) == config.path
+    name = "nsystui/config.toml in the user's config directory" if is_default else Path(config.path).name
     fields = [field for field in ("cache_dir", "cache_limit", "jobs", "memory_limit") if getattr(config, field)]
     names = [field.replace("_", "-") for field in fields]
     names += ["triage" if field == "set" else field.replace("_", "-") for field in config.options]

@@ -23,7 +23,7 @@ _LABEL, _VALUE, _MIN_COLUMNS = 16, 10, 10
 def draw(
     question: Question, job: OpenJob, selection: Selection, options: RecipeOptions, width: int | None, bins: int | None
 ) -> TextDrawing:
-    """Draw a question's map in ``width`` cells (``None``: the terminal's), with ``bins``, or a bin per block."""
+    """Draw a question's map in ``width`` cells (default: the terminal's), in ``bins`` (default: a bin per block)."""
     width = width or terminal.text_width(120)
     drawn = draw_map(question, job, selection, options if bins else replace(options, bins=_columns_of(width)))
     return TextDrawing(lines_of(drawn, width), drawn.notes)

@@ -77,24 +77,24 @@ def run(request: Request) -> int:
 
 
 def _read_all(request: Request, summary: LogSummary, reader: LogReader, cut: StepCut | None) -> None:
-    """Add every readable log; add others to ``request.unread``. Raises NsystuiError if no log is readable."""
+    """Read every log; add errors to ``request.unread``. Raises NsystuiError if no log is readable."""
     from nsystui.base.errors import ExportError, NsystuiError
     from nsystui.commands.progress import ProgressLine
     from nsystui.exports.nccl_log.files import named, open_log, size_of
 
     names = named(request.opening.files)
     sizes = [size_of(name) for name in names]
-    done = opened = 0
+    offset = opened_logs = 0
     with ProgressLine(None if None in sizes else sum(filter(None, sizes))) as line:
         for name, size in zip(names, sizes, strict=True):
             try:
                 with open_log(name) as log:
-                    opened += 1
-                    _read(log, summary, reader, cut, line, done)
+                    opened_logs += 1
+                    _read(log, summary, reader, cut, line, offset)
             except ExportError as error:
                 request.unread.append(error)
-            done += size or 0
-    if not opened:
+            offset += size or 0
+    if not opened_logs:
         raise NsystuiError("no log could be opened")
 
 

@@ -102,9 +102,9 @@ def run(request: Request) -> int:
 def checked_terminal(command: str) -> Mapping[str, str]:
     """Return the shell's environment. Raises UsageError without a terminal, suggesting ``command`` instead."""
     environ = terminal.original_environ()
-    is_drawn_on = sys.__stderr__ is not None and sys.__stderr__.isatty()
-    is_typed_on = sys.stdin is not None and sys.stdin.isatty()  # None: it was closed
-    refusal = terminal.check(environ, is_typed_on, is_drawn_on, command)
+    stderr_is_tty = sys.__stderr__ is not None and sys.__stderr__.isatty()
+    stdin_is_tty = sys.stdin is not None and sys.stdin.isatty()  # None: it was closed
+    refusal = terminal.check(environ, stdin_is_tty, stderr_is_tty, command)
     if refusal:
         raise UsageError(refusal)
     return environ
@@ -144,7 +144,7 @@ def look_of(screen: Drawn, environ: Mapping[str, str]) -> Look:
 
 
 def run_app(screen: Drawn, environ: Mapping[str, str], app: NsystuiApp) -> int:
-    """Run an application, report why nothing could be shown, and return the exit status. Raises its own error."""
+    """Run an application, report why nothing could be shown, and return the exit status. Raises `app.failure`."""
     from nsystui.commands.arguments import complain
 
     app.run(mouse=not terminal.over_ssh(environ) if screen.mouse is None else screen.mouse)
@@ -192,10 +192,10 @@ def _rank_numbering(request: Request, files: NamedFiles) -> str:
 
     if not request.selecting.ranks:
         return ""
-    given = numbering(request.selecting.ranks)
-    if given is None:
+    assignment = numbering(request.selecting.ranks)
+    if assignment is None:
         raise UsageError("--ranks gives the rank of each file here, such as 'rank(\\d+)'; r on a screen selects ranks")
-    given.numbers([name_of(path) for path in discover(files.exports)])
+    assignment.numbers([name_of(path) for path in discover(files.exports)])
     return str(request.selecting.ranks)
 
 
@@ -244,8 +244,8 @@ def named_files(files: Sequence[str], log_patterns: Sequence[str] | None) -> Nam
 def _separated(paths: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return exports and logs; unknown files are in neither list.
 
-    Files named like the first file are not examined: a job has hundreds, each access would delay the first window, and
-    reading them reveals other kinds.
+    Files with an ending of the first file's kind are not examined: a job has hundreds, and each access would delay the
+    first window. Opening them reports other kinds.
     """
     first = kind_of(paths[0]) if paths else None
     logs = {path for path in paths if first is FileKind.LOG and not path.endswith(EXPORT_ENDINGS)}

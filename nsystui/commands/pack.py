@@ -35,7 +35,7 @@ EXAMPLES = """  nsystui pack rank*.sqlite -o packed
   nsystui pack rank_$SLURM_PROCID.sqlite -o packed
   nsystui pack node*.sqlite -o packed --ranks 'node\\d+_r(\\d+)'"""
 
-# Each run has a fixed cost, so small exports are packed together: at most this many, with this many bytes in total.
+# Each batch has a fixed cost, so small exports are packed together: at most this many, with this many bytes in total.
 _MAX_EXPORTS = 16
 _MAX_BYTES = 64 << 20
 
@@ -79,8 +79,8 @@ def run(request: Request) -> int:
     from nsystui.questions.queries.numbering import numbering
     from nsystui.store.packed_job import JobWriter
 
-    who = numbering(request.selecting.numbering)
-    if request.selecting.ranks and who is None:
+    given_numbering = numbering(request.selecting.numbering)
+    if request.selecting.ranks and given_numbering is None:
         raise UsageError("--ranks gives the rank of each file here, such as 'rank(\\d+)'; every rank of FILE is packed")
     writer = JobWriter(Path(str(request.output.target)), request.output.force)
     writer.check()
@@ -91,16 +91,16 @@ def run(request: Request) -> int:
     if not paths:
         raise UsageError("no files")
     step_back()
-    run = _Run(request, writer, who, paths)
+    packing = _Run(request, writer, given_numbering, paths)
     try:
-        run.pack()
+        packing.pack()
     except KeyboardInterrupt as interrupt:
-        run.look_for_packed()
+        packing.look_for_packed()
         again = "starts over" if request.output.force else "continues"
-        raise KeyboardInterrupt(*interrupt.args, f"{run}; the same command {again}") from None
-    for failure in run.failures:
+        raise KeyboardInterrupt(*interrupt.args, f"{packing}; the same command {again}") from None
+    for failure in packing.failures:
         shared.complain(str(failure))
-    return NsystuiError.exit_code if run.failures else 0
+    return NsystuiError.exit_code if packing.failures else 0
 
 
 @dataclass
@@ -109,13 +109,13 @@ class _Run:
 
     request: Request
     writer: JobWriter
-    who: Numbering | None
+    numbering: Numbering | None
     paths: list[Path]
     failures: list[NsystuiError] = field(default_factory=list)
     _identities: dict[int, str] = field(default_factory=dict)
     """The identity of each export before it was read, by its number."""
     _done: dict[int, Path] = field(default_factory=dict)
-    """The reports in the job, by the number of their export."""
+    """The paths of reports in the job, by the number of their export."""
     _ranks: list[ReportRanks] = field(default_factory=list)
     """The ranks of the reports that this run has added."""
     _waiting: set[int] = field(default_factory=set)
@@ -130,8 +130,8 @@ class _Run:
         for number, path in enumerate(self.paths):
             with suppress(ExportError):  # opening it reports the error
                 self._identities[number] = identity_of(path, 0)
-        if self.who is not None:
-            self.who.numbers([name_of(self.paths[number]) for number in self._identities])
+        if self.numbering is not None:
+            self.numbering.numbers([name_of(self.paths[number]) for number in self._identities])
 
     def __str__(self) -> str:
         return f"packed {len(self._done):,} of {len(self.paths):,} ranks"
@@ -141,7 +141,7 @@ class _Run:
         from nsystui.questions.capture.job_output import has_output
 
         def matches(report: JobReport) -> bool:
-            is_rank = self.who is None or [*report.ranks.values()] == self.who.numbers([report.name])
+            is_rank = self.numbering is None or [*report.ranks.values()] == self.numbering.numbers([report.name])
             return is_rank and (not self.request.args["job_output"] or has_output(report))
 
         names = {identity: self.paths[number].name for number, identity in self._identities.items()}
@@ -164,11 +164,11 @@ class _Run:
         if not remaining:
             return
         limits = self.request.limits
-        runs = list(_runs(remaining, limits.packs))
-        ahead = RanksAhead.of(dict(enumerate(self.paths))) if len(runs[0]) < len(self.paths) else None
+        batches = list(_batches(remaining, limits.packs))
+        ahead = RanksAhead.of(dict(enumerate(self.paths))) if len(batches[0]) < len(self.paths) else None
         with self.writer.staging() as cache, ProgressLine() as line:
-            for run in runs:
-                self._pack(run, Session(cache, limits), line, ahead)
+            for batch in batches:
+                self._pack(batch, Session(cache, limits), line, ahead)
             if self._waiting:
                 items = sorted((self._done | {number: self.paths[number] for number in self._waiting}).items())
                 self._pack(list(starmap(Export, items)), Session(cache, limits), line, None)
@@ -176,13 +176,13 @@ class _Run:
             shared.say_note(note)
 
     def _pack(self, exports: list[Export], session: Session, line: ProgressLine, ahead: RanksAhead | None) -> None:
-        """Pack exports, and add reports with certain ranks to the job; without ``ahead``, all ranks are certain."""
+        """Pack exports, and add reports to the job if their ranks are certain, as all are without ``ahead``."""
         from nsystui.questions.answers.packing import check_different, compute_first_answers, report_ranks
         from nsystui.questions.capture.job_output import keep_output
         from nsystui.questions.job.job import OpenJob
 
         line.head = f"{self}  "
-        with closing(OpenJob(session, numbering=self.who)) as job:
+        with closing(OpenJob(session, numbering=self.numbering)) as job:
             self.failures += _opener(self.request, session.limits, line).add(job, exports)
             if not session.reports:
                 return
@@ -213,7 +213,7 @@ class _Run:
         export = session.exports[report.index]
         files = None if cache is None else cache.find(export)
         try:
-            if cache is None or files is None:  # somebody removed the pack
+            if cache is None or files is None:  # somebody removed the columns
                 raise ExportError(str(export.path), "its columns were removed while it was packed", "pack it again")
             identity, results = self._identities[report.index], cache.results_of(export)
             new = NewReport(report.name, ranked.ranks, ranked.source, identity, files, results)
@@ -227,20 +227,20 @@ class _Run:
             print_lines([_line(ranked, added)])
 
 
-def _runs(exports: Sequence[Export], min_exports: int) -> Iterator[list[Export]]:
-    """Yield exports in runs that are packed together: ``min_exports``, or more small exports."""
-    run: list[Export] = []
+def _batches(exports: Sequence[Export], min_exports: int) -> Iterator[list[Export]]:
+    """Yield batches of exports to pack together: ``min_exports``, or more small exports."""
+    batch: list[Export] = []
     free_bytes = _MAX_BYTES
     for export in exports:
         size = 0
         with suppress(OSError):  # opening it reports the error
             size = export.path.stat().st_size
-        if len(run) >= min_exports and (size > free_bytes or len(run) >= _MAX_EXPORTS):
-            yield run
-            run, free_bytes = [], _MAX_BYTES
-        run.append(export)
+        if len(batch) >= min_exports and (size > free_bytes or len(batch) >= _MAX_EXPORTS):
+            yield batch
+            batch, free_bytes = [], _MAX_BYTES
+        batch.append(export)
         free_bytes -= size
-    yield run
+    yield batch
 
 
 def _opener(request: Request, limits: Limits, line: ProgressLine) -> Opener:
@@ -265,8 +265,8 @@ def _line(ranked: ReportRanks, added: JobReport) -> str:
     from nsystui.base.units import format_value
 
     numbers = sorted(ranked.ranks.values())
-    who = f"rank {numbers[0]}" if len(numbers) == 1 else f"ranks {', '.join(map(str, numbers))}"
+    label = f"rank {numbers[0]}" if len(numbers) == 1 else f"ranks {', '.join(map(str, numbers))}"
     size = format_value(Unit.BYTES, added.size)
     with suppress(OSError):  # the export was removed after packing
         size += f", {added.size / max(ranked.report.path.stat().st_size, 1):.0%} of the export"
-    return safe_text(f"{who}  {added.name}  {added.rows:,} rows  {size}  ({ranked.source})", ascii=True)
+    return safe_text(f"{label}  {added.name}  {added.rows:,} rows  {size}  ({ranked.source})", ascii=True)

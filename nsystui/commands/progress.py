@@ -30,7 +30,7 @@ _SILENCE = 1.0
 
 
 class ProgressLine:
-    """A line that is drawn over, with a bar if ``total`` bytes are known. A context, which clears it.
+    """A line that is redrawn, with a bar if ``total`` bytes are known; a context manager that clears it at its end.
 
     ``head`` precedes every text.
     """
@@ -55,7 +55,7 @@ class ProgressLine:
         self.clear()
 
     def show(self, describe: Callable[[], str], done: int = 0, is_new: bool = False) -> None:
-        """Draw the text from ``describe``, and ``done`` of the total; rarely, unless ``is_new`` work begins."""
+        """Draw the text of ``describe`` and a bar of ``done``, at most 5 times a second unless the work ``is_new``."""
         with self._lock:
             now = time.monotonic()
             if not self._is_terminal or now < (self._first if is_new else self._due):
@@ -72,7 +72,7 @@ class ProgressLine:
     def waiting(self, what: str) -> Iterator[None]:
         """Draw the current computation (by default ``what``) and its time, after each second without drawing.
 
-        In nested contexts, the inner gives the name, and the outer the time.
+        In nested contexts, the innermost names the computation, and the outermost measures the time.
         """
         self._waiting.append(what)
         done, start = threading.Event(), time.monotonic()
@@ -81,16 +81,16 @@ class ProgressLine:
             while not done.wait(_SECONDS_BETWEEN):
                 self._show_waiting(start)
 
-        ticking = threading.Thread(target=tick, name="progress", daemon=True)
+        ticker = threading.Thread(target=tick, name="progress", daemon=True)
         is_outer = self._is_terminal and len(self._waiting) == 1
         if is_outer:
-            ticking.start()
+            ticker.start()
         try:
             yield
         finally:
             if is_outer:
                 done.set()
-                ticking.join()
+                ticker.join()
                 self.clear()
             self._waiting.pop()
 
@@ -110,7 +110,6 @@ class ProgressLine:
             self.show(lambda: f"computing {computation}", is_new=is_new)
 
     def clear(self) -> None:
-        """Clear the line."""
         with self._lock:
             self._shown = ""
             if self._drawing is not None:

@@ -103,7 +103,7 @@ def run(question: Question, request: Request) -> int:
         other_source = question.other(values)
         if other_source is not None:
             files, window = other_source
-            # The selection is only for the job itself.
+            # The selection does not apply to the other job.
             other = replace(request, opening=replace(request.opening, files=files), selecting=Selecting(window))
             with closing(_open_job(question, other)) as job, job.session.waiting(question.name):
                 options = question.compare(job, shared.selection_of(other.selecting, job), options)

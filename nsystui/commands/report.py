@@ -74,8 +74,8 @@ def run(request: Request) -> int:
         selection = shared.selection_of(request.selecting, job)
         selected = "" if selection.is_everything else describe(selection, job.ranks)
         top = TOP if request.output.top is None else request.output.top
-        given = vars(request.selecting).items()
-        flags = " ".join(f"--{name} {shell_word(value)}" for name, value in given if value is not None)
+        flag_values = vars(request.selecting).items()
+        flags = " ".join(f"--{name} {shell_word(value)}" for name, value in flag_values if value is not None)
         asked = Asked(job, selection, selected, flags, top, args["step_range"], thresholds)
         baseline = None
         if args["baseline"]:

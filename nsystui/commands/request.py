@@ -26,7 +26,7 @@ class OutputName(str):
 
 @dataclass(frozen=True)
 class Opening:
-    """The files, and how to open them."""
+    """The files, and the flags for opening them."""
 
     files: Sequence[str] = ()
     no_cache: bool = False
@@ -61,7 +61,7 @@ class Selecting:
 
 @dataclass(frozen=True)
 class Output:
-    """The destination of the answer, its format and its rows; ``target`` is the file of ``-o``."""
+    """The flags for the answer's destination, format and rows; ``target`` is the file of ``-o``."""
 
     format: str | None = None
     target: str | None = None
@@ -113,7 +113,7 @@ class Output:
 
 @dataclass(frozen=True)
 class Drawn:
-    """How to draw the screens, and whether to use the mouse; ``None`` for flags that were not given."""
+    """The flags for drawing the screens and for the mouse; ``None`` if not given."""
 
     theme: str | None = None
     ascii: bool | None = None
@@ -154,7 +154,7 @@ class Request:
     def without(self, error: ExportError) -> Request | None:
         """Return the request without an unreadable file; ``None`` if an answer has begun, or no file remains.
 
-        If a table proves damaged while the answer is computed, it is computed again.
+        If a table proves damaged while the answer is computed, the answer is computed again without that file.
         """
         from nsystui.exports.discover import discover
 
@@ -195,15 +195,15 @@ def parsed(parser: argparse.ArgumentParser, words: Sequence[str], environ: Mappi
     values = [
         item for value in vars(arguments).values() for item in (value if isinstance(value, list | tuple) else [value])
     ]
-    written: list[str] = [item for item in values if isinstance(item, OutputName) and item != "-"]
+    outputs: list[str] = [item for item in values if isinstance(item, OutputName) and item != "-"]
     with suppress(OSError):
-        written += (
+        outputs += (
             ["/dev/stdout"] if os.path.getsize("/dev/stdout") and os.path.isfile("/dev/stdout") else []
         )  # >> FILE
-    if written:
+    if outputs:
         from nsystui.exports.discover import files_of
         from nsystui.output.files import refuse_inputs
 
-        read = [item for item in values if isinstance(item, str) and not isinstance(item, OutputName)]
-        refuse_inputs(written, files_of([*read, config.path]), default_cache(config).directory)
+        inputs = [item for item in values if isinstance(item, str) and not isinstance(item, OutputName)]
+        refuse_inputs(outputs, files_of([*inputs, config.path]), default_cache(config).directory)
     return Request.of(arguments, config)

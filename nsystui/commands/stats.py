@@ -80,19 +80,19 @@ def run(request: Request) -> int:
     return 0
 
 
-def _answer(request: Request, named: Sequence[str], memory: Remembered | None) -> int:
+def _answer(request: Request, names: Sequence[str], memory: Remembered | None) -> int:
     """Open the files and answer; save the answers that can be remembered."""
     from nsystui.questions.stats import DEFAULT, lacking, report_of
 
-    wanted = [(text, *report_of(text)) for text in named or DEFAULT]
-    if request.opening.dask and named:
+    wanted = [(text, *report_of(text)) for text in names or DEFAULT]
+    if request.opening.dask and names:
         for _, report, _ in wanted:
             shared.check_dask(report)
     job = shared.open_job(request, whole=False)
     try:
         selections = list(_selections(request, job, _filtered_selection(request, job)))
-        is_alone = len(named) == 1 and not request.args["by_rank"]
-        tables = _tables(request, job, wanted, selections, memory, quiet=not named, is_alone=is_alone)
+        is_alone = len(names) == 1 and not request.args["by_rank"]
+        tables = _tables(request, job, wanted, selections, memory, quiet=not names, is_alone=is_alone)
         _deliver(request, iter(list(tables)), is_alone)  # nothing is printed before all is read
         return 3 if all(lacking(job.session, report) for _, report, _ in wanted) else 0
     finally:
@@ -154,7 +154,7 @@ def _tables(
     quiet: bool,
     is_alone: bool,
 ) -> Iterator[Titled]:
-    """Yield a table for each report and rank with rows; report others on stderr, unless ``quiet``.
+    """Yield a table for each report and rank with rows; unless ``quiet``, explain missing tables on stderr.
 
     A report that ``is_alone`` has a table even without rows.
     """

@@ -166,9 +166,9 @@ def _against(request: Request, thresholds: Thresholds) -> int:
         request.unread.extend([*diff.found.unread, *diff.baseline.unread])
         top = diff.first(request.output.top)
         files = named_shortly(request.opening.files)
-        unjudged = request.args["not_checked"]
+        unchecked = request.args["not_checked"]
         _deliver(
-            request, lambda: change_lines(top, files, unjudged), lambda: change_report(top, files), against_table(diff)
+            request, lambda: change_lines(top, files, unchecked), lambda: change_report(top, files), against_table(diff)
         )
     return int(bool(args["fail_on"]) and diff.has(Severity(args["fail_on"])))
 

@@ -1,1 +1,1 @@
-"""The capture: how to record more, the output of the application, a first look at a large export."""
+"""The capture: the application's output, lost launches, commands that record more, a first look at a large export."""

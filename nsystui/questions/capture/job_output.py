@@ -37,11 +37,11 @@ _SECOND = 10**9
 def output_table(job: OpenJob) -> TableAnswer:
     """Return the lines that may be seen, in the order of ranks and streams.
 
-    ``time`` is the job time in the line itself, if it is within the session. The step is known if that time is more
-    precise than a second.
+    ``time`` is the job time printed in the line, if it is within the session. The step is known if that time has
+    fractions of a second.
     """
     rows: list[Row] = []
-    left_out, without = 0, []
+    left_out, names_without = 0, []
     ranks = {item.task: item.rank for item in job.ranks}
     outputs = [(report, output_of(job.session, report)) for report in job.session.reports]
     first_rank = {report.index: len(ranks) for report, _ in outputs}
@@ -49,7 +49,7 @@ def output_table(job: OpenJob) -> TableAnswer:
         first_rank[task.report] = min(first_rank[task.report], rank)
     for report, output in sorted(outputs, key=lambda item: (first_rank[item[0].index], item[0].index)):
         if output is None:
-            without.append(report.name)
+            names_without.append(report.name)
             continue
         left_out += output.left_out
         lines = output.lines
@@ -63,9 +63,9 @@ def output_table(job: OpenJob) -> TableAnswer:
             for line, time, step in zip(lines, times, steps, strict=True)
         ]  # fmt: skip
     notes = [f"{left_out:,} lines that look like environment variables or keys are left out"] if left_out else []
-    if without:
-        where = which_of(without, len(job.session.reports))
-        notes.append(f"the output of the application is not in {where}: pack with --job-output")
+    if names_without:
+        exports = which_of(names_without, len(job.session.reports))
+        notes.append(f"the output of the application is not in {exports}: pack with --job-output")
     if not rows and not notes:
         notes.append("no output of the application: nsys keeps only the output of a program that it started itself")
     return TableAnswer("job-output", COLUMNS, rows, len(rows), tuple(notes))
@@ -83,7 +83,7 @@ def output_of(session: Session, report: Report) -> JobOutput | None:
 
 
 def keep_output(session: Session) -> None:
-    """Save the output of all reports, as far as it may be seen, with their results."""
+    """Save the lines that may be seen of all reports, with their results."""
     for report in session.reports:
         output = read_job_output(report.path)
         lines = [astuple(line) for line in output.lines]
@@ -100,9 +100,9 @@ def _job_time(report: Report, line: OutputLine) -> int | None:
     if line.time is None or start is None:
         return None
     time = line.time - start + report.clock_offset
-    session = recorded(report)
+    window = recorded(report)
     # A time in whole seconds is up to a second early.
-    return time if session.start - _SECOND < time < session.end + _SECOND else None
+    return time if window.start - _SECOND < time < window.end + _SECOND else None
 
 
 def _steps(job: OpenJob, report: Report, lines: tuple[OutputLine, ...], times: list[int | None]) -> list[int | None]:

@@ -26,7 +26,7 @@ from nsystui.store.report import Report
 from nsystui.store.session import Session
 
 CLOCK_NOISE = 100_000
-"""The conversion of GPU timestamps makes errors up to this, ns: 45,000 were seen."""
+"""The tolerated error of converted GPU timestamps, ns; errors up to 45,000 were seen."""
 _STREAM = ("device", "context", "stream")
 _ALL_STREAMS = -2
 _KERNEL_LAUNCH, _GRAPH_LAUNCH = 1, 2
@@ -49,9 +49,10 @@ _COLUMNS = (
 class LaunchAccount:
     """The kernel launches and kernels of a process, and the offsets of its GPUs' clocks.
 
-    ``lost_kernels`` and ``lost_launches`` exclude ``cut_off``, the work at the edges of the capture. ``least_delay``:
-    from a launch to its kernel, ns; negative if the GPU's clock is behind. ``after_wait``: the longest time from the
-    end of a wait to the end of a kernel that it waited for, ns; positive if the clock is ahead, ``None`` without waits.
+    ``lost_kernels`` and ``lost_launches`` exclude ``cut_off``, the work at the edges of the capture. ``least_delay`` is
+    the shortest time from the start of a launch to the start of its kernel, ns; negative if the GPU's clock is behind.
+    ``after_wait`` is the longest time from the end of a wait to the end of a kernel that it waited for, ns; positive if
+    the clock is ahead, ``None`` without waits.
     """
 
     launches: int
@@ -64,7 +65,7 @@ class LaunchAccount:
 
     @property
     def clock_error(self) -> int:
-        """The least lead of the GPU's clock over the CPU's, ns; negative if it is behind, 0 if neither is proven."""
+        """The proven lead of the GPU's clock over the CPU's, ns; negative if it is behind, 0 up to `CLOCK_NOISE`."""
         error = min(self.least_delay or 0, 0) or max(self.after_wait or 0, 0)
         return error if abs(error) > CLOCK_NOISE else 0
 
@@ -100,37 +101,37 @@ class _Counts:
         self.lone_kernels.append(kernels["start"][~has_call])
         order = np.argsort(calls["correlation_id"])
         paired = {key: values[has_call] for key, values in kernels.items()}
-        call = order[np.searchsorted(calls["correlation_id"], paired["correlation_id"], sorter=order)]
-        delays = (paired["start"] - calls["start"][call])[is_launch[call]]
-        self.delays += [int(edge(delays)) for edge in (np.min, np.max) if len(delays)]
-        launched = calls["end"][call]
+        call_indices = order[np.searchsorted(calls["correlation_id"], paired["correlation_id"], sorter=order)]
+        delays = (paired["start"] - calls["start"][call_indices])[is_launch[call_indices]]
+        self.delays += [int(extreme(delays)) for extreme in (np.min, np.max) if len(delays)]
+        call_ends = calls["end"][call_indices]
         for stream in {*zip(*(waits[key].tolist() for key in _STREAM), strict=True)}:
             keys = _STREAM[:2] if stream[2] == _ALL_STREAMS else _STREAM
             is_stream = np.logical_and.reduce([paired[key] == value for key, value in zip(keys, stream, strict=False)])
             is_wait = np.logical_and.reduce([waits[key] == value for key, value in zip(_STREAM, stream, strict=True)])
-            in_order = np.argsort(launched[is_stream])
-            before = np.searchsorted(launched[is_stream][in_order], waits["start"][is_wait])
-            ends = np.maximum.accumulate(paired["end"][is_stream][in_order])
-            if after := (ends[before[before > 0] - 1] - waits["end"][is_wait][before > 0]).tolist():
-                self.after_waits.append(max(after))
+            end_order = np.argsort(call_ends[is_stream])
+            earlier = np.searchsorted(call_ends[is_stream][end_order], waits["start"][is_wait])
+            ends = np.maximum.accumulate(paired["end"][is_stream][end_order])
+            if lateness := (ends[earlier[earlier > 0] - 1] - waits["end"][is_wait][earlier > 0]).tolist():
+                self.after_waits.append(max(lateness))
 
     def account(self, captures: Sequence[tuple[int, int]], kernels_left_out: int, calls_left_out: int) -> LaunchAccount:
-        """Return the account of all portions; launches in ``captures`` of graphs made nodes, not kernels.
+        """Return the account of all portions; launches during ``captures`` of graphs make nodes, not kernels.
 
-        Any launch may have made a node if graphs were launched and their capture was not recorded.
+        If graphs were launched, but their capture was not recorded, any launch may have made a node.
         """
         launches, kernels = (np.concatenate(parts) for parts in (self.lone_launches, self.lone_kernels))
         for start, end in captures or [(-_ANY_ID, _ANY_ID)] * self.has_graphs:
             launches = launches[(launches < start) | (launches > end)]
-        delay = max(self.delays, default=0)
-        lost = launches + delay + self.longest < self.end
-        without = kernels - delay > self.first_call
+        max_delay = max(self.delays, default=0)
+        is_kernel_lost = launches + max_delay + self.longest < self.end
+        is_launch_lost = kernels - max_delay > self.first_call
         return LaunchAccount(
             self.launches,
             self.kernels,
-            max(int(lost.sum()) - kernels_left_out, 0),
-            max(int(without.sum()) - calls_left_out, 0),
-            int((~lost).sum() + (~without).sum()),
+            max(int(is_kernel_lost.sum()) - kernels_left_out, 0),
+            max(int(is_launch_lost.sum()) - calls_left_out, 0),
+            int((~is_kernel_lost).sum() + (~is_launch_lost).sum()),
             min(self.delays, default=None),
             max(self.after_waits, default=None),
         )
@@ -139,24 +140,24 @@ class _Counts:
 def launch_accounts(session: Session, reports: Collection[Report]) -> dict[Task, LaunchAccount]:
     """Return the account of each process with launches and kernels, of reports that were read whole.
 
-    As many kernels and launches as a report has with impossible times are not lost: notes count them.
+    Kernels and launches with impossible times are left out, not lost: notes count them.
     """
     counts: defaultdict[Task, _Counts] = defaultdict(_Counts)
-    used = (tables.kernels.name, tables.api_calls.name)
+    table_names = (tables.kernels.name, tables.api_calls.name)
     left_out = {
-        report.index: [rows.rows if (rows := report.packed.left_out.get(name)) else 0 for name in used]
+        report.index: [rows.rows if (rows := report.packed.left_out.get(name)) else 0 for name in table_names]
         for report in reports
-        if all(report.count(canonical.BY_NAME[name]) and name not in report.damaged for name in used)
+        if all(report.count(canonical.BY_NAME[name]) and name not in report.damaged for name in table_names)
     }
-    judged = list(left_out)
-    spans = [list(span) for span in launch_id_spans(session, judged)] if judged else []
+    report_indices = list(left_out)
+    spans = [list(span) for span in launch_id_spans(session, report_indices)] if report_indices else []
     if spans:  # kernels may have ids that no call has
         spans[0][0], spans[-1][1] = -_ANY_ID, _ANY_ID
     for first, last in spans:
-        portions = [_by_task(session, query) for query in _queries(judged, first, last)]
+        portions = [_by_task(session, query) for query in _queries(report_indices, first, last)]
         for task in portions[0].keys() | portions[1].keys():
             counts[task].add(*(portion.get(task, _NO_ROWS) for portion in portions))
-    captures = _graph_captures(session, judged) if counts else {}
+    captures = _graph_captures(session, report_indices) if counts else {}
     return {
         task: count.account(captures.get(task, ()), *left_out[task.report])
         for task, count in counts.items()

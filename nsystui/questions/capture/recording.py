@@ -92,8 +92,8 @@ LAUNCHERS = {
 def launcher_of(ranks: Sequence[tuple[int, Mapping[str, str]]]) -> str | None:
     """Return the launcher whose variable held the rank in all of these captured environments, if any.
 
-    Scripts export RANK under any launcher, and a batch script of one process has rank 0 of the allocation: so another
-    launcher precedes torchrun if a rank is above 0, and torchrun precedes all others if only rank 0 is known.
+    Scripts export RANK under any launcher, and a batch script of one process has rank 0 of the allocation: so other
+    launchers precede torchrun if a rank is above 0, and torchrun precedes all launchers if only rank 0 is known.
     """
     launchers = [
         name
@@ -127,8 +127,8 @@ class Capture(NamedTuple):
             ]
         if self.profiler_api:
             return ["--capture-range=cudaProfilerApi", "--capture-range-end=stop"]
-        given = (("--delay", self.delay), ("--duration", self.duration))
-        return [f"{flag}={value}" for flag, value in given if value]
+        delays = (("--delay", self.delay), ("--duration", self.duration))
+        return [f"{flag}={value}" for flag, value in delays if value]
 
 
 def parse_version(text: str) -> Version | None:
@@ -160,8 +160,8 @@ def profile_options(
 
 def export_options(goals: Sequence[Goal], version: Version) -> list[str]:
     """Return the options of ``nsys export``; NCCL's sizes are always included."""
-    by_flag = {goal.flag: goal for goal in GOALS}
-    exports = dict.fromkeys([*by_flag["nccl-sizes"].exports, *(word for goal in goals for word in goal.exports)])
+    goals_by_flag = {goal.flag: goal for goal in GOALS}
+    exports = dict.fromkeys([*goals_by_flag["nccl-sizes"].exports, *(word for goal in goals for word in goal.exports)])
     return ["-t", "sqlite", *_of_version(tuple(exports), version)]
 
 

@@ -36,7 +36,7 @@ SAMPLE_COLUMNS = (
 def sampled_kernels(opened: Sequence[Opened]) -> Answer | None:
     """Return the sampled kernels' share of time and mean duration (ns) by short name, or ``None`` without kernels.
 
-    An unreadable export gives no sample: its errors are reported when it is packed.
+    An unreadable export has no sample: its errors are reported when it is packed.
     """
     counts, times, rows = Counter[str](), Counter[str](), 0
     for item in opened[:_MAX_FILES]:
@@ -74,12 +74,12 @@ def _sample(item: Opened, source: Source) -> list[tuple[str, int, int]]:
     try:
         with item.file.unchanged(), closing(opening.connect(item.path)) as connection:
             groups = [row for start in starts for row in connection.execute(query % (start, start + width - 1))]
-            names = {identity: _name(connection, identity) for identity in {identity for identity, *_ in groups}}
+            names = {string_id: _name(connection, string_id) for string_id in {string_id for string_id, *_ in groups}}
     except (ExportError, sqlite3.Error):
         return []
-    return [(names[identity], count, duration or 0) for identity, count, duration in groups]
+    return [(names[string_id], count, duration or 0) for string_id, count, duration in groups]
 
 
-def _name(connection: sqlite3.Connection, identity: int | None) -> str:
-    rows = connection.execute("SELECT value FROM StringIds WHERE id = ?", (identity,)).fetchall()
+def _name(connection: sqlite3.Connection, string_id: int | None) -> str:
+    rows = connection.execute("SELECT value FROM StringIds WHERE id = ?", (string_id,)).fetchall()
     return next((text for (text,) in rows), None) or ""
