@@ -1,10 +1,10 @@
 """The one way in which tests wait for the program: until it has nothing left to do.
 
 Textual's pilot takes a process that gets no CPU for one that rests, and looks away while a thread computes. Here the
-event loop itself is asked: nothing ready, no timer due soon, no thread at work. While no thread works, the clock is moved
-to the next timer instead of waiting for it. Importing this module makes every
-``press``, ``click`` and ``pause`` of a pilot end with ``until_idle``. Between the keys of one ``press`` only repaints
-are waited for, as of a user who types: the details of the rows on the way would be most of the work of a test.
+event loop itself is asked: nothing ready, no timer due soon, no thread at work. While no thread works, the clock is
+moved to the next timer instead of waiting for it. Importing this module makes every ``press``, ``click`` and ``pause``
+of a pilot end with ``until_idle``. Between the keys of one ``press`` only repaints are waited for, as if a user typed:
+the details of the rows on the way would be most of the work of a test.
 """
 
 from __future__ import annotations
