@@ -100,11 +100,11 @@ def functions(a: Side, b: Side, step_range: str | None = None) -> Compared:
     self_counts, total_counts = zip(*(counts(tree.tree, tree.own) for tree in trees), strict=True)
     # Samples without a stack have no self count, but count under a node for them.
     all_functions, indices = trees[0].tree.functions, np.flatnonzero((total_counts[0] > 0) | (total_counts[1] > 0))
-    own_counts, totals = [values[indices] for values in self_counts], [values[indices] for values in total_counts]
-    parts = zip(indices.tolist(), pair.cells(*own_counts), pair.cells(*totals), pair.statuses(*totals), strict=True)
+    selfs, totals = [values[indices] for values in self_counts], [values[indices] for values in total_counts]
+    parts = zip(indices.tolist(), pair.cells(*selfs), pair.cells(*totals), pair.statuses(*totals), strict=True)
     rows = [
-        (*own_cells, _factor(own_cells), *total_cells, status, *_names(all_functions[index]))
-        for index, own_cells, total_cells, status in parts
+        (*self_cells, _factor(self_cells), *total_cells, status, *_names(all_functions[index]))
+        for index, self_cells, total_cells, status in parts
     ]
     name_filter = a.selection.name or b.selection.name
     if name_filter is not None:
@@ -153,7 +153,7 @@ def call_tree(a: Side, b: Side, step_range: str | None = None) -> Compared:
 
 
 def _changed(pair: _Pair, trees: Sequence[CallTree]) -> tuple[CallTree, float]:
-    """Return a tree sized by the largest difference at or below each node, and the larger total time, ns."""
+    """Return the tree with the largest difference at or below each node, and the total time of the larger side, ns."""
     tree = trees[0].tree
     a, b = (tree.total * (side.weight or 1.0) for tree, side in zip(trees, pair.sides, strict=True))
     largest = np.rint(np.abs(b - a)).astype(np.int64)
@@ -211,8 +211,8 @@ def _pair(a: Side, b: Side, step_range: str | None) -> _Pair:
 def _time_of(side: Side, samples: CpuSamples, windows: Mapping[int, Window]) -> float | None:
     """Return the running time that a sample represents, ns: by scheduling, the threads' running time per sample.
 
-    If no scheduling is recorded, use the typical time between two samples of a thread; threads that often leave their
-    CPU run for less.
+    If no scheduling is recorded, it is the typical time between two samples of a thread, which is too long for threads
+    that often leave their CPU.
     """
     scheduling = scheduling_of(side.job.session, side.selection)
     if len(samples) and {report for report, _ in samples.threads} <= scheduling.reports():

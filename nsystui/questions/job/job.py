@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from nsystui.questions.steps.times import Steps
 
 T = TypeVar("T")
-# Results of the last few selections stay in memory, so that going back a crumb is free.
+# Results of the last few selections stay in memory, so that returning to a selection is free.
 _MAX_RESULTS = 20
 _EVERYTHING = Selection()
 
@@ -154,7 +154,7 @@ class OpenJob:
         return busy
 
     def pairing(self) -> NcclPairing:
-        """Return which NCCL call launched which NCCL kernel, over everything, and each kernel's cost (`measured`)."""
+        """Return the pairing of all NCCL calls and kernels, with each kernel's cost (`measured`)."""
         from nsystui.questions.collectives.waiting import transfer_times
         from nsystui.questions.nccl.bandwidth import measured
         from nsystui.questions.nccl.pairing import NcclPairing
@@ -162,18 +162,19 @@ class OpenJob:
         def make() -> NcclPairing:
             pairing = NcclPairing.load(self.session, self.ranks, log)
             # Any work of a device can hide communication, and is slow to read.
-            priced = measured(pairing, self.busy(_EVERYTHING).devices if len(pairing.kernels) else ())
+            with_costs = measured(pairing, self.busy(_EVERYTHING).devices if len(pairing.kernels) else ())
             if len(self.ranks) < 2 or not len(pairing.kernels):
-                return priced
+                return with_costs
             return replace(
-                priced, kernels=priced.kernels.assign(transfer=transfer_times(priced.kernels, self.collectives()))
+                with_costs,
+                kernels=with_costs.kernels.assign(transfer=transfer_times(with_costs.kernels, self.collectives())),
             )
 
         log = self.nccl_log
         return self.once(("pairing", log is not None), make)
 
     def collectives(self) -> Matching:
-        """Return the collectives that ranks of the same run have in common, over everything."""
+        """Return all collectives that ranks of the same run have in common."""
         return self.once(("collectives",), self._match_collectives)
 
     def _match_collectives(self) -> Matching:
@@ -207,7 +208,7 @@ class OpenJob:
         return RankFacts(self.busy(selection), times, lateness(arrivals), clocks, parts, steps.notes)
 
     def model_parts(self, step_name: str | None = None) -> ModelParts:
-        """Return which ranks run the same kernels, over everything; for ``step_name`` see `steps`."""
+        """Return which ranks run the same kernels in the whole job; for ``step_name`` see `steps`."""
         from nsystui.questions.ranks.model_parts import ModelParts
 
         steps = self.steps(step_name)
@@ -229,7 +230,7 @@ class OpenJob:
         return self.session.version, self.steps_by
 
     def next_steps_by(self) -> str | None:
-        """Find steps by the next anchor that any task has, or ``None`` for the default; return the anchor."""
+        """Set ``steps_by`` to the next anchor that any task has, or ``None`` (the default), and return it."""
         from nsystui.base.anchors import ANCHORS
         from nsystui.questions.steps.times import Steps
 
@@ -285,6 +286,6 @@ class OpenJob:
         """Return ``make()``, or its earlier result for the same key and state of the session."""
         state = (str(self.version),)
         result = self._memory.once(ResultKey(state, key), make)
-        # Otherwise, when hundreds of reports join one by one, each state would keep all earlier intervals.
+        # Otherwise each state would keep its intervals in memory while hundreds of reports join one by one.
         self._memory.forget_others(state)
         return result

@@ -2,8 +2,7 @@
 
 A task is a run of reports: a worker opens them with their local numbers and clock, and calls the same function as a
 local computation (`nsystui.questions.queries.derived.in_runs`). If a worker dies, Dask moves its tasks to another
-worker; tasks that no worker survives are finally repeated report by report, one at a time, so that a failure names
-the report.
+worker. If a task kills all of them, its reports are finally computed one at a time, so that the failure names a report.
 """
 
 from __future__ import annotations
@@ -127,7 +126,7 @@ class DaskWorkers:
         self.client.close()
 
     def share(self, reports: int) -> int:
-        """Return the number of reports of a task, small enough for several tasks per thread of the cluster."""
+        """Return a number of reports per task that makes several tasks per thread of the cluster, if possible."""
         threads = sum(self.client.nthreads().values())
         return int(min(max(reports // max(threads * _TASKS_PER_THREAD, 1), 1), _MAX_REPORTS))
 
@@ -143,7 +142,7 @@ class DaskWorkers:
         from distributed import KilledWorker
 
         waiting = {self._submit(task): task for task in tasks}
-        ahead = {task.position for task in tasks}
+        remaining = {task.position for task in tasks}
         suspects: list[_Task] = []
         results: dict[tuple[int, ...], Any] = {}
         done = 0
@@ -154,7 +153,7 @@ class DaskWorkers:
                     error = future.exception()
                     if isinstance(error, KilledWorker) and not task.is_alone:
                         # Dask suspects all tasks of the dead workers, running or not.
-                        ahead.remove(task.position)
+                        remaining.remove(task.position)
                         suspects += task.by_report()
                         continue
                     results[task.position] = self._result(task, future, error)
@@ -162,11 +161,11 @@ class DaskWorkers:
                     tell(done)
                 if suspects and not waiting:
                     single = suspects.pop(0)
-                    ahead.add(single.position)
+                    remaining.add(single.position)
                     waiting[self._submit(single)] = single
                 first_suspect = min((task.position for task in suspects), default=(len(tasks),))
-                while ahead and (first := min(ahead)) in results and first < first_suspect:
-                    ahead.remove(first)
+                while remaining and (first := min(remaining)) in results and first < first_suspect:
+                    remaining.remove(first)
                     yield results.pop(first)
         finally:
             self.client.cancel(list(waiting))

@@ -32,11 +32,11 @@ PARTS = {
     "memory": "memory",
     "graph": "graph",
 }
-"""The figures of a map over time for every job, by their names in ``DeviceLanes``; GPU metrics follow."""
+"""Figures that a map over time can show for every job, with their names in ``DeviceLanes``."""
 
 
 class Merge(Enum):
-    """The value of several ranks on one line."""
+    """The value of several ranks that share a line."""
 
     MEAN = "mean"
     MINIMUM = "minimum"
@@ -88,9 +88,9 @@ def _merged(values: Values, merge: Merge) -> Values:
 
 
 def scaled(values: Values, is_of_steps: bool) -> Values:
-    """Return values as shares of 0 to 1 for a drawing: steps from just above the shortest to the longest.
+    """Return values as shares of 0 to 1 for a drawing: steps from 0.1 for the shortest to 1 for the longest.
 
-    Steps that differ by less than a twentieth look alike.
+    A spread below 5 % of the longest is not stretched to the full range.
     """
     if not is_of_steps or not np.isfinite(values).any():
         return values
@@ -164,20 +164,22 @@ def step_map(ranks: Sequence[RankedTask], times: Mapping[Task, StepTimes], notes
     return RankMap("step time", shown_ranks, values, tuple(spans[number] for number in numbers), tuple(numbers), notes)
 
 
-def map_table(shown: RankMap) -> TableAnswer:
+def map_table(rank_map: RankMap) -> TableAnswer:
     """Return a map as a table: a row for each rank and column."""
     columns = (
         RANK,
-        *((STEP,) if shown.is_of_steps else ()),
+        *((STEP,) if rank_map.is_of_steps else ()),
         START,
         END.with_importance(3),
         Column("duration", header="Duration (ns)", label="duration", unit=Unit.DURATION, decimals=0)
-        if shown.is_of_steps
-        else Column("value", header=f"{shown.figure} (%)", label=f"{shown.figure} %", unit=Unit.PERCENT, decimals=2),
+        if rank_map.is_of_steps
+        else Column(
+            "value", header=f"{rank_map.figure} (%)", label=f"{rank_map.figure} %", unit=Unit.PERCENT, decimals=2
+        ),
     )
     rows: list[Row] = []
-    for item, values in zip(shown.ranks, shown.values.tolist(), strict=True):
-        for column, (span, value) in enumerate(zip(shown.columns, values, strict=True)):
-            step = (shown.numbers[column],) if shown.is_of_steps else ()
-            rows.append((item.rank, *step, span.start, span.end, value if shown.is_of_steps else 100.0 * value))
-    return TableAnswer("rank-map", columns, rows, len(rows), shown.notes)
+    for item, values in zip(rank_map.ranks, rank_map.values.tolist(), strict=True):
+        for column, (span, value) in enumerate(zip(rank_map.columns, values, strict=True)):
+            step = (rank_map.numbers[column],) if rank_map.is_of_steps else ()
+            rows.append((item.rank, *step, span.start, span.end, value if rank_map.is_of_steps else 100.0 * value))
+    return TableAnswer("rank-map", columns, rows, len(rows), rank_map.notes)

@@ -135,7 +135,7 @@ def figures(times: StepTimes) -> StepFigures | None:
 
 
 def figures_of_all(all_times: Sequence[StepTimes]) -> StepFigures:
-    """Return the key figures of one or more tasks' steps; a step is slow for its own rank."""
+    """Return the key figures of one or more tasks' steps; slow steps are slow compared with their own rank."""
     values = np.concatenate([times.duration for times in all_times])
     low, high = np.percentile(values, [5, 95])
     gaps = np.concatenate([times.gap[times.gap != NO_GAP] for times in all_times])
@@ -228,7 +228,7 @@ _SLOW = "slow"
 
 
 def steps_by_rank(ranks: Sequence[RankedTask], steps: Steps, window: Window | None = None) -> TableAnswer:
-    """Tabulate these ranks with steps in ``window``, after a row over all (``rank`` is ``all``)."""
+    """Tabulate the ranks with steps in ``window``, after a row for several ranks together (``rank`` is ``all``)."""
     times_by_task = _times(ranks, steps, window)
     rows: list[Row] = []
     for item in ranks:

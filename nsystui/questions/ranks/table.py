@@ -1,8 +1,8 @@
 """The table of ranks: a row for each with its work, its lateness, and its odd figures.
 
 A rank is odd by the modified z-score of Iglewicz and Hoaglin (1993), 0.6745 · (x − median) / MAD with MAD the median
-absolute deviation: unlike mean and standard deviation, the odd ranks do not affect it. A value is odd above 3.5. Ranks
-that agree to the last digit have a MAD of 0: a figure must also differ by a share that matters.
+absolute deviation: unlike mean and standard deviation, odd ranks hardly affect it. A value is odd above 3.5. Ranks
+that agree to the last digit have a MAD of 0, so a value must also differ by an amount that matters.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Measure:
 def scores(values: Sequence[float | None], measure: Measure) -> list[float | None]:
     """Return the signed score of each value; ``None`` if it is missing or there are too few. Shape as ``values``.
 
-    It is 0 if a value differs by less than ``measure`` asks for, and infinite if the other values are equal.
+    It is 0 if a value differs by less than ``measure`` requires, and infinite if the MAD is 0.
     """
     array = np.array([np.nan if value is None else value for value in values], float)
     if np.isfinite(array).sum() < FEWEST:
@@ -134,7 +134,7 @@ _JUDGED = (
     Measure("late", 3.0, 0.0, only_high=True, word="late"),
     Measure("wait_caused", 100_000.0, 0.0, only_high=True, word="wait caused"),
 )
-"""The figures to judge. Percentages must differ by two points, other figures by an amount or a share."""
+"""The figures to judge."""
 
 _MOST_REASONS = 3
 
