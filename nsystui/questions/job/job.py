@@ -162,12 +162,11 @@ class OpenJob:
         def make() -> NcclPairing:
             pairing = NcclPairing.load(self.session, self.ranks, log)
             # Any work of a device can hide communication, and is slow to read.
-            with_costs = measured(pairing, self.busy(_EVERYTHING).devices if len(pairing.kernels) else ())
+            costed = measured(pairing, self.busy(_EVERYTHING).devices if len(pairing.kernels) else ())
             if len(self.ranks) < 2 or not len(pairing.kernels):
-                return with_costs
+                return costed
             return replace(
-                with_costs,
-                kernels=with_costs.kernels.assign(transfer=transfer_times(with_costs.kernels, self.collectives())),
+                costed, kernels=costed.kernels.assign(transfer=transfer_times(costed.kernels, self.collectives()))
             )
 
         log = self.nccl_log

@@ -14,7 +14,7 @@ from nsystui.store.session import Session
 
 _WARP = 32
 _REGISTER_UNIT = 256
-"""The unit in which registers are allocated to a warp; warps get them in groups of `_WARP_GROUP`."""
+"""Registers are allocated to a warp in multiples of this number, and to `_WARP_GROUP` warps at once."""
 _WARP_GROUP = 4
 
 

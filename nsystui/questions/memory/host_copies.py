@@ -29,7 +29,7 @@ DIRECTIONS = {HOST_TO_DEVICE: "host-to-device", DEVICE_TO_HOST: "device-to-host"
 class HostCopies:
     """The copies of one kind from or to one kind of host memory (``None``: not recorded); time in ns.
 
-    ``is_apart``: all of them ran on streams without kernels.
+    ``is_apart``: all ran on streams without kernels.
     """
 
     kind: int
@@ -53,7 +53,7 @@ class HostCopies:
 
 
 def host_copies(session: Session, selection: Selection) -> tuple[HostCopies, ...]:
-    """Return the copies between host and GPUs, longest total first, but not between GPUs over the host."""
+    """Return the copies between host and GPUs, except between GPUs over the host; longest total first."""
     memory, kernels = tables.memory_ops.c, tables.kernels
     streams = set(
         session.rows(
@@ -82,9 +82,9 @@ def host_copies(session: Session, selection: Selection) -> tuple[HostCopies, ...
     copies: dict[tuple[int, str | None], HostCopies] = {}
     for kind, name, *stream, count, size, time in session.rows(query):
         is_apart = tuple(stream) not in streams
-        before = copies.get((kind, name), HostCopies(kind, name, 0, 0, 0, True))
+        others = copies.get((kind, name), HostCopies(kind, name, 0, 0, 0, True))
         copies[kind, name] = HostCopies(
-            kind, name, before.count + count, before.bytes + size, before.time + time, before.is_apart and is_apart
+            kind, name, others.count + count, others.bytes + size, others.time + time, others.is_apart and is_apart
         )
     return tuple(sorted(copies.values(), key=lambda item: (-item.time, item.kind, item.memory or "")))
 
