@@ -113,8 +113,8 @@ class Alignment:
         error = "not known" if self.fit.error is None else format_value(Unit.DURATION, self.fit.error)
         unaligned = len(reports) - len(self.fit.shifts)
         only_utc = f"; UTC only for {unaligned} of {len(reports)} reports" if unaligned else ""
-        apart = max(self.fit.shifts.values()) - min(self.fit.shifts.values())
-        clocks = f"; the hosts' clocks were up to {format_value(Unit.DURATION, apart)} apart" if apart >= _APART else ""
+        gap = max(self.fit.shifts.values()) - min(self.fit.shifts.values())
+        clocks = f"; the hosts' clocks were up to {format_value(Unit.DURATION, gap)} apart" if gap >= _APART else ""
         return f"clock: UTC, refined by {collectives}, residual {error}{clocks}{only_utc}"
 
 

@@ -126,15 +126,15 @@ def call_tree(a: Side, b: Side, step_range: str | None = None) -> Compared:
     trees = pair.trees(name_filter.matches if name_filter is not None else None)
     changed, all_time = _changed(pair, trees)
     is_hot = set(changed.hot_path())
-    shown = [
+    shown_nodes = [
         (node, level)
         for node, level, is_shown in changed.walk(lambda node, _: 100.0 * changed.total[node] >= LEAST * all_time)
         if is_shown
     ]
-    nodes = np.array([node for node, _ in shown], np.int64)
+    nodes = np.array([node for node, _ in shown_nodes], np.int64)
     selfs, totals = [tree.own[nodes] for tree in trees], [tree.total[nodes] for tree in trees]
-    indents = _indents(shown, trees[0].tree.parent)
-    parts = zip(shown, indents, pair.cells(*totals), pair.cells(*selfs), pair.statuses(*totals), strict=True)
+    indents = _indents(shown_nodes, trees[0].tree.parent)
+    parts = zip(shown_nodes, indents, pair.cells(*totals), pair.cells(*selfs), pair.statuses(*totals), strict=True)
     rows: list[Row] = []
     for (node, level), indent, total_cells, self_cells, status in parts:
         name, *function_cells = _names(trees[0].function(node))
@@ -163,14 +163,14 @@ def _changed(pair: _Pair, trees: Sequence[CallTree]) -> tuple[CallTree, float]:
     return CallTree(tree, largest, largest), float(max(a[0], b[0]))
 
 
-def _indents(shown: Sequence[tuple[int, int]], parents: Numbers) -> list[int]:
+def _indents(shown_nodes: Sequence[tuple[int, int]], parents: Numbers) -> list[int]:
     """Return the indentation of each node: only siblings are indented, because chains of calls are deep."""
-    children = np.bincount(parents[[node for node, _ in shown]], minlength=len(parents)) if shown else ()
+    children = np.bincount(parents[[node for node, _ in shown_nodes]], minlength=len(parents)) if shown_nodes else ()
     levels = {0: -1}
-    for node, _ in shown:
+    for node, _ in shown_nodes:
         parent = int(parents[node])
         levels[node] = max(levels[parent] + int(children[parent] > 1), 0)
-    return [levels[node] for node, _ in shown]
+    return [levels[node] for node, _ in shown_nodes]
 
 
 def _pair(a: Side, b: Side, step_range: str | None) -> _Pair:

@@ -186,9 +186,9 @@ def _row(key: Key, a: Measured | None, b: Measured | None, basis: Basis, extras:
     counts = _each(first, divisors[0], "count"), _each(second, divisors[1], "count")
     medians = [side.median if side is not None else None for side in (first, second)]
     difference = minus(totals[1], totals[0])
-    more = [cell for extra in extras for cell in _extra_cells(first, second, divisors, extra)]
+    extra_values = [cell for extra in extras for cell in _extra_cells(first, second, divisors, extra)]
     sums = [side.total if side is not None else None for side in (first, second)]
-    cells = (ratio(*totals), *totals, *counts, *medians, *_split(first, second, divisors), *more, *sums)
+    cells = (ratio(*totals), *totals, *counts, *medians, *_split(first, second, divisors), *extra_values, *sums)
     size = 0 if difference is not None else max(total or 0 for total in totals)
     return _Row(key, difference, size, (difference,), (*cells, _status(a, b, basis)))
 

@@ -135,8 +135,8 @@ class Verdict:
         head = f"times cannot be compared, {self.other_work}" if self.other_work else "about as fast"
         if self.is_slower or self.is_faster:
             ratio = max(self.a.unit, self.b.unit) / min(self.a.unit, self.b.unit)
-            shown = f"{ratio:.1f}" if ratio >= 2 else f"{ratio:.2f}"
-            head = f"{shown} × {'slower' if self.is_slower else 'faster'}"
+            ratio_text = f"{ratio:.1f}" if ratio >= 2 else f"{ratio:.2f}"
+            head = f"{ratio_text} × {'slower' if self.is_slower else 'faster'}"
         sentence = f"{head}: {self._times}"
         also = self._also
         if also is None:
@@ -251,8 +251,8 @@ def _work(launched: Compared) -> float | None:
     is_common = np.array([row["status"] == BOTH for row in rows], bool)
     if not all_time or times[is_common].sum() < _COMMON * all_time:
         return None
-    both = [row for row, common in zip(rows, is_common.tolist(), strict=True) if common]
-    pairs = np.array([[float(row[key] or 0) for key in ("count_a", "count_b", "total_a", "total_b")] for row in both])
+    shared = [row for row, common in zip(rows, is_common.tolist(), strict=True) if common]
+    pairs = np.array([[float(row[key] or 0) for key in ("count_a", "count_b", "total_a", "total_b")] for row in shared])
     times, ratios = times[is_common], pairs[:, 1] / pairs[:, 0]
     lengths = (pairs[:, 3] / pairs[:, 2]) / ratios
     order = np.argsort(ratios)

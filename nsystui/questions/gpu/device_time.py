@@ -410,7 +410,7 @@ _PARTS = tuple(item.name for item in fields(BusyParts))
 def to_arrays(parts_by_place: Mapping[Place, BusyParts], keys: Sequence[str] = DEVICE_KEYS) -> Arrays:
     """Return arrays of the places and their intervals by part; inverse of `of_arrays`."""
     arrays: dict[str, NDArray[Any]] = {
-        key: np.array([place[number] for place in parts_by_place], np.int64) for number, key in enumerate(keys)
+        key: np.array([values[number] for values in parts_by_place], np.int64) for number, key in enumerate(keys)
     }
     for part in _PARTS:
         put_intervals(arrays, part, *(getattr(parts, part) for parts in parts_by_place.values()))

@@ -58,20 +58,20 @@ class MetricSource:
 
     report: int
     gpu: int
-    place: int
-    """The index of its family in ``FAMILIES``, or their number without family."""
+    order: int
+    """The index of its family in ``FAMILIES``; ``len(FAMILIES)`` without a family."""
     metric: str
     """The name in the export."""
 
     @property
     def has_lane(self) -> bool:
         """Whether it has a lane by default."""
-        return self.place < len(FAMILIES)
+        return self.order < len(FAMILIES)
 
     @property
     def family(self) -> str:
         """The short name of its family, or else its label."""
-        return FAMILIES[self.place][0] if self.has_lane else self.label
+        return FAMILIES[self.order][0] if self.has_lane else self.label
 
     @property
     def label(self) -> str:

@@ -74,8 +74,8 @@ class BusyIntervals:
         reports = selected_reports(session, selection)
         notes = [*_notes(session, reports, selection), *other_communication(session)]
         same_gpu = [{item.device.task.rank for item in group} for group in _by_gpu(session, devices) if len(group) > 1]
-        if apart := [item.device.task.rank for item in devices if not item.device.is_gpu]:
-            notes.append(f"work on an unknown device does not count in means over GPUs (ranks {few_numbers(apart)})")
+        if unknown := [item.device.task.rank for item in devices if not item.device.is_gpu]:
+            notes.append(f"work on an unknown device does not count in means over GPUs (ranks {few_numbers(unknown)})")
         if same_gpu:
             shared = "; ".join(f"ranks {few_numbers(ranks)}" for ranks in same_gpu[:3])
             notes.append(

@@ -182,9 +182,9 @@ class OpenJob:
         reports = self.session.reports
         if self.shares_clock:
             return match(sequences(self.session, reports))
-        apart = [match(sequences(self.session, [report])) for report in reports]
-        groups = tuple(group for matching in apart for group in matching.groups)
-        return Matching(groups, tuple(member for matching in apart for member in matching.unmatched))
+        matchings = [match(sequences(self.session, [report])) for report in reports]
+        groups = tuple(group for matching in matchings for group in matching.groups)
+        return Matching(groups, tuple(member for matching in matchings for member in matching.unmatched))
 
     @property
     def shares_clock(self) -> bool:
@@ -235,8 +235,8 @@ class OpenJob:
 
         load = partial(Steps.load, self.session, self.ranks, None)
         defaults = {steps.anchor for steps in load(None).of_task.values()}
-        rest = ANCHORS[ANCHORS.index(self.steps_by) + 1 :] if self.steps_by is not None else ANCHORS
-        self.steps_by = next((anchor for anchor in rest if anchor not in defaults and load(anchor).of_task), None)
+        anchors = ANCHORS[ANCHORS.index(self.steps_by) + 1 :] if self.steps_by is not None else ANCHORS
+        self.steps_by = next((anchor for anchor in anchors if anchor not in defaults and load(anchor).of_task), None)
         return self.steps_by
 
     def smart_names(self) -> Mapping[str, str]:

@@ -117,7 +117,7 @@ def link_of(session: Session) -> tuple[int, int] | None:
 
 
 def link_words(session: Session, copies: Iterable[HostCopies]) -> str:
-    """Return the possible rate of the link in words, or an empty string if no copies have less than half of it."""
+    """Return the possible rate of the link in words, or an empty string if all copies reach half of it."""
     link = link_of(session)
     if link is None or all(item.rate >= 0.5e9 * link[1] for item in copies):
         return ""
@@ -188,12 +188,12 @@ def _busy(session: Session, selection: Selection) -> dict[tuple[Any, ...], float
     conditions = where(table, selection, columns.operation)
     timed = sa.select(*keys, *(columns[key] for key in gpu), start, end).where(*conditions, columns.end > columns.start)
     inner = timed.subquery()
-    before = sa.func.max(inner.c.end).over(
+    latest = sa.func.max(inner.c.end).over(
         partition_by=[inner.c[key.name] for key in keys] + [inner.c[key] for key in gpu],
         order_by=inner.c.start,
         rows=(None, -1),
     )
-    new = sa.func.greatest(inner.c.end - sa.func.greatest(inner.c.start, sa.func.coalesce(before, inner.c.start)), 0)
+    new = sa.func.greatest(inner.c.end - sa.func.greatest(inner.c.start, sa.func.coalesce(latest, inner.c.start)), 0)
     parts = sa.select(*(inner.c[key.name] for key in keys), new.label("new")).subquery()
     names = [parts.c[key.name] for key in keys]
     sums = session.rows(sa.select(*names, sa.cast(sa.func.sum(parts.c.new), sa.BigInteger)).group_by(*names))

@@ -188,10 +188,10 @@ _FILLED = ("message_size", "communicator", "ranks", "peer", "root", "reduction",
 _NUMBERS = frozenset({"message_size", "ranks", "peer", "root"})
 
 
-def _typed(before: pd.Series[Any], values: Any) -> Any:
+def _typed(column: pd.Series[Any], values: Any) -> Any:
     import pandas as pd
 
-    return pd.Series(values, index=before.index, dtype="Int64" if before.name in _NUMBERS else object)
+    return pd.Series(values, index=column.index, dtype="Int64" if column.name in _NUMBERS else object)
 
 
 def log_notes(kernels: pd.DataFrame, calls: pd.DataFrame, reasons: Sequence[str]) -> tuple[str, ...]:

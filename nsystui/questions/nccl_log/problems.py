@@ -99,7 +99,7 @@ def _disagreement(communicator: Connected) -> Iterator[Problem]:
         for (counts, rings, trees), ranks in agreeing.items():
             numbers = [] if counts is None else list(zip(astuple(counts), words, strict=False))
             numbers += [(rings, "rings"), (trees, "trees")]
-            rows.append(f"ranks {spans(ranks)}: " + ", ".join(f"{number} {what}" for number, what in numbers if number))
+            rows.append(f"ranks {spans(ranks)}: " + ", ".join(f"{number} {word}" for number, word in numbers if number))
         yield (
             "the ranks differ in their channels",
             few(rows),

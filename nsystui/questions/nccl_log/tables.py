@@ -163,9 +163,9 @@ def communicators_table(summary: LogSummary) -> Iterator[Row]:
     """
     for (name, ranks), members in _by_communicator(summary).items():
         sums = [summary.members.get(member, _NO_CALLS) for member in members]
-        calls = [each.calls for each in sums]
+        calls = [item.calls for item in sums]
         # If the log has no calls at all, a communicator's number of calls is unknown, not 0.
-        numbers = (sum(calls), min(calls), max(calls), sum(each.bytes for each in sums)) if summary.calls else _UNKNOWN
+        numbers = (sum(calls), min(calls), max(calls), sum(item.bytes for item in sums)) if summary.calls else _UNKNOWN
         ranks_in_log = spans(member.rank for member in members)
         yield name or f"{len(members)} without a name", ranks, ranks_in_log, *numbers
 
@@ -218,7 +218,7 @@ def gpus_table(summary: LogSummary) -> Iterator[Row]:
         rank = next((member.global_rank for member in members if member.global_rank is not None), None)
         if rank is None:
             rank = max(members, key=lambda member: member.ranks or 0).rank
-        totals = sum(each.calls for each in member_calls), sum(each.bytes for each in member_calls)
+        totals = sum(item.calls for item in member_calls), sum(item.bytes for item in member_calls)
         rows.append((rank, *_gpu(members[0]), communicators, *totals))
     by_rank = TableAnswer("", gpus_table.columns, rows)
     yield from by_rank.sorted_by("device", False).sorted_by("pid", False).sorted_by("rank", False).rows

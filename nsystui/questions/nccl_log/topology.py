@@ -277,8 +277,8 @@ class Connected:
         following: dict[int, int] = {}
         for rank, part in self.parts.items():
             if channel in part.rings:
-                previous, after = part.rings[channel]
-                following[previous], following[rank] = rank, after
+                previous, next_rank = part.rings[channel]
+                following[previous], following[rank] = rank, next_rank
         order, seen, rank = [], set[int](), min(following)
         while rank not in seen:
             seen.add(rank)

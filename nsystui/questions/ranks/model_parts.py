@@ -94,7 +94,7 @@ def _work(session: Session) -> dict[Task, dict[str, tuple[int, int]]]:
             kernels.c.process.is_not(None),
         )
         rows = part.rows(sa.select(*keys, sa.func.count(), time).where(*conditions).group_by(*keys))
-        return {each.index: {"work": json_array([row[1:] for row in rows if row[0] == each.index])} for each in reports}
+        return {item.index: {"work": json_array([row[1:] for row in rows if row[0] == item.index])} for item in reports}
 
     with_kernels = [report for report in session.reports if report.count(tables.kernels)]
     work: dict[Task, dict[str, tuple[int, int]]] = {}

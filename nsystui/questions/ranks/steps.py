@@ -60,8 +60,8 @@ class StepTimes:
             times = (steps.starts, cpu, steps.starts, cpu, zero, steps.phases, gap)
             return cls(steps.task, steps.numbers, *times, on_gpu=False)
         start, end = steps.spans()
-        rest = (steps.numbers, steps.starts, cpu, steps.gpu.op_time, steps.phases)
-        numbers, cpu_start, cpu, op_time, phases = (values[has_work] for values in rest)
+        arrays = (steps.numbers, steps.starts, cpu, steps.gpu.op_time, steps.phases)
+        numbers, cpu_start, cpu, op_time, phases = (values[has_work] for values in arrays)
         first, last = steps.gpu.start[has_work], steps.gpu.end[has_work]
         work = np.where(start[1:] == end[:-1], first[1:], end[:-1])  # ranges that are not steps may lie between
         gap = np.append(np.maximum(work - last[:-1], 0), NO_GAP)
@@ -234,8 +234,8 @@ def steps_by_rank(ranks: Sequence[RankedTask], steps: Steps, window: Window | No
     for item in ranks:
         times = times_by_task.get(item.task)
         if times is not None:
-            rest = (int(times.duration[0]), "GPU" if times.on_gpu else "CPU", steps.of_task[item.task].name)
-            rows.append((str(item.rank), *astuple(figures_of_all([times])), *rest))
+            last_cells = (int(times.duration[0]), "GPU" if times.on_gpu else "CPU", steps.of_task[item.task].name)
+            rows.append((str(item.rank), *astuple(figures_of_all([times])), *last_cells))
     if len(rows) > 1:
         rows.insert(0, ("all", *astuple(figures_of_all(list(times_by_task.values()))), None, None, None))
     return TableAnswer("steps", BY_RANK_COLUMNS, rows, max(len(rows), len(steps.of_task)), _notes(steps, times_by_task))
@@ -324,5 +324,5 @@ def every_step(ranks: Sequence[RankedTask], steps: Steps, window: Window | None 
         ):
             rows.append((item.rank, number, phase, *values, _SLOW if is_slow else None, cpu_start, cpu, op_time))
     phase_header = phase_column(item.phases for item in times_by_task.values())
-    shown = tuple(phase_header if column is _PHASE else column for column in STEP_COLUMNS)
-    return TableAnswer("every-step", shown, rows, sum(map(len, steps.of_task.values())), _notes(steps, times_by_task))
+    columns = tuple(phase_header if column is _PHASE else column for column in STEP_COLUMNS)
+    return TableAnswer("every-step", columns, rows, sum(map(len, steps.of_task.values())), _notes(steps, times_by_task))
