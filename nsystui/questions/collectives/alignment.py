@@ -1,8 +1,8 @@
 """One clock for all reports of a job, from UTC and from collectives, and its residual error (docs/ranks.md#clock).
 
 A synchronous collective of all ranks ends at the same time on each, within microseconds inside a machine and tens of
-microseconds over a network. A report's clock is ahead by as much as its ends are after the mean of all reports. The
-median over the collectives ignores a few disturbed collectives. (``nsys_jax`` of JAX's toolbox does the same.)
+microseconds over a network. If a report's ends are later than the mean of all reports, its clock is ahead by as much.
+The median over the collectives ignores a few disturbed collectives. (``nsys_jax`` of JAX's toolbox does the same.)
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ENDING_TOGETHER = ("AllReduce", "AllGather")
 """Collectives that no rank can leave before the last rank has contributed."""
 
 _APART = 1_000_000
-"""The least reported distance of the hosts' clocks, ns: UTC by NTP is exact to about 1 ms."""
+"""The least distance of the hosts' clocks that is reported, ns: UTC by NTP is exact to about 1 ms."""
 
 
 @dataclass(frozen=True)

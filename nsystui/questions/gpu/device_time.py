@@ -353,8 +353,8 @@ def busy_parts(
 ) -> list[BusyParts]:
     """Read the busy times of each of ``places`` by category, on the clocks of the reports.
 
-    Unlike a `Place`, each also has the index of its report, before the values of ``keys`` (``DEVICE_KEYS`` or
-    ``STREAM_KEYS``). ``streams`` restricts the operations.
+    Each place is the index of a report and a `Place`, the values of ``keys`` (``DEVICE_KEYS`` or ``STREAM_KEYS``).
+    ``streams`` restricts the operations.
     """
     keys = ("report", *keys)
     kernels = _merged(session, BY_NAME["kernels"], keys, places, streams)

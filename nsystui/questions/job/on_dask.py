@@ -2,7 +2,7 @@
 
 A task is a run of reports: a worker opens them with their local numbers and clock, and calls the same function as a
 local computation (`nsystui.questions.queries.derived.in_runs`). If a worker dies, Dask moves its tasks to another
-worker. If a task kills all of them, its reports are finally computed one at a time, so that the failure names a report.
+worker. If several workers die with a task, its reports are computed one at a time, so that a failure names the report.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _WORKER_TIMEOUT = 60
 _CHECK_INTERVAL = 5
 """Time-outs for the scheduler and for a worker, and the interval of worker checks, seconds."""
 _TASKS_PER_THREAD = 8
-"""Minimum of tasks for each thread of a worker, so that all threads finish at about the same time."""
+"""Least number of tasks per worker thread, so that all threads finish at about the same time."""
 _MAX_REPORTS = 16
 
 

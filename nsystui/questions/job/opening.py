@@ -260,7 +260,7 @@ class Opener:
         return export
 
     def align(self, job: OpenJob) -> None:
-        """Drop second exports of a session, and put all reports on one clock. Raises NsystuiError if that fails."""
+        """Drop second exports of a recording, and put all reports on one clock. Raises NsystuiError if that fails."""
         from nsystui.questions.collectives.alignment import ClockMode
 
         job.session.drop_copies()

@@ -37,7 +37,7 @@ def theoretical_occupancy(session: Session) -> sa.ColumnElement[Any]:
 
 
 def _percent(limits: Multiprocessor) -> sa.ColumnElement[Any]:
-    """Apply NVIDIA's occupancy calculator, with as much of the cache as possible for shared memory."""
+    """Return the occupancy by NVIDIA's calculator, with as much of the cache as possible for shared memory."""
     columns = tables.kernels.c
     warps = _units(columns.block_x * columns.block_y * columns.block_z, _WARP)
     registers = _units(columns.registers_per_thread * _WARP, _REGISTER_UNIT) * _REGISTER_UNIT

@@ -105,8 +105,8 @@ def collective_of_api(name: str) -> str | None:
     """Return the collective of an NCCL API range: ``ncclAllReduce`` → ``AllReduce``; ``None`` for any other range.
 
     API calls without a collective manage groups, communicators or memory. PyTorch's labels (``nccl:all_reduce``) and
-    thread names (``NCCL Progress 0``) are not API calls; the calls of an instrumented NCCL (``ncclSend(): commHash …``)
-    are.
+    thread names (``NCCL Progress 0``) are not API calls, unlike an instrumented NCCL's ranges
+    (``ncclSend(): commHash …``).
     """
     match = _API_RANGE.match(name)
     return _COLLECTIVE_OF_CALL.get(match["call"].lower()) if match else None

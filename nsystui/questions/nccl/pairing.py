@@ -213,7 +213,7 @@ def _shares(size: pd.Series[Any], operation: Ints) -> pd.Series[Any]:
 
 
 def _states(is_paired: Flags, matches: Found, operation: Ints) -> Any:
-    """Return the state of each row, whose ``operation`` may be ``NONE``."""
+    """Return the pairing state of each row, whose ``operation`` may be ``NONE``."""
     is_estimated = np.append(matches.matching.is_estimated, False)[operation]
     paired = np.where(is_estimated, PairingState.ESTIMATED.value, PairingState.PAIRED.value)
     return np.where(is_paired, paired, PairingState.UNPAIRED.value).astype(object)

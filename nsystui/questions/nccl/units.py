@@ -62,7 +62,7 @@ class Units:
 def outer_calls(starts: Ints, ends: Ints, roles: Ints) -> Ints:
     """Return the index of the communication or group call around each call, ``NONE`` for most calls.
 
-    The program's calls never overlap. A call inside another is a second range of the same call (an instrumented NCCL
+    A thread's calls follow one another. A call inside another is a second range of the same call (an instrumented NCCL
     pushes its own range inside NCCL's), or a call that NCCL makes itself.
     """
     order = np.arange(len(starts))

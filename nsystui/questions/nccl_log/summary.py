@@ -97,7 +97,7 @@ class _Pending:
 
 
 class LogSummary:
-    """The numbers of any number of logs.
+    """The sums of one or more logs.
 
     ``lines`` (read) and ``results`` (of nccl-tests) are from the reader. ``kinds``: calls by `CallKind`. ``members``:
     the calls of each rank of each communicator. ``tuning``: the number of each choice of the tuner. ``topology``: how

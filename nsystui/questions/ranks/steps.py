@@ -22,7 +22,7 @@ from nsystui.questions.steps.task_steps import NO_PHASE, TaskSteps
 from nsystui.questions.steps.times import Steps
 
 SLOW = 1.5
-"""A step is slow above this multiple of its rank's median, or of the median of its phase."""
+"""A step is slow above this multiple of the median of its rank, or of its rank's steps of the same phase."""
 
 NO_GAP = -1
 
@@ -87,7 +87,7 @@ class StepTimes:
 
     @property
     def typical(self) -> NDArray[np.float64]:
-        """The median of each step's phase, ns."""
+        """The median duration of each step's phase, ns."""
         return medians_of_phases(self.duration, self.phases)
 
     @property
