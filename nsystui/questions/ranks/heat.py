@@ -164,22 +164,20 @@ def step_map(ranks: Sequence[RankedTask], times: Mapping[Task, StepTimes], notes
     return RankMap("step time", shown_ranks, values, tuple(spans[number] for number in numbers), tuple(numbers), notes)
 
 
-def map_table(rank_map: RankMap) -> TableAnswer:
+def map_table(shown: RankMap) -> TableAnswer:
     """Return a map as a table: a row for each rank and column."""
     columns = (
         RANK,
-        *((STEP,) if rank_map.is_of_steps else ()),
+        *((STEP,) if shown.is_of_steps else ()),
         START,
         END.with_importance(3),
         Column("duration", header="Duration (ns)", label="duration", unit=Unit.DURATION, decimals=0)
-        if rank_map.is_of_steps
-        else Column(
-            "value", header=f"{rank_map.figure} (%)", label=f"{rank_map.figure} %", unit=Unit.PERCENT, decimals=2
-        ),
+        if shown.is_of_steps
+        else Column("value", header=f"{shown.figure} (%)", label=f"{shown.figure} %", unit=Unit.PERCENT, decimals=2),
     )
     rows: list[Row] = []
-    for item, values in zip(rank_map.ranks, rank_map.values.tolist(), strict=True):
-        for column, (span, value) in enumerate(zip(rank_map.columns, values, strict=True)):
-            step = (rank_map.numbers[column],) if rank_map.is_of_steps else ()
-            rows.append((item.rank, *step, span.start, span.end, value if rank_map.is_of_steps else 100.0 * value))
-    return TableAnswer("rank-map", columns, rows, len(rows), rank_map.notes)
+    for item, values in zip(shown.ranks, shown.values.tolist(), strict=True):
+        for column, (span, value) in enumerate(zip(shown.columns, values, strict=True)):
+            step = (shown.numbers[column],) if shown.is_of_steps else ()
+            rows.append((item.rank, *step, span.start, span.end, value if shown.is_of_steps else 100.0 * value))
+    return TableAnswer("rank-map", columns, rows, len(rows), shown.notes)

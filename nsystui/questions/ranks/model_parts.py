@@ -89,11 +89,8 @@ def _work(session: Session) -> dict[Task, dict[str, tuple[int, int]]]:
         kernels = tables.kernels
         keys = (kernels.c.report, kernels.c.process, sa.func.coalesce(kernels.c.short_name, kernels.c.name, ""))
         time = sa.cast(sa.func.greatest(sa.func.sum(duration(kernels)), 0), sa.BigInteger)
-        conditions = (
-            of_reports(kernels.c.report, {report.index for report in reports}),
-            kernels.c.process.is_not(None),
-        )
-        rows = part.rows(sa.select(*keys, sa.func.count(), time).where(*conditions).group_by(*keys))
+        filters = (of_reports(kernels.c.report, {report.index for report in reports}), kernels.c.process.is_not(None))
+        rows = part.rows(sa.select(*keys, sa.func.count(), time).where(*filters).group_by(*keys))
         return {item.index: {"work": json_array([row[1:] for row in rows if row[0] == item.index])} for item in reports}
 
     with_kernels = [report for report in session.reports if report.count(tables.kernels)]
