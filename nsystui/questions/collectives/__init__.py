@@ -1,4 +1,4 @@
-"""Collectives across the ranks of a job: which kernels are one operation, who came late, who waited.
+"""Collectives across the ranks of a job: the kernels of each operation, late ranks, and waiting.
 
 See docs/ranks.md#waiting.
 """

@@ -1,8 +1,8 @@
 """One clock for all reports of a job, from UTC and from collectives, and its residual error (docs/ranks.md#clock).
 
 A synchronous collective of all ranks ends at the same time on each, within microseconds inside a machine and tens of
-microseconds over a network. A report's clock is ahead by as much as its ends are after the mean of all reports; the
-median over the collectives ignores a few disturbed collectives. (``nsys_jax`` of JAX's toolbox does the same.)
+microseconds over a network. If a report's ends are later than the mean of all reports, its clock is ahead by as much.
+The median over the collectives ignores a few disturbed collectives. (``nsys_jax`` of JAX's toolbox does the same.)
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from nsystui.store.report import Clock, Report, aligned
 from nsystui.store.session import Session
 
 ENDING_TOGETHER = ("AllReduce", "AllGather")
-"""Collectives that no rank can leave before the last one has contributed."""
+"""Collectives that no rank can leave before the last rank has contributed."""
 
 _APART = 1_000_000
-"""From this distance on, ns, the distance of the hosts' clocks is reported: UTC by NTP is exact to about 1 ms."""
+"""The least distance of the hosts' clocks that is reported, ns: UTC by NTP is exact to about 1 ms."""
 
 
 @dataclass(frozen=True)
 class ClockFit:
-    """The clocks according to ``collectives`` collectives.
+    """The clocks according to ``collectives`` collectives, by the indices of reports that took part.
 
-    ``shifts``: ns to add to a report's times, by its index, for reports that took part. ``errors``: the median
-    deviation of a report's ends from the mean afterwards, ns; missing with a single collective.
+    ``shifts``: ns to add to a report's times. ``errors``: the median deviation of its shifted ends from the mean, ns;
+    missing with a single collective.
     """
 
     shifts: Mapping[int, int] = field(default_factory=dict)
@@ -49,9 +49,9 @@ class ClockFit:
 def fit_clock(groups: Sequence[MatchedCollectives]) -> ClockFit:
     """Return the shifts that make the ends of collectives coincide.
 
-    Uses the collectives with most reports; without a collective of two reports, nothing is shifted.
+    Uses the collectives of the most reports; without a collective of two reports, nothing is shifted.
     """
-    usable = [group for group in groups if len(group.reports) > 1 and _kinds(group).any()]
+    usable = [group for group in groups if len(group.reports) > 1 and _end_together(group).any()]
     if not usable:
         return ClockFit()
     widest = max((group.reports for group in usable), key=lambda reports: (len(reports), sorted(reports)))
@@ -67,20 +67,20 @@ def fit_clock(groups: Sequence[MatchedCollectives]) -> ClockFit:
     return ClockFit(dict(zip(reports, shifts.tolist(), strict=True)), errors, count)
 
 
-def _kinds(group: MatchedCollectives) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+def _end_together(group: MatchedCollectives) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     return np.isin(group.collective.astype(str), ENDING_TOGETHER)
 
 
 def _ends(group: MatchedCollectives, reports: Sequence[int]) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
-    """Return the ends of the collectives in each report, shape ``(reports, n)``: the mean of its members."""
+    """Return the ends of the collectives in each report, the mean over its members; shape ``(reports, n)``."""
     member_reports = np.array([member.task.report for member in group.members])
     # Relative to the earliest end: a float holds this to the ns, but not the hours since the start.
-    ends = (group.end - group.end.min(axis=0))[:, _kinds(group)].astype(np.float64)
+    ends = (group.end - group.end.min(axis=0))[:, _end_together(group)].astype(np.float64)
     return np.stack([ends[member_reports == report].mean(axis=0) for report in reports])
 
 
 class ClockMode(Enum):
-    """The way to align reports: UTC refined by collectives, UTC alone, or none (each from its own start)."""
+    """The alignment to make: UTC refined by collectives, UTC alone, or each report from its own start."""
 
     COLLECTIVES = "collectives"
     UTC = "utc"
@@ -113,8 +113,8 @@ class Alignment:
         error = "not known" if self.fit.error is None else format_value(Unit.DURATION, self.fit.error)
         unaligned = len(reports) - len(self.fit.shifts)
         only_utc = f"; UTC only for {unaligned} of {len(reports)} reports" if unaligned else ""
-        apart = max(self.fit.shifts.values()) - min(self.fit.shifts.values())
-        clocks = f"; the hosts' clocks were up to {format_value(Unit.DURATION, apart)} apart" if apart >= _APART else ""
+        gap = max(self.fit.shifts.values()) - min(self.fit.shifts.values())
+        clocks = f"; the hosts' clocks were up to {format_value(Unit.DURATION, gap)} apart" if gap >= _APART else ""
         return f"clock: UTC, refined by {collectives}, residual {error}{clocks}{only_utc}"
 
 

@@ -43,7 +43,7 @@ UNKNOWN = -1
 """An unknown message size."""
 
 _ENOUGH_TO_ALIGN = 1 << 12
-"""This many collectives of a stream are enough to align a clock."""
+"""Number of a stream's collectives that is enough to align a clock."""
 _NUMBERS = ("process", "device", "stream", "row", "start", "end")
 _TEXTS = ("collective", "communicator")
 
@@ -73,7 +73,7 @@ class KernelSequence:
     start: Times
     end: Times
     whole: int = -1
-    """The number of kernels in the report, if only some are here."""
+    """The number of kernels before thinning; -1 if the sequence is not thinned."""
 
     def __len__(self) -> int:
         return len(self.start)
@@ -100,9 +100,9 @@ def sequences(session: Session, reports: Sequence[Report]) -> list[KernelSequenc
 
 
 def stream_sequences(session: Session, reports: Sequence[Report]) -> list[KernelSequence]:
-    """Return sequences from the kernels alone: by stream, named by the kernels, without sizes, ``row`` all 0.
+    """Return sequences by stream from the kernels alone, without communicators, sizes and rows.
 
-    Long sequences are thinned, equally if they have one length. This reads few columns of one table
+    Long sequences are thinned, at the same indices if they are equally long. This reads few columns of one table
     (``STREAM_COLUMNS``), and stores its results like `sequences`.
     """
     with_kernels = [report for report in reports if report.count(tables.kernels)]
@@ -167,7 +167,7 @@ def _split(report: Report, arrays: Arrays) -> Iterator[KernelSequence]:
     collectives = np.array([*json_of(arrays["collective_texts"]), ""], object)
     communicators = json_of(arrays["communicator_texts"])
     is_known = np.array([bool(text) for text in communicators] + [False])[arrays["communicator"]]
-    # A known communicator's kernels may run on several streams; otherwise each stream is apart.
+    # A known communicator's kernels may run on several streams; otherwise each stream is a sequence.
     stream = np.where(is_known, 0, arrays["stream"])
     keys = np.column_stack([arrays["process"], arrays["device"], arrays["communicator"], stream]).astype(np.int64)
     _, groups = np.unique(keys, axis=0, return_inverse=True)
@@ -262,7 +262,7 @@ def _alike(sequences: Sequence[KernelSequence]) -> Iterator[tuple[str, list[Kern
 
 
 def _ending_together(sequences: Sequence[KernelSequence]) -> Iterable[list[KernelSequence]]:
-    """Return sequences that may be of one communicator; all if they are too short to decide."""
+    """Divide sequences into clusters that may be one communicator; if too short to decide, into one cluster."""
     if len(sequences) < 3 or len(sequences[0]) < _FEWEST_TO_DECIDE:
         return [list(sequences)]
     operations = np.linspace(0, len(sequences[0]) - 1, min(len(sequences[0]), _OPERATION_LIMIT)).astype(np.int64)

@@ -91,9 +91,9 @@ class Arrivals:
 class Lateness:
     """The waiting of a task over the ``operations`` synchronous collectives that it took part in; times in ns.
 
-    ``late``: how often it was last; ``caused``: the sum of a typical other rank's waits then; ``suffered``: its own
-    waits; ``transfer``: its other time in these collectives; ``median_lateness``: after the first rank, when it was
-    last (``None`` if never).
+    ``late``: in how many it was last; ``caused``: the sum of the other ranks' median waits in these; ``suffered``: the
+    sum of its own waits; ``transfer``: the sum of the transfers; ``median_lateness``: the median delay after the first
+    rank when it was last (``None`` if never).
     """
 
     operations: int = 0
@@ -163,7 +163,7 @@ def transfer_times(kernels: pd.DataFrame, matching: Matching) -> NDArray[np.floa
 def waits_and_transfers(arrivals: Sequence[Arrivals]) -> Mapping[Member, tuple[Intervals, Intervals]]:
     """Return when each member waited for the last to arrive, and when it transferred.
 
-    The transfer is the end of each kernel. If one of two concurrent kernels transfers, that is not waiting.
+    The transfer is the last part of each kernel. A member does not wait while any of its kernels transfers.
     """
     edges: dict[Member, list[tuple[Times, Times, Times]]] = {}
     for batch in arrivals:
@@ -265,7 +265,7 @@ def collective_operations(selection: Selection, ranks: Sequence[RankedTask], mat
 def collective_kinds(selection: Selection, ranks: Sequence[RankedTask], matching: Matching) -> TableAnswer:
     """Tabulate each collective of each communicator: its transfer, its waiting, and the late rank.
 
-    ``transfer`` and ``waiting`` are of one rank (the mean), and add up to its time in these kernels.
+    ``transfer`` and ``waiting`` are means over the ranks, and add up to the mean time in these kernels.
     """
     numbers = {item.task: item.rank for item in ranks}
     rows: list[Row] = []

@@ -100,11 +100,11 @@ def functions(a: Side, b: Side, step_range: str | None = None) -> Compared:
     self_counts, total_counts = zip(*(counts(tree.tree, tree.own) for tree in trees), strict=True)
     # Samples without a stack have no self count, but count under a node for them.
     all_functions, indices = trees[0].tree.functions, np.flatnonzero((total_counts[0] > 0) | (total_counts[1] > 0))
-    own_counts, totals = [values[indices] for values in self_counts], [values[indices] for values in total_counts]
-    parts = zip(indices.tolist(), pair.cells(*own_counts), pair.cells(*totals), pair.statuses(*totals), strict=True)
+    selfs, totals = [values[indices] for values in self_counts], [values[indices] for values in total_counts]
+    parts = zip(indices.tolist(), pair.cells(*selfs), pair.cells(*totals), pair.statuses(*totals), strict=True)
     rows = [
-        (*own_cells, _factor(own_cells), *total_cells, status, *_names(all_functions[index]))
-        for index, own_cells, total_cells, status in parts
+        (*self_cells, _factor(self_cells), *total_cells, status, *_names(all_functions[index]))
+        for index, self_cells, total_cells, status in parts
     ]
     name_filter = a.selection.name or b.selection.name
     if name_filter is not None:
@@ -126,15 +126,15 @@ def call_tree(a: Side, b: Side, step_range: str | None = None) -> Compared:
     trees = pair.trees(name_filter.matches if name_filter is not None else None)
     changed, all_time = _changed(pair, trees)
     is_hot = set(changed.hot_path())
-    shown = [
+    shown_nodes = [
         (node, level)
         for node, level, is_shown in changed.walk(lambda node, _: 100.0 * changed.total[node] >= LEAST * all_time)
         if is_shown
     ]
-    nodes = np.array([node for node, _ in shown], np.int64)
+    nodes = np.array([node for node, _ in shown_nodes], np.int64)
     selfs, totals = [tree.own[nodes] for tree in trees], [tree.total[nodes] for tree in trees]
-    indents = _indents(shown, trees[0].tree.parent)
-    parts = zip(shown, indents, pair.cells(*totals), pair.cells(*selfs), pair.statuses(*totals), strict=True)
+    indents = _indents(shown_nodes, trees[0].tree.parent)
+    parts = zip(shown_nodes, indents, pair.cells(*totals), pair.cells(*selfs), pair.statuses(*totals), strict=True)
     rows: list[Row] = []
     for (node, level), indent, total_cells, self_cells, status in parts:
         name, *function_cells = _names(trees[0].function(node))
@@ -153,7 +153,7 @@ def call_tree(a: Side, b: Side, step_range: str | None = None) -> Compared:
 
 
 def _changed(pair: _Pair, trees: Sequence[CallTree]) -> tuple[CallTree, float]:
-    """Return a tree sized by the largest difference at or below each node, and the larger total time, ns."""
+    """Return the tree with the largest difference at or below each node, and the total time of the larger side, ns."""
     tree = trees[0].tree
     a, b = (tree.total * (side.weight or 1.0) for tree, side in zip(trees, pair.sides, strict=True))
     largest = np.rint(np.abs(b - a)).astype(np.int64)
@@ -163,14 +163,14 @@ def _changed(pair: _Pair, trees: Sequence[CallTree]) -> tuple[CallTree, float]:
     return CallTree(tree, largest, largest), float(max(a[0], b[0]))
 
 
-def _indents(shown: Sequence[tuple[int, int]], parents: Numbers) -> list[int]:
+def _indents(shown_nodes: Sequence[tuple[int, int]], parents: Numbers) -> list[int]:
     """Return the indentation of each node: only siblings are indented, because chains of calls are deep."""
-    children = np.bincount(parents[[node for node, _ in shown]], minlength=len(parents)) if shown else ()
+    children = np.bincount(parents[[node for node, _ in shown_nodes]], minlength=len(parents)) if shown_nodes else ()
     levels = {0: -1}
-    for node, _ in shown:
+    for node, _ in shown_nodes:
         parent = int(parents[node])
         levels[node] = max(levels[parent] + int(children[parent] > 1), 0)
-    return [levels[node] for node, _ in shown]
+    return [levels[node] for node, _ in shown_nodes]
 
 
 def _pair(a: Side, b: Side, step_range: str | None) -> _Pair:
@@ -211,8 +211,8 @@ def _pair(a: Side, b: Side, step_range: str | None) -> _Pair:
 def _time_of(side: Side, samples: CpuSamples, windows: Mapping[int, Window]) -> float | None:
     """Return the running time that a sample represents, ns: by scheduling, the threads' running time per sample.
 
-    If no scheduling is recorded, use the typical time between two samples of a thread; threads that often leave their
-    CPU run for less.
+    If no scheduling is recorded, it is the typical time between two samples of a thread, which is too long for threads
+    that often leave their CPU.
     """
     scheduling = scheduling_of(side.job.session, side.selection)
     if len(samples) and {report for report, _ in samples.threads} <= scheduling.reports():

@@ -1,7 +1,7 @@
-"""The rows of every comparison: things that both sides or only one side has.
+"""The rows of every comparison: names that both sides have, or only one side.
 
-``difference`` is B − A. It is split into the effects of count and of duration, each at the mean of the other (n: count,
-t: mean duration). The two parts add up to the difference, except for rounding; swapping the sides changes their signs:
+``difference`` is B − A, split into the effects of count n and of mean duration t. Each effect is at the mean of the
+other figure. They add up to the difference, except for rounding; swapping the sides changes their signs:
 
     n_b·t_b − n_a·t_a  =  (n_b − n_a)·(t_a + t_b)/2  +  (t_b − t_a)·(n_a + n_b)/2
 
@@ -26,8 +26,8 @@ Key = tuple[Value, ...]
 class Measured:
     """A row's figures on one side: count, sum and median of the durations (ns), and more by key.
 
-    ``sums`` are divided by the table's unit (`Basis.each`), ``values`` are not. ``parts``: the things added up, by
-    name, if several.
+    ``sums`` are divided by the table's unit (`Basis.each`), ``values`` are not. ``parts``: the figures of each kernel
+    by name, in a row of several.
     """
 
     count: int
@@ -186,9 +186,9 @@ def _row(key: Key, a: Measured | None, b: Measured | None, basis: Basis, extras:
     counts = _each(first, divisors[0], "count"), _each(second, divisors[1], "count")
     medians = [side.median if side is not None else None for side in (first, second)]
     difference = minus(totals[1], totals[0])
-    more = [cell for extra in extras for cell in _extra_cells(first, second, divisors, extra)]
+    extra_values = [cell for extra in extras for cell in _extra_cells(first, second, divisors, extra)]
     sums = [side.total if side is not None else None for side in (first, second)]
-    cells = (ratio(*totals), *totals, *counts, *medians, *_split(first, second, divisors), *more, *sums)
+    cells = (ratio(*totals), *totals, *counts, *medians, *_split(first, second, divisors), *extra_values, *sums)
     size = 0 if difference is not None else max(total or 0 for total in totals)
     return _Row(key, difference, size, (difference,), (*cells, _status(a, b, basis)))
 

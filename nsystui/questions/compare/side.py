@@ -47,7 +47,7 @@ class Side:
 
     @property
     def gpu_ranks(self) -> int:
-        """The number of ranks with recorded GPU work; without records, it is unknown, not zero."""
+        """The number of ranks with recorded GPU work; 0 means that their work is unknown."""
         return sum(bool(item.devices) for item in self.ranks)
 
     @property

@@ -108,9 +108,9 @@ _SAME_TIME = 0.05
 
 @dataclass(frozen=True)
 class _Line:
-    """A row of the summary. ``difference``: used if a value is missing.
+    """A row of the summary. ``difference``: B − A, used if a value is missing.
 
-    ``fact``: the value's name in the verdict's sentence, if it may be mentioned.
+    ``fact``: the value's name in the verdict's sentence, if it may appear there.
     """
 
     what: str
@@ -236,11 +236,11 @@ def _signed(unit: Unit, value: Value) -> str:
     return f"+{text}" if isinstance(value, int | float) and value > 0 else text
 
 
-def _steps(a: Side, b: Side, step_range: str | None, on_b: Verdict | None) -> Iterator[_Line]:
+def _steps(a: Side, b: Side, step_range: str | None, main: Verdict | None) -> Iterator[_Line]:
     first, second = (spreads(side, step_range)[STEP] for side in (a, b))
     if first.count or second.count:
         by_step = next(
-            (item for item in (on_b, on_b and on_b.also) if item is not None and item.basis is ComparedBy.STEP), None
+            (item for item in (main, main and main.also) if item is not None and item.basis is ComparedBy.STEP), None
         )
         if by_step is not None:
             yield _Line("step time, mean", "ns", by_step.a.unit, by_step.b.unit, "steps")
@@ -252,7 +252,7 @@ def _steps(a: Side, b: Side, step_range: str | None, on_b: Verdict | None) -> It
 def _work(
     sides: tuple[Side, Side], launched: Compared, communication: Compared, moved: Compared, steps: Sequence[int]
 ) -> Iterator[_Line]:
-    """Yield the rows of sums over columns of other tables. ``steps``: number of steps by side."""
+    """Yield the rows that sum columns of other tables. ``steps``: the number of steps of each side."""
     basis = Basis(sides[0].gpu_ranks, sides[1].gpu_ranks)
     each = f" per {basis.each}" if basis.each else ""
 
@@ -352,7 +352,7 @@ def _total(rows: Iterable[Mapping[str, Value]], key: str) -> float:
 
 
 def _other_work(launched: Compared, utilisations: tuple[Utilisation, Utilisation]) -> str:
-    """Return a note if one side did more work: its sums are larger though no kernel is slower. Else empty."""
+    """Return a note if one side launched more kernels, which changes sums even if no kernel is slower; else empty."""
     a, b = _sum(launched, "count_a"), _sum(launched, "count_b")
     if not a or not b or abs(b / a - 1) <= _OTHER_WORK:
         return ""

@@ -164,7 +164,7 @@ def nccl(a: Side, b: Side) -> Compared:
         notes.append("rows are by collective alone because only one side has message sizes")
     notes += both(answers[0].notes, answers[1].notes)
     names = (_WHAT, *(COLUMNS[part] for part in group_by))
-    sides = _measured_calls(answers[0].frame(), what, group_by), _measured_calls(answers[1].frame(), what, group_by)
+    sides = _measured_rows(answers[0].frame(), what, group_by), _measured_rows(answers[1].frame(), what, group_by)
     return compared("diff-nccl", names, sides, basis, notes, _EXTRAS)
 
 
@@ -178,7 +178,7 @@ def _knows_sizes(frame: pd.DataFrame) -> bool:
     return bool((kernels if len(kernels) else frame)["bucket"].notna().any())
 
 
-def _measured_calls(frame: pd.DataFrame, what: What, group_by: tuple[NcclProperty, ...]) -> dict[Key, Measured]:
+def _measured_rows(frame: pd.DataFrame, what: What, group_by: tuple[NcclProperty, ...]) -> dict[Key, Measured]:
     rows = frame[frame["what"] == what]
     keys = [COLUMNS[part].key for part in group_by]
     columns = ["count", "total", "median", "exposed", "bytes", "busbw", *keys]
@@ -262,7 +262,7 @@ def _labels(names: Sequence[str], templates: Collection[str], side: Side) -> lis
 
 
 def _begin_in(ranges: NvtxRanges, spans: Mapping[int, Window]) -> Flags:
-    """Return which ranges begin in their report's span."""
+    """Return whether each range begins in its report's span."""
     lane_spans = [spans.get(lane.report) for lane in ranges.lanes]
     first, last = (np.array([getattr(span, edge, 0) for span in lane_spans], np.int64) for edge in ("start", "end"))
     start, lane = ranges.start, ranges.lane

@@ -2,10 +2,11 @@
 
 See docs/numbers.md#verdict. The compared time is the first of these times that both sides have:
 
-* of a step, if the steps of both sides have one name and cover most of the job: the mean after the slow first steps;
-* of the same work, if both sides run mostly the same kernels, equally fast, and B launches them more or less often
-  by a common factor: the time between start-up and tail, divided by that factor;
-* of the job.
+* the time of a step, if the steps of both sides have one name and cover most of the job: the mean after the slow first
+  steps;
+* the time of the same work, if both sides run mostly the same kernels, equally fast, and B launches them more or less
+  often by a common factor: the time between start-up and tail, divided by that factor;
+* the time of the job.
 """
 
 from __future__ import annotations
@@ -123,7 +124,7 @@ class Verdict:
         return also if also is not None and (also.is_slower or also.is_faster) else None
 
     def points(self, cost_a: float, cost_b: float, once: bool = False) -> float:
-        """Return a unit's cost growth, % of the time of A's unit, or for a cost paid once, % of A's job."""
+        """Return the growth of a cost per unit, % of A's unit, or of a cost paid once, % of A's job."""
         if once:
             return 100 * (cost_b - cost_a) / self.a.job
         return 100 * (cost_b / self.b.count - cost_a / self.a.count) / self.a.unit
@@ -134,8 +135,8 @@ class Verdict:
         head = f"times cannot be compared, {self.other_work}" if self.other_work else "about as fast"
         if self.is_slower or self.is_faster:
             ratio = max(self.a.unit, self.b.unit) / min(self.a.unit, self.b.unit)
-            shown = f"{ratio:.1f} ×" if ratio >= 2 else f"{100 * (ratio - 1):.{int(ratio < 1.1)}f} %"
-            head = f"{shown} {'slower' if self.is_slower else 'faster'}"
+            change = f"{ratio:.1f} ×" if ratio >= 2 else f"{100 * (ratio - 1):.{int(ratio < 1.1)}f} %"
+            head = f"{change} {'slower' if self.is_slower else 'faster'}"
         sentence = f"{head}: {self._times}"
         also = self._also
         if also is None:
@@ -251,8 +252,8 @@ def _work(launched: Compared) -> float | None:
     is_common = np.array([row["status"] == BOTH for row in rows], bool)
     if not all_time or times[is_common].sum() < _COMMON * all_time:
         return None
-    both = [row for row, common in zip(rows, is_common.tolist(), strict=True) if common]
-    pairs = np.array([[float(row[key] or 0) for key in ("count_a", "count_b", "total_a", "total_b")] for row in both])
+    shared = [row for row, common in zip(rows, is_common.tolist(), strict=True) if common]
+    pairs = np.array([[float(row[key] or 0) for key in ("count_a", "count_b", "total_a", "total_b")] for row in shared])
     times, ratios = times[is_common], pairs[:, 1] / pairs[:, 0]
     lengths = (pairs[:, 3] / pairs[:, 2]) / ratios
     order = np.argsort(ratios)
@@ -262,10 +263,7 @@ def _work(launched: Compared) -> float | None:
 
 
 def _other_work(a: Side, b: Side, launched: Compared) -> str:
-    """Return the largest kernel with other work, if such kernels take most of the kernel time.
-
-    Empty if the numbers of threads are similar or unknown.
-    """
+    """Return in words how the threads of the largest kernel differ, if such kernels take most time; else empty."""
     rows = [row for row in launched.records() if not is_nccl_kernel(str(row["name"]))]
     times = {row["name"]: float(row["total_a"] or 0) + float(row["total_b"] or 0) for row in rows}
     threads = [_threads(side) for side in (a, b)]

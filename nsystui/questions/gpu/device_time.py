@@ -63,7 +63,7 @@ class Device:
 
     @property
     def is_gpu(self) -> bool:
-        """Return whether it counts as a GPU: an unknown device counts only if its task has no other."""
+        """Whether it counts as a GPU: an unknown device counts only if its task has no other device."""
         return self.device != UNKNOWN or len(self.task.devices) == 1
 
 
@@ -237,7 +237,7 @@ def shifted(parts: BusyParts, offset: int) -> BusyParts:
 
 
 _WINDOWS = 4
-"""Windows whose totals a device caches."""
+"""Number of windows whose totals a device caches."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -342,7 +342,7 @@ _DISJOINT = ("kernels", "exposed_nccl", "memory_only", "graph_only")
 
 
 Place = tuple[int, ...]
-"""The values of `DEVICE_KEYS` or `STREAM_KEYS` of a device or stream."""
+"""The values of `DEVICE_KEYS` of a device, or of `STREAM_KEYS` of a stream."""
 
 DEVICE_KEYS = ("process", "device")
 STREAM_KEYS = (*DEVICE_KEYS, "stream")
@@ -353,8 +353,8 @@ def busy_parts(
 ) -> list[BusyParts]:
     """Read the busy times of each of ``places`` by category, on the clocks of the reports.
 
-    A place is the index of a report and the values of ``keys`` (``DEVICE_KEYS`` or ``STREAM_KEYS``). ``streams``
-    restricts the operations.
+    Each place is the index of a report and a `Place`, the values of ``keys`` (``DEVICE_KEYS`` or ``STREAM_KEYS``).
+    ``streams`` restricts the operations.
     """
     keys = ("report", *keys)
     kernels = _merged(session, BY_NAME["kernels"], keys, places, streams)
@@ -374,7 +374,7 @@ def _merged(
     places: Sequence[tuple[int, ...]],
     streams: frozenset[int] | None,
 ) -> dict[tuple[int, int], Intervals]:
-    """Return the union of a table's operations by (index of the place, 1 for communication else 0)."""
+    """Return the union of a table's operations by (index of the place, 1 for communication, else 0)."""
     parts: list[list[Intervals]] = [[] for _ in range(2 * len(places))]
     if places and session.count(table):
         import sqlalchemy as sa
@@ -387,8 +387,8 @@ def _merged(
         columns = rows.c
         key_columns = dict(zip(keys, zip(*places, strict=True), strict=True))
         requested = given({**key_columns, "place": range(len(places))}).subquery("places")
-        is_other: Any = communicates(communicating(session)) if rows is tables.kernels else sa.false()
-        lane = sa.cast(2 * requested.c.place + sa.cast(is_other, sa.Integer), sa.Integer).label("lane")
+        is_communication: Any = communicates(communicating(session)) if rows is tables.kernels else sa.false()
+        lane = sa.cast(2 * requested.c.place + sa.cast(is_communication, sa.Integer), sa.Integer).label("lane")
         is_of_reports = of_reports(columns.report, {ids[0] for ids in places})
         is_whole = (columns.start.is_not(None), columns.end.is_not(None))
         query = (
@@ -410,7 +410,7 @@ _PARTS = tuple(item.name for item in fields(BusyParts))
 def to_arrays(parts_by_place: Mapping[Place, BusyParts], keys: Sequence[str] = DEVICE_KEYS) -> Arrays:
     """Return arrays of the places and their intervals by part; inverse of `of_arrays`."""
     arrays: dict[str, NDArray[Any]] = {
-        key: np.array([ids[number] for ids in parts_by_place], np.int64) for number, key in enumerate(keys)
+        key: np.array([values[number] for values in parts_by_place], np.int64) for number, key in enumerate(keys)
     }
     for part in _PARTS:
         put_intervals(arrays, part, *(getattr(parts, part) for parts in parts_by_place.values()))
@@ -421,4 +421,4 @@ def of_arrays(arrays: Arrays, clock_offset: int, keys: Sequence[str] = DEVICE_KE
     """Return the intervals by place, shifted by ``clock_offset`` to job time, ns."""
     places = zip(*(arrays[key].tolist() for key in keys), strict=True)
     parts = zip(*(intervals_at(arrays, part) for part in _PARTS), strict=True)
-    return {ids: shifted(BusyParts(*intervals), clock_offset) for ids, intervals in zip(places, parts, strict=True)}
+    return {key: shifted(BusyParts(*intervals), clock_offset) for key, intervals in zip(places, parts, strict=True)}

@@ -49,7 +49,7 @@ _OF_WHAT = (
 )
 """Patterns in metric names, and the unit of 100 % (NVIDIA's User Guide, GPU metrics)."""
 _LONGEST_PERIODS = 2
-"""The longest gap that the next sample describes, in usual periods."""
+"""The longest gap that the next sample describes, as a multiple of the usual period."""
 
 
 @dataclass(frozen=True, order=True)
@@ -58,20 +58,20 @@ class MetricSource:
 
     report: int
     gpu: int
-    place: int
-    """The index of its family in ``FAMILIES``, or their number without family."""
+    order: int
+    """The index of its family in ``FAMILIES``; ``len(FAMILIES)`` without a family."""
     metric: str
     """The name in the export."""
 
     @property
     def has_lane(self) -> bool:
         """Whether it has a lane by default."""
-        return self.place < len(FAMILIES)
+        return self.order < len(FAMILIES)
 
     @property
     def family(self) -> str:
         """The short name of its family, or else its label."""
-        return FAMILIES[self.place][0] if self.has_lane else self.label
+        return FAMILIES[self.order][0] if self.has_lane else self.label
 
     @property
     def label(self) -> str:
@@ -134,8 +134,8 @@ def metric_lanes(
 ) -> list[MetricLane]:
     """Average each metric of ``metric_sources`` over ``window`` in ``bins`` equal spans.
 
-    ``sources``, if given, save a scan over all samples. Values are `_plausible`. Most bins shorter than the sampling
-    period are missing. Raises ValueError if ``bins < 1``.
+    ``sources``, if given, save a scan over all samples. Values are `_plausible`. Bins without samples are missing.
+    Raises ValueError if ``bins < 1``.
     """
     if bins < 1:
         raise ValueError(f"at least one bin is needed, not {bins}")
@@ -182,8 +182,8 @@ def _plausible(sources: Sequence[MetricSource]) -> sa.ColumnElement[Any]:
     clipped to 0…100, other values below 0 are missing."""
     table = tables.gpu_metrics
     percent = sorted({source.metric for source in sources if source.is_percent})
-    cut = sa.func.least(sa.func.greatest(table.c.value, 0.0), 100.0)
-    return sa.case((table.c.metric.in_(percent), cut), (table.c.value >= 0, table.c.value), else_=sa.null())
+    clipped = sa.func.least(sa.func.greatest(table.c.value, 0.0), 100.0)
+    return sa.case((table.c.metric.in_(percent), clipped), (table.c.value >= 0, table.c.value), else_=sa.null())
 
 
 def _of_gpus(session: Session, selection: Selection) -> list[Condition]:
@@ -288,7 +288,7 @@ def _spans(times: Times) -> tuple[Times, Times]:
 def attributed(
     metrics: Sequence[MetricSamples], starts: Times, ends: Times
 ) -> Iterator[tuple[NDArray[np.float64], NDArray[np.float64]]]:
-    """Yield for each metric the time in each interval that samples describe, ns, and the metric's integral over it.
+    """Yield, for each metric, how much of each interval samples describe, ns, and the metric's integral over that time.
 
     Shapes ``(n,)``. The mean over intervals is the sum of integrals divided by the sum of times: samples are weighted
     by the overlap of their periods. Intervals may overlap, in any order. O(n log m) for m samples; metrics that share

@@ -1,4 +1,4 @@
-"""The profiler's own overhead: idle time of a GPU meanwhile is not the program's fault.
+"""The profiler's own overhead, during which idle time of a GPU is not the program's fault.
 
 See docs/numbers.md#expert-rules.
 """

@@ -51,7 +51,7 @@ _NAME_NOTE = "the name filter does not apply here: how busy a GPU is depends on 
 class BusyIntervals:
     """The merged intervals of every selected device, read once; windows and bins cost no query.
 
-    It is valid while ``is_current`` is true and the selection, except its window, is the same.
+    They are valid for the same selection with any window while ``is_current`` is true.
     """
 
     version: int
@@ -62,20 +62,20 @@ class BusyIntervals:
 
     @classmethod
     def load(
-        cls, session: Session, selection: Selection, ranks: Sequence[RankedTask], before: BusyIntervals | None = None
+        cls, session: Session, selection: Selection, ranks: Sequence[RankedTask], previous: BusyIntervals | None = None
     ) -> BusyIntervals:
-        """Read the devices of the selected tasks, by rank and device, except those already in ``before``.
+        """Read the devices of the selected tasks, by rank and device; reuse the intervals in ``previous``.
 
-        ``before`` is not used if streams are selected. The selection's window and name filter do not apply: how busy a
-        GPU is depends on all of its work. A million operations take about 0.3 s to read, and up to 20 MB of memory.
+        ``previous`` is ignored if streams are selected. Window and name filter do not apply: how busy a GPU is depends
+        on all of its work. A million operations take about 0.3 s to read, and up to 20 MB of memory.
         """
         version = session.version
-        devices = tuple(_devices(session, selection, selected_devices(session, selection, ranks), before))
+        devices = tuple(_devices(session, selection, selected_devices(session, selection, ranks), previous))
         reports = selected_reports(session, selection)
         notes = [*_notes(session, reports, selection), *other_communication(session)]
         same_gpu = [{item.device.task.rank for item in group} for group in _by_gpu(session, devices) if len(group) > 1]
-        if apart := [item.device.task.rank for item in devices if not item.device.is_gpu]:
-            notes.append(f"work on an unknown device does not count in means over GPUs (ranks {few_numbers(apart)})")
+        if unknown := [item.device.task.rank for item in devices if not item.device.is_gpu]:
+            notes.append(f"work on an unknown device does not count in means over GPUs (ranks {few_numbers(unknown)})")
         if same_gpu:
             shared = "; ".join(f"ranks {few_numbers(ranks)}" for ranks in same_gpu[:3])
             notes.append(
@@ -141,7 +141,7 @@ def _by_gpu(session: Session, devices: Iterable[DeviceIntervals]) -> list[list[D
 
 
 def unplaced(session: Session, gpus: Sequence[DeviceIntervals]) -> bool:
-    """Return whether some of ``gpus`` may be the same: equal host and ordinal, and no recorded number."""
+    """Return whether some of ``gpus`` may be one GPU: equal host and ordinal, and no recorded number."""
     reports = {report.index: report for report in session.reports}
     places = [
         (gpu.device.task.host, gpu.device.device)
@@ -203,21 +203,21 @@ def selected_devices(session: Session, selection: Selection, ranks: Sequence[Ran
 
 
 def _devices(
-    session: Session, selection: Selection, devices: Sequence[Device], before: BusyIntervals | None
+    session: Session, selection: Selection, devices: Sequence[Device], previous: BusyIntervals | None
 ) -> Iterator[DeviceIntervals]:
-    """Yield the intervals of ``devices``, from ``before`` if possible."""
+    """Yield the intervals of ``devices``, from ``previous`` if possible."""
     reports = {report.index: report for report in session.reports}
-    cached = {_place(item.device): item for item in before.devices} if before and selection.streams is None else {}
-    missing = [item for item in devices if _place(item) not in cached]
-    computed = {_place(item.device): item for item in _read(session, selection, reports, missing)}
+    cached = {_key(item.device): item for item in previous.devices} if previous and selection.streams is None else {}
+    missing = [item for item in devices if _key(item) not in cached]
+    computed = {_key(item.device): item for item in _read(session, selection, reports, missing)}
     for item in devices:
         report = reports[item.task.task.report]
-        intervals = computed.get(_place(item)) or cached[_place(item)]
+        intervals = computed.get(_key(item)) or cached[_key(item)]
         parts = shifted(intervals.parts, report.clock_offset - intervals.clock_offset)
         yield DeviceIntervals(item, recorded(report), parts, report.clock_offset)
 
 
-def _place(device: Device) -> tuple[Task, int]:
+def _key(device: Device) -> tuple[Task, int]:
     return device.task.task, device.device
 
 
@@ -344,8 +344,8 @@ def shares(breakdown: Breakdown | None) -> list[float | None]:
 def utilisation_table(busy: BusyIntervals, window: Window) -> TableAnswer:
     """Tabulate each device's busy time in ``window`` by category, in percent of the window and in ns.
 
-    See docs/numbers.md#gpu-time and docs/numbers.md#exposed-time. Categories overlap: if compute (kernels without
-    NCCL's), NCCL and copies run concurrently, they add up to more than busy.
+    See docs/numbers.md#gpu-time and docs/numbers.md#exposed-time. Categories overlap: if compute (kernels that do not
+    communicate), NCCL and copies run concurrently, they add up to more than busy.
     """
     rows: list[Row] = []
     for item in busy.devices:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from nsystui.questions.steps.times import Steps
 
 T = TypeVar("T")
-# Results of the last few selections stay in memory, so that going back a crumb is free.
+# Results of the last few selections stay in memory, so that returning to a selection is free.
 _MAX_RESULTS = 20
 _EVERYTHING = Selection()
 
@@ -154,7 +154,7 @@ class OpenJob:
         return busy
 
     def pairing(self) -> NcclPairing:
-        """Return which NCCL call launched which NCCL kernel, over everything, and each kernel's cost (`measured`)."""
+        """Return the pairing of all NCCL calls and kernels, with each kernel's cost (`measured`)."""
         from nsystui.questions.collectives.waiting import transfer_times
         from nsystui.questions.nccl.bandwidth import measured
         from nsystui.questions.nccl.pairing import NcclPairing
@@ -162,18 +162,18 @@ class OpenJob:
         def make() -> NcclPairing:
             pairing = NcclPairing.load(self.session, self.ranks, log)
             # Any work of a device can hide communication, and is slow to read.
-            priced = measured(pairing, self.busy(_EVERYTHING).devices if len(pairing.kernels) else ())
+            costed = measured(pairing, self.busy(_EVERYTHING).devices if len(pairing.kernels) else ())
             if len(self.ranks) < 2 or not len(pairing.kernels):
-                return priced
+                return costed
             return replace(
-                priced, kernels=priced.kernels.assign(transfer=transfer_times(priced.kernels, self.collectives()))
+                costed, kernels=costed.kernels.assign(transfer=transfer_times(costed.kernels, self.collectives()))
             )
 
         log = self.nccl_log
         return self.once(("pairing", log is not None), make)
 
     def collectives(self) -> Matching:
-        """Return the collectives that ranks of the same run have in common, over everything."""
+        """Return all collectives that ranks of the same run have in common."""
         return self.once(("collectives",), self._match_collectives)
 
     def _match_collectives(self) -> Matching:
@@ -182,9 +182,9 @@ class OpenJob:
         reports = self.session.reports
         if self.shares_clock:
             return match(sequences(self.session, reports))
-        apart = [match(sequences(self.session, [report])) for report in reports]
-        groups = tuple(group for matching in apart for group in matching.groups)
-        return Matching(groups, tuple(member for matching in apart for member in matching.unmatched))
+        matchings = [match(sequences(self.session, [report])) for report in reports]
+        groups = tuple(group for matching in matchings for group in matching.groups)
+        return Matching(groups, tuple(member for matching in matchings for member in matching.unmatched))
 
     @property
     def shares_clock(self) -> bool:
@@ -207,7 +207,7 @@ class OpenJob:
         return RankFacts(self.busy(selection), times, lateness(arrivals), clocks, parts, steps.notes)
 
     def model_parts(self, step_name: str | None = None) -> ModelParts:
-        """Return which ranks run the same kernels, over everything; for ``step_name`` see `steps`."""
+        """Return which ranks run the same kernels in the whole job; for ``step_name`` see `steps`."""
         from nsystui.questions.ranks.model_parts import ModelParts
 
         steps = self.steps(step_name)
@@ -229,14 +229,14 @@ class OpenJob:
         return self.session.version, self.steps_by
 
     def next_steps_by(self) -> str | None:
-        """Find steps by the next anchor that any task has, or ``None`` for the default; return the anchor."""
+        """Set ``steps_by`` to the next anchor that any task has, or ``None`` (the default), and return it."""
         from nsystui.base.anchors import ANCHORS
         from nsystui.questions.steps.times import Steps
 
         load = partial(Steps.load, self.session, self.ranks, None)
         defaults = {steps.anchor for steps in load(None).of_task.values()}
-        rest = ANCHORS[ANCHORS.index(self.steps_by) + 1 :] if self.steps_by is not None else ANCHORS
-        self.steps_by = next((anchor for anchor in rest if anchor not in defaults and load(anchor).of_task), None)
+        anchors = ANCHORS[ANCHORS.index(self.steps_by) + 1 :] if self.steps_by is not None else ANCHORS
+        self.steps_by = next((anchor for anchor in anchors if anchor not in defaults and load(anchor).of_task), None)
         return self.steps_by
 
     def smart_names(self) -> Mapping[str, str]:
@@ -285,6 +285,6 @@ class OpenJob:
         """Return ``make()``, or its earlier result for the same key and state of the session."""
         state = (str(self.version),)
         result = self._memory.once(ResultKey(state, key), make)
-        # Otherwise, when hundreds of reports join one by one, each state would keep all earlier intervals.
+        # Otherwise each state would keep its intervals in memory while hundreds of reports join one by one.
         self._memory.forget_others(state)
         return result

@@ -2,8 +2,7 @@
 
 A task is a run of reports: a worker opens them with their local numbers and clock, and calls the same function as a
 local computation (`nsystui.questions.queries.derived.in_runs`). If a worker dies, Dask moves its tasks to another
-worker; tasks that no worker survives are finally repeated report by report, one at a time, so that a failure names
-the report.
+worker. If several workers die with a task, its reports are computed one at a time, so that a failure names the report.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ _WORKER_TIMEOUT = 60
 _CHECK_INTERVAL = 5
 """Time-outs for the scheduler and for a worker, and the interval of worker checks, seconds."""
 _TASKS_PER_THREAD = 8
-"""Minimum of tasks for each thread of a worker, so that all threads finish at about the same time."""
+"""Least number of tasks per worker thread, so that all threads finish at about the same time."""
 _MAX_REPORTS = 16
 
 
@@ -127,12 +126,12 @@ class DaskWorkers:
         self.client.close()
 
     def share(self, reports: int) -> int:
-        """Return the number of reports of a task, small enough for several tasks per thread of the cluster."""
+        """Return a number of reports per task that makes several tasks per thread of the cluster, if possible."""
         threads = sum(self.client.nthreads().values())
         return int(min(max(reports // max(threads * _TASKS_PER_THREAD, 1), 1), _MAX_REPORTS))
 
     def each(self, work: Sequence[tuple[list[Report], Compute[T]]], tell: Callable[[int], object]) -> Iterator[T]:
-        """Yield the results of runs of reports, in order; calls ``tell`` with the number of reports done.
+        """Yield the results of runs of reports, in order; ``tell`` receives the number of reports done.
 
         If its workers died, a run yields one result per report. Raises NsystuiError.
         """
@@ -143,7 +142,7 @@ class DaskWorkers:
         from distributed import KilledWorker
 
         waiting = {self._submit(task): task for task in tasks}
-        ahead = {task.position for task in tasks}
+        remaining = {task.position for task in tasks}
         suspects: list[_Task] = []
         results: dict[tuple[int, ...], Any] = {}
         done = 0
@@ -154,7 +153,7 @@ class DaskWorkers:
                     error = future.exception()
                     if isinstance(error, KilledWorker) and not task.is_alone:
                         # Dask suspects all tasks of the dead workers, running or not.
-                        ahead.remove(task.position)
+                        remaining.remove(task.position)
                         suspects += task.by_report()
                         continue
                     results[task.position] = self._result(task, future, error)
@@ -162,11 +161,11 @@ class DaskWorkers:
                     tell(done)
                 if suspects and not waiting:
                     single = suspects.pop(0)
-                    ahead.add(single.position)
+                    remaining.add(single.position)
                     waiting[self._submit(single)] = single
                 first_suspect = min((task.position for task in suspects), default=(len(tasks),))
-                while ahead and (first := min(ahead)) in results and first < first_suspect:
-                    ahead.remove(first)
+                while remaining and (first := min(remaining)) in results and first < first_suspect:
+                    remaining.remove(first)
                     yield results.pop(first)
         finally:
             self.client.cancel(list(waiting))

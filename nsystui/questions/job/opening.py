@@ -158,7 +158,7 @@ class Opener:
             raise
 
     def look_at(self, job: OpenJob, export: Export) -> Export | None:
-        """Return an export with its form, converted first if requested, or ``None`` if it fails."""
+        """Return an export with ``opened``, converted first if requested; ``None`` if it fails or is stopped."""
         from dataclasses import replace
 
         from nsystui.store.opened import look_at
@@ -226,7 +226,7 @@ class Opener:
         return None
 
     def _converted(self, session: Session, path: Path) -> Path:
-        """Return the path of an export, or of the conversion of a report in another form, at low priority.
+        """Return the path of an export, or convert a report of another form at low priority and return the new path.
 
         NVIDIA's programs run only if requested.
         """
@@ -260,7 +260,7 @@ class Opener:
         return export
 
     def align(self, job: OpenJob) -> None:
-        """Drop second exports of a session, and put all reports on one clock. Raises NsystuiError if that fails."""
+        """Drop second exports of a recording, and put all reports on one clock. Raises NsystuiError if that fails."""
         from nsystui.questions.collectives.alignment import ClockMode
 
         job.session.drop_copies()

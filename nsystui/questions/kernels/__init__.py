@@ -1,1 +1,1 @@
-"""Kernels, memory operations and calls by name: sums and instances."""
+"""Kernels, memory operations and calls by name: summaries and instances."""

@@ -98,7 +98,7 @@ def rows_of(session: Session, work: Work) -> tuple[sa.FromClause, sa.ColumnEleme
 
 
 def has_rows(session: Session, work: Work) -> bool:
-    """Return whether the session has such work."""
+    """Return whether the session has rows of an activity."""
     return has_mpi(session) if work is MPI else session.count(work.table) > 0
 
 
@@ -200,7 +200,7 @@ def with_calls() -> sa.Join:
 
 
 def are(kind: MemoryCalls) -> list[sa.ColumnElement[bool]]:
-    """Return the conditions for rows of `with_calls` of ``kind``."""
+    """Return the conditions for rows of ``kind`` in `with_calls`."""
     memory, name = tables.memory_ops.c, tables.api_calls.c.name
     is_async = sa.func.contains(sa.func.lower(name), "async", type_=sa.Boolean)
     is_set = sa.cast(memory.is_memset, sa.Boolean)

@@ -23,11 +23,11 @@ from nsystui.store.session import Session
 UNION = Column("union", header="Union (ns)", label="union", unit=Unit.DURATION, importance=1)
 ALONE = Column("alone", header="Alone (ns)", label="alone", unit=Unit.DURATION, importance=1)
 _LISTED = 1.0
-"""A note names kernels without a family from this share of the kernel time on, %."""
+"""A note names kernels without a family with at least this share of the kernel time, %."""
 
 
 def with_union_times(answer: TableAnswer, session: Session, selection: Selection, families: Rules) -> TableAnswer:
-    """Add to a summary by family the union of its kernels' times, and the time in which no other family ran.
+    """Add to a summary by family the time in which any kernel of the family ran, and in which no other family did.
 
     Both are in ns, summed over the GPUs. A note names large kernels without a family.
     """
@@ -87,7 +87,7 @@ def _union_times(session: Session, selection: Selection, families: Rules) -> dic
 
 
 def _alone(families: Sequence[int], runs: Sequence[Intervals], count: int) -> NDArray[np.int64]:
-    """Return how long each of ``count`` families ran alone, ns: a sweep over all starts (+) and ends (-)."""
+    """Return how long each of ``count`` families ran alone, ns, by a sweep over all starts (+) and ends (-)."""
     moments = np.concatenate([edges for run in runs for edges in (run.starts, run.ends)])
     signs = np.concatenate([np.repeat((1, -1), len(run)) for run in runs])
     family = np.concatenate([np.full(2 * len(run), index) for index, run in zip(families, runs, strict=True)])

@@ -151,18 +151,18 @@ def _matched(
         candidates: Iterable[_Kernel] = next(
             (form[word] for form, word in zip(forms, spellings, strict=True) if word in form), ()
         )
-        shown = {kernel.shown(names) for kernel in candidates}
+        shown_names = {kernel.shown(names) for kernel in candidates}
         shape = None
         if launch.grid is not None and launch.block is not None:
             grid, block = (" ".join(f"{number:4d}" for number in size) for size in (launch.grid, launch.block))
             shape = grid, block
-        if len(shown) > 1:
-            shown = {kernel.shown(names) for kernel in candidates if shape in kernels[kernel]}
-            if len(shown) != 1:
+        if len(shown_names) > 1:
+            shown_names = {kernel.shown(names) for kernel in candidates if shape in kernels[kernel]}
+            if len(shown_names) != 1:
                 ambiguous[launch.kernel] = None
                 continue
-        if shown:
-            rows[shown.pop(), shape if by_shape else None].append(launch)
+        if shown_names:
+            rows[shown_names.pop(), shape if by_shape else None].append(launch)
         else:
             unknown[launch.kernel] = None
     return rows, list(unknown), list(ambiguous)

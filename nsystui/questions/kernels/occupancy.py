@@ -14,7 +14,7 @@ from nsystui.store.session import Session
 
 _WARP = 32
 _REGISTER_UNIT = 256
-"""The unit in which registers are allocated to a warp; warps get them in groups of `_WARP_GROUP`."""
+"""Registers are allocated to a warp in multiples of this number, and to `_WARP_GROUP` warps at once."""
 _WARP_GROUP = 4
 
 
@@ -37,7 +37,7 @@ def theoretical_occupancy(session: Session) -> sa.ColumnElement[Any]:
 
 
 def _percent(limits: Multiprocessor) -> sa.ColumnElement[Any]:
-    """Apply NVIDIA's occupancy calculator, with as much of the cache as possible for shared memory."""
+    """Return the occupancy by NVIDIA's calculator, with as much of the cache as possible for shared memory."""
     columns = tables.kernels.c
     warps = _units(columns.block_x * columns.block_y * columns.block_z, _WARP)
     registers = _units(columns.registers_per_thread * _WARP, _REGISTER_UNIT) * _REGISTER_UNIT

@@ -104,7 +104,7 @@ _GROUP_COLUMNS = {
 def name_of(table: sa.FromClause, names: Names) -> sa.ColumnElement[Any]:
     """Return the column for ``names``: the full name if the mangled name is missing, as in nsys.
 
-    It is the full name for smart names, which SQL cannot compute, see `smart_kernel_names`.
+    For smart names, which SQL cannot compute, it is also the full name: see `smart_kernel_names`.
     """
     if names is Names.SHORT:
         return table.c.short_name
@@ -156,7 +156,7 @@ def kernel_summary(
 
     stored = Names.FULL if names is Names.SMART else names
     rows = ask() if group_by or only else of_all_reports(session, selection, table, f"kernels {stored.value}", ask)
-    total = None  # groups have no total: only names are counted outside the selection
+    total = None  # unknown for groups: outside the selection, only names are counted
     if not group_by:
         is_complete = selection.is_everything and not only
         total = len(rows) if is_complete else statistics.number_of_values(session, name)
@@ -346,15 +346,15 @@ class _LaunchDelay:
 _LAUNCH = ("report", "process", "correlation_id")
 
 
-def first_calls(wanted: sa.ColumnElement[bool]) -> sa.Subquery:
-    """Select the API calls that are ``wanted``, start in job time.
+def first_calls(condition: sa.ColumnElement[bool]) -> sa.Subquery:
+    """Select the API calls for which ``condition`` holds, start in job time.
 
     Each (report, process, correlation id) has one row, with the earliest start: a join never duplicates a kernel.
     """
     calls = tables.api_calls.c
     identity = [calls[key] for key in _LAUNCH]
     start = sa.func.min(calls.start + calls.clock_offset).label("start")
-    return sa.select(*identity, start).where(wanted).group_by(*identity).subquery()
+    return sa.select(*identity, start).where(condition).group_by(*identity).subquery()
 
 
 def durations(session: Session, selection: Selection, name: str, names: Names = Names.FULL) -> Any:

@@ -129,7 +129,7 @@ def _calls(job: OpenJob, selection: Selection) -> Mapping[_Key, tuple[str | None
 
 
 def _stacks(session: Session, selection: Selection) -> Mapping[_Key, str]:
-    """Return the call stacks of allocations, outwards from the program's call of CUDA."""
+    """Return the call stacks of allocations, from the program's call of CUDA outwards."""
     chains: dict[int, dict[_Key, int]] = {}
     for calls in (tables.api_calls, tables.api_backtraces):  # --cudabacktrace writes a second row
         if session.count(tables.gpu_memory) and session.count(calls):

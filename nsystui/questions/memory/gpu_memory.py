@@ -1,7 +1,7 @@
 """Memory that a job allocated through CUDA: use over time, allocations, and memory pools.
 
-See docs/numbers.md#gpu-memory. A free ends the allocation at its address, even if sizes differ; if the free was not
-recorded, the next allocation at this address ends it. Only memory allocated during the recording counts.
+See docs/numbers.md#gpu-memory. A free ends the allocation at its address, even if sizes differ; if no free was
+recorded, the next allocation at this address does. Only memory allocated during the recording counts.
 """
 
 from __future__ import annotations
@@ -103,10 +103,10 @@ class Curve:
 
     def peaks(self, edges: Sequence[int]) -> tuple[Ints, Ints]:
         """Return the most bytes in use in each span between ``edges``, and the bytes at its end; shape ``(spans,)``."""
-        at = np.searchsorted(self.times, np.asarray(edges, np.int64))
-        bounds = np.column_stack((at[:-1], at[1:] + 1)).ravel()
+        indices = np.searchsorted(self.times, np.asarray(edges, np.int64))
+        bounds = np.column_stack((indices[:-1], indices[1:] + 1)).ravel()
         padded = np.append(self.used, 0)
-        return np.maximum.reduceat(padded, bounds)[::2], self.used[at[1:]]
+        return np.maximum.reduceat(padded, bounds)[::2], self.used[indices[1:]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -194,7 +194,7 @@ def _events(session: Session, selection: Selection) -> pd.DataFrame:
 
 
 def _allocations(events: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame, int]:
-    """Return allocations with end and its row, frees without allocation, and the number of missing frees."""
+    """Return allocations with time and row of their end, frees without allocation, and the number of missing frees."""
     ordered = events.sort_values(["report", "process", "address", "start", "row"])
     addresses, start, row = (ordered[key].to_numpy() for key in (["report", "process", "address"], "start", "row"))
     is_alloc = ordered["is_free"].to_numpy() == 0
@@ -230,7 +230,7 @@ def _usage(key: DeviceMemory, allocations: pd.DataFrame) -> Usage:
 class DevicePeak:
     """The peak use of a GPU's own memory by all its processes; sizes in bytes, job time.
 
-    ``total`` is the memory of the GPU, ``sizes`` the allocations in use then, in ``places``.
+    ``total`` is the memory of the GPU, ``places`` its kinds by process, ``sizes`` the allocations in use at the peak.
     """
 
     places: tuple[DeviceMemory, ...]
@@ -310,7 +310,7 @@ def memory_over_time(job: OpenJob, selection: Selection, bins: int) -> TableAnsw
 
 
 def windows_of(job: OpenJob, selection: Selection) -> Mapping[int, Window]:
-    """Return the window of each report by its index; unless the user selected it, it includes its last moment."""
+    """Return the window of each report by its index; a window that the user did not select includes its last moment."""
     windows = extents(job.session, selection)
     if selection.window is not None:
         return windows

@@ -29,7 +29,7 @@ DIRECTIONS = {HOST_TO_DEVICE: "host-to-device", DEVICE_TO_HOST: "device-to-host"
 class HostCopies:
     """The copies of one kind from or to one kind of host memory (``None``: not recorded); time in ns.
 
-    ``is_apart``: all of them ran on streams without kernels.
+    ``is_apart``: all ran on streams without kernels.
     """
 
     kind: int
@@ -53,7 +53,7 @@ class HostCopies:
 
 
 def host_copies(session: Session, selection: Selection) -> tuple[HostCopies, ...]:
-    """Return the copies between host and GPUs, longest total first, but not between GPUs over the host."""
+    """Return the copies between host and GPUs, except between GPUs over the host; longest total first."""
     memory, kernels = tables.memory_ops.c, tables.kernels
     streams = set(
         session.rows(
@@ -82,9 +82,9 @@ def host_copies(session: Session, selection: Selection) -> tuple[HostCopies, ...
     copies: dict[tuple[int, str | None], HostCopies] = {}
     for kind, name, *stream, count, size, time in session.rows(query):
         is_apart = tuple(stream) not in streams
-        before = copies.get((kind, name), HostCopies(kind, name, 0, 0, 0, True))
+        others = copies.get((kind, name), HostCopies(kind, name, 0, 0, 0, True))
         copies[kind, name] = HostCopies(
-            kind, name, before.count + count, before.bytes + size, before.time + time, before.is_apart and is_apart
+            kind, name, others.count + count, others.bytes + size, others.time + time, others.is_apart and is_apart
         )
     return tuple(sorted(copies.values(), key=lambda item: (-item.time, item.kind, item.memory or "")))
 
@@ -117,7 +117,7 @@ def link_of(session: Session) -> tuple[int, int] | None:
 
 
 def link_words(session: Session, copies: Iterable[HostCopies]) -> str:
-    """Return the possible rate of the link in words, or an empty string if no copies have less than half of it."""
+    """Return the possible rate of the link in words, or an empty string if all copies reach half of it."""
     link = link_of(session)
     if link is None or all(item.rate >= 0.5e9 * link[1] for item in copies):
         return ""
@@ -188,12 +188,12 @@ def _busy(session: Session, selection: Selection) -> dict[tuple[Any, ...], float
     conditions = where(table, selection, columns.operation)
     timed = sa.select(*keys, *(columns[key] for key in gpu), start, end).where(*conditions, columns.end > columns.start)
     inner = timed.subquery()
-    before = sa.func.max(inner.c.end).over(
+    latest = sa.func.max(inner.c.end).over(
         partition_by=[inner.c[key.name] for key in keys] + [inner.c[key] for key in gpu],
         order_by=inner.c.start,
         rows=(None, -1),
     )
-    new = sa.func.greatest(inner.c.end - sa.func.greatest(inner.c.start, sa.func.coalesce(before, inner.c.start)), 0)
+    new = sa.func.greatest(inner.c.end - sa.func.greatest(inner.c.start, sa.func.coalesce(latest, inner.c.start)), 0)
     parts = sa.select(*(inner.c[key.name] for key in keys), new.label("new")).subquery()
     names = [parts.c[key.name] for key in keys]
     sums = session.rows(sa.select(*names, sa.cast(sa.func.sum(parts.c.new), sa.BigInteger)).group_by(*names))

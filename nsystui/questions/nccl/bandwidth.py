@@ -14,19 +14,19 @@ AlltoAll, Gather, Scatter               n · m  (n−1)/n
 Broadcast, Reduce, Send, Recv           m      1
 ======================================  =====  ==========
 
-In lines two and three, m is the size for one rank or peer, hence the n. Operations that run as sends and receives have
+In rows two and three, m is the size for one rank or peer, hence the n. Operations that run as sends and receives have
 no such size: S is the larger of the bytes sent and received, as in nccl-tests' ``sendrecv``. For an AlltoAll made of
-sends this already is n · m, with the rank's own share; a Gather or Scatter made of sends lacks that share, so f is 1.
+sends, S is already n · m, with the rank's own share; a Gather or Scatter made of sends lacks that share, so f is 1.
 
 t is the duration of the kernel, which includes waiting for other ranks. Without the wait, t is the transfer: the
-duration of the kernel of the last rank to arrive (`collectives.waiting`).
+kernel duration of the last rank to arrive (`collectives.waiting`).
 
 The bandwidth is missing if the formula needs an unknown n or size, for collectives without a formula, and for kernels
 that mix collectives.
 
 The exposed time of a kernel is its time outside of U(K) of its device (docs/nccl.md#exposed-time-of-kernels). K are the
-device's kernels that are not NCCL's; copies and whole CUDA graphs hide nothing. Concurrent NCCL kernels all count, so a
-sum may exceed the GPU screen's |U(C) \ U(K)|, which counts every moment once.
+device's kernels that do not communicate; copies and whole CUDA graphs hide nothing. Concurrent NCCL kernels all count,
+so a sum may exceed the GPU screen's |U(C) \ U(K)|, which counts every moment once.
 """
 
 from __future__ import annotations
@@ -119,10 +119,10 @@ def exposed_times(kernels: pd.DataFrame, devices: Iterable[DeviceIntervals]) -> 
 
 
 def measured(pairing: NcclPairing, devices: Iterable[DeviceIntervals]) -> NcclPairing:
-    """Return the pairing with four more columns of its ``kernels``.
+    """Return the pairing with four more columns in ``kernels``; ``devices``: all devices of the job.
 
-    ``exposed``: ns, see `exposed_times`. ``algorithm_size`` and ``bus_size``: bytes as floats, to divide by the time,
-    see `rate`; NaN if unknown. ``transfer``: NaN until other ranks show it. ``devices``: all devices of the job.
+    ``exposed``: ns, see `exposed_times`. ``algorithm_size``, ``bus_size``: S and S · f, bytes, for `rate`; NaN if
+    unknown. ``transfer``: NaN until `Job.pairing` computes it from other ranks.
     """
     kernels = pairing.kernels
     algorithm_size, bus_size = sizes_moved(kernels)
@@ -132,10 +132,10 @@ def measured(pairing: NcclPairing, devices: Iterable[DeviceIntervals]) -> NcclPa
 
 
 def in_steps(pairing: NcclPairing, steps: Steps) -> NcclPairing:
-    """Return the pairing with the step number of its ``kernels`` and ``calls`` as ``step``, missing outside of steps.
+    """Return the pairing with a column ``step`` in ``kernels`` and ``calls``: a number, missing outside of steps.
 
-    The CPU range of a kernel's step contains the start of its launch, on any thread of the process, or the start of a
-    call. The kernel itself may run when the CPU is a step further.
+    The step's CPU range contains the start of the kernel's launch, or of the call, on any thread of the process. The
+    kernel itself may run when the CPU is already in the next step.
     """
     import pandas as pd
 
@@ -148,7 +148,7 @@ def in_steps(pairing: NcclPairing, steps: Steps) -> NcclPairing:
 
 
 def in_ranges(pairing: NcclPairing, ranges: NvtxRanges) -> NcclPairing:
-    """Return the pairing with a column ``range`` of its ``kernels`` and ``calls``: the NVTX range around each.
+    """Return the pairing with a column ``range`` in ``kernels`` and ``calls``: the NVTX range around launch or call.
 
     It is the innermost range that is neither NCCL's nor PyTorch's label of a collective, with ``*`` for its numbers.
     """
@@ -183,7 +183,7 @@ def launched_in_steps(pairing: NcclPairing, steps: Steps, selection: Selection) 
 
 
 class LinkRate(NamedTuple):
-    """A kind of link, and its nominal rate: of one GPU in one direction, bytes/s."""
+    """A kind of link, and its nominal rate for one GPU in one direction, bytes/s."""
 
     link: str
     rate: float

@@ -1,7 +1,7 @@
-"""Communicators over processes: the rank of a communicator that a call's pointer in a debug log identifies.
+"""Communicators in a debug log, whose ranks each process identifies by a pointer.
 
-NCCL runs the calls of a communicator in the order in which they were made, the same on all ranks. So the n-th call of a
-communicator's rank in the log (`call_sequences`) is its n-th operation in an export, if both are complete.
+All ranks of a communicator call it in the same order, and NCCL keeps this order. So the n-th call of a communicator's
+rank in the log (`call_sequences`) is its n-th operation in an export, if both are complete.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _ENDS = (CommunicatorState.DESTROYED, CommunicatorState.ABORTED)
 
 @dataclass(eq=False)
 class CommunicatorRank:
-    """One rank of a communicator: an ``ncclComm`` in a process. Ranks with equal values are still different ranks.
+    """A rank of a communicator: an ``ncclComm`` in a process. Ranks with equal values are different ranks.
 
     ``communicator`` is its name: ``0x54fe282d32a87d85`` (``commId``, the same on all ranks), ``… #2`` if the id is used
     again, ``… split 1 color 0`` after a split, or, without id, ``pointer 0x55b6aa64a990`` of this process; ``None`` if
     the calls have no pointer. ``ranks`` is the communicator's size, ``global_rank`` RCCL's. ``init_device`` is the CUDA
-    ordinal in its own lines; ``call_devices`` counts the ordinals in the prefixes of its calls.
+    ordinal in the lines of its initialisation; ``call_devices`` counts the ordinals in the prefixes of its calls.
     """
 
     process: LogProcess | None
@@ -46,16 +46,16 @@ class CommunicatorRank:
 
     @property
     def device(self) -> int | None:
-        """The CUDA ordinal of its GPU: from its own lines, else its calls' most frequent ordinal."""
+        """The CUDA ordinal of its GPU: ``init_device``, else its calls' most frequent ordinal."""
         if self.init_device is None and self.call_devices:
             return self.call_devices.most_common(1)[0][0]
         return self.init_device
 
 
 class Communicators:
-    """The communicators of each process over time. Lines of a process must be heard in order.
+    """The communicators of each process over time. Lines of a process must be added in order.
 
-    ``members`` are all ranks heard of, in order of appearance.
+    ``members`` are all ranks in order of appearance.
     """
 
     def __init__(self) -> None:
@@ -78,18 +78,18 @@ class Communicators:
             self._open.pop(key, None)
             return member
         last_line = self._lines.get(member) if member is not None else None
-        if member is not None and last_line is not None and _is_twin(last_line, line):
+        if member is not None and last_line is not None and _is_completion(last_line, line):
             return member
         if member is None or last_line is not None or member.ranks not in (None, line.ranks):
             member = self._open[key] = self._new(process, _pointer(line.pointer))
-        # Otherwise only its calls were heard: they may be in another file than its beginning.
+        # Otherwise the member is known from its calls alone: they may be in another file than its beginning.
         self._lines[member] = line
         _fill(member, line)
         self._name(member, line)
         return member
 
     def member_of(self, signature: Signature, calls: int = 1) -> CommunicatorRank:
-        """Return the rank that makes the calls of ``signature`` now; ``calls`` is their number."""
+        """Return the rank that makes ``calls`` calls of ``signature`` at this point of the log."""
         member = self._caller(signature)
         if signature.writer is not None:
             member.call_devices[signature.writer.device] += calls
@@ -124,7 +124,7 @@ class Communicators:
             name = f"{parent.communicator} split{split} color {line.color}"
         else:
             return
-        # All ranks make their communicators in the same order, so the same number is the same communicator.
+        # All ranks make communicators in the same order, so equal numbers are one communicator.
         self._name_counts[member.process, member.rank, name] += 1
         number = self._name_counts[member.process, member.rank, name]
         member.communicator = name if number == 1 else f"{name} #{number}"
@@ -149,7 +149,7 @@ def _size(line: CommunicatorLine) -> tuple[int, int]:
     return line.rank, line.ranks
 
 
-def _is_twin(started: CommunicatorLine, line: CommunicatorLine) -> bool:
+def _is_completion(started: CommunicatorLine, line: CommunicatorLine) -> bool:
     """Return whether a line completes ``started``: ``Init START``, then ``Init COMPLETE``."""
     is_next = started.state is CommunicatorState.STARTED and line.state is CommunicatorState.COMPLETE
     return is_next and _size(started) == _size(line) and started.unique_id == line.unique_id
@@ -179,13 +179,13 @@ class CallSequence:
 
 
 def call_sequences(lines: Iterable[Line]) -> list[CallSequence]:
-    """Return the sequences of calls in one log or several in a row, in the order in which ranks first called.
+    """Return the call sequences of one log, or of several read in a row, by their first calls.
 
     Omits calls whose line lost its communicator, so their rank's sequence is incomplete. Raises what ``lines`` raises.
     """
     communicators = Communicators()
     sequence_by_member: dict[CommunicatorRank, CallSequence] = {}
-    # By identity: the reader repeats the same signature, and the sequence keeps it alive.
+    # By identity: the reader repeats the same signature object, which the sequence keeps alive.
     positions: dict[int, tuple[CallSequence, int]] = {}
     for line in lines:
         if isinstance(line, CommunicatorLine):

@@ -1,8 +1,8 @@
 """Message sizes that an export does not record, from NCCL's debug log of the same run.
 
 Log lines have no times, so calls are aligned by order (docs/nccl.md#debug-log): a process's calls of one collective on
-one communicator have the same order in log and export. They are aligned only if the log has exactly as many as the
-export; a capture of a part of the run has fewer, and stays as it is.
+one communicator have the same order in log and export. They are aligned only if log and export have equally many; an
+export of a part of the run has fewer, and gets no sizes.
 """
 
 from __future__ import annotations
@@ -40,10 +40,7 @@ ProcessKey = tuple[int, int]
 
 @dataclass(frozen=True)
 class LogSizes:
-    """The calls of the logs by process and collective; ``hosts`` of the open reports, by index.
-
-    ``reported`` are the results of nccl-tests.
-    """
+    """The call sequences of the logs, the hosts of the open reports by index, and the results of nccl-tests."""
 
     sequences: Sequence[CallSequence]
     hosts: Mapping[int, str]
@@ -67,10 +64,10 @@ class LogSizes:
     def records(
         self, process_key: ProcessKey, collective: str, streams: Sequence[int | None]
     ) -> list[dict[str, Any]] | str | None:
-        """Return the log's records of a process's calls in order; ``streams``: of each call's kernel, if known.
+        """Return the log's records of a process's calls, in order; ``streams``: the stream of each call's kernel.
 
-        Each communicator keeps to its stream, so the numbers of calls distinguish several. Returns the reason if the
-        log's calls do not match, and ``None`` if it has no such calls.
+        A communicator uses one stream, so that numbers of calls by stream distinguish communicators. Return the reason
+        if the log's calls do not match, and ``None`` if it has no such calls.
         """
         pairs = self._candidates(process_key, collective)
         if not pairs:
@@ -139,10 +136,10 @@ def read_log(names: Iterable[str], ranks: Iterable[RankedTask]) -> LogSizes:
 def with_log_sizes(
     calls: pd.DataFrame, paired: tuple[pd.DataFrame, pd.DataFrame], log: LogSizes
 ) -> tuple[pd.DataFrame, list[str]]:
-    """Fill in calls without a message size from the log; also return the reasons why some stay without.
+    """Fill in missing message sizes of calls from the log; also return the reasons if sizes stay missing.
 
     ``calls`` has ``report``, ``process``, ``start``, ``row``, ``name`` and the columns that NCCL's payload fills;
-    ``paired`` are the kernels and calls of a pairing without the log, which records the streams.
+    ``paired`` are the kernels and calls of a pairing without the log, which show the stream of each call.
     """
     kernels, paired_calls = paired
     stream = kernels["stream"].astype("Int64").reindex(paired_calls["partner"].to_numpy()).set_axis(paired_calls.index)
@@ -154,10 +151,9 @@ def with_log_sizes(
 
 
 def kernels_with_log_sizes(kernels: pd.DataFrame, log: LogSizes) -> tuple[pd.DataFrame, list[str]]:
-    """Do the same for the ``kernels`` of a pairing whose processes have no NVTX calls.
+    """Do the same for the ``kernels`` of a pairing whose processes have no NVTX calls, by the collectives in names.
 
-    There only the kernels show the collective. Kernels of sends and receives run several calls, so they stay as they
-    are.
+    Kernels of sends and receives run several calls, so their sizes stay missing.
     """
     collectives = kernels["collective"].astype(object).where(kernels["collective"].notna(), None).to_numpy()
     return _filled(kernels, collectives, (kernels["reason"] == Reason.NO_CALLS.value).to_numpy(bool), log)
@@ -173,7 +169,7 @@ def _filled(
     keys = [key for key in (*_FILLED, "size_source") if key in frame]
     columns: dict[str, Any] = {key: frame[key].astype(object).to_numpy().copy() for key in keys}
     reasons: set[str] = set()
-    # Sorted by start, so that each group is, too.
+    # ``groupby`` keeps the order by start in each group.
     row_columns = ["report", "process", "start", "row", "stream"]
     rows = frame[row_columns].iloc[indices].assign(place=indices, kind=collectives[indices])
     rows = rows.sort_values(["start", "row"], kind="stable")
@@ -192,10 +188,10 @@ _FILLED = ("message_size", "communicator", "ranks", "peer", "root", "reduction",
 _NUMBERS = frozenset({"message_size", "ranks", "peer", "root"})
 
 
-def _typed(before: pd.Series[Any], values: Any) -> Any:
+def _typed(column: pd.Series[Any], values: Any) -> Any:
     import pandas as pd
 
-    return pd.Series(values, index=before.index, dtype="Int64" if before.name in _NUMBERS else object)
+    return pd.Series(values, index=column.index, dtype="Int64" if column.name in _NUMBERS else object)
 
 
 def log_notes(kernels: pd.DataFrame, calls: pd.DataFrame, reasons: Sequence[str]) -> tuple[str, ...]:

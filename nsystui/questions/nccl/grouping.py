@@ -1,6 +1,6 @@
 """Selection and grouping of NCCL's rows: by collective, message size, communicator, stream, rank, step, …
 
-`selected` keeps the rows of a pairing that a selection keeps, by the rules that `conditions.where` has for SQL.
+`selected` applies a selection to the rows of a pairing, by the rules of `conditions.where` for SQL.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 def selected(frame: pd.DataFrame, selection: Selection) -> pd.DataFrame:
     """Return the selected rows of ``kernels`` or ``calls``, with their old index.
 
-    Calls have no device and no stream, so those filters keep them. The name filter matches name or collective: both
-    find a ``SendRecv`` kernel that ran an AlltoAll.
+    Calls have no device and no stream, so these filters keep all calls. The name filter matches name or collective:
+    both find a ``SendRecv`` kernel that ran an AlltoAll.
     """
     is_selected = np.ones(len(frame), bool)
     if selection.window is not None:
@@ -106,7 +106,7 @@ COLUMNS: Mapping[NcclProperty, Column] = {
     NcclProperty.REDUCTION: Column("reduction", header="Reduction", label="reduction", importance=5),
     NcclProperty.BACKEND: Column("backend", header="Backend", label="backend", importance=3),
 }
-"""The column of each property. A column that rows are grouped by never leaves a screen (importance 0)."""
+"""The column of each property; in a table grouped by it, its importance becomes 0, which screens always show."""
 
 SEVERAL: Final = "several"
 """Value of a column that rows are not grouped by, if the rows of a group differ."""
@@ -134,9 +134,9 @@ def label_of(frame: pd.DataFrame) -> pd.Series[Any]:
 
 
 def values_of(frame: pd.DataFrame, grouping: NcclProperty) -> pd.Series[Any]:
-    """Return a property of each row of ``kernels`` or ``calls``, else missing. Calls have no stream.
+    """Return a property of each row of ``kernels`` or ``calls``, or missing.
 
-    Step and range need the columns of `bandwidth.in_steps` and `bandwidth.in_ranges`.
+    Calls have no stream. Step and range need the columns of `bandwidth.in_steps` and `bandwidth.in_ranges`.
     """
     import pandas as pd
 
@@ -156,7 +156,7 @@ def values_of(frame: pd.DataFrame, grouping: NcclProperty) -> pd.Series[Any]:
 
 
 def powers_of_two(sizes: pd.Series[Any]) -> pd.Series[Any]:
-    """Return the largest power of two up to each size, bytes; 0 for 0, missing if the size is."""
+    """Return the largest power of two up to each size, bytes; 0 for 0, missing for a missing size."""
     import pandas as pd
 
     size = whole(sizes)

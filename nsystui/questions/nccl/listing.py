@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 COMMUNICATION: Final = "communication"
-"""As a collective: any collective, without the calls that manage groups, communicators and memory."""
+"""A collective of `nccl_listing` that matches all collectives, but not the calls that manage groups and memory."""
 
 _SHARED_COLUMNS = (
     START,
@@ -109,12 +109,11 @@ def nccl_listing(
 ) -> TableAnswer:
     """Return the kernels or calls behind one row of the summary, by start (job time, ns).
 
-    ``row`` has the values of that row by group (``None``: unknown); empty, it selects everything; `COMMUNICATION` as
-    its collective leaves out management calls. ``partners`` counts the calls of the kernel, or the kernels of the call;
-    the ``partner_…`` columns identify the first: with ``report``, ``kind``, ``row`` and ``start`` they make its
-    `EventKey`. A call has the name, time and bandwidth of its first kernel, which may have run other calls too; a
-    kernel's name is not the operation that ran. ``algbw``, ``busbw`` and ``exposed`` are per kernel, see
-    `nccl_summary`. ``step`` needs `in_steps`.
+    ``row``: the summary row's values by group (``None``: unknown), or empty to select everything. ``partners`` counts
+    the calls of the kernel, or the kernels of the call; the ``partner_…`` columns make the `EventKey` of the first. A
+    call's row has the name, time and bandwidth of its first kernel, which may also have run other calls; a kernel's
+    name is not the operation that ran. ``algbw``, ``busbw`` and ``exposed`` are per kernel, see `nccl_summary`.
+    ``step`` needs `in_steps`.
     """
     is_kernel = what == KERNEL
     matching = _rows(pairing.kernels if is_kernel else pairing.calls, row)
@@ -144,12 +143,12 @@ def _rows(frame: pd.DataFrame, row: Mapping[NcclProperty, Any]) -> pd.DataFrame:
 
 def _partners(listed: pd.DataFrame, pairing: NcclPairing, is_kernel: bool) -> dict[str, Any]:
     kinds = (EventKind.NCCL.value, EventKind.NVTX.value)
-    own_kind, other_kind = kinds if is_kernel else kinds[::-1]
+    kind, partner_kind = kinds if is_kernel else kinds[::-1]
     partner_frame = pairing.calls if is_kernel else pairing.kernels
     partner = listed["partner"].to_numpy()
     return {
-        "kind": own_kind,
-        "partner_kind": [other_kind if index >= 0 else None for index in partner.tolist()],
+        "kind": kind,
+        "partner_kind": [partner_kind if index >= 0 else None for index in partner.tolist()],
         **{f"partner_{key}": _at(partner_frame[key], partner, listed) for key in ("report", "row", "start")},
     }
 

@@ -1,4 +1,4 @@
-"""Operations: NCCL calls matched with the kernels that ran them, and described by them (docs/nccl.md#pairing).
+"""Operations: NCCL calls matched with the kernels that ran them (docs/nccl.md#pairing).
 
 One kernel may run many calls (a group of sends and receives), and one group may launch many kernels (one for each
 communicator). An *operation* is the smallest set of calls and kernels of a unit that belong together: usually one call
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 class UnitMembers:
     """The calls or the kernels of all units: arrays of one shape, in the order of calling or launching.
 
-    ``unit``: the unit, or ``NONE``. ``communicator``, ``collective``: codes, ``NONE`` if unknown; of a kernel's stream
-    and name. ``detail``: a code of all other differences between calls; ``NONE`` for kernels.
+    ``unit``: the unit, or ``NONE``. ``communicator``, ``collective``: codes, ``NONE`` if unknown; for kernels, from
+    stream and name. ``detail``: a code of all other differences between calls; ``NONE`` for kernels.
     """
 
     unit: Ints
@@ -75,9 +75,9 @@ class _Groups:
 def match(calls: UnitMembers, kernels: UnitMembers) -> UnitMatching:
     """Divide the units into operations.
 
-    First by communicator, if payload and streams record it; then by collective, if a unit mixes collectives and
-    launched kernels of the same collectives; then by order, if it has as many kernels as calls. Estimated are divisions
-    by collective, divisions by order of calls that are not alike, and operations with several kernels.
+    First by communicator, if payload and streams show it; then by collective, if a unit mixes collectives and
+    launched kernels of the same collectives; then by order, if it has as many kernels as calls. Operations are
+    estimated if they have several kernels, or were divided by collective, or by the order of calls that differ.
     """
     is_call, is_kernel = calls.unit >= 0, kernels.unit >= 0
     groups = _numbered(calls.unit[is_call], kernels.unit[is_kernel])
@@ -95,7 +95,7 @@ def match(calls: UnitMembers, kernels: UnitMembers) -> UnitMatching:
 
     before = groups
     call_codes = (calls.communicator, calls.collective, calls.detail)
-    # A group's calls are alike if each code, or its lack, is the same.
+    # Calls are also alike if they all lack a code.
     extremes = [_extremes(groups.call, code[is_call], groups.count) for code in call_codes]
     is_alike = np.logical_and.reduce([lowest >= highest for lowest, highest in extremes])
     groups, is_divided = _divide(groups, *_indices_in_groups(groups), is_every_key_needed=True)
@@ -119,8 +119,8 @@ def _numbered(call: Ints, kernel: Ints) -> _Groups:
 def _divide(groups: _Groups, call_key: Ints, kernel_key: Ints, is_every_key_needed: bool) -> tuple[_Groups, Flags]:
     """Divide the groups by a key, and return which were divided.
 
-    A group is divided if all its keys are known, its calls have several, and each of its kernels has the key of a call;
-    with ``is_every_key_needed`` each call must also have the key of a kernel.
+    A group is divided if it has kernels, all its keys are known, its calls have different keys, and each kernel has the
+    key of a call; with ``is_every_key_needed`` each call must also have the key of a kernel.
     """
     lowest, highest = _extremes(groups.call, call_key, groups.count)
     is_divided = (lowest >= 0) & (lowest < highest) & (np.bincount(groups.kernel, minlength=groups.count) > 0)
@@ -138,7 +138,7 @@ def _divide(groups: _Groups, call_key: Ints, kernel_key: Ints, is_every_key_need
 
 
 def _indices_in_groups(groups: _Groups) -> tuple[Ints, Ints]:
-    """Return the index of each call and kernel in its group, ``NONE`` unless it has equally many of both."""
+    """Return the index of each call and kernel in its group, ``NONE`` unless the group has equally many of both."""
     calls = np.bincount(groups.call, minlength=groups.count)
     is_even = calls == np.bincount(groups.kernel, minlength=groups.count)
     indices = [np.where(is_even[group], place_in_group(group), NONE) for group in (groups.call, groups.kernel)]
@@ -146,7 +146,7 @@ def _indices_in_groups(groups: _Groups) -> tuple[Ints, Ints]:
 
 
 def place_in_group(group: Ints) -> Ints:
-    """Count the earlier entries of the same group, for each entry."""
+    """Return the number of earlier entries of the same group, for each entry."""
     order = np.argsort(group, kind="stable")
     is_first = np.concatenate(([True], np.diff(group[order]) != 0))[: len(group)]
     start = np.maximum.accumulate(np.where(is_first, np.arange(len(group)), 0))
@@ -212,12 +212,12 @@ def find(calls: pd.DataFrame, kernels: pd.DataFrame, labels: pd.DataFrame, lines
     """Match calls with kernels. No call may lie in another; kernels are in launch order."""
     roles = roles_of(calls["name"])
     units = find_units(lines.lanes, roles)
-    acting = np.where(roles == Role.COMMUNICATION, units.of_call, NONE)
+    call_unit = np.where(roles == Role.COMMUNICATION, units.of_call, NONE)
     kind, hint = _kinds(calls, kernels)
-    unit_of_kernel, is_across = _units_of_kernels(_Launching(calls, kernels, lines, units, acting, kind, hint))
+    unit_of_kernel, is_across = _units_of_kernels(_Launching(calls, kernels, lines, units, call_unit, kind, hint))
 
     details = one_key(whole(calls["message_size"]), codes(calls["name"]))
-    call_members = UnitMembers(acting, codes(calls["communicator"]), kind, details)
+    call_members = UnitMembers(call_unit, codes(calls["communicator"]), kind, details)
     stream = one_key(*(whole(kernels[key]) for key in ("report", "process", "device", "context", "stream")))
     of_stream = communicators_of_kernels(call_members, unit_of_kernel, stream)
     matching = match(call_members, UnitMembers(unit_of_kernel, of_stream, hint, np.full(len(kernels), NONE)))
@@ -227,7 +227,7 @@ def find(calls: pd.DataFrame, kernels: pd.DataFrame, labels: pd.DataFrame, lines
 
 
 def _kinds(calls: pd.DataFrame, kernels: pd.DataFrame) -> tuple[Ints, Ints]:
-    """Return codes of the collective of each call and each kernel's name, with one code for all sends."""
+    """Return codes of the collectives in the names of calls and of kernels, with one code for `_POINT_TO_POINT`."""
     code_of_kind: dict[str, int] = {}
 
     def number(collective: str | None) -> int:
@@ -246,13 +246,13 @@ def _kinds(calls: pd.DataFrame, kernels: pd.DataFrame) -> tuple[Ints, Ints]:
 
 @dataclass(frozen=True, eq=False)
 class _Launching:
-    """The input for finding the unit of each kernel. ``acting``: the unit of each communication call."""
+    """The input for finding the unit of each kernel. ``call_unit``: the unit of each communication call."""
 
     calls: pd.DataFrame
     kernels: pd.DataFrame
     lines: Lines
     units: Units
-    acting: Ints
+    call_unit: Ints
     kind: Ints
     hint: Ints
 
@@ -266,7 +266,7 @@ def _units_of_kernels(launching: _Launching) -> tuple[Ints, Flags]:
     is_across = across >= 0
     unit[is_across] = across[is_across]
     if len(units.window):
-        has_calls = np.bincount(launching.acting[launching.acting >= 0], minlength=len(units.window)) > 0
+        has_calls = np.bincount(launching.call_unit[launching.call_unit >= 0], minlength=len(units.window)) > 0
         unit[(unit >= 0) & ~has_calls[unit]] = NONE
     return unit, is_across
 
@@ -275,8 +275,8 @@ def _units_across_threads(launching: _Launching, unit_of_kernel: Ints) -> Ints:
     """Return the unit of each kernel that another thread launched, else ``NONE``."""
     lines, units = launching.lines, launching.units
     count = len(units.window)
-    is_acting = launching.acting >= 0
-    first = first_of_each(launching.acting, count)
+    is_communication = launching.call_unit >= 0
+    first = first_of_each(launching.call_unit, count)
     has_kernels = np.bincount(unit_of_kernel[unit_of_kernel >= 0], minlength=count) > 0
     idle = np.flatnonzero((first >= 0) & ~has_kernels & (units.window >= 0))
     is_stray = (unit_of_kernel == NONE) & launching.kernels["graph_node_id"].isna().to_numpy(bool)
@@ -284,7 +284,7 @@ def _units_across_threads(launching: _Launching, unit_of_kernel: Ints) -> Ints:
 
     frames = (launching.calls, launching.kernels)
     process = one_key(*(np.concatenate([whole(frame[key]) for frame in frames]) for key in ("report", "process")))
-    kinds = common(launching.acting[is_acting], launching.kind[is_acting], count)[idle]
+    kinds = common(launching.call_unit[is_communication], launching.kind[is_communication], count)[idle]
     waiting = Queue(process[first[idle]], whole(launching.calls["start"])[first[idle]], kinds)
     launch_starts = whole(launching.kernels["launch_start"])[stray]
     launches = Queue(process[len(launching.calls) :][stray], launch_starts, launching.hint[stray])
@@ -315,7 +315,7 @@ def _spans_of_units(calls: pd.DataFrame, lines: Lines, units: Units) -> _Spans:
 
 
 def _labels_of_units(spans: _Spans, labels: pd.DataFrame) -> list[str | None]:
-    """Return the collective of `_MADE_OF_SENDS` in the tightest PyTorch label around each unit."""
+    """Return the collective (of `_MADE_OF_SENDS`) in the innermost PyTorch label around each unit, if any."""
     code, distinct = labels["name"].factorize()
     collectives = [collective_of_label(str(name)) for name in distinct]
     is_relevant = np.array([name in _MADE_OF_SENDS for name in collectives] or [False], bool)[code]
@@ -331,17 +331,16 @@ def _labels_of_units(spans: _Spans, labels: pd.DataFrame) -> list[str | None]:
 
 
 def _describe(calls: pd.DataFrame, matching: UnitMatching, units: Units, labels: list[str | None]) -> pd.DataFrame:
-    """Describe each operation by its calls: ``collective``, ``calls`` (a number), ``message_size`` and so on.
+    """Describe each operation by its calls; ``calls`` is their number, ``first_call`` an index.
 
     ``message_size`` is the sum over the calls, bytes, if all are known. ``one_way``, for sends and receives alone, is
-    the larger of the bytes sent and received. ``SHARED_KEYS`` are missing if the calls differ. ``first_call`` is an
-    index.
+    the larger of the bytes sent and received. ``SHARED_KEYS`` are missing if the calls differ.
     """
     import pandas as pd
 
     count = len(matching.is_estimated)
-    acting = np.flatnonzero(matching.of_call >= 0)
-    operation, members = matching.of_call[acting], calls.iloc[acting]
+    call_indices = np.flatnonzero(matching.of_call >= 0)
+    operation, members = matching.of_call[call_indices], calls.iloc[call_indices]
     first = first_of_each(matching.of_call, count)
     counts = np.bincount(operation, minlength=count)
     size = whole(members["message_size"])

@@ -4,7 +4,7 @@ A collective is named as in NCCL's API, without the prefix: ``AllReduce``, ``All
 protocol, reduction and data type in a kernel's name are not parsed: they describe the specialised kernel that NCCL
 picked, not the operation that ran (NCCL, ``src/device/generate.py``, ``best_kernel``).
 
-Buckets are of one call's message size: count × size of the data type, as in NCCL's payload, not multiplied by the
+Buckets divide the message size of one call: count × size of the data type, as in NCCL's payload, not multiplied by the
 ranks. The edges are from the ``nsys-profiling`` workflow (``4-histogram.awk``).
 """
 
@@ -65,14 +65,14 @@ _COLLECTIVE_OF_LABEL = (
 def is_nccl_kernel(name: str) -> bool:
     """Return whether a kernel's short or demangled name begins with ``nccl`` or ``rccl``.
 
-    nsys' own recipes decide so since 2024.5. A kernel with ``nccl`` further in, as in a template argument, is not
+    nsys's recipes use this rule since 2024.5. A kernel with ``nccl`` further in, as in a template argument, is not
     NCCL's.
     """
     return _NCCL_KERNEL.match(name) is not None
 
 
 def collective_of_kernel(name: str) -> str | None:
-    """Return the collective in an NCCL kernel's name, of any version; ``None`` if hidden, or for another kernel.
+    """Return the collective in the name of a kernel of any NCCL version; ``None`` if hidden, or not NCCL's.
 
     ``ncclDevKernel_AllReduce_Sum_f32_TREE_LL(…)`` → ``AllReduce``, ``ncclDevKernel_Generic`` → ``None``.
     """
@@ -105,8 +105,8 @@ def collective_of_api(name: str) -> str | None:
     """Return the collective of an NCCL API range: ``ncclAllReduce`` → ``AllReduce``; ``None`` for any other range.
 
     API calls without a collective manage groups, communicators or memory. PyTorch's labels (``nccl:all_reduce``) and
-    thread names (``NCCL Progress 0``) are not API calls; the calls of an instrumented NCCL (``ncclSend(): commHash …``)
-    are.
+    thread names (``NCCL Progress 0``) are not API calls, unlike an instrumented NCCL's ranges
+    (``ncclSend(): commHash …``).
     """
     match = _API_RANGE.match(name)
     return _COLLECTIVE_OF_CALL.get(match["call"].lower()) if match else None

@@ -48,7 +48,7 @@ Reports = Collection[int] | None
 
 
 def calls_query(ranks: Sequence[RankedTask], reports: Reports = None) -> sa.Select[Any]:
-    """Select every NCCL API call by (report, thread, start); ``rank`` is of the job, ``end`` may be missing."""
+    """Select every NCCL API call, by (report, thread, start); ``rank`` is the job's, ``end`` may be missing."""
     table = tables.nccl_calls
     columns = table.c
     return (
@@ -110,7 +110,7 @@ def kernels_query(ranks: Sequence[RankedTask], reports: Reports = None, others: 
 
 
 def _backend(name: sa.ColumnElement[Any], others: Collection[str]) -> sa.ColumnElement[Any]:
-    """Return the library of a kernel: one of `BACKENDS`, or ``other`` if only the user knows it."""
+    """Return the library of a kernel: one of `BACKENDS`, or ``other`` if only the user's families know it."""
     if not others:
         return sa.literal(NCCL_BACKEND)
     cases = [(sa.func.regexp_matches(name, pattern, "i", type_=sa.Boolean), word) for word, pattern in BACKENDS[1:]]
@@ -206,14 +206,14 @@ def _kernels(kernels: pd.DataFrame, calls: pd.DataFrame, first_ids: pd.DataFrame
 
 
 def _shares(size: pd.Series[Any], operation: Ints) -> pd.Series[Any]:
-    """Return the bytes of each kernel: its operation's, divided evenly among its kernels."""
+    """Return the bytes of each kernel: an even share of its operation's bytes."""
     kernels = np.append(np.bincount(operation[operation >= 0]), 1)[operation]
     index = place_in_group(operation)
     return size // kernels + (size % kernels > index).astype("Int64")
 
 
 def _states(is_paired: Flags, matches: Found, operation: Ints) -> Any:
-    """Return the state of each row, whose ``operation`` may be ``NONE``."""
+    """Return the pairing state of each row, whose ``operation`` may be ``NONE``."""
     is_estimated = np.append(matches.matching.is_estimated, False)[operation]
     paired = np.where(is_estimated, PairingState.ESTIMATED.value, PairingState.PAIRED.value)
     return np.where(is_paired, paired, PairingState.UNPAIRED.value).astype(object)
@@ -298,7 +298,7 @@ def joined(parts: Sequence[Frames]) -> Frames:
 
 
 def _moved(frame: pd.DataFrame, operations: int, partners: int) -> pd.DataFrame:
-    """Shift a frame's numbers past earlier parts, by their operations and their rows of the other frame."""
+    """Shift a frame's numbers past earlier parts, which have these numbers of operations and of partner rows."""
     numbers = {"operation": operations, "partner": partners}
     return frame.assign(
         **{key: np.where(frame[key] >= 0, frame[key] + shift, frame[key]) for key, shift in numbers.items()}
@@ -306,7 +306,7 @@ def _moved(frame: pd.DataFrame, operations: int, partners: int) -> pd.DataFrame:
 
 
 def _below_each_other(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """Join frames, and keep storing texts once, which pandas stops doing if their texts differ."""
+    """Join frames, and still store each text once: pandas does not if the frames' texts differ."""
     import pandas as pd
     from pandas.api.types import union_categoricals
 
@@ -332,7 +332,7 @@ class NcclPairing:
     ``end`` (missing in a call that never returned), ``name``, ``collective``, ``message_size`` (bytes),
     ``communicator``, ``ranks`` (in it), ``peer``, ``root``, ``reduction``, ``datatype`` (the width of an element),
     ``state``, ``reason`` (if unpaired), ``operation`` (a number that its kernels and calls share, or -1), ``partners``
-    (their number on the other side) and ``partner`` (the index of the first, or -1).
+    (the number of its rows in the other frame) and ``partner`` (the index of the first, or -1).
 
     ``kernels``: also ``backend`` (of `BACKENDS`; only NCCL's have calls), ``device``, ``stream``, and ``launch_start``
     and ``launch_thread`` (missing if the launch was not recorded). ``collective`` is from its calls and PyTorch's

@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 class SizeBin(NamedTuple):
     """The calls of one size: their label, number and bytes.
 
-    ``label`` is the bucket's, or the power of two at which the sizes begin (``4MiB``: up to 8 MiB). It is ``None``, as
-    is ``bytes``, for unknown sizes.
+    ``label`` is the bucket's, or the power of two at which the sizes begin (``4MiB``: up to 8 MiB). ``label`` and
+    ``bytes`` are ``None`` for unknown sizes.
     """
 
     label: str | None

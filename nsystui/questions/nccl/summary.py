@@ -51,7 +51,7 @@ def nccl_notes(
 ) -> tuple[str, ...]:
     """Return the notes of an answer about NCCL: which data is missing, for which ranks, and how to record or export it.
 
-    The line on the pairing is about the selected rows; missing data, about the selected tasks at any time.
+    The note on the pairing covers the selected rows, notes on missing data the selected tasks at any time.
     """
     of_tasks = Selection(tasks=selection.tasks)
     kernels, calls = selected(pairing.kernels, of_tasks), selected(pairing.calls, of_tasks)
@@ -108,7 +108,7 @@ def _tasks(frame: pd.DataFrame) -> set[Task]:
 
 
 def _of(session: Session, ranks: Sequence[RankedTask], tasks: set[Task], all_tasks: set[Task]) -> str:
-    """Return `` of rank 3``, or nothing if it concerns all tasks that use NCCL."""
+    """Return `` of rank 3`` for ``tasks``, or nothing if these are all tasks that use NCCL."""
     if tasks == all_tasks:
         return ""
     numbers = sorted(item.rank for item in ranks if item.task in tasks)
@@ -194,7 +194,7 @@ def nccl_summary(
 
     Management calls such as ``ncclGroupEnd`` have rows of their own name. Calls have no share, bandwidth or exposed
     time. Kernels and calls that overlap the window count whole. A column without any value is for files only. ``what``
-    selects one of the two, and removes the column ``what``.
+    selects kernels or calls, and removes the column ``what``.
     """
     import pandas as pd
 

@@ -3,8 +3,8 @@
 See docs/nccl.md#pairing.
 
 A communication call outside of groups is a unit and launches its kernels itself. The calls between an outermost
-``ncclGroupStart`` and its ``ncclGroupEnd`` are one unit, whose kernels that ``ncclGroupEnd`` launches; inner groups do
-nothing when they end.
+``ncclGroupStart`` and its ``ncclGroupEnd`` are one unit, and this ``ncclGroupEnd`` launches its kernels; the end of an
+inner group does nothing.
 
 Arrays have one entry per call, in the order of (thread, start), on one time line (`nesting.one_timeline`).
 """
@@ -30,7 +30,7 @@ Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
 NONE = -1
-"""In arrays of indices and codes: none, or unknown."""
+"""Missing or unknown, in arrays of indices and codes."""
 
 
 class Role(IntEnum):
@@ -60,10 +60,10 @@ class Units:
 
 
 def outer_calls(starts: Ints, ends: Ints, roles: Ints) -> Ints:
-    """Return the communication or group call around each call, ``NONE`` for most calls.
+    """Return the index of the communication or group call around each call, ``NONE`` for most calls.
 
-    NCCL's calls follow one another. A call inside another is a second range of the same call (an instrumented NCCL
-    pushes its own range inside NCCL's) or its inner working; the program did not make it.
+    A thread's calls follow one another. A call inside another is a second range of the same call (an instrumented NCCL
+    pushes its own range inside NCCL's), or a call that NCCL makes itself.
     """
     order = np.arange(len(starts))
     if not len(starts):
@@ -79,9 +79,9 @@ def outer_calls(starts: Ints, ends: Ints, roles: Ints) -> Ints:
 
 
 def find_units(lanes: Ints, roles: Ints) -> Units:
-    """Return the units of n calls that do not lie in each other; ``lanes`` distinguishes threads.
+    """Return the units of n calls without calls inside others; ``lanes`` distinguishes threads.
 
-    A ``ncclGroupEnd`` whose start is before the capture ends nothing, and a unit whose end is after it has no window.
+    Without a start in the capture, ``ncclGroupEnd`` ends nothing; without an end, a unit has no window.
     """
     if not len(lanes):
         return Units(np.empty(0, np.int64), np.empty(0, np.int64))
@@ -144,9 +144,9 @@ class Queue:
 def pair_across_threads(units: Queue, launches: Queue) -> Ints:
     """Return the unit of each launch that another thread made, as an index into ``units``, ``NONE`` if unknown.
 
-    Communicators that do not block launch from a thread of NCCL's own. Units without kernels and launches outside of
-    calls are paired in order, except in processes with unequal numbers of them, a launch before its call, or two
-    collectives that differ.
+    Non-blocking communicators launch kernels from a thread that NCCL makes. Units without kernels and launches outside
+    of calls are paired in order, except in processes with unequal numbers of them, a launch before its call, or a pair
+    whose collectives differ.
     """
     unit_of_launch = np.full(len(launches.process), NONE)
     if not len(units.process) or not len(launches.process):
@@ -236,9 +236,9 @@ def roles_of(names: pd.Series[Any]) -> Ints:
 class Lines:
     """The positions of n calls and of the launches of kernels on one time line.
 
-    ``lanes``, ``starts``, ``ends``: the thread and the ends of each call on the line, shape ``(n,)``. ``real_ends``:
-    its end in job time, ns, even if it never returned. ``launched``: the indices of kernels with a recorded launch;
-    ``launch_starts`` and ``launch_ends`` are aligned with it.
+    ``lanes``, ``starts``, ``ends``: thread, start and end of each call on the line, shape ``(n,)``. ``real_ends``: its
+    end in job time, ns, even if it never returned. ``launched``: the indices of kernels with a recorded launch, which
+    ``launch_starts`` and ``launch_ends`` describe.
     """
 
     lanes: Ints
@@ -277,7 +277,7 @@ class Lines:
 
 
 def _ends(calls: pd.DataFrame, starts: Ints, lanes: Ints, last_launch: int) -> Ints:
-    """Return the ends of the calls; without a return, a call lasts until the next on its thread, if any."""
+    """Return the ends of the calls; a call that never returned lasts until the next call on its thread, if any."""
     ends = np.maximum(whole(calls["end"]), starts)
     is_open = np.flatnonzero(calls["end"].isna().to_numpy(bool))
     if len(is_open):

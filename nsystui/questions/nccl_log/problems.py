@@ -12,18 +12,18 @@ from nsystui.questions.nccl_log.topology import Connected, numbers_of, spans
 if TYPE_CHECKING:
     from nsystui.questions.nccl_log.summary import LogSummary
 
-Words = tuple[str, str, str]
-"""A problem, its evidence, and the next step."""
+Problem = tuple[str, str, str]
+"""Its name, its evidence, and the next step."""
 
 
-def problems_of(communicator: Connected, summary: LogSummary) -> Iterator[Words]:
+def problems_of(communicator: Connected, summary: LogSummary) -> Iterator[Problem]:
     """Yield the problems of one communicator."""
     yield from _detours(communicator)
     yield from _network(communicator, summary)
     yield from _disagreement(communicator)
 
 
-def mixed_versions(summary: LogSummary) -> Iterator[Words]:
+def mixed_versions(summary: LogSummary) -> Iterator[Problem]:
     """Yield the problem that the processes run several versions of NCCL, if they do."""
     versions = {setting.value: processes for setting, processes in summary.topology.settings.items()
                 if setting.name == "NCCL version"}  # fmt: skip
@@ -33,31 +33,31 @@ def mixed_versions(summary: LogSummary) -> Iterator[Words]:
         yield "several versions of NCCL", f"processes by version: {few(version_words)}", advice
 
 
-def _detours(communicator: Connected) -> Iterator[Words]:
+def _detours(communicator: Connected) -> Iterator[Problem]:
     """Yield rings and trees that change hosts more often than needed, unless NVLink joins the hosts."""
     hosts = communicator.hosts
-    over_nvlink = any(
+    is_over_nvlink = any(
         hosts.get(source) != hosts.get(target) and via.transport == "P2P"
         for source, target, via in communicator.links()
         if source in hosts and target in hosts
     )
-    if over_nvlink:
+    if is_over_nvlink:
         return
-    shapes: tuple[tuple[str, list[tuple[int, tuple[int | None, int | None]]]], ...] = (
+    changes_by_shape: tuple[tuple[str, list[tuple[int, tuple[int | None, int | None]]]], ...] = (
         ("ring", [(ring.channels, communicator.ring_changes(ring)) for ring in communicator.rings()]),
         ("tree", [(tree.channels, communicator.tree_changes(tree)) for tree in communicator.trees()]),
     )
-    for what, changes_by_channels in shapes:
+    for shape, changes_by_channels in changes_by_shape:
         for channels, (changes, needed) in changes_by_channels:
             if changes is not None and needed is not None and changes > needed:
                 yield (
-                    f"a {what} changes hosts too often",
+                    f"a {shape} changes hosts too often",
                     f"channels {spans(numbers_of(channels))}: {changes:,} changes of host, {needed:,} are needed",
                     "give neighbouring ranks to one host (block placement of srun or mpirun), or see NCCL_GRAPH_FILE",
                 )
 
 
-def _network(communicator: Connected, summary: LogSummary) -> Iterator[Words]:
+def _network(communicator: Connected, summary: LogSummary) -> Iterator[Problem]:
     links = {
         link: channels.bit_count() for link, channels in communicator.links().items() if link[2].transport == "NET"
     }
@@ -90,7 +90,7 @@ def _network(communicator: Connected, summary: LogSummary) -> Iterator[Words]:
         )
 
 
-def _disagreement(communicator: Connected) -> Iterator[Words]:
+def _disagreement(communicator: Connected) -> Iterator[Problem]:
     agreeing = communicator.agreeing()
     # Ranks with another NCCL_DEBUG_SUBSYS may log less: a missing number is not a difference.
     if any(len(set(column) - {None}) > 1 for column in zip(*agreeing, strict=True)):
@@ -99,7 +99,7 @@ def _disagreement(communicator: Connected) -> Iterator[Words]:
         for (counts, rings, trees), ranks in agreeing.items():
             numbers = [] if counts is None else list(zip(astuple(counts), words, strict=False))
             numbers += [(rings, "rings"), (trees, "trees")]
-            rows.append(f"ranks {spans(ranks)}: " + ", ".join(f"{number} {what}" for number, what in numbers if number))
+            rows.append(f"ranks {spans(ranks)}: " + ", ".join(f"{number} {word}" for number, word in numbers if number))
         yield (
             "the ranks differ in their channels",
             few(rows),

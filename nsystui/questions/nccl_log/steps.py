@@ -44,12 +44,12 @@ def steps_of(text: str) -> IterationSpan:
 class StepCut:
     """A filter for the lines of some iterations, log by log.
 
-    The lines after the line of iteration N, up to the next such line, count as N's, as in ``1-separate-steps.awk`` of
+    The lines from iteration N's training line to the next training line count as N's, as in ``1-separate-steps.awk`` of
     ``nsys-profiling`` (its ``44 < N <= 50`` is 45:50). NeMo writes the line when the iteration is over, so these are
     the calls of the next iteration. Communicators and their topology always pass, because they precede the training.
 
-    ``heard`` counts the training lines, of iterations ``first`` to ``last``; ``chosen``, the training lines that
-    passed; ``outside``, the calls that did not.
+    ``heard``: the number of training lines, of iterations ``first`` to ``last``; ``chosen``: how many of them passed;
+    ``outside``: the number of calls left out.
     """
 
     def __init__(self, steps: IterationSpan) -> None:

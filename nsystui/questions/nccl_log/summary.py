@@ -1,6 +1,6 @@
-"""A debug log summed up while it is read: the numbers of its calls by kind, not the calls.
+"""The sums of a debug log, added up while it is read: its calls are counted by kind, not stored.
 
-The memory grows with the number of different message sizes, GPUs and communicators, not with the log.
+Memory grows with the number of different message sizes, GPUs and communicators, not with the log.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ Gpu = tuple[LogProcess, int | None]
 class MemberCalls:
     """The calls of one rank of a communicator by op and bucket of message size, and their known bytes.
 
-    ``sizes``: each op with each of its message sizes, unless the rank is above 0: rank 0 logs the tuner's choices.
+    ``sizes``: pairs of op and message size; empty above rank 0, because rank 0 logs the tuner's choices.
     """
 
     by_bucket: Counter[tuple[str, str | None]] = field(default_factory=Counter)
@@ -67,20 +67,20 @@ class MemberCalls:
 
 @dataclass
 class MeanAndEnds:
-    """The mean and the ends of added values; ``None`` without values."""
+    """The mean, minimum and maximum of added values; ``None`` without values."""
 
     number: int = 0
     total: float = 0.0
-    least: float | None = None
-    most: float | None = None
+    minimum: float | None = None
+    maximum: float | None = None
 
     def add(self, value: float | None) -> None:
         """Add a value; a missing value does not count as 0."""
         if value is not None:
             self.number += 1
             self.total += value
-            self.least = value if self.least is None else min(self.least, value)
-            self.most = value if self.most is None else max(self.most, value)
+            self.minimum = value if self.minimum is None else min(self.minimum, value)
+            self.maximum = value if self.maximum is None else max(self.maximum, value)
 
     @property
     def mean(self) -> float | None:
@@ -91,18 +91,18 @@ class MeanAndEnds:
 class _Pending:
     """Equal lines that are not added up yet: calls of one signature, or a choice of the tuner."""
 
-    what: Signature | TuningLine
+    content: Signature | TuningLine
     number: int = 0
     last_op_count: int = -1
 
 
 class LogSummary:
-    """The numbers of any number of logs.
+    """The sums of one or more logs.
 
     ``lines`` (read) and ``results`` (of nccl-tests) are from the reader. ``kinds``: calls by `CallKind`. ``members``:
     the calls of each rank of each communicator. ``tuning``: the number of each choice of the tuner. ``topology``: how
-    NCCL connected the ranks. ``unread``: pieces of calls by the reason why they could not be read. ``training_lines``,
-    with their ``step_time`` (seconds) and ``tflops`` if present, over ``first_iteration`` to ``last_iteration``;
+    NCCL connected the ranks. ``unread``: the number of unread pieces of calls by reason. ``training_lines``: their
+    number, with ``step_time`` (seconds) and ``tflops`` if present, over ``first_iteration`` to ``last_iteration``.
     ``iterations``: each with the number of its lines, by epoch and number. ``folded``: calls with one line for several.
     """
 
@@ -127,7 +127,7 @@ class LogSummary:
         """Add the lines of a log. Raises what ``lines`` raises, after adding the lines before."""
         try:
             for line in lines:
-                # By identity: the reader repeats the same values, and comparing them costs more than all else.
+                # By identity: the reader repeats the same objects, and comparing values costs more than all else.
                 if type(line) is Call:
                     signature = line.signature
                     pending = self._pending.get(id(signature)) or self._new_pending(signature)
@@ -154,10 +154,10 @@ class LogSummary:
                 calls_by_gpu.setdefault((member.process, member.device), Counter()).update(member_calls.by_bucket)
         return calls_by_gpu
 
-    def _new_pending(self, what: Signature | TuningLine) -> _Pending:
+    def _new_pending(self, content: Signature | TuningLine) -> _Pending:
         if len(self._pending) >= _PENDING_LIMIT:
             self._settle()
-        pending = self._pending[id(what)] = _Pending(what)
+        pending = self._pending[id(content)] = _Pending(content)
         return pending
 
     def _add_other(self, line: Line) -> None:
@@ -195,10 +195,10 @@ class LogSummary:
 
     def _settle(self) -> None:
         for pending in self._pending.values():
-            if isinstance(pending.what, TuningLine):
-                self.tuning[pending.what] += pending.number
+            if isinstance(pending.content, TuningLine):
+                self.tuning[pending.content] += pending.number
             else:
-                self._add_calls(pending.what, pending.number, pending.last_op_count)
+                self._add_calls(pending.content, pending.number, pending.last_op_count)
         self._pending.clear()
 
     def _add_calls(self, signature: Signature, number: int, last_op_count: int) -> None:

@@ -24,7 +24,7 @@ from nsystui.questions.nccl_log.topology import Connected, numbers_of, spans
 class LogTable:
     """A table of a log: its name and title, its columns, and a function that makes its rows from a summary.
 
-    ``is_usual``: shown by default (a table with a row for each rank is not).
+    ``is_usual``: shown by default, unlike tables with a row for each rank.
     """
 
     name: str
@@ -158,14 +158,14 @@ _UNKNOWN = (None,) * 4
 def communicators_table(summary: LogSummary) -> Iterator[Row]:
     """Yield every communicator: its number of ranks, its ranks in the log, and the spread of their calls.
 
-    Ranks with fewer calls show where a job hangs, or lack lines. Communicators without a shared name are in one row for
-    each size.
+    Ranks with fewer calls show where a job hangs, or that lines are missing. Communicators without a shared name are in
+    one row for each size.
     """
     for (name, ranks), members in _by_communicator(summary).items():
         sums = [summary.members.get(member, _NO_CALLS) for member in members]
-        calls = [each.calls for each in sums]
+        calls = [item.calls for item in sums]
         # If the log has no calls at all, a communicator's number of calls is unknown, not 0.
-        numbers = (sum(calls), min(calls), max(calls), sum(each.bytes for each in sums)) if summary.calls else _UNKNOWN
+        numbers = (sum(calls), min(calls), max(calls), sum(item.bytes for item in sums)) if summary.calls else _UNKNOWN
         ranks_in_log = spans(member.rank for member in members)
         yield name or f"{len(members)} without a name", ranks, ranks_in_log, *numbers
 
@@ -205,7 +205,7 @@ def ranks_table(summary: LogSummary) -> Iterator[Row]:
     is_usual=False,
 )
 def gpus_table(summary: LogSummary) -> Iterator[Row]:
-    """Yield the calls of each GPU over all communicators; calls without process are one row."""
+    """Yield the calls of each GPU over all communicators; calls of unknown processes have one row."""
     by_gpu: dict[Gpu | None, list[CommunicatorRank]] = {}
     for member in summary.members:
         gpu = None if member.process is None else (member.process, member.device)
@@ -218,7 +218,7 @@ def gpus_table(summary: LogSummary) -> Iterator[Row]:
         rank = next((member.global_rank for member in members if member.global_rank is not None), None)
         if rank is None:
             rank = max(members, key=lambda member: member.ranks or 0).rank
-        totals = sum(each.calls for each in member_calls), sum(each.bytes for each in member_calls)
+        totals = sum(item.calls for item in member_calls), sum(item.bytes for item in member_calls)
         rows.append((rank, *_gpu(members[0]), communicators, *totals))
     by_rank = TableAnswer("", gpus_table.columns, rows)
     yield from by_rank.sorted_by("device", False).sorted_by("pid", False).sorted_by("rank", False).rows
@@ -256,8 +256,8 @@ _NS_PER_S = 1e9
 def tuning_table(summary: LogSummary) -> Iterator[Row]:
     """Yield the algorithm and protocol that NCCL chose, by op and bytes as the tuner counts them.
 
-    For AllGather, ReduceScatter and AlltoAll these are the bytes of all ranks together. The lines name no communicator:
-    the row lists communicators whose rank 0 called the op with that many bytes.
+    For AllGather, ReduceScatter and AlltoAll, these are the bytes of all ranks together. The lines do not name the
+    communicator: the row lists communicators whose rank 0 called the op with that many bytes.
     """
     callers = _callers(summary)
     for line, number in sorted(
@@ -267,7 +267,6 @@ def tuning_table(summary: LogSummary) -> Iterator[Row]:
         yield line.op, line.size, line.algorithm, line.protocol, line.channels, number, names
 
 
-# For these, the tuner counts the bytes of all ranks.
 _BYTES_OF_ALL_RANKS = frozenset({"AllGather", "ReduceScatter", "AlltoAll"})
 
 
@@ -302,9 +301,9 @@ def steps_table(summary: LogSummary) -> Iterator[Row]:
     Each mean is over the lines with the value (the script omits lines without TFLOPS).
     """
     if summary.training_lines:
-        seconds, tflops = summary.step_time, summary.tflops
-        times = (None if value is None else value * _NS_PER_S for value in (seconds.mean, seconds.least, seconds.most))
-        speeds = (tflops.mean, tflops.least, tflops.most)
+        step, tflops = summary.step_time, summary.tflops
+        times = (None if value is None else value * _NS_PER_S for value in (step.mean, step.minimum, step.maximum))
+        speeds = (tflops.mean, tflops.minimum, tflops.maximum)
         yield summary.training_lines, summary.first_iteration, summary.last_iteration, *times, *speeds
 
 
@@ -425,7 +424,7 @@ def trees_table(summary: LogSummary) -> Iterator[Row]:
 
 
 def _words(via: Via) -> str:
-    """Return ``NET/IB/0 GDR``, ``P2P/IPC``."""
+    """Return a transport as ``NET/IB/0 GDR`` or ``P2P/IPC``."""
     device = "" if via.device is None else f"/{via.device}"
     return f"{via.transport}/{via.way}{device}" + (" GDR" if via.gdr else "") + (" PXN" if via.pxn else "")
 

@@ -1,7 +1,7 @@
 """NCCL's connections between the ranks of each communicator: rings, trees, channels, transports, if logged.
 
-The lines of an initialisation name no communicator; the ``Init START`` or ``Init COMPLETE`` of the same thread does.
-Later connections, made by threads of their own, belong to the only communicator of their process that can have them, if
+The lines of an initialisation do not name the communicator; ``Init START`` or ``Init COMPLETE`` of the same thread
+does. Other threads make later connections: these belong to the communicator of their process that can have them, if
 there is only one.
 """
 
@@ -34,17 +34,20 @@ _PART_LIMIT = 1_000_000
 Link = tuple[int, int, Via]
 """Sending rank, receiving rank, and transport."""
 
-Place = tuple[str, int]
-"""Host and process."""
+HostProcess = tuple[str, int]
+"""Host and process id."""
 
 
 ChannelNumbers = tuple[ChannelCounts | None, int | None, int | None]
-"""A rank's numbers: of its channels by kind, of its rings and of its trees."""
+"""A rank's numbers of channels by kind, of rings and of trees."""
 
 
 @dataclass
 class RankTopology:
-    """The topology in a rank's lines. Channels of ``links`` are bits; ``trees``: parent (``None``: root), children."""
+    """The topology in a rank's lines, by channel; in ``links``, channels are bits.
+
+    ``rings``: previous and next rank. ``trees``: parent (``None`` for the root) and children.
+    """
 
     rings: dict[int, tuple[int, int]] = field(default_factory=dict)
     orders: dict[int, tuple[int, ...]] = field(default_factory=dict)
@@ -57,20 +60,20 @@ class RankTopology:
 class Topology:
     """The topology from the lines of a log.
 
-    ``lines``: their number. ``settings``: the processes with each setting (``None``: a line without writer). ``nics``:
-    by host and number. ``left_out``: the number of parts beyond the limit.
+    ``lines``: their number. ``settings``: the processes with each setting (``None`` for a line without writer).
+    ``nics``: by host and number. ``left_out``: the number of parts beyond the limit.
     """
 
     def __init__(self) -> None:
         self.lines = self.left_out = 0
         self.parts: dict[CommunicatorRank, RankTopology] = {}
-        self.settings: dict[Setting, set[Place | None]] = {}
+        self.settings: dict[Setting, set[HostProcess | None]] = {}
         self.nics: dict[tuple[str, int], Nic] = {}
-        self._parts_kept = 0
+        self._part_count = 0
         self._open: dict[LogThread, CommunicatorRank] = {}
         self._done: dict[LogThread, CommunicatorRank] = {}
         self._pending: dict[LogThread, list[Said]] = {}
-        self._later: dict[Place, dict[Link, int]] = {}
+        self._later: dict[HostProcess, dict[Link, int]] = {}
         self._orders: dict[tuple[int, ...], tuple[int, ...]] = {}
 
     def hear_member(self, line: CommunicatorLine, member: CommunicatorRank) -> None:
@@ -78,25 +81,25 @@ class Topology:
         if line.thread is None:
             return
         if line.state is CommunicatorState.STARTED:
-            self._parts_kept -= sum(map(_size, self._pending.pop(line.thread, ())))
+            self._part_count -= sum(map(_size, self._pending.pop(line.thread, ())))
             self._open[line.thread] = member
         elif line.state is CommunicatorState.COMPLETE:
             self._open.pop(line.thread, None)
             self._done[line.thread] = member
             for fact in self._pending.pop(line.thread, ()):
-                self._parts_kept -= _size(fact)
+                self._part_count -= _size(fact)
                 self._add(member, fact)
 
     def hear(self, line: TopologyLine) -> None:
         """Record the facts in a line."""
         self.lines += 1
         for fact in line.facts:
-            if self._parts_kept >= _PART_LIMIT:
+            if self._part_count >= _PART_LIMIT:
                 self.left_out += 1
             elif isinstance(fact, Setting):
                 processes = self.settings.setdefault(fact, set())
                 process = None if line.thread is None else (line.thread.host, line.thread.pid)
-                self._parts_kept += process not in processes
+                self._part_count += process not in processes
                 processes.add(process)
             elif line.thread is not None:
                 self._hear(line.thread, fact)
@@ -114,12 +117,12 @@ class Topology:
             self._add_link(links, fact)
         elif not isinstance(fact, InitTimes):
             self._pending.setdefault(thread, []).append(fact)
-            self._parts_kept += _size(fact)
+            self._part_count += _size(fact)
 
     def _add_nic(self, host: str, nic: Nic) -> None:
         previous = self.nics.get((host, nic.number))
         if previous is None:
-            self._parts_kept += 1
+            self._part_count += 1
             self.nics[host, nic.number] = nic
             return
         updates = {key: getattr(nic, key) for key in ("name", "link", "speed", "gdr") if getattr(previous, key) is None}
@@ -134,13 +137,13 @@ class Topology:
             return
         part = self.parts.setdefault(member, RankTopology())
         if isinstance(fact, RingPart) and fact.rank == rank and max(fact.previous, fact.next) < ranks:
-            self._parts_kept += fact.channel not in part.rings
+            self._part_count += fact.channel not in part.rings
             part.rings[fact.channel] = fact.previous, fact.next
         elif isinstance(fact, RingOrder) and len(fact.ranks) == ranks and set(fact.ranks) == set(range(ranks)):
-            self._parts_kept += 1 if fact.ranks in self._orders else len(fact.ranks)
+            self._part_count += 1 if fact.ranks in self._orders else len(fact.ranks)
             part.orders[fact.channel] = self._orders.setdefault(fact.ranks, fact.ranks)
         elif isinstance(fact, TreePart) and fact.rank == rank and max(fact.parent or 0, *fact.children, 0) < ranks:
-            self._parts_kept += fact.channel not in part.trees
+            self._part_count += fact.channel not in part.trees
             part.trees[fact.channel] = fact.parent, fact.children
         elif isinstance(fact, ChannelConnection) and rank in (fact.source, fact.target):
             if max(fact.source, fact.target) < ranks:
@@ -152,22 +155,22 @@ class Topology:
 
     def _add_link(self, links: dict[Link, int], connection: ChannelConnection) -> None:
         link = connection.source, connection.target, connection.via
-        self._parts_kept += link not in links
+        self._part_count += link not in links
         links[link] = links.get(link, 0) | 1 << connection.channel
 
     def connected(self, members: Sequence[CommunicatorRank]) -> list[Connected]:
         """Return the communicators with a known topology, in the order of ``members``.
 
-        The last, without a name, has the connections that belong to no known communicator, if any.
+        The last may be an unnamed communicator, with the connections of unknown communicators.
         """
         communicators = [Connected(*group) for group in _groups(members)]
-        by_process: dict[Place, list[Connected]] = {}
+        by_process: dict[HostProcess, list[Connected]] = {}
         for communicator in communicators:
             for member in communicator.members.values():
                 part = self.parts.get(member)
                 if part is not None and member.rank is not None:
                     communicator.parts[member.rank] = replace(part, links=dict(part.links))
-            for process in {process for process in map(_place, communicator.members.values()) if process is not None}:
+            for process in {process for process in map(_process, communicator.members.values()) if process is not None}:
                 by_process.setdefault(process, []).append(communicator)
         unknown = Connected(None, None, {})
         for process, links in self._later.items():
@@ -176,7 +179,7 @@ class Topology:
                 communicator, rank = unknown, source
                 if len(candidates) == 1:
                     communicator = candidates[0]
-                    rank = source if _place(communicator.members.get(source)) == process else target
+                    rank = source if _process(communicator.members.get(source)) == process else target
                 links_of_rank = communicator.parts.setdefault(rank, RankTopology()).links
                 links_of_rank[source, target, via] = links_of_rank.get((source, target, via), 0) | channels
         return [item for item in (*communicators, unknown) if item.parts]
@@ -187,7 +190,7 @@ def _size(fact: Said) -> int:
     return len(fact.ranks) if isinstance(fact, RingOrder) else 1
 
 
-def _place(member: CommunicatorRank | None) -> Place | None:
+def _process(member: CommunicatorRank | None) -> HostProcess | None:
     return None if member is None or member.process is None else (member.process.host, member.process.pid)
 
 
@@ -228,7 +231,7 @@ class ChannelTree:
     ranks: frozenset[int]
 
     def walk(self) -> Iterator[tuple[int, int]]:
-        """Yield rank and depth, parents before their children, without ranks that no root leads to."""
+        """Yield rank and depth, parents before their children, except ranks below no root."""
         children: dict[int, list[int]] = {}
         for child, parent in sorted(self.parents.items(), reverse=True):
             children.setdefault(parent, []).append(child)
@@ -251,12 +254,12 @@ class Connected:
     @property
     def hosts(self) -> dict[int, str]:
         """The host of each rank, if known."""
-        return {rank: process[0] for rank, member in self.members.items() if (process := _place(member)) is not None}
+        return {rank: process[0] for rank, member in self.members.items() if (process := _process(member)) is not None}
 
-    def can_have(self, process: Place, source: int, target: int) -> bool:
+    def can_have(self, process: HostProcess, source: int, target: int) -> bool:
         """Return whether a process can have made a connection of these ranks for this communicator."""
         ends = (self.members.get(source), self.members.get(target))
-        return self.ranks is not None and max(source, target) < self.ranks and process in map(_place, ends)
+        return self.ranks is not None and max(source, target) < self.ranks and process in map(_process, ends)
 
     def rings(self) -> list[Ring]:
         """Return the rings, each with its channels."""
@@ -274,8 +277,8 @@ class Connected:
         following: dict[int, int] = {}
         for rank, part in self.parts.items():
             if channel in part.rings:
-                previous, after = part.rings[channel]
-                following[previous], following[rank] = rank, after
+                previous, next_rank = part.rings[channel]
+                following[previous], following[rank] = rank, next_rank
         order, seen, rank = [], set[int](), min(following)
         while rank not in seen:
             seen.add(rank)
@@ -302,7 +305,7 @@ class Connected:
     def links(self) -> dict[Link, int]:
         """Return each connection once, with its channels as bits: NCCL prints both ends of network connections.
 
-        The sender's line counts, or the receiver's if the log lacks it.
+        The receiver's line counts only if the log lacks the sender's.
         """
         sent: dict[Link, int] = {}
         received: dict[Link, int] = {}
@@ -314,7 +317,7 @@ class Connected:
         return sent | {link: channels for link, channels in received.items() if link[:2] not in pairs}
 
     def vias(self) -> dict[tuple[int, int], Mapping[Via, int]]:
-        """Return the transports between two ranks, in either direction, with the channels as bits."""
+        """Return the transports between each two ranks, in either direction, with the channels as bits."""
         vias_by_pair: dict[tuple[int, int], dict[Via, int]] = {}
         for (source, target, via), channels in self.links().items():
             pair_vias = vias_by_pair.setdefault((min(source, target), max(source, target)), {})
@@ -331,7 +334,7 @@ class Connected:
         return by_numbers
 
     def host_changes(self, pairs: Iterable[tuple[int, int]]) -> int | None:
-        """Count the pairs of ranks that are on two hosts; ``None`` if a host is unknown."""
+        """Count the pairs of ranks on different hosts; ``None`` if a host is unknown."""
         hosts, changes = self.hosts, 0
         for first, second in pairs:
             if first not in hosts or second not in hosts:
@@ -340,7 +343,7 @@ class Connected:
         return changes
 
     def ring_changes(self, ring: Ring) -> tuple[int | None, int | None]:
-        """Return a ring's changes from host to host, and how many it needs."""
+        """Return a ring's changes from host to host, and the number that it needs."""
         if ring.order is None:
             return None, None
         changes = self.host_changes(zip(ring.order, (*ring.order[1:], ring.order[0]), strict=True))
@@ -357,7 +360,7 @@ class Connected:
         return " → ".join([*stops, *([stations[0][0]] if len(stations) > 1 else [])])
 
     def tree_changes(self, tree: ChannelTree) -> tuple[int | None, int | None]:
-        """Return a tree's edges between hosts, and how many it needs."""
+        """Return a tree's edges between hosts, and the number that it needs."""
         if self.ranks is None or len(tree.ranks) < self.ranks:
             return None, None
         changes = self.host_changes(tree.parents.items())
@@ -376,7 +379,7 @@ def spans(numbers: Iterable[int | None]) -> str | None:
 
 
 def _runs(numbers: Sequence[int], rising_only: bool = False) -> list[str]:
-    """Join neighbours that count up, or also down: ``0-3``, ``7-4``."""
+    """Join consecutive numbers that rise (``0-3``) or fall (``7-4``)."""
     runs: list[list[int]] = []
     for number in numbers:
         run = runs[-1] if runs else []

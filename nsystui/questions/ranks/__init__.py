@@ -1,1 +1,1 @@
-"""The ranks of a job next to each other: the work of each, odd ranks and why, their steps, and their time in a map."""
+"""Comparisons of the ranks of a job: their work, odd ranks and reasons, their steps, and maps of their time."""

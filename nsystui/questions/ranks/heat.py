@@ -32,11 +32,11 @@ PARTS = {
     "memory": "memory",
     "graph": "graph",
 }
-"""The figures of a map over time for every job, by their names in ``DeviceLanes``; GPU metrics follow."""
+"""Figures that a map over time can show for every job, with their names in ``DeviceLanes``."""
 
 
 class Merge(Enum):
-    """The value of several ranks on one line."""
+    """The value of several ranks that share a line."""
 
     MEAN = "mean"
     MINIMUM = "minimum"
@@ -88,9 +88,9 @@ def _merged(values: Values, merge: Merge) -> Values:
 
 
 def scaled(values: Values, is_of_steps: bool) -> Values:
-    """Return values as shares of 0 to 1 for a drawing: steps from just above the shortest to the longest.
+    """Return values as shares of 0 to 1 for a drawing: steps from 0.1 for the shortest to 1 for the longest.
 
-    Steps that differ by less than a twentieth look alike.
+    A spread below 5 % of the longest is not stretched to the full range.
     """
     if not is_of_steps or not np.isfinite(values).any():
         return values

@@ -1,8 +1,8 @@
 """Model parts: ranks that run the same kernels, such as a pipeline stage or an expert group.
 
-Ranks are of one part if the kernels (NCCL's too) whose bare names the other lacks take at most 2 % of the time of each.
-If all have steps, their launches per step also differ by at most 2 %, if this gives parts of equal size, two ranks or
-more: a single rank that launches more has uneven work.
+Two ranks are of one part if kernels (also NCCL's) that only one of them runs, by bare name, take at most 2 % of its
+time. If all have steps, launches per step must also differ by at most 2 %, but only if this makes parts of equal size
+with two ranks or more: a single rank that launches more has uneven work.
 """
 
 from __future__ import annotations
@@ -69,16 +69,16 @@ class ModelParts:
 
 
 def _grouped(figures: NDArray[np.float64], by_launches: bool = False) -> list[list[int]]:
-    """Group ranks with the first that runs the same kernels; launches and time, shape ``(ranks, names, 2)``."""
-    groups, rest = [], np.arange(len(figures))
-    while len(rest):
-        (counts, times), (first, time) = (np.moveaxis(figures[rest], 2, 0), figures[rest[0]].T)
+    """Group ranks that run the kernels of the group's first; ``figures``: launches and time, ``(ranks, names, 2)``."""
+    groups, remaining = [], np.arange(len(figures))
+    while len(remaining):
+        (counts, times), (first, time) = (np.moveaxis(figures[remaining], 2, 0), figures[remaining[0]].T)
         is_same = (times * (first == 0)).sum(axis=1) <= _TOLERANCE * times.sum(axis=1)
         is_same &= (time * (counts == 0)).sum(axis=1) <= _TOLERANCE * time.sum()
         if by_launches:
             is_same &= np.abs(counts - first).sum(axis=1) <= _TOLERANCE * np.maximum(counts.sum(axis=1), first.sum())
-        groups.append(rest[is_same].tolist())
-        rest = rest[~is_same]
+        groups.append(remaining[is_same].tolist())
+        remaining = remaining[~is_same]
     return groups
 
 
@@ -89,9 +89,9 @@ def _work(session: Session) -> dict[Task, dict[str, tuple[int, int]]]:
         kernels = tables.kernels
         keys = (kernels.c.report, kernels.c.process, sa.func.coalesce(kernels.c.short_name, kernels.c.name, ""))
         time = sa.cast(sa.func.greatest(sa.func.sum(duration(kernels)), 0), sa.BigInteger)
-        wanted = (of_reports(kernels.c.report, {report.index for report in reports}), kernels.c.process.is_not(None))
-        rows = part.rows(sa.select(*keys, sa.func.count(), time).where(*wanted).group_by(*keys))
-        return {each.index: {"work": json_array([row[1:] for row in rows if row[0] == each.index])} for each in reports}
+        filters = (of_reports(kernels.c.report, {report.index for report in reports}), kernels.c.process.is_not(None))
+        rows = part.rows(sa.select(*keys, sa.func.count(), time).where(*filters).group_by(*keys))
+        return {item.index: {"work": json_array([row[1:] for row in rows if row[0] == item.index])} for item in reports}
 
     with_kernels = [report for report in session.reports if report.count(tables.kernels)]
     work: dict[Task, dict[str, tuple[int, int]]] = {}

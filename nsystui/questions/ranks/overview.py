@@ -49,7 +49,7 @@ class JobFacts:
     rank_source: str
     """As in ``RankedTask.source``; empty without tasks."""
     clocks_aligned: bool
-    """Whether all times are on one clock. If not, reports are of different runs, or one has no start."""
+    """Whether all times are on one clock. If not, reports are of different runs, or a report has no start."""
     start_spread: int | None
     """From the first session's start to the last, ns."""
     made_of: tuple[str, ...] = ()
@@ -157,15 +157,15 @@ TASK_COLUMNS = (
 
 
 TALLIED = tuple(table.name for table in _COUNTED.values())
-"""Tables whose rows ``task_table`` counts by task; ``utilisation.columns_read`` returns its other needs."""
+"""Tables whose rows ``task_table`` counts by task; for the columns that it reads, see ``utilisation.columns_read``."""
 
 
 def task_table(session: Session, selection: Selection, ranks: Sequence[RankedTask], busy: BusyIntervals) -> TableAnswer:
-    """Return one row for each selected task: its place, its work, and what kept its GPUs busy.
+    """Return one row for each selected task: its host and GPU, its work, and what kept its GPUs busy.
 
     Percentages are of the selection's window, else of the job's extent, the same for every rank (``extents``), and
-    means over a task's GPUs. Columns about GPUs are empty for tasks without. ``busy`` is from ``BusyIntervals.load``
-    with the same selection (its window may differ).
+    means over a task's GPUs. Columns about GPUs are empty for tasks without a GPU. ``busy`` is from
+    ``BusyIntervals.load`` with the same selection (its window may differ).
     """
     shown_ranks = selected_ranks(ranks, selection)
     counts = task_counts(session, selection, shown_ranks)
@@ -184,7 +184,7 @@ def task_table(session: Session, selection: Selection, ranks: Sequence[RankedTas
 def task_counts(
     session: Session, selection: Selection, chosen: Sequence[RankedTask]
 ) -> Mapping[str, Mapping[Task, int | None]]:
-    """Count the selected rows of each ``chosen`` task by the names of ``_COUNTED``; ``None``: not traced."""
+    """Count the selected rows of each ``chosen`` task by the names of ``_COUNTED``; ``None`` if not traced."""
     counts = _counts(session, selection)
     return {
         name: {item.task: counts[name].get(item.task, _none_or_zero(session, item, name)) for item in chosen}

@@ -22,7 +22,7 @@ from nsystui.questions.steps.task_steps import NO_PHASE, TaskSteps
 from nsystui.questions.steps.times import Steps
 
 SLOW = 1.5
-"""A step is slow above this multiple of its rank's median, or of the median of its phase."""
+"""A step is slow above this multiple of the median of its rank, or of its rank's steps of the same phase."""
 
 NO_GAP = -1
 
@@ -60,8 +60,8 @@ class StepTimes:
             times = (steps.starts, cpu, steps.starts, cpu, zero, steps.phases, gap)
             return cls(steps.task, steps.numbers, *times, on_gpu=False)
         start, end = steps.spans()
-        rest = (steps.numbers, steps.starts, cpu, steps.gpu.op_time, steps.phases)
-        numbers, cpu_start, cpu, op_time, phases = (values[has_work] for values in rest)
+        arrays = (steps.numbers, steps.starts, cpu, steps.gpu.op_time, steps.phases)
+        numbers, cpu_start, cpu, op_time, phases = (values[has_work] for values in arrays)
         first, last = steps.gpu.start[has_work], steps.gpu.end[has_work]
         work = np.where(start[1:] == end[:-1], first[1:], end[:-1])  # ranges that are not steps may lie between
         gap = np.append(np.maximum(work - last[:-1], 0), NO_GAP)
@@ -87,7 +87,7 @@ class StepTimes:
 
     @property
     def typical(self) -> NDArray[np.float64]:
-        """The median of each step's phase, ns."""
+        """The median duration of each step's phase, ns."""
         return medians_of_phases(self.duration, self.phases)
 
     @property
@@ -135,7 +135,7 @@ def figures(times: StepTimes) -> StepFigures | None:
 
 
 def figures_of_all(all_times: Sequence[StepTimes]) -> StepFigures:
-    """Return the key figures of one or more tasks' steps; a step is slow for its own rank."""
+    """Return the key figures of one or more tasks' steps; slow steps are slow compared with their own rank."""
     values = np.concatenate([times.duration for times in all_times])
     low, high = np.percentile(values, [5, 95])
     gaps = np.concatenate([times.gap[times.gap != NO_GAP] for times in all_times])
@@ -228,14 +228,14 @@ _SLOW = "slow"
 
 
 def steps_by_rank(ranks: Sequence[RankedTask], steps: Steps, window: Window | None = None) -> TableAnswer:
-    """Tabulate these ranks with steps in ``window``, after a row over all (``rank`` is ``all``)."""
+    """Tabulate the ranks with steps in ``window``, after a row for several ranks together (``rank`` is ``all``)."""
     times_by_task = _times(ranks, steps, window)
     rows: list[Row] = []
     for item in ranks:
         times = times_by_task.get(item.task)
         if times is not None:
-            rest = (int(times.duration[0]), "GPU" if times.on_gpu else "CPU", steps.of_task[item.task].name)
-            rows.append((str(item.rank), *astuple(figures_of_all([times])), *rest))
+            last_cells = (int(times.duration[0]), "GPU" if times.on_gpu else "CPU", steps.of_task[item.task].name)
+            rows.append((str(item.rank), *astuple(figures_of_all([times])), *last_cells))
     if len(rows) > 1:
         rows.insert(0, ("all", *astuple(figures_of_all(list(times_by_task.values()))), None, None, None))
     return TableAnswer("steps", BY_RANK_COLUMNS, rows, max(len(rows), len(steps.of_task)), _notes(steps, times_by_task))
@@ -324,5 +324,5 @@ def every_step(ranks: Sequence[RankedTask], steps: Steps, window: Window | None 
         ):
             rows.append((item.rank, number, phase, *values, _SLOW if is_slow else None, cpu_start, cpu, op_time))
     phase_header = phase_column(item.phases for item in times_by_task.values())
-    shown = tuple(phase_header if column is _PHASE else column for column in STEP_COLUMNS)
-    return TableAnswer("every-step", shown, rows, sum(map(len, steps.of_task.values())), _notes(steps, times_by_task))
+    columns = tuple(phase_header if column is _PHASE else column for column in STEP_COLUMNS)
+    return TableAnswer("every-step", columns, rows, sum(map(len, steps.of_task.values())), _notes(steps, times_by_task))

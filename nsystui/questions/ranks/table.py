@@ -1,8 +1,8 @@
 """The table of ranks: a row for each with its work, its lateness, and its odd figures.
 
 A rank is odd by the modified z-score of Iglewicz and Hoaglin (1993), 0.6745 · (x − median) / MAD with MAD the median
-absolute deviation: unlike mean and standard deviation, the odd ranks do not affect it. A value is odd above 3.5. Ranks
-that agree to the last digit have a MAD of 0: a figure must also differ by a share that matters.
+absolute deviation: unlike mean and standard deviation, odd ranks hardly affect it. A value is odd above 3.5. Ranks
+that agree to the last digit have a MAD of 0, so a value must also differ by an amount that matters.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Measure:
 def scores(values: Sequence[float | None], measure: Measure) -> list[float | None]:
     """Return the signed score of each value; ``None`` if it is missing or there are too few. Shape as ``values``.
 
-    It is 0 if a value differs by less than ``measure`` asks for, and infinite if the other values are equal.
+    It is 0 if a value differs by less than ``measure`` requires, and infinite if the MAD is 0.
     """
     array = np.array([np.nan if value is None else value for value in values], float)
     if np.isfinite(array).sum() < FEWEST:
@@ -134,7 +134,7 @@ _JUDGED = (
     Measure("late", 3.0, 0.0, only_high=True, word="late"),
     Measure("wait_caused", 100_000.0, 0.0, only_high=True, word="wait caused"),
 )
-"""The figures to judge. Percentages must differ by two points, other figures by an amount or a share."""
+"""The figures to judge."""
 
 _MOST_REASONS = 3
 
@@ -161,11 +161,11 @@ def rank_table(session: Session, selection: Selection, ranks: Sequence[RankedTas
     Percentages are of the selection's window, else of the job's extent, the same for every rank. ``odd`` names the odd
     figures, the furthest first.
     """
-    shown = selected_ranks(ranks, selection)
+    listed = selected_ranks(ranks, selection)
     spent = facts.busy.breakdown(extents(session, selection))
-    kernels = task_counts(session, selection, shown)["kernels"]
+    kernels = task_counts(session, selection, listed)["kernels"]
     rows = []
-    for item in shown:
+    for item in listed:
         row: dict[str, Value] = {"rank": item.rank, "host": item.host or None, "kernels": kernels.get(item.task)}
         row |= {"gpu": facts.busy.gpu_numbers(item.task), "local_rank": item.local_rank, "model": item.gpu or None}
         row |= {"pid": item.pid, "report": item.report_name, "part": facts.parts.of_task.get(item.task)}
@@ -180,7 +180,7 @@ def rank_table(session: Session, selection: Selection, ranks: Sequence[RankedTas
     # Ranks of different runs need not be alike.
     for row, odd in zip(rows, odd_figures(rows) if shares_clock(session.reports) else (), strict=False):
         row["odd"] = ", ".join(f"{measure.word} {'▲' if score > 0 else '▼'}" for measure, score in odd.items()) or None
-    notes = tuple(_notes(session, ranks, shown, facts, selection))
+    notes = tuple(_notes(session, ranks, listed, facts, selection))
     cells: list[Row] = [tuple(row.get(column.key) for column in COLUMNS) for row in rows]
     return TableAnswer("ranks", COLUMNS, cells, len(ranks), notes)
 
@@ -216,26 +216,26 @@ def odd_figures(rows: Sequence[Record]) -> list[dict[Measure, float]]:
 
 
 def _notes(
-    session: Session, ranks: Sequence[RankedTask], shown: Sequence[RankedTask], facts: RankFacts, selection: Selection
+    session: Session, ranks: Sequence[RankedTask], listed: Sequence[RankedTask], facts: RankFacts, selection: Selection
 ) -> Iterator[str]:
     words = facts.alignment.words(session.reports)
     if words:
         yield words
     if ranks:
         yield f"rank numbers from: {ranks[0].source}"
-    if parts := facts.parts.words(shown):
+    if parts := facts.parts.words(listed):
         yield f"{parts}; ranks of different parts have different work"
     size = world_size(session)
     if size is not None and size > len(ranks) and facts.lateness:
         yield f"{len(ranks)} of {size} ranks are open: the late rank is the last of these, not of all"
     if not shares_clock(session.reports):
         yield "these reports are of different runs: no rank is marked as odd, collectives match within a report"
-    elif len(shown) < FEWEST:
+    elif len(listed) < FEWEST:
         yield f"no rank is marked as odd: this needs {FEWEST} ranks or more"
-    unmatched = [item.rank for item in shown if item.task not in facts.lateness and item.devices]
+    unmatched = [item.rank for item in listed if item.task not in facts.lateness and item.devices]
     if facts.lateness and unmatched:
         yield f"lateness is unknown for ranks {few_numbers(unmatched)}: their collectives match no other rank"
-    elif unmatched and len(shown) > 1:
+    elif unmatched and len(listed) > 1:
         yield f"lateness is unknown: several ranks have no {', '.join(SYNCHRONOUS)} kernels in common"
     yield from facts.busy.notes
     yield from window_notes(facts.busy, extents(session, selection))

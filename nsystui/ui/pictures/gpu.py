@@ -215,7 +215,7 @@ def gpu_picture(job: OpenJob, selection: Selection, request: GpuPictureRequest) 
         owners=owners,
         halves=halves,
         steps=steps,
-        metrics=tuple(dict.fromkeys(source.metric for source in sorted(sources, key=lambda source: source.place))),
+        metrics=tuple(dict.fromkeys(source.metric for source in sorted(sources, key=lambda source: source.order))),
         has_queues=bool(job.session.count(tables.api_calls)),
         has_network=any(job.session.count(table) for table in (tables.nic_metrics, tables.efa_samples)),
         answer=answer,
