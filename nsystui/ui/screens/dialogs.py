@@ -56,9 +56,9 @@ def help_lines(places: Sequence[str], name: Callable[[str], str] = str, width: i
     groups: dict[str, list[str]] = {verb: [] for verb in keys.VERBS}
     for key in keys.keys_of(places):
         if key.help:
-            first = f"  {name(key.shown):9} "
+            margin = f"  {name(key.shown):9} "
             groups[key.verb] += textwrap.wrap(
-                key.help, width, initial_indent=first, subsequent_indent=" " * len(first), break_on_hyphens=False
+                key.help, width, initial_indent=margin, subsequent_indent=" " * len(margin), break_on_hyphens=False
             )
     lines = [keys.PLACES[places[0]], ""]
     for verb, entries in groups.items():

@@ -54,7 +54,7 @@ from nsystui.ui.widgets.strip_chart import Lane, StillChart
 _VIEWS = ("functions", "call tree")
 """The views of a thread."""
 _GAP_LIST = 3
-"""The index of the list of gaps among their groupings."""
+"""The index of the list of gaps in ``_BY["gaps"]``."""
 _CATEGORIES = {
     **dict.fromkeys((SYNCHRONISING, COPYING, ALLOCATING, LAUNCHING, OTHER_CALLS), "api"),
     **dict.fromkeys((IN_MPI, IN_OS), "os"),
@@ -132,7 +132,6 @@ class SampledScreen(TableScreen):
         return [[name], [f"in {values['module_path']}", *mode], *details[1:]]
 
     def open_callers(self, whose: Whose | None) -> None:
-        """Open the callers of the function under the cursor."""
         name = self.values().get("full_name")
         if isinstance(name, str):
             self.lay_over(PartialCallTreeScreen(whose, name))
@@ -209,7 +208,7 @@ class HostScreen(SampledScreen, GroupedViewsScreen):
         return Whose(tasks, tid if isinstance(tid, int) else None, " ".join(words))
 
     def open_row(self) -> None:
-        """Open callers, functions of a thread, a gap, or the rows of the next grouping."""
+        """Open a function's callers, a thread's functions, a gap on the timeline, or the list of gaps."""
         if not self.values():
             return
         row = self.answered.question.row
@@ -314,14 +313,14 @@ class CallNodes:
 
     def children(self, node: CallNode, offset: int, limit: int, order: str) -> Sequence[CallNode]:
         """Return the children of a node, with small nodes last."""
-        below = self._sorted(node.id, order)
+        sorted_children = self._sorted(node.id, order)
         if not offset:
-            limit = min(limit, self.many(node.id) or limit)
-        return [self.node(number) for number in below[offset : offset + limit]]
+            limit = min(limit, self.large_children(node.id) or limit)
+        return [self.node(number) for number in sorted_children[offset : offset + limit]]
 
-    def many(self, number: int) -> int:
+    def large_children(self, number: int) -> int:
         """Count the children of a node that are not small."""
-        return sum(not self._is_small(below) for below in self.calls.below(number))
+        return sum(not self._is_small(child) for child in self.calls.below(number))
 
     def ancestors(self, node: CallNode) -> Sequence[int]:
         """Return the numbers of the nodes above a node."""
@@ -414,7 +413,7 @@ class CallTreeScreen(OutlineScreen[CallNode], SampledScreen):
             nodes.row,
             {column.key: column.key for column in TREE_COLUMNS},
             lambda node, count: f"… {count:,} more below {nodes.name(node.id)}",
-            lambda node: nodes.many(node.id) != 1,  # a chain of calls, which may be deep, has one indent
+            lambda node: nodes.large_children(node.id) != 1,  # a chain of calls, which may be deep, has one indent
         )
         opened = self.opened_in(nodes) or set(nodes.hot)
         self.show_outline(Outline(nodes, layout, self._order_key, tuple(self.shown_notes(notes)), opened))
@@ -436,7 +435,7 @@ class CallTreeScreen(OutlineScreen[CallNode], SampledScreen):
         return None if self.nodes is None else nodes_table(self.nodes.calls, self._sampling)
 
     def choices(self) -> tuple[Choice, ...]:
-        by = Choice("by", self.WAYS, int(self.is_bottom_up), lambda way: self.ask_with(is_bottom_up=bool(way)))
+        by = Choice("by", self.WAYS, int(self.is_bottom_up), lambda index: self.ask_with(is_bottom_up=bool(index)))
         return (*super().choices(), by)
 
     def action_callers(self) -> None:
