@@ -98,8 +98,8 @@ class NsystuiApp(App[int], LoadingListener):
         super().__init__(ansi_color=True if look.no_color else None)
         self.animation_level = "none"
         self._look = look
-        self._light, self._is_page_light, self._own_page = look.light, look.is_page_light, OwnPage()
-        self._filters.append(self._own_page)
+        self._light, self._is_page_light, self._page_filter = look.light, look.is_page_light, OwnPage()
+        self._filters.append(self._page_filter)
         register_themes(self)
         self._use_theme()
         if look.ascii_only:
@@ -142,7 +142,7 @@ class NsystuiApp(App[int], LoadingListener):
             self.say(f"the theme could not be saved: {reason_of(error)}")
 
     def _use_theme(self) -> None:
-        self.asks_page = self._own_page.enabled = self._light is None and not self._look.no_color
+        self.asks_page = self._page_filter.enabled = self._light is None and not self._look.no_color
         page = {True: "light", False: "dark", None: "unknown"}[
             self._is_page_light if self._light is None else self._light
         ]

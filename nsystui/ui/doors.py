@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from nsystui.ui.app import NsystuiApp
 
 _AROUND = 0.25
-"""Context before and after a finding's window, as a share of its length: in a gap, nothing runs."""
+"""Context before and after a finding's window, as a share of its length, because nothing runs in a gap."""
 
 
 async def show_view(app: NsystuiApp, name: str, selection: Selection | None = None, **options: str) -> Any:

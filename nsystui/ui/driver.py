@@ -56,7 +56,7 @@ _PAGE_ANSWER = re.compile(
 """The question for the background colour (OSC 11), and a terminal's answer."""
 _UNFINISHED = re.compile(r"\x1b\](11;)?[^\x07\x1b]{0,60}\x1b?$")
 """The beginning of an answer that ends in the next read."""
-_MAX_SILENCES = 20
+_MAX_EMPTY_READS = 20
 """Empty reads (0.1 s each) after which an unfinished answer counts as keys; 1 read if it may be Alt-] instead."""
 
 _RESET = "".join(
@@ -121,9 +121,9 @@ class TerminalDriver(LinuxDriver):
         self._typed: deque[Message] = deque()
         self._parser = XTermParser(self._debug)
         self._unfinished = ""
-        self._silences = 0
+        self._empty_reads = 0
         self._must_end = False
-        self._endings: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self._exit_statuses: queue.SimpleQueue[int] = queue.SimpleQueue()
         threading.Thread(target=self._end_when_asked, name="end", daemon=True).start()
         self._terminal_lock = threading.Lock()  # held while the terminal is taken or given back
         for number in _END_SIGNALS:
@@ -136,7 +136,7 @@ class TerminalDriver(LinuxDriver):
     def _end(self, status: int) -> None:
         """End the program. Takes no lock: signal handlers call it, and the interrupted code may hold any lock."""
         self._must_end = True
-        self._endings.put(status)
+        self._exit_statuses.put(status)
 
     def _terminal_is_lost(self) -> None:
         """End after a failed read or write: SIGHUP may be ignored."""
@@ -144,7 +144,7 @@ class TerminalDriver(LinuxDriver):
 
     def _end_when_asked(self) -> None:
         """Wait for the first status, ask the application to exit, and end the process if that takes too long."""
-        status = self._endings.get()
+        status = self._exit_statuses.get()
         self._call_soon(self._leave, status)
         time.sleep(_PATIENCE)
         self._output.is_over = True
@@ -284,7 +284,7 @@ class TerminalDriver(LinuxDriver):
 
     def _without_page(self, text: str) -> str:
         """Return the input without background colours, and pass to the application whether the background is light."""
-        self._silences = 0 if text else self._silences + 1
+        self._empty_reads = 0 if text else self._empty_reads + 1
         text, self._unfinished = self._unfinished + text, ""
         while match := _PAGE_ANSWER.search(text):
             red, green, blue = (int(part, 16) / (16 ** len(part) - 1) for part in match.groups())
@@ -292,7 +292,7 @@ class TerminalDriver(LinuxDriver):
             self._call_soon(getattr(self._app, "page_is", lambda _: None), is_light)
             text = text[: match.start()] + text[match.end() :]
         unfinished = _UNFINISHED.search(text)
-        if unfinished is not None and self._silences < (_MAX_SILENCES if unfinished[1] else 1):
+        if unfinished is not None and self._empty_reads < (_MAX_EMPTY_READS if unfinished[1] else 1):
             self._unfinished, text = unfinished.group(), text[: unfinished.start()]
         return text
 

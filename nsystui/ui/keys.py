@@ -356,8 +356,8 @@ _KEYS: Mapping[str, tuple[tuple[str, str, str, str, str], ...]] = {
 """The fields of each place's keys; keys of a single place are first, so that a narrow key line shows them."""
 KEYS = tuple(KeyBinding(*fields, place_name) for place_name, rows in _KEYS.items() for fields in rows)
 
-# Keys and mouse events that may wait for the application; further events are dropped, as a terminal does.
 TYPED_AHEAD = 512
+"""Maximum number of keys and mouse events that wait for the application; further events are dropped."""
 
 MOVES = frozenset("hjklgG") | {"up", "down", "left", "right", "pageup", "pagedown", "home", "end"}
 """Keys that move the cursor."""

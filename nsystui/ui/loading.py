@@ -171,8 +171,8 @@ LINES_AT_ONCE = 50_000
 """Lines that are added between checks of the time: a fraction of a second of reading."""
 
 FIRST_TABLES = 1.0
-_SHARE_WAITED = 0.25
-_TIMES_OF_MAKING = 20
+_WAIT_SHARE = 0.25
+_MAKING_FACTOR = 20
 """Seconds until the first tables; new tables follow after a quarter of the elapsed time, at least 20 times the time to
 make them."""
 
@@ -318,7 +318,7 @@ class LogLoading:
             **changes,
         )
         now = time.monotonic()
-        self._next_tables = now + max((now - self._began) * _SHARE_WAITED, (now - tables_began) * _TIMES_OF_MAKING)
+        self._next_tables = now + max((now - self._began) * _WAIT_SHARE, (now - tables_began) * _MAKING_FACTOR)
 
     def _report(self, **changes: object) -> None:
         self.state = replace(self.state, **changes)  # type: ignore[arg-type]

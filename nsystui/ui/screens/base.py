@@ -93,7 +93,7 @@ class Asker:
 
     @property
     def is_awaited(self) -> bool:
-        """Whether the newest question has not failed, and no answer to it is shown, even with less data."""
+        """Whether the newest question awaits its first answer, even from less data; false once it has failed."""
         return self._finished is None or (not self.is_settled and (self._answered is None or self.is_outdated))
 
     def ask(self, job: OpenJob, token: Token) -> None:

@@ -39,7 +39,7 @@ LOWEST = "◂ "
 
 def factor_lines(factors: Sequence[Factor], width: int) -> list[Line]:
     """Return the lines of a tree, in which factors are below their product; leave out factors of an unknown product."""
-    shown = _under_known(factors)
+    shown = _without_unknown(factors)
     top_factors = [item for item in shown if item.depth == 1 and item.value is not None]
     lowest = min(top_factors, key=lambda item: item.value or 0) if len(top_factors) > 1 else None
     lines: list[Line] = []
@@ -70,7 +70,7 @@ def _branches(factors: Sequence[Factor]) -> list[str]:
     return branches[::-1]
 
 
-def _under_known(factors: Sequence[Factor]) -> list[Factor]:
+def _without_unknown(factors: Sequence[Factor]) -> list[Factor]:
     """Leave out factors of an unknown product."""
     shown: list[Factor] = []
     for number, factor in enumerate(factors):
