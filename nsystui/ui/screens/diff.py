@@ -204,7 +204,7 @@ class DiffScreen(FilteredTableScreen):
         return words.get(self._current, self._current if self._current in ("functions", "families") else "names")
 
     def _styles_of(self, values: Record) -> dict[str, str]:
-        """Return the categories of a row's cells; in the summary, words have the categories of the numbers behind them."""
+        """Return the categories of a row's cells; in the summary, words have the categories of their numbers."""
         if self._current != _SUMMARY or self.answer is None:
             return change_styles(values)
         return summary_styles(self.answer).get(values.get("what"), {})
