@@ -18,8 +18,8 @@ from nsystui.questions.queries.question import SCREENS
 class KeyBinding:
     """Keys with one effect. ``keys`` are Textual's names, ``shown`` is the name on the screen.
 
-    Keys without a ``label`` are not in the key line. Keys without ``help`` are not in the help: the second key of a
-    pair, or a key that disables a general key.
+    The key line omits keys without a ``label``. The help omits keys without ``help``: the second key of a pair, or a
+    key that disables a general key.
     """
 
     keys: str
@@ -356,8 +356,8 @@ _KEYS: Mapping[str, tuple[tuple[str, str, str, str, str], ...]] = {
 """The fields of each place's keys; keys of a single place are first, so that a narrow key line shows them."""
 KEYS = tuple(KeyBinding(*fields, place_name) for place_name, rows in _KEYS.items() for fields in rows)
 
+# Maximum number of keys and mouse events that wait for the application; further events are dropped.
 TYPED_AHEAD = 512
-"""Maximum number of keys and mouse events that wait for the application; further events are dropped."""
 
 MOVES = frozenset("hjklgG") | {"up", "down", "left", "right", "pageup", "pagedown", "home", "end"}
 """Keys that move the cursor."""
