@@ -64,13 +64,13 @@ def help_lines(places: Sequence[str], key_name: Callable[[str], str] = str, widt
     for verb, entries in groups.items():
         if entries:
             lines += [verb, *entries, ""]
-    words = [f"  {line}" for place in places for line in word_lines(place, width - 2)]
+    words = [f"  {line}" for name in places for line in word_lines(name, width - 2)]
     return [*lines, "Words", *words, ""] if words else lines
 
 
 def last_line(places: Sequence[str]) -> str:
     """Return how to close the help, and which topics explain more."""
-    topic = next((keys.TOPICS[place] for place in places if place in keys.TOPICS), "screens")
+    topic = next((keys.TOPICS[name] for name in places if name in keys.TOPICS), "screens")
     return f"esc closes this help; more: nsystui help {topic}, nsystui help keys"
 
 
