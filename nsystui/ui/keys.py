@@ -16,9 +16,10 @@ from nsystui.questions.queries.question import SCREENS
 
 @dataclass(frozen=True)
 class KeyBinding:
-    """A key. ``keys`` is Textual's spelling, ``shown`` ours; without a ``label`` it is not in the key line.
+    """Keys with one effect. ``keys`` are Textual's names, ``shown`` is the name on the screen.
 
-    Without ``help`` it is not in the help either, such as the second key of a pair, or to disable a general key.
+    The key line omits keys without a ``label``. The help omits keys without ``help``: the second key of a pair, or a
+    key that disables a general key.
     """
 
     keys: str
@@ -26,7 +27,7 @@ class KeyBinding:
     action: str
     label: str
     help: str
-    place: str
+    place_name: str
 
     @property
     def verb(self) -> str:
@@ -55,7 +56,7 @@ VERBS = {
     "Export": ("export", "copy_row", "copy_table", "ncu", "trace", "compare", "compare_groups"),
     "Program": (),
 }
-"""Headings of the help, with their actions (or the keys that have no action); any other key is under the last."""
+"""Headings of the help, with their actions, or keys without an action; all other keys are under ``Program``."""
 
 PLACES = {
     "everywhere": "Everywhere",
@@ -353,9 +354,9 @@ _KEYS: Mapping[str, tuple[tuple[str, str, str, str, str], ...]] = {
     ),
 }
 """The fields of each place's keys; keys of a single place are first, so that a narrow key line shows them."""
-KEYS = tuple(KeyBinding(*fields, place) for place, rows in _KEYS.items() for fields in rows)
+KEYS = tuple(KeyBinding(*fields, place_name) for place_name, rows in _KEYS.items() for fields in rows)
 
-# Keys and mouse events that may wait for the application; further events are dropped, as a terminal does.
+# Maximum number of keys and mouse events that wait for the application; further events are dropped.
 TYPED_AHEAD = 512
 
 MOVES = frozenset("hjklgG") | {"up", "down", "left", "right", "pageup", "pagedown", "home", "end"}
@@ -367,7 +368,7 @@ _TAB_KEYS = "123456789L"
 _SHORT = ("Ovw", "Krn", "NCCL", "GPU", "NVTX", "Evt", "Rnk", "Hst", "Stp", "Time")
 
 TABS = tuple(zip(_TAB_KEYS, SCREENS.values(), _SHORT, strict=True))
-"""The key, title, and short title (for narrow terminals) of each screen."""
+"""The key, title, and short title (for narrow terminals) of each tab."""
 
 MODE_OF = dict(zip(_TAB_KEYS, SCREENS, strict=True))
 """The mode of the application behind a key."""
@@ -393,14 +394,14 @@ def keys_of(places: Iterable[str]) -> list[KeyBinding]:
     """Return the keys of ``places``, most specific first; a key counts only for its most specific place."""
     selected: list[KeyBinding] = []
     taken: set[str] = set()
-    for place in places:
-        selected += [key for key in KEYS if key.place == place and not taken.issuperset(key.keys.split(","))]
-        taken |= {name for key in selected for name in key.keys.split(",")}
+    for name in places:
+        selected += [key for key in KEYS if key.place_name == name and not taken.issuperset(key.keys.split(","))]
+        taken |= {spelling for key in selected for spelling in key.keys.split(",")}
     return selected
 
 
 def bindings(*places: str) -> list[BindingType]:
-    """Return Textual bindings for ``places``, most specific first; keys that a widget handles have no action."""
+    """Return Textual bindings for ``places``, most specific first; a key without an action has no binding."""
     return [
         Binding(key.keys, key.action, key.label or key.help, show=False, priority="ctrl+" in key.keys)
         for key in keys_of(places)
@@ -420,8 +421,8 @@ def markdown() -> str:
         "",
         "A key means the same everywhere; `?` shows the keys of a screen.",
     ]
-    for place, title in PLACES.items():
-        entries = [key for key in KEYS if key.place == place and key.help]
+    for name, title in PLACES.items():
+        entries = [key for key in KEYS if key.place_name == name and key.help]
         lines += ["", f"## {title}", "", "| key | effect |", "|---|---|"]
         lines += [f"| `{key.shown}` | {key.help} |" for key in entries]
     return "\n".join(lines) + "\n"
@@ -523,16 +524,16 @@ WORDS: tuple[Word, ...] = (
 )
 
 
-def word_lines(place: str, width: int = 72) -> Iterator[str]:
+def word_lines(place_name: str, width: int = 72) -> Iterator[str]:
     """Yield the words of a place with their definitions, wrapped to ``width`` cells."""
     for word in WORDS:
-        if place in word.places:
+        if place_name in word.places:
             yield from textwrap.wrap(f"{word.name}: {word.definition}", width, subsequent_indent="  ")
 
 
 def markdown_table(titles: dict[str, str]) -> str:
     """Return the table of ``docs/glossary.md``; ``titles`` are the titles of the places."""
     rows = [
-        f"| {word.name} | {word.definition} | {'; '.join(titles[place] for place in word.places)} |" for word in WORDS
+        f"| {word.name} | {word.definition} | {'; '.join(titles[name] for name in word.places)} |" for word in WORDS
     ]
     return "\n".join(["| word | definition | where |", "|---|---|---|", *rows])

@@ -43,13 +43,13 @@ class TestFound:
     @pytest.mark.campaign
     async def test_a_selection_has_its_own_findings(self, stalled, cache_directory):
         async with running(stalled, cache_directory, NARROW) as (app, pilot):
-            screen, whole = overview(app), overview(app).findings.found
+            screen, whole = overview(app), overview(app).findings.triage
             screen.kernels.focus()
             await pilot.press("r", *"1", "enter")
             assert screen.focused is screen.kernels, "findings that come late leave the user where he is"
-            assert screen.findings.found not in (None, whole)
+            assert screen.findings.triage not in (None, whole)
             await pilot.press("escape")
-            assert screen.findings.found is whole
+            assert screen.findings.triage is whole
 
     @pytest.mark.campaign
     async def test_every_view_of_a_finding_is_on_the_screen_that_it_names(self, stalled, cache_directory):
@@ -81,7 +81,7 @@ class TestHugeJobs:
     @pytest.mark.campaign
     async def test_nothing_is_looked_for_until_a_key_asks(self, stalled, cache_directory):
         async with running(stalled, cache_directory, NARROW) as (app, pilot):
-            assert "! checks" in line_with(app, "Findings") and overview(app).findings.found is None
+            assert "! checks" in line_with(app, "Findings") and overview(app).findings.triage is None
             assert rows(await press(pilot, "exclamation_mark"))
             assert rows(await press(pilot, "r", *"1", "enter"))  # asked for once is asked for
 

@@ -111,6 +111,6 @@ async def test_threads_have_lanes_of_what_they_ran_on_cpus(written_once, cache_d
         interval = screen.facts.interval
         assert interval.node
         assert name_of_screen(await press(pilot, "enter")) == "PartialCallTreeScreen"
-        assert app.selection.window == interval.window and app.screen.whose.thread == str(tid_of(lane.thread))
+        assert app.selection.window == interval.window and app.screen.threads.thread == str(tid_of(lane.thread))
         assert app.screen.nodes.calls.samples > 0
         assert (await press(pilot, "escape", "escape")).current_mode == "timeline"

@@ -66,7 +66,7 @@ class GpuMemoryScreen(GroupedViewsScreen):
             return None
         details, group = self.row_details(), _group(values)
         rank, device, memory = group
-        name = [f"{memory} memory of rank {'–' if rank is None else rank}, {numbered('device', device)}"]
+        title = [f"{memory} memory of rank {'–' if rank is None else rank}, {numbered('device', device)}"]
         peak = values["peak"]
 
         def ask(job: OpenJob) -> Details:
@@ -74,7 +74,7 @@ class GpuMemoryScreen(GroupedViewsScreen):
             rows = [row for row in memory_over_time(job, selection, _CURVE).rows if row[:3] == group]
             used = [float("nan") if row[4] is None else int(row[4]) / max(peak_bytes, 1) for row in rows]
             words = format_value(COLUMNS[3].unit, peak_bytes)
-            return [name, [f"over time {blocks(used, _CURVE)} a full block is {words}"], *details[1:]]
+            return [title, [f"over time {blocks(used, _CURVE)} a full block is {words}"], *details[1:]]
 
         return ask
 
