@@ -338,13 +338,8 @@ class OverviewScreen(TablesScreen):
         return 1 + max(1, min(self.findings.row_count, limit))
 
     def _summary(self) -> list[list[Part]]:
-<<<<<<< HEAD
-        """Return the summary above the findings, in lines."""
-        source, (width, height) = self.findings.found or self._kept, self.app.size
-=======
         """Return the lines with the summary above the findings."""
         source, (width, height) = self.findings.triage or self._kept, self.app.size
->>>>>>> r_ui1
         if source is None or not self.findings.display or height < _LOW:
             return []
         shown, count = self.findings_lines() - 1, self.findings.row_count
@@ -418,11 +413,7 @@ class OverviewScreen(TablesScreen):
         if self.table is self.findings and self.findings.triage is not None:
             from nsystui.questions.triage.run import triage_table
 
-<<<<<<< HEAD
-            return triage_table(self.findings.found)
-=======
-            return triage_table(self.findings.triage)  # with the columns that the screen has no room for
->>>>>>> r_ui1
+            return triage_table(self.findings.triage)
         return super().answer_to_export()
 
     def drawing_to_export(self) -> Callable[[], Drawing | None] | None:
