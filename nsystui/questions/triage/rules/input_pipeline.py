@@ -185,8 +185,8 @@ def _loading_ranges(case: Case) -> dict[Task, Intervals]:
         return {}
     # One expression: a search for each word takes ten times as long.
     is_named = sa.func.regexp_matches(FOLDED_LABEL, "|".join(_RANGES), "i", type_=sa.Boolean)
-    first = sa.select(FOLDED_LABEL).where(*where(table, case.chosen), is_named).limit(1)
-    if not of_all_reports(session, case.chosen, table, "ranges of loaders", lambda: session.rows(first)):
+    first = sa.select(FOLDED_LABEL).where(*where(table, case.scope), is_named).limit(1)
+    if not of_all_reports(session, case.scope, table, "ranges of loaders", lambda: session.rows(first)):
         return {}
     ranges = spans(case, table, [is_named])
     return {task: intervals for (task, _), intervals in ranges.merged.items()}
@@ -196,7 +196,7 @@ def _arrivals(case: Case) -> dict[Place, set[int]]:
     """Return when copies from the host begin on each GPU, job time."""
     table = tables.memory_ops
     query = sa.select(table.c.report, table.c.process, table.c.device, job_start(table).label("start"))
-    query = query.where(*where(table, case.chosen), table.c.copy_kind == _HOST_TO_DEVICE)
+    query = query.where(*where(table, case.scope), table.c.copy_kind == _HOST_TO_DEVICE)
     starts: dict[Place, set[int]] = {}
     for report, process, device, start in case.job.session.rows(query):
         starts.setdefault((Task(report, process), device), set()).add(start)
@@ -301,7 +301,7 @@ def _reading(case: Case, idle_spans: Sequence[IdleSpan]) -> float:
 def _workers(case: Case, idle_spans: Sequence[IdleSpan]) -> list[_Worker]:
     """Return the threads in the gaps, except the profiler's, with the most samples and time first."""
     session, gaps = case.job.session, _gaps_of(idle_spans)
-    scheduling, samples = case.scheduling, samples_of(session, case.chosen)
+    scheduling, samples = case.scheduling, samples_of(session, case.scope)
     workers = []
     for thread in named_threads(case.job, {*scheduling.threads, *samples.threads}):
         inside = gaps.get(thread.thread[0])
