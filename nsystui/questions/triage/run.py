@@ -225,7 +225,7 @@ class Triage:
 
     @property
     def account(self) -> str:
-        """All GPU time by part, and causes; empty if an export is damaged or GPU work is missing or on another clock."""
+        """All GPU time by part and cause; empty if an export is damaged or GPU work is missing or on another clock."""
         total = self.budget.time
         if self.damaged or not total or self._is_partial:
             return ""
@@ -348,8 +348,8 @@ def _with_gains(case: Case, findings: Sequence[Finding]) -> list[Finding]:
             continue
         standing = Standing.MEASURED if is_measured else Standing.BOUNDED
         # Gains may overlap if findings share parts of the budget and times; unknown times may be shared.
-        alike = [item for item in costly if item.id != finding.id and not {*names}.isdisjoint(kind_of(item.id).parts)]
-        others = sorted(other.id for other in alike if finding.shared_with(other) != 0)
+        peers = [item for item in costly if item.id != finding.id and not {*names}.isdisjoint(kind_of(item.id).parts)]
+        others = sorted(other.id for other in peers if finding.shared_with(other) != 0)
         iteration, standing = round(sum(parts.values())), Standing.INFERRED if names == BY_COMPUTE else standing
         gains[finding.id] = Gain(
             round(min(share, upper)),

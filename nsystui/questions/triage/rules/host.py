@@ -116,11 +116,11 @@ def _preempted_finding(
     cost: int,
 ) -> Finding:
     total = sum(spent.values())
-    rows: list[Row] = [(rank, who or None, time, 100.0 * time / total) for (rank, who), time in spent.items()]
+    rows: list[Row] = [(rank, holder or None, time, 100.0 * time / total) for (rank, holder), time in spent.items()]
     rows.sort(key=lambda row: (-int(row[2] or 0), str(row)))
-    (_, who), longest = max(spent.items(), key=lambda item: (item[1], item[0]))
+    (_, holder), longest = max(spent.items(), key=lambda item: (item[1], item[0]))
     unknown = sum(time for (_, name), time in spent.items() if not name)
-    holder_words = f"Thread {who} had the CPU for {100 * longest / total:.0f} % of that time."
+    holder_words = f"Thread {holder} had the CPU for {100 * longest / total:.0f} % of that time."
     if 2 * unknown > total:
         holder_words = f"No recorded thread had the CPU for {100 * unknown / total:.0f} % of that time."
     sentence = (

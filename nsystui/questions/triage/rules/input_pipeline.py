@@ -110,9 +110,9 @@ class _Worker:
 def input_pipeline(case: Case) -> Sequence[Finding | NotChecked]:
     """Find long gaps that wait for input, in a data loader's range or between steps, and their causes.
 
-    At least half of the gap is in an NVTX range of a data loader. Or most of the gap is outside of every step, the
-    launching thread waits or reads for at least half of the gap, and a copy from the host begins at its end. A gap
-    mostly in CUDA or MPI calls does not count. See docs/numbers.md#input-pipeline.
+    At least half of the gap is in an NVTX range of a data loader. Or most of it is outside of every step, the
+    launching thread waits, reads or prepares input for at least half of it, and a copy from the host begins at its
+    end. A gap mostly in CUDA or MPI calls does not count. See docs/numbers.md#input-pipeline.
     """
     if not case.devices:
         return [NotChecked("input-pipeline", f"needs GPU work: {case.record(canonical.KERNELS)}")]
@@ -207,7 +207,7 @@ def _finding(case: Case, gaps: Sequence[IdleSpan], in_ranges: int, spent: Mappin
     workers = _workers(case, gaps)
     total = sum(span.end - span.start for span in gaps)
     pinning = next((worker for worker in workers if worker.pins), None)
-    others = {item.thread.task: item for item in workers if item.thread.rank is None and (item.ran or 0) >= _WORKS}
+    loaders = {item.thread.task: item for item in workers if item.thread.rank is None and (item.ran or 0) >= _WORKS}
     lags = [period_of(times.duration[int(case.thresholds.warm_up_steps) :]) for _, times in sorted(case.steps.items())]
     period = next(filter(None, lags), None)
     advice = _advice(case, gaps, spent, total, pinning)
@@ -222,12 +222,12 @@ def _finding(case: Case, gaps: Sequence[IdleSpan], in_ranges: int, spent: Mappin
         ran = "" if pinning.ran is None else f" and runs for {100 * pinning.ran:.0f} % of the gap time"
         sample_words = f"has {pinning.samples:,} of {sampled:,} CPU samples in the gaps"
         words.append(f"The pin_memory thread ({pinning.name}) {sample_words}{ran}.")
-    elif busiest is not None and busiest.samples > _HALF * sampled and not others:
+    elif busiest is not None and busiest.samples > _HALF * sampled and not loaders:
         words.append(f"Thread {busiest.name} has {busiest.samples:,} of {sampled:,} CPU samples in the gaps.")
-    if others:
-        share = 100 * float(np.mean([worker.ran or 0 for worker in others.values()]))
-        processes = "1 worker process runs" if len(others) == 1 else f"{len(others)} worker processes each run"
-        words.append(f"{processes} for {share:.0f} % of the gap time.")
+    if loaders:
+        share = 100 * float(np.mean([worker.ran or 0 for worker in loaders.values()]))
+        process_words = "1 worker process runs" if len(loaders) == 1 else f"{len(loaders)} worker processes each run"
+        words.append(f"{process_words} for {share:.0f} % of the gap time.")
     if period:
         words.append(f"Step times repeat every {period} steps, as with {period} workers.")
     longest = max(gaps, key=lambda span: (span.end - span.start, -span.start))

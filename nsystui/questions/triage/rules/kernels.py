@@ -68,9 +68,9 @@ def dominant_kernel(case: Case) -> Sequence[Finding | NotChecked]:
     cost = case.mean([int(spent)])
     if case.percent(cost) < case.thresholds.dominant_cost_percent:
         return []
-    shown = smart_names(name for name, *_ in rows)[name]
+    short_name = smart_names(name for name, *_ in rows)[name]
     sentence = (
-        f"Kernel {shorten(shown or '(no name)', 48)} takes {100 * int(spent) / total:.0f} % of the kernel time "
+        f"Kernel {shorten(short_name or '(no name)', 48)} takes {100 * int(spent) / total:.0f} % of the kernel time "
         f"without {case.communication}. {case.each_gpu} spends {time_words(cost)} in this kernel "
         f"({counted(count, 'launch')})."
     )

@@ -423,7 +423,7 @@ def _first_launches(case: Case) -> Finding | None:
     if case.percent(case.mean([float(case.job.session.scalar(query) or 0)])) < case.thresholds.first_launch_percent:
         return None  # cheaper than reading every launch
     launches_by_gpu = _launches(case)
-    times, rows, long = {}, [], 0
+    times, rows, slow = {}, [], 0
     for device in case.devices:
         task = device.device.task.task
         extra = []
@@ -431,7 +431,7 @@ def _first_launches(case: Case) -> Finding | None:
             rows.append((case.rank_of[task], launch.name, launch.end - launch.start, launch.later, launch.launches))
             if launch.end - launch.start >= max(_LONG_LAUNCH, 3 * launch.later):
                 extra.append((launch.start + round(launch.later), launch.end))
-        long += len(extra)
+        slow += len(extra)
         first = union([start for start, _ in extra], [end for _, end in extra]) if extra else EMPTY
         times[task, device.device.device] = intersect(first, device.idle(case.window_of(device)))
     cost = case.mean(intervals.length for intervals in times.values())
@@ -439,7 +439,7 @@ def _first_launches(case: Case) -> Finding | None:
         return None
     rows.sort(key=lambda row: (row[3] - row[2], str(row)))
     sentence = (
-        f"The GPU idles during the first launches of kernels: {time_words(cost)} per GPU. Loading delays {long:,} of "
+        f"The GPU idles during the first launches of kernels: {time_words(cost)} per GPU. Loading delays {slow:,} of "
         f"{counted(len(rows), 'first launch')} ({rows[0][1]}: {time_words(rows[0][2])} instead of "
         f"{time_words(rows[0][3])})."
     )

@@ -144,10 +144,10 @@ def mpi_waits(case: Case) -> Sequence[Finding | NotChecked]:
     if slow is not None:
         pair, usual = slow
         numbers = " and ".join(str(case.rank_of[task]) for task in pair.tasks)
-        rate, others = (format_value(Unit.RATE, value) for value in (pair.rate, usual))
+        rate, usual_rate = (format_value(Unit.RATE, value) for value in (pair.rate, usual))
         sentence += (
             f" Ranks {numbers} exchange messages of {bytes_words(round(pair.size))} at {rate}, the other pairs at "
-            f"{others}. The other ranks wait for this pair."
+            f"{usual_rate}. The other ranks wait for this pair."
         )
         advice = _SLOW_PAIR
     idle_words, with_gpu = (" while the GPU is idle, in the steady state", " with a GPU") if on_gpus else ("", "")
@@ -263,7 +263,7 @@ _OF_PARTS = Advice(
     },
 )
 def different_work(case: Case) -> Sequence[Finding | NotChecked]:
-    """Find ranks that launch more kernels than others of their model part: uneven work, however fast a GPU is.
+    """Find ranks that launch more kernels than the median rank of their model part: uneven work, however fast a GPU is.
 
     A remark names the parts if there are several.
     """
