@@ -163,7 +163,7 @@ def _against(request: Request, thresholds: Thresholds) -> int:
         ]
         with job.session.waiting("findings"):
             diff = against(sides[0], sides[1], thresholds, args["step_range"])
-        request.unread.extend([*diff.found.unread, *diff.baseline.unread])
+        request.unread.extend([*diff.current.unread, *diff.baseline.unread])
         top = diff.first(request.output.top)
         files = named_shortly(request.opening.files)
         unchecked = request.args["not_checked"]

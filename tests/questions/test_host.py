@@ -212,7 +212,7 @@ def test_samples_of_real_exports_are_those_that_sqlite_counts(name: str):
     # The kernel-mode half of a function that is also there without the mark counts by itself.
     assert total.keys() == anywhere.keys()
     assert all(total[key] == anywhere[key] for key, count in times.items() if count == 1)
-    assert tree.samples == int(tree.own.sum()) == sum(ends.values()) == native_count(path, "COMPOSITE_EVENTS")
+    assert tree.samples == int(tree.self_samples.sum()) == sum(ends.values()) == native_count(path, "COMPOSITE_EVENTS")
 
 
 @pytest.mark.parametrize("name", real(*WITH_SAMPLES))

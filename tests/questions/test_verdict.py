@@ -209,7 +209,7 @@ def test_a_family_of_other_kernels_changed_by_what_its_total_did(tmp_path):
 def test_a_slower_job_fails_on_warnings_without_any_finding(tmp_path):
     a = kernels(tmp_path / "a.sqlite", 20, 20, 19)
     found = triaged_against(a, kernels(tmp_path / "b.sqlite", 20, 200, 199))
-    assert not any(one.kind.is_worse and one.finding.severity is not Severity.INFO for one in found.told)
+    assert not any(one.kind.is_worse and one.finding.severity is not Severity.INFO for one in found.listed)
     assert found.has(Severity.WARNING) and not found.has(Severity.ERROR)
 
 
@@ -217,7 +217,7 @@ def test_a_faster_job_passes_although_a_gap_has_a_larger_share_of_it(tmp_path):
     a = kernels(tmp_path / "a.sqlite", 20, 200, 190)
     found = triaged_against(a, kernels(tmp_path / "b.sqlite", 20, 20, 10))
     assert found.verdict is not None and found.verdict.is_faster
-    assert {one.finding.id: one.kind for one in found.told}["idle-gaps"] is not ChangeKind.WORSE
+    assert {one.finding.id: one.kind for one in found.listed}["idle-gaps"] is not ChangeKind.WORSE
     assert not found.has(Severity.WARNING)
 
 
