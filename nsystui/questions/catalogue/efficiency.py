@@ -125,7 +125,7 @@ _GPUS = Option(
 )
 _REGION = Option(
     "region",
-    "--flops-per-step are those of one NVTX range whose name has TEXT, such as forward, on one GPU, or on --gpus",
+    "--flops-per-step count one NVTX range whose name contains TEXT, such as forward, on one GPU, or on --gpus",
     metavar="TEXT",
     group=_MFU,
 )

@@ -63,8 +63,8 @@ This is the table that `e` exports on the Overview screen.""",
         "the ranks compared: busy time, steps, late arrivals, waiting, outliers",
         _ask_ranks,
         description="""\
-One row per rank: busy, compute, NCCL, exposed NCCL and idle time, step time, how often it came last to
-a collective, how long the others waited for it and it for them, and in which of these it differs from the other ranks.
+One row per rank: busy, compute, NCCL, exposed NCCL and idle time, step time, how often it came last to a collective,
+how long it waited for other ranks and they for it, and which of these figures stand out.
 Compute is kernels without NCCL's; `wait caused` is how long a typical other rank waited for this one, hidden by compute
 or not (the finding `straggler` counts only the exposed part). Collectives are matched across ranks by communicator and
 order. The rank with the shortest kernel came last, independent of the clocks.""",
