@@ -1,4 +1,4 @@
-"""What campaigns try: ``NSYSTUI_CAMPAIGN=SEED[:FACTOR]`` chooses other cases and, by the factor, more of them."""
+"""The cases of campaigns: ``NSYSTUI_CAMPAIGN=SEED[:FACTOR]`` chooses other cases, and more by the factor."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""The one way in which tests wait for the program: until it has nothing left to do.
+"""How tests wait for the program: until it has nothing left to do.
 
-Textual's pilot takes a process that gets no CPU for one that rests, and looks away while a thread computes. Here the
-event loop itself is asked: nothing ready, no timer due soon, no thread at work. Importing this module makes every
-``press``, ``click`` and ``pause`` of a pilot end with ``until_idle``. Between the keys of one ``press`` only repaints
-are waited for, as of a user who types: the details of the rows on the way would be most of the work of a test.
+Textual's pilot also stops waiting for a process that gets no CPU, or in which a thread computes. Here the event loop
+itself is asked: nothing ready, no timer due soon, no thread at work. Importing this module makes every ``press``,
+``click`` and ``pause`` of a pilot end with ``until_idle``. Between the keys of a ``press`` only repaints are waited
+for, as with a user who types: details of the rows on the way would be most of a test's work.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from textual._context import active_app
 from textual.pilot import Pilot
 
 SOON = 0.25
-"""Timers due within this many seconds are waited for: repaints, and the details that follow a cursor that rests."""
+"""Seconds within which due timers are waited for: repaints, and details that follow a resting cursor."""
 REPAINTED = 0.03
 
 _threads: WeakKeyDictionary[Any, set[object]] = WeakKeyDictionary()
@@ -58,7 +58,7 @@ async def until_repainted(*_: object, **__: object) -> bool:
 
 
 def _run_in_counted_executor(loop: Any, executor: ThreadPoolExecutor | None, *words: Any) -> asyncio.Future[Any]:
-    """As asyncio does, except that a thread counts until it has ended: who cancels its future does not end it."""
+    """Run as asyncio does, but count the thread until it ends, because cancelling its future does not end it."""
     if executor is None and loop._default_executor is None:
         loop.set_default_executor(ThreadPoolExecutor(thread_name_prefix="asyncio"))
     thread = (executor or loop._default_executor).submit(*words)

@@ -26,7 +26,7 @@ WINDOW = Selection(Window(0, 12 * MS))
 
 
 def gil_export(path: Path, schema: str = "3.13.2") -> Path:
-    """A GPU is idle from 2 ms to 10 ms; its thread waits for the GIL from 3 to 7, another thread has it until 6."""
+    """Write a GPU that is idle from 2 to 10 ms; its thread waits for the GIL from 3 to 7, another has it until 6."""
     with training(path, schema) as (export, main, loader):
         export.gil(main, held=[(0, 3 * MS), (7 * MS, 12 * MS)], waited=[(3 * MS, 7 * MS)])
         export.gil(loader, held=[(3 * MS, 6 * MS)])
@@ -102,7 +102,7 @@ def test_idle_time_in_reads_says_which_files_are_read(tmp_path: Path):
     }
     reads = "SELECT sum(min(endedAt, 20000000) - max(startedAt, 2000000)) FROM OSRT_FILE_ACCESS_EVENTS"
     assert [(sum(time for time, file in found.values() if file),)] == native(path, reads)
-    # A file that is not known is not named.
+    # An unknown file has no name.
     edit(path, "DELETE FROM OSRT_FILE_ACCESS_DESCRIPTORS WHERE fileAccessId = 1")
     with job_of(path) as job:
         files = {row["what"]: row["file"] for row in gaps_table(job, Selection(Window(0, 22 * MS))).records()}
