@@ -1,4 +1,4 @@
-"""Measures whether the tests notice mistakes: makes 100 mutants in executed lines, and runs the tests of each line.
+"""Measure whether the tests notice mistakes: make 100 mutants in executed lines, and run the tests of each line.
 
 mutmut and cosmic-ray run all tests, or all of a file, for each mutant of a module. Here a mutant is drawn from the
 whole program and meets only the tests that execute its line, so that 100 mutants take minutes.

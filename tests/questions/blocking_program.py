@@ -207,7 +207,7 @@ class Naive:
 
     @staticmethod
     def _launched_before(one: _Operation, start: int, correlation: int) -> bool:
-        """Return whether an operation was launched before a call: by time, or by correlation id without a launch row."""
+        """Return whether an operation was launched before a call, by time, else by correlation id."""
         if one.call is not None:
             return one.call[0] < start
         return one.correlation is not None and one.correlation < correlation

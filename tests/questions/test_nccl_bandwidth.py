@@ -97,7 +97,7 @@ class Programs(Process):
         return [(16.0, 16.0)]
 
     def a_row_has_the_bytes_of_all_by_the_time_of_all(self):
-        """The bandwidth is no mean of bandwidths; 16 and 48 GB/s in equal times make 32. Calls without a size do not count."""
+        """All bytes by all time: 16 and 48 GB/s in equal times make 32, and calls without a size do not count."""
         self.call("ncclCommInitRankConfig", comm=TWO, ranks=2)
         self.reduce(80_000, comm=TWO)
         self.reduce(240_000, comm=TWO)
@@ -159,7 +159,7 @@ def test_damaged_ranks_and_no_kernels():
 
 
 def by_hand_without_wait(job: Any) -> dict[tuple[str, int], float]:
-    """Return Σ(S · f) / Σ(shortest kernel of the operation) by collective and message size; kernels in order of start."""
+    """Return Σ(S · f) / Σ(shortest kernel of an operation) by collective and size, with kernels in order of start."""
     kernels = job.pairing().kernels.dropna(subset=["message_size", "ranks", "communicator"])
     found: dict[tuple[str, int], list[float]] = {}
     for _, own in kernels.groupby("communicator"):

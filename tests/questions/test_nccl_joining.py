@@ -15,7 +15,7 @@ from nsystui.questions.queries import derived
 
 @pytest.fixture(scope="module", params=[*NcclPayloads])
 def exports(request, tmp_path_factory) -> list[Path]:
-    """Return three reports: without payloads, with the old and with the new layout."""
+    """Return three reports with payloads of a layout."""
     job = TrainingJob(ranks=3, steps=2, layers=1, payload_layout=request.param, gpu_metrics=False)
     return job.write(tmp_path_factory.mktemp("three"))
 

@@ -38,7 +38,7 @@ def push_pop_ranges(draw: st.DrawFn) -> list[Range]:
 
 
 def parents_by_definition(ranges: list[Range]) -> list[int]:
-    """Return the parents by comparing every pair: the tightest container, then the latest start, then the previous row."""
+    """Return parents by comparing every pair: the tightest container, then the latest start, then the previous row."""
     parents = []
     for row, (start, end, thread) in enumerate(ranges):
         containers = [
@@ -78,10 +78,7 @@ IDENTICAL = [(0, 9, 1)] * 3  # the earlier row is the parent
 @example([], OF_TWO_DOMAINS, 10**6)
 @example([], IDENTICAL, 10**6)
 def test_ranges_nest_as_defined(strict, crossing, block):
-    """Ranges of push and pop, crossing ranges, and a few crossing ranges among others.
-
-    A million are nested some at a time.
-    """
+        """Push/pop ranges, crossing ranges, and a few crossing ranges among many; a million are nested in blocks."""
     with mock.patch("nsystui.questions.algebra.nesting._BLOCK", block):
         check_against_definition(strict)
         check_against_definition(crossing)

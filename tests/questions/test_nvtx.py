@@ -393,7 +393,7 @@ def test_more_levels_than_python_recurses(session_of):
 
 @pytest.mark.campaign
 def test_a_chain_of_ranges_is_work_by_its_length(session_of, monkeypatch):
-    """Count lookups of parents and of names."""
+    """Lookups of parents and of names grow with the number of levels."""
     calls: list[str] = []
     above, named = NvtxTree._id_above, NodeMaker.name
     trees = [tree_of(session_of(lambda export, levels=levels: chain(export, levels))) for levels in (100, 400)]

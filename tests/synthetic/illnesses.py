@@ -1,7 +1,6 @@
-"""Exports with one illness each, at a cost that follows from how they are written: the findings that a triage should
-have.
+"""Exports with one illness each, at a cost that follows from how they are written.
 
-Each function writes a job and returns its `Ill`. Times are ns; a GPU that is not said to be ill is busy.
+Each function writes a job and returns its `Ill`. Times are ns; a GPU is busy except where its illness keeps it idle.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ class Ill:
 
 
 class OneGpu:
-    """A process on one GPU that is made to do things, ns after the session's start."""
+    """A process on one GPU, written call by call; times are ns after the session's start."""
 
     def __init__(self, export: ExportWriter, gpu: int = 0, model: GpuModel = H100) -> None:
         export.gpu(gpu, model)
@@ -45,7 +44,7 @@ class OneGpu:
         self.correlation = 0
 
     def call(self, name: str, start: int, end: int, return_value: int = 0) -> int:
-        """A CUDA call; its correlation id."""
+        """Write a CUDA call; return its correlation id."""
         self.correlation += 1
         self.export.api(self.main, start, end, name, self.correlation, return_value=return_value)
         return self.correlation
@@ -64,20 +63,20 @@ class OneGpu:
         )  # fmt: skip
 
     def rounds(self, count: int, every: int, busy: int, early: int = 10_000) -> Iterator[int]:
-        """A kernel of `busy` ns once `every` so many, each launched `early` ns before it begins; when each begins."""
+        """Write kernels of `busy` ns, one every `every` ns, launched `early` ns before; yield their starts."""
         for start in range(MS, MS + count * every, every):
             self.kernel(start, start + busy, launched=start - early)
             yield start
 
     def in_a_row(self, times: Iterable[int]) -> None:
-        """Kernels of this length, ns, one right after the other."""
+        """Write kernels of these lengths, ns, without gaps."""
         start = MS
         for time in times:
             self.kernel(start, start + time, launched=start - 10_000)
             start += time
 
     def steps(self, times: Sequence[int], idle: int = 0) -> list[int]:
-        """Steps of this length, ns, each with one kernel as long as the step less `idle`; when each begins."""
+        """Write steps of these lengths, ns, each with a kernel as long as the step less `idle`; return their starts."""
         begins, start = [], MS
         for number, time in enumerate(times):
             begins.append(start)
@@ -114,8 +113,8 @@ PIN = tuple(Frame(name, "/x/libtorch.so") for name in ("at::native::direct_copy_
 def starved(path: Path, workers: int = 3, pin_ms: int = 4, waits: bool = True) -> Ill:
     """30 steps of 10 ms; before every third (of `workers` workers) the GPU is idle for 20 ms, until a copy begins.
 
-    In each gap the launching thread is off its CPU (unless it `waits` not: then it runs a checkpoint), and a thread
-    pins memory for `pin_ms` ms.
+    In each gap the launching thread is off its CPU (without `waits` it runs a checkpoint), and a thread pins
+    memory for `pin_ms` ms.
     """
     gaps = 0
     with one_gpu(path) as gpu:
@@ -257,7 +256,7 @@ def first_use(path: Path, loads: bool = True, pins: bool = True, usual: int = 10
 def launch_bound(path: Path, ahead: int = 0, slower: int = 1) -> Ill:
     """A loop of 500 kernels of 2 µs, one every 5 µs, each launched as the last one ends; 10 ms idle before and after.
 
-    Or launched `ahead` ns earlier, or all of it `slower` by a factor. Another thread has shorter ranges meanwhile.
+    Launches may be `ahead` by some ns, and all times `slower` by a factor. Another thread has shorter ranges meanwhile.
     """
     with one_gpu(path) as gpu:
         start, every, length = 11 * MS, 5_000 * slower, 2_000 * slower
@@ -315,7 +314,7 @@ _ROUNDS = (((0, 1), (2, 3)), ((0, 2), (1, 3)), ((0, 3), (1, 2)))
 def slow_pair(folder: Path, slow: tuple[int, int] = (0, 3), times: int = 5) -> Ill:
     """Four ranks that exchange 8 MiB with each other in turns, 1 ms a pair; `slow`: its time, ms.
 
-    Every rank enters a turn when it is done with the previous turn, so that the others wait for the slow pair.
+    Every rank begins a turn after its previous turn, so that the other ranks wait for the slow pair.
     """
     folder.mkdir(parents=True, exist_ok=True)
     paths = tuple(folder / f"rank{rank}.sqlite" for rank in range(4))
@@ -340,7 +339,7 @@ def slow_pair(folder: Path, slow: tuple[int, int] = (0, 3), times: int = 5) -> I
 
 
 def _mpi_writer(gpu: OneGpu, rank: int) -> Callable[[str, int, int], None]:
-    """The writer of an MPI call (name, start, end) in the way of this version of nsys."""
+    """Return a writer of MPI calls (name, start, end) in the form of the schema version."""
     export, main = gpu.export, gpu.main
     if not export.has("MPI_RANKS"):
         export.nvtx_domain(main, 0, 1, "MPI")

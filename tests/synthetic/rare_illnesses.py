@@ -274,4 +274,4 @@ VARIANTS: Final[dict[str, Callable[[Path], object]]] = {
     "reducing-before": _in(reducing, calls=8, after=False, before=60),
     "mpi-set-up": partial(illnesses.mpi_waits, set_up=100 * MS),
 }
-"""Jobs that differ from an ill one by what decides a rule, and ill training jobs; each writes into a directory."""
+"""Jobs that differ from ill jobs only in the fact that decides a rule, and ill training jobs, by directory."""

@@ -1,4 +1,4 @@
-"""Small exports of special shape: CUDA graphs, several processes, and the forms in which NCCL shows up."""
+"""Small exports of special shape: CUDA graphs, several processes, and the forms of NCCL."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def nccl_without_nvtx_export(path: str | Path, schema: str = "3.25.0") -> Path:
 def crowded_export(
     path: str | Path, kernels: int, *, processes: int = 1, gpus: int = 1, streams: int = 1, names: int = 1
 ) -> Path:
-    """So many kernels of 50 µs, 1 µs apart, each launched in a range: kernel n is on GPU n modulo ``gpus``, and so on.
+    """Write kernels of 50 µs, 1 µs apart, each launched in a range: kernel n is on GPU n modulo ``gpus``, and so on.
 
     Processes are 5000, 5001, …, streams 100, 101, …, kernels ``work_0()``, ``work_1()``, …, ranges ``range 0`` ….
     """

@@ -1,4 +1,4 @@
-"""Small exports that differ in what nsys could record or how it wrote it: old schemas, missing tables, metadata."""
+"""Small exports that differ in recorded data or its form: old schemas, missing tables, metadata."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def delayed_capture_export(path: str | Path, schema: str = "3.25.0") -> Path:
             for sample in range(30):
                 export.gpu_metric(0, -376_735 + 100_000 * sample, (50,))
         launch_kernels(export, process, main, 20)
-        # The profiler was not there yet when the first four were launched.
+        # The first four kernels were launched before the capture.
         del export.rows("CUPTI_ACTIVITY_KIND_RUNTIME")[:4]
         export.nvtx_range(worker, 2_000_000, 403_000_000, "[Executor] Run", domain_id=2)
     return Path(path)

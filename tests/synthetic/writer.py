@@ -1,4 +1,4 @@
-"""The writer of the exports that only tests need: the demo's, with every other native table that nsystui reads."""
+"""The writer of test exports: the demo's writer, with all other native tables that nsystui reads."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ _NVIDIA_DEVICE: Final = 4
 
 
 class ExportWriter(DemoWriter):
-    """Writes the events of every kind. Times are ns since the session start."""
+    """A writer of events of every kind. Times are ns since the session start."""
 
     tables: ClassVar[Tables] = Tables({**TABLES, **_TABLES})
     _generic_events = 0
@@ -87,7 +87,7 @@ class ExportWriter(DemoWriter):
         self, process: Process, device: int, stream: int, start: int, end: int, *,
         graph_id: int, graph_exec_id: int, correlation_id: int | None, context: int = 1,
     ) -> None:  # fmt: skip
-        """The execution of a whole CUDA graph: all that is known of its kernels in graph-level tracing."""
+        """Write the execution of a whole CUDA graph, as in graph-level tracing, without its kernels."""
         self.rows("CUPTI_ACTIVITY_KIND_GRAPH_TRACE").append(
             (start, end, device, context, 0, stream, correlation_id, process.global_id, graph_id, graph_exec_id)
         )
@@ -122,7 +122,7 @@ class ExportWriter(DemoWriter):
     def memory_pool(
         self, process: Process, device: int, time: int, pool: Pool, *, operation: int = 1, keep: int | None = None
     ) -> None:
-        """A memory pool is made (1), destroyed (2) or trimmed (3), to `keep` bytes at least."""
+        """Write that a memory pool is created (1), destroyed (2) or trimmed (3) to at least `keep` bytes."""
         state = (pool.release_threshold, pool.size, pool.used)
         row = (time, process.global_id, device, pool.address, operation, 1, None, keep, *state)
         self.rows("CUDA_GPU_MEMORY_POOL_EVENTS").append(row)
@@ -132,7 +132,7 @@ class ExportWriter(DemoWriter):
         self.rows(f"{library}_EVENTS").append((start, end, 0, thread.global_id, self.intern(name)))
 
     def gil(self, thread: Thread, held: Iterable[tuple[int, int]] = (), waited: Iterable[tuple[int, int]] = ()) -> None:
-        """When a thread holds Python's GIL and when it waits for it (``--trace=python-gil``)."""
+        """Write spans in which a thread holds Python's GIL and waits for it (``--trace=python-gil``)."""
         self.nvtx_domain(thread, 0, _GIL_DOMAIN, "GIL Trace")
         for name, spans in (("Holding GIL", held), ("Waiting for GIL", waited)):
             for start, end in spans:
@@ -152,7 +152,7 @@ class ExportWriter(DemoWriter):
     def file_access(
         self, thread: Thread, start: int, end: int, name: str, path: str, size: int, *, stack: Stack = ()
     ) -> None:
-        """A call that reads `size` bytes of a file, with what ``--osrt-file-access=true`` says of it."""
+        """Write a call that reads `size` bytes of a file, with its row of ``--osrt-file-access=true``."""
         self.osrt(thread, start, end, name, return_value=size, stack=stack)
         if path not in self._files:
             self._files = {**self._files, path: len(self._files) + 1}
@@ -161,11 +161,11 @@ class ExportWriter(DemoWriter):
         self.rows("OSRT_FILE_ACCESS_EVENTS").append(row)
 
     def nvtx_category(self, thread: Thread, time: int, category: int, name: str, *, domain_id: int = 0) -> None:
-        """The program names a category of a domain."""
+        """Write the name of a category of a domain."""
         self.nvtx_range(thread, time, None, name, domain_id=domain_id, style=CATEGORY, category=category)
 
     def mpi_rank(self, thread: Thread, rank: int) -> None:
-        """The rank of the process of `thread` in MPI_COMM_WORLD."""
+        """Write the rank of the process of `thread` in MPI_COMM_WORLD."""
         self.rows("MPI_RANKS").append((thread.global_id, rank))
 
     def mpi_p2p(
@@ -192,7 +192,7 @@ class ExportWriter(DemoWriter):
         self.rows("MPI_OTHER_EVENTS").append((start, end, thread.global_id, self.intern(name)))
 
     def ucx(self, thread: Thread, start: int, end: int | None, name: str) -> None:
-        """A UCX call that submits nothing and moves nothing on (``ucp_worker_create``)."""
+        """Write a UCX call that neither submits nor progresses anything (``ucp_worker_create``)."""
         self.rows("UCP_EVENTS").append((start, end, thread.global_id, self.intern(name)))
 
     def ucx_submit(self, thread: Thread, start: int, end: int | None, name: str, *, size: int = 0) -> None:
@@ -213,7 +213,7 @@ class ExportWriter(DemoWriter):
     ) -> None:  # fmt: skip
         """An OpenACC event at a line of a source file, if one is given; `kind` is the end of its table's name.
 
-        `event_kind` is CUPTI's number, and `size` the bytes of one of the kind ``DATA``.
+        `event_kind` is CUPTI's number, and `size` the bytes of an event of the kind ``DATA``.
         """
         self.add(
             f"CUPTI_ACTIVITY_KIND_OPENACC_{kind}",

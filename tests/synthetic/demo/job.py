@@ -1,4 +1,4 @@
-"""What the demo jobs have in common: ranks on hosts, one report each; start-up and NCCL."""
+"""The common part of demo jobs: ranks on hosts, one report each; start-up and NCCL."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ PLANTED_SECRET: Final = "demo-secret"
 """Value of AWS_SECRET_ACCESS_KEY in every captured environment: it must never appear on a screen or in a report."""
 
 JOB_START: Final = 1_780_000_000_000_000_000
-"""UTC ns around which the sessions of the ranks start."""
+"""UTC ns from which on the sessions of the ranks start."""
 CLOCK_SKEW: Final = 85_000
-"""ns by which the clock of one host after the other is ahead, as NTP leaves it; it shows up in ``utcEpochNs``."""
+"""ns by which the clock of each host is ahead of the previous host's, as under NTP; visible in ``utcEpochNs``."""
 
 WORLD_STREAM: Final = 28
 NEIGHBOUR_STREAM: Final = 32
@@ -51,7 +51,7 @@ NEIGHBOUR_STREAM: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class JobLayout:
-    """Ranks fill the hosts one after the other."""
+    """Hosts, which ranks fill one after the other."""
 
     ranks: int
     hosts: int
@@ -114,7 +114,7 @@ class JobLayout:
 
 @dataclass(slots=True)
 class Watcher:
-    """A thread that sleeps in one OS call after the other."""
+    """A thread that sleeps in consecutive OS calls."""
 
     thread: Thread
     call: str
@@ -141,7 +141,7 @@ class OpenRank:
     nic_metrics: bool
 
     def finish_step(self) -> None:
-        """Write the events up to the CPU's present: nothing earlier can be added any more."""
+        """Write the events up to the CPU's present; later events cannot be earlier."""
         timeline = self.timeline
         now = timeline.local(timeline.cpu)
         for watcher in self.watchers:
@@ -177,7 +177,7 @@ class DemoJob:
     layers: int
     seed: int = 1
     payload: Payload = "json"
-    """The form in which NCCL's payloads are exported; None: not at all, as nsys does by default."""
+    """The form of NCCL's payloads; None: not exported, as nsys does by default."""
     payload_layout: NcclPayloads = NcclPayloads.SINCE_2_25
     gpu_metrics: bool = True
     schema: str = "3.25.0"
@@ -191,7 +191,7 @@ class DemoJob:
 
     @property
     def layout(self) -> JobLayout:
-        """Where the ranks are."""
+        """The hosts of the ranks."""
         return JobLayout(self.ranks, min(self.hosts, self.ranks))
 
     def speed(self, rank: int) -> float:
@@ -199,13 +199,13 @@ class DemoJob:
         return 1.0
 
     def program(self, rank: OpenRank) -> Program:
-        """What `rank` does."""
+        """The program of `rank`."""
         raise NotImplementedError
 
     def write(self, directory: str | Path) -> list[Path]:
         """Write ``rank0.sqlite`` … to `directory` (created if need be) and return their paths in order of rank.
 
-        The files depend on nothing but this description. After an error no half-written file remains.
+        The files depend only on this description. After an error no half-written file remains.
         """
         folder = Path(directory)
         folder.mkdir(parents=True, exist_ok=True)
@@ -326,7 +326,7 @@ def set_up(rank: RankTimeline, communicators: Sequence[Communicator], memory: Se
 
 
 def _init_communicator(rank: RankTimeline, communicator: Communicator) -> Program:
-    """All ranks leave ncclCommInitRankConfig together."""
+    """Create a communicator: all ranks leave ncclCommInitRankConfig together."""
     values = {
         RANK: communicator.members.index(rank.rank),
         RANKS: len(communicator.members),

@@ -6,8 +6,8 @@ One compact description per table covers all versions. A column is written ``nam
 * ``!`` NOT NULL, ``*`` (part of the) primary key;
 * ``@3.7`` exists from schema 3.7 on, ``<3.25`` exists before schema 3.25 only.
 
-A table name may carry ``@`` and ``<`` too. Versions are those in which a change was first *seen*; columns whose first
-version nobody has measured (``GPU_METRICS.rawTimestamp``, ``NVTX_EVENTS.eventId`` …) follow NVIDIA's documentation
+A table name may carry ``@`` and ``<`` too. A version is the first in which a change was *seen*; columns whose first
+version is not measured (``GPU_METRICS.rawTimestamp``, ``NVTX_EVENTS.eventId`` …) follow NVIDIA's documentation
 (docs/exports.md#versions).
 """
 
@@ -37,7 +37,7 @@ class SchemaVersion:
 
     @property
     def has_export_metadata(self) -> bool:
-        """False for the oldest exports, which say nothing about themselves."""
+        """False for the oldest exports, which have no metadata."""
         return self.label != "2021"
 
 
@@ -208,7 +208,7 @@ class Tables:
         self.row_columns = {
             table: tuple(dict.fromkeys(word["name"] for word in self._words[table])) for table in self._words
         }
-        """Every column a table has in *any* version, in order: the order in which the writer's rows are built."""
+        """Every column of a table in *any* version, in the order of the writer's rows."""
 
     def columns(self, table: str, version: Version) -> tuple[ColumnDeclaration, ...]:
         """The columns of `table` in one schema version, in declaration order; empty if that version has no such table.

@@ -1,4 +1,4 @@
-"""The writer of synthetic exports: the events of every kind that it puts into one."""
+"""The writer of synthetic exports, with methods for every kind of event."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ STREAM_WAIT_EVENT: Final = 2
 STREAM_SYNC: Final = 3
 CONTEXT_SYNC: Final = 4
 NO_STREAM: Final = 4294967295
-"""``streamId`` of a synchronization that is not about one stream."""
+"""``streamId`` of a synchronization without a single stream."""
 NO_EVENT: Final = 4294967295
-"""``eventId`` of a synchronization that is about no event, or an unknown one."""
+"""``eventId`` of a synchronization without an event, or with an unknown event."""
 
 
 @lru_cache(maxsize=4096)
@@ -93,7 +93,7 @@ class CudaEvents(HostEvents):
         graph_node_id: int | None = None,
         graph_id: int | None = None,
     ) -> None:
-        """A kernel execution; `name` is the demangled one, shared memory is in bytes a block.
+        """Write a kernel execution; `name` is demangled, shared memory is in bytes a block.
 
         `local_memory`: bytes a thread, and in all.
         """
@@ -194,7 +194,7 @@ START_END: Final = 60
 DOMAIN_CREATE: Final = 75
 
 _NO_UNION_VALUE: Final = (None,) * 7
-"""uint64Value … floatValue and jsonTextId, which nobody in this field uses."""
+"""uint64Value … floatValue and jsonTextId, which no known program uses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,9 +243,9 @@ class NvtxEvents(TargetInfo):
         category: int | None = None,
         color: int | None = None,
     ) -> None:
-        """A range; `end` None leaves it open. A `registered` string is written to ``textId``, else the text is inline.
+        """Write a range; `end` None leaves it open. A `registered` string is in ``textId``, other texts are inline.
 
-        The export contains the parts of `payload` that the session's options ask for, as with nsys.
+        The export contains the forms of `payload` that the session's options select, as with nsys.
         """
         self.rows("NVTX_EVENTS").append(
             (
@@ -263,11 +263,11 @@ class NvtxEvents(TargetInfo):
         self.nvtx_range(thread, time, None, text, domain_id=domain_id, style=MARK)
 
     def nvtx_domain(self, thread: Thread, time: int, domain_id: int, name: str) -> None:
-        """The creation of a domain; often long before t = 0. Domain ids belong to the process of `thread`."""
+        """Write the creation of a domain, often long before t = 0. Domain ids belong to the process of `thread`."""
         self.nvtx_range(thread, time, None, name, domain_id=domain_id, style=DOMAIN_CREATE)
 
     def nvtx_thread_name(self, thread: Thread, time: int, name: str) -> None:
-        """The program names a thread through NVTX."""
+        """Write the name that the program gives a thread through NVTX."""
         self.nvtx_range(thread, time, None, name, style=THREAD_NAME)
 
     def payload_schemas(self, domain_id: int, schemas: Iterable[PayloadSchema]) -> None:
@@ -352,7 +352,7 @@ class SystemEvents(HostEvents):
             self.rows("DIAGNOSTIC_EVENT").append((time, 1, 1, severity, text, global_id))
 
     def profiler_overhead(self, thread: Thread, start: int, end: int, name: str, *, kind: int = 3) -> None:
-        """Time taken by the profiler; `kind` is an id of ``ENUM_CUPTI_OVERHEAD_TYPE`` (3: buffer flush)."""
+        """Write time taken by the profiler; `kind` is an id of ``ENUM_CUPTI_OVERHEAD_TYPE`` (3: buffer flush)."""
         self.rows("PROFILER_OVERHEAD").append((start, end, thread.global_id, self.intern(name), 0, kind))
 
 
