@@ -148,7 +148,7 @@ def test_the_durations_of_kernels_are_those_in_the_file(table, traces):
 
 
 def length(intervals: list[tuple[int, int]]) -> int:
-    """The length of the union of intervals."""
+    """Return the length of the union of intervals."""
     total, done = 0, 0
     for start, end in sorted(intervals):
         total += max(end - max(start, done), 0)

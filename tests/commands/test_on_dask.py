@@ -189,7 +189,7 @@ def test_a_cluster_without_workers(run, packed, monkeypatch):
 
 @pytest.fixture
 def session(packed: Path, dask_scheduler: str) -> Iterator[Session]:
-    """The packed job with the workers of the cluster."""
+    """Yield the packed job with the workers of the cluster."""
     with closing(Session()) as session:
         for report in sorted(packed.glob("reports/*")):
             session.add(report)

@@ -49,13 +49,13 @@ ROWS = list(rows_of_the_page())
 
 
 def of_commands(rows: list[Row]) -> list[str]:
-    """Each command once; code that is not a command, such as the table ``[families]``, is left out."""
+    """Return each command once; code that is not a command, such as the table ``[families]``, is left out."""
     found = dict.fromkeys(text for row in rows for text in row.commands)
     return [text for text in found if text.split()[0] in commands()]
 
 
 def filled(text: str, files: list[Path]) -> list[str | Path]:
-    """The words of a command with its placeholders filled; ``A -- B`` are the files twice."""
+    """Return the words of a command with its placeholders filled; ``A -- B`` are the files twice."""
     words = [WORDS.get(word, word) for word in shlex.split(text.replace("per-step N", "per-step 1e12"))]
     if words[0] != "diff":
         return [*words, *files]

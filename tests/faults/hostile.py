@@ -42,7 +42,7 @@ def loosened(original: Path, path: Path) -> Path:
 
 
 def damaged(loose: Path, path: Path, seed: int, only: Sequence[str] = ()) -> list[str]:
-    """Writes a copy of a loosened export with values of all sorts in any column; return its changes, one a line.
+    """Write a copy of a loosened export with values of all sorts in any column; return its changes, one a line.
 
     Each seed damages in another way: one cell of many columns, all rows of a few, rows doubled or gone.
     """

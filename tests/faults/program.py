@@ -147,7 +147,7 @@ def outside(*words: str | Path, before: str = "", **environment: str) -> subproc
 
 
 def unchanged(directory: Path) -> object:
-    """Return what a command must not change: names, sizes, times and bytes of a directory's files."""
+    """Return names, sizes, times and bytes of a directory's files, which a command must not change."""
     return fingerprint(directory), sorted(os.listdir(directory))
 
 

@@ -100,7 +100,7 @@ def test_flips_of_real_exports_lose_no_row_unsaid(tmp_path, name):
 
 
 def losing(path: Path, originals: list[Path], seeds: Iterable[int]) -> list[int]:
-    """Return the seeds of flips that lose rows silently, or raise an error other than ExportError."""
+    """Return the seeds of flips that lose rows silently, or raise another error than ExportError."""
     expected = [counted(original, whole=False) for original in originals]
     data = [original.read_bytes() for original in originals]
     lost = []

@@ -39,7 +39,7 @@ NEED_NONE = re.compile("DIAGNOSTIC_EVENT|GENERIC_EVENTS|ANALYSIS_DETAILS|.*CUDA_
 
 
 def with_impossible_rows(original: Path, path: Path) -> dict[str, list[int]]:
-    """Writes a copy of an export with a row of each impossible kind in every table of events.
+    """Write a copy of an export with a row of each impossible kind in every table of events.
 
     Gives for each table how many there are of those without a time, with a time outside the session, and backwards.
     """
@@ -134,7 +134,7 @@ def test_every_command_answers_as_if_they_were_not_there_and_says_how_many_it_le
 
 @pytest.mark.campaign
 def test_packed_every_command_says_all_of_them(exports, tmp_path):
-    """The note comes from the pack; every third command is tested, whatever it reads."""
+    """The pack has the note, whatever a command reads; every third command is tested."""
     assert "left out of" in program.run("pack", exports.damaged, "-o", tmp_path / "packed").err
     asked = [words for words in exports.asked[::3] if words[0] != "diff"]
     said = {tuple(notes(ran)) for ran in answers(tmp_path / "packed", asked)}

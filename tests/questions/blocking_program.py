@@ -475,7 +475,7 @@ class Dice(Program):
             self.copy(called, span, stream, what, device)
 
     def _run(self, device: int, stream: int, called: Span) -> Span:
-        """Return the span of an operation: after all that it waits for, but a little too early for some."""
+        """Return the span of an operation: after all that it waits for, or sometimes a little too early."""
         dice, flag = self.dice, self.flags[device, stream]
         ready = [self.ready[device, stream], called[0] + dice.choice((1, 8, 30))]
         for (other, its), kind in self.flags.items():

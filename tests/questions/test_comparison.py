@@ -1,4 +1,4 @@
-"""Two sides compared: differences that add up, sides of different sizes, and data that one side lacks."""
+"""Two sides compared: differences that add up, sides of different sizes, and missing data."""
 
 from __future__ import annotations
 
@@ -231,7 +231,7 @@ def test_nvtx_ranges_of_ranks_without_whole_steps_are_not_per_step(demo):
     assert "CPU Total A (ns)" in {column.header for column in answer.columns}
 
 
-# Data that one side lacks
+# Missing data
 
 
 @pytest.mark.campaign

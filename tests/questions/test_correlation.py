@@ -1,4 +1,4 @@
-"""Jumps between a call and its GPU work, in both directions, and the reason if there is none."""
+"""Jumps between a call and its GPU work, in both directions, or the reason why they are not possible."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ class TestFacts:
 
 
 def waits_export(path, schema: str, *, numbered: bool = False, shift: int = 0):
-        """Write event 5, recorded on stream 13 at 10 µs and on stream 14 at 30 µs, and waits for it.
+    """Write event 5, recorded on stream 13 at 10 µs and on stream 14 at 30 µs, and waits for it.
 
     A stream waits at 20 µs, the host at 40 µs, also for the unrecorded event 6. A query, and a wait for a stream, have
     an event, too. `shift` changes the types of synchronisation: only the names of the calls decide.

@@ -77,7 +77,7 @@ def launched(export: ExportWriter, thread: Thread, *spans: tuple[float, float, f
 
 
 def written(path: Path, schema: str = "3.13.2") -> Path:
-        """Write two threads with 10 + 4 samples of four stacks, scheduling, calls; the GPU is idle from 4 to 9 ms."""
+    """Write two threads with 10 + 4 samples of four stacks, scheduling, calls; the GPU is idle from 4 to 9 ms."""
     with training(path, schema) as (export, main_thread, other):
         export.on_cpu(main_thread, 0, 6 * MS, [LEAF, WORK, MAIN], cpu=3)
         export.on_cpu(main_thread, 8 * MS, 10 * MS, [*DRIVER, WORK, WORK, MAIN], cpu=4, state=STATE_RUNNING)

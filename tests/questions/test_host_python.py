@@ -68,8 +68,9 @@ def test_threads_hold_the_gil_and_wait_for_it_where_that_is_recorded(tmp_path: P
 
 
 def reading_export(path: Path, schema: str = "3.25.0", *, has_files: bool = True) -> Path:
-    """A GPU is idle from 2 ms to 20 ms. Its thread reads two files of 3 ms and 2 ms, then waits while another thread
-    reads for 4 ms.
+    """Write a GPU that is idle from 2 to 20 ms.
+
+    Its thread reads two files, for 3 and 2 ms, then waits while another thread reads for 4 ms.
     """
     with training(path, schema) as (export, main, loader):
 
@@ -124,8 +125,9 @@ FORWARD, STEP, FETCH = (
 
 
 def python_export(path: Path, schema: str = "3.25.0", *, native_samples: bool = False) -> Path:
-    """A GPU is idle from 2 ms to 12 ms, its thread runs: 6 samples of Python in ``fetch``, then 3 in ``forward``, one
-    while it waits; with ``native_samples`` also of the CPU, of other functions.
+    """Write a GPU that is idle from 2 to 12 ms while its thread runs, with samples of Python.
+
+    6 are in ``fetch``, then 3 in ``forward``, one while the thread waits; ``native_samples`` adds other functions.
     """
     with training(path, schema, session=DemoSession(include_blobs=True)) as (export, main, _):
         if native_samples:

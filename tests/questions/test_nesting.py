@@ -78,7 +78,7 @@ IDENTICAL = [(0, 9, 1)] * 3  # the earlier row is the parent
 @example([], OF_TWO_DOMAINS, 10**6)
 @example([], IDENTICAL, 10**6)
 def test_ranges_nest_as_defined(strict, crossing, block):
-        """Push/pop ranges, crossing ranges, and a few crossing ranges among many; a million are nested in blocks."""
+    """Push/pop ranges, crossing ranges, and a few crossing ranges among many; a million are nested in blocks."""
     with mock.patch("nsystui.questions.algebra.nesting._BLOCK", block):
         check_against_definition(strict)
         check_against_definition(crossing)

@@ -60,7 +60,7 @@ def late_launch(program: Program) -> Mapping[Window, Pieces]:
 
 
 def synchronised(program: Program) -> Mapping[Window, Pieces]:
-    """The thread launches only after it has waited for the stream."""
+    """Write a thread that launches only after it has waited for the stream."""
     program.kernel((0, 10), (20, 100))
     number = program.call("cudaStreamSynchronize_v3020", (15, 110))
     program.export.sync(program.process, 0, 13, 15, 110, sync_type=STREAM_SYNC, correlation_id=number)
@@ -79,7 +79,7 @@ def synchronised(program: Program) -> Mapping[Window, Pieces]:
 
 
 def synchronised_with_an_event(program: Program) -> Mapping[Window, Pieces]:
-    """The thread does not wait for work that was launched after the record."""
+    """Write a thread that waits for an event, but not for work that was launched after its record."""
     program.kernel((0, 10), (20, 60))
     program.record(11, 5, 13)
     program.kernel((13, 14), (61, 90), stream=14)
@@ -100,7 +100,7 @@ def synchronised_with_an_event(program: Program) -> Mapping[Window, Pieces]:
 
 
 def over_streams(program: Program) -> Mapping[Window, Pieces]:
-    """A kernel waits for NCCL on another stream by an event; the other copy at that time is not on the path."""
+    """Write a kernel that waits for NCCL on another stream by an event; another copy then is not on the path."""
     program.kernel((0, 10), (20, 100))
     program.copy((10, 11), (20, 170), stream=15)
     program.record(11, 1, 13)

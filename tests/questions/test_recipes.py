@@ -481,7 +481,7 @@ class TestHistogram:
 
 
 def scene(path: Path) -> Path:
-        """Write kernels in [1, 3) and [5, 6) ms, two NCCL kernels of a group in [2, 4), a copy in [7, 8), a graph in
+    """Write kernels in [1, 3) and [5, 6) ms, two NCCL kernels of a group in [2, 4), a copy in [7, 8), a graph in
     [8, 9), MPI in [2, 5), UCX in [0, 1), [2.5, 3) and [9, 10), and metrics.
     """
 

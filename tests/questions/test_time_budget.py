@@ -178,7 +178,7 @@ def test_a_short_start_up_and_tail_are_explained_too(tmp_path: Path):
 
 
 def test_a_thread_is_off_the_cpu_before_the_first_event_that_puts_it_on_one(tmp_path: Path):
-            """The launching thread has a CPU from 40 to 42 and from 44 to 52 ms, and could run between them.
+    """The launching thread has a CPU from 40 to 42 and from 44 to 52 ms, and could run between them.
 
     Scheduling of another thread is recorded from 2 to 96 ms.
     """

@@ -96,7 +96,7 @@ def test_an_allocation_is_no_job_of_so_many_ranks(tmp_path, environment, mpi, si
 
 
 def stepped(path: Path, times: list[int], idle: int = 0) -> Path:
-        """Write steps of these durations, ms; the GPU works in each as long as the first step, less ``idle`` ms."""
+    """Write steps of these durations, ms; the GPU works in each as long as the first step, less ``idle`` ms."""
     with one_gpu(path) as gpu:
         start = MS
         for number, time in enumerate(times):

@@ -81,7 +81,7 @@ def test_the_same_work_in_a_longer_run_is_slower_although_the_gpu_is_idle_for_le
 
 
 def test_steps_are_judged_by_their_mean_and_not_their_median(tmp_path):
-    """B's loader has two workers: every other step is fast, so the median is low, but the sum hardly less."""
+    """B's loader has two workers: every other step is fast, which lowers the median and hardly the sum."""
     a = steps(tmp_path / "a.sqlite", [150] * 21)
     found, _ = judged(a, steps(tmp_path / "b.sqlite", [20, 400] * 10 + [20]))
     assert found.basis is ComparedBy.STEP

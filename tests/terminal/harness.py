@@ -330,7 +330,7 @@ class Terminal:
         return len(self._received) - before
 
     def _is_at_work(self) -> bool:
-                """Return whether a thread of the program runs, or waits for a CPU or a disk; False if that is unknown."""
+        """Return whether a thread of the program runs, or waits for a CPU or a disk; False if that is unknown."""
         states = set()
         with contextlib.suppress(OSError, IndexError):  # the process or a thread has ended, or this is not Linux
             for task in Path(f"/proc/{self.foreground or self._pid}/task").iterdir():

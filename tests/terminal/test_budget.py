@@ -13,7 +13,7 @@ CURSOR, DETAILS, LINES, PAGE, SWITCH = 600, 2 * 1024, 1_200, 8 * 1024, 15 * 1024
 TITLES = ("Overview", "Kernels", "NCCL", "GPU", "NVTX", "Events", "Ranks", "Host")
 MODES = {str(number): f"│{number} {title}│" for number, title in enumerate(TITLES, 1)}
 
-# Details of an event, which follow a resting cursor, come after an hour here, so that they never count with a step,
+# Details of an event follow a resting cursor. Here they follow after an hour, so that they never count with a step,
 # however busy the machine is.
 WITHOUT_REST = """
 import sys

@@ -224,7 +224,7 @@ def test_stdout_is_not_needed_for_the_screens(job, environment, redirection):
 
 @pytest.mark.campaign
 def test_many_starts_and_stops_leave_nothing(job, unpacked, tmp_path):
-    """Stops come later each time: during an import, a file, an answer."""
+    """Each stop is later than the previous: during an import, a file, an answer."""
     for number in range(campaign.cases(2)):
         with Terminal([*PROGRAM, *job], unpacked) as terminal:
             terminal.listen(0.05 + number * 0.37 % 2.5)

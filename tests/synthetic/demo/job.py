@@ -62,11 +62,11 @@ class JobLayout:
         return -(-self.ranks // self.hosts)
 
     def host(self, rank: int) -> int:
-        """Index of the host of `rank`."""
+        """Return the index of the host of `rank`."""
         return rank // self.ranks_per_host
 
     def hostname(self, rank: int) -> str:
-        """Name of the host of `rank`: ``gpu-a01``, ``gpu-a02`` …"""
+        """Return the name of the host of `rank`: ``gpu-a01``, ``gpu-a02`` …"""
         return f"gpu-a{self.host(rank) + 1:0{max(len(str(self.hosts)), 2)}}"
 
     def clock_ahead(self, rank: int) -> int:
@@ -74,16 +74,16 @@ class JobLayout:
         return CLOCK_SKEW * (self.host(rank) % 8)
 
     def local_rank(self, rank: int) -> int:
-        """Rank within the host; also the system's number of its GPU, because each process sees only its own GPU."""
+        """Return the rank within the host, also the machine's number of its GPU: each process sees only its GPU."""
         return rank % self.ranks_per_host
 
     def world(self, seed: int) -> Communicator:
-        """The communicator of all ranks; on more than one host the network limits it."""
+        """Return the communicator of all ranks; on more than one host the network limits it."""
         bandwidth = 60e9 if self.host(self.ranks - 1) else 320e9
         return Communicator(_hash(seed, "world"), tuple(range(self.ranks)), WORLD_STREAM, bandwidth)
 
     def neighbours(self, rank: int, seed: int) -> Communicator:
-        """The communicator in which `rank` exchanges with its neighbours: its host, or all if it is alone there."""
+        """Return the communicator in which `rank` exchanges with neighbours: its host, or all if it is alone there."""
         start = self.host(rank) * self.ranks_per_host
         members = tuple(range(start, min(start + self.ranks_per_host, self.ranks)))
         lonely = 1 in (self.ranks_per_host, self.ranks % self.ranks_per_host)
@@ -93,7 +93,7 @@ class JobLayout:
         return Communicator(_hash(seed, f"neighbours {members}"), members, NEIGHBOUR_STREAM, bandwidth)
 
     def environment(self, rank: int) -> dict[str, str]:
-        """The captured environment of `rank`. HOSTNAME is the launch node's on every rank, as on real clusters."""
+        """Return the captured environment of `rank`. HOSTNAME is the launch node's everywhere, as on real clusters."""
         return {
             "HOSTNAME": "gpu-a01",
             "AWS_SECRET_ACCESS_KEY": PLANTED_SECRET,
@@ -154,7 +154,7 @@ class OpenRank:
 
 
 def _hash(seed: int, name: str) -> int:
-    """A communicator's hash: 64 bits, often too large for SQLite's signed integers, as in reality."""
+    """Return a communicator's hash: 64 bits, often too large for SQLite's signed integers, as in reality."""
     digest = hashlib.md5(f"{seed}/{name}".encode(), usedforsecurity=False).digest()
     return int.from_bytes(digest[:8], "little") | 1 << 63
 
@@ -195,11 +195,11 @@ class DemoJob:
         return JobLayout(self.ranks, min(self.hosts, self.ranks))
 
     def speed(self, rank: int) -> float:
-        """The factor on the duration of the compute kernels of `rank`."""
+        """Return the factor on the duration of the compute kernels of `rank`."""
         return 1.0
 
     def program(self, rank: OpenRank) -> Program:
-        """The program of `rank`."""
+        """Run `rank`: yield its arrivals at collectives."""
         raise NotImplementedError
 
     def write(self, directory: str | Path) -> list[Path]:
@@ -216,7 +216,7 @@ class DemoJob:
         return paths
 
     def _session(self, rank: int) -> CaptureSession:
-        """The session of one rank's report: sessions start up to 29 ms apart."""
+        """Return the session of one rank's report: sessions start up to 29 ms apart."""
         started = JOB_START + 1_000_000 * ((7 + 13 * rank) % 29)
         return CaptureSession(
             hostname=self.layout.hostname(rank),

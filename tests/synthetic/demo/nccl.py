@@ -94,7 +94,7 @@ def payload_schema(function: str, layout: NcclPayloads) -> PayloadSchema:
 
 
 def encode_payload(function: str, layout: NcclPayloads, values: Mapping[str, int], *, domain_id: int) -> NvtxPayload:
-        """Return the payload of an NCCL call; `values` by label, with ``"Message size [bytes]"`` also for the old "Bytes".
+    """Return the payload of an NCCL call; `values` by label, with ``"Message size [bytes]"`` also for the old "Bytes".
 
     Values without an entry in the layout are left out (an old NCCL has no communicator). Raises `KeyError` if a value
     is missing.

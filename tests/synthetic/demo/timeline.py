@@ -213,7 +213,7 @@ class RankTimeline:
     labels: list[str] = field(default_factory=list)
     """The NVTX ranges that are open."""
     allocated: int = 0
-    """Bytes of the GPU's memory allocated so far: the address of the next allocation."""
+    """Bytes of the GPU's memory in all allocations, the address of the next allocation."""
 
     def __post_init__(self) -> None:
         self.thread = self.main
@@ -222,7 +222,7 @@ class RankTimeline:
         self.wake(self.main, self.cpu)
 
     def local(self, time: int) -> int:
-        """A true time on the clock of this rank's report."""
+        """Return a true time on the clock of this rank's report."""
         return time - self.origin
 
     def compute_for(self, microseconds: float, call: str = "") -> None:
@@ -245,7 +245,7 @@ class RankTimeline:
         return CORES * (self.rank % GPUS_PER_HOST)
 
     def _core(self, thread: Thread) -> int:
-        """The CPU that a thread runs on."""
+        """Return the CPU that a thread runs on."""
         return self.core + (self.main, self.autograd, self.loader).index(thread)
 
     def wake(self, thread: Thread, time: int) -> None:

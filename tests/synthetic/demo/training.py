@@ -221,12 +221,12 @@ def _exchange(rank: RankTimeline, communicator: Communicator) -> Program:
 
 
 def embedding_shard(ranks: int) -> int:
-    """Bytes of each rank's part of the embedding."""
+    """Return the bytes of each rank's part of the embedding."""
     return EMBEDDING_SHARD * 16 // max(ranks, 16)
 
 
 def _exchange_shards(rank: RankTimeline, communicator: Communicator, operation: str, **values: int) -> Program:
-    """An AllGather or a ReduceScatter of the sharded embedding; `values`: its payload except the size."""
+    """Run an AllGather or a ReduceScatter of the sharded embedding; `values`: its payload except the size."""
     shard = embedding_shard(len(communicator.members))
     label = {"AllGather": "_all_gather_base", "ReduceScatter": "_reduce_scatter_base"}[operation]
     calls = [DemoNcclCall(f"nccl{operation}", {MESSAGE_SIZE: shard, **values})]

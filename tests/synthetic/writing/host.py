@@ -65,7 +65,7 @@ class HostEvents(TargetInfo):
     def sample(
         self, thread: Thread, time: int, stack: Stack, *, cpu: int = 0, state: int = RUNNING, cycles: int = 1
     ) -> int:
-        """A CPU sample with its call stack; `cycles` 0 is a stack taken for another reason. Returns its id."""
+        """Write a CPU sample with its call stack; `cycles` 0 is a stack taken for another reason. Returns its id."""
         self._samples += 1
         self.rows("COMPOSITE_EVENTS").append((self._samples, time, cpu, state, thread.global_id, cycles))
         self.rows("SAMPLING_CALLCHAINS").extend(
@@ -84,7 +84,7 @@ class HostEvents(TargetInfo):
         period: int = 1_000_000,
         state: int = INTERRUPTIBLE,
     ) -> int:
-        """The thread runs from `start` to `end` and then leaves the CPU in `state`.
+        """Run the thread from `start` to `end`; it then leaves the CPU in `state`.
 
         With a `stack` it is sampled in the middle of each whole `period`; returns the number of samples.
         """
@@ -113,7 +113,7 @@ class HostEvents(TargetInfo):
         return self._stacks
 
     def _frames(self, stack: Stack) -> list[tuple[int, int, int | None, None, int | None, None, int]]:
-        """The columns from ``symbol`` to ``originalIP``; nsys writes NULL for false."""
+        """Return the columns from ``symbol`` to ``originalIP``; nsys writes NULL for false."""
         return [
             (
                 self.intern(frame.function), self.intern(frame.module), frame.is_kernel or None, None,

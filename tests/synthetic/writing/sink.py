@@ -52,7 +52,7 @@ class TableSink:
             self.create(*self.tables.names(self.version))
 
     def has(self, table: str) -> bool:
-        """Whether this schema version has such a table at all."""
+        """Return whether this schema version has such a table at all."""
         return bool(self.tables.columns(table, self.version)) and (
             self.schema.has_export_metadata or table != "EXPORT_META_DATA"
         )
@@ -67,7 +67,7 @@ class TableSink:
                 self._create(table)
 
     def intern(self, text: str) -> int:
-        """The ``StringIds`` id of `text`, which is stored once."""
+        """Return the ``StringIds`` id of `text`, which is stored once."""
         number = self._string_ids.get(text)
         if number is None:
             number = len(self._string_ids) + 1
@@ -76,7 +76,7 @@ class TableSink:
         return number
 
     def rows(self, table: str) -> list[Row]:
-        """The waiting rows of `table`, to append to. A row has a value for each of `tables.row_columns[table]`.
+        """Return the waiting rows of `table`, to append to. A row has a value for each of `tables.row_columns[table]`.
 
         Raises `ValueError` if the schema version has no such table.
         """

@@ -205,7 +205,7 @@ class TargetInfo(TableSink):
             self.rows("TARGET_INFO_SYSTEM_ENV").append((GLOBAL_VM, "Local (CLI)", name, number, value))
 
     def capture_metadata(self, duration: int) -> list[tuple[str, str]]:
-        """Names and values of ``META_DATA_CAPTURE``: how the session was recorded."""
+        """Return names and values of ``META_DATA_CAPTURE``: how the session was recorded."""
         session = self.session
         graph_mode = "CUDA_GRAPH_TRACE_OPTIONS:MODE"
         if self.version < (3, 22):
@@ -242,7 +242,7 @@ class TargetInfo(TableSink):
         ]
 
     def export_metadata(self) -> list[tuple[str, str]]:
-        """Names and values of ``META_DATA_EXPORT``: how the file was written."""
+        """Return names and values of ``META_DATA_EXPORT``: how the file was written."""
         session, schema = self.session, self.schema
         major, minor, micro = schema.number.split(".")
         options = []

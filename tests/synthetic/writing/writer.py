@@ -41,7 +41,7 @@ NO_EVENT: Final = 4294967295
 
 @lru_cache(maxsize=4096)
 def short_kernel_name(name: str) -> str:
-    """The function's own name without return type, namespaces, template and arguments: nsys's ``shortName``.
+    """Return the function's own name without return type, namespaces, template and arguments: nsys's ``shortName``.
 
     >>> short_kernel_name("void at::native::reduce_kernel<(int)512>(T3)")
     'reduce_kernel'
@@ -65,7 +65,7 @@ class CudaEvents(HostEvents):
         return_value: int = 0,
         stack: Stack = (),
     ) -> None:
-        """A CUDA API call; `name` as nsys writes it, with the version suffix (``cudaLaunchKernel_v7000``)."""
+        """Write a CUDA API call; `name` as nsys writes it, with the version suffix (``cudaLaunchKernel_v7000``)."""
         chain = self.cuda_stack(stack) if stack else None
         self.rows("CUPTI_ACTIVITY_KIND_RUNTIME").append(
             (start, end, event_class, thread.global_id, correlation_id, self.intern(name), return_value, chain)
@@ -128,7 +128,7 @@ class CudaEvents(HostEvents):
         migration_cause: int | None = None,
         address: int | None = None,
     ) -> None:
-        """A copy of `size` bytes; `kind` is a key of `COPY_KINDS`, or unknown.
+        """Write a copy of `size` bytes; `kind` is a key of `COPY_KINDS`, or unknown.
 
         `source` and `destination` are memory kinds.
         """
@@ -154,7 +154,7 @@ class CudaEvents(HostEvents):
         memory: int | None = DEVICE,
         context: int | None = 1,
     ) -> None:
-        """A memset of `size` bytes in memory of kind `memory`."""
+        """Write a memset of `size` bytes in memory of kind `memory`."""
         self.rows("CUPTI_ACTIVITY_KIND_MEMSET").append(
             (start, end, device, context, 0, stream, correlation_id, process.global_id, value, size, None, memory)
         )
@@ -172,7 +172,7 @@ class CudaEvents(HostEvents):
         event_id: int = NO_EVENT,
         context: int | None = 1,
     ) -> None:
-        """A host-side wait (``SYNCHRONIZATION`` row): stream, context, event, or the order for a stream to wait."""
+        """Write a row of ``SYNCHRONIZATION``: the host waits for a stream, context or event, or has a stream wait."""
         self.rows("CUPTI_ACTIVITY_KIND_SYNCHRONIZATION").append(
             (start, end, device, context, 0, stream, correlation_id, process.global_id, None, sync_type, event_id, 0)
         )
@@ -180,7 +180,7 @@ class CudaEvents(HostEvents):
     def cuda_event(
         self, process: Process, device: int, stream: int, *, correlation_id: int, event_id: int, context: int | None = 1
     ) -> None:
-        """A recorded CUDA event (``cudaEventRecord``)."""
+        """Write a recorded CUDA event (``cudaEventRecord``)."""
         self.rows("CUPTI_ACTIVITY_KIND_CUDA_EVENT").append(
             (0, device, context, 0, stream, correlation_id, process.global_id, event_id, 0)
         )
@@ -259,7 +259,7 @@ class NvtxEvents(TargetInfo):
         )  # fmt: skip
 
     def nvtx_mark(self, thread: Thread, time: int, text: str, *, domain_id: int = 0) -> None:
-        """A mark: an instant with a text."""
+        """Write a mark: an instant with a text."""
         self.nvtx_range(thread, time, None, text, domain_id=domain_id, style=MARK)
 
     def nvtx_domain(self, thread: Thread, time: int, domain_id: int, name: str) -> None:
@@ -312,7 +312,7 @@ class SystemEvents(HostEvents):
     def osrt(
         self, thread: Thread, start: int, end: int, name: str, *, return_value: int = 0, stack: Stack = ()
     ) -> None:
-        """A call of the OS runtime (``poll``, ``pthread_cond_wait`` …); nsys records the stacks of long calls."""
+        """Write a call of the OS runtime (``poll``, ``pthread_cond_wait`` …); nsys records the stacks of long calls."""
         chain = self.os_stack(stack) if stack else 0
         row = (start, end, 27, thread.global_id, self.intern(name), return_value, 0, chain, 0)
         self.rows("OSRT_API").append(row)
@@ -324,7 +324,7 @@ class SystemEvents(HostEvents):
         rows.extend((kind, kind, "", metric, name) for metric, name in enumerate(names))
 
     def gpu_metric(self, gpu_id: int, time: int, values: Sequence[int]) -> None:
-        """One sample: a value for every declared metric (percent; clocks in MHz, before schema 3.13 in Hz)."""
+        """Write a sample: a value for every declared metric (percent; clocks in MHz, before schema 3.13 in Hz)."""
         kind = gpu_metric_type(gpu_id)
         rows = self.rows("GPU_METRICS")
         rows.extend((time, time, kind, metric, value) for metric, value in enumerate(values))
@@ -340,13 +340,13 @@ class SystemEvents(HostEvents):
             )
 
     def nic_metric(self, nic_id: int, start: int, end: int, values: Sequence[int]) -> None:
-        """One sample interval of a network card: a value for every declared metric, in the metric's unit."""
+        """Write a sample interval of a network card: a value for every declared metric, in the metric's unit."""
         self.rows("NET_NIC_METRIC").extend(
             (start, end, GLOBAL_VM | nic_id, 1, METRICS_LIST, index, value) for index, value in enumerate(values)
         )
 
     def diagnostic(self, time: int, text: str, *, severity: int = INFO, process: Process | None = None) -> None:
-        """A message of the profiler itself. Schemas before 3.13 have no table for them: nothing is written."""
+        """Write a message of the profiler itself. Schemas before 3.13 have no table for them: nothing is written."""
         if self.has("DIAGNOSTIC_EVENT"):
             global_id = None if process is None else process.global_id
             self.rows("DIAGNOSTIC_EVENT").append((time, 1, 1, severity, text, global_id))
