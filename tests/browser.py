@@ -31,7 +31,7 @@ os.execv(sys.argv[3], sys.argv[3:])
 
 
 class Browser:
-    """A page in the browser; ``events`` are DevTools' messages so far."""
+    """A page in the browser; ``events`` are the received messages of DevTools."""
 
     def __init__(self, commands: int, answers: int) -> None:
         self._commands, self._answers = commands, answers
