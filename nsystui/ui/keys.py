@@ -209,7 +209,7 @@ _KEYS: Mapping[str, tuple[tuple[str, str, str, str, str], ...]] = {
     ),
     "efficiency": (
         ("enter", "⏎", "", "open", "the screen that explains this factor; this rank and its GPU"),
-        ("U", "U", "useful", "useful", "what counts as useful: kernels without NCCL's (pop), or all (talp)"),
+        ("U", "U", "useful", "useful", "what counts as useful: kernels that do not communicate (pop), or all (talp)"),
     ),
     "gpu memory": (("enter", "⏎", "", "at peak", "the allocations that were in use at the peak of this row"),),
     "nvtx": (
@@ -448,7 +448,7 @@ WORDS: tuple[Word, ...] = (
         ("overview", "gpu", "efficiency", "ranks", "diff"),
     ),
     Word("busy", "union of kernels, memory operations and whole CUDA graphs", _UTILISATION),
-    Word("compute", "union of the kernels without NCCL's", (*_UTILISATION, "diff")),
+    Word("compute", "union of the kernels that do not communicate", (*_UTILISATION, "diff")),
     Word("NCCL", "union of the NCCL kernels", _UTILISATION),
     Word(
         "exposed",

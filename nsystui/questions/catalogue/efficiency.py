@@ -169,7 +169,7 @@ less than the time of the other tables, from the job's first event to its last; 
             ),
             Option(
                 "useful",
-                "which GPU time counts as useful: kernels without NCCL's (pop, the default), or every kernel (talp)",
+                "useful GPU time: kernels that do not communicate (pop, the default), or every kernel (talp)",
                 choices=("pop", "talp"),
                 default="pop",
                 group="efficiency",
