@@ -484,7 +484,7 @@ WORDS: tuple[Word, ...] = (
     Word("GPU total", "from first to last GPU operation launched in a range, summed over the ranges", ("nvtx",)),
     Word("part", "model part: ranks that run the same kernels; `nsystui help ranks`", ("ranks",)),
     Word("late", "how often a rank was the last at a collective", _RANKS),
-    Word("late by", "its delay after the first rank in collectives where it was last (median)", ("ranks",)),
+    Word("late by", "its delay after the first rank when it is last (median)", ("ranks",)),
     Word("wait caused", "how long a typical other rank waited for it, summed, hidden by compute or not", _RANKS),
     Word("total wait", "the time that a rank waited at collectives for the last one, summed", ("ranks",)),
     Word("waiting", "by kind of collective: total wait, mean over the ranks; waiting of all: their sum", ("ranks",)),

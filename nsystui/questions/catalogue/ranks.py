@@ -66,8 +66,8 @@ This is the table that `e` exports on the Overview screen.""",
 One row per rank: busy, compute, NCCL, exposed NCCL and idle time, step time, how often it came last to a collective,
 how long it waited for other ranks and they for it, and which of these figures stand out.
 Compute is kernels that do not communicate; `wait caused` is how long a typical other rank waited for this one, hidden
-by compute or not (the finding `straggler` counts only the exposed part). Collectives are matched across ranks by communicator and
-order. The rank with the shortest kernel came last, independent of the clocks.""",
+by compute or not (the finding `straggler` counts only the exposed part). Collectives are matched across ranks by
+communicator and order. The rank with the shortest kernel came last, independent of the clocks.""",
         examples="""  nsystui ranks rank*.sqlite
   nsystui ranks rank*.sqlite --sort wait_caused_ns --top 5
   nsystui ranks rank*.sqlite --collectives --sort late_by_ns --top 20
