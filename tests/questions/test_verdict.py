@@ -182,7 +182,7 @@ def test_other_kernels_are_other_work_and_count_among_what_changed_most(tmp_path
 
 
 def test_a_family_of_other_kernels_changed_by_what_its_total_did(tmp_path):
-    """B has 4 launches of 10 ms instead of 10, and 200 of 10 µs: the mean of all would give 1,048 ms from duration."""
+    """B has 4 launches of 10 ms instead of 10, and 200 of 10 µs: a mean of all would add 1,048 ms to longer calls."""
     paths = tmp_path / "a.sqlite", tmp_path / "b.sqlite"
     large, small = (f"void at::native::vectorized_elementwise_kernel<4, {one}>(int)" for one in ("Mul", "Add"))
     for path, count, more in zip(paths, (10, 4), (0, 200), strict=True):
@@ -200,8 +200,8 @@ def test_a_family_of_other_kernels_changed_by_what_its_total_did(tmp_path):
     for row in rows:
         assert (row["difference"], row["by_count"], row["by_duration"]) == (-58 * MS, -58 * MS, 0)
     parts = {str(row["what"]).strip(): row["difference"] for row in found.records()}
-    assert parts["from launch count"] == -60 * MS
-    assert (parts["from new and gone kernels"], parts["from duration"]) == (2 * MS, 0)
+    assert parts["more calls"] == -60 * MS
+    assert (parts["new and gone kernels"], parts["longer calls"]) == (2 * MS, 0)
     assert not any("in duration" in one for one in found.notes)
 
 
