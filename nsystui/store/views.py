@@ -147,10 +147,8 @@ def _relation(
             value += (value * of_report("clock_rate", "DOUBLE")).cast("BIGINT")
         return value.alias(name)
 
-    fields = {name: name for name in stored}
-    if first.renamed is not None:
-        field, stored_name = first.renamed
-        fields = {field if name == stored_name else name: name for name in stored}
+    field, stored_name = first.renamed or ("", "")
+    fields = {field if name == stored_name else name: name for name in stored}
     selected = map(column, fields if names is None else names)
     return rows.select(of_report("report"), of_report("clock_offset"), *selected)
 

@@ -49,7 +49,7 @@ class ReportPlace(NamedTuple):
     report: int
     path: str
     clock_offset: int
-    clock_rate: float
+    clock_rate: float = 0.0
 
 
 class WorkerResult(NamedTuple):
