@@ -272,7 +272,7 @@ def _ending_together(sequences: Sequence[KernelSequence]) -> Iterable[list[Kerne
     remaining = np.arange(len(sequences))
     clusters = []
     while len(remaining):
-        rates = clock_rates(ends[remaining[0]], ends[remaining])
+        rates = clock_rates(ends[remaining[0]], ends[remaining], _POINTS_TO_DECIDE)
         differences = ends[remaining] - ends[remaining[0]] + rates[:, None] * ends[remaining]
         is_same = _variation(differences) <= tolerance
         clusters.append([sequences[index] for index in remaining[is_same].tolist()])
@@ -282,25 +282,26 @@ def _ending_together(sequences: Sequence[KernelSequence]) -> Iterable[list[Kerne
 
 Values = NDArray[np.number]
 
-_RATE_POINTS = 128
+_POINTS_TO_DECIDE = 32
 _MAX_RATE = 500e-6
 _LEAST_DRIFT = 200_000
 _RATE_GAIN = 4
 
 
-def clock_rates(reference: Values, ends: Values) -> NDArray[np.float64]:
+def clock_rates(reference: Values, ends: Values, points: int = 256) -> NDArray[np.float64]:
     """Return how much faster the clock of ``reference`` runs than each other clock, or 0 if that is not proven.
 
     The arrays are ends of the same n collectives, ns, shapes ``(n,)`` and ``(m, n)``. The rate is the median slope
-    between collectives that are half of the time apart. It is proven by 8 or more collectives if NTP may steer a clock
+    between collectives that are half of the time apart, of at most ``points`` collectives. It is proven by 8 or more collectives if NTP may steer a clock
     that fast, if it moves ends by more than they vary, and if its correction reduces their variation to a quarter.
     """
     order = np.argsort(reference)
-    moments = np.linspace(reference.min(), reference.max(), _RATE_POINTS)
+    moments = np.linspace(reference.min(), reference.max(), points)
     picked = order[np.unique(np.searchsorted(reference, moments, sorter=order))]
     if len(picked) < _FEWEST_TO_DECIDE:
         return np.zeros(len(ends))
-    times, ahead, half = ends[:, picked], (reference - ends)[:, picked], len(picked) // 2
+    times, half = ends[:, picked], len(picked) // 2
+    ahead = reference[picked] - times
     slopes = (ahead[:, -half:] - ahead[:, :half]) / np.maximum(times[:, -half:] - times[:, :half], 1)
     rates = np.median(slopes, axis=1).round(12)
     is_proven = (np.abs(rates) <= _MAX_RATE) & (np.abs(rates) * np.ptp(reference) >= _LEAST_DRIFT)

@@ -71,8 +71,8 @@ def compute_there(
                     failure=f"the worker on {host} does not see {item.path}: it must have the packed job there"
                 )
             session.add(Path(item.path), index=item.report)
-        rates = {item.report: item.clock_rate for item in places}
-        session.set_clock(Clock(False, {item.report: item.clock_offset for item in places}, rates))
+        shifts = {item.report: item.clock_offset for item in places}
+        session.set_clock(Clock(False, shifts, {item.report: item.clock_rate for item in places}))
         return WorkerResult(compute(session, list(session.reports)))
     except ExportError as error:
         return WorkerResult(failure=f"on {host}: {error}")

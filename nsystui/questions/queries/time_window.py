@@ -1,7 +1,7 @@
 """The time window of a question: the user's, or by default the span of the events in job time.
 
-Times are ns on the job's clock (`Report.job_time`). A session may be far longer than its
-events, such as a capture of 0.3 s in a run of two minutes, so the default fits the events (docs/exports.md#time).
+Times are ns on the job's clock (`Report.job_time`). A session may be far longer than its events, such as a capture of
+0.3 s in a run of two minutes, so the default fits the events (docs/exports.md#time).
 """
 
 from __future__ import annotations
