@@ -291,9 +291,10 @@ _RATE_GAIN = 4
 def clock_rates(reference: Values, ends: Values, points: int = 256) -> NDArray[np.float64]:
     """Return how much faster the clock of ``reference`` runs than each other clock, or 0 if that is not proven.
 
-    The arrays are ends of the same n collectives, ns, shapes ``(n,)`` and ``(m, n)``. The rate is the median slope
-    between collectives that are half of the time apart, of at most ``points`` collectives. It is proven by 8 or more collectives if NTP may steer a clock
-    that fast, if it moves ends by more than they vary, and if its correction reduces their variation to a quarter.
+    The arrays are ends of the same n collectives, ns, shapes ``(n,)`` and ``(m, n)``; at most ``points`` are read. The
+    rate is the median slope between collectives that are half of the time apart. It is proven by 8 or more collectives
+    if NTP may steer a clock that fast, if it moves ends by more than they vary, and if its correction reduces their
+    variation to a quarter.
     """
     order = np.argsort(reference)
     moments = np.linspace(reference.min(), reference.max(), points)
