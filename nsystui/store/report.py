@@ -148,8 +148,9 @@ def has_span(table: CanonicalTable) -> bool:
 
 @dataclass(frozen=True)
 class Report:
-    """An open export. ``clock_offset``, ns, added to its times gives job time.
+    """An open export. Job time is ``time × (1 + clock_rate) + clock_offset``, ns (docs/ranks.md#clock).
 
+    Tables of a session contain ``time × (1 + clock_rate)``: the report's own clock, without its drift.
     ``on_job_clock`` is whether its job time is comparable with other reports. In a packed job, ``path`` is the report's
     directory, ``label`` the name of the export, and ``ranks`` contains the rank of each process. ``damaged`` contains
     the cause for each canonical table without rows because of damage.
@@ -159,6 +160,7 @@ class Report:
     path: Path
     packed: Facts
     clock_offset: int = 0
+    clock_rate: float = 0.0
     on_job_clock: bool = True
     label: str = ""
     ranks: Mapping[int, int] = field(default_factory=dict)
@@ -178,6 +180,10 @@ class Report:
         """The directory of the export, or the packed job."""
         return job_of(self.path) if self.label else self.path.absolute().parent
 
+    def job_time(self, time: int) -> int:
+        """Return the job time of a recorded time, ns."""
+        return time + round(time * self.clock_rate) + self.clock_offset
+
     def count(self, table: sa.Table | CanonicalTable) -> int:
         return self.packed.counts.get(table.name, 0)
 
@@ -196,11 +202,13 @@ class Clock:
     """The common clock of the reports.
 
     If ``is_common``, they are aligned by their UTC starts; if not, each counts from the start of its own session.
-    ``shifts``, ns by report index, are added to that, as far as better offsets are known.
+    ``shifts``, ns by report index, are added to that, as far as better offsets are known. ``rates`` are the clock rates
+    of reports whose clocks drift, by report index.
     """
 
     is_common: bool = True
     shifts: Mapping[int, int] = field(default_factory=dict)
+    rates: Mapping[int, float] = field(default_factory=dict)
 
 
 def aligned(reports: Sequence[Report], clock: Clock = Clock()) -> tuple[Report, ...]:
@@ -210,12 +218,7 @@ def aligned(reports: Sequence[Report], clock: Clock = Clock()) -> tuple[Report, 
     keep their own clocks: their sessions are further apart than they last, or on one machine a session begins after the
     last event of another.
     """
-    if not clock.is_common:
-        moved = [
-            replace(report, clock_offset=clock.shifts.get(report.index, 0), on_job_clock=True) for report in reports
-        ]
-        return tuple(sorted(moved, key=lambda report: report.index))
-    starts = _utc_starts(reports)
+    starts = _utc_starts(reports) if clock.is_common else [0] * len(reports)
     known_starts = [start for start in starts if start is not None]
     earliest = min(known_starts, default=0)
     spread = max(known_starts, default=0) - earliest
@@ -226,8 +229,9 @@ def aligned(reports: Sequence[Report], clock: Clock = Clock()) -> tuple[Report, 
     for report, start in zip(reports, starts, strict=True):
         on_job_clock = one_job and start is not None
         offset = start - earliest + clock.shifts.get(report.index, 0) if one_job and start is not None else 0
-        if (offset, on_job_clock) != (report.clock_offset, report.on_job_clock):
-            report = replace(report, clock_offset=offset, on_job_clock=on_job_clock)
+        rate = clock.rates.get(report.index, 0.0) if on_job_clock else 0.0
+        if (offset, rate, on_job_clock) != (report.clock_offset, report.clock_rate, report.on_job_clock):
+            report = replace(report, clock_offset=offset, clock_rate=rate, on_job_clock=on_job_clock)
         moved.append(report)
     return tuple(sorted(moved, key=lambda report: report.index))
 

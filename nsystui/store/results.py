@@ -157,7 +157,8 @@ class Results:
     """The results of ``reports``, saved in ``directory`` and ``memory``, each if given.
 
     The first result creates the directory, which without ``caps`` holds the results of these reports only. Files are
-    written in ``partials``, by default the directory itself, and then renamed.
+    written in ``partials``, by default the directory itself, and then renamed. ``variant``, the clock rate of a report
+    whose clock drifts, is added to each version.
     """
 
     reports: tuple[str, ...]
@@ -165,6 +166,7 @@ class Results:
     partials: Path | None = None
     memory: Memory | None = field(default=None, compare=False)
     caps: Caps | None = None
+    variant: str = ""
 
     def load(self, question: str, version: str = "", read: Callable[[Any], T] = lambda value: value) -> T | None:
         """Return the result, converted by ``read``, or ``None`` if it is missing or damaged.
@@ -172,7 +174,7 @@ class Results:
         Without ``version``, a result is valid until the identities of the reports change. If ``read`` raises one of
         `seals.ANOTHER`, this program did not write the file, and it is removed.
         """
-        key = ResultKey(self.reports, question, version)
+        key = ResultKey(self.reports, question, version + self.variant)
         value = self.memory.load(key) if self.memory is not None else None
         if value is not None:
             return read(value)
@@ -192,7 +194,7 @@ class Results:
 
         Return whether it was saved: a cache that is full, read-only or missing raises no error.
         """
-        key = ResultKey(self.reports, question, version)
+        key = ResultKey(self.reports, question, version + self.variant)
         if self.memory is not None:
             self.memory.save(key, value)
         if self.directory is None:

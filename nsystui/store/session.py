@@ -448,9 +448,12 @@ class Session:
         for report in self.reports:
             if report.index in self._on_demand:
                 loaded = self._on_demand[report.index].loaded[table.name]
-                yield from loaded_rows(loaded, report.index, report.clock_offset)
+                rows = loaded_rows(loaded, report.index, report.clock_offset)
             elif report.index in self._packed:
-                yield from packed_rows(self._packed[report.index], table, report.index, report.clock_offset)
+                rows = packed_rows(self._packed[report.index], table, report.index, report.clock_offset)
+            else:
+                continue
+            yield from (replace(item, clock_rate=report.clock_rate) for item in rows)
 
     def _names(self, table: CanonicalTable) -> list[str] | None:
         """Return the columns of a view, or ``None`` for all; with unpacked reports, only columns that were read."""
@@ -561,7 +564,8 @@ class Session:
             results = self._without_files(report.path)
         else:
             results = self._results(self.exports[report.index])
-        return replace(results, memory=self._memory) if in_memory else results
+        variant = f"{report.clock_rate:+}" if report.clock_rate else ""
+        return replace(results, memory=self._memory if in_memory else None, variant=variant)
 
     def _results(self, file: ExportFile) -> Results:
         return self._without_files(file.path) if self.cache is None else self.cache.results_of(file)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _MAX_TABLES = 64
 """The maximum number of tables in one UNION: DuckDB's planner nests them, and refuses hundreds of levels."""
+_TIMES = frozenset({"start", "end", "time"})
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,7 @@ class Rows:
     table: str = ""
     columns: frozenset[str] = frozenset()
     renamed: tuple[str, str] | None = None
+    clock_rate: float = 0.0
 
 
 def packed_rows(packed: PackedFiles | PackedTables, table: CanonicalTable, report: int, offset: int) -> Iterator[Rows]:
@@ -96,7 +98,12 @@ def make_view(
 
 def _groups(rows: Iterable[Rows]) -> Iterator[list[Rows]]:
     """Yield adjacent rows that can be read together: files of one form, with no file of two reports."""
-    for (is_table, *_), similar in itertools.groupby(rows, lambda item: (bool(item.table), item.columns, item.renamed)):
+
+    def form(item: Rows) -> tuple[object, ...]:
+        # Parquet skips row groups only by stored times, which a rate changes.
+        return bool(item.table), item.columns, item.renamed, bool(item.clock_rate)
+
+    for (is_table, *_), similar in itertools.groupby(rows, form):
         group: list[Rows] = []
         files: set[str] = set()
         for item in similar:
@@ -127,18 +134,22 @@ def _relation(
             file_number = FunctionExpression("list_position", ConstantExpression(files), ColumnExpression("filename"))
     stored = [name for name in rows.columns if name != "filename"]
 
-    def of_report(name: str) -> duckdb.Expression:
+    def of_report(name: str, kind: str = "BIGINT") -> duckdb.Expression:
         value = ConstantExpression(getattr(first, name))
         if file_number is not None:
             values = ConstantExpression([getattr(item, name) for item in group for _ in item.files])
             value = FunctionExpression("list_extract", values, file_number)
-        return value.cast("BIGINT").alias(name)
+        return value.cast(kind).alias(name)
 
-    fields = {name: name for name in stored}
-    if first.renamed is not None:
-        field, stored_name = first.renamed
-        fields = {field if name == stored_name else name: name for name in stored}
-    selected = [ColumnExpression(fields[name]).alias(name) for name in (fields if names is None else names)]
+    def column(name: str) -> duckdb.Expression:
+        value: duckdb.Expression = ColumnExpression(fields[name])
+        if first.clock_rate and name in _TIMES:
+            value += (value * of_report("clock_rate", "DOUBLE")).cast("BIGINT")
+        return value.alias(name)
+
+    field, stored_name = first.renamed or ("", "")
+    fields = {field if name == stored_name else name: name for name in stored}
+    selected = map(column, fields if names is None else names)
     return rows.select(of_report("report"), of_report("clock_offset"), *selected)
 
 

@@ -2,7 +2,8 @@
 
 A synchronous collective of all ranks ends at the same time on each, within microseconds inside a machine and tens of
 microseconds over a network. If a report's ends are later than the mean of all reports, its clock is ahead by as much.
-The median over the collectives ignores a few disturbed collectives. (``nsys_jax`` of JAX's toolbox does the same.)
+The median over the collectives ignores a few disturbed collectives. (``nsys_jax`` of JAX's toolbox does the same.) If
+the difference grows with time, the clocks drift (`clock_rates`): this is corrected first.
 """
 
 from __future__ import annotations
@@ -16,7 +17,13 @@ import numpy as np
 from nsystui.base.answer import Unit
 from nsystui.base.text import counted
 from nsystui.base.units import format_value
-from nsystui.questions.collectives.matching import STREAM_COLUMNS, MatchedCollectives, match, stream_sequences
+from nsystui.questions.collectives.matching import (
+    STREAM_COLUMNS,
+    MatchedCollectives,
+    clock_rates,
+    match,
+    stream_sequences,
+)
 from nsystui.questions.queries.time_window import shares_clock
 from nsystui.store.report import Clock, Report, aligned
 from nsystui.store.session import Session
@@ -26,28 +33,42 @@ ENDING_TOGETHER = ("AllReduce", "AllGather")
 
 _APART = 1_000_000
 """The least distance of the hosts' clocks that is reported, ns: UTC by NTP is exact to about 1 ms."""
+_PPM = 1e-6
 
 
 @dataclass(frozen=True)
 class ClockFit:
     """The clocks according to ``collectives`` collectives, by the indices of reports that took part.
 
-    ``shifts``: ns to add to a report's times. ``errors``: the median deviation of its shifted ends from the mean, ns;
-    missing with a single collective.
+    A report's times, t, become t × (1 + rate) + shift. ``shifts``: ns. ``rates`` contain the clocks that drift.
+    ``errors``: the median deviation of its ends from the mean after that, ns; missing with a single collective.
     """
 
     shifts: Mapping[int, int] = field(default_factory=dict)
     errors: Mapping[int, int] = field(default_factory=dict)
     collectives: int = 0
+    rates: Mapping[int, float] = field(default_factory=dict)
 
     @property
     def error(self) -> int | None:
         """The largest error, ns."""
         return max(self.errors.values(), default=None)
 
+    @property
+    def words(self) -> str:
+        """The residual, and the offset and the drift that are corrected."""
+        residual = "residual " + ("not known" if self.error is None else format_value(Unit.DURATION, self.error))
+        gap = max(self.shifts.values()) - min(self.shifts.values())
+        apart = f"{residual}; the hosts' clocks were up to {format_value(Unit.DURATION, gap)} apart"
+        if self.rates:
+            drift = np.ptp([0.0, *self.rates.values()]) / _PPM
+            return f"{apart} at first and drifted by up to {drift:.3g} ppm, which is corrected"
+        unknown = "; a drift of the clocks could not be estimated" if (self.error or 0) >= _APART else ""
+        return (apart if gap >= _APART else residual) + unknown
+
 
 def fit_clock(groups: Sequence[MatchedCollectives]) -> ClockFit:
-    """Return the shifts that make the ends of collectives coincide.
+    """Return the shifts and rates that make the ends of collectives coincide.
 
     Uses the collectives of the most reports; without a collective of two reports, nothing is shifted.
     """
@@ -57,14 +78,20 @@ def fit_clock(groups: Sequence[MatchedCollectives]) -> ClockFit:
     widest = max((group.reports for group in usable), key=lambda reports: (len(reports), sorted(reports)))
     reports = sorted(widest)
     ends = np.hstack([_ends(group, reports) for group in usable if group.reports == widest])
-    deviations = ends - ends.mean(axis=0)
+    rates = clock_rates(ends[0], ends)
+    # Keep the clock of the report with the median rate: of several, the first, as rounding makes their distances equal.
+    median = np.abs(rates[:, None] - rates).sum(axis=1).round(7).argmin()
+    rates = clock_rates(ends[median], ends)
+    deviations = ends - ends.min(axis=0) + rates[:, None] * ends
+    deviations -= deviations.mean(axis=0)
     skew = np.median(deviations, axis=1)
     count = ends.shape[1]
     residual = np.median(np.abs(deviations - skew[:, None]), axis=1)
     errors = dict(zip(reports, np.rint(residual).astype(int).tolist(), strict=True)) if count > 1 else {}
     # The shifts add up to 0, so that the job as a whole is not moved.
     shifts = -np.rint(skew - skew.mean()).astype(np.int64)
-    return ClockFit(dict(zip(reports, shifts.tolist(), strict=True)), errors, count)
+    drifting = {report: rate for report, rate in zip(reports, rates.tolist(), strict=True) if rate}
+    return ClockFit(dict(zip(reports, shifts.tolist(), strict=True)), errors, count, drifting)
 
 
 def _end_together(group: MatchedCollectives) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
@@ -74,8 +101,8 @@ def _end_together(group: MatchedCollectives) -> np.ndarray[tuple[int], np.dtype[
 def _ends(group: MatchedCollectives, reports: Sequence[int]) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
     """Return the ends of the collectives in each report, the mean over its members; shape ``(reports, n)``."""
     member_reports = np.array([member.task.report for member in group.members])
-    # Relative to the earliest end: a float holds this to the ns, but not the hours since the start.
-    ends = (group.end - group.end.min(axis=0))[:, _end_together(group)].astype(np.float64)
+    # A float holds 100 days to the ns.
+    ends = group.end[:, _end_together(group)].astype(np.float64)
     return np.stack([ends[member_reports == report].mean(axis=0) for report in reports])
 
 
@@ -110,12 +137,9 @@ class Alignment:
                 f"clock: UTC of the hosts, which may be milliseconds apart (the reports share no {kinds} to refine it)"
             )
         collectives = counted(self.fit.collectives, "collective")
-        error = "not known" if self.fit.error is None else format_value(Unit.DURATION, self.fit.error)
         unaligned = len(reports) - len(self.fit.shifts)
         only_utc = f"; UTC only for {unaligned} of {len(reports)} reports" if unaligned else ""
-        gap = max(self.fit.shifts.values()) - min(self.fit.shifts.values())
-        clocks = f"; the hosts' clocks were up to {format_value(Unit.DURATION, gap)} apart" if gap >= _APART else ""
-        return f"clock: UTC, refined by {collectives}, residual {error}{clocks}{only_utc}"
+        return f"clock: UTC, refined by {collectives}, {self.fit.words}{only_utc}"
 
 
 def columns_read() -> dict[str, tuple[str, ...]]:
@@ -128,9 +152,14 @@ def align(session: Session, mode: ClockMode) -> Alignment:
     if mode is ClockMode.OWN:
         session.set_clock(Clock(is_common=False))
         return Alignment(mode)
+    if session.clock.rates:  # sequences must not contain an earlier correction
+        session.set_clock(Clock())
     fit = ClockFit()
     on_utc = aligned(session.reports)
     if mode is ClockMode.COLLECTIVES and len(on_utc) > 1 and shares_clock(on_utc):
         fit = fit_clock(match(stream_sequences(session, on_utc)).groups)
-    session.set_clock(Clock(shifts=fit.shifts))
+    # The fit is in job time, and the rate of a report applies to its own time.
+    turned = {item.index: round(fit.rates.get(item.index, 0.0) * item.clock_offset) for item in on_utc}
+    shifts = {index: shift + turned[index] for index, shift in fit.shifts.items()}
+    session.set_clock(Clock(shifts=shifts, rates=fit.rates))
     return Alignment(mode, fit)

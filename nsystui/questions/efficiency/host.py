@@ -34,6 +34,7 @@ from nsystui.questions.efficiency.device import ratio
 from nsystui.questions.queries.derived import of_each_report
 from nsystui.questions.queries.mpi import is_mpi_range
 from nsystui.questions.queries.tasks import RankedTask, selected_ranks
+from nsystui.questions.queries.time_window import recorded
 from nsystui.store import tables
 from nsystui.store.report import Report
 from nsystui.store.session import Session
@@ -105,7 +106,7 @@ def _arrays_of(session: Session, report: Report) -> Arrays:
 def _query(table: sa.Table, report: Report) -> sa.Select[Any]:
     """Select (process, start, end) of each call; calls that never returned end with the session."""
     columns = table.c
-    last = max(report.packed.last_event or 0, report.metadata.duration or 0)
+    last = recorded(report).end - report.clock_offset
     end = sa.func.coalesce(columns.end, last, type_=sa.BigInteger).label("end")
     is_placed = (columns.process.is_not(None), columns.start.is_not(None))
     return sa.select(columns.process, columns.start, end).where(columns.report == report.index, *is_placed)

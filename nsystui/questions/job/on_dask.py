@@ -44,11 +44,12 @@ _MAX_REPORTS = 16
 
 
 class ReportPlace(NamedTuple):
-    """A report as opened locally: its number, its directory, and the offset of its times, ns."""
+    """A report as opened locally: its number, its directory, and its clock's offset, ns, and rate."""
 
     report: int
     path: str
     clock_offset: int
+    clock_rate: float = 0.0
 
 
 class WorkerResult(NamedTuple):
@@ -70,7 +71,8 @@ def compute_there(
                     failure=f"the worker on {host} does not see {item.path}: it must have the packed job there"
                 )
             session.add(Path(item.path), index=item.report)
-        session.set_clock(Clock(is_common=False, shifts={item.report: item.clock_offset for item in places}))
+        shifts = {item.report: item.clock_offset for item in places}
+        session.set_clock(Clock(False, shifts, {item.report: item.clock_rate for item in places}))
         return WorkerResult(compute(session, list(session.reports)))
     except ExportError as error:
         return WorkerResult(failure=f"on {host}: {error}")
@@ -172,7 +174,8 @@ class DaskWorkers:
 
     def _submit(self, task: _Task) -> Future:
         places = [
-            ReportPlace(report.index, str(report.path.absolute()), report.clock_offset) for report in task.reports
+            ReportPlace(item.index, str(item.path.absolute()), item.clock_offset, item.clock_rate)
+            for item in task.reports
         ]
         return self.client.submit(compute_there, places, self.limits, task.compute, self.families, pure=False)
 

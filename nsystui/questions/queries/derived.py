@@ -1,7 +1,7 @@
 """Derived results that questions share, saved for a report or for all open reports.
 
 The result of a report must depend on it alone. Its times are on the report's own clock, because the offset to the job's
-clock (and the rank of a process) depends on the other open reports.
+clock (and the rank of a process) depends on the other open reports. If that clock drifts, its rate is part of the key.
 """
 
 from __future__ import annotations
@@ -220,7 +220,7 @@ def of_all_reports(
 ) -> Sequence[tuple[Any, ...]]:
     """Return the rows of ``compute``, saved for ``question`` if everything is selected and ``table`` is large.
 
-    The rows must hold texts, numbers and None, and depend only on the open exports, not on clocks.
+    The rows must hold texts, numbers and None, and depend only on the open exports, not on clock offsets.
     """
     if session.cache is None or not selection.is_everything or most_rows(session.reports, table) < _MANY_ROWS:
         return compute()
@@ -228,7 +228,7 @@ def of_all_reports(
     if any(results.directory is None for results in results_by_report):
         return compute()
     results = session.cache.results_of_several([name for item in results_by_report for name in item.reports])
-    version = _version(session, compute)
+    version = _version(session, compute) + "".join(item.variant for item in results_by_report)
     with session.large_questions:
         saved = results.load(question, version, lambda rows: [tuple(row) for row in rows])
         if saved is not None:

@@ -14,7 +14,9 @@ import numpy as np
 import sqlalchemy as sa
 from numpy.typing import NDArray
 
+from nsystui.base.selection import Window
 from nsystui.questions.queries.conditions import Condition, job_start
+from nsystui.questions.queries.time_window import event_span
 from nsystui.store.session import Session
 
 Counts = NDArray[np.int64]
@@ -47,10 +49,8 @@ class TimeIndex:
     @classmethod
     def of_table(cls, session: Session, table: sa.Table, query: sa.Select[Any]) -> TimeIndex:
         """Index the rows of ``query``, which selects from ``table``, over the time of the reports' events."""
-        facts = [(report.packed, report.clock_offset) for report in session.reports]
-        firsts = [packed.first_event + offset for packed, offset in facts if packed.first_event is not None]
-        lasts = [packed.last_event + offset for packed, offset in facts if packed.last_event is not None]
-        low, high = min(firsts, default=0), max(lasts, default=0)
+        spans = [span for report in session.reports if (span := event_span(report)) is not None] or [Window(0, 0)]
+        low, high = min(span.start for span in spans), max(span.end for span in spans)
         width = max(-(-(high - low + 1) // _BINS), 1)
         bin_number = sa.func.divide(job_start(table) - low, width, type_=sa.BigInteger)
         number = sa.func.greatest(0, sa.func.least(_BINS - 1, bin_number)).label("bin")

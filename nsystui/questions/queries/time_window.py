@@ -1,7 +1,7 @@
 """The time window of a question: the user's, or by default the span of the events in job time.
 
-Times are ns on the job's clock (a report's own time plus its ``clock_offset``). A session may be far longer than its
-events, such as a capture of 0.3 s in a run of two minutes, so the default fits the events (docs/exports.md#time).
+Times are ns on the job's clock (`Report.job_time`). A session may be far longer than its events, such as a capture of
+0.3 s in a run of two minutes, so the default fits the events (docs/exports.md#time).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def recorded(report: Report) -> Window:
     """
     start = min(0, report.packed.first_event or 0)
     end = max(start, report.metadata.duration or 0, report.packed.last_event or 0)
-    return Window(start + report.clock_offset, end + report.clock_offset)
+    return Window(report.job_time(start), report.job_time(end))
 
 
 def event_span(report: Report) -> Window | None:
@@ -36,7 +36,7 @@ def event_span(report: Report) -> Window | None:
     first, last = report.packed.first_event, report.packed.last_event
     if first is None or last is None:
         return None
-    return Window(first + report.clock_offset, max(first, last) + report.clock_offset)
+    return Window(report.job_time(first), report.job_time(max(first, last)))
 
 
 def selected_reports(session: Session, selection: Selection) -> list[Report]:

@@ -16,6 +16,7 @@ from nsystui.questions.events.kinds import RUNTIMES, EventKind
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.question import TextDrawing
 from nsystui.questions.queries.tasks import GPU_TABLES
+from nsystui.questions.queries.time_window import event_span
 from nsystui.questions.timeline.events import EventSpan, long_events, matching_columns, matching_ranges, thread_spans
 from nsystui.questions.timeline.lanes import CATEGORIES, IDLE, UNSEEN, LaneColumns, LaneIdentity, Timeline, columns
 
@@ -82,12 +83,10 @@ def operations(timeline: Timeline, lanes: Sequence[LaneIdentity], window: Window
     for report in timeline.session.reports:
         lane = next((lane for lane in lanes if lane.task.report == report.index and not lane.is_host), None)
         if lane is not None:
-            span = timeline.work(lane).recorded
+            span = event_span(report) or timeline.work(lane).recorded
             rows = sum(report.count(table) for table in GPU_TABLES)
-            first = span.start if report.packed.first_event is None else report.packed.first_event + report.clock_offset
-            last = span.end if report.packed.last_event is None else report.packed.last_event + report.clock_offset
-            inside = max(0, min(window.end, last) - max(window.start, first))
-            total += rows * inside / max(last - first, 1)
+            inside = max(0, min(window.end, span.end) - max(window.start, span.start))
+            total += rows * inside / max(span.end - span.start, 1)
     return int(total)
 
 
