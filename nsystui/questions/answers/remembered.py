@@ -83,9 +83,10 @@ class Remembered:
         while isinstance(unwrapped, Wrapped):
             unwrapped = unwrapped.whole
         is_small = isinstance(unwrapped, TableAnswer) and len(answer) <= MAX_ROWS
-        # Notes on omitted rows require reading the files, and notes on several runs require opening them.
+        # Notes on omitted rows and moved clocks require reading the files, notes on several runs opening them.
         is_whole = job.shares_clock and not any(
-            report.damaged or any(report.packed.left_out.values()) for report in job.session.reports
+            report.damaged or report.metadata.gpu_clocks or any(report.packed.left_out.values())
+            for report in job.session.reports
         )
         # The session may have read the files before they changed.
         is_same = all(file.is_unchanged for file in self.files)

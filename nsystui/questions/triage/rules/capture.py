@@ -10,7 +10,7 @@ from dataclasses import replace
 import sqlalchemy as sa
 
 from nsystui.base.answer import COUNT, NAME, RANK, Column, TableAnswer, Unit
-from nsystui.base.selection import Window
+from nsystui.base.selection import Task, Window
 from nsystui.base.text import counted, few
 from nsystui.exports import canonical
 from nsystui.exports.metadata import pid_of
@@ -18,6 +18,7 @@ from nsystui.questions.algebra.intervals import EMPTY
 from nsystui.questions.capture.launch_account import account_table, launch_accounts
 from nsystui.questions.gpu.profiler_overhead import overhead_conditions
 from nsystui.questions.queries.conditions import duration, job_start, where
+from nsystui.questions.queries.data_notes import moved_by
 from nsystui.questions.queries.recording import launches_without_work, lost_work_advice
 from nsystui.questions.queries.reports import diagnostics_table, lost_events
 from nsystui.questions.queries.tasks import process_names, rank_of, world_size
@@ -108,7 +109,23 @@ def launch_account(case: Case) -> Sequence[Finding | NotChecked]:
                 gist=f"clocks of GPU and CPU {error} apart",
             )
         )
-    return findings
+    return [*findings, *_moved(case)]
+
+
+def _moved(case: Case) -> Iterator[Finding]:
+    """Yield the GPU clocks that were corrected."""
+    ranks = {item.task: item.rank for item in case.ranks if item.task in case.tasks}
+    clocks = [
+        (ranks[task], clock)
+        for report in case.reports
+        for clock in report.metadata.gpu_clocks
+        if (task := Task(report.index, clock.process)) in ranks and not clock.is_of_waits
+    ]
+    if clocks:
+        moved = few([f"rank {rank} (GPU {clock.device}) {moved_by(clock)}" for rank, clock in clocks])
+        text = f"The clocks of GPU and CPU differ: GPU times are moved, of {moved}. All times here are corrected."
+        advice = Advice("Record again with a newer nsys or driver.", "nsys failed to convert GPU timestamps exactly.")
+        yield Finding(PARTIAL[1], Severity.INFO, text, advice, _DOOR, ranks=tuple(sorted({rank for rank, _ in clocks})))
 
 
 def _lost(case: Case) -> Iterator[Finding]:
