@@ -132,7 +132,9 @@ class Schema:
             return f'"{column}"'
         key = '"globalPid" = {} AND "deviceId" = {}'
         cases = " ".join(f"WHEN {key.format(item.process, item.device)} THEN {item.lead}" for item in clocks)
-        return f"CASE WHEN typeof(\"{column}\") = 'integer' THEN \"{column}\" - CASE {cases} ELSE 0 END ELSE \"{column}\" END"
+        return (
+            f'CASE WHEN typeof("{column}") = \'integer\' THEN "{column}" - CASE {cases} ELSE 0 END ELSE "{column}" END'
+        )
 
     def _moment(self, time: str, earliest: int, latest: int) -> tuple[str, str]:
         """Return SQL for whether a time is within bounds, and for its value since the session's start."""

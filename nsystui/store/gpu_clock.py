@@ -63,7 +63,7 @@ def _lead(least: int, most: int) -> int:
 
     If they contradict each other, the timestamps are noisy: no operation may then be off by more than `CLOCK_NOISE`.
     """
-    if most - least > _MEETING or least <= CLOCK_NOISE and most >= -CLOCK_NOISE:
+    if most - least > _MEETING or (least <= CLOCK_NOISE and most >= -CLOCK_NOISE):
         return 0
     low, high = (least, most) if least <= most else (least - CLOCK_NOISE, most + CLOCK_NOISE)
     steps = (10**digits for digits in range(18, -1, -1))
@@ -187,12 +187,11 @@ def _bounds(
     stream = f"CASE WHEN streamId IN (0, {0xFFFFFFFF}) THEN {_ALL_STREAMS} ELSE streamId END"
     waits = _timed(native, SYNCS, "eventId", stream) if native.has(SYNCS) else f"{work_query} LIMIT 0"
     with ExitStack() as stack:
-        readers = [stack.enter_context(ArrowReader(path)) for _ in range(3)]
-        queries = (calls, work_query, waits)
-        call_rows, work_rows, wait_rows = (
-            connection.from_arrow(reader.stream(query)) for reader, query in zip(readers, queries, strict=True)
-        )
-        return connection.execute(_BOUNDS).fetchall()
+        cursor = stack.enter_context(closing(connection.cursor()))
+        for name, query in (("call_rows", calls), ("work_rows", work_query), ("wait_rows", waits)):
+            reader = stack.enter_context(ArrowReader(path))
+            cursor.register(name, cursor.from_arrow(reader.stream(query)))
+        return cursor.execute(_BOUNDS).fetchall()
 
 
 def _timed(native: Schema, table: str, detail: str, stream: str) -> str:

@@ -57,7 +57,10 @@ RENAMED: Mapping[str, tuple[str, str]] = {
 
 def form_version() -> str:
     """Return the version of packed jobs, derived from their columns and facts."""
-    facts = [[item.name for item in fields(kind)] for kind in (Metadata, Gpu, CudaDevice, BlockingStream, GpuClock, PackedReport)]
+    facts = [
+        [item.name for item in fields(kind)]
+        for kind in (Metadata, Gpu, CudaDevice, BlockingStream, GpuClock, PackedReport)
+    ]
     definition = json.dumps([canonical.fingerprint(), facts, RENAMED])
     return hashlib.sha256(definition.encode()).hexdigest()[:12]
 

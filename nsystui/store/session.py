@@ -299,8 +299,8 @@ class Session:
                 self._forget_views()
 
     def _open_unpacked(self, file: ExportFile, index: int) -> OnDemand:
-        from nsystui.store.on_demand import OnDemand
         from nsystui.store.gpu_clock import gpu_clocks
+        from nsystui.store.on_demand import OnDemand
         from nsystui.store.opened import open_export
 
         with file.unchanged():

@@ -88,7 +88,6 @@ def left_out_note(reports: Sequence[Report]) -> str:
         counts = "; ".join(phrase.format(noun) for noun, phrase in phrases if phrase)
         sentences.append(template.format(which, counts) if affected else "")
     advice = "export the report again" + ("; " if sentences[2] else "") if sentences[0] or sentences[1] else ""
-    rows = f"{sentences[0]}{sentences[1]}{advice}{sentences[2]}"
     moved = [
         f"{report.name} (process {pid_of(clock.process)}, GPU {clock.device}) {moved_by(clock)}"
         for report in reports
@@ -96,7 +95,7 @@ def left_out_note(reports: Sequence[Report]) -> str:
         if not clock.is_of_waits
     ]
     clocks = f"GPU times are moved, because the clocks of GPU and CPU differ: {few(moved)}" if moved else ""
-    return "; ".join(filter(None, [clocks, rows]))
+    return "; ".join(filter(None, [clocks, f"{sentences[0]}{sentences[1]}{advice}{sentences[2]}"]))
 
 
 def moved_by(clock: GpuClock) -> str:

@@ -19,9 +19,9 @@ from nsystui.questions.capture.launch_account import account_table, launch_accou
 from nsystui.questions.gpu.profiler_overhead import overhead_conditions
 from nsystui.questions.queries.conditions import duration, job_start, where
 from nsystui.questions.queries.data_notes import moved_by
-from nsystui.questions.queries.recording import launches_without_work, lost_work_advice
+from nsystui.questions.queries.recording import lost_work_advice
 from nsystui.questions.queries.reports import diagnostics_table, lost_events
-from nsystui.questions.queries.tasks import process_names, rank_of, world_size
+from nsystui.questions.queries.tasks import launches_without_work, process_names, rank_of, world_size
 from nsystui.questions.queries.time_window import shares_clock
 from nsystui.questions.triage.case import Case, rank_words, time_words
 from nsystui.questions.triage.finding import DIAGNOSTICS, Advice, Door, Finding, NotChecked, Severity
