@@ -56,7 +56,7 @@ for your shell:
 
 files:
   A FILE is what `nsys export -t sqlite` writes, a directory of such files, or a glob; or what `nsystui pack` wrote.
-  What -t parquetdir and -t arrowdir write opens too, and compressed exports.
+  Directories of -t parquetdir and -t arrowdir open too, and compressed exports.
   Logs of NCCL (NCCL_DEBUG=INFO) open too: alone, or beside exports with --nccl-log.
   Message sizes of NCCL need: nsys export -t sqlite --include-json=true --include-blobs=true REPORT.nsys-rep
 
@@ -70,7 +70,7 @@ environment:
 
 exit status:
   0    done
-  1    triage --fail-on: there is such a finding
+  1    triage --fail-on: a finding is as severe, or worse
   2    wrong usage, no file could be opened, or no terminal
   3    the exports lack the requested data
   4    answered in part: stderr names the FILE, table or rule that is left out (--allow-missing: 0 for a missing FILE)

@@ -21,7 +21,7 @@ _COMMANDS = {
     "export": (910, "a trace of the selection for Perfetto, Chrome or Paraver", "other-tools"),
     "pack": (920, "make the columns of a job ahead of time: it then opens without its exports", "cluster"),
     "record": (925, "the commands that record what a question needs; runs none", "cluster"),
-    "info": (930, "what the exports are and what they hold", "exports"),
+    "info": (930, "what recorded the exports, and what they hold", "exports"),
     "schema": (935, "the keys, types and units of every answer in JSON", "agents"),
     "demo": (940, "write a demo job of several ranks and open it", "screens"),
     "help": (950, "the documentation, by topic: numbers, nccl, triage, cluster …", ""),

@@ -137,7 +137,7 @@ def add_format(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--format",
         choices=("table", "csv", "json", "md", "parquet", "svg"),
-        help="default: table, or what -o ends in; svg of what has a drawing",
+        help="default: table, or as -o ends; svg if there is a drawing",
     )
     group.add_argument(
         "-o",

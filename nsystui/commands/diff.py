@@ -26,8 +26,8 @@ operations, functions by CPU samples and steps, largest difference first; with -
 samples. A and B are two jobs, or two ranks, groups of ranks or spans of time of one job.
 
   B - A          the difference of the summed times, in two parts:
-  from count     what more or fewer operations cost, at the mean duration of both sides
-  from duration  what longer or shorter operations cost, at the mean count of both sides
+  more calls     what more or fewer operations cost, at the mean duration of both sides
+  longer calls   what longer or shorter operations cost, at the mean count of both sides
   of change %    the size of a row's difference, as a share of that of all rows
   new, gone      only in B, only in A; not marked where one side recorded nothing of the kind
 

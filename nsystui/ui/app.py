@@ -50,9 +50,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Look:
-    """Drawing options: no colours, only the terminal's 16, only ASCII, and the theme that the user chose, if any.
+    """Drawing options: without colours, with only the terminal's 16 colours, or only in ASCII.
 
-    ``is_page_light`` is the environment's hint about the terminal's background; ``remember`` saves a chosen theme.
+    ``light`` is the user's choice of a theme, which ``remember`` saves; ``is_page_light`` is the environment's hint.
     """
 
     no_color: bool = False
@@ -65,7 +65,7 @@ class Look:
 
 @dataclass
 class FileState:
-    """Progress of an export: ``opened`` once checked, ``rows`` of ``total`` while packing, then ready or failed."""
+    """Progress of an export, which is checked (``opened``), packed (``rows`` of ``total``), then ready or failed."""
 
     path: Path
     opened: Opened | JobReport | None = None
@@ -79,7 +79,7 @@ class NsystuiApp(App[int], LoadingListener):
     """The screens of nsystui for one job, which all show ``selection``.
 
     The return code is the exit status. After the screens close, the terminal shows a ``failure``, or the ``reasons``
-    for status 2. ``select``, ``go`` and ``open_screen`` are steps; ``go_back`` undoes the last step.
+    for status 2. ``select``, ``go``, ``go_to_tab`` and ``open_screen`` are steps; ``go_back`` undoes the last step.
     """
 
     ENABLE_COMMAND_PALETTE = False
@@ -98,8 +98,8 @@ class NsystuiApp(App[int], LoadingListener):
         super().__init__(ansi_color=True if look.no_color else None)
         self.animation_level = "none"
         self._look = look
-        self._light, self._is_page_light, self._own_page = look.light, look.is_page_light, OwnPage()
-        self._filters.append(self._own_page)
+        self._light, self._is_page_light, self._page_filter = look.light, look.is_page_light, OwnPage()
+        self._filters.append(self._page_filter)
         register_themes(self)
         self._use_theme()
         if look.ascii_only:
@@ -142,7 +142,7 @@ class NsystuiApp(App[int], LoadingListener):
             self.say(f"the theme could not be saved: {reason_of(error)}")
 
     def _use_theme(self) -> None:
-        self.asks_page = self._own_page.enabled = self._light is None and not self._look.no_color
+        self.asks_page = self._page_filter.enabled = self._light is None and not self._look.no_color
         page = {True: "light", False: "dark", None: "unknown"}[
             self._is_page_light if self._light is None else self._light
         ]
@@ -150,7 +150,7 @@ class NsystuiApp(App[int], LoadingListener):
         self.theme = f"ansi-{page}" if is_ansi else f"textual-{page}"
 
     def get_driver_class(self) -> type[Driver]:
-        """Return the driver that handles a lost terminal, and being stopped and continued."""
+        """Return the driver that handles job control and the loss of the terminal."""
         from nsystui.ui.driver import TerminalDriver
 
         return TerminalDriver
@@ -183,8 +183,8 @@ class NsystuiApp(App[int], LoadingListener):
         """Show the saved overview of the files before opening them, which imports much more."""
         with suppress(NsystuiError):
             self.kept = await to_thread(kept_overview, self.source)
-        if (kept := self.kept) is not None:
-            self.seen = KernelsSeen(kept.kernels, kept.names, is_exact=True)
+        if (overview := self.kept) is not None:
+            self.seen = KernelsSeen(overview.kernels, overview.names, is_exact=True)
             self.update_screen()
         self.call_after_refresh(self._load, self.source)
 
@@ -198,8 +198,8 @@ class NsystuiApp(App[int], LoadingListener):
 
     async def on_event(self, event: events.Event) -> None:
         """Queue keys, clicks and pastes for `_act`, except keys that act at once; a click drops the waiting keys."""
-        passes = isinstance(event, events.Key) and event.key in ("ctrl+c", "ctrl+q", "ctrl+z")
-        if not isinstance(event, events.InputEvent | events.Paste) or event.is_forwarded or passes:
+        acts_at_once = isinstance(event, events.Key) and event.key in ("ctrl+c", "ctrl+q", "ctrl+z")
+        if not isinstance(event, events.InputEvent | events.Paste) or event.is_forwarded or acts_at_once:
             await super().on_event(event)
             return
         if isinstance(event, events.MouseDown) and self._keeps_keys:
@@ -326,7 +326,7 @@ class NsystuiApp(App[int], LoadingListener):
         return True
 
     def _show_screens(self, screens: Sequence[Screen[Any]]) -> None:
-        """Replace the mode's screen stack, bottom first."""
+        """Make ``screens``, bottom first, the mode's screen stack."""
         shown = list(self.screen_stack)
         shared = 0
         while shared < min(len(shown), len(screens)) and shown[shared] is screens[shared]:
@@ -368,7 +368,7 @@ class NsystuiApp(App[int], LoadingListener):
             self._loading.hold(is_asking)
 
     def read_log(self, again: bool = True) -> bool:
-        """Begin to read the logs from their start, unless they are being read, and return whether it began.
+        """Begin to read the logs from their start, unless they are being read; return whether it began.
 
         Without ``again``, never read the logs a second time.
         """
@@ -528,7 +528,7 @@ class NsystuiApp(App[int], LoadingListener):
 
     @property
     def status(self) -> str:
-        """Progress of loading or computing, shown on the first line; empty if both are idle."""
+        """Progress of loading, computing or reading logs, shown on the first line; empty if nothing runs."""
         if not self.loading_now:
             log = self.nccl_log.status if self._is_reading_log else ""
             return f"computing {self.working}" if self.working is not None else log
@@ -536,7 +536,7 @@ class NsystuiApp(App[int], LoadingListener):
         rows = sum(state.total if state.ready else state.rows for state in self.files.values())
         valid = [state for state in self.files.values() if not state.failure]
         totals = [state.total for state in valid if state.opened is not None or state.total]
-        total = sum(totals) * len(valid) // max(len(totals), 1)  # unopened files count as the mean
+        total = sum(totals) * len(valid) // max(len(totals), 1)  # an unopened file counts as the mean
         if not self.files and self.working is not None:
             return str(self.working)
         if not total:

@@ -29,7 +29,7 @@ def key_name(shown: str, app: App[Any]) -> str:
 
 
 class AsciiFilter(LineFilter):
-    """Replaces each glyph by one of the same width."""
+    """Replaces each glyph by ASCII text of the same width."""
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
         """Replace the glyphs that ASCII lacks in a line's segments."""

@@ -25,8 +25,8 @@ class DiffApp(NsystuiApp):
     """Reads one or two jobs in turn, and shows how two sides differ.
 
     ``sides_of`` makes the sides from the jobs, in a thread. The application ends with the reason on the terminal if
-    ``sides_of`` raises NsystuiError or no file of a job can be read. An interrupted reading compares nothing, because
-    half a job would differ from itself.
+    ``sides_of`` raises NsystuiError or no file of a job can be read. After an interruption, nothing is
+    compared: half a job would differ from the same job.
     """
 
     MODES: ClassVar[dict[str, object]] = {**NsystuiApp.MODES, "diff": lambda: screen_of("diff")}

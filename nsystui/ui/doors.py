@@ -1,4 +1,4 @@
-"""Doors from a screen to another: to a view of the catalogue, an event, a range, a thread or a finding's subject."""
+"""Doors from any screen to a view of the catalogue, an event, a range, a thread or a finding's subject."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from nsystui.ui.app import NsystuiApp
 
 _AROUND = 0.25
-"""Context shown before and after a finding's window, as a share of its length: a gap alone shows nothing."""
+"""Context before and after a finding's window, as a share of its length, because nothing runs in a gap."""
 
 
 async def show_view(app: NsystuiApp, name: str, selection: Selection | None = None, **options: str) -> Any:

@@ -1,10 +1,10 @@
 """The driver: takes, reads, writes and gives back the terminal; nothing else touches it while the screens are on.
 
 Signals end, stop and continue the program; a lost terminal ends it. The handlers are set before the screen is
-touched, and stay until the process ends: a storm of signals ends the program once, with the status of the first.
+touched, and stay until the process ends: after many signals, the program ends once, with the first signal's status.
 
-The program stops between two tasks of the event loop. Textual's handlers would interrupt any code: if it were writing
-to the terminal, the program would wait for itself forever.
+The program stops between two tasks of the event loop. Textual's handlers would interrupt any code: if that code were
+writing to the terminal, the program would wait for itself forever.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from textual.app import App
 
 _END_SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
-"""Signals that end the program, with status 128 + number, as in a shell: killed, line dropped, interrupted."""
+"""Signals that end the program, with status 128 + number, as in a shell."""
 _PATIENCE, _LAST_PATIENCE = 3.5, 1.0
 """Seconds that the program may take to end after a signal or the loss of the terminal, and seconds that the terminal
 may then take to receive the last bytes."""
@@ -46,18 +46,18 @@ may then take to receive the last bytes."""
 _TRIES = 100
 """Tries to restore the terminal's settings: a signal may interrupt each try."""
 
-_PORTION = 4096
-"""Bytes that are read or written at once."""
+_MAX_BYTES = 4096
+"""Maximum bytes of a read or write."""
 
 _PAGE_QUESTION = "\x1b]11;?\x07"
-_PAGE = re.compile(
+_PAGE_ANSWER = re.compile(
     r"\x1b\]11;rgba?:([0-9a-fA-F]{1,4})/([0-9a-fA-F]{1,4})/([0-9a-fA-F]{1,4})[^\x07\x1b]*(?:\x07|\x1b\\)"
 )
 """The question for the background colour (OSC 11), and a terminal's answer."""
 _UNFINISHED = re.compile(r"\x1b\](11;)?[^\x07\x1b]{0,60}\x1b?$")
-"""The beginning of an answer whose end is in the next portion."""
-_MAX_SILENCES = 20
-"""Empty reads, of 0.1 s each, after which an answer is given up; 1 if the input may be Alt-] instead."""
+"""The beginning of an answer that ends in the next read."""
+_MAX_EMPTY_READS = 20
+"""Empty reads (0.1 s each) after which an unfinished answer counts as keys; 1 read if it may be Alt-] instead."""
 
 _RESET = "".join(
     (
@@ -75,15 +75,15 @@ _RESET = "".join(
 
 
 class _Output:
-    """Writes text to a terminal: waits while it is full; if it is lost, drops the text and calls ``lost``.
+    """Writes text to a terminal, and waits while the terminal accepts no more.
 
-    Also drops the text once ``is_over`` is true.
+    Drops the text once ``is_over`` is true. If the terminal is lost, drops the text and calls ``on_lost``.
     """
 
-    def __init__(self, stream: TextIO, lost: Callable[[], None]) -> None:
+    def __init__(self, stream: TextIO, on_lost: Callable[[], None]) -> None:
         self._descriptor = stream.fileno()
         self._encoding = stream.encoding
-        self._lost = lost
+        self._on_lost = on_lost
         self._text: list[str] = []
         self.is_over = False
 
@@ -98,16 +98,16 @@ class _Output:
         self._text.clear()
         while data and not self.is_over:
             try:
-                data = data[os.write(self._descriptor, data[:_PORTION]) :]
+                data = data[os.write(self._descriptor, data[:_MAX_BYTES]) :]
             except BlockingIOError:  # another program made the shared terminal non-blocking
                 select.select([], [self._descriptor], [])
             except OSError:
-                self._lost()
+                self._on_lost()
                 return
 
 
 class TerminalDriver(LinuxDriver):
-    """Textual's driver, which always restores the terminal, and never waits for a lost terminal."""
+    """Textual's driver, but it always restores the terminal, and never waits for a lost terminal."""
 
     def __init__(
         self, app: App[Any], *, debug: bool = False, mouse: bool = True, size: tuple[int, int] | None = None
@@ -121,11 +121,11 @@ class TerminalDriver(LinuxDriver):
         self._typed: deque[Message] = deque()
         self._parser = XTermParser(self._debug)
         self._unfinished = ""
-        self._silences = 0
+        self._empty_reads = 0
         self._must_end = False
-        self._endings: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self._exit_statuses: queue.SimpleQueue[int] = queue.SimpleQueue()
         threading.Thread(target=self._end_when_asked, name="end", daemon=True).start()
-        self._changing = threading.Lock()  # held while the terminal is taken or given back
+        self._terminal_lock = threading.Lock()  # held while the terminal is taken or given back
         for number in _END_SIGNALS:
             if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
                 signal.signal(number, lambda number, _: self._end(128 + number))
@@ -136,7 +136,7 @@ class TerminalDriver(LinuxDriver):
     def _end(self, status: int) -> None:
         """End the program. Takes no lock: signal handlers call it, and the interrupted code may hold any lock."""
         self._must_end = True
-        self._endings.put(status)
+        self._exit_statuses.put(status)
 
     def _terminal_is_lost(self) -> None:
         """End after a failed read or write: SIGHUP may be ignored."""
@@ -144,15 +144,15 @@ class TerminalDriver(LinuxDriver):
 
     def _end_when_asked(self) -> None:
         """Wait for the first status, ask the application to exit, and end the process if that takes too long."""
-        status = self._endings.get()
+        status = self._exit_statuses.get()
         self._call_soon(self._leave, status)
         time.sleep(_PATIENCE)
         self._output.is_over = True
         try:
             # This thread never ends if nobody reads the terminal: a daemon does not keep the process alive.
-            last = threading.Thread(target=self._give_back, name="last", daemon=True)
-            last.start()
-            last.join(_LAST_PATIENCE)
+            restoring = threading.Thread(target=self._give_back, name="last", daemon=True)
+            restoring.start()
+            restoring.join(_LAST_PATIENCE)
         finally:
             os._exit(status)
 
@@ -168,7 +168,7 @@ class TerminalDriver(LinuxDriver):
     # -- stopped and continued ------------------------------------------------------------------------------------
 
     def _handle_stops(self) -> None:
-        # Not with the event loop's handlers: it logs an error for every signal while it closes.
+        # The event loop's own handlers would log an error for every signal while the loop closes.
         signal.signal(signal.SIGTSTP, lambda *_: self._call_soon(self._stop))
         signal.signal(signal.SIGCONT, lambda *_: self._call_soon(self._continue))
 
@@ -179,8 +179,8 @@ class TerminalDriver(LinuxDriver):
     def _stop(self) -> None:
         """Give the terminal back, stop, and take the terminal again when continued, unless the program is ending.
 
-        The whole process group stops, as on Ctrl-Z in other programs: of a script, the user's shell knows only the
-        script's shell. Unlike SIGSTOP, SIGTSTP stops nothing if no shell could continue it.
+        The whole process group stops, as on Ctrl-Z in other programs: if a script runs the program, the user's shell
+        knows only the script. Unlike SIGSTOP, SIGTSTP has no effect if no shell could continue the group.
         """
         if self._is_ending:
             return
@@ -198,7 +198,7 @@ class TerminalDriver(LinuxDriver):
             self._take_again()
 
     def _take_again(self) -> None:
-        """Take the terminal again, unless the program is ending: nothing would give it back.
+        """Take the terminal again, unless the program is ending, because nothing would give it back.
 
         A closing terminal sends SIGHUP and SIGCONT, and a shell's `kill %1` sends SIGTERM and SIGCONT.
         """
@@ -212,7 +212,7 @@ class TerminalDriver(LinuxDriver):
         """Take the terminal, and ask it for its background colour."""
         self._is_taken = True
         try:
-            with self._changing:
+            with self._terminal_lock:
                 super().start_application_mode()  # type: ignore[no-untyped-call]
         except BaseException:  # for example, no thread could be started
             self.stop_application_mode()
@@ -241,8 +241,8 @@ class TerminalDriver(LinuxDriver):
             self._writer_thread = None
 
     def _give_back(self) -> None:
-        """Restore the terminal, once each time that it was taken; nothing is written after it."""
-        with self._changing:
+        """Restore the terminal if it is taken; nothing may be written afterwards."""
+        with self._terminal_lock:
             if not self._is_taken:
                 return
             self._is_taken = False
@@ -272,7 +272,7 @@ class TerminalDriver(LinuxDriver):
         decode = getincrementaldecoder("utf-8")("replace").decode
         while not self.exit_event.is_set():
             try:
-                data = os.read(self.fileno, _PORTION) if select.select([self.fileno], [], [], 0.1)[0] else None
+                data = os.read(self.fileno, _MAX_BYTES) if select.select([self.fileno], [], [], 0.1)[0] else None
             except OSError:
                 self._terminal_is_lost()
                 return
@@ -283,16 +283,16 @@ class TerminalDriver(LinuxDriver):
                 self.process_message(message)
 
     def _without_page(self, text: str) -> str:
-        """Return the input without background colours, and pass the colours to the application."""
-        self._silences = 0 if text else self._silences + 1
+        """Return the input without background colours, and pass to the application whether the background is light."""
+        self._empty_reads = 0 if text else self._empty_reads + 1
         text, self._unfinished = self._unfinished + text, ""
-        while match := _PAGE.search(text):
+        while match := _PAGE_ANSWER.search(text):
             red, green, blue = (int(part, 16) / (16 ** len(part) - 1) for part in match.groups())
             is_light = 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.5
             self._call_soon(getattr(self._app, "page_is", lambda _: None), is_light)
             text = text[: match.start()] + text[match.end() :]
         unfinished = _UNFINISHED.search(text)
-        if unfinished is not None and self._silences < (_MAX_SILENCES if unfinished[1] else 1):
+        if unfinished is not None and self._empty_reads < (_MAX_EMPTY_READS if unfinished[1] else 1):
             self._unfinished, text = unfinished.group(), text[: unfinished.start()]
         return text
 
@@ -304,7 +304,7 @@ class TerminalDriver(LinuxDriver):
             return []
 
     def process_message(self, message: Message) -> None:
-        """Pass on a message from the input, with a bounded size."""
+        """Pass on a message from the input; bound the terminal's size in it."""
         if isinstance(message, events.Resize):  # pasted text may look like a terminal's size
             size = Size(*terminal.bounded(*message.size))
             message = events.Resize(size, size, size, message.pixel_size)

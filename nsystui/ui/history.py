@@ -1,4 +1,4 @@
-"""The history of a user's jumps between screens: each jump is a step, and going back undoes the last step."""
+"""The history of a user's steps: jumps between screens, and selections. Going back undoes the last step."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from nsystui.base.selection import Selection
 
 MAX_STEPS = 100
-"""Steps in the history; the screens of older steps are closed."""
+"""Maximum number of steps; the screens of older steps are closed."""
 
 
 @dataclass(frozen=True)
@@ -46,4 +46,4 @@ class History:
 
     def keeps(self, screen: object) -> bool:
         """Return whether going back may show a screen again."""
-        return any(screen is kept for step in self._steps for kept, _ in step.screens)
+        return any(screen is step_screen for step in self._steps for step_screen, _ in step.screens)

@@ -16,9 +16,10 @@ from nsystui.questions.queries.question import SCREENS
 
 @dataclass(frozen=True)
 class KeyBinding:
-    """A key. ``keys`` is Textual's spelling, ``shown`` ours; without a ``label`` it is not in the key line.
+    """Keys with one effect. ``keys`` are Textual's names, ``shown`` is the name on the screen.
 
-    Without ``help`` it is not in the help either, such as the second key of a pair, or to disable a general key.
+    The key line omits keys without a ``label``. The help omits keys without ``help``: the second key of a pair, or a
+    key that disables a general key.
     """
 
     keys: str
@@ -26,7 +27,7 @@ class KeyBinding:
     action: str
     label: str
     help: str
-    place: str
+    place_name: str
 
     @property
     def verb(self) -> str:
@@ -55,7 +56,7 @@ VERBS = {
     "Export": ("export", "copy_row", "copy_table", "ncu", "trace", "compare", "compare_groups"),
     "Program": (),
 }
-"""Headings of the help, with their actions (or the keys that have no action); any other key is under the last."""
+"""Headings of the help, with their actions, or keys without an action; all other keys are under ``Program``."""
 
 PLACES = {
     "everywhere": "Everywhere",
@@ -128,7 +129,7 @@ _KEYS: Mapping[str, tuple[tuple[str, str, str, str, str], ...]] = {
         ),
         ("S", "S", "leave_startup_out", "skip start-up", "leave start-up out: select the steady state"),
         ("i", "i", "behind('contents')", "what was recorded", "what the exports hold, and what to record for the rest"),
-        ("exclamation_mark", "!", "check", "", "check the rules; on a huge job only when asked"),
+        ("exclamation_mark", "!", "check", "", "check the rules; a huge job is checked only on request"),
         ("p", "p", "printed", "program output", "the program's output, next to the steps"),
         ("F", "F", "behind('files')", "files", "every file: how much of it is read, or why it is left out"),
         ("x", "x", "compare", "compare", "compare two ranks: press x on each"),
@@ -208,7 +209,7 @@ _KEYS: Mapping[str, tuple[tuple[str, str, str, str, str], ...]] = {
     ),
     "efficiency": (
         ("enter", "⏎", "", "open", "the screen that explains this factor; this rank and its GPU"),
-        ("U", "U", "useful", "useful", "what counts as useful: kernels without NCCL's (pop), or all (talp)"),
+        ("U", "U", "useful", "useful", "what counts as useful: kernels that do not communicate (pop), or all (talp)"),
     ),
     "gpu memory": (("enter", "⏎", "", "at peak", "the allocations that were in use at the peak of this row"),),
     "nvtx": (
@@ -255,7 +256,7 @@ _KEYS: Mapping[str, tuple[tuple[str, str, str, str, str], ...]] = {
     ),
     "steps": (
         ("enter", "⏎", "", "open", "select this step for every screen; the event of a piece of the path"),
-        ("O", "O", "anchor", "steps by", "what steps are found by: the usual, or another anchor that gives any"),
+        ("O", "O", "anchor", "steps by", "how steps are found: as by default, or by another anchor that finds some"),
         ("M", "M", "metrics('step')", "", "GPU metrics; the mean of each over these steps"),
     ),
     "rank map": (
@@ -323,7 +324,7 @@ _KEYS: Mapping[str, tuple[tuple[str, str, str, str, str], ...]] = {
             "a A",
             "choose('as', 1)",
             "",
-            "as what rows are shown: smart or full names; ranks on one line: their mean",
+            "how rows are shown: smart or full names; the lines of all ranks, or their mean",
         ),
         ("A", "A", "choose('as', -1)", "", ""),
         ("f", "f", "filter", "", "filter by name, on every screen"),
@@ -345,7 +346,7 @@ _KEYS: Mapping[str, tuple[tuple[str, str, str, str, str], ...]] = {
         ("8", "8", "mode('host')", "", "Host"),
         ("9", "9", "mode('steps')", "", "Steps"),
         ("L", "L", "timeline", "", "Timeline"),
-        ("w", "w", "nvtx_range", "", "innermost range; from an event to the deepest NVTX range around it"),
+        ("w", "w", "nvtx_range", "", "the innermost range; from an event, the deepest NVTX range around it"),
         ("ctrl+p", "ctrl+p", "palette", "all commands", "commands, views, recipes, kernels and findings by name"),
         ("question_mark", "?", "help", "help", "the keys of this place"),
         ("ctrl+z", "ctrl+z", "", "", "suspend the program until fg"),
@@ -353,9 +354,9 @@ _KEYS: Mapping[str, tuple[tuple[str, str, str, str, str], ...]] = {
     ),
 }
 """The fields of each place's keys; keys of a single place are first, so that a narrow key line shows them."""
-KEYS = tuple(KeyBinding(*fields, place) for place, rows in _KEYS.items() for fields in rows)
+KEYS = tuple(KeyBinding(*fields, place_name) for place_name, rows in _KEYS.items() for fields in rows)
 
-# Keys and mouse events that may wait for the application; further events are dropped, as a terminal does.
+# Maximum number of keys and mouse events that wait for the application; further events are dropped.
 TYPED_AHEAD = 512
 
 MOVES = frozenset("hjklgG") | {"up", "down", "left", "right", "pageup", "pagedown", "home", "end"}
@@ -367,7 +368,7 @@ _TAB_KEYS = "123456789L"
 _SHORT = ("Ovw", "Krn", "NCCL", "GPU", "NVTX", "Evt", "Rnk", "Hst", "Stp", "Time")
 
 TABS = tuple(zip(_TAB_KEYS, SCREENS.values(), _SHORT, strict=True))
-"""The key, title, and short title (for narrow terminals) of each screen."""
+"""The key, title, and short title (for narrow terminals) of each tab."""
 
 MODE_OF = dict(zip(_TAB_KEYS, SCREENS, strict=True))
 """The mode of the application behind a key."""
@@ -393,14 +394,14 @@ def keys_of(places: Iterable[str]) -> list[KeyBinding]:
     """Return the keys of ``places``, most specific first; a key counts only for its most specific place."""
     selected: list[KeyBinding] = []
     taken: set[str] = set()
-    for place in places:
-        selected += [key for key in KEYS if key.place == place and not taken.issuperset(key.keys.split(","))]
-        taken |= {name for key in selected for name in key.keys.split(",")}
+    for name in places:
+        selected += [key for key in KEYS if key.place_name == name and not taken.issuperset(key.keys.split(","))]
+        taken |= {spelling for key in selected for spelling in key.keys.split(",")}
     return selected
 
 
 def bindings(*places: str) -> list[BindingType]:
-    """Return Textual bindings for ``places``, most specific first; keys that a widget handles have no action."""
+    """Return Textual bindings for ``places``, most specific first; a key without an action has no binding."""
     return [
         Binding(key.keys, key.action, key.label or key.help, show=False, priority="ctrl+" in key.keys)
         for key in keys_of(places)
@@ -420,8 +421,8 @@ def markdown() -> str:
         "",
         "A key means the same everywhere; `?` shows the keys of a screen.",
     ]
-    for place, title in PLACES.items():
-        entries = [key for key in KEYS if key.place == place and key.help]
+    for name, title in PLACES.items():
+        entries = [key for key in KEYS if key.place_name == name and key.help]
         lines += ["", f"## {title}", "", "| key | effect |", "|---|---|"]
         lines += [f"| `{key.shown}` | {key.help} |" for key in entries]
     return "\n".join(lines) + "\n"
@@ -442,12 +443,12 @@ _RANKS = ("ranks", "finding")
 WORDS: tuple[Word, ...] = (
     Word(
         "%",
-        "of the selected time, else of the time from the job's first event to its last, the same for every rank; "
+        "of the selected time, or if none is selected, of the job from its first event to its last, for every rank; "
         "Efficiency: of the time that every selected report recorded",
         ("overview", "gpu", "efficiency", "ranks", "diff"),
     ),
     Word("busy", "union of kernels, memory operations and whole CUDA graphs", _UTILISATION),
-    Word("compute", "union of the kernels without NCCL's", (*_UTILISATION, "diff")),
+    Word("compute", "union of the kernels that do not communicate", (*_UTILISATION, "diff")),
     Word("NCCL", "union of the NCCL kernels", _UTILISATION),
     Word(
         "exposed",
@@ -483,7 +484,7 @@ WORDS: tuple[Word, ...] = (
     Word("GPU total", "from first to last GPU operation launched in a range, summed over the ranges", ("nvtx",)),
     Word("part", "model part: ranks that run the same kernels; `nsystui help ranks`", ("ranks",)),
     Word("late", "how often a rank was the last at a collective", _RANKS),
-    Word("late by", "how long after the first rank it then came (median)", ("ranks",)),
+    Word("late by", "its delay after the first rank when it is last (median)", ("ranks",)),
     Word("wait caused", "how long a typical other rank waited for it, summed, hidden by compute or not", _RANKS),
     Word("total wait", "the time that a rank waited at collectives for the last one, summed", ("ranks",)),
     Word("waiting", "by kind of collective: total wait, mean over the ranks; waiting of all: their sum", ("ranks",)),
@@ -500,8 +501,7 @@ WORDS: tuple[Word, ...] = (
     ),
     Word(
         "could save",
-        "at most so much of a step could be won back: the cost, but no more than what blocked compute; "
-        "`nsystui help path`",
+        "the most that a step could gain: the cost, at most the time that blocked compute; `nsystui help path`",
         ("overview", "finding"),
     ),
     Word("path", "the critical path of a step: what its time went to, walked back from its end", ("timeline",)),
@@ -517,22 +517,22 @@ WORDS: tuple[Word, ...] = (
     ),
     Word(
         "host-bound",
-        "two or more measures of idle time, launch calls and exposed host preparation say so; `nsystui help path`",
+        "at least two of idle time, launch calls and exposed host preparation show it; `nsystui help path`",
         ("steps",),
     ),
 )
 
 
-def word_lines(place: str, width: int = 72) -> Iterator[str]:
+def word_lines(place_name: str, width: int = 72) -> Iterator[str]:
     """Yield the words of a place with their definitions, wrapped to ``width`` cells."""
     for word in WORDS:
-        if place in word.places:
+        if place_name in word.places:
             yield from textwrap.wrap(f"{word.name}: {word.definition}", width, subsequent_indent="  ")
 
 
 def markdown_table(titles: dict[str, str]) -> str:
     """Return the table of ``docs/glossary.md``; ``titles`` are the titles of the places."""
     rows = [
-        f"| {word.name} | {word.definition} | {'; '.join(titles[place] for place in word.places)} |" for word in WORDS
+        f"| {word.name} | {word.definition} | {'; '.join(titles[name] for name in word.places)} |" for word in WORDS
     ]
     return "\n".join(["| word | definition | where |", "|---|---|---|", *rows])

@@ -1,6 +1,6 @@
 """Loading of exports and NCCL's debug logs in threads, with messages for the application; the saved overview.
 
-The overview of the files is saved in the cache, with the answers of commands, and is shown at once the next time.
+The overview is saved in the cache, next to the answers of commands, and is shown at once the next time.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class LoadingListener(Listener):
 _FIRST_REPORTS = 32
 """Reports of a packed job that are opened before the opening waits for a screen's first answer."""
 _FIRST_ANSWER = 3.0
-"""Seconds that the opening waits at most, after each further report."""
+"""Maximum seconds that the opening waits after each further report."""
 
 _FEW_EXPORTS, _MANY_KERNELS = 8, 200_000
 """The kernel summary is read first for at most this many exports, with at least this many kernels."""
@@ -100,12 +100,12 @@ class Loading:
         self._listener.job_started(job, paths)
         self.go_on(job, list(enumerate(paths)))
 
-    def go_on(self, job: OpenJob, numbered: Sequence[tuple[int, Path]]) -> None:
+    def go_on(self, job: OpenJob, numbered_paths: Sequence[tuple[int, Path]]) -> None:
         """Load the given exports into ``job``; the numbers keep the order of the command line."""
         from nsystui.store.packed_job import JobReport
 
         opened, files, joined = [], [], 0
-        for number, path in numbered:
+        for number, path in numbered_paths:
             export = self._opener.look_at(job, Export(number, path))
             if export is None or export.opened is None:
                 continue
@@ -145,7 +145,7 @@ class Loading:
                 remember_first_questions(job, cache)
 
     def _read_kernels(self, job: OpenJob, files: Sequence[Opened]) -> None:
-        """Read the columns of the kernel summary first."""
+        """Read the columns of the kernel summary before all others, and show the summary."""
         from nsystui.questions.kernels.summary import kernel_summary, smart_kernel_names
         from nsystui.store.packing import PackingCancelled
         from nsystui.store.session import Session
@@ -171,8 +171,8 @@ LINES_AT_ONCE = 50_000
 """Lines that are added between checks of the time: a fraction of a second of reading."""
 
 FIRST_TABLES = 1.0
-_SHARE_WAITED = 0.25
-_TIMES_OF_MAKING = 20
+_WAIT_SHARE = 0.25
+_MAKING_FACTOR = 20
 """Seconds until the first tables; new tables follow after a quarter of the elapsed time, at least 20 times the time to
 make them."""
 
@@ -181,10 +181,10 @@ make them."""
 class LogState:
     """Progress of reading the logs, and the tables of the part that was read.
 
-    ``read`` of ``size`` bytes on disk are read. ``tables``, each with the notes, are empty until the first are made;
-    ``lines``, ``calls``, ``gpus`` (that called anything) and ``moved`` (bytes of all calls) belong to them.
-    ``failures`` name the logs that could not be read, and why. ``is_over`` when nothing is being read any more,
-    ``is_stopped`` if the user ended the reading early.
+    ``read`` of ``size`` bytes on disk are read. ``tables`` is empty until the first tables are made, each with the
+    notes; ``lines``, ``calls``, ``gpus`` (with calls) and ``moved`` (bytes of all calls) are the counts at that time.
+    ``failures`` lists the logs that could not be read, with reasons. ``is_over`` is true once the reading has ended,
+    ``is_stopped`` if the user ended it early.
     """
 
     names: tuple[str, ...]
@@ -267,27 +267,27 @@ class LogLoading:
         sizes = [size_of(name) or 0 for name in self.state.names]
         self._report(size=sum(sizes))
         summary, reader = LogSummary(), LogReader()
-        before = 0
+        previous_bytes = 0
         for name, size in zip(self.state.names, sizes, strict=True):
             try:
                 with open_log(name) as log:
-                    self._read(log, summary, reader, before)
+                    self._read(log, summary, reader, previous_bytes)
             except ExportError as error:
                 self._report(failures=(*self.state.failures, str(error)))
             except _StoppedError:
                 self._report_tables(summary, reader, is_over=True, is_stopped=True)
                 return
-            before += size
+            previous_bytes += size
         self._report_tables(summary, reader, read=self.state.size, is_over=True)
 
-    def _read(self, log: OpenLog, summary: LogSummary, reader: LogReader, before: int) -> None:
-        """Add a log, which begins ``before`` bytes after the first log."""
+    def _read(self, log: OpenLog, summary: LogSummary, reader: LogReader, previous_bytes: int) -> None:
+        """Add a log to the summary; the logs before it have ``previous_bytes`` on disk."""
 
         def read(size: int) -> bytes:
             if self._stopped.is_set():
                 raise _StoppedError
             if time.monotonic() >= self._reported_at + UPDATE_INTERVAL:
-                self._report(read=before + log.position)
+                self._report(read=previous_bytes + log.position)
             return log.read(size)
 
         lines = reader.read(read) if self._cut is None else self._cut.of(reader.read(read))
@@ -301,24 +301,24 @@ class LogLoading:
         from nsystui.questions.nccl_log.summary import notes, nothing
         from nsystui.questions.nccl_log.tables import TABLES
 
-        begun = time.monotonic()
+        tables_began = time.monotonic()
         summary.lines, summary.results = reader.lines, reader.reported
         answers = {name: table.make(summary) for name, table in TABLES.items()}
         cut = self._cut
-        has_any = summary.calls or any(len(answer) for name, answer in answers.items() if name != "lines")
-        has_any = has_any if cut is None else cut.chosen
+        has_content = summary.calls or any(len(answer) for name, answer in answers.items() if name != "lines")
+        has_content = has_content if cut is None else cut.chosen
         failed = [self.state.failed] if self.state.failed else []
-        table_notes = (*failed, *(notes(summary, cut) if has_any else (nothing(summary, cut),)))
+        table_notes = (*failed, *(notes(summary, cut) if has_content else (nothing(summary, cut),)))
         self._report(
             tables={name: replace(answer, notes=table_notes) for name, answer in answers.items()},
             lines=summary.lines,
             calls=summary.calls,
             gpus=len(summary.gpus()),
-            moved=sum(number * (kind.size or 0) for kind, number in summary.kinds.items()),
+            moved=sum(count * (kind.size or 0) for kind, count in summary.kinds.items()),
             **changes,
         )
         now = time.monotonic()
-        self._next_tables = now + max((now - self._began) * _SHARE_WAITED, (now - begun) * _TIMES_OF_MAKING)
+        self._next_tables = now + max((now - self._began) * _WAIT_SHARE, (now - tables_began) * _MAKING_FACTOR)
 
     def _report(self, **changes: object) -> None:
         self.state = replace(self.state, **changes)  # type: ignore[arg-type]
@@ -330,8 +330,8 @@ class LogLoading:
 class KeptOverview:
     """The tables and words of the overview without a selection.
 
-    ``title`` and ``lines`` were made for ``terminal``: columns, lines, whether it has no colours. ``losses`` is the
-    sentence above the findings, ``names`` are the short names of the kernels.
+    ``title`` and ``lines`` were made for ``terminal``: its columns, its lines, and whether it is without colours.
+    ``losses`` is the sentence above the findings, ``names`` maps kernels to short names.
     """
 
     findings: Answer
@@ -344,7 +344,7 @@ class KeptOverview:
     terminal: tuple[int, int, bool]
 
     def save(self, source: JobSource, job: OpenJob) -> None:
-        """Save it for the files of a source. Blocks: call it in a thread. Raises ExportError and OSError."""
+        """Save the overview of a source's files. Blocks: call it in a thread. Raises ExportError and OSError."""
         from nsystui.questions.answers.remembered import to_json
 
         memory, question = _memory(source)

@@ -18,7 +18,7 @@ from textual.theme import BUILTIN_THEMES
 from nsystui.base.drawing import COLOURS
 
 _GREY = "#8a8b8c"
-"""Text and page while it is unknown whether the page is dark or light: any mixture of them is the same grey."""
+"""Text and page if the page may be dark or light: any mixture of the two is the same grey."""
 _THEMES = {
     "textual-dark": ("dark", "#e0e0e0", "#121212"),
     "textual-light": ("light", "#000000", "#ffffff"),
@@ -37,11 +37,11 @@ _TEXTS = frozenset({Color.parse(_GREY).rich_color, RichColor.from_triplet(MONOKA
 _PAGES = frozenset(
     {RichColor.from_triplet(MONOKAI.background_color), *(Color.parse(page).rich_color for *_, page in _THEMES.values())}
 )
-_OWN_PAGE, _OWN_TEXT = Style(bgcolor=RichColor.default()), Style(color=RichColor.default())
+_DEFAULT_PAGE, _DEFAULT_TEXT = Style(bgcolor=RichColor.default()), Style(color=RichColor.default())
 
 
 _COLOURED_WORDS = {"either": {"error", "warning", "worse"}, "ansi": {"error", "worse"}}
-"""Categories whose words are coloured: other colours would be hard to read on a page of any colour."""
+"""Categories whose words are coloured, by colour set: other colours would be hard to read on some pages."""
 
 
 def register_themes(app: App[Any]) -> None:
@@ -57,7 +57,7 @@ def register_themes(app: App[Any]) -> None:
 def category_style(theme: str, category: str, is_fill: bool) -> Style:
     """Return the style of a category's blocks or words.
 
-    Words are bold in categories for which the terminal's red would be hard to read on dark or light.
+    Words of errors and worse values are bold, because a terminal's red may be hard to read.
     """
     colours, text, page = _THEMES[theme]
     value: str | int = getattr(COLOURS[category], colours)
@@ -77,5 +77,5 @@ class OwnPage(LineFilter):
 
 @lru_cache(maxsize=1024)
 def _unpainted(style: Style) -> Style:
-    style = style + _OWN_PAGE if style.bgcolor in _PAGES else style
-    return style + _OWN_TEXT if style.color in _TEXTS else style
+    style = style + _DEFAULT_PAGE if style.bgcolor in _PAGES else style
+    return style + _DEFAULT_TEXT if style.color in _TEXTS else style

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from nsystui.ui.screens.base import JobScreen
 
 MAX_NAMES = 2_000
-"""Kernel names, and NVTX range names, that are offered: the most frequent."""
+"""Maximum number of kernel names, and of NVTX range names: the most frequent."""
 
 
 SYNONYMS = {
@@ -82,7 +82,7 @@ class Offer(NamedTuple):
     synonyms: str = ""
 
     def score(self, typed: str) -> float:
-        """Return 5 for a title, 4 for beginnings of its words, 3 including synonyms, 2 for parts of the line, or 0."""
+        """Return 5 for a title, 4 for beginnings of title words, 3 with synonyms, 2 for parts of the line, or 0."""
         titles, parts = [title.lower() for title in self.titles], typed.lower().split()
         words = re.findall(r"[^\s_:]+|\S+", " ".join(titles))
         if " ".join(parts) in titles:
@@ -102,7 +102,7 @@ def words_of(question: Question) -> str:
 
 
 def _has_job(screen: JobScreen) -> bool:
-    """Return whether the application has screens of a single job, unlike a comparison of two jobs."""
+    """Return whether a screen is about a single job, not a comparison of two jobs."""
     return "diff alone" not in screen.places()
 
 
@@ -184,10 +184,10 @@ def offers(screen: JobScreen) -> Iterable[Offer]:
 
 
 class EverythingProvider(Provider):
-    """Offers views, commands, questions and findings at once, and names of kernels and ranges once a part is typed."""
+    """Offers views, commands, questions and findings at once, and kernels and ranges once part of a name is typed."""
 
     _names: Sequence[Offer] = ()
-    _is_named = False
+    _has_names = False
 
     @property
     def _job_screen(self) -> JobScreen:
@@ -201,19 +201,19 @@ class EverythingProvider(Provider):
 
     async def search(self, query: str) -> Hits:
         """Offer commands, views and questions by their titles, then by their words; then names, then findings."""
-        matcher, part = self.matcher(query), query.lower()
+        matcher, typed = self.matcher(query), query.lower()
         scored = [(offer.score(query), offer) for offer in offers(self._job_screen)]
         for score, offer in scored:
             if score:
                 words = safe_text(offer.words)
                 yield Hit(score, matcher.highlight(words), offer.choose, words)
-        if not self._is_named:
-            self._is_named = True
+        if not self._has_names:
+            self._has_names = True
             self._names = await asyncio.to_thread(names, self._job_screen)
         job_offers = [(1.0, offer) for offer in self._names] + [(0.5, offer) for offer in findings(self._job_screen)]
         for score, offer in job_offers:
             words = safe_text(offer.words)
-            if part in offer.words.lower():
+            if typed in offer.words.lower():
                 yield Hit(score, matcher.highlight(words), offer.choose, words)
 
 
@@ -237,7 +237,7 @@ class Palette(CommandPalette, ThrottledScreen[None]):
     def on_mount(self) -> None:
         """Stop the cursor's blinking and the spinner."""
         self.query_one(Input).cursor_blink = False
-        self.query_one(LoadingIndicator).auto_refresh = None  # hidden, it would wake the program 16 times a second
+        self.query_one(LoadingIndicator).auto_refresh = None  # even hidden, it would wake the program 16 times a second
 
     def _action_command_list(self, action: str) -> None:
         # Textual's list fails on page keys while its height is 0: before it is drawn, or on a tiny terminal.

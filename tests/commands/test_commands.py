@@ -1,4 +1,4 @@
-"""The commands as a script meets them: data on stdout, messages on stderr, and an exit status for each outcome."""
+"""Commands in a script: data on stdout, messages on stderr, and an exit status for each outcome."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from nsystui.commands import commands
 
 
 def shell(line: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Runs a line of shell, where ``nsystui`` is this program; the status is the first command's of a pipe."""
+    """Run a line of shell, in which ``nsystui`` is this program; a pipe has the status of its first command."""
     program = f"{shlex.quote(sys.executable)} -m nsystui"
     return subprocess.run(
         ["bash", "-c", line.replace("nsystui", program, 1) + "; exit ${PIPESTATUS[0]}"],
@@ -63,7 +63,7 @@ WRONG = {
     "an ending of no format": ["-o", "kernels.xlsx"],
     "two formats": ["-o", "kernels.csv", "--format", "json"],
 }
-"""What cannot be recorded in ``tests/answers/refused.txt``, and where a file could be left."""
+"""Refused commands that ``tests/answers/refused.txt`` cannot record, or that could leave a file."""
 
 
 @pytest.mark.parametrize("words", WRONG.values(), ids=WRONG)
@@ -217,7 +217,7 @@ class TestWords:
         assert run("--version").out.startswith("nsystui 0.")
 
     def test_a_value_before_two_hyphens_is_no_job(self, refused, demo_job):
-        """As everywhere, ``--`` ends the options if no file precedes it."""
+        """``--`` ends the options if no file precedes it."""
         assert "terminal" in refused("--theme", "dark", "--", demo_job[0])
 
     def test_a_file_called_like_a_command_or_without_ending_is_one(self, run, table, demo_job, tmp_path, monkeypatch):

@@ -75,7 +75,7 @@ def test_a_key_means_the_same_on_every_screen(shown, actions):
 
 
 def test_every_place_of_a_key_is_known():
-    assert {key.place for key in keys.KEYS} <= keys.PLACES.keys()
+    assert {key.place_name for key in keys.KEYS} <= keys.PLACES.keys()
     assert {place for word in WORDS for place in word.places} <= set(keys.PLACES)
 
 

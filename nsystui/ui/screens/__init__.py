@@ -66,7 +66,7 @@ _TABS: dict[str, tuple[TabView | str, ...]] = {
     ),
     "nvtx": ("nvtx", "nvtx names"),
 }
-"""The views of tabs with more views than the catalogue; a name means the catalogue's views with that home."""
+"""Tabs with views that the catalogue lacks; a name means the catalogue's views with that home."""
 
 
 def views_on(tab: str) -> tuple[TabView, ...]:

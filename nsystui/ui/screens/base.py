@@ -54,7 +54,7 @@ _NO_CHOICE = {
     "as": "these rows are shown in one way only: there are no kernel names here",
     "Metrics": "no GPU metrics here: record with `nsys profile --gpu-metrics-devices=all`",
 }
-"""Why a key has no options, by the label of the choice."""
+"""Why a choice has no options, by its label."""
 
 
 class Asker:
@@ -93,7 +93,7 @@ class Asker:
 
     @property
     def is_awaited(self) -> bool:
-        """Whether the newest question has not failed, and no answer to it is shown, even with less data."""
+        """Whether the newest question awaits its first answer, even from less data; false once it has failed."""
         return self._finished is None or (not self.is_settled and (self._answered is None or self.is_outdated))
 
     def ask(self, job: OpenJob, token: Token) -> None:
@@ -200,8 +200,8 @@ class JobScreen(ExportingScreen, SelectingScreen):
         """The job's ranks at the time of the question that the screen answers."""
         self.question = Asker(self)
         self._rest_timer: Timer | None = None
-        self._saved_state: ScreenState | None = None  # until the answer with these rows is shown
-        self._views: tuple[object, tuple[TabView, ...]] = (None, ())  # for a version of the session
+        self._saved_state: ScreenState | None = None  # until the answer with its rows is shown
+        self._views: tuple[object, tuple[TabView, ...]] = (None, ())  # with the session's version and the view's name
 
     @property
     def is_settled(self) -> bool:
@@ -235,7 +235,7 @@ class JobScreen(ExportingScreen, SelectingScreen):
         self.show_text("opening…")
 
     def show_asking(self) -> None:
-        """Name the computation; the first line shows its progress."""
+        """Show the name of the computation; the first line shows its progress."""
         self.show_text(self._computing)
 
     @property
@@ -277,8 +277,8 @@ class JobScreen(ExportingScreen, SelectingScreen):
     def _crumb_clicked(self, message: SelectionLine.CrumbClicked) -> None:
         message.stop()
         crumbs = crumbs_of(self.selection, self.job_ranks)
-        if message.place < len(crumbs):
-            self.explorer.select(crumbs[message.place][1])
+        if message.index < len(crumbs):
+            self.explorer.select(crumbs[message.index][1])
 
     def show_status(self, status: str) -> None:
         """Show the progress of the loading on the first line, or that the rows are being computed again."""
@@ -423,7 +423,7 @@ class JobScreen(ExportingScreen, SelectingScreen):
         return self.is_mounted and self not in self.app.screen_stack[:-1]
 
     def lay_over(self, screen: Screen[Other], then: Callable[[Other | None], None] | None = None) -> None:
-        """Open a screen over this screen, as a step that going back undoes."""
+        """Open a screen over this screen; unless it is a dialog, going back undoes this step."""
         if self.is_active and isinstance(screen, JobScreen):
             self.explorer.remember()
         super().lay_over(screen, then)
@@ -450,11 +450,11 @@ class JobScreen(ExportingScreen, SelectingScreen):
         if key is None or job is None:
             self.say("w goes from an event to the NVTX range around it: there is no event here")
             return
-        around = await to_thread(range_around, job.session, key, job.ranks)
-        if around.key is None:
-            self.say(around.reason)
+        enclosing = await to_thread(range_around, job.session, key, job.ranks)
+        if enclosing.key is None:
+            self.say(enclosing.reason)
         elif self.is_current and key == self.event_here():
-            show_range(self.explorer, around.key)
+            show_range(self.explorer, enclosing.key)
 
     def event_here(self) -> EventKey | None:
         """Return the event under the cursor."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class ChartScreen(JobScreen):
-    """Draws over time, or shows why it cannot. A subclass makes the chart, and sets the height of ``#detail``."""
+    """A chart, or the reason why nothing is drawn. A subclass makes the chart, and sets the height of ``#detail``."""
 
     DEFAULT_CSS = "ChartScreen #empty { display: none; }"
 
@@ -73,7 +73,7 @@ class ChartScreen(JobScreen):
             self.open_column()
 
     def open_column(self) -> None:
-        """Select the time under the cursor, for Enter on the chart."""
+        """Handle Enter on the chart: select the time under the cursor."""
         self.action_take_window()
 
     @on(StripChart.CursorMoved)
@@ -115,7 +115,7 @@ class ZoomableChartScreen(ChartScreen):
 
     @property
     def position(self) -> Position:
-        """The position in the selection, which is in view as a whole at first."""
+        """The position in the current selection; at first, all of the selection is in view."""
         return self._positions.get(self.selection, Position())
 
     def move_to(self, **changes: Any) -> None:

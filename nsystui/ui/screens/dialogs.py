@@ -48,29 +48,29 @@ class TextDialog(ModalScreen[None], ThrottledScreen[None]):
             yield Static("\n".join(self.lines), markup=False)
 
 
-def help_lines(places: Sequence[str], name: Callable[[str], str] = str, width: int = HELP_WIDTH) -> list[str]:
+def help_lines(places: Sequence[str], key_name: Callable[[str], str] = str, width: int = HELP_WIDTH) -> list[str]:
     """Return the help: the keys of ``places`` by verb, the screen's keys first, and the definitions of table words.
 
-    Lines have at most ``width`` cells; ``name`` returns the displayed name of a key.
+    Lines have at most ``width`` cells; ``key_name`` returns the displayed name of a key.
     """
     groups: dict[str, list[str]] = {verb: [] for verb in keys.VERBS}
     for key in keys.keys_of(places):
         if key.help:
-            first = f"  {name(key.shown):9} "
+            margin = f"  {key_name(key.shown):9} "
             groups[key.verb] += textwrap.wrap(
-                key.help, width, initial_indent=first, subsequent_indent=" " * len(first), break_on_hyphens=False
+                key.help, width, initial_indent=margin, subsequent_indent=" " * len(margin), break_on_hyphens=False
             )
     lines = [keys.PLACES[places[0]], ""]
     for verb, entries in groups.items():
         if entries:
             lines += [verb, *entries, ""]
-    words = [f"  {line}" for place in places for line in word_lines(place, width - 2)]
+    words = [f"  {line}" for name in places for line in word_lines(name, width - 2)]
     return [*lines, "Words", *words, ""] if words else lines
 
 
 def last_line(places: Sequence[str]) -> str:
     """Return how to close the help, and which topics explain more."""
-    topic = next((keys.TOPICS[place] for place in places if place in keys.TOPICS), "screens")
+    topic = next((keys.TOPICS[name] for name in places if name in keys.TOPICS), "screens")
     return f"esc closes this help; more: nsystui help {topic}, nsystui help keys"
 
 
@@ -81,9 +81,9 @@ class HelpScreen(TextDialog):
 
     DEFAULT_CSS = f"HelpScreen VerticalScroll {{ width: {HELP_WIDTH}; }}"
 
-    def __init__(self, places: Sequence[str], name: Callable[[str], str] = str) -> None:
+    def __init__(self, places: Sequence[str], key_name: Callable[[str], str] = str) -> None:
         super().__init__(())
-        self._places, self._key_name = places, name
+        self._places, self._key_name = places, key_name
 
     def on_resize(self) -> None:
         width = max(min(self.app.size.width, HELP_WIDTH) - _FRAME, _MIN_WIDTH)

@@ -1,4 +1,4 @@
-"""Comparison of two sides: a summary, then one table at a time. Over a job's screens, or alone for two jobs."""
+"""Comparison of two sides, by a summary and tables: over a job's screens, or alone for two jobs."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class DiffScreen(FilteredTableScreen):
 
     @property
     def _diff_app(self) -> DiffApp | None:
-        """The application, if A and B are all that it has open."""
+        """The application, if it has only A and B open."""
         return None if self._sides is not None or self.sides is None else self.app  # type: ignore[return-value]
 
     def _options(self) -> ComparisonOptions:
@@ -187,8 +187,8 @@ class DiffScreen(FilteredTableScreen):
             return []
         name = "what" if self._current == _SUMMARY else self.table.name_key
         facts = {key: words for key, words in self.table.hidden_facts.items() if key != BAR.key}
-        (title, *_), *others = row_details(answer.columns, row, name, facts)
-        return [[title.strip()], *others]
+        (title, *_), *more_lines = row_details(answer.columns, row, name, facts)
+        return [[title.strip()], *more_lines]
 
     def natural_order(self) -> tuple[str | None, bool]:
         """Return the order with the largest difference first, unless the table has its own order."""
@@ -204,13 +204,13 @@ class DiffScreen(FilteredTableScreen):
         return words.get(self._current, self._current if self._current in ("functions", "families") else "names")
 
     def _styles_of(self, values: Record) -> dict[str, str]:
-        """Return the categories of a row's cells; in the summary, whose cells are words, by the numbers behind them."""
+        """Return the categories of a row's cells; in the summary, words have the categories of their numbers."""
         if self._current != _SUMMARY or self.answer is None:
             return change_styles(values)
         return summary_styles(self.answer).get(values.get("what"), {})
 
     def row_category(self, values: Record) -> str | None:
-        """Return the category of a row: of its change in the summary, of its kind of work in other tables."""
+        """Return a row's category: its change in the summary, its kind of work in other tables."""
         if self._current == _SUMMARY:
             return self._styles_of(values).get("difference")
         name = values.get("name")
@@ -251,7 +251,7 @@ class DiffScreen(FilteredTableScreen):
         """Fold or unfold numbered NVTX names."""
         options = self._options()
         self.options = replace(options, fold_numbers=not options.fold_numbers)
-        self.say("numbered names one by one" if options.fold_numbers else "numbered names as one")
+        self.say("numbered names are separate rows" if options.fold_numbers else "numbered names are one row")
         self._ask_again("nvtx")
 
     def _ask_again(self, table: str) -> None:
@@ -356,12 +356,12 @@ def _side_of(text: str) -> int:
 Groups = tuple[frozenset[int], frozenset[int]]
 
 
-def comparison_with(job: OpenJob, selection: Selection, opened: JobSource, text: str) -> DiffScreen:
+def comparison_with(job: OpenJob, selection: Selection, source: JobSource, text: str) -> DiffScreen:
     """Return the comparison with the job, or of the ranks, that ``text`` names. Raises NsystuiError."""
     # A text of numbers, such as ``0-3 -- 4-7``, names ranks unless a file has that name.
     if re.fullmatch(r"[\d\s,-]+", text) and not os.path.lexists(text.strip()):
         return comparison_of_ranks(job, selection, *groups_of(job, text))
-    return OtherJobScreen(job, opened, files_of_other(text))
+    return OtherJobScreen(job, source, files_of_other(text))
 
 
 def comparison_of_ranks(
@@ -414,10 +414,10 @@ def files_of_other(text: str) -> tuple[str, ...]:
 class OtherJobScreen(DiffScreen, LoadingListener):
     """Compares the open job, A, with a job that it reads, B; closing the screen ends the reading and closes B."""
 
-    def __init__(self, job: OpenJob, opened: JobSource, files: tuple[str, ...]) -> None:
+    def __init__(self, job: OpenJob, job_source: JobSource, files: tuple[str, ...]) -> None:
         super().__init__()
-        self._job_and_files = (job, opened.files)
-        source = replace(opened, files=files, logs=(), ranks="", step_range=job.step_range)
+        self._job_and_files = (job, job_source.files)
+        source = replace(job_source, files=files, logs=(), ranks="", step_range=job.step_range)
         self._loading = Loading(source, self)
         self._other: OpenJob | None = None
         self._rows: dict[Path, tuple[int, int]] = {}
@@ -457,9 +457,9 @@ class OtherJobScreen(DiffScreen, LoadingListener):
             if self.is_active:
                 self.app.call_later(self._leave, f"nothing to compare with: {reason_of(error)}")
 
-    async def _leave(self, why: str) -> None:
+    async def _leave(self, reason: str) -> None:
         await self.explorer.go_back()
-        self.explorer.say(why)
+        self.explorer.say(reason)
 
     def job_started(self, job: OpenJob, paths: tuple[Path, ...]) -> None:
         self._other = job

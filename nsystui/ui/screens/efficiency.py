@@ -34,12 +34,12 @@ _VALUE_WIDTH = 8
 _WIDE = 110
 """Minimum width for the formulas, cells."""
 LOWEST = "◂ "
-"""Marks the factor that lost most."""
+"""The mark of the factor that lost most."""
 
 
 def factor_lines(factors: Sequence[Factor], width: int) -> list[Line]:
-    """Return a line for each factor below its product, without the factors of an unknown product."""
-    shown = _under_known(factors)
+    """Return the lines of a tree, in which factors are below their product; leave out factors of an unknown product."""
+    shown = _without_unknown(factors)
     top_factors = [item for item in shown if item.depth == 1 and item.value is not None]
     lowest = min(top_factors, key=lambda item: item.value or 0) if len(top_factors) > 1 else None
     lines: list[Line] = []
@@ -62,22 +62,22 @@ def factor_lines(factors: Sequence[Factor], width: int) -> list[Line]:
 def _branches(factors: Sequence[Factor]) -> list[str]:
     """Return the lines of the tree before each factor's name."""
     branches: list[str] = []
-    below: set[int] = set()  # depths of factors further down with the same product
+    lower_depths: set[int] = set()  # depths of factors further down with the same product
     for depth in (factor.depth for factor in reversed(factors)):
-        branch = "".join("│ " if level in below else "  " for level in range(1, depth))
-        branches.append(branch + ("" if not depth else "├ " if depth in below else "└ "))
-        below = {level for level in below if level < depth} | {depth}
+        branch = "".join("│ " if level in lower_depths else "  " for level in range(1, depth))
+        branches.append(branch + ("" if not depth else "├ " if depth in lower_depths else "└ "))
+        lower_depths = {level for level in lower_depths if level < depth} | {depth}
     return branches[::-1]
 
 
-def _under_known(factors: Sequence[Factor]) -> list[Factor]:
-    """Return the factors, without factors of an unknown product."""
-    kept: list[Factor] = []
+def _without_unknown(factors: Sequence[Factor]) -> list[Factor]:
+    """Leave out factors of an unknown product."""
+    shown: list[Factor] = []
     for number, factor in enumerate(factors):
-        above = next((other for other in reversed(factors[:number]) if other.depth < factor.depth), None)
-        if above is None or above.value is not None:
-            kept.append(factor)
-    return kept
+        product = next((item for item in reversed(factors[:number]) if item.depth < factor.depth), None)
+        if product is None or product.value is not None:
+            shown.append(factor)
+    return shown
 
 
 _TABLES: dict[str, tuple[Callable[[Efficiency], TableAnswer], str]] = {
@@ -155,8 +155,8 @@ class EfficiencyScreen(TableScreen):
 
     def choices(self) -> tuple[Choice, ...]:
         tables = {name: name for name in _TABLES}
-        by = Choice.among("by", tables, self.what, lambda name: self.ask_with(what=name, _sort=None))
-        return (*super().choices(), by)
+        grouping = Choice.among("by", tables, self.what, lambda name: self.ask_with(what=name, _sort=None))
+        return (*super().choices(), grouping)
 
     def action_useful(self) -> None:
         """Switch between POP's and TALP's definition of useful time."""

@@ -26,7 +26,7 @@ from nsystui.ui.widgets.window_table import RowSelected, WindowTable
 
 
 class PartnersScreen(ModalScreen[EventKey | None], ThrottledScreen[EventKey | None]):
-    """A list of a call's operations: Enter chooses an event, Esc closes it."""
+    """A list of a call's operations: Enter chooses an operation, Esc closes the list."""
 
     BINDINGS: ClassVar[list[BindingType]] = [("escape,q", "dismiss(None)", "back")]
 
@@ -174,7 +174,6 @@ class EventsScreen(TableScreen):
         show_ncu_commands(self, ncu_of_event(key.kind.value, key.report, key.row) if key else "there is no event here")
 
     def action_trace(self) -> None:
-        """Ask for a file and write the selection as a trace."""
         export_trace(self)
 
     def action_search(self) -> None:

@@ -55,7 +55,7 @@ class ExportingScreen(AskingScreen):
         self.ask_for_export(None if answer is None else answer.name)
 
     def ask_for_export(self, table: str | None) -> None:
-        """Ask for a file name for a table, by its name (``None``: no table), or for the drawing."""
+        """Ask for a file name for the drawing or the table of this name; ``None`` if there is no table."""
         proposed = None if table is None else self.proposed_name(table)
         if proposed is None:
             self.say("there is no table here to export")
@@ -126,7 +126,7 @@ class ExportingScreen(AskingScreen):
 
     @in_background("export", exclusive=False)
     async def write(self, path: Path, contents: str, writer: Writer, overwrite: bool = False) -> None:
-        """Write a file in a thread. ``contents`` describes it in messages if ``writer`` does not return its rows."""
+        """Write a file in a thread. Messages describe it by ``contents``, then by the rows that ``writer`` returns."""
         from nsystui.exports.discover import files_of
         from nsystui.output.files import TargetExistsError, refuse_inputs
 

@@ -58,7 +58,7 @@ _ROOMY = 30
 
 
 def findings_answer(triage: Triage) -> TableAnswer:
-    """Return a row for each finding, worst first, and a last row that counts the rules that could not judge, if any."""
+    """Return the health if nothing is wrong, the findings, worst first, and a count of rules that could not judge."""
     rows: list[Row] = [_row(number, item) for number, item in enumerate(triage.findings)]
     if triage.health:
         rows.insert(0, (HEALTHY, "", None, None, None, triage.health.lower(), None))
@@ -92,7 +92,7 @@ def finding_lines(finding: Finding, width: int) -> list[list[Part]]:
 
 def advice_lines(finding: Finding, width: int) -> list[list[Part]]:
     """Return the lines below the evidence: the fix and its reason, the source of the cost, and ways to other views."""
-    ways = [
+    destinations = [
         f"⏎ {keys.with_key(finding.door.screen)}",
         *(["L Timeline there"] if finding.window and finding.door.view != "timeline" else []),
     ]
@@ -104,7 +104,7 @@ def advice_lines(finding: Finding, width: int) -> list[list[Part]]:
             ("cost", finding.measured),
             ("could save", "" if finding.gain is None else finding.gain.words),
             ("where", _location(finding)),
-            ("go to", " · ".join([*ways, f"nsystui {finding.door.command}"])),
+            ("go to", " · ".join([*destinations, f"nsystui {finding.door.command}"])),
         )
         for line in _labelled(label, text, width)
     ]
@@ -134,7 +134,7 @@ class _CancelledError(Exception):
 
 
 class FindingsTable(WindowTable):
-    """A table of findings: ``seek`` starts the triage of a selection, ``found`` is its result."""
+    """A table of findings: ``seek`` starts the ``triage`` of a selection."""
 
     @dataclass
     class Changed(Message):
@@ -143,7 +143,7 @@ class FindingsTable(WindowTable):
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's name for it
         super().__init__(id=id, elastic="sentence", row_style=_category)
         self.cell_styles = lambda values: {"severity": _category(values)}
-        self.found: Triage | None = None
+        self.triage: Triage | None = None
         self.status = ""
         """The line shown instead of the table until the check is complete."""
         self.waits = False
@@ -175,7 +175,7 @@ class FindingsTable(WindowTable):
 
     @property
     def number(self) -> int | None:
-        """The index of the finding under the cursor in ``found``; ``None`` if the row is not a finding."""
+        """The index of the finding under the cursor; ``None`` if the row is not a finding."""
         number = self.current_values.get("number")
         return number if isinstance(number, int) else None
 
@@ -183,7 +183,7 @@ class FindingsTable(WindowTable):
     def current(self) -> Finding | None:
         """The finding under the cursor."""
         number = self.number
-        return None if self.found is None or number is None else self.found.findings[number]
+        return None if self.triage is None or number is None else self.triage.findings[number]
 
     @property
     def is_last(self) -> bool:
@@ -192,7 +192,7 @@ class FindingsTable(WindowTable):
 
     def _say(self, words: str) -> None:
         """Show a line instead of findings."""
-        self.found, self.status = None, words
+        self.triage, self.status = None, words
         self.post_message(self.Changed())
 
     @work(group="findings", exclusive=True, description="findings")
@@ -215,7 +215,7 @@ class FindingsTable(WindowTable):
             self.is_looking = False
             self._say(f"could not be checked: {reason_of(error)}")
             return
-        self.found, self.status, self.is_looking = result, "", False
+        self.triage, self.status, self.is_looking = result, "", False
         self.set_answer(findings_answer(result), keep_cursor=self.display)
         self.post_message(self.Changed())
 

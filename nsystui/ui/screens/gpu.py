@@ -45,7 +45,7 @@ class _GroupedScreen(ViewsScreen):
     WORDS: ClassVar[Mapping[str, str]] = {}
     """Labels of groupings, if they differ from the option's values."""
     ABOUT: ClassVar[Mapping[str, str]] = {}
-    """The column with a row's subject, by grouping; the default is its name."""
+    """The column with a row's subject, by grouping; by default ``name``."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -90,10 +90,10 @@ _FRAME = 5
 class GpuScreen(ZoomableChartScreen):
     """Lanes over time, a cursor in time, and the values under it.
 
-    Each GPU has a lane, as high as the screen allows, in which compute, NCCL that no compute hides, memory and idle
-    time add up to each column, and a lane for each metric; two share a line if there are very many. Instead of metrics,
-    the user may choose the network (traffic of each host's adapters, below all GPUs) or queues (launches that wait in
-    streams, below each GPU). ``e`` exports the lanes as shown; ``nsystui gpu`` prints the table of utilisation.
+    Each GPU has a lane, as high as the screen allows, whose columns consist of compute, NCCL that no compute hides,
+    memory and idle time. Below it, each metric has a lane. If there are very many GPUs, two share a line. Instead of
+    metrics, the user may choose the network (traffic of each host's adapters, below all GPUs) or queues (launches that
+    wait in streams, below each GPU). ``e`` exports the lanes; ``nsystui gpu`` prints the table of utilisation.
     """
 
     MODE_KEY = "4"
@@ -153,7 +153,7 @@ class GpuScreen(ZoomableChartScreen):
         self.show_detail()
 
     def _lane_of(self, picture: GpuPicture) -> int:
-        """Return the index of the cursor's previous lane, of another lane of its GPU, or of the cursor."""
+        """Return the index of the cursor's lane in a new picture, else of a lane of its GPU, else the same index."""
         lanes = zip(picture.owners, picture.lanes, strict=True)
         keys = [(picture.gpus[owner].key, lane.label) for owner, lane in lanes]
         indices = (index for size in (2, 1) for index, key in enumerate(keys) if key[:size] == self._lane[:size])
@@ -174,9 +174,9 @@ class GpuScreen(ZoomableChartScreen):
         self.detail.show_lines(lines)
 
     @on(StripChart.CursorMoved)
-    def _keep_place(self, message: StripChart.CursorMoved) -> None:
+    def _keep_position(self, message: StripChart.CursorMoved) -> None:
         picture = self.picture
-        if picture is not None and picture.lanes and self.question.is_settled:  # otherwise about another view
+        if picture is not None and picture.lanes and self.question.is_settled:  # else a move in an old view
             start, end = self.chart.cursor_times
             self.move_to(time=(start + end) // 2)
             lane = self.chart.cursor_lane
@@ -231,7 +231,7 @@ class GpuScreen(ZoomableChartScreen):
         if device is None:
             self.say("these adapters are of a host" if gpu.is_host else "no rank worked on this GPU")
         elif tasks == frozenset({device.task.task}) or len(picture.ranks) == 1:
-            self.say(f"rank {device.task.rank} is the only one already")
+            self.say(f"rank {device.task.rank} is already the only rank")
         else:
             selection = self.selection.with_tasks(frozenset({device.task.task}))
             self.take_position(selection)
@@ -249,8 +249,8 @@ class GpuScreen(ZoomableChartScreen):
         def draw() -> Drawing:
             from nsystui.questions.report.drawings import LANE_COLUMNS
 
-            drawing = gpu_picture(job, selection, replace(request, columns=LANE_COLUMNS, halves=False))
-            return strips(f"GPUs over time, {describe(selection, job.ranks)}", drawing.lanes, drawing.window)
+            picture = gpu_picture(job, selection, replace(request, columns=LANE_COLUMNS, halves=False))
+            return strips(f"GPUs over time, {describe(selection, job.ranks)}", picture.lanes, picture.window)
 
         return draw
 

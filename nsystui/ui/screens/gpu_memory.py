@@ -53,7 +53,7 @@ class GpuMemoryScreen(GroupedViewsScreen):
         if "peak_time" in self.values():
             self.lay_over(PeakScreen(*_group(self.values())))
         else:
-            self.say("b groups by device: a row of that opens what was in use at its peak")
+            self.say("b groups by device: Enter there lists what was in use at the peak")
 
     def row_window(self) -> Window | None:
         """Return the moment of the peak, or the time of the row."""
@@ -66,7 +66,7 @@ class GpuMemoryScreen(GroupedViewsScreen):
             return None
         details, group = self.row_details(), _group(values)
         rank, device, memory = group
-        name = [f"{memory} memory of rank {'–' if rank is None else rank}, {numbered('device', device)}"]
+        title = [f"{memory} memory of rank {'–' if rank is None else rank}, {numbered('device', device)}"]
         peak = values["peak"]
 
         def ask(job: OpenJob) -> Details:
@@ -74,7 +74,7 @@ class GpuMemoryScreen(GroupedViewsScreen):
             rows = [row for row in memory_over_time(job, selection, _CURVE).rows if row[:3] == group]
             used = [float("nan") if row[4] is None else int(row[4]) / max(peak_bytes, 1) for row in rows]
             words = format_value(COLUMNS[3].unit, peak_bytes)
-            return [name, [f"over time {blocks(used, _CURVE)} a full block is {words}"], *details[1:]]
+            return [title, [f"over time {blocks(used, _CURVE)} a full block is {words}"], *details[1:]]
 
         return ask
 

@@ -54,7 +54,7 @@ from nsystui.ui.widgets.strip_chart import Lane, StillChart
 _VIEWS = ("functions", "call tree")
 """The views of a thread."""
 _GAP_LIST = 3
-"""The index of the list of gaps among their groupings."""
+"""The index of the list of gaps in ``_BY["gaps"]``."""
 _CATEGORIES = {
     **dict.fromkeys((SYNCHRONISING, COPYING, ALLOCATING, LAUNCHING, OTHER_CALLS), "api"),
     **dict.fromkeys((IN_MPI, IN_OS), "os"),
@@ -79,8 +79,8 @@ _BY: Mapping[str, tuple[tuple[str, Mapping[str, Any]], ...]] = {
 
 
 @dataclass(frozen=True)
-class Whose:
-    """A thread (by its system's number), or all threads of some tasks, whose samples are shown."""
+class SampledThreads:
+    """A thread (by its system's number), or all threads of some tasks, with CPU samples."""
 
     tasks: frozenset[Task]
     tid: int | None
@@ -131,11 +131,10 @@ class SampledScreen(TableScreen):
         mode = ["in the kernel"] if values.get("mode") else []
         return [[name], [f"in {values['module_path']}", *mode], *details[1:]]
 
-    def open_callers(self, whose: Whose | None) -> None:
-        """Open the callers of the function under the cursor."""
+    def open_callers(self, threads: SampledThreads | None) -> None:
         name = self.values().get("full_name")
         if isinstance(name, str):
-            self.lay_over(PartialCallTreeScreen(whose, name))
+            self.lay_over(PartialCallTreeScreen(threads, name))
 
 
 class HostScreen(SampledScreen, GroupedViewsScreen):
@@ -169,14 +168,14 @@ class HostScreen(SampledScreen, GroupedViewsScreen):
     async def cursor_rests(self) -> None:
         """Draw the time of the thread under the cursor, if the table leaves enough lines."""
         super().cursor_rests()
-        job, selection, whose, name = self.job, self.selection, self.whose(), str(self.values().get("thread"))
-        if job is None or whose is None or whose.tid is None or self.answered.question.row != "thread":
+        job, selection, threads, name = self.job, self.selection, self.threads(), str(self.values().get("thread"))
+        if job is None or threads is None or threads.tid is None or self.answered.question.row != "thread":
             return
         rows, columns = self.chart.fit_lines(self.free_lines), self.chart.chart_width
         if not rows:
             return
-        (task,) = whose.tasks
-        window, parts = await to_thread(thread_over_time, job, selection, task, whose.tid, columns)
+        (task,) = threads.tasks
+        window, parts = await to_thread(thread_over_time, job, selection, task, threads.tid, columns)
         shown = [part for part, shares in parts.items() if part != "unknown" and shares.any()]
         colours = {part: _CELLS.get(f"{part}_percent", "idle") for part in shown}
         stack = tuple((colour, parts[part].tolist()) for part, colour in colours.items())
@@ -195,7 +194,7 @@ class HostScreen(SampledScreen, GroupedViewsScreen):
     def row_category(self, values: Record) -> str | None:
         return _CATEGORIES.get(str(values.get("cause"))) or super().row_category(values)
 
-    def whose(self) -> Whose | None:
+    def threads(self) -> SampledThreads | None:
         """Return the thread or the rank of the cursor's row; ``None`` for a row of all ranks."""
         values, job = self.values(), self.job
         report, process, rank, tid = (values.get(key) for key in ("report", "process", "rank", "tid"))
@@ -206,20 +205,20 @@ class HostScreen(SampledScreen, GroupedViewsScreen):
         else:
             return None
         words = ([f"rank {rank}"] if rank is not None else []) + ([f"{values['thread']} {tid}"] if tid else [])
-        return Whose(tasks, tid if isinstance(tid, int) else None, " ".join(words))
+        return SampledThreads(tasks, tid if isinstance(tid, int) else None, " ".join(words))
 
     def open_row(self) -> None:
-        """Open callers, functions of a thread, a gap, or the rows of the next grouping."""
+        """Open a function's callers, a thread's functions, a gap on the timeline, or the list of gaps."""
         if not self.values():
             return
         row = self.answered.question.row
         if row == "function":
-            self.open_callers(self.whose())
+            self.open_callers(self.threads())
         elif row == "thread":
-            whose = self.whose()
-            if whose is not None and self.values().get("samples"):
-                self.lay_over(ThreadFunctionsScreen(whose))
-            elif whose is not None:
+            threads = self.threads()
+            if threads is not None and self.values().get("samples"):
+                self.lay_over(ThreadFunctionsScreen(threads))
+            elif threads is not None:
                 self.say("no CPU sample of this thread: record with `nsys profile --sample=process-tree`")
         elif self._is_list:
             self.app.call_later(self._show_gap)
@@ -236,7 +235,7 @@ class HostScreen(SampledScreen, GroupedViewsScreen):
 
     def open_call_tree(self, task: Task, tid: int) -> None:
         """Open the call tree of a thread, from another screen."""
-        self.lay_over(PartialCallTreeScreen(Whose(frozenset({task}), tid, f"thread {tid}")))
+        self.lay_over(PartialCallTreeScreen(SampledThreads(frozenset({task}), tid, f"thread {tid}")))
 
     def row_details(self) -> Details:
         """Return the row's details, with the full description of a cause first."""
@@ -265,24 +264,24 @@ class ThreadFunctionsScreen(SampledScreen):
     PLACES = ("host", "table", "everywhere")
     ELASTIC = "function"
 
-    def __init__(self, whose: Whose) -> None:
-        super().__init__(whose.words, "functions")
-        self.whose = whose
+    def __init__(self, threads: SampledThreads) -> None:
+        super().__init__(threads.words, "functions")
+        self.threads = threads
 
     def ask(self, job: OpenJob, selection: Selection) -> Answer:
-        thread_selection = self.whose.selected(selection)
+        thread_selection = self.threads.selected(selection)
         self.samples = samples_of_job(job, thread_selection)
-        return functions_table(job, thread_selection, "all", self.whose.thread)
+        return functions_table(job, thread_selection, "all", self.threads.thread)
 
     def show(self, result: Any, same_place: bool) -> None:
         super().show(result, same_place)
         self.notes.show_notes(self.shown_notes(result.notes))
 
     def open_row(self) -> None:
-        self.open_callers(self.whose)
+        self.open_callers(self.threads)
 
     def choices(self) -> tuple[Choice, ...]:
-        return (Choice("view", _VIEWS, 0, lambda _: self.app.switch_screen(PartialCallTreeScreen(self.whose))),)
+        return (Choice("view", _VIEWS, 0, lambda _: self.app.switch_screen(PartialCallTreeScreen(self.threads))),)
 
 
 @dataclass(frozen=True)
@@ -314,21 +313,21 @@ class CallNodes:
 
     def children(self, node: CallNode, offset: int, limit: int, order: str) -> Sequence[CallNode]:
         """Return the children of a node, with small nodes last."""
-        below = self._sorted(node.id, order)
+        sorted_children = self._sorted(node.id, order)
         if not offset:
-            limit = min(limit, self.many(node.id) or limit)
-        return [self.node(number) for number in below[offset : offset + limit]]
+            limit = min(limit, self.large_children(node.id) or limit)
+        return [self.node(number) for number in sorted_children[offset : offset + limit]]
 
-    def many(self, number: int) -> int:
+    def large_children(self, number: int) -> int:
         """Count the children of a node that are not small."""
-        return sum(not self._is_small(below) for below in self.calls.below(number))
+        return sum(not self._is_small(child) for child in self.calls.below(number))
 
     def ancestors(self, node: CallNode) -> Sequence[int]:
         """Return the numbers of the nodes above a node."""
         return self.calls.above(node.id)
 
     def find_all(self, before: CallNodes, numbers: Iterable[int]) -> set[int]:
-        """Return the nodes with the functions and callers of a previous tree's nodes, if it has the same direction."""
+        """Find nodes of a previous tree by functions and callers, if both trees have the same direction."""
         return self.calls.find_all(before.calls, numbers) if before.is_bottom_up == self.is_bottom_up else set()
 
     def _is_small(self, number: int) -> bool:
@@ -339,7 +338,7 @@ class CallNodes:
 
         def sort_key(node: int) -> tuple[bool, Any]:
             if order in ("own", "own_percent"):
-                return self._is_small(node), -int(self.calls.own[node])
+                return self._is_small(node), -int(self.calls.self_samples[node])
             if order in _NAMES:
                 return self._is_small(node), getattr(self.calls.function(node), _NAMES[order])
             return self._is_small(node), 0  # the tree sorts by total
@@ -353,7 +352,7 @@ class CallNodes:
         """Return the values of a node: shares (%) and counts of samples, and its function."""
         calls, number = self.calls, node.id
         function, samples = calls.function(number), calls.samples
-        total, self_samples = int(calls.total[number]), int(calls.own[number])
+        total, self_samples = int(calls.total[number]), int(calls.self_samples[number])
         return (
             *(self.name(number), 100.0 * total / samples, total, 100.0 * self_samples / samples, self_samples),
             *("◂" if number in self.hot else "", function.library, mode_of(function), function.name, function.module),
@@ -388,15 +387,15 @@ class CallTreeScreen(OutlineScreen[CallNode], SampledScreen):
 
     def __init__(self, *crumbs: str) -> None:
         super().__init__(*crumbs)
-        self.whose: Whose | None = None
+        self.threads: SampledThreads | None = None
         self.function: str | None = None
         self.is_bottom_up = False
         self.nodes: CallNodes | None = None
         self._sampling: tuple[str, ...] = ()
 
     def ask(self, job: OpenJob, selection: Selection) -> tuple[CallNodes, CpuSamples, tuple[str, ...]]:
-        thread = None if self.whose is None else self.whose.thread
-        selected = selection if self.whose is None else self.whose.selected(selection)
+        thread = None if self.threads is None else self.threads.thread
+        selected = selection if self.threads is None else self.threads.selected(selection)
         samples, calls = tree_of(job, selected, self.is_bottom_up, thread, self.function)
         nodes = CallNodes(calls, frozenset(calls.hot_path()), self.is_bottom_up)
         return nodes, samples, sampling_notes(job.session, samples)
@@ -414,7 +413,7 @@ class CallTreeScreen(OutlineScreen[CallNode], SampledScreen):
             nodes.row,
             {column.key: column.key for column in TREE_COLUMNS},
             lambda node, count: f"… {count:,} more below {nodes.name(node.id)}",
-            lambda node: nodes.many(node.id) != 1,  # a chain of calls, which may be deep, has one indent
+            lambda node: nodes.large_children(node.id) != 1,  # a chain of calls, which may be deep, has one indent
         )
         opened = self.opened_in(nodes) or set(nodes.hot)
         self.show_outline(Outline(nodes, layout, self._order_key, tuple(self.shown_notes(notes)), opened))
@@ -436,11 +435,11 @@ class CallTreeScreen(OutlineScreen[CallNode], SampledScreen):
         return None if self.nodes is None else nodes_table(self.nodes.calls, self._sampling)
 
     def choices(self) -> tuple[Choice, ...]:
-        by = Choice("by", self.WAYS, int(self.is_bottom_up), lambda way: self.ask_with(is_bottom_up=bool(way)))
+        by = Choice("by", self.WAYS, int(self.is_bottom_up), lambda index: self.ask_with(is_bottom_up=bool(index)))
         return (*super().choices(), by)
 
     def action_callers(self) -> None:
-        self.open_callers(self.whose)
+        self.open_callers(self.threads)
 
 
 class PartialCallTreeScreen(CallTreeScreen):
@@ -448,15 +447,15 @@ class PartialCallTreeScreen(CallTreeScreen):
 
     SCREEN = ""
 
-    def __init__(self, whose: Whose | None, function: str | None = None) -> None:
-        words = [] if whose is None else [whose.words]
+    def __init__(self, threads: SampledThreads | None, function: str | None = None) -> None:
+        words = [] if threads is None else [threads.words]
         super().__init__(*words, "call tree" if function is None else function_name(function))
-        self.whose, self.function, self.is_bottom_up = whose, function, function is not None
+        self.threads, self.function, self.is_bottom_up = threads, function, function is not None
         if function is not None:
             self.WAYS = ("callees", "callers")
 
     def choices(self) -> tuple[Choice, ...]:
-        whose, choices = self.whose, super().choices()
-        if whose is None or self.function is not None:
+        threads, choices = self.threads, super().choices()
+        if threads is None or self.function is not None:
             return choices
-        return (Choice("view", _VIEWS, 1, lambda _: self.app.switch_screen(ThreadFunctionsScreen(whose))), *choices)
+        return (Choice("view", _VIEWS, 1, lambda _: self.app.switch_screen(ThreadFunctionsScreen(threads))), *choices)

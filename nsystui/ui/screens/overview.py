@@ -198,7 +198,7 @@ class OverviewScreen(TablesScreen):
         about, facts = words.title_and_facts(picture.facts, width, so_far, 2 if height >= _ROOMY else 1)
         rows = _STRIP_LINES if height >= _TALL else int(height >= _LOW)
         idle = self.idle if self._is_idle_known else None
-        lines = [*facts, *words.time_lines(picture, idle, self.findings.found, width, rows, not self.app.no_color)]
+        lines = [*facts, *words.time_lines(picture, idle, self.findings.triage, width, rows, not self.app.no_color)]
         room = height - _FRAME - len(lines) - self.findings_lines() - len(self._summary())
         free_lines = room - (len(picture.tasks) + _ABOVE_ROWS) - max(len(picture.kernels) + _ABOVE_ROWS, _KERNEL_LINES)
         # Room for a title, headings and two ranks on the smallest terminal.
@@ -231,8 +231,8 @@ class OverviewScreen(TablesScreen):
     @on(FindingsTable.Changed)
     def _findings_changed(self, message: FindingsTable.Changed) -> None:
         message.stop()
-        self.explorer.triage = self.findings.found
-        self.findings.display = self.findings.found is not None or self._kept is not None
+        self.explorer.triage = self.findings.triage
+        self.findings.display = self.findings.triage is not None or self._kept is not None
         self._show_ranks()
         self._show_looking()
 
@@ -253,7 +253,7 @@ class OverviewScreen(TablesScreen):
 
         The kept overview stays until everything is computed again, and is then replaced and saved.
         """
-        job, picture, triage = self.job, self.picture, self.findings.found
+        job, picture, triage = self.job, self.picture, self.findings.triage
         if job is None or picture is None:
             return
         is_complete = self._is_idle_known and not self.findings.is_looking
@@ -275,7 +275,7 @@ class OverviewScreen(TablesScreen):
     @in_background("keep", exclusive=False)
     async def _keep(self, job: OpenJob, picture: OverviewPicture, ranks: TableAnswer) -> None:
         """Save the overview of all files for the next start, once."""
-        triage, names = self.findings.found, self.kernels.names
+        triage, names = self.findings.triage, self.kernels.names
         is_complete = self.selection == Selection() and all(state.ready for state in self.explorer.files.values())
         if triage is not None and is_complete and not self._is_saved:
             self._is_saved = True
@@ -338,8 +338,8 @@ class OverviewScreen(TablesScreen):
         return 1 + max(1, min(self.findings.row_count, limit))
 
     def _summary(self) -> list[list[Part]]:
-        """Return the summary above the findings, in lines."""
-        source, (width, height) = self.findings.found or self._kept, self.app.size
+        """Return the lines with the summary above the findings."""
+        source, (width, height) = self.findings.triage or self._kept, self.app.size
         if source is None or not self.findings.display or height < _LOW:
             return []
         shown, count = self.findings_lines() - 1, self.findings.row_count
@@ -363,7 +363,7 @@ class OverviewScreen(TablesScreen):
             self.say(f"findings: {self.findings.status or 'every rule was checked'}")
 
     def _open_finding(self) -> None:
-        triage, number = self.findings.found, self.findings.number
+        triage, number = self.findings.triage, self.findings.number
         if triage is None:
             self.say(f"findings: {self.findings.status or 'checked when everything is loaded'}")
         elif number is not None:
@@ -410,10 +410,10 @@ class OverviewScreen(TablesScreen):
 
     def answer_to_export(self) -> Answer | None:
         """Return the table with the focus; findings with all columns."""
-        if self.table is self.findings and self.findings.found is not None:
+        if self.table is self.findings and self.findings.triage is not None:
             from nsystui.questions.triage.run import triage_table
 
-            return triage_table(self.findings.found)
+            return triage_table(self.findings.triage)
         return super().answer_to_export()
 
     def drawing_to_export(self) -> Callable[[], Drawing | None] | None:

@@ -252,7 +252,7 @@ class SelectionLine(TextLine):
     class CrumbClicked(Message):
         """A click on a crumb, with its index."""
 
-        place: int
+        index: int
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002
         super().__init__(id=id)
