@@ -6,8 +6,9 @@ meet, a difference is known, and `Schema.time` removes it from every time that i
 
 from __future__ import annotations
 
+import itertools
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,8 @@ _MEETING = 1_000_000
 """Bounds meet if they are at most this far apart, ns."""
 _CALLS, _COPIES = "CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_MEMCPY"
 _DEVICE_TO_HOST = 2
+_NONE = 0xFFFFFFFF
+"""No event; no stream: the wait is for all streams of its context."""
 _ALL_STREAMS = -2
 _BLOCKS, _BLOCK_ROWS = 8, 128
 """Blocks of a table in a sample, and rows of a block."""
@@ -72,26 +75,30 @@ def _lead(least: int, most: int) -> int:
 
 @dataclass(frozen=True)
 class _Sample:
-    """A sample of waits, or of copies that calls waited for: whether GPU work fits in between the calls.
+    """A sample of GPU work, waits and their calls.
 
     Correlation ids count the calls of a process: work with a smaller id than a wait was launched before it.
     """
 
     connection: sqlite3.Connection
     native: Schema
-    work: Iterable[str]
+    work: Sequence[str]
 
     def is_suspect(self) -> bool:
-        """Return whether the clocks of a GPU and a CPU may differ."""
-        is_wait = f"ifnull({self.native.integer(SYNCS, 'eventId')}, 0) IN (0, {0xFFFFFFFF})"
-        conditions = {_COPIES: f"{self.native.integer(_COPIES, 'copyKind')} = {_DEVICE_TO_HOST}"}
-        return any(map(self._is_wait_suspect, self._rows(SYNCS, is_wait))) or any(
-            row["start"] < start - CLOCK_NOISE
-            or (table == _COPIES and "Async" not in name and row["end"] > end + CLOCK_NOISE)
-            for table in self.work
-            for row in self._rows(table, conditions.get(table, "true"))
-            for start, end, name in self._call(row)
-        )
+        """Return whether work or a wait is outside of its call, or work on the wrong side of a wait."""
+        is_wait = f"ifnull({self.native.integer(SYNCS, 'eventId')}, 0) IN (0, {_NONE})"
+        conditions = {SYNCS: is_wait, _COPIES: f"{self.native.integer(_COPIES, 'copyKind')} = {_DEVICE_TO_HOST}"}
+        for table in (SYNCS, *self.work):
+            for row in self._rows(table, conditions.get(table, "true")):
+                times = row["start"], row["end"]
+                for start, end, name in self._call(row):
+                    ends_inside = table == SYNCS or (table == _COPIES and "Async" not in name)
+                    if times[0] < start - CLOCK_NOISE or (ends_inside and times[1] > end + CLOCK_NOISE):
+                        return True
+                    times = start, end
+                if table == SYNCS and self._is_out_of_order(row, *times):
+                    return True
+        return False
 
     def _rows(self, table: str, condition: str) -> Iterator[dict[str, int]]:
         """Yield rows of each block of a table, one for each context."""
@@ -103,25 +110,19 @@ class _Sample:
             for row in self.connection.execute(query, (first, first + _BLOCK_ROWS)):
                 yield dict(zip(names, row, strict=True))
 
-    def _is_wait_suspect(self, wait: dict[str, int]) -> bool:
+    def _is_out_of_order(self, wait: dict[str, int], start: int, end: int) -> bool:
         """Return whether work launched later starts before a wait, or work of its stream launched before ends later."""
-        start, end = wait["start"], wait["end"]
-        for call_start, call_end, _ in self._call(wait):
-            if start < call_start - CLOCK_NOISE or end > call_end + CLOCK_NOISE:
+        is_in_stream = f"contextId = :contextId AND :streamId IN (streamId, 0, {_NONE})"
+        conditions = {
+            start - CLOCK_NOISE: "start < :time AND correlationId > :correlationId",
+            end + CLOCK_NOISE: f'"end" > :time AND correlationId < :correlationId AND {is_in_stream}',
+        }
+        for table, (time, condition) in itertools.product(self.work, conditions.items()):
+            near = self._first(table, "start", time)
+            query = f'SELECT 1 FROM "{table}" WHERE rowid BETWEEN :first AND :last AND globalPid = :globalPid'
+            values = {**wait, "time": time, "first": near - _BLOCK_ROWS, "last": near + _BLOCK_ROWS}
+            if self.connection.execute(f"{query} AND {condition}", values).fetchone():
                 return True
-            start, end = call_start, call_end
-        times = {"early": start - CLOCK_NOISE, "late": end + CLOCK_NOISE}
-        is_in_stream = f":streamId IN (streamId, 0, {0xFFFFFFFF}) AND contextId = :contextId"
-        for table in self.work:
-            for time, condition in (
-                ("early", "start < :early AND correlationId > :correlationId"),
-                ("late", f'"end" > :late AND correlationId < :correlationId AND {is_in_stream}'),
-            ):
-                near = self._first(table, "start", times[time])
-                rows = {"first": near - _BLOCK_ROWS, "last": near + _BLOCK_ROWS}
-                query = f'SELECT 1 FROM "{table}" WHERE rowid BETWEEN :first AND :last AND globalPid = :globalPid'
-                if self.connection.execute(f"{query} AND {condition}", {**wait, **times, **rows}).fetchone():
-                    return True
         return False
 
     def _call(self, row: dict[str, int]) -> list[tuple[int, int, str]]:
@@ -157,7 +158,7 @@ WITH calls AS MATERIALIZED (
         NULL AS wait_end
     FROM work
     UNION ALL SELECT process, NULL, context, stream, call_start, NULL, call_end FROM waits
-        WHERE detail IN (0, {0xFFFFFFFF})
+        WHERE detail IN (0, {_NONE})
 ), waited AS (
     SELECT process, max(device) OVER before AS device, max("end") OVER before AS latest, wait_end
     FROM moments WINDOW before AS (PARTITION BY process, context, stream ORDER BY moment)
@@ -175,7 +176,7 @@ is the latest end. A wait for an event (``detail``) is no wait for a stream."""
 
 
 def _bounds(
-    path: Path, native: Schema, work: Iterable[str], connection: duckdb.DuckDBPyConnection
+    path: Path, native: Schema, work: Sequence[str], connection: duckdb.DuckDBPyConnection
 ) -> list[tuple[bool, int, int, int, int]]:
     """Return, for each GPU of a process, whether it is the clock of waits, process, device, least and most lead, ns."""
     is_copy = "value LIKE '%Memcpy%' AND value NOT LIKE '%Async%'"
@@ -184,7 +185,7 @@ def _bounds(
         ifnull({native.integer(_CALLS, "returnValue")}, 0) AS result,
         nameId IN (SELECT id FROM StringIds WHERE {is_copy}) AS copies FROM {_CALLS}"""
     work_query = " UNION ALL ".join(_timed(native, table, "copyKind", "streamId") for table in work)
-    stream = f"CASE WHEN streamId IN (0, {0xFFFFFFFF}) THEN {_ALL_STREAMS} ELSE streamId END"
+    stream = f"CASE WHEN streamId IN (0, {_NONE}) THEN {_ALL_STREAMS} ELSE streamId END"
     waits = _timed(native, SYNCS, "eventId", stream) if native.has(SYNCS) else f"{work_query} LIMIT 0"
     with ExitStack() as stack:
         cursor = stack.enter_context(closing(connection.cursor()))

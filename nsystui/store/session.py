@@ -309,7 +309,8 @@ class Session:
         clocks = results.load(_CLOCKS, read=lambda clocks: tuple(GpuClock(*clock) for clock in clocks))
         if clocks is None:
             clocks = gpu_clocks(file.path, opened.native, cursor)
-            results.save(_CLOCKS, [astuple(clock) for clock in clocks])
+            if clocks:
+                results.save(_CLOCKS, [astuple(clock) for clock in clocks])
         facts, native = replace(opened.metadata, gpu_clocks=clocks), replace(opened.native, gpu_clocks=clocks)
         return OnDemand(file, facts, native, cursor, index, self.cache, packing, self.warn, results)
 

@@ -10,7 +10,6 @@ from nsystui.base.text import few, which_of
 from nsystui.base.units import format_value
 from nsystui.exports import canonical
 from nsystui.exports.metadata import pid_of
-from nsystui.exports.schema import GpuClock
 from nsystui.exports.sources import REASONS
 from nsystui.questions.queries.mpi import DOMAIN, nvtx_reports
 from nsystui.questions.queries.recording import recording_advice
@@ -88,20 +87,19 @@ def left_out_note(reports: Sequence[Report]) -> str:
         counts = "; ".join(phrase.format(noun) for noun, phrase in phrases if phrase)
         sentences.append(template.format(which, counts) if affected else "")
     advice = "export the report again" + ("; " if sentences[2] else "") if sentences[0] or sentences[1] else ""
+    return "; ".join(filter(None, [clock_note(reports), f"{sentences[0]}{sentences[1]}{advice}{sentences[2]}"]))
+
+
+def clock_note(reports: Sequence[Report]) -> str:
+    """Return the note on GPUs whose times were moved to the CPU's clock, if any."""
     moved = [
-        f"{report.name} (process {pid_of(clock.process)}, GPU {clock.device}) {moved_by(clock)}"
+        f"{report.name} (process {pid_of(clock.process)}, GPU {clock.device}) by {'+−'[clock.lead > 0]}"
+        f"{format_value(Unit.DURATION, abs(clock.lead))} (known to {format_value(Unit.DURATION, clock.width)})"
         for report in reports
         for clock in report.metadata.gpu_clocks
         if not clock.is_of_waits
     ]
-    clocks = f"GPU times are moved, because the clocks of GPU and CPU differ: {few(moved)}" if moved else ""
-    return "; ".join(filter(None, [clocks, f"{sentences[0]}{sentences[1]}{advice}{sentences[2]}"]))
-
-
-def moved_by(clock: GpuClock) -> str:
-    """Return ``by −823 ms (known to 18 µs)``."""
-    lead, width = (format_value(Unit.DURATION, value) for value in (abs(clock.lead), clock.width))
-    return f"by {'+' if clock.lead < 0 else '−'}{lead} (known to {width})"
+    return f"GPU times are moved, because the clocks of GPU and CPU differ: {few(moved)}" if moved else ""
 
 
 def _impossible(rows: LeftOut) -> str:

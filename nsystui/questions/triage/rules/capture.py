@@ -10,7 +10,7 @@ from dataclasses import replace
 import sqlalchemy as sa
 
 from nsystui.base.answer import COUNT, NAME, RANK, Column, TableAnswer, Unit
-from nsystui.base.selection import Task, Window
+from nsystui.base.selection import Window
 from nsystui.base.text import counted, few
 from nsystui.exports import canonical
 from nsystui.exports.metadata import pid_of
@@ -18,7 +18,7 @@ from nsystui.questions.algebra.intervals import EMPTY
 from nsystui.questions.capture.launch_account import account_table, launch_accounts
 from nsystui.questions.gpu.profiler_overhead import overhead_conditions
 from nsystui.questions.queries.conditions import duration, job_start, where
-from nsystui.questions.queries.data_notes import moved_by
+from nsystui.questions.queries.data_notes import clock_note
 from nsystui.questions.queries.recording import lost_work_advice
 from nsystui.questions.queries.reports import diagnostics_table, lost_events
 from nsystui.questions.queries.tasks import launches_without_work, process_names, rank_of, world_size
@@ -109,23 +109,10 @@ def launch_account(case: Case) -> Sequence[Finding | NotChecked]:
                 gist=f"clocks of GPU and CPU {error} apart",
             )
         )
-    return [*findings, *_moved(case)]
-
-
-def _moved(case: Case) -> Iterator[Finding]:
-    """Yield the GPU clocks that were corrected."""
-    ranks = {item.task: item.rank for item in case.ranks if item.task in case.tasks}
-    clocks = [
-        (ranks[task], clock)
-        for report in case.reports
-        for clock in report.metadata.gpu_clocks
-        if (task := Task(report.index, clock.process)) in ranks and not clock.is_of_waits
-    ]
-    if clocks:
-        moved = few([f"rank {rank} (GPU {clock.device}) {moved_by(clock)}" for rank, clock in clocks])
-        text = f"The clocks of GPU and CPU differ: GPU times are moved, of {moved}. All times here are corrected."
-        advice = Advice("Record again with a newer nsys or driver.", "nsys failed to convert GPU timestamps exactly.")
-        yield Finding(PARTIAL[1], Severity.INFO, text, advice, _DOOR, ranks=tuple(sorted({rank for rank, _ in clocks})))
+    if note := clock_note(case.reports):
+        advice = Advice("Record again with a newer nsys or driver.", "All times here are corrected.")
+        findings.append(Finding(PARTIAL[1], Severity.INFO, f"{note}.", advice, _DOOR))
+    return findings
 
 
 def _lost(case: Case) -> Iterator[Finding]:
@@ -178,14 +165,16 @@ def _empty(case: Case) -> Iterator[Finding]:
         for task, calls in launches_without_work(session, case.reports).items()
         if selected is None or task in selected
     }
-    unranked = sorted(set(launched) - case.tasks)
-    if not idle_ranks and not unranked and case.ranks:
+    with_work = {task.report for task in worked}
+    named = sorted(task for task in launched if task.report in with_work or task not in case.tasks)
+    if not idle_ranks and not named and case.ranks:
         return
-    whose = [rank_words(idle_ranks.values(), case.ranks)] if idle_ranks else []
-    if unranked:
+    unnamed = [rank for task, rank in idle_ranks.items() if task not in named]
+    whose = [rank_words(unnamed, case.ranks)] if unnamed else []
+    if named:
         names = process_names(session)
-        words = few([f"{names.get(task, 'process')} ({pid_of(task.process)})" for task in unranked])
-        whose.append(f"{len(unranked)} {'process' if len(unranked) == 1 else 'processes'} with CUDA calls: {words}")
+        words = few([f"{names.get(task, 'process')} ({pid_of(task.process)})" for task in named])
+        whose.append(f"{len(named)} {'process' if len(named) == 1 else 'processes'} with CUDA calls: {words}")
     sentence = f"No GPU work was recorded for {' and '.join(whose) or 'these exports'}."
     advice = Advice(
         f"To judge the GPUs: {case.record(canonical.KERNELS)}.",
