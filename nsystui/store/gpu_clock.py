@@ -50,7 +50,7 @@ def gpu_clocks(path: Path, native: Schema, connection: duckdb.DuckDBPyConnection
         with closing(opening.connect(path)) as plain:
             is_suspect = _Sample(plain, native, work).is_suspect()
         bounds = _bounds(path, native, work, connection) if is_suspect else []
-    except (ExportError, *opening.READ_ERRORS, duckdb.InvalidInputException, duckdb.ConversionException):
+    except (ExportError, OverflowError, *opening.READ_ERRORS, duckdb.InvalidInputException, duckdb.ConversionException):
         return ()
     clocks = [
         GpuClock(process, device, lead, abs(most - least), is_wait)
@@ -129,10 +129,11 @@ class _Sample:
         """Return start, end and name of a row's call, if the calls near it are in order."""
         number = row["correlationId"]
         near = self._first(_CALLS, "correlationId", number)
-        query = f"""SELECT start, "end", globalTid, value FROM {_CALLS} c JOIN StringIds s ON s.id = nameId
+        columns = ", ".join(f"ifnull({self.native.integer(_CALLS, name)}, 0)" for name in ("globalTid", "start", "end"))
+        query = f"""SELECT {columns}, value FROM {_CALLS} c JOIN StringIds s ON s.id = nameId
             WHERE c.rowid BETWEEN ? AND ? AND correlationId = ?"""
         rows = self.connection.execute(query, (near - _BLOCK_ROWS, near + _BLOCK_ROWS, number))
-        return [(start, end, str(name)) for start, end, thread, name in rows if process_of(thread) == row["globalPid"]]
+        return [(start, end, str(name)) for thread, start, end, name in rows if process_of(thread) == row["globalPid"]]
 
     def _first(self, table: str, column: str, value: int) -> int:
         """Return the first row from which on ``column`` is at least ``value``, if it ascends."""

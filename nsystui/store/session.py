@@ -308,7 +308,8 @@ class Session:
         cursor, results, packing = self.database.cursor(), self._results(file), self._packer().packing_database
         clocks = results.load(_CLOCKS, read=lambda clocks: tuple(GpuClock(*clock) for clock in clocks))
         if clocks is None:
-            clocks = gpu_clocks(file.path, opened.native, cursor)
+            with memory_errors(self.limits, self.cache is not None, file.path):
+                clocks = gpu_clocks(file.path, opened.native, cursor)
             if clocks:
                 results.save(_CLOCKS, [astuple(clock) for clock in clocks])
         facts, native = replace(opened.metadata, gpu_clocks=clocks), replace(opened.native, gpu_clocks=clocks)

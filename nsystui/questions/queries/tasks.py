@@ -277,7 +277,7 @@ def _numbered(
     return ranks | {task: number for number, task in enumerate(last, max(ranks.values(), default=-1) + 1)}, source
 
 
-def _main(tasks: Sequence[Task], devices: Mapping[Task, Any]) -> list[Task]:
+def _main(tasks: Sequence[Task], devices: Collection[Task]) -> list[Task]:
     """Return the tasks with GPU work, and all tasks of reports without any."""
     with_gpu = {task.report for task in devices}
     return [task for task in tasks if task in devices or task.report not in with_gpu]
@@ -302,7 +302,7 @@ def _devices(session: Session) -> dict[Task, tuple[tuple[int, str], ...]]:
 
 
 def _tasks(session: Session, devices: Mapping[Task, Any]) -> list[Task]:
-    """Return the tasks of each report: its processes with GPU work, or that launched work of which none was recorded.
+    """Return the tasks of each report: its processes with GPU work, and processes whose launched work was not recorded.
 
     Otherwise: processes that called CUDA or MPI or had NVTX ranges, or else the process with the most OS runtime calls.
     """
@@ -320,7 +320,7 @@ def _tasks(session: Session, devices: Mapping[Task, Any]) -> list[Task]:
 
 
 def _launching(session: Session, devices: Collection[Task]) -> Iterator[Task]:
-    """Yield processes that launched work, but have none, beside processes with GPU work.
+    """Yield processes that launched work without a record, in reports with other GPU work.
 
     The calls are read only if a process has a CUDA context, but no work, or if contexts are not recorded.
     """
@@ -381,7 +381,7 @@ def launches_without_work(session: Session, reports: Iterable[Report]) -> dict[T
 def _ranks(session: Session, tasks: list[Task], devices: Mapping[Task, Any]) -> tuple[Ranks, str]:
     """Return the ranks of the first source with a different number for each task (docs/ranks.md#rank-numbers).
 
-    Tasks that launched work, but have none, may lack a number.
+    Tasks whose launched work was not recorded may lack a number.
     """
     main = _main(tasks, devices)
     alone = [report_at(session, task.report) for task in main] if len(_single_tasks(main)) == len(main) else []
@@ -403,7 +403,7 @@ def _ranks(session: Session, tasks: list[Task], devices: Mapping[Task, Any]) -> 
             return ranks, name
     ordered = sorted(main, key=lambda task: (task.report, devices.get(task, ((0, ""),))[0][0], task.process))
     for task in sorted(set(tasks) - set(main)):
-        ordered.insert(next((place for place, other in enumerate(ordered) if other > task), len(ordered)), task)
+        ordered.insert(next((index for index, other in enumerate(ordered) if other > task), len(ordered)), task)
     return {task: number for number, task in enumerate(ordered)}, BY_ORDER
 
 

@@ -42,7 +42,14 @@ _CAPTURE = (
 @rule(10, reads=WORK | {"diagnostics", "nvtx_ranges", "nccl_calls"}, finds=dict.fromkeys(_CAPTURE, FindingKind()))
 def capture(case: Case) -> Sequence[Finding | NotChecked]:
     """Find problems of the capture, which explain more bad numbers than anything else."""
-    results: list[Finding | NotChecked] = [*_runs(case), *_lost(case), *_empty(case), *_short(case), *_missing(case)]
+    results: list[Finding | NotChecked] = [
+        *_moved(case),
+        *_runs(case),
+        *_lost(case),
+        *_empty(case),
+        *_short(case),
+        *_missing(case),
+    ]
     nsys_reports = [report for report in case.reports if not report.metadata.made_of]
     if nsys_reports and not any(report.count(tables.diagnostics) for report in nsys_reports):
         why = "needs the messages of nsys on its own capture: record with nsys 2024.4 or later"
@@ -109,10 +116,13 @@ def launch_account(case: Case) -> Sequence[Finding | NotChecked]:
                 gist=f"clocks of GPU and CPU {error} apart",
             )
         )
+    return findings
+
+
+def _moved(case: Case) -> Iterator[Finding]:
     if note := clock_note(case.reports):
         advice = Advice("Record again with a newer nsys or driver.", "All times here are corrected.")
-        findings.append(Finding(PARTIAL[1], Severity.INFO, f"{note}.", advice, _DOOR))
-    return findings
+        yield Finding(PARTIAL[1], Severity.INFO, f"{note}.", advice, _DOOR)
 
 
 def _lost(case: Case) -> Iterator[Finding]:
