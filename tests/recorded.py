@@ -159,7 +159,11 @@ def ask(line: str, look: Callable[[Answer], list[str]] = lambda answer: []) -> A
         asked.out, asked.err = (_text(stream) for stream in (out, err))
         for flag, name in pairwise(asked.words):
             if flag in ("-o", "--paraver") and asked.status == 0 and Path(name).is_file():
-                asked.out += Path(name).read_text(encoding="utf-8")
+                written = Path(name)
+                # Tests of traces read the records of a Paraver trace; here only its names and views are recorded.
+                texts = [written.with_suffix(".pcf"), *sorted(written.parent.glob(f"{written.stem}.*.cfg"))]
+                for path in texts if written.suffix == ".prv" else [written]:
+                    asked.out += path.read_text(encoding="utf-8")
     return asked
 
 

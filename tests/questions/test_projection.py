@@ -76,6 +76,17 @@ def test_wrong_arguments_are_refused():
         project([0.5], [1.0], [1], launch_calls([]))
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_ranges_with_up_to_forty_calls(seed):
+    """More calls in a range than hypothesis draws."""
+    drawn = np.random.default_rng(seed)
+    starts, lengths = drawn.integers(0, 60, 30), drawn.integers(0, 60, 30)
+    calls = [
+        (at, at + 1, 0, *sorted(drawn.integers(0, 999, 2).tolist()), 1) for at in drawn.integers(0, 99, 40).tolist()
+    ]
+    check_against_definition([(at, at + span, 0) for at, span in zip(starts, lengths, strict=True)], calls)
+
+
 def test_many_ranges_and_calls():
     n = 200_000
     starts = np.arange(n)
