@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from nsystui.base.text import whole_number
 from nsystui.exports import integrity, opening
-from nsystui.exports.schema import Schema
+from nsystui.exports.schema import GpuClock, Schema
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
@@ -182,6 +182,8 @@ class Metadata:
     """``WSL`` or ``gVisor`` if the kernel is theirs, else empty; ``None`` if unknown."""
     session_id: str = ""
     """The PROFILING_SESSION_UUID."""
+    gpu_clocks: tuple[GpuClock, ...] = ()
+    """The clocks of GPUs that differed from the CPU's before their times were corrected."""
 
     @cached_property
     def gpu_numbers(self) -> Mapping[tuple[int, int], int]:
@@ -208,6 +210,7 @@ class Metadata:
         plain["cuda_devices"] = tuple(CudaDevice(**device) for device in plain["cuda_devices"])
         plain["blocking_streams"] = tuple(BlockingStream(**stream) for stream in plain["blocking_streams"])
         plain["asked"] = tuple(plain["asked"])
+        plain["gpu_clocks"] = tuple(GpuClock(**clock) for clock in plain["gpu_clocks"])
         plain["mpi_ranks"] = {int(process): rank for process, rank in plain["mpi_ranks"].items()}
         return cls(**plain)
 

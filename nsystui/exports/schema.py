@@ -38,7 +38,23 @@ LATEST = 1 << 54
 EARLIEST = -(10**9)
 """The earliest possible time, ns. Real exports begin up to 0.4 ms before their session (docs/exports.md#time)."""
 _CUPTI = "CUPTI_ACTIVITY_KIND_"
-_WORK = tuple(f"{_CUPTI}{kind}" for kind in ("KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE", "SYNCHRONIZATION", "RUNTIME"))
+GPU_WORK = tuple(f"{_CUPTI}{kind}" for kind in ("KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE"))
+SYNCS = f"{_CUPTI}SYNCHRONIZATION"
+_WORK = (*GPU_WORK, SYNCS, f"{_CUPTI}RUNTIME")
+
+
+@dataclass(frozen=True)
+class GpuClock:
+    """A GPU's clock in a process that is ahead of the CPU's by ``lead``, ns, known to ``width``; negative if behind.
+
+    The times of work are on this clock, or if ``is_of_waits`` the times of `SYNCS`.
+    """
+
+    process: int
+    device: int
+    lead: int
+    width: int
+    is_of_waits: bool
 
 
 @dataclass(frozen=True)
@@ -59,6 +75,8 @@ class Schema:
     origin: int = 0
     has_python_samples: bool = False
     latest: int = LATEST
+    gpu_clocks: tuple[GpuClock, ...] = ()
+    """The clocks of GPUs that differ from the CPU's: `time` corrects them."""
 
     def exists(self, table: str) -> bool:
         """Return whether the table exists, even if it is empty."""
@@ -93,7 +111,7 @@ class Schema:
         is_start = column == "start" and table in _WORK and self.has_column(table, "end")
         # NVTX names and begins things long before a capture. In SQLite, text is greater than any number.
         earliest = -LATEST if table == "NVTX_EVENTS" else self.earliest
-        is_possible, value = self._moment(column, earliest, self.latest if is_start else LATEST)
+        is_possible, value = self._moment(self._raw_time(table, column), earliest, self.latest if is_start else LATEST)
         no_times = f'WHEN "start" = {self.origin} AND "end" = {self.origin} THEN NULL ' if is_start else ""
         return f'CASE {no_times}WHEN {is_possible} THEN {value} WHEN "{column}" IS NOT NULL THEN {LATEST + 1} END'
 
@@ -104,13 +122,24 @@ class Schema:
         """
         if not self.has_column(table, column):
             return NO_INTEGER
-        is_possible, value = self._moment(column, -LATEST, LATEST)
+        is_possible, value = self._moment(f'"{column}"', -LATEST, LATEST)
         return f"CASE WHEN {is_possible} THEN {value} END"
 
-    def _moment(self, column: str, earliest: int, latest: int) -> tuple[str, str]:
+    def _raw_time(self, table: str, column: str) -> str:
+        """Return SQL for a time as it is in the export; on the CPU's clock if a GPU's clock differs."""
+        clocks = [item for item in self.gpu_clocks if table in ((SYNCS,) if item.is_of_waits else GPU_WORK)]
+        if not clocks:
+            return f'"{column}"'
+        key = '"globalPid" = {} AND "deviceId" = {}'
+        cases = " ".join(f"WHEN {key.format(item.process, item.device)} THEN {item.lead}" for item in clocks)
+        return (
+            f'CASE WHEN typeof("{column}") = \'integer\' THEN "{column}" - CASE {cases} ELSE 0 END ELSE "{column}" END'
+        )
+
+    def _moment(self, time: str, earliest: int, latest: int) -> tuple[str, str]:
         """Return SQL for whether a time is within bounds, and for its value since the session's start."""
-        is_possible = f'"{column}" BETWEEN {self.origin + earliest} AND {self.origin + latest}'
-        return is_possible, f'CAST("{column}" AS INTEGER)' + (f" - {self.origin}" if self.origin else "")
+        is_possible = f"{time} BETWEEN {self.origin + earliest} AND {self.origin + latest}"
+        return is_possible, f"CAST({time} AS INTEGER)" + (f" - {self.origin}" if self.origin else "")
 
     def text(self, table: str, column: str) -> str:
         """Return SQL for the bytes of a text column; empty if the column is missing or NULL.

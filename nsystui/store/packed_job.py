@@ -38,6 +38,7 @@ from nsystui.exports.discover import (
 )
 from nsystui.exports.forms.form import EXPORT_ENDINGS, REPORT_ENDINGS
 from nsystui.exports.metadata import BlockingStream, CudaDevice, Gpu, Metadata
+from nsystui.exports.schema import GpuClock
 from nsystui.store.cache import PARQUET_FORM, Cache, PackedFiles
 from nsystui.store.database import Limits, connect
 from nsystui.store.report import PackedReport
@@ -56,7 +57,10 @@ RENAMED: Mapping[str, tuple[str, str]] = {
 
 def form_version() -> str:
     """Return the version of packed jobs, derived from their columns and facts."""
-    facts = [[item.name for item in fields(kind)] for kind in (Metadata, Gpu, CudaDevice, BlockingStream, PackedReport)]
+    facts = [
+        [item.name for item in fields(kind)]
+        for kind in (Metadata, Gpu, CudaDevice, BlockingStream, GpuClock, PackedReport)
+    ]
     definition = json.dumps([canonical.fingerprint(), facts, RENAMED])
     return hashlib.sha256(definition.encode()).hexdigest()[:12]
 

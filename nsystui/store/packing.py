@@ -28,6 +28,7 @@ from nsystui.exports.opening import ArrowReader, ExportFile, read_ahead
 from nsystui.exports.sources import Source
 from nsystui.store.cache import Cache, PackedFiles, Room, SinkRows
 from nsystui.store.database import Limits, connect, memory_errors, memory_setting
+from nsystui.store.gpu_clock import gpu_clocks
 from nsystui.store.reader import (
     ALL_FIELDS,
     CHUNK_ROWS,
@@ -301,7 +302,8 @@ class Packer:
                     tables = schema.probe(self.path, plain, self.without)
                     facts = metadata.read(self.path, plain, tables)
                     payload = nccl_calls.payload_schemas(self.path, plain, tables)
-                return self._pack(tables, facts, payload)
+                clocks = gpu_clocks(self.path, tables, self.connection)
+                return self._pack(replace(tables, gpu_clocks=clocks), replace(facts, gpu_clocks=clocks), payload)
         except (DamagedError, KeyboardInterrupt):  # page checks end with KeyboardInterrupt
             if self.is_cancelled():
                 raise PackingCancelled from None

@@ -86,6 +86,7 @@ _READING = (
     "nsystui.exports.nccl_calls",
     "nsystui.exports.schema",
     "nsystui.store.cache",
+    "nsystui.store.gpu_clock",
     "nsystui.store.packing",
     "nsystui.store.reader",
     "nsystui.store.report",

@@ -13,7 +13,7 @@ import os
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
@@ -25,6 +25,7 @@ from nsystui.exports import canonical, opening
 from nsystui.exports.canonical import CanonicalTable
 from nsystui.exports.discover import is_packed_report
 from nsystui.exports.opening import ExportFile
+from nsystui.exports.schema import GpuClock
 from nsystui.store.cache import Cache, ColumnFiles, PackedFiles, Room, size_of
 from nsystui.store.damage import damage_line, known_damage, raise_of_damage, remember_damage, remembered_damage
 from nsystui.store.database import Limits, check_addresses, connect, engine_of, keep_metadata, memory_errors, series
@@ -96,6 +97,7 @@ _MANY = 256
 _VECTORS = 16
 # Bytes of a number and of a text in a result, with derived data.
 _NUMBER, _TEXT = 16, 128
+_CLOCKS = "gpu-clocks"
 _ADDED = frozenset({"report", "clock_offset"})
 
 
@@ -297,13 +299,21 @@ class Session:
                 self._forget_views()
 
     def _open_unpacked(self, file: ExportFile, index: int) -> OnDemand:
+        from nsystui.store.gpu_clock import gpu_clocks
         from nsystui.store.on_demand import OnDemand
         from nsystui.store.opened import open_export
 
         with file.unchanged():
             opened = open_export(file.path)
         cursor, results, packing = self.database.cursor(), self._results(file), self._packer().packing_database
-        return OnDemand(file, opened.metadata, opened.native, cursor, index, self.cache, packing, self.warn, results)
+        clocks = results.load(_CLOCKS, read=lambda clocks: tuple(GpuClock(*clock) for clock in clocks))
+        if clocks is None:
+            with memory_errors(self.limits, self.cache is not None, file.path):
+                clocks = gpu_clocks(file.path, opened.native, cursor)
+            if clocks:
+                results.save(_CLOCKS, [astuple(clock) for clock in clocks])
+        facts, native = replace(opened.metadata, gpu_clocks=clocks), replace(opened.native, gpu_clocks=clocks)
+        return OnDemand(file, facts, native, cursor, index, self.cache, packing, self.warn, results)
 
     def expect(self, columns: Mapping[str, Collection[str]], tallied: Iterable[str] = ()) -> None:
         """Announce the columns, and the tables to tally, that every report must provide.

@@ -10,6 +10,7 @@ from triaging import finding, told, triaged
 from nsystui.exports import canonical
 from nsystui.questions.queries.data_notes import missing_note
 from nsystui.questions.queries.recording import recording_advice
+from nsystui.questions.queries.tasks import ranked_tasks
 
 WARNING = 2
 ALL = ("OSRuntime", "NvtxEvents", "Cuda")
@@ -161,6 +162,34 @@ def test_triage_names_processes_that_launched_work_of_which_nothing_was_recorded
     whom = "2 processes with CUDA calls: VLLM::Worker_TP1 (200), VLLM::Worker_TP2 (300)"
     lost = "the GPU work of some processes was not recorded"
     told(finding(triaged(out.path), "no-gpu-work"), whom, "100 CUDA calls", advises=[lost], never=["probe", "bash"])
+
+
+def test_a_process_without_recorded_work_keeps_its_rank(tmp_path, opened):
+    with ExportWriter(tmp_path / "one.sqlite") as out:
+        working(out, 100)
+        launching(out, 200)
+        working(out, 300)
+        launching(out, 400, returned=1)
+    ranks = {item.rank: item.pid for item in ranked_tasks(opened(out.path))}
+    assert ranks == {0: 100, 1: 200, 2: 300}
+
+
+def test_a_context_without_launches_is_no_rank(tmp_path, opened):
+    with ExportWriter(tmp_path / "one.sqlite") as out:
+        for pid in (100, 300):
+            working(out, pid)
+            out.cuda_context(out.process(pid))
+        out.cuda_context(out.process(200))
+    assert [item.pid for item in ranked_tasks(opened(out.path))] == [100, 300]
+
+
+def test_a_helper_without_recorded_work_changes_no_numbers_of_files(tmp_path, opened):
+    for rank in (3, 5):
+        with ExportWriter(tmp_path / f"rank{rank}.sqlite") as out:
+            launching(out, 50)
+            working(out, 100)
+    ranks = {item.rank: item.pid for item in ranked_tasks(opened(*sorted(tmp_path.glob("*.sqlite"))))}
+    assert ranks == {3: 100, 5: 100, 6: 50, 7: 50}
 
 
 def test_processes_are_not_judged_if_gpu_work_has_no_process(tmp_path):

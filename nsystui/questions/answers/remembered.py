@@ -83,9 +83,12 @@ class Remembered:
         while isinstance(unwrapped, Wrapped):
             unwrapped = unwrapped.whole
         is_small = isinstance(unwrapped, TableAnswer) and len(answer) <= MAX_ROWS
-        # Notes on omitted rows require reading the files, and notes on several runs and drifts require opening them.
+        # Notes on omitted rows and moved clocks require reading the files; on several runs and drifts, opening them.
         is_whole = job.shares_clock and not any(
-            report.damaged or report.clock_rate or any(report.packed.left_out.values())
+            report.damaged
+            or report.clock_rate
+            or report.metadata.gpu_clocks
+            or any(report.packed.left_out.values())
             for report in job.session.reports
         )
         # The session may have read the files before they changed.

@@ -22,11 +22,10 @@ from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.conditions import is_launched_by, of_reports
 from nsystui.questions.steps.task_steps import launch_id_spans, rows_by_task
 from nsystui.store import tables
+from nsystui.store.gpu_clock import CLOCK_NOISE
 from nsystui.store.report import Report
 from nsystui.store.session import Session
 
-CLOCK_NOISE = 100_000
-"""The tolerated error of converted GPU timestamps, ns; errors up to 45,000 were seen."""
 _STREAM = ("device", "context", "stream")
 _ALL_STREAMS = -2
 _KERNEL_LAUNCH, _GRAPH_LAUNCH = 1, 2

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from nsystui.base.answer import Unit
 from nsystui.base.text import few, which_of
+from nsystui.base.units import format_value
 from nsystui.exports import canonical
+from nsystui.exports.metadata import pid_of
 from nsystui.exports.sources import REASONS
 from nsystui.questions.queries.mpi import DOMAIN, nvtx_reports
 from nsystui.questions.queries.recording import recording_advice
@@ -64,7 +67,7 @@ def mpi_notes(session: Session) -> tuple[str, ...]:
 
 
 def left_out_note(reports: Sequence[Report]) -> str:
-    """Return the note on impossible times, lost names and ranges that never ended, if any."""
+    """Return the note on moved clocks, impossible times, lost names and ranges that never ended, if any."""
     sentences = []
     for template, phrase_of in (
         ("left out of {} because their times are impossible: {}; ", _impossible),
@@ -84,7 +87,19 @@ def left_out_note(reports: Sequence[Report]) -> str:
         counts = "; ".join(phrase.format(noun) for noun, phrase in phrases if phrase)
         sentences.append(template.format(which, counts) if affected else "")
     advice = "export the report again" + ("; " if sentences[2] else "") if sentences[0] or sentences[1] else ""
-    return f"{sentences[0]}{sentences[1]}{advice}{sentences[2]}"
+    return "; ".join(filter(None, [clock_note(reports), f"{sentences[0]}{sentences[1]}{advice}{sentences[2]}"]))
+
+
+def clock_note(reports: Sequence[Report]) -> str:
+    """Return the note on GPUs whose times were moved to the CPU's clock, if any."""
+    moved = [
+        f"{report.name} (process {pid_of(clock.process)}, GPU {clock.device}) by {'+−'[clock.lead > 0]}"
+        f"{format_value(Unit.DURATION, abs(clock.lead))} (known to {format_value(Unit.DURATION, clock.width)})"
+        for report in reports
+        for clock in report.metadata.gpu_clocks
+        if not clock.is_of_waits
+    ]
+    return f"GPU times are moved, because the clocks of GPU and CPU differ: {few(moved)}" if moved else ""
 
 
 def _impossible(rows: LeftOut) -> str:

@@ -9,10 +9,9 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from nsystui.base.selection import Task
 from nsystui.exports import canonical
 from nsystui.exports.canonical import CanonicalTable
-from nsystui.questions.queries.tasks import GPU_TABLES, process_names, rows_of_tasks
+from nsystui.questions.queries.tasks import GPU_TABLES, launches_without_work, process_names, rows_of_tasks
 from nsystui.store.report import Report
 from nsystui.store.session import Session
 
@@ -197,37 +196,3 @@ def _suggested_fixes(session: Session, report: Report, trace: _Trace) -> Sequenc
         if trace is _CUDA and not launched:
             fixes.append("record a part of the run in which the program uses its GPU")
     return fixes
-
-
-def launches_without_work(session: Session, reports: Iterable[Report]) -> dict[Task, dict[str, int]]:
-    """Count by name the successful calls that launch, copy or set memory, of processes without any GPU work.
-
-    Reports that lost GPU work to damage or impossible times, or have GPU work of unknown processes, are left out.
-    """
-    complete = [
-        report
-        for report in reports
-        if report.count(canonical.API_CALLS)
-        and not any(table.name in report.damaged or report.packed.left_out.get(table.name) for table in GPU_TABLES)
-    ]
-    if not complete:
-        return {}
-    import sqlalchemy as sa
-
-    from nsystui.questions.queries.conditions import of_reports
-    from nsystui.store import tables
-
-    working = {task for table in GPU_TABLES for task in rows_of_tasks(session, table, complete)}
-    indices = [report.index for report in complete if Task(report.index, canonical.NO_PROCESS) not in working]
-    calls = tables.api_calls.c
-    key = calls.report, calls.process
-    query = sa.select(*key, calls.name, sa.func.count()).where(
-        of_reports(calls.report, indices),
-        calls.return_value.is_(None) | (calls.return_value == 0),
-        sa.or_(*(calls.name.contains(word) for word in ("Launch", "Memcpy", "Memset"))),
-    )
-    counts: dict[Task, dict[str, int]] = {}
-    for report, process, name, count in session.rows(query.group_by(*key, calls.name)) if indices else ():
-        if Task(report, process) not in working:
-            counts.setdefault(Task(report, process), {})[name] = count
-    return counts

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
@@ -268,11 +268,19 @@ def _numbered(
 ) -> tuple[Ranks, str]:
     """Return each task's rank, and the source; GPU work without a process is numbered last."""
     reports_with_processes = {task.report for task in tasks if task.process != NO_PROCESS}
-    without_process = [task for task in tasks if task.process == NO_PROCESS and task.report in reports_with_processes]
     numbered = [task for task in tasks if task.process != NO_PROCESS or task.report not in reports_with_processes]
-    ranks, source = _ranks(session, numbered, devices) if given is None else (_given(session, numbered, given), GIVEN)
-    next_rank = max(ranks.values(), default=-1) + 1
-    return ranks | {task: number for number, task in enumerate(without_process, next_rank)}, source
+    if given is None:
+        ranks, source = _ranks(session, numbered, devices)
+    else:
+        ranks, source = _given(session, _main(numbered, devices), given), GIVEN
+    last = [task for task in tasks if task not in ranks]
+    return ranks | {task: number for number, task in enumerate(last, max(ranks.values(), default=-1) + 1)}, source
+
+
+def _main(tasks: Sequence[Task], devices: Collection[Task]) -> list[Task]:
+    """Return the tasks with GPU work, and all tasks of reports without any."""
+    with_gpu = {task.report for task in devices}
+    return [task for task in tasks if task in devices or task.report not in with_gpu]
 
 
 def _given(session: Session, tasks: list[Task], given: Numbering) -> Ranks:
@@ -294,12 +302,13 @@ def _devices(session: Session) -> dict[Task, tuple[tuple[int, str], ...]]:
 
 
 def _tasks(session: Session, devices: Mapping[Task, Any]) -> list[Task]:
-    """Return the tasks of each report: its processes with GPU work.
+    """Return the tasks of each report: its processes with GPU work, and processes whose launched work was not recorded.
 
     Otherwise: processes that called CUDA or MPI or had NVTX ranges, or else the process with the most OS runtime calls.
     """
     tasks = set(devices)
     with_gpu = {task.report for task in devices}
+    tasks.update(_launching(session, devices))
     for report in session.reports:
         if report.index in with_gpu:
             continue
@@ -310,12 +319,75 @@ def _tasks(session: Session, devices: Mapping[Task, Any]) -> list[Task]:
     return sorted(tasks)
 
 
+def _launching(session: Session, devices: Collection[Task]) -> Iterator[Task]:
+    """Yield processes that launched work without a record, in reports with other GPU work.
+
+    The calls are read only if a process has a CUDA context, but no work, or if contexts are not recorded.
+    """
+
+    def compute(part: Session, reports: list[Report]) -> dict[int, Arrays]:
+        launching = launches_without_work(part, reports)
+        processes = {
+            report.index: [item.process for item in launching if item.report == report.index] for report in reports
+        }
+        return {index: {"process": np.array(values, np.int64)} for index, values in processes.items()}
+
+    reports = []
+    for index in {task.report for task in devices}:
+        report = report_at(session, index)
+        contexts = {
+            device.pid for device in report.metadata.cuda_devices
+        } | report.metadata.blocking_streams_by_pid.keys()
+        if not contexts or contexts - {pid_of(task.process) for task in devices if task.report == index}:
+            reports.append(report)
+    for index, arrays in of_each_report(session, reports, "launching-processes", compute, in_memory=True).items():
+        yield from (Task(index, process) for process in arrays["process"].tolist())
+
+
+def launches_without_work(session: Session, reports: Iterable[Report]) -> dict[Task, dict[str, int]]:
+    """Count by name the successful calls that launch, copy or set memory, of processes without any GPU work.
+
+    Reports that lost GPU work to damage or impossible times, or have GPU work of unknown processes, are left out.
+    """
+    complete = [
+        report
+        for report in reports
+        if report.count(BY_NAME["api_calls"])
+        and not any(table.name in report.damaged or report.packed.left_out.get(table.name) for table in GPU_TABLES)
+    ]
+    if not complete:
+        return {}
+    import sqlalchemy as sa
+
+    from nsystui.questions.queries.conditions import of_reports
+    from nsystui.store import tables
+
+    working = {task for table in GPU_TABLES for task in rows_of_tasks(session, table, complete)}
+    indices = [report.index for report in complete if Task(report.index, NO_PROCESS) not in working]
+    calls = tables.api_calls.c
+    key = calls.report, calls.process
+    query = sa.select(*key, calls.name, sa.func.count()).where(
+        of_reports(calls.report, indices),
+        calls.return_value.is_(None) | (calls.return_value == 0),
+        sa.or_(*(calls.name.contains(word) for word in ("Launch", "Memcpy", "Memset"))),
+    )
+    counts: dict[Task, dict[str, int]] = {}
+    for report, process, name, count in session.rows(query.group_by(*key, calls.name)) if indices else ():
+        if Task(report, process) not in working:
+            counts.setdefault(Task(report, process), {})[name] = count
+    return counts
+
+
 def _ranks(session: Session, tasks: list[Task], devices: Mapping[Task, Any]) -> tuple[Ranks, str]:
-    """Return the ranks of the first source with a different number for each task (docs/ranks.md#rank-numbers)."""
-    alone = [report_at(session, task.report) for task in tasks] if len(_single_tasks(tasks)) == len(tasks) else []
+    """Return the ranks of the first source with a different number for each task (docs/ranks.md#rank-numbers).
+
+    Tasks whose launched work was not recorded may lack a number.
+    """
+    main = _main(tasks, devices)
+    alone = [report_at(session, task.report) for task in main] if len(_single_tasks(main)) == len(main) else []
 
     def numbered(numbers: Sequence[int]) -> Ranks:
-        return dict(zip(tasks, numbers, strict=False))
+        return dict(zip(main, numbers, strict=False))
 
     packed = {task: report_at(session, task.report).ranks.get(task.process) for task in tasks}
     sources: tuple[tuple[str, Callable[[], Ranks]], ...] = (
@@ -327,9 +399,11 @@ def _ranks(session: Session, tasks: list[Task], devices: Mapping[Task, Any]) -> 
     )
     for name, read in sources:
         ranks = read()
-        if len(ranks) == len(tasks) and len(set(ranks.values())) == len(tasks) and tasks:
+        if ranks.keys() >= set(main) and len(set(ranks.values())) == len(ranks) and tasks:
             return ranks, name
-    ordered = sorted(tasks, key=lambda task: (task.report, devices.get(task, ((0, ""),))[0][0], task.process))
+    ordered = sorted(main, key=lambda task: (task.report, devices.get(task, ((0, ""),))[0][0], task.process))
+    for task in sorted(set(tasks) - set(main)):
+        ordered.insert(next((index for index, other in enumerate(ordered) if other > task), len(ordered)), task)
     return {task: number for number, task in enumerate(ordered)}, BY_ORDER
 
 

@@ -18,9 +18,10 @@ from nsystui.questions.algebra.intervals import EMPTY
 from nsystui.questions.capture.launch_account import account_table, launch_accounts
 from nsystui.questions.gpu.profiler_overhead import overhead_conditions
 from nsystui.questions.queries.conditions import duration, job_start, where
-from nsystui.questions.queries.recording import launches_without_work, lost_work_advice
+from nsystui.questions.queries.data_notes import clock_note
+from nsystui.questions.queries.recording import lost_work_advice
 from nsystui.questions.queries.reports import diagnostics_table, lost_events
-from nsystui.questions.queries.tasks import process_names, rank_of, world_size
+from nsystui.questions.queries.tasks import launches_without_work, process_names, rank_of, world_size
 from nsystui.questions.queries.time_window import shares_clock
 from nsystui.questions.triage.case import Case, rank_words, time_words
 from nsystui.questions.triage.finding import DIAGNOSTICS, Advice, Door, Finding, NotChecked, Severity
@@ -41,7 +42,14 @@ _CAPTURE = (
 @rule(10, reads=WORK | {"diagnostics", "nvtx_ranges", "nccl_calls"}, finds=dict.fromkeys(_CAPTURE, FindingKind()))
 def capture(case: Case) -> Sequence[Finding | NotChecked]:
     """Find problems of the capture, which explain more bad numbers than anything else."""
-    results: list[Finding | NotChecked] = [*_runs(case), *_lost(case), *_empty(case), *_short(case), *_missing(case)]
+    results: list[Finding | NotChecked] = [
+        *_moved(case),
+        *_runs(case),
+        *_lost(case),
+        *_empty(case),
+        *_short(case),
+        *_missing(case),
+    ]
     nsys_reports = [report for report in case.reports if not report.metadata.made_of]
     if nsys_reports and not any(report.count(tables.diagnostics) for report in nsys_reports):
         why = "needs the messages of nsys on its own capture: record with nsys 2024.4 or later"
@@ -111,6 +119,12 @@ def launch_account(case: Case) -> Sequence[Finding | NotChecked]:
     return findings
 
 
+def _moved(case: Case) -> Iterator[Finding]:
+    if note := clock_note(case.reports):
+        advice = Advice("Record again with a newer nsys or driver.", "All times here are corrected.")
+        yield Finding(PARTIAL[1], Severity.INFO, f"{note}.", advice, _DOOR)
+
+
 def _lost(case: Case) -> Iterator[Finding]:
     messages_table = diagnostics_table(case.job.session, replace(case.scope, name=None))
     texts = list(zip(messages_table.cells("severity"), messages_table.cells("text"), strict=True))
@@ -161,14 +175,16 @@ def _empty(case: Case) -> Iterator[Finding]:
         for task, calls in launches_without_work(session, case.reports).items()
         if selected is None or task in selected
     }
-    unranked = sorted(set(launched) - case.tasks)
-    if not idle_ranks and not unranked and case.ranks:
+    with_work = {task.report for task in worked}
+    named = sorted(task for task in launched if task.report in with_work or task not in case.tasks)
+    if not idle_ranks and not named and case.ranks:
         return
-    whose = [rank_words(idle_ranks.values(), case.ranks)] if idle_ranks else []
-    if unranked:
+    unnamed = [rank for task, rank in idle_ranks.items() if task not in named]
+    whose = [rank_words(unnamed, case.ranks)] if unnamed else []
+    if named:
         names = process_names(session)
-        words = few([f"{names.get(task, 'process')} ({pid_of(task.process)})" for task in unranked])
-        whose.append(f"{len(unranked)} {'process' if len(unranked) == 1 else 'processes'} with CUDA calls: {words}")
+        words = few([f"{names.get(task, 'process')} ({pid_of(task.process)})" for task in named])
+        whose.append(f"{len(named)} {'process' if len(named) == 1 else 'processes'} with CUDA calls: {words}")
     sentence = f"No GPU work was recorded for {' and '.join(whose) or 'these exports'}."
     advice = Advice(
         f"To judge the GPUs: {case.record(canonical.KERNELS)}.",
