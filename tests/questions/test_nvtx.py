@@ -445,7 +445,7 @@ def test_single_ranges_come_in_pages_and_orders(session_of):
     spans = [(number * 2_000, number * 2_000 + length, "work") for number, length in enumerate(lengths)]
     tree = tree_of(session_of(program(*spans)))
     (work,) = tree.roots()
-    assert tree.child_count(work) == 1200
+    assert work.child_count == 1200
     pages = [tree.children(work, offset) for offset in (0, 500, 1000, 1500)]
     assert [len(page) for page in pages] == [500, 500, 200, 0]
     assert [node.total for page in pages for node in page] == list(range(1200, 0, -1))
