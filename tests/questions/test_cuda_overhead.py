@@ -128,8 +128,8 @@ def test_the_profilers_part_of_the_table_is_the_profilers_overhead(tmp_path, ope
         (8, 60, "Command buffer full", 6), (9, 70, "99", 7),
     ]  # fmt: skip
     assert session.rows(sa.select(profiler.row, profiler.start, profiler.name).order_by(profiler.row)) == [
-        (1, 5, "CUPTI Buffer flush"), (3, 10, "Buffer flush (Profiler)"), (5, 30, "Instrumentation (Profiler)"),
-        (7, 50, "Resource creation/destruction (Profiler)"),
+        (1, 5, "CUPTI Buffer flush"), (3, 10, "Buffer flush"), (5, 30, "Instrumentation"),
+        (7, 50, "Resource creation/destruction"),
     ]  # fmt: skip
     assert (session.count(tables.cuda_overhead), session.count(tables.profiler_overhead)) == (5, 4)
 

@@ -418,16 +418,10 @@ def profiler_overhead(schema: Schema) -> Source:
 
 # ENUM_CUPTI_OVERHEAD_TYPE
 _OVERHEADS = {
-    0: "Undefined",
-    1: "Unknown",
-    2: "Driver JIT compiler",
-    3: "Buffer flush (Profiler)",
-    4: "Instrumentation (Profiler)",
-    5: "Resource creation/destruction (Profiler)",
-    6: "Runtime module loading",
-    7: "Lazy function loading",
+    0: "Undefined", 1: "Unknown", 2: "Driver JIT compiler", 3: "Buffer flush", 4: "Instrumentation",
+    5: "Resource creation/destruction", 6: "Runtime module loading", 7: "Lazy function loading",
     8: "Command buffer full",
-}
+}  # fmt: skip
 
 
 def cuda_overhead(schema: Schema) -> Source:

@@ -48,12 +48,9 @@ class EventKind(Enum):
 GPU_KINDS = (EventKind.KERNEL, EventKind.NCCL, EventKind.MEMORY, EventKind.GRAPH)
 
 RUNTIMES = {
-    EventKind.MPI: "MPI",
-    EventKind.UCX: "UCX",
-    EventKind.OPENACC: "OpenACC",
-    EventKind.OPENMP: "OpenMP",
+    EventKind.MPI: "MPI", EventKind.UCX: "UCX", EventKind.OPENACC: "OpenACC", EventKind.OPENMP: "OpenMP",
     EventKind.OVERHEAD: "CUDA overhead",
-}
+}  # fmt: skip
 """The kinds for libraries and runtimes on CPU threads, and their names."""
 
 DEFAULT_KINDS = (

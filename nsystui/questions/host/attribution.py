@@ -316,16 +316,7 @@ class _Host:
         scheduling, samples = scheduling_of(session, selection), samples_of(session, selection)
         python = samples_of(session, selection, PYTHON)
         gil = gil_of(session, selection, near)
-        threads = {
-            *callers,
-            *cuda.threads,
-            *mpi.threads,
-            *overhead.threads,
-            *os.threads,
-            *scheduling.threads,
-            *samples.threads,
-            *gil.held,
-        }
+        threads = {*callers, *cuda.threads, *mpi.threads, *os.threads, *scheduling.threads, *samples.threads, *gil.held}
         usual = usual_threads(session, tasks)
         names = {thread.thread: thread for thread in named_threads(job, threads | set(usual.values()))}
         launching, ending = (

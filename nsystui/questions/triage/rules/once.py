@@ -24,7 +24,7 @@ from nsystui.questions.nvtx.loading import FOLDED_LABEL
 from nsystui.questions.queries.conditions import duration, is_launched_by, job_end, job_start, where
 from nsystui.questions.queries.derived import of_all_reports
 from nsystui.questions.triage.case import CUDA_TABLES, Case, Place, rank_words, spans, time_words
-from nsystui.questions.triage.cuda_overhead import COMPILING, LOADING, by_task, is_recorded, overhead_in, overhead_of
+from nsystui.questions.triage.cuda_overhead import COMPILING, LOADING, overhead_in, overhead_of
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.questions.triage.rule import BY_CPU, IDLE, FindingKind, rule
 from nsystui.store import tables
@@ -191,13 +191,11 @@ def _in_ranges(case: Case) -> _Compiling:
 
 
 def _in_driver(case: Case) -> _Compiling:
-    overhead = overhead_of(case, COMPILING)
-    threads = {item.thread: item for item in named_threads(case.job, {thread for thread, _ in overhead})}
     times: dict[tuple[object, str], list[Intervals]] = {}
     rows: list[Row] = []
-    for (thread, _), part in overhead.items():
-        times.setdefault((threads[thread].task, "PTX"), []).append(part)
-        rows.append((threads[thread].rank, "PTX", threads[thread].words(), len(part)))
+    for thread, _, part in overhead_of(case, COMPILING):
+        times.setdefault((thread.task, "PTX"), []).append(part)
+        rows.append((thread.rank, "PTX", thread.words(), len(part)))
     return _Compiling(times, rows)
 
 
@@ -433,15 +431,16 @@ def _first_launches(case: Case) -> Finding | None:
         return None
     is_long = [calls.c.name.contains("Launch"), duration(calls) >= _LONG_LAUNCH]
     query = sa.select(sa.func.sum(duration(calls))).where(*where(calls, case.scope), *is_long)
-    loading, is_known = by_task(overhead_of(case, LOADING)), is_recorded(case)
-    upper_bound = float(case.job.session.scalar(query) or 0) + sum(part.length for part in loading.values())
+    loading, table = overhead_of(case, LOADING), tables.cuda_overhead
+    is_known = all(report.has(table) and table.name not in report.damaged for report in case.reports)
+    upper_bound = float(case.job.session.scalar(query) or 0) + sum(item.times.length for item in loading)
     if case.percent(case.mean([upper_bound])) < case.thresholds.first_launch_percent:
         return None  # cheaper than reading every launch
     launches_by_gpu = _launches(case)
     times, rows, slow = {}, [], 0
     for device in case.devices:
         task = device.device.task.task
-        extra, loads = [], loading.get(task, EMPTY)
+        extra, loads = [], merge(*(item.times for item in loading if item.thread.task == task))
         for launch in launches_by_gpu.get((task, device.device.device), []):
             cells = (case.rank_of[task], launch.name, launch.end - launch.start, launch.later, launch.launches)
             rows.append((*cells, loads.clip(launch.start, launch.end).length) if is_known else cells)
