@@ -9,10 +9,10 @@ import numpy as np
 import sqlalchemy as sa
 
 from nsystui.base.answer import DEVICE, DURATION, RANK, START, Column, Unit
-from nsystui.base.selection import Window
+from nsystui.base.selection import Selection, Window
 from nsystui.base.text import counted
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, covered_per_bin, merge, slices
-from nsystui.questions.gpu.device_time import DeviceIntervals
+from nsystui.questions.gpu.device_time import Device, DeviceIntervals
 from nsystui.questions.host.host_work import CpuSpan, host_work
 from nsystui.questions.kernels.activities import API, work_summary
 from nsystui.questions.queries.conditions import is_launched_by, job_end, job_start, of_reports, where
@@ -335,14 +335,27 @@ def _bound(
             yield stretch._replace(kernels=kernels, waited=waited, late=waited_late, median=median)
 
 
+def _range(case: Case, device: Device, window: Window) -> str | None:
+    """Return the NVTX range in which the first kernel of a window was launched, on the launching thread."""
+    kernels, calls, task = tables.kernels, tables.api_calls, device.task.task
+    selection = Selection(window, frozenset({task}), frozenset({device.device}))
+    query = sa.select(job_start(kernels), job_start(calls)).join_from(kernels, calls, is_launched_by(kernels, calls))
+    query = query.where(*where(kernels, selection), job_start(kernels) >= window.start)
+    rows = case.job.session.rows(query.order_by(job_start(kernels)).limit(1))
+    # The launch is the middle of each span.
+    windows = [Window(min(2 * launch, 2 * start - 1) - start, start) for start, launch in rows]
+    works = host_work(case.job, [CpuSpan(task, device.device, around) for around in windows])
+    return next((work.range_name for work in works), None)
+
+
 def _finding(case: Case, stretches: Sequence[_Stretch], cost: int, share: float) -> Finding:
     worst = max(stretches, key=lambda stretch: (stretch.waited, -stretch.start))
     window = Window(worst.start, worst.start + worst.duration)
     device = next(
         gpu.device for gpu in case.devices if (gpu.device.task.rank, gpu.device.device) == (worst.rank, worst.device)
     )
-    (work,) = host_work(case.job, [CpuSpan(device.task.task, device.device, window)])
-    range_words = f", in NVTX range `{work.range_name}`," if work.range_name else ""
+    range_name = _range(case, device, Window(worst.start + worst.duration // 2, window.end))
+    range_words = f", in NVTX range `{range_name}`," if range_name else ""
     total, waited, late, kernels = (
         sum(getattr(stretch, key) for stretch in stretches) for key in ("duration", "waited", "late", "kernels")
     )
