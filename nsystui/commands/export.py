@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="",
         metavar="LIST",
         help="kinds of events, separated by commas: kernel, nccl, memory, graph, api, nvtx, mark, mpi, ucx, openacc, "
-        "openmp, metrics; os only when asked for (default: all the others)",
+        "openmp, overhead, metrics; os only when asked for (default: all the others)",
     )
     group.add_argument("--names", choices=("full", "short", "mangled"), default="short", help="which kernel names")
     shared.add_selection(parser)

@@ -217,6 +217,13 @@ PROFILER_OVERHEAD = _table(
     "row start end thread process name:t",
     more=" (nsys records the overhead that it notices)",
 )
+CUDA_OVERHEAD = _table(
+    "cuda_overhead",
+    "times that CUDA took to load code or waited for command buffers",
+    _CUDA,
+    "row start end thread process correlation_id name:t",
+    more=" (nsys 2025.5.2 and later write it)",
+)
 CPU_PAGE_FAULTS = _table(
     "cpu_page_faults",
     "CPU page faults of unified memory",

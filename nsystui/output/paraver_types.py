@@ -24,6 +24,7 @@ _TYPES = {
     EventKind.OS.value: (9310, "OS runtime call"),
     EventKind.UCX.value: (9311, "UCX call"),
     EventKind.OPENMP.value: (9312, "OpenMP event"),
+    EventKind.OVERHEAD.value: (9314, "CUDA overhead"),
     EventKind.SYNC.value: (9313, "CUDA synchronisation"),
     EventKind.MARK.value: (9005, "NVTX mark"),
 }

@@ -131,6 +131,11 @@ class ExportWriter(DemoWriter):
         """Write a call of cuBLAS, or with `library` ``CUDNN`` of cuDNN."""
         self.rows(f"{library}_EVENTS").append((start, end, 0, thread.global_id, self.intern(name)))
 
+    def cuda_overhead(self, thread: Thread, start: int, end: int, kind: int, correlation_id: int | None = None) -> None:
+        """CUDA's overhead; `kind` is an id of ``ENUM_CUPTI_OVERHEAD_TYPE`` (7: lazy function loading)."""
+        row = (start, end, 103, thread.global_id, correlation_id, None, kind)
+        self.rows("CUPTI_ACTIVITY_KIND_OVERHEAD").append(row)
+
     def gil(self, thread: Thread, held: Iterable[tuple[int, int]] = (), waited: Iterable[tuple[int, int]] = ()) -> None:
         """Write spans in which a thread holds Python's GIL and waits for it (``--trace=python-gil``)."""
         self.nvtx_domain(thread, 0, _GIL_DOMAIN, "GIL Trace")

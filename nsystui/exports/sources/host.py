@@ -416,6 +416,29 @@ def profiler_overhead(schema: Schema) -> Source:
     return Source(table, integers(schema, table, _NAMED), {"profiler_overhead": Transform(fields, STRINGS)})
 
 
+# ENUM_CUPTI_OVERHEAD_TYPE
+_OVERHEADS = {
+    0: "Undefined", 1: "Unknown", 2: "Driver JIT compiler", 3: "Buffer flush", 4: "Instrumentation",
+    5: "Resource creation/destruction", 6: "Runtime module loading", 7: "Lazy function loading",
+    8: "Command buffer full",
+}  # fmt: skip
+
+
+def cuda_overhead(schema: Schema) -> Source:
+    """Return the overhead that CUDA reports, of which the profiler's part belongs to `profiler_overhead`."""
+    table = "CUPTI_ACTIVITY_KIND_OVERHEAD"
+    wanted = {**THREAD_EVENT, "correlation_id": "correlationId", "overhead_type": "overheadType"}
+    first_row = schema.rows(["PROFILER_OVERHEAD"])
+    fields = {**thread_event_fields(first_row), "name": labelled("overhead_type", _OVERHEADS)}
+    makes = {
+        "cuda_overhead": Transform(
+            {**fields, **column_fields("correlation_id")}, where="coalesce(overhead_type, 0) NOT BETWEEN 3 AND 5"
+        ),
+        "profiler_overhead": Transform(fields, where="overhead_type BETWEEN 3 AND 5"),
+    }
+    return Source(table, integers(schema, table, wanted), makes, first_row)
+
+
 def diagnostics(schema: Schema) -> Source:
     table = "DIAGNOSTIC_EVENT"
     columns = {
@@ -520,6 +543,7 @@ SOURCES: dict[str, SourceMaker] = {
     "SCHED_EVENTS": sched_events,
     **{table: call_chains(table, position) for position, table in enumerate(_CHAIN_TABLES)},
     "PROFILER_OVERHEAD": profiler_overhead,
+    "CUPTI_ACTIVITY_KIND_OVERHEAD": cuda_overhead,
     "DIAGNOSTIC_EVENT": diagnostics,
     "PROCESSES": processes,
     "ThreadNames": threads,

@@ -24,6 +24,7 @@ from nsystui.questions.blocking.gain import RECOVERABLE, SPEEDUP, STANDING, Gain
 from nsystui.questions.blocking.parts import BLOCKERS, PARTS, Iterations, blocked_in, blocking
 from nsystui.questions.collectives.matching import Member
 from nsystui.questions.collectives.waiting import NOBODY, Arrivals, waits_and_transfers
+from nsystui.questions.gpu.utilisation import by_gpu, selected_devices
 from nsystui.questions.host.time_budget import cause_words, causes_of
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.conditions import job_end, job_start
@@ -105,7 +106,8 @@ class RankIterations:
 def iterations(job: OpenJob, selection: Selection, step_name: str | None = None) -> list[RankIterations]:
     """Compute the selected GPUs' budgets of steps that begin in the selection's window, by rank and device.
 
-    A GPU without steps has one iteration: the window, or the time from its first operation to its last.
+    A GPU without steps has one iteration: the window, or the time from its first operation to its last. A GPU that
+    processes share has the iterations of the process with the longest steps in sum.
     """
     blocked, window = blocking(job, step_name), selection.window
     steps = {task: times for task, times in step_times(job.steps(step_name)).items() if times.on_gpu}
@@ -124,7 +126,11 @@ def iterations(job: OpenJob, selection: Selection, step_name: str | None = None)
                 inside = (budget.starts >= window.start) & (budget.starts < window.end)
             if inside.any():
                 gpus.append(RankIterations(rank.rank, budget.at(inside), steps[rank.task].at(inside)))
-    return gpus
+    groups = by_gpu(job.session, selected_devices(job.session, selection, job.ranks))
+    numbers = {(device.task.task, device.device): number for number, group in enumerate(groups) for device in group}
+    gpus.sort(key=lambda gpu: (gpu.steps is None, -int(gpu.of.time.sum())))
+    first = {numbers.get(key := (gpu.of.task, gpu.of.device), key): gpu for gpu in reversed(gpus)}
+    return sorted(first.values(), key=lambda gpu: (gpu.rank, gpu.of.device))
 
 
 AT_MOST = Column("at_most", header="At Most (%)", label="at most %", unit=Unit.PERCENT, decimals=2)
@@ -346,7 +352,9 @@ def steps_side_by_side(
 
     The parts belong to ``rank``, or are means over all selected GPUs.
     """
-    gpus = [gpu for gpu in iterations(job, selection) if gpu.numbers is not None and rank in (None, gpu.rank)]
+    if rank is not None:
+        selection = selection.with_tasks(frozenset(item.task for item in job.ranks if item.rank == rank))
+    gpus = [gpu for gpu in iterations(job, selection) if gpu.numbers is not None]
     step_numbers = [gpu.numbers for gpu in gpus if gpu.numbers is not None]
     numbers = np.unique(np.concatenate([np.zeros(0, np.int64), *step_numbers]))
     sums, counts = np.zeros((len(numbers), len(PARTS))), np.zeros((len(numbers), 1))

@@ -29,7 +29,7 @@ import numpy as np
 import sqlalchemy as sa
 from numpy.typing import NDArray
 
-from nsystui.base.selection import Task, Window
+from nsystui.base.selection import Selection, Task, Window
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, intersect, merge, subtract, union
 from nsystui.questions.blocking.dependencies import (
     COMMUNICATION,
@@ -44,6 +44,7 @@ from nsystui.questions.blocking.dependencies import (
     Operations,
     operations_of,
 )
+from nsystui.questions.gpu.utilisation import by_gpu, selected_devices
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.conditions import of_reports
 from nsystui.questions.queries.derived import in_runs, of_each_report
@@ -198,19 +199,20 @@ class Iterations:
 
 
 def budgets_of(
-    work: Operations, device: int, window: Window, starts: Times, ends: Times
+    work: Operations, device: int, window: Window, starts: Times, ends: Times, computed: Intervals, busy: Intervals
 ) -> tuple[Times, Times, Times, dict[str, Intervals]]:
     """Return parts, busy and possible times of a GPU's iterations in ``window``, and the stretches of `KEPT`.
 
-    See `Iterations`; all on the clock of ``work``.
+    See `Iterations`; all on the clock of ``work``. ``computed``, ``busy``: see `_shared_work`.
     """
     starts, ends = (np.clip(times, window.start, window.end) for times in (starts, ends))
     gaps = gaps_of(work, device, Window(int(starts.min()), int(ends.max())))
     is_on_gpu = work.device == device
     is_compute = is_on_gpu & (work.kind == COMPUTE)
-    times = {part: gaps.part(part).covered(starts, ends) for part in PARTS[1:]}
-    times["compute"] = union(work.start[is_compute], work.end[is_compute]).covered(starts, ends)
-    tail, nccl = gaps.part("tail"), gaps.part("nccl")
+    without_compute = {part: subtract(gaps.part(part), computed) for part in PARTS[1:]}
+    times = {part: intervals.covered(starts, ends) for part, intervals in without_compute.items()}
+    times["compute"] = merge(union(work.start[is_compute], work.end[is_compute]), computed).covered(starts, ends)
+    tail, nccl = without_compute["tail"], without_compute["nccl"]
     for kind, part in BLOCKERS.items() if len(tail) else ():
         is_kind = is_on_gpu & (work.kind == kind)
         running = intersect(tail, union(work.start[is_kind], work.end[is_kind]))
@@ -222,9 +224,11 @@ def budgets_of(
     # Stretches that the window cuts may be long.
     is_kept = (gaps.end - gaps.start >= LONG) | (gaps.start <= window.start) | (gaps.end >= window.end)
     is_kept[np.argsort(gaps.start - gaps.launched, kind="stable")[:_MAX_SHORT]] = True
-    when = {"starved": _real(gaps.start[is_kept], gaps.launched[is_kept]), "nccl": nccl}
-    possible = np.stack([_real(gaps.freed, until).covered(starts, ends) for until in gaps.possible.values()], axis=1)
-    return parts, union(work.start[is_on_gpu], work.end[is_on_gpu]).covered(starts, ends), possible, when
+    when = {"starved": subtract(_real(gaps.start[is_kept], gaps.launched[is_kept]), computed), "nccl": nccl}
+    unresolved = (subtract(_real(gaps.freed, until), computed) for until in gaps.possible.values())
+    possible = np.stack([intervals.covered(starts, ends) for intervals in unresolved], axis=1)
+    busy = merge(union(work.start[is_on_gpu], work.end[is_on_gpu]), busy)
+    return parts, busy.covered(starts, ends), possible, when
 
 
 def bounds(parts: Mapping[str, float], possible: Mapping[str, float], names: Collection[str]) -> tuple[float, float]:
@@ -237,7 +241,7 @@ def bounds(parts: Mapping[str, float], possible: Mapping[str, float], names: Col
 class Blocking:
     """The budgets of each working GPU (task, CUDA ordinal): of its iterations, and of its whole time as one row.
 
-    The whole time is from its first operation to the end of its last.
+    The whole time is from its first operation to the end of its last. A GPU that processes share has a budget in each.
     """
 
     iterations: Mapping[tuple[Task, int], Iterations]
@@ -249,18 +253,35 @@ def blocking(job: OpenJob, step_name: str | None = None) -> Blocking:
     return job.once(("blocking", step_name), lambda: _load(job, step_name))
 
 
+def _shared_work(job: OpenJob) -> dict[tuple[Task, int], tuple[Intervals, Intervals]]:
+    """Return the compute and the busy time of GPUs that processes share, by process and device; own clock."""
+    if all(len(group) == 1 for group in by_gpu(job.session, selected_devices(job.session, Selection(), job.ranks))):
+        return {}  # reads no work
+    shared = {}
+    for gpu in job.gpus(Selection()):
+        for device in gpu.devices if gpu.others else ():
+            offset, parts = report_at(job.session, device.task.task.report).clock_offset, gpu.parts
+            compute, busy = merge(parts.kernels, parts.graph), merge(*parts.disjoint)
+            shared[device.task.task, device.device] = compute.shifted(-offset), busy.shifted(-offset)
+    return shared
+
+
+_NOT_SHARED = (EMPTY, EMPTY)
+
+
 def blocked_in(job: OpenJob, window: Window) -> Mapping[tuple[Task, int], Iterations]:
     """Find each GPU's blockers in a window of job time, which is one iteration."""
     session, iterations = job.session, {}
     communication, offsets = communicating(session), {report.index: report.clock_offset for report in session.reports}
-    spans = _spans(session, offsets)
+    spans, shared = _spans(session, offsets), _shared_work(job)
     for rows in ProcessRows.each(session, spans):
         task, offset = rows.task, offsets[rows.task.report]
         edges = np.array([window.start, window.end]) - offset
         local_window = Window(*edges.tolist())
         work = operations_of(rows, None if rows.is_shared else local_window, communication)
         for device in spans[task]:
-            parts, busy, possible, stretches = budgets_of(work, device, local_window, edges[:1], edges[1:])
+            gpu_work = shared.get((task, device), _NOT_SHARED)
+            parts, busy, possible, stretches = budgets_of(work, device, local_window, edges[:1], edges[1:], *gpu_work)
             when = {part: times.shifted(offset) for part, times in stretches.items()}
             low, high = np.array([window.start]), np.array([window.end])
             iterations[task, device] = Iterations(task, device, low, high, parts, busy, possible, when)
@@ -273,9 +294,10 @@ def _load(job: OpenJob, step_name: str | None) -> Blocking:
         if times.on_gpu:
             start = times.start - report_at(job.session, task.report).clock_offset
             edges[task] = start, start + times.duration
-    compute = partial(_arrays, edges)
+    shared = _shared_work(job)
+    compute = partial(_arrays, edges, shared)
     reports, is_custom = job.session.reports, {step_name, job.step_range, job.steps_by} != {None}
-    if is_custom:
+    if is_custom or shared:  # other reports may use a shared GPU
         runs = in_runs(job.session, reports, compute, tables.kernels, "what blocked")
         arrays_of = {index: arrays for run in runs for index, arrays in run.items()}
     else:
@@ -317,7 +339,12 @@ def _are_of(edges: Mapping[Task, tuple[Times, Times]], report: Report, arrays: A
     return True
 
 
-def _arrays(edges: Mapping[Task, tuple[Times, Times]], session: Session, reports: list[Report]) -> dict[int, Arrays]:
+def _arrays(
+    edges: Mapping[Task, tuple[Times, Times]],
+    shared: Mapping[tuple[Task, int], tuple[Intervals, Intervals]],
+    session: Session,
+    reports: list[Report],
+) -> dict[int, Arrays]:
     """Return each report's budgets: ``count`` rows per GPU, the first of which is `Blocking.whole`."""
     communication = communicating(session)
     names = ("process", "device", "count", *KEPT, *_EDGES, "parts", "busy", "possible", "kept_starts", "kept_ends")
@@ -339,7 +366,8 @@ def _arrays(edges: Mapping[Task, tuple[Times, Times]], session: Session, reports
                 session.tell(Computation("what blocked", done, len(windows), "slices"))
             work = operations_of(process, window if len(windows) > 1 else None, communication)
             for device, (starts, ends) in edges_of_gpu.items():
-                *figures, stretches = budgets_of(work, device, window, starts, ends)
+                gpu_work = shared.get((task, device), _NOT_SHARED)
+                *figures, stretches = budgets_of(work, device, window, starts, ends, *gpu_work)
                 for total, part in zip(sums[device], figures, strict=True):
                     total += part
                 when[device] = {part: merge(times, stretches[part]) for part, times in when[device].items()}

@@ -97,6 +97,7 @@ def _ask_streams(job: OpenJob, selection: Selection, options: dict[str, Any]) ->
     return queues_over_time(job, selection, options["bins"]) if options["over_time"] else stream_table(job, selection)
 
 
+_EVENTS = ("graph_launches", "syncs", "nvtx_marks", "ucx_calls", "openacc_events", "openmp_events", "cuda_overhead")
 QUESTIONS = (
     Question(
         "streams",
@@ -256,7 +257,7 @@ one row for each lane and column.""",
         description="""\
 Everything that happened in the selection, in time order: API calls, kernels, memory operations, whole
 graph launches, synchronisations, NVTX ranges and marks, calls of MPI and UCX, events of OpenACC and
-OpenMP; OS runtime calls when asked for.""",
+OpenMP, CUDA's overhead; OS runtime calls when asked for.""",
         examples="""  nsystui events rank0.sqlite --time 1.200s:1.201s
   nsystui events rank0.sqlite --kinds kernel,nccl,memory --format csv -o gpu.csv
   nsystui events rank0.sqlite --filter cudaMalloc --sort duration_ns --top 20""",
@@ -265,7 +266,8 @@ OpenMP; OS runtime calls when asked for.""",
         options=(
             Option(
                 "kinds",
-                "api, kernel, nccl, memory, graph, sync, nvtx, mark, mpi, ucx, openacc, openmp, os; separate by commas",
+                "api, kernel, nccl, memory, graph, sync, nvtx, mark, mpi, ucx, openacc, openmp, overhead, os; "
+                "separate by commas",
                 metavar="LIST",
                 default="",
                 group="",
@@ -280,7 +282,7 @@ OpenMP; OS runtime calls when asked for.""",
         views=(
             View(
                 "events",
-                tables=("graph_launches", "syncs", "nvtx_marks", "ucx_calls", "openacc_events", "openmp_events"),
+                tables=_EVENTS,
             ),
         ),
     ),

@@ -31,6 +31,7 @@ class EventKind(Enum):
     UCX = "ucx"
     OPENACC = "openacc"
     OPENMP = "openmp"
+    OVERHEAD = "overhead"
     OS = "os"
 
     @property
@@ -46,8 +47,11 @@ class EventKind(Enum):
 
 GPU_KINDS = (EventKind.KERNEL, EventKind.NCCL, EventKind.MEMORY, EventKind.GRAPH)
 
-RUNTIMES = {EventKind.MPI: "MPI", EventKind.UCX: "UCX", EventKind.OPENACC: "OpenACC", EventKind.OPENMP: "OpenMP"}
-"""The kinds for libraries and runtimes of parallel programs on CPU threads, and their names."""
+RUNTIMES = {
+    EventKind.MPI: "MPI", EventKind.UCX: "UCX", EventKind.OPENACC: "OpenACC", EventKind.OPENMP: "OpenMP",
+    EventKind.OVERHEAD: "CUDA overhead",
+}  # fmt: skip
+"""The kinds for libraries and runtimes on CPU threads, and their names."""
 
 DEFAULT_KINDS = (
     EventKind.API,
@@ -103,6 +107,7 @@ KIND_TABLES: dict[EventKind, KindTable] = {
         KindTable(EventKind.UCX, tables.ucx_calls, tables.ucx_calls.c.name),
         KindTable(EventKind.OPENACC, tables.openacc_events, tables.openacc_events.c.name),
         KindTable(EventKind.OPENMP, tables.openmp_events, tables.openmp_events.c.name),
+        KindTable(EventKind.OVERHEAD, tables.cuda_overhead, tables.cuda_overhead.c.name),
         KindTable(EventKind.OS, tables.os_calls, tables.os_calls.c.name),
     )
 }

@@ -73,7 +73,8 @@ class BusyIntervals:
         devices = tuple(_devices(session, selection, selected_devices(session, selection, ranks), previous))
         reports = selected_reports(session, selection)
         notes = [*_notes(session, reports, selection), *other_communication(session)]
-        same_gpu = [{item.device.task.rank for item in group} for group in _by_gpu(session, devices) if len(group) > 1]
+        groups = by_gpu(session, (item.device for item in devices))
+        same_gpu = [{device.task.rank for device in group} for group in groups if len(group) > 1]
         if unknown := [item.device.task.rank for item in devices if not item.device.is_gpu]:
             notes.append(f"work on an unknown device does not count in means over GPUs (ranks {few_numbers(unknown)})")
         if same_gpu:
@@ -126,17 +127,19 @@ class BusyIntervals:
 
 def gpus_of(session: Session, devices: Iterable[DeviceIntervals]) -> tuple[DeviceIntervals, ...]:
     """Merge the devices that are the same GPU, see `gpu_key`; keeps the order of ``devices``."""
-    return tuple(_together(group) for group in _by_gpu(session, devices))
+    intervals = {_key(item.device): item for item in devices}
+    groups = by_gpu(session, (item.device for item in intervals.values()))
+    return tuple(_together([intervals[_key(device)] for device in group]) for group in groups)
 
 
-def _by_gpu(session: Session, devices: Iterable[DeviceIntervals]) -> list[list[DeviceIntervals]]:
+def by_gpu(session: Session, devices: Iterable[Device]) -> list[list[Device]]:
+    """Group the devices of processes by GPU, see `gpu_key`; reads no work."""
     reports = {report.index: report for report in session.reports}
-    groups: dict[Hashable, list[DeviceIntervals]] = {}
-    for item in devices:
-        if not item.device.is_gpu:
-            continue
-        task = item.device.task.task
-        groups.setdefault(gpu_key(reports[task.report], task, item.device.device), []).append(item)
+    groups: dict[Hashable, list[Device]] = {}
+    for device in devices:
+        if device.is_gpu:
+            key = gpu_key(reports[device.task.task.report], device.task.task, device.device)
+            groups.setdefault(key, []).append(device)
     return list(groups.values())
 
 

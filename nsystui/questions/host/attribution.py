@@ -4,7 +4,7 @@ A span of idle time belongs to the thread that launched the operation at its end
 the operation at its start, or else to the thread of its process with the most CUDA calls. The profiler's work in the
 process precedes all other causes. After it, each moment has the first cause that applies:
 
-1. the thread is in an MPI or CUDA call (the outermost);
+1. the thread is in an MPI or CUDA call (the outermost), or CUDA loads code or waits for a command buffer there;
 2. it waits for Python's GIL, if recorded: the function that the GIL's holder runs;
 3. it is in an OS runtime call that does not wait for another thread;
 4. it runs on a CPU: the function of the nearest sample between two switches;
@@ -49,6 +49,7 @@ from nsystui.questions.host.causes import (
     GIL,
     IN_MPI,
     IN_OS,
+    IN_OVERHEAD,
     KINDS,
     NOTHING,
     OFF_CPU,
@@ -274,6 +275,7 @@ class _Host:
 
     cuda: Calls
     mpi: Calls
+    overhead: Calls
     os: Calls
     scheduling: Scheduling
     samples: CpuSamples
@@ -309,6 +311,7 @@ class _Host:
             query = sa.select(api_calls.c.report, api_calls.c.thread).where(*where(api_calls, selection))
             callers.update(session.rows(query.where(api_calls.c.thread.is_not(None)).distinct()))
         mpi = calls_of(session, mpi_rows(session), selection, near)
+        overhead = calls_of(session, tables.cuda_overhead, selection, near)
         os = calls_of(session, tables.os_calls, selection, near, tables.os_calls.c.chain)
         scheduling, samples = scheduling_of(session, selection), samples_of(session, selection)
         python = samples_of(session, selection, PYTHON)
@@ -320,7 +323,7 @@ class _Host:
             ({}, {}) if callers else launching_threads(session, tasks, spans.starts, spans.ends, near is not None)
         )
         return cls(
-            cuda, mpi, os, scheduling, samples, python, gil, files_of(session, selection), names, launching,
+            cuda, mpi, overhead, os, scheduling, samples, python, gil, files_of(session, selection), names, launching,
             ending, usual, workers, os_callers(session, os.chains), profiler_overhead(session, selection),
         )  # fmt: skip
 
@@ -427,11 +430,12 @@ class _Host:
         return self.os.threads.get(thread, NO_SEGMENTS).labelled(*labels)
 
     def _library_calls(self, thread: Thread, inside: Intervals, name: str) -> Segments:
-        """Return a thread's outermost MPI and CUDA calls."""
+        """Return a thread's outermost MPI and CUDA calls, and the overhead that CUDA reports in them."""
         mpi = self._labelled(self.mpi, thread, inside, lambda call: Cause(IN_MPI, call, name))
         cuda = self._labelled(self.cuda, thread, inside, lambda call: Cause(kind_of(call), call, name))
+        overhead = self._labelled(self.overhead, thread, inside, lambda kind: Cause(IN_OVERHEAD, kind, name))
         # MPI calls may contain CUDA calls, but not vice versa.
-        return one_after_the_other(mpi, cuda)
+        return one_after_the_other(mpi, overhead, cuda)
 
     def _labelled(self, calls: Calls, thread: Thread, inside: Intervals, cause_of: Callable[[str], Cause]) -> Segments:
         segments = calls.threads.get(thread, NO_SEGMENTS).within(inside)

@@ -12,6 +12,7 @@ COPYING = "in calls that copy or set memory"
 ALLOCATING = "in calls that allocate or free memory"
 LAUNCHING = "launching"
 OTHER_CALLS = "in other CUDA calls"
+IN_OVERHEAD = "in CUDA overhead"
 IN_MPI = "in MPI"
 GIL = "waiting for the GIL"
 IN_OS = "in OS runtime calls"
@@ -26,6 +27,7 @@ KINDS = (
     SYNCHRONISING,
     COPYING,
     IN_MPI,
+    IN_OVERHEAD,
     LAUNCHING,
     OTHER_CALLS,
     GIL,

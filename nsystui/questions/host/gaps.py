@@ -26,6 +26,7 @@ from nsystui.questions.host.causes import (
     COPYING,
     IN_MPI,
     IN_OS,
+    IN_OVERHEAD,
     LAUNCHING,
     NOTHING,
     OTHER_CALLS,
@@ -460,7 +461,7 @@ LEAST = 10_000
 """The shortest idle time to examine before an operation, ns; a shorter time contains only the launch."""
 _MAX_CAUSES = 3
 _MIN_SHARE = 0.05
-_CALLS = (SYNCHRONISING, COPYING, ALLOCATING, LAUNCHING, OTHER_CALLS, IN_MPI, IN_OS)
+_CALLS = (SYNCHRONISING, COPYING, ALLOCATING, LAUNCHING, OTHER_CALLS, IN_OVERHEAD, IN_MPI, IN_OS)
 
 
 def before_launch(job: OpenJob, task: Task, device: int, start: int) -> str:

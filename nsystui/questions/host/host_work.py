@@ -16,6 +16,7 @@ from nsystui.questions.host import segments
 from nsystui.questions.host.attribution import Attribution, attribute, over_ranks
 from nsystui.questions.host.causes import KINDS, Cause, folded, shown_times
 from nsystui.questions.host.idle_spans import IdleSpan
+from nsystui.questions.host.segments import NO_THREAD
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.nvtx.loading import FOLDED_LABEL
 from nsystui.questions.queries import mpi
@@ -28,7 +29,6 @@ from nsystui.store.session import Session
 _CAUSE_PREFIXES = (f"{mpi.DOMAIN}:", f"{segments.DOMAIN}:")
 """Prefixes of the names of ranges that are causes themselves."""
 _SPAN_KEYS = ("number", "report", "process", "thread", "lo", "hi")
-_UNKNOWN = -1
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ def _rows(job: OpenJob, spans: Sequence[CpuSpan], with_calls: bool) -> list[Row]
 
 
 def _overlapping(session: Session, idle: Attribution) -> list[list[_Range]]:
-    """Return the launching thread's NVTX ranges (if unknown, the task's) that overlap each span, by start."""
+    """Return the launching thread's NVTX ranges that overlap each span, by start; no ranges if it is unknown."""
     table = tables.nvtx_ranges
     ranges: list[list[_Range]] = [[] for _ in idle.spans]
     if not idle.spans or not session.count(table):
@@ -126,7 +126,7 @@ def _overlapping(session: Session, idle: Attribution) -> list[list[_Range]]:
     threads = [idle.launchers[launcher] for launcher in idle.launcher.tolist()]
     values = sa.values(*(sa.column(key, sa.BigInteger) for key in _SPAN_KEYS), name="asked").data(
         [
-            (index, gap.task.report, gap.task.process, thread[1] if thread else _UNKNOWN, gap.start, gap.end)
+            (index, gap.task.report, gap.task.process, thread[1] if thread else NO_THREAD, gap.start, gap.end)
             for index, (gap, thread) in enumerate(zip(idle.spans, threads, strict=True))
         ]
     )
@@ -142,7 +142,7 @@ def _overlapping(session: Session, idle: Attribution) -> list[list[_Range]]:
         )
         .join_from(table, spans, sa.and_(columns.report == span.report, columns.process == span.process))
         .where(
-            sa.or_(columns.thread == span.thread, span.thread == _UNKNOWN),
+            columns.thread == span.thread,
             columns.start < span.hi - offset,
             columns.end > span.lo - offset,
             segments.may_overlap(table, [(gap.task, gap.start, gap.end) for gap in idle.spans]),

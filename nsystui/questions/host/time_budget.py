@@ -32,7 +32,7 @@ from nsystui.base.units import format_value
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, subtract
 from nsystui.questions.gpu.device_time import Device, DeviceIntervals
 from nsystui.questions.gpu.profiler_overhead import profiler_overhead
-from nsystui.questions.host.causes import NOTHING
+from nsystui.questions.host.causes import GIL, NOTHING
 from nsystui.questions.host.causes import Cause as HostCause
 from nsystui.questions.host.host_work import CpuSpan, HostWork, host_work
 from nsystui.questions.job.job import OpenJob
@@ -142,8 +142,9 @@ def _name(work: HostWork, cause: HostCause) -> str:
         return f"nothing recorded, {location}" if location else UNEXPLAINED
     words = replace(cause, what=shorten(cause.what, _MAX_CAUSE)).words
     is_same_name = work.range_name and cause.what and work.range_name.endswith(cause.what)
-    # A library's range around the call of the same name adds nothing.
-    return f"{words} {word} {quoted}" if quoted and not is_same_name else words
+    # A library's range around the call of the same name adds nothing, and another thread's work is not in the range.
+    is_in_range = not is_same_name and (not cause.thread or cause.kind == GIL)
+    return f"{words} {word} {quoted}" if quoted and is_in_range else words
 
 
 def budget_with_causes(job: OpenJob, selection: Selection, step_name: str | None = None) -> TableAnswer:

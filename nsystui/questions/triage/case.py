@@ -273,10 +273,10 @@ class Case:
     def blocked(self) -> tuple[Mapping[str, int], Mapping[str, int]]:
         """All time by part of the budget, in steps or not, and the `possible` time: means over the GPUs, ns."""
         if self.scope.window is None:
-            gpus = [gpu for key, gpu in blocking(self.job, self.step_name).whole.items() if key[0] in self.tasks]
+            budgets = blocking(self.job, self.step_name).whole
         else:
-            by_gpu = blocked_in(self.job, self.scope.window)
-            gpus = [gpu for key, gpu in by_gpu.items() if key[0] in self.tasks]
+            budgets = blocked_in(self.job, self.scope.window)
+        gpus = [gpu for key, gpu in budgets.items() if key[0] in self.tasks and self.gpu_of.get(key, key) == key]
         parts, possible = (
             {part: self.mean(int(times[:, column].sum()) for times in arrays) for column, part in enumerate(PARTS)}
             for arrays in ([gpu.parts for gpu in gpus], [gpu.possible for gpu in gpus])

@@ -19,6 +19,7 @@ from nsystui.questions.host.causes import (
     GIL,
     IN_MPI,
     IN_OS,
+    IN_OVERHEAD,
     LAUNCHING,
     NOTHING,
     OFF_CPU,
@@ -56,7 +57,7 @@ _VIEWS = ("functions", "call tree")
 _GAP_LIST = 3
 """The index of the list of gaps in ``_BY["gaps"]``."""
 _CATEGORIES = {
-    **dict.fromkeys((SYNCHRONISING, COPYING, ALLOCATING, LAUNCHING, OTHER_CALLS), "api"),
+    **dict.fromkeys((SYNCHRONISING, COPYING, ALLOCATING, LAUNCHING, OTHER_CALLS, IN_OVERHEAD), "api"),
     **dict.fromkeys((IN_MPI, IN_OS), "os"),
     **dict.fromkeys((RUNNING_CODE, WAITING, PREEMPTED, GIL), "cpu"),
     **dict.fromkeys((OFF_CPU, NOTHING), "idle"),

@@ -22,6 +22,7 @@ from nsystui.questions.host.causes import (
     GIL,
     IN_MPI,
     IN_OS,
+    IN_OVERHEAD,
     KINDS,
     LAUNCHING,
     NOTHING,
@@ -42,6 +43,7 @@ from nsystui.questions.host.idle_spans import IdleSpan
 from nsystui.questions.host.segments import BLOCKED, RECORD, RUNNABLE, RUNNING, Segments, gil_of, pairs
 from nsystui.questions.host.time_budget import LONG_GAP, device_budgets, in_sum
 from nsystui.questions.queries.recording import option_advice
+from nsystui.questions.triage import cuda_overhead
 from nsystui.questions.triage.case import Case, Place, by_place, rank_words, spans, time_words, worked_by
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.questions.triage.rule import BY_CPU, IDLE, FindingKind, rule
@@ -305,6 +307,7 @@ _ADVICE = {
         "`nsystui api --filter Launch` shows which launches are long.",
         "A launch takes some µs, unless the call loads its kernel or waits for another thread in CUDA.",
     ),
+    IN_OVERHEAD: cuda_overhead.ADVICE,
     OTHER_CALLS: Advice("Look at the call on the Events screen.", "The CPU was in this call while the GPU was idle."),
     IN_MPI: Advice(
         "Overlap MPI with GPU work, or find the rank that arrives late.", "The CPU waited in MPI and launched nothing."

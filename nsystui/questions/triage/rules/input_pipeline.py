@@ -22,6 +22,7 @@ from nsystui.questions.host.causes import (
     FILE_READS,
     IN_MPI,
     IN_OS,
+    IN_OVERHEAD,
     LAUNCHING,
     NOTHING,
     OFF_CPU,
@@ -59,7 +60,7 @@ _PIN_THREAD = "pt_data_pin"
 _HALF, _WORKS, _SEEN = 0.5, 0.1, 0.01
 _FEWEST_STEPS = 20
 _HOST_TO_DEVICE = 1
-_CALLING = (ALLOCATING, SYNCHRONISING, COPYING, LAUNCHING, OTHER_CALLS, IN_MPI)
+_CALLING = (ALLOCATING, SYNCHRONISING, COPYING, LAUNCHING, OTHER_CALLS, IN_OVERHEAD, IN_MPI)
 """Causes of gaps that do not wait for input: CUDA and MPI calls."""
 
 _COLUMNS = (

@@ -9,14 +9,15 @@ import numpy as np
 import sqlalchemy as sa
 
 from nsystui.base.answer import DEVICE, DURATION, RANK, START, Column, Unit
-from nsystui.base.selection import Window
+from nsystui.base.selection import Selection, Window
 from nsystui.base.text import counted
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, covered_per_bin, merge, slices
-from nsystui.questions.gpu.device_time import DeviceIntervals
+from nsystui.questions.gpu.device_time import Device, DeviceIntervals
 from nsystui.questions.host.host_work import CpuSpan, host_work
 from nsystui.questions.kernels.activities import API, work_summary
 from nsystui.questions.queries.conditions import is_launched_by, job_end, job_start, of_reports, where
 from nsystui.questions.triage.case import CUDA_TABLES, Case, Place, places_in, rank_words, spans, time_words
+from nsystui.questions.triage.cuda_overhead import ADVICE, overhead_in
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.questions.triage.kernel_mix import by_framework
 from nsystui.questions.triage.rule import BY_CPU, IDLE, FindingKind, rule
@@ -123,7 +124,8 @@ def launch_overhead(case: Case) -> Sequence[Finding | NotChecked]:
     idle = case.mean(case.short_gaps(device).length for device in case.devices)
     if case.percent(idle) < case.thresholds.launch_percent:
         return []  # cheaper than reading every launch
-    rows = [row for devices in _portions(case) for row in _rows(case, devices)]
+    waits: dict[Place, Intervals] = {}
+    rows = [row for devices in _portions(case) for row in _rows(case, devices, waits)]
     if not rows:
         why = "needs the API calls that launched the kernels: this export lacks these calls"
         return [NotChecked("launch-overhead", why)]
@@ -136,11 +138,14 @@ def launch_overhead(case: Case) -> Sequence[Finding | NotChecked]:
         f"This happens at {late:,} of {counted(launches, 'launch')}. {100 * tiny / launches:.0f} % of the kernels "
         f"take less than {case.thresholds.tiny_kernel_us:g} µs."
     )
+    overhead, words = overhead_in(case, waits)
+    sentence += f" CUDA overhead in this time: {words}." if words else ""
     how = by_framework(case, "", pytorch=" (torch.compile, fused optimizers)", jax=" (one jax.jit for the whole step)")
     advice = Advice(
         f"Replay the work as a CUDA graph, or fuse kernels{how}.",
         "A launch costs the CPU several µs whatever the kernel does, and these kernels end before the next launch.",
     )
+    advice = ADVICE if 2 * overhead > cost else advice
     door = Door("kernels", report="cuda_kern_exec_sum")
     measured = (
         f"Gaps below {case.thresholds.gap_ms:g} ms that end with a kernel launched after the GPU went idle. "
@@ -165,7 +170,8 @@ def _portions(case: Case) -> Iterator[list[DeviceIntervals]]:
         yield portion
 
 
-def _rows(case: Case, devices: Sequence[DeviceIntervals]) -> Iterator[_LaunchOverheadRow]:
+def _rows(case: Case, devices: Sequence[DeviceIntervals], late: dict[Place, Intervals]) -> Iterator[_LaunchOverheadRow]:
+    """Yield the row of each GPU with launches, and add its gaps before late launches to ``late``."""
     launches = launches_of(case, devices)
     for device in devices:
         rank, ordinal = device.device.task.rank, device.device.device
@@ -173,6 +179,7 @@ def _rows(case: Case, devices: Sequence[DeviceIntervals]) -> Iterator[_LaunchOve
         if times is not None:
             launch, called, start, end = times
             waits, length = late_gaps(case, device, times), end - start
+            late[device.device.task.task, ordinal] = waits
             tiny = int((length < case.thresholds.tiny_kernel_us * 1e3).sum())
             queue, median = (float(np.median(times)) for times in (np.maximum(start - called, 0), length))
             yield _LaunchOverheadRow(rank, ordinal, len(launch), len(waits), waits.length, queue, median, tiny)
@@ -328,14 +335,27 @@ def _bound(
             yield stretch._replace(kernels=kernels, waited=waited, late=waited_late, median=median)
 
 
+def _range(case: Case, device: Device, window: Window) -> str | None:
+    """Return the NVTX range in which the first kernel of a window was launched, on the launching thread."""
+    kernels, calls, task = tables.kernels, tables.api_calls, device.task.task
+    selection = Selection(window, frozenset({task}), frozenset({device.device}))
+    query = sa.select(job_start(kernels), job_start(calls)).join_from(kernels, calls, is_launched_by(kernels, calls))
+    query = query.where(*where(kernels, selection), job_start(kernels) >= window.start)
+    rows = case.job.session.rows(query.order_by(job_start(kernels)).limit(1))
+    # The launch is the middle of each span.
+    windows = [Window(min(2 * launch, 2 * start - 1) - start, start) for start, launch in rows]
+    works = host_work(case.job, [CpuSpan(task, device.device, around) for around in windows])
+    return next((work.range_name for work in works), None)
+
+
 def _finding(case: Case, stretches: Sequence[_Stretch], cost: int, share: float) -> Finding:
     worst = max(stretches, key=lambda stretch: (stretch.waited, -stretch.start))
     window = Window(worst.start, worst.start + worst.duration)
     device = next(
         gpu.device for gpu in case.devices if (gpu.device.task.rank, gpu.device.device) == (worst.rank, worst.device)
     )
-    (work,) = host_work(case.job, [CpuSpan(device.task.task, device.device, window)])
-    range_words = f", in NVTX range `{work.range_name}`," if work.range_name else ""
+    range_name = _range(case, device, Window(worst.start + worst.duration // 2, window.end))
+    range_words = f", in NVTX range `{range_name}`," if range_name else ""
     total, waited, late, kernels = (
         sum(getattr(stretch, key) for stretch in stretches) for key in ("duration", "waited", "late", "kernels")
     )

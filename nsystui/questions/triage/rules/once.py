@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,6 +24,7 @@ from nsystui.questions.nvtx.loading import FOLDED_LABEL
 from nsystui.questions.queries.conditions import duration, is_launched_by, job_end, job_start, where
 from nsystui.questions.queries.derived import of_all_reports
 from nsystui.questions.triage.case import CUDA_TABLES, Case, Place, rank_words, spans, time_words
+from nsystui.questions.triage.cuda_overhead import COMPILING, LOADING, overhead_in, overhead_of
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.questions.triage.rule import BY_CPU, IDLE, FindingKind, rule
 from nsystui.store import tables
@@ -75,19 +76,18 @@ _NONE = _Compiling({}, ())
 
 @rule(130, reads=IDLE | {"host_samples"}, finds={"jit-compilation": FindingKind(parts=BY_CPU)})
 def jit_compilation(case: Case) -> Sequence[Finding | NotChecked]:
-    """Find compilers that run while a GPU is idle, by stacks of CPU samples, names of processes and NVTX ranges.
+    """Find compilers that run while a GPU is idle, by CPU samples, processes, NVTX ranges and the driver's records.
 
     The time of a thread belongs to its nearest sample, as in `host.attribution`; the cost is |U(compiling) ∩ idle| of
     the process of a GPU, and of unranked processes of its report.
     """
     is_sampled = case.job.session.count(tables.host_samples) > 0
-    in_samples, in_ranges = (_in_samples(case) if is_sampled else _NONE), _in_ranges(case)
-    if not case.devices or not (is_sampled or in_ranges.rows):
+    in_samples, *others = (_in_samples(case) if is_sampled else _NONE), _in_ranges(case), _in_driver(case)
+    if not case.devices or not (is_sampled or any(source.rows for source in others)):
         return [NotChecked("jit-compilation", f"needs GPU work and CPU samples: {case.record(canonical.HOST_SAMPLES)}")]
-    times = {
-        key: [*in_samples.times.get(key, ()), *in_ranges.times.get(key, ())]
-        for key in (*in_samples.times, *in_ranges.times)
-    }
+    times: dict[tuple[object, str], list[Intervals]] = {}
+    for key, intervals in (item for source in (in_samples, *others) for item in source.times.items()):
+        times.setdefault(key, []).extend(intervals)
     names = dict.fromkeys(name for _, name in times)
     spent = dict.fromkeys(names, 0)
     idle_times, later = {}, 0
@@ -107,15 +107,16 @@ def jit_compilation(case: Case) -> Sequence[Finding | NotChecked]:
         return []
     longest = sorted((name for name in names if spent[name]), key=lambda name: -spent[name])
     words = ", ".join(f"{name} {time_words(case.mean([spent[name]]))}" for name in longest[:3])
-    rows = sorted([*in_samples.rows, *in_ranges.rows], key=lambda row: (-int(row[3] or 0), str(row)))
-    counts = ((in_samples.rows, "CPU sample"), (in_ranges.rows, "NVTX range"))
+    groups = [source.rows for source in (in_samples, *others)]
+    rows = sorted(chain(*groups), key=lambda row: (-int(row[3] or 0), str(row)))
+    counts = zip(groups, ("CPU sample", "NVTX range", "driver compilation"), strict=True)
     seen = " and ".join(counted(sum(int(row[3] or 0) for row in group), noun) for group, noun in counts if group)
     sentence = f"The GPU idles during just-in-time compilation: {time_words(cost)} per GPU ({words}). Seen in {seen}."
     reason = "Code that is compiled at its first use makes the GPU wait; later uses do not."
     advice = Advice(_ADVICE.get(longest[0], _USUAL), reason)
     measured = (
-        "Idle time around CPU samples in compilers and in NVTX ranges of compilers, in the processes of the GPUs and "
-        "in compiler processes. The mean is over the GPUs."
+        "Idle time around CPU samples in compilers, in NVTX ranges of compilers and in compilations that the driver "
+        "recorded, in the processes of the GPUs and in compiler processes. The mean is over the GPUs."
     )
     # Before the first operation it is part of the start-up, which every program has.
     is_later = case.percent(case.mean([later])) >= case.thresholds.jit_percent
@@ -189,6 +190,15 @@ def _in_ranges(case: Case) -> _Compiling:
     return _Compiling(times, rows)
 
 
+def _in_driver(case: Case) -> _Compiling:
+    times: dict[tuple[object, str], list[Intervals]] = {}
+    rows: list[Row] = []
+    for thread, _, part in overhead_of(case, COMPILING):
+        times.setdefault((thread.task, "PTX"), []).append(part)
+        rows.append((thread.rank, "PTX", thread.words(), len(part)))
+    return _Compiling(times, rows)
+
+
 def _kinds(tree: StackTree) -> NDArray[np.int64]:
     """Return the compiler in each node's stack: 1 for the first of `_COMPILERS`, 0 without a compiler."""
     words = [f"{function.library} {function.name}" for function in tree.functions]
@@ -226,6 +236,7 @@ _KERNELS = (
     Column("median", header="Launch Med (ns)", label="launch med", unit=Unit.DURATION, compared="first", decimals=0),
     COUNT,
 )
+_LOADING = Column("loading", header="Loading (ns)", label="loading", unit=Unit.DURATION, compared="first")
 
 
 class _First(NamedTuple):
@@ -420,38 +431,50 @@ def _first_launches(case: Case) -> Finding | None:
         return None
     is_long = [calls.c.name.contains("Launch"), duration(calls) >= _LONG_LAUNCH]
     query = sa.select(sa.func.sum(duration(calls))).where(*where(calls, case.scope), *is_long)
-    if case.percent(case.mean([float(case.job.session.scalar(query) or 0)])) < case.thresholds.first_launch_percent:
+    loading, table = overhead_of(case, LOADING), tables.cuda_overhead
+    is_known = all(report.has(table) and table.name not in report.damaged for report in case.reports)
+    upper_bound = float(case.job.session.scalar(query) or 0) + sum(item.times.length for item in loading)
+    if case.percent(case.mean([upper_bound])) < case.thresholds.first_launch_percent:
         return None  # cheaper than reading every launch
     launches_by_gpu = _launches(case)
     times, rows, slow = {}, [], 0
     for device in case.devices:
         task = device.device.task.task
-        extra = []
+        extra, loads = [], merge(*(item.times for item in loading if item.thread.task == task))
         for launch in launches_by_gpu.get((task, device.device.device), []):
-            rows.append((case.rank_of[task], launch.name, launch.end - launch.start, launch.later, launch.launches))
+            cells = (case.rank_of[task], launch.name, launch.end - launch.start, launch.later, launch.launches)
+            rows.append((*cells, loads.clip(launch.start, launch.end).length) if is_known else cells)
             if launch.end - launch.start >= max(_LONG_LAUNCH, 3 * launch.later):
                 extra.append((launch.start + round(launch.later), launch.end))
         slow += len(extra)
         first = union([start for start, _ in extra], [end for _, end in extra]) if extra else EMPTY
-        times[task, device.device.device] = intersect(first, device.idle(case.window_of(device)))
+        times[task, device.device.device] = intersect(merge(first, loads), device.idle(case.window_of(device)))
     cost = case.mean(intervals.length for intervals in times.values())
     if case.percent(cost) < case.thresholds.first_launch_percent:
         return None
     rows.sort(key=lambda row: (row[3] - row[2], str(row)))
-    sentence = (
-        f"The GPU idles during the first launches of kernels: {time_words(cost)} per GPU. Loading delays {slow:,} of "
-        f"{counted(len(rows), 'first launch')} ({rows[0][1]}: {time_words(rows[0][2])} instead of "
-        f"{time_words(rows[0][3])})."
-    )
+    loaded, load_words = overhead_in(case, times, LOADING)
+    sentence = f"The GPU idles during the first launches of kernels: {time_words(cost)} per GPU."
+    if slow:
+        launch_words = f"{slow:,} of {counted(len(rows), 'first launch')}"
+        launch_words = f"{launch_words} take longer than later ones" if is_known else f"Loading delays {launch_words}"
+        longest_words = f"{rows[0][1]}: {time_words(rows[0][2])} instead of {time_words(rows[0][3])}"
+        sentence += f" {launch_words} ({longest_words})."
+    sentence += f" CUDA recorded {load_words or 'no loading of code'} in this time." if is_known or load_words else ""
     advice = Advice(
         "Warm up before the measurement, or load all kernels at the start (CUDA_MODULE_LOADING=EAGER).",
         "CUDA loads a kernel at its first launch (lazy loading), and the GPU waits. Later launches load nothing.",
     )
+    if is_known and not loaded:
+        reason = "First launches take longer than later launches, but CUDA recorded no loading of code in them."
+        advice = Advice("Warm up before the measurement.", reason)
     measured = (
-        "First launches of 0.1 ms or more and of three times the median of the kernel, minus that median, while the "
-        "GPU is idle. Kernels launched once do not count. The mean is over the GPUs."
+        "First launches of 0.1 ms or more and of three times the median of the kernel, minus that median, and loading "
+        "that CUDA recorded, while the GPU is idle. Kernels launched once count only if loading is recorded. The mean "
+        "is over the GPUs."
     )
-    return case.finding(_LAUNCHES, sentence, advice, Door("kernels"), cost, measured, (_KERNELS, rows), times=times)
+    columns = (*_KERNELS, _LOADING) if is_known else _KERNELS
+    return case.finding(_LAUNCHES, sentence, advice, Door("kernels"), cost, measured, (columns, rows), times=times)
 
 
 def _launches(case: Case) -> Mapping[Place, list[_Launch]]:

@@ -1,0 +1,89 @@
+"""Two processes on one GPU: its time counts once, as in a sweep over every moment."""
+
+import random
+from contextlib import closing
+from pathlib import Path
+
+import campaign
+import pytest
+from blocking_program import Program
+from synthetic import ExportWriter
+from triaging import finding, job_of, judged
+
+from nsystui.base.selection import Selection
+from nsystui.questions.blocking.budget import budget_by_step, iterations, steps_side_by_side
+
+US, STEPS, STEP = 1_000, 8, 100_000
+Kernels = dict[int, list[tuple[int, int]]]
+
+
+def two_processes(paths: tuple[Path, ...], seed: int) -> Kernels:
+    """Kernels of two processes with steps of 100 ms, µs: the second has a third of the work, at any time.
+
+    One export has both processes, or each process has an export of a rank.
+    """
+    dice, kernels = random.Random(seed), {0: [], 1: []}
+    exports = [ExportWriter(path) for path in paths]
+    for export in exports:
+        export.__enter__()
+        export.gpu(0)
+    for rank, longest in ((0, 45_000), (1, 15_000)):
+        export = exports[rank % len(exports)]
+        program = Program(export, 4_700 + 100 * rank)
+        export.cuda_device(program.process, 0, 0)
+        for number in range(STEPS):
+            begin = STEP * (number + 1)
+            program.step(number, (begin * US, (begin + STEP - 1_000) * US))
+            for start in (begin, begin + dice.randrange(46_000, 70_000)):
+                span = (start + 100, start + 100 + dice.randrange(longest // 2, longest) // (2 if start > begin else 1))
+                program.kernel((start * US, (start + 10) * US), (span[0] * US, span[1] * US))
+                kernels[rank].append(span)
+    for export in exports:
+        export.__exit__(None, None, None)
+    return kernels
+
+
+def swept(kernels: Kernels, start: int, end: int) -> int:
+    """The µs from ``start`` to ``end`` in which a kernel of any process runs."""
+    spans = [span for of_rank in kernels.values() for span in of_rank]
+    return sum(any(low <= moment < high for low, high in spans) for moment in range(start, end, 100)) * 100
+
+
+@pytest.mark.parametrize(
+    ("names", "seed"), campaign.first(2, [(("a",), 1), (("rank0", "rank1"), 2), (("a",), 3), (("a",), 4)])
+)
+class TestOneGpu:
+    def test_the_budget_of_a_step_has_its_time_once(self, tmp_path, names, seed):
+        paths = tuple(tmp_path / f"{name}.sqlite" for name in names)
+        kernels = two_processes(paths, seed)
+        with closing(job_of(*paths)) as job:
+            (gpu,) = iterations(job, Selection())
+            expected = [
+                swept(kernels, start // US, end // US) for start, end in zip(gpu.of.starts, gpu.of.ends, strict=True)
+            ]
+            assert (gpu.of.part("compute") // US).tolist() == pytest.approx(expected, abs=400)
+            assert gpu.of.busy.tolist() == gpu.of.part("compute").tolist()
+            assert (gpu.of.parts.sum(axis=1) == gpu.of.time).all()
+            rows = {row["part"]: row for row in budget_by_step(job, Selection()).records()}
+            assert rows["iteration"]["count"] == STEPS
+            assert rows["compute"]["total"] == gpu.of.part("compute").sum()
+
+    def test_findings_on_its_idle_time_could_save_all_of_it(self, tmp_path, names, seed):
+        paths = tuple(tmp_path / f"{name}.sqlite" for name in names)
+        kernels = two_processes(paths, seed)
+        with closing(job_of(*paths)) as job:
+            gaps = finding(judged(job, rules=("idle_gaps",)), "idle-gaps")
+            (gpu,) = iterations(job, Selection())
+            idle = sum(
+                (end - start) // US - swept(kernels, start // US, end // US)
+                for start, end in zip(gpu.of.starts, gpu.of.ends, strict=True)
+            )
+            assert gaps.gain.recoverable / US == pytest.approx(idle / STEPS, rel=0.02)
+
+    def test_each_rank_still_has_its_steps(self, tmp_path, names, seed):
+        paths = tuple(tmp_path / f"{name}.sqlite" for name in names)
+        two_processes(paths, seed)
+        with closing(job_of(*paths)) as job:
+            assert [len(steps_side_by_side(job, Selection(), rank)[0]) for rank in (0, 1, None)] == [STEPS] * 3
+            second = Selection(tasks=frozenset({job.ranks[1].task}))
+            assert [gpu.rank for gpu in iterations(job, second)] == [1]
