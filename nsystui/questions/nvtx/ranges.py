@@ -21,6 +21,7 @@ from nsystui.exports import canonical
 from nsystui.exports.metadata import pid_of, process_of, tid_of
 from nsystui.questions.algebra.groups import distinct
 from nsystui.questions.algebra.nesting import NO_PARENT
+from nsystui.questions.nvtx.captures import capture_notes
 from nsystui.questions.nvtx.chains import OPEN, PUSH_POP, Chains, added_up, chained, narrow, rows_by_level
 from nsystui.questions.nvtx.columns import RangeColumns, by_appearance, columns_of_each
 from nsystui.questions.nvtx.loading import LABEL, Flags, Ints, SmallInts, has_launches
@@ -147,7 +148,7 @@ class _JobColumns:
 
 _COLUMNS = (
     "lane", "name", "row", "start", "length", "flags", "parent", "level", "self_time",
-    "op_count", "op_time", "gpu_delay", "gpu_length",
+    "op_count", "op_time", "gpu_delay", "gpu_length", "replayed",
 )  # fmt: skip
 
 
@@ -477,4 +478,5 @@ def _notes(session: Session, has_ranges: bool) -> tuple[str, ...]:
     lacking = [report for report in with_ranges if not has_launches(report)]
     advice = recording_advice(session, lacking, canonical.KERNELS) if lacking else ""
     launch_note = f"no GPU work to project in {few([report.name for report in lacking])}: {advice}" if lacking else ""
-    return tuple(note for note in (missing_note(session, tables.nvtx_ranges), launch_note, graph_note) if note)
+    notes = (missing_note(session, tables.nvtx_ranges), launch_note, graph_note, *capture_notes(session))
+    return tuple(note for note in notes if note)
