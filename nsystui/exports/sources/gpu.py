@@ -136,8 +136,9 @@ GRAPH_NODE_TABLES = ("CUDA_GRAPH_NODE_EVENTS", "CUDA_GRAPH_EVENTS")
 def graph_nodes(schema: Schema) -> list[Source]:
     """Return the source of the nodes of graphs: until schema 3.12, ``CUDA_GRAPH_EVENTS`` contains them."""
     fields = {
-        **{"row": "row_id", "time": "time", "thread": "thread"},
-        **{"process": process_of("thread"), **column_fields("node", "original")},
+        "row": "row_id",
+        **column_fields("time", "thread", "node", "original"),
+        "process": process_of("thread"),
     }
     wanted = {"thread": "globalTid", "node": "graphNodeId", "original": "originalGraphNodeId"}
     return [

@@ -36,7 +36,7 @@ from nsystui.questions.blocking.dependencies import (
 )
 from nsystui.questions.collectives.waiting import NOBODY, Arrivals
 from nsystui.questions.events.kinds import EventKind
-from nsystui.questions.host.naming import ThreadRanges
+from nsystui.questions.host.naming import NO_NODE, ThreadRanges
 from nsystui.questions.host.segments import NO_SEGMENTS, Segments, one_after_the_other, outermost, pairs
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.nccl.names import is_nccl_kernel
@@ -290,12 +290,12 @@ def _named(job: OpenJob, pieces: Sequence[PathPiece], sides: Mapping[Task, _Side
         window = Window(min(min(piece.start, piece.launched) for piece in pieces), max(piece.end for piece in pieces))
         for task, thread in {(piece.task, piece.thread) for piece in pieces}:
             ranges_of[task, thread] = ranges.of(task, (task.report, thread), window)
+    ranges_on_gpu = iter(_ranges_of([piece for piece in pieces if piece.kind not in _ON_CPU], texts, ranges))
     named: list[Named] = []
     for piece in pieces:
         thread_ranges = ranges_of.get((piece.task, piece.thread))
-        if piece.kind not in (CPU, SYNCHRONISATION):
-            name = texts.get((piece.task.report, piece.table, piece.row), "")
-            named.append(Named(piece, name, _range_at(ranges, thread_ranges, piece.launched)))
+        if piece.kind not in _ON_CPU:
+            named.append(Named(piece, _text_of(piece, texts)[0], next(ranges_on_gpu)))
             continue
         side = sides[piece.task]
         span = Intervals(np.array([piece.start]), np.array([piece.end]))
@@ -315,18 +315,43 @@ def _range_at(ranges: ThreadRanges | None, thread_ranges: Segments | None, time:
     return ranges.names[int(thread_ranges.labels[index])]
 
 
-def _texts(job: OpenJob, pieces: Sequence[PathPiece]) -> dict[tuple[int, int, int], str]:
-    """Return the names of the pieces' operations by report, table and row."""
-    names: dict[tuple[int, int, int], str] = {}
+_ON_CPU = (CPU, SYNCHRONISATION)
+_Texts = dict[tuple[int, int, int], tuple[str, int]]
+
+
+def _ranges_of(pieces: Sequence[PathPiece], texts: _Texts, ranges: ThreadRanges | None) -> list[str]:
+    """Return the NVTX range of each operation: see `ThreadRanges.of_operations`. A late launch is in its own range."""
+    if ranges is None or not pieces:
+        return [""] * len(pieces)
+    nodes = [NO_NODE if piece.kind == LAUNCH_DELAY else _text_of(piece, texts)[1] for piece in pieces]
+    columns = (
+        (piece.task.report, piece.task.process, node, piece.thread, piece.launched)
+        for piece, node in zip(pieces, nodes, strict=True)
+    )
+    labels, is_captured = ranges.of_operations(*np.array([*columns], np.int64).T)
+    return [
+        f"captured in {ranges.names[label]}" if captured else ranges.names[label]
+        for label, captured in zip(labels.tolist(), is_captured.tolist(), strict=True)
+    ]
+
+
+def _text_of(piece: PathPiece, texts: _Texts) -> tuple[str, int]:
+    return texts.get((piece.task.report, piece.table, piece.row), ("", NO_NODE))
+
+
+def _texts(job: OpenJob, pieces: Sequence[PathPiece]) -> _Texts:
+    """Return the names and graph nodes of the pieces' operations by report, table and row."""
+    names: _Texts = {}
     smart = job.smart_names()
     for table, name in enumerate((tables.kernels.c.name, tables.memory_ops.c.operation)):
         rows = {(piece.task.report, piece.row) for piece in pieces if piece.table == table}
         columns = name.table.c
         for report in {report for report, _ in rows}:
-            query = sa.select(columns.row, name).where(columns.report == report)
+            node = sa.func.coalesce(columns.graph_node_id, NO_NODE)
+            query = sa.select(columns.row, name, node).where(columns.report == report)
             query = query.where(columns.row.in_(sorted(row for index, row in rows if index == report)))
-            for row, text in job.session.rows(query):
-                names[report, table, row] = smart.get(text or "", text or "")
+            for row, text, number in job.session.rows(query):
+                names[report, table, row] = smart.get(text or "", text or ""), number
     return names
 
 

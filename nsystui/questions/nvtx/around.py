@@ -13,6 +13,7 @@ from nsystui.base.answer import record
 from nsystui.questions.algebra.nesting import NO_PARENT
 from nsystui.questions.events.kinds import EventKind
 from nsystui.questions.events.listing import EVENT_COLUMNS, EventKey, event_row, key_of, partners
+from nsystui.questions.nvtx.captures import capture_of
 from nsystui.questions.nvtx.loading import FOLDED_LABEL
 from nsystui.questions.nvtx.ranges import NvtxRanges
 from nsystui.questions.queries.tasks import RankedTask
@@ -25,10 +26,14 @@ _MAX_DEPTH = 64
 
 @dataclass(frozen=True)
 class Around:
-    """The range around an event, or the ``reason`` why there is no range."""
+    """The range around an event, or the ``reason`` why there is no range.
+
+    ``is_captured``: the event is a replay of an operation that was captured in the range.
+    """
 
     key: EventKey | None
     reason: str = ""
+    is_captured: bool = False
 
 
 def path_at(session: Session, report: int, thread: int, time: int, until: int | None = None) -> tuple[str, ...]:
@@ -45,11 +50,14 @@ def path_at(session: Session, report: int, thread: int, time: int, until: int | 
 
 
 def range_around(session: Session, key: EventKey, ranks: Sequence[RankedTask]) -> Around:
-    """Find the deepest range around the call that launched an event, or around an event of a thread."""
+    """Find the deepest range around an event's capture in a CUDA graph, else its launching call, else an event."""
     if key.kind is EventKind.NVTX:
         return Around(key)  # the event is a range
     if not session.count(tables.nvtx_ranges):
         return Around(None, "no NVTX range was recorded")
+    captured = capture_of(session, key)
+    if captured is not None and (deepest := _deepest(session, key.report, *captured)) is not None:
+        return Around(deepest, is_captured=True)
     row = event_row(session, key, ranks)
     if row is not None and record(EVENT_COLUMNS, row)["tid"] is None:
         launches = partners(session, key, ranks)
@@ -60,14 +68,17 @@ def range_around(session: Session, key: EventKey, ranks: Sequence[RankedTask]) -
         return Around(None, "this event no longer exists")
     values, event = record(EVENT_COLUMNS, row), key_of(row)
     thread = int(values["process"] or 0) | int(values["tid"] or 0)
+    around = _deepest(session, event.report, thread, event.start)
+    return Around(around, "" if around else f"no NVTX range is open on this thread ({values['tid']})")
+
+
+def _deepest(session: Session, report: int, thread: int, time: int) -> EventKey | None:
     table = tables.nvtx_ranges
-    query = _open_at(session, event.report, thread, event.start, table.c.row, table.c.start)
+    query = _open_at(session, report, thread, time, table.c.row, table.c.start)
     query = query.order_by(table.c.start.desc(), table.c.end, table.c.row.desc()).limit(1)
-    deepest = session.part([event.report]).rows(query)
-    if not deepest:
-        return Around(None, f"no NVTX range is open on this thread ({values['tid']})")
-    number, start = deepest[0]
-    return Around(EventKey(event.report, EventKind.NVTX, number, start + report_at(session, event.report).clock_offset))
+    for row, start in session.part([report]).rows(query):
+        return EventKey(report, EventKind.NVTX, row, start + report_at(session, report).clock_offset)
+    return None
 
 
 def _open_at(

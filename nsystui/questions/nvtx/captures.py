@@ -16,10 +16,13 @@ import sqlalchemy as sa
 from nsystui.base.selection import Selection
 from nsystui.exports import canonical
 from nsystui.questions.algebra.projection import are_outside, calls_inside
+from nsystui.questions.events.kinds import KIND_TABLES
+from nsystui.questions.events.listing import EventKey
 from nsystui.questions.nvtx.loading import Flags, Ints
 from nsystui.questions.queries.conditions import duration, of_reports, where
 from nsystui.questions.queries.derived import of_each_report
 from nsystui.questions.queries.recording import option_advice, recording_advice
+from nsystui.questions.queries.time_window import report_at
 from nsystui.store import tables
 from nsystui.store.report import Report
 from nsystui.store.session import Session
@@ -60,6 +63,29 @@ class Captures:
             is_same = self.node[places] == node[rows]
             index[rows[is_same]] = places[is_same]
         return np.append(self.thread, UNRECORDED)[index], np.append(self.time, 0)[index]
+
+    def inside(self, thread: int, start: int, end: int) -> list[int]:
+        """Return the nodes that a thread captured between two times."""
+        nodes: list[int] = self.node[(self.thread == thread) & (self.time >= start) & (self.time <= end)].tolist()
+        return nodes
+
+
+def capture_of(session: Session, key: EventKey) -> tuple[int, int] | None:
+    """Return thread (globalTid) and job time of the capture of a graph's operation; ``None`` for other events."""
+    table = KIND_TABLES[key.kind].table
+    if "graph_node_id" not in table.c:
+        return None
+    report = report_at(session, key.report)
+    query = sa.select(table.c.process, table.c.graph_node_id).where(
+        table.c.report == key.report,
+        table.c.row == key.row,
+        table.c.start == key.start - report.clock_offset,
+        table.c.graph_node_id.is_not(None),
+    )
+    for process, node in session.part([key.report]).rows(query):
+        (thread,), (time,) = Captures.of(session, report).at(np.array([process]), np.array([node]))
+        return (int(thread), int(time) + report.clock_offset) if thread >= 0 else None
+    return None
 
 
 _NOTHING = np.zeros(0, np.int64)
@@ -176,7 +202,7 @@ class Replays:
     def of(cls, session: Session, report: Report, selection: Selection) -> Replays:
         """Sum the operations on the devices and streams of ``selection``."""
         gpu_selection = Selection(devices=selection.devices, streams=selection.streams)
-        parts: list[list[Any]] = []
+        parts: list[tuple[Any, ...]] = []
         for table in (tables.kernels, tables.memory_ops):
             columns = table.c
             is_replayed = [columns.report == report.index, columns.graph_node_id.is_not(None), columns.end.is_not(None)]
@@ -215,9 +241,8 @@ def capture_notes(session: Session) -> tuple[str, ...]:
         lacking += [report] if (replays.thread == UNRECORDED).any() else []
     if counts[UNRECORDED]:
         advice = recording_advice(session, lacking, canonical.GRAPH_NODES)
-        notes.append(
-            f"the capture of {counts[UNRECORDED]:,} of {total:,} operations of CUDA graphs is not in the export: {advice}"
-        )
+        of_all = f"{counts[UNRECORDED]:,} of {total:,} operations of CUDA graphs"
+        notes.append(f"the capture of {of_all} is not in the export: {advice}")
     if counts[AMBIGUOUS]:
         notes.append(
             f"{counts[AMBIGUOUS]:,} of {total:,} operations of CUDA graphs are attributed to no range of a capture: "

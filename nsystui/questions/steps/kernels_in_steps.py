@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,6 +26,7 @@ from nsystui.store.session import Session
 if TYPE_CHECKING:
     from nsystui.questions.job.job import OpenJob
 
+Numbers = NDArray[np.int64]
 _KERNEL_BYTES = 100
 """Memory per kernel for the statistics of its group."""
 _SHIFT = 32
@@ -41,24 +41,40 @@ def kernels_in_steps(job: OpenJob, selection: Selection, steps: Steps, **options
     A kernel belongs to its process's step in which its launch began, on any thread. Shares are of the step's kernel
     time. Steps are in order; kernels outside of steps are last.
     """
-    answer = kernel_summary(job.session, selection, **options, summarise=partial(_rows_in_steps, steps))
+
+    def rows(session: Session, rows_of: sa.FromClause, value: sa.ColumnElement[Any], *summary: Any) -> Sequence[Row]:
+        keys, conditions, columns = summary
+        batches = launched(session, rows_of, {**key_fields(keys), "duration": value}, conditions)
+        in_steps = ((steps.numbers_at(*launch_of(batch)), batch) for batch in batches)
+        return rows_of_groups(session, in_steps, keys, columns, _step_cells, lambda numbers: numbers)
+
+    answer = kernel_summary(job.session, selection, **options, summarise=rows)
     return replace(answer, notes=(*answer.notes, *steps.notes))
 
 
 def count_in_steps(session: Session, selection: Selection, steps: Steps) -> int:
     """Count the selected kernels launched in steps."""
-    parts = _launched(steps, session, tables.kernels, {}, where(tables.kernels, selection))
-    return sum(int((numbers != NO_STEP).sum()) for numbers, _ in parts)
+    parts = launched(session, tables.kernels, {}, where(tables.kernels, selection))
+    return sum(int((steps.numbers_at(*launch_of(batch)) != NO_STEP).sum()) for batch in parts)
 
 
-def _launched(
-    steps: Steps,
+def _step_cells(numbers: Numbers) -> dict[str, list[Any]]:
+    return {"step": _without_missing(numbers, NO_STEP)}
+
+
+def launch_of(batch: Mapping[str, NDArray[Any]]) -> tuple[Numbers, Numbers, Numbers]:
+    """Return report, process and job time of the launches of `launched`."""
+    report, process, launch = (batch[key].astype(np.int64) for key in ("report", "process", "launch"))
+    return report, process, launch
+
+
+def launched(
     session: Session,
     rows_of: sa.FromClause,
     columns: Mapping[str, sa.ColumnElement[Any]],
     conditions: Sequence[sa.ColumnElement[bool]],
-) -> Iterator[tuple[NDArray[np.int64], dict[str, NDArray[Any]]]]:
-    """Yield the steps of kernels, shape ``(n,)``, and their ``columns``.
+) -> Iterator[dict[str, NDArray[Any]]]:
+    """Yield kernels with their launches (`launch_of`, and ``thread``, or a negative number) and ``columns``.
 
     Calls are joined by spans of correlation ids, because a single join takes gigabytes.
     """
@@ -67,34 +83,42 @@ def _launched(
     in_spans = [(ids.between(*span), tables.api_calls.c.correlation_id.between(*span)) for span in spans]
     outside = sa.or_(ids.is_(None), ids < spans[0][0], ids > spans[-1][1]) if spans else sa.true()
     for is_in_span, call_condition in (*in_spans, (outside, sa.false())):
-        calls = first_calls(call_condition)
+        calls = first_calls(call_condition, tables.api_calls.c.thread)
         query = sa.select(
             table.c.report,
             sa.func.coalesce(table.c.process, -1).label("process"),
             sa.func.coalesce(calls.c.start, _MISSING).label("launch"),
+            sa.func.coalesce(calls.c.thread, -1).label("thread"),
             *(column.label(key) for key, column in columns.items()),
         )
         query = query.select_from(rows_of.outerjoin(calls, is_launched_by(table, calls)))
-        for batch in session.array_batches(query.where(is_in_span, *conditions, table.c.end.is_not(None))):
-            launches = (batch.pop(key).astype(np.int64) for key in ("report", "process", "launch"))
-            yield steps.numbers_at(*launches), batch
+        yield from session.array_batches(query.where(is_in_span, *conditions, table.c.end.is_not(None)))
 
 
-def _rows_in_steps(
-    steps: Steps,
+def key_fields(keys: Sequence[sa.Label[Any]]) -> dict[str, sa.ColumnElement[Any]]:
+    """Return the keys of groups without missing values, for `rows_of_groups`."""
+    missing = {key.key: "" if isinstance(key.type, sa.String) else _MISSING for key in keys}
+    return {key.key: sa.func.coalesce(key.element, missing[key.key]) for key in keys}
+
+
+def rows_of_groups(
     session: Session,
-    rows_of: sa.FromClause,
-    value: sa.ColumnElement[Any],
+    batches: Iterable[tuple[Numbers, dict[str, NDArray[Any]]]],
     keys: Sequence[sa.Label[Any]],
-    conditions: Sequence[sa.ColumnElement[bool]],
     columns: Sequence[Column],
+    cells: Callable[[Numbers], Mapping[str, Sequence[Any]]],
+    parts: Callable[[Numbers], Numbers],
 ) -> Sequence[Row]:
-    """Return the rows of `statistics.summary_rows` for each step."""
+    """Return the rows of `statistics.summary_rows` for each number of kernels, such as a step.
+
+    ``batches``: kernels by number, with ``duration`` and `key_fields`. ``cells``: the cells of numbers by column.
+    ``parts``: the parts of numbers, which are in order; shares are of the time of a part.
+    """
     texts = {key.key: Texts() for key in keys if isinstance(key.type, sa.String)}
-    fields = {key.key: sa.func.coalesce(key.element, "" if key.key in texts else _MISSING) for key in keys}
+    fields = [key.key for key in keys]
     kinds: dict[tuple[int, ...], int] = {}
     group_parts, time_parts = [np.empty(0, np.int64)], [np.empty(0, np.int32)]
-    for step, batch in _launched(steps, session, rows_of, {**fields, "duration": value}, conditions):
+    for step, batch in batches:
         coded = [texts[key].coded(batch[key]) if key in texts else batch[key].astype(np.int64) for key in fields]
         # The row of zeros is needed if there are no keys.
         unique_keys, key_index = np.unique(np.stack([*coded, 0 * step]), axis=1, return_inverse=True)
@@ -110,14 +134,17 @@ def _rows_in_steps(
     values = np.array(list(kinds), np.int64).reshape(-1, len(keys) + 1)[group_numbers & ((1 << _SHIFT) - 1), :-1].T
     for key, column in zip(fields, values, strict=True):
         names = texts[key].texts if key in texts else ()
-        cells = [names[value] or None for value in column.tolist()] if names else _without_missing(column, _MISSING)
-        arrays[key] = np.array(cells, object)
-    unique_steps, step_index = np.unique(step, return_inverse=True)
-    totals = np.bincount(step_index.reshape(-1), arrays["total"], len(unique_steps))[step_index.reshape(-1)]
+        values_of_key = (
+            [names[value] or None for value in column.tolist()] if names else _without_missing(column, _MISSING)
+        )
+        arrays[key] = np.array(values_of_key, object)
+    part = parts(step)
+    unique_parts, part_index = np.unique(part, return_inverse=True)
+    totals = np.bincount(part_index.reshape(-1), arrays["total"], len(unique_parts))[part_index.reshape(-1)]
     arrays["share"] = np.divide(100.0 * arrays["total"], totals, out=np.zeros(len(step)), where=totals > 0)
-    arrays["step"] = np.array(_without_missing(step, NO_STEP), object)
+    arrays |= {key: np.array(column, object) for key, column in cells(step).items()}
     ties = [texts[key].ranks()[column] if key in texts else column for key, column in zip(fields, values, strict=True)]
-    order = np.lexsort((*reversed(ties), -arrays["total"], step, step == NO_STEP))
+    order = np.lexsort((*reversed(ties), step, -arrays["total"], part, part == NO_STEP))
     shown = tuple(column.key for column in columns)
     return ArrayRows({key: narrow(arrays.pop(key)[order]) for key in shown}, shown)
 

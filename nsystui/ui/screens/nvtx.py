@@ -234,7 +234,7 @@ class NvtxScreen(OutlineScreen[Node]):
         opened = self.opened_in(tree) or _first_opened(tree, order)
         self.table.empty_text = "\n".join(tree.ranges.notes) or "no NVTX range in the selection: Esc goes back"
         columns = (*OUTLINE_COLUMNS, *[REPLAYED] * tree.has_replays)
-        layout = OutlineLayout("nvtx", columns, lambda node: _row(node)[: len(columns)], ORDERS)
+        layout = OutlineLayout[Node]("nvtx", columns, lambda node: _row(node)[: len(columns)], ORDERS)
         outline = NvtxOutline(tree, layout, order, tree.ranges.notes, opened)
         self.show_outline(outline)
         self.chart.display &= len(outline) > 0
