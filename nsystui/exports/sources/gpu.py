@@ -135,19 +135,12 @@ GRAPH_NODE_TABLES = ("CUDA_GRAPH_NODE_EVENTS", "CUDA_GRAPH_EVENTS")
 
 def graph_nodes(schema: Schema) -> list[Source]:
     """Return the source of the nodes of graphs: until schema 3.12, ``CUDA_GRAPH_EVENTS`` contains them."""
-    fields = {
-        "row": "row_id",
-        **column_fields("time", "thread", "node", "original"),
-        "process": process_of("thread"),
-    }
+    fields = {"row": "row_id", **column_fields("time", "thread", "node", "original"), "process": process_of("thread")}
     wanted = {"thread": "globalTid", "node": "graphNodeId", "original": "originalGraphNodeId"}
+    makes = {"graph_nodes": Transform(fields, order="time")}
+    # A program may have made its graphs long before the capture.
     return [
-        # A program may have made its graphs long before the capture.
-        Source(
-            table,
-            {"time": schema.optional_time(table, "start"), **integers(schema, table, wanted)},
-            {"graph_nodes": Transform(fields, order="time")},
-        )
+        Source(table, {"time": schema.optional_time(table, "start"), **integers(schema, table, wanted)}, makes)
         for table in GRAPH_NODE_TABLES
         if schema.has_column(table, "graphNodeId")
     ]

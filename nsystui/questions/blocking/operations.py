@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
-import sqlalchemy as sa
 from numpy.typing import NDArray
 
 from nsystui.base.answer import Column, Row, TableAnswer, Unit
 from nsystui.base.selection import Selection, Task
+from nsystui.questions.algebra.nesting import NO_PARENT
 from nsystui.questions.job.job import OpenJob
-from nsystui.questions.nvtx.captures import Captures
+from nsystui.questions.nvtx.loading import Ints
 from nsystui.questions.nvtx.paths import template
 from nsystui.questions.nvtx.ranges import NvtxRanges
 from nsystui.questions.queries.conditions import duration, where
 from nsystui.questions.queries.tasks import selected_ranks
-from nsystui.questions.queries.time_window import report_at
 from nsystui.questions.ranks.steps import StepTimes, step_times
-from nsystui.questions.steps.kernels_in_steps import launch_of, launched
+from nsystui.questions.steps.kernels_in_steps import launched
 from nsystui.questions.steps.task_steps import NO_STEP
 from nsystui.questions.steps.times import Steps
 from nsystui.store import tables
@@ -30,18 +29,15 @@ OPERATION_COLUMNS = (
     Column("count", header="Count per Step", label="a step", unit=Unit.NUMBER, decimals=2, importance=1),
     Column("name", header="Range", label="range"),
 )
-_REPLAYED = Column(
-    "replayed", header="GPU Replayed per Step (ns)", label="captured a step", unit=Unit.DURATION, decimals=0
-)
+_REPLAYED = Column("replayed", header="GPU Replayed per Step (ns)", label="captured", unit=Unit.DURATION, decimals=0)
 
 
 def operations_of_steps(job: OpenJob, selection: Selection, step_name: str | None = None) -> TableAnswer:
     """Tabulate the ranges that begin in a selected step on the CPU, by name without numbers: means over the steps.
 
     ``gpu``: projected time, missing if no range of the name launched anything; ``share``: of the mean step. Ranges
-    include inner ranges, so that rows overlap. Rows are sorted by GPU time, then CPU time. ``replayed``: the time of
-    kernels launched in the step by CUDA graphs, in ranges of any time in which the graphs were captured; the column is
-    missing if there are none.
+    include inner ranges, so that rows overlap. Rows are sorted by GPU time, then CPU time. ``replayed``, if any: the
+    kernels that CUDA graphs replay in a step and that were captured, before it or in it, in ranges of the name.
     """
     steps = job.steps(step_name)
     tasks = {rank.task for rank in selected_ranks(job.ranks, selection)}
@@ -62,52 +58,46 @@ def operations_of_steps(job: OpenJob, selection: Selection, step_name: str | Non
             is_in_step[rows] = (positions != NO_STEP) & np.isin(all_steps.numbers[positions], times[task].numbers)
     templates = [template(name) for name in ranges.names]
     code_of = {word: code for code, word in enumerate(dict.fromkeys(templates))}
-    codes = np.array([code_of[word] for word in templates], np.int64)[ranges.name[is_in_step]]
+    name_codes = np.array([code_of[word] for word in templates], np.int64)
+    codes = name_codes[ranges.name[is_in_step]]
     counts, cpu, on_gpu, launches = (
         np.bincount(codes, weights, len(code_of))
         for weights in (None, length[is_in_step], np.where(is_projected, gpu, 0)[is_in_step], is_projected[is_in_step])
     )
-    replayed = _replayed(job, steps, times, ranges, [code_of[word] for word in templates])
-    has_replays = bool(replayed.any())
+    replayed = np.bincount(name_codes, _replayed(job, steps, times, ranges), len(code_of))
     mean_length = sum(int(spans.duration.sum()) for spans in times.values()) / count
     table_rows: list[Row] = []
     for word, code in code_of.items():
         if (counts[code] or replayed[code]) and (selection.name is None or selection.name.matches(word)):
             time = on_gpu[code] / count if launches[code] else None
             again = replayed[code] / count if replayed[code] else None
-            is_known = (time is not None or again is not None) and mean_length
-            share = 100.0 * ((time or 0) + (again or 0)) / mean_length if is_known else None
-            cells = (cpu[code] / count, round(counts[code] / count, 2)) if counts[code] else (None, None)
-            table_rows.append((share, time, *cells, word, *[again] * has_replays))
-    table_rows.sort(key=lambda row: (-(row[0] or 0), -(row[2] or 0), str(row[4])))  # type: ignore[operator]
+            of_step = 100.0 * ((time or 0) + (again or 0)) / mean_length if mean_length else 0
+            on_cpu = (cpu[code] / count, round(counts[code] / count, 2)) if counts[code] else (None, None)
+            table_rows.append((of_step if time or again else None, time, *on_cpu, word, again))
+    table_rows.sort(key=lambda row: (-(row[1] or row[5] or 0), -(row[2] or 0), str(row[4])))  # type: ignore[operator]
+    columns = (*OPERATION_COLUMNS, *[_REPLAYED] * bool(replayed.any()))
+    table_rows = [row[: len(columns)] for row in table_rows]
     notes = (*steps.notes, f"means over {count:,} steps; a range belongs to the step in which it begins on the CPU")
-    columns = (*OPERATION_COLUMNS, *[_REPLAYED] * has_replays)
     return TableAnswer("operations", columns, table_rows, len(table_rows), (*notes, *ranges.notes))
 
 
-def _replayed(
-    job: OpenJob, steps: Steps, times: Mapping[Task, StepTimes], ranges: NvtxRanges, codes: Sequence[int]
-) -> NDArray[np.float64]:
-    """Sum the kernels that graphs replay in steps, by the codes of the names of the ranges around their capture, ns."""
-    columns, code_of_name, selected = tables.kernels.c, np.array(codes, np.int64), ranges.selection
-    sums = np.zeros(code_of_name.max(initial=-1) + 1)
-    lanes = {(lane.report, lane.thread): index for index, lane in enumerate(ranges.lanes)}
-    fields = {"node": sa.func.coalesce(columns.graph_node_id, 0), "duration": duration(tables.kernels)}
-    is_replayed = [columns.graph_node_id.is_not(None), *where(tables.kernels, selected)]
-    reports = {task.report: report_at(job.session, task.report) for task in times}
-    is_captured = any(report.count(tables.graph_nodes) for report in reports.values())
-    for batch in launched(job.session, tables.kernels, fields, is_replayed) if is_captured else ():
-        report, process, launch = launch_of(batch)
-        number = steps.numbers_at(report, process, launch)
+def _replayed(job: OpenJob, steps: Steps, times: Mapping[Task, StepTimes], ranges: NvtxRanges) -> NDArray[np.float64]:
+    """Sum the kernels that graphs replay in steps, by the name of each range around their capture, ns."""
+
+    def number_of(report: Ints, process: Ints, launch: Ints, _: Ints, node: Ints) -> Ints:
+        number, is_in_step = steps.numbers_at(report, process, launch), np.zeros(len(node), bool)
         for task, spans in times.items():
-            is_of_task = (report == task.report) & (process == task.process)
-            rows = np.flatnonzero(is_of_task & np.isin(number, spans.numbers))
-            source, length = reports[task.report], batch["duration"][rows]
-            thread, moment = Captures.of(job.session, source).at(process[rows], batch["node"][rows])
-            lane = np.array([lanes.get((task.report, key), -1) for key in thread.tolist()], np.int64)
-            around = ranges.innermost_at(lane, moment + source.clock_offset)
-            while len(inside := np.flatnonzero(around >= 0)):
-                around, length = around[inside], length[inside]
-                sums += np.bincount(code_of_name[ranges.values("name", around)], length, len(sums))
-                around = ranges.values("parent", around)
+            is_in_step |= (report == task.report) & (process == task.process) & np.isin(number, spans.numbers)
+        return np.where(is_in_step, ranges.around_captures(report, process, node), NO_PARENT)
+
+    sums = np.zeros(len(ranges.names))
+    conditions = [tables.kernels.c.graph_node_id.is_not(None), *where(tables.kernels, ranges.selection)]
+    for around, batch in launched(
+        number_of, job.session, tables.kernels, {"time": duration(tables.kernels)}, conditions
+    ):
+        time = batch["time"]
+        while len(inside := np.flatnonzero(around >= 0)):
+            around, time = around[inside], time[inside]
+            sums += np.bincount(ranges.values("name", around), time, len(sums))
+            around = ranges.values("parent", around)
     return sums

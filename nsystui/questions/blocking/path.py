@@ -12,6 +12,7 @@ first waits for the second, as PyTorch's main and autograd threads do.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -36,10 +37,11 @@ from nsystui.questions.blocking.dependencies import (
 )
 from nsystui.questions.collectives.waiting import NOBODY, Arrivals
 from nsystui.questions.events.kinds import EventKind
-from nsystui.questions.host.naming import NO_NODE, ThreadRanges
+from nsystui.questions.host.naming import ThreadRanges
 from nsystui.questions.host.segments import NO_SEGMENTS, Segments, one_after_the_other, outermost, pairs
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.nccl.names import is_nccl_kernel
+from nsystui.questions.nvtx.captures import NO_NODE
 from nsystui.questions.queries.kernel_names import communicating
 from nsystui.questions.queries.process_rows import ProcessRows
 from nsystui.questions.queries.tasks import selected_ranks
@@ -290,12 +292,12 @@ def _named(job: OpenJob, pieces: Sequence[PathPiece], sides: Mapping[Task, _Side
         window = Window(min(min(piece.start, piece.launched) for piece in pieces), max(piece.end for piece in pieces))
         for task, thread in {(piece.task, piece.thread) for piece in pieces}:
             ranges_of[task, thread] = ranges.of(task, (task.report, thread), window)
-    ranges_on_gpu = iter(_ranges_of([piece for piece in pieces if piece.kind not in _ON_CPU], texts, ranges))
+    names_on_gpu = iter(_ranges_of(ranges, [piece for piece in pieces if piece.table != NONE], texts))
     named: list[Named] = []
     for piece in pieces:
         thread_ranges = ranges_of.get((piece.task, piece.thread))
-        if piece.kind not in _ON_CPU:
-            named.append(Named(piece, _text_of(piece, texts)[0], next(ranges_on_gpu)))
+        if piece.table != NONE:
+            named.append(Named(piece, texts[piece.task.report, piece.table, piece.row][0], next(names_on_gpu)))
             continue
         side = sides[piece.task]
         span = Intervals(np.array([piece.start]), np.array([piece.end]))
@@ -315,33 +317,25 @@ def _range_at(ranges: ThreadRanges | None, thread_ranges: Segments | None, time:
     return ranges.names[int(thread_ranges.labels[index])]
 
 
-_ON_CPU = (CPU, SYNCHRONISATION)
-_Texts = dict[tuple[int, int, int], tuple[str, int]]
-
-
-def _ranges_of(pieces: Sequence[PathPiece], texts: _Texts, ranges: ThreadRanges | None) -> list[str]:
-    """Return the NVTX range of each operation: see `ThreadRanges.of_operations`. A late launch is in its own range."""
-    if ranges is None or not pieces:
+def _ranges_of(ranges: ThreadRanges | None, pieces: Sequence[PathPiece], texts: _Texts) -> list[str]:
+    """Return the NVTX range of each operation (`ThreadRanges.of_operations`); a late launch is in its own range."""
+    if ranges is None:
         return [""] * len(pieces)
-    nodes = [NO_NODE if piece.kind == LAUNCH_DELAY else _text_of(piece, texts)[1] for piece in pieces]
-    columns = (
-        (piece.task.report, piece.task.process, node, piece.thread, piece.launched)
-        for piece, node in zip(pieces, nodes, strict=True)
-    )
-    labels, is_captured = ranges.of_operations(*np.array([*columns], np.int64).T)
-    return [
-        f"captured in {ranges.names[label]}" if captured else ranges.names[label]
-        for label, captured in zip(labels.tolist(), is_captured.tolist(), strict=True)
-    ]
+    operations = []
+    for task, piece in ((piece.task, piece) for piece in pieces):
+        node = NO_NODE if piece.kind == LAUNCH_DELAY else texts[task.report, piece.table, piece.row][1]
+        operations.append((task.report, task.process, piece.launched, piece.thread, node))
+    labels, is_captured = ranges.of_operations(*np.array(operations, np.int64).reshape(-1, 5).T)
+    words = np.where(is_captured, "captured in ", "").tolist()
+    return [f"{word}{ranges.names[label]}" for word, label in zip(words, labels.tolist(), strict=True)]
 
 
-def _text_of(piece: PathPiece, texts: _Texts) -> tuple[str, int]:
-    return texts.get((piece.task.report, piece.table, piece.row), ("", NO_NODE))
+_Texts = dict[tuple[int, int, int], tuple[str, int]]
 
 
 def _texts(job: OpenJob, pieces: Sequence[PathPiece]) -> _Texts:
     """Return the names and graph nodes of the pieces' operations by report, table and row."""
-    names: _Texts = {}
+    names: _Texts = defaultdict(lambda: ("", NO_NODE))
     smart = job.smart_names()
     for table, name in enumerate((tables.kernels.c.name, tables.memory_ops.c.operation)):
         rows = {(piece.task.report, piece.row) for piece in pieces if piece.table == table}

@@ -18,13 +18,11 @@ from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.host.segments import NO_THREAD, Segments, Thread
 from nsystui.questions.host.stacks import Numbers
 from nsystui.questions.job.job import OpenJob
-from nsystui.questions.nvtx.captures import Captures
 from nsystui.questions.nvtx.paths import numbered, template
 from nsystui.questions.nvtx.ranges import NvtxRanges
 from nsystui.questions.queries.conditions import is_launched_by, of_reports, of_tasks
 from nsystui.questions.queries.mpi import DOMAIN
 from nsystui.questions.queries.tasks import GPU_TABLES, process_names
-from nsystui.questions.queries.time_window import report_at
 from nsystui.store import tables
 from nsystui.store.session import Session
 
@@ -177,7 +175,6 @@ _NO_TIMES = np.empty(0, np.int64)
 
 OUTSIDE = "outside of every NVTX range"
 NO_RANGES = "no NVTX in the report"
-NO_NODE = -1
 _MPI_PREFIX = f"{DOMAIN}:"
 
 
@@ -228,39 +225,26 @@ class ThreadRanges:
         moments = np.concatenate((ranges.values("start", rows), ranges.values("end", rows)))
         inside = moments[(moments > window.start) & (moments < window.end)]
         edges = np.concatenate(([window.start], distinct(inside), [window.end]))
-        return Segments(edges[:-1], edges[1:], self._labels_at(np.full(len(edges) - 1, lane), edges[:-1]))
-
-    def at(self, reports: Numbers, threads: Numbers, times: Times) -> Numbers:
-        """Return the innermost ranges of threads at n job times, as indices into ``names``; shapes ``(n,)``."""
-        keys = zip(reports.tolist(), threads.tolist(), strict=True)
-        lanes = np.array([self._lanes.get(key, -1) for key in keys], np.int64)
-        return np.where(np.isin(reports, list(self.reports)), self._labels_at(lanes, times), 1)
+        around = ranges.innermost_at(np.full(len(edges) - 1, lane), edges[:-1])
+        return Segments(edges[:-1], edges[1:], self._labels(around))
 
     def of_operations(
-        self, reports: Numbers, processes: Numbers, nodes: Numbers, threads: Numbers, launches: Times
+        self, reports: Numbers, processes: Numbers, launches: Times, threads: Numbers, nodes: Numbers
     ) -> tuple[Numbers, NDArray[np.bool_]]:
         """Return the ranges of n operations, as indices into ``names``, and whether they were captured there.
 
-        An operation that a CUDA graph replays (``nodes``, or `NO_NODE`) is in the range in which it was captured, if
-        that is known; others are in the range around their launch (job time).
+        An operation that a CUDA graph replays is in the range around the capture of its node, if that is known; others
+        are in the range around their launch (job time).
         """
-        session = self.ranges.session
-        labels, is_captured = self.at(reports, threads, launches), np.zeros(len(nodes), bool)
-        for number in np.unique(reports[nodes != NO_NODE]).tolist():
-            rows = np.flatnonzero((reports == number) & (nodes != NO_NODE))
-            report = report_at(session, number)
-            thread, time = Captures.of(session, report).at(processes[rows], nodes[rows])
-            inner = self.at(reports[rows], thread, time + report.clock_offset)
-            is_inside = inner >= len((OUTSIDE, NO_RANGES))
-            labels[rows[is_inside]] = inner[is_inside]
-            is_captured[rows[is_inside]] = True
-        return labels, is_captured
+        captured = self._labels(self.ranges.around_captures(reports, processes, nodes))
+        launched = self._labels(self.ranges.innermost_at(self.ranges.lanes_of(reports, threads), launches))
+        launched = np.where(np.isin(reports, list(self.reports)), launched, 1)
+        return np.where(captured > 0, captured, launched), captured > 0
 
-    def _labels_at(self, lanes: Numbers, times: Times) -> Numbers:
-        ranges, labels = self.ranges, np.append(self.labels, 0)  # the last label is that of no range
-        around = ranges.innermost_at(lanes, times)
-        names = np.where(around >= 0, ranges.values("name", around) if len(ranges) else 0, -1)
-        while len(mpi := np.flatnonzero(labels[names] < 0)):
+    def _labels(self, around: Numbers) -> Numbers:
+        ranges = self.ranges
+        if not len(ranges):
+            return np.zeros(len(around), np.int64)
+        while len(mpi := np.flatnonzero((around >= 0) & (self.labels[ranges.values("name", around)] < 0))):
             around[mpi] = ranges.values("parent", around[mpi])
-            names[mpi] = np.where(around[mpi] >= 0, ranges.values("name", around[mpi]), -1)
-        return labels[names]
+        return np.where(around >= 0, self.labels[ranges.values("name", around)], 0)

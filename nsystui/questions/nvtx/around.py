@@ -26,14 +26,10 @@ _MAX_DEPTH = 64
 
 @dataclass(frozen=True)
 class Around:
-    """The range around an event, or the ``reason`` why there is no range.
-
-    ``is_captured``: the event is a replay of an operation that was captured in the range.
-    """
+    """The range around an event, or the ``reason`` why there is no range; also why it is that of a capture."""
 
     key: EventKey | None
     reason: str = ""
-    is_captured: bool = False
 
 
 def path_at(session: Session, report: int, thread: int, time: int, until: int | None = None) -> tuple[str, ...]:
@@ -50,14 +46,14 @@ def path_at(session: Session, report: int, thread: int, time: int, until: int | 
 
 
 def range_around(session: Session, key: EventKey, ranks: Sequence[RankedTask]) -> Around:
-    """Find the deepest range around an event's capture in a CUDA graph, else its launching call, else an event."""
+    """Find the deepest range around an event's capture, else around its launching call, else around the event."""
     if key.kind is EventKind.NVTX:
         return Around(key)  # the event is a range
     if not session.count(tables.nvtx_ranges):
         return Around(None, "no NVTX range was recorded")
     captured = capture_of(session, key)
     if captured is not None and (deepest := _deepest(session, key.report, *captured)) is not None:
-        return Around(deepest, is_captured=True)
+        return Around(deepest, "a CUDA graph replays this operation, which was captured in this range")
     row = event_row(session, key, ranks)
     if row is not None and record(EVENT_COLUMNS, row)["tid"] is None:
         launches = partners(session, key, ranks)
@@ -73,12 +69,10 @@ def range_around(session: Session, key: EventKey, ranks: Sequence[RankedTask]) -
 
 
 def _deepest(session: Session, report: int, thread: int, time: int) -> EventKey | None:
-    table = tables.nvtx_ranges
+    table, offset = tables.nvtx_ranges, report_at(session, report).clock_offset
     query = _open_at(session, report, thread, time, table.c.row, table.c.start)
-    query = query.order_by(table.c.start.desc(), table.c.end, table.c.row.desc()).limit(1)
-    for row, start in session.part([report]).rows(query):
-        return EventKey(report, EventKind.NVTX, row, start + report_at(session, report).clock_offset)
-    return None
+    rows = session.part([report]).rows(query.order_by(table.c.start.desc(), table.c.end, table.c.row.desc()).limit(1))
+    return next((EventKey(report, EventKind.NVTX, row, start + offset) for row, start in rows), None)
 
 
 def _open_at(
@@ -100,10 +94,8 @@ def paths_around(ranges: NvtxRanges, moments: Sequence[tuple[int, int, int]]) ->
     """Return ``outer › inner``, the push/pop ranges around each (report, thread, job time), or ``None``."""
     if not len(ranges):
         return [None] * len(moments)
-    lanes = {(lane.report, lane.thread): number for number, lane in enumerate(ranges.lanes)}
-    lane_numbers = np.array([lanes.get(moment[:2], -1) for moment in moments], np.int64)
-    times = np.array([time for *_, time in moments], np.int64)
-    innermost = ranges.innermost_at(lane_numbers, times)
+    report, thread, times = np.array(moments, np.int64).reshape(-1, 3).T
+    innermost = ranges.innermost_at(ranges.lanes_of(report, thread), times)
     numbers, inverse = np.unique(innermost, return_inverse=True)
     paths: list[str | None] = []
     for number in numbers.tolist():

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import sqlalchemy as sa
@@ -21,7 +21,7 @@ from nsystui.questions.events.listing import EventKey
 from nsystui.questions.nvtx.loading import Flags, Ints
 from nsystui.questions.queries.conditions import duration, of_reports, where
 from nsystui.questions.queries.derived import of_each_report
-from nsystui.questions.queries.recording import option_advice, recording_advice
+from nsystui.questions.queries.recording import option_advice
 from nsystui.questions.queries.time_window import report_at
 from nsystui.store import tables
 from nsystui.store.report import Report
@@ -30,6 +30,7 @@ from nsystui.store.session import Session
 if TYPE_CHECKING:
     from nsystui.store.results import Arrays
 
+NO_NODE = -1
 UNRECORDED, AMBIGUOUS = -1, -2
 """Instead of a thread: no record of the capture is in the export, or several originals or launches are possible."""
 
@@ -64,11 +65,6 @@ class Captures:
             index[rows[is_same]] = places[is_same]
         return np.append(self.thread, UNRECORDED)[index], np.append(self.time, 0)[index]
 
-    def inside(self, thread: int, start: int, end: int) -> list[int]:
-        """Return the nodes that a thread captured between two times."""
-        nodes: list[int] = self.node[(self.thread == thread) & (self.time >= start) & (self.time <= end)].tolist()
-        return nodes
-
 
 def capture_of(session: Session, key: EventKey) -> tuple[int, int] | None:
     """Return thread (globalTid) and job time of the capture of a graph's operation; ``None`` for other events."""
@@ -76,16 +72,11 @@ def capture_of(session: Session, key: EventKey) -> tuple[int, int] | None:
     if "graph_node_id" not in table.c:
         return None
     report = report_at(session, key.report)
-    query = sa.select(table.c.process, table.c.graph_node_id).where(
-        table.c.report == key.report,
-        table.c.row == key.row,
-        table.c.start == key.start - report.clock_offset,
-        table.c.graph_node_id.is_not(None),
-    )
-    for process, node in session.part([key.report]).rows(query):
-        (thread,), (time,) = Captures.of(session, report).at(np.array([process]), np.array([node]))
-        return (int(thread), int(time) + report.clock_offset) if thread >= 0 else None
-    return None
+    is_event = [table.c.row == key.row, table.c.start == key.start - report.clock_offset]
+    query = sa.select(table.c.process, table.c.graph_node_id).where(table.c.report == key.report, *is_event)
+    rows = session.part([key.report]).rows(query.where(table.c.graph_node_id.is_not(None)))
+    thread, time = Captures.of(session, report).at(*np.array(rows, np.int64).reshape(-1, 2).T)
+    return (int(thread[0]), int(time[0]) + report.clock_offset) if (thread >= 0).any() else None
 
 
 _NOTHING = np.zeros(0, np.int64)
@@ -135,15 +126,11 @@ def _at_launches(session: Session, report: Report, thread: Ints, time: Ints) -> 
     Some versions of nsys write the nodes of a capture after its end. Then the nodes belong to the launches in it, in
     their order, if there are as many; otherwise they are ambiguous.
     """
-    threads = np.unique(thread).tolist()
-    begun = _calls(session, report, threads, "BeginCapture")
-    if not len(begun[0]):
-        return thread, time
-    ended, copying = (_calls(session, report, threads, name) for name in ("EndCapture", "Instantiate"))
-    span = int(begun[1].min()), int(ended[1].max(initial=begun[1].min()))
+    threads, names = np.unique(thread).tolist(), ("BeginCapture", "EndCapture", "Instantiate")
+    begun, ended, copying = (_calls(session, report, threads, name) for name in names)
+    span = int(begun[1].min(initial=_NEVER)), int(ended[1].max(initial=-_NEVER))
     launches = _calls(session, report, threads, "Launch|Memcpy|Memset|GraphAdd", *span)
-    # A copy of a node that is unknown as one.
-    thread = np.where(_are_inside(copying, thread, time), UNRECORDED, thread)
+    thread = np.where(_are_inside(copying, thread, time), UNRECORDED, thread)  # a copy of an unknown node
     is_late = ~_are_inside(launches, thread, time)
     for number in np.unique(begun[0]).tolist():
         nodes = np.flatnonzero(thread == number)
@@ -186,66 +173,37 @@ def _are_inside(calls: tuple[Ints, Ints, Ints], thread: Ints, time: Ints) -> Fla
     return ~are_outside(calls_inside(calls[1], calls[2], calls[0], time, time, thread), len(time))
 
 
-@dataclass(frozen=True, eq=False)
-class Replays:
-    """The replayed operations of a report, summed by node; own clock, ns; shapes ``(n,)``.
-
-    ``count`` operations took ``total``. ``thread`` and ``time``: as in `Captures`.
-    """
-
-    thread: Ints
-    time: Ints
-    count: Ints
-    total: Ints
-
-    @classmethod
-    def of(cls, session: Session, report: Report, selection: Selection) -> Replays:
-        """Sum the operations on the devices and streams of ``selection``."""
-        gpu_selection = Selection(devices=selection.devices, streams=selection.streams)
-        parts: list[tuple[Any, ...]] = []
-        for table in (tables.kernels, tables.memory_ops):
-            columns = table.c
-            is_replayed = [columns.report == report.index, columns.graph_node_id.is_not(None), columns.end.is_not(None)]
-            query = sa.select(columns.process, columns.graph_node_id, sa.func.count(), _total(table))
-            query = query.where(*is_replayed, *where(table, gpu_selection)).group_by(columns.process, columns[_NODE])
-            parts += session.rows(query) if report.count(table) else []
-        process, node, count, total = np.array(parts, np.int64).reshape(-1, 4).T
-        return cls(*Captures.of(session, report).at(process, node), count, total)
-
-
-_NODE = "graph_node_id"
-
-
-def _total(table: sa.Table) -> sa.ColumnElement[int]:
-    return sa.cast(sa.func.sum(duration(table)), sa.BigInteger)
+def replays_of(session: Session, report: Report, selection: Selection) -> tuple[Ints, Ints, Ints, Ints]:
+    """Return thread and time of `Captures` for each node, with the count and time (ns) of its selected operations."""
+    rows: list[tuple[int, ...]] = []
+    for table in (tables.kernels, tables.memory_ops):
+        keys, total = (table.c.process, table.c.graph_node_id), sa.cast(sa.func.sum(duration(table)), sa.BigInteger)
+        is_replay = [table.c.report == report.index, table.c.graph_node_id.is_not(None), table.c.end.is_not(None)]
+        on_gpu = where(table, Selection(devices=selection.devices, streams=selection.streams))
+        rows += session.rows(sa.select(*keys, sa.func.count(), total).where(*is_replay, *on_gpu).group_by(*keys))
+    process, node, count, time = np.array(rows, np.int64).reshape(-1, 4).T
+    return (*Captures.of(session, report).at(process, node), count, time)
 
 
 def capture_notes(session: Session) -> tuple[str, ...]:
-    """Return why replayed operations do not belong to the range in which they were captured, and what to record."""
-    reports = [report for report in session.reports if report.count(tables.nvtx_ranges)]
-    notes = []
-    whole = [report for report in reports if report.count(tables.graph_launches)]
-    if whole:
-        advice = option_advice(whole, canonical.GRAPH_NODES.options)
-        notes.append(f"CUDA graphs were traced whole: for the ranges in which their kernels were captured, {advice}")
-    counts = {UNRECORDED: 0, AMBIGUOUS: 0}
-    lacking, total, replaying = [], 0, set()
+    """Return why operations of graphs do not belong to the range in which they were captured, and what to record."""
+    reports = {report.index: report for report in session.reports if report.count(tables.nvtx_ranges)}
+    total, counts, advice, replaying = 0, {UNRECORDED: 0, AMBIGUOUS: 0}, canonical.GRAPH_NODES.record, set()
     for columns in (tables.kernels.c, tables.memory_ops.c):
-        query = sa.select(columns.report).where(of_reports(columns.report, {report.index for report in reports}))
-        replaying |= {report for (report,) in session.rows(query.where(columns[_NODE].is_not(None)).distinct())}
-    for report in (report for report in reports if report.index in replaying):
-        replays = Replays.of(session, report, Selection())
-        total += int(replays.count.sum())
-        for reason in counts:
-            counts[reason] += int(replays.count[replays.thread == reason].sum())
-        lacking += [report] if (replays.thread == UNRECORDED).any() else []
-    if counts[UNRECORDED]:
-        advice = recording_advice(session, lacking, canonical.GRAPH_NODES)
-        of_all = f"{counts[UNRECORDED]:,} of {total:,} operations of CUDA graphs"
-        notes.append(f"the capture of {of_all} is not in the export: {advice}")
-    if counts[AMBIGUOUS]:
-        notes.append(
-            f"{counts[AMBIGUOUS]:,} of {total:,} operations of CUDA graphs are attributed to no range of a capture: "
-            "the origin of their nodes is ambiguous"
-        )
-    return tuple(notes)
+        query = sa.select(columns.report).where(of_reports(columns.report, reports), columns.graph_node_id.is_not(None))
+        replaying |= {index for (index,) in session.rows(query.distinct())}
+    for index in replaying:
+        thread, _, count, _ = replays_of(session, reports[index], Selection())
+        total += int(count.sum())
+        counts = {reason: number + int(count[thread == reason].sum()) for reason, number in counts.items()}
+    words = f"of {total:,} operations of CUDA graphs"
+    whole = [report for report in reports.values() if report.count(tables.graph_launches)]
+    notes = {
+        f"for the ranges in which CUDA graphs were captured, {option_advice(whole, _NODES)}": len(whole),
+        f"{counts[UNRECORDED]:,} {words} have no recorded capture: {advice}": counts[UNRECORDED],
+        f"{counts[AMBIGUOUS]:,} {words} are not attributed: their capture is ambiguous": counts[AMBIGUOUS],
+    }
+    return tuple(note for note, is_needed in notes.items() if is_needed)
+
+
+_NODES = canonical.GRAPH_NODES.options

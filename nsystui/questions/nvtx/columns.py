@@ -17,7 +17,7 @@ from nsystui.base.resources import give_back
 from nsystui.base.selection import Selection
 from nsystui.questions.algebra.nesting import NO_PARENT, tree_of
 from nsystui.questions.algebra.projection import LaunchCalls, project_parts
-from nsystui.questions.nvtx.captures import Replays
+from nsystui.questions.nvtx.captures import replays_of
 from nsystui.questions.nvtx.chains import OPEN, PUSH_POP, UNKNOWN, WHOLE, Chains, Totals, added_up, chained, narrow
 from nsystui.questions.nvtx.loading import (
     FOLDED_LABEL,
@@ -267,9 +267,9 @@ def _replay(ranges: RangeColumns) -> Made:
     start, is_whole = ranges["start"].astype(np.int64, copy=False), (ranges["flags"] & (WHOLE | OPEN)) == WHOLE
     if not ranges.report.count(tables.graph_nodes):
         return _made(replayed=np.zeros(len(start), np.int8))
-    replays, threads = Replays.of(ranges.session, ranges.report, ranges.selection), ranges.threads
-    lane = np.where(np.isin(replays.thread, threads), np.searchsorted(threads, replays.thread), len(threads))
-    calls = LaunchCalls(replays.time, replays.time, lane, replays.time, replays.time, replays.total)
+    thread, time, _, total = replays_of(ranges.session, ranges.report, ranges.selection)
+    lane = np.where(np.isin(thread, ranges.threads), np.searchsorted(ranges.threads, thread), len(ranges.threads))
+    calls = LaunchCalls(time, time, lane, time, time, total)
     result = project_parts(start, ranges["length"], np.where(is_whole, ranges["lane"], -1), [calls])
     return _made(replayed=result.op_time)
 

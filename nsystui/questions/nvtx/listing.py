@@ -25,12 +25,11 @@ from nsystui.base.answer import (
 from nsystui.base.selection import Selection
 from nsystui.exports.metadata import pid_column, tid_column, tid_of
 from nsystui.questions.events.kinds import GPU_KINDS, KIND_TABLES, events_query
-from nsystui.questions.nvtx.captures import Captures
 from nsystui.questions.nvtx.loading import FOLDED_LABEL, LABEL, NAME_SIZE, PUSH_POP_TYPES, START_END_TYPES, last_times
 from nsystui.questions.nvtx.paths import NO_NODE
 from nsystui.questions.nvtx.tree import NvtxTree, Order
 from nsystui.questions.queries import statistics
-from nsystui.questions.queries.conditions import duration, given, job_start, where
+from nsystui.questions.queries.conditions import duration, job_start, where
 from nsystui.questions.queries.data_notes import missing_note
 from nsystui.questions.queries.paged import PagedAnswer
 from nsystui.questions.queries.tasks import RankedTask, rank_of
@@ -123,7 +122,7 @@ def nvtx_tree_table(tree: NvtxTree, depth: int | None = None, order: Order | str
     The default is the tree's natural order. ``Path`` joins the names with ``›``; beyond 32 names, it shows the 8
     outermost, the 8 innermost, and the depth. ``Level`` is 0 for an outermost range. Ranks and threads are columns, not
     rows; they are missing if a path merges several. Sums are over the ranges of the path: overlapping time counts for
-    each. ``replayed``: see `Node`; the column is missing if no range captured replayed work.
+    each. ``replayed`` is a column if a range captured replayed work.
     """
     rows = list(_rows(tree, depth, tree.natural_order if order is None else Order(order)))
     columns = (*TREE_COLUMNS, *[REPLAYED] * tree.has_replays, *[_OPEN] * tree.has_open)
@@ -215,10 +214,10 @@ LAUNCHED_COLUMNS = (
 
 
 def kernels_of(ranges: NvtxRanges, index: int, ranks: Sequence[RankedTask] = ()) -> PagedAnswer:
-    """List the GPU work that a range launched or captured (kernels, NCCL, memory, CUDA graphs), in order of start.
+    """List the GPU work that a range launched (kernels, NCCL, memory operations, CUDA graphs), in order of start.
 
     ``index`` is the range's index in ``ranges``. The launching API calls are of its thread and lie fully inside, so
-    the rows are exactly the operations of its projection, and the replays of nodes captured inside. Start in job time, ns; ``kind`` and ``row`` form an event's
+    the rows are exactly the operations of its projection. Start in job time, ns; ``kind`` and ``row`` form an event's
     key. Raises ``IndexError`` if there is no such range.
     """
     lane, offset = ranges.lane_of(index), _clock_offset(ranges, index)
@@ -231,29 +230,18 @@ def kernels_of(ranges: NvtxRanges, index: int, ranks: Sequence[RankedTask] = ())
         sa.true() if ranges.value("op_count", index) > 0 else sa.false(),
     ]
     launches = sa.select(calls.c.correlation_id, calls.c.name).where(*inside).subquery()
-    parts = [_work(ranges, index, ranks, launches, None)]
-    report = report_at(ranges.session, lane.report)
-    window = (ranges.value("start", index) - offset, ranges.value("end", index) - offset)
-    if (
-        nodes := Captures.of(ranges.session, report).inside(lane.thread, *window)
-        if ranges.value("replayed", index)
-        else []
-    ):
-        of_process = [calls.c.report == lane.report, calls.c.process == lane.process]
-        is_outside = calls.c.correlation_id.not_in(sa.select(launches.c.correlation_id))
-        replaying = sa.select(calls.c.correlation_id, calls.c.name).where(*of_process, is_outside).subquery()
-        parts.append(_work(ranges, index, ranks, replaying, nodes))
-    query = sa.select(sa.union_all(*parts).subquery())
+    work = _work(ranges, index, launches, ranks)
+    query = sa.select(
+        *(launches.c.name.label("call") if column.key == "call" else work.c[column.key] for column in LAUNCHED_COLUMNS)
+    ).join_from(work, launches, work.c.correlation_id == launches.c.correlation_id)
     count = sa.select(sa.func.count()).select_from(query.subquery())
     return PagedAnswer.of(
         ranges.session, "nvtx-gpu-work", LAUNCHED_COLUMNS, query, count, count, ("start", False), ("kind", "row")
     )
 
 
-def _work(
-    ranges: NvtxRanges, index: int, ranks: Sequence[RankedTask], launches: sa.Subquery, nodes: Sequence[int] | None
-) -> sa.Select[Any]:
-    """Select GPU operations of the range's process with a call among ``launches``: any, or those of ``nodes``."""
+def _work(ranges: NvtxRanges, index: int, launches: sa.Subquery, ranks: Sequence[RankedTask]) -> sa.Subquery:
+    """Select GPU operations of the range's process with a correlation id among ``launches``."""
     gpu_selection = Selection(devices=ranges.selection.devices, streams=ranges.selection.streams)
     lane, offset = ranges.lane_of(index), _clock_offset(ranges, index)
     parts: list[sa.Select[Any]] = []
@@ -263,19 +251,12 @@ def _work(
             columns.report == lane.report,
             columns.process == lane.process,
             columns.correlation_id.in_(sa.select(launches.c.correlation_id)),
-        ]
-        if nodes is None:
             # All these operations lie in the projection: the bounds let Parquet skip row groups.
-            conditions.append(columns.start >= ranges.value("gpu_start", index) - offset)
-            conditions.append(columns.end <= ranges.value("gpu_end", index) - offset)
-        else:
-            node = columns.graph_node_id if "graph_node_id" in columns else sa.null()
-            conditions.append(node.in_(given({"node": nodes})))
+            columns.start >= ranges.value("gpu_start", index) - offset,
+            columns.end <= ranges.value("gpu_end", index) - offset,
+        ]
         parts.append(events_query(kind, gpu_selection, ranks, conditions))
-    work = sa.union_all(*parts).subquery()
-    return sa.select(
-        *(launches.c.name.label("call") if column.key == "call" else work.c[column.key] for column in LAUNCHED_COLUMNS)
-    ).join_from(work, launches, work.c.correlation_id == launches.c.correlation_id)
+    return sa.union_all(*parts).subquery()
 
 
 def _clock_offset(ranges: NvtxRanges, index: int) -> int:

@@ -21,7 +21,7 @@ from nsystui.exports import canonical
 from nsystui.exports.metadata import pid_of, process_of, tid_of
 from nsystui.questions.algebra.groups import distinct
 from nsystui.questions.algebra.nesting import NO_PARENT
-from nsystui.questions.nvtx.captures import capture_notes
+from nsystui.questions.nvtx.captures import NO_NODE, Captures, capture_notes
 from nsystui.questions.nvtx.chains import OPEN, PUSH_POP, Chains, added_up, chained, narrow, rows_by_level
 from nsystui.questions.nvtx.columns import RangeColumns, by_appearance, columns_of_each
 from nsystui.questions.nvtx.loading import LABEL, Flags, Ints, SmallInts, has_launches
@@ -376,6 +376,22 @@ class NvtxRanges:
         while len(ended := ended[self.values("end", innermost[ended]) <= times[ended]]):
             innermost[ended] = self.values("parent", innermost[ended])
             ended = ended[innermost[ended] >= 0]
+        return innermost
+
+    def lanes_of(self, reports: Ints, threads: Ints) -> Ints:
+        """Return the index in ``lanes`` of m threads (globalTid), or -1; shapes ``(m,)``."""
+        lanes = {(lane.report, lane.thread): index for index, lane in enumerate(self.lanes)}
+        keys = zip(reports.tolist(), threads.tolist(), strict=True)
+        return np.array([lanes.get(key, NO_PARENT) for key in keys], np.int64)
+
+    def around_captures(self, reports: Ints, processes: Ints, nodes: Ints) -> Ints:
+        """Return the index of the innermost range around the capture of m nodes, or -1 if unknown; shapes ``(m,)``."""
+        innermost = np.full(len(nodes), NO_PARENT, np.int64)
+        for number in np.unique(reports[nodes != NO_NODE]).tolist():
+            rows, report = np.flatnonzero(reports == number), report_at(self.session, number)
+            thread, time = Captures.of(self.session, report).at(processes[rows], nodes[rows])
+            lanes = self.lanes_of(reports[rows], thread)
+            innermost[rows] = self.innermost_at(lanes, time + report.clock_offset)
         return innermost
 
     def of_tasks(self) -> NvtxRanges:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from nsystui.base.resources import give_back
 from nsystui.base.selection import Selection
 from nsystui.questions.algebra.groups import measures_of
 from nsystui.questions.kernels.summary import first_calls, kernel_summary
+from nsystui.questions.nvtx.captures import NO_NODE
 from nsystui.questions.nvtx.chains import narrow
 from nsystui.questions.nvtx.loading import Texts
 from nsystui.questions.queries.conditions import is_launched_by, where
@@ -41,40 +43,34 @@ def kernels_in_steps(job: OpenJob, selection: Selection, steps: Steps, **options
     A kernel belongs to its process's step in which its launch began, on any thread. Shares are of the step's kernel
     time. Steps are in order; kernels outside of steps are last.
     """
-
-    def rows(session: Session, rows_of: sa.FromClause, value: sa.ColumnElement[Any], *summary: Any) -> Sequence[Row]:
-        keys, conditions, columns = summary
-        batches = launched(session, rows_of, {**key_fields(keys), "duration": value}, conditions)
-        in_steps = ((steps.numbers_at(*launch_of(batch)), batch) for batch in batches)
-        return rows_of_groups(session, in_steps, keys, columns, _step_cells, lambda numbers: numbers)
-
+    number_of, cells = partial(_steps_of, steps), partial(_without_missing, missing=NO_STEP)
+    rows = partial(rows_by_number, number_of, lambda numbers: {"step": cells(numbers)}, np.asarray)
     answer = kernel_summary(job.session, selection, **options, summarise=rows)
     return replace(answer, notes=(*answer.notes, *steps.notes))
 
 
 def count_in_steps(session: Session, selection: Selection, steps: Steps) -> int:
     """Count the selected kernels launched in steps."""
-    parts = launched(session, tables.kernels, {}, where(tables.kernels, selection))
-    return sum(int((steps.numbers_at(*launch_of(batch)) != NO_STEP).sum()) for batch in parts)
+    parts = launched(partial(_steps_of, steps), session, tables.kernels, {}, where(tables.kernels, selection))
+    return sum(int((numbers != NO_STEP).sum()) for numbers, _ in parts)
 
 
-def _step_cells(numbers: Numbers) -> dict[str, list[Any]]:
-    return {"step": _without_missing(numbers, NO_STEP)}
+def _steps_of(steps: Steps, report: Numbers, process: Numbers, launch: Numbers, *_: Numbers) -> Numbers:
+    return steps.numbers_at(report, process, launch)
 
 
-def launch_of(batch: Mapping[str, NDArray[Any]]) -> tuple[Numbers, Numbers, Numbers]:
-    """Return report, process and job time of the launches of `launched`."""
-    report, process, launch = (batch[key].astype(np.int64) for key in ("report", "process", "launch"))
-    return report, process, launch
+NumberOf = Callable[[Numbers, Numbers, Numbers, Numbers, Numbers], Numbers]
+"""Numbers kernels by report, process, launch (job time), launching thread, and node of a CUDA graph or `NO_NODE`."""
 
 
 def launched(
+    number_of: NumberOf,
     session: Session,
     rows_of: sa.FromClause,
     columns: Mapping[str, sa.ColumnElement[Any]],
     conditions: Sequence[sa.ColumnElement[bool]],
-) -> Iterator[dict[str, NDArray[Any]]]:
-    """Yield kernels with their launches (`launch_of`, and ``thread``, or a negative number) and ``columns``.
+) -> Iterator[tuple[NDArray[np.int64], dict[str, NDArray[Any]]]]:
+    """Yield the numbers of kernels, such as steps, shape ``(n,)``, and their ``columns``.
 
     Calls are joined by spans of correlation ids, because a single join takes gigabytes.
     """
@@ -88,37 +84,36 @@ def launched(
             table.c.report,
             sa.func.coalesce(table.c.process, -1).label("process"),
             sa.func.coalesce(calls.c.start, _MISSING).label("launch"),
-            sa.func.coalesce(calls.c.thread, -1).label("thread"),
+            sa.func.coalesce(calls.c.thread, -1).label("launching_thread"),
+            sa.func.coalesce(table.c.graph_node_id, NO_NODE).label("node"),
             *(column.label(key) for key, column in columns.items()),
         )
         query = query.select_from(rows_of.outerjoin(calls, is_launched_by(table, calls)))
-        yield from session.array_batches(query.where(is_in_span, *conditions, table.c.end.is_not(None)))
+        for batch in session.array_batches(query.where(is_in_span, *conditions, table.c.end.is_not(None))):
+            names = ("report", "process", "launch", "launching_thread", "node")
+            yield number_of(*(batch.pop(key).astype(np.int64) for key in names)), batch
 
 
-def key_fields(keys: Sequence[sa.Label[Any]]) -> dict[str, sa.ColumnElement[Any]]:
-    """Return the keys of groups without missing values, for `rows_of_groups`."""
-    missing = {key.key: "" if isinstance(key.type, sa.String) else _MISSING for key in keys}
-    return {key.key: sa.func.coalesce(key.element, missing[key.key]) for key in keys}
-
-
-def rows_of_groups(
+def rows_by_number(
+    number_of: NumberOf,
+    cells_of: Callable[[Numbers], Mapping[str, Sequence[Any]]],
+    part_of: Callable[[Numbers], Numbers],
     session: Session,
-    batches: Iterable[tuple[Numbers, dict[str, NDArray[Any]]]],
+    rows_of: sa.FromClause,
+    value: sa.ColumnElement[Any],
     keys: Sequence[sa.Label[Any]],
+    conditions: Sequence[sa.ColumnElement[bool]],
     columns: Sequence[Column],
-    cells: Callable[[Numbers], Mapping[str, Sequence[Any]]],
-    parts: Callable[[Numbers], Numbers],
 ) -> Sequence[Row]:
-    """Return the rows of `statistics.summary_rows` for each number of kernels, such as a step.
+    """Return the rows of `statistics.summary_rows` for each number; ``cells_of`` returns further cells by column.
 
-    ``batches``: kernels by number, with ``duration`` and `key_fields`. ``cells``: the cells of numbers by column.
-    ``parts``: the parts of numbers, which are in order; shares are of the time of a part.
+    ``part_of`` returns the parts of numbers, which are in order: shares are of the time of a part.
     """
     texts = {key.key: Texts() for key in keys if isinstance(key.type, sa.String)}
-    fields = [key.key for key in keys]
+    fields = {key.key: sa.func.coalesce(key.element, "" if key.key in texts else _MISSING) for key in keys}
     kinds: dict[tuple[int, ...], int] = {}
     group_parts, time_parts = [np.empty(0, np.int64)], [np.empty(0, np.int32)]
-    for step, batch in batches:
+    for step, batch in launched(number_of, session, rows_of, {**fields, "duration": value}, conditions):
         coded = [texts[key].coded(batch[key]) if key in texts else batch[key].astype(np.int64) for key in fields]
         # The row of zeros is needed if there are no keys.
         unique_keys, key_index = np.unique(np.stack([*coded, 0 * step]), axis=1, return_inverse=True)
@@ -134,17 +129,15 @@ def rows_of_groups(
     values = np.array(list(kinds), np.int64).reshape(-1, len(keys) + 1)[group_numbers & ((1 << _SHIFT) - 1), :-1].T
     for key, column in zip(fields, values, strict=True):
         names = texts[key].texts if key in texts else ()
-        values_of_key = (
-            [names[value] or None for value in column.tolist()] if names else _without_missing(column, _MISSING)
-        )
-        arrays[key] = np.array(values_of_key, object)
-    part = parts(step)
+        cells = [names[value] or None for value in column.tolist()] if names else _without_missing(column, _MISSING)
+        arrays[key] = np.array(cells, object)
+    part = part_of(step)
     unique_parts, part_index = np.unique(part, return_inverse=True)
     totals = np.bincount(part_index.reshape(-1), arrays["total"], len(unique_parts))[part_index.reshape(-1)]
     arrays["share"] = np.divide(100.0 * arrays["total"], totals, out=np.zeros(len(step)), where=totals > 0)
-    arrays |= {key: np.array(column, object) for key, column in cells(step).items()}
+    arrays |= {key: np.array(column, object) for key, column in cells_of(step).items()}
     ties = [texts[key].ranks()[column] if key in texts else column for key, column in zip(fields, values, strict=True)]
-    order = np.lexsort((*reversed(ties), step, -arrays["total"], part, part == NO_STEP))
+    order = np.lexsort((*reversed(ties), -arrays["total"], part, part == NO_STEP))
     shown = tuple(column.key for column in columns)
     return ArrayRows({key: narrow(arrays.pop(key)[order]) for key in shown}, shown)
 
