@@ -107,8 +107,8 @@ GRAPH_NODES = _table(
     "nodes of CUDA graphs",
     "-t cuda --cuda-graph-trace=node",
     "row time thread process node original",
-    detail=", when and from which original each was made",
-    more=" with an nsys that records captures of graphs, and begin before the program captures its graphs",
+    detail=", when each was made",
+    more=" before graphs are captured",
 )
 API_CALLS = _table(
     "api_calls",
