@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--fail-on",
         choices=_SEVERITIES,
-        help="exit with status 1 where there is such a finding, or a worse one; with --baseline where the job is "
+        help="exit with status 1 if a finding is as severe, or worse; with --baseline if the job is "
         "slower, or, if it is not faster, where a finding is new or costs more than there",
     )
     add_baseline(group)
@@ -163,7 +163,7 @@ def _against(request: Request, thresholds: Thresholds) -> int:
         ]
         with job.session.waiting("findings"):
             diff = against(sides[0], sides[1], thresholds, args["step_range"])
-        request.unread.extend([*diff.found.unread, *diff.baseline.unread])
+        request.unread.extend([*diff.current.unread, *diff.baseline.unread])
         top = diff.first(request.output.top)
         files = named_shortly(request.opening.files)
         unchecked = request.args["not_checked"]

@@ -139,7 +139,7 @@ def body_report(finding: Finding, files: str) -> list[str]:
     text = io.StringIO()
     write(Head(finding.evidence, _MAX_EVIDENCE), "md", text)
     more = len(finding.evidence) - _MAX_EVIDENCE
-    return [*parts, f"\n{text.getvalue()}" + (f"\n{more:,} rows more.\n" if more > 0 else "")]
+    return [*parts, f"\n{text.getvalue()}" + (f"\n{more:,} more rows.\n" if more > 0 else "")]
 
 
 def not_checked_report(result: Triage) -> list[str]:
@@ -159,7 +159,7 @@ def plain(text: str) -> str:
 def change_lines(comparison: Against, files: str = _FILES, lists_unjudged: bool = False) -> list[str]:
     """Return the lines for a terminal: findings, in full if new or worse, and the largest changes."""
     text = [*textwrap.wrap(comparison.words, _WIDTH), comparison.headline, ""]
-    for change in comparison.told:
+    for change in comparison.listed:
         title = f"{change.kind.value.upper():<7} {_change_title(change, comparison)}"
         text += textwrap.wrap(title, _WIDTH, subsequent_indent=" " * 11)
         if change.kind.is_worse:
@@ -167,7 +167,7 @@ def change_lines(comparison: Against, files: str = _FILES, lists_unjudged: bool 
     if text[-1]:
         text.append("")
     text += [f"Largest changes (A is {comparison.label}, B this job):", *_summary_lines(comparison)]
-    if unjudged := _not_checked_lines(comparison.found, files, lists_unjudged):
+    if unjudged := _not_checked_lines(comparison.current, files, lists_unjudged):
         text += ["", *unjudged]
     return [safe_text(line.rstrip()) for line in text]
 
@@ -176,7 +176,7 @@ def change_report(comparison: Against, files: str = _FILES) -> str:
     """Return the changes in Markdown, with the evidence of new and worse findings."""
     parts = ["# Triage against a baseline\n", *([f"{plain(comparison.words)}\n"] if comparison.words else [])]
     parts.append(f"{plain(comparison.headline)}\n")
-    for change in comparison.told:
+    for change in comparison.listed:
         parts.append(f"## {change.kind.value.capitalize()}: {_change_title(change, comparison)}\n")
         parts += body_report(change.finding, files) if change.kind.is_worse else [f"{plain(change.finding.sentence)}\n"]
     text = io.StringIO()
@@ -184,14 +184,14 @@ def change_report(comparison: Against, files: str = _FILES) -> str:
     notes = [f"* {plain(note)}" for note in comparison.summary.notes if note != comparison.summary.headline]
     label = plain(comparison.label)
     parts += ["## Largest changes\n", f"A is {label}, B this job.\n", text.getvalue(), *notes]
-    if comparison.found.not_checked:
-        parts += ["\n## Not checked\n", *not_checked_report(comparison.found)]
+    if comparison.current.not_checked:
+        parts += ["\n## Not checked\n", *not_checked_report(comparison.current)]
     return "\n".join(parts) + "\n"
 
 
 def _change_title(change: Change, comparison: Against) -> str:
     # Two findings of a rule may concern different ranks: show the rank.
-    is_rule_repeated = sum(other.finding.id == change.finding.id for other in comparison.told) > 1
+    is_rule_repeated = sum(other.finding.id == change.finding.id for other in comparison.listed) > 1
     rank = f" of rank {change.finding.rank_numbers}" if is_rule_repeated and len(change.finding.ranks) == 1 else ""
     name = f"{change.finding.severity.value[0].upper()}  {change.finding.id}{rank}"
     before = "" if change.before is None or change.before.cost is None else f" (was {_cost_alone(change.before)})"

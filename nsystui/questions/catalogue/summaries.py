@@ -179,9 +179,9 @@ With --instances, every launch of one kernel.""",
             Option(
                 "by",
                 "also group by rank, device, stream, step, shape (grid and block), separated by commas; with family or "
-                "precision a row is all kernels of one; with graph those that a CUDA graph replayed, and those "
-                "launched one by one (eager); with range those of an NVTX range, in which their graph was captured, or "
-                "else they were launched; with step, shares are of each step's kernel time",
+                "precision, a row has all kernels of it; with graph, all kernels of a CUDA graph, or those launched "
+                "one by one (eager); with range, all kernels whose graph was captured, or else that were launched, in "
+                "an NVTX range; with step, shares are of each step's kernel time",
                 metavar="LIST",
                 default="",
                 members="kernels.summary:GroupBy",

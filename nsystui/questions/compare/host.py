@@ -97,7 +97,7 @@ def functions(a: Side, b: Side, step_range: str | None = None) -> Compared:
     """Return functions by running time: self, and total, which includes the time as a caller."""
     pair = _pair(a, b, step_range)
     trees = pair.trees()
-    self_counts, total_counts = zip(*(counts(tree.tree, tree.own) for tree in trees), strict=True)
+    self_counts, total_counts = zip(*(counts(tree.tree, tree.self_samples) for tree in trees), strict=True)
     # Samples without a stack have no self count, but count under a node for them.
     all_functions, indices = trees[0].tree.functions, np.flatnonzero((total_counts[0] > 0) | (total_counts[1] > 0))
     selfs, totals = [values[indices] for values in self_counts], [values[indices] for values in total_counts]
@@ -132,7 +132,7 @@ def call_tree(a: Side, b: Side, step_range: str | None = None) -> Compared:
         if is_shown
     ]
     nodes = np.array([node for node, _ in shown_nodes], np.int64)
-    selfs, totals = [tree.own[nodes] for tree in trees], [tree.total[nodes] for tree in trees]
+    selfs, totals = [tree.self_samples[nodes] for tree in trees], [tree.total[nodes] for tree in trees]
     indents = _indents(shown_nodes, trees[0].tree.parent)
     parts = zip(shown_nodes, indents, pair.cells(*totals), pair.cells(*selfs), pair.statuses(*totals), strict=True)
     rows: list[Row] = []

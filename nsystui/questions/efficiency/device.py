@@ -13,7 +13,7 @@ the number of devices::
 A factor with a divisor of 0 is 0, as in DLB. `Useful` defines useful time; whole CUDA graphs always count as useful.
 Useful_d + Moved_d is the device's busy time under either definition.
 
-A GPU that several processes share counts once (`Job.gpus`).
+A GPU that several processes share counts once (`OpenJob.gpus`).
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class Useful(Enum):
     """The part of a GPU's time that counts as useful; the value is its name in a flag."""
 
     POP = "pop"
-    """Kernels except NCCL's; NCCL kernels, copies and memsets are communication. BSC's basicanalysis, nsys2prv."""
+    """Kernels except NCCL's; NCCL kernels, copies and memsets are communication. As in basicanalysis and nsys2prv."""
     TALP = "talp"
-    """All kernels, with NCCL's; copies and memsets are communication. DLB/TALP while a program runs."""
+    """All kernels, with NCCL's; copies and memsets are communication. As in DLB/TALP while a program runs."""
 
     @property
     def words(self) -> str:
@@ -41,13 +41,13 @@ class Useful(Enum):
         return "useful (talp): every kernel, also NCCL's; copies and memsets are communication"
 
     def time(self, spent: Breakdown) -> int:
-        """Useful_d, ns."""
+        """Return Useful_d, ns."""
         if self is Useful.POP:
             return spent.kernels + spent.exposed_graph
         return spent.kernels + spent.exposed_nccl + spent.graph_without_kernels
 
     def moved(self, spent: Breakdown) -> int:
-        r"""Moved_d = |U(communication) \ U(useful)|, ns."""
+        r"""Return Moved_d = |U(communication) \ U(useful)|, ns."""
         return spent.busy - self.time(spent)
 
 

@@ -87,7 +87,7 @@ class Mfu:
     """``value`` is the MFU from 0 to 1, or ``None`` if a part is unknown; ``notes`` name the part.
 
     ``step_time``: median of ``intervals`` step times, ns. ``achieved``: TFLOP/s for each GPU. ``compute``: share, from
-    0 to 1, of all steps' and GPUs' time with a compute kernel. ``ceiling``: the MFU if one always ran. ``intensity``:
+    0 to 1, of the GPUs' time in steps with a compute kernel. ``ceiling``: the MFU if this share were 1. ``intensity``:
     FLOPs of a region by DRAM bytes read and written.
     """
 
@@ -125,7 +125,7 @@ def mfu(
     window: Window,
     budgets: Sequence[Iterations],
 ) -> Mfu:
-    """Return the MFU of the steps in ``window``, over the tasks that use ``gpus``; ``budgets``: of these steps."""
+    """Return the MFU of the steps in ``window``, over the tasks that use ``gpus``; ``budgets``: the steps' budgets."""
     tasks = {device.task.task for gpu in gpus for device in gpu.devices}
     times = [whole_steps(task_steps, window) for task, task_steps in steps.of_task.items() if task in tasks]
     durations = np.concatenate([np.empty(0, np.int64), *times])

@@ -42,7 +42,7 @@ class Scaling(Enum):
 
 @dataclass(frozen=True)
 class Sized:
-    """One of the two jobs: its efficiency, and the number of steps in its window, if known."""
+    """A compared job: its efficiency, and the number of steps in its window, if known."""
 
     device: DeviceEfficiency
     steps: int | None = None
@@ -50,7 +50,7 @@ class Sized:
 
 @dataclass(frozen=True)
 class Scalability:
-    """``computation``: ΣUseful(baseline)/ΣUseful, for weak scaling times N/N(baseline). ``overall``: times parallel.
+    """``computation``: ΣUseful(baseline)/ΣUseful, for weak scaling times N/N(baseline). ``overall``: × parallel.
 
     ``None`` if the job has no useful time. ``computation`` exceeds 1 if the larger job computed less.
     """
@@ -173,7 +173,6 @@ def device_factors(device: DeviceEfficiency, scaled: Scalability | None = None) 
 
 
 def host_factors(result: Efficiency) -> list[Factor]:
-    """Return the factors of the processes."""
     return [
         Factor(
             f"host_{key}" if key in ("parallel", "offload") else key,
@@ -208,7 +207,6 @@ def common_window(session: Session, selection: Selection) -> Window:
 
 
 def window_note(session: Session, selection: Selection, window: Window) -> str:
-    """Return the note on the window."""
     width = format_value(Unit.DURATION, window.end - window.start)
     span = f"{width} from {format_value(Unit.TIME, window.start)}"
     if selection.window is not None:
@@ -224,7 +222,7 @@ def window_note(session: Session, selection: Selection, window: Window) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Efficiency:
-    """``spent[i]`` is the use of the time of ``gpus[i]`` in ``window``. Notes are about all, GPUs, or hosts."""
+    """``spent[i]`` is the use of the time of ``gpus[i]`` in ``window``."""
 
     window: Window
     useful: Useful

@@ -141,7 +141,6 @@ def device_table(result: Efficiency, scaled: Scalability | None = None) -> Table
 
 
 def host_table(result: Efficiency) -> TableAnswer:
-    """Return a row per factor of the host efficiency."""
     return _factor_table("host", host_factors(result), None, (*result.notes, *result.host_notes))
 
 

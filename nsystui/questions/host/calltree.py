@@ -36,13 +36,13 @@ from nsystui.questions.job.job import OpenJob
 
 @dataclass(frozen=True, eq=False)
 class CallTree:
-    """A tree of calls with the samples of each node: ``own`` at the node, ``total`` at or below it; shapes ``(n,)``.
+    """A tree of calls with samples by node: ``self_samples`` at the node, ``total`` at or below it; shapes ``(n,)``.
 
-    In a tree from callees to callers, own samples have the node as their outermost caller.
+    In a tree from callees to callers, self samples have the node as their outermost caller.
     """
 
     tree: StackTree
-    own: Numbers
+    self_samples: Numbers
     total: Numbers
 
     @property
@@ -268,7 +268,7 @@ def nodes_table(
         if not is_visible:
             hidden += 1
             continue
-        function, total, self_samples = tree.function(node), int(tree.total[node]), int(tree.own[node])
+        function, total, self_samples = tree.function(node), int(tree.total[node]), int(tree.self_samples[node])
         rows.append(
             (
                 *(total, 100.0 * total / samples, self_samples, 100.0 * self_samples / samples),

@@ -156,7 +156,7 @@ def job_report(asked: Asked, baseline: Side | None = None, advanced: Advanced = 
         budget = _whole_budget([("all GPUs", result)])
     else:
         change = against(Side(job, selection, title), baseline, asked.thresholds, asked.step_range)
-        result, headline = change.found, change.headline
+        result, headline = change.current, change.headline
         verdict = (change.words, result.summary, result.account)
         findings = tuple(_changed_finding(item, asked) for item in change.changes)
         budget = _whole_budget([("A baseline", change.baseline), ("B this job", result)])

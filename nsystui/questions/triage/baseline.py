@@ -2,8 +2,8 @@
 
 Findings are compared by cost per unit of the verdict (`compare.verdict`): a step, the same work or the job.
 ``worse_points`` is the minimum change in % of the baseline's unit. Costs that a job pays once are compared as a whole.
-If the baseline has a finding just below its threshold, it is not called new: the baseline's findings are computed again
-with every minimum cost at 0.
+A finding that the baseline has just below its threshold is not new: to see it, the baseline's findings are computed
+again with every minimum cost at 0.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class ChangeKind(Enum):
     GONE = "gone"
     BETTER = "better"
     UNKNOWN = "unknown"
-    """The rule of the baseline's finding lacks the data to judge now."""
+    """The rule of the baseline's finding could not judge this job."""
     SAME = "same"
 
     @property
@@ -38,7 +38,7 @@ class ChangeKind(Enum):
 
 @dataclass(frozen=True, eq=False)
 class Change:
-    """A finding of one job or both. If ``before`` is below the thresholds, it is no finding of the baseline.
+    """A finding of one job or of both. ``before`` may be below the thresholds: the baseline's triage then lacks it.
 
     ``unit``: the unit of the costs, if it is not the job; ``costs``: before and after, ns per unit.
     """
@@ -61,15 +61,15 @@ class Change:
 class Against:
     """A triage and its baseline's; ``changes``: in the order of `ChangeKind`; ``summary``: the largest differences."""
 
-    found: Triage
+    current: Triage
     baseline: Triage
     label: str
     changes: tuple[Change, ...]
     summary: ComparisonSummary
 
     @property
-    def told(self) -> list[Change]:
-        """The changes of findings that are no symptoms."""
+    def listed(self) -> list[Change]:
+        """The changes of findings that are not symptoms."""
         return [change for change in self.changes if not change.finding.under]
 
     @property
@@ -88,20 +88,20 @@ class Against:
         parts = [f"{count} {kind.value}" for kind, count in counts(self).items() if count]
         parts = parts or ["no issues found in either job"]
         is_slower = self.verdict is not None and not self.verdict.is_no_worse
-        is_worse = is_slower or any(change.kind.is_worse for change in self.told)
+        is_worse = is_slower or any(change.kind.is_worse for change in self.listed)
         start = "" if is_worse else "Nothing got worse. "
-        broken = dict.fromkeys([*self.found.broken, *self.baseline.broken])
+        broken = dict.fromkeys([*self.current.broken, *self.baseline.broken])
         return f"{start}Against {self.label}: {', '.join([*parts, *broken])}."
 
     def has(self, severity: Severity) -> bool:
         """Return whether the job is slower (like a warning) or a finding of at least this severity is new or worse.
 
-        In a job that is faster, only a finding that costs no time counts.
+        If the job is faster, only a finding without a cost counts.
         """
         pace = self.verdict
         if pace is not None and pace.is_slower and severity is Severity.WARNING:
             return True
-        worse = [item for item in self.told if item.kind.is_worse and item.finding.severity.order <= severity.order]
+        worse = [item for item in self.listed if item.kind.is_worse and item.finding.severity.order <= severity.order]
         return any(item.finding.cost is None for item in worse) if pace is not None and pace.is_faster else bool(worse)
 
     def first(self, count: int | None) -> Against:
@@ -127,7 +127,7 @@ def against(side: Side, baseline: Side, thresholds: Thresholds | None = None, st
 
 
 _WARM_UP_IDS = ("host-allocation", "first-launches")
-"""Findings that a job pays once, too, but that may cost much of it."""
+"""Findings that a job also pays once, but that may cost much of its time."""
 _Key = tuple[str, tuple[int, ...]]
 
 
@@ -166,8 +166,8 @@ def _change(old: Finding | None, new: Finding, is_found: bool, limit: float, ver
         is_graver = new.severity.order < old.severity.order
         return Change(ChangeKind.WORSE if is_graver else ChangeKind.SAME, old, new)
     once = kind_of(new.id).is_paid_once or new.id in _WARM_UP_IDS
-    shares = (new.percent or 0.0) - (old.percent or 0.0)
-    growth = shares if verdict is None else verdict.points(old.cost, new.cost, once)
+    share_change = (new.percent or 0.0) - (old.percent or 0.0)
+    growth = share_change if verdict is None else verdict.points(old.cost, new.cost, once)
     if abs(growth) < limit:
         return Change(ChangeKind.SAME, old, new)
     kind = ChangeKind.BETTER if growth < 0 else ChangeKind.WORSE if is_found else ChangeKind.NEW
@@ -195,11 +195,12 @@ def against_table(diff: Against) -> TableAnswer:
             cells.update(cost=None, percent=None)
         baseline_cells = (change.before.cost, change.before.percent) if change.before is not None else (None, None)
         rows.append((change.kind.value, *baseline_cells, *cells.values()))
-    rest = (None,) * (len(COLUMNS) - 5)
-    rows += [(None, None, None, NOT_CHECKED, rule.rule, None, None, rule.why, *rest) for rule in diff.found.not_checked]
+    empty = (None,) * (len(COLUMNS) - 5)
+    rows += [
+        (None, None, None, NOT_CHECKED, rule.rule, None, None, rule.why, *empty) for rule in diff.current.not_checked
+    ]
     return TableAnswer("triage", (*_MORE, *COLUMNS), rows, len(rows))
 
 
 def counts(comparison: Against) -> Mapping[ChangeKind, int]:
-    """Return the number of changes of each kind."""
-    return {kind: sum(change.kind is kind for change in comparison.told) for kind in ChangeKind}
+    return {kind: sum(change.kind is kind for change in comparison.listed) for kind in ChangeKind}

@@ -43,7 +43,7 @@ from nsystui.store.report import Report
 T = TypeVar("T")
 CUDA_TABLES = (KERNELS, API_CALLS)
 REMARKED = 0.05
-"""The part of a threshold below which a rule makes no remark."""
+"""A rule makes no remark on a cost below this share of its threshold."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class RankCompute:
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """A job and a selection; without a window, all events. The name filter is ignored: rules judge all work."""
+    """A job and the selection to judge, by default all events. Rules ignore its name filter and judge all work."""
 
     job: OpenJob
     selection: Selection = field(default_factory=Selection)
@@ -71,7 +71,7 @@ class Case:
         return self._cache[key]  # type: ignore[no-any-return]
 
     @cached_property
-    def chosen(self) -> Selection:
+    def scope(self) -> Selection:
         """The selection without its name filter."""
         return self.selection.with_name(None)
 
@@ -82,17 +82,16 @@ class Case:
 
     @property
     def communication(self) -> str:
-        """The word for communication: ``NCCL`` if no other library has kernels."""
+        """The word for communication: ``NCCL`` if only its kernels communicate."""
         return "communication" if self.communicating else "NCCL"
 
     @cached_property
     def reports(self) -> list[Report]:
-        return selected_reports(self.job.session, self.chosen)
+        return selected_reports(self.job.session, self.scope)
 
     @cached_property
     def ranks(self) -> tuple[RankedTask, ...]:
-        """The selected ranks."""
-        return tuple(selected_ranks(self.job.ranks, self.chosen))
+        return tuple(selected_ranks(self.job.ranks, self.scope))
 
     @cached_property
     def rank_of(self) -> Mapping[Task, int]:
@@ -105,20 +104,20 @@ class Case:
     @cached_property
     def windows(self) -> Mapping[int, Window]:
         """The window in which each report is judged."""
-        return extents(self.job.session, self.chosen)
+        return extents(self.job.session, self.scope)
 
     @cached_property
     def devices(self) -> tuple[DeviceIntervals, ...]:
         """The GPUs with any work."""
-        return tuple(device for device in self.job.gpus(self.chosen) if device.busy_in(self.window_of(device)))
+        return tuple(device for device in self.job.gpus(self.scope) if device.busy_in(self.window_of(device)))
 
     def record(self, *needed: CanonicalTable, together: bool = False) -> str:
-        """Return how to record the tables that the reports lack, as `recording_advice`."""
+        """Return `recording_advice` on the ``needed`` tables."""
         return recording_advice(self.job.session, self.reports, *needed, together=together)
 
     @property
     def each_gpu(self) -> str:
-        """``Each GPU``, or ``The GPU`` of a job with one GPU, for sentences on means."""
+        """The subject of sentences on means: ``Each GPU``, or ``The GPU`` if a single GPU works."""
         return "The GPU" if len(self.devices) == 1 else "Each GPU"
 
     def window_of(self, device: DeviceIntervals) -> Window:
@@ -126,7 +125,7 @@ class Case:
 
     @cached_property
     def time(self) -> int:
-        """The run time of the job, ns: the mean over its GPUs of the judged windows."""
+        """The run time of the job, ns: the mean of its GPUs' windows, or of its reports' windows without GPU work."""
         spans = [self.window_of(device) for device in self.devices] or list(self.windows.values())
         return sum(span.end - span.start for span in spans) // len(spans) if spans else 0
 
@@ -134,12 +133,12 @@ class Case:
         return 100.0 * cost / self.time if self.time else 0.0
 
     def mean(self, costs: Iterable[float]) -> int:
-        """Return the mean of costs over the GPUs, ns."""
+        """Return the sum of the costs, divided by the number of GPUs, ns."""
         return round(sum(costs) / max(len(self.devices), 1))
 
     @cached_property
     def has_message_sizes(self) -> bool:
-        """Whether any call has NCCL's message size, from the exports or a log."""
+        """Whether any NCCL call has a message size, from the exports or a log."""
         calls, session = tables.nccl_calls, self.job.session
         if self.job.nccl_log is not None:
             return bool(self.job.pairing().calls["message_size"].notna().any())
@@ -154,7 +153,7 @@ class Case:
 
     @property
     def absence(self) -> str:
-        """Words for operations that the job lacks; the inside of a whole CUDA graph is unknown."""
+        """Words for missing operations, which CUDA graphs that were traced as a whole may contain."""
         graph_words = " outside of its CUDA graphs, which were not traced inside" if self.spent.graph else ""
         return f"this job has none{graph_words}"
 
@@ -185,15 +184,15 @@ class Case:
         return Finding(name, severity, sentence, advice, door, cost, self.percent(cost), measured, evidence, **more)
 
     def idle(self, device: DeviceIntervals) -> Intervals:
-        """Return the idle time of a GPU in its steady state, to its last operation."""
+        """Return the idle time of a GPU in its steady state, until its last operation."""
         return self._idle[device]
 
     def gaps(self, device: DeviceIntervals) -> Intervals:
-        """Return `idle` without the profiler's own work in its process (docs/numbers.md#expert-rules)."""
+        """Return `idle` without the profiler's own work in the GPU's process (docs/numbers.md#expert-rules)."""
         return self._gaps[device]
 
     def long_gaps(self, device: DeviceIntervals) -> Intervals:
-        """Return whole gaps that last ``gap_ms`` or more without the profiler's work: its few µs divide no gap."""
+        """Return idle gaps of ``gap_ms`` or more without the profiler's work, whose few µs divide no gap."""
         min_length, overhead = self.thresholds.gap_ms * 1e6, self.overhead.get(device.device.task.task, EMPTY)
         idle = self.idle(device)
         long = idle.chosen(idle.lengths >= min_length)
@@ -204,7 +203,7 @@ class Case:
         return subtract(self.long_gaps(device), self.overhead.get(device.device.task.task, EMPTY))
 
     def short_gaps(self, device: DeviceIntervals) -> Intervals:
-        """Return the `gaps` outside of `long_gaps`: most gaps."""
+        """Return the `gaps` outside of `long_gaps`."""
         return subtract(self.gaps(device), self.long_gaps(device))
 
     @cached_property
@@ -219,12 +218,12 @@ class Case:
     @cached_property
     def overhead(self) -> Mapping[Task, Intervals]:
         """The times of the profiler's own work, by process."""
-        return profiler_overhead(self.job.session, self.chosen)
+        return profiler_overhead(self.job.session, self.scope)
 
     @cached_property
     def scheduling(self) -> Scheduling:
         """When the threads of the selected reports had a CPU."""
-        return scheduling_of(self.job.session, self.chosen)
+        return scheduling_of(self.job.session, self.scope)
 
     def idle_spans(self, device: DeviceIntervals, intervals: Intervals) -> list[IdleSpan]:
         """Return the gaps of a GPU that overlap ``intervals``."""
@@ -234,26 +233,26 @@ class Case:
         return [IdleSpan(device.device.task.task, device.device.device, *edge) for edge in edges]
 
     def working(self, device: DeviceIntervals) -> Window:
-        """Return the steady state of a GPU, to its last operation (docs/numbers.md#budget)."""
+        """Return the steady state of a GPU, until its last operation (docs/numbers.md#budget)."""
         return self._working[device.device.task.task, device.device.device]
 
     @cached_property
     def _working(self) -> dict[Place, Window]:
-        budgets = device_budgets(self.job, self.chosen, self.step_name)
+        budgets = device_budgets(self.job, self.scope, self.step_name)
         return {(budget.device.task.task, budget.device.device): budget.working for budget in budgets}
 
     @cached_property
     def computed(self) -> Mapping[Task, RankCompute]:
-        """The kernels of each task with GPU work, and their time."""
+        """The compute of each task with GPU work."""
         times: dict[Task, int] = {}
-        for device in self.job.busy(self.chosen).devices:
+        for device in self.job.busy(self.scope).devices:
             task, spent = device.device.task.task, device.breakdown(self.window_of(device))
             if spent.busy:
                 times[task] = times.get(task, 0) + spent.kernels
         table = tables.kernels
         query = (
             sa.select(table.c.report, table.c.process, sa.func.count())
-            .where(*where(table, self.chosen), sa.not_(communicates(self.communicating)))
+            .where(*where(table, self.scope), sa.not_(communicates(self.communicating)))
             .group_by(table.c.report, table.c.process)
         )
         counts = {Task(report, process): count for report, process, count in self.job.session.rows(query)}
@@ -261,22 +260,22 @@ class Case:
 
     @cached_property
     def gpu_of(self) -> Mapping[Place, Place]:
-        """The process and device with the most busy time on a GPU, by each process and device of that GPU."""
+        """The process and device that identify a GPU (the busiest), by each process and device on this GPU."""
         gpus = [((gpu.device.task.task, gpu.device.device), gpu) for gpu in self.devices]
         return {(device.task.task, device.device): key for key, gpu in gpus for device in gpu.devices}
 
     @cached_property
     def budgets(self) -> list[RankIterations]:
-        """The budgets of the iterations of each selected GPU; without steps, of all its time."""
-        return iterations(self.job, self.chosen, self.step_name)
+        """The budgets of the iterations of each selected GPU."""
+        return iterations(self.job, self.scope, self.step_name)
 
     @cached_property
     def blocked(self) -> tuple[Mapping[str, int], Mapping[str, int]]:
-        """The mean time of a GPU by part of the budget, and its `possible` time, ns, with or without steps."""
-        if self.chosen.window is None:
+        """All time by part of the budget, in steps or not, and the `possible` time: means over the GPUs, ns."""
+        if self.scope.window is None:
             gpus = [gpu for key, gpu in blocking(self.job, self.step_name).whole.items() if key[0] in self.tasks]
         else:
-            by_gpu = blocked_in(self.job, self.chosen.window)
+            by_gpu = blocked_in(self.job, self.scope.window)
             gpus = [gpu for key, gpu in by_gpu.items() if key[0] in self.tasks]
         parts, possible = (
             {part: self.mean(int(times[:, column].sum()) for times in arrays) for column, part in enumerate(PARTS)}
@@ -285,7 +284,7 @@ class Case:
         return parts, possible
 
     def blocking_words(self, parts: Collection[str]) -> str:
-        """Return ``It blocks compute for 8.53 ms.`` for some parts of the time, or the range of that time."""
+        """Return how long some parts of the budget block compute: ``It blocks compute for 8.53 ms.``, or a range."""
         lower, upper = bounds(*self.blocked, parts)
         if lower == upper:
             nothing = "No kernel can have waited for it" if self.blocked[0]["unresolved"] else "It blocks no compute"
@@ -294,23 +293,23 @@ class Case:
         return f" It {range_words} {time_words(upper)}: not all that kernels waited for was recorded."
 
     def blocks(self, parts: Collection[str], threshold: float) -> bool:
-        """Return whether some parts of the time may block compute for `REMARKED` of ``threshold``, %, or more."""
+        """Return whether some parts may block compute for at least `REMARKED` · ``threshold`` % of the time."""
         return self.percent(bounds(*self.blocked, parts)[1]) >= REMARKED * threshold
 
     @cached_property
     def host_copies(self) -> tuple[HostCopies, ...]:
         """The copies between host and GPUs."""
-        return host_copies(self.job.session, self.chosen)
+        return host_copies(self.job.session, self.scope)
 
     @cached_property
     def steps(self) -> Mapping[Task, StepTimes]:
         """The steps of every selected task with steps."""
-        times_by_task = step_times(self.job.steps(self.step_name), self.chosen.window)
+        times_by_task = step_times(self.job.steps(self.step_name), self.scope.window)
         return {task: times for task, times in times_by_task.items() if task in self.tasks}
 
 
 def worked_by(devices: Iterable[DeviceIntervals], window: Window) -> Intervals:
-    """Return when at least one of some GPUs works."""
+    """Return when any of some GPUs works, in ``window``."""
     return merge(*(part.clip(window.start, window.end) for device in devices for part in device.parts.disjoint))
 
 
@@ -325,7 +324,7 @@ def bytes_words(size: float) -> str:
 
 
 _SEVERAL = 4
-"""The minimum number of ranks to name their host, if it is one of several and has all of them."""
+"""The minimum number of ranks whose common host is named, if other ranks are on other hosts."""
 
 
 def rank_words(ranks: Iterable[int], among: Sequence[RankedTask] = ()) -> str:
@@ -345,7 +344,7 @@ _NO_DEVICE = -1
 
 @dataclass(frozen=True, eq=False)
 class Spans:
-    """The union of the rows of each process (or GPU, by `Case.gpu_of`), job time, and the number of rows."""
+    """The merged times of the rows of each process, or of each GPU (by `Case.gpu_of`); and the number of rows."""
 
     merged: dict[Place, Intervals]
     count: int
@@ -355,7 +354,7 @@ class Spans:
 
 
 def spans(case: Case, table: sa.FromClause, conditions: Sequence[Condition] = (), by_device: bool = False) -> Spans:
-    """Merge the selected rows of ``table`` with an end, by process, or by process and device."""
+    """Merge the times of the selected rows that have an end, by process or by GPU."""
     columns = table.c
     device = columns.device if by_device else sa.literal(_NO_DEVICE)
     query = sa.select(
@@ -365,7 +364,7 @@ def spans(case: Case, table: sa.FromClause, conditions: Sequence[Condition] = ()
         job_start(table).label("start"),
         job_end(table).label("end"),
     ).where(
-        *where(table, case.chosen if by_device else Selection(case.chosen.window, case.chosen.tasks)),
+        *where(table, case.scope if by_device else Selection(case.scope.window, case.scope.tasks)),
         *conditions,
         columns.end.is_not(None),
         columns.process.is_not(None),

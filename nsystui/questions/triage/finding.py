@@ -1,4 +1,4 @@
-"""The results of a rule: findings with doors to their subjects, or missing data."""
+"""The results of a rule: findings, with the views of their subjects, or missing data."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ DIAGNOSTICS = "diagnostics"
 
 @dataclass(frozen=True)
 class Door:
-    """The view of the subject of a finding, with names, window, grouping and sort order.
+    """The view that shows the subject of a finding, with its filter, grouping, sort order and window.
 
     ``view``: a view of the catalogue, or `DIAGNOSTICS`. ``report``: a report of ``nsys stats`` with more details, which
     the command prints instead.
@@ -94,11 +94,10 @@ _FEW_RANKS = 16
 class Finding:
     """A problem of a job, or a remark on it.
 
-    ``cost``: the mean over the job's GPUs, ns, comparable with its run time; ``percent``: the cost in % of it. Both are
-    ``None`` if no time can be attributed. ``measured``: how. Costs of findings may include the same time. ``window``:
-    job time; ``ranks``: the ranks concerned, empty for all. ``under``: the id of the finding that causes most of it, if
-    any. ``gist``: a few words for the summary. ``times``: when it costs time, by process and device, if known: of two
-    findings at the same times, one may cause the other.
+    ``cost``: the mean over the job's GPUs, ns; ``percent``: the cost in % of the run time. Both are ``None`` if no time
+    can be attributed. Costs of findings may include the same time. ``measured``: the method. ``window``: job time.
+    ``ranks``: the ranks concerned, empty for all. ``under``: the id of the finding that causes most of the cost, if
+    any. ``gist``: a few words for the summary. ``times``: when the cost occurs, by process and device, if known.
     """
 
     id: str
@@ -124,7 +123,7 @@ class Finding:
         return " ".join(map(str, self.ranks)) if len(self.ranks) <= _FEW_RANKS else spans(self.ranks)
 
     def shared_with(self, other: Finding) -> float | None:
-        """Return the share of its time that is also the other's; ``None`` if either is unknown."""
+        """Return the share of this finding's time that is also the other's; ``None`` if either time is unknown."""
         if not self.times or not other.times:
             return None
         from nsystui.questions.algebra.intervals import intersect
@@ -135,7 +134,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class NotChecked:
-    """A rule that could not judge. ``why``: the missing data, or the error if it ``failed``."""
+    """A rule that could not judge. ``rule``: ids of its findings; ``why``: the missing data, or the error."""
 
     rule: str
     why: str

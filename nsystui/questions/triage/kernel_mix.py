@@ -57,12 +57,12 @@ def _load(case: Case) -> list[NameWork]:
     time = sa.cast(sa.func.sum(duration(table)), sa.BigInteger).label("time")
     query = (
         sa.select(name, time, sa.func.count())
-        .where(*where(table, case.chosen), table.c.end.is_not(None))
+        .where(*where(table, case.scope), table.c.end.is_not(None))
         .group_by(name)
         .order_by(time.desc(), name)
     )
     session, rules = case.job.session, case.job.families
-    rows = of_all_reports(session, case.chosen, table, "kernel-mix", lambda: session.rows(query))
+    rows = of_all_reports(session, case.scope, table, "kernel-mix", lambda: session.rows(query))
     return [NameWork(int(time), count, family_of(name, rules), precision_of(name), name) for name, time, count in rows]
 
 
@@ -85,7 +85,7 @@ def _frameworks(case: Case) -> frozenset[str]:
 
 
 def by_framework(case: Case, usual: str, **words: str) -> str:
-    """Return the words of the job's framework, by its name in lower case, else ``usual``."""
+    """Return the first of ``words``, by lower-case framework, whose framework the job uses, else ``usual``."""
     return next((text for key, text in words.items() if key in {name.lower() for name in frameworks(case)}), usual)
 
 

@@ -4,7 +4,7 @@ Kernels are the same if full name, grid and block are. The usual duration of a k
 means over parts of the run: one stall of many launches does not change it, and a single pass of sums is enough.
 
 `spreads` returns median and MAD (median distance from the median) of all launches on all GPUs, which outliers do not
-affect, unlike mean and standard deviation. Both are exact and take four passes: `tails` first selects the kernels in
+affect, unlike mean and standard deviation. Both are exact and take four passes, so `tails` first selects the kernels in
 one pass.
 """
 
@@ -31,12 +31,12 @@ from nsystui.store import tables
 
 PARTS = 12
 MOST_KERNELS = 40
-"""The number of examined kernels, by total time."""
+"""The number of kernels examined: the longest in total."""
 FEWEST = 24
-"""The minimum of launches of a kernel on a GPU for a usual duration."""
+"""The minimum number of launches of a kernel on a GPU for a usual duration."""
 
 _NO_SIZE = -1
-_MOST_GROUPS = 100_000
+_MAX_GROUPS = 100_000
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Kernel:
 class KernelLaunches:
     """The launches of one kernel on one GPU, by part: count, total and mean (ns), shape ``(PARTS,)``.
 
-    ``means`` is NaN for a part without launches; ``usual`` is their median, ns.
+    ``means`` is NaN for a part without launches; ``usual`` is the median of the means, ns.
     """
 
     kernel: Kernel
@@ -82,7 +82,7 @@ class KernelLaunches:
 
 
 def kernel_launches(case: Case) -> list[KernelLaunches]:
-    """Return the launches of the longest kernels except NCCL's in the steady state, by kernel and GPU."""
+    """Return the launches of the longest compute kernels in the steady state, by kernel and GPU."""
     return case.once("kernel-launches", lambda: _load(case))
 
 
@@ -96,12 +96,12 @@ def _load(case: Case) -> list[KernelLaunches]:
         return []
     compute = partial(_top_rows, case, bounds)
     rows = of_all_reports(
-        case.job.session, case.chosen, tables.kernels, f"kernel-launches {_local_bounds(case, bounds)}", compute
+        case.job.session, case.scope, tables.kernels, f"kernel-launches {_local_bounds(case, bounds)}", compute
     )
-    shape = len(_GPU) + 1 + len(_SIZES)
+    key_size = len(_GPU) + 1 + len(_SIZES)
     parts: dict[tuple[Any, ...], list[tuple[int, ...]]] = {}
     for row in rows:
-        parts.setdefault(row[:shape], []).append(row[shape:])
+        parts.setdefault(row[:key_size], []).append(row[key_size:])
     return [_launches(key, parts[key]) for key in sorted(parts)]
 
 
@@ -112,8 +112,8 @@ def _local_bounds(case: Case, bounds: Mapping[int, tuple[int, int]]) -> list[tup
 
 
 def _top_rows(case: Case, bounds: Mapping[int, tuple[int, int]]) -> list[tuple[Any, ...]]:
-    rows = case.job.session.rows(_grouped(case, bounds).limit(_MOST_GROUPS))
-    if len(rows) == _MOST_GROUPS:  # grids keep changing: only then it pays to select the largest first
+    rows = case.job.session.rows(_grouped(case, bounds).limit(_MAX_GROUPS))
+    if len(rows) == _MAX_GROUPS:  # grids keep changing: only then it pays to select the largest first
         keys, time = shape_columns(), sa.func.sum(duration(tables.kernels))
         largest = sa.select(*keys).where(*conditions(case)).group_by(*keys).order_by(time.desc(), *keys)
         rows = case.job.session.rows(_grouped(case, bounds, largest.limit(MOST_KERNELS).cte("top")))
@@ -165,7 +165,7 @@ def begins(bounds: Mapping[int, tuple[int, int]]) -> sa.ColumnElement[Any]:
 
 
 def part_bounds(case: Case) -> dict[int, tuple[int, int]]:
-    """Return the steady state of each report, job time, which is cut into ``PARTS``."""
+    """Return each report's steady state, job time, which is divided into ``PARTS``."""
     bounds: dict[int, tuple[int, int]] = {}
     for device in case.devices:
         window, report = case.working(device), device.device.task.task.report
@@ -184,7 +184,7 @@ def shape_columns() -> list[sa.Label[Any]]:
 def conditions(case: Case) -> list[Condition]:
     """Return conditions for selected kernels that do not communicate."""
     kernels = tables.kernels
-    return [*where(kernels, case.chosen), sa.not_(communicates(case.communicating)), kernels.c.end.is_not(None)]
+    return [*where(kernels, case.scope), sa.not_(communicates(case.communicating)), kernels.c.end.is_not(None)]
 
 
 _NORMAL = 0.6745
@@ -200,8 +200,7 @@ class KernelSpread:
     mad: float
 
     def above(self, times: float, score: float) -> float:
-        """Return the duration, ns, from which a launch takes ``times`` the median and has a modified z-score of
-        ``score``.
+        """Return the shortest duration, ns, of ``times`` the median and a modified z-score of ``score``.
 
         The score is 0.6745 · (x − median) / MAD (Iglewicz and Hoaglin 1993), as for ranks (`ranks.table.scores`).
         """
@@ -212,7 +211,7 @@ class KernelSpread:
 class Classes:
     """The launches of a kernel in narrow duration classes (`distributions.class_of`), the shortest first.
 
-    Number, launches and total time (ns) of each class, shapes ``(n,)``.
+    Number, count of launches and total time (ns) of each class, shapes ``(n,)``.
     """
 
     number: NDArray[np.int64]
@@ -222,7 +221,7 @@ class Classes:
     def tail(self, times: float, score: float, rare: float) -> float:
         """Return an upper bound of the time over the median, ns, of all launches above `KernelSpread.above`.
 
-        0 if these are certainly more than a share of ``rare`` of all.
+        0 if these are certainly more than the share ``rare`` of all launches.
         """
         low, high = _edge(self.number), _edge(self.number + 1)
         lower, upper = self._middle(np.arange(len(self.count)))
@@ -268,7 +267,7 @@ def tails(case: Case, kernels: Sequence[Kernel], times: float, score: float, rar
         .order_by(number, group)
     )
     session, cache_key = case.job.session, f"kernel-tails {_local_bounds(case, bounds)} {list(kernels)}"
-    rows = of_all_reports(session, case.chosen, table, cache_key, lambda: session.rows(query))
+    rows = of_all_reports(session, case.scope, table, cache_key, lambda: session.rows(query))
     numbers, *columns = np.array(rows, np.int64).reshape(-1, 4).T
     tails_by_kernel = {}
     for index, kernel in enumerate(kernels):
@@ -281,8 +280,8 @@ def tails(case: Case, kernels: Sequence[Kernel], times: float, score: float, rar
 def spreads(case: Case, kernels: Sequence[Kernel]) -> dict[Kernel, KernelSpread]:
     """Return the spread in the steady state of each kernel that has launches."""
     middles = _medians(case, dict.fromkeys(kernels, 0.0))
-    off = _medians(case, {kernel: round(middle) for kernel, middle in middles.items()}, is_distance=True)
-    return {kernel: KernelSpread(middle, off[kernel]) for kernel, middle in middles.items()}
+    deviations = _medians(case, {kernel: round(middle) for kernel, middle in middles.items()}, is_distance=True)
+    return {kernel: KernelSpread(middle, deviations[kernel]) for kernel, middle in middles.items()}
 
 
 def _medians(case: Case, given: Mapping[Kernel, float], is_distance: bool = False) -> dict[Kernel, float]:

@@ -25,12 +25,12 @@ BY_COMPUTE = ("compute",)
 
 @dataclass(frozen=True)
 class FindingKind:
-    """The properties of all findings of an id.
+    """The properties that all findings of an id share.
 
-    ``gist``: a few words for the summary, if a finding has no gist. ``symptom_of``: ids of findings that cause it if
-    they share at least half of its time or, if only costs are known, have at least half of its cost. ``is_paid_once``:
-    however long the job runs. ``parts``: the parts of the budget of an iteration (`blocking.parts`) in which its time
-    can block the GPU; with ``compute``, its gain is inferred.
+    ``gist``: a few words for the summary, if a finding has no gist. ``symptom_of``: ids of possible causes: a cause
+    shares at least half of the finding's time or, if only costs are known, has at least half of its cost.
+    ``is_paid_once``: whether the cost does not grow with the run. ``parts``: the parts of an iteration's budget
+    (`blocking.parts`) in which the finding can block the GPU; the gain of ``compute`` is inferred.
     """
 
     gist: str = ""

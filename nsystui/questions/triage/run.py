@@ -1,4 +1,4 @@
-"""All rules over a job: the findings, worst first, and rules that could not judge."""
+"""Triage of a job by all rules: the findings, worst first, and rules that could not judge."""
 
 from __future__ import annotations
 
@@ -57,14 +57,14 @@ _BLOCKERS = {
 """Words for the blockers of compute, and their parts of the budget of an iteration."""
 _NO_BLOCKERS = ("compute", "unresolved", "tail")
 _LAUNCHES = ("launch-overhead", "launch-bound")
-"""Findings whose cost is only short gaps; a job has at most one."""
+"""Findings whose cost is time in short gaps; a job has at most one of them."""
 _MIN_SHARE = 1.0
 """The minimum share of a named kernel family or blocker, %."""
 Result = Finding | NotChecked
 
 _DAMAGED = "damaged"
 _OF_GPU = frozenset(table.name for table in GPU_TABLES)
-_HARDLY = 1.0
+_MIN_BUSY = 1.0
 """The minimum busy time of a healthy job's GPUs, %."""
 COSTS = "Each cost is time of one GPU, the mean over all. Costs may overlap: do not add them."
 
@@ -93,7 +93,7 @@ class Triage:
     has_steps: bool = False
     """Whether the iterations are steps, else all of the time."""
     possible: Mapping[str, float] = field(default_factory=dict)
-    """The unresolved time that may belong to each part, likewise."""
+    """The mean unresolved time that may belong to each part, ns."""
     mix: tuple[tuple[str, float], ...] = ()
     """The share of each family in kernel time, %, the largest first; empty if graphs hide most."""
     notes: tuple[str, ...] = ()
@@ -128,7 +128,7 @@ class Triage:
         return " ".join(filter(None, [f"{whose} busy {bound}{busy} % of the time.", lost, *hidden]))
 
     def _named(self) -> Iterator[tuple[float, str]]:
-        """Yield the two largest findings, %, and larger parts of the time that no finding explains."""
+        """Yield share (%) and words of the two largest findings and of larger, unexplained parts of the time."""
         top = [item for item in self.findings if not item.under and item.percent and item.severity is not Severity.INFO]
         shares = [(finding.percent or 0.0, finding.gist or kind_of(finding.id).gist or finding.id) for finding in top]
         largest = sorted(shares, key=lambda share: -share[0])[:2]
@@ -144,9 +144,9 @@ class Triage:
 
     @property
     def blockers(self) -> dict[str, tuple[float, str]]:
-        """The largest possible share of compute, then of blockers, %, and its range.
+        """The largest possible share (%) of compute, then of its blockers, and the range in words.
 
-        Empty if GPUs hardly work, or if GPU work is missing or on another clock.
+        Empty if an export is damaged, GPUs hardly work, or GPU work is missing or on another clock.
         """
         total = 0 if self.damaged else sum(self.parts.values())
         if not total or self._hardly_works or self._is_partial:
@@ -180,7 +180,7 @@ class Triage:
         yield f"{when}, {whose} {computed} % of the time{blocked}."
 
     def _paid_once(self) -> Iterator[tuple[float, str]]:
-        """Yield start-up and tail if they are large: %, and ``start-up (98.0 %, mostly cudaMallocHost)``."""
+        """Yield share (%) and words of a large start-up or tail: ``start-up (98.0 %, mostly cudaMallocHost)``."""
         parts = (("start-up", self.budget.startup, self.causes.startup), ("tail", self.budget.tail, self.causes.tail))
         for name, time, causes in () if self._is_partial else parts:
             if 100 * time >= _MIN_ONCE * max(self.budget.time, 1):
@@ -225,7 +225,7 @@ class Triage:
 
     @property
     def account(self) -> str:
-        """All time of the GPUs by part, with the causes of idle time; empty without GPU work, or if some is missing."""
+        """All GPU time by part and cause; empty if an export is damaged or GPU work is missing or on another clock."""
         total = self.budget.time
         if self.damaged or not total or self._is_partial:
             return ""
@@ -244,7 +244,7 @@ class Triage:
 
     @property
     def health(self) -> str:
-        """``No issues found``, except large costs paid once; empty if a rule warns or GPUs hardly work."""
+        """``No issues found``, except large one-time costs; empty after a warning or failure."""
         if self.broken or self._hardly_works or any(finding.severity is not Severity.INFO for finding in self.findings):
             return ""
         paid_once = " and ".join(words.partition(" (")[0] for _, words in self._paid_once())
@@ -252,7 +252,7 @@ class Triage:
 
     @property
     def _hardly_works(self) -> bool:
-        return self.busy is not None and self.busy < _HARDLY and not self.damaged & _OF_GPU
+        return self.busy is not None and self.busy < _MIN_BUSY and not self.damaged & _OF_GPU
 
     @property
     def _is_partial(self) -> bool:
@@ -269,13 +269,13 @@ def triage(
     thresholds: Thresholds | None = None,
     step_name: str | None = None,
     names: Collection[str] | None = None,
-    advanced: Callable[[int, int, str], object] = lambda done, of, name: None,
+    advanced: Callable[[int, int, str], object] = lambda done, total, name: None,
 ) -> Triage:
-    """Run every rule over the selected part of a job. Raises UsageError if ``step_name`` is no regular expression.
+    """Run every rule over the selected part of a job. Raises UsageError if ``step_name`` is not a regular expression.
 
-    A rule is not checked if it fails, or needs a table that is damaged; the other rules still judge.
+    A rule is not checked if it fails, or needs a damaged table or unknown idle time.
     ``advanced`` is called before each rule, and before the time budget, with the number of finished rules, the number
-    of all, and the name of the next; its exceptions end the triage.
+    of all rules, and the name of the next step; its exceptions end the triage.
     """
     case = Case(job, selection or Selection(), thresholds or Thresholds(), step_name)
     if step_name is not None:
@@ -311,7 +311,7 @@ def triage(
         all(budget.numbers is not None for budget in case.budgets),
         _mean(case, "possible"),
         () if case.spent.graph > case.spent.kernels else tuple(shares(kernel_mix(case), lambda work: work.family)),
-        (*job.busy(case.chosen).notes, *unresolved_waits(job.session, case.tasks)) if case.devices else (),
+        (*job.busy(case.scope).notes, *unresolved_waits(job.session, case.tasks)) if case.devices else (),
         frozenset(_judged(set[str]().union(*(report.damaged for report in case.reports)))),
     )
 
@@ -323,13 +323,13 @@ def _range_words(lower: float, upper: float, total: float) -> str:
 
 
 def _mean(case: Case, name: str) -> Mapping[str, float]:
-    """Return the mean of an array of `Iterations` by part, over a GPU's iterations and then the GPUs, ns."""
+    """Return the mean of an array of `Iterations` by part, ns: over each GPU's iterations, then over the GPUs."""
     means = [getattr(budget.of, name).mean(axis=0).tolist() for budget in case.budgets]
     return {part: sum(times) / len(means) for part, times in zip(PARTS, zip(*means, strict=True), strict=False)}
 
 
 def _with_gains(case: Case, findings: Sequence[Finding]) -> list[Finding]:
-    """Return the findings with their gains: the cost, at most the time for which it blocked the GPU."""
+    """Return the findings with their gains: a gain is the cost, limited to the time for which it blocked the GPU."""
     costly = [item for item in findings if item.cost and kind_of(item.id).parts and not kind_of(item.id).is_paid_once]
     parts, possible = _mean(case, "parts"), _mean(case, "possible")
     if not parts:
@@ -348,8 +348,8 @@ def _with_gains(case: Case, findings: Sequence[Finding]) -> list[Finding]:
             continue
         standing = Standing.MEASURED if is_measured else Standing.BOUNDED
         # Gains may overlap if findings share parts of the budget and times; unknown times may be shared.
-        alike = [item for item in costly if item.id != finding.id and not {*names}.isdisjoint(kind_of(item.id).parts)]
-        others = sorted(other.id for other in alike if finding.shared_with(other) != 0)
+        peers = [item for item in costly if item.id != finding.id and not {*names}.isdisjoint(kind_of(item.id).parts)]
+        others = sorted(other.id for other in peers if finding.shared_with(other) != 0)
         iteration, standing = round(sum(parts.values())), Standing.INFERRED if names == BY_COMPUTE else standing
         gains[finding.id] = Gain(
             round(min(share, upper)),
@@ -362,7 +362,7 @@ def _with_gains(case: Case, findings: Sequence[Finding]) -> list[Finding]:
 
 
 def _starved(case: Case, times: Mapping[tuple[Task, int], Intervals]) -> tuple[float, float]:
-    """Return the launch-starved part of some times, and the part too short to be known: mean ns of a GPU."""
+    """Return the launch-starved part of some times, and the part too short to be known: means over the GPUs, ns."""
     starved_time = unknown_time = 0
     for gpu in (budget.of for budget in case.budgets):
         local = times.get((gpu.task, gpu.device), EMPTY).clip(int(gpu.starts[0]), int(gpu.ends[-1]))
@@ -413,11 +413,11 @@ def _ordered(findings: Sequence[Finding], time: int) -> list[Finding]:
 
 
 def _account(case: Case, findings: Iterable[Finding]) -> tuple[Budget, IdleCauses]:
-    """Return the budget of all GPUs and its causes; if the causes fail, a rule reports that."""
+    """Return the budget of all GPUs and its causes, empty if their computation fails, which a rule reports."""
     try:
-        budgets, causes = caused_budgets(case.job, case.chosen, case.step_name)
+        budgets, causes = caused_budgets(case.job, case.scope, case.step_name)
     except Exception:  # any failure: the findings count without causes
-        budgets, causes = device_budgets(case.job, case.chosen, case.step_name), IdleCauses()
+        budgets, causes = device_budgets(case.job, case.scope, case.step_name), IdleCauses()
     budget = in_sum(budgets)
     for finding in findings:
         if finding.id in _LAUNCHES:
@@ -435,7 +435,7 @@ def _damaged(report: Report) -> Iterator[NotChecked]:
 
 
 def _judged(names: Iterable[str]) -> list[str]:
-    """Return the tables that rules read, or all if no rule reads any."""
+    """Return the names of tables that rules read, or all names if no rule reads any."""
     reads = frozenset().union(*(rule.reads for rule in rules().values()))
     return [name for name in names if name in reads] or list(names)
 
@@ -445,7 +445,7 @@ def _words(names: Iterable[str]) -> str:
 
 
 def _makes_idle_unknown(finding: Finding) -> bool:
-    """Return whether a finding is that GPU work is missing or on another clock than the CPU."""
+    """Return whether a finding reports that GPU work is missing or on another clock."""
     return finding.id in PARTIAL and finding.severity is Severity.ERROR
 
 
@@ -493,9 +493,9 @@ COLUMNS = (
 def triage_table(result: Triage) -> TableAnswer:
     """Return a row for each failed rule, each finding, worst first, and each other unchecked rule."""
     empty = (None,) * (len(COLUMNS) - 5)
-    others = [(rule.failed, (NOT_CHECKED, rule.rule, None, None, rule.why, *empty)) for rule in result.not_checked]
-    rows: list[Row] = [row for failed, row in others if failed]
-    rows += [*map(row_of, result.findings), *(row for failed, row in others if not failed)]
+    unchecked = [(rule.failed, (NOT_CHECKED, rule.rule, None, None, rule.why, *empty)) for rule in result.not_checked]
+    rows: list[Row] = [row for failed, row in unchecked if failed]
+    rows += [*map(row_of, result.findings), *(row for failed, row in unchecked if not failed)]
     return TableAnswer("triage", COLUMNS, rows, len(rows), result.notes)
 
 
@@ -504,8 +504,8 @@ def row_of(finding: Finding) -> Row:
     window, gain = finding.window, finding.gain
     gain_cells: Row = (None,) * 5
     if gain is not None:
-        others = " ".join(gain.includes) or None
-        gain_cells = gain.recoverable, gain.iteration, gain.speedup, gain.standing.value, others
+        includes = " ".join(gain.includes) or None
+        gain_cells = gain.recoverable, gain.iteration, gain.speedup, gain.standing.value, includes
     return (
         finding.severity.value,
         finding.id,

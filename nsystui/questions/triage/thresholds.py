@@ -1,4 +1,4 @@
-"""The thresholds of triage with unit, default and meaning; ``--set gap_ms=5`` changes one."""
+"""The thresholds of triage with unit, default and meaning; ``--set gap_ms=5`` changes a threshold."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 from nsystui.base.errors import UsageError, meant
 
 
-def _of(value: float, meaning: str) -> Any:
+def _limit(value: float, meaning: str) -> Any:
     return field(default=value, metadata={"meaning": meaning, "is_least_cost": False})
 
 
-def _min_cost(value: float, whose: str) -> Any:
+def _min_cost(value: float, subject: str) -> Any:
     """Return a field for the minimum cost of a finding."""
-    return field(default=value, metadata={"meaning": f"minimum cost of {whose}", "is_least_cost": True})
+    return field(default=value, metadata={"meaning": f"minimum cost of {subject}", "is_least_cost": True})
 
 
 @dataclass(frozen=True)
@@ -24,32 +24,32 @@ class Thresholds:
     """The thresholds: percentages of the job's time, unless the meaning names another whole."""
 
     straggler_percent: float = _min_cost(3.0, "a straggler to each GPU that waits for it")
-    straggler_share: float = _of(50.0, "minimum share of all waiting that one rank causes, in %, to be a straggler")
+    straggler_share: float = _limit(50.0, "minimum share of all waiting that one rank causes, in %, to be a straggler")
     imbalance_percent: float = _min_cost(8.0, "waiting at collectives that no single rank causes")
-    gap_ms: float = _of(1.0, "minimum length of a long idle gap of a GPU, in ms")
+    gap_ms: float = _limit(1.0, "minimum length of a long idle gap of a GPU, in ms")
     gap_percent: float = _min_cost(5.0, "long idle gaps")
     input_percent: float = _min_cost(5.0, "waiting for the data loader")
     gil_percent: float = _min_cost(3.0, "waiting for Python's GIL")
     read_percent: float = _min_cost(3.0, "waiting for files to be read")
     preempted_percent: float = _min_cost(2.0, "launching threads that have no CPU")
     churn_percent: float = _min_cost(2.0, "allocating and freeing GPU memory after the warm-up")
-    churn_calls: float = _of(10.0, "minimum calls of a process after the warm-up that allocate or free GPU memory")
+    churn_calls: float = _limit(10.0, "minimum calls of a process after the warm-up that allocate or free GPU memory")
     exposed_percent: float = _min_cost(10.0, "exposed communication")
-    communication_percent: float = _of(3.0, "hidden communication is reported from this share of the time")
-    slow_step: float = _of(1.5, "minimum length of a slow step, in medians")
+    communication_percent: float = _limit(3.0, "hidden communication is reported from this share of the time")
+    slow_step: float = _limit(1.5, "minimum length of a slow step, in medians")
     slow_step_percent: float = _min_cost(2.0, "slow steps")
-    warm_up_steps: float = _of(2.0, "the first steps, judged apart")
+    warm_up_steps: float = _limit(2.0, "the first steps, judged apart")
     warm_up_percent: float = _min_cost(5.0, "warm-up")
-    drift_percent: float = _of(10.0, "how much longer the last third of the steps takes than the first, in %")
-    drift_steps: float = _of(12.0, "minimum number of steps in which a drift shows")
-    low_busy_percent: float = _of(50.0, "maximum busy time of a low stretch (a 30th of the job), in %")
+    drift_percent: float = _limit(10.0, "how much longer the last third of the steps takes than the first, in %")
+    drift_steps: float = _limit(12.0, "minimum number of steps in which a drift shows")
+    low_busy_percent: float = _limit(50.0, "maximum busy time of a low stretch (a 30th of the job), in %")
     low_percent: float = _min_cost(10.0, "low-utilisation stretches, without their long gaps")
-    small_message_kib: float = _of(64.0, "upper limit of a small message, in KiB")
+    small_message_kib: float = _limit(64.0, "upper limit of a small message, in KiB")
     small_message_percent: float = _min_cost(2.0, "small-message collectives")
     launch_percent: float = _min_cost(5.0, "GPUs that wait for launches")
-    launch_bound_percent: float = _of(30.0, "minimum idle time for launches in a launch-bound stretch, in %")
-    tiny_kernel_us: float = _of(10.0, "upper limit of a tiny kernel, in µs")
-    context_ms: float = _of(10.0, "minimum length of a first CUDA call that creates the context, in ms")
+    launch_bound_percent: float = _limit(30.0, "minimum idle time for launches in a launch-bound stretch, in %")
+    tiny_kernel_us: float = _limit(10.0, "upper limit of a tiny kernel, in µs")
+    context_ms: float = _limit(10.0, "minimum length of a first CUDA call that creates the context, in ms")
     host_memory_percent: float = _min_cost(5.0, "allocating and freeing page-locked host memory")
     start_up_percent: float = _min_cost(20.0, "a start-up")
     tail_percent: float = _min_cost(10.0, "a tail")
@@ -58,33 +58,33 @@ class Thresholds:
     sync_percent: float = _min_cost(3.0, "idle time that begins in a synchronising call")
     copy_percent: float = _min_cost(2.0, "synchronous, or of pageable, memory operations")
     exposed_memory_percent: float = _min_cost(5.0, "memory operations that no kernel hides")
-    memory_high: float = _of(90.0, "memory in use from which a GPU is nearly full, in %")
-    memory_full: float = _of(95.0, "memory in use from which a GPU is full, in %")
-    dominant_percent: float = _of(50.0, "minimum share of one kernel in all kernel time but NCCL's, in %")
+    memory_high: float = _limit(90.0, "memory in use from which a GPU is nearly full, in %")
+    memory_full: float = _limit(95.0, "memory in use from which a GPU is full, in %")
+    dominant_percent: float = _limit(50.0, "minimum share of one kernel in all kernel time without communication, in %")
     dominant_cost_percent: float = _min_cost(20.0, "a kernel that dominates")
     precision_percent: float = _min_cost(2.0, "FP32 and TF32 where a GPU has faster units")
     layout_percent: float = _min_cost(2.0, "changes of layout")
     unfused_percent: float = _min_cost(5.0, "pointwise kernels that are not fused")
-    work_difference_percent: float = _of(5.0, "how much more a rank must launch than the median rank, in %")
+    work_difference_percent: float = _limit(5.0, "how much more a rank must launch than the median rank, in %")
     work_percent: float = _min_cost(5.0, "different work")
-    tensor_percent: float = _of(5.0, "upper limit of low mean tensor activity on a busy GPU, in %")
+    tensor_percent: float = _limit(5.0, "upper limit of low mean tensor activity on a busy GPU, in %")
     mpi_percent: float = _min_cost(5.0, "blocking MPI calls in which a GPU does nothing")
     overhead_percent: float = _min_cost(3.0, "the profiler's own work while a GPU is idle")
     traffic_percent: float = _min_cost(3.0, "host-to-device copies within steps")
     unified_percent: float = _min_cost(2.0, "unified memory's page faults and migrations")
     pace_percent: float = _min_cost(3.0, "kernels that become slower during the run")
-    pace_growth: float = _of(5.0, "minimum slowdown of a kernel from its first to its last third, in %")
-    outlier: float = _of(3.0, "minimum length of an outlier, in medians of its kernel")
-    outlier_score: float = _of(
+    pace_growth: float = _limit(5.0, "minimum slowdown of a kernel from its first to its last third, in %")
+    outlier: float = _limit(3.0, "minimum length of an outlier, in medians of its kernel")
+    outlier_score: float = _limit(
         3.5, "minimum score of an outlier: 0.6745 · distance from the median / median absolute deviation"
     )
     outlier_percent: float = _min_cost(1.0, "outliers among the launches of a kernel")
     place_percent: float = _min_cost(3.0, "a host, or place in a host, whose GPUs are slow")
-    place_slower: float = _of(5.0, "minimum slowdown of the same kernels there, in %")
-    worse_points: float = _of(2.0, "minimum growth of a worse finding, in % of the baseline's time (of a step)")
-    slower_percent: float = _of(5.0, "minimum growth of a slower step, job or the same work, in %")
-    fewest_steps: float = _of(3.0, "minimum number of steps that are a sample of a job")
-    shortest_ms: float = _of(20.0, "minimum GPU activity that is a sample of a job, in ms")
+    place_slower: float = _limit(5.0, "minimum slowdown of the same kernels there, in %")
+    worse_points: float = _limit(2.0, "minimum growth of a worse finding, in % of the baseline's time (of a step)")
+    slower_percent: float = _limit(5.0, "minimum growth of a slower step, job or the same work, in %")
+    fewest_steps: float = _limit(3.0, "minimum number of steps that are a sample of a job")
+    shortest_ms: float = _limit(20.0, "minimum GPU activity that is a sample of a job, in ms")
 
     def changed(self, settings: Sequence[str]) -> Thresholds:
         """Return thresholds with each ``NAME=VALUE`` set. Raises UsageError for an unknown name or no number."""

@@ -338,7 +338,7 @@ class CallNodes:
 
         def sort_key(node: int) -> tuple[bool, Any]:
             if order in ("own", "own_percent"):
-                return self._is_small(node), -int(self.calls.own[node])
+                return self._is_small(node), -int(self.calls.self_samples[node])
             if order in _NAMES:
                 return self._is_small(node), getattr(self.calls.function(node), _NAMES[order])
             return self._is_small(node), 0  # the tree sorts by total
@@ -352,7 +352,7 @@ class CallNodes:
         """Return the values of a node: shares (%) and counts of samples, and its function."""
         calls, number = self.calls, node.id
         function, samples = calls.function(number), calls.samples
-        total, self_samples = int(calls.total[number]), int(calls.own[number])
+        total, self_samples = int(calls.total[number]), int(calls.self_samples[number])
         return (
             *(self.name(number), 100.0 * total / samples, total, 100.0 * self_samples / samples, self_samples),
             *("◂" if number in self.hot else "", function.library, mode_of(function), function.name, function.module),

@@ -42,8 +42,8 @@ _CAPTURE = (
 def capture(case: Case) -> Sequence[Finding | NotChecked]:
     """Find problems of the capture, which explain more bad numbers than anything else."""
     results: list[Finding | NotChecked] = [*_runs(case), *_lost(case), *_empty(case), *_short(case), *_missing(case)]
-    of_nsys = [report for report in case.reports if not report.metadata.made_of]
-    if of_nsys and not any(report.count(tables.diagnostics) for report in of_nsys):
+    nsys_reports = [report for report in case.reports if not report.metadata.made_of]
+    if nsys_reports and not any(report.count(tables.diagnostics) for report in nsys_reports):
         why = "needs the messages of nsys on its own capture: record with nsys 2024.4 or later"
         results.append(NotChecked("lost-events", why))
     return results
@@ -67,7 +67,7 @@ def launch_account(case: Case) -> Sequence[Finding | NotChecked]:
         lost, launches, without, kernels = (sum(getattr(account, key) for account in partial.values()) for key in keys)
         missing = [f"{lost:,} of {launches:,} kernel launches have no kernel"] if lost else []
         missing += [f"{without:,} of {kernels:,} kernels have no launch"] if without else []
-        bounds = "Busy times, counts and sums are lower bounds." if lost else "The causes of idle time may be others."
+        bounds = "Busy times, counts and sums are lower bounds." if lost else "Idle time may have other causes."
         advice = Advice(
             "Read nsys's messages, and record a shorter part again, flushed more often (--cuda-flush-interval).",
             "No number here contains what is missing.",
@@ -112,7 +112,7 @@ def launch_account(case: Case) -> Sequence[Finding | NotChecked]:
 
 
 def _lost(case: Case) -> Iterator[Finding]:
-    messages_table = diagnostics_table(case.job.session, replace(case.chosen, name=None))
+    messages_table = diagnostics_table(case.job.session, replace(case.scope, name=None))
     texts = list(zip(messages_table.cells("severity"), messages_table.cells("text"), strict=True))
     lost = lost_events(texts)
     advice = Advice(
@@ -152,8 +152,8 @@ def _runs(case: Case) -> Iterator[Finding]:
 
 
 def _empty(case: Case) -> Iterator[Finding]:
-    """Yield ranks without GPU work, and other processes that launched work without a record."""
-    session, selected = case.job.session, case.chosen.tasks
+    """Yield a finding on ranks without GPU work, and on other processes whose launched work is missing."""
+    session, selected = case.job.session, case.scope.tasks
     worked = {task for device in case.devices for task in device.tasks}
     idle_ranks = {item.task: item.rank for item in case.ranks if item.task not in worked}
     launched = {
@@ -176,7 +176,7 @@ def _empty(case: Case) -> Iterator[Finding]:
     )
     evidence = None
     if launched:
-        evidence = diagnostics_table(session, case.chosen)
+        evidence = diagnostics_table(session, case.scope)
         totals: Counter[str] = Counter()
         for calls in launched.values():
             totals.update(calls)
@@ -207,12 +207,12 @@ def _short(case: Case) -> Iterator[Finding]:
 
 
 def _missing(case: Case) -> Iterator[Finding]:
-    """Yield useful data that was not recorded or exported."""
+    """Yield a finding for each kind of useful data that is missing."""
     session = case.job.session
     if case.devices and not session.count(tables.nvtx_ranges):
         text = "There are no NVTX ranges, so time cannot be split by phase."
         advice = Advice(
-            f"To see phases: {case.record(canonical.NVTX_RANGES)}.", "They name phases, layers and NCCL calls."
+            f"To see phases: {case.record(canonical.NVTX_RANGES)}.", "NVTX ranges name phases, layers and NCCL calls."
         )
         yield Finding("no-nvtx", Severity.INFO, text, advice, Door("nvtx"))
     if session.count(tables.nccl_calls) and not case.has_message_sizes:
@@ -223,7 +223,7 @@ def _missing(case: Case) -> Iterator[Finding]:
         )
         yield Finding("no-message-sizes", Severity.INFO, text, advice, Door("nccl"))
     size = world_size(session)
-    if size and case.chosen.tasks is None and size > len(case.ranks):
+    if size and case.scope.tasks is None and size > len(case.ranks):
         text = f"Only {len(case.ranks)} of {size} ranks are open. Late ranks are known among these ranks only."
         if len(case.ranks) == 1:
             text = f"Only 1 of {size} ranks is open. One rank alone does not show which rank arrives late."
@@ -307,7 +307,7 @@ def api_errors(case: Case) -> Sequence[Finding | NotChecked]:
             sa.func.count().label("count"),
             sa.func.min(job_start(table)).label("first"),
         )
-        .where(*where(table, case.chosen), table.c.return_value.not_in(_HARMLESS))
+        .where(*where(table, case.scope), table.c.return_value.not_in(_HARMLESS))
         .group_by("rank", table.c.name, table.c.return_value)
     )
     rows = [
@@ -339,7 +339,7 @@ _PROFILER_OVERHEAD_COLUMNS = (
 
 @rule(310, reads=IDLE, finds={"profiler-overhead": FindingKind("the profiler's own work")})
 def profiler_overhead(case: Case) -> Sequence[Finding | NotChecked]:
-    """Find idle time of GPUs while the profiler works: a run without the profiler does not have it."""
+    """Find idle time of GPUs while the profiler works: a run without the profiler does not lose it."""
     table = tables.profiler_overhead
     if not case.job.session.count(table) or not case.devices:
         why = "needs GPU work and the times of the profiler's own work: these exports lack them"
@@ -352,7 +352,7 @@ def profiler_overhead(case: Case) -> Sequence[Finding | NotChecked]:
     total = sa.cast(sa.func.sum(duration(table)), sa.BigInteger).label("total")
     query = (
         sa.select(total, sa.func.count(), sa.func.max(duration(table)), table.c.name)
-        .where(*overhead_conditions(case.chosen))
+        .where(*overhead_conditions(case.scope))
         .group_by(table.c.name)
         .order_by(total.desc(), table.c.name)
     )

@@ -55,7 +55,7 @@ _METHOD = (
 )
 _NONE = (None, None)
 _DIFFERS = 0.03
-"""The share from which a rank's compute time or kernel count differs from other ranks'."""
+"""The minimum relative difference of a rank's compute time or kernel count from other ranks'."""
 
 
 @rule(
@@ -81,15 +81,15 @@ def stragglers(case: Case) -> Sequence[Finding | NotChecked]:
     over the waiting GPUs, divided by the number of all GPUs, as for every finding; the sentence shows the loss of each
     waiting GPU.
 
-    Compared with how much longer whole jobs of the demo take with a slow GPU (2 to 8 ranks, slower by 15 to 100 %), the
-    loss is 1 to 12 % too large: the late rank hides transfers behind its lateness. The waiting alone would be 6 to 11 %
-    too small in most of these jobs.
+    The loss is 1 to 12 % larger than the measured delay of whole demo jobs by a slow GPU (2 to 8 ranks, slower by 15 to
+    100 %), because the late rank hides transfers behind its lateness. The waiting alone would be 6 to 11 % too small in
+    most of these jobs.
     """
     if len(case.job.ranks) < 2:
         return [NotChecked("straggler", "needs the exports of at least two ranks of one job")]
-    # The late rank may be unselected.
+    # The selection may lack the late rank.
     arrivals = [
-        Arrivals.of(group, case.chosen.window)
+        Arrivals.of(group, case.scope.window)
         for group in case.job.collectives().groups
         if any(member.task in case.tasks for member in group.members)
     ]
@@ -255,7 +255,7 @@ _NAMED = 2
 _LITTLE = 5.0
 """Below this cost, in %, exposed time needs no advice if compute hides most communication."""
 _FEW, _MANY, _SHORT = 2, 100, 50_000
-"""The maximum of few calls in a step; the minimum of many, with medians below ``_SHORT`` ns."""
+"""At most `_FEW` calls a step are large; at least `_MANY`, with a median below `_SHORT` ns, are small."""
 _USUAL = Advice(
     "First fix any straggler. Then overlap communication with compute (gradient buckets during backward, prefetch of "
     "shards, a separate stream).",
@@ -285,7 +285,7 @@ _SMALL_BUCKETS = "So many short calls in a step pay latency, not bandwidth."
 def exposed_communication(case: Case) -> Sequence[Finding | NotChecked]:
     r"""Find NCCL time of a GPU that no other kernel hides, |U(C) \ U(K)| (docs/numbers.md#exposed-time).
 
-    If it is little, a remark counts the time in the steady state.
+    If it costs little, a remark counts the time in the steady state.
     """
     if not case.spent.nccl:
         return [NotChecked("exposed-communication", f"needs NCCL kernels: {case.absence}")]
@@ -294,7 +294,7 @@ def exposed_communication(case: Case) -> Sequence[Finding | NotChecked]:
     if not is_exposed and case.percent(case.mean([case.spent.nccl])) < limits.communication_percent:
         return []
     job = case.job
-    evidence = nccl_summary(job.session, case.chosen, job.ranks, job.pairing(), (NcclProperty.COLLECTIVE,))
+    evidence = nccl_summary(job.session, case.scope, job.ranks, job.pairing(), (NcclProperty.COLLECTIVE,))
     kernels = evidence.frame().loc[lambda frame: frame["what"] == "kernel"]
     top = kernels.sort_values("exposed" if is_exposed else "total", ascending=False, kind="stable")
     share = 100 * case.spent.exposed_nccl / case.spent.nccl
@@ -328,9 +328,9 @@ def exposed_communication(case: Case) -> Sequence[Finding | NotChecked]:
 def _advice(case: Case, kernels: pd.DataFrame, share: float) -> Advice:
     if not case.spent.kernels and not case.spent.graph:
         return _NOTHING_ELSE
-    times = stream_times(case.job.session, case.chosen)
-    shared = {key: sent for key, (_, compute, sent, _) in times.items() if 20 * compute > sent > 0}
-    if share >= _SERIAL and 2 * sum(shared.values()) >= sum(sent for _, _, sent, _ in times.values()):
+    times = stream_times(case.job.session, case.scope)
+    shared = {key: nccl for key, (_, compute, nccl, _) in times.items() if 20 * compute > nccl > 0}
+    if share >= _SERIAL and 2 * sum(shared.values()) >= sum(nccl for _, _, nccl, _ in times.values()):
         (_, _, stream, _), _ = max(shared.items(), key=lambda item: item[1])
         return Advice(
             f"Run communication on its own stream: most runs on {numbered('stream', stream)}, which also computes.",
@@ -372,7 +372,7 @@ def _per_step(case: Case, collective: object) -> float | None:
     if not steps:
         return None
     steps_of_job = case.job.steps(case.step_name)
-    calls = case.once("calls of a step", lambda: launched_in_steps(case.job.pairing(), steps_of_job, case.chosen))
+    calls = case.once("calls of a step", lambda: launched_in_steps(case.job.pairing(), steps_of_job, case.scope))
     return round(calls.get(collective if isinstance(collective, str) else None, 0) / steps, 1) or None
 
 
@@ -391,7 +391,7 @@ def small_messages(case: Case) -> Sequence[Finding | NotChecked]:
         return has_no_sizes
     if case.percent(case.mean([case.spent.exposed_nccl])) < case.thresholds.small_message_percent:
         return []  # all exposed messages together cost less
-    kernels = selected(case.job.pairing().kernels, case.chosen)
+    kernels = selected(case.job.pairing().kernels, case.scope)
     sizes = kernels["message_size"]
     if not sizes.notna().any():
         return has_no_sizes
@@ -414,7 +414,7 @@ def small_messages(case: Case) -> Sequence[Finding | NotChecked]:
         "A small message costs latency whatever its size: ten messages in one call cost as much as one message.",
     )
     job, keys = case.job, (NcclProperty.COLLECTIVE, NcclProperty.SIZE)
-    evidence = nccl_summary(job.session, case.chosen, job.ranks, job.pairing(), keys)
+    evidence = nccl_summary(job.session, case.scope, job.ranks, job.pairing(), keys)
     measured = "The shortest duration of each kernel over the ranks (no waiting), as far as no other kernel hides it."
     door = Door("nccl", by="collective,size")
     return [case.finding("small-messages", sentence, advice, door, cost, measured, evidence)]

@@ -83,8 +83,8 @@ _FROM = {
     ),
 }
 """The advice for synchronous copies if nearly all host memory is of one kind."""
-_SHOWN = 1 << 20
-"""The minimum of bytes for a rate; below, latency dominates."""
+_MIN_BYTES = 1 << 20
+"""The minimum bytes of copies whose rate is shown; below, latency dominates."""
 
 
 @rule(
@@ -104,7 +104,7 @@ def memory_copies(case: Case) -> Sequence[Finding | NotChecked]:
         return [NotChecked("synchronous-copies", why)]
     uploads = [copies for copies in case.host_copies if copies.kind == HOST_TO_DEVICE]
     count, size = sum(copies.count for copies in uploads), sum(copies.bytes for copies in uploads)
-    # Worth a remark at any cost: the job repeatedly copies from pageable memory.
+    # Many large copies from pageable memory are worth a remark below the threshold, too.
     all_pageable = mostly(uploads, PAGEABLE) and count >= MANY_COPIES and size >= count * LARGE_COPY
     kinds: tuple[_Kind, ...] = (_SYNC_COPY, _PAGEABLE, _SYNC_MEMSET)
     if case.percent(case.mean([case.spent.exposed_memory])) < case.thresholds.copy_percent:
@@ -126,7 +126,7 @@ def _checked(case: Case, kind: _Kind, all_pageable: bool) -> Finding | None:
     sums = [sa.cast(sa.func.sum(col), sa.BigInteger) for col in (sa.func.coalesce(copies.c.bytes, 0), duration(copies))]
     blocked = sa.func.max(copies.c.blocked), sa.cast(sa.func.sum(copies.c.blocked), sa.BigInteger)
     query = sa.select(*keys, sa.func.count(), *sums, *blocked).group_by(*keys)
-    records = case.job.session.rows(query.where(*where(copies, case.chosen), copies.c.end.is_not(None)))
+    records = case.job.session.rows(query.where(*where(copies, case.scope), copies.c.end.is_not(None)))
     if not records:
         return None
     rows = [(case.rank_of.get(Task(report, process)), *row[:-2]) for report, process, *row in records]
@@ -152,7 +152,7 @@ def _checked(case: Case, kind: _Kind, all_pageable: bool) -> Finding | None:
 
 
 def _are_in_steps(case: Case, copied: Spans) -> bool:
-    """Return whether most of the copies' time is between the first step and the last, where a data loader copies."""
+    """Return whether most of the copies' time is in the steps, as with a data loader."""
     times = [copied.of(device.device.task.task, device.device.device) for device in case.devices]
     inside = 0
     for device, copies in zip(case.devices, times, strict=True):
@@ -173,14 +173,14 @@ def _blocking(case: Case, records: Sequence[tuple[Any, ...]]) -> str:
 
 def _rates(case: Case, kind: _Kind) -> str:
     copies = [group for group in case.host_copies if kind is not _PAGEABLE or group.memory == PAGEABLE]
-    copies = [group for group in copies if group.bytes >= _SHOWN][:3]
+    copies = [group for group in copies if group.bytes >= _MIN_BYTES][:3]
     if kind is _SYNC_MEMSET or not copies:
         return ""
     return f" ({'; '.join(group.words for group in copies)}{link_words(case.job.session, copies)})"
 
 
 _ON_DEVICE = ("Device", "Device Static")
-_STAGED_COPIES_FEWEST = 10
+_MIN_STAGED_COPIES = 10
 
 
 @rule(
@@ -203,13 +203,13 @@ def staged_copies(case: Case) -> Sequence[Finding | NotChecked]:
     ]
     keys = (table.c.report, table.c.process, table.c.device, table.c.operation)
     sums = [sa.cast(sa.func.coalesce(sa.func.sum(col), 0), sa.BigInteger) for col in (table.c.bytes, duration(table))]
-    query = sa.select(*keys, sa.func.count(), *sums).where(*where(table, case.chosen), *are_staged).group_by(*keys)
+    query = sa.select(*keys, sa.func.count(), *sums).where(*where(table, case.scope), *are_staged).group_by(*keys)
     rows: list[Row] = [
         (case.rank_of.get(Task(report, process)), *row) for report, process, *row in case.job.session.rows(query)
     ]
     rows.sort(key=lambda row: (-int(row[5] or 0), str(row)))
     count, size = (sum(int(row[column] or 0) for row in rows) for column in (3, 4))
-    if count < _STAGED_COPIES_FEWEST:
+    if count < _MIN_STAGED_COPIES:
         return []
     cost = case.exposed(spans(case, table, are_staged, by_device=True))
     gpus = [str(device) for _, device in sorted({(str(rank), int(str(device))) for rank, device, *_ in rows})]
@@ -230,9 +230,9 @@ def staged_copies(case: Case) -> Sequence[Finding | NotChecked]:
     return [case.finding("staged-peer-copies", sentence, advice, _DOOR, cost, measured, evidence, severity)]
 
 
-_ROUND_TRIPS_FEWEST, _LARGE = 5, 1 << 20
+_MIN_ROUND_TRIPS, _LARGE = 5, 1 << 20
 _ALIKE = 0.2
-"""The share by which the numbers of copies of a size up and down may differ."""
+"""The maximum relative difference between the numbers of copies up and down."""
 _ROUND_TRIPS_COLUMNS = (
     RANK,
     DEVICE.with_importance(1),
@@ -248,7 +248,7 @@ _ROUND_TRIPS_COLUMNS = (
     finds={"round-trips": FindingKind("data that go to the GPU and back repeatedly", parts=BY_COPIES + BY_CPU)},
 )
 def round_trips(case: Case) -> Sequence[Finding | NotChecked]:
-    r"""Find copies of a size to the GPU and back equally often, |U(M of these) \ U(K)|."""
+    r"""Find sizes that are copied to the GPU and back equally often; the cost is |U(these copies) \ U(K)|."""
     threshold = case.thresholds.copy_percent
     if not case.job.session.count(tables.memory_ops):
         return []  # `exposed_memory` reports it
@@ -294,10 +294,10 @@ def _trips(case: Case) -> dict[Place, list[tuple[int, int, int]]]:
     up, down = (sa.func.count().filter(memory.copy_kind == kind) for kind in (HOST_TO_DEVICE, DEVICE_TO_HOST))
     keys = (memory.report, memory.process, memory.device, memory.bytes)
     is_between = sa.or_(memory.source_memory.is_(None), memory.source_memory != memory.target_memory)
-    query = sa.select(*keys, up, down).where(*where(tables.memory_ops, case.chosen), memory.bytes >= _LARGE, is_between)
+    query = sa.select(*keys, up, down).where(*where(tables.memory_ops, case.scope), memory.bytes >= _LARGE, is_between)
     trips: dict[Place, list[tuple[int, int, int]]] = {}
     for report, process, device, size, ups, downs in case.job.session.rows(query.group_by(*keys)):
-        if min(ups, downs) >= _ROUND_TRIPS_FEWEST and max(ups, downs) <= (1 + _ALIKE) * min(ups, downs):
+        if min(ups, downs) >= _MIN_ROUND_TRIPS and max(ups, downs) <= (1 + _ALIKE) * min(ups, downs):
             trips.setdefault((Task(report, process), device), []).append((int(size), int(ups), int(downs)))
     return trips
 
@@ -329,7 +329,7 @@ def exposed_memory(case: Case) -> Sequence[Finding | NotChecked]:
     cost = case.mean(device.breakdown(case.working(device)).exposed_memory for device in case.devices)
     if case.percent(cost) < threshold:
         return _shared_stream_remark(case)
-    evidence = work_summary(case.job.session, case.chosen, MEMORY)
+    evidence = work_summary(case.job.session, case.scope, MEMORY)
     name = str(evidence.cells("name")[0])
     sentence = (
         f"{case.each_gpu} spends {time_words(cost)} on memory copies and memsets while no kernel runs."
@@ -345,7 +345,7 @@ def _shared_stream_remark(case: Case) -> list[Finding]:
     """Return a remark on many large copies from pinned memory that share streams with kernels."""
     memory = tables.memory_ops
     conditions = [memory.c.copy_kind == HOST_TO_DEVICE, memory.c.source_memory == PINNED, sa.not_(_is_apart(case))]
-    query = sa.select(sa.func.count(), sa.func.sum(memory.c.bytes)).where(*where(memory, case.chosen), *conditions)
+    query = sa.select(sa.func.count(), sa.func.sum(memory.c.bytes)).where(*where(memory, case.scope), *conditions)
     ((count, size),) = case.job.session.rows(query)
     if count < MANY_COPIES or (size or 0) < count * LARGE_COPY:
         return []
@@ -360,7 +360,7 @@ def _shared_stream_remark(case: Case) -> list[Finding]:
         "Copy on a separate stream, and prefetch: start the copies for the next iteration while kernels run.",
         "The operations of a stream run one after the other, so no copy overlaps the kernels of its own stream.",
     )
-    evidence = work_summary(case.job.session, case.chosen, MEMORY)
+    evidence = work_summary(case.job.session, case.scope, MEMORY)
     measured = "Time of these copies while no kernel runs, in the steady state. Mean over the GPUs."
     return [case.finding("exposed-memory", sentence, advice, _DOOR, cost, measured, evidence, Severity.INFO)]
 
@@ -372,11 +372,11 @@ def _is_apart(case: Case) -> Condition:
         [table.c.report, table.c.process, sa.func.coalesce(table.c.context, UNKNOWN), table.c.stream]
         for table in (kernels, memory)
     )
-    return sa.tuple_(*streams).not_in(sa.select(*kernel_streams).where(*where(kernels, case.chosen)).distinct())
+    return sa.tuple_(*streams).not_in(sa.select(*kernel_streams).where(*where(kernels, case.scope)).distinct())
 
 
 def _copy_advice(case: Case, direction: str, operation: str) -> Advice:
-    """Return the next step after pinned memory and separate streams for copies over the link."""
+    """Return the next remedy for copies over the link: pinned memory, a separate stream or an earlier start."""
     memory = tables.memory_ops
     host = memory.c.source_memory if direction == "Host-to-Device" else memory.c.target_memory
     time = sa.func.sum(duration(memory))
@@ -384,7 +384,7 @@ def _copy_advice(case: Case, direction: str, operation: str) -> Advice:
         sa.func.coalesce(time.filter(condition), 0) * 2 > time
         for condition in (host == "Pageable", host == "Pinned", _is_apart(case))
     ]
-    query = sa.select(*shares).where(*where(memory, case.chosen), memory.c.operation == operation)
+    query = sa.select(*shares).where(*where(memory, case.scope), memory.c.operation == operation)
     ((is_pageable, is_pinned, is_apart),) = case.job.session.rows(query.where(memory.c.end.is_not(None)))
     less, reason = _LESS[direction], f"{direction.capitalize()} copies take the most time"
     if is_pageable:

@@ -116,11 +116,11 @@ def _preempted_finding(
     cost: int,
 ) -> Finding:
     total = sum(spent.values())
-    rows: list[Row] = [(rank, who or None, time, 100.0 * time / total) for (rank, who), time in spent.items()]
+    rows: list[Row] = [(rank, holder or None, time, 100.0 * time / total) for (rank, holder), time in spent.items()]
     rows.sort(key=lambda row: (-int(row[2] or 0), str(row)))
-    (_, who), longest = max(spent.items(), key=lambda item: (item[1], item[0]))
+    (_, holder), longest = max(spent.items(), key=lambda item: (item[1], item[0]))
     unknown = sum(time for (_, name), time in spent.items() if not name)
-    holder_words = f"Thread {who} had the CPU for {100 * longest / total:.0f} % of that time."
+    holder_words = f"Thread {holder} had the CPU for {100 * longest / total:.0f} % of that time."
     if 2 * unknown > total:
         holder_words = f"No recorded thread had the CPU for {100 * unknown / total:.0f} % of that time."
     sentence = (
@@ -136,9 +136,9 @@ def _preempted_finding(
 def _crowd(case: Case, ready: Mapping[int, Intervals]) -> str:
     index, waits = max(ready.items(), key=lambda item: (item[1].length, -item[0]))
     scheduling = case.scheduling
-    own_threads = [thread for thread in scheduling.threads if thread[0] == index]
-    times = [intersect(scheduling.threads[thread].labelled(RUNNING, RUNNABLE), waits).length for thread in own_threads]
-    used_cpus = {cpu for thread in own_threads for cpu in scheduling.cpus[thread].labels.tolist() if cpu >= 0}
+    thread_keys = [thread for thread in scheduling.threads if thread[0] == index]
+    times = [intersect(scheduling.threads[thread].labelled(RUNNING, RUNNABLE), waits).length for thread in thread_keys]
+    used_cpus = {cpu for thread in thread_keys for cpu in scheduling.cpus[thread].labels.tolist() if cpu >= 0}
     node_cpus = next(report.metadata.cpus for report in case.reports if report.index == index)
     cpus = f"{len(used_cpus)} of the node's {node_cpus} CPUs" if node_cpus else counted(len(used_cpus), "CPU")
     threads = sum(times) / waits.length
@@ -180,7 +180,7 @@ class _Blocked:
     gaps: int
     longest: Window | None
 
-    def most(self, words_of: Callable[[Cause], str]) -> tuple[str, float]:
+    def largest(self, words_of: Callable[[Cause], str]) -> tuple[str, float]:
         """Return the words with the most time, and their share of all time, %."""
         times: dict[str, int] = {}
         for (_, cause), time in self.times.items():
@@ -189,8 +189,8 @@ class _Blocked:
         return words, 100 * times[words] / sum(times.values())
 
 
-def _blocked(case: Case, during: Mapping[Task, Intervals], is_meant: Callable[[Cause], bool]) -> _Blocked:
-    """Return the causes that ``is_meant`` accepts, in the gaps that overlap ``during`` of their process."""
+def _blocked(case: Case, during: Mapping[Task, Intervals], accepts: Callable[[Cause], bool]) -> _Blocked:
+    """Return the causes that ``accepts`` selects, in the gaps that overlap ``during`` of their process."""
     candidates: list[IdleSpan] = []
     for device in case.devices:
         task, ordinal = device.device.task.task, device.device.device
@@ -202,7 +202,7 @@ def _blocked(case: Case, during: Mapping[Task, Intervals], is_meant: Callable[[C
     times: dict[tuple[int, Cause], int] = {}
     spent: list[tuple[int, IdleSpan]] = []
     for index, span in enumerate(candidates):
-        cause_times = {cause: time for cause, time in attribution.of_span(index).items() if is_meant(cause)}
+        cause_times = {cause: time for cause, time in attribution.of_span(index).items() if accepts(cause)}
         for cause, time in cause_times.items():
             key = case.rank_of[span.task], cause
             times[key] = times.get(key, 0) + time
@@ -222,7 +222,7 @@ def _blocked_host_finding(
 
 
 def _gil_held(case: Case) -> Sequence[Finding | NotChecked]:
-    gil = gil_of(case.job.session, case.chosen)
+    gil = gil_of(case.job.session, case.scope)
     if not gil:
         columns = tables.processes.c
         tasks = {(rank.task.report, rank.task.process) for rank in case.ranks}
@@ -238,8 +238,8 @@ def _gil_held(case: Case) -> Sequence[Finding | NotChecked]:
     cost = case.mean(blocked.times.values())
     if case.percent(cost) < case.thresholds.gil_percent:
         return []
-    holder, share = blocked.most(lambda cause: cause.thread)
-    call, call_share = blocked.most(lambda cause: cause.what if cause.thread == holder else "")
+    holder, share = blocked.largest(lambda cause: cause.thread)
+    call, call_share = blocked.largest(lambda cause: cause.what if cause.thread == holder else "")
     call_words = f", mostly in {call}" if call and call_share > share / 2 else ""
     held = f"Thread {holder} holds the GIL for {share:.0f} % of that time{call_words}."
     sentence = (
@@ -265,8 +265,8 @@ def _blocking_reads(case: Case) -> Sequence[Finding | NotChecked]:
     cost = case.mean(blocked.times.values())
     if case.percent(cost) < case.thresholds.read_percent:
         return []
-    call, share = blocked.most(lambda cause: cause.what)
-    caller, caller_share = blocked.most(lambda cause: cause.caller)
+    call, share = blocked.largest(lambda cause: cause.what)
+    caller, caller_share = blocked.largest(lambda cause: cause.caller)
     other_time = sum(time for (_, cause), time in blocked.times.items() if cause.kind == WAITING)
     words = [f"{share:.0f} % is in {call}"]
     words += [f"{caller_share:.0f} % is called by {caller}"] if caller else []
@@ -275,7 +275,7 @@ def _blocking_reads(case: Case) -> Sequence[Finding | NotChecked]:
         f"{case.each_gpu} idles {time_words(cost)} while the launching thread reads, or waits for a thread that reads "
         f"({counted(blocked.gaps, 'gap')}). Of that time, {', '.join(words)}."
     )
-    files = blocked.most(lambda cause: cause.file)[0]
+    files = blocked.largest(lambda cause: cause.file)[0]
     sentence += f" The largest part reads {files}." if files else ""
     advice = _AHEAD
     if not has_files:
@@ -383,7 +383,7 @@ def idle_gaps(case: Case) -> Sequence[Finding | NotChecked]:
 def _idle_gaps_finding(
     case: Case, cpu_spans: Sequence[CpuSpan], times: Counter[Cause], works: Sequence[HostWork], cost: int
 ) -> Finding:
-    """Make the finding. ``times``: ns by cause over all gaps; ``works``: the CPU's work in the longest."""
+    """Return the finding. ``times``: ns by cause over all gaps; ``works``: the CPU's work in the longest gaps."""
     spent = {kind: sum(time for cause, time in times.items() if cause.kind == kind) for kind in KINDS}
     kind = max(spent, key=lambda name: spent[name])
     longest = cpu_spans[0]
@@ -478,7 +478,7 @@ def start_and_end(case: Case) -> Sequence[Finding | NotChecked]:
 
     Both are remarks, because a program pays them once.
     """
-    budget = in_sum(device_budgets(case.job, case.chosen, case.step_name))
+    budget = in_sum(device_budgets(case.job, case.scope, case.step_name))
     costs = {STARTUP: case.mean([budget.startup]), TAIL: case.mean([budget.tail])}
     return [
         _start_and_end_finding(case, part, costs[part])
@@ -488,7 +488,7 @@ def start_and_end(case: Case) -> Sequence[Finding | NotChecked]:
 
 
 def _start_and_end_finding(case: Case, part: str, cost: int) -> Finding:
-    idle = idle_time(case.job, case.chosen, case.step_name, parts=(part,), min_length=LONG_GAP)
+    idle = idle_time(case.job, case.scope, case.step_name, parts=(part,), min_length=LONG_GAP)
     times: dict[tuple[str, str], int] = {}
     kinds: dict[str, int] = {}
     attribution = idle.attribution
@@ -502,7 +502,7 @@ def _start_and_end_finding(case: Case, part: str, cost: int) -> Finding:
     largest = [_words(case, *row) for row in rows[:_MAX_CAUSES] if case.mean([row[2]]) >= _MIN_SHARE * cost]
     name, when_words, _ = _PARTS[part]
     idle_times = by_place((span.task, span.device, span.start, span.end) for span in attribution.spans)
-    sentence = f"{case.each_gpu} idles {time_words(cost)} {when_words}.{_beside(case, idle_times)}"
+    sentence = f"{case.each_gpu} idles {time_words(cost)} {when_words}.{_overlap_words(case, idle_times)}"
     sentence += f" Largest causes: {'; '.join(largest)}." if largest else ""
     longest = max(kinds, key=lambda kind: (kinds[kind], kind), default=NOTHING)
     record = what_to_record(case, longest) if longest in (NOTHING, OFF_CPU) else ""
@@ -519,8 +519,8 @@ def _start_and_end_finding(case: Case, part: str, cost: int) -> Finding:
     return case.finding(name, sentence, advice, door, cost, measured, evidence, severity, times=idle_times)
 
 
-def _beside(case: Case, idle_times: Mapping[Place, Intervals]) -> str:
-    """Return a sentence on the time in which another GPU of the process works, which the CPU may serve then."""
+def _overlap_words(case: Case, idle_times: Mapping[Place, Intervals]) -> str:
+    """Return a sentence on the idle time in which another GPU of the process works: the CPU may serve that GPU."""
     idle: dict[Task, list[Intervals]] = {}
     for (task, _), intervals in idle_times.items():
         idle.setdefault(task, []).append(intervals)

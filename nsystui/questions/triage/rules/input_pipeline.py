@@ -110,9 +110,9 @@ class _Worker:
 def input_pipeline(case: Case) -> Sequence[Finding | NotChecked]:
     """Find long gaps that wait for input, in a data loader's range or between steps, and their causes.
 
-    At least half of the gap is in an NVTX range of a data loader. Or most of the gap is outside of every step, the
-    launching thread waits or reads for at least half of the gap, and a copy from the host begins at its end. A gap
-    mostly in CUDA or MPI calls does not count. See docs/numbers.md#input-pipeline.
+    At least half of the gap is in an NVTX range of a data loader. Or most of it is outside of every step, the
+    launching thread waits, reads or prepares input for at least half of it, and a copy from the host begins at its
+    end. A gap mostly in CUDA or MPI calls does not count. See docs/numbers.md#input-pipeline.
     """
     if not case.devices:
         return [NotChecked("input-pipeline", f"needs GPU work: {case.record(canonical.KERNELS)}")]
@@ -185,8 +185,8 @@ def _loading_ranges(case: Case) -> dict[Task, Intervals]:
         return {}
     # One expression: a search for each word takes ten times as long.
     is_named = sa.func.regexp_matches(FOLDED_LABEL, "|".join(_RANGES), "i", type_=sa.Boolean)
-    first = sa.select(FOLDED_LABEL).where(*where(table, case.chosen), is_named).limit(1)
-    if not of_all_reports(session, case.chosen, table, "ranges of loaders", lambda: session.rows(first)):
+    first = sa.select(FOLDED_LABEL).where(*where(table, case.scope), is_named).limit(1)
+    if not of_all_reports(session, case.scope, table, "ranges of loaders", lambda: session.rows(first)):
         return {}
     ranges = spans(case, table, [is_named])
     return {task: intervals for (task, _), intervals in ranges.merged.items()}
@@ -196,7 +196,7 @@ def _arrivals(case: Case) -> dict[Place, set[int]]:
     """Return when copies from the host begin on each GPU, job time."""
     table = tables.memory_ops
     query = sa.select(table.c.report, table.c.process, table.c.device, job_start(table).label("start"))
-    query = query.where(*where(table, case.chosen), table.c.copy_kind == _HOST_TO_DEVICE)
+    query = query.where(*where(table, case.scope), table.c.copy_kind == _HOST_TO_DEVICE)
     starts: dict[Place, set[int]] = {}
     for report, process, device, start in case.job.session.rows(query):
         starts.setdefault((Task(report, process), device), set()).add(start)
@@ -207,7 +207,7 @@ def _finding(case: Case, gaps: Sequence[IdleSpan], in_ranges: int, spent: Mappin
     workers = _workers(case, gaps)
     total = sum(span.end - span.start for span in gaps)
     pinning = next((worker for worker in workers if worker.pins), None)
-    others = {item.thread.task: item for item in workers if item.thread.rank is None and (item.ran or 0) >= _WORKS}
+    loaders = {item.thread.task: item for item in workers if item.thread.rank is None and (item.ran or 0) >= _WORKS}
     lags = [period_of(times.duration[int(case.thresholds.warm_up_steps) :]) for _, times in sorted(case.steps.items())]
     period = next(filter(None, lags), None)
     advice = _advice(case, gaps, spent, total, pinning)
@@ -222,12 +222,12 @@ def _finding(case: Case, gaps: Sequence[IdleSpan], in_ranges: int, spent: Mappin
         ran = "" if pinning.ran is None else f" and runs for {100 * pinning.ran:.0f} % of the gap time"
         sample_words = f"has {pinning.samples:,} of {sampled:,} CPU samples in the gaps"
         words.append(f"The pin_memory thread ({pinning.name}) {sample_words}{ran}.")
-    elif busiest is not None and busiest.samples > _HALF * sampled and not others:
+    elif busiest is not None and busiest.samples > _HALF * sampled and not loaders:
         words.append(f"Thread {busiest.name} has {busiest.samples:,} of {sampled:,} CPU samples in the gaps.")
-    if others:
-        share = 100 * float(np.mean([worker.ran or 0 for worker in others.values()]))
-        processes = "1 worker process runs" if len(others) == 1 else f"{len(others)} worker processes each run"
-        words.append(f"{processes} for {share:.0f} % of the gap time.")
+    if loaders:
+        share = 100 * float(np.mean([worker.ran or 0 for worker in loaders.values()]))
+        process_words = "1 worker process runs" if len(loaders) == 1 else f"{len(loaders)} worker processes each run"
+        words.append(f"{process_words} for {share:.0f} % of the gap time.")
     if period:
         words.append(f"Step times repeat every {period} steps, as with {period} workers.")
     longest = max(gaps, key=lambda span: (span.end - span.start, -span.start))
@@ -301,7 +301,7 @@ def _reading(case: Case, idle_spans: Sequence[IdleSpan]) -> float:
 def _workers(case: Case, idle_spans: Sequence[IdleSpan]) -> list[_Worker]:
     """Return the threads in the gaps, except the profiler's, with the most samples and time first."""
     session, gaps = case.job.session, _gaps_of(idle_spans)
-    scheduling, samples = case.scheduling, samples_of(session, case.chosen)
+    scheduling, samples = case.scheduling, samples_of(session, case.scope)
     workers = []
     for thread in named_threads(case.job, {*scheduling.threads, *samples.threads}):
         inside = gaps.get(thread.thread[0])

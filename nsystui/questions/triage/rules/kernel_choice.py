@@ -40,7 +40,7 @@ _FASTER = (
     (r"GV100|V100|TU10\d|\bT4\b", "FP16", {"FP32": 8.0}),
     (r"^(?=.*(?:sm(?:8\d|9\d|1\d\d)_|ampere|hopper|tf32))", "BF16", {"TF32": 2.0, "FP32": 16.0}),
 )
-"""A GPU's pattern (name or chip, else a kernel built for it), faster precision, and peak ratio to slower precisions."""
+"""Pattern of a GPU (name or chip, else a kernel built for it), faster precision, and its peak over slower peaks."""
 
 
 @rule(
@@ -151,9 +151,9 @@ def layout_changes(case: Case) -> Sequence[Finding]:
 
 
 _MAX_CHAINS = 40
-_MOST_LAUNCHES = 2_000_000
-"""With more kernels, launches are not read for a range name."""
-_KERNEL = 900
+_MAX_KERNELS = 2_000_000
+"""The maximum number of kernels whose launches are read to name a range."""
+_KERNEL_BYTES = 900
 """Bytes per kernel in the search for chains."""
 _STREAM = ("report", "process", "device", "context", "stream")
 _CHAIN = ("report", "process", "row", "device", "stream", "start", "duration", "kernels", "idle", "saved")
@@ -179,14 +179,14 @@ def unfused_kernels(case: Case) -> Sequence[Finding | NotChecked]:
 
     A chain is two or more such kernels of a stream with only gaps below `tiny_kernel_us` between them. It ends at a
     kernel that repeats on the same grid: that may be the next iteration of a loop, which needs the results of this
-    iteration. Kernels of a grid work on tensors of equal size, and fused take at least as long as the longest: the
-    remaining time is the upper limit of what fusing saves. Multi-tensor kernels are fused already.
+    iteration. Kernels of a grid work on tensors of equal size. A fused kernel takes at least as long as the longest,
+    so fusing saves at most the time of the other kernels. Multi-tensor kernels are fused already.
     """
     works = [work for work in kernel_mix(case) if _is_pointwise(work)]
     if not works or case.percent(case.mean(work.time for work in works)) < case.thresholds.unfused_percent / 2:
         return []  # cheaper than sorting every launch
     max_gap, compute = round(case.thresholds.tiny_kernel_us * 1e3), partial(_summed, case, works)
-    rows = of_all_reports(case.job.session, case.chosen, tables.kernels, f"unfused {max_gap}", compute)
+    rows = of_all_reports(case.job.session, case.scope, tables.kernels, f"unfused {max_gap}", compute)
     (saved, kernels, idle, count), *chains = rows
     worst = [(*row[:5], row[5] + report_at(case.job.session, row[0]).clock_offset, *row[6:]) for row in chains]
     cost = case.mean([saved])
@@ -247,9 +247,9 @@ def _summed(case: Case, works: Sequence[NameWork]) -> list[Row]:
 def _chains(case: Case, works: Sequence[NameWork]) -> Iterator[dict[str, Numbers]]:
     """Yield portions of chains: GPU, stream, first row, start, duration, kernels, idle time, and time saved at most.
 
-    The last run of a stream waits for the next portion, unless it is as long as a portion.
+    The last run of each stream waits for the next portion, unless together these runs exceed a portion.
     """
-    at_once = case.job.session.limits.rows_at_once(_KERNEL)
+    at_once = case.job.session.limits.rows_at_once(_KERNEL_BYTES)
     max_gap, waiting = round(case.thresholds.tiny_kernel_us * 1e3), dict[str, Numbers]()
     for launches in _launches(case, works, at_once):
         rows = {key: np.concatenate((waiting[key], values)) if waiting else values for key, values in launches.items()}
@@ -281,9 +281,9 @@ def _launches(case: Case, works: Sequence[NameWork], at_once: int) -> Iterator[d
             sa.func.hash(columns.grid_x, columns.grid_y, columns.grid_z).label("grid"),
         )
         .select_from(table.outerjoin(given, sa.func.coalesce(columns.name, "") == given.c.name))
-        .where(*where(table, case.chosen), columns.end.is_not(None))
+        .where(*where(table, case.scope), columns.end.is_not(None))
     )  # fmt: skip
-    index = TimeIndex.of_table(case.job.session, table, sa.select(table).where(*where(table, case.chosen)))
+    index = TimeIndex.of_table(case.job.session, table, sa.select(table).where(*where(table, case.scope)))
     edges = np.append(np.searchsorted(index.before, np.arange(0, index.rows, at_once)), index.bins)
     for first, last in pairwise(np.unique(edges).tolist()):
         batch = case.job.session.arrays(query.where(*index.within(first, last)(table)))
@@ -333,13 +333,11 @@ def _changes(columns: Iterable[Numbers]) -> NDArray[np.bool_]:
 
 
 def _range(case: Case, chains: Sequence[tuple[int, ...]]) -> str:
-    """Return the innermost NVTX range that launched most of the chains; empty without such a range, or for many
-    launches.
-    """
+    """Return the innermost NVTX range that launched most of the chains, if any; empty if there are many kernels."""
     reports, rows = (np.array([chain[column] for chain in chains], np.int64) for column in (0, 2))
     part = case.job.session.part(sorted(set(reports.tolist())))
-    if part.count(tables.kernels) > _MOST_LAUNCHES:
+    if part.count(tables.kernels) > _MAX_KERNELS:
         return ""
-    ranges = LaunchRanges.find(part, Selection(tasks=case.chosen.tasks))
+    ranges = LaunchRanges.find(part, Selection(tasks=case.scope.tasks))
     code, count = Counter(ranges.of(reports, rows).tolist()).most_common(1)[0]
     return "" if code == NO_RANGE or 2 * count <= len(chains) else ranges.texts[code]

@@ -45,7 +45,7 @@ _DOOR = Door("kernels")
 
 @rule(240, reads=frozenset({"kernels"}), finds={"dominant-kernel": FindingKind()})
 def dominant_kernel(case: Case) -> Sequence[Finding | NotChecked]:
-    """Find the kernel, by full name with template arguments, with most kernel time except NCCL's."""
+    """Find a kernel (full name with template arguments) that takes most of the compute time."""
     table = tables.kernels
     session = case.job.session
     if not session.count(table):
@@ -54,11 +54,11 @@ def dominant_kernel(case: Case) -> Sequence[Finding | NotChecked]:
     full_name = sa.func.coalesce(table.c.name, table.c.short_name, "").label("full_name")
     query = (
         sa.select(full_name, time, sa.func.count())
-        .where(*where(table, case.chosen), sa.not_(communicates(case.communicating)), table.c.end.is_not(None))
+        .where(*where(table, case.scope), sa.not_(communicates(case.communicating)), table.c.end.is_not(None))
         .group_by(full_name)
         .order_by(time.desc(), full_name)
     )
-    rows = of_all_reports(session, case.chosen, table, "kernels by full name", lambda: session.rows(query))
+    rows = of_all_reports(session, case.scope, table, "kernels by full name", lambda: session.rows(query))
     total = sum(int(time) for _, time, _ in rows)
     if not total:
         return []
@@ -68,14 +68,14 @@ def dominant_kernel(case: Case) -> Sequence[Finding | NotChecked]:
     cost = case.mean([int(spent)])
     if case.percent(cost) < case.thresholds.dominant_cost_percent:
         return []
-    shown = smart_names(name for name, *_ in rows)[name]
+    short_name = smart_names(name for name, *_ in rows)[name]
     sentence = (
-        f"Kernel {shorten(shown or '(no name)', 48)} takes {100 * int(spent) / total:.0f} % of the kernel time "
+        f"Kernel {shorten(short_name or '(no name)', 48)} takes {100 * int(spent) / total:.0f} % of the kernel time "
         f"without {case.communication}. {case.each_gpu} spends {time_words(cost)} in this kernel "
         f"({counted(count, 'launch')})."
     )
     advice = Advice("Profile this kernel with Nsight Compute (ncu).", "No other kernel can save as much time.")
-    evidence = kernel_summary(session, case.chosen, Names.SMART)
+    evidence = kernel_summary(session, case.scope, Names.SMART)
     measured = "Sum of the durations of this kernel's launches. Mean over the GPUs."
     severity = Severity.INFO
     return [case.finding("dominant-kernel", sentence, advice, _DOOR, cost, measured, evidence, severity)]
@@ -94,14 +94,14 @@ _TENSOR_ACTIVITY_COLUMNS = (
 def tensor_activity(case: Case) -> Sequence[Finding | NotChecked]:
     """Find tensor cores that hardly work on a busy GPU, if GPU metrics were sampled."""
     session = case.job.session
-    sources = metric_sources(session, case.chosen)
+    sources = metric_sources(session, case.scope)
     means_by_gpu: dict[tuple[int, int], dict[str, float]] = {}
     sources_by_window: dict[Window, list[MetricSource]] = {}
     for source in sources:
         if source.family in ("SM active", "tensor active"):
             sources_by_window.setdefault(case.windows[source.report], []).append(source)
     for window, window_sources in sources_by_window.items():
-        for lane in metric_lanes(session, case.chosen, window, 1, window_sources):
+        for lane in metric_lanes(session, case.scope, window, 1, window_sources):
             if lane.mean is not None:
                 means_by_gpu.setdefault((lane.source.report, lane.source.gpu), {})[lane.source.family] = lane.mean
     complete = {gpu: means for gpu, means in means_by_gpu.items() if len(means) == 2}
@@ -152,7 +152,7 @@ def kernel_pace(case: Case) -> Sequence[Finding | NotChecked]:
 
 @dataclass(frozen=True)
 class _Pace:
-    """Median part means of the first and the last third of the run, and the time above the first; ns."""
+    """Medians of the part means in the first and the last third, and the time above the first median; ns."""
 
     launches: KernelLaunches
     first: float
@@ -228,7 +228,7 @@ def _clock(case: Case) -> tuple[float, float] | None:
 
 
 _RARE = 0.03
-"""If more of the launches are long, on a GPU or on all, the kernel has two kinds of work, not outliers."""
+"""If a larger share of launches is long, on a GPU or on all, the kernel has two kinds of work, not outliers."""
 _KERNEL_OUTLIERS_COLUMNS = (
     RANK,
     DEVICE.with_importance(2),
@@ -333,7 +333,7 @@ def _finding(case: Case, rows: Sequence[_Row], cost: int, span: Window) -> Findi
 
 
 def _outliers(case: Case, limits: Mapping[Kernel, float]) -> Iterator[tuple[Task, int, Kernel, int, int, int, int]]:
-    """Yield task, device, kernel, and of launches above the limit: count, total time, longest, its start."""
+    """Yield task, device, kernel, and its launches above the limit: count, total time, longest time and its start."""
     table = tables.kernels
     keys, (is_given, given) = shape_columns(), given_kernels(limits)
     time, start = duration(table), job_start(table)
@@ -349,5 +349,5 @@ def _outliers(case: Case, limits: Mapping[Kernel, float]) -> Iterator[tuple[Task
     )
     for report, process, device, name, *rest in case.job.session.rows(query):
         kernel = Kernel(str(name), tuple(int(size) for size in rest[:6]))
-        count, total, longest, first = (int(value) for value in rest[6:])
-        yield Task(report, process), int(device), kernel, count, total, longest, first
+        count, total, longest, longest_start = (int(value) for value in rest[6:])
+        yield Task(report, process), int(device), kernel, count, total, longest, longest_start

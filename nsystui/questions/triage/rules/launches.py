@@ -207,7 +207,7 @@ def launches_of(case: Case, devices: Sequence[DeviceIntervals]) -> dict[Place, t
         )
         .join_from(kernels, calls, is_launched_by(kernels, calls))
         .where(
-            *where(kernels, case.chosen.with_tasks(tasks)),
+            *where(kernels, case.scope.with_tasks(tasks)),
             # Without these, the rows of all other reports are read, too.
             of_reports(kernels.c.report, reports),
             of_reports(calls.c.report, reports),
@@ -230,7 +230,7 @@ def launches_of(case: Case, devices: Sequence[DeviceIntervals]) -> dict[Place, t
 
 
 _FEWEST = 100
-"""The minimum of kernels in a stretch."""
+"""The minimum number of kernels in a stretch."""
 _LAUNCH_BOUND_COLUMNS = (
     RANK,
     DEVICE.with_importance(1),
@@ -267,7 +267,7 @@ class _Stretch(NamedTuple):
 def launch_bound(case: Case) -> Sequence[Finding | NotChecked]:
     """Find launch-bound stretches, if late launches cost too little for `launch_overhead`.
 
-    A stretch is time of a GPU without a long gap. Between tiny kernels a GPU also idles for a µs or two if the next
+    A stretch is time of a GPU without a long gap. Between tiny kernels a GPU idles for a µs or two even if the next
     kernel was launched in time: the cost of a kernel start on the GPU. See docs/numbers.md#launches.
     """
     session = case.job.session
@@ -398,7 +398,7 @@ def synchronising_calls(case: Case) -> Sequence[Finding | NotChecked]:
         "and outlast the call. The mean is over the GPUs."
     )
     door = Door("api", filter="Synchronize")
-    evidence = work_summary(case.job.session, case.chosen.with_name("Synchronize"), API)
+    evidence = work_summary(case.job.session, case.scope.with_name("Synchronize"), API)
     return [case.finding("synchronising-calls", sentence, advice, door, cost, measured, evidence, window=window)]
 
 

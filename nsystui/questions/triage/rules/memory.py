@@ -105,7 +105,7 @@ def allocator_churn(case: Case) -> Sequence[Finding | NotChecked]:
 
 
 def of_device_memory(name: sa.ColumnElement[str]) -> list[Condition]:
-    """Return conditions on its name that a call allocates or frees GPU memory."""
+    """Return conditions on the ``name`` of calls that allocate or free GPU memory."""
     is_any = sa.or_(*(name.contains(word) for word in ALLOCATIONS))
     return [is_any, *(sa.not_(name.startswith(host)) for host in HOST_CALLS)]
 
@@ -114,7 +114,7 @@ def _calls(case: Case) -> Mapping[Task, _Calls]:
     calls = tables.api_calls
     name = calls.c.name
     times = job_start(calls).label("start"), job_end(calls).label("end")
-    query = sa.select(calls.c.report, calls.c.process, *times, name).where(*where(calls, case.chosen))
+    query = sa.select(calls.c.report, calls.c.process, *times, name).where(*where(calls, case.scope))
     columns = case.job.session.arrays(query.where(calls.c.end.is_not(None), *of_device_memory(name)))
     all_calls = _Calls(columns["start"].astype(np.int64), columns["end"].astype(np.int64), columns["name"])
     return {
@@ -168,7 +168,7 @@ def device_memory(case: Case) -> Sequence[Finding | NotChecked]:
     """Find GPU memory use close to the size of the device, and failed allocations (docs/numbers.md#gpu-memory)."""
     if not case.job.session.count(tables.gpu_memory):
         return [NotChecked("memory-full", f"needs {canonical.GPU_MEMORY.what}: {case.record(canonical.GPU_MEMORY)}")]
-    peaks = device_peaks(case.job, case.chosen)
+    peaks = device_peaks(case.job, case.scope)
     if not peaks:
         return [NotChecked("memory-full", "needs the memory size of the GPUs: the exports do not have it")]
     full = [peak for peak in peaks if 100 * peak.peak >= case.thresholds.memory_high * peak.total]
@@ -176,11 +176,11 @@ def device_memory(case: Case) -> Sequence[Finding | NotChecked]:
 
 
 def _failures(case: Case) -> str:
-    """Return a sentence on failed allocations of GPU memory and successful retries; empty if none failed."""
+    """Return a sentence on failed allocations of GPU memory and successful retries; empty if no allocation failed."""
     calls = tables.api_calls
     if not case.job.session.count(calls):
         return ""
-    conditions = [*where(calls, case.chosen), *of_device_memory(calls.c.name)]
+    conditions = [*where(calls, case.scope), *of_device_memory(calls.c.name)]
     thread_columns = (calls.c.report, calls.c.thread)
     failing = sa.select(*thread_columns).where(*conditions, calls.c.return_value == _NO_MEMORY).distinct().subquery()
     query = sa.select(*thread_columns, calls.c.name, calls.c.return_value).where(*conditions)
@@ -227,7 +227,7 @@ def _device_memory_finding(case: Case, full: Sequence[DevicePeak], gpus: int, fa
         "The most memory that allocations of all processes on the GPU used at once. Contexts, code, libraries and "
         "allocations before the recording add to it."
     )
-    table = allocation_table(case.job, case.chosen.with_tasks(frozenset(gpu.task for gpu in worst.places)), AT_PEAK)
+    table = allocation_table(case.job, case.scope.with_tasks(frozenset(gpu.task for gpu in worst.places)), AT_PEAK)
     devices = {gpu.device for gpu in worst.places}
     rows = [row for row in table.rows if row[1] in devices and row[2] in ON_DEVICE]
     ranks = {case.rank_of[gpu.task] for peak in full for gpu in peak.places if gpu.task in case.rank_of}
@@ -268,7 +268,7 @@ def unified_memory(case: Case) -> Sequence[Finding | NotChecked]:
     """Find unified memory that moves while it is used: page faults of the GPU, and the migrations they cause.
 
     A kernel that touches a page outside of its GPU stops until the page arrives. The cost is therefore the whole union
-    of fault groups and migrations, also inside kernels; the sentence shows for how much of it kernels run. CPU page
+    of fault groups and migrations, also inside kernels; the sentence shows the share during kernels. CPU page
     faults have no length.
     """
     session, memory, faults = case.job.session, tables.memory_ops, tables.gpu_page_faults
@@ -317,14 +317,14 @@ def _counts(case: Case, task: Task, device: int) -> tuple[int | None, int, int |
     session, memory = case.job.session, tables.memory_ops
     gpu, cpu = tables.gpu_page_faults, tables.cpu_page_faults
 
-    def queried(table: sa.Table, value: sa.ColumnElement[int], *conditions: sa.ColumnElement[bool]) -> int | None:
+    def read(table: sa.Table, value: sa.ColumnElement[int], *conditions: sa.ColumnElement[bool]) -> int | None:
         if not report_at(session, task.report).has(table):
             return None
-        selection = case.chosen.with_tasks(frozenset({task}))
+        selection = case.scope.with_tasks(frozenset({task}))
         query = sa.select(sa.func.coalesce(value, 0)).select_from(table).where(*where(table, selection), *conditions)
         return int(session.scalar(query) or 0)
 
     is_migration = memory.c.copy_kind.in_(_MIGRATIONS), memory.c.device == device
-    migrated = queried(memory, sa.func.sum(memory.c.bytes), *is_migration)
-    gpu_faults = queried(gpu, sa.func.sum(gpu.c["count"]), gpu.c.device == device)
-    return gpu_faults, migrated or 0, queried(cpu, sa.func.count())
+    migrated = read(memory, sa.func.sum(memory.c.bytes), *is_migration)
+    gpu_faults = read(gpu, sa.func.sum(gpu.c["count"]), gpu.c.device == device)
+    return gpu_faults, migrated or 0, read(cpu, sa.func.count())

@@ -36,7 +36,7 @@ _COMPILERS = {
     "LLVM": re.compile(r"libLLVM|llvm::|mlir::", re.IGNORECASE),
     "a C++ compiler": re.compile(r"\b(?:nvcc|cc1plus|cudafe\+\+|fatbinary)\b"),
 }
-"""Words in names of modules, functions and programs; the first entry in a stack counts."""
+"""Words in names of modules, functions and programs; of several in a stack, the first entry counts."""
 _IN_RANGES = {
     "PTX": "ptx",
     "NVRTC": "nvrtc",
@@ -47,7 +47,7 @@ _IN_RANGES = {
 }
 """Words in the names of NVTX ranges."""
 _COMPILES = re.compile(r"compil(?!ed)", re.IGNORECASE)
-"""Range names longer than a compiler's name need this, because ranges of compiled kernels name compilers, too."""
+"""Longer range names need this, because ranges of compiled kernels name compilers, too."""
 _ADVICE = {
     "PTX": "Build for this GPU's architecture (-gencode, TORCH_CUDA_ARCH_LIST), so that no PTX is left to "
     "compile. Keep the driver's cache (CUDA_CACHE_PATH, CUDA_CACHE_MAXSIZE).",
@@ -64,7 +64,7 @@ _COLUMNS = (
 
 
 class _Compiling(NamedTuple):
-    """When compilers ran, by process (by report, if the process has no rank) and compiler; the rows of evidence."""
+    """When compilers ran, by process (by report, if the process has no rank) and compiler; and the evidence."""
 
     times: Mapping[tuple[object, str], list[Intervals]]
     rows: Sequence[Row]
@@ -78,7 +78,7 @@ def jit_compilation(case: Case) -> Sequence[Finding | NotChecked]:
     """Find compilers that run while a GPU is idle, by stacks of CPU samples, names of processes and NVTX ranges.
 
     The time of a thread belongs to its nearest sample, as in `host.attribution`; the cost is |U(compiling) ∩ idle| of
-    the process of a GPU, and of compilers that it started.
+    the process of a GPU, and of unranked processes of its report.
     """
     is_sampled = case.job.session.count(tables.host_samples) > 0
     in_samples, in_ranges = (_in_samples(case) if is_sampled else _NONE), _in_ranges(case)
@@ -135,7 +135,7 @@ def _in_samples(case: Case) -> _Compiling:
     kinds = {report: _kinds(report_stacks.tree) for report, report_stacks in stacks.items()}
     if not any(report_kinds.any() for report_kinds in kinds.values()):
         return _NONE  # cheaper than reading every sample
-    samples, scheduling = samples_of(session, case.chosen.with_tasks(None)), scheduling_of(session, case.chosen)
+    samples, scheduling = samples_of(session, case.scope.with_tasks(None)), scheduling_of(session, case.scope)
     times: dict[tuple[object, str], list[Intervals]] = {}
     rows: list[Row] = []
     names = list(_COMPILERS)
@@ -161,14 +161,14 @@ def _in_ranges(case: Case) -> _Compiling:
     session, table = case.job.session, tables.nvtx_ranges
     if not session.count(table):
         return _NONE
-    columns, conditions = table.c, where(table, case.chosen)
+    columns, conditions = table.c, where(table, case.scope)
     pattern = re.compile("|".join(_IN_RANGES.values()), re.IGNORECASE)
     labels = sa.select(FOLDED_LABEL).where(*conditions).distinct()
 
-    def of_compilers() -> list[tuple[Any, ...]]:
+    def compiler_labels() -> list[tuple[Any, ...]]:
         return [row for row in session.rows(labels) if pattern.search(row[0] or "")]
 
-    label_rows = of_all_reports(session, case.chosen, table, "ranges of compilers", of_compilers)
+    label_rows = of_all_reports(session, case.scope, table, "ranges of compilers", compiler_labels)
     names = [str(name) for (name,) in label_rows]
     times: dict[tuple[object, str], list[Intervals]] = {}
     rows: list[Row] = []
@@ -204,15 +204,15 @@ def _kinds(tree: StackTree) -> NDArray[np.int64]:
 
 _CONTEXT, _HOST_MEMORY, _LAUNCHES = "context-creation", "host-allocation", "first-launches"
 _FIRST_CALLS = 20
-_LATER = 10
-"""How many times longer than usual the call that creates the context is, at least."""
+_MIN_RATIO = 10
+"""The minimum length of the call that creates the context, in medians of later calls."""
 _NO_CONTEXT = re.compile(r"Synchronize|Memcpy|Memset|Launch|EventQuery|StreamQuery")
 HOST_CALLS = (
     "cudaHostAlloc", "cudaMallocHost", "cudaFreeHost", "cudaHostRegister", "cudaHostUnregister", "cuMemHostAlloc",
     "cuMemAllocHost", "cuMemFreeHost", "cuMemHostRegister", "cuMemHostUnregister",
 )  # fmt: skip
 _LONG_LAUNCH = 100_000
-"""A shorter launch (ns) loads nothing."""
+"""The minimum length of a launch that loads a kernel, ns."""
 CALL_COLUMNS = (
     RANK,
     Column("call", header="Call", label="call"),
@@ -229,7 +229,7 @@ _KERNELS = (
 
 
 class _First(NamedTuple):
-    """The call that creates the context: job time, and how much longer it is than the same call later."""
+    """The call that creates the context: job time, ns above the usual time, and share of all CUDA calls, %."""
 
     rank: int
     name: str
@@ -272,7 +272,7 @@ def _contexts(case: Case) -> list[_First]:
     contexts = []
     for task, (before, usual, total) in sorted(_compared(case, first).items()):
         call, length = first[task], first[task].end - first[task].start
-        if before < _FIRST_CALLS and (usual is None or length >= _LATER * usual):
+        if before < _FIRST_CALLS and (usual is None or length >= _MIN_RATIO * usual):
             share, extra = 100 * length / float(total or 1), length - round(usual or 0)
             contexts.append(_First(case.rank_of[task], call.name, call.start, call.end, extra, share))
     return contexts
@@ -292,7 +292,7 @@ def _first_long_calls(case: Case) -> dict[Task, _Call]:
     query = (
         sa.select(calls.c.report, calls.c.process, start, calls.c.row, calls.c.name, end)
         .join_from(calls, given, sa.and_(calls.c.report == given.c.report, calls.c.process == given.c.process))
-        .where(*where(calls, case.chosen), end - start >= min_length, start < given.c.begin)
+        .where(*where(calls, case.scope), end - start >= min_length, start < given.c.begin)
     )
     rows = sorted(case.job.session.rows(query), reverse=True)  # the first call of a process last
     return {Task(report, process): _Call(*values) for report, process, *values in rows}
@@ -312,7 +312,7 @@ def _compared(case: Case, candidates: Mapping[Task, _Call]) -> dict[Task, tuple[
     query = (
         sa.select(calls.c.report, calls.c.process, before, usual, sa.func.sum(duration(calls)))
         .join_from(calls, given, sa.and_(calls.c.report == given.c.report, calls.c.process == given.c.process))
-        .where(*where(calls, case.chosen))
+        .where(*where(calls, case.scope))
         .group_by(calls.c.report, calls.c.process)
     )
     return {Task(report, process): tuple(rest) for report, process, *rest in case.job.session.rows(query)}
@@ -371,7 +371,7 @@ def _host_memory(case: Case, contexts: Sequence[_First]) -> Finding | None:
         return None
     query = (
         sa.select(calls.c.report, calls.c.process, calls.c.name, sa.func.count(), sa.func.sum(duration(calls)))
-        .where(*where(calls, case.chosen), are_host)
+        .where(*where(calls, case.scope), are_host)
         .group_by(calls.c.report, calls.c.process, calls.c.name)
     )
     rows: list[Row] = [
@@ -396,7 +396,7 @@ def _host_memory(case: Case, contexts: Sequence[_First]) -> Finding | None:
 
 
 def longest_calls(rows: Sequence[Row]) -> str:
-    """Return ``cudaFree 3.1 ms, cudaMalloc 1.2 ms``: the two longest calls in rows of `CALL_COLUMNS`."""
+    """Return ``cudaFree 3.1 ms, cudaMalloc 1.2 ms``: the two calls with the most time in rows of `CALL_COLUMNS`."""
     spent: dict[str, int] = {}
     for _, name, _, time in rows:
         spent[str(name)] = spent.get(str(name), 0) + int(time or 0)
@@ -405,7 +405,7 @@ def longest_calls(rows: Sequence[Row]) -> str:
 
 
 class _Launch(NamedTuple):
-    """The launches of a kernel: the first launch (job time); ``later``: the lower median of all, ns."""
+    """The launches of a kernel: the first launch (job time); ``later``: the lower median of all launches, ns."""
 
     name: str
     start: int
@@ -419,11 +419,11 @@ def _first_launches(case: Case) -> Finding | None:
     if not case.job.session.count(tables.kernels):
         return None
     is_long = [calls.c.name.contains("Launch"), duration(calls) >= _LONG_LAUNCH]
-    query = sa.select(sa.func.sum(duration(calls))).where(*where(calls, case.chosen), *is_long)
+    query = sa.select(sa.func.sum(duration(calls))).where(*where(calls, case.scope), *is_long)
     if case.percent(case.mean([float(case.job.session.scalar(query) or 0)])) < case.thresholds.first_launch_percent:
         return None  # cheaper than reading every launch
     launches_by_gpu = _launches(case)
-    times, rows, long = {}, [], 0
+    times, rows, slow = {}, [], 0
     for device in case.devices:
         task = device.device.task.task
         extra = []
@@ -431,7 +431,7 @@ def _first_launches(case: Case) -> Finding | None:
             rows.append((case.rank_of[task], launch.name, launch.end - launch.start, launch.later, launch.launches))
             if launch.end - launch.start >= max(_LONG_LAUNCH, 3 * launch.later):
                 extra.append((launch.start + round(launch.later), launch.end))
-        long += len(extra)
+        slow += len(extra)
         first = union([start for start, _ in extra], [end for _, end in extra]) if extra else EMPTY
         times[task, device.device.device] = intersect(first, device.idle(case.window_of(device)))
     cost = case.mean(intervals.length for intervals in times.values())
@@ -439,7 +439,7 @@ def _first_launches(case: Case) -> Finding | None:
         return None
     rows.sort(key=lambda row: (row[3] - row[2], str(row)))
     sentence = (
-        f"The GPU idles during the first launches of kernels: {time_words(cost)} per GPU. Loading delays {long:,} of "
+        f"The GPU idles during the first launches of kernels: {time_words(cost)} per GPU. Loading delays {slow:,} of "
         f"{counted(len(rows), 'first launch')} ({rows[0][1]}: {time_words(rows[0][2])} instead of "
         f"{time_words(rows[0][3])})."
     )
@@ -460,12 +460,12 @@ def _launches(case: Case) -> Mapping[Place, list[_Launch]]:
     gpu_columns = (kernels.c.report, kernels.c.process, kernels.c.device)
     start, end = job_start(calls), job_end(calls)
     first = sa.func.min(start), sa.func.arg_min(end, start)
-    # The lower median: of two launches, the short launch, which is the later if the first is long.
+    # The lower median: of two launches, the shorter, which is the second if the first loads the kernel.
     usual = sa.func.quantile_disc(end - start, 0.5)
     query = (
         sa.select(*gpu_columns, kernels.c.short_name, *first, usual, sa.func.count())
         .join_from(kernels, calls, is_launched_by(kernels, calls))
-        .where(*where(kernels, case.chosen), calls.c.end.is_not(None))
+        .where(*where(kernels, case.scope), calls.c.end.is_not(None))
         .group_by(*gpu_columns, kernels.c.short_name, kernels.c.name)
         .having(sa.func.count() > 1)
     )

@@ -22,7 +22,7 @@ def host_bound(case: Case) -> Sequence[Finding | NotChecked]:
     codes = {PHASES[code]: code for gpu in case.budgets for code in set(gpu.phases.tolist()) if 0 <= code < len(PHASES)}
     if not codes:
         return []
-    table = budget_of_phases(case.job, case.chosen, case.step_name)
+    table = budget_of_phases(case.job, case.scope, case.step_name)
     rows = {str(row["phase"]): row for row in table.records()}
     bound = {phase: rows[phase] for phase in codes if phase in rows and is_host_bound(rows[phase], phase)}
     starved = {

@@ -66,7 +66,7 @@ _FEWEST, _LONGER = 4, 10
 _SPREAD = 0.1
 """If waits differ by a smaller share, no rank is late."""
 _SLOW, _ALIKE = 2.0, 2.0
-"""A pair is slow if its rate is at most 1 / `_SLOW` of the median of pairs with messages of similar size."""
+"""A slow pair has at most 1 / `_SLOW` of the median rate of pairs whose message size differs at most `_ALIKE` times."""
 _PAIRS = 3
 
 _SLOW_PAIR = Advice(
@@ -110,7 +110,7 @@ def mpi_waits(case: Case) -> Sequence[Finding | NotChecked]:
     cost = round(sum(waited[item].length for item in judged) / max(len(judged), 1))
     if case.percent(cost) < case.thresholds.mpi_percent:
         return []
-    pairs = exchanges(case.job.session, case.chosen)
+    pairs = exchanges(case.job.session, case.scope)
     rows = _rows(case, table, conditions, waited, calls, pairs)
     sentence = (
         f"Blocking MPI calls {'leave the GPU idle for' if on_gpus else 'take'} {time_words(cost)} per rank "
@@ -144,10 +144,10 @@ def mpi_waits(case: Case) -> Sequence[Finding | NotChecked]:
     if slow is not None:
         pair, usual = slow
         numbers = " and ".join(str(case.rank_of[task]) for task in pair.tasks)
-        rate, others = (format_value(Unit.RATE, value) for value in (pair.rate, usual))
+        rate, usual_rate = (format_value(Unit.RATE, value) for value in (pair.rate, usual))
         sentence += (
             f" Ranks {numbers} exchange messages of {bytes_words(round(pair.size))} at {rate}, the other pairs at "
-            f"{others}. The other ranks wait for this pair."
+            f"{usual_rate}. The other ranks wait for this pair."
         )
         advice = _SLOW_PAIR
     idle_words, with_gpu = (" while the GPU is idle, in the steady state", " with a GPU") if on_gpus else ("", "")
@@ -190,7 +190,7 @@ class _Call(NamedTuple):
 def _leading(case: Case, table: sa.FromClause, conditions: list[Condition]) -> dict[_Call, float]:
     """Return the leading calls of a name (and peer) that take many times the median, with that median, ns."""
     start, end = job_start(table), job_end(table)
-    selected = [*where(table, case.chosen), *conditions, table.c.end.is_not(None)]
+    selected = [*where(table, case.scope), *conditions, table.c.end.is_not(None)]
     names = ("report", "process", "name")
     usual_by_call: dict[_Call, float] = {}
     for keys in (names, (*names, "remote_rank")):
@@ -206,8 +206,8 @@ def _leading(case: Case, table: sa.FromClause, conditions: list[Condition]) -> d
             .join_from(table, first, sa.and_(*(table.c[key] == first.c[key] for key in keys)))
             .where(*selected, start < first.c.until)
         )
-        for report, process, name, begin, done, usual in case.job.session.rows(query):
-            usual_by_call[_Call(Task(report, process), name, begin, done)] = float(usual)
+        for report, process, name, begin, finish, usual in case.job.session.rows(query):
+            usual_by_call[_Call(Task(report, process), name, begin, finish)] = float(usual)
     return usual_by_call
 
 
@@ -219,14 +219,14 @@ def _rows(
     calls: Spans,
     pairs: Sequence[Pair],
 ) -> list[_MpiWaitsRow]:
-    """Return rows by rank: the longest exchange first, because others wait for it, else the longest wait."""
+    """Return rows by rank: the longest exchange first, because other ranks wait for it, then the longest wait."""
     spent: Counter[Task] = Counter()
     for pair in pairs:
         for task in pair.tasks:
             spent[task] += pair.time
     query = (
         sa.select(table.c.report, table.c.process, table.c.name, sa.func.count(), sa.func.sum(duration(table)))
-        .where(*where(table, case.chosen), *conditions, table.c.end.is_not(None))
+        .where(*where(table, case.scope), *conditions, table.c.end.is_not(None))
         .group_by(table.c.report, table.c.process, table.c.name)
     )
     named: dict[Task, list[tuple[int, str, int]]] = {}
@@ -263,7 +263,7 @@ _OF_PARTS = Advice(
     },
 )
 def different_work(case: Case) -> Sequence[Finding | NotChecked]:
-    """Find ranks that launch more kernels than others of their model part: uneven work, however fast a GPU is.
+    """Find ranks that launch more kernels than the median rank of their model part: uneven work, however fast a GPU is.
 
     A remark names the parts if there are several.
     """
@@ -396,21 +396,21 @@ def _judged(case: Case, gpus: Sequence[_Gpu], name: str, slow: Sequence[_Gpu]) -
 def _gpus(case: Case) -> list[_Gpu]:
     """Return the GPUs that run kernels which most GPUs of their model part run."""
     part_of = case.job.model_parts(case.step_name).of_task
-    by_kernel: dict[tuple[str | None, Kernel], list[KernelLaunches]] = {}
+    groups: dict[tuple[str | None, Kernel], list[KernelLaunches]] = {}
     for launches in kernel_launches(case):
         if launches.count >= FEWEST:
-            by_kernel.setdefault((part_of.get(launches.task), launches.kernel), []).append(launches)
+            groups.setdefault((part_of.get(launches.task), launches.kernel), []).append(launches)
     sizes = Counter(part_of.get(device.device.task.task) for device in case.devices)
-    shared = {key: group for key, group in by_kernel.items() if 2 * len(group) > sizes[key[0]]}
+    shared = {key: group for key, group in groups.items() if 2 * len(group) > sizes[key[0]]}
     usual = {key: float(np.median([launches.usual for launches in group])) for key, group in shared.items()}
     positions = _positions(case)
-    of_gpu: dict[tuple[Task, int], list[KernelLaunches]] = {}
+    launches_by_gpu: dict[tuple[Task, int], list[KernelLaunches]] = {}
     for launches in (launches for group in shared.values() for launches in group):
-        of_gpu.setdefault((launches.task, launches.device), []).append(launches)
+        launches_by_gpu.setdefault((launches.task, launches.device), []).append(launches)
     gpus = []
     for device in case.devices:
         gpu, key = device.device, (device.device.task.task, device.device.device)
-        group = of_gpu.get(key, [])
+        group = launches_by_gpu.get(key, [])
         time = sum(launches.count * launches.usual for launches in group)
         median_time = sum(launches.count * usual[part_of.get(launches.task), launches.kernel] for launches in group)
         if median_time:

@@ -106,7 +106,7 @@ def _long_gaps(case: Case, steps: StepTimes) -> NDArray[np.float64]:
 
 def _work_of(case: Case, steps: Mapping[Task, StepTimes], warm_up: int) -> str:
     """Return a sentence on the CPU's known work in the long gaps of the first steps."""
-    spans: list[CpuSpan] = []
+    cpu_spans: list[CpuSpan] = []
     for device in case.devices:
         gpu, times = device.device, steps.get(device.device.task.task)
         if times is None:
@@ -115,13 +115,13 @@ def _work_of(case: Case, steps: Mapping[Task, StepTimes], warm_up: int) -> str:
         idle_intervals = device.idle(Window(first, until))  # not `Case.long_gaps`: they begin in the steady state
         gaps = idle_intervals.chosen(idle_intervals.lengths >= case.thresholds.gap_ms * 1e6)
         windows = map(Window, gaps.starts.tolist(), gaps.ends.tolist())
-        spans += [CpuSpan(gpu.task.task, gpu.device, window) for window in windows if window.end > window.start]
-    idle = case.mean(span.length for span in spans)
+        cpu_spans += [CpuSpan(gpu.task.task, gpu.device, window) for window in windows if window.end > window.start]
+    idle = case.mean(span.length for span in cpu_spans)
     if not idle:
         return ""
-    spans.sort(key=lambda span: (-span.length, span.window.start, span.task, span.device))
+    cpu_spans.sort(key=lambda span: (-span.length, span.window.start, span.task, span.device))
     causes: dict[str, int] = {}
-    for work in host_work(case.job, spans[:_MAX_GAPS]):
+    for work in host_work(case.job, cpu_spans[:_MAX_GAPS]):
         for cause, time in work.causes.items():
             if cause.kind != NOTHING:
                 causes[cause.words] = causes.get(cause.words, 0) + time
@@ -179,7 +179,7 @@ def _drift(case: Case, steps: Mapping[Task, StepTimes], warm_up: int) -> Finding
 def _finding(
     case: Case, name: str, severity: Severity, sentence: str, advice: Advice, cost: int, over: str, ranks: set[int]
 ) -> Finding:
-    evidence = steps_across_ranks(list(case.ranks), case.job.steps(case.step_name), case.chosen.window)
+    evidence = steps_across_ranks(list(case.ranks), case.job.steps(case.step_name), case.scope.window)
     measured, numbers = f"Time of these steps above {over}. The mean is over the ranks.", tuple(sorted(ranks))
     return case.finding(name, sentence, advice, _DOOR, cost, measured, evidence, severity, ranks=numbers)
 
@@ -264,7 +264,7 @@ def _sizes(case: Case) -> dict[Place, tuple[int, int]]:
     query = (
         sa.select(*columns, sa.func.count(), sa.cast(sa.func.coalesce(sa.func.sum(memory.c.bytes), 0), sa.BigInteger))
         .join_from(memory, tasks, is_same)
-        .where(*where(memory, case.chosen), memory.c.copy_kind.in_(_HOST_TO_DEVICE), job_start(memory) >= tasks.c.since)
+        .where(*where(memory, case.scope), memory.c.copy_kind.in_(_HOST_TO_DEVICE), job_start(memory) >= tasks.c.since)
         .group_by(*columns)
     )
     rows = case.job.session.rows(query)
