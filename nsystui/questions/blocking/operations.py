@@ -11,7 +11,7 @@ from nsystui.base.answer import Column, Row, TableAnswer, Unit
 from nsystui.base.selection import Selection, Task
 from nsystui.questions.algebra.nesting import NO_PARENT
 from nsystui.questions.job.job import OpenJob
-from nsystui.questions.nvtx.loading import Ints
+from nsystui.questions.nvtx.loading import Flags, Ints
 from nsystui.questions.nvtx.paths import template
 from nsystui.questions.nvtx.ranges import NvtxRanges
 from nsystui.questions.queries.conditions import duration, where
@@ -46,16 +46,8 @@ def operations_of_steps(job: OpenJob, selection: Selection, step_name: str | Non
     if not count:
         return TableAnswer("operations", OPERATION_COLUMNS, [], 0, steps.notes)
     ranges = job.nvtx_ranges(Selection(tasks=frozenset(times), devices=selection.devices, streams=selection.streams))
-    start, lane, length = ranges.start, ranges.lane, ranges.duration
-    gpu, is_projected = ranges.gpu_duration, ranges.op_count > 0
-    is_in_step = np.zeros(len(ranges), bool)
-    for index, thread in enumerate(ranges.lanes):
-        task = Task(thread.report, thread.process)
-        if task in times:
-            rows = np.flatnonzero(lane == index)
-            all_steps = steps.of_task[task]
-            positions = all_steps.places_at(start[rows])
-            is_in_step[rows] = (positions != NO_STEP) & np.isin(all_steps.numbers[positions], times[task].numbers)
+    length, gpu, is_projected = ranges.duration, ranges.gpu_duration, ranges.op_count > 0
+    is_in_step = _in_steps(steps, times, ranges)
     templates = [template(name) for name in ranges.names]
     code_of = {word: code for code, word in enumerate(dict.fromkeys(templates))}
     name_codes = np.array([code_of[word] for word in templates], np.int64)
@@ -64,21 +56,35 @@ def operations_of_steps(job: OpenJob, selection: Selection, step_name: str | Non
         np.bincount(codes, weights, len(code_of))
         for weights in (None, length[is_in_step], np.where(is_projected, gpu, 0)[is_in_step], is_projected[is_in_step])
     )
-    replayed = np.bincount(name_codes, _replayed(job, steps, times, ranges), len(code_of))
+    replayed = np.bincount(name_codes, _replayed(job, steps, times, ranges), len(code_of)) / count
+    has_replays = bool(replayed.any())
     mean_length = sum(int(spans.duration.sum()) for spans in times.values()) / count
     table_rows: list[Row] = []
     for word, code in code_of.items():
         if (counts[code] or replayed[code]) and (selection.name is None or selection.name.matches(word)):
             time = on_gpu[code] / count if launches[code] else None
-            again = replayed[code] / count if replayed[code] else None
-            of_step = 100.0 * ((time or 0) + (again or 0)) / mean_length if mean_length else 0
+            all_time = (time or 0) + replayed[code]
+            share = 100.0 * all_time / mean_length if mean_length and (launches[code] or all_time) else None
             on_cpu = (cpu[code] / count, round(counts[code] / count, 2)) if counts[code] else (None, None)
-            table_rows.append((of_step if time or again else None, time, *on_cpu, word, again))
-    table_rows.sort(key=lambda row: (-(row[1] or row[5] or 0), -(row[2] or 0), str(row[4])))  # type: ignore[operator]
-    columns = (*OPERATION_COLUMNS, *[_REPLAYED] * bool(replayed.any()))
-    table_rows = [row[: len(columns)] for row in table_rows]
+            table_rows.append((share, time, *on_cpu, word, *[replayed[code] or None] * has_replays))
+    table_rows.sort(key=lambda row: (-(row[0] or 0), -(row[2] or 0), str(row[4])))  # type: ignore[operator]
+    columns = (*OPERATION_COLUMNS, *[_REPLAYED] * has_replays)
     notes = (*steps.notes, f"means over {count:,} steps; a range belongs to the step in which it begins on the CPU")
     return TableAnswer("operations", columns, table_rows, len(table_rows), (*notes, *ranges.notes))
+
+
+def _in_steps(steps: Steps, times: Mapping[Task, StepTimes], ranges: NvtxRanges) -> Flags:
+    """Return whether each range begins in one of the steps, on the CPU."""
+    start, lane = ranges.start, ranges.lane
+    is_in_step = np.zeros(len(ranges), bool)
+    for index, thread in enumerate(ranges.lanes):
+        task = Task(thread.report, thread.process)
+        if task in times:
+            rows = np.flatnonzero(lane == index)
+            all_steps = steps.of_task[task]
+            positions = all_steps.places_at(start[rows])
+            is_in_step[rows] = (positions != NO_STEP) & np.isin(all_steps.numbers[positions], times[task].numbers)
+    return is_in_step
 
 
 def _replayed(job: OpenJob, steps: Steps, times: Mapping[Task, StepTimes], ranges: NvtxRanges) -> NDArray[np.float64]:

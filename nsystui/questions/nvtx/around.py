@@ -26,7 +26,7 @@ _MAX_DEPTH = 64
 
 @dataclass(frozen=True)
 class Around:
-    """The range around an event, or the ``reason`` why there is no range; also why it is that of a capture."""
+    """The range around an event, or the ``reason`` why there is no range, or why the range is around a capture."""
 
     key: EventKey | None
     reason: str = ""

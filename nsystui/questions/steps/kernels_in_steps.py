@@ -105,10 +105,7 @@ def rows_by_number(
     conditions: Sequence[sa.ColumnElement[bool]],
     columns: Sequence[Column],
 ) -> Sequence[Row]:
-    """Return the rows of `statistics.summary_rows` for each number; ``cells_of`` returns further cells by column.
-
-    ``part_of`` returns the parts of numbers, which are in order: shares are of the time of a part.
-    """
+    """Return the rows of `statistics.summary_rows` for each number; shares are of the time of its part."""
     texts = {key.key: Texts() for key in keys if isinstance(key.type, sa.String)}
     fields = {key.key: sa.func.coalesce(key.element, "" if key.key in texts else _MISSING) for key in keys}
     kinds: dict[tuple[int, ...], int] = {}
@@ -132,14 +129,19 @@ def rows_by_number(
         cells = [names[value] or None for value in column.tolist()] if names else _without_missing(column, _MISSING)
         arrays[key] = np.array(cells, object)
     part = part_of(step)
-    unique_parts, part_index = np.unique(part, return_inverse=True)
-    totals = np.bincount(part_index.reshape(-1), arrays["total"], len(unique_parts))[part_index.reshape(-1)]
-    arrays["share"] = np.divide(100.0 * arrays["total"], totals, out=np.zeros(len(step)), where=totals > 0)
+    arrays["share"] = _shares(part, arrays["total"])
     arrays |= {key: np.array(column, object) for key, column in cells_of(step).items()}
     ties = [texts[key].ranks()[column] if key in texts else column for key, column in zip(fields, values, strict=True)]
     order = np.lexsort((*reversed(ties), -arrays["total"], part, part == NO_STEP))
     shown = tuple(column.key for column in columns)
     return ArrayRows({key: narrow(arrays.pop(key)[order]) for key in shown}, shown)
+
+
+def _shares(part: Numbers, time: NDArray[Any]) -> NDArray[np.float64]:
+    index = np.unique(part, return_inverse=True)[1].reshape(-1)
+    totals = np.bincount(index, time)[index]
+    shares: NDArray[np.float64] = np.divide(100.0 * time, totals, out=np.zeros(len(part)), where=totals > 0)
+    return shares
 
 
 def _without_missing(numbers: NDArray[np.int64], missing: int) -> list[int | None]:
