@@ -8,7 +8,8 @@ and MPI and UCX calls that never returned, have no ``end``. ``kind`` of OpenMP a
 native table's name. A row of page faults is one fault of a CPU, or ``count`` of a GPU; its ``source_file`` is empty,
 not missing, if the export has the column but no file. A row of GPU memory is an allocation or a free (``is_free``);
 ``pool`` is the address of its pool, if any, with the pool's size and use afterwards. ``nic`` of a switch is its GUID. A
-row of EFA samples is a ``value`` of a ``field``, or in older exports an event as JSON (``data``).
+row of EFA samples is a ``value`` of a ``field``, or in older exports an event as JSON (``data``). ``original`` of a
+graph's node is the node of which it is a copy, if any.
 
 A file access has only the thread's ``tid``, which is unique on its machine.
 
@@ -85,7 +86,7 @@ KERNELS = _table(
     _CUDA,
     f"row start end {_GPU_EVENT} name:t short_name:t mangled_name:t is_nccl grid_x grid_y grid_z "
     "block_x block_y block_z registers_per_thread static_shared_memory dynamic_shared_memory "
-    "local_memory_per_thread local_memory_total graph_node_id",
+    "local_memory_per_thread local_memory_total graph_node_id graph_id",
 )
 MEMORY_OPS = _table(
     "memory_ops",
@@ -100,6 +101,14 @@ GRAPH_LAUNCHES = _table(
     _CUDA,
     f"row start end {_GPU_EVENT} graph_id graph_exec_id",
     more=" (graph-level tracing is the default)",
+)
+GRAPH_NODES = _table(
+    "graph_nodes",
+    "nodes of CUDA graphs",
+    "-t cuda --cuda-graph-trace=node",
+    "row time thread process node original",
+    detail=", when each was made",
+    more=" before graphs are captured",
 )
 API_CALLS = _table(
     "api_calls",

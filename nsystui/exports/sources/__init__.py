@@ -18,14 +18,14 @@ __all__ = ["NO_INTEGER", "REASONS", "TABLES", "Lookup", "Source", "Transform", "
 
 _MAKERS = gpu.SOURCES | host.SOURCES | network.SOURCES
 
-TABLES = frozenset(_MAKERS)
+TABLES = frozenset({*_MAKERS, *gpu.GRAPH_NODE_TABLES})
 """Native tables whose damage leaves other tables readable."""
 
 
 def sources(schema: Schema) -> list[Source]:
     """Return the sources of the native tables in ``schema``, with rows or without, GPU work first."""
     existing = [make(schema) for table, make in _MAKERS.items() if schema.exists(table)]
-    existing += network.efa_samples(schema) + host.openmp(schema) + host.openacc(schema)
+    existing += gpu.graph_nodes(schema) + network.efa_samples(schema) + host.openmp(schema) + host.openacc(schema)
     return [_timed(source) for source in existing]
 
 

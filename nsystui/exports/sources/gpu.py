@@ -14,6 +14,7 @@ from nsystui.exports.sources.base import (
     labelled,
     native_columns,
     or_no_name,
+    process_of,
 )
 
 COPY_KINDS = {
@@ -51,7 +52,7 @@ def kernels(schema: Schema) -> Source:
         "grid_x:gridX grid_y:gridY grid_z:gridZ block_x:blockX block_y:blockY block_z:blockZ "
         "registers_per_thread:registersPerThread static_shared_memory:staticSharedMemory "
         "dynamic_shared_memory:dynamicSharedMemory local_memory_per_thread:localMemoryPerThread "
-        "local_memory_total:localMemoryTotal graph_node_id:graphNodeId"
+        "local_memory_total:localMemoryTotal graph_node_id:graphNodeId graph_id:graphId"
     )
     names = {"name_id": "demangledName", "short_id": "shortName", "mangled_id": "mangledName"}
     fields = {
@@ -127,6 +128,22 @@ def graph_launches(schema: Schema) -> Source:
     columns = integers(schema, table, {**GPU_EVENT, "graph_id": "graphId", "graph_exec_id": "graphExecId"})
     fields = {"row": "row_id", **GPU_EVENT_FIELDS, **column_fields("graph_id", "graph_exec_id")}
     return Source(table, columns, {"graph_launches": Transform(fields)})
+
+
+GRAPH_NODE_TABLES = ("CUDA_GRAPH_NODE_EVENTS", "CUDA_GRAPH_EVENTS")
+
+
+def graph_nodes(schema: Schema) -> list[Source]:
+    """Return the source of the nodes of graphs: until schema 3.12, ``CUDA_GRAPH_EVENTS`` contains them."""
+    fields = {"row": "row_id", **column_fields("time", "thread", "node", "original"), "process": process_of("thread")}
+    wanted = {"thread": "globalTid", "node": "graphNodeId", "original": "originalGraphNodeId"}
+    makes = {"graph_nodes": Transform(fields, order="time")}
+    # A program may have made its graphs long before the capture.
+    return [
+        Source(table, {"time": schema.optional_time(table, "start"), **integers(schema, table, wanted)}, makes)
+        for table in GRAPH_NODE_TABLES
+        if schema.has_column(table, "graphNodeId")
+    ]
 
 
 _NO_EVENT = 0xFFFFFFFF

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
+from numpy.typing import NDArray
 
 from nsystui.base.answer import Column, Row, TableAnswer, Unit
 from nsystui.base.selection import Selection, Task
+from nsystui.questions.algebra.nesting import NO_PARENT
 from nsystui.questions.job.job import OpenJob
+from nsystui.questions.nvtx.loading import Flags, Ints
 from nsystui.questions.nvtx.paths import template
+from nsystui.questions.nvtx.ranges import NvtxRanges
+from nsystui.questions.queries.conditions import duration, where
 from nsystui.questions.queries.tasks import selected_ranks
-from nsystui.questions.ranks.steps import step_times
+from nsystui.questions.ranks.steps import StepTimes, step_times
+from nsystui.questions.steps.kernels_in_steps import launched
 from nsystui.questions.steps.task_steps import NO_STEP
+from nsystui.questions.steps.times import Steps
+from nsystui.store import tables
 
 OPERATION_COLUMNS = (
     Column("share", header="Of Step (%)", label="of step", unit=Unit.PERCENT, decimals=1, has_bar=True),
@@ -19,13 +29,15 @@ OPERATION_COLUMNS = (
     Column("count", header="Count per Step", label="a step", unit=Unit.NUMBER, decimals=2, importance=1),
     Column("name", header="Range", label="range"),
 )
+_REPLAYED = Column("replayed", header="GPU Replayed per Step (ns)", label="captured", unit=Unit.DURATION, decimals=0)
 
 
 def operations_of_steps(job: OpenJob, selection: Selection, step_name: str | None = None) -> TableAnswer:
     """Tabulate the ranges that begin in a selected step on the CPU, by name without numbers: means over the steps.
 
     ``gpu``: projected time, missing if no range of the name launched anything; ``share``: of the mean step. Ranges
-    include inner ranges, so that rows overlap. Rows are sorted by GPU time, then CPU time.
+    include inner ranges, so that rows overlap. Rows are sorted by GPU time, then CPU time. ``replayed``, if any: the
+    kernels that CUDA graphs replay in a step and that were captured, before it or in it, in ranges of the name.
     """
     steps = job.steps(step_name)
     tasks = {rank.task for rank in selected_ranks(job.ranks, selection)}
@@ -34,8 +46,36 @@ def operations_of_steps(job: OpenJob, selection: Selection, step_name: str | Non
     if not count:
         return TableAnswer("operations", OPERATION_COLUMNS, [], 0, steps.notes)
     ranges = job.nvtx_ranges(Selection(tasks=frozenset(times), devices=selection.devices, streams=selection.streams))
-    start, lane, length = ranges.start, ranges.lane, ranges.duration
-    gpu, is_projected = ranges.gpu_duration, ranges.op_count > 0
+    length, gpu, is_projected = ranges.duration, ranges.gpu_duration, ranges.op_count > 0
+    is_in_step = _in_steps(steps, times, ranges)
+    templates = [template(name) for name in ranges.names]
+    code_of = {word: code for code, word in enumerate(dict.fromkeys(templates))}
+    name_codes = np.array([code_of[word] for word in templates], np.int64)
+    codes = name_codes[ranges.name[is_in_step]]
+    counts, cpu, on_gpu, launches = (
+        np.bincount(codes, weights, len(code_of))
+        for weights in (None, length[is_in_step], np.where(is_projected, gpu, 0)[is_in_step], is_projected[is_in_step])
+    )
+    replayed = np.bincount(name_codes, _replayed(job, steps, times, ranges), len(code_of)) / count
+    has_replays = bool(replayed.any())
+    mean_length = sum(int(spans.duration.sum()) for spans in times.values()) / count
+    table_rows: list[Row] = []
+    for word, code in code_of.items():
+        if (counts[code] or replayed[code]) and (selection.name is None or selection.name.matches(word)):
+            time = on_gpu[code] / count if launches[code] else None
+            all_time = (time or 0) + replayed[code]
+            share = 100.0 * all_time / mean_length if mean_length and (launches[code] or all_time) else None
+            on_cpu = (cpu[code] / count, round(counts[code] / count, 2)) if counts[code] else (None, None)
+            table_rows.append((share, time, *on_cpu, word, *[replayed[code] or None] * has_replays))
+    table_rows.sort(key=lambda row: (-(row[0] or 0), -(row[2] or 0), str(row[4])))  # type: ignore[operator]
+    columns = (*OPERATION_COLUMNS, *[_REPLAYED] * has_replays)
+    notes = (*steps.notes, f"means over {count:,} steps; a range belongs to the step in which it begins on the CPU")
+    return TableAnswer("operations", columns, table_rows, len(table_rows), (*notes, *ranges.notes))
+
+
+def _in_steps(steps: Steps, times: Mapping[Task, StepTimes], ranges: NvtxRanges) -> Flags:
+    """Return whether each range begins in one of the steps, on the CPU."""
+    start, lane = ranges.start, ranges.lane
     is_in_step = np.zeros(len(ranges), bool)
     for index, thread in enumerate(ranges.lanes):
         task = Task(thread.report, thread.process)
@@ -44,20 +84,26 @@ def operations_of_steps(job: OpenJob, selection: Selection, step_name: str | Non
             all_steps = steps.of_task[task]
             positions = all_steps.places_at(start[rows])
             is_in_step[rows] = (positions != NO_STEP) & np.isin(all_steps.numbers[positions], times[task].numbers)
-    templates = [template(name) for name in ranges.names]
-    code_of = {word: code for code, word in enumerate(dict.fromkeys(templates))}
-    codes = np.array([code_of[word] for word in templates], np.int64)[ranges.name[is_in_step]]
-    counts, cpu, on_gpu, launched = (
-        np.bincount(codes, weights, len(code_of))
-        for weights in (None, length[is_in_step], np.where(is_projected, gpu, 0)[is_in_step], is_projected[is_in_step])
-    )
-    mean_length = sum(int(spans.duration.sum()) for spans in times.values()) / count
-    table_rows: list[Row] = []
-    for word, code in code_of.items():
-        if counts[code] and (selection.name is None or selection.name.matches(word)):
-            time = on_gpu[code] / count if launched[code] else None
-            share = None if time is None or not mean_length else 100.0 * time / mean_length
-            table_rows.append((share, time, cpu[code] / count, round(counts[code] / count, 2), word))
-    table_rows.sort(key=lambda row: (-(row[1] or 0), -(row[2] or 0), str(row[-1])))  # type: ignore[operator]
-    notes = (*steps.notes, f"means over {count:,} steps; a range belongs to the step in which it begins on the CPU")
-    return TableAnswer("operations", OPERATION_COLUMNS, table_rows, len(table_rows), (*notes, *ranges.notes))
+    return is_in_step
+
+
+def _replayed(job: OpenJob, steps: Steps, times: Mapping[Task, StepTimes], ranges: NvtxRanges) -> NDArray[np.float64]:
+    """Sum the kernels that graphs replay in steps, by the name of each range around their capture, ns."""
+
+    def number_of(report: Ints, process: Ints, launch: Ints, _: Ints, node: Ints) -> Ints:
+        number, is_in_step = steps.numbers_at(report, process, launch), np.zeros(len(node), bool)
+        for task, spans in times.items():
+            is_in_step |= (report == task.report) & (process == task.process) & np.isin(number, spans.numbers)
+        return np.where(is_in_step, ranges.around_captures(report, process, node), NO_PARENT)
+
+    sums = np.zeros(len(ranges.names))
+    conditions = [tables.kernels.c.graph_node_id.is_not(None), *where(tables.kernels, ranges.selection)]
+    for around, batch in launched(
+        number_of, job.session, tables.kernels, {"time": duration(tables.kernels)}, conditions
+    ):
+        time = batch["time"]
+        while len(inside := np.flatnonzero(around >= 0)):
+            around, time = around[inside], time[inside]
+            sums += np.bincount(ranges.values("name", around), time, len(sums))
+            around = ranges.values("parent", around)
+    return sums

@@ -12,6 +12,7 @@ first waits for the second, as PyTorch's main and autograd threads do.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -40,6 +41,7 @@ from nsystui.questions.host.naming import ThreadRanges
 from nsystui.questions.host.segments import NO_SEGMENTS, Segments, one_after_the_other, outermost, pairs
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.nccl.names import is_nccl_kernel
+from nsystui.questions.nvtx.captures import NO_NODE
 from nsystui.questions.queries.kernel_names import communicating
 from nsystui.questions.queries.process_rows import ProcessRows
 from nsystui.questions.queries.tasks import selected_ranks
@@ -290,12 +292,12 @@ def _named(job: OpenJob, pieces: Sequence[PathPiece], sides: Mapping[Task, _Side
         window = Window(min(min(piece.start, piece.launched) for piece in pieces), max(piece.end for piece in pieces))
         for task, thread in {(piece.task, piece.thread) for piece in pieces}:
             ranges_of[task, thread] = ranges.of(task, (task.report, thread), window)
+    names_on_gpu = iter(_ranges_of(ranges, [piece for piece in pieces if piece.table != NONE], texts))
     named: list[Named] = []
     for piece in pieces:
         thread_ranges = ranges_of.get((piece.task, piece.thread))
-        if piece.kind not in (CPU, SYNCHRONISATION):
-            name = texts.get((piece.task.report, piece.table, piece.row), "")
-            named.append(Named(piece, name, _range_at(ranges, thread_ranges, piece.launched)))
+        if piece.table != NONE:
+            named.append(Named(piece, texts[piece.task.report, piece.table, piece.row][0], next(names_on_gpu)))
             continue
         side = sides[piece.task]
         span = Intervals(np.array([piece.start]), np.array([piece.end]))
@@ -315,18 +317,35 @@ def _range_at(ranges: ThreadRanges | None, thread_ranges: Segments | None, time:
     return ranges.names[int(thread_ranges.labels[index])]
 
 
-def _texts(job: OpenJob, pieces: Sequence[PathPiece]) -> dict[tuple[int, int, int], str]:
-    """Return the names of the pieces' operations by report, table and row."""
-    names: dict[tuple[int, int, int], str] = {}
+def _ranges_of(ranges: ThreadRanges | None, pieces: Sequence[PathPiece], texts: _Texts) -> list[str]:
+    """Return the NVTX range of each operation (`ThreadRanges.of_operations`); a late launch is in its own range."""
+    if ranges is None:
+        return [""] * len(pieces)
+    operations = []
+    for task, piece in ((piece.task, piece) for piece in pieces):
+        node = NO_NODE if piece.kind == LAUNCH_DELAY else texts[task.report, piece.table, piece.row][1]
+        operations.append((task.report, task.process, piece.launched, piece.thread, node))
+    labels, is_captured = ranges.of_operations(*np.array(operations, np.int64).reshape(-1, 5).T)
+    words = np.where(is_captured, "captured in ", "").tolist()
+    return [f"{word}{ranges.names[label]}" for word, label in zip(words, labels.tolist(), strict=True)]
+
+
+_Texts = dict[tuple[int, int, int], tuple[str, int]]
+
+
+def _texts(job: OpenJob, pieces: Sequence[PathPiece]) -> _Texts:
+    """Return the names and graph nodes of the pieces' operations by report, table and row."""
+    names: _Texts = defaultdict(lambda: ("", NO_NODE))
     smart = job.smart_names()
     for table, name in enumerate((tables.kernels.c.name, tables.memory_ops.c.operation)):
         rows = {(piece.task.report, piece.row) for piece in pieces if piece.table == table}
         columns = name.table.c
         for report in {report for report, _ in rows}:
-            query = sa.select(columns.row, name).where(columns.report == report)
+            node = sa.func.coalesce(columns.graph_node_id, NO_NODE)
+            query = sa.select(columns.row, name, node).where(columns.report == report)
             query = query.where(columns.row.in_(sorted(row for index, row in rows if index == report)))
-            for row, text in job.session.rows(query):
-                names[report, table, row] = smart.get(text or "", text or "")
+            for row, text, number in job.session.rows(query):
+                names[report, table, row] = smart.get(text or "", text or ""), number
     return names
 
 

@@ -26,17 +26,19 @@ class _Kernels(NamedTuple):
 
 
 def _read_kernels(values: Values) -> _Kernels:
-    from nsystui.questions.kernels.summary import Names, group_by_of, kind_of_kernels
+    from nsystui.base.errors import UsageError
+    from nsystui.questions.kernels.summary import GroupBy, Names, group_by_of, kind_of_kernels
 
     only = kind_of_kernels(values["only"]) if values["only"] else ""
     groups = group_by_of(values["by"])
+    if {GroupBy.RANGE, GroupBy.STEP} <= {*groups}:
+        raise UsageError("--by step,range: choose one of them; `nsystui steps --operations` has the ranges of steps")
     launches = _read_ncu(values["ncu"], groups, values["instances"]) if values["ncu"] else []
     names = Names(values["names"])
     captured = None
     if values["metrics"]:
         from pathlib import Path
 
-        from nsystui.base.errors import UsageError
         from nsystui.questions.counters.captured_metrics import read_captured_metrics
 
         if groups or values["instances"] or launches or names is not Names.SMART:
@@ -75,6 +77,10 @@ def _ask_kernels(job: OpenJob, selection: Selection, options: _Kernels) -> Answe
         from nsystui.questions.steps.kernels_in_steps import kernels_in_steps
 
         return kernels_in_steps(job, selection, job.steps(options.step_range), **arguments)
+    if GroupBy.RANGE in options.groups:
+        from nsystui.questions.host.kernels_in_ranges import kernels_in_ranges
+
+        return kernels_in_ranges(job, selection, **arguments)
     answer = kernel_summary(job.session, selection, **arguments)
     if options.groups == (GroupBy.FAMILY,):
         from nsystui.questions.kernels.families import with_union_times
@@ -155,6 +161,7 @@ With --instances, every launch of one kernel.""",
   nsystui kernels rank*.sqlite --by step,family --format csv
   nsystui kernels rank*.sqlite --only attention
   nsystui kernels server.sqlite --by graph
+  nsystui kernels server.sqlite --by range
   nsystui kernels server.sqlite --only eager
   nsystui kernels rank*.sqlite --filter '!nccl' --time 1.2s:1.5s --format csv
   nsystui kernels rank0.sqlite --ncu report.csv
@@ -173,7 +180,8 @@ With --instances, every launch of one kernel.""",
                 "by",
                 "also group by rank, device, stream, step, shape (grid and block), separated by commas; with family or "
                 "precision, a row has all kernels of it; with graph, all kernels of a CUDA graph, or those launched "
-                "one by one (eager); with step, shares are of each step's kernel time",
+                "one by one (eager); with range, all kernels whose graph was captured, or else that were launched, in "
+                "an NVTX range; with step, shares are of each step's kernel time",
                 metavar="LIST",
                 default="",
                 members="kernels.summary:GroupBy",

@@ -9,6 +9,7 @@ from functools import cached_property
 
 import numpy as np
 import sqlalchemy as sa
+from numpy.typing import NDArray
 
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.exports.metadata import pid_of, process_of, tid_of
@@ -225,7 +226,25 @@ class ThreadRanges:
         inside = moments[(moments > window.start) & (moments < window.end)]
         edges = np.concatenate(([window.start], distinct(inside), [window.end]))
         around = ranges.innermost_at(np.full(len(edges) - 1, lane), edges[:-1])
+        return Segments(edges[:-1], edges[1:], self._labels(around))
+
+    def of_operations(
+        self, reports: Numbers, processes: Numbers, launches: Times, threads: Numbers, nodes: Numbers
+    ) -> tuple[Numbers, NDArray[np.bool_]]:
+        """Return the ranges of n operations, as indices into ``names``, and whether they were captured there.
+
+        An operation that a CUDA graph replays is in the range around the capture of its node, if that is known; others
+        are in the range around their launch (job time).
+        """
+        captured = self._labels(self.ranges.around_captures(reports, processes, nodes))
+        launched = self._labels(self.ranges.innermost_at(self.ranges.lanes_of(reports, threads), launches))
+        launched = np.where(np.isin(reports, list(self.reports)), launched, 1)
+        return np.where(captured > 0, captured, launched), captured > 0
+
+    def _labels(self, around: Numbers) -> Numbers:
+        ranges = self.ranges
+        if not len(ranges):
+            return np.zeros(len(around), np.int64)
         while len(mpi := np.flatnonzero((around >= 0) & (self.labels[ranges.values("name", around)] < 0))):
             around[mpi] = ranges.values("parent", around[mpi])
-        labels = np.where(around >= 0, self.labels[ranges.values("name", around)], 0)
-        return Segments(edges[:-1], edges[1:], labels)
+        return np.where(around >= 0, self.labels[ranges.values("name", around)], 0)

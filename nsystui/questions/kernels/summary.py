@@ -54,7 +54,10 @@ class Names(Enum):
 
 
 class GroupBy(Enum):
-    """Groupings of the summary's rows, in addition to the name. Family, precision and graph replace the name."""
+    """Groupings of the summary's rows, in addition to the name.
+
+    Family, precision, graph and range replace the name.
+    """
 
     RANK = "rank"
     DEVICE = "device"
@@ -64,9 +67,11 @@ class GroupBy(Enum):
     FAMILY = "family"
     PRECISION = "precision"
     GRAPH = "graph"  # launched by a CUDA graph, or by a call
+    RANGE = "range"  # innermost NVTX range of the capture or launch
 
 
 _OF_NAMES = (GroupBy.FAMILY, GroupBy.PRECISION)
+_BY_LAUNCH = (GroupBy.STEP, GroupBy.RANGE)
 LAUNCHES = REPLAYED, EAGER = ("replayed", "eager")
 """Launches by a CUDA graph that was traced by node, or by a call."""
 
@@ -97,7 +102,14 @@ _GROUP_COLUMNS = {
     GroupBy.SHAPE: (Column("grid", header="GridXYZ", label="grid"), Column("block", header="BlockXYZ", label="block")),
     GroupBy.FAMILY: (FAMILY,),
     GroupBy.PRECISION: (PRECISION,),
-    GroupBy.GRAPH: (Column("graph", header="CUDA Graph", label="CUDA graph"),),
+    GroupBy.GRAPH: (
+        Column("graph", header="CUDA Graph", label="CUDA graph"),
+        Column("graph_id", header="Graph", label="graph", unit=Unit.NUMBER),
+    ),
+    GroupBy.RANGE: (
+        Column("origin", header="Captured or Launched", label="in the range", importance=1),
+        Column("range", header="NVTX Range", label="NVTX range"),
+    ),
 }
 
 
@@ -127,17 +139,17 @@ def kernel_summary(
 
     ``GroupBy.RANK`` needs ``ranks``. ``families`` are the user's rules; ``only`` is a family, a precision or one of
     `LAUNCHES`. Without grouping, columns, order and values equal ``cuda_gpu_kern_sum``; smart names add family and
-    precision. ``summarise`` computes the rows: for ``GroupBy.STEP`` see `kernels_in_steps`.
+    precision. ``summarise`` computes the rows by step or NVTX range.
     """
     table = tables.kernels
-    has_names = not any(group in (*_OF_NAMES, GroupBy.GRAPH) for group in group_by)
+    has_names = not any(group in (*_OF_NAMES, GroupBy.GRAPH, GroupBy.RANGE) for group in group_by)
     kinds = None
     if (only and only not in LAUNCHES) or any(group in _OF_NAMES for group in group_by):
         full = full_names(session)
         groups = [family_of(kernel, families) for kernel in full]
         kinds = given({"name": full, "family": groups, "precision": list(map(precision_of, full))}).subquery("kinds")
     name = name_of(table, names)
-    keys = [key for group in group_by if group is not GroupBy.STEP for key in _group_keys(group, table, ranks, kinds)]
+    keys = [key for group in group_by if group not in _BY_LAUNCH for key in _group_keys(group, table, ranks, kinds)]
     keys += [name.label("name")] if has_names else []
     columns = (
         *statistics.duration_columns("Instances"),
@@ -171,6 +183,8 @@ def _launch_of(table: sa.FromClause) -> sa.ColumnElement[str]:
     return sa.case((table.c.graph_node_id.is_not(None), REPLAYED), else_=EAGER)
 
 
+_GRAPH_BITS = 32
+"""A node's number has its graph's number above these bits."""
 _COUNT_SHARE = Column("count_share", header="Instances (%)", label="count %", unit=Unit.PERCENT, decimals=1)
 
 
@@ -227,7 +241,8 @@ def _group_keys(
     if group is GroupBy.SHAPE:
         return [grid_of(table).label("grid"), block_of(table).label("block")]
     if group is GroupBy.GRAPH:
-        return [_launch_of(table).label("graph")]
+        number = sa.func.coalesce(table.c.graph_id, sa.func.nullif(table.c.graph_node_id.op(">>")(_GRAPH_BITS), 0))
+        return [_launch_of(table).label("graph"), number.label("graph_id")]
     source: sa.FromClause = kinds if group in _OF_NAMES and kinds is not None else table
     return [source.c[group.value].label(group.value)]
 
@@ -346,15 +361,16 @@ class _LaunchDelay:
 _LAUNCH = ("report", "process", "correlation_id")
 
 
-def first_calls(condition: sa.ColumnElement[bool]) -> sa.Subquery:
-    """Select the API calls for which ``condition`` holds, start in job time.
+def first_calls(condition: sa.ColumnElement[bool], *columns: sa.ColumnElement[Any]) -> sa.Subquery:
+    """Select the API calls for which ``condition`` holds, with ``columns``; start in job time.
 
     Each (report, process, correlation id) has one row, with the earliest start: a join never duplicates a kernel.
     """
     calls = tables.api_calls.c
     identity = [calls[key] for key in _LAUNCH]
     start = sa.func.min(calls.start + calls.clock_offset).label("start")
-    return sa.select(*identity, start).where(condition).group_by(*identity).subquery()
+    more = [sa.func.arg_min(column, calls.start, type_=column.type).label(column.key) for column in columns]
+    return sa.select(*identity, *more, start).where(condition).group_by(*identity).subquery()
 
 
 def durations(session: Session, selection: Selection, name: str, names: Names = Names.FULL) -> Any:

@@ -13,6 +13,7 @@ from nsystui.base.answer import record
 from nsystui.questions.algebra.nesting import NO_PARENT
 from nsystui.questions.events.kinds import EventKind
 from nsystui.questions.events.listing import EVENT_COLUMNS, EventKey, event_row, key_of, partners
+from nsystui.questions.nvtx.captures import capture_of
 from nsystui.questions.nvtx.loading import FOLDED_LABEL
 from nsystui.questions.nvtx.ranges import NvtxRanges
 from nsystui.questions.queries.tasks import RankedTask
@@ -25,7 +26,7 @@ _MAX_DEPTH = 64
 
 @dataclass(frozen=True)
 class Around:
-    """The range around an event, or the ``reason`` why there is no range."""
+    """The range around an event, or the ``reason`` why there is no range, or why the range is around a capture."""
 
     key: EventKey | None
     reason: str = ""
@@ -45,11 +46,14 @@ def path_at(session: Session, report: int, thread: int, time: int, until: int | 
 
 
 def range_around(session: Session, key: EventKey, ranks: Sequence[RankedTask]) -> Around:
-    """Find the deepest range around the call that launched an event, or around an event of a thread."""
+    """Find the deepest range around an event's capture, else around its launching call, else around the event."""
     if key.kind is EventKind.NVTX:
         return Around(key)  # the event is a range
     if not session.count(tables.nvtx_ranges):
         return Around(None, "no NVTX range was recorded")
+    captured = capture_of(session, key)
+    if captured is not None and (deepest := _deepest(session, key.report, *captured)) is not None:
+        return Around(deepest, "a CUDA graph replays this operation, which was captured in this range")
     row = event_row(session, key, ranks)
     if row is not None and record(EVENT_COLUMNS, row)["tid"] is None:
         launches = partners(session, key, ranks)
@@ -60,14 +64,15 @@ def range_around(session: Session, key: EventKey, ranks: Sequence[RankedTask]) -
         return Around(None, "this event no longer exists")
     values, event = record(EVENT_COLUMNS, row), key_of(row)
     thread = int(values["process"] or 0) | int(values["tid"] or 0)
-    table = tables.nvtx_ranges
-    query = _open_at(session, event.report, thread, event.start, table.c.row, table.c.start)
-    query = query.order_by(table.c.start.desc(), table.c.end, table.c.row.desc()).limit(1)
-    deepest = session.part([event.report]).rows(query)
-    if not deepest:
-        return Around(None, f"no NVTX range is open on this thread ({values['tid']})")
-    number, start = deepest[0]
-    return Around(EventKey(event.report, EventKind.NVTX, number, start + report_at(session, event.report).clock_offset))
+    around = _deepest(session, event.report, thread, event.start)
+    return Around(around, "" if around else f"no NVTX range is open on this thread ({values['tid']})")
+
+
+def _deepest(session: Session, report: int, thread: int, time: int) -> EventKey | None:
+    table, offset = tables.nvtx_ranges, report_at(session, report).clock_offset
+    query = _open_at(session, report, thread, time, table.c.row, table.c.start)
+    rows = session.part([report]).rows(query.order_by(table.c.start.desc(), table.c.end, table.c.row.desc()).limit(1))
+    return next((EventKey(report, EventKind.NVTX, row, start + offset) for row, start in rows), None)
 
 
 def _open_at(
@@ -89,10 +94,8 @@ def paths_around(ranges: NvtxRanges, moments: Sequence[tuple[int, int, int]]) ->
     """Return ``outer › inner``, the push/pop ranges around each (report, thread, job time), or ``None``."""
     if not len(ranges):
         return [None] * len(moments)
-    lanes = {(lane.report, lane.thread): number for number, lane in enumerate(ranges.lanes)}
-    lane_numbers = np.array([lanes.get(moment[:2], -1) for moment in moments], np.int64)
-    times = np.array([time for *_, time in moments], np.int64)
-    innermost = ranges.innermost_at(lane_numbers, times)
+    report, thread, times = np.array(moments, np.int64).reshape(-1, 3).T
+    innermost = ranges.innermost_at(ranges.lanes_of(report, thread), times)
     numbers, inverse = np.unique(innermost, return_inverse=True)
     paths: list[str | None] = []
     for number in numbers.tolist():

@@ -31,7 +31,7 @@ class Totals:
 
     ``nested``: push/pop ranges, the only ranges with a self time. ``known``: ranges with a known number of launched
     operations; ``projected``: ranges that launched any. ``gpu_total``: the sum of the projected durations,
-    ``gpu_first`` and ``gpu_last`` their first start and last end.
+    ``gpu_first`` and ``gpu_last`` their first start and last end. ``replayed``: see `columns`.
     """
 
     count: Ints
@@ -47,6 +47,7 @@ class Totals:
     gpu_ops: Ints
     gpu_first: Ints
     gpu_last: Ints
+    replayed: Ints
 
     def added(self, add: Callable[[np.ufunc, Ints, int], Ints]) -> Totals:
         """Add up larger groups; ``add`` takes an operation, the values and the result for an empty group."""
@@ -194,6 +195,7 @@ def added_up(column: Callable[[str], NDArray[Any]], order: SmallInts, count: Int
         "first": reduced(start, np.minimum),
         "last": reduced(start + int64("length"), np.maximum),
         "total": reduced(column("length")),
+        "replayed": reduced(column("replayed")),
         "self_total": reduced(column("self_time")),
     }
     return Totals(**sums), gpu_length[order]

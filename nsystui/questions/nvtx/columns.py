@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from nsystui.base.resources import give_back
 from nsystui.base.selection import Selection
 from nsystui.questions.algebra.nesting import NO_PARENT, tree_of
-from nsystui.questions.algebra.projection import project_parts
+from nsystui.questions.algebra.projection import LaunchCalls, project_parts
+from nsystui.questions.nvtx.captures import replays_of
 from nsystui.questions.nvtx.chains import OPEN, PUSH_POP, UNKNOWN, WHOLE, Chains, Totals, added_up, chained, narrow
 from nsystui.questions.nvtx.loading import (
     FOLDED_LABEL,
@@ -50,6 +51,7 @@ class RangeColumns:
     * ``parent``, ``level``, ``self_time``: see `nesting.Nesting`; -1, 0 and 0 for start/end ranges
     * ``op_count``, ``op_time``, ``gpu_length`` (ns), ``gpu_delay`` (from the start of the range to the start of its
       projection, ns): see `projection.Projection`; the count may be ``UNKNOWN``
+    * ``replayed``: the time of the operations of CUDA graphs that were captured in the range, ns
     * ``by_chain``: the ranges chain by chain, and ``gpu_by_chain`` their projected lengths, -1 without a projection
     """
 
@@ -260,6 +262,18 @@ def _project(ranges: RangeColumns) -> Made:
     return _made(op_count=op_count, op_time=result.op_time, gpu_delay=result.delay, gpu_length=result.length)
 
 
+def _replay(ranges: RangeColumns) -> Made:
+    """Add up the operations of CUDA graphs that were captured in each range."""
+    start, is_whole = ranges["start"].astype(np.int64, copy=False), (ranges["flags"] & (WHOLE | OPEN)) == WHOLE
+    if not ranges.report.count(tables.graph_nodes):
+        return _made(replayed=np.zeros(len(start), np.int8))
+    thread, time, _, total = replays_of(ranges.session, ranges.report, ranges.selection)
+    lane = np.where(np.isin(thread, ranges.threads), np.searchsorted(ranges.threads, thread), len(ranges.threads))
+    calls = LaunchCalls(time, time, lane, time, time, total)
+    result = project_parts(start, ranges["length"], np.where(is_whole, ranges["lane"], -1), [calls])
+    return _made(replayed=result.op_time)
+
+
 def _chain(ranges: RangeColumns) -> Made:
     chains, order = chained(ranges["lane"], ranges["name"], ranges["parent"], ranges["level"])
     return {**_made(by_chain=order), "unsummed": chains}
@@ -276,8 +290,9 @@ _MAKERS: dict[str, Callable[[RangeColumns], Made]] = {
     **dict.fromkeys(("names", "threads", "name", "lane", "row", "start", "length", "flags"), _read),
     **dict.fromkeys(("parent", "level", "self_time"), _nest),
     **dict.fromkeys(("op_count", "op_time", "gpu_delay", "gpu_length"), _project),
+    "replayed": _replay,
     **dict.fromkeys(("by_chain", "unsummed"), _chain),
     **dict.fromkeys(("gpu_by_chain", "chains"), _add_up),
 }
 """The function that computes each column, usually together with others."""
-_DEVICE_MAKERS = (_project, _add_up)
+_DEVICE_MAKERS = (_project, _replay, _add_up)

@@ -112,6 +112,7 @@ TREE_COLUMNS = (
     RANK.with_importance(1),
     Column("thread", header="Tid", label="tid", unit=Unit.NUMBER, importance=3),
 )
+REPLAYED = Column("replayed", header="GPU Replayed (ns)", label="captured", unit=Unit.DURATION, compared="total")
 _OPEN = Column("open", header="Never Ended", label="never ended", unit=Unit.COUNT)
 
 
@@ -121,10 +122,10 @@ def nvtx_tree_table(tree: NvtxTree, depth: int | None = None, order: Order | str
     The default is the tree's natural order. ``Path`` joins the names with ``›``; beyond 32 names, it shows the 8
     outermost, the 8 innermost, and the depth. ``Level`` is 0 for an outermost range. Ranks and threads are columns, not
     rows; they are missing if a path merges several. Sums are over the ranges of the path: overlapping time counts for
-    each.
+    each. ``replayed`` is a column if a range captured replayed work.
     """
     rows = list(_rows(tree, depth, tree.natural_order if order is None else Order(order)))
-    columns = (*TREE_COLUMNS, _OPEN) if tree.has_open else TREE_COLUMNS
+    columns = (*TREE_COLUMNS, *[REPLAYED] * tree.has_replays, *[_OPEN] * tree.has_open)
     return TableAnswer("nvtx", columns, rows, len(tree) - tree.maker.paths.groups, tree.ranges.notes)
 
 
@@ -145,8 +146,8 @@ def _rows(tree: NvtxTree, depth: int | None, order: Order) -> Iterator[tuple[Any
             tid = None if node.thread is None else tid_of(node.thread)
             gpu = (node.gpu_total, node.gpu_median, node.gpu_ops)
             times = (node.total, node.average, node.self_total) if node.ended else (None,) * 3
-            open_cells = (node.open_count,) if tree.has_open else ()
-            yield (path, level, node.ended, *times, *gpu, node.rank, tid, *open_cells)
+            more = (*[node.replayed] * tree.has_replays, *[node.open_count] * tree.has_open)
+            yield (path, level, node.ended, *times, *gpu, node.rank, tid, *more)
         if depth is None or name_count < depth:
             waiting += [(child, names, name_count) for child in maker.sorted_paths(number, order)[::-1].tolist()]
 

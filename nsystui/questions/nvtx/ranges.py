@@ -21,6 +21,7 @@ from nsystui.exports import canonical
 from nsystui.exports.metadata import pid_of, process_of, tid_of
 from nsystui.questions.algebra.groups import distinct
 from nsystui.questions.algebra.nesting import NO_PARENT
+from nsystui.questions.nvtx.captures import NO_NODE, Captures, capture_notes
 from nsystui.questions.nvtx.chains import OPEN, PUSH_POP, Chains, added_up, chained, narrow, rows_by_level
 from nsystui.questions.nvtx.columns import RangeColumns, by_appearance, columns_of_each
 from nsystui.questions.nvtx.loading import LABEL, Flags, Ints, SmallInts, has_launches
@@ -147,7 +148,7 @@ class _JobColumns:
 
 _COLUMNS = (
     "lane", "name", "row", "start", "length", "flags", "parent", "level", "self_time",
-    "op_count", "op_time", "gpu_delay", "gpu_length",
+    "op_count", "op_time", "gpu_delay", "gpu_length", "replayed",
 )  # fmt: skip
 
 
@@ -377,6 +378,22 @@ class NvtxRanges:
             ended = ended[innermost[ended] >= 0]
         return innermost
 
+    def lanes_of(self, reports: Ints, threads: Ints) -> Ints:
+        """Return the index in ``lanes`` of m threads (globalTid), or -1; shapes ``(m,)``."""
+        lanes = {(lane.report, lane.thread): index for index, lane in enumerate(self.lanes)}
+        keys = zip(reports.tolist(), threads.tolist(), strict=True)
+        return np.array([lanes.get(key, NO_PARENT) for key in keys], np.int64)
+
+    def around_captures(self, reports: Ints, processes: Ints, nodes: Ints) -> Ints:
+        """Return the index of the innermost range around the capture of m nodes, or -1 if unknown; shapes ``(m,)``."""
+        innermost = np.full(len(nodes), NO_PARENT, np.int64)
+        for number in np.unique(reports[nodes != NO_NODE]).tolist():
+            rows, report = np.flatnonzero(reports == number), report_at(self.session, number)
+            thread, time = Captures.of(self.session, report).at(processes[rows], nodes[rows])
+            lanes = self.lanes_of(reports[rows], thread)
+            innermost[rows] = self.innermost_at(lanes, time + report.clock_offset)
+        return innermost
+
     def of_tasks(self) -> NvtxRanges:
         """Return the selected tasks' ranges, from the ranges of their reports."""
         tasks = self.selection.tasks
@@ -477,4 +494,5 @@ def _notes(session: Session, has_ranges: bool) -> tuple[str, ...]:
     lacking = [report for report in with_ranges if not has_launches(report)]
     advice = recording_advice(session, lacking, canonical.KERNELS) if lacking else ""
     launch_note = f"no GPU work to project in {few([report.name for report in lacking])}: {advice}" if lacking else ""
-    return tuple(note for note in (missing_note(session, tables.nvtx_ranges), launch_note, graph_note) if note)
+    notes = (missing_note(session, tables.nvtx_ranges), launch_note, graph_note, *capture_notes(session))
+    return tuple(note for note in notes if note)

@@ -55,7 +55,8 @@ class Node:
     which have no duration. ``total``: the sum of durations. ``self_total``: the time in which no range inside runs;
     ``None`` for ranks, threads and start/end ranges. ``gpu_total``: the sum of the projected durations of the single
     ranges (``Total Proj Time`` of ``nvtx_gpu_proj_sum``), ``gpu_median`` their median, ``None`` without launches.
-    ``gpu_ops``: GPU operations launched, one for each correlation id. ``window``: from the first start to the last end;
+    ``gpu_ops``: GPU operations launched, one for each correlation id. ``replayed``: the time of the operations of CUDA
+    graphs that were captured in the ranges, ``None`` without any. ``window``: from the first start to the last end;
     ``gpu_window``: the same for the projected ranges. ``child_count``: the rows that opening shows. ``rank`` and
     ``thread`` (NVIDIA's ``globalTid``): ``None`` if several are merged. ``index``: the index in ``NvtxRanges`` if the
     node is exactly one range.
@@ -71,6 +72,7 @@ class Node:
     gpu_total: int | None
     gpu_median: float | None
     gpu_ops: int | None
+    replayed: int | None
     window: Window
     gpu_window: Window | None
     child_count: int = 0
@@ -173,6 +175,7 @@ class NodeMaker:
             gpu_total=int(totals.gpu_total[path]) if launched else None,
             gpu_median=self.median(path) if launched and not is_group else None,
             gpu_ops=int(totals.gpu_ops[path]) if totals.known[path] else None,
+            replayed=int(totals.replayed[path]) or None,
             window=Window.of_event(int(totals.first[path]), int(totals.last[path])),
             gpu_window=Window.of_event(int(totals.gpu_first[path]), int(totals.gpu_last[path])) if launched else None,
             child_count=inner_count if is_group or is_single else inner_count + 1 if inner_count else count,
@@ -212,6 +215,7 @@ class NodeMaker:
             gpu_total=gpu.end - gpu.start if gpu else None,
             gpu_median=float(gpu.end - gpu.start) if gpu else None,
             gpu_ops=None if ops == UNKNOWN else ops,
+            replayed=value("replayed") or None,
             window=window,
             gpu_window=gpu,
             open_count=int(flags & OPEN > 0),
@@ -248,7 +252,8 @@ class NodeMaker:
             ended: Ints = np.maximum(totals.count[paths] - totals.open_count[paths], 1)
             return -(totals.total[paths] / ended.astype(np.float64))
         if order is Order.GPU:
-            return -np.where(totals.projected[paths] > 0, totals.gpu_total[paths], -1)
+            time = totals.gpu_total[paths] + totals.replayed[paths]
+            return -np.where((totals.projected[paths] > 0) | (totals.replayed[paths] > 0), time, -1)
         if order is Order.OPS:
             return -np.where(totals.known[paths] > 0, totals.gpu_ops[paths], -1)
         if order is Order.SELF:
@@ -275,7 +280,8 @@ class NodeMaker:
         if order is Order.OPS:
             return -values("op_count")
         if order in (Order.GPU, Order.GPU_MEDIAN):
-            return np.where(values("op_count") > 0, -values("gpu_length"), 1)
+            time = values("gpu_length") + values("replayed")
+            return np.where((values("op_count") > 0) | (values("replayed") > 0), -time, 1)
         return values("start")
 
     def _owner(self, path: int) -> tuple[int | None, int | None]:
@@ -326,8 +332,13 @@ class NvtxTree:
 
     @property
     def natural_order(self) -> Order:
-        """GPU time if any range launched GPU work, otherwise time on the CPU."""
-        return Order.GPU if self.maker.totals.projected.any() else Order.TOTAL
+        """GPU time if any range launched or captured GPU work, otherwise time on the CPU."""
+        return Order.GPU if self.maker.totals.projected.any() or self.has_replays else Order.TOTAL
+
+    @property
+    def has_replays(self) -> bool:
+        """Whether operations of CUDA graphs were captured in a range."""
+        return bool(self.maker.totals.replayed.any())
 
     def roots(self, order: Order | str = Order.TOTAL) -> list[Node]:
         """Return the outermost nodes: ranks if there are several, else threads if several, else paths."""

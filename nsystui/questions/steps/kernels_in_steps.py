@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,7 @@ from nsystui.base.resources import give_back
 from nsystui.base.selection import Selection
 from nsystui.questions.algebra.groups import measures_of
 from nsystui.questions.kernels.summary import first_calls, kernel_summary
+from nsystui.questions.nvtx.captures import NO_NODE
 from nsystui.questions.nvtx.chains import narrow
 from nsystui.questions.nvtx.loading import Texts
 from nsystui.questions.queries.conditions import is_launched_by, where
@@ -27,6 +28,7 @@ from nsystui.store.session import Session
 if TYPE_CHECKING:
     from nsystui.questions.job.job import OpenJob
 
+Numbers = NDArray[np.int64]
 _KERNEL_BYTES = 100
 """Memory per kernel for the statistics of its group."""
 _SHIFT = 32
@@ -41,24 +43,34 @@ def kernels_in_steps(job: OpenJob, selection: Selection, steps: Steps, **options
     A kernel belongs to its process's step in which its launch began, on any thread. Shares are of the step's kernel
     time. Steps are in order; kernels outside of steps are last.
     """
-    answer = kernel_summary(job.session, selection, **options, summarise=partial(_rows_in_steps, steps))
+    number_of, cells = partial(_steps_of, steps), partial(_without_missing, missing=NO_STEP)
+    rows = partial(rows_by_number, number_of, lambda numbers: {"step": cells(numbers)}, np.asarray)
+    answer = kernel_summary(job.session, selection, **options, summarise=rows)
     return replace(answer, notes=(*answer.notes, *steps.notes))
 
 
 def count_in_steps(session: Session, selection: Selection, steps: Steps) -> int:
     """Count the selected kernels launched in steps."""
-    parts = _launched(steps, session, tables.kernels, {}, where(tables.kernels, selection))
+    parts = launched(partial(_steps_of, steps), session, tables.kernels, {}, where(tables.kernels, selection))
     return sum(int((numbers != NO_STEP).sum()) for numbers, _ in parts)
 
 
-def _launched(
-    steps: Steps,
+def _steps_of(steps: Steps, report: Numbers, process: Numbers, launch: Numbers, *_: Numbers) -> Numbers:
+    return steps.numbers_at(report, process, launch)
+
+
+NumberOf = Callable[[Numbers, Numbers, Numbers, Numbers, Numbers], Numbers]
+"""Numbers kernels by report, process, launch (job time), launching thread, and node of a CUDA graph or `NO_NODE`."""
+
+
+def launched(
+    number_of: NumberOf,
     session: Session,
     rows_of: sa.FromClause,
     columns: Mapping[str, sa.ColumnElement[Any]],
     conditions: Sequence[sa.ColumnElement[bool]],
 ) -> Iterator[tuple[NDArray[np.int64], dict[str, NDArray[Any]]]]:
-    """Yield the steps of kernels, shape ``(n,)``, and their ``columns``.
+    """Yield the numbers of kernels, such as steps, shape ``(n,)``, and their ``columns``.
 
     Calls are joined by spans of correlation ids, because a single join takes gigabytes.
     """
@@ -67,21 +79,25 @@ def _launched(
     in_spans = [(ids.between(*span), tables.api_calls.c.correlation_id.between(*span)) for span in spans]
     outside = sa.or_(ids.is_(None), ids < spans[0][0], ids > spans[-1][1]) if spans else sa.true()
     for is_in_span, call_condition in (*in_spans, (outside, sa.false())):
-        calls = first_calls(call_condition)
+        calls = first_calls(call_condition, tables.api_calls.c.thread)
         query = sa.select(
             table.c.report,
             sa.func.coalesce(table.c.process, -1).label("process"),
             sa.func.coalesce(calls.c.start, _MISSING).label("launch"),
+            sa.func.coalesce(calls.c.thread, -1).label("launching_thread"),
+            sa.func.coalesce(table.c.graph_node_id, NO_NODE).label("node"),
             *(column.label(key) for key, column in columns.items()),
         )
         query = query.select_from(rows_of.outerjoin(calls, is_launched_by(table, calls)))
         for batch in session.array_batches(query.where(is_in_span, *conditions, table.c.end.is_not(None))):
-            launches = (batch.pop(key).astype(np.int64) for key in ("report", "process", "launch"))
-            yield steps.numbers_at(*launches), batch
+            names = ("report", "process", "launch", "launching_thread", "node")
+            yield number_of(*(batch.pop(key).astype(np.int64) for key in names)), batch
 
 
-def _rows_in_steps(
-    steps: Steps,
+def rows_by_number(
+    number_of: NumberOf,
+    cells_of: Callable[[Numbers], Mapping[str, Sequence[Any]]],
+    part_of: Callable[[Numbers], Numbers],
     session: Session,
     rows_of: sa.FromClause,
     value: sa.ColumnElement[Any],
@@ -89,12 +105,12 @@ def _rows_in_steps(
     conditions: Sequence[sa.ColumnElement[bool]],
     columns: Sequence[Column],
 ) -> Sequence[Row]:
-    """Return the rows of `statistics.summary_rows` for each step."""
+    """Return the rows of `statistics.summary_rows` for each number; shares are of the time of its part."""
     texts = {key.key: Texts() for key in keys if isinstance(key.type, sa.String)}
     fields = {key.key: sa.func.coalesce(key.element, "" if key.key in texts else _MISSING) for key in keys}
     kinds: dict[tuple[int, ...], int] = {}
     group_parts, time_parts = [np.empty(0, np.int64)], [np.empty(0, np.int32)]
-    for step, batch in _launched(steps, session, rows_of, {**fields, "duration": value}, conditions):
+    for step, batch in launched(number_of, session, rows_of, {**fields, "duration": value}, conditions):
         coded = [texts[key].coded(batch[key]) if key in texts else batch[key].astype(np.int64) for key in fields]
         # The row of zeros is needed if there are no keys.
         unique_keys, key_index = np.unique(np.stack([*coded, 0 * step]), axis=1, return_inverse=True)
@@ -112,14 +128,20 @@ def _rows_in_steps(
         names = texts[key].texts if key in texts else ()
         cells = [names[value] or None for value in column.tolist()] if names else _without_missing(column, _MISSING)
         arrays[key] = np.array(cells, object)
-    unique_steps, step_index = np.unique(step, return_inverse=True)
-    totals = np.bincount(step_index.reshape(-1), arrays["total"], len(unique_steps))[step_index.reshape(-1)]
-    arrays["share"] = np.divide(100.0 * arrays["total"], totals, out=np.zeros(len(step)), where=totals > 0)
-    arrays["step"] = np.array(_without_missing(step, NO_STEP), object)
+    part = part_of(step)
+    arrays["share"] = _shares(part, arrays["total"])
+    arrays |= {key: np.array(column, object) for key, column in cells_of(step).items()}
     ties = [texts[key].ranks()[column] if key in texts else column for key, column in zip(fields, values, strict=True)]
-    order = np.lexsort((*reversed(ties), -arrays["total"], step, step == NO_STEP))
+    order = np.lexsort((*reversed(ties), -arrays["total"], part, part == NO_STEP))
     shown = tuple(column.key for column in columns)
     return ArrayRows({key: narrow(arrays.pop(key)[order]) for key in shown}, shown)
+
+
+def _shares(part: Numbers, time: NDArray[Any]) -> NDArray[np.float64]:
+    index = np.unique(part, return_inverse=True)[1].reshape(-1)
+    totals = np.bincount(index, time)[index]
+    shares: NDArray[np.float64] = np.divide(100.0 * time, totals, out=np.zeros(len(part)), where=totals > 0)
+    return shares
 
 
 def _without_missing(numbers: NDArray[np.int64], missing: int) -> list[int | None]:

@@ -79,7 +79,7 @@ def event_details(job: OpenJob, row: Row, table_facts: Mapping[str, str] = Mappi
     position += [f"{word} {event[key]}" for key, word in _POSITION_WORDS.items() if event[key] is not None]
     if event["correlation_id"] is not None:
         position.append(f"correlation {event['correlation_id']:,}")
-    path = _path(session, call if call is not None else row)
+    path = [*_capture(session, row), *_path(session, call if call is not None else row)]
     shown = {"start", "duration", "correlation_id", *_POSITION_WORDS, *fields}
     return [
         [str(event["name"] or "")],
@@ -197,6 +197,17 @@ def _name(row: Row) -> Value:
     from nsystui.questions.events.listing import EVENT_COLUMNS
 
     return record(EVENT_COLUMNS, row)["name"]
+
+
+def _capture(session: Session, row: Row) -> list[str]:
+    """Return the NVTX ranges in which an operation of a CUDA graph was captured, in words."""
+    from nsystui.questions.events.listing import key_of
+    from nsystui.questions.nvtx.around import path_at
+    from nsystui.questions.nvtx.captures import capture_of
+
+    captured = capture_of(session, key_of(row))
+    path = path_at(session, key_of(row).report, *captured) if captured is not None else ()
+    return [f"captured in NVTX {' › '.join(path)}"] if path else []
 
 
 def _path(session: Session, row: Row) -> list[str]:

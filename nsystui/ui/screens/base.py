@@ -455,6 +455,8 @@ class JobScreen(ExportingScreen, SelectingScreen):
             self.say(enclosing.reason)
         elif self.is_current and key == self.event_here():
             show_range(self.explorer, enclosing.key)
+            if enclosing.reason:
+                self.say(enclosing.reason)
 
     def event_here(self) -> EventKey | None:
         """Return the event under the cursor."""

@@ -18,7 +18,7 @@ from nsystui.exports.metadata import tid_of
 from nsystui.questions.events.kinds import EventKind
 from nsystui.questions.events.listing import EventKey
 from nsystui.questions.job.job import OpenJob
-from nsystui.questions.nvtx.listing import TREE_COLUMNS, kernels_of, nvtx_summary, nvtx_tree_table
+from nsystui.questions.nvtx.listing import REPLAYED, TREE_COLUMNS, kernels_of, nvtx_summary, nvtx_tree_table
 from nsystui.questions.nvtx.paths import Folding, NodeKind, TreeGrouping
 from nsystui.questions.nvtx.tree import Node, NvtxTree, Order
 from nsystui.questions.queries.question import QuestionView
@@ -62,6 +62,7 @@ ORDERS = {
     "gpu": Order.GPU,
     "gpu-median": Order.GPU_MEDIAN,
     "ops": Order.OPS,
+    "replayed": Order.GPU,
 }
 
 
@@ -128,6 +129,7 @@ def _row(node: Node) -> Row:
         node.gpu_total,
         node.gpu_median,
         node.gpu_ops,
+        node.replayed,
     )
 
 
@@ -175,9 +177,10 @@ class NvtxOutline(Outline[Node]):
             gpu = (node.gpu_total, node.gpu_median, node.gpu_ops)
             thread_cells = (node.rank, None if node.thread is None else tid_of(node.thread))
             sums = (node.count, node.total, node.average, node.self_total)
-            start = node.window.start if node.index is not None else None
-            rows.append((label, None if is_group else len(parents) - 1, *sums, *gpu, *thread_cells, start))
-        return TableAnswer("nvtx-rows", (*TREE_COLUMNS, START), rows, len(rows), self.notes)
+            last = (node.window.start if node.index is not None else None, *[node.replayed] * self.tree.has_replays)
+            rows.append((label, None if is_group else len(parents) - 1, *sums, *gpu, *thread_cells, *last))
+        columns = (*TREE_COLUMNS, START, *[REPLAYED] * self.tree.has_replays)
+        return TableAnswer("nvtx-rows", columns, rows, len(rows), self.notes)
 
 
 class NvtxScreen(OutlineScreen[Node]):
@@ -230,7 +233,8 @@ class NvtxScreen(OutlineScreen[Node]):
         self.nvtx_tree = tree
         opened = self.opened_in(tree) or _first_opened(tree, order)
         self.table.empty_text = "\n".join(tree.ranges.notes) or "no NVTX range in the selection: Esc goes back"
-        layout = OutlineLayout("nvtx", OUTLINE_COLUMNS, _row, ORDERS)
+        columns = (*OUTLINE_COLUMNS, *[REPLAYED] * tree.has_replays)
+        layout = OutlineLayout[Node]("nvtx", columns, lambda node: _row(node)[: len(columns)], ORDERS)
         outline = NvtxOutline(tree, layout, order, tree.ranges.notes, opened)
         self.show_outline(outline)
         self.chart.display &= len(outline) > 0
@@ -270,7 +274,7 @@ class NvtxScreen(OutlineScreen[Node]):
 
     def row_category(self, values: Record) -> str | None:
         """Return a dim colour for ranges without GPU work."""
-        return "idle" if values["gpu"] is None else None
+        return "idle" if values["gpu"] is None and values.get("replayed") is None else None
 
     def answer_to_export(self) -> Answer | None:
         """Return the opened rows, or the whole tree as ``nsystui nvtx`` prints it."""
@@ -384,7 +388,7 @@ def _first_opened(tree: NvtxTree, order: Order) -> set[int]:
         return {node.id for node in roots}
 
     def time(node: Node) -> int:
-        return (node.gpu_total or 0) if order is Order.GPU else node.total
+        return (node.gpu_total or 0) + (node.replayed or 0) if order is Order.GPU else node.total
 
     opened: set[int] = set()
     nodes = [node for node in roots if node.kind is NodeKind.PATH]

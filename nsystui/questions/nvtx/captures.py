@@ -1,0 +1,209 @@
+"""The captures of CUDA graphs: by which thread, and when, a program made the nodes that graphs replay.
+
+A replayed operation names a copy of a node. The original of the copy, possibly over several copies, was made in the
+capture: docs/exports.md#cuda-graphs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import sqlalchemy as sa
+
+from nsystui.base.selection import Selection
+from nsystui.exports import canonical
+from nsystui.questions.algebra.projection import are_outside, calls_inside
+from nsystui.questions.events.kinds import KIND_TABLES
+from nsystui.questions.events.listing import EventKey
+from nsystui.questions.nvtx.loading import Flags, Ints
+from nsystui.questions.queries.conditions import duration, of_reports, where
+from nsystui.questions.queries.derived import of_each_report
+from nsystui.questions.queries.recording import option_advice
+from nsystui.questions.queries.time_window import report_at
+from nsystui.store import tables
+from nsystui.store.report import Report
+from nsystui.store.session import Session
+
+if TYPE_CHECKING:
+    from nsystui.store.results import Arrays
+
+NO_NODE = -1
+UNRECORDED, AMBIGUOUS = -1, -2
+"""Instead of a thread: no record of the capture is in the export, or several originals or launches are possible."""
+
+
+@dataclass(frozen=True, eq=False)
+class Captures:
+    """The n nodes of a report's graphs by process and number; own clock, ns; shapes ``(n,)``.
+
+    ``thread`` (globalTid) and ``time``: the capture of the node's original.
+    """
+
+    process: Ints
+    node: Ints
+    thread: Ints
+    time: Ints
+
+    @classmethod
+    def of(cls, session: Session, report: Report) -> Captures:
+        """Return the captures of a report, computed once."""
+        reports = [report] if report.count(tables.graph_nodes) else []
+        arrays = of_each_report(session, reports, "graph-captures", _captures, in_memory=True)
+        return cls(**arrays.get(report.index, dict.fromkeys(("process", "node", "thread", "time"), _NOTHING)))
+
+    def at(self, process: Ints, node: Ints) -> tuple[Ints, Ints]:
+        """Return thread and time of the captures of m operations; shapes ``(m,)``."""
+        index = np.full(len(node), len(self.node))
+        for number in np.unique(self.process).tolist():
+            first, last = np.searchsorted(self.process, [number, number + 1])
+            rows = np.flatnonzero(process == number)
+            places = first + np.minimum(np.searchsorted(self.node[first:last], node[rows]), last - first - 1)
+            is_same = self.node[places] == node[rows]
+            index[rows[is_same]] = places[is_same]
+        return np.append(self.thread, UNRECORDED)[index], np.append(self.time, 0)[index]
+
+
+def capture_of(session: Session, key: EventKey) -> tuple[int, int] | None:
+    """Return thread (globalTid) and job time of the capture of a graph's operation; ``None`` for other events."""
+    table = KIND_TABLES[key.kind].table
+    if "graph_node_id" not in table.c:
+        return None
+    report = report_at(session, key.report)
+    is_event = [table.c.row == key.row, table.c.start == key.start - report.clock_offset]
+    query = sa.select(table.c.process, table.c.graph_node_id).where(table.c.report == key.report, *is_event)
+    rows = session.part([key.report]).rows(query.where(table.c.graph_node_id.is_not(None)))
+    thread, time = Captures.of(session, report).at(*np.array(rows, np.int64).reshape(-1, 2).T)
+    return (int(thread[0]), int(time[0]) + report.clock_offset) if (thread >= 0).any() else None
+
+
+_NOTHING = np.zeros(0, np.int64)
+
+
+def _captures(session: Session, reports: list[Report]) -> dict[int, Arrays]:
+    return {report.index: vars(_resolved(session.part([report.index]), report)) for report in reports}
+
+
+def _resolved(session: Session, report: Report) -> Captures:
+    """Follow each node to its original, and find the original's capture."""
+    columns = tables.graph_nodes.c
+    names = ("process", "thread", "time", "node", "original")
+    has_value = [columns[name].is_not(None) for name in names[:-1]]
+    query = sa.select(*(columns[name] for name in names)).where(columns.report == report.index, *has_value)
+    rows = session.arrays(query.order_by(columns.time, columns.row))
+    process, thread, time, node = (np.ma.getdata(rows[name]).astype(np.int64) for name in names[:-1])
+    original = np.ma.filled(rows["original"], np.iinfo(np.int64).min).astype(np.int64)
+    is_copy = ~np.ma.getmaskarray(rows["original"]) & (original != node)
+    owners, owner = np.unique(np.concatenate((process, process[is_copy])), return_inverse=True)
+    numbers, number = np.unique(np.concatenate((node, original[is_copy])), return_inverse=True)
+    keys, index = np.unique(owner * len(numbers) + number, return_inverse=True)
+    index, originals = np.split(index, [len(node)])
+    copies = index[is_copy]
+    above = np.full(len(keys), UNRECORDED)
+    above[copies] = originals
+    is_certain = above == UNRECORDED
+    root = np.where(is_certain, np.arange(len(keys)), above)
+    ambiguous = copies[above[copies] != originals]
+    root[ambiguous] = ambiguous
+    for _ in range(len(keys).bit_length()):
+        root = root[root]
+    made = np.full(len(keys), UNRECORDED)
+    rows_made = np.flatnonzero(~is_copy)[::-1]  # a node's first row counts
+    made[index[rows_made]] = rows_made
+    row = np.where(is_certain[root], made[root], AMBIGUOUS)  # in a loop, no node is the original
+    used = np.unique(row[row >= 0])
+    thread[used], time[used] = _at_launches(session, report, thread[used], time[used])
+    threads = np.where(row >= 0, thread[row] if len(row) else row, row)
+    times = np.where(threads >= 0, time[row] if len(row) else row, 0)
+    return Captures(owners[keys // len(numbers)] if len(keys) else keys, numbers[keys % len(numbers)], threads, times)
+
+
+def _at_launches(session: Session, report: Report, thread: Ints, time: Ints) -> tuple[Ints, Ints]:
+    """Return thread and time of m originals, in their order, with the times of their launches where nsys was late.
+
+    Some versions of nsys write the nodes of a capture after its end. Then the nodes belong to the launches in it, in
+    their order, if there are as many; otherwise they are ambiguous.
+    """
+    threads, names = np.unique(thread).tolist(), ("BeginCapture", "EndCapture", "Instantiate")
+    begun, ended, copying = (_calls(session, report, threads, name) for name in names)
+    span = int(begun[1].min(initial=_NEVER)), int(ended[1].max(initial=-_NEVER))
+    launches = _calls(session, report, threads, "Launch|Memcpy|Memset|GraphAdd", *span)
+    thread = np.where(_are_inside(copying, thread, time), UNRECORDED, thread)  # a copy of an unknown node
+    is_late = ~_are_inside(launches, thread, time)
+    for number in np.unique(begun[0]).tolist():
+        nodes = np.flatnonzero(thread == number)
+        (begins, _), (ends, _), (starts, returns) = (
+            [times[calls[0] == number] for times in calls[1:]] for calls in (begun, ended, launches)
+        )
+        starts = starts[returns > np.maximum.accumulate(np.append(0, returns))[:-1]]  # a driver's call inside another
+        edges = np.append(np.searchsorted(time[nodes], begins), len(nodes)).tolist()
+        for begin, until, first, last in zip(begins, np.append(begins[1:], _NEVER), edges, edges[1:], strict=False):
+            end = min(ends[ends > begin].min(initial=_NEVER), until)
+            captured, group = starts[(starts >= begin) & (starts < end)], nodes[first:last]
+            if end == until or not is_late[group].all() or (time[group] < end).any():
+                continue
+            if len(captured) == len(group):
+                time[group] = captured
+            else:
+                thread[group] = AMBIGUOUS
+    return thread, time
+
+
+_NEVER = np.iinfo(np.int64).max
+
+
+def _calls(
+    session: Session, report: Report, threads: Sequence[int], names: str, first: int = -_NEVER, last: int = _NEVER
+) -> tuple[Ints, Ints, Ints]:
+    """Read thread, start and end of the calls that match ``names`` and begin between two times, by start."""
+    columns = tables.api_calls.c
+    is_named = sa.func.regexp_matches(columns.name, names, type_=sa.Boolean)
+    query = sa.select(columns.thread, columns.start, columns.end).where(
+        columns.report == report.index, columns.thread.in_(threads), columns.start.between(first, last), is_named
+    )
+    arrays = session.arrays(query.order_by(columns.start, columns.end.desc())) if report.count(tables.api_calls) else {}
+    thread, start, end = (np.ma.getdata(arrays.get(key, _NOTHING)) for key in ("thread", "start", "end"))
+    return thread, start, end
+
+
+def _are_inside(calls: tuple[Ints, Ints, Ints], thread: Ints, time: Ints) -> Flags:
+    """Return whether each of m moments is inside a call of its thread; shape ``(m,)``."""
+    return ~are_outside(calls_inside(calls[1], calls[2], calls[0], time, time, thread), len(time))
+
+
+def replays_of(session: Session, report: Report, selection: Selection) -> tuple[Ints, Ints, Ints, Ints]:
+    """Return thread and time of `Captures` for each node, with the count and time (ns) of its selected operations."""
+    rows: list[tuple[int, ...]] = []
+    for table in (tables.kernels, tables.memory_ops):
+        keys, total = (table.c.process, table.c.graph_node_id), sa.cast(sa.func.sum(duration(table)), sa.BigInteger)
+        is_replay = [table.c.report == report.index, table.c.graph_node_id.is_not(None), table.c.end.is_not(None)]
+        on_gpu = where(table, Selection(devices=selection.devices, streams=selection.streams))
+        rows += session.rows(sa.select(*keys, sa.func.count(), total).where(*is_replay, *on_gpu).group_by(*keys))
+    process, node, count, time = np.array(rows, np.int64).reshape(-1, 4).T
+    return (*Captures.of(session, report).at(process, node), count, time)
+
+
+def capture_notes(session: Session) -> tuple[str, ...]:
+    """Return why operations of graphs do not belong to the range in which they were captured, and what to record."""
+    reports = {report.index: report for report in session.reports if report.count(tables.nvtx_ranges)}
+    total, counts, advice, replaying = 0, {UNRECORDED: 0, AMBIGUOUS: 0}, canonical.GRAPH_NODES.record, set()
+    for columns in (tables.kernels.c, tables.memory_ops.c):
+        query = sa.select(columns.report).where(of_reports(columns.report, reports), columns.graph_node_id.is_not(None))
+        replaying |= {index for (index,) in session.rows(query.distinct())}
+    for index in replaying:
+        thread, _, count, _ = replays_of(session, reports[index], Selection())
+        total += int(count.sum())
+        counts = {reason: number + int(count[thread == reason].sum()) for reason, number in counts.items()}
+    words = f"of {total:,} operations of CUDA graphs"
+    whole = [report for report in reports.values() if report.count(tables.graph_launches)]
+    notes = {
+        f"for the ranges in which CUDA graphs were captured, {option_advice(whole, _NODES)}": len(whole),
+        f"{counts[UNRECORDED]:,} {words} have no recorded capture: {advice}": counts[UNRECORDED],
+        f"{counts[AMBIGUOUS]:,} {words} are not attributed: their capture is ambiguous": counts[AMBIGUOUS],
+    }
+    return tuple(note for note, is_needed in notes.items() if is_needed)
+
+
+_NODES = canonical.GRAPH_NODES.options
