@@ -160,7 +160,7 @@ def ask(line: str, look: Callable[[Answer], list[str]] = lambda answer: []) -> A
         for flag, name in pairwise(asked.words):
             if flag in ("-o", "--paraver") and asked.status == 0 and Path(name).is_file():
                 written = Path(name)
-                # Of a Paraver trace only names and views are recorded: tests of traces read its records.
+                # Tests of traces read the records of a Paraver trace; here only its names and views are recorded.
                 texts = [written.with_suffix(".pcf"), *sorted(written.parent.glob(f"{written.stem}.*.cfg"))]
                 for path in texts if written.suffix == ".prv" else [written]:
                     asked.out += path.read_text(encoding="utf-8")

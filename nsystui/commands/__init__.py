@@ -29,6 +29,17 @@ _COMMANDS = {
 }
 """The commands that are not questions: order and line in the help, and topic. Names of modules have ``_`` for ``-``."""
 
+GROUPS = {
+    "start here": "open triage overview info",
+    "time": "kernels steps path gpu metrics budget gaps efficiency nvtx timeline events streams",
+    "communication": "nccl ranks network mpi nccl-log",
+    "CPU and memory": "memory gpu-memory api osrt overhead threads functions libraries calltree",
+    "compare": "diff stats recipe",
+    "hand over": "report export ncu schema",
+    "set up": "record pack demo help",
+}
+"""The groups of the program's help, with their commands."""
+
 FILE_NAMES = ("FILE", "FILE.prv", "LOG", "OTHER", "CSV", "DIR", "SCHEDULER", "-- COMMAND")
 """Placeholders of arguments that name files, whose names may have any bytes."""
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from nsystui.base.errors import UsageError
 from nsystui.base.selection import parse_numbers
-from nsystui.base.text import shell_word
 from nsystui.commands import arguments as shared
 from nsystui.commands.request import Request, Selecting
 from nsystui.questions.queries.question import Titled, chosen_tables
@@ -58,7 +57,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     shared.add_files(parser)
     parser.add_argument(
-        "--against", nargs="+", metavar="FILE", help="the files of B; `A… -- B…` is the same as `A… --against B…`"
+        "--against",
+        nargs="+",
+        metavar="FILE",
+        help="the files of B; `A… -- B…` is the same as `A… --against B…`, and two files alone are A and B",
     )
     sides = parser.add_argument_group("sides")
     for side in "ab":
@@ -88,11 +90,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(request: Request) -> int:
+    sides = (request.args[name] for name in ("against", "ranks_a", "ranks_b", "time_a", "time_b"))
+    if len(request.opening.files) == 2 and not any(sides):
+        opening = replace(request.opening, files=request.opening.files[:1])
+        request = replace(request, opening=opening, args={**request.args, "against": request.opening.files[1:]})
     from nsystui.questions.compare import ComparisonOptions
     from nsystui.questions.kernels.summary import Names
 
-    args = request.args
     _check_sides(request)
+    args = request.args
     names = chosen_tables(args["tables"], _TABLES, _DEFAULT_TABLES)
     options = ComparisonOptions(Names(args["names"] or "full"), not args["no_fold"], args["step_range"])
     if args["screen"] or _is_for_screen(request):
@@ -125,8 +131,6 @@ def _check_sides(request: Request) -> None:
     """Raise UsageError if the two sides are the same."""
     sides = (request.args["ranks_a"], request.args["ranks_b"], request.args["time_a"], request.args["time_b"])
     if not request.args["against"] and not any(sides):
-        if len(request.opening.files) == 2:
-            raise UsageError(f"did you mean `nsystui diff {' -- '.join(map(shell_word, request.opening.files))}`?")
         raise UsageError(
             "name two jobs, `nsystui diff A… -- B…`, or two parts of one: --ranks-a 0-3 --ranks-b 4-7, or --time-a and "
             "--time-b"

@@ -209,8 +209,36 @@ class TestShell:
 class TestWords:
     def test_no_word_is_help(self, run):
         assert run().out == run("--help").out == run("-h").out
-        assert "commands (each has --help)" in run().out
+        assert "Each command has --help" in run().out
         assert all(f"  {command} " in run().out for command in commands())
+
+    @pytest.mark.parametrize("columns", [70, 80, 200])
+    def test_the_help_fits_the_terminal(self, run, monkeypatch, columns):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        lines = run("--help").out.splitlines()
+        assert max(map(len, lines)) <= columns and "start here:" in lines
+
+    def test_compare_is_diff_and_two_files_are_its_sides(self, run, demo_job):
+        told = [
+            run(*words).out
+            for words in (
+                ("diff", demo_job[0], "--", demo_job[1]),
+                ("diff", demo_job[0], demo_job[1]),
+                (
+                    "compare",
+                    demo_job[0],
+                    demo_job[1],
+                    "--tables",
+                    "summary,kernels,families,nvtx,nccl,memory,api,functions,steps",
+                ),
+            )
+        ]
+        assert told[0] and told[0] == told[1] == told[2]
+
+    @pytest.mark.parametrize("heading", ["avg ms", "Avg (ns)", "AVG", "avg_ns", "avg us", "avg µs"])
+    def test_rows_are_sorted_by_a_heading_with_or_without_its_unit(self, run, demo_job, heading):
+        by_key = run("kernels", demo_job[0], "--sort", "avg_ns").out
+        assert run("kernels", demo_job[0], "--sort", heading).out == by_key != run("kernels", demo_job[0]).out
 
     def test_the_version(self, run):
         assert run("--version").out == run("-V").out

@@ -78,7 +78,7 @@ def test_wrong_arguments_are_refused():
 
 @pytest.mark.parametrize("seed", range(8))
 def test_ranges_with_up_to_forty_calls(seed):
-    """More calls than hypothesis draws, so that the least and greatest of many are asked for."""
+    """More calls in a range than hypothesis draws."""
     drawn = np.random.default_rng(seed)
     starts, lengths = drawn.integers(0, 60, 30), drawn.integers(0, 60, 30)
     calls = [
