@@ -40,8 +40,8 @@ _PPM = 1e-6
 class ClockFit:
     """The clocks according to ``collectives`` collectives, by the indices of reports that took part.
 
-    A report's times, t, become t × (1 + rate) + shift. ``shifts``: ns. ``rates`` contain the clocks that drift.
-    ``errors``: the median deviation of its ends from the mean after that, ns; missing with a single collective.
+    Corrected times are ``time × (1 + rate) + shift``, ns; ``rates`` contain only clocks that drift. ``errors``: the
+    median deviation of the corrected ends from the mean, ns; missing with a single collective.
     """
 
     shifts: Mapping[int, int] = field(default_factory=dict)
@@ -79,7 +79,7 @@ def fit_clock(groups: Sequence[MatchedCollectives]) -> ClockFit:
     reports = sorted(widest)
     ends = np.hstack([_ends(group, reports) for group in usable if group.reports == widest])
     rates = clock_rates(ends[0], ends)
-    # Keep the clock of the report with the median rate: of several, the first, as rounding makes their distances equal.
+    # The report with the median rate keeps its clock; of several, the first, because rounding makes them equal.
     median = np.abs(rates[:, None] - rates).sum(axis=1).round(7).argmin()
     rates = clock_rates(ends[median], ends)
     deviations = ends - ends.min(axis=0) + rates[:, None] * ends
@@ -101,7 +101,7 @@ def _end_together(group: MatchedCollectives) -> np.ndarray[tuple[int], np.dtype[
 def _ends(group: MatchedCollectives, reports: Sequence[int]) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
     """Return the ends of the collectives in each report, the mean over its members; shape ``(reports, n)``."""
     member_reports = np.array([member.task.report for member in group.members])
-    # A float holds 100 days to the ns.
+    # Floats are exact to the ns within 100 days.
     ends = group.end[:, _end_together(group)].astype(np.float64)
     return np.stack([ends[member_reports == report].mean(axis=0) for report in reports])
 
