@@ -1,4 +1,4 @@
-"""A range is named only for what the thread that has it open did."""
+"""Sentences name the NVTX range of a thread only for work of that thread."""
 
 from contextlib import closing
 
