@@ -1,4 +1,4 @@
-"""CUDA's own overhead: what is recorded of loading, compilation and full command buffers, and the findings on it."""
+"""The recorded overhead of CUDA: loading, compilation, full command buffers, and the findings on it."""
 
 from contextlib import closing
 from pathlib import Path

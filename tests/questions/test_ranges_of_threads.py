@@ -1,4 +1,4 @@
-"""A range is named only for what the thread that has it open did."""
+"""Sentences name the NVTX range of a thread only for work of that thread."""
 
 from contextlib import closing
 
@@ -16,13 +16,17 @@ MS, US = 1_000_000, 1_000
 
 @pytest.mark.parametrize("ahead", [0, 1_500])
 def test_the_range_of_a_launch_bound_stretch_is_that_of_its_launches(tmp_path, ahead):
-    """A loop in `main_loop`; a thread whose `evaluate` is open all the time launches the kernel after it."""
+    """A loop in `main_loop`; a thread that makes most calls, and launches the next kernel, is in `evaluate`."""
     with one_gpu(tmp_path / "a.sqlite") as gpu:
         start, every, length = 11 * MS, 5 * US, 2 * US
         other = gpu.export.thread(gpu.process, 5_001, "evaluator")
         gpu.kernel(MS, MS + length, launched=MS - 10_000)
         gpu.export.nvtx_range(gpu.main, start - 10 * US, start + 500 * every, "main_loop")
         gpu.export.nvtx_range(other, start, start + 499 * every, "evaluate")
+        for number in range(600):
+            gpu.export.api(
+                other, start + number * US, start + number * US + 500, "cudaEventQuery_v3020", 10_000 + number
+            )
         for number in range(500):
             begin = start + every * number
             gpu.kernel(begin, begin + length, launched=begin - 2_500 - ahead)
@@ -62,4 +66,4 @@ def test_the_work_of_another_thread_is_not_in_the_range_of_the_launching_thread(
     with closing(job_of(tmp_path / "a.sqlite")) as job:
         text = notes(job)
     assert ("cudaMalloc in `evaluate`" in text) == of_main, text
-    assert ("cudaMalloc on loader 5001 " in text) != of_main, text
+    assert ("cudaMalloc on loader 5001 " in text) != of_main and "5001 in" not in text, text

@@ -19,6 +19,7 @@ it.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -253,20 +254,20 @@ def blocking(job: OpenJob, step_name: str | None = None) -> Blocking:
     return job.once(("blocking", step_name), lambda: _load(job, step_name))
 
 
-def _shared_work(job: OpenJob) -> dict[tuple[Task, int], tuple[Intervals, Intervals]]:
+_SharedWork = Mapping[tuple[Task, int], tuple[Intervals, Intervals]]
+
+
+def _shared_work(job: OpenJob) -> _SharedWork:
     """Return the compute and the busy time of GPUs that processes share, by process and device; own clock."""
+    shared: dict[tuple[Task, int], tuple[Intervals, Intervals]] = defaultdict(lambda: (EMPTY, EMPTY))
     if all(len(group) == 1 for group in by_gpu(job.session, selected_devices(job.session, Selection(), job.ranks))):
-        return {}  # reads no work
-    shared = {}
+        return shared  # reads no work
     for gpu in job.gpus(Selection()):
         for device in gpu.devices if gpu.others else ():
             offset, parts = report_at(job.session, device.task.task.report).clock_offset, gpu.parts
             compute, busy = merge(parts.kernels, parts.graph), merge(*parts.disjoint)
             shared[device.task.task, device.device] = compute.shifted(-offset), busy.shifted(-offset)
     return shared
-
-
-_NOT_SHARED = (EMPTY, EMPTY)
 
 
 def blocked_in(job: OpenJob, window: Window) -> Mapping[tuple[Task, int], Iterations]:
@@ -280,8 +281,8 @@ def blocked_in(job: OpenJob, window: Window) -> Mapping[tuple[Task, int], Iterat
         local_window = Window(*edges.tolist())
         work = operations_of(rows, None if rows.is_shared else local_window, communication)
         for device in spans[task]:
-            gpu_work = shared.get((task, device), _NOT_SHARED)
-            parts, busy, possible, stretches = budgets_of(work, device, local_window, edges[:1], edges[1:], *gpu_work)
+            window_edges = (local_window, edges[:1], edges[1:])
+            parts, busy, possible, stretches = budgets_of(work, device, *window_edges, *shared[task, device])
             when = {part: times.shifted(offset) for part, times in stretches.items()}
             low, high = np.array([window.start]), np.array([window.end])
             iterations[task, device] = Iterations(task, device, low, high, parts, busy, possible, when)
@@ -340,10 +341,7 @@ def _are_of(edges: Mapping[Task, tuple[Times, Times]], report: Report, arrays: A
 
 
 def _arrays(
-    edges: Mapping[Task, tuple[Times, Times]],
-    shared: Mapping[tuple[Task, int], tuple[Intervals, Intervals]],
-    session: Session,
-    reports: list[Report],
+    edges: Mapping[Task, tuple[Times, Times]], shared: _SharedWork, session: Session, reports: list[Report]
 ) -> dict[int, Arrays]:
     """Return each report's budgets: ``count`` rows per GPU, the first of which is `Blocking.whole`."""
     communication = communicating(session)
@@ -366,8 +364,7 @@ def _arrays(
                 session.tell(Computation("what blocked", done, len(windows), "slices"))
             work = operations_of(process, window if len(windows) > 1 else None, communication)
             for device, (starts, ends) in edges_of_gpu.items():
-                gpu_work = shared.get((task, device), _NOT_SHARED)
-                *figures, stretches = budgets_of(work, device, window, starts, ends, *gpu_work)
+                *figures, stretches = budgets_of(work, device, window, starts, ends, *shared[task, device])
                 for total, part in zip(sums[device], figures, strict=True):
                     total += part
                 when[device] = {part: merge(times, stretches[part]) for part, times in when[device].items()}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import NamedTuple
 
 import numpy as np
 
@@ -18,7 +17,7 @@ from nsystui.store import tables
 COMPILING = ("Driver JIT compiler",)
 LOADING = ("Runtime module loading", "Lazy function loading")
 ALL = (*COMPILING, *LOADING, "Command buffer full")
-"""The values of ``cuda_overhead.name``, except unknown ones."""
+"""The known values of ``cuda_overhead.name``."""
 
 ADVICE = Advice(
     "Warm up before the measurement, or load all code at the start (CUDA_MODULE_LOADING=EAGER). If command buffers are "
@@ -27,18 +26,12 @@ ADVICE = Advice(
 )
 
 
-class Overhead(NamedTuple):
-    thread: HostThread
-    name: str
-    times: Intervals
-
-
-def overhead_of(case: Case, names: Collection[str]) -> list[Overhead]:
-    """Return the overhead with these names by thread; job time."""
+def overhead_of(case: Case, names: Collection[str]) -> list[tuple[HostThread, str, Intervals]]:
+    """Return the overhead with these names, by thread and name; job time."""
     selection = Selection(case.scope.window, case.scope.tasks)
     calls = case.once("CUDA overhead", lambda: calls_of(case.job.session, tables.cuda_overhead, selection))
     return [
-        Overhead(thread, calls.names[label], calls.threads[thread.thread].labelled(label))
+        (thread, calls.names[label], calls.threads[thread.thread].labelled(label))
         for thread in named_threads(case.job, calls.threads)
         for label in np.unique(calls.threads[thread.thread].labels).tolist()
         if calls.names[label] in names
@@ -48,9 +41,8 @@ def overhead_of(case: Case, names: Collection[str]) -> list[Overhead]:
 def overhead_in(case: Case, idle: Mapping[Place, Intervals], names: Collection[str] = ALL) -> tuple[int, str]:
     """Return the overhead during idle time per GPU, ns, and ``lazy function loading 3.2 ms (python (main) 4711)``."""
     parts = []
-    for item in overhead_of(case, names):
-        times = (intersect(item.times, part).length for (task, _), part in idle.items() if task == item.thread.task)
-        parts.append((case.mean(times), f"({item.thread.words()})", item.name.lower()))
-    longest = sorted(parts, key=lambda part: (-part[0], part))[:3]
-    words = [f"{name} {time_words(time)} {thread}" for time, thread, name in longest if time]
-    return sum(time for time, _, _ in parts), ", ".join(words)
+    for thread, name, times in overhead_of(case, names):
+        time = case.mean(intersect(times, part).length for (task, _), part in idle.items() if task == thread.task)
+        parts.append((time, f"{name.lower()} {time_words(time)} ({thread.words()})"))
+    parts.sort(key=lambda part: (-part[0], part))
+    return sum(time for time, _ in parts), ", ".join(words for time, words in parts[:3] if time)

@@ -433,14 +433,14 @@ def _first_launches(case: Case) -> Finding | None:
     query = sa.select(sa.func.sum(duration(calls))).where(*where(calls, case.scope), *is_long)
     loading, table = overhead_of(case, LOADING), tables.cuda_overhead
     is_known = all(report.has(table) and table.name not in report.damaged for report in case.reports)
-    upper_bound = float(case.job.session.scalar(query) or 0) + sum(item.times.length for item in loading)
+    upper_bound = float(case.job.session.scalar(query) or 0) + sum(part.length for _, _, part in loading)
     if case.percent(case.mean([upper_bound])) < case.thresholds.first_launch_percent:
         return None  # cheaper than reading every launch
     launches_by_gpu = _launches(case)
     times, rows, slow = {}, [], 0
     for device in case.devices:
         task = device.device.task.task
-        extra, loads = [], merge(*(item.times for item in loading if item.thread.task == task))
+        extra, loads = [], merge(*(part for thread, _, part in loading if thread.task == task))
         for launch in launches_by_gpu.get((task, device.device.device), []):
             cells = (case.rank_of[task], launch.name, launch.end - launch.start, launch.later, launch.launches)
             rows.append((*cells, loads.clip(launch.start, launch.end).length) if is_known else cells)
