@@ -128,8 +128,7 @@ def rows_by_number(
         names = texts[key].texts if key in texts else ()
         cells = [names[value] or None for value in column.tolist()] if names else _without_missing(column, _MISSING)
         arrays[key] = np.array(cells, object)
-    part = part_of(step)
-    arrays["share"] = _shares(part, arrays["total"])
+    arrays["share"] = _shares(part := part_of(step), arrays["total"])
     arrays |= {key: np.array(column, object) for key, column in cells_of(step).items()}
     ties = [texts[key].ranks()[column] if key in texts else column for key, column in zip(fields, values, strict=True)]
     order = np.lexsort((*reversed(ties), -arrays["total"], part, part == NO_STEP))
