@@ -37,8 +37,6 @@ LATEST = 1 << 54
 """The latest possible time after the start of a session, ns (208 days): a later time is damage."""
 EARLIEST = -(10**9)
 """The earliest possible time, ns. Real exports begin up to 0.4 ms before their session (docs/exports.md#time)."""
-_CUPTI = "CUPTI_ACTIVITY_KIND_"
-_WORK = tuple(f"{_CUPTI}{kind}" for kind in ("KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE", "SYNCHRONIZATION", "RUNTIME"))
 
 
 @dataclass(frozen=True)
@@ -86,11 +84,11 @@ class Schema:
         """Return `integer` for a time. An impossible time, text or out of bounds, becomes later than ``LATEST``.
 
         So it differs from a missing time, and the sum of two such times is still an integer. CUPTI writes 0 for start
-        and end if it could not collect the times: the start is missing.
+        and end if it could not collect the times: the start is missing, as in all tables.
         """
         if not self.has_column(table, column):
             return NO_INTEGER
-        may_lack_times = column == "start" and table in _WORK and self.has_column(table, "end")
+        may_lack_times = column == "start" and self.has_column(table, "end")
         # NVTX names and begins things long before a capture. In SQLite, text is greater than any number.
         earliest = -LATEST if table == "NVTX_EVENTS" else self.earliest
         is_possible, value = self._moment(column, earliest, self.latest)
