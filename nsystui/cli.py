@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from nsystui.base.errors import ExportError, NsystuiError, UsageError
 from nsystui.base.version import __version__
-from nsystui.commands import Parser, commands, is_command, is_question, topic_of
+from nsystui.commands import GROUPS, Parser, commands, is_command, is_question, topic_of
 
 if TYPE_CHECKING:
     from nsystui.commands.request import Request
@@ -29,8 +29,10 @@ FAILED = 70
 # Slurm sends SIGTERM some seconds before SIGKILL.
 _ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
-_COMMANDS_MEANT = {"summary": "overview", "compare": "diff", "findings": "triage", "analyze": "triage"}
+_COMMANDS_MEANT = {"summary": "overview", "findings": "triage", "analyze": "triage"}
 """Commands by the names that other tools use."""
+_ALIASES = {"compare": "diff"}
+"""Second names of commands."""
 _OPTIONS_MEANT = {
     "--name": "--filter TEXT",
     **{f"--{form}": f"--format {form}" for form in ("json", "csv", "md", "svg")},
@@ -56,7 +58,7 @@ for your shell:
 
 files:
   A FILE is what `nsys export -t sqlite` writes, a directory of such files, or a glob; or what `nsystui pack` wrote.
-  What -t parquetdir and -t arrowdir write opens too, and compressed exports.
+  Directories of -t parquetdir and -t arrowdir open too, and compressed exports.
   Logs of NCCL (NCCL_DEBUG=INFO) open too: alone, or beside exports with --nccl-log.
   Message sizes of NCCL need: nsys export -t sqlite --include-json=true --include-blobs=true REPORT.nsys-rep
 
@@ -70,7 +72,7 @@ environment:
 
 exit status:
   0    done
-  1    triage --fail-on: there is such a finding
+  1    triage --fail-on: a finding is as severe, or worse
   2    wrong usage, no file could be opened, or no terminal
   3    the exports lack the requested data
   4    answered in part: stderr names the FILE, table or rule that is left out (--allow-missing: 0 for a missing FILE)
@@ -145,6 +147,7 @@ def _end_quietly() -> None:
 
 def _run(words: list[str]) -> int:
     name = next((word for word in words if not word.startswith("-")), "")
+    words[:1] = [_ALIASES.get(word, word) for word in words[:1]]
     # Commands win over files of the same name, which can be opened as ./NAME.
     if words and is_command(words[0]):
         return _run_command(words[0], words[1:])
@@ -195,6 +198,16 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
         from nsystui.base.terminal import text_width
 
         super().__init__(prog, width=text_width() - 2)
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        """Keep the lines, and wrap long lines below the beginning of their last column."""
+        import textwrap
+
+        lines = []
+        for line in text.splitlines():
+            column = max((gap.end() for gap in re.finditer(r"^  [a-z-]+ +(?=\S)|^ +|(?<=\S)  +", line)), default=0)
+            lines += textwrap.wrap(line, width + 1, subsequent_indent=" " * column, break_on_hyphens=False) or [""]
+        return "\n".join(lines)
 
 
 class _Parser(Parser):
@@ -249,11 +262,15 @@ def _encodable(text: str, encoding: str | None) -> str:
 
 def top_parser() -> argparse.ArgumentParser:
     """Return the parser that prints the program's help."""
-    lines = "\n".join(f"  {name:10} {line}" for name, line in commands().items())
+    groups: dict[str, list[str]] = {title: [] for title in GROUPS}
+    for name, line in commands().items():
+        title = next((title for title, names in GROUPS.items() if name in names.split()), "more")
+        groups.setdefault(title, []).append(f"  {name:10} {line}")
+    lines = "\n".join("\n".join([f"\n{title}:", *group]) for title, group in groups.items())
     return _Parser(
         prog="nsystui",
         usage="nsystui [OPTIONS] FILE…\n       nsystui COMMAND [OPTIONS] FILE…\n       nsystui --version",
-        description=f"A terminal explorer for NVIDIA Nsight Systems exports.\n\ncommands (each has --help):\n{lines}",
+        description=f"A terminal explorer for NVIDIA Nsight Systems exports. Each command has --help.\n{lines}",
         epilog=_EPILOG,
         formatter_class=_Formatter,
         add_help=False,

@@ -27,11 +27,11 @@ os.dup2(commands, 3)
 os.dup2(answers, 4)
 os.execv(sys.argv[3], sys.argv[3:])
 """
-"""DevTools listens on 3 and answers on 4."""
+"""The start of the browser; DevTools reads from file descriptor 3 and writes to 4."""
 
 
 class Browser:
-    """One page. ``events``: DevTools' reports until now."""
+    """A page in the browser; ``events`` are the received messages of DevTools."""
 
     def __init__(self, commands: int, answers: int) -> None:
         self._commands, self._answers = commands, answers
@@ -52,7 +52,7 @@ class Browser:
         return found
 
     def send(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """The result of a command of DevTools."""
+        """Return the result of a DevTools command."""
         self._number += 1
         command: dict[str, Any] = {"id": self._number, "method": method, "params": parameters}
         if self._session:
@@ -74,20 +74,20 @@ class Browser:
             self.send(f"{domain}.enable")
 
     def open(self, path: Path) -> None:
-        """Opens a file, and waits until it is loaded."""
+        """Open a file, and wait until it is loaded."""
         self.events.clear()
         self.send("Page.navigate", url=path.absolute().as_uri())
         while not any(event.get("method") == "Page.loadEventFired" for event in self.events):
             self.events.append(self._read())
 
     def value(self, expression: str) -> Any:
-        """What an expression of JavaScript is."""
+        """Return the value of a JavaScript expression."""
         found = self.send("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in found, found
         return found["result"].get("value")
 
     def press(self, key: str, code: int, text: str = "") -> None:
-        """A key, as a user presses it."""
+        """Press a key as a user does."""
         same = {"key": key, "code": key, "windowsVirtualKeyCode": code}
         self.send("Input.dispatchKeyEvent", type="keyDown", text=text, **same)
         self.send("Input.dispatchKeyEvent", type="keyUp", **same)
@@ -96,7 +96,7 @@ class Browser:
         self.send("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
 
     def media(self, kind: str = "", scheme: str = "light") -> None:
-        """``print`` or a screen, dark or light."""
+        """Set the medium (``print`` or a screen) and the colour scheme."""
         features = [{"name": "prefers-color-scheme", "value": scheme}]
         self.send("Emulation.setEmulatedMedia", media=kind, features=features)
 
@@ -106,7 +106,7 @@ class Browser:
 
     @property
     def requests(self) -> list[str]:
-        """The addresses that the page asked for."""
+        """Return the addresses that the page requested."""
         sent = [one["params"] for one in self.events if one.get("method") == "Network.requestWillBeSent"]
         return [one["request"]["url"] for one in sent]
 

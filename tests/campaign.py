@@ -1,4 +1,4 @@
-"""What campaigns try: ``NSYSTUI_CAMPAIGN=SEED[:FACTOR]`` chooses other cases and, by the factor, more of them."""
+"""The cases of campaigns: ``NSYSTUI_CAMPAIGN=SEED[:FACTOR]`` chooses other cases, and more by the factor."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ FACTOR = float(_FACTOR or 1)
 
 
 def cases(number: float) -> int:
-    """How many cases, where a campaign without a factor tries ``number``."""
+    """Return the number of cases: ``number`` times the factor."""
     return max(round(number * FACTOR), 1)
 
 
 def step(number: float) -> int:
-    """Every how many cases is tried, where a campaign without a factor tries every ``number``th."""
+    """Return the step between tried cases: ``number`` without a factor."""
     return max(round(number / FACTOR), 1)
 
 
 def some(number: int, values: Iterable[Any]) -> list[Any]:
-    """Return a sample of the values, which the seed chooses, in their order; ``number`` of them without a factor."""
+    """Return a sample of the values in their order, chosen by the seed; ``number`` of them without a factor."""
     every = list(values)
     chosen = random.Random(SEED).sample(range(len(every)), min(cases(number), len(every)))
     return [every[place] for place in sorted(chosen)]
 
 
 def first(number: int, values: Iterable[Any]) -> list[Any]:
-    """The values as parameters of a test: this many of them before the campaign, of the others a sample in it."""
+    """Return values as parameters of a test: ``number`` of them always, a sample of the others in campaigns."""
     every = list(values)
     others = some(len(every) - number, range(number, len(every)))
     return [

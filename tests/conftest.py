@@ -1,4 +1,4 @@
-"""Shared by all tests: a small demo job, real exports if present, and a cache that is not the user's."""
+"""Fixtures for all tests: a small demo job, real exports if present, and a cache that is not the user's."""
 
 from __future__ import annotations
 
@@ -31,15 +31,14 @@ from nsystui.store.session import Session
 SMALL_JOB = TrainingJob(ranks=4, steps=3, layers=2)
 
 
-# To look through all modules and thousands of tests for garbage takes a fifth of a second: seldom will do, and never
-# while they are imported.
+# A collection of garbage over all modules and thousands of tests takes 0.2 s: run it rarely, and never during imports.
 gc.set_threshold(700, 10, 100)
 gc.disable()
 
-# A background job begins with SIGINT ignored, and so would every program that a test starts.
+# A background job ignores SIGINT, and programs that a test starts would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# How long an example takes says how busy the machine is. Other examples: NSYSTUI_CAMPAIGN.
+# The time of an example depends on the load of the machine. NSYSTUI_CAMPAIGN chooses other examples.
 settings.register_profile(
     "unhurried",
     deadline=None,
@@ -53,7 +52,7 @@ settings.load_profile("unhurried")
 
 @atexit.register
 def _end_quietly() -> None:
-    """At the very end DuckDB's binding fills stderr with what Python has not let go of yet: nothing to act on."""
+    """Discard stderr at exit: DuckDB's binding reports there all objects that Python has not freed."""
     with open(os.devnull, "wb") as nowhere:
         os.dup2(nowhere.fileno(), 2)
 
@@ -70,7 +69,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 
 def pytest_collection_finish() -> None:
-    """What is imported by now stays: no collection of garbage needs to look through it again."""
+    """Exclude imported modules from garbage collection, because they stay."""
     gc.collect()
     gc.freeze()
     gc.enable()
@@ -83,7 +82,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         terminalreporter.write_line(f"order: --randomly-seed={seed}")
 
 
-# The most memory of a worker, with the programs that its tests start.
+# Peak memory of a worker, with the programs that its tests start.
 _WORKER_MEMORY = 1 << 30
 
 _PR_CAPBSET_DROP = 24
@@ -92,21 +91,21 @@ _DAC_OVERRIDE, _DAC_READ_SEARCH = 1, 2
 
 @pytest.fixture(scope="session")
 def run_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory of the whole run, also where several processes test side by side."""
+    """Return a directory that all processes of a run share."""
     own = tmp_path_factory.getbasetemp()
     return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
 
 
 @pytest.fixture(scope="session")
 def written_once(run_directory: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., list[Path]]:
-    """Writes a job for the whole run: whoever is there first. One name is one job everywhere. Not to be written."""
+    """Return a function that writes a job once in a run, by name; tests must not change it."""
 
     def job(name: str, write: Callable[[Path], object]) -> list[Path]:
         directory = run_directory / name
         if not directory.exists():
             mine = tmp_path_factory.mktemp(name)
             write(mine)
-            with suppress(OSError):  # somebody else was faster
+            with suppress(OSError):  # another process was faster
                 mine.rename(directory)
         return sorted(directory.glob("*.sqlite"))
 
@@ -115,7 +114,7 @@ def written_once(run_directory: Path, tmp_path_factory: pytest.TempPathFactory) 
 
 @pytest.fixture(autouse=True, scope="session")
 def cache_directory(run_directory: Path) -> Iterator[Path]:
-    """Where the commands of the tests keep columns: one place for the whole run, never the user's."""
+    """Yield the cache of the commands, one for the whole run and never the user's."""
     directory = run_directory / "cache"
     directory.mkdir(mode=0o700, exist_ok=True)
     with pytest.MonkeyPatch.context() as patch:
@@ -123,22 +122,22 @@ def cache_directory(run_directory: Path) -> Iterator[Path]:
         patch.setenv("XDG_CONFIG_HOME", str(directory / "no-config"))
         for name in ("NO_COLOR", "COLUMNS", "LINES"):
             patch.delenv(name, raising=False)
-        # The tests run side by side: one that took all CPUs for itself would only take more of them in all.
+        # Tests run in parallel: more threads in one test would only cost more CPU time in total.
         patch.setattr(resources, "usual_threads", lambda: 1)
-        # A test waits for the threads in the background: behind all other tests they would take minutes.
+        # Tests wait for background threads, which would take minutes at a low priority.
         patch.setattr(resources, "NICE", -20)
         yield directory
 
 
 @pytest.fixture(scope="session")
 def demo_job(written_once: Callable[..., list[Path]]) -> list[Path]:
-    """The exports of ``SMALL_JOB``: four ranks on two hosts, three steps. Not to be written."""
+    """Return the exports of ``SMALL_JOB``, four ranks on two hosts, three steps; tests must not change them."""
     return written_once("demo", SMALL_JOB.write)
 
 
 @pytest.fixture(scope="session")
 def demo_session(demo_job: list[Path]) -> Iterator[Session]:
-    """The demo job in a session that keeps its columns in memory. Nothing is to be added to it."""
+    """Yield the demo job in a session in memory, to which tests must not add reports."""
     session = Session()
     for path in demo_job:
         session.add(path)
@@ -154,13 +153,13 @@ def shared_export() -> Callable[[str], Path]:
 
 @pytest.fixture(scope="module")
 def dask_scheduler() -> Iterator[str]:
-    """The address of a Dask cluster of two processes, which gives up a task when two of its workers have died."""
+    """Yield the address of a Dask cluster of two processes, which gives up a task after the death of two workers."""
     distributed = pytest.importorskip("distributed", reason="Dask is not installed: pip install 'nsystui[dask]'")
     import dask
 
     quiet = {
         "distributed.scheduler.allowed-failures": 1,
-        # What the cluster measures and looks after while it has nothing to do takes a tenth of a CPU for each process.
+        # Monitoring in an idle cluster takes a tenth of a CPU for each process.
         "distributed.scheduler.work-stealing": False,
         "distributed.scheduler.active-memory-manager.start": False,
         "distributed.worker.profile.enabled": False,
@@ -178,7 +177,7 @@ def dask_scheduler() -> Iterator[str]:
 
 @pytest.fixture
 def opened() -> Iterator[Callable[..., Session]]:
-    """Opens exports in a session that is closed after the test."""
+    """Yield a function that opens exports in a session, which is closed after the test."""
     sessions: list[Session] = []
 
     def open_all(*paths: Path) -> Session:
@@ -192,7 +191,7 @@ def opened() -> Iterator[Callable[..., Session]]:
 
 @pytest.fixture
 def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The queries that readers asked of SQLite."""
+    """Return the list that gets the readers' queries of SQLite."""
     queries: list[str] = []
     stream = ArrowReader.stream
 
@@ -206,7 +205,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.fixture
 def session() -> Iterator[Session]:
-    """An empty session without a cache."""
+    """Yield an empty session without a cache."""
     opened = Session()
     yield opened
     opened.close()
@@ -214,7 +213,7 @@ def session() -> Iterator[Session]:
 
 @pytest.fixture
 def unprivileged() -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Runs Python for which permissions count: root passes them all, so as root it gives up that right first."""
+    """Return a function that runs Python under file permissions: root first gives up the right to ignore them."""
 
     def run(*words: str, **options: Any) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
@@ -278,7 +277,7 @@ QUESTIONS = (
 
 @pytest.fixture
 def dummy_question(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Question]:
-    """A file in a folder that the catalogue looks into."""
+    """Yield the question of a new file in a folder that the catalogue searches."""
     (tmp_path / "catalogue").mkdir()
     (tmp_path / "catalogue/dummy.py").write_text(DUMMY_QUESTION)
     monkeypatch.setattr(catalogue, "__path__", [*catalogue.__path__, str(tmp_path / "catalogue")])

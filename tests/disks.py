@@ -1,4 +1,4 @@
-"""Small disks for tests of what happens when one is full."""
+"""Small disks for tests of full disks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 
 @contextmanager
 def small_disk(directory: Path, options: str = "size=4m") -> Iterator[Path]:
-    """A disk of its own below ``directory``; skips the test where this process may not mount one."""
+    """Mount a disk below ``directory``; skip the test if this process may not mount disks."""
     mount, unmount = shutil.which("mount"), shutil.which("umount")
     if not mount or not unmount:
         pytest.skip("there is no mount and umount here")
@@ -30,7 +30,6 @@ def small_disk(directory: Path, options: str = "size=4m") -> Iterator[Path]:
 
 
 def fill(disk: Path) -> None:
-    """Leaves no room on a disk."""
     with (disk / "filling").open("wb", buffering=0) as file:
         for size in (1 << 16, 1 << 12, 1):
             try:
@@ -41,6 +40,6 @@ def fill(disk: Path) -> None:
 
 
 def half_written(directory: Path) -> list[str]:
-    """Return the files below a directory whose names mark unfinished writing."""
+    """Return the files below a directory whose names mark an unfinished write."""
     found = [(top, name) for top, *both in os.walk(directory) for names in both for name in names]
     return [os.path.join(top, name) for top, name in found if "partial" in name]

@@ -1,10 +1,10 @@
-"""The one way in which tests wait for the program: until it has nothing left to do.
+"""How tests wait for the program: until it has nothing left to do.
 
-Textual's pilot takes a process that gets no CPU for one that rests, and looks away while a thread computes. Here the
-event loop itself is asked: nothing ready, no timer due soon, no thread at work. While no thread works, the clock is
-moved to the next timer instead of waiting for it. Importing this module makes every ``press``, ``click`` and ``pause``
-of a pilot end with ``until_idle``. Between the keys of one ``press`` only repaints are waited for, as if a user typed:
-the details of the rows on the way would be most of the work of a test.
+Textual's pilot also stops waiting for a process that gets no CPU, or in which a thread computes. Here the event loop
+itself is asked: nothing ready, no timer due soon, no thread at work. While no thread works, the clock is moved to the
+next timer instead of waiting for it. Importing this module makes every ``press``, ``click`` and ``pause`` of a pilot
+end with ``until_idle``. Between the keys of a ``press`` only repaints are waited for, as with a user who types:
+details of the rows on the way would be most of a test's work.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from textual._context import active_app
 from textual.pilot import Pilot
 
 SOON = 0.25
-"""Timers due within this many seconds are waited for: repaints, and the details that follow a cursor that rests."""
+"""Seconds within which due timers are waited for: repaints, and details that follow a resting cursor."""
 REPAINTED = 0.03
 
 _threads: WeakKeyDictionary[Any, set[object]] = WeakKeyDictionary()

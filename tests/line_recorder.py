@@ -1,6 +1,6 @@
 """A plugin of pytest (``-p line_recorder``) that records which lines of nsystui each test executes, and its CPU time.
 
-``tests/mutants.py`` starts it. What a shared fixture executes is recorded as the fixture's, not as the first test's.
+``tests/mutants.py`` starts it. Lines that a shared fixture executes are the fixture's, not the first test's.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Measures whether the tests notice mistakes: makes 100 mutants in executed lines, and runs the tests of each line.
+"""Measure whether the tests notice mistakes: make 100 mutants in executed lines, and run the tests of each line.
 
 mutmut and cosmic-ray run all tests, or all of a file, for each mutant of a module. Here a mutant is drawn from the
 whole program and meets only the tests that execute its line, so that 100 mutants take minutes.
@@ -42,7 +42,7 @@ SIGNS: dict[type[ast.operator], type[ast.operator]] = {
     ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.FloorDiv: ast.Mult,
 }  # fmt: skip
 KEYED = ("cast", ".once", ".in_background")
-"""Functions whose first argument is a type, or a key that nobody sees."""
+"""Functions whose first argument is a type or an internal key."""
 SKIPPED = (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Expr, ast.Raise, ast.Continue, ast.Break)
 
 
@@ -56,11 +56,11 @@ class Place:
     end: int
     in_function: bool
     names: frozenset[str]
-    """What the surrounding statement at the top of a module or class defines."""
+    """The names that the surrounding statement at the top of a module or class defines."""
 
 
 def is_mutable(node: ast.AST, in_function: bool) -> bool:
-    """Return whether ``changed`` makes another node of it. Outside of functions a skipped statement is too plain."""
+    """Return whether ``changed`` can change the node; skipped statements outside of functions are too obvious."""
     match node:
         case ast.Compare() | ast.BoolOp() | ast.UnaryOp(op=ast.Not() | ast.USub()):
             return True
@@ -99,7 +99,7 @@ def changed(node: ast.AST, chance: random.Random) -> ast.AST:
 
 
 def places(file: str, tree: ast.Module) -> Iterator[Place]:
-    """Yield every mutable node, except docstrings, imports, annotations and what only a programmer sees."""
+    """Yield every mutable node, except docstrings, imports, annotations and messages for programmers."""
     numbers = {id(node): number for number, node in enumerate(ast.walk(tree))}
 
     def below(node: ast.AST, in_function: bool, names: frozenset[str]) -> Iterator[Place]:
@@ -145,7 +145,7 @@ def mutated(text: str, place: Place, chance: random.Random) -> tuple[str, str, s
             setattr(parent, name, new)
         elif isinstance(value, list) and node in value:
             value[value.index(node)] = new
-    # Python 3.11 has no positions of the parts of an f-string: the whole string is written anew.
+    # Python 3.11 has no positions for parts of an f-string: the whole string is written anew.
     strings, above = [], node
     while above in parents:
         above = parents[above]
@@ -170,7 +170,7 @@ class Lines:
     def __init__(self) -> None:
         tests = json.loads((MAP / "tests.json").read_text())
         self.costs: dict[str, float] = {test: cost for test, (cost, _) in tests.items()}
-        self.users: dict[str, list[str]] = defaultdict(list)  # of each shared fixture: its lines are theirs
+        self.users: dict[str, list[str]] = defaultdict(list)  # tests by shared fixture, whose lines count as theirs
         for test, (_, fixtures) in tests.items():
             for fixture in fixtures:
                 self.users[fixture].append(test)
@@ -189,7 +189,7 @@ class Lines:
         return tests
 
     def of(self, place: Place, limit: float) -> list[str]:
-        """Return the tests to run for a place, the cheapest first, within a limit of CPU seconds."""
+        """Return the tests of a place, the cheapest first, within a limit of CPU seconds."""
         if place.in_function:
             lines = self.tests_by_line(place.file)
             return self.spread(
@@ -322,7 +322,7 @@ class Outcome:
     after: str
     tests: int
     noticed_by: str
-    """The test that failed, or what else ended the run; empty if nothing did."""
+    """The test that failed, or another reason for the end of the run; empty if no test noticed."""
 
     def __str__(self) -> str:
         before, after = (re.sub(r"\s+", " ", text)[:90] for text in (self.before, self.after))
@@ -375,7 +375,7 @@ def main() -> None:
         print(f"{len(found)} places in executed lines; {options.count} mutants from seed {options.seed}", flush=True)
 
         def attempt(place: Place, change: tuple[str, str, str], tests: list[str]) -> Outcome:
-            """Try the cheapest tests of the line, then also dearer tests: most mutants meet only the former."""
+            """Try the cheapest tests of the line, then also dearer tests: most mutants meet only cheap tests."""
             copy = copies.get()
             try:
                 outcome = tried(place, change, tests, copy, 60 + 10 * sum(lines.costs[test] for test in tests))
@@ -398,7 +398,7 @@ def main() -> None:
             outcomes.append(one.result())
             print(f"{number:4} {outcomes[-1].noticed_by or 'SURVIVED'}: {outcomes[-1]}", flush=True)
 
-        # Who fails without a mutant has noticed nothing.
+        # A test that fails without a mutant has noticed nothing.
         tests = sorted({outcome.noticed_by for outcome in outcomes if outcome.noticed_by.startswith("tests/")})
         for test in re.findall(r"^(?:FAILED|ERROR) (tests/\S+::.*?)(?: - .*)?$", pristine.run(tests)[1], re.MULTILINE):
             print(f"fails without a mutant: {test}")

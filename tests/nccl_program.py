@@ -63,7 +63,7 @@ class Program:
             self.launch(start + 1_000 + 2_000 * number, thread, stream + number, kernel)
 
     def launch(self, start: int, thread: Thread, stream: int, kernel: str, *, with_call: bool = True) -> None:
-        """A kernel launched at ``start`` (by a call of 1 µs) that runs 20 µs later for 5 µs."""
+        """Write a kernel, launched at ``start`` (by a call of 1 µs), that runs 20 µs later for 5 µs."""
         correlation = next(self.correlation)
         if with_call:
             self.export.api(thread, start, start + 1_000, "cudaLaunchKernelExC_v11060", correlation)
@@ -72,18 +72,18 @@ class Program:
         self.export.kernel(self.process, 0, stream, begin, begin + 5_000, name=name, correlation_id=correlation)
 
     def group(self, *calls: Sequence[Any], launches: int = 1, stream: int = 20, kernel: str = "SendRecv") -> None:
-        """A group of (name, size, communicator) calls that launches kernels when it ends."""
+        """Write a group of (name, size, communicator) calls that launches kernels when it ends."""
         self.call("ncclGroupStart")
         for name, *told in calls:
             self.call(name, **dict(zip(("size", "comm"), told, strict=False)))
         self.call("ncclGroupEnd", launches=launches, stream=stream, kernel=kernel)
 
     def label(self, text: str, start: int, thread: Thread | None = None) -> None:
-        """A PyTorch label from ``start`` up to now."""
+        """Write a PyTorch label from ``start`` up to now."""
         self.export.nvtx_range(thread or self.main, start, self.now, text)
 
     def compute(self, start: int, end: int, *, device: int = 0, stream: int = 7) -> None:
-        """A kernel that is not NCCL's."""
+        """Write a kernel that is not NCCL's."""
         self.export.kernel(
             self.process, device, stream, start, end, name="gemm(float *)", correlation_id=next(self.correlation)
         )
@@ -106,7 +106,7 @@ def pairing_of(*paths: Path) -> NcclPairing:
 
 
 def job_of(*paths: Path) -> OpenJob:
-    """Some exports as a job, which must be closed."""
+    """Open exports as a job, which the caller must close."""
     return OpenJob(session_over(*paths))
 
 
@@ -117,5 +117,5 @@ def rows(frame: Any, *columns: str) -> list[tuple[Any, ...]]:
 
 
 def values(answer: TableAnswer, *keys: str) -> list[tuple[Any, ...]]:
-    """Some columns of an answer, row by row."""
+    """Return some columns of an answer, row by row."""
     return list(zip(*(answer.cells(key) for key in keys), strict=True))

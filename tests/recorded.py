@@ -45,7 +45,7 @@ from nsystui.ui.widgets.table_layout import TableLayout
 
 ANSWERS: Final = Path(__file__).parent / "answers"
 ROWS: Final = 5
-"""The rows of a table that are recorded one by one."""
+"""Recorded rows of a table."""
 WIDTHS: Final = (58, 78, 98, 118, 158, 198)
 """The widths of screens for which the headings of a table are recorded, each unless it equals the previous heading."""
 LINES: Final = 12
@@ -81,7 +81,7 @@ JOBS: Final[dict[str, Callable[[Path], Any]]] = {
     "ill-memory-failures": _one(illnesses.full_memory, failures=3),
     **rare_illnesses.VARIANTS,
 }
-"""The jobs that commands are asked about, by the name of their directory."""
+"""The jobs of the commands, by the name of their directory."""
 
 
 def write_jobs(words: list[str], directory: Path) -> None:
@@ -131,7 +131,7 @@ def ask(line: str, look: Callable[[Answer], list[str]] = lambda answer: []) -> A
     out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", newline="") for _ in range(2))
 
     def noted(request: Any, answer: Answer, *notes: list[str]) -> int:
-        # A window on many rows is closed with its job.
+        # Answers with many rows become invalid when their job is closed.
         kept = TableAnswer(answer.name, answer.columns, list(iter_rows(answer)), answer.total, answer.notes)
         asked.answers.append(kept)
         asked.missorted += look(answer)
@@ -159,7 +159,11 @@ def ask(line: str, look: Callable[[Answer], list[str]] = lambda answer: []) -> A
         asked.out, asked.err = (_text(stream) for stream in (out, err))
         for flag, name in pairwise(asked.words):
             if flag in ("-o", "--paraver") and asked.status == 0 and Path(name).is_file():
-                asked.out += Path(name).read_text(encoding="utf-8")
+                written = Path(name)
+                # Tests of traces read the records of a Paraver trace; here only its names and views are recorded.
+                texts = [written.with_suffix(".pcf"), *sorted(written.parent.glob(f"{written.stem}.*.cfg"))]
+                for path in texts if written.suffix == ".prv" else [written]:
+                    asked.out += path.read_text(encoding="utf-8")
     return asked
 
 

@@ -1,4 +1,4 @@
-"""The pictures of the program: which screen, on which exports, after which keys. Snapshots and screenshots use them."""
+"""The pictures of the program: a screen after some keys, on some exports. Snapshots and screenshots use them."""
 
 from __future__ import annotations
 
@@ -30,5 +30,4 @@ SCENES = (
 
 
 def cache_in(directory: Path) -> Path:
-    """A cache of one's own."""
     return directory / "cache"

@@ -1,10 +1,10 @@
-"""Makes every picture in ``screenshots/`` from the running program: ``python tests/screenshots.py``.
+"""Make every picture in ``screenshots/`` from the running program: ``python tests/screenshots.py``.
 
 On the demo job at 120x36 and 80x24, and on real exports if present (``../shared/data/exports``, or the directory
 named on the command line), as SVG and PNG; needs ``resvg-py`` (the extra ``screenshots``) and a monospaced font.
 
-``made-from.json`` next to them names the accepted snapshot of its screen each picture was made with: a test fails if
-that snapshot has changed. So accept snapshots first, then make the pictures.
+``made-from.json`` next to them has the fingerprint of the accepted snapshot for each picture: a test
+fails if that snapshot has changed. So accept snapshots first, then make the pictures.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ SNAPSHOTS = HERE / "tests/ui/__snapshots__/test_snapshots"
 
 
 def snapshot_path(scene: str, size: tuple[int, int]) -> Path:
-    """The accepted snapshot of a scene."""
+    """Return the path of a scene's accepted snapshot."""
     return SNAPSHOTS / f"test_screen_looks_as_it_was_accepted[{scene}-{size[0]}x{size[1]}].svg"
 
 
 def snapshot_of(scene: str, size: tuple[int, int]) -> str:
-    """The fingerprint of the accepted snapshot of a scene."""
+    """Return the fingerprint of a scene's accepted snapshot."""
     return hashlib.sha256(snapshot_path(scene, size).read_bytes()).hexdigest()[:16]
 
 
 def expected(with_real: bool) -> dict[str, str]:
-    """Every picture that there should be, with the fingerprint of the snapshot of what it shows."""
+    """Return the names of all pictures, with the fingerprints of their snapshots."""
     names = {
         f"{scene.name}-{size[0]}x{size[1]}": snapshot_of(scene.name, size)
         for scene in SCENES
@@ -58,7 +58,7 @@ def expected(with_real: bool) -> dict[str, str]:
 
 
 async def picture(files: list[str], scene: Scene, size: tuple[int, int], directory: Path) -> str:
-    """The SVG of one scene."""
+    """Return the SVG of a scene."""
     app = NsystuiApp(JobSource(tuple(files), cache_in(directory)), Look(is_page_light=False))
     async with app.run_test(size=size) as pilot:
         await pilot.pause()
@@ -67,8 +67,8 @@ async def picture(files: list[str], scene: Scene, size: tuple[int, int], directo
 
 
 def save(name: str, svg: str) -> None:
-    """The SVG, and the PNG of it."""
-    # Without this, programs that draw the SVG drop the blanks that begin a line.
+    """Save the SVG, and a PNG of it."""
+    # Without this, programs that draw the SVG drop blanks at the beginning of a line.
     svg = svg.replace("<text class", '<text xml:space="preserve" class')
     (TARGET / f"{name}.svg").write_text(svg, encoding="utf-8")
     import resvg_py

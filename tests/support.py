@@ -1,4 +1,4 @@
-"""Ways for tests to look at exports: SQLite itself, and fingerprints of files."""
+"""Exports in tests: paths of real exports, queries with SQLite, changes, and fingerprints of files."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ REAL_EXPORTS: Final = {
     "unordered-rows-2025.6": "rows in no order of time",
     "vadd-launch-bound": "launches that take longer than their kernels",
 }  # fmt: skip
-"""The real exports that the tests know, and what each is for. Other files in the same directories are left alone."""
+"""The real exports of the tests, with their purpose. Tests ignore other files in these directories."""
 
 SAME_KIND: Final = (
     "alcf-allgather-rank4", "ai-training-before", "ddp-a100-nobroadcast-rank0of4", "gemm-pinned",
     "h100-2rank-moe-after",
 )  # fmt: skip
-"""Exports with no kind of event that another lacks: sweeps over all kinds leave them out."""
+"""Exports whose kinds of events other exports also have: sweeps over all kinds leave them out."""
 
 LARGE: Final = ("ai-training-after", "ai-training-before", "dataloader-bound-a100", "jacobi-staged-copies")
 """Exports that take half a CPU second or more to read: tests open them only in campaigns."""
@@ -68,7 +68,7 @@ def real_export(name: str) -> Path:
 
 
 def real_exports(*, of_every_kind: bool = False) -> list[Path]:
-    """Return the real exports on this machine, none on a user's: all, or one of each kind."""
+    """Return the real exports on this machine, if any; with ``of_every_kind`` without `SAME_KIND`."""
     names = [name for name in REAL_EXPORTS if not of_every_kind or name not in SAME_KIND]
     return [path for path in map(real_export, names) if path.exists()]
 
@@ -79,7 +79,7 @@ def nsys_tables() -> list[Path]:
 
 
 def session_over(*paths: Path) -> Session:
-    """A session over exports. Real exports, which no test changes, are read once in the whole run."""
+    """Return a session over exports. Real exports, which no test changes, are read once in a run."""
     are_real = bool(paths) and all(SHARED in path.parents for path in paths)
     session = Session(cache=Cache(Path(os.environ["NSYSTUI_CACHE_DIR"])) if are_real else None)
     for path in paths:
@@ -106,7 +106,7 @@ def csv_of_stats(session: Session, text: str, selection: Selection | None = None
 
 
 def native(path: Path, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-    """The answer of SQLite itself about an export."""
+    """Return SQLite's answer about an export."""
     with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)) as connection:
         return connection.execute(sql, parameters).fetchall()
 
@@ -119,7 +119,7 @@ def native_count(path: Path, table: str, where: str = "1") -> int:
 
 
 def edit(path: Path, *statements: str) -> None:
-    """Changes an export of a test."""
+    """Change an export of a test."""
     with closing(sqlite3.connect(path)) as connection:
         for statement in statements:
             connection.execute(statement)
@@ -127,7 +127,7 @@ def edit(path: Path, *statements: str) -> None:
 
 
 def damage_rows(path: Path, table: str) -> None:
-    """Makes the first rows of a table unreadable, and leaves the schema whole."""
+    """Make the first rows of a table unreadable, and leave the schema whole."""
     (root,) = native(path, "SELECT rootpage FROM sqlite_master WHERE name = ?", (table,))[0]
     (size,) = native(path, "PRAGMA page_size")[0]
     with path.open("r+b") as file:
@@ -141,7 +141,7 @@ def damage_rows(path: Path, table: str) -> None:
 
 
 def fingerprint(directory: Path) -> Mapping[str, tuple[int, int, str]]:
-    """Every file below a directory with its size, time of change and content."""
+    """Return every file below a directory with its size, time of change and content."""
     found = {}
     for path in sorted(path for path in directory.rglob("*") if path.is_file()):
         status, digest = path.stat(), hashlib.sha256(path.read_bytes()).hexdigest()

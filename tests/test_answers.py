@@ -1,4 +1,4 @@
-"""Every question and command prints about small jobs the answers recorded in ``tests/answers``.
+"""Every question and command prints for small jobs the answers recorded in ``tests/answers``.
 
 An answer is computed once. It is compared with the record, written in every format, sorted by every column, compared
 with its schema, and recalled.
@@ -53,7 +53,7 @@ LINES = [line for path in SUBJECTS for line in commands_of(path)]
 RARE = ("rare-illnesses", "variants-of-illnesses")
 """Subjects of the campaign: a command there takes 0.6 CPU seconds, and few jobs have its findings."""
 MANY = 60
-"""The rows of an answer that are compared in every form; a longer answer is not sorted by every column."""
+"""The most rows of an answer that are compared in every form; longer answers are not sorted by every column."""
 ADVICE = """
 
 `python tests/update_answers.py {}` records the answers anew. Do so only if you can say why the new answer is right."""
@@ -62,7 +62,7 @@ TYPES = {"integer": int, "number": float, "string": str, "null": type(None)}
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with the files that the commands read, and the requested jobs."""
+    """Return a directory with the files that the commands read, and the requested jobs."""
     directory = tmp_path_factory.mktemp("answers").resolve()
     write_inputs(directory)
     return directory
@@ -73,13 +73,13 @@ def here(place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(place)
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setenv("NSYSTUI_CACHE_DIR", f"{place}/.cache")
-    shutil.rmtree(place / ".cache/answers", ignore_errors=True)  # what another test asked is computed again
+    shutil.rmtree(place / ".cache/answers", ignore_errors=True)  # another test's answers are computed again
     return place
 
 
 @pytest.fixture(scope="module")
 def schemas() -> dict[str, Any]:
-    """The schema of each question, by its name."""
+    """Return the schema of each question by name."""
     return json.loads(ask("schema").out)
 
 
@@ -128,7 +128,7 @@ def wrongly_sorted(answer: Answer) -> list[str]:
         for descending in (True, False):
             after = list(iter_rows(answer.sorted_by(column.key, descending)))
             values = [row[index] for row in after if not is_missing(row[index])]
-            # Texts have an order of their own: ranks are numbers.
+            # Text columns may have another order: ranks sort as numbers.
             pairs = pairwise(values if not any(isinstance(value, str) for value in values) else ())
             is_ordered = all((a >= b) if descending else (a <= b) for a, b in pairs)
             are_last = all(is_missing(row[index]) for row in after[len(values) :])
@@ -206,7 +206,7 @@ def check_schema(line: str, answers: list[Answer], schemas: dict[str, Any]) -> N
     for answer in answers:
         properties = forms.get(answer.name.rpartition("-")[2], items).get("properties", {})
         keys = [column.file_key for column in answer.columns]
-        # What was sampled and recorded names columns that no schema can know.
+        # Recorded metrics name columns, which no schema can know.
         assert flags or [key for key in keys if key in properties] == list(properties), line
         for row in as_json(Head(answer, MANY)):
             for key in properties.keys() & row.keys():
@@ -216,7 +216,7 @@ def check_schema(line: str, answers: list[Answer], schemas: dict[str, Any]) -> N
 
 
 class Opened(BaseException):
-    """A command opens its files."""
+    """Raised when a command opens its files."""
 
 
 def check_recalled(line: str, asked: Any) -> None:
@@ -235,7 +235,7 @@ def check_recalled(line: str, asked: Any) -> None:
 
 
 def test_every_question_is_asked_with_each_of_its_options():
-    """The options that say what steps are have one meaning: each of their values is there once."""
+    """Options that define steps have one meaning everywhere: each of their values is tested once."""
     given = {line: question_of(line) for line in LINES}
     missing = []
     for question in questions():

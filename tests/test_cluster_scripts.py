@@ -37,7 +37,7 @@ PROGRAMS = {
 
 @pytest.fixture(scope="module")
 def job(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory of the programs and, in ``demo``, of the exports."""
+    """Return the directory of the programs, with the exports in ``demo``."""
     directory = tmp_path_factory.mktemp("cluster")
     training_job(directory / "demo", ranks=RANKS, steps=3)
     for name, lines in PROGRAMS.items():
@@ -48,7 +48,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def script(word: str) -> str:
-    """The code block of the page that has ``word`` in it."""
+    """Return the page's code block that contains ``word``."""
     blocks = re.findall(r"^```sh\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
     (found,) = [block for block in blocks if word in block]
     return str(found)

@@ -14,7 +14,7 @@ def test_the_demo_has_no_contradictions(demo_job):
 
 
 def test_a_contradiction_is_found(demo_job, monkeypatch):
-    """The budget has no start-up, as if it were counted elsewhere."""
+    """The budget is changed to have no start-up."""
     rows = Answers.rows
 
     def wrong(self, command):

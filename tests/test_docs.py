@@ -34,17 +34,17 @@ def text_of(path: Path) -> str:
 
 
 def words_of(path: Path) -> str:
-    """A page without its code blocks."""
+    """Return a page without its code blocks."""
     return re.sub(r"^```.*?^```$", "", text_of(path), flags=re.DOTALL | re.MULTILINE)
 
 
 def between(path: Path, name: str) -> str:
-    """The text between the marks ``<!-- name -->`` and ``<!-- end of name -->`` of a page."""
+    """Return the text between the marks ``<!-- name -->`` and ``<!-- end of name -->`` of a page."""
     return text_of(path).partition(f"<!-- {name} -->\n")[2].partition(f"<!-- end of {name} -->")[0]
 
 
 def anchors(path: Path) -> set[str]:
-    """The anchors of a page's headings, as GitHub makes them."""
+    """Return the anchors of a page's headings, as GitHub makes them."""
     found: Counter[str] = Counter()
     names = set()
     for heading in re.findall(r"^#+ (.+)$", words_of(path), re.MULTILINE):
@@ -59,7 +59,7 @@ def resolves(page: Path, anchor: str) -> bool:
 
 
 def lines_of(paths: list[Path]) -> Iterator[tuple[str, str]]:
-    """Every line, and its position."""
+    """Yield every line with its position."""
     for path in paths:
         for number, line in enumerate(text_of(path).splitlines(), 1):
             yield f"{path.relative_to(ROOT)}:{number}", line
@@ -130,7 +130,7 @@ def test_every_threshold_of_the_triage_is_explained():
 
 
 def test_every_finding_of_the_triage_is_explained():
-    """Of the names in the rules, rules are not checked, views are doors: no findings."""
+    """Names of rules and of views, to which findings lead, are not findings."""
     rules = sorted((ROOT / "nsystui/questions/triage/rules").glob("*.py"))
     named = {name for path in rules for name in re.findall(r'"([a-z]+(?:-[a-z]+)+)"', text_of(path))}
     assert len(named) > 30
@@ -159,13 +159,13 @@ def test_every_knob_of_the_tests_is_explained():
     read = re.compile(r"environ(?:\.get\(|\[)\"(NSYSTUI_\w+)\"")
     knobs = {name for path in CODE if path.is_relative_to(ROOT / "tests") for name in read.findall(text_of(path))}
     told = text_of(DOCS / "contributing.md")
-    inner = {"NSYSTUI_ERRORS", "NSYSTUI_CACHE_DIR"}  # a variable of one test for its own child
+    inner = {"NSYSTUI_ERRORS", "NSYSTUI_CACHE_DIR"}  # tests set these for child processes
     assert "NSYSTUI_CAMPAIGN" in knobs
     assert [name for name in sorted(knobs - inner) if f"`{name}`" not in told] == []
 
 
 def command_lines() -> list[str]:
-    """The lines of all code blocks that begin with the program's name, and have words to parse."""
+    """Return the lines of code blocks that begin with the program's name, except options that only print."""
     blocks = [block for page in PAGES for block in re.findall(r"^```(?:sh)?\n(.*?)^```", text_of(page), re.M | re.S)]
     lines = [line.removeprefix("$ ") for block in blocks for line in block.replace("\\\n", " ").splitlines()]
     return sorted({line for line in lines if line.startswith("nsystui ") and "--print" not in line})

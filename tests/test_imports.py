@@ -1,4 +1,4 @@
-"""The arrows of the design, and what each way into the program loads: read from the sources, and in a fresh Python."""
+"""Imports between rooms, read from the sources, and the modules that each entry point loads in a fresh Python."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ROOMS = {
     "commands": {"base", "exports", "store", "questions", "output", "ui"},
     "ui": {"base", "exports", "store", "questions", "output"},
 }  # fmt: skip
-"""The rooms that each room may use in addition to itself: never those after it."""
+"""The rooms that each room may use in addition to itself: only rooms above it."""
 
 
 def modules(room: str) -> list[Path]:
@@ -40,7 +40,7 @@ def parsed(path: Path) -> ast.Module:
 
 @cache
 def imported(path: Path) -> tuple[tuple[str, int], ...]:
-    """The modules that a file imports anywhere in it, also inside functions and for type checking, by full name."""
+    """Return the full names of the modules that a file imports, also inside functions and for type checking."""
     package = ["nsystui", *path.relative_to(ROOT).with_suffix("").parts][:-1]
     found = []
     for node in ast.walk(parsed(path)):
@@ -54,7 +54,7 @@ def imported(path: Path) -> tuple[tuple[str, int], ...]:
 
 
 def rooms_of(name: str) -> str:
-    """``nsystui.store.cache`` lies in the room ``store``; empty for modules that are not ours."""
+    """Return the room of a module, ``store`` for ``nsystui.store.cache``; empty for modules of other packages."""
     first, _, rest = name.partition(".")
     return rest.partition(".")[0] if first == "nsystui" else ""
 
@@ -72,7 +72,7 @@ def test_no_arrow_points_back_and_only_the_screens_know_textual():
 
 
 def own_imports() -> dict[str, set[str]]:
-    """Every module of ours with its imports, also inside functions and for type checking."""
+    """Return every module of nsystui with its imports, also inside functions and for type checking."""
     paths = {".".join(("nsystui", *path.relative_to(ROOT).with_suffix("").parts)): path for path in ROOT.rglob("*.py")}
     paths = {name.removesuffix(".__init__"): path for name, path in paths.items()}
     found = {}
@@ -83,7 +83,7 @@ def own_imports() -> dict[str, set[str]]:
 
 
 def circles(graph: dict[str, set[str]]) -> list[set[str]]:
-    """The largest sets of modules that import each other, directly or not."""
+    """Return the largest sets of modules that import each other, directly or not."""
     reached = {name: set(wanted) for name, wanted in graph.items()}
     before = None
     while reached != before:
@@ -101,7 +101,7 @@ def test_no_modules_import_each_other_in_a_circle():
 
 @pytest.mark.campaign
 def test_the_rooms_of_questions_import_each_other_in_no_circle():
-    """A type may be named above: the job has what questions compute of it, and a question is asked of a job."""
+    """Types may be imported from above: a job has the results of questions, and a question is asked of a job."""
     graph: dict[str, set[str]] = {}
     for path in sorted((ROOT / "questions").rglob("*.py")):
         room, *inside = path.relative_to(ROOT / "questions").parts
@@ -121,7 +121,7 @@ def test_the_rooms_of_questions_import_each_other_in_no_circle():
 
 
 def test_the_name_of_a_public_type_is_used_once():
-    """Whoever reads a name knows which type it is; no search finds another use."""
+    """A reader knows the type by its name, and a search finds only its uses."""
     where: dict[str, list[str]] = {}
     for path in sorted(ROOT.rglob("*.py")):
         for node in parsed(path).body:
@@ -131,7 +131,7 @@ def test_the_name_of_a_public_type_is_used_once():
 
 
 def test_every_canonical_table_that_is_asked_for_exists():
-    """``nsystui.store.tables`` makes its attributes, so mypy takes any name for a table."""
+    """``nsystui.store.tables`` creates its attributes, so mypy accepts any name as a table."""
     wrong = [
         f"{path.relative_to(ROOT)}:{node.lineno} {node.attr}"
         for path in sorted(ROOT.rglob("*.py"))
@@ -144,7 +144,7 @@ def test_every_canonical_table_that_is_asked_for_exists():
 
 
 def test_only_the_exports_know_nvidias_tables():
-    """No screen, command or question names a table of NVIDIA's, except the first look before packing."""
+    """No screen, command or question names a native table, except the sample before packing."""
     names = ("CUPTI_ACTIVITY_KIND", "NVTX_EVENTS", "OSRT_API", "TARGET_INFO_", "META_DATA_", "StringIds")
     allowed = {Path("questions/capture/sample.py"), Path("ui/pictures/overview_lines.py")}
     others = [path for room in ("questions", "output", "commands", "ui") for path in modules(room)]
@@ -153,7 +153,7 @@ def test_only_the_exports_know_nvidias_tables():
 
 
 def loaded_after(*steps: str) -> list[set[str]]:
-    """The modules that a fresh Python has loaded after each of the steps, which it takes one after the other."""
+    """Return the modules that a fresh Python has loaded after each step."""
     report = "print('LOADED', *sys.modules, file=sys.stderr)"
     code = "\n".join(["import sys", *(f"{step}\n{report}" for step in steps)])
     words = [sys.executable, "-c", code]
@@ -163,7 +163,7 @@ def loaded_after(*steps: str) -> list[set[str]]:
 
 
 def run(*words: object) -> str:
-    """The step that runs a command."""
+    """Return the step that runs a command."""
     return f"try: main({[str(word) for word in words]!r})\nexcept SystemExit: pass"
 
 
@@ -186,7 +186,7 @@ def test_help_version_the_demo_and_the_writing_of_answers_load_nothing_heavy(tmp
 
 
 def test_the_version_is_printed_by_a_few_of_the_programs_modules_and_help_by_the_catalogue_too():
-    """What takes 20 ms to import is three times what Python itself takes to start."""
+    """An import of 20 ms takes three times as long as the start of Python."""
     slow = {"dataclasses", "decimal", "inspect", "json", "nsystui.base.answer", "nsystui.output.files"}
     _, version, help_text = loaded_after(MAIN, run("--version"), run("--help"))
     assert version.isdisjoint({*slow, "nsystui.questions.queries.registry"})
@@ -198,7 +198,9 @@ def test_the_first_screen_is_there_before_anything_heavy_is():
     (loaded,) = loaded_after("import nsystui.ui.app, nsystui.ui.screens.overview")
     assert "textual" in loaded
     assert loaded.isdisjoint(HEAVY)
-    assert loaded.isdisjoint({"markdown_it", "pygments", "tree_sitter"})  # Textual has them for widgets not used here
+    assert loaded.isdisjoint(
+        {"markdown_it", "pygments", "tree_sitter"}
+    )  # Textual imports them for widgets that are not used
 
 
 @pytest.mark.campaign
@@ -212,7 +214,7 @@ async def test_what_is_kept_of_a_known_job_is_found_before_anything_heavy_is(dem
     assert loaded_after(screen, kept)[-1].isdisjoint(HEAVY)
 
 
-# Most commands need no words.
+# Most commands need no arguments.
 HEADLESS = {
     "triage": "", "overview": "", "kernels": "--by rank", "nccl": "", "gpu": "", "metrics": "--by kernel", "ranks": "",
     "steps": "", "efficiency": "--flops-per-step 1e13", "nvtx": "", "events": "--top 5", "memory": "", "gpu-memory": "",
@@ -232,7 +234,7 @@ def test_no_headless_command_loads_the_screens(demo_job, tmp_path):
     asked = [(command, *words.replace("DIRECTORY", str(tmp_path)).split()) for command, words in HEADLESS.items()]
     every = loaded_after(MAIN, *(run(*words, demo_job[0]) for words in asked))
     assert "duckdb" in every[-1]
-    (of_pandas,) = loaded_after("import pandas")  # which imports pyarrow if it is installed
+    (of_pandas,) = loaded_after("import pandas")  # imports pyarrow if it is installed
     for command, loaded in zip(HEADLESS, every[1:], strict=True):
         assert (loaded - of_pandas).isdisjoint({"textual", "pyarrow"}), command
 
@@ -245,9 +247,9 @@ LOADS = {
     **dict.fromkeys(("timeline", "efficiency", "budget", "gaps", "info", "nvtx"), _QUERIES),
     **{name: {*_QUERIES, "pandas"} for name in ("nccl", "triage")},
 }
-"""The most that each command loads to answer of a packed rank: SQLAlchemy and DuckDB for a query, pandas for frames.
+"""The packages that each command may load to answer about a packed rank: SQLAlchemy and DuckDB for a query, pandas for
 
-Commands that may load less run first, so that one Python can run them all and still find which loads too much.
+Commands that may load less run first, so that a single Python can run all and detect each that loads too much.
 """
 
 

@@ -1,8 +1,8 @@
-"""Installs the program as a stranger does, into new virtual environments: minutes, so only on request.
+"""Installations of the program into new virtual environments, only on request, because they take minutes.
 
-``NSYSTUI_INSTALL_TESTS=1 python -m pytest -n 0 tests/test_installation.py`` tries every Python from 3.11 on that is
-found, each with the oldest dependencies that ``pyproject.toml`` allows and with the newest, and an offline install.
-There is no compiler on the ``PATH`` of any of them.
+``NSYSTUI_INSTALL_TESTS=1 python -m pytest -n 0 tests/test_installation.py`` tries every Python from 3.11 on
+that is found, with the oldest dependencies that ``pyproject.toml`` allows and with the newest, and an offline
+install. No ``PATH`` has a compiler.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 TOOLS = ("sh", "env", "git", "uname")
-"""The programs that any shell has; no compiler."""
+"""Programs that any shell has, without a compiler."""
 
 LOWEST = ROOT / "tests/lowest.txt"
 
@@ -44,7 +44,7 @@ pytestmark = pytest.mark.skipif(
 
 
 def pythons() -> list[str]:
-    """Every Python from 3.11 on, one per minor version: on the PATH, and where pyenv keeps them."""
+    """Return a Python for each minor version from 3.11 on: on the PATH, and in pyenv's directory."""
     places = [Path(place) for place in os.environ.get("PATH", "").split(os.pathsep)]
     places += sorted((Path.home() / ".pyenv/versions").glob("*/bin"))
     found: dict[int, str] = {}
@@ -57,7 +57,7 @@ def pythons() -> list[str]:
 
 
 def real_python(python: Path) -> str:
-    """Where it lies, if it can make virtual environments; pyenv has commands that only choose, or choose nothing."""
+    """Return its path if it can make virtual environments; some of pyenv's commands only choose a version, or none."""
     asked = [python, "-c", "import ensurepip, sys, venv; print(sys._base_executable)"]
     return subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
 
@@ -67,7 +67,7 @@ PYTHONS = pythons() if os.environ.get("NSYSTUI_INSTALL_TESTS") else [sys.executa
 
 @pytest.fixture(scope="module")
 def clone(tmp_path_factory):
-    """A fresh clone of the committed files."""
+    """Return a fresh clone of the committed files."""
     directory = tmp_path_factory.mktemp("stranger") / "nsystui"
     subprocess.run(["git", "clone", "--quiet", str(ROOT), str(directory)], check=True)
     return directory
@@ -75,7 +75,7 @@ def clone(tmp_path_factory):
 
 @pytest.fixture
 def environ(tmp_path):
-    """An environment without a compiler, and with directories of its own."""
+    """Return an environment without a compiler, with new directories."""
     tools = tmp_path / "tools"
     tools.mkdir()
     for tool in filter(None, map(shutil.which, TOOLS)):
@@ -89,7 +89,7 @@ def environ(tmp_path):
 
 
 def told(words, environ, **options) -> str:
-    """The output of a program; if it fails, the test fails with its messages."""
+    """Return the output of a program; if it fails, fail with its messages."""
     done = subprocess.run([str(word) for word in words], env=environ, capture_output=True, text=True, **options)
     assert done.returncode == 0, f"{words}: {done.stdout[-2000:]}{done.stderr[-2000:]}"
     return done.stdout
@@ -101,7 +101,7 @@ def new_environment(python: str, directory: Path, environ) -> Path:
 
 
 def try_it(binaries: Path, directory: Path, environ) -> None:
-    """One command of each kind, and three screens."""
+    """Run a command of each kind, and three screens."""
     assert shutil.which("cc", path=environ["PATH"]) is None
     assert "usage: nsystui" in told([binaries / "nsystui", "--help"], environ)
     assert "# Numbers" in told([binaries / "nsystui", "help", "numbers"], environ)
@@ -139,7 +139,7 @@ def test_it_installs_offline_from_a_wheelhouse(python, clone, tmp_path, environ)
 
 
 def test_the_two_commands_of_the_readme_work(clone, tmp_path, environ):
-    """The first as it stands there, but that the demo is written instead of opened: there is no terminal."""
+    """The first command is unchanged, except that it writes the demo instead of opening it, without a terminal."""
     readme = (clone / "README.md").read_text(encoding="utf-8")
     (line,) = [line for line in readme.splitlines() if line.endswith(".venv/bin/nsystui demo")]
     python3 = Path(environ["PATH"]) / "python3"

@@ -1,4 +1,4 @@
-"""The interface for Python answers as the commands do, and its page of examples is true."""
+"""The interface for Python gives the answers of the commands, and the examples of its page are true."""
 
 from __future__ import annotations
 

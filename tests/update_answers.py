@@ -1,4 +1,4 @@
-"""Records the answers in ``tests/answers`` anew: ``python tests/update_answers.py [SUBJECT…]``.
+"""Record the answers in ``tests/answers`` anew: ``python tests/update_answers.py [SUBJECT…]``.
 
 A new answer is right only if you can say why it differs from the old answer: read the diff before you commit it.
 """

@@ -1,4 +1,4 @@
-"""Writes the exports that ``nsystui demo`` unpacks, always the same bytes: ``python tests/update_demo.py``."""
+"""Write the exports that ``nsystui demo`` unpacks, always the same bytes: ``python tests/update_demo.py``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ JOBS: dict[str, ServingJob | TrainingJob] = {
     "server": ServingJob(steps=100, layers=14, start_up=0.25),
     "training": TrainingJob(layers=5, start_up=0.3),
 }
-"""The jobs by the names of their files: smaller than the writers' own, so that all of it compresses to 900 KB."""
+"""The jobs by the names of their files, smaller than the writers' defaults, so that all compress to 900 KB."""
 
 
 def unpack(name: str, directory: Path) -> list[Path]:
@@ -34,13 +34,13 @@ def main() -> None:
     for name, job in JOBS.items():
         with (
             tempfile.TemporaryDirectory(prefix="nsystui-demo-") as directory,
-            # One stream, because the ranks are alike; its window of 8 MiB holds all of them.
+            # One stream, because the ranks are alike, with a window of 8 MiB for all ranks.
             tarfile.open(DATA / f"{name}.tar.xz", "w:xz", preset=6 | lzma.PRESET_EXTREME) as packed,
         ):
             for path in job.write(directory):
                 with closing(sqlite3.connect(path)) as connection:
                     connection.execute("VACUUM")  # pages in the order of the tables compress better
-                member = tarfile.TarInfo(path.name)  # of 1970, and nobody's
+                member = tarfile.TarInfo(path.name)  # dated 1970, without an owner
                 member.size = path.stat().st_size
                 with open(path, "rb") as file:
                     packed.addfile(member, file)

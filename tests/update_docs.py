@@ -1,4 +1,4 @@
-"""Writes the documents that are made from the code: ``python tests/update_docs.py``."""
+"""Write the documents that are made from the code: ``python tests/update_docs.py``."""
 
 from __future__ import annotations
 

@@ -154,10 +154,17 @@ def record(columns: Sequence[Column], row: Row) -> dict[str, Value]:
     return dict(zip((column.key for column in columns), row, strict=True))
 
 
+_UNIT = re.compile(r" *(\(.*\)|(?<= )([nuμm]?s|%|[kmgt]?i?b(/s)?|[kmg]?hz))$")
+"""The unit at the end of a heading in lower case."""
+
+
 def key_named(columns: Iterable[Column], name: str) -> str | None:
-    """Return the key of the column that a user names by its key or its name in files, if it exists."""
-    keys = {column.key: column.key for column in columns}
-    return (keys | {column.file_key: column.key for column in columns}).get(name)
+    """Return the key of the column with this key, name in files, or heading with or without unit, if it exists."""
+    keys: dict[str, str] = {}
+    for column in columns:
+        for text in (column.key, column.file_key, column.header, column.label):
+            keys.setdefault(_UNIT.sub("", text.casefold()), column.key)
+    return keys.get(name) or keys.get(_UNIT.sub("", name.casefold()))
 
 
 class Answer(Protocol):

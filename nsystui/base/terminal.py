@@ -13,7 +13,7 @@ from typing import TextIO
 
 from nsystui.base.text import readable, whole_number
 
-_COMMANDS = "the commands work without one: `nsystui {} FILE`, `nsystui --help`"
+_COMMANDS = "the commands need no terminal: `nsystui {} FILE`, `nsystui --help`"
 _MAX_COLUMNS, _MAX_LINES = 1000, 500
 
 

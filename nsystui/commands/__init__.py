@@ -21,13 +21,24 @@ _COMMANDS = {
     "export": (910, "a trace of the selection for Perfetto, Chrome or Paraver", "other-tools"),
     "pack": (920, "make the columns of a job ahead of time: it then opens without its exports", "cluster"),
     "record": (925, "the commands that record what a question needs; runs none", "cluster"),
-    "info": (930, "what the exports are and what they hold", "exports"),
+    "info": (930, "what recorded the exports, and what they hold", "exports"),
     "schema": (935, "the keys, types and units of every answer in JSON", "agents"),
     "demo": (940, "write a demo job of several ranks and open it", "screens"),
     "help": (950, "the documentation, by topic: numbers, nccl, triage, cluster …", ""),
     "nccl-log": (960, "calls, sizes and communicators of NCCL's debug log", "nccl"),
 }
 """The commands that are not questions: order and line in the help, and topic. Names of modules have ``_`` for ``-``."""
+
+GROUPS = {
+    "start here": "open triage overview info",
+    "time": "kernels steps path gpu metrics budget gaps efficiency nvtx timeline events streams",
+    "communication": "nccl ranks network mpi nccl-log",
+    "CPU and memory": "memory gpu-memory api osrt overhead threads functions libraries calltree",
+    "compare": "diff stats recipe",
+    "hand over": "report export ncu schema",
+    "set up": "record pack demo help",
+}
+"""The groups of the program's help, with their commands."""
 
 FILE_NAMES = ("FILE", "FILE.prv", "LOG", "OTHER", "CSV", "DIR", "SCHEDULER", "-- COMMAND")
 """Placeholders of arguments that name files, whose names may have any bytes."""

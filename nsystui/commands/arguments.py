@@ -137,7 +137,7 @@ def add_format(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--format",
         choices=("table", "csv", "json", "md", "parquet", "svg"),
-        help="default: table, or what -o ends in; svg of what has a drawing",
+        help="default: table, or as -o ends; svg if there is a drawing",
     )
     group.add_argument(
         "-o",
@@ -156,7 +156,7 @@ def add_format(parser: argparse.ArgumentParser) -> None:
 
 def add_arranging(parser: argparse._ActionsContainer) -> None:
     """Add ``--sort`` and ``--top``."""
-    parser.add_argument("--sort", metavar="COLUMN", help="sort by this column (its JSON key), largest first")
+    parser.add_argument("--sort", metavar="COLUMN", help="sort by this column (its JSON key or heading), largest first")
     parser.add_argument(
         "--top", type=int, metavar="N", help="only the first N rows (default: all; on a terminal a screenful)"
     )

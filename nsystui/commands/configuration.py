@@ -296,7 +296,7 @@ def add_limits(group: argparse._ArgumentGroup) -> None:
         type=lambda text: memory_size(text, "--memory-limit "),
         metavar="SIZE",
         help="memory of the whole program, such as 512M or 1.5G (base 1024); what needs more is computed in slices"
-        " (default: 1G, or half of what there is)",
+        " (default: 1G, or half of the available memory)",
     )
 
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from nsystui.base.errors import UsageError
 from nsystui.base.selection import parse_numbers
-from nsystui.base.text import shell_word
 from nsystui.commands import arguments as shared
 from nsystui.commands.request import Request, Selecting
 from nsystui.questions.queries.question import Titled, chosen_tables
@@ -26,8 +25,8 @@ operations, functions by CPU samples and steps, largest difference first; with -
 samples. A and B are two jobs, or two ranks, groups of ranks or spans of time of one job.
 
   B - A          the difference of the summed times, in two parts:
-  from count     what more or fewer operations cost, at the mean duration of both sides
-  from duration  what longer or shorter operations cost, at the mean count of both sides
+  more calls     what more or fewer operations cost, at the mean duration of both sides
+  longer calls   what longer or shorter operations cost, at the mean count of both sides
   of change %    the size of a row's difference, as a share of that of all rows
   new, gone      only in B, only in A; not marked where one side recorded nothing of the kind
 
@@ -58,7 +57,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     shared.add_files(parser)
     parser.add_argument(
-        "--against", nargs="+", metavar="FILE", help="the files of B; `A… -- B…` is the same as `A… --against B…`"
+        "--against",
+        nargs="+",
+        metavar="FILE",
+        help="the files of B; `A… -- B…` is the same as `A… --against B…`, and two files alone are A and B",
     )
     sides = parser.add_argument_group("sides")
     for side in "ab":
@@ -88,11 +90,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(request: Request) -> int:
+    sides = (request.args[name] for name in ("against", "ranks_a", "ranks_b", "time_a", "time_b"))
+    if len(request.opening.files) == 2 and not any(sides):
+        opening = replace(request.opening, files=request.opening.files[:1])
+        request = replace(request, opening=opening, args={**request.args, "against": request.opening.files[1:]})
     from nsystui.questions.compare import ComparisonOptions
     from nsystui.questions.kernels.summary import Names
 
-    args = request.args
     _check_sides(request)
+    args = request.args
     names = chosen_tables(args["tables"], _TABLES, _DEFAULT_TABLES)
     options = ComparisonOptions(Names(args["names"] or "full"), not args["no_fold"], args["step_range"])
     if args["screen"] or _is_for_screen(request):
@@ -125,8 +131,6 @@ def _check_sides(request: Request) -> None:
     """Raise UsageError if the two sides are the same."""
     sides = (request.args["ranks_a"], request.args["ranks_b"], request.args["time_a"], request.args["time_b"])
     if not request.args["against"] and not any(sides):
-        if len(request.opening.files) == 2:
-            raise UsageError(f"did you mean `nsystui diff {' -- '.join(map(shell_word, request.opening.files))}`?")
         raise UsageError(
             "name two jobs, `nsystui diff A… -- B…`, or two parts of one: --ranks-a 0-3 --ranks-b 4-7, or --time-a and "
             "--time-b"

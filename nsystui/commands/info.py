@@ -178,7 +178,7 @@ def terminal_lines(environ: Mapping[str, str]) -> Iterator[str]:
     shown_variables = [f"{name}={environ[name]}" for name in SHOWN_VARIABLES if name in environ]
     shown_variables += [f"{name} set" for name in SHOWN_AS_SET if environ.get(name)]
     ssh = any(environ.get(name) for name in ("SSH_CONNECTION", "SSH_CLIENT", "SSH_TTY"))
-    yield f"environment: {', '.join(shown_variables) or 'nothing of what is shown here'}"
+    yield f"environment: {', '.join(shown_variables) or 'no variable that is shown here'}"
     yield f"terminal: {_size()}, tmux {_yes('TMUX' in environ)}, screen {_yes('STY' in environ)}, ssh {_yes(ssh)}"
     streams = {"stdin": sys.stdin, "stdout": sys.stdout, "stderr": sys.stderr}
     words = [f"{name} {_stream_kind(stream)}" for name, stream in streams.items()]

@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--steps",
         metavar="A:B",
-        help="only what stands from the line of training iteration A (`Training epoch 0, iteration A/99`) to that of "
+        help="only the lines from training iteration A (`Training epoch 0, iteration A/99`) to "
         "iteration B+1, in each file by its own lines; A: and :B leave an end open",
     )
     group.add_argument("--tables", metavar="LIST", help="which tables, separated by commas (see below), or all")

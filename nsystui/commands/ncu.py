@@ -62,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--launcher",
         choices=tuple(LAUNCHERS),
-        help="what starts the ranks (default: the one whose variable is in the captured environment)",
+        help="what starts the ranks (default: the launcher whose variable is in the captured environment)",
     )
     shared.add_selection(parser)
     shared.add_format(parser)

@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--steps",
         metavar="A:B",
-        help="of the logs, only training iterations A to B by the lines that the training writes; A: and :B leave an "
+        help="only training iterations A to B of the logs, by the lines of the training program; A: and :B leave an "
         "end open",
     )
     parser.add_argument(

@@ -93,7 +93,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(_LIST, action=shared.Print, nargs=0, const=_listing, help=argparse.SUPPRESS)
     parser.add_argument(_ABOUT, action=shared.Print, const=_about, help=argparse.SUPPRESS)
     shared.add_files(parser)
-    runner.add_options(parser, _options(), {FAMILY: "`nsystui recipe NAME --help` lists those that a recipe takes"})
+    runner.add_options(parser, _options(), {FAMILY: "`nsystui recipe NAME --help` lists the options of a recipe"})
     shared.add_selection(parser)
     shared.add_format(parser)
 

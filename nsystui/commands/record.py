@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="run",
         help="where reports and exports go (default: run)",
     )
-    group.add_argument("--scratch", metavar="DIR", help="a disk of the node for what nsys writes meanwhile (TMPDIR)")
+    group.add_argument("--scratch", metavar="DIR", help="a local directory for nsys's temporary files (TMPDIR)")
     group.add_argument("--nsys-version", metavar="V", help="such as 2024.5 (default: that of nsys on the PATH)")
     parser.add_argument("program", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="the program and its arguments")
 

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from nsystui.questions.job.job import OpenJob
 
 DESCRIPTION = """The JSON Schema of what a command writes with --format json: its keys, their types and units.
-A key ends in the unit of its values, where they have one: total_ns. It needs no export. Without a command: the
-schemas of all commands that answer in JSON, by their names. The version at the end of `$id` grows when a key goes or
-changes its meaning; keys may be added. In version 1 keys had no units: total."""
+A key ends in the unit of its values, if they have one: total_ns. It needs no export. Without a command: the
+schemas of all commands that answer in JSON, by their names. The version at the end of `$id` grows when a key is
+removed or changes its meaning; keys may be added. In version 1 keys had no units: total."""
 EXAMPLES = """  nsystui schema kernels
   nsystui schema kernels --by rank,family
   nsystui schema triage --baseline

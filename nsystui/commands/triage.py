@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--fail-on",
         choices=_SEVERITIES,
-        help="exit with status 1 where there is such a finding, or a worse one; with --baseline where the job is "
+        help="exit with status 1 if a finding is as severe, or worse; with --baseline if the job is "
         "slower, or, if it is not faster, where a finding is new or costs more than there",
     )
     add_baseline(group)

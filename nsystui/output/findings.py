@@ -139,7 +139,7 @@ def body_report(finding: Finding, files: str) -> list[str]:
     text = io.StringIO()
     write(Head(finding.evidence, _MAX_EVIDENCE), "md", text)
     more = len(finding.evidence) - _MAX_EVIDENCE
-    return [*parts, f"\n{text.getvalue()}" + (f"\n{more:,} rows more.\n" if more > 0 else "")]
+    return [*parts, f"\n{text.getvalue()}" + (f"\n{more:,} more rows.\n" if more > 0 else "")]
 
 
 def not_checked_report(result: Triage) -> list[str]:

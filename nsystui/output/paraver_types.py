@@ -195,7 +195,7 @@ class EventTypes:
         values = _values(names_by_type)
         for number in tuple(labels):
             labels |= {detail: _detail_label(detail) for detail in DETAILS.get(number, {}).values()}
-        constructs = {f"{label}": value for value, label in enumerate(_CONSTRUCTS, 1)}
+        constructs = {label: value for value, label in enumerate(_CONSTRUCTS, 1)}
         values |= {number: constructs for number in range(_CONSTRUCT, _CONSTRUCT + 3) if number in labels}
         metrics = _metrics(trace)
         labels |= {number: name or "(no name)" for name, number in metrics.items()}

@@ -129,7 +129,7 @@ _KEYS: Mapping[str, tuple[tuple[str, str, str, str, str], ...]] = {
         ),
         ("S", "S", "leave_startup_out", "skip start-up", "leave start-up out: select the steady state"),
         ("i", "i", "behind('contents')", "what was recorded", "what the exports hold, and what to record for the rest"),
-        ("exclamation_mark", "!", "check", "", "check the rules; on a huge job only when asked"),
+        ("exclamation_mark", "!", "check", "", "check the rules; a huge job is checked only on request"),
         ("p", "p", "printed", "program output", "the program's output, next to the steps"),
         ("F", "F", "behind('files')", "files", "every file: how much of it is read, or why it is left out"),
         ("x", "x", "compare", "compare", "compare two ranks: press x on each"),
@@ -209,7 +209,7 @@ _KEYS: Mapping[str, tuple[tuple[str, str, str, str, str], ...]] = {
     ),
     "efficiency": (
         ("enter", "⏎", "", "open", "the screen that explains this factor; this rank and its GPU"),
-        ("U", "U", "useful", "useful", "what counts as useful: kernels without NCCL's (pop), or all (talp)"),
+        ("U", "U", "useful", "useful", "what counts as useful: kernels that do not communicate (pop), or all (talp)"),
     ),
     "gpu memory": (("enter", "⏎", "", "at peak", "the allocations that were in use at the peak of this row"),),
     "nvtx": (
@@ -256,7 +256,7 @@ _KEYS: Mapping[str, tuple[tuple[str, str, str, str, str], ...]] = {
     ),
     "steps": (
         ("enter", "⏎", "", "open", "select this step for every screen; the event of a piece of the path"),
-        ("O", "O", "anchor", "steps by", "what steps are found by: the usual, or another anchor that gives any"),
+        ("O", "O", "anchor", "steps by", "how steps are found: as by default, or by another anchor that finds some"),
         ("M", "M", "metrics('step')", "", "GPU metrics; the mean of each over these steps"),
     ),
     "rank map": (
@@ -324,7 +324,7 @@ _KEYS: Mapping[str, tuple[tuple[str, str, str, str, str], ...]] = {
             "a A",
             "choose('as', 1)",
             "",
-            "as what rows are shown: smart or full names; ranks on one line: their mean",
+            "how rows are shown: smart or full names; the lines of all ranks, or their mean",
         ),
         ("A", "A", "choose('as', -1)", "", ""),
         ("f", "f", "filter", "", "filter by name, on every screen"),
@@ -346,7 +346,7 @@ _KEYS: Mapping[str, tuple[tuple[str, str, str, str, str], ...]] = {
         ("8", "8", "mode('host')", "", "Host"),
         ("9", "9", "mode('steps')", "", "Steps"),
         ("L", "L", "timeline", "", "Timeline"),
-        ("w", "w", "nvtx_range", "", "innermost range; from an event to the deepest NVTX range around it"),
+        ("w", "w", "nvtx_range", "", "the innermost range; from an event, the deepest NVTX range around it"),
         ("ctrl+p", "ctrl+p", "palette", "all commands", "commands, views, recipes, kernels and findings by name"),
         ("question_mark", "?", "help", "help", "the keys of this place"),
         ("ctrl+z", "ctrl+z", "", "", "suspend the program until fg"),
@@ -443,12 +443,12 @@ _RANKS = ("ranks", "finding")
 WORDS: tuple[Word, ...] = (
     Word(
         "%",
-        "of the selected time, else of the time from the job's first event to its last, the same for every rank; "
+        "of the selected time, or if none is selected, of the job from its first event to its last, for every rank; "
         "Efficiency: of the time that every selected report recorded",
         ("overview", "gpu", "efficiency", "ranks", "diff"),
     ),
     Word("busy", "union of kernels, memory operations and whole CUDA graphs", _UTILISATION),
-    Word("compute", "union of the kernels without NCCL's", (*_UTILISATION, "diff")),
+    Word("compute", "union of the kernels that do not communicate", (*_UTILISATION, "diff")),
     Word("NCCL", "union of the NCCL kernels", _UTILISATION),
     Word(
         "exposed",
@@ -484,7 +484,7 @@ WORDS: tuple[Word, ...] = (
     Word("GPU total", "from first to last GPU operation launched in a range, summed over the ranges", ("nvtx",)),
     Word("part", "model part: ranks that run the same kernels; `nsystui help ranks`", ("ranks",)),
     Word("late", "how often a rank was the last at a collective", _RANKS),
-    Word("late by", "how long after the first rank it then came (median)", ("ranks",)),
+    Word("late by", "its delay after the first rank when it is last (median)", ("ranks",)),
     Word("wait caused", "how long a typical other rank waited for it, summed, hidden by compute or not", _RANKS),
     Word("total wait", "the time that a rank waited at collectives for the last one, summed", ("ranks",)),
     Word("waiting", "by kind of collective: total wait, mean over the ranks; waiting of all: their sum", ("ranks",)),
@@ -501,8 +501,7 @@ WORDS: tuple[Word, ...] = (
     ),
     Word(
         "could save",
-        "at most so much of a step could be won back: the cost, but no more than what blocked compute; "
-        "`nsystui help path`",
+        "the most that a step could gain: the cost, at most the time that blocked compute; `nsystui help path`",
         ("overview", "finding"),
     ),
     Word("path", "the critical path of a step: what its time went to, walked back from its end", ("timeline",)),
@@ -518,7 +517,7 @@ WORDS: tuple[Word, ...] = (
     ),
     Word(
         "host-bound",
-        "two or more measures of idle time, launch calls and exposed host preparation say so; `nsystui help path`",
+        "at least two of idle time, launch calls and exposed host preparation show it; `nsystui help path`",
         ("steps",),
     ),
 )

@@ -11,10 +11,7 @@ from support import native, native_count, real_exports
 from nsystui.base.kernel_families import COMMUNICATION, FAMILIES, OTHER, family_of, is_communication, precision_of
 
 KNOWN = (Path(__file__).parent / "kernel_families.txt").read_text().splitlines()
-"""A line each: full name, family, precision.
-
-``-`` if no precision may be claimed, nothing if the test does not ask for it.
-"""
+"""Lines of full name, family and precision: ``-`` if the name shows none, nothing if it is not tested."""
 
 
 @pytest.mark.parametrize("line", KNOWN, ids=lambda line: line[:40])
@@ -42,7 +39,7 @@ def test_a_name_of_any_length_has_a_family():
 
 
 def test_hardly_any_kernel_time_of_programs_with_a_framework_is_of_no_family():
-    """A program has a framework if it runs kernels of PyTorch, cuDNN or NCCL."""
+    """Frameworks: PyTorch, cuDNN, NCCL."""
     query = """SELECT value, time FROM StringIds JOIN (SELECT demangledName, sum("end" - start) AS time
         FROM CUPTI_ACTIVITY_KIND_KERNEL GROUP BY 1) ON id = demangledName"""
     shares = {}

@@ -1,4 +1,4 @@
-"""Waiting in the main thread for what other threads compute."""
+"""Waiting in the main thread for results of other threads."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Numbers, spans and windows as a user types them, or one line about their mistake."""
+"""Numbers, spans and windows as a user types them, or a line about the mistake."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_numbers_come_back(chosen):
 
 
 def test_windows():
-    # The last event lies in the extent, because it may be a mark; to begin beyond it is no mistake.
+    # A window may begin beyond the extent. The last event is in the extent, because it may be a mark.
     windows = {
         "10ns:20ns": Window(10, 20), "1us:2us": Window(1_000, 2_000), " 1.5 us : 2 µs ": Window(1_500, 2_000),
         "0:0": Window(0, 0), ":20ns": Window(-100, 20), "20ns:": Window(20, 5_001), ":": Window(-100, 5_001),

@@ -1,7 +1,7 @@
-"""Asks questions of a packed job with and without workers; prints what each took as JSON.
+"""Ask questions of a packed job with and without workers; print times and bytes as JSON.
 
-``cluster.py PACKED WORKERS QUESTION…``: 0 workers is this process alone. Before each question whatever was kept
-of the reports is removed, and each process has answered one before: nobody imports anything.
+``cluster.py PACKED WORKERS QUESTION…``: 0 workers is this process alone. Cached results are removed before each
+question; each process has answered a question before, so that imports do not count.
 """
 
 from __future__ import annotations

@@ -25,13 +25,13 @@ from synthetic.demo import TrainingJob
 
 ROWS = ("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_MEMCPY", "NVTX_EVENTS")
 _FIRST_ROWS = "GPU time", "sample:"
-"""What is on the Overview: the bar of exact numbers, the word for a sample's numbers."""
+"""Texts on the Overview: the title of the bar of exact numbers, the mark of a sample."""
 _LONG, _THOUGHT, _MOMENT = 1800.0, 2.0, 0.05
-"""Seconds after which the program hangs, for which it rests once a screen is filled, and from one look to the next."""
+"""Seconds: after which the program counts as hanging, of rest that end a screen, between two looks."""
 
 
 def export_of(directory: Path, kernels: int) -> Path:
-    """An export with this number of kernels; written if it is not there (12 s and 210 MB for a million)."""
+    """Return an export with this number of kernels; write it if it is missing (12 s and 210 MB for a million)."""
     path = directory / f"kernels-{kernels}.sqlite"
     if not path.exists():
         partial = path.with_suffix(".partial")
@@ -41,7 +41,7 @@ def export_of(directory: Path, kernels: int) -> Path:
 
 
 def packed_job(directory: Path, ranks: int) -> tuple[Path, Run | None]:
-    """A packed demo job with this number of small ranks, and the time of packing; ``None`` if it was packed before."""
+    """Return a packed demo job of small ranks, and the run that packed it, ``None`` if it was packed before."""
     exports, packed = directory / f"demo-{ranks}", directory / f"packed-{ranks}"
     if packed.exists():
         return packed, None
@@ -54,7 +54,7 @@ def packed_job(directory: Path, ranks: int) -> tuple[Path, Run | None]:
 
 
 def rows_of(path: Path) -> int:
-    """How many event rows an export has, by the last number of each large table."""
+    """Count the event rows of an export, by the last row id of each large table."""
     with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)) as connection:
         return sum(connection.execute(f'SELECT max(rowid) FROM "{table}"').fetchone()[0] or 0 for table in ROWS)
 
@@ -74,7 +74,7 @@ class Run:
 
 
 def measure(command: Sequence[str], environ: Mapping[str, str]) -> Run:
-    """Runs a command to its end, seen from outside."""
+    """Run a command and measure it from outside."""
     start = time.perf_counter()
     process = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environ
@@ -88,23 +88,23 @@ def measure(command: Sequence[str], environ: Mapping[str, str]) -> Run:
 
 
 def median(runs: Iterable[Run]) -> Run:
-    """The median of every figure by itself."""
+    """Return the median of each figure."""
     walls, cpus, peaks, statuses = zip(*((run.wall, run.cpu, run.peak, run.status) for run in runs), strict=True)
     return Run(statistics.median(walls), statistics.median(cpus), int(statistics.median(peaks)), max(statuses))
 
 
 def nsystui(*words: str) -> list[str]:
-    """The command line of this checkout's program."""
+    """Return a command line of this checkout's program."""
     return program_of(sys.executable, *words)
 
 
 def program_of(python: str, *words: str) -> list[str]:
-    """The command line of the program that a Python has."""
+    """Return a command line of the program installed for a Python."""
     return [python, "-m", "nsystui", *words]
 
 
 class CacheDirectory:
-    """A cache of its own for a measurement: empty when asked for, gone at the end."""
+    """A cache for one measurement, removed at the end."""
 
     def __init__(self) -> None:
         self.path = Path(tempfile.mkdtemp(prefix="nsystui-bench-"))
@@ -115,14 +115,14 @@ class CacheDirectory:
         self.path.mkdir(mode=0o700)
 
     def cold(self, command: Sequence[str], repeats: int) -> Run:
-        """The median of runs that find it empty."""
+        """Return the median of runs with an empty cache."""
         return self._renewed(command, repeats, self.clear)
 
     def warm(self, command: Sequence[str], repeats: int) -> Run:
         return median(measure(command, self.environ) for _ in range(repeats))
 
     def computed(self, command: Sequence[str], repeats: int) -> Run:
-        """The median of warm runs that find the columns but no answer that was given before."""
+        """Return the median of runs that find the columns in the cache, but no answer."""
         return self._renewed(command, repeats, lambda: shutil.rmtree(self.path / "answers", ignore_errors=True))
 
     def _renewed(self, command: Sequence[str], repeats: int, renew: Callable[[], object]) -> Run:
@@ -155,7 +155,7 @@ class Program(Terminal):
         return self.used
 
     def visit(self, key: str) -> Run:
-        """What it takes to go to the screen of ``key``, until the last of it is there."""
+        """Measure the way to the screen of ``key``, until it is complete."""
         began, before = time.perf_counter(), self.used.cpu
         self.press(key)
         last, cpu = began, before
@@ -165,7 +165,7 @@ class Program(Terminal):
         return Run(last - began, cpu - before, self.used.peak)
 
     def rest(self) -> None:
-        """Waits until the program neither sends nor computes for a while."""
+        """Wait until the program has neither sent nor computed anything for a while."""
         before = -1.0
         while self.used.cpu - before > _THOUGHT / 40:
             before = self.used.cpu

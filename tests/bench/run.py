@@ -22,7 +22,7 @@ from measuring import CacheDirectory, Program, Run, export_of, measure, nsystui,
 
 SMALL, SIZES, RANKS = 100_000, (1_000_000, 10_000_000), (256, 1024)
 LARGE = 5_000_000
-"""Kernels from which on one run of each figure is made: it varies little and takes minutes."""
+"""The least kernels for which each figure is measured once: it varies little and takes minutes."""
 SQL = """SELECT s.value, count(*), sum(k."end" - k.start), avg(k."end" - k.start), min(k."end" - k.start),
 max(k."end" - k.start) FROM CUPTI_ACTIVITY_KIND_KERNEL k JOIN StringIds s ON s.id = k.demangledName
 GROUP BY k.demangledName ORDER BY 3 DESC"""
@@ -36,10 +36,9 @@ with sa.create_engine(f"sqlite:///{sys.argv[1]}").connect() as connection:
 figures = ["sum", "count", "mean", "median", "min", "max", "std"]
 frame.groupby("name")["duration"].agg(figures).sort_values("sum", ascending=False).to_csv(sys.stdout)
 """
-"""The kernel summary as a user of pandas writes it."""
+"""The kernel summary in pandas, as a user would write it."""
 NSYS = {1_000_000: Run(0.0, 4.4, 0), 10_000_000: Run(0.0, 120.0, 0)}
-"""CPU seconds of `nsys stats` 2023.4 for the kernel summary, the least of several on another machine: quoted if
-nsys is not installed."""
+"""CPU seconds of `nsys stats` 2023.4 for the kernel summary, minimum of runs on another machine: used without nsys."""
 SUMMARY = "stats -r cuda_gpu_kern_sum"
 COMMANDS = (SUMMARY, "triage", "overview", "gaps", "nvtx", "nccl", "events --top 20", "budget --by step", "path")
 SMALL_COMMANDS = ("nccl", "triage", "gaps", "ranks", "nvtx")
@@ -58,14 +57,14 @@ that of the program that measures.
 
 @dataclass(frozen=True)
 class Goal:
-    """The most that a row should take: seconds of wall and CPU time, and MB; whatever is ``None`` has no goal."""
+    """Upper bounds of a row: seconds of wall and CPU time, and MB; ``None`` is no bound."""
 
     wall: float | None = None
     cpu: float | None = None
     peak: float | None = None
 
     def cells(self, run: Run) -> tuple[str, str]:
-        """The goal in words, and whether ``run`` reaches it."""
+        """Return the bounds in words, and for each "yes" or the factor by which ``run`` exceeds it."""
         limits = ((self.wall, run.wall, "s"), (self.cpu, run.cpu, "CPU s"), (self.peak, run.peak / 1e6, "MB"))
         words, verdicts = [], []
         for limit, value, unit in limits:
@@ -92,12 +91,12 @@ GOALS = {
     (10_000_000, "nvtx", "columns"): Goal(cpu=6, peak=400),
     (10_000_000, "nccl", "columns"): Goal(cpu=3, peak=350),
 }
-"""By size, command and cache."""
+"""Goals by size, command and cache."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """A figure: ``what`` was measured of an export or job of a ``size``, with which cache, and what it is beside."""
+    """A row of the table: a command, its input's ``size``, the state of the cache, and runs to compare with."""
 
     size: str
     what: str
@@ -120,7 +119,7 @@ class Row:
         ratios = (_ratio(self.run.wall, beside.wall) if beside else "" for beside in (self.shell, self.reading))
         failed = f" (ended with status {self.run.status})" if self.run.status else ""
         figures = (f"{self.run.wall:.2f}", f"{self.run.cpu:.2f}", self.run.megabytes)
-        if self.run in NSYS.values():  # nobody told more of it
+        if self.run in NSYS.values():  # only its CPU time is known
             figures = ("–", figures[1], "–")
         return (self.size, self.what + failed, self.cache, *figures, *beside, *ratios, *self.goal.cells(self.run))
 
@@ -135,7 +134,7 @@ def _short(kernels: int) -> str:
 
 @dataclass(frozen=True)
 class Bench:
-    """What is measured: exports in ``directory`` (written if they are missing) and packed jobs of demo ranks."""
+    """The inputs: exports in ``directory``, written if they are missing, and packed jobs of demo ranks."""
 
     directory: Path
     sizes: Sequence[int]
@@ -192,7 +191,7 @@ class Bench:
     def _screens(
         path: Path, size: str, most: Goal, first: Goal | None = None, visits: Goal | None = None
     ) -> Iterator[Row]:
-        """The first rows with an empty cache and in the next program, each screen for the first time, and the peak."""
+        """Measure the first rows with an empty and a filled cache, each screen on its first visit, and peak memory."""
         nothing = Goal()
         with CacheDirectory() as cache:
             for state in ("empty", "again"):
@@ -227,7 +226,7 @@ class Bench:
 
 def main() -> None:
     chosen = _arguments()
-    # A user's Python compiles a module once; without its bytecode every start would compile all.
+    # Without bytecode every start would compile all modules, which a user's Python does once.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     chosen.directory.mkdir(parents=True, exist_ok=True)
     sizes, ranks, repeats = ((), (), 1) if chosen.quick else (chosen.kernels, chosen.ranks, chosen.repeats)

@@ -1,4 +1,4 @@
-"""Shared by the tests of the commands: a command run in this process, and its outcome."""
+"""Fixtures for the tests of commands: commands run in this process, and their outcomes."""
 
 import csv
 import io
@@ -25,7 +25,6 @@ class Ran:
 
     @property
     def table(self) -> list[dict[str, str]]:
-        """The rows of CSV on stdout."""
         return list(csv.DictReader(io.StringIO(self.out)))
 
     @property
@@ -35,7 +34,7 @@ class Ran:
 
 @pytest.fixture
 def run(capsys) -> Callable[..., Ran]:
-    """Runs a command in this process."""
+    """Return a function that runs a command in this process."""
 
     def run(*words: str | Path) -> Ran:
         try:
@@ -50,7 +49,7 @@ def run(capsys) -> Callable[..., Ran]:
 
 @pytest.fixture
 def refused(run) -> Callable[..., str]:
-    """Runs a command that refuses, with nothing on stdout: its text on stderr."""
+    """Return a function that runs a command, checks that it is refused, and returns its text on stderr."""
 
     def refused(*words: str | Path, status: int = 2, lines: int | None = None) -> str:
         done = run(*words)
@@ -63,7 +62,7 @@ def refused(run) -> Callable[..., str]:
 
 @pytest.fixture
 def table(run) -> Callable[..., list[dict[str, str]]]:
-    """The rows of a command that succeeds, as CSV has them."""
+    """Return a function that runs a command, checks that it succeeds, and returns the rows of its CSV."""
 
     def table(*words: str | Path) -> list[dict[str, str]]:
         done = run(*words, "--format", "csv")
@@ -75,7 +74,7 @@ def table(run) -> Callable[..., list[dict[str, str]]]:
 
 @pytest.fixture
 def records(run) -> Callable[..., Any]:
-    """The rows of a command that succeeds, as JSON has them."""
+    """Return a function that runs a command, checks that it succeeds, and returns its JSON."""
 
     def records(*words: str | Path) -> Any:
         done = run(*words, "--format", "json")
@@ -87,13 +86,13 @@ def records(run) -> Callable[..., Any]:
 
 @pytest.fixture
 def demo_server(written_once: Callable[..., list[Path]]) -> list[Path]:
-    """The two exports of ``nsystui demo --server``. Not to be written."""
+    """Return the two exports of ``nsystui demo --server``, which tests must not change."""
     return written_once("demo-server", lambda directory: unpack("server", directory))
 
 
 @pytest.fixture
 def fake_nsys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Puts an ``nsys`` before all others on the PATH: a shell script, in which ``$out`` is the file to write."""
+    """Return a function that puts a shell script ``nsys`` first on the PATH; in it ``$out`` is the file to write."""
 
     def put(body: str) -> None:
         (tmp_path / "bin").mkdir()

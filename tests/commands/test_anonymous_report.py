@@ -16,7 +16,7 @@ from synthetic.demo import TrainingJob
 from synthetic.variants import start_gpu_process
 
 _BEHIND = [" ", ", ", ": ", "; ", "#", "&", "!", "[", "$", "'", '"', "`", "(", "|", "=", "\\", "\n"]
-"""What a name of a folder may go on with."""
+"""Text that may follow the name of a folder."""
 FORMS = [
     "/home/carol/secretproj/train.py",
     ".../home/carol/secretproj/train.py",
@@ -106,7 +106,7 @@ def secrets() -> dict[str, str]:
 
 
 def written(directory: Path) -> str:
-    """Whatever a report has, as it is read."""
+    """Return all text of a report."""
     files = [unescape(file.read_text(encoding="utf-8")) for file in directory.rglob("*") if file.is_file()]
     return "\n".join([*files, *(text.replace("\\", "") for text in files)])
 
@@ -117,7 +117,7 @@ def found(directory: Path, planted: Sequence[str] = PLANTED) -> list[str]:
 
 
 def planted_export(path: Path, names: Sequence[str]) -> Path:
-    """Every name as a kernel's, a range's, an API call's and a thread's, and in nsys's messages."""
+    """Write an export with each name as a kernel, range, API call and thread, and in a message of nsys."""
     with ExportWriter(path) as export:
         process, main = start_gpu_process(export)
         for number, name in enumerate(names):
@@ -174,7 +174,7 @@ def test_names_of_kernels_and_ranges_stay_readable(run, tmp_path):
     ("ending", "forms"), [("html", campaign.some(5, FORMS)), ("md", campaign.some(1, list(secrets())))]
 )
 def test_no_form_is_left_in_any_text_of_an_export(run, tmp_path, ending, forms):
-    """Each text of each table has a form behind it: everything that a report could show."""
+    """A form follows each text of each table, so that a report could show it anywhere."""
     (original,) = TrainingJob(ranks=1, steps=4, layers=1).write(tmp_path / "home/carol")
     with closing(sqlite3.connect(original)) as connection:
         tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]

@@ -1,4 +1,4 @@
-"""``nsystui info --diagnostics``: enough for a bug report, and nothing that somebody would not post."""
+"""``nsystui info --diagnostics``: enough for a bug report, and nothing private."""
 
 import shutil
 
@@ -35,7 +35,7 @@ def test_it_tells_why_a_file_cannot_be_opened_and_goes_on(run, demo_job, tmp_pat
 
 
 def test_nothing_private_is_in_it(run, demo_job, tmp_path, monkeypatch):
-    """No path, user, host, kernel or variable except the listed ones."""
+    """Path, user, host, kernel and variables, except the listed variables."""
     config = tmp_path / "secret-place" / "config.toml"
     config.parent.mkdir()
     config.write_text(f'cache-dir = "{tmp_path}/secret-cache"\njobs = 1\n')

@@ -1,6 +1,6 @@
-"""An amount of bytes is binary and has a binary name, wherever the program words it; `nsystui stats` has nsys's MB.
+"""An amount of bytes is binary and has a binary name in all output; `nsystui stats` has nsys's MB.
 
-The tables of every question are looked through in test_answers.
+test_answers checks the tables of every question.
 """
 
 import re

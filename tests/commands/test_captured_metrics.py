@@ -9,7 +9,7 @@ import pytest
 
 @pytest.fixture(scope="module")
 def captured(demo_job, tmp_path_factory) -> Path:
-    """The metrics of the kernels of rank 0, the way the command writes them."""
+    """Return the CSV of the metrics of rank 0's kernels."""
     from nsystui.cli import main
 
     path = tmp_path_factory.mktemp("captured") / "metrics.csv"
@@ -45,7 +45,7 @@ def test_kernels_without_metrics_are_unknown_and_kernels_of_the_other_capture_al
     assert "of the time are not in other.csv: their metrics are unknown" in done.err
     assert "gone" in done.err and "do not have" in done.err and "\x1b" not in done.err
     assert {row["Samples"] for row in done.table if row["Smart Name"] != first[0]} == {""}
-    # A kernel that the filter leaves out is known all the same.
+    # Names that the filter excludes are matched, too.
     path.write_text("".join(captured.read_text().splitlines(True)[:2]))
     assert "do not have" not in run("kernels", demo_job[0], "--filter", "flash", "--metrics", path).err
 

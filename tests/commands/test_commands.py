@@ -1,4 +1,4 @@
-"""The commands as a script meets them: data on stdout, messages on stderr, and an exit status for each outcome."""
+"""Commands in a script: data on stdout, messages on stderr, and an exit status for each outcome."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from nsystui.commands import commands
 
 
 def shell(line: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Runs a line of shell, where ``nsystui`` is this program; the status is the first command's of a pipe."""
+    """Run a line of shell, in which ``nsystui`` is this program; a pipe has the status of its first command."""
     program = f"{shlex.quote(sys.executable)} -m nsystui"
     return subprocess.run(
         ["bash", "-c", line.replace("nsystui", program, 1) + "; exit ${PIPESTATUS[0]}"],
@@ -63,7 +63,7 @@ WRONG = {
     "an ending of no format": ["-o", "kernels.xlsx"],
     "two formats": ["-o", "kernels.csv", "--format", "json"],
 }
-"""What cannot be recorded in ``tests/answers/refused.txt``, and where a file could be left."""
+"""Refused commands that ``tests/answers/refused.txt`` cannot record, or that could leave a file."""
 
 
 @pytest.mark.parametrize("words", WRONG.values(), ids=WRONG)
@@ -209,15 +209,43 @@ class TestShell:
 class TestWords:
     def test_no_word_is_help(self, run):
         assert run().out == run("--help").out == run("-h").out
-        assert "commands (each has --help)" in run().out
+        assert "Each command has --help" in run().out
         assert all(f"  {command} " in run().out for command in commands())
+
+    @pytest.mark.parametrize("columns", [70, 80, 200])
+    def test_the_help_fits_the_terminal(self, run, monkeypatch, columns):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        lines = run("--help").out.splitlines()
+        assert max(map(len, lines)) <= columns and "start here:" in lines
+
+    def test_compare_is_diff_and_two_files_are_its_sides(self, run, demo_job):
+        told = [
+            run(*words).out
+            for words in (
+                ("diff", demo_job[0], "--", demo_job[1]),
+                ("diff", demo_job[0], demo_job[1]),
+                (
+                    "compare",
+                    demo_job[0],
+                    demo_job[1],
+                    "--tables",
+                    "summary,kernels,families,nvtx,nccl,memory,api,functions,steps",
+                ),
+            )
+        ]
+        assert told[0] and told[0] == told[1] == told[2]
+
+    @pytest.mark.parametrize("heading", ["avg ms", "Avg (ns)", "AVG", "avg_ns", "avg us", "avg µs"])
+    def test_rows_are_sorted_by_a_heading_with_or_without_its_unit(self, run, demo_job, heading):
+        by_key = run("kernels", demo_job[0], "--sort", "avg_ns").out
+        assert run("kernels", demo_job[0], "--sort", heading).out == by_key != run("kernels", demo_job[0]).out
 
     def test_the_version(self, run):
         assert run("--version").out == run("-V").out
         assert run("--version").out.startswith("nsystui 0.")
 
     def test_a_value_before_two_hyphens_is_no_job(self, refused, demo_job):
-        """As everywhere, ``--`` ends the options if no file precedes it."""
+        """``--`` ends the options if no file precedes it."""
         assert "terminal" in refused("--theme", "dark", "--", demo_job[0])
 
     def test_a_file_called_like_a_command_or_without_ending_is_one(self, run, table, demo_job, tmp_path, monkeypatch):

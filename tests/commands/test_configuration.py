@@ -42,7 +42,7 @@ straggler_percent = 1.5
 
 @pytest.fixture
 def home(tmp_path):
-    """An environment of a user, and where the config file of that user is."""
+    """Return a user's environment, and the path of that user's config file."""
     environ = {"XDG_CONFIG_HOME": str(tmp_path), "SCRATCH": "/scratch/me"}
     path = tmp_path / "nsystui" / "config.toml"
     path.parent.mkdir()
@@ -217,7 +217,7 @@ def test_what_cannot_be_a_remembered_theme_is_no_theme_and_is_not_replaced(home)
         kept.write_text(text, errors="surrogateescape")
         assert parsed("open", ["a.sqlite"], environ).screen.theme is None
     kept.unlink()
-    os.mkfifo(kept)  # neither reading nor writing waits for somebody at its other end
+    os.mkfifo(kept)  # reading and writing must not wait for its other end
     assert parsed("open", ["a.sqlite"], environ).screen.theme is None
     with pytest.raises(OutputError, match="not a regular file"):
         remember_theme("dark", environ)

@@ -1,4 +1,4 @@
-"""``nsystui demo`` unpacks the exports of the package as whole files, and never over a file that exists."""
+"""``nsystui demo`` unpacks whole exports, and never overwrites a file."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ for number in range(JOB.steps):
 
 
 def gpu_work(path: Path) -> list[list[tuple[int, int]]]:
-    """When the GPU worked for each step, by the range around the launch; the last list is of no step."""
+    """Return the spans of GPU work by step (the range around the launch); the last list has work outside of steps."""
     steps = native(
         path,
         "SELECT n.start, n.end FROM NVTX_EVENTS n WHERE n.text LIKE '[Executor] _forward_step %' ORDER BY n.start",
@@ -39,7 +39,7 @@ def gpu_work(path: Path) -> list[list[tuple[int, int]]]:
 
 
 def idle_of_each_step(path: Path) -> list[tuple[int, int]]:
-    """Each step's time on the GPU, with the wait for its first operation, and how much of it nothing runs."""
+    """Return each step's time on the GPU, including the wait for its first operation, and the idle part of it, ns."""
     *work, others = gpu_work(path)
     ranges = native(path, "SELECT start FROM NVTX_EVENTS WHERE text LIKE '[Executor] _forward_step %' ORDER BY start")
     begins, reach = [], 0
@@ -61,7 +61,7 @@ def idle_of_each_step(path: Path) -> list[tuple[int, int]]:
 
 
 def time_without_compute_in_graphs(path: Path) -> int:
-    """ns between the compute kernels of each launch of a CUDA graph."""
+    """Return the time between the compute kernels of each launch of a CUDA graph, ns."""
     by_launch: dict[int, list[tuple[int, int]]] = {}
     for correlation, start, end in native(
         path,
@@ -88,7 +88,7 @@ def test_each_phase_has_its_steps_and_the_host_bounds_decoding_alone(table, demo
         assert float(row["GPU Idle (%)"]) == pytest.approx(idle, abs=0.006)
     decode = found[DECODE]
     assert float(decode["GPU Idle (%)"]) > 20 > 10 > float(found[MIXED]["GPU Idle (%)"])
-    assert 10 < float(decode["Host Preparation Exposed (%)"]) < 50  # the GPUs hide the rest
+    assert 10 < float(decode["Host Preparation Exposed (%)"]) < 50  # GPU work hides the other part
     assert float(decode["Exposed of Idle (%)"]) > 75
 
 
@@ -126,5 +126,5 @@ def test_late_launches_block_compute_more_than_communication_does(table, demo_se
     assert max(blocked, key=blocked.__getitem__) == "launch-starved" and share["launch-starved"] > 10
     idle = sum(idle for path in demo_server for _, idle in idle_of_each_step(path))
     assert int(parts["GPU idle"]["Total (ns)"]) == idle
-    inside = sum(map(time_without_compute_in_graphs, demo_server))  # no launch shows the next operation there
+    inside = sum(map(time_without_compute_in_graphs, demo_server))  # the next operation has no launch there
     assert int(parts["unresolved"]["Total (ns)"]) == pytest.approx(inside, rel=0.01)

@@ -24,7 +24,7 @@ def other_job(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 @pytest.fixture
 def diff(run):
-    """Runs ``nsystui diff``: its exit status, its output and its remarks."""
+    """Return a function that runs ``nsystui diff`` and returns its status, output and notes."""
 
     def diff(*words):
         done = run("diff", *words)
@@ -41,7 +41,7 @@ def test_the_dashes_between_the_jobs_may_be_followed_by_options():
 
 @pytest.mark.campaign
 def test_a_text_that_is_read_on_a_terminal_through_a_pipe_has_its_width(demo_job):
-    """As ``nsystui diff … | less`` does: standard output is a pipe, standard error the terminal."""
+    """As with ``nsystui diff … | less``: stdout is a pipe, stderr the terminal."""
     terminal, own = pty.openpty()
     fcntl.ioctl(own, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 100, 0, 0))
     command = [sys.executable, "-m", "nsystui", "diff", *demo_job[:2], "--ranks-a", "0", "--ranks-b", "1"]

@@ -1,4 +1,4 @@
-"""A report in another form than SQLite answers as its SQLite export does."""
+"""Reports in other forms than SQLite give the answers of their SQLite exports."""
 
 import bz2
 import gzip
@@ -102,8 +102,8 @@ FORMS = {
 def test_each_form_answers_as_sqlite_does(run, export, tmp_path, form):
     (tmp_path / "given").mkdir()
     given = FORMS[form](export, tmp_path / "given")
-    asked = COMMANDS if form.startswith(("parquet", "arrow")) else COMMANDS[:1]  # others are SQLite when unpacked
-    for words in (*asked, COMMANDS[0]):  # the first is finally read from the cache
+    asked = COMMANDS if form.startswith(("parquet", "arrow")) else COMMANDS[:1]  # other forms unpack to SQLite
+    for words in (*asked, COMMANDS[0]):  # last, a command that finds the cache filled
         of_sqlite, of_form = (run(*words, path) for path in (export, given))
         assert of_form.status == of_sqlite.status == 0, (words, of_form.err)
         assert of_form.out == of_sqlite.out, words
@@ -173,7 +173,7 @@ def test_a_form_that_is_not_read_says_which_to_make(refused, tmp_path, head, for
 
 @pytest.fixture
 def left(tmp_path, monkeypatch) -> Callable[[], list[Path]]:
-    """The files in a cache of its own that are no results."""
+    """Return a function that lists the files of a new cache."""
     monkeypatch.setenv("NSYSTUI_CACHE_DIR", str(tmp_path / "cache"))
     return lambda: [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
 
@@ -214,20 +214,20 @@ def test_an_archive_that_the_cache_has_no_room_for_is_not_unpacked(refused, tmp_
 @pytest.mark.parametrize("command", ["info", "pack -o packed"])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_nsys_ends_with_the_program(tmp_path, monkeypatch, fake_nsys, command, number):
-    """With the programs that it has started itself, and nothing half-written stays."""
+    """Processes that nsys started end, too, and no half-written file stays."""
     monkeypatch.setenv("NSYSTUI_CACHE_DIR", str(tmp_path / "cache"))
     fake_nsys(f'echo begun > "$out"; (echo running; exec sleep 1000) > "{tmp_path}/pipe"')
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "rank0.nsys-rep").write_bytes(b"QUADD")
     words = [sys.executable, "-m", "nsystui", *command.split(), "rank0.nsys-rep", "--convert"]
-    obey = partial(signal.signal, number, signal.SIG_DFL)  # the tests may run in the background of a shell
+    obey = partial(signal.signal, number, signal.SIG_DFL)  # a background job ignores SIGINT
     process = subprocess.Popen(words, cwd=tmp_path, stderr=subprocess.PIPE, text=True, preexec_fn=obey)
     with open(tmp_path / "pipe") as pipe:
         assert pipe.readline() == "running\n"
         process.send_signal(number)
         how_far = ": packed 0 of 1 ranks; the same command continues" if command.startswith("pack") else ""
         assert process.communicate() == (None, f"nsystui: interrupted{how_far}\n")
-        assert pipe.read() == ""  # as soon as nobody has it open any more
+        assert pipe.read() == ""  # ends when no process has it open
     assert process.returncode == 128 + number
     assert [path for path in (tmp_path / "cache").rglob("*") if path.is_file()] == []
 

@@ -1,4 +1,4 @@
-"""``nsystui export`` and ``nsystui ncu`` as a script meets them."""
+"""``nsystui export`` and ``nsystui ncu`` in a script."""
 
 import sqlite3
 from contextlib import closing

@@ -1,4 +1,4 @@
-"""A trace of the PyTorch profiler answers as an export of nsys does, as far as it has the data."""
+"""A trace of the PyTorch profiler gives the answers of an export of nsys, as far as it has the data."""
 
 import gzip
 import json
@@ -35,7 +35,7 @@ def traces(exports, tmp_path_factory) -> list[Path]:
 
 
 def microseconds(time: int) -> Any:
-    """A number of JSON that no float would hold."""
+    """Return µs as a JSON number with more digits than a float has."""
     return f"@{time // 1000}.{time % 1000:03d}@"
 
 
@@ -84,7 +84,7 @@ def trace(tmp_path) -> Path:
 
 @pytest.fixture
 def contents(run, tmp_path):
-    """How many rows each table has of a trace of these events."""
+    """Return a function that counts the rows of each table for a trace of some events."""
 
     def contents(events: list[Any]) -> dict[str, str]:
         found = run("info", write(tmp_path / "job.json", events), "--show", "contents", "--format", "csv").table
@@ -96,7 +96,7 @@ def contents(run, tmp_path):
 @pytest.mark.campaign
 @pytest.mark.parametrize("command", ["kernels", "memory", "api", "gpu", "steps"])
 def test_a_trace_answers_as_the_export_of_the_same_job(table, exports, traces, command):
-    # PyTorch calls its steps in its own way; it knows the ordinal of a GPU, and only its own events.
+    # PyTorch has its own names for steps, CUDA ordinals of GPUs, and only events of its process.
     without = {"Anchor", "GPU", "Recorded (ns)"}
     of_export, of_traces = (
         [{key: value.partition("_v")[0] for key, value in row.items() if key not in without} for row in found]
@@ -148,7 +148,7 @@ def test_the_durations_of_kernels_are_those_in_the_file(table, traces):
 
 
 def length(intervals: list[tuple[int, int]]) -> int:
-    """The length of the union of intervals."""
+    """Return the length of the union of intervals."""
     total, done = 0, 0
     for start, end in sorted(intervals):
         total += max(end - max(start, done), 0)
@@ -171,7 +171,7 @@ def test_compute_and_overlap_are_as_htas_formulas_have_them(table, traces):
 
 @pytest.mark.campaign
 def test_times_are_exact_to_the_nanosecond(table, tmp_path):
-    """Without a base time as PyTorch before 2.3: 16 digits before the point are more than a float holds."""
+    """Without a base time, as before PyTorch 2.3: a float cannot hold 16 digits before the point and 3 after it."""
     events = small_job()
     for one in events:
         one["ts"] = microseconds(int(Decimal(one["ts"].strip("@")) * 1000) + BASE)
@@ -204,7 +204,7 @@ def test_kernels_have_their_launch_and_shape(table, trace):
 
 @pytest.mark.campaign
 def test_synchronisations_have_their_kind_and_stream(table, tmp_path):
-    # Where no single stream is waited for, nsys writes 4294967295.
+    # nsys writes 4294967295 for a wait that is not for one stream.
     kinds = {
         "Stream Wait Event": ({"wait_on_cuda_event_id": 7}, ("Stream wait sync", "7")),
         "Event Sync": ({"stream": -1}, ("Event sync", "")),
@@ -425,7 +425,7 @@ def test_values_nested_too_deep_are_one_line(run, tmp_path, argument, levels):
 
 
 def test_brackets_and_escapes_in_names_are_no_levels(table, tmp_path):
-    """The pieces that are read end anywhere, also after the backslash of an escape."""
+    """Chunks of the file end anywhere, also after the backslash of an escape."""
     events = small_job() + [event("cpu_op", '[{"\\' * n, FIRST, FIRST + 9) for n in range(0, 900, 9)]
     (row,) = table("kernels", write(tmp_path / "job.json", events))
     assert row["Instances"] == "1"
@@ -439,7 +439,7 @@ def test_a_trace_without_nccl_is_told_what_to_trace_with_pytorch(run, trace, wor
     assert "nsys profile" not in said and "-t cuda,nvtx" not in said
 
 
-WINDOW = "100 % of a PyTorch profiler trace is its time from the first event to the last"
+WINDOW = "percentages are of the whole PyTorch profiler trace, not only of its steps"
 
 
 @pytest.mark.parametrize(

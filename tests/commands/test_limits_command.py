@@ -24,7 +24,7 @@ NAMES = ("NSYSTUI_JOBS", "NSYSTUI_MEMORY_LIMIT", "NSYSTUI_CACHE_LIMIT")
 
 @pytest.fixture(autouse=True)
 def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache of its own for each test, and no variables of the user's."""
+    """Return a new cache for each test, and remove the user's variables."""
     monkeypatch.setenv("NSYSTUI_CACHE_DIR", str(tmp_path / "cache"))
     for name in NAMES:
         monkeypatch.delenv(name, raising=False)
@@ -38,7 +38,7 @@ def export(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def used(monkeypatch: pytest.MonkeyPatch) -> list[Limits]:
-    """The limits of every session."""
+    """Return the list that gets the limits of each session."""
     seen: list[Limits] = []
     begin = Session.__post_init__
 
@@ -110,7 +110,7 @@ class TestNonsense:
 
     @pytest.mark.campaign
     def test_the_smallest_that_is_named_works(self, run, tmp_path, monkeypatch):
-        """With every row packed, and the columns of a summary read without packing."""
+        """Both with a packed export and with a summary's columns read on demand."""
         path = benchmark_export(tmp_path / "larger.sqlite", kernels=60_000)
         words = ("--memory-limit", f"{SMALLEST_MEMORY // MB}M", "--jobs", "4", "--format", "csv", path)
         for command in (("overview",), ("stats", "-r", "cuda_gpu_kern_sum,cuda_api_sum"), ("events", "--top", "3")):
@@ -185,7 +185,7 @@ class TestConversions:
         assert not old.exists()
 
     def test_a_full_disk_says_where_else_and_leaves_nothing(self, refused, tmp_path, report, monkeypatch, fake_nsys):
-        """An export is a file that nsys writes: it cannot be kept in memory."""
+        """nsys writes its export to a file, which cannot be in memory instead."""
         fake_nsys(
             'cat /dev/zero > "$out" 2>/dev/null; cp "$out" "$out-journal" 2>/dev/null; echo disk full >&2; exit 1'
         )
@@ -216,7 +216,7 @@ class TestFullDisk:
 
     @pytest.mark.campaign
     def test_where_no_file_may_grow_too(self, export, directory):
-        """As a quota does it; and where no disk can be mounted for a test."""
+        """As with a quota; also runs if a test may not mount a disk."""
         code = """if True:
             import resource, sys
             from nsystui.cli import main

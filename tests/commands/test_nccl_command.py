@@ -1,4 +1,4 @@
-"""``nccl`` as a script meets it: groups, sizes, single calls, steps."""
+"""``nccl`` in a script: groups, sizes, single calls, steps."""
 
 from nccl_program import Program
 

@@ -1,4 +1,4 @@
-"""``nccl-log`` as a script meets it."""
+"""``nccl-log`` in a script."""
 
 import gzip
 import io
@@ -34,7 +34,7 @@ def log(tmp_path) -> Path:
 
 @pytest.fixture
 def found(records, log):
-    """The rows of each table of the log."""
+    """Return the rows of each table."""
     return lambda *words: {block["table"]: block["rows"] for block in records("nccl-log", log, *words)}
 
 
@@ -136,7 +136,7 @@ def test_a_choice_of_the_tuner_has_the_communicators_that_called_for_it(run, tmp
         + call.format(op="AllReduce", count=512, comm="0xc1", ranks=8)
         + call.format(op="AllReduce", count=512, comm="0xc2", ranks=2)
         + choice.format(op="AllReduce", size=2048)
-        + choice.format(op="Broadcast", size=64)  # nobody's call is in the log
+        + choice.format(op="Broadcast", size=64)  # no such call is in the log
     )
     rows = run("nccl-log", log, "--tables", "tuning", "--format", "json").json
     found = {(row["op"], row["bytes"]): row["communicators"] for row in rows}

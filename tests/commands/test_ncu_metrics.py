@@ -38,7 +38,7 @@ def export(tmp_path) -> Path:
 
 @pytest.fixture
 def ncu(tmp_path):
-    """Writes a raw page of launches: name, grid, duration in µs, compute and memory throughput."""
+    """Return a writer of raw pages; a launch is name, grid, duration in µs, compute and memory throughput."""
 
     def write(*launches: tuple[str, str, str, str, str], name: str = "report.csv") -> Path:
         path = tmp_path / name
@@ -105,7 +105,7 @@ def test_instances_of_a_function_whose_shape_tells_nothing_are_told(run, export,
 def test_a_kernel_that_the_exports_do_not_have_is_told(run, export, ncu):
     done = run("kernels", export, "--ncu", ncu(("gone\x1b[2J()", "(7, 1, 1)", "1", "50", "20")), "--format", "csv")
     assert done.status == 0 and "gone" in done.err and "exports do not contain" in done.err and "\x1b" not in done.err
-    # A kernel that the filter leaves out is known all the same.
+    # Names that the filter excludes are matched, too.
     path = ncu(("other()", "(1, 1, 1)", "1", "50", "20"))
     assert "exports do not contain" not in run("kernels", export, "--filter", "axpy", "--ncu", path).err
 

@@ -1,6 +1,6 @@
 """``nsystui ncu`` for a job of several ranks: options for ncu, a report for each rank, and the script for some ranks.
 
-The scripts are run by ``sh``, with a program instead of ncu that writes down its arguments.
+``sh`` runs the scripts, with a replacement of ncu that logs its arguments.
 """
 
 import os
@@ -17,7 +17,7 @@ from nsystui.questions.capture.recording import launcher_of
 
 @pytest.fixture
 def start(tmp_path):
-    """Runs a script as the launcher would, as one rank, and returns what ncu or the program was called with."""
+    """Return a function that runs a script as one rank; the output is the arguments of ncu or the program."""
     programs = tmp_path / "bin"
     programs.mkdir()
     for name in ("ncu", "my app"):
@@ -64,7 +64,7 @@ def test_a_wrapper_without_a_rank_stops_and_says_which_launcher_sets_it(run, dem
 
 @pytest.fixture
 def hostile(tmp_path) -> Path:
-    """One rank of an Open MPI job, with a kernel, a host and a program that a shell could trip over."""
+    """Return a rank of an Open MPI job whose kernel, host and program have characters special to a shell."""
     path = tmp_path / "rank.sqlite"
     name = 'void it\'s<"$(touch HACKED)">`touch HACKED`(int)\n touch HACKED; é *'
     with ExportWriter(path, session=CaptureSession(environment={"OMPI_COMM_WORLD_RANK": "5"})) as writer:

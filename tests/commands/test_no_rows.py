@@ -1,4 +1,4 @@
-"""A table without rows says why in a line, is empty as its format is, and has one exit status in all of them."""
+"""A table without rows has its reason on stderr and the same exit status in every format."""
 
 import json
 import re
@@ -13,13 +13,13 @@ FORMATS = ("table", "csv", "json", "md")
 
 @pytest.fixture(scope="module")
 def exports(tmp_path_factory) -> dict[str, Path]:
-    """Exports without any event, and with CPU events alone."""
+    """Return exports without any event, and with CPU events alone."""
     place = tmp_path_factory.mktemp("exports")
     return {"BARE": empty_export(place / "bare.sqlite"), "CPU": cpu_only_export(place / "cpu.sqlite")}
 
 
 def assert_all_alike(run, words, status, forms=FORMATS) -> str:
-    """The message on stderr, the same in every format; JSON is an empty list, and nothing else is on stdout."""
+    """Return the message on stderr, the same in every format; stdout is empty, or an empty list of JSON."""
     done = {form: run(*words, "--format", form) for form in forms}
     assert {form: one.status for form, one in done.items()} == dict.fromkeys(forms, status), words
     assert json.loads(done["json"].out) == []
@@ -43,7 +43,7 @@ CASES = [
 @pytest.mark.parametrize(("line", "status", "reason"), CASES, ids=[line for line, *_ in CASES])
 def test_an_empty_table_has_its_reason_in_every_format(run, exports, line, status, reason):
     words = [exports.get(word, word) for word in shlex.split(line)]
-    # Each format writes an empty table by itself; without rows the command decides the output.
+    # Each format can write an empty table, but without rows the command decides the output.
     said = assert_all_alike(run, words, status, FORMATS if line.startswith("stats") else ("csv", "json"))
     assert reason in said
     assert not line.startswith("stats") or said.count("\n") == 1 + line.count(",")

@@ -1,4 +1,4 @@
-"""Tables on a terminal: they fit its width and height, and report hidden parts. Elsewhere they are whole."""
+"""Tables on a terminal: they fit its width and height, and report hidden parts. Other output is whole."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.campaign
 
 @pytest.fixture(scope="module")
 def on_terminal():
-    """Runs a command whose output and errors go to a terminal of 80 columns and 24 lines; returns its lines."""
+    """Return a function that runs a command on a terminal of 80 columns and 24 lines, and returns its lines."""
 
     def run(*words: str | Path) -> list[str]:
         terminal, own = pty.openpty()

@@ -1,4 +1,4 @@
-"""``--dask``: the answers that the workers of a cluster compute are the answers made here, to the byte."""
+"""``--dask``: the answers of a cluster's workers equal local answers, byte for byte."""
 
 import csv
 import json
@@ -35,7 +35,7 @@ def packed_once(demo_job: list[Path], tmp_path_factory: pytest.TempPathFactory) 
 
 @pytest.fixture
 def packed(packed_once: Path) -> Path:
-    """The demo job, with nothing computed ahead: that is left to the workers."""
+    """Return the packed demo job without results, so that the workers compute them."""
     for kept in packed_once.glob("reports/*/result*"):
         kept.unlink()
     return packed_once
@@ -43,7 +43,7 @@ def packed(packed_once: Path) -> Path:
 
 @pytest.fixture
 def asked_of_workers(monkeypatch: pytest.MonkeyPatch) -> set[int]:
-    """The reports that something was computed of by workers."""
+    """Return the numbers of the reports for which workers computed something."""
     seen: set[int] = set()
     each = DaskWorkers.each
 
@@ -118,7 +118,7 @@ def test_what_was_not_recorded_is_missing_there_too(run, dask_scheduler, packed,
 
 @pytest.mark.campaign
 def test_reports_of_several_per_task_and_medians_of_different_values(run, dask_scheduler, tmp_path, monkeypatch):
-    """Ranks of other speeds: the middle of a kernel's durations lies in values that no task has alone."""
+    """Ranks differ in speed, so that no single task has the values around a median."""
     exports = TrainingJob(ranks=5, steps=3, layers=2, gpu_metrics=False).write(tmp_path)
     packed = tmp_path / "packed"
     assert run("pack", *exports, "-o", packed).status == 0
@@ -137,7 +137,7 @@ def test_what_a_cluster_has_no_part_in_is_refused_in_a_line(refused, packed, wor
 
 
 def test_a_question_that_offers_a_cluster_takes_it_and_another_does_not_know_it(run, demo_job):
-    """A command that accepts it then opens its files, which are not packed."""
+    """A command that accepts ``--dask`` then opens its files, which are not packed."""
     for one in catalogue.of_family(""):
         is_offered = "--dask" in run(one.name, "--help").out
         done = run(one.name, demo_job[0], "--dask", "tcp://127.0.0.1:9")
@@ -189,7 +189,7 @@ def test_a_cluster_without_workers(run, packed, monkeypatch):
 
 @pytest.fixture
 def session(packed: Path, dask_scheduler: str) -> Iterator[Session]:
-    """The packed job with the workers of the cluster."""
+    """Yield the packed job with the workers of the cluster."""
     with closing(Session()) as session:
         for report in sorted(packed.glob("reports/*")):
             session.add(report)
@@ -198,7 +198,7 @@ def session(packed: Path, dask_scheduler: str) -> Iterator[Session]:
 
 
 def dying(is_due: Callable[[list[int]], bool]) -> Callable[[Session, list[Any]], list[int]]:
-    """Computes the numbers of the reports, or ends the process in the middle of it."""
+    """Return a task that computes the numbers of its reports, or ends its process."""
 
     def compute(session: Session, reports: list[Any]) -> list[int]:
         numbers = [report.index for report in reports]

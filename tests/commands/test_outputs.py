@@ -1,4 +1,4 @@
-"""No command writes over a file that it reads. Several files are written all or not at all."""
+"""No command overwrites a file that it reads. A command writes all of its files, or none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``nsystui pack``: a job that opens without its exports, and answers as they do."""
+"""``nsystui pack``: a packed job opens without its exports, with the same answers."""
 
 import json
 import os
@@ -36,14 +36,14 @@ REPORT = "reports/rank=1/report.json"
 
 @pytest.fixture(scope="module")
 def packed(demo_job: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The demo job, packed by one command. Not to be written."""
+    """Return the demo job, packed by one command; tests must not change it."""
     directory = tmp_path_factory.mktemp("packed") / "job"
     assert main(["pack", *map(str, demo_job), "-o", str(directory)]) == 0
     return directory
 
 
 def start(*words: str | Path) -> subprocess.Popen[str]:
-    """``nsystui pack`` in a process of its own."""
+    """Start ``nsystui pack`` in another process."""
     command = [sys.executable, "-m", "nsystui", "pack", *map(str, words)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
@@ -54,7 +54,7 @@ def copied(packed: Path, target: Path) -> Path:
 
 @pytest.mark.campaign
 class TestAnswers:
-    """A packed job gives the same answers as its exports: every question is asked of both in test_answers."""
+    """A packed job gives the answers of its exports; test_answers asks every question of both."""
 
     @pytest.mark.parametrize("name", ["mpi-cuda-saxpy-schema2.9", "h100-2rank-moe-after", "cuda-graphs"])
     def test_of_a_real_export(self, run, tmp_path, name):
@@ -177,7 +177,7 @@ class TestThePackedJob:
             def ready(self, path, report):
                 ready.append(path)
                 if len(ready) == 1:
-                    whole.hold(True)  # as a screen that begins to ask
+                    whole.hold(True)  # as a screen does when it asks
 
         monkeypatch.setattr(loading, "threading", SimpleNamespace(Event=Turn, Thread=threading.Thread))
         monkeypatch.setattr(loading, "_FIRST_REPORTS", 2)
@@ -285,7 +285,7 @@ class TestRefusals:
 
 
 class TestDamage:
-    """A report that is not whole is left out with its reason; the others open."""
+    """An incomplete report is left out with the reason; other reports open."""
 
     @pytest.mark.parametrize(
         ("damage", "reason"),
@@ -340,7 +340,7 @@ def test_an_export_that_is_deleted_once_it_is_packed_does_not_end_the_packing(ru
 
 
 def reseal(job: Path, path: Path) -> None:
-    """Give a file of the rank 1 the seal that it would have if it had been written as it is."""
+    """Give a changed file of rank 1 a valid seal."""
     values = facts_of(json.loads((job / REPORT).read_text()))
     values["files"][str(path.relative_to(job))] = sealed(path)
     (job / REPORT).write_text(facts_text(values))
@@ -348,7 +348,7 @@ def reseal(job: Path, path: Path) -> None:
 
 @pytest.fixture
 def changed(packed, tmp_path) -> Callable[[str, str], Path]:
-    """Copies the job, and writes one file of its rank 1 anew, with the columns of a SELECT and the seal of that."""
+    """Return a function that copies the job and rewrites a file of rank 1 from a SELECT, with a valid seal."""
     job = copied(packed, tmp_path)
     facts = job / REPORT
     before = {facts: facts.read_bytes()}
@@ -384,7 +384,7 @@ CHANGES = {
     """*, 1::HUGEINT AS more""": "more of {1} is unknown",
     """*, ["{0}"] AS more""": "more of {1} is unknown",
 }
-"""How the columns are changed, and the error."""
+"""Changes of the columns, and their errors."""
 
 
 @pytest.mark.parametrize(

@@ -33,13 +33,13 @@ PROGRAM = [sys.executable, "-c", ONE_BY_ONE + "sys.exit(main(sys.argv[1:]))", "p
 
 @pytest.fixture
 def one_by_one(monkeypatch):
-    """However small exports are, as many as are read at once are packed together: in tests one."""
+    """Pack one export at a time, however small the exports are."""
     monkeypatch.setattr(pack, "_MAX_BYTES", 0)
 
 
 @pytest.fixture
 def interrupted_at(monkeypatch):
-    """Interrupts a run while it is at its export of this number, which is read by then."""
+    """Return a function that interrupts a run at the export of this number, after it was read."""
 
     def at(place: int) -> None:
         numbers = itertools.count(1)
@@ -60,7 +60,7 @@ def ranks_in(job: Path) -> set[int]:
 
 
 def identities(job: Path) -> dict[str, str]:
-    """A different file of each rank whenever it is packed again."""
+    """Return the identity of each rank's pack, which is new whenever the rank is packed again."""
     return {path.parent.name: json.loads(path.read_text())["identity"] for path in job.glob("reports/*/report.json")}
 
 
@@ -107,7 +107,7 @@ def test_what_is_there_of_another_export_or_otherwise_is_not_taken_for_packed(ru
 def test_an_interrupt_while_a_report_is_put_into_the_job_leaves_the_old_or_the_new_one(
     run, tmp_path, demo_job, monkeypatch, force
 ):
-    """Right before and right after the last step."""
+    """Just before and just after the last step."""
     job = tmp_path / "job"
     rename = Path.rename
     if force:
@@ -134,7 +134,7 @@ def test_an_interrupt_while_a_report_is_put_into_the_job_leaves_the_old_or_the_n
 
 
 def written(directory: Path, told: list[dict[str, Any]]) -> list[Path]:
-    """Exports of one process each, with the record of its rank."""
+    """Write exports of one process each, with the captured variables of its rank."""
     directory.mkdir(parents=True)
     paths = [directory / f"{number}{one.get('name', 'of')}.sqlite" for number, one in enumerate(told)]
     for path, one in zip(paths, told, strict=True):
@@ -164,7 +164,7 @@ def test_a_rank_is_there_before_the_next_export_is_read(run, tmp_path, one_by_on
 
 
 def test_ranks_in_groups_do_not_number_the_job(run, tmp_path, one_by_one):
-    """The rank in the largest communicator is one within a group: so names decide, as of all exports together."""
+    """The largest communicator is only a group, so its rank does not count: file names decide, as with all exports."""
     exports = written(tmp_path / "in", [{"nccl": number % 2, "name": f"_rank{number}"} for number in (3, 2, 1, 0)])
     done = run("pack", *exports, "-o", tmp_path / "job")
     assert done.status == 0 and ranks_in(tmp_path / "job") == {0, 1, 2, 3}

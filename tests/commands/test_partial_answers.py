@@ -24,7 +24,7 @@ def whole(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def damaged(tmp_path, whole) -> Path:
-    """An export of whose kernels some cannot be read."""
+    """Return an export with some unreadable kernels."""
     path = Path(shutil.copyfile(whole, tmp_path / "damaged.sqlite"))
     damage_rows(path, KERNELS)
     return path
@@ -116,7 +116,7 @@ def test_a_triage_without_a_damaged_table(run, whole, damaged, tmp_path):
 
 @pytest.fixture
 def failing_rule(tmp_path, monkeypatch) -> str:
-    """The name of the only rule, which fails."""
+    """Replace all rules by a rule that fails; return its name."""
 
     def judged(self, case):
         if self is chosen:

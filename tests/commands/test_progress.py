@@ -1,4 +1,4 @@
-"""The line of progress on stderr: only where somebody sees it, only while it takes long, and gone at the end."""
+"""The line of progress on stderr: only on terminals, only for long computations, and removed at the end."""
 
 import io
 import subprocess
@@ -22,7 +22,7 @@ class Terminal(io.StringIO):
 
 
 def screen_of(text: str) -> list[str]:
-    """The line that a terminal shows after ``text``."""
+    """Return the lines of a terminal after ``text``."""
     screen = pyte.Screen(80, 4)
     stream = pyte.Stream(screen)
     stream.feed(text.replace("\n", "\r\n"))
@@ -40,7 +40,7 @@ def terminal(monkeypatch):
 
 @pytest.fixture
 def clock(monkeypatch):
-    """Seconds that pass only when a test advances them."""
+    """Replace the clock: seconds pass only when a test advances them."""
     now = [100.0]
     monkeypatch.setattr("nsystui.commands.progress.time.monotonic", lambda: now[0])
     return now
@@ -68,7 +68,7 @@ def test_a_long_work_has_a_bar_on_a_terminal_that_is_gone_at_the_end(terminal, c
 
 
 def test_a_new_computation_is_shown_at_once(terminal, clock):
-    """The one before is over: its name must not stay while the next question is computed."""
+    """The name of a finished computation must not stay while the next runs."""
     with ProgressLine() as line:
         clock[0] += 1
         line.show_computing(Computation("first", 0, 2))
@@ -79,7 +79,7 @@ def test_a_new_computation_is_shown_at_once(terminal, clock):
 
 
 def until(terminal: Terminal, text: str) -> str:
-    """The line of the terminal as soon as ``text`` is in it: another thread writes it."""
+    """Wait until ``text``, which another thread writes, is in the terminal's line, and return the line."""
     for _ in range(1000):
         if text in (line := screen_of(terminal.getvalue())[0]):
             return line
@@ -129,7 +129,7 @@ def test_an_opening_that_is_silent_is_told_with_its_time(terminal, clock, demo_j
 @pytest.mark.campaign
 @pytest.mark.parametrize("words", ["report -o a.html", "report -o a.html --baseline", "triage --baseline", "diff --"])
 def test_two_jobs_and_their_questions_share_one_line(terminal, demo_job, tmp_path, monkeypatch, run, words):
-    """A second line would move the cursor of the first, and words would stay on the terminal."""
+    """With a second line, the first would lose its cursor and leave words on the terminal."""
     for name in ("_PATIENCE", "_SECONDS_BETWEEN", "_SILENCE"):
         monkeypatch.setattr(f"nsystui.commands.progress.{name}", 0.001)
     monkeypatch.chdir(tmp_path)

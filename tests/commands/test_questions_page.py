@@ -1,4 +1,4 @@
-"""``help questions``: every command that it names runs, on the demo and on real exports, and every key exists."""
+"""``help questions``: every command there runs, on the demo and on real exports, and every key exists."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from nsystui.ui.keys import KEYS
 PAGE = Path(__file__).parents[2] / "nsystui/docs/questions.md"
 REAL = ("ddp-a100-rank*of4", "h100-2rank-moe-before*", "gemm-pageable*")
 WORDS = {"REGEX": r"step (\d+)", "WORD": "nvtx", "N": "0", "gc": "e"}
-"""What a user would put for the placeholders; no demo has a sample in a collector of garbage."""
+"""Values for the placeholders; the demos have no sample in a garbage collector."""
 NOTHING = 3
 """The exit status of an answer without rows, whose reason is on stderr."""
 
@@ -49,13 +49,13 @@ ROWS = list(rows_of_the_page())
 
 
 def of_commands(rows: list[Row]) -> list[str]:
-    """Each command once; code that is not a command, such as the table ``[families]``, is left out."""
+    """Return each command once; code that is not a command, such as the table ``[families]``, is left out."""
     found = dict.fromkeys(text for row in rows for text in row.commands)
     return [text for text in found if text.split()[0] in commands()]
 
 
 def filled(text: str, files: list[Path]) -> list[str | Path]:
-    """The words of a command with its placeholders filled; ``A -- B`` are the files twice."""
+    """Return the words of a command with its placeholders filled; ``A -- B`` are the files twice."""
     words = [WORDS.get(word, word) for word in shlex.split(text.replace("per-step N", "per-step 1e12"))]
     if words[0] != "diff":
         return [*words, *files]
@@ -81,7 +81,7 @@ def test_every_command_is_one_that_the_program_takes(text):
 
 def check(run, text: str, files: list[Path], may_be_empty: bool) -> None:
     if "CSV" in text.split():
-        return  # of Nsight Compute's tables: test_ncu_metrics
+        return  # test_ncu_metrics has the tables of Nsight Compute
     done = run(*filled(text, files), "--format", "csv") if text.split()[0] != "info" else run("info", *files)
     told = f"{text}: {done.status} {done.err}"
     assert "Traceback" not in done.err and done.status in ((0, NOTHING) if may_be_empty else (0,)), told

@@ -1,4 +1,4 @@
-"""The program as a cluster installs it: files that nobody may write, byte code that was never made."""
+"""The program as installed on a cluster: read-only files, and no bytecode."""
 
 import os
 import shutil
@@ -16,7 +16,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-# The first only reads columns, the second packs and keeps its results.
+# The first command only reads columns, the second packs and keeps results.
 @pytest.mark.campaign
 @pytest.mark.parametrize(("command", "disk"), [("kernels", "full"), ("overview", "full"), ("overview", "writable")])
 def test_it_works_where_its_partial_files_cannot_be_written(tmp_path, demo_job, unprivileged, command, disk):

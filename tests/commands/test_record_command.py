@@ -9,7 +9,7 @@ import pytest
 
 @pytest.fixture
 def played(tmp_path):
-    """Runs a script where nsys, srun and nsystui are programs that only log their words; the calls of each."""
+    """Return a function that runs a script with replacements of nsys, srun and nsystui, and returns their calls."""
     log = tmp_path / "log"
     for name, then in (("nsys", ""), ("nsystui", ""), ("torchrun", ""), ("srun", 'exec "$@"'), ("train", "")):
         program = tmp_path / name

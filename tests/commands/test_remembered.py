@@ -1,4 +1,4 @@
-"""Answers that were given before: given again without opening anything, for as long as the files stay as they are."""
+"""Remembered answers: repeated without opening any file, until the files change."""
 
 import os
 import subprocess
@@ -32,7 +32,7 @@ HEAVY = {"duckdb", "numpy", "pandas", "sqlalchemy", "textual", "adbc_driver_mana
 
 @pytest.fixture(autouse=True)
 def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache of its own for each test."""
+    """Return a new cache for each test."""
     monkeypatch.setenv("NSYSTUI_CACHE_DIR", str(tmp_path / "cache"))
     return tmp_path / "cache"
 
@@ -44,7 +44,7 @@ def export(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """A word for each time that a command opened its files."""
+    """Return a list that gets a word each time a command opens its files."""
     times: list[object] = []
     open_job = shared.open_job
     monkeypatch.setattr(shared, "open_job", lambda *a, **b: times.append("opened") or open_job(*a, **b))
@@ -84,7 +84,7 @@ class TestGivenAgain:
         for key in ("share", "min", "name", "stddev"):
             words = ("kernels", "--sort", key, "--top", "2", "--format", "csv", export)
             assert run(*words).out == run(*words).out == run(*words, "--no-cache").out, key
-        assert opened == ["opened"] * 5  # the remembered answer of the first is sorted for the others
+        assert opened == ["opened"] * 5  # the other commands sort the remembered answer of the first
 
     def test_in_another_format_and_unit(self, run, export, opened, tmp_path):
         run(*SUM, export)

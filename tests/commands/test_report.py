@@ -18,7 +18,7 @@ from nsystui.cli import main
 
 
 class Page(HTMLParser):
-    """A page taken apart: its tables by section, with captions, and all of its text."""
+    """A parsed page: its tables by section, with captions, and all of its text."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ def made(demo_job, tmp_path_factory) -> Path:
 
 @pytest.fixture
 def report(run, tmp_path):
-    """Writes a report into a directory of the test: its path."""
+    """Return a function that writes a report into the test's directory and returns its path."""
 
     def report(*words: str | Path, name: str = "r.html", status: int = 0) -> Path:
         done = run("report", *words, "-o", tmp_path / name)

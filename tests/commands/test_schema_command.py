@@ -1,4 +1,4 @@
-"""``nsystui schema`` says what ``--format json`` writes."""
+"""``nsystui schema`` describes the output of ``--format json``."""
 
 import re
 
@@ -21,7 +21,7 @@ SUFFIXES = {
 
 
 def forms_of(schema):
-    """The forms of the rows, of one table or of several."""
+    """Return the schemas of the rows, for one table or several."""
     several = schema["items"].get("oneOf")
     return [one["properties"]["rows"]["items"] for one in several] if several else [schema["items"]]
 

@@ -28,7 +28,7 @@ def needed(program):
 
 @pytest.fixture
 def typed(tmp_path):
-    """Runs a program where somebody types: two exports, one with a blank in its name, and a folder."""
+    """Return a function that runs a shell next to two exports, one with a blank in its name, and a folder."""
     for name in ("rank0.sqlite", "rank 1.sqlite"):
         (tmp_path / name).touch()
     (tmp_path / "results").mkdir()
@@ -45,7 +45,7 @@ def typed(tmp_path):
 
 @pytest.fixture
 def script(capsys, tmp_path_factory):
-    """Where the script of a shell is, as the program prints it."""
+    """Return a function that writes the completion script of a shell, and returns its path."""
 
     def script(shell):
         path = tmp_path_factory.mktemp("script") / "_nsystui"
@@ -56,7 +56,7 @@ def script(capsys, tmp_path_factory):
 
 
 LINES = [
-    # What is typed, some words that are offered, some that are not.
+    # Typed text, some words that are offered, some that are not.
     ("nsystui tri", ["triage"], ["kernels"]),
     ("nsystui kernels --na", ["--names"], ["--nccl-log"]),
     ("nsystui kernels --names s", ["short"], ["full"]),
@@ -195,7 +195,7 @@ def test_without_the_library_the_manual_page_names_what_to_install(refused, monk
 
 
 def examples(text):
-    """The command lines of a help's examples, as words; a shell's interpretation of them is left out."""
+    """Return the words of the command lines in a help's examples, without a shell's interpretation."""
     found = []
     for line in re.findall(r"^  (.*\bnsystui\b .*)$", text, re.MULTILINE):
         for part in re.split(r" \|\|? ", re.split(r"\s{3,}", line)[0]):
@@ -207,7 +207,7 @@ def examples(text):
 
 @pytest.mark.parametrize("name", ["", *EVERY])
 def test_the_examples_of_the_help_are_command_lines(monkeypatch, name):
-    """Each is parsed by the command that it names, which is all but run."""
+    """The named command parses each line, and stops before it runs."""
     text = top_parser().format_help() if not name else command_parser(name).epilog
     lines = examples(text)
     assert lines, "no examples"

@@ -1,4 +1,4 @@
-"""``nsystui stats``: its tables, their order, filters and names. Their numbers: tests/parity."""
+"""``nsystui stats``: tables, order, filters and names; tests/parity has the numbers."""
 
 import csv
 import io
@@ -19,11 +19,11 @@ OLD_NAMES = {
     "openaccsum": "openacc_sum", "openmpevtsum": "openmp_sum", "osrtsum": "osrt_sum", "apigpusum": "cuda_api_gpu_sum",
     "unifiedmemory": "um_sum", "unifiedmemorytotals": "um_total_sum", "umcpupagefaults": "um_cpu_page_faults_sum",
 }  # fmt: skip
-"""The names of reports in nsys until 2022, with those since."""
+"""Old names of reports, until nsys 2022, and their present names."""
 
 
 def tables(text: str) -> list[list[dict[str, str]]]:
-    """The tables of CSV that empty lines part, without their titles."""
+    """Return the tables of CSV, separated by empty lines, without their titles."""
     found = []
     for block in text.split("\n\n"):
         lines = [line for line in block.splitlines() if not line.startswith("#")]
@@ -64,7 +64,7 @@ class TestFilters:
             count("--filter-time", f"{middle}ns/"),
         )
         assert 0 < early < everything
-        assert everything <= early + late <= everything + 8  # what runs just then is in both
+        assert everything <= early + late <= everything + 8  # events at the boundary are in both
 
     @pytest.mark.campaign
     def test_an_nvtx_range_is_the_window_and_each_rank_has_its_own(self, run, demo_job):

@@ -9,13 +9,13 @@ from synthetic.demo import TrainingJob
 
 @pytest.fixture(scope="module")
 def stalled(tmp_path_factory):
-    """One rank that stalls for 200 ms in one of ten steps."""
+    """Return a rank that stalls for 200 ms in one of ten steps."""
     return TrainingJob(ranks=1, steps=10, layers=4, stall_ms=200).write(tmp_path_factory.mktemp("stalled"))
 
 
 @pytest.mark.campaign
 def test_the_command_that_shows_more_can_be_pasted(run, stalled):
-    """It names the files of the job, and a window in milliseconds: the table has the gap that the finding is about."""
+    """It has the files and a window in ms: its table contains the gap of the finding."""
     lines = run("triage", *stalled).out.splitlines()
     (command,) = [line.partition(" or nsystui ")[2] for line in lines if "nsystui timeline" in line]
     again = run(*shlex.split(command))
@@ -30,7 +30,7 @@ def straggling(written_once):
 
 @pytest.fixture
 def told(run, straggling, stalled):
-    """The rows of the triage of two jobs."""
+    """Return the rows of triage for two jobs."""
     return {job: run("triage", *job, "--format", "json").json for job in (tuple(straggling), tuple(stalled))}
 
 

@@ -1,4 +1,4 @@
-"""What a value of the command line, of the config file or of the environment may hold: odd bytes, ``--``, 100 kB."""
+"""Odd values in the command line, the config file and the environment: any bytes, ``--``, 100 kB."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ def test_what_is_cut_keeps_how_it_begins_and_ends():
 
 
 class Leaving(io.RawIOBase):
-    """Standard output whose reader leaves after some writes."""
+    """Standard output whose reader closes it after some writes."""
 
     def __init__(self, most: int) -> None:
         self.most, self.written = most, 0
@@ -227,7 +227,7 @@ LOG = "".join(
 
 @pytest.fixture
 def lines(demo_job, tmp_path) -> Callable[[str], list[str]]:
-    """Returns the words of a line with the names of its files."""
+    """Return a function that fills in the file names of a command line and splits it."""
     (tmp_path / "nccl.log").write_text(LOG)
     return lambda line: shlex.split(line.format(*demo_job[:2], tmp_path / "nccl.log"))
 

@@ -1,4 +1,4 @@
-"""The help of each command and recipe, and the schema of each question are as recorded in ``test_what_is_told.txt``.
+"""The help of each command and recipe, and the schema of each question, equal ``test_what_is_told.txt``.
 
 ``python -m pytest --snapshot-update tests/commands/test_what_is_told.py`` accepts new words: look at the diff.
 """

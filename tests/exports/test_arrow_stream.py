@@ -1,4 +1,4 @@
-"""Arrow batches that are looked at while DuckDB reads them."""
+"""Arrow batches that are checked while DuckDB reads them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def summed(export: Path, watch: object) -> int:
-    """The sum of all numbers, as DuckDB reads them."""
+    """Return DuckDB's sum of all numbers."""
     with ArrowReader(export) as reader, closing(duckdb.connect()) as connection:
         handle = reader.stream("SELECT rowid AS row_id, CAST(number AS INTEGER) AS number FROM events")
         stream = WatchedStream(handle, ["row_id", "number"], watch)

@@ -1,4 +1,4 @@
-"""Reports become exports by NVIDIA's own nsys, played here by a shell script, and never next to the report."""
+"""NVIDIA's nsys, replaced here by a shell script, converts reports, and never next to the report."""
 
 import os
 import shlex
@@ -25,7 +25,7 @@ def made_by_nsys(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def fake_nsys(tmp_path, monkeypatch, made_by_nsys):
-    """Puts a script called nsys on the PATH; it logs its words, a line each, before it runs the given commands."""
+    """Return a function that puts a script nsys on the PATH; it logs its words, then runs some commands."""
     log = tmp_path / "log"
     log.touch()
     (tmp_path / "bin").mkdir()
@@ -178,7 +178,7 @@ def test_what_nsys_makes_instead_of_an_export_is_reported_and_removed(tmp_path, 
 
 
 def living(group: int) -> list[str]:
-    """Return the state and the parent of each process of a group that still lives."""
+    """Return the state and the parent of each living process of a group."""
     found = []
     for file in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
@@ -201,7 +201,7 @@ def test_a_hanging_nsys_ends_when_the_user_stops_it(tmp_path, report, fake_nsys,
 
     with pytest.raises(KeyboardInterrupt):
         converted(report, REPORT, tmp_path / "exports", stop)
-    while living(int((tmp_path / "process").read_text())):  # a killed process takes a moment to end
+    while living(int((tmp_path / "process").read_text())):  # a killed process ends a moment later
         time.sleep(0.01)
     assert os.listdir(tmp_path / "exports") == []
 

@@ -1,4 +1,4 @@
-"""The writer of the test inputs writes what nsys would write."""
+"""The writer of test exports imitates nsys."""
 
 import struct
 from pathlib import Path
@@ -25,7 +25,7 @@ def schema_of(path: Path) -> str:
 
 
 def declared_columns(path: Path, table: str, *, but: str = "") -> Rows:
-    """(name, type, not null, primary key) of the columns of a table without the column `but`."""
+    """Return (name, type, not null, primary key) of the columns of a table except the column `but`."""
     found = query(path, f"SELECT name, type, [notnull], pk FROM pragma_table_info('{table}')")
     return [column for column in found if column[0] != but]
 

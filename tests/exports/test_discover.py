@@ -1,4 +1,4 @@
-"""Names, directories and globs become the files that the user means, in an order that a person expects."""
+"""Names, directories and globs become the files that the user means, in natural order."""
 
 import os
 from pathlib import Path
@@ -42,7 +42,7 @@ CASES = {
     "a name with a question mark is itself": ("what?.sqlite whats.sqlite", "what?.sqlite", "what?.sqlite"),
     "names that do not exist stay": ("rank0.sqlite", "rank7.sqlite rank0.sqlite", "rank0.sqlite rank7.sqlite"),
 }
-"""The existing files, the words of the user, and the chosen files. What cannot be opened stays: opening reports it."""
+"""Existing files, the user's words, and the chosen files. Files that cannot be opened stay: opening reports them."""
 
 
 @pytest.mark.parametrize("case", CASES)

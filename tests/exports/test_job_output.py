@@ -1,4 +1,4 @@
-"""What the application printed: lines and times, and that no variable or token is ever among them."""
+"""Output of the application: lines and times, never with a variable or a token."""
 
 from datetime import UTC, timedelta, timezone
 from pathlib import Path

@@ -59,7 +59,7 @@ class TestEverySchema:
 
 @pytest.mark.campaign
 class TestMissingParts:
-    """Every table can be absent: each of them is taken away once, with a neighbour."""
+    """Any table may be absent: each is removed once, with a neighbour."""
 
     @pytest.fixture(scope="class")
     def full(self, tmp_path_factory):
@@ -67,7 +67,7 @@ class TestMissingParts:
 
     @pytest.mark.parametrize("apart", campaign.first(1, [5, 7]))
     def test_any_table(self, full, tmp_path, apart):
-        """All tables except the one required of an export, and tables that nobody reads."""
+        """All tables except the table that every export has, and tables that the metadata does not read."""
         names = [name for (name,) in native(full, "SELECT name FROM sqlite_master WHERE type = 'table'")]
         names = [name for name in names if name != "StringIds" and not name.startswith("ENUM_")]
         path = tmp_path / "rank1.sqlite"
@@ -121,14 +121,14 @@ class TestMissingParts:
 
 
 def facts_of(directory: Path, schema: str = "3.25.0", **capture: Any) -> Metadata:
-    """The metadata of an export without events whose capture was as said."""
+    """Return the metadata of an export without events and with the given capture."""
     with ExportWriter(directory / "x.sqlite", schema, session=Capture(**capture)):
         pass
     return open_export(directory / "x.sqlite").metadata
 
 
 def streams_export(path: Path, schema: str) -> Path:
-    """Two processes with a default stream; one has a stream of each kind, and of a kind that nobody knows."""
+    """Write two processes with a default stream; one also has a stream of each kind, and of an unknown kind."""
     with ExportWriter(path, schema) as export:
         for pid in (5001, 5000):
             export.cuda_context(export.process(pid), context=2)

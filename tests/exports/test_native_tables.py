@@ -1,4 +1,4 @@
-"""Unified memory, OpenMP, OpenACC, MPI ranks and the network: NVIDIA's tables become ours in every version."""
+"""Unified memory, OpenMP, OpenACC, MPI ranks and the network: native tables become canonical in every version."""
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -30,14 +30,14 @@ PAGES = (0x7F0000000000, 0x7F0000010000)
 
 
 def rows(session: Session, table: sa.Table, *names: str) -> list[tuple[Any, ...]]:
-    """The rows of a table without the two columns that place them in the session."""
+    """Return the rows of a table without the columns of the report and its clock."""
     chosen = [table.c[name] for name in names] or list(table.c)[2:]
     return session.rows(sa.select(*chosen).order_by(*[table.c.row] if "row" in table.c else chosen))
 
 
 @pytest.fixture
 def simulation(opened: Opener, tmp_path: Path) -> Callable[..., Session]:
-    """The demo's simulation with some SQL done to it."""
+    """Return a function that opens the demo's simulation after some changes in SQL."""
 
     def make(*statements: str, schema: str = "3.28.1") -> Session:
         path = simulation_export(tmp_path / "rank0.sqlite", schema)
@@ -49,7 +49,7 @@ def simulation(opened: Opener, tmp_path: Path) -> Callable[..., Session]:
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
-    """The simulation as it is."""
+    """Yield the unchanged simulation."""
     with closing(Session()) as session:
         session.add(simulation_export(tmp_path_factory.mktemp("plain") / "rank0.sqlite", "3.28.1"))
         yield session
@@ -212,7 +212,7 @@ class TestWhatThereIs:
             assert report.has(table), table.name
 
     def test_rows_of_the_wrong_kind_leave_the_table_there(self, opened, tmp_path):
-        """An NVTX table without marks says that there were none."""
+        """An NVTX table without marks shows that the program made no marks."""
         with ExportWriter(tmp_path / "ranges.sqlite") as export:
             export.nvtx_range(export.thread(export.process(5_000), 5_000, "main"), 1, 2, "range")
         report = opened(tmp_path / "ranges.sqlite").reports[0]

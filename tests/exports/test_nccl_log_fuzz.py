@@ -1,4 +1,4 @@
-"""A log as concurrent writers and full disks leave it: torn, cut, glued. No crash, and no call that nobody made.
+"""Logs torn, cut or glued by concurrent writers and full disks: no crash, and no invented call.
 
 Writers tear lines so: one is interrupted, another writes its own line (which may be torn too), then the first
 continues. So the rest of a torn line always begins after a line end, and what follows a torn beginning is the
@@ -54,7 +54,7 @@ lines = calls | st.sampled_from(OTHERS)
 
 @st.composite
 def torn(draw: st.DrawFn, depth: int = 0) -> tuple[list[str], str]:
-    """Return some whole lines, and the calls that a log has of them."""
+    """Draw whole lines, and text that concurrent writers made of them."""
     line = draw(lines)
     if depth == 3 or draw(st.booleans()):
         return [line], draw(st.sampled_from((line + "\n", line + "\r\n")))
@@ -65,7 +65,7 @@ def torn(draw: st.DrawFn, depth: int = 0) -> tuple[list[str], str]:
 
 @st.composite
 def cut(draw: st.DrawFn) -> tuple[list[str], str]:
-    """A line of which the beginning or the end is missing."""
+    """Draw a line without its beginning or its end."""
     line = draw(lines)
     first = draw(st.integers(0, len(line)))
     return [line], draw(st.sampled_from((line[first:], line[:first]))) + "\n"
@@ -73,7 +73,7 @@ def cut(draw: st.DrawFn) -> tuple[list[str], str]:
 
 @st.composite
 def glued(draw: st.DrawFn) -> tuple[list[str], str]:
-    """Whole lines that lost the ends between them."""
+    """Draw whole lines without the line ends between them."""
     found = draw(st.lists(lines, min_size=2, max_size=3))
     return found, "".join(found) + "\n"
 

@@ -1,4 +1,4 @@
-"""Every form of line that NCCL and RCCL write, behind every prefix, and the result of damaged lines."""
+"""Every form of line of NCCL and RCCL, after every prefix, and damaged lines."""
 
 import io
 from collections.abc import Iterable
@@ -94,7 +94,7 @@ def test_a_call_that_is_cut_counts_with_what_is_whole_or_is_unread():
     assert (call.signature.size, call.signature.communicator, call.signature.ranks) == (4000, None, None)
     (call,) = calls(read(LINE[: LINE.index("[nranks=8")] + "[nranks=1"))
     assert (call.signature.communicator, call.signature.ranks) == (0x55AA, None)
-    # Without its beginning: its operation is not guessed.
+    # The beginning is missing: the operation is not guessed.
     assert read(TEXT.removeprefix("NCCL INFO ")) == [Unread(Damage.HEADLESS)]
     assert read("Reduce: opCount" + TEXT.partition("opCount")[2]) == [Unread(Damage.HEADLESS)]
 
@@ -187,7 +187,7 @@ def test_training_lines_are_read_wherever_they_stand():
     step = f"Training epoch 1, iteration 45/99 | lr: 6.8e-06 | {timing}"
     first, second = TrainingStep(1, 45, 6.08, 1249.0), TrainingStep(1, 46)
     assert read(f"0: {step} consumed_samples: 5") == [first]
-    # Without a line end between them, and with a call glued behind.
+    # No line end between them, and a call after them.
     assert read(f"{step}Training epoch 1, iteration 46/99 | {LINE}") == [first, second, CALL]
     unread = "Training epoch 0, iteration 3/9 | train_step_timing in s: nan | TFLOPS_per_GPU: 1.2.3"
     assert read(unread) == [TrainingStep(0, 3)]
@@ -211,7 +211,7 @@ def test_training_lines_are_read_wherever_they_stand():
             " iteration        3/      10 | elapsed time per iteration (ms): 20.0 | loss scale: 1.0 |",
             TrainingStep(None, 3, 0.02),
         ),
-        (  # Lightning: its rate is a mean since the start, and no step time
+        (  # Lightning: its rate is a mean since the start, not a step time
             "Epoch 2:  12%|█▏        | 12/100 [00:05<00:40,  2.20it/s, v_num=0, train_loss=1.230]",
             TrainingStep(2, 12, loss=1.23),
         ),
@@ -220,7 +220,7 @@ def test_training_lines_are_read_wherever_they_stand():
             "train_step_timing in s=0.613]",
             TrainingStep(0, 12, 0.613, loss=10.9),
         ),
-        (  # DeepSpeed: the pipeline engine, and the others
+        (  # DeepSpeed: the pipeline engine, and other engines
             "steps: 10 loss: 2.3000 iter time (s): 0.500 samples/sec: 16.000",
             TrainingStep(None, 10, 0.5, loss=2.3),
         ),
@@ -283,7 +283,7 @@ class TestStreaming:
 
 @pytest.mark.skipif(not LOGS.is_dir(), reason="the real logs are not on this machine")
 class TestRealLogs:
-    """Line by line against the words of each line, read in the plainest way."""
+    """Compare each line with a plain split into words."""
 
     @staticmethod
     def plain(line: bytes) -> tuple[object, ...] | None:
@@ -318,7 +318,7 @@ class TestRealLogs:
         writers = [call.signature.writer for call in calls(found)]
         assert None not in writers
         ray = "r24-02-22-23-29-0066-raycluster-lv52c-worker-l4-8-fqztx"
-        # learnfair062: not the torn one in front of it
+        # learnfair062, not the torn host before it
         told = {(ray, 615, 2), ("node-3", 278, 0), ("TARS", 829508, 1), ("learnfair062", 32629, 7)}
         assert {Writer(LogProcess(host, process), device) for host, process, device in told} <= {*writers}
         assert [line.damage for line in found if isinstance(line, Unread)] == [Damage.HEADLESS, Damage.CUT_SHORT]

@@ -1,4 +1,4 @@
-"""NCCL's payloads of both generations, as real schema tables and NCCL's headers describe them, and damage."""
+"""NCCL's payloads of both generations, by real schema tables and NCCL's headers; damaged payloads."""
 
 import json
 import sqlite3
@@ -76,7 +76,7 @@ def test_offsets_that_are_not_given_are_those_of_c():
     kinds = [(13, "short"), (UINT64, "long"), (1, "char"), (INT, "int"), (20, "double"), (19, "float"), (21, "wide")]
     entries = [entry_row(90, idx, kind, name, None) for idx, (kind, name) in enumerate(kinds)]
     schemas = PayloadSchemas.from_rows([schema_row(90, None)], entries)
-    payload = struct.pack("@hQbidf", -2, 7, -1, 9, 0.5, 0.25)  # native alignment is C's
+    payload = struct.pack("@hQbidf", -2, 7, -1, 9, 0.5, 0.25)  # as C aligns it
     payload += bytes(-len(payload) % 16) + bytes(16)  # the long double, which is not read
     assert decode_blob(schemas, 1, blob(90, payload)) == {
         "short": -2, "long": 7, "char": -1, "int": 9, "double": 0.5, "float": 0.25,
@@ -248,7 +248,7 @@ def test_the_text_of_an_instrumented_nccl():
 
 
 def test_the_schemas_of_a_real_export():
-    """NVIDIA's own rows; the values are not in the export (it was made without blobs)."""
+    """NVIDIA's rows; the export was made without blobs, so it has no values."""
     (export,) = shared("h100-2rank-moe-before")
     with sqlite3.connect(f"file:{export}?mode=ro&immutable=1", uri=True) as connection:
         connection.row_factory = sqlite3.Row
@@ -260,5 +260,5 @@ def test_the_schemas_of_a_real_export():
     for call in (2, 4, 6, 7, 9, 10, 11, 14):
         size = {4: 16, 14: 8}.get(call, 24)
         payload = blob(call, bytes(range(1, size + 1)))
-        # What the tables say is what NCCL's header says.
+        # The tables agree with NCCL's header.
         assert decode_blob(schemas, 1, payload) == decode_blob(NO_SCHEMAS, 1, payload) is not None

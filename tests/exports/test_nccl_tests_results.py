@@ -48,6 +48,6 @@ def test_a_real_log_has_a_result_of_each_size():
     assert [one.size for one in found] == [1 << power for power in range(23, 34)]
     assert (found[0].size, found[0].out_of_place.time, found[0].in_place.time) == (8388608, 83_330.0, 80_980.0)
     assert (found[-2].out_of_place.time, found[-2].in_place.time) == (20_069_000.0, 20_054_000.0)
-    # The log's own average of the bus bandwidths, GB/s: of two ranks it is size by time.
+    # The log's average of the bus bandwidths, GB/s: for two ranks, size by time.
     rates = [one.size / place.time for one in found for place in (one.out_of_place, one.in_place)]
     assert sum(rates) / len(rates) == pytest.approx(178.078, rel=1e-3)

@@ -1,4 +1,4 @@
-"""The CSV of Nsight Compute: the pages raw and details as ncu writes them, and other files."""
+"""The CSV of Nsight Compute: its pages raw and details, and other files."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""An export opens whatever its name and place; other files are named, with the cause and the next step."""
+"""An export opens whatever its path; other files are refused with the cause and the next step."""
 
 import os
 import sqlite3
@@ -34,7 +34,7 @@ def export(tmp_path: Path, bytes_of_an_export: bytes) -> Path:
 
 
 def refusal(path: Path) -> ExportError:
-    """The message of opening, which is the same before packing and while packing."""
+    """Return the message of a refused file, the same on opening and on packing."""
     with pytest.raises(ExportError) as first:
         open_export(path)
     with closing(Session()) as session, pytest.raises(ExportError) as second:
@@ -108,7 +108,7 @@ class TestStillBeingWritten:
 
 
 def shell_words(command: str) -> list[str]:
-    """The words of a command as a shell takes them."""
+    """Return the words of a command as a shell splits it."""
     return os.popen(f"printf '%s\\n' {command}").read().splitlines()
 
 
@@ -194,7 +194,7 @@ class TestNothingIsTouched:
 
 
 class TestDamage:
-    """Whatever lies in a file, the user gets one line about it."""
+    """Whatever a file contains, the user gets one line about it."""
 
     def test_text_of_the_schema_that_is_no_utf8(self, export, bytes_of_an_export):
         place = bytes_of_an_export.index(b"CREATE TABLE TARGET_INFO_GPU")

@@ -1,4 +1,4 @@
-"""Shared by the tests of faults: an export to be changed, and the questions to ask about it."""
+"""Fixtures for tests of faults: an export to change, and questions about it."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ import synthetic
 
 @pytest.fixture(params=["few", pytest.param("all", marks=pytest.mark.campaign)])
 def asked(request) -> list[tuple[str, ...]]:
-    """A few quick questions, which between them read every table; in the campaign all there are."""
+    """Return a few quick questions that together read every table; in campaigns, all questions."""
     return program.FEW if request.param == "few" else program.questions()
 
 
 @pytest.fixture(params=[pytest.param(True, marks=pytest.mark.campaign), False], ids=["packed", "read"])
 def whole(request) -> bool:
-    """Whether an export is packed, or read column by column."""
+    """Return whether exports are packed, or read column by column."""
     return bool(request.param)
 
 
 @pytest.fixture(scope="package")
 def original(tmp_path_factory) -> Path:
-    """An export of two processes. Not to be written."""
+    """Return an export of two processes, which tests must not change."""
     return synthetic.two_process_export(tmp_path_factory.mktemp("original") / "rank0.sqlite")
 
 
 @pytest.fixture
 def export(tmp_path, original) -> Path:
-    """A copy of it in a directory of its own."""
+    """Return a copy of the export, alone in a directory."""
     (tmp_path / "job").mkdir()
     return Path(shutil.copyfile(original, tmp_path / "job" / "rank0.sqlite"))

@@ -1,4 +1,4 @@
-"""Exports whose rows hold what nsys would never write: wrong types, NULL, times that make no sense, doubles."""
+"""Exports with values that nsys would never write: wrong types, NULL, impossible times, duplicates."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ VALUES: tuple[object, ...] = (
 
 
 def tables(path: Path) -> dict[str, list[str]]:
-    """The tables of an export that have rows, with their columns."""
+    """Return the tables of an export with rows, and their columns."""
     with closing(sqlite3.connect(path)) as connection:
         names = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
         return {
@@ -28,7 +28,7 @@ def tables(path: Path) -> dict[str, list[str]]:
 
 
 def loosened(original: Path, path: Path) -> Path:
-    """A copy of an export whose columns take anything: without types, NOT NULL and keys."""
+    """Write a copy of an export whose columns accept any value: without types, NOT NULL and keys."""
     shutil.copyfile(original, path)
     with closing(sqlite3.connect(path)) as connection:
         for table, columns in tables(path).items():
@@ -42,7 +42,7 @@ def loosened(original: Path, path: Path) -> Path:
 
 
 def damaged(loose: Path, path: Path, seed: int, only: Sequence[str] = ()) -> list[str]:
-    """Writes a copy of a loosened export with values of all sorts in any column; return its changes, one a line.
+    """Write a copy of a loosened export with values of all sorts in any column; return its changes, one a line.
 
     Each seed damages in another way: one cell of many columns, all rows of a few, rows doubled or gone.
     """
@@ -83,14 +83,14 @@ TEXTS = (
     "`|<b>*[x](http://e.x)~_$&", 'it\'s \\ "quoted" $(id) `id` !!\x1b', "[bold]x[/foo][@click=app.quit]y[/]",
     "tab\there",
 )  # fmt: skip
-"""Texts that a terminal obeys, does not show, or that are markup: at most a few cells each, so that none is cut."""
+"""Texts that a terminal obeys or does not show, and markup; each a few cells wide, so that no table cuts it."""
 
 INVISIBLE = frozenset(map(chr, (0x34F, 0x115F, 0x1160, 0x2800, 0x3164, 0xFFA0, *range(0xFE00, 0xFE10), 0xE0100)))
-"""Characters that Python calls printable, of which nothing is to be seen."""
+"""Characters that Python calls printable, but that show nothing."""
 
 
 def unprintable(text: str) -> set[str]:
-    """The characters of an output that a terminal would obey or not show; ``\\n`` ends a line."""
+    """Return the characters that a terminal would obey or not show; ``\\n`` ends a line."""
     found = {char for char in text if not char.isprintable() or char in INVISIBLE} - {"\n"}
     return found | ({"a storm of marks"} if "\u0301\u0489" * 10 in text else set())
 
@@ -100,7 +100,7 @@ _RECOGNISED = ("NCCL", "cudaProfilerStart", "", "[]")
 
 
 def renamed(path: Path) -> Path:
-    """Put one of `TEXTS` behind every text of an export, except texts that identify an export."""
+    """Append one of `TEXTS` to every text of an export, except texts that identify an export."""
     with closing(sqlite3.connect(path)) as connection:
         count = 0
         for table, columns in tables(path).items():

@@ -1,4 +1,4 @@
-"""The program as the fault tests run it: every command on some files, in this process, and what came of it."""
+"""The program in fault tests: any command on some files, in this process, and its outcome."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from nsystui.questions.recipes import all_recipes
 from nsystui.questions.stats import all_reports
 
 SECONDS = 600
-"""A command that takes longer on a small export hangs, even on a slow and busy machine."""
+"""A command that takes longer on a small export hangs, however slow and busy the machine is."""
 
 FEW = [
     (name,)
     for name in ["overview", "kernels", "gpu", "nccl", "nvtx", "events", "memory", "api", "osrt", "mpi", "ncu", "info"]
 ]
-"""Questions that take little time; between them they read every table."""
+"""Quick questions that together read every table."""
 
-# Status 1 is asked for by --fail-on alone, and 130 is an interruption: neither is ever right here.
+# Status 1 needs --fail-on, and 130 is an interruption: both are wrong here.
 _SAID = (0, 2, 3, 4)
 
 
 @dataclass(frozen=True)
 class Ran:
-    """The outcome of a command. ``trouble`` is a traceback, or why it is a failure all the same; empty is well."""
+    """The outcome of a command. ``trouble`` is a traceback or another reason why it failed, empty if it did not."""
 
     words: tuple[str, ...]
     status: int
@@ -44,12 +44,12 @@ class Ran:
 
 
 class Hangs(BaseException):
-    """Not an Exception, so that only the test catches it."""
+    """Not an ``Exception``, so that only a test catches it."""
 
 
 @contextlib.contextmanager
 def in_time() -> Iterator[None]:
-    """Raises Hangs in what takes too long."""
+    """Raise Hangs if the block takes too long."""
 
     def over(*_: object) -> None:
         raise Hangs(f"longer than {SECONDS} s")
@@ -64,14 +64,14 @@ def in_time() -> Iterator[None]:
 
 
 class _Terminal(io.TextIOWrapper):
-    """Says that it is one."""
+    """A stream that claims to be a terminal."""
 
     def isatty(self) -> bool:
         return True
 
 
 def run(*words: str | Path, is_terminal: bool = False) -> Ran:
-    """Runs a command in this process; never raises. ``is_terminal``: stdout says that it is one."""
+    """Run a command in this process; never raises. With ``is_terminal``, stdout claims to be a terminal."""
     written, told = io.BytesIO(), io.BytesIO()
     out = (_Terminal if is_terminal else io.TextIOWrapper)(written, encoding="utf-8", write_through=True)
     err = io.TextIOWrapper(told, encoding="utf-8", errors="backslashreplace", write_through=True)
@@ -95,7 +95,7 @@ def run(*words: str | Path, is_terminal: bool = False) -> Ran:
 
 
 def answered(*words: str | Path) -> Ran:
-    """The outcome of a command that must not fail, whatever it says."""
+    """Return the outcome of a command that must not fail."""
     ran = run(*words)
     assert not failures([ran])
     return ran
@@ -111,7 +111,7 @@ _PLAIN = [
 
 
 def questions() -> list[tuple[str, ...]]:
-    """The words of every command that answers with tables, each in every way in which it asks for other rows."""
+    """Return the words of every command with tables, with each option that asks for other rows."""
     reports = ",".join(report.name for report in all_reports())
     recipes = [("recipe", recipe.name) for recipe in all_recipes() if recipe.name != "diff"]
     plain = [tuple(words.split()) for words in _PLAIN]
@@ -119,7 +119,7 @@ def questions() -> list[tuple[str, ...]]:
 
 
 def writers(directory: Path, files: Sequence[Path]) -> list[tuple[str, ...]]:
-    """The commands that write files of their own, into ``directory``, about these exports."""
+    """Return the commands that write files, here into ``directory``."""
     names = [*map(str, files)]
     ranks = ",".join(f"{name}={number}" for number, name in enumerate(names))
     everything = ("--kinds", "kernel,nccl,memory,graph,api,nvtx,mark,mpi,metrics,os")
@@ -134,7 +134,7 @@ def writers(directory: Path, files: Sequence[Path]) -> list[tuple[str, ...]]:
 
 
 def alone(lines: str, *words: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Python that may use the modules of the tests, in a process of its own."""
+    """Run Python code that may import the tests' modules in another process."""
     before = f"import sys\nfrom pathlib import Path\nsys.path[:] = {sys.path}\n"
     command = [sys.executable, "-c", before + lines, *map(str, words)]
     limits = {"stdin": subprocess.DEVNULL, "timeout": 10 * SECONDS, "env": {**os.environ, **environment}}
@@ -142,12 +142,12 @@ def alone(lines: str, *words: str | Path, **environment: str) -> subprocess.Comp
 
 
 def outside(*words: str | Path, before: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
-    """A command in a process of its own; ``before`` is Python that it runs first."""
+    """Run a command in another process, after the Python code ``before``."""
     return alone(f"{before}\nfrom nsystui.cli import main\nsys.exit(main(sys.argv[1:]))", *words, **environment)
 
 
 def unchanged(directory: Path) -> object:
-    """The state that a command must not change: names, sizes, times and bytes of a directory's files."""
+    """Return names, sizes, times and bytes of a directory's files, which a command must not change."""
     return fingerprint(directory), sorted(os.listdir(directory))
 
 

@@ -1,4 +1,4 @@
-"""Arbitrary small exports: tables and columns of the schema are missing at random, and every answer is still right."""
+"""Arbitrary small exports: tables and columns are missing at random, and every answer is right."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NEVER_GONE = {"StringIds", "META_DATA_EXPORT", "EXPORT_META_DATA", "TARGET_INFO_
 
 
 def written(path: Path, choose: st.DataObject) -> Path:
-    """An export of some schema version with a few rows in each table, of which some and some columns are gone."""
+    """Write an export of some schema version with a few rows in each table, without some tables and columns."""
     label = choose.draw(st.sampled_from(list(SCHEMAS)))
     version = SCHEMAS[label].version
     make = choose.draw(st.sampled_from([synthetic.old_schema_export, synthetic.all_tables_export]))

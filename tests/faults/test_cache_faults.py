@@ -1,4 +1,4 @@
-"""The cache where processes are killed, meet, or find what somebody else has written."""
+"""The cache after killed processes, with several processes, and with files that another user wrote."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ print(at)
 
 
 class TestKilled:
-    """At every change that is made in the cache: the next run answers right and leaves the same files as always."""
+    """Killed at any change of the cache: the next run answers right and leaves the usual files."""
 
     @pytest.mark.campaign
     @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ class TestKilled:
         ],
     )  # fmt: skip
     def test_at_every_stage(self, export, tmp_path, command, step):
-        """At every n-th change."""
+        """Every n-th change."""
         done = program.alone(FAULTS, tmp_path / "cache", str(step), "kill", command, export, "--format", "csv")
         assert done.returncode == 0, done.stderr
         assert int(done.stdout) >= 8
@@ -186,7 +186,7 @@ class TestKilled:
         ]),
     )  # fmt: skip
     def test_what_duckdb_cannot_write_or_has_no_memory_for_is_told_in_a_line(self, tmp_path, words, how, step):
-        """Or answered all the same; the next run answers right."""
+        """A run may also answer; the next run answers right."""
         (export,) = synthetic.training_job(tmp_path / "job", ranks=1, steps=1, layers=1)
         place = tmp_path / "cache"
         done = program.alone(FAULTS, place, str(step), how, *words.replace("PLACE", str(place)).split(), export)
@@ -205,7 +205,7 @@ class TestKilled:
         ]),
     )  # fmt: skip
     def test_the_same_command_completes_a_packed_job(self, tmp_path, how, step, more):
-        """It answers as one that was packed at once, and nothing else lies in it."""
+        """The job answers as if it was packed in one run, and has no other files."""
         exports = synthetic.training_job(tmp_path / "job", ranks=2, steps=1, layers=1)
         place = tmp_path / "packed"
         done = program.alone(FAULTS, place, str(step), how, "pack", *more, *exports, "-o", place)
@@ -226,7 +226,7 @@ class TestKilled:
     @pytest.mark.campaign
     @pytest.mark.parametrize("words", ["kernels", "info", "nccl-log", "demo --write-only --directory"])
     def test_what_a_dead_process_left_goes_with_the_next_command(self, export, tmp_path, monkeypatch, words):
-        """Whichever it is, and whether it finds an answer that is remembered, or needs none."""
+        """Also with a command that repeats a remembered answer, or needs no answer."""
         cache = tmp_path / "cache"
         monkeypatch.setenv("NSYSTUI_CACHE_DIR", str(cache))
         words = words.split()
@@ -259,7 +259,7 @@ def test_two_processes_pack_one_export_at_once(export, tmp_path, command):
 
 @pytest.mark.campaign
 class TestOthers:
-    """Files that somebody else may have written are not read or added to; everything is answered."""
+    """Files that another user may have written are neither read nor changed; every question is answered."""
 
     def refused(self, export: Path, cache: Path, why: str) -> None:
         before = sorted(cache.rglob("*"))
@@ -325,7 +325,7 @@ class TestTampered:
                 assert self.answer(export, tmp_path / "cache", whole) == right, (place, keep_time)
 
     def test_one_that_duckdb_stumbles_over_is_a_line_and_gone(self, export, tmp_path, whole):
-        """Damaged after it was looked at, as where a disk forgets."""
+        """The file is damaged after its check, as by a failing disk."""
         (file,) = self.kept(export, tmp_path / "cache", whole)
         right = self.answer(export, tmp_path / "cache", whole)
         with closing(Session(Cache(tmp_path / "cache"), warn=pytest.fail)) as session:
@@ -340,7 +340,7 @@ class TestTampered:
         assert self.answer(export, tmp_path / "cache", whole) == right
 
     def test_a_copy_of_the_cache_is_as_good(self, export, tmp_path, monkeypatch, whole):
-        """Its files are read once to see it, and not again."""
+        """The files are read once to check them, and not again."""
         self.kept(export, tmp_path / "cache", whole)
         shutil.copytree(tmp_path / "cache", tmp_path / "copy")
         monkeypatch.setattr(Cache, "begin", lambda *_: pytest.fail("packed again"))

@@ -1,4 +1,4 @@
-"""Cut and flipped bytes: rows are read as they are, or the file is named with its damage; none is lost unsaid."""
+"""Cut and flipped bytes: the rows are right, or an error names the file and its damage; no row is lost silently."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def originals(tmp_path_factory) -> list[Path]:
 
 @pytest.fixture
 def export(tmp_path) -> Path:
-    """An export whose calls fill many pages."""
+    """Return an export whose calls fill many pages."""
     return synthetic.benchmark_export(tmp_path / "rank0.sqlite", kernels=1_000)
 
 
 def counted(path: Path, whole: bool) -> Mapping[str, int]:
-    """The rows of an export that the program finds, each read."""
+    """Read every row of an export; return their number by table."""
     with closing(Session()) as session:
         session.add(path, whole=whole)
         found = [tables.METADATA.tables[name] for name in NATIVE]
@@ -56,7 +56,7 @@ def written(path: Path) -> Mapping[str, int]:
 
 
 def read(path: Path, whole: bool) -> Mapping[str, int] | ExportError:
-    """The rows of an export that the program finds, or the error that names it in one line."""
+    """Return the number of rows by table, or the error, which must be one line with the name of the export."""
     try:
         with in_time():
             return counted(path, whole)
@@ -66,14 +66,14 @@ def read(path: Path, whole: bool) -> Mapping[str, int] | ExportError:
 
 
 def said_of(path: Path, whole: bool) -> str:
-    """The one line about a damaged export."""
+    """Return the line about a damaged export."""
     error = read(path, whole)
     assert isinstance(error, ExportError)
     return error.cause
 
 
 def flipped(data: bytes, chance: random.Random) -> bytes:
-    """Some bits or bytes changed, most of them in the headers of pages."""
+    """Change some bits or bytes, mostly in the headers of pages."""
     broken = bytearray(data)
     for _ in range(chance.choice([1, 1, 1, 2, 5])):
         place = chance.randrange(100, len(broken))
@@ -83,7 +83,7 @@ def flipped(data: bytes, chance: random.Random) -> bytes:
     return bytes(broken)
 
 
-# Seeds of earlier campaigns in which rows were lost or made up, or a traceback was printed, and a few more.
+# Seeds with which earlier campaigns lost or invented rows, or printed a traceback, and a few more.
 SEEDS = (159, 160, 245, 246, 247, 2097, 20787, *range(10))
 
 
@@ -100,7 +100,7 @@ def test_flips_of_real_exports_lose_no_row_unsaid(tmp_path, name):
 
 
 def losing(path: Path, originals: list[Path], seeds: Iterable[int]) -> list[int]:
-    """The seeds of flips that lose rows without a word, or end in anything but an ExportError."""
+    """Return the seeds of flips that lose rows silently, or raise another error than ExportError."""
     expected = [counted(original, whole=False) for original in originals]
     data = [original.read_bytes() for original in originals]
     lost = []
@@ -122,10 +122,10 @@ def test_a_file_cut_anywhere_is_told(tmp_path, originals):
 
 
 class TestExactDamage:
-    """The findings of the campaigns, each by itself."""
+    """Failures that campaigns found, each in a test."""
 
     def leaves(self, path: Path, table: str) -> list[int]:
-        """Where the pages of a table's rows begin in the file, in the order of the rows."""
+        """Return the file offsets of a table's leaf pages, in the order of the rows."""
         (root,) = native(path, "SELECT rootpage FROM sqlite_master WHERE name = ?", (table,))[0]
         data = path.read_bytes()
 
@@ -142,7 +142,7 @@ class TestExactDamage:
         return children(root)
 
     def cells(self, path: Path, leaf: int) -> int:
-        """How many rows a page has."""
+        """Return the number of rows of a page."""
         return int.from_bytes(path.read_bytes()[leaf + 3 : leaf + 5], "big")
 
     def patch(self, path: Path, place: int, data: bytes) -> None:
@@ -159,7 +159,7 @@ class TestExactDamage:
 
     @pytest.mark.parametrize("kept", [1, -1])
     def test_the_last_page_forgets_rows(self, export, whole, kept):
-        """No gap is left between rowids: the bytes of the rows decide."""
+        """The rowids have no gap: the bytes of the rows show the loss."""
         leaf = self.leaves(export, RUNTIME)[-1]
         self.patch(export, leaf + 3, (kept % self.cells(export, leaf)).to_bytes(2, "big"))
         assert RUNTIME in said_of(export, whole)
@@ -232,7 +232,7 @@ def test_the_sqlite_module_agrees_that_the_originals_are_whole(originals):
 
 
 def misplaced(data: bytes, chance: random.Random) -> bytes:
-    """A page in the place of another, without its bytes, or with some changed."""
+    """Overwrite a page with another page or with zeros, swap two pages, or flip some bytes."""
     broken, pages = bytearray(data), len(data) // 4096
     page, other = (4096 * chance.randrange(1, pages) for _ in range(2))
     kind = chance.randrange(4)
@@ -249,7 +249,7 @@ def misplaced(data: bytes, chance: random.Random) -> bytes:
 
 
 def sqlite_sees(path: Path) -> bool:
-    """Whether SQLite finds damage in a table that the program reads."""
+    """Return whether SQLite finds damage in a table that the program reads."""
     names = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'ENUM%'"
     try:
         with closing(sqlite3.connect(path)) as connection:
@@ -259,7 +259,7 @@ def sqlite_sees(path: Path) -> bool:
         return True
 
 
-# Seeds in which a command gave other numbers without a word, although SQLite saw why.
+# Seeds with which a command gave wrong numbers silently, although SQLite sees the damage.
 SEEN = (36, 143, 188, 290)
 
 

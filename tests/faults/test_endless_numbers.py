@@ -1,4 +1,4 @@
-"""Numbers of more digits than Python reads, wherever text may hold one: missing, or an error that names it."""
+"""Numbers with more digits than Python reads, in any text input: missing, or an error that names the number."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Very many rows of a kind: time and memory grow as the export does, and paths of deep ranges are shortened."""
+"""Very many rows of a kind: time and memory grow in proportion, and paths of deep ranges are shortened."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_four_times_as_much_takes_five_times_the_time_at_most_and_twice_the_memo
         return measure(nsystui(*words, str(path), "--no-cache"), dict(os.environ))
 
     tried: list[tuple[float, float]] = []
-    for _ in range(3):  # the best of three: others work on the machine too
+    for _ in range(3):  # the best of three: other programs run on the machine
         one, four = run(few), run(4 * few)
         assert (one.status, four.status) == (0, 0)
         tried.append((four.cpu / one.cpu, four.peak / one.peak))
@@ -137,7 +137,7 @@ def test_the_dearest_questions_stay_within_the_least_memory(tmp_path):
     environ = {**os.environ, "NSYSTUI_CACHE_DIR": str(tmp_path / "cache")}
     report = ("report", "--force", "-o", str(tmp_path / "report.html"), str(path))
     for words in (report, ("diff", str(path), "--", str(path)), ("timeline", "--all-lanes", str(path))):
-        # The system counts a parent's memory at the fork as its child's: this process may be large.
+        # At a fork the child's peak includes its parent's memory, and this process may be large.
         command = [sys.executable, "-c", _PEAK, *nsystui(*words, "--memory-limit", "320M")]
         ran = subprocess.run(command, env=environ, capture_output=True, text=True)
         assert ran.returncode == 0, (words, ran.stderr)

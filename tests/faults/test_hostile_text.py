@@ -1,4 +1,4 @@
-"""Names that hold escape sequences and characters that nobody sees: nothing of them is obeyed or hidden anywhere."""
+"""Names with escape sequences and invisible characters: no output lets a terminal obey or hide them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ FORMATS = ("table", "csv", "json", "md")
 
 @pytest.fixture(scope="module")
 def job(tmp_path_factory) -> list[Path]:
-    """Two ranks in which every text is hostile, and so are the names of file and directory."""
+    """Return two ranks with hostile texts, file names and directory."""
     directory = tmp_path_factory.mktemp("hostile") / "job\x1b]0;owned\x07\u200b"
     directory.mkdir()
     paths = [hostile.renamed(path) for path in demo.TrainingJob(ranks=2, steps=2, layers=1).write(directory)]
@@ -50,7 +50,7 @@ def job(tmp_path_factory) -> list[Path]:
 
 @pytest.fixture(scope="module")
 def others(tmp_path_factory) -> list[Path]:
-    """Exports of tables that the job lacks: managed memory, MPI, graphs, and bare names."""
+    """Return exports of tables that the job lacks: managed memory, MPI, graphs, and bare names."""
     directory = tmp_path_factory.mktemp("others")
     names = ("unified_memory", "whole_graph", "two_process", "simulation")
     made = [hostile.renamed(getattr(synthetic, f"{name}_export")(directory / f"{name}.sqlite")) for name in names]
@@ -65,20 +65,20 @@ def log(tmp_path) -> Path:
 
 
 def trouble(ran: program.Ran) -> str:
-    """The parts of a command's output that a terminal would obey or hide."""
+    """Return the parts of a command's output that a terminal would obey or hide."""
     found = hostile.unprintable(ran.out) | hostile.unprintable(ran.err)
     lines = [line for line in (ran.out + ran.err).split("\n") if hostile.unprintable(line)]
     return f"{ran.words[:3]} {ran.words[-2:]}: {sorted(found)}\n{lines[:3]}" if found else ""
 
 
 def expect_printable(ran: Sequence[program.Ran]) -> None:
-    """None has failed or has said anything that a terminal would obey or hide."""
+    """Check that no command failed or printed text that a terminal would obey or hide."""
     assert not program.failures(ran)
     assert not [found for one in ran if (found := trouble(one))]
 
 
 def asked(words: tuple[str, ...], files: list[Path], formats: Sequence[str] = FORMATS) -> list[program.Ran]:
-    """A command in these formats: CSV as on a terminal, because a file gets text as it is."""
+    """Run a command in these formats: CSV as on a terminal, because a file gets unchanged text."""
     ran = [program.run(*words, *files, *([] if fmt == "table" else ["--format", fmt]), is_terminal=fmt == "csv")
            for fmt in formats]  # fmt: skip
     return [one for one in ran if "unrecognized arguments" not in one.err]
@@ -95,7 +95,7 @@ def test_the_export_holds_what_it_should(job):
 
 @pytest.mark.campaign
 def test_commands_print_nothing_that_a_terminal_obeys_or_hides(job, others):
-    """As tables, and a few in each format."""
+    """As tables, and for a few commands in each format."""
     ran = [one for words in program.FEW for one in asked(words, job[:1], ("table",))]
     ran += [one for words in (("kernels",), ("info",)) for one in asked(words, job, ("csv", "json", "md"))]
     ran += [one for path in others for name in ("memory", "osrt") for one in asked((name,), [path], ("table",))]
@@ -115,7 +115,7 @@ def test_no_command_prints_in_any_format_what_a_terminal_obeys_or_hides(part, jo
 
 @pytest.mark.parametrize("which", [slice(1, 2), pytest.param(slice(None), marks=pytest.mark.campaign)], ids=str)
 def test_commands_that_write_files_say_so_in_printable_lines(job, tmp_path, which):
-    """Data in the files is as it was; what Paraver shows and Markdown, made for people, is not."""
+    """Data in the files is unchanged, except in Paraver's labels and Markdown, which people read."""
     writing = [*program.writers(tmp_path, job), ("kernels", *job, "-o", tmp_path / "job\x1b[5m" / "out.csv")]
     writing[-1:-1] = [("triage", *job, "-o", tmp_path / name) for name in ("triage.md", "triage.txt")]
     expect_printable([program.run(*words) for words in writing[which]])
@@ -126,7 +126,7 @@ def test_commands_that_write_files_say_so_in_printable_lines(job, tmp_path, whic
 
 
 def test_data_for_programs_is_exact(job, tmp_path):
-    """CSV, JSON and Parquet have the names of the export, character for character."""
+    """CSV, JSON and Parquet have the export's names, character for character."""
     import duckdb
 
     with closing(sqlite3.connect(job[0])) as connection:
@@ -178,7 +178,7 @@ def test_logs_of_nccl(log):
 
 
 def test_a_command_for_a_shell_is_one_quoted_printable_line(job):
-    """Also where the program is called so that a plain quote would end, or a terminal would paste."""
+    """Also for names of programs with quotes, or with characters that a terminal obeys."""
     ran = program.run("ncu", *job, "--top", "100")
     commands = [line for line in ran.out.split("\n") if line and not line.startswith("# ")]
     assert commands and all(line.startswith("ncu ") and line.endswith(" ...") for line in commands)
@@ -216,7 +216,7 @@ WALKS = (
 
 
 class Found(dict):
-    """The parts that a terminal would obey or hide: of screens, and of the clipboard but tabs."""
+    """Parts that a terminal would obey or hide: of screens, and of the clipboard except tabs."""
 
     def look(self, app: NsystuiApp, where: object) -> None:
         text = "".join(segment.text for strip in app.screen._compositor.render_strips() for segment in strip)
@@ -257,7 +257,7 @@ async def test_recipes_have_screens_of_printable_text(job, cache_directory):
 @pytest.mark.campaign
 @pytest.mark.parametrize("texts", [hostile.TEXTS[:2], hostile.TEXTS[2:]], ids=["few", "others"])
 async def test_prompts_and_what_is_selected_show_a_name_in_printable_text(job, cache_directory, texts):
-    """A name is put into a filter by keys, and by hand from another window; the cut text is cleaned."""
+    """Keys and a paste from another window put a name into a filter; the pasted text is cleaned."""
     found = Found()
     async with jobs.running(job[:1], cache_directory) as (app, pilot):
         await pilot.press("2")
@@ -301,7 +301,7 @@ SEQUENCE = re.compile(
 
 
 def sent(files: list[Path], cache: Path) -> tuple[set[bytes], set[bytes], str]:
-    """The output of every screen to a terminal: colours, other sequences except positions, and other characters."""
+    """Return every screen's output to a terminal: colours, other sequences except positions, and other characters."""
     words = [sys.executable, "-m", "nsystui", *map(str, files)]
     with Terminal(words, {"NSYSTUI_CACHE_DIR": str(cache)}, columns=120, lines=36) as terminal:
         terminal.wait_for("Kernels")
@@ -320,7 +320,7 @@ def sent(files: list[Path], cache: Path) -> tuple[set[bytes], set[bytes], str]:
 
 @pytest.mark.campaign
 def test_a_terminal_gets_the_programs_own_sequences_and_printable_text(job, demo_job, cache_directory):
-    """The job with hostile names sends only kinds of sequences that a job with good names sends."""
+    """A job with hostile names sends no kinds of sequences that a job with plain names does not send."""
     usual, hostile_ = sent(demo_job[:2], cache_directory), sent(job, cache_directory)
     assert b"31;45;5" not in hostile_[0]
     assert hostile_[1] <= usual[1]

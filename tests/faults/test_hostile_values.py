@@ -1,4 +1,4 @@
-"""Rows that nsys would never write: every command answers or says why not, and nothing takes for ever."""
+"""Rows that nsys would never write: every command answers or reports why it cannot, and no command hangs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
 
 @pytest.fixture(scope="module")
 def loose(tmp_path_factory) -> list[Path]:
-    """Exports of every table that the program reads, whose columns take anything."""
+    """Return exports with every table that the program reads, whose columns accept any value."""
     place = tmp_path_factory.mktemp("loose")
     made = [getattr(synthetic, f"{name}_export")(place / f"{name}.sqlite") for name in MADE]
     made += demo.TrainingJob(ranks=1, steps=2, layers=1).write(place)
@@ -40,7 +40,7 @@ def export(tmp_path, loose) -> Path:
 
 @contextmanager
 def little_memory(size: int):
-    """No allocation may exceed this process's memory by more than this."""
+    """Limit this process's memory to its present memory and ``size`` bytes."""
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     before = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (used + size, before[1]))
@@ -57,7 +57,7 @@ def little_memory(size: int):
     ids=["few", "all"],
 )
 def test_commands_answer_whatever_is_in_the_columns(tmp_path, loose, seeds, questions):
-    """The failures are listed with the damage that caused them."""
+    """Failures are listed with the damage that caused them."""
     for seed in seeds:
         path = tmp_path / f"seed-{seed}.sqlite"
         damage = hostile.damaged(loose[seed % len(loose)], path, seed)

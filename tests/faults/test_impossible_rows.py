@@ -1,4 +1,4 @@
-"""Rows whose times cannot be: every command answers as if they were absent, and counts them in one note."""
+"""Rows with impossible times: every command answers as if they were absent, and counts them in one note."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ NO_TIME_OF_THE_SESSION = [
 BACKWARDS = [('"end" + 7', '"start"'), ('"start"', '"start" - 1')]
 MAY_BE_OPEN = re.compile("NVTX_EVENTS|MPI_.*|UCP_.*")
 ALL = [getattr(tables, table.name) for table in canonical.TABLES]
-# Tables whose rows need no time, and tables that no question reads.
+# Tables whose rows need no time, or that no question reads.
 NEED_NONE = re.compile("DIAGNOSTIC_EVENT|GENERIC_EVENTS|ANALYSIS_DETAILS|.*CUDA_EVENT")
 
 
 def with_impossible_rows(original: Path, path: Path) -> dict[str, list[int]]:
-    """Writes a copy of an export with a row of each impossible kind in every table of events.
+    """Write a copy of an export with a row of each impossible kind in every table of events.
 
     Gives for each table how many there are of those without a time, with a time outside the session, and backwards.
     """
@@ -98,9 +98,9 @@ def exports(request, tmp_path_factory) -> Exports:
         (path,) = demo.TrainingJob(ranks=1, steps=2, layers=1).write(place / "made")
     else:
         path = getattr(synthetic, f"{request.param}_export")(place / "made.sqlite")
-        # What recipes compute, and other ways to ask, have the training job for it.
+        # Recipes and other options are tested with the training job.
         asked = [words for words in asked if len(words) == 1 or words[0] == "stats"]
-    # Names of one length, for some tables are as wide as these.
+    # Names of one length, because some tables are as wide as the names.
     clean, damaged = (place / name / "rank0.sqlite" for name in ("right", "wrong"))
     clean.parent.mkdir()
     damaged.parent.mkdir()
@@ -115,7 +115,7 @@ def numbers(note: str) -> dict[str, str]:
 
 @pytest.mark.campaign
 def test_every_command_answers_as_if_they_were_not_there_and_says_how_many_it_left_out_and_why(exports):
-    """Also a command that finds its answer in the cache, as every second one here does at last."""
+    """Also a command that finds its answer in the cache, as every second command here."""
     first = answers(exports.damaged, exports.asked)
     others = [
         (got.words, right.out, got.out)
@@ -136,7 +136,7 @@ def test_every_command_answers_as_if_they_were_not_there_and_says_how_many_it_le
 
 @pytest.mark.campaign
 def test_packed_every_command_says_all_of_them(exports, tmp_path):
-    """The note is the pack's: every third command has it, whatever it reads."""
+    """The pack has the note, whatever a command reads; every third command is tested."""
     assert "left out of" in program.run("pack", exports.damaged, "-o", tmp_path / "packed").err
     asked = [words for words in exports.asked[::3] if words[0] != "diff"]
     said = {tuple(notes(ran)) for ran in answers(tmp_path / "packed", asked)}
@@ -165,7 +165,7 @@ S, MS, US = 10**9, 10**6, 10**3
 
 @pytest.fixture
 def work(tmp_path, monkeypatch) -> Path:
-    """An export of 2 s with 100 kernels, copies, memsets, synchronisations and calls, of 500 µs each."""
+    """Write 2 s with 100 kernels, copies, memsets, synchronisations and calls, of 500 µs each."""
     monkeypatch.setenv("NSYSTUI_CACHE_DIR", str(tmp_path / "cache"))
     path = tmp_path / "rank0.sqlite"
     with synthetic.ExportWriter(path) as writer:

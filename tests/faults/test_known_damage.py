@@ -31,7 +31,7 @@ def whole(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def export(tmp_path, whole, monkeypatch) -> Path:
-    """An export of whose API calls some cannot be read."""
+    """Return an export with some unreadable API calls."""
     monkeypatch.setenv("NSYSTUI_CACHE_DIR", str(tmp_path / "cache"))
     path = Path(shutil.copyfile(whole, tmp_path / "rank0.sqlite"))
     damage_rows(path, RUNTIME)
@@ -72,7 +72,7 @@ def test_a_compressed_export_is_named_as_the_user_named_it(export, tmp_path):
     packed.write_bytes(gzip.compress(export.read_bytes(), 1))
     for words in ("kernels", "api", "kernels", "info", "nvtx", "stats -r cuda_api_sum", "triage"):
         ran = program.run(*words.split(), packed)
-        name = "rank0" if words == "triage" else str(packed)  # triage calls reports as its tables do
+        name = "rank0" if words == "triage" else str(packed)  # triage names reports as its tables do
         assert str(tmp_path / "cache") not in ran.err and (not said(ran) or name in ran.err), words
     assert len(said(program.run("kernels", packed))) == 1
 
@@ -120,7 +120,7 @@ def test_what_the_triage_left_out_is_in_no_other_answer(export):
 
 @pytest.mark.parametrize("table", [KERNELS, "CUPTI_ACTIVITY_KIND_MEMCPY", RUNTIME])
 def test_a_triage_states_nothing_that_needs_what_could_not_be_read(whole, tmp_path, monkeypatch, table):
-    """Neither that nothing is wrong, nor how busy the GPUs are, nor where the time went."""
+    """It states neither that nothing is wrong, nor how busy the GPUs are, nor where the time went."""
     monkeypatch.setenv("NSYSTUI_CACHE_DIR", str(tmp_path / "cache"))
     path = Path(shutil.copyfile(whole, tmp_path / "rank0.sqlite"))
     damage_rows(path, table)

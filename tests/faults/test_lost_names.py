@@ -32,7 +32,7 @@ def names(ran: program.Ran) -> list[str]:
 def test_rows_keep_apart_and_every_answer_says_what_is_lost(export, statement):
     ids = [name for (name,) in native(export, f"SELECT DISTINCT demangledName FROM {KERNELS}")]
     edit(export, statement)
-    for _ in range(2):  # the second time out of the cache
+    for _ in range(2):  # the second time from the cache
         ran = program.run("kernels", export, *CSV)
         assert sorted(names(ran)) == sorted(f"[name {one} lost]" for one in ids)
         assert "string table" in ran.err and "200 GPU kernels" in ran.err and len(ran.err.splitlines()) == 1
@@ -94,7 +94,7 @@ def test_samples_of_efa_whose_source_type_or_field_is_lost_are_counted(tmp_path,
     ran.append(program.run(*asked, packed))
     for one in ran:
         assert f"lacks the names of {rows} samples of AWS's EFA adapters; export" in one.err
-    assert lost == "tx_bytes" or all(f"[name {number} lost]" in one.out for one in ran[::2])  # no bytes, as is known
+    assert lost == "tx_bytes" or all(f"[name {number} lost]" in one.out for one in ran[::2])  # not counted as bytes
 
 
 def test_kernels_and_ranges_without_a_name_are_labelled(tmp_path):

@@ -1,4 +1,4 @@
-"""Values that nsys left out: whatever column is NULL, commands answer, and count the row under an unknown place."""
+"""Values that nsys left out: if any column is NULL, commands answer, and count the row as unknown."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ OTHERS = [
         "network", "network --by collective", "metrics", "kernels --by stream", "kernels --by device",
     )
 ]  # fmt: skip
-"""Questions that `program.questions` leaves out."""
+"""Questions that `program.questions` lacks."""
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +59,7 @@ def loosened(name: str, place: Path, job: Path) -> Path:
 
 
 def with_gaps(original: Path, path: Path) -> Path:
-    """A copy of a loosened export in which each column of each table is NULL in a row of its own."""
+    """Write a copy of a loosened export in which each column of each table is NULL in one row."""
     shutil.copyfile(original, path)
     with closing(sqlite3.connect(path)) as connection:
         for table, columns in hostile.tables(path).items():
@@ -90,7 +90,7 @@ def test_every_question_is_answered_where_each_column_lacks_a_value(tmp_path, jo
 @pytest.mark.campaign
 @pytest.mark.parametrize("name", campaign.some(len(MADE), MADE))
 def test_a_column_may_be_missing_in_every_row(tmp_path, job, name):
-    """One question for some columns; the seed chooses them."""
+    """Ask one question for each of some columns, which the seed chooses."""
     loose = loosened(name, tmp_path, job)
     questions = [*program.questions(), *OTHERS]
     number = campaign.SEED

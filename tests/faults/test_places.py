@@ -1,4 +1,4 @@
-"""Files that lie in odd places or change while they are read, and systems that give less than one expects."""
+"""Files in odd places, files that change while they are read, and systems with little memory or other limits."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ asyncio.run(look())
 
 
 def of_bad_file(path: Path, good: Path) -> str:
-    """The message about a file that is not an export, next to an export that is answered as if it were alone."""
+    """Return the message about a file that is not an export; an export next to it is answered as if it were alone."""
     alone, both = program.run("kernels", good, "--format", "csv"), program.run("kernels", path, good, "--format", "csv")
     assert not program.failures([alone, both])
     assert (both.status, both.out) == (4, alone.out)
@@ -84,7 +84,7 @@ def of_bad_file(path: Path, good: Path) -> str:
 @pytest.mark.campaign
 class TestKinds:
     def test_a_socket_and_links_in_a_circle(self, tmp_path, export, monkeypatch):
-        monkeypatch.chdir(tmp_path)  # the name of a socket may not be long
+        monkeypatch.chdir(tmp_path)  # the path of a socket must be short
         with closing(socket.socket(socket.AF_UNIX)) as listening:
             listening.bind("s.sqlite")
             assert "not a regular file" in of_bad_file(tmp_path / "s.sqlite", export)
@@ -112,7 +112,7 @@ def replace(path: Path, content: bytes) -> None:
 
 
 def replace_in_place(path: Path, content: bytes) -> None:
-    """As ``rsync --inplace --times`` does: the file, its size and its time stay."""
+    """Replace the content as ``rsync --inplace --times`` does: inode, size and time stay."""
     status = path.stat()
     with path.open("r+b") as file:
         file.write(content)
@@ -130,11 +130,11 @@ CHANGED = "changed while it was read"
 
 
 class TestChanges:
-    """An answer is of the export as it was at one moment, and none is kept for another."""
+    """An answer describes the export at one moment, and is never kept for another state."""
 
     @pytest.fixture(scope="class")
     def contents(self, tmp_path_factory) -> tuple[bytes, bytes]:
-        """Two exports of the same size: the kernels of the second are half as many."""
+        """Return two exports of the same size; the second has half as many kernels."""
         path = synthetic.two_process_export(tmp_path_factory.mktemp("contents") / "rank0.sqlite")
         before = path.read_bytes()
         with closing(sqlite3.connect(path)) as connection, connection:
@@ -239,7 +239,7 @@ class TestWithLess:
         assert fingerprint(export.parent) == before
         assert half_written(tmp_path) == []
         again = program.run(words[0], export, *words[1:], *more, *(("--force",) if len(words) > 2 else ()))
-        # A pack has an identity of its own, which compresses to a few bytes more or fewer.
+        # Packs have different identities, which compress to a few bytes more or fewer.
         assert re.sub(r"[\d.]+ KiB", "", again.out) == re.sub(r"[\d.]+ KiB", "", done.stdout)
         if words[0] == "pack":
             answers = [program.run("kernels", place, "--format", "csv").out for place in (export, tmp_path / "packed")]
@@ -247,7 +247,7 @@ class TestWithLess:
 
     @pytest.mark.campaign
     def test_commands_work_without_locks(self, export, tmp_path, no_locks):
-        """And keep their columns, so that the next command finds them. Every third of them."""
+        """Every third command; columns are kept, so that the next command finds them."""
         place = {"LD_PRELOAD": no_locks, "NSYSTUI_CACHE_DIR": str(tmp_path / "cache")}
         done = program.alone(EVERYTHING, export, tmp_path / "out", **place)
         assert (done.returncode, done.stdout) == (0, ""), done.stdout + done.stderr
@@ -267,7 +267,7 @@ class TestWithLess:
         assert "not implemented" in program.alone(lines, LD_PRELOAD=no_locks).stderr
 
     def limited(self, directory: Path, limit: str, *words: str | Path) -> subprocess.CompletedProcess[str]:
-        """A command for which the system sets a limit, with a cache of its own."""
+        """Run a command under a limit of the system, with a new cache."""
         before = f"import resource\nresource.setrlimit(resource.RLIMIT_{limit})"
         return program.outside(*words, before=before, NSYSTUI_CACHE_DIR=str(directory / "cache"))
 

@@ -1,7 +1,7 @@
 """Files of the cache that were changed: no answer changes, and no command fails.
 
-Each file is poisoned in each way under the size and time that it had, where the way allows it; then commands that read
-it are asked again. A few of these cases run always, more of them in the campaign.
+Each file is poisoned in each way, if possible with its old size and time; then commands that read it run again. A few
+of these cases run always, more of them in the campaign.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from nsystui.store import seals
 
 _ANSWERED = ("--format", "csv")
 _FEW = [("overview",), ("kernels",), ("nvtx",), ("recipe", "nvtx_gpu_proj_trace")]
-# Between them these read every kind of file there is.
+# Together these read every kind of file.
 _PACKED = [*_FEW, *((name,) for name in ("triage", "nccl", "ranks", "steps", "efficiency", "timeline", "events"))]
-# These read single columns of an export that is not packed.
+# These read columns of an export that is not packed.
 _ON_DEMAND = [("kernels",), ("overview",), ("memory",), ("api",), ("nccl",), ("stats", "-r", "cuda_gpu_trace")]
 _ASKED = {"few": _FEW[:3], "packed": _PACKED, "columns": _ON_DEMAND}
 
@@ -50,9 +50,9 @@ class Filled:
     reads: dict[tuple[str, ...], set[str]]
 
     def readers(self, file: Path) -> list[tuple[str, ...]]:
-        """The commands that read a file of the cache; DuckDB opens the files that are listed in a file next to it.
+        """Return the commands that read a file of the cache; DuckDB opens the files that a list next to them names.
 
-        First the questions that read little else.
+        Commands that read few other files are first.
         """
         opened = str(file.parent / "report.json" if file.suffix == ".parquet" else file)
         found = [words for words, files in self.reads.items() if opened in files]
@@ -62,7 +62,7 @@ class Filled:
         return program.run(*words, *self.files, *_ANSWERED)
 
     def kinds(self) -> dict[str, list[Path]]:
-        """The files of the first export, or of all, by their contents."""
+        """Return the files of the first export, or of all exports, by kind."""
         found: dict[str, list[Path]] = {}
         for file in sorted(self.place.rglob("*")):
             if file.is_file() and (file.parent.name == "answers" or file.parent.name.startswith("rank0")):
@@ -70,7 +70,7 @@ class Filled:
         return found
 
     def twin(self, file: Path) -> Path | None:
-        """The file of the same kind of another report, or of another question."""
+        """Return the file of the same kind of another report or question."""
         alike = [one for one in self.place.rglob("*") if one.is_file() and one != file and _kind(one) == _kind(file)]
         strangers = [one for one in alike if one.parent != file.parent]
         named = [one for one in strangers if one.name == file.name]
@@ -116,7 +116,7 @@ def cache(request, tmp_path_factory) -> Iterator[Filled]:
     place = tmp_path_factory.mktemp(request.param)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("NSYSTUI_CACHE_DIR", str(place / "cache"))
-        if request.param != "packed":  # else nothing below a kept answer would be read again
+        if request.param != "packed":  # a kept answer would hide the other files
             patch.setattr("nsystui.questions.answers.remembered.MAX_ROWS", -1)
         yield _filled(place, _ASKED[request.param])
 
@@ -167,10 +167,10 @@ def _poison(cache: Filled, file: Path, way: str) -> None:
 
 
 def _wrong(cache: Filled, file: Path, way: str, asked: list[tuple[str, ...]]) -> list[str]:
-    """The failures of the commands that find a file poisoned; afterwards it is as it should be."""
+    """Return the failures of commands with a poisoned file, which is restored afterwards."""
     failed = []
     for words in asked:
-        if not file.is_file():  # an answer may make a file of another name
+        if not file.is_file():  # an answer may write a file of another name
             continue
         _poison(cache, file, way)
         for again in ("", " (again)"):
@@ -185,7 +185,7 @@ def _wrong(cache: Filled, file: Path, way: str, asked: list[tuple[str, ...]]) ->
 
 @pytest.mark.campaign
 def test_every_kind_in_some_ways(cache):
-    """Every way for some kind, every kind in one way, for one command that reads it."""
+    """Poison some kind in every way and every kind in some way, for one command that reads the file."""
     chance, failed, done = random.Random(16), [], 0
     ways = [way for other in WAYS for way in (TWIN, other)]
     kinds = list(cache.kinds().values())
@@ -200,7 +200,7 @@ def test_every_kind_in_some_ways(cache):
 
 @pytest.mark.campaign
 def test_files_in_every_way(cache):
-    """Some files of every kind, in an order that ``campaign.SEED`` decides."""
+    """Some files of every kind, in an order by ``campaign.SEED``."""
     chance, failed, cases = random.Random(campaign.SEED), [], []
     for files in cache.kinds().values():
         every = [(file, way, words) for file in files for way in (*WAYS, TWIN) for words in cache.readers(file)]
@@ -212,7 +212,7 @@ def test_files_in_every_way(cache):
 
 @pytest.mark.campaign
 def test_the_whole_pack_of_another_report(cache):
-    """A directory in the place of another, with all that belongs together."""
+    """The whole directory of a pack is replaced."""
     first, second = (sorted(cache.place.glob(f"rank{rank}*"), key=lambda one: one.name) for rank in (0, 1))
     for mine, other in zip(first, second, strict=False):
         shutil.rmtree(mine)
@@ -223,7 +223,7 @@ def test_the_whole_pack_of_another_report(cache):
 
 
 def _result(head: bytes, rest: bytes = b"") -> bytes:
-    """A result as the cache has it: the length of its head, that in JSON, and the bytes of arrays."""
+    """Return a result file: the length of its head, the head in JSON, and the bytes of arrays."""
     return len(head).to_bytes(4, "little") + head + rest
 
 
@@ -239,12 +239,12 @@ SEALED = {
     "no arrays": _result(b'{"arrays": 5}'),
     "arrays of objects": _result(b'{"arrays": [["starts", "|O", "|O", 1]]}', bytes(8)),
 }
-"""What a file may hold that is no result of any question."""
+"""Contents that are not a result of any question."""
 
 
 @pytest.mark.campaign
 def test_a_good_seal_over_something_else(cache, monkeypatch):
-    """It is computed anew, and the file is gone or right afterwards."""
+    """The result is computed anew, and the file is removed or right afterwards."""
     keys: dict[Path, str] = {}
     read = seals.read
 
@@ -275,7 +275,7 @@ def test_a_good_seal_over_something_else(cache, monkeypatch):
 
 
 class TestPackedJob:
-    """Data that the user keeps: a damaged report is named with its file; its results are computed anew."""
+    """Packed jobs are the user's data: a damaged report is refused with its file, and results are computed anew."""
 
     @pytest.fixture(scope="class")
     def packed(self, tmp_path_factory, demo_job) -> Path:
@@ -285,7 +285,7 @@ class TestPackedJob:
 
     @pytest.fixture
     def job(self, packed, tmp_path) -> Path:
-        """A copy of it."""
+        """Return a copy of the packed job."""
         return Path(shutil.copytree(packed, tmp_path / "packed"))
 
     @pytest.mark.campaign

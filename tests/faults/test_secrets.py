@@ -1,4 +1,4 @@
-"""A captured environment or command line is for nobody to see: not on a screen, not in any file."""
+"""A captured environment or command line is on no screen and in no file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FORMATS = ("csv", "json", "md", "txt", "parquet")
 
 @pytest.fixture(scope="module")
 def exports(tmp_path_factory):
-    """A demo job whose captured environment and command line hold a secret in every variable that is not ours."""
+    """Return a demo job with a secret in its command line and in every captured variable that is not read."""
     directory = tmp_path_factory.mktemp("secret")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("synthetic.demo.job.PLANTED_SECRET", SECRET)
@@ -34,7 +34,7 @@ def exports(tmp_path_factory):
 
 
 def told(directory: Path) -> list[Path]:
-    """The files below a directory that hold the secret, by name or content."""
+    """Return the files below a directory with the secret in name or content."""
     found = [path for path in directory.rglob("*") if path.is_file() and SECRET.encode() in path.read_bytes()]
     return [*found, *(path for path in directory.rglob("*") if SECRET in str(path))]
 

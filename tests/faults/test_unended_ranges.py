@@ -23,7 +23,7 @@ def rows_of(text: str) -> list[dict[str, str]]:
 
 @pytest.mark.parametrize("style", [PUSH_POP, START_END])
 def test_ranges_that_never_ended_are_counted_apart_in_every_table(tmp_path, style):
-    """60 of 100 ranges on a thread of their own never ended, and one other never did."""
+    """60 of 100 ranges on one thread never ended, and one range on another thread."""
     path = tmp_path / "a.sqlite"
     with synthetic.ExportWriter(path) as writer:
         process = writer.process(100)

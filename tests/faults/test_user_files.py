@@ -1,4 +1,4 @@
-"""Files that users name: pipes, devices, and text without an end are one line each, and nothing waits for them."""
+"""Pipes, devices and endless text that users name are refused in one line, and nothing waits for them."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ DEEP = 100_000
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch):
-    """What waits for a pipe, waits for ever."""
+    """Fail early, because a read of a pipe could wait for ever."""
     monkeypatch.setattr(program, "SECONDS", 60)
 
 
 def refused(*words: str | Path) -> str:
-    """The first line of a command that is refused."""
+    """Return the first line of a refused command's message."""
     ran = program.answered(*words)
     assert (ran.status, ran.out) == (2, "")
     return ran.err.splitlines()[0]
 
 
 def piped(file: Path) -> Path:
-    """A pipe in the place of a file."""
+    """Replace a file by a pipe."""
     file.unlink(missing_ok=True)
     os.mkfifo(file)
     return file

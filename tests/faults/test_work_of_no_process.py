@@ -16,7 +16,7 @@ WORK = ("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIV
 
 @pytest.fixture(scope="module", params=["null", pytest.param("column", marks=pytest.mark.campaign)])
 def exports(request, tmp_path_factory):
-    """An export, and the same without the processes of its GPU work: NULL, or no such column."""
+    """Return an export, and the same without the processes of its GPU work: NULL, or no such column."""
     place = tmp_path_factory.mktemp(request.param)
     right, wrong = (JOB.write(place / name)[0] for name in ("right", "wrong"))
     for table in WORK:

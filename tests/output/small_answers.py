@@ -36,7 +36,7 @@ class Rows:
 
 @dataclass
 class Many(Rows):
-    """An answer of ``length`` rows that are made when asked for; remembers which pages were."""
+    """An answer of ``length`` rows that are made on request; remembers the requested pages."""
 
     rows: Sequence[Row] = ()
     length: int = 25_000

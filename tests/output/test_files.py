@@ -1,4 +1,4 @@
-"""Saving: whole or not at all, never over a file that was not meant."""
+"""Saving: whole or not at all, and never over another file."""
 
 import errno
 import os
@@ -119,7 +119,7 @@ def test_a_name_without_a_known_ending_needs_a_format(tmp_path):
 @pytest.mark.parametrize("exists", [False, True])
 def test_a_full_disk_says_so_and_leaves_what_was_there(tmp_path, monkeypatch, ending, exists):
     path = tmp_path / f"a.{ending}"
-    # Python would leave the bytecode of a module that is imported meanwhile cut off.
+    # Python would leave truncated bytecode of a module that is imported meanwhile.
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     if exists:
         path.write_text("mine")

@@ -58,7 +58,7 @@ def test_csv_of_nsys_comes_out_byte_for_byte(path):
 
 @pytest.mark.parametrize(("megabytes", "shown"), [(1.5625, "1.562"), (0.0045, "0.004"), (0.0025, "0.003")])
 def test_megabytes_are_formatted_as_c_does_it(megabytes, shown):
-    """As nsys: what counts is the double, of which 0.0045 is less than half of a thousandth above 0.004."""
+    """As nsys: the double nearest to 0.0045 is below 0.0045, so it rounds to 0.004."""
     columns = (
         Column("mb", header="Bytes (MB)", label="MB", unit=Unit.MEGABYTES, decimals=3),
         Column("avg", header="Avg (ns)", label="avg", unit=Unit.DURATION, decimals=1),
@@ -178,7 +178,7 @@ def test_formats_are_named_by_endings():
     for name in ("kernels", "kernels.xlsx", ".csv", "a\x1b.b"):
         with pytest.raises(UsageError, match=r"\.csv, \.json, \.md, \.parquet, \.txt"):
             format_for_path(name)
-    for name in ("parquet", "xml", "svg"):  # characters that a stream cannot encode
+    for name in ("parquet", "xml", "svg"):  # forms with characters that a stream cannot encode
         with pytest.raises(UsageError):
             write(FEW, name, io.StringIO())
 
@@ -198,7 +198,7 @@ def test_parquet_has_the_types_and_values_also_of_nothing(tmp_path):
 
 def test_parquet_streams_in_order_and_widens_a_type_that_does_not_fit(tmp_path, monkeypatch):
     monkeypatch.setattr("nsystui.output.parquet._BATCH", 1_000)
-    # It says whole numbers, and will hold quarters.
+    # The type is integer, the values are quarters.
     undeclared = Column("mean", header="Avg (ns)", label="mean", unit=Unit.DURATION)
     answer = Many(length=25_500, columns=(*COLUMNS[:3], undeclared, *COLUMNS[4:]))
     seen, path = [], tmp_path / "many.parquet"

@@ -12,11 +12,11 @@ from nsystui.base.errors import OutputError, UsageError
 from nsystui.base.terminal import complain
 from nsystui.output.files import print_answer
 
-FORMATS = ("table", "json", "csv", "md")  # the last two make the stream UTF-8 for good
+FORMATS = ("table", "json", "csv", "md")  # the last two switch the stream to UTF-8 for good
 
 
 def program(answer: str, *formats: str) -> list[str]:
-    """A Python that prints an answer of ``small_answers`` in formats."""
+    """Return the command line of a Python that prints an answer of ``small_answers`` in formats."""
     code = f"""
 import sys
 sys.path.insert(0, {str(Path(__file__).parent)!r})

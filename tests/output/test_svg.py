@@ -53,7 +53,7 @@ def shapes(root: ElementTree.Element, kind: str) -> list[ElementTree.Element]:
 
 
 def paths(root: ElementTree.Element, kind: str) -> list[str]:
-    """What is drawn for a class."""
+    """Return the paths drawn for a class."""
     return [one.get("d") or "" for one in shapes(root, "path") if kind in (one.get("class") or "")]
 
 
@@ -91,7 +91,7 @@ def test_a_lane_is_as_high_as_its_columns_and_says_where_nothing_was_recorded():
     full = float(re.findall(r"V([\d.]+)H", path)[1])
     assert ground - full == pytest.approx(2 * (ground - half))
     assert len(paths(root, "unseen")) == 1
-    assert paths(drawn(lanes(0.0, 0.0001)), "compute")  # a little work is seen
+    assert paths(drawn(lanes(0.0, 0.0001)), "compute")  # a little work is visible
 
 
 def test_parts_on_top_of_each_other_cover_no_more_than_their_own():

@@ -86,7 +86,7 @@ def traces_of(path: Path, directory: Path, contents: Contents = EVERYTHING) -> t
 
 @pytest.fixture
 def one_thread(tmp_path) -> Callable[..., tuple[ChromeTrace, ParaverTrace]]:
-    """The traces of events on the only thread of a program: (method of the writer, arguments…)."""
+    """Return a function that writes events of a single thread, (method of the writer, arguments…), as traces."""
 
     def traces(*events: tuple[Any, ...]) -> tuple[ChromeTrace, ParaverTrace]:
         with ExportWriter(tmp_path / "one.sqlite") as export:
@@ -214,7 +214,7 @@ NSYS2PRV = {
     "OpenACC events by function": (66200000, 66200001, 66200002),
     "bytes of OpenACC data events": (66300001,),
 }
-"""The numbers of events in nsys2prv 0.5.8, as its release on PyPI has them."""
+"""Numbers of event types in nsys2prv 0.5.8, from its release on PyPI."""
 
 
 class TestNumbersOfNsys2prv:
@@ -325,7 +325,7 @@ class TestViews:
         assert "evt_type 1 9600\n" in texts["nvtx"]
 
     def test_each_is_written_as_paravers_reader_takes_it(self, directory, paraver):
-        """``api/cfg.cpp`` of paraver-kernel: lists say how many they have, a window has all that a saved one has."""
+        """``api/cfg.cpp`` of paraver-kernel: lists begin with their length, a window has all keys of a saved one."""
         needed = ("window_name", "window_type", "window_id", "window_units", "window_level", "window_object")
         needed += ("window_begin_time_relative", "window_end_time_relative", "window_selected_functions")
         for path in directory.glob("job.*.cfg"):
@@ -411,7 +411,7 @@ class TestSelections:
 
 @pytest.mark.campaign
 def test_in_bands_of_time_it_is_the_same_trace(job, whole, directory, chrome, paraver, tmp_path):
-    """An export of millions is read in many bands, this export in one."""
+    """An export of millions of rows is read in many bands of time, this export usually in a single band."""
     parts = bands(job, Selection(), whole.contents.kinds, limit=300)
     assert len(whole.parts) == 1 and len(parts) > 2
     again = replace(whole, parts=parts, layout=TraceLayout.of(job, Selection(), whole.contents, parts))

@@ -1,4 +1,4 @@
-"""Readers of traces for tests, written after the published formats and not after what writes them.
+"""Readers of traces for tests, written from the published formats and not from the program's writers.
 
 Chrome's: "Trace Event Format" (Google), and what Perfetto's importer does with it: numbers of processes and tracks are
 32 bits wide, and a track's name belongs to its number whatever the process; events are sorted by time, and events at
@@ -52,7 +52,7 @@ class ChromeTrace:
 
 
 def read_chrome(path: Path) -> ChromeTrace:
-    """Reads a trace; fails if it breaks the format, or if a viewer would lose a part of it."""
+    """Read a trace; fail if it breaks the format, or if a viewer would drop a part of it."""
     data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     found = json.loads(data, parse_float=Decimal, parse_constant=_refuse)
     trace = ChromeTrace(other=found["otherData"])
@@ -116,7 +116,7 @@ def _refuse(constant: str) -> Any:
 
 
 def _bound(events: list[dict[str, Any]]) -> list[tuple[Slice, Slice]]:
-    """The arrows as Perfetto binds them: by (id, category, name), to what began last on the track by then."""
+    """Return the arrows as Perfetto binds them: by (id, category, name), to the slice that began last on the track."""
     last: dict[Track, Slice] = {}
     begun: dict[tuple[int, str, str], Slice] = {}
     arrows = []
@@ -137,7 +137,7 @@ def _bound(events: list[dict[str, Any]]) -> list[tuple[Slice, Slice]]:
 
 
 def _check_nesting(slices: list[Slice]) -> None:
-    """Sorted by start as a viewer does, and stable: a slice lies in the open slice, or after it."""
+    """Check in a stable order by start, as a viewer sorts, that each slice lies in the open slice or after it."""
     open_slices: list[Slice] = []
     for one in sorted(slices, key=lambda one: one.start):
         while open_slices and open_slices[-1].end <= one.start:
@@ -166,7 +166,7 @@ class ParaverTrace:
     rows: dict[str, list[str]] = field(default_factory=dict)
 
     def name(self, place: Place) -> str:
-        """The name of the row."""
+        """Return the name of the row."""
         return self.rows["THREAD"][sum(self.threads[: place[0] - 1]) + place[1] - 1]
 
     def begun(self, kind: int) -> Counter[str]:
@@ -181,13 +181,13 @@ _HEADER = re.compile(
 
 
 def read_paraver(path: Path) -> ParaverTrace:
-    """Reads the three files; fails if they break the format or differ."""
+    """Read the three files; fail if they break the format or contradict each other."""
     data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     first, *lines = data.decode().splitlines()
     match = _HEADER.fullmatch(first)
     assert match, first
     day, month, year, hour, minute = (int(match[number]) for number in range(1, 6))
-    datetime(year, month, day, hour, minute)  # a date that there is
+    datetime(year, month, day, hour, minute)  # fails if the date is invalid
     cpus = [int(number) for number in match[8].split(",")]
     tasks = [tuple(map(int, task.split(":"))) for task in match[11].split(",")]
     assert (int(match[7]), int(match[9]), int(match[10])) == (len(cpus), 1, len(tasks))

@@ -1,4 +1,4 @@
-"""The real exports, each opened once, and at the end of a run how many of NVIDIA's tables ours were equal to."""
+"""The real exports, each opened once, and at the end of a run the number of tables that equal NVIDIA's."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PREFIX = "tests/parity/test_stats_parity.py::test_stats_prints_what_nsys_prints[
 
 @pytest.fixture(scope="session")
 def job_of() -> Iterator[Callable[[str], OpenJob]]:
-    """The job of a real export by its name. Nothing is to be added to it."""
+    """Yield a function that opens the job of a real export by its name; tests must not add to it."""
     opened: dict[str, OpenJob] = {}
 
     def open_once(export: str) -> OpenJob:

@@ -35,7 +35,7 @@ def test_durations(job_of, name: str) -> None:
 
 @pytest.fixture(scope="module")
 def busy(ddp: Session) -> Intervals:
-    """Kernels and copies of the only device of DDP, merged."""
+    """Return the merged kernels and copies of DDP's only device."""
     parts = []
     kernels, copies = tables.kernels.c, tables.memory_ops.c
     for query in (
@@ -48,7 +48,7 @@ def busy(ddp: Session) -> Intervals:
 
 
 def test_kernels_and_copies_of_ddp_are_busy_in_11747_islands_and_no_gap_is_half_a_second(busy: Intervals) -> None:
-    """The rule ``gpu_gaps`` of nsys lists gaps of half a second and more: it has no rows."""
+    """nsys's rule ``gpu_gaps`` lists gaps of half a second and more: none here."""
     assert (len(busy), busy.length) == (11747, 1757029453)
     assert (busy.starts[1:] - busy.ends[:-1]).max() < 500_000_000
 

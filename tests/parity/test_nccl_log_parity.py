@@ -25,7 +25,7 @@ pytestmark = [
 
 
 def awk(number: float) -> str:
-    """A number as awk prints it: integers below 2³¹ as they are, others like C's ``%.6g``."""
+    """Format a number as awk does: integers below 2³¹ unchanged, other numbers like C's ``%.6g``."""
     return str(int(number)) if number == int(number) and number < 2**31 else f"{number:.6g}"
 
 

@@ -1,4 +1,4 @@
-"""Nesting and projection of the NVTX tree against what NVIDIA's own ``nsys stats`` printed for the same files."""
+"""Nesting and projection of the NVTX tree against the output of NVIDIA's ``nsys stats`` for the same files."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def check_levels_and_self_times(ranges, export):
 
 
 def check_work(job, ranges):
-    """The projection of the ranges with most GPU work spans this work."""
+    """Check that the projection of the ranges with most GPU work spans this work."""
     longest = np.argsort(-ranges.gpu_duration, kind="stable")[:3]
     for index in longest[ranges.op_count[longest] > 0].tolist():
         work = kernels_of(ranges, index, job.ranks)

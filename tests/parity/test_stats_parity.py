@@ -1,4 +1,4 @@
-"""The output of ``stats`` against NVIDIA's own ``nsys stats`` for the same files, byte for byte."""
+"""The output of ``stats`` against NVIDIA's ``nsys stats`` for the same files, byte for byte."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OPTIONS = ("_base", "_mangled", "_nvtx-name")
 
 
 def report_text(stem: str) -> str:
-    """``cuda_gpu_kern_sum_base`` as ``cuda_gpu_kern_sum:base``."""
+    """Return the name with options, as ``cuda_gpu_kern_sum:base`` for ``cuda_gpu_kern_sum_base``."""
     for suffix in OPTIONS:
         if stem.endswith(suffix):
             return f"{stem.removesuffix(suffix)}:{suffix[1:]}"

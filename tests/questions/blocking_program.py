@@ -1,7 +1,7 @@
-"""The blockers of a GPU, twice: programs written call by call, and the time between their kernels, computed naively.
+"""Programs written call by call, and a naive computation of what blocked their GPUs.
 
-`Naive` reads the rows of an export with SQLite, and its `Gpu` has the work or the wait at each moment, from the
-definitions alone (docs/path.md): all loops, no arrays, nothing of `nsystui.questions`.
+`Naive` reads the rows of an export with SQLite; its `Gpu` finds the work or the wait at each moment, from the
+definitions alone (docs/path.md): loops without arrays, nothing of `nsystui.questions`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from synthetic.writing.target import Thread
 from synthetic.writing.writer import DRIVER_CALL, EVENT_SYNC, NO_EVENT, NO_STREAM, STREAM_SYNC, STREAM_WAIT_EVENT
 
 BLOCKING, NON_BLOCKING, DEFAULT = 1, 2, 3
-"""``flag`` of a stream."""
+"""Values of ``flag`` of a stream."""
 Span = tuple[int, int]
 GEMM, NCCL, CUSTOM = (
     "void gemm<float>(float *)",
@@ -33,7 +33,7 @@ GEMM, NCCL, CUSTOM = (
 
 
 class Program:
-    """A process of an export: its calls in the order of their time. A span is (begin, end), ns."""
+    """A process of an export, with its calls in order of time. A span is (begin, end), ns."""
 
     def __init__(self, export: ExportWriter, pid: int) -> None:
         self.export, self.pid = export, pid
@@ -45,7 +45,7 @@ class Program:
         self.export.rows("TARGET_INFO_CUDA_STREAM").append((stream, 0, 1, self.pid, context, 0, flag))
 
     def call(self, name: str, span: Span, thread: Thread | None = None, **how: Any) -> int:
-        """A call of the CUDA API; returns its correlation id."""
+        """Write a call of the CUDA API; returns its correlation id."""
         number = next(self.ids)
         self.export.api(thread or self.main, *span, name, number, **how)
         return number
@@ -53,7 +53,7 @@ class Program:
     def kernel(
         self, called: Span | None, span: Span, stream: int = 13, name: str = GEMM, device: int = 0, **how: Any
     ) -> None:
-        """A kernel and the call that launched it; none: its row is not in the export."""
+        """Write a kernel and the call that launched it; without ``called`` the call has no row."""
         number = next(self.ids) if called is None else self.call("cudaLaunchKernel_v7000", called)
         place = {"name": name, "correlation_id": number, "context": device + 1} | how
         self.export.kernel(self.process, device, stream, *span, **place)
@@ -72,14 +72,14 @@ class Program:
         self.export.memset(self.process, device, stream, *span, size=64, **place)
 
     def nodes(self, called: Span, *spans: Span, stream: int = 13, name: str = GEMM, device: int = 0) -> None:
-        """A CUDA graph that is traced node by node."""
+        """Write a CUDA graph that is traced node by node."""
         number = self.call("cudaGraphLaunch_v10000", called)
         for node, span in enumerate(spans):
             place = {"correlation_id": number, "context": device + 1, "graph_node_id": 100 + node, "graph_id": 1}
             self.export.kernel(self.process, device, stream, *span, name=name, **place)
 
     def graph(self, called: Span, span: Span, stream: int = 13, device: int = 0) -> None:
-        """A CUDA graph that is traced as a whole."""
+        """Write a CUDA graph that is traced as a whole."""
         number = self.call("cudaGraphLaunch_v10000", called)
         place = {"graph_id": 1, "graph_exec_id": 2, "correlation_id": number, "context": device + 1}
         self.export.graph_launch(self.process, device, stream, *span, **place)
@@ -95,7 +95,7 @@ class Program:
         self, at: int, event: int, stream: int, sync: int = 0, device: int = 0,
         name: str = "cudaStreamWaitEvent_v3020", kind: int = STREAM_WAIT_EVENT, **how: Any,
     ) -> None:  # fmt: skip
-        """A row of synchronisation; `name` is the call's, `kind` the row's type."""
+        """Write a row of synchronisation; `name` is the call's, `kind` the row's type."""
         number = self.call(name, (at, at + 1), **how)
         row = (at, at + 1, device, device + 1, 0, stream, number, self.process.global_id, None, kind, event, sync)
         self.export.rows("CUPTI_ACTIVITY_KIND_SYNCHRONIZATION").append(row)
@@ -106,7 +106,7 @@ class Program:
 
 @dataclass(eq=False)
 class _Operation:
-    """Something that a GPU did; ``call``: (begin, end) of the call that launched it."""
+    """An operation of a GPU; ``call``: (begin, end) of the call that launched it."""
 
     process: int
     device: int
@@ -184,7 +184,7 @@ class Naive:
             stream.append(one)
 
         def events(table: str) -> list[tuple[Any, ...]]:
-            """(call, correlation, process, place, event, eventSyncId) of each row."""
+            """Return (call, correlation, process, place, event, eventSyncId) of each row."""
             sync = "eventSyncId" if has(table, "eventSyncId") else "0"
             columns = f"globalPid, correlationId, contextId, streamId, eventId, {sync}"
             return [
@@ -207,13 +207,13 @@ class Naive:
 
     @staticmethod
     def _launched_before(one: _Operation, start: int, correlation: int) -> bool:
-        """Whether an operation was launched before a call, in time; by its number where its launch has no row."""
+        """Return whether an operation was launched before a call, by time, else by correlation id."""
         if one.call is not None:
             return one.call[0] < start
         return one.correlation is not None and one.correlation < correlation
 
     def _last(self, process: int, place: tuple[int, int], start: int, correlation: int) -> _Operation | None:
-        """The last operation that was launched into a stream before a call."""
+        """Return the last operation that was launched into a stream before a call."""
         for one in reversed(self._in_stream.get((process, place), [])):
             if self._launched_before(one, start, correlation):
                 return one
@@ -232,12 +232,12 @@ class Naive:
         return best
 
     def _lost(self, process: int) -> list[int]:
-        """The calls that recorded an event, of which no row is there."""
+        """Return the calls that recorded an event without a row."""
         rows = {record[1] for record in self._records[process]}
         return [number for number, _, is_wait in self._event_calls[process] if not is_wait and number not in rows]
 
     def unseen(self, one: _Operation) -> int | None:
-        """The id before which an operation was launched that may have held ``one``, by a wait that is not recorded."""
+        """Return the id before which an operation must be launched to have held ``one`` by an unrecorded wait."""
         process, found = one.process, []
         waits = {wait[1]: wait for key, own in self._waits.items() if key[0] == process for wait in own}
         called = {number: start for number, start, is_wait in self._event_calls[process] if is_wait}
@@ -256,7 +256,7 @@ class Naive:
         return max(found, default=None)
 
     def ends(self, one: _Operation, unseen: float) -> dict[str, int]:
-        """When the last operation of each kind ended that may have held ``one``."""
+        """Return the last end, by kind, of the operations that may have held ``one``."""
         found: dict[str, int] = {}
         for other in self.operations:
             is_before = other.call is None or other.correlation < unseen
@@ -265,7 +265,7 @@ class Naive:
         return found
 
     def producer(self, one: _Operation) -> _Operation | None:
-        """The operation that ``one`` waited for, the last to end."""
+        """Return the operation that ``one`` waited for: the last to end."""
         assert one.call is not None and one.correlation is not None
         found = [one.before]
         for wait in self._waits[one.process, one.place]:
@@ -305,7 +305,7 @@ class Gpu:
 
     @cached_property
     def told(self) -> list[tuple[int, int, str, frozenset[str]]]:
-        """The part of each moment, also before the first operation and after the last.
+        """Return the part of each moment, also before the first operation and after the last.
 
         An unresolved moment has the parts that it may belong to.
         """
@@ -318,7 +318,7 @@ class Gpu:
         return sorted(found)
 
     def _gap(self, start: int, end: int) -> list[tuple[int, int, str, frozenset[str]]]:
-        """One stretch without compute, cut wherever anything could change, each piece by its first moment."""
+        """Cut a stretch without compute wherever anything could change; a piece has the part of its first moment."""
         place = bisect_right(self._starts, start)
         if place == len(self.compute):
             edges = {start, end, *(edge for one in self.work for edge in (one.start, one.end) if start < edge < end)}
@@ -357,19 +357,19 @@ class Gpu:
         return found
 
     def _at_end(self, moment: int) -> str:
-        """What still runs after the last compute, the first of these kinds; or the tail."""
+        """Return the first kind that still runs after the last compute, or the tail."""
         running = {one.kind for one in self.work if one.start <= moment < one.end}
         return next((kind for kind in _AT_END if kind in running), "tail")
 
     def parts(self, low: int, high: int) -> Counter[str]:
-        """The time of each part between two moments."""
+        """Return the time of each part between two moments."""
         found: Counter[str] = Counter()
         for start, end, part, _ in self.told:
             found[part] += max(min(end, high) - max(start, low), 0)
         return +found
 
     def possible(self, low: int, high: int) -> Counter[str]:
-        """How much of the unresolved time between two moments may belong to each part."""
+        """Return how much of the unresolved time between two moments may belong to each part."""
         found: Counter[str] = Counter()
         for start, end, _, parts in self.told:
             found.update(dict.fromkeys(parts, max(min(end, high) - max(start, low), 0)))
@@ -380,7 +380,7 @@ class Gpu:
 
 
 def joined(spans: list[Span]) -> list[Span]:
-    """The moments of one or more spans."""
+    """Return the union of the spans."""
     found: list[Span] = []
     for start, end in sorted(spans):
         if found and start <= found[-1][1]:
@@ -391,7 +391,7 @@ def joined(spans: list[Span]) -> list[Span]:
 
 
 class Dice(Program):
-    """A program by chance, whose GPUs do what CUDA would: streams in order, events, the legacy default stream."""
+    """A random program, whose GPUs follow CUDA's rules: streams in order, events, the legacy default stream."""
 
     def __init__(self, export: ExportWriter, pid: int, seed: int) -> None:
         super().__init__(export, pid)
@@ -414,7 +414,7 @@ class Dice(Program):
             self.step(number, (begin, self.now))
             self.now += dice.choice((1, 50, 400))
         self._act(dice.randrange(1, 30) if not steps else dice.randrange(3))
-        # Each has some compute.
+        # Each GPU has some compute.
         self._launch(0, 7, "kernel")
 
     def _act(self, times: int) -> None:
@@ -475,7 +475,7 @@ class Dice(Program):
             self.copy(called, span, stream, what, device)
 
     def _run(self, device: int, stream: int, called: Span) -> Span:
-        """When an operation runs: once all that it waits for has ended, with some that begin a little too early."""
+        """Return the span of an operation: after all that it waits for, or sometimes a little too early."""
         dice, flag = self.dice, self.flags[device, stream]
         ready = [self.ready[device, stream], called[0] + dice.choice((1, 8, 30))]
         for (other, its), kind in self.flags.items():

@@ -19,6 +19,6 @@ def sessions(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 @pytest.fixture
 def session_of(sessions: Sessions) -> Iterator[Callable[..., Session]]:
-    """Opens exports that the functions of a test fill, through the ``Export`` of its module."""
+    """Yield a function that opens exports, which functions of a test fill through the ``Export`` of its module."""
     yield sessions.of
     sessions.end_test()

@@ -16,7 +16,7 @@ Fill = Callable[[Any], object]
 
 
 def program(*ranges: tuple[int, int | None, str], launches: Iterable[tuple[Any, Any]] = ()) -> Fill:
-    """Fills an export with ranges (start, end, name) and launches (call, work) of one thread."""
+    """Return a function that fills an export with ranges (start, end, name) and launches (call, work) of one thread."""
 
     def fill(export: Any) -> None:
         for one in ranges:
@@ -28,9 +28,9 @@ def program(*ranges: tuple[int, int | None, str], launches: Iterable[tuple[Any, 
 
 
 class Sessions:
-    """Writes and opens exports, each filled through what ``wrap`` makes of its writer.
+    """Sessions over exports; functions fill each through the result of ``wrap`` for its writer.
 
-    What functions of a module fill is kept for all of its tests: nothing is to be added to it.
+    Exports that functions of a module fill serve all of its tests, which must not add to them.
     """
 
     def __init__(self, factory: pytest.TempPathFactory, wrap: Callable[[ExportWriter], Any]) -> None:
@@ -39,7 +39,7 @@ class Sessions:
         self._of_test: list[Session] = []
 
     def of(self, *fillers: Fill) -> Session:
-        """A session over ``rank0``, ``rank1`` …, each 1 ms after the previous rank."""
+        """Return a session over ``rank0``, ``rank1`` …, each 1 ms after the previous rank."""
         if fillers in self._kept:
             return self._kept[fillers]
         session, place = Session(cache=None), self._factory.mktemp("filled")
@@ -55,7 +55,7 @@ class Sessions:
         return session
 
     def end_test(self) -> None:
-        """Closes what other tests will not ask for."""
+        """Close the sessions that other tests do not use."""
         while self._of_test:
             self._of_test.pop().close()
 

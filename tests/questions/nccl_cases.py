@@ -15,7 +15,7 @@ REDUCE = "AllReduce"
 class Process(Program):
     """A program among others in one export; the same times, ids and communicators may occur in each.
 
-    A fact about a communicator in one of them holds for the others too.
+    A fact about a communicator in one program holds in the others, too.
     """
 
     def __init__(self, first: Program, number: int) -> None:
@@ -27,18 +27,18 @@ class Process(Program):
         self.export.nvtx_domain(self.main, 0, 1, "NCCL")
 
     def reduce(self, size: int, **told: Any) -> None:
-        """An AllReduce, with the kernel that it launches by default."""
+        """Write an AllReduce, by default with its kernel."""
         self.call("ncclAllReduce", size=size, **{"launches": 1, "kernel": REDUCE} | told)
 
     def graph_kernel(self) -> None:
-        """An AllReduce kernel of a CUDA graph that is launched now."""
+        """Write an AllReduce kernel of a CUDA graph that is launched now."""
         self.export.api(self.main, self.now, self.now + 1_000, "cudaGraphLaunch_v10000", 99)
         times, name = (self.now + 5_000, self.now + 9_000), "ncclDevKernel_AllReduce(int)"
         self.export.kernel(self.process, 0, 20, *times, name=name, correlation_id=99, graph_node_id=7)
 
 
 def names_of(programs: type[Process]) -> list[str]:
-    """The programs that a class has a method for, in order."""
+    """Return the names of a class's programs, in order."""
     return [name for name in vars(programs) if not name.startswith("_")]
 
 

@@ -21,7 +21,7 @@ ADAM = "void multi_tensor_apply_kernel<at::native::FusedAdamMathFunctor<float>>(
 
 
 class Server(Program):
-    """A server whose steps follow one another; each ends when its last kernel does."""
+    """A server whose steps follow one another; each ends with its last kernel."""
 
     def __init__(self, path: Path, pid: int = 3000) -> None:
         super().__init__(ExportWriter(path), pid)
@@ -47,13 +47,13 @@ class Server(Program):
         self.steps.append((start, self.now))
 
     def forward(self, number: int, requests: tuple[int, int]) -> None:
-        """A step of TensorRT-LLM: 97.4 ms from one to the next."""
+        """Write a step of TensorRT-LLM: 97.4 ms from its start to the next."""
         prefill, decode = requests
         name = f"[Executor] _forward_step {number}: {prefill} ctx reqs, {decode} gen reqs"
         length = 97_400 * US - 26 * US
         self.step(name, eager=[(FMHA, 3 * length)] if prefill else (), replayed=[(GEMM, length)] if decode else ())
 
     def forward_all(self) -> None:
-        """The steps of `ORDER`."""
+        """Write the steps of `ORDER`."""
         for number, requests in enumerate(ORDER):
             self.forward(number, requests)

@@ -28,13 +28,13 @@ TO_HOST, TO_DEVICE = "DtoH", "HtoD"
 
 
 def layers(number: int, *after: str) -> list[str]:
-    """Write the forward and the backward pass of some layers; ``after`` each of the backward pass."""
+    """Return the names of forward and backward passes of some layers, with ``after`` following each backward pass."""
     return [*LAYER * number, "loss_fwd(int)", *("gemm_backward(int)", "relu_backward(int)", *after) * number]
 
 
 @pytest.fixture
 def job(tmp_path: Path) -> Iterator[Callable[[Iterable[str]], OpenJob]]:
-    """A job of one process that runs these operations one after the other, 10 µs each, most every 20 µs."""
+    """Yield a function that opens a job of one process with these operations, 10 µs each, mostly every 20 µs."""
     opened = []
 
     def write(operations: Iterable[str]) -> OpenJob:
@@ -61,7 +61,7 @@ def job(tmp_path: Path) -> Iterator[Callable[[Iterable[str]], OpenJob]]:
 
 
 def found(job: OpenJob, anchor: str | None = None) -> tuple[str, int, list[int]] | None:
-    """The anchor, the number of steps and the numbers of operations in them."""
+    """Return the anchor, the number of steps and their numbers of operations."""
     every = list(Steps.load(job.session, job.ranks, None, anchor).of_task.values())
     return (every[0].anchor, len(every[0]), sorted(set(every[0].gpu.op_count.tolist()))) if every else None
 
@@ -83,7 +83,7 @@ class TestAnchors:
     @pytest.mark.campaign
     @pytest.mark.parametrize(("step", "times", "number"), [
         ([TO_DEVICE, *layers(4), "update(int)", TO_HOST], 6, 6),
-        # Each of 20 layers has 12 kernels, and what ends a step are as few as 3.
+        # Each of 20 layers has 12 kernels, and only 3 kernels end a step.
         ([*[f"part{part}(int)" for part in range(12)] * 20, "head(int)", "sample(int)", TO_HOST], 5, 4),
     ])  # fmt: skip
     def test_any_operation_that_comes_back_once_a_step_and_those_of_layers_do_not(self, job, step, times, number):
@@ -155,7 +155,7 @@ class TestSeveralAnchors:
 
 
 def without_nvtx(paths: Sequence[Path], directory: Path) -> list[Path]:
-    """Copies of exports whose NVTX ranges were taken away."""
+    """Return copies of exports without their NVTX ranges."""
     copies = []
     for path in paths:
         copies.append(Path(shutil.copy(path, directory / path.name)))
@@ -198,7 +198,7 @@ class TestGolden:
     def test_without_ranges_as_many_steps_of_the_same_length(
         self, shared_export, opened, tmp_path, name, anchor, number
     ):
-        """One may be cut off: of 59 steps in NVTX ranges the first or the last."""
+        """The first or the last of the 59 steps in NVTX ranges may be missing."""
         path = shared_export(name)
         (copy,) = without_nvtx([path], tmp_path)
         (ranges,) = OpenJob(opened(path)).steps().of_task.values()

@@ -1,4 +1,4 @@
-"""What blocked each GPU: programs whose parts are known to the ns, and a naive computation of other programs."""
+"""Blocking time of GPUs: programs with parts known to the ns, and a naive computation of random programs."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ def job_of(path: Path) -> closing[OpenJob]:
 
 
 def parts_of(one: Iterations, place: int = 0) -> dict[str, int]:
-    """The parts of an iteration that are not nothing."""
+    """Return the parts of an iteration that are not 0."""
     return {name: time for name, time in zip(PARTS, one.parts[place].tolist(), strict=True) if time}
 
 
 def possible_of(one: Iterations, place: int = 0) -> dict[str, int]:
-    """How much of the unresolved time of an iteration may belong to each part."""
+    """Return how much of the unresolved time of an iteration may belong to each part."""
     return {name: time for name, time in zip(PARTS, one.possible[place].tolist(), strict=True) if time}
 
 
 class Cases(Program):
-    """Programs of which each says how its GPU spent its time, ns. The first kernel runs from 20 to 100."""
+    """Programs, each of which returns the parts of its GPU's time, ns. The first kernel runs from 20 to 100."""
 
     def first(self, **how: Any) -> None:
         self.kernel((0, 10), (20, 100), **how)
@@ -302,7 +302,7 @@ class Cases(Program):
         return {"compute": 80 + 70, "stalled": 30}
 
     def a_context_knows_its_default_stream(self) -> Parts:
-        """Without a row among the streams, because streams from before the capture have no row."""
+        """A stream from before the capture has no row among the streams."""
         self.export.cuda_context(self.process)
         self.stream(13, BLOCKING)
         self.first()
@@ -384,7 +384,7 @@ CASES = [name for name in vars(Cases) if not name.startswith("_") and name != "f
 
 @pytest.fixture(scope="module")
 def cases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[OpenJob, Mapping[str, tuple[int, Parts]]]]:
-    """Each case is a process of one export: handles, correlation ids and streams are the same in all of them."""
+    """Open an export in which each case is a process, with the same handles, correlation ids and streams."""
     path = tmp_path_factory.mktemp("blocking") / "cases.sqlite"
     with ExportWriter(path) as export:
         programs = {name: Cases(export, 1000 + 10 * number) for number, name in enumerate(CASES)}
@@ -402,7 +402,7 @@ def test(name: str, cases: tuple[OpenJob, Mapping[str, tuple[int, Parts]]]):
 
 
 def expect(job: OpenJob, naive: Naive, name: str = "") -> int:
-    """Hold every iteration and all of the time of every GPU against the naive computation; returns how many."""
+    """Compare all iterations and all time of every GPU with the naive computation; return how many."""
     found, number = blocking(job), 0
     for kept in (found.whole, found.iterations):
         for (task, device), one in kept.items():
@@ -428,7 +428,7 @@ SEEDS = range(200)
 
 
 def programs(path: Path, seeds: range) -> Path:
-    """Programs by chance, side by side in one export."""
+    """Write random programs, side by side in one export."""
     with ExportWriter(path) as export:
         for seed in seeds:
             Dice(export, 1000 + 10 * seed, seed)
@@ -518,7 +518,7 @@ def test_the_first_node_of_a_graph_that_ended_before_the_window_is_the_first_all
 
 
 def two_gpus(program: Program) -> dict[int, Parts]:
-    """GPU 0 works for GPU 1, which waits for a copy, and for a kernel, of it."""
+    """GPU 1 waits for a copy and for a kernel of GPU 0."""
     program.kernel((0, 10), (20, 100))
     program.kernel((0, 11), (20, 100), stream=33, device=1)
     program.copy((12, 13), (101, 130), kind="PtoP")
@@ -548,7 +548,7 @@ def test_a_gpu_waits_for_another_of_its_process(tmp_path: Path):
 
 @pytest.mark.campaign
 def test_processes_that_share_a_gpu_have_budgets_of_their_own(tmp_path: Path):
-    """The same handles, numbers and streams; the compute of one does not hide the waits of the other."""
+    """Handles, numbers and streams are the same; the compute of one process does not hide waits of the other."""
     path = tmp_path / "a.sqlite"
     with ExportWriter(path) as export:
         one, other = Program(export, 4711), Program(export, 4712)
@@ -567,7 +567,7 @@ def test_processes_that_share_a_gpu_have_budgets_of_their_own(tmp_path: Path):
 
 
 def stepping(path: Path, *, steps: bool = True, late: int = 0) -> Path:
-    """Three steps of 100 ns on the GPU, from the first operation of a step to the first of the next step.
+    """Write three steps of 100 ns on the GPU, from the first operation of a step to the first of the next step.
 
     Each begins with a copy of 20 ns that holds its first kernel of 40 ns; another is launched 10 ns late, or ``late``
     more.
@@ -622,7 +622,7 @@ def test_without_steps_the_window_is_the_iteration(tmp_path: Path):
 @pytest.mark.campaign
 def test_what_is_kept_of_a_report_alone_is_not_taken_for_a_job_with_other_steps(tmp_path: Path):
     first, second = TrainingJob(ranks=2, steps=5, layers=2).write(tmp_path)
-    edit(second, "DELETE FROM NVTX_EVENTS")  # together they have the steps of their optimizer's kernels
+    edit(second, "DELETE FROM NVTX_EVENTS")  # now the optimizer's kernels define the steps of both
 
     def starts(cache: Cache | None, *paths: Path) -> list[list[int]]:
         session = Session(cache)
@@ -662,7 +662,7 @@ COUNTED = {
     ("h100-2rank-moe-before", 0): (299.849, 253.691, 20.703, 17.144, 3.258, 0.348, 4.486),
     ("h100-2rank-moe-before", 1): (298.662, 256.096, 28.191, 8.174, 2.955, 0.283, 2.719),
 }
-"""What somebody else counted of real exports: medians over 59 steps or one window, in ms, of the iteration and of
+"""Figures of another program for real exports: medians over 59 steps or one window, in ms, of the iteration and of
 compute, launch-starved, NCCL, copies, memsets and stalled."""
 
 
@@ -697,7 +697,7 @@ class TestCommands:
 
     @pytest.fixture
     def asked(self, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[list[dict[str, str]], str]]:
-        """The rows that a command writes, and its notes."""
+        """Return a function that runs a command and returns its rows and notes."""
 
         def ask(*words: str | Path, status: int = 0) -> tuple[list[dict[str, str]], str]:
             assert main([*map(str, words), "--format", "csv"]) == status
@@ -755,7 +755,7 @@ class TestCommands:
 
     @pytest.mark.campaign
     def test_a_packed_job_answers_as_its_export(self, asked: Any, tmp_path: Path, capsys: Any):
-        """Also with default streams and numbers of records, on which some of the cases depend."""
+        """Default streams and numbers of records are packed, too; some cases depend on them."""
         with ExportWriter(tmp_path / "a.sqlite") as export:
             for number, name in enumerate(CASES):
                 getattr(Cases(export, 1000 + 10 * number), name)()

@@ -1,4 +1,4 @@
-"""What blocked the GPUs of a job of several files: each is judged by its own operations, on its own clock."""
+"""Blocking time in a job of several files: each GPU is judged by its own operations, on its own clock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The catalogue of questions: a new file is a new question, everywhere; and what each declares holds."""
+"""The catalogue of questions: a new file is a new question everywhere, and declarations are true."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_the_rows_of_a_table_are_found_on_a_screen():
 
 
 def test_what_a_question_says_of_itself_is_there():
-    """The functions of other modules that declarations name exist, and so do the tables that they need."""
+    """Functions and tables that declarations name exist."""
     assert len({(one.family, one.name) for one in questions()}) == len(questions())
     for one in questions():
         assert {name for group in one.needs for name in group} <= canonical.BY_NAME.keys(), one.name

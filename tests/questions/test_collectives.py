@@ -1,4 +1,4 @@
-"""Collectives across ranks: which kernels belong together, whose clock is ahead, who came late and who waited."""
+"""Collectives across ranks: kernels of the same collective, clocks that are ahead, late ranks and waits."""
 
 from __future__ import annotations
 

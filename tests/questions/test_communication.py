@@ -80,7 +80,7 @@ def nccl(written_once):
 
 @pytest.fixture
 def renamed(nccl, tmp_path) -> Callable[[str], Session]:
-    """Opens the same job with the kernels of NCCL renamed."""
+    """Return a function that opens the same job with renamed kernels of NCCL."""
 
     def opened(name: str, rules=()) -> closing[OpenJob]:
         path = tmp_path / "rank0.sqlite"
@@ -178,7 +178,7 @@ def test_of_two_groups_that_reduce_the_one_of_neighbours_with_many_times_the_ker
 
 @pytest.mark.campaign
 def test_nccl_kernels_are_told_apart_by_the_range_that_launched_them(nccl):
-    """Naively: the innermost range, except NCCL's and PyTorch's labels, around the launch on its thread."""
+    """The naive result is the innermost range, except NCCL's and PyTorch's labels, around the launch on its thread."""
     launches = native(
         nccl,
         "SELECT r.start, r.globalTid FROM CUPTI_ACTIVITY_KIND_KERNEL k JOIN StringIds n ON n.id = k.shortName "

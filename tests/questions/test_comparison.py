@@ -1,4 +1,4 @@
-"""Two sides compared: differences that add up, sides of other sizes, and what one of them lacks."""
+"""Two sides compared: differences that add up, sides of different sizes, and missing data."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ def job_of(*paths: Path) -> OpenJob:
 
 @pytest.fixture(scope="module")
 def faster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenJob]:
-    """The demo job again, without its straggler."""
+    """Yield the demo job without its straggler."""
     with closing(job_of(*training_job(tmp_path_factory.mktemp("faster"), 4, 3, layers=2, straggler=None))) as job:
         yield job
 
 
 @pytest.fixture(scope="module")
 def forth(demo: OpenJob, faster: OpenJob) -> dict[str, TableAnswer]:
-    """Each table of the demo job and the faster one."""
+    """Return each table that compares the demo job with the faster job."""
     return {name: TABLES[name].make(side(demo), side(faster), ComparisonOptions()) for name in TABLES}
 
 
@@ -135,7 +135,7 @@ def test_sorting_by_a_difference_looks_at_its_size():
 @pytest.mark.parametrize("name", TABLES)
 def test_jobs_do_not_differ_from_themselves_and_two_differ_alike_from_either_side(demo, faster, forth, name):
     same, back = (records(TABLES[name].make(side(a), side(demo), ComparisonOptions())) for a in (demo, faster))
-    assert same or name == "calltree"  # it has what differs
+    assert same or name == "calltree"  # the call tree has only differences
     assert all(not value for row in same for key, value in row.items() if key.endswith("difference"))
     assert all(row["ratio"] in (1, None) and row.get("status", "both") == "both" for row in same)
     found = records(forth[name])
@@ -186,7 +186,7 @@ def test_nvtx_ranges_are_compared_per_step_of_jobs_of_different_lengths(demo, tm
 
 
 def served(path: Path, requests: int, ranges: dict[str, int]) -> Path:
-    """A server that handles requests with the same kernels: ``ranges`` are the NVTX ranges of each, and their µs."""
+    """Write a server that handles requests with the same kernels, each in NVTX ``ranges`` of these durations, µs."""
     with ExportWriter(path) as export:
         process = export.process(5000, "server")
         thread = export.thread(process, 5000, "server")
@@ -231,7 +231,7 @@ def test_nvtx_ranges_of_ranks_without_whole_steps_are_not_per_step(demo):
     assert "CPU Total A (ns)" in {column.header for column in answer.columns}
 
 
-# What one side lacks
+# Missing data
 
 
 @pytest.mark.campaign
@@ -250,7 +250,7 @@ def test_a_side_without_nvtx_is_missing_not_zero(demo, tmp_path):
 
 @pytest.mark.campaign
 def test_nvtx_ranges_of_a_real_job_are_per_step():
-    """Half of the DALI pipeline runs ahead of the steps, between them; it is neither new nor gone."""
+    """Half of the DALI pipeline runs ahead, between steps; it is neither new nor gone."""
     paths = shared("ddp-a100-rank0of4", "ddp-a100-nobroadcast-rank0of4")
     with closing(job_of(paths[0])) as before, closing(job_of(paths[1])) as after:
         answer = nvtx(side(before), side(after))

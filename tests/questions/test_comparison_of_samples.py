@@ -26,7 +26,7 @@ MAIN, LOAD, TRAIN, CODEC = (Frame(name, "/opt/app/main") for name in ("main", "l
 
 
 def written(path: Path, work: dict[tuple[Frame, ...], int], period: int = MS, steps=0, install: str = "/opt") -> Path:
-    """One thread that runs each stack for some ms, sampled every ``period``; ``steps`` ranges over all of it."""
+    """Write a thread that runs each stack for some time, sampled every ``period``, with ``steps`` ranges over all."""
     with training(path) as (export, thread, _):
         now, process = 100 * MS, thread.process
         for stack, length in work.items():
@@ -87,7 +87,7 @@ def test_a_tree_of_two_reports_may_be_deeper_in_one(tmp_path: Path):
 @pytest.mark.campaign
 def test_times_are_per_step_where_both_sides_have_steps(tmp_path: Path):
     twice = {stack: 2 * length for stack, length in BEFORE.items()}
-    # Before the first step: no part of any.
+    # Samples before the first step are in no step.
     short = written(tmp_path / "a.sqlite", BEFORE, steps=4)
     long = written(tmp_path / "b.sqlite", twice, steps=8)
     # The same job over two windows: steps that are whole in each.
@@ -156,7 +156,7 @@ Key = tuple[str, str, str]
 
 
 class Naive:
-    """The samples of an export from its first step to its last by function and by way from the root, from its rows."""
+    """The samples of an export from its first step to its last, by function and by path from the root."""
 
     def __init__(self, path: Path, steps: TaskSteps) -> None:
         names = dict(native(path, "SELECT id, value FROM StringIds"))

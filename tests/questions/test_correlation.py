@@ -1,4 +1,4 @@
-"""Between a call and its GPU work, both ways, and the reason if there is no way."""
+"""Jumps between a call and its GPU work, in both directions, or the reason why they are not possible."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ KEYS = [column.key for column in EVENT_COLUMNS]
 
 
 def lines_of(session, row) -> list[str]:
-    """The details of an event, fact by fact."""
+    """Return the details of an event, fact by fact."""
     return [fact for paragraph in event_details(OpenJob(session), row) for fact in paragraph]
 
 
 def waited(session: Session, row: tuple[Any, ...]) -> list[str]:
-    """What the details of an event say of a wait."""
+    """Return the details of an event about a wait."""
     return [fact for fact in lines_of(session, row) if fact.startswith("waited")]
 
 
@@ -152,7 +152,7 @@ class TestFacts:
         session.add(synthetic.hostile_names_export(tmp_path / "h.sqlite"))
         rows = listed(session, EventKind.KERNEL, EventKind.NVTX, EventKind.API)
         assert len(rows) == 3 * len(synthetic.HOSTILE_NAMES)
-        for number in range(len(synthetic.HOSTILE_NAMES)):  # each name once, of one kind after the other
+        for number in range(len(synthetic.HOSTILE_NAMES)):  # each name once, by kinds in turn
             row = rows[3 * number + number % 3]
             assert lines_of(session, row)[0] == (of(row, "name") or "")
         session.add(synthetic.open_ranges_export(tmp_path / "open.sqlite"))
@@ -176,9 +176,10 @@ class TestFacts:
 
 
 def waits_export(path, schema: str, *, numbered: bool = False, shift: int = 0):
-    """Event 5 is recorded on stream 13 at 10 µs and on stream 14 at 30 µs; a stream waits for it at 20 µs, the host at
-    40 µs, and for event 6, which nobody recorded. A query, and a wait for a stream, have an event too. Whatever `shift`
-    adds to the types of synchronisation, the names of the calls decide.
+    """Write event 5, recorded on stream 13 at 10 µs and on stream 14 at 30 µs, and waits for it.
+
+    A stream waits at 20 µs, the host at 40 µs, also for the unrecorded event 6. A query, and a wait for a stream, have
+    an event, too. `shift` changes the types of synchronisation: only the names of the calls decide.
     """
     with ExportWriter(path, schema) as export:
         export.gpu(0)

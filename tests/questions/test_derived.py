@@ -20,7 +20,7 @@ pytestmark = pytest.mark.campaign
 
 @pytest.fixture(scope="module")
 def session(tmp_path_factory) -> Iterator[Session]:
-    """Five reports, of which no two fit into memory together. Each test computes facts of its own name."""
+    """Yield five reports, no two of which fit into memory together. Each test computes facts under a different name."""
     directory = tmp_path_factory.mktemp("five")
     with pytest.MonkeyPatch.context() as patch, closing(Session(cache=Cache(directory / "cache"))) as session:
         patch.setattr(derived, "_MOST_ROWS", 1)

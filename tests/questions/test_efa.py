@@ -1,4 +1,4 @@
-"""The counters of AWS's EFA plugin on the map of the network: generic events, identified by names and data alone."""
+"""The counters of AWS's EFA plugin on the network's map: generic events, identified only by names and data."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Values = Mapping[str, int | float | str]
 
 
 def export(path: Path, schema: str, events: Sequence[Values], source="efa_metrics", kind="rdmap0s6", **more) -> Path:
-    """An export with an event each second; the type after it is nobody's."""
+    """Write an EFA event and an event of another source each second."""
     with ExportWriter(path, schema) as writer:
         writer.nvtx_range(writer.thread(writer.process(100), 100, "main"), 0, 4 * SECOND, "all")
         writer.generic_source(1, source)
@@ -59,7 +59,7 @@ def drawn(job: OpenJob) -> Any:
 
 
 def series(job: OpenJob) -> dict[str, list[float | None]]:
-    """The bins of each figure of the only line."""
+    """Return the bins of each figure of the only line."""
     shown = drawn(job)
     assert len(shown.lines) == 1
     values = [[None if value != value else value for value in row] for row in shown.lines[0].values.tolist()]

@@ -79,7 +79,7 @@ class TestParts:
 
 class TestFactors:
     @pytest.mark.campaign
-    @example([[("K", 10, 40)], [("K", 10, 20), ("C", 30, 40)]], Useful.POP)  # the maxima are of different devices
+    @example([[("K", 10, 40)], [("K", 10, 20), ("C", 30, 40)]], Useful.POP)  # different devices have the maxima
     @settings(deadline=None)
     @given(DEVICES, st.sampled_from(Useful))
     def test_they_are_those_of_sets_of_nanoseconds(self, devices: list[list[Event]], useful: Useful):
@@ -136,7 +136,7 @@ class TestScalability:
 
 
 def put(export: ExportWriter, pid: int, events: Sequence[Event], gpu: int | None = None, told: bool = True) -> None:
-    """A process with ``(kind, start, end)`` events on its device 0, which is the machine's ``gpu``."""
+    """Write a process with ``(kind, start, end)`` events on its device 0, which is the machine's ``gpu``."""
     process = export.process(pid)
     if gpu is not None and told:
         export.cuda_device(process, cuda_id=0, gpu_id=gpu)
@@ -177,7 +177,7 @@ class TestJobs:
     def test_gaps_budget_and_triage_count_it_once_too(self, opened: Opener, tmp_path: Path):
         """Two processes that take turns on the only GPU of a machine: each by itself would be idle half of the time."""
         path = tmp_path / "shared.sqlite"
-        with ExportWriter(path, "3.7.2") as export:  # which does not say whose GPU is whose
+        with ExportWriter(path, "3.7.2") as export:  # without the GPU of each process
             export.gpu(0)
             put(export, 100, [("K", time * MS, (time + 10) * MS) for time in range(0, 100, 20)])
             put(export, 200, [("K", (time + 10) * MS, (time + 20) * MS) for time in range(0, 80, 20)])

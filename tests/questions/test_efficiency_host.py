@@ -1,4 +1,4 @@
-"""Where the time of the host went, and model FLOPs utilisation."""
+"""Time of the host by efficiency factors, and model FLOPs utilisation."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ Calls = Mapping[int, Sequence[tuple[str, int, int | None]]]
 
 
 def traced(path: Path, calls: Calls, without_kernels: int | None = None) -> Path:
-    """Processes with CUDA and MPI calls."""
+    """Write processes with CUDA and MPI calls."""
     with ExportWriter(path) as export:
         for pid, own in calls.items():
             main = export.thread(process(export, pid, pid != without_kernels), pid, "main")
@@ -151,7 +151,7 @@ def mfu_in(session: Session, request: MfuRequest, selection: Selection | None = 
 
 
 def numbered(path: Path, starts: list[int]) -> Path:
-    """A process with a step at each of ``starts`` (µs), whose kernel begins 2 µs later."""
+    """Write a process with a step at each of ``starts`` (µs), whose kernel begins 2 µs later."""
     with ExportWriter(path) as export:
         made = export.process(100)
         main = export.thread(made, 100, "main")

@@ -34,7 +34,7 @@ KEYS = [column.key for column in EVENT_COLUMNS]
 ORDER = list(EventKind)
 RUNTIMES = (EventKind.UCX, EventKind.OPENACC, EventKind.OPENMP)
 START = 1_780_000_000_000_000_000
-"""The clock of the first report; events of the others begin later."""
+"""The session's start of the first report; other reports begin later."""
 EVERYTHING = Selection()
 
 
@@ -81,7 +81,7 @@ def busy(tmp_path_factory):
 
 
 def plain(session: Session) -> list[tuple[Any, ...]]:
-    """Every event of every kind, fetched kind by kind and sorted in Python."""
+    """Return all events, read kind by kind and sorted in Python."""
     found = []
     for kind in ORDER:
         for row in session.rows(events_query(kind, EVERYTHING, ranked_tasks(session))):
@@ -98,7 +98,7 @@ def of_kinds(rows: Sequence[tuple[Any, ...]], kinds: Sequence[EventKind]) -> lis
 
 
 def places_of(session: Session, selection: Selection = EVERYTHING) -> tuple[Any, ...]:
-    """Edges, counts and rows of a list of everything."""
+    """Return edges, counts and rows of the list of all events."""
     found = build(session, selection)
     return found.index.low, found.index.width, found.index.before.tolist(), found.total, found.page(0, len(found))
 
@@ -151,7 +151,7 @@ def everything(busy):
 
 @pytest.fixture(scope="module")
 def listed(busy):
-    """The default list, in many bins."""
+    """Return the default list, in many bins."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(event_index, "_ROWS_PER_BIN", 40)
         return build(busy)
@@ -159,7 +159,7 @@ def listed(busy):
 
 @pytest.fixture(scope="module")
 def whole(busy, everything):
-    """The expected value of ``listed``."""
+    """Return the expected value of ``listed``."""
     return of_kinds(everything, default_kinds(busy))
 
 
@@ -334,17 +334,17 @@ def test_rows_without_a_process_are_listed(tmp_path, session):
 
 
 class TestKeptCounts:
-    """The index of a list of everything, from counts that are kept."""
+    """The index of the list of all events, from counts in the cache."""
 
     @pytest.fixture(scope="class")
     def ranks(self, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-        """Three exports whose clocks begin some ns apart, with events that are not in step."""
+        """Return three exports whose clocks begin some ns apart, with events at different times."""
         place = tmp_path_factory.mktemp("ranks")
         return [_rank(place / f"rank{rank}.sqlite", rank) for rank in range(3)]
 
     @pytest.fixture(scope="class")
     def in_memory(self, ranks: list[Path]) -> Iterator[Session]:
-        """The three, with nothing kept."""
+        """Yield the three exports in a session without a cache."""
         with closing(Session()) as session:
             for path in ranks:
                 session.add(path)
@@ -386,7 +386,7 @@ class TestKeptCounts:
     def test_a_search_that_knows_the_names_finds_the_same(self, ranks, tmp_path, in_memory, monkeypatch) -> None:
         names = {"rare": 0, "!rare": 100, "/^cuda/": 0, "none": 0}
         searches = [(index, True, NameFilter(name)) for name, index in names.items()]
-        plain = build(in_memory)  # nothing is kept of it, so no names are looked at first
+        plain = build(in_memory)  # without kept counts, names are not read first
         expected = [plain.find(*search) for search in searches]
         monkeypatch.setattr(events_module, "_MANY", 1)
         for _ in range(2):  # the names are counted, then found

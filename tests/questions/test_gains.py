@@ -1,4 +1,4 @@
-"""What could be won back, against sums made apart: of findings and of the parts of a step; and of what NCCL blocked."""
+"""Gains of findings and of parts of a step, and the split of NCCL's blocking time, against separate sums."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STEPS = 12
 
 
 def stepping(path: Path, gaps: list[tuple[int, int]], length: int = 20 * MS) -> Path:
-    """Steps of a kernel of ``length`` and a gap: how long it is, and after how much of it the next launch returns."""
+    """Write steps of a kernel and a gap: the gap's length, and the time in it at which the next launch returns."""
     with ExportWriter(path) as export:
         program, now, launched = Program(export, 4711), 100 * MS, 90 * MS
         for number, (gap, after) in enumerate(gaps):
@@ -32,7 +32,7 @@ def stepping(path: Path, gaps: list[tuple[int, int]], length: int = 20 * MS) -> 
 
 
 def answer(capsys: pytest.CaptureFixture[str], *words: str | Path) -> tuple[dict[str, dict[str, Any]], str]:
-    """The rows of ``budget --by step`` by part, and its notes."""
+    """Return the rows of ``budget --by step`` by part, and its notes."""
     assert main(["budget", "--by", "step", "--format", "json", *map(str, words)]) == 0
     written = capsys.readouterr()
     return {row["part"]: row for row in json.loads(written.out)}, written.err
@@ -58,7 +58,7 @@ def test_idle_gaps_whose_kernels_had_been_launched_can_win_nothing(tmp_path: Pat
 
 @pytest.mark.campaign
 def test_long_gaps_are_measured_among_thousands_of_short_ones(tmp_path: Path):
-    """More gaps than are kept: short steps are more launch-starved than long steps."""
+    """There are more gaps than the program keeps: short steps are more launch-starved than long steps."""
     gaps = [(900 * US, 890 * US)] * 300 + [(2 * MS, 200 * US)] * 100
     one = finding(triaged(stepping(tmp_path / "a.sqlite", gaps, length=5 * MS)), "idle-gaps")
     assert one.gain is not None and one.gain.standing is Standing.MEASURED
@@ -92,7 +92,7 @@ def test_slow_steps_could_be_as_fast_as_the_median(tmp_path: Path):
 
 @pytest.mark.campaign
 def test_gains_of_other_times_are_not_included(tmp_path: Path):
-    """Long gaps lie in slow steps; if they lie in the others, the two gains are not the same time."""
+    """The gains of long gaps and of slow steps are different times if the gaps lie in other steps."""
     gaps = [(5 * MS, 4 * MS)] * 20
     with ExportWriter(tmp_path / "a.sqlite") as export:
         program, now, launched = Program(export, 4711), 100 * MS, 90 * MS
@@ -129,8 +129,8 @@ SEND_RECV = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<(unsigned long)4096
 def ranks_with_jitter(directory: Path, extra: Sequence[int] = (0, 0, 0)) -> tuple[list[Path], list[Spans], list[Spans]]:
     """Three ranks that arrive at random at an all-reduce of each step, whose next kernel waits for it.
 
-    Returns for each rank the time of its all-reduces and that in which nothing computes; µs. ``extra``: how many
-    broadcasts follow on each of them.
+        Returns for each rank the spans of its all-reduces and the spans without compute; µs. ``extra``: the number of
+    broadcasts that follow on each rank.
     """
     chosen, ranks = random.Random(3), 3
     work = [chosen.sample(range(20, 200, 30), ranks) for _ in range(STEPS)]

@@ -1,4 +1,4 @@
-"""Memory allocated through CUDA, against a ledger that a test keeps of the rows of the export."""
+"""Memory allocated through CUDA, against a ledger over the rows of the export."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DEVICE, PINNED = 2, 1
 
 
 class Ledger:
-    """What is in use after each event of one kind of memory of one device, from the native rows of one process."""
+    """Bytes in use after each event of one kind of memory of a device, from the native rows of a process."""
 
     def __init__(self, path: Path, device: int, kind: int) -> None:
         self.live: dict[int, int] = {}
@@ -46,7 +46,7 @@ class Ledger:
             self.curve.append((time, sum(self.live.values())))
 
     def at(self, time: int) -> int:
-        """In use just before a time."""
+        """Return the bytes in use just before a time."""
         return next((used for when, used in reversed(self.curve) if when < time), 0)
 
     def peak(self, window: Window) -> int:
@@ -54,7 +54,7 @@ class Ledger:
 
 
 def random_export(path: Path, seed: int) -> Path:
-    """One process on two devices that allocates and frees at random; some frees are of memory never seen."""
+    """Write a process that allocates and frees at random on two devices; some frees are of unrecorded memory."""
     draw = random.Random(seed)
     with ExportWriter(path) as export:
         process = export.process(70)
@@ -71,7 +71,7 @@ def random_export(path: Path, seed: int) -> Path:
                 address, size = mine.pop(draw.randrange(len(mine)))
                 where = {"address": address, "memory": place[1], "context": place[0] + 1}
                 export.gpu_memory(process, place[0], time, size, is_free=True, **where)
-                if draw.random() < 0.5:  # the address is used again
+                if draw.random() < 0.5:  # reuses the address
                     mine.append((address, draw.randrange(1, 1 << 30)))
                     address, size = mine[-1]
                     export.gpu_memory(process, place[0], time, size, address=address, memory=place[1])
@@ -83,7 +83,7 @@ def random_export(path: Path, seed: int) -> Path:
 
 
 def windows(seed: int) -> Iterator[Window]:
-    """Some anywhere, and one that begins and ends with an event."""
+    """Yield random windows, and a window that begins and ends with an event."""
     draw = random.Random(seed)
     for _ in range(4):
         start, end = sorted(draw.sample(range(90_000), 2))
@@ -93,7 +93,7 @@ def windows(seed: int) -> Iterator[Window]:
 
 @pytest.fixture(scope="module")
 def random_jobs(tmp_path_factory) -> Iterator[list[tuple[Path, OpenJob]]]:
-    """The jobs of `random_export` for some seeds. Nothing is to be added to them."""
+    """Yield the jobs of `random_export` for some seeds; tests must not add to them."""
     place = tmp_path_factory.mktemp("random")
     paths = [random_export(place / f"{seed}.sqlite", seed) for seed in range(4)]
     jobs = [OpenJob(session_over(path)) for path in paths]
@@ -104,7 +104,7 @@ def random_jobs(tmp_path_factory) -> Iterator[list[tuple[Path, OpenJob]]]:
 
 @pytest.fixture
 def job_with(opened, tmp_path) -> Callable[..., OpenJob]:
-    """The job of an export of one process that a function fills; schemas by name."""
+    """Return a function that opens the job of one process, which another function fills."""
 
     def make(fill: Callable[[ExportWriter, Process], object], schema: str = "3.25.0") -> OpenJob:
         path = tmp_path / f"{schema}.sqlite"
@@ -118,7 +118,7 @@ def job_with(opened, tmp_path) -> Callable[..., OpenJob]:
 
 
 def test_processes_share_the_memory_of_their_gpu(opened, tmp_path):
-    """Three processes have 10, 20 and 40 MiB in turn on GPU 0, 0 and 1: two have at most 30 together on their GPU."""
+    """Three processes have 10, 20 and 40 MiB in turn on GPU 0, 0 and 1: GPU 0 has at most 30 MiB in use."""
     with ExportWriter(tmp_path / "x.sqlite") as export:
         for gpu in (0, 1):
             export.gpu(gpu)
@@ -265,7 +265,7 @@ class TestAllocations:
 
     @pytest.mark.parametrize("event_class", campaign.first(1, [0, 67]))
     def test_the_stack_of_its_call_begins_where_cuda_is_called(self, job_with, event_class):
-        """The stack is the call's, or with --cudabacktrace its second row's. There is no range here."""
+        """The stack is that call's, or its second row's with --cudabacktrace; there is no range."""
         cuda = [Frame("0x7f", "/x/libcuda.so.525", is_unresolved=True), Frame("cudaMalloc", "/x/libcudart.so.12")]
         stack = [*cuda, Frame("Pool::grow(int)", "/x/app"), Frame("main", "/x/app")]
 

@@ -32,10 +32,7 @@ METRICS = ("SMs Active [Throughput %]", "GPC Clock Frequency [MHz]", "DRAM Read 
 
 @pytest.fixture(scope="module")
 def sampled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenJob]:
-    """A GPU sampled every 10 ns from 0 to 200, not from 100 to 150.
-
-    A long kernel, and two short kernels side by side.
-    """
+    """Yield a GPU sampled every 10 ns from 0 to 200, not from 100 to 150; it runs a long and two short kernels."""
     path = tmp_path_factory.mktemp("sampled") / "metrics.sqlite"
     with ExportWriter(path) as export:
         export.gpu(3)
@@ -53,7 +50,7 @@ def sampled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenJob]:
 
 
 def naive(samples: list[tuple[int, int, float]], pieces: list[tuple[int, int]]) -> float | None:
-    """The mean over some intervals: each sample (start, end, value) by its overlap with each of them."""
+    """Return the mean over intervals: each sample (start, end, value) by its overlap with each interval."""
     total = weight = 0.0
     for start, end in pieces:
         for first, last, value in samples:
@@ -141,7 +138,7 @@ def test_what_bounds_a_kernel_and_its_occupancy_are_made_of_its_means(opened: Op
     job = OpenJob(opened(tmp_path / "bound.sqlite"))
     found = {one["name"]: one for one in records(metric_means(job, Selection(), "kernel"))}
     assert found.keys() == samples.keys()
-    # Where few SMs worked, a quotient of whole percents says nothing.
+    # If few SMs worked, a quotient of whole percents is meaningless.
     keys = ("busiest", "of_peak", "bound", "occupancy")
     told = {name: tuple(row[key] for key in keys) for name, row in found.items()}
     assert told["copy"] == ("DRAM", 70, "DRAM", 50) and told["gemm"] == ("tensor", 45, None, 40)
@@ -163,7 +160,7 @@ def test_without_samples_or_a_launch_of_two_a_note_says_what_to_record(
 
 
 def spans_of(job: OpenJob, metric: str) -> dict[tuple[int, int | None], list[tuple[int, int, float]]]:
-    """The samples of a metric by report and GPU, each from the previous sample."""
+    """Return the samples of a metric by report and GPU, each from the previous sample on."""
     found: dict[tuple[int, int | None], list[tuple[int, int, float]]] = {}
     for report in job.session.reports:
         rows = native(
@@ -186,7 +183,7 @@ def spans_of(job: OpenJob, metric: str) -> dict[tuple[int, int | None], list[tup
 def pieces_of(
     job: OpenJob, by: str, answer: list[dict[str, Any]]
 ) -> Iterator[tuple[Any, tuple[int, int | None], Span]]:
-    """What the means are of: the key of a row, report and GPU, and a time."""
+    """Yield the intervals of the means: the key of a row, report and GPU, and a span."""
     gpu = {one.task: (one.task.report, one.gpu) for one in used_devices(job.session)}
     if by == "step":
         ranks = {item.rank: item.task for item in job.ranks}

@@ -41,7 +41,7 @@ SMALL = ("alcf-allgather-rank0", "gemm-pageable")
 
 
 def real(*names: str) -> list[Any]:
-    """The names of real exports, the large exports only in campaigns."""
+    """Return names of real exports as parameters, large exports only in campaigns."""
     return [pytest.param(name, marks=() if name in SMALL else pytest.mark.campaign) for name in names]
 
 
@@ -61,7 +61,7 @@ def job_of(*paths: Path) -> closing:
 
 @contextmanager
 def training(path: Path, schema: str = "3.13.2", pid: int = 4711, **how: Any) -> Iterator[tuple[Any, Thread, Thread]]:
-    """An export with a GPU, and a process that has two threads."""
+    """Write an export with a GPU, and a process that has two threads."""
     with ExportWriter(path, schema, **how) as export:
         export.gpu(0)
         process = export.process(pid)
@@ -69,7 +69,7 @@ def training(path: Path, schema: str = "3.13.2", pid: int = 4711, **how: Any) ->
 
 
 def launched(export: ExportWriter, thread: Thread, *spans: tuple[float, float, float, float]) -> None:
-    """Kernels of a thread: when each is called, when its call returns, when it starts and ends, in ms."""
+    """Write kernels of a thread: begin and end of the call, start and end on the GPU, ms."""
     for number, span in enumerate(spans, 1):
         called, returned, start, end = (int(time * MS) for time in span)
         export.api(thread, called, returned, "cudaLaunchKernel_v7000", number)
@@ -77,9 +77,7 @@ def launched(export: ExportWriter, thread: Thread, *spans: tuple[float, float, f
 
 
 def written(path: Path, schema: str = "3.13.2") -> Path:
-    """Two threads of one process: 10 + 4 samples of four stacks, scheduling, calls, and a GPU that is idle from 4 ms
-    to 9 ms.
-    """
+    """Write two threads with 10 + 4 samples of four stacks, scheduling, calls; the GPU is idle from 4 to 9 ms."""
     with training(path, schema) as (export, main_thread, other):
         export.on_cpu(main_thread, 0, 6 * MS, [LEAF, WORK, MAIN], cpu=3)
         export.on_cpu(main_thread, 8 * MS, 10 * MS, [*DRIVER, WORK, WORK, MAIN], cpu=4, state=STATE_RUNNING)
@@ -92,7 +90,7 @@ def written(path: Path, schema: str = "3.13.2") -> Path:
 
 @pytest.fixture(scope="module")
 def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenJob]:
-    """The job of ``written``, open."""
+    """Yield the open job of ``written``."""
     with job_of(written(tmp_path_factory.mktemp("host") / "a.sqlite")) as job:
         yield job
 
@@ -209,7 +207,7 @@ def test_samples_of_real_exports_are_those_that_sqlite_counts(name: str):
         total[key] += row["total"]
         times[key] += 1
     assert +own == ends
-    # The kernel-mode half of a function that is also there without the mark counts by itself.
+    # A function with and without the mark of the kernel's mode is two functions.
     assert total.keys() == anywhere.keys()
     assert all(total[key] == anywhere[key] for key, count in times.items() if count == 1)
     assert tree.samples == int(tree.self_samples.sum()) == sum(ends.values()) == native_count(path, "COMPOSITE_EVENTS")
@@ -267,7 +265,7 @@ def test_samples_are_alike_where_columns_are_read_on_demand(tmp_path: Path):
 
 
 def gaps_export(path: Path) -> Path:
-    """A GPU that is idle from 2 to 20 ms: each cause has a known share of that."""
+    """Write a GPU that is idle from 2 to 20 ms: each cause has a known share of that."""
     with training(path) as (export, main_thread, other):
         rival = export.thread(export.process(5000), 5000, "rival")
         export.on_cpu(main_thread, 0, 8 * MS, [KERNEL, WORK, MAIN], cpu=3)
@@ -312,7 +310,7 @@ def test_every_moment_of_idle_time_has_the_cause_that_was_injected(tmp_path: Pat
     assert (row["part"], row["start"], row["duration"], row["cause"]) == ("gap", 2 * MS, 18 * MS, causes.RUNNING_CODE)
     assert [(row["range"], row["time"]) for row in without_ranges.records()] == [(naming.NO_RANGES, 18 * MS)]
     assert any("no NVTX" in note for note in without_ranges.notes)
-    # Without scheduling and samples the rest is not recorded.
+    # Without scheduling and samples, the remaining time has no record.
     edit(path, *(f"DROP TABLE {name}" for name in ("SCHED_EVENTS", "COMPOSITE_EVENTS", "SAMPLING_CALLCHAINS")))
     with job_of(path) as job:
         rest = gaps_table(job, GAPS)
@@ -354,7 +352,7 @@ def test_causes_of_real_exports_add_up_to_all_idle_time(name: str):
 
 @pytest.mark.campaign
 def test_idle_spans_by_length_are_those_between_the_operations_of_all_streams(tmp_path: Path):
-    """Streams overlap: a gap of one in which another works does not count."""
+    """A gap in a stream does not count while another stream works."""
     dice, expected = random.Random(3), [Counter[int](), Counter[int]()]
     edges = (0, 1, 5, 10, 50, 100, 500, 1_000, 5_000, 10_000)
     spans: list[tuple[int, int]] = [(0, 5_000)]
@@ -385,7 +383,7 @@ def test_idle_spans_by_length_are_those_between_the_operations_of_all_streams(tm
 
 @pytest.mark.campaign
 def test_idle_spans_by_pair_are_those_between_two_operations_of_the_gpu(demo_job: list[Path]):
-    """Counted one by one, from the end of what ran before to the start of what runs next."""
+    """Each span is counted from the end of the previous operation to the start of the next."""
     operations = sorted(
         native(
             demo_job[0],
@@ -423,7 +421,7 @@ def test_idle_spans_by_pair_are_those_between_two_operations_of_the_gpu(demo_job
 
 
 def test_idle_time_by_range_is_that_of_the_innermost_one_of_the_launching_thread(tmp_path: Path):
-    # ms: of the launching thread, except the last; three of one form are one
+    # ms: ranges of the launching thread, except the last; three of one form are one row
     ranges = [(1, 6, "outer"), (3, 5, "load 7"), (8, 9, "load 8"), (9, 12, "load 9"), (10, 11, "MPI:MPI_Barrier")]
     ranges += [(13, 30, "last")]
     with training(tmp_path / "b.sqlite") as (export, main_thread, other):

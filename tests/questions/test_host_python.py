@@ -26,7 +26,7 @@ WINDOW = Selection(Window(0, 12 * MS))
 
 
 def gil_export(path: Path, schema: str = "3.13.2") -> Path:
-    """A GPU is idle from 2 ms to 10 ms; its thread waits for the GIL from 3 to 7, another thread has it until 6."""
+    """Write a GPU that is idle from 2 to 10 ms; its thread waits for the GIL from 3 to 7, another has it until 6."""
     with training(path, schema) as (export, main, loader):
         export.gil(main, held=[(0, 3 * MS), (7 * MS, 12 * MS)], waited=[(3 * MS, 7 * MS)])
         export.gil(loader, held=[(3 * MS, 6 * MS)])
@@ -68,8 +68,9 @@ def test_threads_hold_the_gil_and_wait_for_it_where_that_is_recorded(tmp_path: P
 
 
 def reading_export(path: Path, schema: str = "3.25.0", *, has_files: bool = True) -> Path:
-    """A GPU is idle from 2 ms to 20 ms. Its thread reads two files of 3 ms and 2 ms, then waits while another thread
-    reads for 4 ms.
+    """Write a GPU that is idle from 2 to 20 ms.
+
+    Its thread reads two files, for 3 and 2 ms, then waits while another thread reads for 4 ms.
     """
     with training(path, schema) as (export, main, loader):
 
@@ -102,7 +103,7 @@ def test_idle_time_in_reads_says_which_files_are_read(tmp_path: Path):
     }
     reads = "SELECT sum(min(endedAt, 20000000) - max(startedAt, 2000000)) FROM OSRT_FILE_ACCESS_EVENTS"
     assert [(sum(time for time, file in found.values() if file),)] == native(path, reads)
-    # A file that is not known is not named.
+    # An unknown file has no name.
     edit(path, "DELETE FROM OSRT_FILE_ACCESS_DESCRIPTORS WHERE fileAccessId = 1")
     with job_of(path) as job:
         files = {row["what"]: row["file"] for row in gaps_table(job, Selection(Window(0, 22 * MS))).records()}
@@ -124,8 +125,9 @@ FORWARD, STEP, FETCH = (
 
 
 def python_export(path: Path, schema: str = "3.25.0", *, native_samples: bool = False) -> Path:
-    """A GPU is idle from 2 ms to 12 ms, its thread runs: 6 samples of Python in ``fetch``, then 3 in ``forward``, one
-    while it waits; with ``native_samples`` also of the CPU, of other functions.
+    """Write a GPU that is idle from 2 to 12 ms while its thread runs, with samples of Python.
+
+    6 are in ``fetch``, then 3 in ``forward``, one while the thread waits; ``native_samples`` adds other functions.
     """
     with training(path, schema, session=DemoSession(include_blobs=True)) as (export, main, _):
         if native_samples:

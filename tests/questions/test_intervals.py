@@ -1,4 +1,4 @@
-"""The interval algebra against sets of nanoseconds, which say the same the slow way."""
+"""The interval algebra against sets of nanoseconds."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ TASK = RankedTask(Task(0, 1), 0, "order", None, "host", 1, "python", "run", (0,)
     autouse=True, scope="module", params=[(2, 2), (intervals._BLOCK, intervals._SLICE)], ids=["cut", "whole"]
 )
 def small_slices(request: pytest.FixtureRequest) -> Iterator[None]:
-    """A few intervals are many slices; and one slice."""
+    """Cut a few intervals into many slices, or leave them in a single slice."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(intervals, "_BLOCK", request.param[0])
         patch.setattr(intervals, "_SLICE", request.param[1])
@@ -46,7 +46,7 @@ def small_slices(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def points(ranges: list[tuple[int, int]]) -> set[int]:
-    """The whole ns inside any of the ranges; backward and empty windows contain no point."""
+    """Return the whole ns inside any of the ranges; backward and empty windows contain no point."""
     return {ns for start, end in ranges for ns in range(start, end)}
 
 
@@ -55,7 +55,7 @@ def made(ranges: list[tuple[int, int]]) -> Intervals:
 
 
 def points_of(intervals: Intervals) -> set[int]:
-    """The whole ns covered, after a look at what every result promises."""
+    """Return the covered ns, after a check of the invariants of every result."""
     starts, ends = intervals.starts, intervals.ends
     assert starts.dtype == ends.dtype == np.int64
     assert (ends > starts).all()
@@ -178,7 +178,7 @@ def test_nothing_and_everything():
 def test_times_since_1970_lose_nothing():
     now = 1_760_000_000_123_456_789
     assert covered_per_bin(union([now + 1], [now + 4]), now, now + 10, 10).tolist() == [0, 1, 1, 1, 0, 0, 0, 0, 0, 0]
-    # A window of years times many bins is more than int64 holds.
+    # A window of years times many bins overflows int64.
     assert math.fsum(covered_per_bin(union([0], [now]), 0, now, 1_000_000)) == pytest.approx(now, rel=1e-15)
 
 

@@ -43,7 +43,7 @@ def heard():
 
 @pytest.fixture
 def start():
-    """Begins to open files; their jobs are closed after the test."""
+    """Yield a function that begins to open files; the jobs are closed after the test."""
     jobs = []
 
     def begin(files, listener, **how):

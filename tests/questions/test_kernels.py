@@ -1,4 +1,4 @@
-"""The kernel summary and its neighbours, against a plain recomputation of the same numbers."""
+"""The kernel summary and related tables, against a plain recomputation."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def chance(tmp_path_factory):
 
 
 def frame_of(session: Session) -> pd.DataFrame:
-    """Every kernel with its duration and its places, straight from the store."""
+    """Return every kernel with its duration, stream and shape, from the store."""
     frame = session.frame(sa.select(tables.kernels))
     frame["duration"] = frame["end"] - frame["start"]
     for what in ("grid", "block"):
@@ -71,7 +71,7 @@ STATISTICS = ("share", "total", "count", "avg", "median", "min", "max", "stddev"
 
 
 def expected_summary(frame: pd.DataFrame, keys: list[str]) -> dict[tuple[Any, ...], dict[str, float]]:
-    """The statistics of nsys by their definitions (docs/numbers.md#statistics), one group at a time."""
+    """Return the statistics of nsys by their definitions (docs/numbers.md#statistics), group by group."""
     whole, found = float(frame["duration"].sum()), {}
     for key, group in frame.groupby(keys, dropna=False):
         values = group["duration"].astype("int64").tolist()
@@ -83,7 +83,7 @@ def expected_summary(frame: pd.DataFrame, keys: list[str]) -> dict[tuple[Any, ..
 
 
 def assert_summary(answer: Any, frame: pd.DataFrame, columns: dict[str, str]) -> None:
-    """``answer`` has exactly the groups of ``frame``; ``columns`` maps columns of the answer to the frame's."""
+    """Check that ``answer`` has the groups of ``frame``; ``columns`` maps columns of the answer to the frame's."""
     expected = expected_summary(frame, list(columns.values()))
     found = {tuple(record[name] for name in columns): record for record in records(answer)}
     assert found.keys() == expected.keys()
@@ -220,7 +220,7 @@ class TestSummary:
 
 class TestInstances:
     def delays(self, session: Session) -> pd.DataFrame:
-        """Every kernel with the delay of its call, joined by a dictionary."""
+        """Return every kernel with its launch delay, joined by a dictionary."""
         calls, frame = session.frame(sa.select(tables.api_calls)), frame_of(session)
         started = {(call.report, call.process, call.correlation_id): call.start for call in calls.itertuples()}
         found = []

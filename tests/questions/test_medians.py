@@ -1,4 +1,4 @@
-"""Exact medians without keeping every value."""
+"""Exact medians without all values in memory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TABLE = sa.table("given", sa.column("name", sa.BigInteger), sa.column("value", s
 
 
 class _Asked:
-    """As much of a session as medians ask."""
+    """The part of a session that medians use."""
 
     def __init__(self, engine):
         self.engine = engine
@@ -64,7 +64,7 @@ def test_it_is_the_mean_of_the_two_middle_values(engine, rows):
 
 
 def _quartile(values, quarter):
-    """The lower or the upper quartile by the definition: as large as a quarter of all values, and as the rest."""
+    """Return the lower or upper quartile by definition."""
     places = range(len(values))
     middles = [
         value
@@ -91,6 +91,6 @@ def test_the_summaries_of_many_rows_are_those_of_few(demo_session, monkeypatch, 
     for few, many in zip(usual, _summaries(demo_session), strict=True):
         assert len(few) == len(many)
         for row, other in zip(few, many, strict=True):
-            # The deviation sums in another order.
+            # The standard deviation sums in another order.
             close = [pytest.approx(value, rel=1e-9) if isinstance(value, float) else value for value in row]
             assert close == list(other)

@@ -27,7 +27,7 @@ from nsystui.questions.nccl.grouping import NcclProperty
 from nsystui.questions.nccl.summary import KERNEL, nccl_summary
 from nsystui.questions.queries.tasks import RankedTask
 
-# With 4 ranks and a message of 80,000 bytes in 5,000 ns; the bytes of the operation, then what passes a link.
+# 4 ranks, a message of 80,000 bytes in 5,000 ns: algorithm bandwidth, then bus bandwidth.
 FORMULAS = [
     ("ncclAllReduce", 16.0, 24.0),  # 80,000 / 5,000; · 2 · 3/4
     # 4 · 80,000 / 5,000; · 3/4
@@ -41,7 +41,7 @@ NOTHING, SAME = (None, None), [(16.0, 16.0)]
 class Programs(Process):
     """Each method writes a program, and returns algorithm and bus bandwidth of its kernel rows, GB/s, by collective.
 
-    A first element that is a group makes it the rows by that.
+    A first element that is a grouping selects rows by that grouping.
     """
 
     def _every_call(self, **told: Any) -> None:
@@ -84,7 +84,7 @@ class Programs(Process):
     a_kernel_of_a_graph_has_none = do.reduce(8, comm=TWO, launches=0).graph_kernel().returning([NOTHING])
 
     def an_all_to_all_of_sends_has_the_bytes_of_all_ranks_already(self):
-        """Two ranks exchange 40,000 bytes each, one half of it with themselves."""
+        """Two ranks exchange 40,000 bytes each, half of it with themselves."""
         start = self.now - 1_000
         self.group(*(("ncclSend", 40_000, TWO), ("ncclRecv", 40_000, TWO)) * 2)
         self.label("nccl:all_to_all, op_id = 7", start)
@@ -97,7 +97,7 @@ class Programs(Process):
         return [(16.0, 16.0)]
 
     def a_row_has_the_bytes_of_all_by_the_time_of_all(self):
-        """No mean of bandwidths: 16 and 48 GB/s in equal times make 32, and calls without a size do not count."""
+        """All bytes by all time: 16 and 48 GB/s in equal times make 32, and calls without a size do not count."""
         self.call("ncclCommInitRankConfig", comm=TWO, ranks=2)
         self.reduce(80_000, comm=TWO)
         self.reduce(240_000, comm=TWO)
@@ -107,7 +107,7 @@ class Programs(Process):
 
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory) -> Iterator[Callable[[str], tuple[pd.DataFrame, Any]]]:
-    """The kernel rows of a program, and the bandwidths that it expects."""
+    """Yield a function that returns the kernel rows of a program, and its expected bandwidths."""
     export, written_ = written(Programs, tmp_path_factory.mktemp("programs") / "programs.sqlite")
     job = export.job()
 
@@ -159,7 +159,7 @@ def test_damaged_ranks_and_no_kernels():
 
 
 def by_hand_without_wait(job: Any) -> dict[tuple[str, int], float]:
-    """Σ(S · f) / Σ(shortest kernel of the operation), by collective and message size: kernels in order of start."""
+    """Return Σ(S · f) / Σ(shortest kernel of an operation) by collective and size, with kernels in order of start."""
     kernels = job.pairing().kernels.dropna(subset=["message_size", "ranks", "communicator"])
     found: dict[tuple[str, int], list[float]] = {}
     for _, own in kernels.groupby("communicator"):
@@ -200,7 +200,7 @@ class TestExposedTime:
 
     @staticmethod
     def device_of(process: int, spans: list[tuple[int, int]]) -> DeviceIntervals:
-        """Device 0 of a process, busy with kernels of these starts and durations."""
+        """Return device 0 of a process, busy with kernels of these starts and durations."""
         task = RankedTask(Task(0, process), process, "test", None, "", process, "", "", (0,), ())
         starts, lengths = np.array(spans, np.int64).reshape(-1, 2).T
         parts = BusyParts.of(kernels=union(starts, starts + lengths))
@@ -226,7 +226,7 @@ class TestExposedTime:
 
     @pytest.mark.campaign
     def test_a_row_sums_its_kernels_of_one_device_and_leaves_the_union_to_the_gpu_screen(self, tmp_path):
-        """Two NCCL kernels side by side for 5 µs, 3 µs of them during a kernel; one on its own."""
+        """Two NCCL kernels side by side for 5 µs, 3 µs of them during a kernel, and an NCCL kernel alone."""
         program = Program(tmp_path / "program.sqlite")
         start = program.now
         program.call("ncclAllReduce", size=8)
@@ -243,7 +243,7 @@ class TestExposedTime:
         assert job.busy(Selection()).devices[0].parts.exposed_nccl.length == 7_000 < told["exposed"].sum()
         calls = frame[frame["what"] != KERNEL]
         assert len(calls) and calls[["exposed", "overlapped", "algbw", "busbw"]].isna().all(axis=None)
-        # What hides a kernel does not depend on the streams of the selection.
+        # Compute on streams outside of the selection hides kernels, too.
         chosen = nccl_summary(
             job.session, Selection(streams=frozenset({20})), job.ranks, job.pairing(), (NcclProperty.STREAM,)
         )

@@ -1,4 +1,4 @@
-"""Message sizes from NCCL's debug log: by order, and only where the log has exactly the calls of the export."""
+"""Message sizes from NCCL's debug log: by order, and only if the log has exactly the calls of the export."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def program(tmp_path: Path) -> Program:
 
 @pytest.fixture(scope="module")
 def reduced(tmp_path_factory) -> Iterator[OpenJob]:
-    """A program that reduces twice, and gathers once, without telling sizes."""
+    """Yield a program that reduces twice, and gathers once, without recorded sizes."""
     program = Program(tmp_path_factory.mktemp("reduced") / "program.sqlite")
     for name in ("AllReduce", "AllReduce", "AllGather"):
         program.call(f"nccl{name}", launches=1, kernel=name)
@@ -57,7 +57,7 @@ def reduced(tmp_path_factory) -> Iterator[OpenJob]:
 
 @pytest.fixture(scope="module")
 def two_streams(tmp_path_factory) -> Iterator[OpenJob]:
-    """Three reductions, the second of which is on a stream of its own."""
+    """Yield three reductions, the second on another stream."""
     program = Program(tmp_path_factory.mktemp("streams") / "program.sqlite")
     for stream in (20, 30, 20):
         program.call("ncclAllReduce", launches=1, kernel="AllReduce", stream=stream)
@@ -66,7 +66,7 @@ def two_streams(tmp_path_factory) -> Iterator[OpenJob]:
 
 
 def aligned(job: OpenJob, *names: Path) -> NcclPairing:
-    """The pairing with the sizes of logs, which may be opened after a pairing was made."""
+    """Return the pairing with the sizes of logs, which may be opened after the pairing."""
     job = OpenJob(job.session)
     assert "size_source" in job.pairing().calls
     job.nccl_log = read_log(map(str, names), job.ranks)

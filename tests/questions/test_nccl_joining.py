@@ -15,13 +15,13 @@ from nsystui.questions.queries import derived
 
 @pytest.fixture(scope="module", params=[*NcclPayloads])
 def exports(request, tmp_path_factory) -> list[Path]:
-    """Three reports of which no payload, an old one or a new one is known."""
+    """Return three reports with payloads of a layout."""
     job = TrainingJob(ranks=3, steps=2, layers=1, payload_layout=request.param, gpu_metrics=False)
     return job.write(tmp_path_factory.mktemp("three"))
 
 
 def without_numbers(frame: pd.DataFrame) -> pd.DataFrame:
-    """Operations by their first row, texts as texts."""
+    """Return the frame with operations by their first row and categories as texts."""
     first = frame["operation"].map(frame.reset_index().groupby("operation")["index"].min())
     plain = frame.assign(operation=first.where(frame["operation"] >= 0, -1))
     return plain.astype({key: object for key in plain if isinstance(plain[key].dtype, pd.CategoricalDtype)})

@@ -1,4 +1,4 @@
-"""The nominal rate of the link between GPUs: only where the exports leave no doubt which link that is."""
+"""The nominal rate of the link between GPUs, only if the exports leave no doubt which link that is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which communicator and rank a pointer means, as communicators are created and destroyed."""
+"""Communicator and rank of a pointer, while communicators are created and destroyed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def heard(communicators: Communicators, *lines: CommunicatorLine) -> Communicato
 def test_a_pointer_is_the_rank_that_its_init_line_tells(communicators):
     member = heard(communicators, line(START, rank=1), line(rank=1))
     assert (member.communicator, member.rank, member.ranks) == ("0xfe", 1, 2)
-    assert communicators.members == [member]  # START and COMPLETE are one
+    assert communicators.members == [member]  # START and COMPLETE are one creation
     communicators.hear(line(pid=2, pointer=0xC1, rank=0))
     other = communicators.member_of(call(2))
     # The ranks of a communicator share its name and not their pointers.
@@ -79,7 +79,7 @@ def test_without_an_id_a_pointer_is_the_name_in_its_process_only(communicators):
 
 
 def test_a_line_at_the_end_or_in_a_later_file_tells_the_rank_too(communicators):
-    """As in a log of which only the end is left."""
+    """As in a log without its beginning."""
     member = communicators.member_of(call())
     communicators.hear(line(DESTROYED, rank=1))
     assert (member.rank, member.ranks) == (1, 2)

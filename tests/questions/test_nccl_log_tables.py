@@ -1,4 +1,4 @@
-"""The tables of a debug log, from made lines and a real log: exact numbers, and missing numbers that stay missing."""
+"""The tables of a debug log, from synthetic and real lines: exact numbers, and missing numbers stay missing."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def rows(name: str, summary: LogSummary) -> list[dict[str, Any]]:
 
 
 def cells(name: str, summary: LogSummary, *keys: str) -> list[tuple[Any, ...]]:
-    """Some columns of a table."""
+    """Return some columns of a table."""
     return [tuple(row[key] for key in keys) for row in rows(name, summary)]
 
 
@@ -210,19 +210,19 @@ class TestSequences:
 
 
 def said(rank: int, text: str, tid: int | None = None) -> str:
-    """A line of a rank: two ranks a host, a process each."""
+    """Return a line of a rank: two ranks a host, a process each."""
     return f"n{rank // 2}:{100 + rank}:{tid or 200 + rank} [0] NCCL INFO {text}"
 
 
 def began(rank: int, ranks: int, *texts: str, name: str = "0xfe", comm: str = "0xc0", start: bool = True) -> list[str]:
-    """What a rank says between START (which NCCL prints since 2.22) and COMPLETE."""
+    """Return the lines of a rank from START (which NCCL prints since 2.22) to COMPLETE."""
     words = f"ncclCommInitRank comm {comm} rank {rank} nranks {ranks} cudaDev 0 commId {name} - Init"
     between = [said(rank, text) for text in texts]
     return [*([said(rank, f"{words} START")] if start else []), *between, said(rank, f"{words} COMPLETE")]
 
 
 def initialised(*order: int, texts: tuple[str, ...] = (), channels: int = 2, start: bool = True) -> list[str]:
-    """The lines of all ranks of a communicator whose rings have this order, and ``texts`` of each."""
+    """Return the lines of all ranks of a communicator whose rings have this order, and ``texts`` of each rank."""
     lines: list[str] = []
     for place, rank in enumerate(order):
         around = f"{order[place - 1]} -> {rank} -> {order[(place + 1) % len(order)]}"
@@ -246,7 +246,9 @@ class TestRings:
         assert cells("rings", summary_of(*initialised(0, 1, start=start)), *self.RING) == [("n0: 0-1", "0-1", 0, 0)]
 
     def test_what_is_not_known_of_a_ring_is_not_drawn(self):
-        order = began(0, 4, "Channel 00/02 :    0   3   2   1")  # rank 0 prints it; the hosts of others are not known
+        order = began(
+            0, 4, "Channel 00/02 :    0   3   2   1"
+        )  # rank 0 prints the ring; hosts of other ranks are unknown
         assert cells("rings", summary_of(*order), *self.RING) == [("n0: 0 → ?: 3-1 → n0", "0", None, None)]
         some = [line for line in initialised(0, 1, 2, 3, 4, 5) if ":100:" in line]
         assert cells("rings", summary_of(*some), "ring", "host_changes") == [(None, None)]

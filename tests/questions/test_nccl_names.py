@@ -1,4 +1,4 @@
-"""NCCL's names of every version, and message size buckets. Examples are from NCCL's sources and from real exports."""
+"""Names of NCCL's kernels in every version, and message size buckets. Examples: NCCL's sources and real exports."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ KERNELS = {
     "ncclSymkDevKernel_AllReduce_RSxTmaLD_AGxTmaST_sum_bf16_profile": "AllReduce",
     "ncclSymkDevKernel_ReduceScatter_RailA2A_LsaLDMC_avg_f16": "ReduceScatter",
     "ncclSymkRun_ReduceScatter_LD": "ReduceScatter", "void ncclSymkRun_AllReduce_AGxLL_R<FuncSum, float>": "AllReduce",
-    # whatever the case, and of NCCL's relatives
+    # any case, and RCCL's kernels
     "nccldevkernel_reducescatter_sum_bf16_ring_simple": "ReduceScatter", "ncclkernel_sendrecv": "SendRecv",
     "NCCLDEVKERNEL_ALLGATHER_RING_LL": "AllGather", "ncclKernelAllToAllvCtran": "AlltoAll",
     # kernels that hide it
@@ -82,7 +82,7 @@ def test_a_kernel_shows_its_collective():
 def test_other_kernels_are_not_nccls():
     for name in ("", "volta_sgemm_128x64_nn", "my_nccl_like_kernel", "void user<ncclFoo>(int)", " nccl", "void reduce"):
         assert not names.is_nccl_kernel(name) and names.collective_of_kernel(name) is None, name
-    # A name never seen is still NCCL's.
+    # An unknown name of NCCL is still NCCL's.
     assert names.is_nccl_kernel("NCCLsomething") and names.is_nccl_kernel("ncclLocalOpAppend")
     assert names.collective_of_kernel("ncclLocalOpAppend") is None
 

@@ -33,7 +33,7 @@ def quality_of(pairing: NcclPairing) -> PairingQuality:
 
 
 class Steps:
-    """What a program does: each call of a method here is one of a ``Process`` when it is written."""
+    """The steps of a program: each call of a method here calls the method of a ``Process`` when it is written."""
 
     def __init__(self, *steps: tuple[str, Any, Any]) -> None:
         self.steps = steps
@@ -42,7 +42,7 @@ class Steps:
         return lambda *values, **told: Steps(*self.steps, (name, values, told))
 
     def returning(self, expected: Any) -> Any:
-        """A method of a class of programs, which returns the expected result."""
+        """Return a method for a class of programs, which returns the expected result."""
 
         def write(process: Process) -> Any:
             for name, values, told in self.steps:
@@ -149,7 +149,7 @@ PROGRAMS: dict[str, tuple[Any, Expected]] = {
     "across threads no kernel may be of another collective": (
         ELSEWHERE._elsewhere(REDUCE)._elsewhere("AllGather"), {"kernels state reason": [OUTSIDE] * 2},
     ),
-    # A communicator that does not block: the call returns, NCCL's own thread launches.
+    # With a communicator that does not block, the call returns, and NCCL's thread launches.
     "launches from a thread of NCCL are paired by order": (
         do.reduce(8, launches=0)._elsewhere(REDUCE).reduce(16, launches=0)._elsewhere(REDUCE),
         {"kernels message_size state": [(8, ESTIMATED), (16, ESTIMATED)]},
@@ -169,7 +169,7 @@ class Programs(Process):
     """Each method writes a program, and returns the expected result: the rows of some columns."""
 
     def _elsewhere(self, kernel: str) -> None:
-        """A kernel that another thread launches."""
+        """Write a kernel that another thread launches."""
         self.now += 10_000
         self.launch(self.now, self.helper, 20, kernel)
         self.now += 10_000
@@ -249,7 +249,7 @@ class Programs(Process):
         return {"kernels collective message_size state": [(REDUCE, 512, PAIRED)] * len(NAMES)}
 
     def a_collective_of_the_copy_engines_has_no_kernel(self):
-        """NCCL 2.28 and later may move data by copies alone: the call is there, a copy, and no kernel."""
+        """NCCL 2.28 and later may move data by copies alone: a call and a copy without a kernel."""
         call = self.now
         self.call("ncclAllGather", size=4096)
         self.export.api(self.main, call + 1_000, call + 2_000, "cudaMemcpyBatchAsync", 70)
@@ -261,7 +261,7 @@ class Programs(Process):
         }
 
     def an_instrumented_range_inside_the_range_of_the_same_call(self):
-        """One call, two ranges: NCCL's own range without a payload, and a range in it with the size."""
+        """One call has two ranges: NCCL's range without a payload, and a range in it with the size."""
         text = "ncclAllReduce(): commHash 0xa0, stream 0x1, data_size 512, type_size 4, red_op 0, pid 7"
         for _ in range(2):
             self.export.nvtx_range(self.main, self.now + 500, self.now + 7_000, text)
@@ -278,7 +278,7 @@ for _name, (_steps, _expected) in PROGRAMS.items():
 
 @pytest.fixture(scope="module")
 def paired(tmp_path_factory) -> dict[str, tuple[Any, Any, Expected]]:
-    """The kernels and the calls of each program, and its expectations."""
+    """Return the kernels and the calls of each program, and its expected rows."""
     export, programs = written(Programs, tmp_path_factory.mktemp("programs") / "programs.sqlite")
     pairing = export.pairing()
     found = {}
@@ -401,7 +401,7 @@ class TestGolden:
 
 
 def units_by_a_loop(roles: list[Role]) -> tuple[list[int], list[int]]:
-    """The units of one thread, call by call, as docs/nccl.md#pairing says it."""
+    """Return the units of a thread, call by call, by docs/nccl.md#pairing."""
     of_call, window, depth = [], [], 0
     for place, role in enumerate(roles):
         if depth == 0 and role in (Role.COMMUNICATION, Role.GROUP_START):

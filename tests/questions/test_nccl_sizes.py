@@ -1,4 +1,4 @@
-"""Message sizes: bins of calls and bytes, and for each size how long kernels take, how fast and how steady they are."""
+"""Message sizes: bins of calls and bytes; durations, bandwidths and their spread for each size."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def payload(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenJob]:
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory) -> Iterator[OpenJob]:
-    """The same without sizes."""
+    """Yield the same job without sizes."""
     job = job_of(payload_export(tmp_path_factory.mktemp("plain") / "plain.sqlite", json=False))
     yield job
     job.close()
@@ -90,7 +90,7 @@ DURATIONS = {("AllReduce", 1024): [1_000, 3_000, 5_000, 47_000], ("AllReduce", 4
 
 @pytest.fixture(scope="module")
 def timed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenJob]:
-    """Two ranks in a communicator, kernels of ``DURATIONS``, and one of unknown size."""
+    """Yield two ranks in a communicator, kernels of ``DURATIONS``, and a kernel of unknown size."""
     program = Program(tmp_path_factory.mktemp("timed") / "timed.sqlite")
     program.call("ncclCommInitRankConfig", ranks=2)
     for (collective, size), durations in DURATIONS.items():
@@ -103,7 +103,7 @@ def timed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenJob]:
 
 
 def kernel(program: Program, collective: str, duration: int, **told: int) -> None:
-    """A call with a kernel of this duration."""
+    """Write a call with a kernel of this duration."""
     start, correlation = program.now, next(program.correlation)
     program.call(f"nccl{collective}", **told)
     export: ExportWriter = program.export

@@ -1,4 +1,4 @@
-"""The NCCL table and the rows behind it: groups, sums, selections, notes, and the way from a call to its kernel."""
+"""The NCCL table and the rows behind it: groups, sums, selections, notes, and jumps from calls to kernels."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ class Opened:
     def listing(
         self, what: Any, collective: str | None, *bucket: str | None, selection: Selection = EVERYTHING
     ) -> TableAnswer:
-        """The rows of a collective; of one bucket if it is named."""
+        """Return the rows of a collective, or only of its named bucket."""
         row = dict(zip(USUAL, (collective, *bucket), strict=False))
         return nccl_listing(self.session, selection, self.ranks, self.pairing, row, what)
 
 
 @pytest.fixture(scope="module")
 def open_(tmp_path_factory):
-    """Opens exports, which are closed when the tests of this module are over."""
+    """Yield a function that opens exports, which are closed after the tests of this module."""
     found: list[Opened] = []
 
     def make(*paths: Path) -> Opened:
@@ -74,13 +74,13 @@ def open_(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def job(open_, tmp_path_factory) -> Opened:
-    """Two ranks, three steps of nine collectives."""
+    """Return two ranks, three steps of nine collectives."""
     return open_(*training_job(tmp_path_factory.mktemp("job"), ranks=2, steps=3, layers=6))
 
 
 @pytest.fixture(scope="module")
 def mixed(open_, tmp_path_factory) -> Opened:
-    """Two ranks with payloads, and a process of instrumented calls."""
+    """Return two ranks with payloads, and a process of instrumented calls."""
     directory = tmp_path_factory.mktemp("mixed")
     ranks = training_job(directory, ranks=2, steps=3, layers=4)
     opened = open_(*ranks, instrumented_nccl_export(directory / "rank2.sqlite"))
@@ -95,7 +95,7 @@ def payload(open_, tmp_path_factory) -> Opened:
 
 @pytest.fixture(scope="module")
 def silent(open_, tmp_path_factory) -> Opened:
-    """Kernels without NVTX."""
+    """Return kernels without NVTX."""
     return open_(nccl_without_nvtx_export(tmp_path_factory.mktemp("silent") / "silent.sqlite"))
 
 
@@ -205,7 +205,7 @@ class TestSummary:
 
     @pytest.mark.parametrize(("durations", "row"), [
         ([1_000, 2_000, 4_000, 9_000], (4, 16_000, 4_000.0, 3_000.0, 1_000, 9_000, 3559.0260840104373)),
-        ([1_000, None], (2, 1_000, 1_000.0, 1_000.0, 1_000, 1_000, 0.0)),  # one that never returned
+        ([1_000, None], (2, 1_000, 1_000.0, 1_000.0, 1_000, 1_000, 0.0)),  # a call that never returned
         ([None], (1, None, None, None, None, None, None)),
     ])  # fmt: skip
     def test_statistics(self, open_, tmp_path, durations, row):
@@ -223,7 +223,7 @@ class TestSummary:
 
 
 def gather_calls(path: Path, durations: list[int | None]) -> Path:
-    """NCCL calls of these durations, ns, without kernels."""
+    """Write NCCL calls of these durations, ns, without kernels."""
     with ExportWriter(path) as export:
         main = export.thread(export.process(5000, "python"), 5000, "python")
         export.nvtx_domain(main, 0, 1, "NCCL")
@@ -328,7 +328,7 @@ class TestNotes:
 
 class TestGolden:
     def test_the_numbers_are_those_of_nsys_stats(self, open_):
-        """Kernels as ``cuda_gpu_kern_sum:base`` has them, calls as ``nvtx_sum`` has them (their share apart)."""
+        """Kernels equal ``cuda_gpu_kern_sum:base``, calls equal ``nvtx_sum`` except for their share."""
         summary = open_(*shared("ddp-a100-rank0of4")).summary()
         keys = ("share", "total", "count", "avg", "median", "min", "max", "stddev")
         told = {row[:2]: rounded(row[2:]) for row in values(summary, "what", "collective", *keys)}
@@ -342,12 +342,12 @@ class TestGolden:
 
 
 def read(report: str, name: str) -> list[float]:
-    """The first eight columns of a row of ``nsys stats``."""
+    """Return the first eight columns of a row of ``nsys stats``."""
     with (SHARED / f"nsys-stats/ddp-a100-rank0of4/{report}.csv").open(newline="") as file:
         (row,) = [row for row in csv.reader(file) if row and row[-1] == name]
     return [float(value) for value in row[:8]]
 
 
 def rounded(row: tuple[Any, ...]) -> list[float]:
-    """As nsys prints it: one decimal."""
+    """Round as nsys does, to one decimal."""
     return [float(f"{value:.1f}") if value is not None else 0.0 for value in row]

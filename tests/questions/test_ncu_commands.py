@@ -1,4 +1,4 @@
-"""The commands for Nsight Compute: which launch of its process a kernel is, and names that shell and ncu understand."""
+"""The commands for Nsight Compute: the number of a launch in its process, and names that shell and ncu accept."""
 
 from __future__ import annotations
 
@@ -25,7 +25,14 @@ from nsystui.store.session import Session
 LAUNCHES = (
     ("void gemm<(int)4>(float *)", "gemm", "_Z4gemmILi4EEvPf", 100, 10, 7),
     ("void gemm<(int)8>(float *)", "gemm", "_Z4gemmILi8EEvPf", 200, 20, 7),
-    ("void gemm<(int)4>(float *)", "gemm", "_Z4gemmILi4EEvPf", 150, 50, 13),  # launched last, begins before the next
+    (
+        "void gemm<(int)4>(float *)",
+        "gemm",
+        "_Z4gemmILi4EEvPf",
+        150,
+        50,
+        13,
+    ),  # launched last, but begins before the next
     ("void gemm<(int)4>(float *)", "gemm", "_Z4gemmILi4EEvPf", 300, 40, 7),
     ("axpy(float *)", "axpy", "_Z4axpyPf", 400, 60, 7),
     ("axpy(float *)", "axpy", "_Z4axpyPf", 500, None, 7),
@@ -72,7 +79,7 @@ def option(command: NcuCommand, name: str) -> str:
 )
 def test_a_launch_is_counted_in_the_order_of_the_calls_of_its_process(job, start, skip, launches):
     command = one(ncu_commands(job, Selection(), one_launch(*row_of(job, start))))
-    if launches == 1:  # the only one of its name: nothing is to be skipped
+    if launches == 1:  # the only launch of that name: nothing to skip
         assert (command.skip, command.count, command.launches) == (None, None, 1)
         assert "--launch-skip" not in command.command
     else:
@@ -93,7 +100,7 @@ def test_a_template_with_several_instances_goes_by_its_mangled_name(job):
     assert option(command, "-k") == "regex:^_Z4gemmILi4EEvPf$"
     axpy = one(ncu_commands(job, Selection(name=NameFilter("axpy"))))
     assert (option(axpy, "--kernel-name-base"), option(axpy, "-k")) == ("function", "regex:^axpy$")
-    assert axpy.command.endswith(" app ...")  # the program, but never its words
+    assert axpy.command.endswith(" app ...")  # the program, never its arguments
 
 
 def test_the_kernel_table_asks_for_all_launches_of_a_name(job):

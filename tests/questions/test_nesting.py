@@ -1,4 +1,4 @@
-"""The tree of ranges against the definition, tried out pair by pair, and against NVIDIA's own."""
+"""The tree of ranges against the definition, for every pair, and against NVIDIA's."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ANY_RANGES = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12), st.integ
 
 @st.composite
 def push_pop_ranges(draw: st.DrawFn) -> list[Range]:
-    """The ranges that a program pushes and pops on two threads, with equal times, zero lengths and touching ranges."""
+    """Draw ranges that a program pushes and pops on two threads, with equal times, zero lengths and touching ranges."""
     ranges: list[Range] = []
     for thread in (7, 300):
         now, open_starts = 0, []
@@ -38,7 +38,7 @@ def push_pop_ranges(draw: st.DrawFn) -> list[Range]:
 
 
 def parents_by_definition(ranges: list[Range]) -> list[int]:
-    """Every pair looked at: the tightest container; then the later start; of identical ranges the row before."""
+    """Return parents by comparing every pair: the tightest container, then the latest start, then the previous row."""
     parents = []
     for row, (start, end, thread) in enumerate(ranges):
         containers = [
@@ -69,8 +69,8 @@ def check_against_definition(ranges: list[Range]) -> None:
 
 
 CROSSING = [(0, 10, 1), (5, 20, 1), (8, 9, 1), (6, 9, 1), (12, 18, 1)]  # 3 is inside 0 and 1, 4 inside 1 only
-OF_TWO_DOMAINS = [(0, 10, 1), (0, 8, 1), (4, 10, 1), (20, 25, 1)]  # children that cross are taken away once
-IDENTICAL = [(0, 9, 1)] * 3  # the earlier row is outside
+OF_TWO_DOMAINS = [(0, 10, 1), (0, 8, 1), (4, 10, 1), (20, 25, 1)]  # crossing children are subtracted once
+IDENTICAL = [(0, 9, 1)] * 3  # the earlier row is the parent
 
 
 @given(push_pop_ranges(), ANY_RANGES, st.sampled_from([1, 2, 5, 10**6]))
@@ -78,10 +78,7 @@ IDENTICAL = [(0, 9, 1)] * 3  # the earlier row is outside
 @example([], OF_TWO_DOMAINS, 10**6)
 @example([], IDENTICAL, 10**6)
 def test_ranges_nest_as_defined(strict, crossing, block):
-    """Ranges of push and pop, crossing ranges, and a few crossing ranges among others.
-
-    A million are nested some at a time.
-    """
+    """Push/pop ranges, crossing ranges, and a few crossing ranges among many; a million are nested in blocks."""
     with mock.patch("nsystui.questions.algebra.nesting._BLOCK", block):
         check_against_definition(strict)
         check_against_definition(crossing)
@@ -123,12 +120,12 @@ def test_a_chain_of_200_000_ranges():
     ends = 3 * n - starts  # one inside the other, 200,000 levels deep
     result = nest(starts, ends, np.zeros(n, np.int64))
     assert (result.parent.tolist(), result.level.tolist()) == (list(range(-1, n - 1)), list(range(n)))
-    ends[0] = n + 1  # now the outermost ends before all others do
+    ends[0] = n + 1  # now the outermost range ends first
     assert nest(starts, ends, np.zeros(n, np.int64)).parent.tolist() == [-1, -1, *range(1, n - 1)]
 
 
 def test_the_tree_is_nvidias():
-    """Level, children and times of every range as ``nsys stats -r nvtx_pushpop_trace`` prints them."""
+    """Level, children and times of every range equal ``nsys stats -r nvtx_pushpop_trace``."""
     (export,) = shared("ddp-a100-rank0of4")
     query = "SELECT rowid, start, end, globalTid FROM NVTX_EVENTS WHERE eventType IN (59, 70) ORDER BY start, end DESC"
     ids, *columns = (np.array(column) for column in zip(*native(export, query), strict=True))

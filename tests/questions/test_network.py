@@ -1,4 +1,4 @@
-"""What network adapters moved: each counts once, and rates during collectives equal a naive integration."""
+"""Traffic of network adapters: each adapter counts once, and rates during collectives equal a naive integration."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def rank(
     collectives: list[tuple[int, int]] = [],  # noqa: B006
     metrics: Any = SENT,
 ) -> Path:
-    """An export of a rank: samples of mlx5_0 (start, end, values) and AllReduce kernels; times in 0.1 ms."""
+    """Write a rank: samples of mlx5_0 (start, end, values) and AllReduce kernels; times in 0.1 ms."""
     with ExportWriter(path, session=Capture(hostname=host)) as export:
         export.gpu(0)
         process = export.process(5_000, "app")
@@ -53,7 +53,7 @@ def rank(
 
 @pytest.fixture
 def job(opened, tmp_path) -> OpenJob:
-    """Ranks 0 and 1 on one host saw one adapter, rank 1 for longer; rank 2 has its own."""
+    """Return a job: ranks 0 and 1 on one host sampled the same adapter, rank 1 for longer; rank 2 another adapter."""
     return OpenJob(
         opened(
             rank(tmp_path / "rank0.sqlite", "a", [(0, 10, 1_000_000, 5), (10, 20, 9_000_000, 99)], [(5, 15)]),
@@ -116,7 +116,7 @@ EFA_TYPE = 1 << 48 | 5 << 32 | 3
 
 
 def efa_rank(path: Path, host: str, seconds: range, *fields: str) -> Path:
-    """An export of a rank with a sample of an EFA adapter each second: totals that rise by 1, 2, 3 … MB."""
+    """Write a rank with a sample of an EFA adapter each second: totals that rise by 1, 2, 3 … MB."""
     with ExportWriter(path, session=Capture(hostname=host)) as export:
         export.nvtx_range(export.thread(export.process(100, "app"), 100, "app"), 0, 4_000 * MS, "all")
         export.generic_source(1, "efa_metrics")

@@ -29,7 +29,7 @@ Span = tuple[int, int]
 
 
 class Export:
-    """An export with one process and one thread, and short words to fill it."""
+    """An export with one process and one thread, and short methods to fill it."""
 
     def __init__(self, writer: ExportWriter, pid: int = PID) -> None:
         self.writer = writer
@@ -41,7 +41,7 @@ class Export:
         self.writer.nvtx_range(thread or self.main, start, end, text, **rest)
 
     def launch(self, call: Span, work: Span, thread: Thread | None = None, device: int = 0) -> None:
-        """A launch call and its kernel."""
+        """Write a launch call and its kernel."""
         self.correlation += 1
         self.writer.api(thread or self.main, *call, "cudaLaunchKernel_v7000", self.correlation)
         self.writer.kernel(self.process, device, 7, *work, name="saxpy(float *)", correlation_id=self.correlation)
@@ -67,7 +67,7 @@ def names_of(ranges: NvtxRanges) -> list[str]:
 
 
 def training(export: Export) -> None:
-    """Three steps of 100 ns, each with a forward (launches) and a data range (does not)."""
+    """Write three steps of 100 ns, each with a range forward, which launches, and a range data, which does not."""
     for step in range(3):
         at = step * 100
         export.range(at, at + 90, f"step {step}")
@@ -119,7 +119,7 @@ FOLDED = {
     ", op_id = 1": "[no name]",
     "": "[no name]",
 }
-"""Names, and what stays of them without what changes from call to call."""
+"""Names, and their parts that do not change from call to call."""
 
 
 def test_names_have_their_domain_and_lose_the_suffix_of_pytorch(session_of):
@@ -161,7 +161,7 @@ def test_start_end_ranges_stand_beside_the_tree(session_of):
         program((0, 100, "step"), (20, 80, "forward"), (30, 40, "layer"), launches=[((32, 35), (50, 70))])(export)
 
     tree = tree_of(session_of(fill))
-    # The last is the time of work launched while they ran.
+    # The last figure is the time of work launched while they ran.
     keys = ("path", "level", "count", "total", "self", "gpu_total")
     assert [tuple(row[key] for key in keys) for row in nvtx_tree_table(tree).records()] == [
         ("prefetch", 0, 2, 125, None, 40),
@@ -175,7 +175,7 @@ def test_start_end_ranges_stand_beside_the_tree(session_of):
 
 
 def test_no_self_time_is_below_zero_whatever_ranges_of_both_styles_do(session_of):
-    """Each thread is an example; its contents, moment by moment, give the self times."""
+    """Each thread is an example, with self times computed moment by moment."""
     dice, drawn = random.Random(16), []
 
     def fill(export: Export) -> None:
@@ -187,7 +187,7 @@ def test_no_self_time_is_below_zero_whatever_ranges_of_both_styles_do(session_of
                 export.range(*drawn[-1][1:3], name, thread, style=style)
 
     def naive_self(ranges: list[tuple[int, int, str]], place: int) -> int:
-        """The moments of a range in which no range runs whose tightest container it is."""
+        """Return the time of a range without ranges whose tightest container it is."""
         parents = []
         for number, (start, end, _) in enumerate(ranges):
             around = [
@@ -259,7 +259,7 @@ def test_reports_share_thread_ids_but_neither_ranges_nor_clocks(session_of):
 def test_the_window_keeps_what_overlaps_whole_and_what_is_around_it(session_of):
     ranges = load(session_of(training), Selection(window=Window(110, 120)))
     assert (names_of(ranges), ranges.parent.tolist()) == (["step 1", "data"], [-1, 0])
-    assert ranges.self_time.tolist() == [50, 10]  # not as if there were no forward
+    assert ranges.self_time.tolist() == [50, 10]  # forward counts
     assert ranges.op_count.tolist() == [2, 0]
 
 
@@ -268,7 +268,7 @@ def test_the_window_keeps_what_overlaps_whole_and_what_is_around_it(session_of):
     [
         (Selection().with_name("want"), ["outer", "wanted", "inner"]),
         (Selection(window=Window(100, 200)), ["outer", "moment"]),
-        (Selection(window=Window(30, 60)), ["outer", "wanted"]),  # a range that ends or begins at its edge lies outside
+        (Selection(window=Window(30, 60)), ["outer", "wanted"]),  # a range that ends or begins at an edge is outside
     ],
 )
 def test_a_filter_keeps_what_is_around_its_ranges_and_that_on_names_what_is_inside(session_of, selection, expected):
@@ -343,7 +343,7 @@ def test_steps_fold_and_layers_that_recur_in_each_stay_apart(session_of):
 
 
 def test_names_fold_with_two_siblings_or_more_that_differ_in_a_number(session_of):
-    """Threads by name, each with its ranges and their children."""
+    """Each thread is an example: its name, ranges and their children."""
 
     def fill(export: Export) -> None:
         variants, siblings, across = (export.thread(number) for number in (1, 2, 3))
@@ -371,7 +371,7 @@ def test_template():
 
 
 def chain(export: Export, levels: int) -> None:
-    """Ranges in one another; the work of the innermost range runs as long as there are levels."""
+    """Write nested ranges; the work of the innermost range takes as many ns as there are levels."""
     for level in range(levels):
         export.range(level, 2 * levels + 10 - level, "down" if level % 2 else "and")
     export.launch((levels, levels + 1), (5 * levels, 6 * levels))
@@ -393,7 +393,7 @@ def test_more_levels_than_python_recurses(session_of):
 
 @pytest.mark.campaign
 def test_a_chain_of_ranges_is_work_by_its_length(session_of, monkeypatch):
-    """How often the node around a node is looked up, and a name."""
+    """Lookups of parents and of names grow with the number of levels."""
     calls: list[str] = []
     above, named = NvtxTree._id_above, NodeMaker.name
     trees = [tree_of(session_of(lambda export, levels=levels: chain(export, levels))) for levels in (100, 400)]
@@ -420,7 +420,7 @@ def test_a_match_stands_where_what_is_around_it_is_shown(session_of):
 
 
 def ranks(export: Export) -> None:
-    """Two threads; the second has twice the time."""
+    """Write two threads; the second takes twice the time."""
     worker = export.writer.thread(export.process, PID + 1, "worker")
     export.range(0, 10, "work")
     export.range(0, 20, "work", thread=worker)
@@ -445,7 +445,7 @@ def test_single_ranges_come_in_pages_and_orders(session_of):
     spans = [(number * 2_000, number * 2_000 + length, "work") for number, length in enumerate(lengths)]
     tree = tree_of(session_of(program(*spans)))
     (work,) = tree.roots()
-    assert tree.child_count(work) == 1200
+    assert work.child_count == 1200
     pages = [tree.children(work, offset) for offset in (0, 500, 1000, 1500)]
     assert [len(page) for page in pages] == [500, 500, 200, 0]
     assert [node.total for page in pages for node in page] == list(range(1200, 0, -1))

@@ -1,4 +1,4 @@
-"""The facts of a job, its tasks, its contents, and what nsys said of the capture."""
+"""The facts of a job, its tasks, its contents, and nsys's messages about the capture."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def facts_of(session: Session) -> JobFacts:
 
 
 def gpu_process(export: ExportWriter, pid: int, *spans: tuple[int, int]) -> Process:
-    """A process with a kernel in each of ``spans``."""
+    """Write a process with a kernel in each of ``spans``."""
     process = export.process(pid, "/usr/bin/python3")
     for number, (start, end) in enumerate(spans, 1):
         export.kernel(process, 0, 7, start, end, name="saxpy(float *)", correlation_id=number)

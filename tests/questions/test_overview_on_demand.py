@@ -1,4 +1,4 @@
-"""The overview of exports that nobody packed: the same numbers, out of few columns, kept for the next time."""
+"""The overview of exports that are not packed: the same numbers, from few columns, which stay in the cache."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _job(directory: Path) -> list[Path]:
 
 
 def _one(make: Callable[[Path], Path], *statements: str) -> Callable[[Path], list[Path]]:
-    """An export called as the first of several ranks, with some of it taken away."""
+    """Return a function that writes an export named like the first of several ranks, after some changes in SQL."""
 
     def write(directory: Path) -> list[Path]:
         path = make(directory / "rank0.sqlite")
@@ -108,13 +108,13 @@ def cache(tmp_path: Path) -> Cache:
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """The exports of a job. Not to be written."""
+    """Return the exports of a job, which tests must not change."""
     return _job(tmp_path_factory.mktemp("job"))
 
 
 @pytest.fixture
 def job(written: list[Path], tmp_path: Path) -> list[Path]:
-    """Two of them, to be written."""
+    """Return copies of two exports, which tests may change."""
     (tmp_path / "job").mkdir()
     return [Path(shutil.copy(path, tmp_path / "job")) for path in written[:2]]
 
@@ -166,7 +166,7 @@ class TestWhatIsRead:
         (kernels,) = scans(read, KERNEL)
         expected = ['"device"', '"end"', '"name_id"', '"process"', '"row_id"', '"short_id"', '"start"']
         assert columns_of(kernels) == expected
-        (calls,) = scans(read, RUNTIME)  # for the span of the job
+        (calls,) = scans(read, RUNTIME)  # for the job's extent
         assert columns_of(calls) == ['"end"', '"event_class"', '"row_id"', '"start"', '"thread"']
 
     def test_who_is_which_rank_by_mpi_takes_no_nccl(self, tmp_path: Path, cache: Cache, read: list[str]):

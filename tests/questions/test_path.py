@@ -1,4 +1,4 @@
-"""The critical path: on small programs of which each piece is known to the ns, and on real exports."""
+"""The critical path of small programs whose pieces are known to the ns, and of real exports."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def written(path: Path, write: Callable[[Program], object], pid: int = 4000) -> 
 
 
 def pieces(job: OpenJob, window: Window, rank: int = 0) -> Pieces:
-    """The pieces of the path of a rank, as (start, end, kind)."""
+    """Return the pieces of a rank's path as (start, end, kind)."""
     path = critical_path(job, job.ranks[rank].task, window)
     return [(one.start, one.end, KINDS[one.kind]) for one in path.pieces]
 
@@ -60,7 +60,7 @@ def late_launch(program: Program) -> Mapping[Window, Pieces]:
 
 
 def synchronised(program: Program) -> Mapping[Window, Pieces]:
-    """The thread launches only after it has waited for the stream."""
+    """Write a thread that launches only after it has waited for the stream."""
     program.kernel((0, 10), (20, 100))
     number = program.call("cudaStreamSynchronize_v3020", (15, 110))
     program.export.sync(program.process, 0, 13, 15, 110, sync_type=STREAM_SYNC, correlation_id=number)
@@ -79,7 +79,7 @@ def synchronised(program: Program) -> Mapping[Window, Pieces]:
 
 
 def synchronised_with_an_event(program: Program) -> Mapping[Window, Pieces]:
-    """What was launched after the record is not waited for."""
+    """Write a thread that waits for an event, but not for work that was launched after its record."""
     program.kernel((0, 10), (20, 60))
     program.record(11, 5, 13)
     program.kernel((13, 14), (61, 90), stream=14)
@@ -100,7 +100,7 @@ def synchronised_with_an_event(program: Program) -> Mapping[Window, Pieces]:
 
 
 def over_streams(program: Program) -> Mapping[Window, Pieces]:
-    """A kernel waits for NCCL on another stream by an event; the other copy at that time is not on the path."""
+    """Write a kernel that waits for NCCL on another stream by an event; another copy then is not on the path."""
     program.kernel((0, 10), (20, 100))
     program.copy((10, 11), (20, 170), stream=15)
     program.record(11, 1, 13)
@@ -218,7 +218,7 @@ def test_copies_that_a_fix_removed_were_on_the_path_before():
 
 
 def window_of(job: OpenJob, text: str, place: int) -> Window:
-    """The span of an NVTX range whose name holds ``text``, by its place in time; without ``text``, of the trace."""
+    """Return the span of the NVTX range number ``place`` with ``text`` in its name; of the trace without ``text``."""
     if not text:
         return extent(job.session, Selection())
     ranges = job.nvtx_ranges(Selection())
@@ -228,7 +228,7 @@ def window_of(job: OpenJob, text: str, place: int) -> Window:
 
 
 def shares_as_hta_counts(job: OpenJob, window: Window) -> tuple[float, float, float, float]:
-    """The path's shares of CPU, work of the GPU, delays between operations and launch delays, in HTA's definitions.
+    """Return the path's shares of CPU, GPU work, delays between operations and launch delays, in HTA's definitions.
 
     CPU time outside of PyTorch operators and returns from synchronisation do not count, and a launch delay begins at
     the start of the call.
@@ -257,7 +257,7 @@ def shares_as_hta_counts(job: OpenJob, window: Window) -> tuple[float, float, fl
     ],
 )
 def test_hta_finds_the_same_shares_in_its_own_definitions(name, text, place, hta, ours, tolerance):
-    """HTA 0.5.0 rounds to whole µs, and takes another way at a fork in two of the traces.
+    """HTA 0.5.0 rounds to whole µs, and follows another branch in two of the traces.
 
     ``event-sync-two-streams``: the last kernel was launched after the memset before it had ended, so here it waited for
     its launch. HTA's path contains the memset, and counts the 15 µs between the two as a delay between operations.

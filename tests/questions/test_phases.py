@@ -1,4 +1,4 @@
-"""Steps of inference servers: which prefill, which decode, what each phase takes, and whether the host bounds it."""
+"""Steps of inference servers: their phases, the times of each phase, and whether the host bounds it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def forward(server: Server) -> Server:
 
 class TestChosenSteps:
     def test_a_step_ends_at_the_next_one_of_its_name_whatever_its_phase(self, forward):
-        """It does not swallow the prefill behind it: that made steps before a prefill take twice their time."""
+        """A step ends before a prefill that follows it; otherwise it would take twice its time."""
         with opened_job(forward) as job:
             found = records(every_step(job.ranks, job.steps(r"_forward_step (\d+): 0 ctx")))
             parts = records(budget_of_each_step(job, Selection(), r"_forward_step (\d+): 0 ctx"))
@@ -175,7 +175,7 @@ class TestKernels:
 
     @pytest.mark.campaign
     def test_steps_of_a_process_without_gpu_work_have_none(self, server):
-        """Another process of the export has both."""
+        """Another process of the export has GPU work and phases."""
         other = Program(server.export, 4000)
         for number in range(4):
             server.export.nvtx_range(other.main, 100 * number, 100 * number + 50, f"step {number}")
@@ -233,7 +233,7 @@ class TestTable:
 
     @pytest.mark.campaign
     def test_a_decode_step_may_be_idle_for_less_than_a_prefill_step(self, server):
-        """250 of each 1000 µs are idle: two measures for steps that decode, none for others."""
+        """250 of each 1000 µs are idle: two measures for steps that decode, none for prefills."""
         for number in range(12):
             start = server.now
             server.kernel((start, start + 5 * US), (start + 250 * US, start + 1000 * US), name=GEMM)
@@ -245,7 +245,7 @@ class TestTable:
         assert {phase: row["host_bound"] for phase, row in found.items()} == {
             "all": "no", "prefill": "no", "decode": "yes"
         }  # fmt: skip
-        assert found["all"]["exposed"] is None  # no range says when the host prepares
+        assert found["all"]["exposed"] is None  # no range for preparation by the host
 
 
 class TestGraphs:

@@ -1,4 +1,4 @@
-"""The GPU projection against every pair of range and call looked at, and against NVIDIA's own."""
+"""The GPU projection against every pair of range and call, and against NVIDIA's."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def check_against_definition(ranges: list[Range], calls: list[Call]) -> None:
 
 ONE = (1, 2, 1, 3, 4, 1)
 STEP_AND_FORWARD = [(0, 100, 1), (10, 50, 1)]
-# The second call starts in forward and ends after it: it belongs to the ancestor that contains it.
+# The second call starts in forward and ends after it: only the ancestor contains it.
 OUTLIVES = [(20, 25, 1, 1000, 1100, 100), (45, 55, 1, 1200, 1500, 300)]
 
 
@@ -76,6 +76,17 @@ def test_wrong_arguments_are_refused():
         project([0.5], [1.0], [1], launch_calls([]))
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_ranges_with_up_to_forty_calls(seed):
+    """More calls in a range than hypothesis draws."""
+    drawn = np.random.default_rng(seed)
+    starts, lengths = drawn.integers(0, 60, 30), drawn.integers(0, 60, 30)
+    calls = [
+        (at, at + 1, 0, *sorted(drawn.integers(0, 999, 2).tolist()), 1) for at in drawn.integers(0, 99, 40).tolist()
+    ]
+    check_against_definition([(at, at + span, 0) for at, span in zip(starts, lengths, strict=True)], calls)
+
+
 def test_many_ranges_and_calls():
     n = 200_000
     starts = np.arange(n)
@@ -88,7 +99,7 @@ def test_many_ranges_and_calls():
 
 @pytest.fixture(scope="module")
 def ddp() -> tuple[list[tuple[int, int, int, int, str]], Projection, np.ndarray]:
-    """The ranges of the real DDP export (id, start, end, thread, name), their projection and their levels."""
+    """Return the ranges of the real DDP export (id, start, end, thread, name), their projection and levels."""
     (export,) = shared("ddp-a100-rank0of4")
     ranges = native(
         export,
@@ -118,9 +129,9 @@ def ddp() -> tuple[list[tuple[int, int, int, int, str]], Projection, np.ndarray]
 
 
 def nvidias(report: str, name: str, *keys: str) -> dict[tuple[str, str], tuple[float, ...]]:
-    """The numbers of a table of ``nsys stats`` by number and name of a range, except one row without either.
+    """Return a table of ``nsys stats`` by number and name of a range.
 
-    That row sums the work launched outside of every range.
+    The row without either, which sums the work launched outside of every range, is left out.
     """
     with (SHARED / f"nsys-stats/ddp-a100-rank0of4/{report}.csv").open() as table:
         rows = [row for row in csv.DictReader(table) if row[name] and row.get("RangeId", name)]
@@ -129,7 +140,7 @@ def nvidias(report: str, name: str, *keys: str) -> dict[tuple[str, str], tuple[f
 
 @pytest.mark.campaign
 def test_the_projection_is_nvidias(ddp):
-    """Every row of ``nsys stats -r nvtx_gpu_proj_trace``."""
+    """Every row equals ``nsys stats -r nvtx_gpu_proj_trace``."""
     ranges, found, levels = ddp
     columns = (found.start, found.end - found.start, found.op_count, levels)
     ours = {
@@ -143,7 +154,7 @@ def test_the_projection_is_nvidias(ddp):
 
 
 def test_the_sums_are_nvidias(ddp):
-    """Totals, median and extremes of ``nsys stats -r nvtx_gpu_proj_sum``."""
+    """Totals, medians and extremes equal ``nsys stats -r nvtx_gpu_proj_sum``."""
     ranges, found, _ = ddp
     by_name = defaultdict(list)
     for row in np.flatnonzero(found.op_count):

@@ -1,4 +1,4 @@
-"""The ranks next to each other: who is odd, how long steps took, and the maps of all ranks."""
+"""Ranks compared: odd figures, step times, and the maps of all ranks."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ EVERYTHING = Selection()
 class TestOddity:
     @pytest.mark.parametrize(("values", "measure", "is_last_odd"), [
         ([10.0, 10.1, 9.9, 10.0, 14.0], ANY, True),
-        ([5.0, 5.0, 5.0, 5.0, 8.0], ANY, True),  # that the others agree to the last digit does not hide it
-        ([5.0, 5.0, 5.0, 5.0, 5.4], Measure("x", 2.0), False),  # nobody would care
+        ([5.0, 5.0, 5.0, 5.0, 8.0], ANY, True),  # found although the other ranks agree to the last digit
+        ([5.0, 5.0, 5.0, 5.0, 5.4], Measure("x", 2.0), False),  # too small to matter
         ([100.0, 100.0, 100.0, 100.0, 101.0], Measure("x", 0.0, 0.02), False),
         ([5.0, 5.0, 5.0, 5.0, 0.0], ANY, True),
         ([5.0, 5.0, 5.0, 5.0, 0.0], Measure("x", 0.0, only_high=True), False),
@@ -75,7 +75,7 @@ class TestStepTimes:
         assert times.duration.tolist() == [50, 40, 10] and times.on_gpu
         times = StepTimes.of(task_steps((10, 30), (0, 0), (90, 100)))
         assert times.numbers.tolist() == [0, 2] and times.duration.tolist() == [90, 10]
-        times = StepTimes.of(task_steps((0, 0), (0, 0)))  # without any launch the time is that on the CPU
+        times = StepTimes.of(task_steps((0, 0), (0, 0)))  # without launches, the time on the CPU
         assert times.duration.tolist() == [100, 100] and not times.on_gpu
 
     def test_idle_time_before_the_first_operation_belongs_to_the_step_whose_range_it_is_in(self):
@@ -103,7 +103,7 @@ class TestStepTimes:
     def test_an_unprofiled_step_is_compared_with_the_median_and_the_work_of_the_gpu(self, opened):
         job = OpenJob(opened(*shared("dataloader-bound-a100")))
         note = unprofiled_note(job, EVERYTHING, 190_000_000)
-        # A step takes 200.7 ms; the GPU works in time that is not launch-starved or stalled
+        # A step takes 200.7 ms; the GPU is busy except in launch-starved and stalled time
         assert "takes 190 ms, in this capture 200.7 ms (+5.6 %)" in note
         (one,) = iterations(job, EVERYTHING)
         left = format_value(Unit.DURATION, 190_000_000 - float(np.median(one.of.busy)))
@@ -123,7 +123,7 @@ class TestStepTimes:
 
 @pytest.fixture(scope="module")
 def job(tmp_path_factory):
-    """Eight ranks with a straggler."""
+    """Yield eight ranks with a straggler."""
     job = OpenJob(session_over(*TrainingJob(ranks=8, steps=6, layers=2).write(tmp_path_factory.mktemp("eight"))))
     job.align(ClockMode.COLLECTIVES)
     yield job
@@ -214,7 +214,7 @@ class TestStepTables:
 
 @pytest.mark.campaign
 def test_different_runs_are_not_compared(tmp_path, opened):
-    """Two ranks of a run, and two of one a day later."""
+    """Two ranks of a run, and two of a run one day later."""
     two_runs = TrainingJob(steps=3, layers=1, gpu_metrics=False).write(tmp_path)
     for path in two_runs[2:]:
         edit(path, "UPDATE TARGET_INFO_SESSION_START_TIME SET utcEpochNs = utcEpochNs + 86400000000000")
@@ -232,7 +232,7 @@ def test_different_runs_are_not_compared(tmp_path, opened):
 
 @pytest.mark.campaign
 def test_two_runs_on_one_machine_are_told_apart_by_their_times(tmp_path, opened):
-    """The second begins a minute after the first one's start, when that has long ended."""
+    """The second run begins a minute after the start of the first, which has long ended."""
     first, second, *_ = TrainingJob(ranks=4, steps=2, layers=1, gpu_metrics=False).write(tmp_path)
     later = "utcEpochNs = utcEpochNs + 60000000000, systemClockNs = systemClockNs + 60000000000"
     edit(second, f"UPDATE TARGET_INFO_SESSION_START_TIME SET {later}")

@@ -1,4 +1,4 @@
-"""Rates of copies, families over time, the profiler's own work, API calls per step: against counts made apart."""
+"""Rates of copies, families over time, the profiler's own work, API calls per step, against separate counts."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_rates_are_those_of_the_single_copies():
 
 
 def _swept(spans: list[tuple[int, int, str]]) -> tuple[dict[str, int], dict[str, int]]:
-    """How long any kernel of a family ran, and how long no other did."""
+    """Return by family how long any of its kernels ran, and how long no other family's did."""
     edges = sorted([(start, 1, of) for start, _, of in spans] + [(end, -1, of) for _, end, of in spans])
     running: dict[str, int] = defaultdict(int)
     any_of, alone = defaultdict(int), defaultdict(int)

@@ -1,4 +1,4 @@
-"""The recipes against sums of SQLite's rows, and against what NVIDIA's own recipes get wrong."""
+"""The recipes against sums of SQLite's rows, and against mistakes of NVIDIA's recipes."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ Row = dict[str, Any]
 
 @pytest.fixture(scope="module")
 def job(demo_session: Session) -> OpenJob:
-    """Four ranks on two hosts. The job is only asked."""
+    """Return a job of four ranks on two hosts, which tests must not change."""
     return OpenJob(demo_session)
 
 
@@ -65,7 +65,7 @@ def gaps(job: OpenJob, least: int, *keys: str) -> list[tuple[Any, ...]]:
 
 
 def written(path: Path, fill: Callable[[ExportWriter, Any, Any], None], schema: str = "3.25.0") -> Path:
-    """An export of one process with one GPU, filled by a test."""
+    """Write an export of a process with one GPU, filled by a test."""
     with ExportWriter(path, schema) as export:
         export.gpu(0)
         process = on_gpu(export, 100)
@@ -74,7 +74,7 @@ def written(path: Path, fill: Callable[[ExportWriter, Any, Any], None], schema: 
 
 
 def on_gpu(export: ExportWriter, pid: int) -> Any:
-    """A process that uses the GPU."""
+    """Write a process that uses the GPU."""
     process = export.process(pid, "python")
     export.cuda_context(process)
     export.cuda_device(process, 0, 0)
@@ -83,7 +83,7 @@ def on_gpu(export: ExportWriter, pid: int) -> Any:
 
 @pytest.fixture
 def job_of(opened, tmp_path) -> Callable[..., OpenJob]:
-    """Opens an export that a test fills."""
+    """Return a function that opens an export that a test fills."""
     return lambda fill: OpenJob(opened(written(tmp_path / "filled.sqlite", fill)))
 
 
@@ -92,7 +92,7 @@ def type_two(values: Sequence[int], share: float) -> float:
 
 
 def by_name(paths: Sequence[Path], sql: str) -> dict[str, dict[int, list[int]]]:
-    """The values of each name on each rank, which is the number of the file here."""
+    """Return the values of each name by rank, which is the number of the file here."""
     found: dict[str, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
     for rank, path in enumerate(paths):
         for name, value in native(path, sql):
@@ -170,7 +170,7 @@ class TestSums:
 
     @pytest.mark.campaign
     def test_mpi_calls_may_be_nvtx_ranges_of_old_exports(self, opened, tmp_path):
-        """They are named as such; where a report has both, its ranges are no second calls."""
+        """A note names them; in a report with both forms, ranges are not counted as calls."""
 
         def old(export, process, thread):
             export.nvtx_domain(thread, 0, 3, "MPI")
@@ -224,7 +224,7 @@ def test_quartiles_are_those_of_nsys_in_sql_and_in_memory(demo_session, lists):
     pairs = [(group, value) for group, own in enumerate(lists) for value in own]
     columns = (sa.column("g", sa.BigInteger), sa.column("v", sa.BigInteger))
     given = sa.values(*columns, name="given").data(pairs)
-    # DuckDB takes numbers of a statement for 32 bits where these are enough; no column of times has them.
+    # DuckDB gives small numbers in a statement 32 bits; columns of times have 64.
     values = sa.select(given.c.g, sa.cast(given.c.v, sa.BigInteger).label("v")).subquery()
     query = sa.select(values.c.g, *statistics.quartiles(values.c.v)).group_by(values.c.g).order_by(values.c.g)
     expected = [(type_two(own, 0.25), type_two(own, 0.75)) for own in lists]
@@ -252,14 +252,14 @@ class TestNcclOnTheGpu:
                 expected[name.split("_")[1]] += sum(map(sum, ranks.values()))
         found = {row["name"]: row for row in table(job, "nccl_gpu_proj_sum")}
         assert {name: row["total"] for name, row in found.items()} == expected
-        # What NVIDIA's recipe makes of the same calls, as a range is projected:
+        # NVIDIA's recipe projects the same calls as a range:
         naive = {row["name"]: row for row in table(job, "nvtx_gpu_proj_sum") if row["name"].startswith("NCCL:")}
         assert "NCCL:ncclGroupEnd" in naive and "NCCL:ncclAllReduce" not in naive
         assert "ncclGroupEnd" not in found and found["AllReduce"]["count"] > 0
 
     @pytest.mark.campaign
     def test_overlap_is_that_of_sets_of_time(self, job_of):
-        """Two NCCL kernels and four others, one of them of another process with the same times."""
+        """Two NCCL kernels and four other kernels, one of them of another process with the same times."""
         compute, nccl = [(0, 40), (30, 60), (100, 110)], [(20, 50), (45, 70)]
 
         def fill(export, process, _):
@@ -294,9 +294,9 @@ class TestRules:
         assert [row["duration"] for row in table(job, "cuda_api_sync")] == expected
 
     def test_calls_of_another_process_with_the_same_correlation_id_are_none(self, opened, tmp_path):
-        """A process that copies well, and one that does not, with the same ids.
+        """Two processes with the same ids; only one makes bad copies.
 
-        As NVIDIA's rules join them, by correlation id alone, each of these finds the other process's too.
+        NVIDIA's rules join by correlation id alone, and so also find calls of the other process.
         """
 
         def fill(export, process, main):
@@ -341,7 +341,7 @@ class TestRules:
             export.graph_launch(process, 0, 31, 200, 380, graph_id=1, graph_exec_id=1, correlation_id=51)
 
         job = job_of(fill)
-        # Which gaps the profiler made is not known.
+        # The profiler's share of the gaps is unknown.
         expected = [(140, 60, None, None), (30, 30, None, None), (70, 30, None, None), (380, 20, None, None)]
         assert gaps(job, 15, "start", "duration", "profiler", "work") == expected
         assert "gaps caused by the profiler cannot be identified" in notes(job, "gpu_gaps", gap=15)
@@ -349,7 +349,7 @@ class TestRules:
         assert table(job, "gpu_gaps") == [] and "profiler" not in notes(job, "gpu_gaps")
 
     def test_a_gap_says_how_long_the_profiler_worked_in_it_and_at_what(self, job_of):
-        """It is one gap nevertheless; what another process suffered from it is its own."""
+        """It stays one gap; the profiler's work in another process does not count."""
 
         def fill(export, process, thread):
             other = on_gpu(export, 200)
@@ -388,7 +388,7 @@ class TestRules:
         assert sum(row["duration"] - row["profiler"] for row in gaps) == finding(found, "idle-gaps").cost
 
     def test_operations_side_by_side_do_not_make_a_gpu_busier_than_it_is(self, job_of):
-        """Two streams, both busy in the first half of each part: summed up, that is 100 %."""
+        """Two streams, both busy in the first half of each part: their sum would be 100 %."""
 
         def fill(export, process, _):
             for number, stream in product(range(20), (7, 8)):
@@ -481,8 +481,8 @@ class TestHistogram:
 
 
 def scene(path: Path) -> Path:
-    """10 ms: kernels in [1, 3) and [5, 6), two NCCL kernels of a group in [2, 4), a copy in [7, 8), a graph in [8, 9),
-    MPI in [2, 5), UCX in [0, 1), [2.5, 3) and from 9 on, and metrics.
+    """Write kernels in [1, 3) and [5, 6) ms, two NCCL kernels of a group in [2, 4), a copy in [7, 8), a graph in
+    [8, 9), MPI in [2, 5), UCX in [0, 1), [2.5, 3) and [9, 10), and metrics.
     """
 
     def fill(export, process, main):
@@ -523,7 +523,7 @@ class TestMaps:
         ("cuda_gpu_time_util_map", "busy_percent", [0, 100, 100, 100, 0, 100, 0, 100, 100, 0]),
         ("cuda_gpu_time_util_map", "busy_percent", [50, 100, 50, 50, 50]),
         ("cuda_gpu_time_util_map", "all_percent", [0, 100, 100, 100, 0, 100, 0, 0, 0, 0]),
-        # Neither of two kernels of a group has the times of the projected range alone: NVIDIA's counted compute.
+        # No kernel of a group of two has the times of the projected range, so NVIDIA's recipe counts them as compute.
         ("nccl_gpu_time_util_map", "nccl_percent", [0, 0, 100, 100, 0, 0, 0, 0, 0, 0]),
         ("nccl_gpu_time_util_map", "compute_percent", [0, 100, 100, 0, 0, 100, 0, 0, 0, 0]),
         ("nccl_gpu_time_util_map", "all_percent", [0, 100, 100, 100, 0, 100, 0, 0, 0, 0]),
@@ -535,7 +535,7 @@ class TestMaps:
         ("gpu_metric_util_map", "sm_active", [5, 25, 45, 65, 85]),
         ("gpu_metric_util_map", "tensor_active", [0, 0, 0, 0, 50]),
         ("gpu_metric_util_map", "sm_issue", [None] * 5),
-        # NVIDIA's recipe of 2023.4 has sent and received the other way round.
+        # NVIDIA's recipe of 2023.4 swaps sent and received.
         ("network_traffic_map", "sent", [1e5, 3e5, None, None, None]),
         ("network_traffic_map", "received", [7e3, 9e3, None, None, None]),
         ("network_traffic_map", "sent", [2e5, None]),
@@ -544,7 +544,7 @@ class TestMaps:
         assert [row[key] for row in table(scene_job, name, bins=len(expected))] == expected
 
     def test_the_mean_of_a_map_is_that_of_what_was_sampled_however_it_is_cut(self, scene_job):
-        """Two samples of 1e5 and 3e5 bytes/s of one length: a bin that is sampled in part weighs as much as it is."""
+        """Two samples of equal length, 1e5 and 3e5 bytes/s: a bin weighs by its sampled part."""
         for bins in (1, 3, 4, 5, 7):
             drawn = draw_map(recipe_named("network_traffic_map"), scene_job, EVERYTHING, RecipeOptions(bins=bins))
             assert [drawn.lines[0].mean(number) for number in (0, 1)] == pytest.approx([8e3, 2e5]), bins
@@ -573,7 +573,7 @@ def test_a_mean_rate_is_that_of_its_samples_moment_by_moment(samples, lo, width,
 
 @pytest.mark.campaign
 def test_ranks_are_those_of_the_job_and_not_the_order_of_names(opened, demo_job, tmp_path):
-    """NVIDIA's recipes number the sorted names: there `a` would be rank 0."""
+    """NVIDIA's recipes number the sorted names, so that `a` would be rank 0."""
     for name, rank in (("a", 3), ("b", 0)):
         shutil.copy(demo_job[rank], tmp_path / f"{name}.sqlite")
     found = table(OpenJob(opened(tmp_path / "a.sqlite", tmp_path / "b.sqlite")), "cuda_gpu_kern_sum", by_rank=True)

@@ -31,7 +31,7 @@ def test_a_small_export_is_sampled_whole(tmp_path):
     assert [row[0] for row in rows] == sorted((row[0] for row in rows), reverse=True)
     assert answer.notes[0].startswith("sample: 192 of 200 kernels (96 %)")
     edit(path, "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET end = start")
-    assert {row[0] for row in iter_rows(first_sample(path))} == {0.0}  # no length, no share
+    assert {row[0] for row in iter_rows(first_sample(path))} == {0.0}  # zero durations have no share
 
 
 @pytest.mark.campaign

@@ -1,4 +1,4 @@
-"""The rows that a selection leaves in: the same in SQL, in memory, and in a plain reading of the rules."""
+"""The rows of a selection: the same in SQL, in memory, and by a plain reading of the rules."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ MARKS = {"mark before": 199, "mark at the start": 200, "mark at the last moment"
 
 
 def overlaps(start: int, end: int | None, window: tuple[int, int]) -> bool:
-    """The rule in words: it begins before the end, and ends after the start or begins in it."""
+    """Return whether a range overlaps a window: it begins before its end, and ends after its start or begins in it."""
     low, high = window
     return start < high and (start >= low or end is None or end > low)
 
 
 @pytest.fixture(scope="module")
 def shifted(tmp_path_factory):
-    """Two reports with the same ranges, the second recorded 1,000 ns later: the first is what ``RANGES`` says."""
+    """Yield two reports with the ranges ``RANGES``, the second recorded 1,000 ns later."""
     place = tmp_path_factory.mktemp("where")
     with closing(Session()) as session:
         for number, delay in enumerate((0, 1_000)):
@@ -197,7 +197,7 @@ class TestFilterInMemory:
 
     def test_empty_odd_and_broken_texts(self):
         assert Selection().with_name("") == Selection().with_name(None) == Selection()
-        with warnings.catch_warnings():  # Python's doubts are not written over the screen
+        with warnings.catch_warnings():  # Python must not write warnings over the screen
             warnings.simplefilter("error")
             NameFilter("/[[a]--[b]]/").matches("x")
 
@@ -262,7 +262,7 @@ class TestFilterInSql:
 
 
 def test_duckdb_takes_case_apart_as_python_does():
-    """``NameFilter.matches`` relies on this: letter by letter, except one letter of Turkish."""
+    """``NameFilter.matches`` relies on this for every letter, except a Turkish letter."""
     import duckdb  # not at the top: hypothesis keeps the module, and DuckDB complains of what outlives Python
 
     letters = [chr(code) for code in range(1, 0x11000) if not 0xD800 <= code < 0xE000]

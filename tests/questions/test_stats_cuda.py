@@ -1,4 +1,4 @@
-"""The CUDA reports of ``nsys stats`` where NVIDIA's own output does not reach: made exports with known answers."""
+"""The CUDA reports of ``nsys stats`` for cases without NVIDIA's output: synthetic exports with known answers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WITH_RANGES = [name for name in CUDA if "nvtx-name" in report_of(name)[0].takes]
 
 
 def lines(session: Any, text: str, selection: Selection = EVERYTHING) -> list[str]:
-    """The CSV of the report, without the header."""
+    """Return the lines of a report's CSV without the header."""
     return csv_of_stats(session, text, selection).splitlines()[1:]
 
 
@@ -38,13 +38,13 @@ def records(session: Any, text: str, selection: Selection = EVERYTHING) -> list[
 
 
 def names(session: Any, text: str, selection: Selection = EVERYTHING) -> list[str]:
-    """The names of a report's rows, only kernels' if it has other rows too."""
+    """Return the names in a report's rows, only of kernels if it also has other rows."""
     return [row.get("Kernel Name") or row["Name"] for row in records(session, text, selection)]
 
 
 @pytest.fixture
 def made(tmp_path, opened):
-    """Gives an export with a process and its main thread to be filled, and after that a session over it."""
+    """Return a function that has a test fill an export with a process and its main thread, and opens it."""
 
     @contextmanager
     def filling(pid: int = 5_000):
@@ -59,7 +59,7 @@ def launch(
     export: ExportWriter, process: Process, thread: Thread, start: int, correlation: int, *,
     name: str = "k", delay: int = 50, duration: int = 100,
 ) -> None:  # fmt: skip
-    """A call of 10 ns and its kernel, which starts ``delay`` after the start of the call."""
+    """Write a call of 10 ns and its kernel, which starts ``delay`` after the start of the call."""
     export.api(thread, start, start + 10, "cudaLaunchKernel_v7000", correlation)
     begin = start + delay
     export.kernel(process, 0, 7, begin, begin + duration, name=name, correlation_id=correlation)
@@ -96,8 +96,8 @@ def test_the_innermost_range_encloses_the_call_and_starts_last(ranges, calls, or
 
 @pytest.mark.parametrize("length", campaign.first(1, [30_000_000, 3]))
 def test_the_innermost_ranges_of_many_calls_take_no_quadratic_time(length):
-    # With short ranges no call has a range, except the first range, which is around everything: the longest way back.
-    # Pairs of ranges and calls would be 10^11.
+    # No short range contains a call, only the first range, which is around everything: the longest search.
+    # There would be 10^11 pairs of ranges and calls.
     number = 300_000
     starts, threads = np.arange(number, dtype=np.int64) * 10, np.zeros(number, np.int64)
     ends = starts + length
@@ -152,7 +152,7 @@ def test_kernels_stand_behind_the_innermost_range_of_their_call(ranged):
 
 
 def test_the_range_that_starts_last_counts_and_equal_names_are_one_row(made):
-    """With two nested calls, and different ranges and kernels whose joined names are equal."""
+    """Two nested calls, and different ranges and kernels whose joined names are equal."""
     filling, session = made
     with filling() as (export, process, main):
         for start, end, name in ((0, 1_000, "outer"), (105, 200, "inner"), (2_000, 2_100, "a"), (2_200, 2_300, "a/b")):
@@ -184,7 +184,7 @@ def test_without_ranges_the_numbers_are_those_of_the_plain_report(made):
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory):
-    """Two reports with the same pids, row numbers and correlation ids; the second is 1 ms later."""
+    """Yield two reports with the same pids, row numbers and correlation ids; the second is 1 ms later."""
     place = tmp_path_factory.mktemp("two")
     for number, text in enumerate(("first", "second")):
         capture = Capture(utc_epoch_ns=1_780_000_000_000_000_000 + 1_000_000 * number)
@@ -247,7 +247,7 @@ def test_each_table_is_filtered_by_the_window_on_its_own(made):
     assert names(session, "cuda_kern_exec_trace", window) == names(session, "cuda_kern_exec_sum", window) == ["k1"]
     called = {(row["Operation"], row["Instances"]) for row in records(session, "cuda_api_gpu_sum", window)}
     assert called == {("cudaLaunchKernel", "2"), ("k0", "1"), ("k1", "1")}
-    # A call or range outside of it gives no range.
+    # A call or range outside of the window has no name.
     assert set(names(session, "cuda_gpu_kern_sum:nvtx-name", window)) == {"k0", "step/k1"}
     assert names(session, "cuda_gpu_kern_sum:nvtx-name", Selection(window=Window(3_600, 5_000))) == ["k2"]
 
@@ -266,7 +266,7 @@ def test_the_gpu_trace_has_throughput_in_whole_inverse_durations(tmp_path, opene
         export.memcpy(process, 9, 7, 5_000, 2_000_005_000, size=10**12, kind="DtoD", correlation_id=3)
         export.graph_launch(process, 0, 7, 6_000, 7_000, graph_id=1, graph_exec_id=2, correlation_id=4)
         export.memcpy(process, 9, 7, 8_000, 8_001, size=10**12, kind="DtoD", correlation_id=5)
-        # Operations that start together are kernels first, then as the export has them.
+        # Operations that start together: kernels first, then the order of the export.
         export.memset(process, 0, 7, 9_000, 9_200, size=4, correlation_id=11)
         export.memcpy(process, 0, 7, 9_000, 9_200, size=4, kind="HtoD", correlation_id=12)
         for correlation in (19, 13, 15):
@@ -276,7 +276,7 @@ def test_the_gpu_trace_has_throughput_in_whole_inverse_durations(tmp_path, opene
         f"1000,500,1,1,2,3,32,4,1,40,0.001,0.049,,,,,{gpu},1,,7,k(int *)",
         # 1,000,000,000 // 1,500 is 666,666: not 32 GB/s but 48,000 · 666,666 B/s.
         f"2000,1500,2,,,,,,,,,,0.048,31999.968,Pageable,Device,{gpu},1,,13,[CUDA memcpy Host-to-Device]",
-        # No duration, no throughput; a memset has its memory kind as the source.
+        # Without a duration there is no throughput; the source of a memset is its memory kind.
         f"4000,0,,,,,,,,,,,0.000,,Device,,{gpu},1,,7,[CUDA memset]",
         # Longer than a second: nsys's whole number is 0. No GPU has that number.
         "5000,2000000000,3,,,,,,,,,,1000000.000,0.000,Device,Device, (9),1,,7,[CUDA memcpy Device-to-Device]",
@@ -337,7 +337,7 @@ def test_calls_that_were_recorded_twice_count_as_nsys_counts_them(tmp_path, open
     assert sum(int(row["Count"]) for row in records(session, "cuda_kern_exec_sum")) == 80
     found = [row["Operation"] for row in records(session, "cuda_api_gpu_sum") if row["Category"] == "CUDA_API"]
     assert (Counter(found), Counter(found)["cudaLaunchKernel"]) == (Counter(names(session, "cuda_api_sum")), 2)
-    # … and yet the name of a kernel has its range once.
+    # The name of a kernel nevertheless has its range once.
     ranged = records(session, "cuda_gpu_kern_sum:nvtx-name")
     assert sum(int(row["Instances"]) for row in ranged) == 40
     assert {row["Name"].partition("/")[0] for row in ranged} == {f"step {number}" for number in range(4)}

@@ -21,7 +21,7 @@ STATISTICS = "Avg (ns),Med (ns),Min (ns),Max (ns),StdDev (ns)"
 
 
 def body(session: Session, report: str, selection: Selection | None = None) -> list[str]:
-    """The lines of a report without its header."""
+    """Return the lines of a report without its header."""
     return csv_of_stats(session, report, selection).splitlines()[1:]
 
 
@@ -65,7 +65,7 @@ class TestUnifiedMemory:
             migrate(export, 10, 10, address=0xA000, size=4_096)
             export.cpu_page_fault(export.process(5_000), 5, 0xFFFF_8000_0000_1000 - (1 << 64))
         session = opened(tmp_path / "copies.sqlite")
-        instant = "0xA000,0.004,,,,"  # what takes no time has no throughput
+        instant = "0xA000,0.004,,,,"  # zero durations have no throughput
         assert body(session, "um_sum") == ["0xFFFF800000001000,,,1,,", instant]
         assert body(session, "um_total_sum") == ["0.004,,1,,,"]
 
@@ -162,7 +162,7 @@ class TestNetwork:
         for threshold, rates in {499: [20000, 30000, 500], 500: [20000, 30000], 29_999: [30000], 30_000: []}.items():
             lines = body(simulation, f"network_congestion:ticks_threshold={threshold}")
             assert [int(line.split(",")[3]) for line in lines] == rates, threshold
-        window = Selection(window=Window(2_000_000, 2_400_000))  # keeps what overlaps it
+        window = Selection(window=Window(2_000_000, 2_400_000))  # keeps overlapping events
         lines = body(simulation, "network_congestion:ticks_threshold=0", window)
         assert [line.split(",")[3] for line in lines] == ["30000", "500"]
 

@@ -1,4 +1,4 @@
-"""The NVTX reports of ``nsys stats`` against every pair of range and kernel looked at, and where nsys is particular."""
+"""The NVTX reports of ``nsys stats`` against every pair of range and kernel, and peculiarities of nsys."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ STYLES = {PUSH_POP: "PushPop", START_END: "StartEnd"}
 
 
 class Export:
-    """An export with a process of three threads, and short words to fill it."""
+    """An export with a process of three threads, and short methods to fill it."""
 
     def __init__(self, writer: ExportWriter) -> None:
         self.writer, self.process, self.correlation = writer, writer.process(PID), 0
@@ -48,7 +48,7 @@ class Export:
         self.writer.kernel(self.process, device, 7, start, end, name=name, correlation_id=correlation)
 
     def launch(self, call: int, work: tuple[int, int], thread: int = 0, **rest: Any) -> None:
-        """A call of 5 ns and its kernel."""
+        """Write a call of 5 ns and its kernel."""
         self.correlation += 1
         self.call(call, call + 5, self.correlation, thread)
         self.kernel(*work, self.correlation, **rest)
@@ -64,7 +64,7 @@ def cells(session: Session, report: str, *keys: str, selection: Selection = EVER
 
 @dataclass(frozen=True)
 class Drawn:
-    """One drawn export: ranges (start, end, thread, style, name), calls (start, end, thread, id), kernels."""
+    """A random export: ranges (start, end, thread, style, name), calls (start, end, thread, id), kernels."""
 
     ranges: list[tuple[int, int, int, int, str]]
     calls: list[tuple[int, int, int, int]]
@@ -74,7 +74,7 @@ class Drawn:
         for start, end, thread, style, name in self.ranges:
             export.range(start, end, name, thread, style=style)
         for number, (start, end, thread, correlation) in enumerate(self.calls):
-            # Which of the calls of an id is the double of --cudabacktrace makes no difference.
+            # It does not matter which call of an id is the second row of --cudabacktrace.
             export.call(
                 start, end, correlation, thread, event_class=BACKTRACE_CALL if number % 3 == 2 else RUNTIME_CALL
             )
@@ -82,7 +82,7 @@ class Drawn:
             export.kernel(start, end, correlation, name)
 
     def launched(self) -> Iterator[tuple[int, int, int]]:
-        """(range, call, kernel) for each kernel of each call inside each range."""
+        """Yield (range, call, kernel) for each kernel of each call inside each range."""
         for at, (start, end, thread, _, _) in enumerate(self.ranges):
             for number, (call_start, call_end, call_thread, correlation) in enumerate(self.calls):
                 if thread == call_thread and start <= call_start and call_end <= end:
@@ -92,7 +92,7 @@ class Drawn:
 
 
 def spans(longest: int) -> st.SearchStrategy[tuple[int, int]]:
-    # What starts and ends at 0 has no time: CUPTI could collect none.
+    # A start and an end of 0 mean no time: CUPTI could not collect it.
     return st.tuples(st.integers(1, 41), st.integers(0, longest)).map(lambda drawn: (drawn[0], sum(drawn)))
 
 
@@ -111,14 +111,14 @@ def drawn_exports(draw: st.DrawFn) -> Drawn:
 
 CROSSING = Drawn(
     [(0, 20, 0, START_END, "a"), (10, 30, 0, START_END, "b"), (12, 18, 0, PUSH_POP, "c"), (0, 40, 1, PUSH_POP, "a")],
-    # Of id 1 one call around another, of id 2 two that overlap: both are one operation of whoever contains them.
+    # Two calls of id 1 are nested, two of id 2 overlap: both pairs are one operation of the ranges around them.
     [(12, 16, 0, 1), (13, 15, 0, 1), (14, 17, 0, 2), (15, 18, 0, 2), (19, 21, 0, 3)],
     [(50, 60, 1, "k(int)"), (61, 65, 2, "k(int)"), (65, 68, 2, "l(int)"), (70, 80, 3, "k(int)")],
 )
 
 
 def expected_kernels(drawn: Drawn) -> list[tuple[Any, ...]]:
-    """The rows of ``nvtx_kern_sum``."""
+    """Return the rows of ``nvtx_kern_sum``."""
     expected: dict[tuple[str | None, str | None, int | None, str], list[tuple[int | None, int, int]]]
     expected = defaultdict(list)
     inside = set()

@@ -1,4 +1,4 @@
-"""Steps are found among the numbered NVTX ranges, by the GPU's work for them, or by the user's choice."""
+"""Steps from numbered NVTX ranges, by the GPU work that they launch, or by the user's choice."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from nsystui.questions.steps.times import Steps
 
 
 class Run:
-    """A process whose ranges and launches are written one by one; µs on the CPU."""
+    """A process whose ranges and launches are written one by one; times in µs."""
 
     def __init__(self, export: ExportWriter, pid: int = 5000) -> None:
         self.export = export
@@ -44,14 +44,14 @@ class Run:
         self.export.nvtx_range(thread or self.main, 1000 * start, None if end is None else 1000 * end, name)
 
     def launch(self, start: int, runs: int, length: int = 10, thread: Thread | None = None) -> None:
-        """A kernel launched at ``start`` that runs from ``runs`` on for ``length``."""
+        """Write a kernel launched at ``start`` that runs from ``runs`` on for ``length``."""
         correlation, call = next(self.correlation), 1000 * start
         self.export.api(thread or self.main, call, call + 500, "cudaLaunchKernel_v7000", correlation)
         times = (1000 * runs, 1000 * (runs + length))
         self.export.kernel(self.process, 0, 7, *times, name="gemm(int)", correlation_id=correlation)
 
     def series(self, name: str, steps: int = 3, length: int = 90, offset: int = 10, every: int = 1) -> None:
-        """Ranges ``name`` (with the number of the step) every 100 µs, and a launch in each 100 µs."""
+        """Write ranges ``name`` (with the number of the step) and a launch every 100 µs."""
         for step in range(steps):
             if step % every == 0:
                 self.range(name.format(step // every), 100 * step, 100 * step + length)
@@ -99,7 +99,7 @@ class Found(Run):
     def names_on_another_thread_are_no_steps_of_this_one(self):
         self.series("step {}", 5)
         for step in range(5):
-            self.range("step 1", 100 * step, 100 * step + 95, self.autograd)  # always the same one: no series of steps
+            self.range("step 1", 100 * step, 100 * step + 95, self.autograd)  # always the same name: no series of steps
         return {"name": "step *", "ends": [1000 * (100 * step + 90) for step in range(5)]}
 
     def a_step_without_gpu_work_has_no_span_there(self):
@@ -135,7 +135,7 @@ class Found(Run):
 
     numbers_that_begin_anew_give_places = partialmethod(_numbered, "step {}", [0, 1, 2] * 2, [0, 1, 2, 3, 4, 5])
     of_several_numbers_that_which_counts = partialmethod(_numbered, "epoch 4 step {} of 9", [5, 6, 7], [5, 6, 7])
-    # They hold all work and are numbered, but their numbers repeat.
+    # The ranges hold all work and have numbers, but these repeat.
     layers_are_no_steps = partialmethod(_numbered, "layer_{}", [0, 1, 2] * 2, None)
 
     def half_of_the_work_is_enough(self):
@@ -164,7 +164,7 @@ NAMES = [name for name in vars(Found) if not name.startswith("_")]
     scope="module", params=[None, pytest.param(3, marks=pytest.mark.campaign)], ids=["whole", "in portions"]
 )
 def found(request, tmp_path_factory) -> dict[str, tuple[Any, TaskSteps | None]]:
-    """What each process expects, and its steps; calls may be joined with their operations in portions."""
+    """Return the expectation and steps of each process; calls are joined with operations at once or in portions."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param:
             patch.setattr(task_steps, "_CALLS_AT_ONCE", request.param)
@@ -270,7 +270,7 @@ class TestGolden:
 
 @pytest.mark.campaign
 def test_ranges_nested_in_each_other_are_work_by_their_number(tmp_path, monkeypatch):
-    """However deep a chain is: each name is looked at a few times."""
+    """Each name is read a few times, however deep the chain is."""
     looks: list[int] = []
     monkeypatch.setattr(steps, "len", lambda what: looks.append(1) or len(what), raising=False)
     counted = []
@@ -294,7 +294,7 @@ def test_a_chain_of_thousands_of_ranges_is_answered(tmp_path, command, capsys):
 
 
 def test_operations_of_a_step_are_the_ranges_that_begin_in_one(demo_session):
-    """Naively: each NVTX range of a report and the step range that its start lies in, whichever thread it is on."""
+    """The naive result pairs each NVTX range of a report with the step range around its start, on any thread."""
     job = OpenJob(demo_session)
     rows = {row["name"]: row for row in operations_of_steps(job, Selection()).records()}
     counts, times = Counter[str](), Counter[str]()

@@ -24,7 +24,7 @@ LIMIT = 40
 
 
 def _events(path) -> tuple[dict[int, list[tuple[int, int, int]]], dict[int, list[int]]]:
-    """For each stream, the moments at which the number of waiting launches changes, in order; and the delays."""
+    """Return for each stream the changes of the number of waiting launches, in order, and the delays."""
     events, delays = defaultdict(list), defaultdict(list)
     for table in ("KERNEL", "MEMCPY", "MEMSET"):
         rows = native(
@@ -40,8 +40,7 @@ def _events(path) -> tuple[dict[int, list[tuple[int, int, int]]], dict[int, list
 
 
 def _queues(path) -> dict[int, tuple[int, float, list[int], int]]:
-    """For each stream, the most queued launches, the mean, the delays, and the time at the limit: a walk over
-    events."""
+    """Return for each stream the maximum and mean of queued launches, the delays, and the time at the limit."""
     (events, delays), found = _events(path), {}
     for stream, own in events.items():
         waiting = most = full = last = 0

@@ -1,4 +1,4 @@
-"""Who is which rank: from the first source that gives every task a number of its own, or as the user says."""
+"""The numbers of ranks: from the first source that gives every task a different number, or from the user."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ BY_NCCL = "NCCL communicator"
 
 @pytest.fixture
 def job(tmp_path: Path) -> Iterator[Callable[..., OpenJob]]:
-    """Opens exports, each with one process that ran a kernel."""
+    """Yield a function that opens exports, each with a process that ran a kernel."""
     opened: list[Session] = []
 
     def make(*reports: Mapping[str, Any]) -> OpenJob:

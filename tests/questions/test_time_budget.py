@@ -39,7 +39,7 @@ def written(
     calls: Sequence[tuple[str, int, int]] = (),
     ranges: Sequence[tuple[str, int, int]] = (),
 ) -> Path:
-    """An export of one GPU with kernels, NCCL kernels and copies, each launched within its step."""
+    """Write a GPU with kernels, NCCL kernels and copies, each launched within its step."""
     with ExportWriter(path, session=Capture(utc_epoch_ns=10**18, duration=duration)) as export:
         process = export.process(4711)
         thread = export.thread(process, 5000, "python")
@@ -128,7 +128,7 @@ MS = 1_000_000
 
 
 def kernels(starts: Sequence[int], length: int) -> list[Event]:
-    """Kernels at these times, ms."""
+    """Return kernels at these times, ms."""
     return [("K", at * MS, (at + length) * MS) for at in starts]
 
 
@@ -178,9 +178,9 @@ def test_a_short_start_up_and_tail_are_explained_too(tmp_path: Path):
 
 
 def test_a_thread_is_off_the_cpu_before_the_first_event_that_puts_it_on_one(tmp_path: Path):
-    """Scheduling is recorded from 2 to 96 ms, by another thread; the launching one has a CPU from 40 to 52 ms.
+    """The launching thread has a CPU from 40 to 42 and from 44 to 52 ms, and could run between them.
 
-    But for the 2 ms from 42 on, in which it could run.
+    Scheduling of another thread is recorded from 2 to 96 ms.
     """
     with ExportWriter(tmp_path / "a.sqlite", session=Capture(utc_epoch_ns=10**18, duration=100 * MS)) as export:
         process = export.process(4711)

@@ -25,7 +25,7 @@ START = 1_780_000_000_000_000_000
 
 
 def export(path: Path, offset: int, starts: list[int]) -> Path:
-    """Launches of one kernel at ``starts``, of which every third was not seen to be launched."""
+    """Write launches of a kernel at ``starts``; every third has no recorded call."""
     with ExportWriter(path, session=Capture(utc_epoch_ns=START + offset)) as out:
         process = out.process(4711)
         thread = out.thread(process, 4711, "main")
@@ -38,7 +38,7 @@ def export(path: Path, offset: int, starts: list[int]) -> Path:
 
 @pytest.fixture(scope="module")
 def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
-    """Two ranks on clocks 300 ns apart, with many kernels at one time."""
+    """Yield two ranks on clocks 300 ns apart, with many kernels at the same time."""
     place, starts = tmp_path_factory.mktemp("ranks"), [100 + 10 * (number // 4) for number in range(60)]
     session = session_over(export(place / "a.sqlite", 0, starts), export(place / "b.sqlite", 300, starts[::2]))
     yield session
@@ -47,7 +47,7 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
 
 @pytest.fixture
 def instances(session: Session, monkeypatch: pytest.MonkeyPatch) -> PagedAnswer:
-    """The kernels of both ranks; an index with 20 bins, of which some begin with a row, finds their pages."""
+    """Return the kernels of both ranks; an index of 20 bins, some of which begin with a row, finds their pages."""
     monkeypatch.setattr(time_index, "_BINS", 20)
     monkeypatch.setattr(paged, "_MANY", 1)
     return kernel_instances(session, Selection(), "saxpy(float *)", Names.FULL, ranked_tasks(session))

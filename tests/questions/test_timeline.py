@@ -1,4 +1,4 @@
-"""The lanes of the timeline, what dominates their columns, and going from event to event, against brute force."""
+"""The lanes of the timeline, the dominant kind in their columns, and moves between events, against brute force."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def opened_lanes(timeline: Timeline) -> list[LaneIdentity]:
 
 
 def first_rank(session: Session) -> tuple[Timeline, list[LaneIdentity]]:
-    """The timeline of a session, and the lanes of its first rank, opened."""
+    """Return the timeline of a session, and the lanes of its first rank, opened."""
     timeline = Timeline.of(OpenJob(session), Selection())
     return timeline, list(timeline.lanes(frozenset({timeline.ranks[0].task}))[0])
 
@@ -81,7 +81,7 @@ def by_key(row: Row) -> dict[str, Value]:
 
 
 def operations(job: OpenJob, lane: LaneIdentity) -> list[tuple[int, int, str, str]]:
-    """Start, end, category and name of what ran on a lane of rank 0, from SQLite itself, in job time."""
+    """Return start, end (job time), category and name of the events on a lane of rank 0, with SQLite."""
     report = next(report for report in job.session.reports if report.index == lane.task.report)
     where = f"WHERE globalPid = {lane.task.process} AND deviceId = {lane.device}"
     where += f" AND streamId = {lane.stream}" if lane.stream is not None else ""
@@ -98,7 +98,7 @@ def operations(job: OpenJob, lane: LaneIdentity) -> list[tuple[int, int, str, st
 
 
 def brute_force(parts: dict[str, list[tuple[int, int]]], window: Window, count: int) -> list[tuple[str, float]]:
-    """The dominating category and the busy share of each column, nanosecond by nanosecond (whole ns columns only)."""
+    """Return the dominant category and the busy share of each column, ns by ns (columns of whole ns only)."""
     width = (window.end - window.start) // count
     covered = {
         name: {t for start, length in ranges for t in range(start, start + length)} for name, ranges in parts.items()
@@ -159,7 +159,7 @@ def test_columns_of_the_demo_are_those_of_its_operations(job, timeline, opened_l
 
 
 def covered(ranges: list[tuple[int, int]], low: float, high: float) -> float:
-    """How much of ``[low, high)`` the ranges cover together."""
+    """Return how much of ``[low, high)`` the ranges cover together."""
     total, reached = 0.0, low
     for start, end in sorted(ranges):
         begin = max(start, reached)
@@ -320,7 +320,7 @@ def test_ranges_that_overlap_are_all_there_and_threads_that_share_a_name_have_th
     session = opened(export.path)
     timeline, lanes = first_rank(session)
     lanes = [lane for lane in lanes if lane.is_host]
-    names = {lane.name for lane in lanes} - {""}  # what lies in a range of the lane above has no name
+    names = {lane.name for lane in lanes} - {""}  # ranges inside the range of the lane above have no name
     assert names == {"python", "python 4712", "python 4713", "loader"}
     number = next(lane.thread for lane in lanes if lane.name == "python")
     assert path_at(session, 0, number, 100) == ("loop", "step 1", "load")
@@ -351,9 +351,9 @@ def test_a_name_stands_in_the_columns_of_its_event():
         == "│a␛b═══│════"
     )
     assert drawn(12, [1] * 12, full, (EventSpan(0, 120, "日本語", "compute"),)) == "│??? KKKKKKK"
-    # It begins where its event takes most of a column.
+    # A name begins in the first column that its event dominates.
     assert drawn(12, [1] * 2 + [2] * 10, full, (EventSpan(10, 120, "AllReduce", "nccl"),)) == "KK│AllRedu…N"
-    # Two that share a column: the first leaves its letter before the second begins.
+    # Two events share a column: the first keeps a letter before the second begins.
     both = (EventSpan(0, 65, "scale", "compute"), EventSpan(65, 120, "add", "compute"))
     assert drawn(12, [1] * 12, full, both) == "│scalK│add K"
 

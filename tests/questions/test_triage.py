@@ -39,7 +39,7 @@ STALLED = {"ranks": 1, "stall_ms": STALL}
 
 @dataclass(frozen=True)
 class Judged:
-    """A job of four ranks (one rank if it is only stalled), open, and its triage."""
+    """An open job of four ranks (one rank if it is only stalled), and its triage."""
 
     job: OpenJob
     found: Triage
@@ -47,7 +47,7 @@ class Judged:
 
 @pytest.fixture(scope="module")
 def judged_job(tmp_path_factory) -> Iterator[Callable[..., Judged]]:
-    """Writes, opens and triages a healthy job except for the given differences, once for all tests of this module."""
+    """Yield a function that triages a healthy job with the given differences, once for all tests of this module."""
     made: dict[tuple[object, ...], Judged] = {}
 
     def judged_job(rules: Sequence[str] | None = None, **changes: Any) -> Judged:
@@ -78,7 +78,7 @@ def test_nothing_is_found_in_a_healthy_job_and_every_rule_judged_it(healthy):
     assert ids(healthy.found) == set()
     assert healthy.found.health == "No issues found outside of start-up"
     assert "memory-full" not in {one.id for one in healthy.found.findings}
-    # It has no MPI, no unified memory and no times of the GIL.
+    # The job has no MPI, no unified memory and no times of the GIL.
     assert {one.rule for one in healthy.found.not_checked} == {"mpi-waits", "unified-memory", "gil-held"}
 
 
@@ -86,7 +86,7 @@ def test_nothing_is_found_in_a_healthy_job_and_every_rule_judged_it(healthy):
 def test_a_straggler_costs_what_the_job_lost(healthy, slow_rank):
     found = finding(slow_rank.found, "straggler")
     assert found.ranks == (2,)
-    # The other three of four GPUs lose that time, and the slow one none.
+    # The other three of four GPUs lose that time, the slow GPU does not.
     lost = slow_rank.found.time - healthy.found.time
     assert found.cost == pytest.approx(lost * 3 / 4, rel=0.1)
     assert found.cost <= slow_rank.found.budget.exposed_nccl / 4
@@ -99,13 +99,13 @@ def test_the_selected_ranks_may_wait_for_one_that_is_not(slow_rank):
     job = slow_rank.job
     two = triage(job, Selection(tasks=job.tasks_of_ranks(frozenset({0, 1}))), names=("stragglers",))
     assert finding(two, "straggler").ranks == (2,)
-    # Both of these wait, of all four GPUs three.
+    # Both selected ranks wait, and three of all four GPUs.
     assert finding(two, "straggler").cost == pytest.approx(finding(slow_rank.found, "straggler").cost * 4 / 3, rel=0.1)
 
 
 @pytest.mark.campaign
 def test_waiting_is_no_part_of_what_a_small_message_costs(healthy, slow_rank):
-    """The demo's gradient norm is the one message below 64 KiB; its transfer takes 18 µs, which nothing hides."""
+    """Only the demo's gradient norm is below 64 KiB; its transfer takes 18 µs, which nothing hides."""
     for one in (healthy, slow_rank):
         found = judged(one.job, ("small_message_percent=0",), ("small_messages",))
         assert finding(found, "small-messages").cost == pytest.approx(STEPS * 18_000, rel=0.1)
@@ -121,7 +121,7 @@ def test_a_slow_host_costs_what_the_job_lost(healthy, judged_job):
 
 @pytest.mark.campaign
 def test_small_messages_cost_their_latency(judged_job):
-    """4 bytes take 18 µs, whatever else."""
+    """4 bytes always take 18 µs."""
     found = judged_job(("small_messages",), ranks=2, steps=3, layers=2, small_messages=150).found
     assert finding(found, "small-messages").cost == pytest.approx(3 * 151 * 18_000, rel=0.1)
 
@@ -170,7 +170,7 @@ def test_one_slow_step_is_no_drift_and_slow_as_the_thresholds_say_whatever_rule_
 
 
 def slivers(path: Path) -> Path:
-    """Three gaps of 10 ms between kernels of 10 ms; nsys works for 0.1 ms twice in the first, in all of the second."""
+    """Write gaps of 10 ms between kernels of 10 ms; nsys works twice for 0.1 ms in the first, in all of the second."""
     with one_gpu(path) as gpu:
         first, second, *_ = (start + 10 * MS for start in gpu.rounds(4, 20 * MS, 10 * MS))
         for start, end in ((first + 3 * MS, 100_000), (first + 6 * MS, 100_000), (second, 10 * MS)):
@@ -191,7 +191,7 @@ def test_moments_of_the_profiler_divide_no_gap_and_cost_the_program_nothing(tmp_
 
 
 def test_a_kernel_that_is_launched_once_has_no_later_launch_to_be_longer_than(tmp_path):
-    """Five kernels, each launched in 4 ms, then one again in 2 µs: that one alone can be compared."""
+    """Five kernels are launched in 4 ms each, then one of them again in 2 µs: only this kernel can be compared."""
     with one_gpu(tmp_path / "a.sqlite") as gpu:
         now = MS
         for number in (0, 1, 2, 3, 4, 0):
@@ -221,7 +221,7 @@ def test_pinned_copies_on_the_stream_of_the_kernels_are_a_remark_below_the_thres
 
 
 def parsed(command: str) -> None:
-    """Fails where that is no command of the program."""
+    """Fail if a line is not a command of the program."""
     name, *flags = shlex.split(command)
     command_parser(name).parse_args(["file.sqlite", *flags])
 

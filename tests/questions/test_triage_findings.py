@@ -1,4 +1,4 @@
-"""Findings about start-up and tail, compilers, data that go to the GPU and back, NCCL and MPI."""
+"""Findings about start-up and tail, compilers, round trips of data, NCCL and MPI."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MS = 1_000_000
 
 
 def late(path, *, recorded=True, before=900):
-    """100 ms of kernels after ``before`` ms, 700 of them in ``poll`` if ``recorded``."""
+    """Write 100 ms of kernels from ``before`` ms on; ``poll`` takes 700 ms before them if ``recorded``."""
     with one_gpu(path) as gpu:
         gpu.call("cudaFree_v3020", 0, 10_000)
         if recorded:
@@ -46,7 +46,7 @@ def test_a_short_start_is_not_told(tmp_path):
 
 
 def test_a_gpu_that_waits_while_another_one_of_its_process_works_is_told_of(tmp_path):
-    """GPU 1 begins after 900 ms, of which GPU 0 works for 600 ms, and the CPU waits for it."""
+    """GPU 1 begins after 900 ms; GPU 0 works for 600 ms of them, while the CPU waits."""
     with one_gpu(tmp_path / "a.sqlite") as gpu:
         gpu.export.gpu(1)
         gpu.export.cuda_context(gpu.process, 1, 2)
@@ -114,7 +114,7 @@ def test_what_compiles_at_the_start_alone_is_a_remark(tmp_path):
 
 
 def test_gaps_are_folded_by_their_times_and_not_by_their_cost(tmp_path):
-    """Compilers run for 400 ms at the start; the gaps later, 380 ms, are of ``poll``."""
+    """Compilers run for 400 ms at the start; ``poll`` causes the later gaps, 380 ms."""
     with one_gpu(tmp_path / "a.sqlite") as gpu:
         gpu.call("cudaFree_v3020", 0, 10_000)
         gpu.export.on_cpu(gpu.main, MS, 401 * MS, [Frame("main", "/x/app"), Frame("f", "/opt/libLLVM-17.so")])
@@ -127,7 +127,7 @@ def test_gaps_are_folded_by_their_times_and_not_by_their_cost(tmp_path):
 
 
 def test_every_leading_long_call_of_mpi_sets_a_connection_up_and_ranks_that_wait_alike_are_not_blamed(tmp_path):
-    """Each of two ranks meets four peers, for 60 to 90 ms the first time and then for 0.2 ms, by turns or in a row."""
+    """Two ranks each call four peers, for 60 to 90 ms the first time and then for 0.2 ms, in turns or in a row."""
     paths = [tmp_path / f"rank{rank}.sqlite" for rank in range(2)]
     for rank, path in enumerate(paths):
         with one_gpu(path, session=DemoSession(environment={"RANK": str(rank)}), gpu=rank) as gpu:
@@ -152,10 +152,10 @@ def test_every_leading_long_call_of_mpi_sets_a_connection_up_and_ranks_that_wait
 
 
 def test_what_a_rank_waits_for_another_is_no_exchange(tmp_path):
-    """20 exchanges of 8 MiB a pair, in 5 ms or in 1 ms."""
+    """Each pair exchanges 8 MiB 20 times, in 5 ms or in 1 ms."""
     with closing(session_over(*illnesses.slow_pair(tmp_path).paths)) as session:
         pairs = exchanges(session, Selection())
     assert [(one.count, one.time, one.bytes) for one in pairs if one.time != 20 * MS] == [(20, 100 * MS, 160 << 20)]
     assert len(pairs) == 6
-    # By hand: ranks 1 and 2 meet right away in the third turn, and 0 and 3 are late for the first one of the next.
+    # By hand: ranks 1 and 2 exchange at once in the third turn, and 0 and 3 are late for the first exchange after it.
     assert sum(sum(one.waits) for one in pairs) == 19 * 2 * 4 * MS

@@ -42,7 +42,7 @@ RULES = {
 """The rules that judge; by default the job with the finding's name."""
 ILL: list[tuple[str, Write, str]] = [
     ("mpi-waits", ill.mpi_waits, ""),
-    ("mpi-waits", partial(ill.mpi_waits, schema="3.0.0"), "most time in MPI_Allreduce"),  # its calls are NVTX
+    ("mpi-waits", partial(ill.mpi_waits, schema="3.0.0"), "most time in MPI_Allreduce"),  # its calls are NVTX ranges
     ("unified-memory", partial(ill.unified_memory_faults, later=4_500_000), "Kernels run for 50 % of this time"),
     ("slow-pace", ill.throttled, "to 1,650 MHz"),
     ("slow-pace", partial(ill.throttled, clock=False), ""),
@@ -59,7 +59,7 @@ ILL: list[tuple[str, Write, str]] = [
     ("launch-bound", partial(ill.launch_bound, ahead=5_000), " 0 % for late launches"),
     ("preempted", ill.preempted, ""),
     ("preempted", partial(ill.preempted, others=False), "No recorded thread had the CPU"),
-    # What follows a cudaFree counts up to the next kernel, if the whole gap is short.
+    # The time after a cudaFree counts up to the next kernel, if the whole gap is short.
     ("allocator-churn", ill.allocator_churn, ""),
     ("allocator-churn", partial(ill.allocator_churn, drains_ns=MS), "2.0 per step"),
     ("allocator-churn", partial(ill.allocator_churn, steps=False), ""),
@@ -69,7 +69,7 @@ ILL: list[tuple[str, Write, str]] = [
     ("precision", ill.slow_precision, ""),
     ("profiler-overhead", ill.profiler_at_work, ""),
     ("kernel-outliers", ill.kernel_outliers, ""),
-    # Means, of the whole or of its parts, are larger than the smaller outliers.
+    # Means, of all launches or of parts, are larger than the smaller outliers.
     ("kernel-outliers", ill.masked_outliers, "14 launches"),
     ("synchronous-memsets", ill.synchronous_memsets, ""),
     ("step-traffic", ill.step_traffic, "pinned already"),
@@ -102,7 +102,7 @@ HEALTHY: dict[str, tuple[Write, str] | tuple[Write, str, str]] = {
     "the GIL is held beside kernels": (partial(ill.gil_held, while_busy=True), "blocked_host"),
     "code between steps prepares no input": (partial(ill.starved, pin_ms=0, waits=False), "input_pipeline"),
     "a thread waits": (partial(ill.preempted, state=INTERRUPTIBLE), "preempted"),
-    # Its longest launches take more than three times the median, and are no further off than the others.
+    # The longest launches take more than three times the median, but others deviate as much.
     "a kernel always varies": (ill.varying_kernel, "kernel_outliers"),
     "a long kernel has the template of a short one": (ill.two_templates, "kernel_outliers"),
     "kernels run beside a compiler": (partial(rare.compiling, busy=((50, 130), (130, 170))), "jit_compilation"),
@@ -120,9 +120,9 @@ HEALTHY_TOO: dict[str, tuple[Write, str] | tuple[Write, str, str]] = {
     "files are read beside kernels": (partial(ill.file_reads, while_busy=True), "blocked_host"),
     "direct copies between GPUs": (partial(ill.staged_copies, kind="PtoP"), "staged_copies"),
     "pinned memory": (partial(ill.pageable_copies, source=PINNED), "memory_copies"),
-    # Nor is a first call the context's where the same call always takes as long.
+    # A first call does not create the context if the same call always takes as long.
     "nothing is paid for the first": (partial(ill.first_use, loads=False, pins=False, usual=90 * MS), "first_use"),
-    # Something else is the matter there.
+    # These jobs have another problem.
     "longer kernels, launched before": (partial(ill.launch_bound, ahead=50_000, slower=10), "launch_bound"),
     "longer kernels, launched in time": (partial(ill.launch_bound, ahead=50_000, slower=10), "launch_overhead"),
     "six first steps allocate": (partial(ill.allocator_churn, calls=6), "allocator_churn", "churn_percent=0"),

@@ -26,7 +26,7 @@ def finding(name: str, percent: float | None, severity: Severity = WARNING, rank
 
 @pytest.mark.campaign
 def test_the_account_has_all_time_with_the_causes_of_what_is_idle(tmp_path):
-    """1 s: 600 ms in ``poll`` and 200 ms of nothing, 100 ms of kernels, 100 ms in ``cudaFree``."""
+    """1 s: 600 ms in ``poll``, 200 ms without any record, 100 ms of kernels, 100 ms in ``cudaFree``."""
     with one_gpu(tmp_path / "a.sqlite") as gpu:
         gpu.call("cudaFree_v3020", 0, 1_000)
         gpu.export.osrt(gpu.main, 100 * MS, 700 * MS, "poll")
@@ -71,7 +71,7 @@ def kinds(before: Triage, after: Triage, *below: Finding) -> dict[str, ChangeKin
 
 
 @pytest.mark.parametrize(("before", "after", "below", "expected"), [
-    # Of both: by its share of the job, or its severity that rises.
+    # A finding of both jobs is worse by its share of the job, or by a higher severity.
     ([finding("gaps", 10.0)], [finding("gaps", 15.0)], [], {"gaps": ChangeKind.WORSE}),
     ([finding("gaps", 10.0)], [finding("gaps", 11.0)], [], {"gaps": ChangeKind.SAME}),
     ([finding("gaps", 10.0)], [finding("gaps", 5.0)], [], {"gaps": ChangeKind.BETTER}),
@@ -128,7 +128,7 @@ def test_a_finding_that_costs_less_is_not_worse_for_its_share_or_severity():
 
 
 def test_a_finding_that_is_worse_by_step_tells_its_cost_of_a_step():
-    """A cost of 19.73 ms of 10 steps instead of 22.09 ms of 20."""
+    """The cost is 19.73 ms in 10 steps instead of 22.09 ms in 20."""
     nothing = dict.fromkeys(_PARTS, 0.0)
     times = [Timed(nothing | {"compute": 5e6}, nothing | {"compute": 5e6 * count}, count) for count in (20, 10)]
     before, after = triage(finding("precision", 22.09)), triage(finding("precision", 19.73))

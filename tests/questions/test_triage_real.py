@@ -26,7 +26,7 @@ KNOWN: dict[str, dict[str, Sequence[str]]] = {
     "gemm-pinned": {"host-allocation": ("cudaMallocHost 7.73 s",),
         "start-up": ("16.84 s without any record of the CPU",
         "7.718 s in calls that allocate or free memory (cudaMallocHost)")},
-    # nsys' own sums: 472 AllReduce in 59 steps, 292.8 ms; at the same time as kernels or copies for 98 % of that.
+    # Sums of nsys: 472 AllReduce in 59 steps, 292.8 ms; kernels or copies run during 98 % of that.
     "ddp-a100-rank0of4": {"communication": ("8 AllReduce a step",
         "292.8 ms per GPU: 21.8 ms exposed, 5.369 ms with no other kernel or copy running")},
     "no-gpu-work-2025.6": {"no-gpu-work": ("No GPU work was recorded for rank 0",),
@@ -37,12 +37,12 @@ KNOWN: dict[str, dict[str, Sequence[str]]] = {
     # cudaMalloc takes 159.5 ms of 290.1 ms in CUDA calls.
     "mig-slice": {"context-creation": ("The first cudaMalloc takes 159.5 ms, 55 % of the time in CUDA calls",)},
 }  # fmt: skip
-"""What is found in each export, with words of the sentence."""
+"""Findings of each export, with words of the sentence."""
 
 ADVICE = {"gemm-pageable": "Pin the host memory", "dataloader-bound-a100": "pinned already"}
 NEVER = {
     "ddp-a100-rank0of4": "input-pipeline",
-    "dataloader-bound-a100": "preempted",  # it does not say why threads left their CPUs
+    "dataloader-bound-a100": "preempted",  # it lacks the reason why threads left their CPUs
     "gemm-pinned": "context-creation",
 }
 
@@ -73,7 +73,7 @@ def test_no_rule_fails_and_what_is_known_is_told(path):
         assert any("why threads left their CPUs" in one.why for one in found.not_checked)
     if path.stem == "mpi-cuda-saxpy-schema2.9":
         assert "mostly running main" in finding(found, "idle-gaps").gist
-    # No advice is to record existing data.
+    # No advice asks for data that was recorded.
     tables = {row[0] for row in native(path, "SELECT name FROM sqlite_master")}
     for one in found.findings:
         if one.id == "idle-gaps":

@@ -1,4 +1,4 @@
-"""Triage says nothing that is false or misleading: each test is a statement that it once made."""
+"""Triage states nothing false or misleading: each test is about a statement that it once made."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MS = 1_000_000
 def with_gaps(
     path: Path, *, ranges: int = 0, os_calls: bool = False, scheduling: bool = False, samples: bool = False
 ) -> Path:
-    """10 gaps of 10 ms between kernels of 10 ms; of the first ``ranges`` each is within a range ``load``.
+    """Write 10 gaps of 10 ms between kernels of 10 ms; each of the first ``ranges`` is within a range ``load``.
 
     Another thread, which launches nothing, is in a range ``decode`` in each.
     """
@@ -45,7 +45,7 @@ def with_gaps(
                 gpu.export.nvtx_range(loader, start + 14 * MS, start + 16 * MS, "decode")
             if number < ranges:
                 gpu.export.nvtx_range(gpu.main, start + 10 * MS + 1_000, start + 20 * MS - 20_000, "load")
-        # What is recorded says nothing of the gaps: it is over before the first, or of another thread.
+        # The records do not explain the gaps: they end before the first gap, or are of another thread.
         if os_calls:
             gpu.export.osrt(gpu.main, 0, 500_000, "read")
         if scheduling:
@@ -96,10 +96,7 @@ def test_an_allocation_is_no_job_of_so_many_ranks(tmp_path, environment, mpi, si
 
 
 def stepped(path: Path, times: list[int], idle: int = 0) -> Path:
-    """Steps of these durations, ms.
-
-    What the first one is shorter by than another, and ``idle`` ms of each, the GPU is idle.
-    """
+    """Write steps of these durations, ms; the GPU works in each as long as the first step, less ``idle`` ms."""
     with one_gpu(path) as gpu:
         start = MS
         for number, time in enumerate(times):
@@ -117,11 +114,11 @@ def test_slow_steps_stand_under_the_gaps_that_made_them_slow(tmp_path):
     slow = finding(found, "slow-steps")
     assert slow.under == "idle-gaps"
     told(slow, "60 ms is idle time in long gaps.")
-    assert not any(word in str(slow.advice) for word in ("Every rank", "checkpoint"))  # there is but one rank
+    assert not any(word in str(slow.advice) for word in ("Every rank", "checkpoint"))  # there is only one rank
 
 
 def test_slow_steps_are_held_against_the_median_that_the_table_of_steps_has(tmp_path):
-    """The median of all is 10 ms, without the warm-up it would be 15 ms."""
+    """The median of all steps is 10 ms; without the warm-up it would be 15 ms."""
     with closing(job_of(stepped(tmp_path / "a.sqlite", [10] * 5 + [20, 60, 20, 20, 10]))) as job:
         (row,) = steps_by_rank(job.ranks, job.steps()).records()
         slow = finding(judged(job, rules=("step_times",)), "slow-steps")
@@ -266,7 +263,7 @@ def test_a_tail_that_is_the_profilers_is_not_to_be_shortened(tmp_path):
 
 
 def test_one_rank_alone_does_not_tell_who_is_late_and_nothing_hides_what_is_alone_on_its_gpu(tmp_path):
-    """A rank of eight that does nothing but an AllGather."""
+    """One rank of eight runs only an AllGather."""
     session = DemoSession(environment={"RANK": "0", "SLURM_NTASKS": "8"})
     with one_gpu(tmp_path / "a.sqlite", session=session) as gpu:
         gpu.kernel(MS, 90 * MS, launched=MS // 2, name=nccl_kernel("AllGather").name)

@@ -25,7 +25,7 @@ def without_code(text: str) -> str:
 
 
 def findings_in(block: list[str]) -> dict[str, list[str]]:
-    """The sentences, advice and reasons of each finding that a triage prints."""
+    """Return the sentences, advice and reasons of each finding that a triage prints."""
     texts: dict[str, list[str]] = {}
     part = None
     for line in block:
@@ -57,7 +57,7 @@ def test_findings_are_full_short_and_plain_sentences(block):
     is_one_gpu = any("on 1 GPU" in line for line in block)
     for name, texts in findings_in(block).items():
         for text in texts:
-            # A name of CUDA begins as it is written.
+            # CUDA's names keep their first letter.
             assert not text.split()[0].isalpha() or text.split()[0].lower() != text.split()[0], (name, text)
             assert text.endswith((".", ".`")), (name, text)
             assert not BANNED.search(without_code(text)), (name, text)

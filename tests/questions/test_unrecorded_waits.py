@@ -29,7 +29,7 @@ NO_CALLS_OF_EVENTS = (
 
 
 class Step(Program):
-    """Steps of 200 µs: a kernel of 80, then NCCL of 80 in another stream, for which the next kernel waits."""
+    """Steps of 200 µs: a kernel of 80 µs, then NCCL of 80 µs in another stream, for which the next kernel waits."""
 
     def run(self, steps: int = 4, is_held: bool = True, same_stream: bool = False) -> None:
         for number in range(steps):
@@ -55,7 +55,7 @@ def written(path: Path, *losses: str, **how: Any) -> Path:
 
 
 def times(path: Path, window: Window | None = None) -> tuple[Mapping[str, int], Mapping[str, int]]:
-    """The parts of all of the time, and what of the unresolved time may belong to each, µs."""
+    """Return the parts of all of the time, and how much of the unresolved time may belong to each, µs."""
     with closing(OpenJob(session_over(path))) as job:
         (one,) = (blocking(job).whole if window is None else blocked_in(job, window)).values()
         tables = (one.parts[0].tolist(), one.possible[0].tolist())
@@ -64,7 +64,7 @@ def times(path: Path, window: Window | None = None) -> tuple[Mapping[str, int], 
 
 COMPUTE = 4 * (80 + 15)
 BETWEEN = 3 * 20
-"""From the end of a step's last kernel to the first of the next, which was launched in time."""
+"""Time from a step's last kernel to the first kernel of the next step, which was launched in time."""
 
 
 @pytest.mark.parametrize("losses", [(NO_RECORDS,), (NO_RECORDS, NO_WAITS), (NO_RECORDS, NO_WAITS, NO_CALLS_OF_EVENTS)])

@@ -37,7 +37,7 @@ Event = tuple[str, int, int]
 
 
 def put(export: ExportWriter, process: Process, events: Sequence[Event], device: int = 0, stream: int = 7) -> Process:
-    """Writes ``(kind, start, end)`` events of one device."""
+    """Write ``(kind, start, end)`` events of a device."""
     for number, (kind, start, end) in enumerate(events, 1):
         place = (process, device, stream, start, end)
         if kind == "G":
@@ -52,7 +52,7 @@ def put(export: ExportWriter, process: Process, events: Sequence[Event], device:
 
 
 def one_device(path: Path, events: Sequence[Event], start: int = START, duration: int | None = None) -> Path:
-    """An export of one process that runs ``events`` on device 0."""
+    """Write an export of a process that runs ``events`` on device 0."""
     with ExportWriter(path, session=Capture(utc_epoch_ns=start, duration=duration)) as export:
         put(export, export.process(4711), events)
     return path
@@ -63,13 +63,13 @@ def load(session: Session, selection: Selection = EVERYTHING) -> BusyIntervals:
 
 
 def only(session: Session, window: Window) -> Breakdown:
-    """The totals of the only task."""
+    """Return the totals of the only task."""
     (spent,) = load(session).breakdown(extents(session, Selection(window))).values()
     return spent
 
 
 def points(events: Sequence[Event], kinds: str, window: Window) -> set[int]:
-    """Every ns of the window in which an event of these kinds runs."""
+    """Return every ns of the window in which an event of these kinds runs."""
     inside = set(range(window.start, window.end))
     return {ns for kind, start, end in events if kind in kinds for ns in range(start, end)} & inside
 
@@ -82,7 +82,7 @@ def random_events(seed: int) -> list[Event]:
 
 @pytest.fixture(scope="module", params=range(3))
 def drawn(request, tmp_path_factory) -> Iterator[tuple[list[Event], Session]]:
-    """Events of one device, and an export that has them."""
+    """Yield events of a device, and a session over an export of them."""
     events = random_events(request.param)
     with closing(Session()) as session:
         session.add(one_device(tmp_path_factory.mktemp("drawn") / "a.sqlite", events))
@@ -187,7 +187,7 @@ def test_tasks_devices_and_streams_narrow_but_a_name_filter_does_not(opened, tmp
         (first, [30, 50]),
         (Selection(devices=frozenset({1})), [50]),
         (first.with_name("absent"), [30, 50]),
-        (first.with_window(Window(0, 5)), [30, 50]),  # the window is an argument of its own
+        (first.with_window(Window(0, 5)), [30, 50]),  # the window is a separate argument
         (Selection(streams=frozenset({9}), devices=frozenset({0}), tasks=first.tasks), [20]),
     ):
         assert [lane.totals.busy for lane in load(session, selection).lanes(Window(0, 100), 4)] == expected, selection
@@ -263,7 +263,7 @@ METRICS = (
 
 @pytest.fixture
 def sampled(opened, tmp_path: Path) -> Session:
-    """Two tasks on GPUs 4 and 5, four samples each: at 0, 10, 20 and 30 ns; the samples of GPU 4 are damaged."""
+    """Return two tasks on GPUs 4 and 5 with samples at 0, 10, 20 and 30 ns; the samples of GPU 4 are damaged."""
     with ExportWriter(tmp_path / "metrics.sqlite") as export:
         for gpu, pid, values in ((4, 100, (10, -2_000_000, 400, 30)), (5, 200, (20, 20, 20, 20))):
             export.gpu(gpu)

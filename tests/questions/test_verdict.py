@@ -31,7 +31,7 @@ def side(path: Path, label: str = "") -> Side:
 
 
 def judged(a: Path, b: Path) -> tuple[Verdict, list[str]]:
-    """The verdict on B, and the summary's notes."""
+    """Return the verdict on B, and the summary's notes."""
     first, second = side(a), side(b)
     with closing(first.job), closing(second.job):
         found = summary(first, second)
@@ -48,7 +48,7 @@ def triaged_against(a: Path, b: Path) -> Against:
 def kernels(
     path: Path, count: int, every: int, busy: int, name: str = "work(float*)", memory: int | None = None
 ) -> Path:
-    """Kernels of so many ms, one ``every`` so many; with ``memory`` a copy of 1 ms from it before each."""
+    """Write kernels of ``busy`` ms every ``every`` ms; with ``memory``, a copy of 1 ms from it before each."""
     with one_gpu(path) as gpu:
         for start in range(MS, (1 + count * every) * MS, every * MS):
             if memory is not None:
@@ -58,8 +58,7 @@ def kernels(
 
 
 def steps(path: Path, times: Sequence[int], setup: int = 1) -> Path:
-    """A kernel of 1 ms, and from ``setup`` on steps of these durations, ms, each with a kernel of 10 ms at its
-    start."""
+    """Write a short kernel, and from ``setup`` on steps of these durations, ms, which begin with a kernel of 10 ms."""
     with one_gpu(path) as gpu:
         start = setup * MS
         gpu.kernel(10_000, MS // 2, launched=1_000, name="setup(float*)")
@@ -82,18 +81,18 @@ def test_the_same_work_in_a_longer_run_is_slower_although_the_gpu_is_idle_for_le
 
 
 def test_steps_are_judged_by_their_mean_and_not_their_median(tmp_path):
-    """B's loader has two workers: every other step is fast, the median the fast one, the sum hardly less."""
+    """B's loader has two workers: every other step is fast, which lowers the median and hardly the sum."""
     a = steps(tmp_path / "a.sqlite", [150] * 21)
     found, _ = judged(a, steps(tmp_path / "b.sqlite", [20, 400] * 10 + [20]))
     assert found.basis is ComparedBy.STEP
     assert found.is_slower
-    # The last step ends with its last kernel, of which the demo's step has 10 ms.
+    # The last step ends with its last kernel, after 10 ms.
     assert found.a.unit == pytest.approx((20 * 150 + 10) / 21 * MS, rel=1e-3)
     assert found.b.unit == pytest.approx((10 * 420 + 10) / 21 * MS, rel=1e-3)
 
 
 def test_steps_that_hold_little_of_a_job_do_not_decide_and_are_told(tmp_path):
-    """Steps of 58 ms instead of 50, and 1 s instead of 3 before them."""
+    """Steps take 58 ms instead of 50, and the time before them 1 s instead of 3."""
     a, b = steps(tmp_path / "a.sqlite", [50] * 10, setup=3_000), steps(tmp_path / "b.sqlite", [58] * 10, setup=1_000)
     found, notes = judged(a, b)
     assert (found.basis, found.is_faster, found.is_no_worse) == (ComparedBy.JOB, True, False)
@@ -111,7 +110,7 @@ def test_a_job_that_takes_longer_is_said_so_although_its_steps_are_faster(tmp_pa
 
 
 def launches(path: Path, grid: int, each: int, name: str = "add(int, float*, float*)") -> Path:
-    """20 launches of ``each`` ms with this number of blocks."""
+    """Write 20 launches of ``each`` ms with this number of blocks."""
     with one_gpu(path) as gpu:
         for start in range(MS, MS + 20 * each * MS, each * MS):
             correlation = gpu.call("cudaLaunchKernel_v7000", start - 10_000, start - 8_000)
@@ -133,7 +132,7 @@ def test_kernels_with_195_313_times_the_threads_do_other_work_and_are_not_slower
 
 
 def exchanging(path: Path, calls: int, count: int = 8, source: int = PAGEABLE) -> Path:
-    """Steps of 20 ms, each with a copy, a kernel and some NCCL kernels; 100 kernels before all of them."""
+    """Write steps of 20 ms, each with a copy, a kernel and some NCCL kernels, after 100 kernels."""
     with one_gpu(path) as gpu:
         for number in range(100):
             gpu.kernel((10 + number) * 1_000, (10 + number) * 1_000 + 500, launched=number * 1_000 + 100)
@@ -150,7 +149,7 @@ def exchanging(path: Path, calls: int, count: int = 8, source: int = PAGEABLE) -
 
 
 def test_the_first_sentence_names_the_counts_that_changed_most(tmp_path):
-    """Of a step, whatever else the job launches and however many steps it has."""
+    """Counts are per step, whatever the number of steps and of other launches is."""
     a = exchanging(tmp_path / "a.sqlite", 8)
     found = triaged_against(a, exchanging(tmp_path / "b.sqlite", 5, count=10, source=PINNED))
     told = found.words.split("; ")[-1]
@@ -183,7 +182,7 @@ def test_other_kernels_are_other_work_and_count_among_what_changed_most(tmp_path
 
 
 def test_a_family_of_other_kernels_changed_by_what_its_total_did(tmp_path):
-    """4 launches of 10 ms instead of 10, and 200 of 10 µs: by the mean of all it would be 1,048 ms in duration."""
+    """B has 4 launches of 10 ms instead of 10, and 200 of 10 µs: a mean of all would add 1,048 ms to longer calls."""
     paths = tmp_path / "a.sqlite", tmp_path / "b.sqlite"
     large, small = (f"void at::native::vectorized_elementwise_kernel<4, {one}>(int)" for one in ("Mul", "Add"))
     for path, count, more in zip(paths, (10, 4), (0, 200), strict=True):
@@ -201,8 +200,8 @@ def test_a_family_of_other_kernels_changed_by_what_its_total_did(tmp_path):
     for row in rows:
         assert (row["difference"], row["by_count"], row["by_duration"]) == (-58 * MS, -58 * MS, 0)
     parts = {str(row["what"]).strip(): row["difference"] for row in found.records()}
-    assert parts["from launch count"] == -60 * MS
-    assert (parts["from new and gone kernels"], parts["from duration"]) == (2 * MS, 0)
+    assert parts["more calls"] == -60 * MS
+    assert (parts["new and gone kernels"], parts["longer calls"]) == (2 * MS, 0)
     assert not any("in duration" in one for one in found.notes)
 
 
@@ -226,7 +225,7 @@ PAIRS = {
     ("ai-training-before", "ai-training-after"): 18.13 / 15.31,
     ("h100-2rank-moe-before", "h100-2rank-moe-after"): 1.13,
 }
-"""How many times as long the second takes: the job; the job, whose steps hold 37 % of it; for 60 kernels, not 68."""
+"""Ratios of time, B to A: of the job; of the job, whose steps cover 37 % of it; for 60 kernels instead of 68."""
 
 
 @pytest.mark.parametrize("names", PAIRS)

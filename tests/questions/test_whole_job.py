@@ -1,4 +1,4 @@
-"""Summaries of everything are computed once for each set of exports, and are the same when they are found."""
+"""Summaries of whole jobs are computed once for each set of exports, and are the same from the cache."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ EVERYTHING = Selection()
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The queries that were asked of DuckDB."""
+    """Return the list that gets DuckDB's queries."""
     monkeypatch.setattr(derived, "_MANY_ROWS", 1)
     queries: list[str] = []
     batches = Session.batches

@@ -1,4 +1,4 @@
-"""Shared by the tests of triage: a triage of exports, and how to look into it."""
+"""Helpers for tests of triage: the triage of exports, and checks of its findings."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def finding(found: Triage, name: str) -> Finding:
 
 
 def told(one: Finding, *says: str, advises: Sequence[str] = (), never: Sequence[str] = ()) -> None:
-    """The sentence has these words, the advice those; some that neither may have."""
+    """Check the words of the sentence and of the advice, and that neither has words of ``never``."""
     advice = f"{one.advice.text}; {one.advice.reason}"
     assert [words for words in says if words not in one.sentence] == [], one.sentence
     assert [words for words in advises if words not in advice] == [], advice
@@ -44,5 +44,5 @@ def told(one: Finding, *says: str, advises: Sequence[str] = (), never: Sequence[
 
 
 def ids(found: Triage) -> set[str]:
-    """The findings that are worse than a remark."""
+    """Return the findings that are worse than a remark."""
     return {one.id for one in found.findings if one.severity is not Severity.INFO}

@@ -1,4 +1,4 @@
-"""Shared by the tests of the store: an export, a cache, and sessions in memory or through a cache."""
+"""Fixtures for tests of the store: an export, a cache, and sessions in memory or through a cache."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from nsystui.store.session import Session
 
 @pytest.fixture(scope="package")
 def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An export of two processes with 100 kernels each. Not to be written."""
+    """Return an export of two processes with 100 kernels each, which tests must not change."""
     return two_process_export(tmp_path_factory.mktemp("original") / "rank0.sqlite")
 
 
 @pytest.fixture
 def export(tmp_path: Path, original: Path) -> Path:
-    """A copy of it."""
+    """Return a copy of the export."""
     return shutil.copyfile(original, tmp_path / "rank0.sqlite")
 
 
@@ -33,7 +33,7 @@ def cache(tmp_path: Path) -> Cache:
 
 @pytest.fixture(params=["memory", pytest.param("cache", marks=pytest.mark.campaign)])
 def both(request: pytest.FixtureRequest, cache: Cache) -> Iterator[Callable[..., Session]]:
-    """Opens exports in memory, or through a cache: each fact about one must hold for the other."""
+    """Yield a function that opens exports in memory or through a cache: the same facts must hold for both."""
     with ExitStack() as sessions:
 
         def add(*paths: Path, whole: bool = True) -> Session:

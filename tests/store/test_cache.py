@@ -1,4 +1,4 @@
-"""The cache: used when it fits, packed anew when it does not, and never a reason to fail."""
+"""The cache: used if it matches the export, packed anew if not, and never a reason to fail."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from nsystui.store.session import Session
 
 @pytest.fixture
 def packs(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """The exports that were packed, as often as they were."""
+    """Return the list that gets an export each time it is packed."""
     packed: list[Path] = []
     run = Packer.run
 
@@ -47,7 +47,7 @@ def packs(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 
 
 def kernels(cache: Cache | None, *paths: Path, warn: list[str] | None = None) -> int:
-    """How many kernels a new session finds in ``paths``; a warning fails unless ``warn`` collects it."""
+    """Count the kernels of ``paths`` in a new session; a warning fails unless ``warn`` collects it."""
     with closing(Session(cache=cache, warn=pytest.fail if warn is None else warn.append)) as session:
         for path in paths:
             session.add(path)
@@ -108,7 +108,7 @@ class TestHitsAndMisses:
 
 @pytest.mark.campaign
 class TestDamage:
-    """A pack that is not whole counts as absent, and the next one takes its place."""
+    """An incomplete pack counts as absent, and the next pack replaces it."""
 
     SPOILED = {
         "no facts": lambda facts, columns: facts.unlink(),
@@ -154,7 +154,7 @@ class TestDamage:
 
 class TestTrimming:
     def put(self, cache: Cache, name: str, size: int, used: float) -> Path:
-        """A file in the cache, last used at this time, seconds after the beginning; its directory too."""
+        """Write a file in the cache; it and its directory were last used at this time, seconds."""
         file = cache.directory / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(bytes(size))
@@ -163,7 +163,7 @@ class TestTrimming:
         return file
 
     def make(self, cache: Cache, *names: str) -> None:
-        """Packs of 1,000 bytes, the first used longest ago."""
+        """Write packs of 1,000 bytes, the least recently used first."""
         for age, name in enumerate(reversed(names)):
             self.put(cache, f"{name}/report.json", 2, 1_000_000 - age)
             self.put(cache, f"{name}/kernels-00000.parquet", 1_000 - 2, time.time() + age)  # with its directory
@@ -251,7 +251,7 @@ class TestTrimming:
         assert self.everything(cache) == [f"exports/{'1' * 16}/.partial-7.sqlite"]
 
     def test_answers_and_columns_of_real_questions_are_found(self, tmp_path, export, monkeypatch):
-        """The program gives the names above."""
+        """The program writes files with the names above."""
         monkeypatch.setenv("NSYSTUI_CACHE_DIR", str(tmp_path / "cache"))
         words = ["stats", "-r", "cuda_gpu_kern_sum", "--format", "csv", "-o", str(tmp_path / "out.csv"), str(export)]
         assert main(words) == 0
@@ -287,7 +287,7 @@ class TestTrimming:
 
 
 class TestUnwritable:
-    """The columns are then kept in memory, after one warning."""
+    """After one warning, columns are kept in memory."""
 
     def test_a_file_is_where_the_directory_should_be_or_duckdb_cannot_name_it(self, export, tmp_path):
         (tmp_path / "cache").write_text("a file")
@@ -362,7 +362,7 @@ os.utime = lambda *_, **__: (_ for _ in ()).throw(PermissionError(13, "Permissio
 
 
 class TestFullDisk:
-    """A disk of its own that fills up: a warning and memory, and nothing half-written."""
+    """A small disk becomes full: a warning, columns in memory, and no half-written file."""
 
     @pytest.mark.parametrize("options", ["size=8k", "nr_inodes=4"])
     @pytest.mark.parametrize("whole", campaign.first(1, [False, True]))
@@ -403,7 +403,7 @@ class TestFullDisk:
 @pytest.mark.campaign
 class TestSideBySide:
     def test_two_sessions_pack_the_same_export_at_once(self, export, cache):
-        """Both pack, one wins, both work, one pack remains."""
+        """Both pack and both work; one pack remains."""
         with ThreadPoolExecutor(4) as pool:
             assert list(pool.map(lambda _: kernels(cache, export), range(4))) == [200] * 4
         assert [name[0] for name in names(cache)] == ["r"]

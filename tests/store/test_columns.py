@@ -1,4 +1,4 @@
-"""Columns read on demand: only requested columns, and the same rows as a whole pack."""
+"""Columns read on demand: only the requested columns, with the rows of a whole pack."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def exports(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 @pytest.fixture(scope="module")
 def packed() -> Iterator[Callable[..., Session]]:
-    """Opens exports whole, once for all tests: the answers to compare with."""
+    """Yield a function that packs and opens exports, once for all tests: the answers to compare with."""
     with ExitStack() as sessions:
 
         @cache_of
@@ -67,7 +67,7 @@ def packed() -> Iterator[Callable[..., Session]]:
 
 @pytest.fixture(scope="module")
 def of_packs(packed: Callable[[Path], Session]) -> Callable[[Path], dict[str, object]]:
-    """The output of every report for a packed export, computed once."""
+    """Return a function that returns the output of every report for a packed export, computed once."""
 
     @cache_of
     def ask(path: Path) -> dict[str, object]:
@@ -78,7 +78,7 @@ def of_packs(packed: Callable[[Path], Session]) -> Callable[[Path], dict[str, ob
 
 @pytest.fixture
 def partly(both: Callable[..., Session]) -> Callable[..., Session]:
-    """Opens exports without packing them."""
+    """Return a function that opens exports without packing them."""
     return partial(both, whole=False)
 
 
@@ -87,7 +87,7 @@ def names(session: Session) -> list[str]:
 
 
 def answered(session: Session, report: Question) -> object:
-    """The rows of a report without options, and the notes below them."""
+    """Return the rows of a report without options, and its notes."""
     answer = report.ask(OpenJob(session), Selection(), report_of(report.name)[1])
     return list(answer.page(0, 10_000)), answer.notes, answer.total
 
@@ -96,7 +96,7 @@ class TestSameAsPacked:
     @pytest.mark.campaign
     @pytest.mark.parametrize(("both", "few"), [("memory", True), ("cache", True), ("memory", False)], indirect=["both"])
     def test_one_report_after_the_other(self, exports, partly, of_packs, few):
-        """Of few exports: that the columns of every export are the same is told row by row below."""
+        """A few exports are enough: other tests compare the columns of every export row by row."""
         real = map(real_export, ("schema2021-no-metadata", "unordered-rows-2025.6"))
         others = [exports[1], *(path for path in real if path.exists())]
         for path in exports[:1] if few else others:
@@ -332,7 +332,7 @@ class TestKept:
 class TestDamagedExports:
     @pytest.fixture
     def damaged(self, exports: list[Path], tmp_path: Path) -> Path:
-        """An export whose schema is whole, and whose rows are not."""
+        """Return an export with a whole schema and damaged rows."""
         path = Path(shutil.copy(exports[0], tmp_path / "damaged.sqlite"))
         damage_rows(path, NATIVE)
         return path

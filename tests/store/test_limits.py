@@ -1,4 +1,4 @@
-"""The resources that the program takes of a shared machine: memory, threads and their priority."""
+"""The program's share of a machine: memory, threads and their priority."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def larger_export(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def on_packing(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Packer], object]], None]:
-    """Calls a function with each packer before it runs."""
+    """Return a function that has another function called with each packer before it runs."""
     run = Packer.run
     return lambda call: monkeypatch.setattr(Packer, "run", lambda packer: (call(packer), run(packer))[1])
 
@@ -111,7 +111,7 @@ class TestShares:
         self, tmp_path, original, cache, monkeypatch, limits, most
     ):
         """Four exports, added by four threads."""
-        run, changes = Packer.run, []  # appending is one step for threads
+        run, changes = Packer.run, []  # appending to a list is atomic among threads
 
         def counted(packer: Packer) -> PackedReport:
             changes.append(1)
@@ -150,7 +150,7 @@ def test_what_a_query_has_no_memory_for_goes_through_files_of_the_cache_and_none
 
 
 class TestTooLittleMemory:
-    """Said of the file, with the limit and what to do; and nothing half-written stays."""
+    """The error names the file, the limit and the next step; no half-written file stays."""
 
     FEW = Limits(memory=40 * MB)
 
@@ -243,7 +243,7 @@ class TestPriority:
 
     @pytest.mark.campaign
     def test_packing_into_the_cache_brings_no_threads_of_duckdbs(self, larger_export, cache):
-        """They would have the priority of the user interface. One is there for input, and has nothing to do."""
+        """They would have the priority of the user interface. Only DuckDB's idle thread for input exists."""
         ticks: dict[int, int] = {}
 
         def look(progress: Progress) -> None:
@@ -258,14 +258,14 @@ class TestPriority:
             return int(words[11]) + int(words[12])
 
         with closing(Session(cache, Limits(threads=4))) as session:
-            session.database.execute("SELECT 1")  # the threads of queries, which are there before
+            session.database.execute("SELECT 1")  # starts the threads of queries
             before = tasks()
             session.add(larger_export, look)
         assert len(ticks) <= 1
         assert sum(ticks.values()) <= 1
 
     def test_a_lower_priority_than_that_stays(self, export):
-        """In a thread of its own, since there is no way back up."""
+        """In another thread, because a priority cannot be raised again."""
         seen: list[int] = []
 
         def lower() -> None:
@@ -286,7 +286,7 @@ class TestPriority:
 
 
 class TestMachine:
-    """Read from the files that Linux shows, here below a directory of the test."""
+    """Limits from Linux's files, here below a directory of the test."""
 
     def write(self, root: Path, files: dict[str, str]) -> Path:
         for name, text in files.items():

@@ -51,7 +51,7 @@ NATIVE_ROWS = {
     "threads": (("ThreadNames", "globalTid IS NOT NULL"),),
     "diagnostics": (("DIAGNOSTIC_EVENT",),),
 }
-"""Our tables, and the rows of NVIDIA's that are in them."""
+"""The canonical tables, and the native rows in them."""
 
 
 def rows_of(session: Session, table: sa.Table) -> list[tuple[Any, ...]]:
@@ -144,7 +144,7 @@ class TestApiCalls:
 
     def test_names_lose_the_version_that_nsys_strips_and_keep_the_rest(self, tmp_path, session):
         stripped = {"cudaLaunchKernel_v7000": "cudaLaunchKernel", "cudaMalloc_v3020": "cudaMalloc"}
-        whole = ("cudaGraphLaunch_v10000", "cuLaunchKernelEx", "_v1")  # five digits nsys leaves
+        whole = ("cudaGraphLaunch_v10000", "cuLaunchKernelEx", "_v1")  # nsys keeps five digits
         names = {**stripped, "x_v7000_v7000": "x_v7000", **{name: name for name in whole}}
         with ExportWriter(tmp_path / "a.sqlite") as export:
             main = export.thread(export.process(5_000), 5_000, "main")
@@ -317,7 +317,7 @@ class TestHostileNames:
 
     @pytest.mark.campaign
     def test_ids_of_another_machine_are_negative_numbers(self, export, both):
-        """The highest byte of NVIDIA's ids is a hardware id; SQLite's integers are signed."""
+        """The highest byte of NVIDIA's ids is a hardware id, and SQLite's integers are signed."""
         places = {"CUPTI_ACTIVITY_KIND_KERNEL": "globalPid", "CUPTI_ACTIVITY_KIND_RUNTIME": "globalTid"}
         for table, place in {**places, "PROCESSES": "globalPid"}.items():
             edit(export, f"UPDATE {table} SET {place} = {place} | {-(1 << 56)}")
@@ -360,7 +360,7 @@ class TestChunks:
         return {name: rows for name, rows in report.packed.counts.items() if name not in INTERNED}
 
     def stacks(self, session: Session, report: Report) -> dict[str, Any]:
-        """The functions of each chain: the rows that say it are interned in each chunk by itself."""
+        """Return the functions of each chain; each chunk numbers its chains separately."""
         found = stacks_of(session, [report])[report.index]
         tree = found.tree
         return {
@@ -376,7 +376,7 @@ class TestChunks:
         "settings",
         [
             {"CHUNK_ROWS": 7},
-            {"_BATCH_ROWS": 3},  # the driver settles the type of a column on the first, which may be NULLs only
+            {"_BATCH_ROWS": 3},  # the first batch decides a column's type, and may have only NULLs
             {"CHUNK_ROWS": 16},
             {"BAND_ROWS": 10, "CHUNK_ROWS": 7},
         ],
@@ -430,7 +430,7 @@ class TestChunks:
 
 class TestStopping:
     def left(self, session: Session) -> list[tuple[str]]:
-        """The tables of a session in memory."""
+        """Return the tables of a session in memory."""
         return session.database.sql("SELECT table_name FROM duckdb_tables()").fetchall()
 
     @pytest.mark.campaign
@@ -457,7 +457,7 @@ class TestStopping:
             both().add(demo_job[0], is_cancelled=lambda: bool(cancelled))
 
     def damaged(self, source: Path, target: Path) -> Path:
-        """An export that reads well up to its OS runtime calls, which are read late."""
+        """Write an export that is whole up to its OS runtime calls, which are read late."""
         target.write_bytes(source.read_bytes())
         (root,) = native(target, "SELECT rootpage FROM sqlite_master WHERE name = 'OSRT_API'")[0]
         with target.open("r+b") as file:

@@ -1,4 +1,4 @@
-"""Derived results: there whole or not at all, and answers that use them are the answers without them."""
+"""Derived results: stored whole or not at all; answers are the same with and without them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ ARRAYS = {
 
 
 class TestTheFile:
-    """One file of arrays."""
+    """A file of arrays."""
 
     def test_arrays_come_back_as_they_were_and_small_numbers_take_little_room(self, tmp_path):
         results = Results(("rank0",), tmp_path / "new")
@@ -81,7 +81,7 @@ class TestTheFile:
 
 
 class TestOfSeveralReports:
-    """Results of many sets of reports in one folder, under its caps."""
+    """Results of many sets of reports in a folder with limits."""
 
     @pytest.fixture
     def results(self, tmp_path: Path) -> Callable[..., Results]:
@@ -155,19 +155,19 @@ class TestTheVersion:
 
 
 def printed(code: str, directory: Path) -> str:
-    """The output of another Python that runs ``code`` in ``directory``."""
+    """Return the output of another Python that runs ``code`` in ``directory``."""
     return subprocess.check_output([sys.executable, "-c", code], cwd=directory, text=True).strip()
 
 
 @pytest.fixture(scope="module")
 def exports(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Four ranks whose sessions start some ms apart."""
+    """Return four ranks whose sessions start some ms apart."""
     return TrainingJob(ranks=4, steps=2, layers=2).write(tmp_path_factory.mktemp("job"))
 
 
 @pytest.fixture(scope="module")
 def packs(exports: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A cache that has the packs of ``exports`` and nothing kept."""
+    """Return a cache with the packs of ``exports`` and no results."""
     directory = tmp_path_factory.mktemp("packs")
     with opened(exports, directory):
         assert result_files(directory) == []
@@ -222,7 +222,7 @@ def everything(job: OpenJob, selection: Selection) -> object:
 
 @pytest.fixture(scope="module")
 def whole(exports: list[Path]) -> object:
-    """What is made of all events, without a cache."""
+    """Return the results from all events, without a cache."""
     with opened(exports, None) as job:
         return everything(job, Selection())
 
@@ -241,7 +241,7 @@ def selections(job: OpenJob) -> dict[str, Selection]:
 
 
 class TestWhatIsMadeOfThem:
-    """Overviews and trees, with and without kept arrays."""
+    """Overviews and trees, with and without stored results."""
 
     @pytest.mark.campaign
     @pytest.mark.parametrize("names", [("everything", "a window"), ("two ranks", "a name")])
@@ -349,7 +349,7 @@ def test_a_result_that_its_reader_does_not_take_is_none_and_goes(tmp_path):
 
 
 class TestMovedResults:
-    """Those of an export, once it is packed into a job: one file has them all."""
+    """Results of an export that is packed into a job: one file has all of them."""
 
     VALUES: ClassVar = {"counts": {"kernels": 3}, "steps": [1, 2], "arrays": {"times": np.arange(300)}}
 

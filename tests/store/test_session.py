@@ -1,4 +1,4 @@
-"""A session: many reports behind one SQL, in the order of the command line, on one clock."""
+"""A session: one SQL over many reports, in the order of the command line, on one clock."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ COUNT = sa.select(sa.func.count()).select_from(tables.kernels)
 
 
 def export(path: Path, start: int | None = START, length: int = SECOND, kernels: int = 3) -> Path:
-    """``kernels`` kernels of one process, the last of which ends at ``length`` ns; the session begins at ``start``."""
+    """Write ``kernels`` kernels of a process, the last ends at ``length`` ns; the session begins at ``start``."""
     with ExportWriter(path, session=Capture(utc_epoch_ns=START if start is None else start)) as writer:
         process = writer.process(5_000)
         for number in range(kernels):
@@ -146,7 +146,7 @@ class TestClock:
         [
             ((0, 86_400 * SECOND), SECOND, [0, 0]),  # two jobs: each has its own clock
             ((0, 3_600 * SECOND), 2 * 3_600 * SECOND, [0, 3_600 * SECOND]),  # a long session may begin late
-            ((100, None, 0), SECOND, [100, 0, 0]),  # one does not say when it began
+            ((100, None, 0), SECOND, [100, 0, 0]),  # one report has no start time
         ],
     )
     def test_reports_of_different_jobs_keep_their_own_clocks(self, tmp_path, session, starts, length, expected):
@@ -265,7 +265,7 @@ class TestPart:
 
 
 def test_a_signal_ends_a_query_as_it_ends_all_else():
-    """Else it would look like a failure of that query alone, and the work would go on."""
+    """Otherwise it would look like a failure of that query alone, and the work would continue."""
 
     def interrupt(number, frame):
         raise KeyboardInterrupt(number)

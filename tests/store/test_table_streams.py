@@ -1,4 +1,4 @@
-"""Rows that are written as they arrive: unusual rows are read in another way, with the same result."""
+"""Rows are written as they arrive; unusual rows are read in another way, with the same result."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def test_files_of_several_reports_are_one_reading(tmp_path):
         for number, file in enumerate(files):
             database.execute(f"COPY (SELECT {number} AS start, 'a' AS here) TO $1 (FORMAT parquet)", [file])
         first, second, third, last = files
-        # The fourth is the same export once more.
+        # The fourth is the same export again.
         some = ((0, 10, (first, second)), (2, -5, (third,)), (3, 7, (last,)), (4, 1 << 40, (first,)))
         rows = [Rows(*one, renamed=("name", "here")) for one in some]
         rows.append(Rows(5, 0, (last,), columns=frozenset({"start", "here"})))

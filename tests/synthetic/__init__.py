@@ -17,5 +17,5 @@ from .writer import ExportWriter
 
 
 def training_job(directory: str | Path, ranks: int = 4, steps: int = 12, **job: Any) -> list[Path]:
-    """Writes a demo job and returns its reports, ``rank0.sqlite`` first; ``job``: other properties of `TrainingJob`."""
+    """Write a demo job and return its reports, ``rank0.sqlite`` first; ``job``: other properties of `TrainingJob`."""
     return TrainingJob(ranks, steps, **job).write(directory)

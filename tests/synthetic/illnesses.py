@@ -1,7 +1,6 @@
-"""Exports with one illness each, at a cost that follows from how they are written: the findings that a triage should
-have.
+"""Exports with one illness each, at a cost that follows from how they are written.
 
-Each function writes a job and returns its `Ill`. Times are ns; a GPU that is not said to be ill is busy.
+Each function writes a job and returns its `Ill`. Times are ns; a GPU is busy except where its illness keeps it idle.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ class Ill:
 
 
 class OneGpu:
-    """A process on one GPU that is made to do things, ns after the session's start."""
+    """A process on one GPU, written call by call; times are ns after the session's start."""
 
     def __init__(self, export: ExportWriter, gpu: int = 0, model: GpuModel = H100) -> None:
         export.gpu(gpu, model)
@@ -45,7 +44,7 @@ class OneGpu:
         self.correlation = 0
 
     def call(self, name: str, start: int, end: int, return_value: int = 0) -> int:
-        """A CUDA call; its correlation id."""
+        """Write a CUDA call; return its correlation id."""
         self.correlation += 1
         self.export.api(self.main, start, end, name, self.correlation, return_value=return_value)
         return self.correlation
@@ -56,7 +55,7 @@ class OneGpu:
         self.export.kernel(self.process, 0, stream, start, end, name=name, correlation_id=correlation)
 
     def copy(self, call: str, start: int, end: int, source: int = PAGEABLE, size: int = 10 * MS) -> None:
-        """A host-to-device copy by `call`, which returns at once if it is asynchronous."""
+        """Write a host-to-device copy by `call`, which returns at once if it is asynchronous."""
         correlation = self.call(call, start - 5_000, end if "Async" not in call else start - 1_000)
         self.export.memcpy(
             self.process, 0, _STREAM, start, end, size=size, kind="HtoD",
@@ -64,20 +63,20 @@ class OneGpu:
         )  # fmt: skip
 
     def rounds(self, count: int, every: int, busy: int, early: int = 10_000) -> Iterator[int]:
-        """A kernel of `busy` ns once `every` so many, each launched `early` ns before it begins; when each begins."""
+        """Write kernels of `busy` ns, one every `every` ns, launched `early` ns before; yield their starts."""
         for start in range(MS, MS + count * every, every):
             self.kernel(start, start + busy, launched=start - early)
             yield start
 
     def in_a_row(self, times: Iterable[int]) -> None:
-        """Kernels of this length, ns, one right after the other."""
+        """Write kernels of these lengths, ns, without gaps."""
         start = MS
         for time in times:
             self.kernel(start, start + time, launched=start - 10_000)
             start += time
 
     def steps(self, times: Sequence[int], idle: int = 0) -> list[int]:
-        """Steps of this length, ns, each with one kernel as long as the step less `idle`; when each begins."""
+        """Write steps of these lengths, ns, each with a kernel as long as the step less `idle`; return their starts."""
         begins, start = [], MS
         for number, time in enumerate(times):
             begins.append(start)
@@ -91,13 +90,13 @@ class OneGpu:
 def one_gpu(
     path: Path, schema: str = _SCHEMA, *, session: CaptureSession | None = None, gpu: int = 0, model: GpuModel = H100
 ) -> Iterator[OneGpu]:
-    """An export with one process on one GPU."""
+    """Yield an export with one process on one GPU."""
     with ExportWriter(path, schema, session=session or CaptureSession()) as export:
         yield OneGpu(export, gpu, model)
 
 
 def synchronous_memsets(path: Path) -> Ill:
-    """50 memsets of pinned memory by ``cudaMemset``; 0.4 ms of each overlap no kernel."""
+    """Write 50 memsets of pinned memory by ``cudaMemset``; 0.4 ms of each overlap no kernel."""
     with one_gpu(path) as gpu:
         for start in gpu.rounds(50, 4 * MS, 3 * MS):
             begin, end = start + 2_800_000, start + 3_400_000
@@ -112,10 +111,10 @@ PIN = tuple(Frame(name, "/x/libtorch.so") for name in ("at::native::direct_copy_
 
 
 def starved(path: Path, workers: int = 3, pin_ms: int = 4, waits: bool = True) -> Ill:
-    """30 steps of 10 ms; before every third (of `workers` workers) the GPU is idle for 20 ms, until a copy begins.
+    """Write 30 steps of 10 ms; before every `workers`-th, the GPU is idle for 20 ms, until a copy begins.
 
-    In each gap the launching thread is off its CPU (unless it `waits` not: then it runs a checkpoint), and a thread
-    pins memory for `pin_ms` ms.
+    In each gap the launching thread is off its CPU (without `waits` it runs a checkpoint), and a thread pins
+    memory for `pin_ms` ms.
     """
     gaps = 0
     with one_gpu(path) as gpu:
@@ -141,7 +140,7 @@ def starved(path: Path, workers: int = 3, pin_ms: int = 4, waits: bool = True) -
 
 
 def preempted(path: Path, state: int = RUNNING, others: bool = True) -> Ill:
-    """50 kernels of 3 ms, between which the launching thread is off CPU 0 for 0.99 ms of the GPU's 1 ms, in `state`.
+    """Write 50 kernels of 3 ms; in the 1 ms between them, the launching thread is off CPU 0 for 0.99 ms, in `state`.
 
     With `others` a thread of the process has that CPU then, and one more runs on CPU 1 all the time.
     """
@@ -161,7 +160,7 @@ def preempted(path: Path, state: int = RUNNING, others: bool = True) -> Ill:
 
 
 def allocator_churn(path: Path, calls: int = 40, drains_ns: int = 300_000, steps: bool = True) -> Ill:
-    """Steps of 10 ms; in the first `calls` of 40 memory is freed, until `drains_ns` after the kernel, and allocated.
+    """Write 40 steps of 10 ms; the first `calls` free memory, until `drains_ns` after the kernel, and allocate it.
 
     After each kernel the GPU is idle for 0.8 ms, or, if that is less than the free takes, for twice as long as that.
     Without `steps` there are no ranges; 60 ms before the loop a kernel runs, then 50 ms of allocation, and 0.1 ms more
@@ -188,7 +187,7 @@ def allocator_churn(path: Path, calls: int = 40, drains_ns: int = 300_000, steps
 
 
 def full_memory(path: Path, gib: int = 78, failures: int = 0) -> Ill:
-    """A GPU with 79.2 GiB of which two allocations take `gib` at most, and `failures` calls that get no memory.
+    """Write a GPU with 79.2 GiB of which two allocations take `gib` at most, and `failures` calls that get no memory.
 
     After the first failure two allocations are freed, and it is tried again.
     """
@@ -209,7 +208,7 @@ def full_memory(path: Path, gib: int = 78, failures: int = 0) -> Ill:
 
 
 def staged_copies(path: Path, kind: str = "HtoD") -> Ill:
-    """30 copies of 1 ms without a kernel at the same time, device memory at both ends: between GPUs over the host
+    """Write 30 copies of 1 ms without a kernel at the same time, device memory at both ends: between GPUs over the host
     if HtoD."""
     with one_gpu(path) as gpu:
         for start in gpu.rounds(30, 4 * MS, 3 * MS):
@@ -221,7 +220,7 @@ def staged_copies(path: Path, kind: str = "HtoD") -> Ill:
 
 
 def pageable_copies(path: Path, source: int = PAGEABLE) -> Ill:
-    """50 steps of 10 ms, before each a copy of 1 MB that takes 0.1 ms and overlaps no kernel."""
+    """Write 50 steps of 10 ms, before each a copy of 1 MB that takes 0.1 ms and overlaps no kernel."""
     with one_gpu(path) as gpu:
         for number in range(50):
             start = MS + 10 * MS * number
@@ -231,7 +230,7 @@ def pageable_copies(path: Path, source: int = PAGEABLE) -> Ill:
 
 
 def first_use(path: Path, loads: bool = True, pins: bool = True, usual: int = 10_000) -> Ill:
-    """A first ``cudaMalloc`` of 100 ms; 40 ms of ``cudaMallocHost``; 5 kernels whose first launches take 4 ms each.
+    """Write a first ``cudaMalloc`` of 100 ms, 40 ms of ``cudaMallocHost``, 5 kernels with first launches of 4 ms.
 
     Later mallocs take `usual` ns. The first launches are the cost: their time minus the 2 µs of a later launch.
     """
@@ -255,9 +254,9 @@ def first_use(path: Path, loads: bool = True, pins: bool = True, usual: int = 10
 
 
 def launch_bound(path: Path, ahead: int = 0, slower: int = 1) -> Ill:
-    """A loop of 500 kernels of 2 µs, one every 5 µs, each launched as the last one ends; 10 ms idle before and after.
+    """Write 500 kernels of 2 µs, one every 5 µs, launched as the previous kernel ends; 10 ms idle before and after.
 
-    Or launched `ahead` ns earlier, or all of it `slower` by a factor. Another thread has shorter ranges meanwhile.
+    Launches may be `ahead` by some ns, and all times `slower` by a factor. Another thread has shorter ranges meanwhile.
     """
     with one_gpu(path) as gpu:
         start, every, length = 11 * MS, 5_000 * slower, 2_000 * slower
@@ -272,7 +271,7 @@ def launch_bound(path: Path, ahead: int = 0, slower: int = 1) -> Ill:
 
 
 def step_traffic(path: Path) -> Ill:
-    """20 steps of 10 ms that each copy 1 GB from pinned memory for 5 ms, of which 1 ms overlaps no kernel."""
+    """Write 20 steps of 10 ms that each copy 1 GB from pinned memory for 5 ms, of which 1 ms overlaps no kernel."""
     with one_gpu(path) as gpu:
         for start in gpu.steps([10 * MS] * 20, idle=MS):
             gpu.copy("cudaMemcpyAsync_v3020", start + 5 * MS, start + 10 * MS, PINNED, size=1_000 * MS)
@@ -280,7 +279,7 @@ def step_traffic(path: Path) -> Ill:
 
 
 def profiler_at_work(path: Path) -> Ill:
-    """A GPU that is idle for 2 ms in every 20; in the first half of that, and before, nsys flushes its buffers."""
+    """Write a GPU that is idle for 2 of every 20 ms; before and in the first half of that, nsys flushes its buffers."""
     with one_gpu(path) as gpu:
         for start in gpu.rounds(20, 20 * MS, 18 * MS):
             gpu.export.profiler_overhead(gpu.main, start + 15 * MS, start + 19 * MS, "CUPTI Buffer flush")
@@ -288,7 +287,7 @@ def profiler_at_work(path: Path) -> Ill:
 
 
 def mpi_waits(folder: Path, schema: str = _SCHEMA, set_up: int = 0) -> Ill:
-    """Two ranks of 20 rounds of 10 ms; rank 0 waits 3 ms of each in ``MPI_Allreduce``, 1 ms of it during a kernel.
+    """Write two ranks of 20 rounds of 10 ms; rank 0 waits 3 ms in each ``MPI_Allreduce``, 1 ms during a kernel.
 
     The first call takes `set_up` ns longer. Before schema 3.1 MPI calls are NVTX ranges of a domain of their own.
     """
@@ -313,9 +312,9 @@ _ROUNDS = (((0, 1), (2, 3)), ((0, 2), (1, 3)), ((0, 3), (1, 2)))
 
 
 def slow_pair(folder: Path, slow: tuple[int, int] = (0, 3), times: int = 5) -> Ill:
-    """Four ranks that exchange 8 MiB with each other in turns, 1 ms a pair; `slow`: its time, ms.
+    """Write four ranks that exchange 8 MiB with each other in turns, 1 ms a pair; `slow`: its time, ms.
 
-    Every rank enters a turn when it is done with the previous turn, so that the others wait for the slow pair.
+    Every rank begins a turn after its previous turn, so that the other ranks wait for the slow pair.
     """
     folder.mkdir(parents=True, exist_ok=True)
     paths = tuple(folder / f"rank{rank}.sqlite" for rank in range(4))
@@ -340,7 +339,7 @@ def slow_pair(folder: Path, slow: tuple[int, int] = (0, 3), times: int = 5) -> I
 
 
 def _mpi_writer(gpu: OneGpu, rank: int) -> Callable[[str, int, int], None]:
-    """The writer of an MPI call (name, start, end) in the way of this version of nsys."""
+    """Return a writer of MPI calls (name, start, end) in the form of the schema version."""
     export, main = gpu.export, gpu.main
     if not export.has("MPI_RANKS"):
         export.nvtx_domain(main, 0, 1, "MPI")
@@ -359,7 +358,7 @@ def _mpi_writer(gpu: OneGpu, rank: int) -> Callable[[str, int, int], None]:
 
 
 def unified_memory_faults(path: Path, later: int = 0) -> Ill:
-    """40 kernels of 5 ms, and 1 ms of moving pages: a fault group of 0.75 ms, and a migration in its second half.
+    """Write 40 kernels of 5 ms, and 1 ms of moving pages: a fault group of 0.75 ms, and a migration in its second half.
 
     It begins with the kernel, or `later` ns after that, and no kernel begins before it ends.
     """
@@ -376,7 +375,7 @@ def unified_memory_faults(path: Path, later: int = 0) -> Ill:
 
 
 def throttled(path: Path, clock: bool = True) -> Ill:
-    """240 launches of 1 ms; over the last two thirds each takes 20 % longer, and the clock falls by as much."""
+    """Write 240 launches of 1 ms; over the last two thirds each takes 20 % longer, and the clock falls by as much."""
     lost = 0
     with one_gpu(path) as gpu:
         if clock:
@@ -394,7 +393,7 @@ def throttled(path: Path, clock: bool = True) -> Ill:
 
 
 def kernel_outliers(path: Path) -> Ill:
-    """200 launches of a kernel of 1 ms, of which 4 take 11 ms; and 200 of one that is short and long by turns."""
+    """Write 200 launches of a kernel of 1 ms, of which 4 take 11 ms; and 200 of a kernel that alternates in length."""
     with one_gpu(path) as gpu:
         start = MS
         for number in range(200):
@@ -408,21 +407,21 @@ def kernel_outliers(path: Path) -> Ill:
 
 
 def masked_outliers(path: Path) -> Ill:
-    """480 launches of a kernel of 1 ms; 7 of them take 80 ms, and 7 take 5 ms: less than the mean around them."""
+    """Write 480 launches of a kernel of 1 ms; 7 of them take 80 ms, and 7 take 5 ms: less than the mean around them."""
     with one_gpu(path) as gpu:
         gpu.in_a_row({30: 80 * MS, 60: 5 * MS}.get(number % 68, MS) for number in range(480))
     return Ill((path,), 7 * (79 + 4) * MS)
 
 
 def varying_kernel(path: Path) -> Ill:
-    """240 launches of a kernel that take from 0.1 to 3.8 ms, the longest seldom: nothing is wrong with that."""
+    """Write 240 launches of a kernel that take 0.1 to 3.8 ms, the longest rarely: nothing is wrong with that."""
     with one_gpu(path) as gpu:
         gpu.in_a_row(3_800_000 if number % 48 == 7 else 100_000 + 100_000 * (number * 7 % 23) for number in range(240))
     return Ill((path,), 0)
 
 
 def two_templates(path: Path) -> Ill:
-    """200 launches of a kernel that take 1 ms and 4 that take 10, with other arguments of the same template."""
+    """Write 200 launches of a kernel that take 1 ms and 4 that take 10, with other arguments of the same template."""
     with one_gpu(path) as gpu:
         start = MS
         for number in range(200):
@@ -434,7 +433,7 @@ def two_templates(path: Path) -> Ill:
 
 
 def slow_numa_node(folder: Path, schema: str = "3.28.1") -> Ill:
-    """4 GPUs on each of 2 hosts, 100 launches of 2 ms each; kernels of NUMA node 1 are slower by a quarter.
+    """Write 4 GPUs on each of 2 hosts, 100 launches of 2 ms each; kernels of NUMA node 1 are slower by a quarter.
 
     Before schema 3.28 there are no NUMA nodes, and there are two slow places by their PCI addresses.
     """
@@ -452,7 +451,7 @@ def slow_numa_node(folder: Path, schema: str = "3.28.1") -> Ill:
 
 
 def pipeline_stages(folder: Path, slow: float = 1.5, of_names: bool = True) -> Ill:
-    """Two stages of two ranks each, 20 steps of 10 ms; in the second, the kernels of rank 3 are `slow` times as long.
+    """Write two stages of two ranks, 20 steps of 10 ms; in the second, kernels of rank 3 are `slow` times as long.
 
     A step of a rank of the first stage is six kernels, in 5 ms, and an AllGather; of the second three in 6 ms, and an
     AllReduce. Without `of_names` the kernels of both stages have the same names.
@@ -477,7 +476,7 @@ def pipeline_stages(folder: Path, slow: float = 1.5, of_names: bool = True) -> I
 
 
 def resting_tensor_cores(path: Path, tensor: int = 2) -> Ill:
-    """A GPU whose SMs are active for 80 % of the time, and its tensor cores for `tensor` %."""
+    """Write a GPU whose SMs are active for 80 % of the time, and its tensor cores for `tensor` %."""
     with one_gpu(path) as gpu:
         gpu.export.gpu_metric_names(0, _METRICS)
         for start in gpu.rounds(40, MS, MS):
@@ -486,7 +485,7 @@ def resting_tensor_cores(path: Path, tensor: int = 2) -> Ill:
 
 
 def exposed_communication(path: Path) -> Ill:
-    """50 rounds in which an AllReduce of 2 ms runs 1 ms longer than the kernel at the same time."""
+    """Write 50 rounds in which an AllReduce of 2 ms runs 1 ms longer than the kernel at the same time."""
     with one_gpu(path) as gpu:
         for start in gpu.rounds(50, 4 * MS, 3 * MS):
             gpu.kernel(start + 2 * MS, start + 4 * MS, start - 5_000, name=nccl_kernel("AllReduce").name)
@@ -494,7 +493,7 @@ def exposed_communication(path: Path) -> Ill:
 
 
 def gil_held(path: Path, *, while_busy: bool = False) -> Ill:
-    """40 gaps of 4 ms, in 3 ms of each the main thread waits for the GIL, which a monitor holds; or during kernels."""
+    """Write 40 gaps of 4 ms; for 3 ms of each, or during kernels, the main thread waits for the GIL of a monitor."""
 
     def do(gpu: OneGpu, monitor: Thread, time: int) -> None:
         start = time - 5 * MS if while_busy else time
@@ -505,7 +504,7 @@ def gil_held(path: Path, *, while_busy: bool = False) -> Ill:
 
 
 def file_reads(path: Path, *, while_busy: bool = False) -> Ill:
-    """40 gaps of 4 ms: the main thread reads a file for 2 ms, then waits 1 ms for a thread that does; or when busy."""
+    """Write 40 gaps of 4 ms, or kernels: the main thread reads for 2 ms, then waits 1 ms for a reading thread."""
 
     def do(gpu: OneGpu, loader: Thread, time: int) -> None:
         start = time - 5 * MS if while_busy else time
@@ -520,7 +519,7 @@ _DECODE: Final = (Frame("read", "/usr/lib/libc.so.6"), Frame("load_image(char co
 
 
 def with_gaps(path: Path, do: Callable[[OneGpu, Thread, int], None], cost: int, count: int = 40) -> Ill:
-    """Kernels of 6 ms with gaps of 4 ms behind them, in which the host is made to do something by two threads."""
+    """Write kernels of 6 ms with gaps of 4 ms after them, in which `do` writes events of the host."""
     with one_gpu(path) as gpu:
         other = gpu.export.thread(gpu.process, gpu.main.tid + 50, "helper")
         for number in range(count + 1):
@@ -532,7 +531,7 @@ def with_gaps(path: Path, do: Callable[[OneGpu, Thread, int], None], cost: int, 
 
 
 def slow_precision(path: Path, precision: str = "tf32f32_tf32f32_f32", model: GpuModel = H100) -> Ill:
-    """50 convolutions of 4 ms in TF32, 1 ms of other work after each, on an H100: BF16 takes half of the time."""
+    """Write 50 convolutions of 4 ms in TF32, 1 ms of other work after each, on an H100: BF16 takes half of the time."""
     name = f"sm80_xmma_fprop_implicit_gemm_indexed_{precision}_nhwckrsc_nhwc_tilesize128x128x16_kernel_cudnn"
     with one_gpu(path, model=model) as gpu:
         for number in range(50):
@@ -543,7 +542,7 @@ def slow_precision(path: Path, precision: str = "tf32f32_tf32f32_f32", model: Gp
 
 
 def layout_changes(path: Path, name: str = "void cudnn::ops::nchwToNhwcKernel<__half, __half, float>(T2 *)") -> Ill:
-    """50 times 1 ms of a change of layout before 4 ms of a convolution in FP16."""
+    """Write 50 times 1 ms of a change of layout before 4 ms of a convolution in FP16."""
     with one_gpu(path) as gpu:
         for number in range(50):
             start = MS + 5 * MS * number
@@ -555,7 +554,7 @@ def layout_changes(path: Path, name: str = "void cudnn::ops::nchwToNhwcKernel<__
 def unfused(
     path: Path, name: str = "void vectorized_elementwise_kernel<4, Functor{}>(int)", gap: int = 2_000, kinds: int = 8
 ) -> Ill:
-    """50 steps of 3 ms of a GEMM, then of 8 pointwise kernels of 50 µs each with `gap` ns between them.
+    """Write 50 steps of 3 ms of a GEMM, then of 8 pointwise kernels of 50 µs each with `gap` ns between them.
 
     Launched in the range `optimizer`; they are `kinds` different kernels by turns, which could be one kernel.
     """

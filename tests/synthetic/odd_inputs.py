@@ -1,4 +1,4 @@
-"""Files that are no exports, logs or tables of ncu, and some that are damaged, as users name them by mistake."""
+"""Files that are not exports, logs or tables of ncu, and damaged files, as users name them by mistake."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from synthetic.writing.writer import DEVICE, PAGEABLE, PINNED, WARNING
 
 
 def drifting(path: Path) -> Ill:
-    """Two steps of 20 ms, then 12 of 20 to 31 ms; the median of the first third is 21.5 ms."""
+    """Write two steps of 20 ms, then 12 of 20 to 31 ms; the median of the first third is 21.5 ms."""
     with one_gpu(path) as gpu:
         gpu.steps([time * MS for time in (20, 20, *range(20, 32))], idle=10_000)
     # The last step ends with its kernel, 20 µs less after the first operation of the step.
@@ -26,14 +26,14 @@ def drifting(path: Path) -> Ill:
 
 
 def warming_up(path: Path) -> Ill:
-    """Two steps of 60 and 40 ms, then 15 of 10 ms, of which one takes 14 and another 40."""
+    """Write two steps of 60 and 40 ms, then 15 of 10 ms, of which one takes 14 and another 40."""
     with one_gpu(path) as gpu:
         gpu.steps([time * MS for time in (60, 40, *[10] * 6, 14, *[10] * 4, 40, *[10] * 3)], idle=10_000)
     return Ill((path,), 80 * MS)
 
 
 def round_trips(path: Path, up: tuple[int, ...] = (4, 8), down: tuple[int, ...] = (4,)) -> Ill:
-    """20 iterations of a kernel of 10 ms.
+    """Write 20 iterations of a kernel of 10 ms.
 
     Copies of this size, MiB, 1 ms each, to the device before it and back after it.
     """
@@ -56,7 +56,7 @@ def round_trips(path: Path, up: tuple[int, ...] = (4, 8), down: tuple[int, ...] 
 
 
 def synchronising_calls(path: Path) -> Ill:
-    """200 kernels of 0.8 ms, after each of which a ``cudaStreamSynchronize`` keeps the GPU idle for 0.2 ms."""
+    """Write 200 kernels of 0.8 ms, after each of which a ``cudaStreamSynchronize`` keeps the GPU idle for 0.2 ms."""
     with one_gpu(path) as gpu:
         for start in gpu.rounds(200, MS, 800_000):
             gpu.call("cudaStreamSynchronize_v3020", start + 10_000, start + 810_000)
@@ -64,7 +64,7 @@ def synchronising_calls(path: Path) -> Ill:
 
 
 def short_gaps(path: Path) -> Ill:
-    """2,000 kernels of 5 µs after gaps of 15 µs, launched long before; then one of 30 ms."""
+    """Write 2,000 kernels of 5 µs after gaps of 15 µs, launched long before, and then a kernel of 30 ms."""
     with one_gpu(path) as gpu:
         for _ in gpu.rounds(2_000, 20_000, 5_000, early=900_000):
             pass
@@ -73,7 +73,7 @@ def short_gaps(path: Path) -> Ill:
 
 
 def long_gaps(path: Path, calls: Sequence[str] = (), do: Callable[..., None] | None = None) -> Ill:
-    """Kernels of 6 ms with gaps of 4 ms, in which the main thread makes a call of 3.5 ms, or `do` makes it do more."""
+    """Write kernels of 6 ms with gaps of 4 ms, in which the main thread makes a call of 3.5 ms, or `do` writes more."""
 
     def called(gpu: OneGpu, _: Thread, time: int) -> None:
         for call in calls:
@@ -101,7 +101,7 @@ def _is_off_its_cpu(gpu: OneGpu, _: Thread, time: int) -> None:
 
 
 def no_kernels(path: Path, calls: Sequence[str]) -> Ill:
-    """Calls whose work on the GPU was not recorded."""
+    """Write calls whose work on the GPU was not recorded."""
     with one_gpu(path) as gpu:
         for number, call in enumerate(calls):
             gpu.call(call, number * MS, number * MS + 10_000)
@@ -110,7 +110,7 @@ def no_kernels(path: Path, calls: Sequence[str]) -> Ill:
 
 
 def exposed_copies(path: Path, source: int = PINNED, stream: int = 7, busy: int = 3 * MS) -> Ill:
-    """50 kernels of `busy` ns, before each of which 1 ms is copied from the host."""
+    """Write 50 kernels of `busy` ns, before each of which 1 ms is copied from the host."""
     with one_gpu(path) as gpu:
         for start in gpu.rounds(50, busy + MS, busy):
             correlation = gpu.call("cudaMemcpyAsync_v3020", start - MS - 5_000, start - MS - 1_000)
@@ -122,7 +122,7 @@ def exposed_copies(path: Path, source: int = PINNED, stream: int = 7, busy: int 
 
 
 def capture_errors(path: Path, *messages: str, severity: int = 3, codes: Sequence[int] = (700, 2, 2, 801, 600)) -> Ill:
-    """A kernel of 200 ms, calls that return errors, and messages of nsys with a severity."""
+    """Write a kernel of 200 ms, calls that return errors, and messages of nsys with a severity."""
     with one_gpu(path) as gpu:
         gpu.kernel(MS, 200 * MS, launched=900_000)
         for number, code in enumerate(codes):
@@ -133,7 +133,7 @@ def capture_errors(path: Path, *messages: str, severity: int = 3, codes: Sequenc
 
 
 def synchronous_copies(path: Path, sources: Sequence[int] = (PAGEABLE,)) -> Ill:
-    """50 kernels of 3 ms, each with a ``cudaMemcpy`` of which 0.9 ms overlap no kernel."""
+    """Write 50 kernels of 3 ms, each with a ``cudaMemcpy`` of which 0.9 ms overlap no kernel."""
     with one_gpu(path) as gpu:
         for number, start in enumerate(gpu.rounds(50, 4 * MS, 3 * MS)):
             source = sources[number % len(sources)]
@@ -142,7 +142,7 @@ def synchronous_copies(path: Path, sources: Sequence[int] = (PAGEABLE,)) -> Ill:
 
 
 def waiting_for_launches(path: Path) -> Ill:
-    """300 kernels of 5 µs, one every 20 µs, each launched 1 µs after the previous kernel has ended."""
+    """Write 300 kernels of 5 µs, one every 20 µs, each launched 1 µs after the previous kernel has ended."""
     with one_gpu(path) as gpu:
         for _ in gpu.rounds(300, 20_000, 5_000, early=6_000):
             pass
@@ -150,7 +150,7 @@ def waiting_for_launches(path: Path) -> Ill:
 
 
 def different_runs(folder: Path) -> Ill:
-    """Two ranks of which the second ran a day after the first."""
+    """Write two ranks of which the second ran a day after the first."""
     folder.mkdir(parents=True, exist_ok=True)
     paths = (folder / "rank0.sqlite", folder / "rank1.sqlite")
     for rank, path in enumerate(paths):
@@ -163,7 +163,7 @@ def different_runs(folder: Path) -> Ill:
 
 
 def different_work(folder: Path, launches: int = 140) -> Ill:
-    """Four ranks of 100 kernels of 1 ms each, of which the last has as many as ``launches``."""
+    """Write four ranks of 100 kernels of 1 ms each, of which the last has as many as ``launches``."""
     folder.mkdir(parents=True, exist_ok=True)
     paths = tuple(folder / f"rank{rank}.sqlite" for rank in range(4))
     for rank, path in enumerate(paths):
@@ -180,7 +180,7 @@ def compiling(
     process: str = "",
     busy: Sequence[tuple[int, int]] = ((50, 70), (130, 170)),
 ) -> Ill:
-    """A compiler is sampled from 70 to 129 ms, in the launching thread or a `process`; kernels are `busy` in these ms.
+    """Write samples of a compiler from 70 to 129 ms, in the launching thread or a `process`; kernels run in `busy`, ms.
 
     At last a ``cudaFree`` takes 30 ms.
     """
@@ -274,4 +274,4 @@ VARIANTS: Final[dict[str, Callable[[Path], object]]] = {
     "reducing-before": _in(reducing, calls=8, after=False, before=60),
     "mpi-set-up": partial(illnesses.mpi_waits, set_up=100 * MS),
 }
-"""Jobs that differ from an ill one by what decides a rule, and ill training jobs; each writes into a directory."""
+"""Jobs that differ from ill jobs only in the fact that decides a rule, and ill training jobs, by directory."""

@@ -1,4 +1,4 @@
-"""Small exports of special shape: CUDA graphs, several processes, and the forms in which NCCL shows up."""
+"""Small exports of special shape: CUDA graphs, several processes, and the forms of NCCL."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .writer import ExportWriter
 
 
 def two_process_export(path: str | Path, schema: str = "3.25.0") -> Path:
-    """Two ranks in one report, as torchrun inside nsys gives: processes 5000 (device 0) and 5001 (device 1).
+    """Write two ranks in one report, as torchrun inside nsys gives: processes 5000 (device 0) and 5001 (device 1).
 
     Each launches 100 kernels; the first has correlation ids 1–100, the second 23–122, so 78 ids are shared. Both have
     device context ``device + 1``. There is no rank in the environment.
@@ -35,7 +35,7 @@ def two_process_export(path: str | Path, schema: str = "3.25.0") -> Path:
 
 
 def whole_graph_export(path: str | Path, schema: str = "3.16.1") -> Path:
-    """CUDA graphs traced as a whole: 10 launches of 80 ms, 1 ms apart, and 30 kernels of 50 µs before the first.
+    """Write CUDA graphs traced as a whole: 10 launches of 80 ms, 1 ms apart, and 30 kernels of 50 µs before the first.
 
     Graph n starts at 100 ms + n · 81 ms, has correlation id 101 + n, graphId 4 and graphExecId 5; its
     ``cudaGraphLaunch_v10000`` call lasts 100 µs and starts at 90 ms + n · 150 µs: the CPU is far ahead.
@@ -54,7 +54,7 @@ def whole_graph_export(path: str | Path, schema: str = "3.16.1") -> Path:
 
 
 def node_graph_export(path: str | Path, schema: str = "3.25.0") -> Path:
-    """CUDA graphs traced by node: 10 graph nodes captured, 5 launches, 50 kernels of 50 µs, 10 a launch.
+    """Write CUDA graphs traced by node: 10 graph nodes captured, 5 launches, 50 kernels of 50 µs, 10 a launch.
 
     The kernels of launch n all have correlation id 100 + n of its ``cudaGraphLaunch_v10000`` call and graphNodeId 1 …
     10 (<< 32); the launch lies in the NVTX range ``replay n``, the capture in the range ``capture``. No kernel lies
@@ -91,7 +91,7 @@ def payload_export(
     path: str | Path, *, json: bool = True, binary: bool = False,
     layout: nccl.NcclPayloads = nccl.NcclPayloads.SINCE_2_25, schema: str = "3.25.0",
 ) -> Path:  # fmt: skip
-    """Rank 1 of 4 calls every function of `PAYLOAD_BYTES` once, ungrouped except Send and Recv, which form one group.
+    """Write rank 1 of 4: each function of `PAYLOAD_BYTES` is called once, ungrouped except the group of Send and Recv.
 
     The first is ncclCommInitRankConfig (rank 1, 4 ranks, CUDA device 0), then the calls from 10 ms on, 1 ms apart: 6
     NCCL kernels of 500 µs on stream 28. Root is 0, peer is 2, the reduction of AllReduce is Avg, of the others Sum.
@@ -137,7 +137,7 @@ def payload_export(
 
 
 def instrumented_nccl_export(path: str | Path, schema: str = "3.7.2") -> Path:
-    """The instrumented NCCL whose calls have their size in the text, in the default domain: 8 AllReduce, 4 AllGather.
+    """Write calls of an instrumented NCCL, with sizes in their texts, in the default domain: 8 AllReduce, 4 AllGather.
 
     ``data_size`` (65,536 for AllReduce, 2,097,152 for AllGather) is in bytes already, ``type_size`` is 4. Each call
     lasts 40 µs, contains its launch, and its kernel lasts 300 µs; calls are 1 ms apart from 1 ms on.
@@ -162,10 +162,10 @@ def instrumented_nccl_export(path: str | Path, schema: str = "3.7.2") -> Path:
 
 
 def nccl_without_nvtx_export(path: str | Path, schema: str = "3.25.0") -> Path:
-    """NCCL kernels only (``NCCL_NVTX_DISABLE=1``): 6 AllReduce, 3 AllGather, 1 SendRecv of 300 µs, 20 other kernels.
+    """Write NCCL without NVTX (``NCCL_NVTX_DISABLE=1``): 6 AllReduce, 3 AllGather, 1 SendRecv, and 20 other kernels.
 
-    The NCCL kernels start 1 ms apart from 10 ms on, on stream 28, with launch calls 10 µs earlier. There is no
-    NVTX_EVENTS table.
+    The NCCL kernels take 300 µs and start 1 ms apart from 10 ms on, on stream 28, with launch calls 10 µs earlier.
+    There is no NVTX_EVENTS table.
     """
     with one_process(path, schema) as (export, process, main):
         launch_kernels(export, process, main, 20)
@@ -182,7 +182,7 @@ def nccl_without_nvtx_export(path: str | Path, schema: str = "3.25.0") -> Path:
 def crowded_export(
     path: str | Path, kernels: int, *, processes: int = 1, gpus: int = 1, streams: int = 1, names: int = 1
 ) -> Path:
-    """So many kernels of 50 µs, 1 µs apart, each launched in a range: kernel n is on GPU n modulo ``gpus``, and so on.
+    """Write kernels of 50 µs, 1 µs apart, each launched in a range: kernel n is on GPU n modulo ``gpus``, and so on.
 
     Processes are 5000, 5001, …, streams 100, 101, …, kernels ``work_0()``, ``work_1()``, …, ranges ``range 0`` ….
     """

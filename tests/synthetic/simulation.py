@@ -19,7 +19,7 @@ _PAGE: Final = 65_536
 
 
 def simulation_export(path: str | Path, schema: str = "3.28.1", *, rank: int = 0) -> Path:
-    """Rank `rank` of a simulation, 9 ms long. What the schema has no table for is left out.
+    """Write rank `rank` of a simulation, 9 ms long, except events for which the schema has no table.
 
     MPI: ``MPI_Init`` 1 ms, 2 sends of 1 and 3 MB to the next rank (100 and 300 µs), an ``MPI_Waitall`` of 200 µs and
     one that never ends, 2 ``MPI_Allreduce`` of 8 bytes (50 µs each), an ``MPI_Bcast`` from rank 0 of 4 MB (400 µs).

@@ -1,4 +1,4 @@
-"""Small exports that differ in what nsys could record or how it wrote it: old schemas, missing tables, metadata."""
+"""Small exports that differ in recorded data or its form: old schemas, missing tables, metadata."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def start_gpu_process(export: ExportWriter, pid: int = 5_000, *, device: int = 0
 def one_process(
     path: str | Path, schema: str, session: CaptureSession | None = None
 ) -> Iterator[tuple[ExportWriter, Process, Thread]]:
-    """An export of a process on one GPU, the process and its main thread."""
+    """Yield an export of a process on one GPU, the process and its main thread."""
     with ExportWriter(path, schema, session=session) as export:
         export.gpu(0)
         yield export, *start_gpu_process(export)
@@ -59,7 +59,7 @@ def launch_kernels(
 
 
 def old_schema_export(path: str | Path, schema: str = "2.9.1", *, backtrace: bool = True) -> Path:
-    """An export of an old nsys: 40 kernels, 40 launch calls, 4 NVTX ranges ``step 0`` … ``step 3`` of 10 kernels each.
+    """Write an old export: 40 kernels, 40 launch calls, 4 NVTX ranges ``step 0`` … ``step 3`` of 10 kernels each.
 
     With `backtrace` each call has a second row with ``eventClass`` 67 and the same correlation id (80 rows in all).
     Schema ``"2021"`` has no metadata table, and ``TARGET_INFO_CUDA_NULL_STREAM`` names the null stream.
@@ -74,7 +74,7 @@ def old_schema_export(path: str | Path, schema: str = "2.9.1", *, backtrace: boo
 
 
 def cpu_only_export(path: str | Path, schema: str = "3.7.2") -> Path:
-    """No CUDA at all: 10 NVTX ranges, 20 OS runtime calls, and MPI as rank 3: 6 collectives, 4 sends, 1 other call.
+    """Write 10 NVTX ranges, 20 OS runtime calls, and MPI as rank 3: 6 collectives, 4 sends, 1 other call; no CUDA.
 
     The ranges ``iteration 0`` … are 1 ms long, 1 ms apart, from t = 0. Raises `ValueError` for schemas before 3.1,
     which had no MPI tables.
@@ -99,19 +99,19 @@ def cpu_only_export(path: str | Path, schema: str = "3.7.2") -> Path:
 
 
 def empty_export(path: str | Path, schema: str = "3.25.0") -> Path:
-    """A lazy export in which nothing happened: metadata and session only, no process, no event, duration 0."""
+    """Write a lazy export without events: metadata and session only, no process, duration 0."""
     ExportWriter(path, schema).close()
     return Path(path)
 
 
 def all_tables_export(path: str | Path, schema: str = "3.25.0") -> Path:
-    """Every table of the schema version exists (``--lazy=false``), all event tables are empty."""
+    """Write every table of the schema version (``--lazy=false``), all event tables empty."""
     ExportWriter(path, schema, lazy=False).close()
     return Path(path)
 
 
 def delayed_capture_export(path: str | Path, schema: str = "3.25.0") -> Path:
-    """A capture that began late: 20 kernels of which the first 4 have no launch call, and rows long before t = 0.
+    """Write a capture that began late: 20 kernels of which the first 4 have no launch call, and rows long before t = 0.
 
     The NVTX domains ``NCCL`` (1) and ``DALI`` (2) and two thread names were created about five minutes earlier; the
     first GPU metric sample is at -376,735 ns; the last event ends 400 ms after the session's duration of 3 ms.
@@ -127,14 +127,14 @@ def delayed_capture_export(path: str | Path, schema: str = "3.25.0") -> Path:
             for sample in range(30):
                 export.gpu_metric(0, -376_735 + 100_000 * sample, (50,))
         launch_kernels(export, process, main, 20)
-        # The profiler was not there yet when the first four were launched.
+        # The first four kernels were launched before the capture.
         del export.rows("CUPTI_ACTIVITY_KIND_RUNTIME")[:4]
         export.nvtx_range(worker, 2_000_000, 403_000_000, "[Executor] Run", domain_id=2)
     return Path(path)
 
 
 def unified_memory_export(path: str | Path, schema: str = "3.7.2") -> Path:
-    """Unified memory: 4 kernels, 8 migrations to and 3 from the device, 5 CPU page faults, 6 GPU fault groups."""
+    """Write unified memory: 4 kernels, 8 migrations to and 3 from the device, 5 CPU page faults, 6 GPU fault groups."""
     with one_process(path, schema) as (export, process, main):
         launch_kernels(export, process, main, 4)
         address = 0x7F0000000000
@@ -154,7 +154,7 @@ def unified_memory_export(path: str | Path, schema: str = "3.7.2") -> Path:
 
 
 def hostile_names_export(path: str | Path, schema: str = "3.25.0") -> Path:
-    """One kernel (50 µs), one NVTX range and one API call for each of `HOSTILE_NAMES`, in that order, 1 ms apart."""
+    """Write a kernel (50 µs), an NVTX range and an API call for each of `HOSTILE_NAMES`, in that order, 1 ms apart."""
     with ExportWriter(path, schema, session=CaptureSession(hostname=HOSTILE_NAMES[1])) as export:
         export.gpu(0)
         process = export.process(5_000, HOSTILE_NAMES[0])
@@ -180,7 +180,7 @@ HOSTILE_NAMES: Final = (
 
 
 def open_ranges_export(path: str | Path, schema: str = "3.25.0") -> Path:
-    """NVTX odds and ends on one thread, from 1 ms on.
+    """Write unusual NVTX events on one thread, from 1 ms on.
 
     3 finished ranges (``done 0`` …, 1 ms each), 2 open push/pop ranges (``open 0``, ``open 1``), 1 open start/end
     range (``open start/end``), 1 start/end range ended on another thread (``crossing``), 1 range of length zero
@@ -204,7 +204,7 @@ def open_ranges_export(path: str | Path, schema: str = "3.25.0") -> Path:
 
 
 def deep_nvtx_export(path: str | Path, depth: int = 3_000, schema: str = "3.25.0") -> Path:
-    """`depth` NVTX ranges (``level 0`` outermost) nested in each other, 1 kernel launched inside the innermost."""
+    """Write `depth` nested NVTX ranges (``level 0`` is the outermost), and a kernel launched inside the innermost."""
     with one_process(path, schema) as (export, process, main):
         middle = 10_000 * depth
         for level in range(depth):

@@ -1,4 +1,4 @@
-"""The writer of the exports that only tests need: the demo's, with every other native table that nsystui reads."""
+"""The writer of test exports: the demo's writer, with all other native tables that nsystui reads."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ _NVIDIA_DEVICE: Final = 4
 
 
 class ExportWriter(DemoWriter):
-    """Writes the events of every kind. Times are ns since the session start."""
+    """A writer of events of every kind. Times are ns since the session start."""
 
     tables: ClassVar[Tables] = Tables({**TABLES, **_TABLES})
     _generic_events = 0
@@ -87,7 +87,7 @@ class ExportWriter(DemoWriter):
         self, process: Process, device: int, stream: int, start: int, end: int, *,
         graph_id: int, graph_exec_id: int, correlation_id: int | None, context: int = 1,
     ) -> None:  # fmt: skip
-        """The execution of a whole CUDA graph: all that is known of its kernels in graph-level tracing."""
+        """Write the execution of a whole CUDA graph, as in graph-level tracing, without its kernels."""
         self.rows("CUPTI_ACTIVITY_KIND_GRAPH_TRACE").append(
             (start, end, device, context, 0, stream, correlation_id, process.global_id, graph_id, graph_exec_id)
         )
@@ -95,7 +95,7 @@ class ExportWriter(DemoWriter):
     def graph_node(
         self, thread: Thread, start: int, end: int, name: str, node_id: int, original: int | None = None
     ) -> None:
-        """The creation of a graph node during capture, or of a clone of node `original`."""
+        """Write the creation of a graph node during capture, or of a clone of node `original`."""
         node = (start, end, 77, thread.global_id, self.intern(name), node_id, original)
         if self.has("CUDA_GRAPH_NODE_EVENTS"):
             self.rows("CUDA_GRAPH_NODE_EVENTS").append(node)
@@ -106,7 +106,7 @@ class ExportWriter(DemoWriter):
         self, process: Process, start: int, address: int, *,
         instruction: str = "0x7f0000000000", file: str = "", line: int | None = None,
     ) -> None:  # fmt: skip
-        """A CPU page fault of unified memory, at a line of a source file if the schema records it (3.28)."""
+        """Write a CPU page fault of unified memory, at a line of a source file if the schema records it (3.28)."""
         names = self.intern(instruction), self.intern("libc.so.6")
         place = self.intern(file) if file else None, line
         row = (start, process.global_id, address, None, *names, None, *place)
@@ -115,31 +115,31 @@ class ExportWriter(DemoWriter):
     def gpu_page_fault(
         self, process: Process, device: int, start: int, end: int, *, address: int, count: int, access: int = 1
     ) -> None:
-        """A group of GPU page faults of unified memory; `access` 1 read, 2 write, 3 atomic, 4 prefetch."""
+        """Write a group of GPU page faults of unified memory; `access` 1 read, 2 write, 3 atomic, 4 prefetch."""
         row = (start, end, process.global_id, device, address, count, access)
         self.rows("CUDA_UM_GPU_PAGE_FAULT_EVENTS").append(row)
 
     def memory_pool(
         self, process: Process, device: int, time: int, pool: Pool, *, operation: int = 1, keep: int | None = None
     ) -> None:
-        """A memory pool is made (1), destroyed (2) or trimmed (3), to `keep` bytes at least."""
+        """Write that a memory pool is created (1), destroyed (2) or trimmed (3) to at least `keep` bytes."""
         state = (pool.release_threshold, pool.size, pool.used)
         row = (time, process.global_id, device, pool.address, operation, 1, None, keep, *state)
         self.rows("CUDA_GPU_MEMORY_POOL_EVENTS").append(row)
 
     def library_call(self, thread: Thread, start: int, end: int, name: str, *, library: str = "CUBLAS") -> None:
-        """A call of cuBLAS, or with `library` ``CUDNN`` of cuDNN."""
+        """Write a call of cuBLAS, or with `library` ``CUDNN`` of cuDNN."""
         self.rows(f"{library}_EVENTS").append((start, end, 0, thread.global_id, self.intern(name)))
 
     def gil(self, thread: Thread, held: Iterable[tuple[int, int]] = (), waited: Iterable[tuple[int, int]] = ()) -> None:
-        """When a thread holds Python's GIL and when it waits for it (``--trace=python-gil``)."""
+        """Write spans in which a thread holds Python's GIL and waits for it (``--trace=python-gil``)."""
         self.nvtx_domain(thread, 0, _GIL_DOMAIN, "GIL Trace")
         for name, spans in (("Holding GIL", held), ("Waiting for GIL", waited)):
             for start, end in spans:
                 self.nvtx_range(thread, start, end, name, domain_id=_GIL_DOMAIN, registered=True)
 
     def python_sample(self, thread: Thread, time: int, stack: Sequence[tuple[str, str, int]], state: int = 1) -> None:
-        """A sample of Python (``--python-sampling=true``): functions, files and lines, the innermost first."""
+        """Write a sample of Python (``--python-sampling=true``): functions, files and lines, the innermost first."""
         if thread.process not in self._sampled:
             self._sampled = {*self._sampled, thread.process}
             self.nvtx_domain(thread, 0, _PYTHON_DOMAIN, "Python Periodic Sampling")
@@ -152,7 +152,7 @@ class ExportWriter(DemoWriter):
     def file_access(
         self, thread: Thread, start: int, end: int, name: str, path: str, size: int, *, stack: Stack = ()
     ) -> None:
-        """A call that reads `size` bytes of a file, with what ``--osrt-file-access=true`` says of it."""
+        """Write a call that reads `size` bytes of a file, with its row of ``--osrt-file-access=true``."""
         self.osrt(thread, start, end, name, return_value=size, stack=stack)
         if path not in self._files:
             self._files = {**self._files, path: len(self._files) + 1}
@@ -161,17 +161,17 @@ class ExportWriter(DemoWriter):
         self.rows("OSRT_FILE_ACCESS_EVENTS").append(row)
 
     def nvtx_category(self, thread: Thread, time: int, category: int, name: str, *, domain_id: int = 0) -> None:
-        """The program names a category of a domain."""
+        """Write the name of a category of a domain."""
         self.nvtx_range(thread, time, None, name, domain_id=domain_id, style=CATEGORY, category=category)
 
     def mpi_rank(self, thread: Thread, rank: int) -> None:
-        """The rank of the process of `thread` in MPI_COMM_WORLD."""
+        """Write the rank of the process of `thread` in MPI_COMM_WORLD."""
         self.rows("MPI_RANKS").append((thread.global_id, rank))
 
     def mpi_p2p(
         self, thread: Thread, start: int, end: int | None, name: str, *, peer: int, size: int, tag: int = 0
     ) -> None:
-        """A point-to-point call (``MPI_Send``) of `size` bytes with rank `peer`."""
+        """Write a point-to-point call (``MPI_Send``) of `size` bytes with rank `peer`."""
         text = self.intern(name)
         self.rows("MPI_P2P_EVENTS").append((start, end, thread.global_id, text, 0, tag, peer, size, None))
 
@@ -179,29 +179,29 @@ class ExportWriter(DemoWriter):
         self, thread: Thread, start: int, end: int | None, name: str, *,
         size: int = 0, receive_size: int = 0, root: int | None = None,
     ) -> None:  # fmt: skip
-        """A collective call (``MPI_Allreduce``); sizes in bytes."""
+        """Write a collective call (``MPI_Allreduce``); sizes in bytes."""
         row = (start, end, thread.global_id, self.intern(name), 0, root, size, receive_size, None)
         self.rows("MPI_COLLECTIVES_EVENTS").append(row)
 
     def mpi_wait(self, thread: Thread, start: int, end: int | None, name: str) -> None:
-        """A call that starts, tests or awaits requests (``MPI_Waitall``)."""
+        """Write a call that starts, tests or awaits requests (``MPI_Waitall``)."""
         self.rows("MPI_START_WAIT_EVENTS").append((start, end, thread.global_id, self.intern(name), None))
 
     def mpi_other(self, thread: Thread, start: int, end: int | None, name: str) -> None:
-        """Any other MPI call (``MPI_Init``)."""
+        """Write any other MPI call (``MPI_Init``)."""
         self.rows("MPI_OTHER_EVENTS").append((start, end, thread.global_id, self.intern(name)))
 
     def ucx(self, thread: Thread, start: int, end: int | None, name: str) -> None:
-        """A UCX call that submits nothing and moves nothing on (``ucp_worker_create``)."""
+        """Write a UCX call that neither submits nor progresses anything (``ucp_worker_create``)."""
         self.rows("UCP_EVENTS").append((start, end, thread.global_id, self.intern(name)))
 
     def ucx_submit(self, thread: Thread, start: int, end: int | None, name: str, *, size: int = 0) -> None:
-        """A UCX call that submits `size` bytes (``ucp_tag_send_nbx``)."""
+        """Write a UCX call that submits `size` bytes (``ucp_tag_send_nbx``)."""
         text = self.intern(name)
         self.rows("UCP_SUBMIT_EVENTS").append((start, end, thread.global_id, text, 0, size, 0, 0))
 
     def openmp(self, thread: Thread, start: int, end: int, name: str, *, kind: str = "PARALLEL") -> None:
-        """An OpenMP event; `kind` is the end of its table's name (``TASK``, ``SYNC_REGION_WAIT``)."""
+        """Write an OpenMP event; `kind` is the end of its table's name (``TASK``, ``SYNC_REGION_WAIT``)."""
         self.add(
             f"OPENMP_EVENT_KIND_{kind}",
             start=start, end=end, eventClass=_OPENMP_CLASS, globalTid=thread.global_id, nameId=self.intern(name),
@@ -211,9 +211,9 @@ class ExportWriter(DemoWriter):
         self, thread: Thread, start: int, end: int, name: str, *, kind: str = "LAUNCH", file: str = "", line: int = 0,
         event_kind: int = 0, function: str = "", size: int | None = None,
     ) -> None:  # fmt: skip
-        """An OpenACC event at a line of a source file, if one is given; `kind` is the end of its table's name.
+        """Write an OpenACC event at a line of a source file, if one is given; `kind` is the end of its table's name.
 
-        `event_kind` is CUPTI's number, and `size` the bytes of one of the kind ``DATA``.
+        `event_kind` is CUPTI's number, and `size` the bytes of an event of the kind ``DATA``.
         """
         self.add(
             f"CUPTI_ACTIVITY_KIND_OPENACC_{kind}",
@@ -224,7 +224,7 @@ class ExportWriter(DemoWriter):
         )  # fmt: skip
 
     def switch_metric(self, guid: int, start: int, end: int, values: Sequence[int]) -> None:
-        """One sample interval of an InfiniBand switch: a value for every metric declared with `nic`."""
+        """Write a sample interval of an InfiniBand switch: a value for every metric declared with `nic`."""
         self.rows("NET_IB_SWITCH_METRIC").extend(
             (start, end, guid, METRICS_LIST, index, value) for index, value in enumerate(values)
         )
@@ -251,7 +251,7 @@ class ExportWriter(DemoWriter):
     def generic_event(
         self, time: int, type_id: int, values: Mapping[str, int | float | str], *, with_json: bool = False
     ) -> None:
-        """One generic event: its ``values`` by field, in the order in which the type has them.
+        """Write a generic event: its ``values`` by field, in the order of the type.
 
         Before schema 3.13, and ``with_json``, they are JSON with texts for numbers; from 3.13 on numbers have rows of
         their own, and texts none.

@@ -1,4 +1,4 @@
-"""Shared by the tests of terminals: a job, whose columns are read once in the whole run, and the program on it."""
+"""Fixtures for tests of terminals: a job, whose columns are read once in a run, and the program on it."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from synthetic import training_job
 
 @pytest.fixture(scope="session")
 def job(written_once: Callable[..., list[Path]]) -> list[str]:
-    """Two ranks, to be opened with the cache next to them. Not to be written."""
+    """Return two ranks, which tests open with the cache next to them and must not change."""
     return [str(path) for path in written_once("terminal", lambda place: training_job(place, ranks=2, steps=3))]
 
 
 @pytest.fixture
 def environment(tmp_path: Path, job: list[str]) -> dict[str, str | None]:
-    """The variables of a program that has its own place for temporary files, and of the shell that starts it."""
+    """Return the variables of a program with a separate directory for temporary files, and of its shell."""
     (tmp_path / "tmp").mkdir()
     cache = Path(job[0]).parent / "cache"
     return {"NSYSTUI_CACHE_DIR": str(cache), "TMPDIR": str(tmp_path / "tmp"), "PS1": "shell$ "}
@@ -27,13 +27,13 @@ def environment(tmp_path: Path, job: list[str]) -> dict[str, str | None]:
 
 @pytest.fixture
 def unpacked(environment: dict[str, str | None], tmp_path: Path) -> dict[str, str | None]:
-    """The same where the job is still to be read."""
+    """Return the same with an empty cache."""
     return {**environment, "NSYSTUI_CACHE_DIR": str(tmp_path / "cache")}
 
 
 @pytest.fixture
 def running(job, environment) -> Callable[..., AbstractContextManager[Terminal]]:
-    """Starts the program on the job, and waits until it is loaded."""
+    """Return a function that starts the program on the job, and waits until it is loaded."""
 
     @contextmanager
     def start(*flags: str, columns: int = 80, lines: int = 24, **env: str | None) -> Iterator[Terminal]:

@@ -1,4 +1,4 @@
-"""Runs a program in a terminal of its own and counts every byte it sends there.
+"""A program in a terminal of its own, with a count of every byte that it sends.
 
 A pseudo terminal replaces the user's, pyte (a terminal in memory) keeps the screen, and the test is the user::
 
@@ -47,44 +47,44 @@ KEYS = {
     "space": b" ",
     **{f"ctrl+{letter}": bytes([index]) for index, letter in enumerate("abcdefghijklmnopqrstuvwxyz", start=1)},
 }
-"""The bytes that xterm sends for a key. Any other single character is sent as it is."""
+"""The bytes that xterm sends for a key. Any other single character is sent unchanged."""
 
 CLEAN = ("PATH", "HOME", "TMPDIR", "PYTHONPATH", "LD_LIBRARY_PATH")
-"""The variables that a child inherits; the rest (TERM, NO_COLOR, SSH_CONNECTION …) must not decide a test."""
+"""The variables that a child inherits; others (TERM, NO_COLOR, SSH_CONNECTION …) must not decide a test."""
 
 PROGRAM = [sys.executable, "-m", "nsystui"]
-"""The program as users start it: tests of the time before it has loaded."""
+"""The program as users start it, for tests of its start."""
 
 SEEKS_NOTHING = "import sys; from nsystui.cli import main; from nsystui.ui.screens import findings"
 WITHOUT_FINDINGS = [sys.executable, "-c", f"{SEEKS_NOTHING}; findings.MOST_KERNELS = -1; sys.exit(main())"]
-"""The program, which looks for findings when asked alone: a triage is more work than most tests of terminals."""
+"""The program without findings until a key asks for them: triage is more work than most tests of terminals."""
 
 ALTERNATE_ON, ALTERNATE_OFF = b"\x1b[?1049h", b"\x1b[?1049l"
 
 PATIENCE = 600.0
-"""Seconds after which a test stops waiting: far more than the slowest takes on a slow, busy machine."""
+"""Seconds after which a test stops waiting: far more than the slowest test takes on a slow, busy machine."""
 
 SLICE = 0.05
-"""Seconds of its rate that a slow line carries at once."""
+"""Seconds of data that a slow line carries at once."""
 
 LEFT_AFTER_A_SCREEN = {"25": "h", "7": "h"}
-"""The private modes that are on in a terminal of a shell: the cursor is seen, lines wrap."""
+"""The private modes that are on under a shell: the cursor is visible, lines wrap."""
 
 
 def modes_left(received: bytes) -> set[str]:
-    """The modes of the terminal that differ, after all that it received, from a shell's: ``{"?1049h", ">1u"}``."""
+    """Return the modes of the terminal that differ from a shell's after ``received``: ``{"?1049h", ">1u"}``."""
     modes: dict[str, str] = {}
     for numbers, switch in re.findall(rb"\x1b\[\?([\d;]+)([hl])", received):
         for number in numbers.decode().split(";"):
             modes[number] = switch.decode()
     left = {f"?{number}{switch}" for number, switch in modes.items() if LEFT_AFTER_A_SCREEN.get(number, "l") != switch}
-    if received.count(b"\x1b[>1u") > received.count(b"\x1b[<u"):  # kitty's keys
+    if received.count(b"\x1b[>1u") > received.count(b"\x1b[<u"):  # kitty's keyboard protocol
         left.add(">1u")
     return left
 
 
 def assert_ends_well(terminal: Terminal) -> None:
-    """It obeys ``q``, and leaves the terminal as a shell has it, without a traceback."""
+    """Check that ``q`` ends the program without a traceback, and leaves the terminal as a shell has it."""
     terminal.press("q")
     assert terminal.wait_exit() == 0 and modes_left(terminal.received) == set()
     assert b"Traceback" not in terminal.received
@@ -99,7 +99,7 @@ class Terminal:
             ``None`` as a value removes one.
         cwd: Where the child runs.
         rate: Bytes a second that the line takes from the child; ``None`` means all.
-        ready: What is waited for at the start.
+                ready: The text to wait for at the start.
     """
 
     def __init__(
@@ -140,22 +140,22 @@ class Terminal:
         return self
 
     def _become_child(self, size: tuple[int, int]) -> None:
-        """In the child: set the stage and run the program. Never returns."""
+        """Set up the child and run the program. Never returns."""
         try:
             _set_size(0, *size)
             if self._cwd is not None:
                 os.chdir(self._cwd)
-            # As from a terminal, though the tests may run in the background, where these are not heard.
+            # As from a terminal: tests in the background would ignore these signals.
             for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP):
                 signal.signal(number, signal.SIG_DFL)
             os.execvpe(self._args[0], self._args, self._env)
-        except BaseException as error:  # the parent's code must not go on running in the child
+        except BaseException as error:  # the child must not continue with the parent's code
             os.write(2, f"cannot run {self._args[0]}: {error}\n".encode())
         finally:
             os._exit(127)
 
     def __exit__(self, *_: object) -> None:
-        """End the child if it still runs, politely first, with the job of a shell, and close the terminal."""
+        """End the child if it still runs, politely first, and a shell's job, and close the terminal."""
         job = self._job()
         for signal_number in (signal.SIGTERM, signal.SIGKILL):
             if self._wait_exit(2.0 if self.kill(signal_number) else 0.0):
@@ -166,7 +166,7 @@ class Terminal:
         self.hang_up()
 
     def _job(self) -> int:
-        """The group that a shell with jobs runs in the foreground: a test that fails must not leave it; 0 for none."""
+        """Return the process group of a shell's foreground job, which a failed test must not leave; 0 without a job."""
         if self._fd < 0 or self.exit_code is not None:
             return 0
         with contextlib.suppress(OSError):
@@ -174,13 +174,13 @@ class Terminal:
         return 0
 
     def hang_up(self) -> None:
-        """Drops the connection, as a closed window or a broken line does."""
+        """Drop the connection, as a closed window or a broken line does."""
         if self._fd >= 0:
             os.close(self._fd)
         self._fd = -1
 
     def kill(self, number: int = signal.SIGTERM) -> bool:
-        """Send the child's process group a signal; whether there was anyone to get it."""
+        """Send the child's process group a signal; return whether the group exists."""
         if self._status is not None:
             return False
         try:
@@ -191,17 +191,17 @@ class Terminal:
 
     @property
     def pid(self) -> int:
-        """The child's process, which leads a group of its own."""
+        """The child's process id, also the id of its group."""
         return self._pid
 
     @property
     def foreground(self) -> int:
-        """The process group that the keys go to: of a shell with jobs, the job's."""
+        """The process group that receives keys: under a shell with jobs, the job's."""
         return os.tcgetpgrp(self._fd)
 
     @property
     def exit_code(self) -> int | None:
-        """The child's exit status, the negative signal that ended it, or ``None`` while it runs."""
+        """The child's exit status, or the negative signal that ended it; ``None`` while it runs."""
         if self._status is None:
             pid, status = os.waitpid(self._pid, os.WNOHANG)
             if pid:
@@ -209,7 +209,7 @@ class Terminal:
         return self._status
 
     def wait_exit(self, timeout: float = PATIENCE) -> int:
-        """Wait for the child's end and give its status; raise ``TimeoutError`` if it continues."""
+        """Wait for the child's end and return its status; raise ``TimeoutError`` if it continues."""
         if not self._wait_exit(timeout):
             raise TimeoutError(f"still running after {timeout} s:\n{self.text}")
         assert self._status is not None
@@ -255,7 +255,7 @@ class Terminal:
             self.wait_for(until)
 
     def resize(self, columns: int, lines: int) -> None:
-        """Give the terminal another size, as dragging a window's corner does."""
+        """Resize the terminal, as dragging a window's corner does."""
         self._emulator.resize(lines, columns)
         _set_size(self._fd, lines, columns)
 
@@ -282,25 +282,25 @@ class Terminal:
         return bytes(self._received)
 
     def mark(self) -> None:
-        """Count bytes from here. What is on its way already is taken in first."""
+        """Count bytes from here; bytes on their way are read first."""
         while self.read(0.0):
             pass
         self._mark = len(self._received)
 
     @property
     def bytes_since_mark(self) -> int:
-        """Bytes received since ``mark`` (or since the start): the load of a slow line."""
+        """Number of bytes received since ``mark`` (or since the start): the load of a slow line."""
         return len(self._received) - self._mark
 
     @property
     def since_mark(self) -> bytes:
-        """Those bytes."""
+        """The bytes received since ``mark``."""
         return bytes(self._received[self._mark :])
 
     def settle(self, quiet: float = 0.3, timeout: float = PATIENCE) -> None:
-        """Read until nothing came for ``quiet`` seconds in which the program had nothing to do.
+        """Read until nothing arrives for ``quiet`` seconds in which the program is idle.
 
-        On a busy machine a program that is silent may only be waiting for a CPU, or still be computing its screen.
+        On a busy machine a silent program may wait for a CPU, or still compute its screen.
         """
         now = time.monotonic()
         deadline, last = now + timeout, now
@@ -311,7 +311,7 @@ class Terminal:
                 raise TimeoutError(f"no quiet of {quiet} s within {timeout} s:\n{self.text}")
 
     def answer(self, quiet: float = 0.3) -> None:
-        """Waits until something came since ``mark``, however busy the machine is, and then until it settles."""
+        """Wait until bytes arrive after ``mark``, however busy the machine is, and then until the program settles."""
         self.wait_until(lambda: self.bytes_since_mark > 0, "answer")
         self.settle(quiet)
 
@@ -323,19 +323,16 @@ class Terminal:
         return self.bytes_since_mark
 
     def listen(self, seconds: float) -> int:
-        """Read for ``seconds``; how many bytes came. For "an idle program sends nothing"."""
+        """Read for ``seconds``, and return the number of bytes. For "an idle program sends nothing"."""
         before, deadline = len(self._received), time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0:
             self.read(min(left, 0.05))
         return len(self._received) - before
 
     def _is_at_work(self) -> bool:
-        """Whether a thread of the program runs, waits for a CPU or for a disk.
-
-        Never if the system does not report it.
-        """
+        """Return whether a thread of the program runs, or waits for a CPU or a disk; False if that is unknown."""
         states = set()
-        with contextlib.suppress(OSError, IndexError):  # it has ended, a thread of it has, or this is no Linux
+        with contextlib.suppress(OSError, IndexError):  # the process or a thread has ended, or this is not Linux
             for task in Path(f"/proc/{self.foreground or self._pid}/task").iterdir():
                 states.add(Path(task, "stat").read_bytes().rpartition(b")")[2].split()[0])
         return bool(states & {b"R", b"D"})
@@ -345,11 +342,11 @@ class Terminal:
         self.wait_until(lambda: text in self.text, text, timeout)
 
     def wait_for_bytes(self, data: bytes) -> None:
-        """Read until ``data`` came since ``mark``."""
+        """Read until ``data`` has arrived since ``mark``."""
         self.wait_until(lambda: data in self.since_mark, str(data))
 
     def wait_until(self, holds: Callable[[], bool], what: str, timeout: float = PATIENCE) -> None:
-        """Read until a condition holds; raise where the child ends before, or ``timeout`` seconds pass."""
+        """Read until a condition holds; raise if the child ends before, or after ``timeout`` seconds."""
         deadline = time.monotonic() + timeout
         while not holds():
             self.read(0.05)
@@ -360,7 +357,7 @@ class Terminal:
                 raise TimeoutError(f"no {what!r} within {timeout} s:\n{self.text}")
 
     def read(self, timeout: float) -> int:
-        """Read for ``timeout`` seconds, at most one chunk; how many bytes."""
+        """Read at most one chunk within ``timeout`` seconds; return the number of bytes."""
         if self._fd < 0:
             time.sleep(timeout)
             return 0
@@ -371,7 +368,7 @@ class Terminal:
             return 0
         try:
             data = os.read(self._fd, allowed)
-        except OSError:  # no output, or the child closed its end
+        except OSError:  # the child closed its end
             return 0
         self._received += data
         until, left = self._carried
@@ -381,7 +378,7 @@ class Terminal:
         return len(data)
 
     def _allowance(self, timeout: float) -> int:
-        """Bytes that the line can carry now, after waiting for at most ``timeout`` seconds if it is busy."""
+        """Return the bytes that the line can carry now, after at most ``timeout`` seconds if it is busy."""
         if self._rate is None:
             return 65536
         if self._carried[1] < 1:

@@ -1,4 +1,4 @@
-"""A user without a plan: random keys, words and sizes for the program in a terminal, and what must hold meanwhile."""
+"""A random user: keys, words and sizes for the program in a terminal, and checks of the program meanwhile."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ HELP = "╭────────────────"
 
 
 def action_keys() -> list[str]:
-    """Every key of the program as the harness can press it, without keys that quit."""
+    """Return every key of the program, as names of the harness, without keys that quit."""
     found = []
     for key in ACTIONS:
         for name in key.keys.split(","):
@@ -42,7 +42,7 @@ def action_keys() -> list[str]:
 
 @dataclass
 class Monkey:
-    """``terminal`` runs `watched.py`; ``errors`` is its file, ``seed`` repeats the keys."""
+    """Random keys for ``terminal``, which runs `watched.py`; ``errors`` is its file, ``seed`` repeats the keys."""
 
     terminal: Terminal
     errors: Path
@@ -56,7 +56,7 @@ class Monkey:
         self._keys = action_keys()
 
     def play(self, seconds: float) -> None:
-        """Press bursts of keys for this time; after each burst `check`."""
+        """Press bursts of keys for this time, and `check` after each burst."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             for _ in range(self._random.randint(1, 25)):
@@ -97,7 +97,7 @@ class Monkey:
         self.terminal.listen(max(seconds, 0.005))
 
     def check(self) -> None:
-        """Check that it lives, reported no error, and shows and hides its help by ``?`` and Esc on any screen."""
+        """Check that the program reported no error, and that ``?`` and Esc show and hide the help on any screen."""
         self._resize(*USABLE)
         self._until(True, "escape", "?")
         self._until(False, "escape")
@@ -106,7 +106,7 @@ class Monkey:
         self.memory.append(resident(self.terminal.pid))
 
     def _until(self, helped: bool, *keys: str) -> None:
-        """Press ``keys`` until the help is there, or is not: a prompt may open by itself and take the first keys."""
+        """Press ``keys`` until the help is open or closed: a prompt may open by itself and take the first keys."""
         deadline = time.monotonic() + self.patience
         while (HELP in self.terminal.text) is not helped:
             for key in keys:
@@ -123,6 +123,6 @@ class Monkey:
 
 
 def resident(pid: int) -> int:
-    """The memory of a process, in bytes."""
+    """Return the memory of a process, bytes."""
     pages = Path(f"/proc/{pid}/statm").read_text().split()[1]
     return int(pages) * os.sysconf("SC_PAGE_SIZE")

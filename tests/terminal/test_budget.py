@@ -13,8 +13,8 @@ CURSOR, DETAILS, LINES, PAGE, SWITCH = 600, 2 * 1024, 1_200, 8 * 1024, 15 * 1024
 TITLES = ("Overview", "Kernels", "NCCL", "GPU", "NVTX", "Events", "Ranks", "Host")
 MODES = {str(number): f"│{number} {title}│" for number, title in enumerate(TITLES, 1)}
 
-# The details of an event, which follow when the cursor rests, follow after an hour: however busy the machine is, they
-# are not counted with the step.
+# Details of an event follow a resting cursor. Here they follow after an hour, so that they never count with a step,
+# however busy the machine is.
 WITHOUT_REST = """
 import sys
 from nsystui.ui.screens import base, findings
@@ -26,13 +26,13 @@ sys.exit(main(sys.argv[1:]))
 
 @pytest.fixture(scope="module")
 def restless(job) -> Iterator[Terminal]:
-    """A program whose cursor never rests."""
+    """Yield a program whose cursor never rests."""
     yield from running_program([sys.executable, "-c", WITHOUT_REST, *job])
 
 
 @pytest.fixture(scope="module")
 def resting(job) -> Iterator[Terminal]:
-    """A program of which each screen was shown once, so that it is made and its answer known."""
+    """Yield a program that has shown each screen once, so that screens exist and have their answers."""
     for terminal in running_program([*WITHOUT_FINDINGS, *job]):
         for mode in MODES:
             show(terminal, mode)

@@ -32,7 +32,7 @@ def test_keys_that_are_no_utf8_do_not_end_it_and_a_prompt_shows_them_as_replacem
             for key, title in (("2", "│2 Krn│"), ("1", "│1 Ovw│")):
 
                 def is_shown(key=key, title=title) -> bool:
-                    terminal.press(key)  # again: a key sent at once may be taken for the end of an unfinished sequence
+                    terminal.press(key)  # again: the first key may count as the end of an unfinished sequence
                     terminal.listen(0.2)
                     return title in terminal.text
 
@@ -155,7 +155,7 @@ def test_ctrl_z_gives_the_terminal_back_and_fg_draws_it_again(job, environment):
 
 
 def drawn_in_colour(terminal: Terminal) -> str:
-    """The letters and digits on the screen that have a colour of ours, on the terminal's own page."""
+    """Return letters and digits in one of the program's colours on the terminal's own background."""
     cells = (cell for line in range(24) for _, cell in sorted(terminal.cells[line].items()))
     return "".join(cell.data for cell in cells if cell.data.isalnum() and cell.fg != "default" and cell.bg == "default")
 
@@ -179,7 +179,7 @@ def test_text_suits_the_page_that_colorfgbg_names(running, told, colour):
 
 
 def text_of(output: bytes) -> int:
-    """How light the most frequent colour of the last text is, 0 to 765; the page is the terminal's own."""
+    """Return the lightness of the last text's most frequent colour, 0 to 765, on the terminal's own background."""
     colours = Counter(re.findall(rb"38;2;(\d+);(\d+);(\d+)", output[-6000:]))
     return sum(map(int, colours.most_common(1)[0][0]))
 

@@ -15,12 +15,12 @@ from synthetic import training_job
 
 SECONDS = campaign.cases(5)
 GROWTH = 300 << 20
-"""Bytes that it may grow by after the first half: screens made late, what DuckDB keeps, a trace; no leak of an hour."""
+"""Bytes of growth allowed in the second half: late screens, DuckDB's memory, a trace; less than a leak of an hour."""
 
 LOG = SHARED / "nccl-logs/nccl-tests-allreduce-2gpu.log"
 
 
-# All of them in a longer campaign: to open them takes longer than the monkey plays.
+# All exports only in a longer campaign: opening them takes longer than the monkey plays.
 FEW = ("alcf-allgather-rank0", "graph-events-2025.5", "no-gpu-work-2025.6", "schema2021-no-metadata")
 REAL = [path for path in real_exports() if path.stem in FEW or campaign.FACTOR > 1]
 
@@ -69,7 +69,7 @@ def test_a_monkey_breaks_nothing(job, tmp_path):
         assert max(monkey.memory[half:]) - max(monkey.memory[: half + 1]) < GROWTH
         terminal.press("q")
         assert terminal.wait_exit() == 0
-        with pytest.raises(ProcessLookupError):  # its group is empty: no process is left of it
+        with pytest.raises(ProcessLookupError):  # the group is empty: no process is left
             os.killpg(terminal.pid, 0)
     written = {path.suffix for path in home.iterdir()}
     assert written <= {".csv", ".json", ".md", ".parquet", ".txt", ".gz", ".prv", ".pcf", ".row"}

@@ -1,4 +1,4 @@
-"""In tmux and in screen: it draws, follows a change of size, survives a detached client, and gives the window back."""
+"""The program in tmux and screen: it draws, follows a resize, survives a detached client, and restores the window."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def program(tmp_path_factory) -> str:
 
 
 def start(name: str, program: str, directory) -> tuple[list[str], list[str], dict[str, str | None]]:
-    """How a multiplexer is started on the program, how it is joined again, and its variables."""
+    """Return the commands that start a multiplexer with the program and attach to it again, and its variables."""
     if not shutil.which(name):
         pytest.skip(f"{name} is not on this machine")
     own = {"SHELL": "/bin/sh", "HOME": str(directory), "TMUX": None, "STY": None}

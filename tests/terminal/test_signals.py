@@ -1,4 +1,4 @@
-"""However the program is ended or stopped: the terminal is a shell's again, and no process, thread or file is left."""
+"""Ends and stops of the program: the terminal is a shell's again, and no process, thread or file is left."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ import pytest
 from harness import ALTERNATE_OFF, ALTERNATE_ON, PATIENCE, PROGRAM, WITHOUT_FINDINGS, Terminal, modes_left
 
 BASH = "?2004h"
-"""Bash itself asks for pasted text in brackets, at its prompt."""
+"""Bash's own mode at its prompt: bracketed paste."""
 
 in_campaign = partial(pytest.param, marks=pytest.mark.campaign)
 
 
 @contextlib.contextmanager
 def in_bash(words: list[str], environment: dict[str, str], ready: str = "? help") -> Iterator[Terminal]:
-    """The program as a job of a shell that has jobs."""
+    """Yield the program as a job of a shell with job control."""
     with Terminal(["bash", "--norc", "-i"], environment, ready="shell$") as terminal:
         terminal.send(f"{shlex.join(words)}\n".encode())
         terminal.wait_for(ready)
@@ -35,28 +35,28 @@ def in_bash(words: list[str], environment: dict[str, str], ready: str = "? help"
 
 
 def in_a_shell(words: list[str], environment: dict[str, str], ready: str = "") -> Terminal:
-    """The program between two reports of the terminal's settings, and its status after.
+    """Return the program in a shell that prints the terminal's settings before and after it, and its status.
 
-    What is left of a storm may end ``stty``, too, which then is asked again.
+    Late signals of a storm may also end ``stty``, which is then run again.
     """
     script = f"trap : TERM HUP INT; stty -g; {shlex.join(words)}; echo status $?; until stty -g; do :; done; echo gone"
     return Terminal(["sh", "-c", script], environment, ready=ready)
 
 
 def in_sh(words: list[str], environment: dict[str, str], before: str = "", after: str = "", **options) -> Terminal:
-    """The program in a shell without jobs."""
+    """Return the program in a shell without job control."""
     return Terminal(["sh", "-c", f"{before}{shlex.join(words)}{after}"], environment, **options)
 
 
 def assert_obeys(terminal: Terminal) -> None:
-    """It shows another screen, and ends without an error."""
+    """Check that the program shows another screen, and ends without an error."""
     terminal.press("2", until=" names")
     terminal.press("q")
     assert terminal.wait_exit() == 0
 
 
 def assert_nothing_left(terminal: Terminal, environment: dict[str, str]) -> None:
-    """No process of it, and no temporary file."""
+    """Check that no process and no temporary file is left."""
     with pytest.raises(ProcessLookupError):
         os.killpg(terminal.pid, 0)
     assert not list(Path(environment["TMPDIR"]).iterdir())
@@ -75,7 +75,7 @@ def assert_nothing_left(terminal: Terminal, environment: dict[str, str]) -> None
     ],
 )
 def test_an_end_leaves_the_terminal_as_it_was(job, environment, unpacked, number, status, moment):
-    """As soon as it is drawn, while it reads, and later."""
+    """At the first drawing, while it reads, and later."""
     with in_a_shell([*PROGRAM, *job], unpacked if moment == "Ovw" else environment, moment) as terminal:
         if number is None:
             terminal.press("q")
@@ -165,7 +165,7 @@ def test_without_a_shell_to_go_back_to_it_does_not_stop(job, environment):
 @pytest.mark.campaign
 @pytest.mark.parametrize("before", [(), (signal.SIGTSTP,), (signal.SIGTSTP, signal.SIGCONT)])
 def test_a_terminal_that_closes_with_its_shell_ends_it_stopped_or_not(job, environment, before):
-    """Then the system sends SIGHUP and SIGCONT."""
+    """The system then sends SIGHUP and SIGCONT."""
     with in_bash([*WITHOUT_FINDINGS, *job], environment) as terminal:
         program = terminal.foreground
         for number in before:
@@ -224,12 +224,12 @@ def test_stdout_is_not_needed_for_the_screens(job, environment, redirection):
 
 @pytest.mark.campaign
 def test_many_starts_and_stops_leave_nothing(job, unpacked, tmp_path):
-    """Stopped ever later: in the middle of an import, of a file, of an answer."""
+    """Each stop is later than the previous: during an import, a file, an answer."""
     for number in range(campaign.cases(2)):
         with Terminal([*PROGRAM, *job], unpacked) as terminal:
             terminal.listen(0.05 + number * 0.37 % 2.5)
             while terminal.exit_code is None:
-                terminal.press("q")  # again: keys typed before it has the terminal are discarded
+                terminal.press("q")  # again: keys typed before it takes the terminal are discarded
                 terminal.listen(0.3)
             assert terminal.wait_exit() == 0, terminal.text
             assert modes_left(terminal.received) == set() and "Traceback" not in terminal.text
@@ -244,9 +244,9 @@ signal.signal(signal.SIGINT, signal.SIG_DFL)
 print("begun")
 runpy.run_module("nsystui", None, "__main__")
 """
-"""Before it has begun it is Python that interrupts hit."""
+"""A program that announces its beginning: earlier interrupts hit Python's own start."""
 INSTANTS = [*range(0, 600, campaign.step(300)), *range(600, 2000, campaign.step(1000))]
-"""Milliseconds after the program has begun: in an import, as the screen is taken, while it is drawn and loads."""
+"""Milliseconds after the program has begun: in imports, while it takes the screen, draws and loads."""
 
 
 def begun(job: list[str], environment: dict[str, str]) -> Terminal:
@@ -254,7 +254,7 @@ def begun(job: list[str], environment: dict[str, str]) -> Terminal:
 
 
 def assert_clean(terminal: Terminal, statuses: set[int]) -> None:
-    """The shell has its terminal back, and got one of these statuses."""
+    """Check that the shell has its terminal back, and got one of these statuses."""
     terminal.wait_for("gone")
     settings = re.findall(r"(?:[0-9a-f]+:){20,}[0-9a-f]+", terminal.received.decode(errors="replace"))  # by stty -g
     assert len(settings) >= 2 and len(set(settings)) == 1 and modes_left(terminal.received) == set()
@@ -308,7 +308,7 @@ def test_an_interrupt_in_the_midst_of_an_import_is_no_traceback(job, environment
 @pytest.mark.campaign
 @pytest.mark.parametrize("instant", [50, *range(0, 2000, campaign.step(1000)), None])
 def test_it_ends_with_its_terminal_even_where_it_must_not_be_told(job, unpacked, instant):
-    """So many milliseconds after it begins to draw, or to start, or when it has loaded."""
+    """At some milliseconds after it begins to draw or to start, or after it has loaded."""
     with in_sh(
         [*PROGRAM, *job], unpacked, "trap '' HUP; exec ", ready="" if instant is not None else "? help"
     ) as terminal:
@@ -345,8 +345,7 @@ def test_a_signal_ends_it_whatever_it_waits_for(job, environment, tmp_path, wher
 def test_a_stopped_job_that_the_shell_kills_is_gone(job, environment):
     with in_bash([*WITHOUT_FINDINGS, *job], environment) as terminal:
         terminal.press("ctrl+z", until="Stopped")
-        # Bash's wait returns at once for a job that it still counts as stopped;
-        # continuing the job through bash makes it wait for the end.
+        # Bash's wait returns at once for a job that bash counts as stopped; a job that bash continues is waited for.
         terminal.send(b"kill %1; kill -CONT %1; wait %1; echo status $?\n")
         terminal.wait_for("status 143")
         assert modes_left(terminal.received) <= {BASH}
@@ -355,7 +354,7 @@ def test_a_stopped_job_that_the_shell_kills_is_gone(job, environment):
 @pytest.mark.campaign
 @pytest.mark.parametrize("number", range(campaign.cases(2)))
 def test_an_interrupt_while_the_program_starts_is_no_traceback_of_its_own(job, environment, number):
-    """Before it may say anything, Python's own start may print one."""
+    """Only Python's own start may print a traceback."""
     process = subprocess.Popen(
         [sys.executable, "-m", "nsystui", "kernels", *job],
         env={**os.environ, **environment},

@@ -1,4 +1,4 @@
-"""A line of 56 kbit/s: every key answers, the newest wins, and nothing queues up behind a key that is held down."""
+"""A line of 56 kbit/s: every key answers, the newest wins, and nothing queues up behind a held key."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def terminal(job) -> Iterator[Terminal]:
 
 
 def hold(terminal: Terminal, *keys: str, times: int, every: float) -> int:
-    """Presses the keys in turn as a keyboard repeats them; the number of bytes after the last key."""
+    """Press the keys in turn, as a keyboard repeats them; return the number of bytes after the last key."""
     for number in range(times):
         terminal.press(keys[number % len(keys)])
         terminal.listen(every)
@@ -45,7 +45,7 @@ def test_a_page_key_held_down_stops_where_it_is_let_go_and_screens_in_a_hurry_en
 
 
 def test_a_program_that_is_told_to_end_while_much_is_on_its_way_gives_the_terminal_back(job, environment):
-    """The screen takes longer than a program may for its end."""
+    """Sending the screen takes longer than the program may take to end."""
     with Terminal([*WITHOUT_FINDINGS, *job], environment, columns=500, lines=200, rate=RATE // 2) as terminal:
         terminal.wait_until(lambda: ALTERNATE_ON in terminal.received, "screens")
         for key in "123123":
@@ -58,7 +58,7 @@ def test_a_program_that_is_told_to_end_while_much_is_on_its_way_gives_the_termin
 
 
 def test_every_single_key_answers(terminal):
-    """Nothing is pressed before the last answer is seen."""
+    """Each key is pressed after the previous answer."""
     answers = {"2": " names", "?": "╭─────", "escape": "? help", "/": "\nfind", "n": "\nfind n"}
     for key, words in answers.items():
         terminal.cost(key, quiet=1.0)

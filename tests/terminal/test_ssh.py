@@ -1,5 +1,4 @@
-"""Through a real sshd, as users log in: the sequences for the terminal, and processes left after the connection is
-lost."""
+"""Through a real sshd: the sequences for the terminal, and no processes after a lost connection."""
 
 from __future__ import annotations
 
@@ -42,14 +41,14 @@ AcceptEnv LANG LC_* COLORTERM NO_COLOR
 
 @dataclass(frozen=True)
 class Server:
-    """An sshd of our own, with a key that it lets in, and a job to look at."""
+    """An sshd for the tests, with an accepted key and a job."""
 
     directory: Path
     port: int
     paths: Sequence[str]
 
     def login(self, command: str, env: dict[str, str | None] | None = None, **options: Any) -> Terminal:
-        """``ssh -tt`` that runs a command."""
+        """Run a command through ``ssh -tt``."""
         flags = [
             *("-F", "none", "-tt", "-p", str(self.port), "-i", str(self.directory / "user")),
             *("-o", "StrictHostKeyChecking=no", "-o", f"UserKnownHostsFile={self.directory}/known"),
@@ -65,7 +64,7 @@ class Server:
 
     @property
     def process(self) -> int:
-        """Its number."""
+        """Return its process id."""
         return int((self.directory / "shell").read_text())
 
 
@@ -83,7 +82,7 @@ def server(tmp_path_factory) -> Iterator[Server]:
     port = free_port()
     (directory / "config").write_text(CONFIG.format(port=port, directory=directory))
     if os.getuid() == 0:
-        Path("/run/sshd").mkdir(exist_ok=True)  # where Debian's sshd, as root, leaves its rights
+        Path("/run/sshd").mkdir(exist_ok=True)  # Debian's sshd, as root, drops its privileges there
     assert SSHD is not None
     paths = [str(path) for path in training_job(directory / "job", ranks=2, steps=3)]
     process = subprocess.Popen([SSHD, "-D", "-e", "-f", str(directory / "config")], stderr=subprocess.PIPE)

@@ -1,4 +1,4 @@
-"""The program, with every error that it would swallow written to the file of ``NSYSTUI_ERRORS``.
+"""The program, with every swallowed error written to the file of ``NSYSTUI_ERRORS``.
 
 ``python watched.py ARGUMENTS…`` is ``nsystui ARGUMENTS…``: workers may fail without ending it, threads and tasks too.
 """
@@ -18,7 +18,7 @@ from nsystui.cli import main
 
 
 def note(error: BaseException | None) -> None:
-    """Appends the traceback of an error to the file."""
+    """Append the traceback of an error to the file."""
     with open(os.environ["NSYSTUI_ERRORS"], "a", encoding="utf-8") as file:
         file.write("".join(traceback.format_exception(error)) if error is not None else "an error without a name\n")
 

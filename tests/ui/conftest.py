@@ -17,38 +17,38 @@ from nsystui.ui.widgets.frame import KeyLine
 
 @pytest.fixture(autouse=True)
 def findings_wait(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Findings are not computed unasked, except in tests that request it: every test begins on the overview."""
+    """Compute findings only on request, because every test begins on the overview."""
     if "findings" not in request.keywords:
         monkeypatch.setattr(findings, "MOST_KERNELS", -1)
 
 
 @pytest.fixture(scope="session")
 def many_ranks(written_once: Callable[..., list[Path]]) -> list[Path]:
-    """A job of more ranks than a table or chart has lines for at 80x24."""
+    """Return a job with more ranks than a table or chart has lines at 80x24."""
     return written_once("sixteen", TrainingJob(ranks=16, steps=1, layers=1, gpu_metrics=False).write)
 
 
 @pytest.fixture(scope="session")
 def two_ranks(written_once: Callable[..., list[Path]]) -> list[Path]:
-    """A job whose steps have something to drill into. Not to be written."""
+    """Return a job whose steps have details, which tests must not change."""
     return written_once("two-ranks", lambda directory: training_job(directory, ranks=2, steps=4, layers=4))
 
 
 @pytest.fixture(scope="session")
 def job(two_ranks: list[Path]) -> list[Path]:
-    """The job of most tests of keys."""
+    """Return the job of most tests of keys."""
     return two_ranks
 
 
 @pytest.fixture(scope="session")
 def cache(cache_directory: Path) -> Path:
-    """Where the screens keep columns: what one test has read the next one finds."""
+    """Return the cache of the screens, which all tests share."""
     return cache_directory
 
 
 @pytest.fixture(autouse=True, scope="session")
 def styles_are_parsed_once() -> Iterator[None]:
-    """Every test starts the program, whose styles are always the same: parsing them would be a tenth of its time."""
+    """Parse the styles once: they are always the same, and parsing takes a tenth of a test's time."""
     parsed: dict[Any, Any] = {}
     parse = Stylesheet._parse_rules
 
@@ -65,7 +65,7 @@ def styles_are_parsed_once() -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="session")
 def details_follow_at_once_and_notices_stay() -> Iterator[None]:
-    """Details of a row follow when no key does for 0.2 s, and a notice leaves after seconds: neither is for a clock."""
+    """Show details after 0.05 s without keys instead of 0.2 s, and notices for long, whatever the clock shows."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(base, "DETAIL_DELAY", 0.05)
         patch.setattr(KeyLine.say, "__defaults__", (600.0,))

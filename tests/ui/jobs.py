@@ -1,4 +1,4 @@
-"""Shared by the tests of the screens: the program on some files, pressed keys, and the text on the screen."""
+"""Helpers for tests of screens: the program on some files, pressed keys, and the text on the screen."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ class WidgetApp(App[None]):
         self.heard.append(message)
 
     def lines(self) -> list[str]:
-        """The lines that the first widget draws, without blanks at the right."""
+        """Return the lines that the first widget draws, without blanks at the right."""
         widget = self.widgets[0]
         return [widget.render_line(y).text.rstrip() for y in range(widget.size.height)]
 
 
 @contextlib.asynccontextmanager
 async def shown(app: Any, size: tuple[int, int] = NARROW) -> AsyncIterator[tuple[Any, Pilot[Any]]]:
-    """An application in Textual's test driver, with its pilot."""
+    """Yield an application in Textual's test driver, with its pilot."""
     async with app.run_test(size=size) as pilot:
         yield app, pilot
 
@@ -60,7 +60,7 @@ async def shown(app: Any, size: tuple[int, int] = NARROW) -> AsyncIterator[tuple
 async def running(
     files: Iterable[Path], cache: Path | None, size: tuple[int, int] = NARROW, *keys: str, look: Look | None = None
 ) -> AsyncIterator[tuple[NsystuiApp, Any]]:
-    """The program on these files, with everything loaded and shown, and then these keys pressed."""
+    """Yield the program on these files, after everything is loaded and shown and these keys are pressed."""
     async with shown(NsystuiApp(JobSource(tuple(map(str, files)), cache), look or DARK), size) as (app, pilot):
         await pilot.pause()
         await pilot.press(*keys)
@@ -69,9 +69,9 @@ async def running(
 
 @contextlib.asynccontextmanager
 async def kept_at_work(app: NsystuiApp, size: tuple[int, int] = NARROW) -> AsyncIterator[Callable[[], Any]]:
-    """The program while a thread that the test holds up keeps it from resting: ``tap`` keys, and wait with ``becomes``.
+    """Run the program while a thread that the test holds keeps it busy: ``tap`` keys, and wait with ``becomes``.
 
-    What this gives is called and awaited once the thread may go on: it waits until the program rests.
+    Yields a function to await after the thread is released: it waits until the program rests.
     """
 
     async def no_wait(*_: object, **__: object) -> bool:
@@ -84,12 +84,12 @@ async def kept_at_work(app: NsystuiApp, size: tuple[int, int] = NARROW) -> Async
 
 
 def painted(app: NsystuiApp) -> list[Strip]:
-    """The lines of the screen as they are painted; Textual has no public way to them."""
+    """Return the painted lines of the screen; Textual has no public access to them."""
     return app.screen._compositor.render_strips()
 
 
 def screen_text(app: NsystuiApp) -> list[str]:
-    """The lines of the screen as a user sees them."""
+    """Return the lines of the screen as a user sees them."""
     width, height = app.size
     lines = ["".join(segment.text for segment in strip) for strip in painted(app)]
     assert len(lines) == height and all(len(line) <= 2 * width for line in lines)
@@ -97,7 +97,7 @@ def screen_text(app: NsystuiApp) -> list[str]:
 
 
 async def becomes(holds: Callable[[], bool], seconds: float = 60.0) -> bool:
-    """Whether a condition holds in time: only for a program that a test keeps at work, so that it never rests."""
+    """Return whether a condition holds in time: only for a program that a test keeps busy, so that it never rests."""
     deadline = time.monotonic() + seconds
     while not holds() and time.monotonic() < deadline:
         await asyncio.sleep(0.02)
@@ -105,18 +105,18 @@ async def becomes(holds: Callable[[], bool], seconds: float = 60.0) -> bool:
 
 
 async def becomes_text(app: NsystuiApp, words: str) -> bool:
-    """Return whether ``words`` appear on the screen of a program that a test keeps at work."""
+    """Return whether ``words`` appear on the screen of a program that a test keeps busy."""
     return await becomes(lambda: any(words in "".join(part.text for part in strip) for strip in painted(app)))
 
 
 def tap(app: NsystuiApp, *keys: str) -> None:
-    """Presses keys without any wait, as fast as a terminal sends them."""
+    """Press keys without waiting, as fast as a terminal sends them."""
     for key in keys:
         app.post_message(Key(key, key if len(key) == 1 else None))
 
 
 def line_with(app: NsystuiApp, words: str) -> str:
-    """The first line of the screen that has ``words`` in it; fails without one."""
+    """Return the first line of the screen that contains ``words``; fail if no line does."""
     lines = screen_text(app)
     found = next((line for line in lines if words in line), None)
     assert found is not None, f"{words!r} is not on the screen:\n" + "\n".join(lines)
@@ -124,50 +124,49 @@ def line_with(app: NsystuiApp, words: str) -> str:
 
 
 def name_of_screen(app: NsystuiApp) -> str:
-    """The name of the class of the screen that is shown."""
+    """Return the class name of the present screen."""
     return type(app.screen).__name__
 
 
 def last_line(app: NsystuiApp) -> str:
-    """The keys, or a key's message."""
+    """Return the last line: the keys, or a key's message."""
     return screen_text(app)[-1]
 
 
 def shows(app: NsystuiApp, *texts: str) -> None:
-    """Each of these texts is on the screen; fails for one that does not."""
+    """Check that each of these texts is on the screen."""
     for text in texts:
         line_with(app, text)
 
 
 def cells(app: NsystuiApp, key: str) -> list[Any]:
-    """All values of a column of the screen's table."""
+    """Return all values of a column of the screen's table."""
     answer = app.screen.table.answer
     place = [column.key for column in answer.columns].index(key)
     return [row[place] for row in answer.page(0, len(answer))]
 
 
 async def press(pilot: Any, *keys: str) -> Any:
-    """Presses keys and gives the program, for a line that says what is to be seen after them."""
+    """Press keys and return the program, so that a single line can press and check."""
     await pilot.press(*keys)
     return pilot.app
 
 
 async def rested(pilot: Any) -> Any:
-    """The program when it has nothing left to do."""
+    """Return the program when it rests."""
     await pilot.pause()
     return pilot.app
 
 
 async def resize(pilot: Any, columns: int, lines: int) -> Any:
-    """Gives the terminal another size, and the program when everything is drawn in it."""
+    """Resize the terminal, and return the program when it rests."""
     await pilot.resize_terminal(columns, lines)
     await pilot.pause()
     return pilot.app
 
 
 async def answer(app: NsystuiApp, pilot: Any, text: str, *keys: str) -> NsystuiApp:
-    """Puts ``text`` into the prompt, the open prompt or the prompt that ``keys`` open, submits it, and returns the
-    program."""
+    """Submit ``text`` in the open prompt or the prompt that ``keys`` open, and return the program."""
     if keys:
         await pilot.press(*keys)
     app.screen.prompt.value = text

@@ -102,7 +102,7 @@ class ChartApp(WidgetApp):
     on_strip_chart_cursor_moved = on_strip_chart_selected = WidgetApp.hear
 
     def reversed_cells(self) -> list[tuple[int, int]]:
-        """Where the cursor is drawn in lanes: line and column."""
+        """Return the cells of the cursor in lanes: line and column."""
         found = []
         for y in range(self.chart.size.height):
             x = 0

@@ -1,4 +1,4 @@
-"""Every text can be read: WCAG contrast of painted text, by the styles themselves, in every look the program has.
+"""Every text is readable: WCAG contrast of painted text, by its styles, in every look of the program.
 
 4.5 for text, 3 for bold text (WCAG 2.2, 1.4.3). https://www.w3.org/TR/WCAG22/#dfn-contrast-ratio
 """
@@ -45,7 +45,7 @@ def test_the_formula():
 
 
 def weak(app: NsystuiApp, terminal: TerminalTheme) -> dict[tuple[object, ...], str]:
-    """The pairs of colours on the screen that are hard to read, with some of their text."""
+    """Return pairs of colours on the screen that are hard to read, with some of their text."""
     found: dict[tuple[object, ...], str] = {}
     dialog = (
         app.screen.children[0].region if app.screen.is_modal else app.screen.region
@@ -153,7 +153,7 @@ async def test_a_chosen_theme_paints_its_page_and_is_remembered_whatever_the_ter
         for typed, page in (("theme light", "#ffffff"), ("theme dark", "#121212")):
             await pilot.press("ctrl+p", *typed)
             await pilot.press("enter")
-            app.page_is(page == "#121212")  # a late answer, or one after the program is continued
+            app.page_is(page == "#121212")  # a late answer, or an answer after the program continues
             await pilot.pause()
             assert page in pages() and "default" not in pages() and not app.asks_page
         await pilot.press("ctrl+p", *"theme own")

@@ -15,7 +15,7 @@ def details(app) -> str:
 
 
 def step_of(path, correlation_id: int) -> int:
-    """The number in the name of the step around the launching call."""
+    """Return the number in the name of the step around the launching call."""
     found = native(
         path,
         "SELECT coalesce(n.text, s.value) FROM NVTX_EVENTS n LEFT JOIN StringIds s ON s.id = n.textId "
@@ -38,7 +38,7 @@ async def test_an_nccl_kernel_says_its_step_message_and_who_came_last(job, cache
         rank = int(values["rank"])
         assert values["kind"] == "nccl"
         seen.append(details(app))
-        # The kernels of one operation have the same place among the AllReduces of their rank.
+        # The kernels of an operation have the same position among the AllReduces of their ranks.
         durations = []
         for path in job:
             found = native(

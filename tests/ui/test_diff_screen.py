@@ -28,7 +28,7 @@ def other_job(written_once: Callable[..., list[Path]]) -> list[Path]:
 
 
 def keys_of(text: str) -> list[str]:
-    """The keys that type a text."""
+    """Return the keys that type a text."""
     named = {" ": "space", ",": "comma", "-": "minus"}
     return [named.get(character, character) for character in text]
 
@@ -109,7 +109,7 @@ async def test_the_palettes_diff_compares_with_another_job_or_groups_of_ranks(
             assert app.screen.prompt.is_open
             await pilot.press("escape")
 
-        torn = tmp_path / "torn.sqlite"  # whole at first, so that only reading the rest shows it
+        torn = tmp_path / "torn.sqlite"  # whole at first, so that only later reading shows the damage
         torn.write_bytes(demo_job[0].read_bytes())
         screen = OtherJobScreen(app.job, app.source, (str(torn),))
         torn.write_bytes(demo_job[0].read_bytes()[:100_000])

@@ -47,7 +47,7 @@ EVERY_KEY = sorted({name for key in keys.KEYS if key.action != "quit" for name i
 @pytest.mark.findings
 @pytest.mark.parametrize("tab", some(len(TABS), TABS))
 async def test_every_key_of_the_program_in_every_view(two_ranks, cache, tab, tmp_path, monkeypatch):
-    """A fifth of the keys: pressed as soon as the view is asked for and again when it is there, also on what opens."""
+    """A fifth of the keys, pressed before and after a view has its answer, also on screens that open."""
     monkeypatch.chdir(tmp_path)
     random = Random(f"{SEED} {tab}")
     async with running(two_ranks, cache, WIDE) as (app, pilot):

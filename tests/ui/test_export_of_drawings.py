@@ -40,7 +40,7 @@ async def test_what_is_drawn_on_the_screens_is_drawn_in_the_file(demo_job, cache
                 ("4", to("metrics"), ("rank 3 ",)),
                 ("3", lambda app: app.screen.SCREEN == "nccl sizes", ("AllReduce",)),
                 ("4", to("GPU memory"), ("rank 3 ",)),
-                ("L", None, ("rank 0 GPU", "stream ")),  # as it is in view
+                ("L", None, ("rank 0 GPU", "stream ")),  # as visible
             )
         ):
             await pilot.press(key)

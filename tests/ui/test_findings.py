@@ -1,4 +1,4 @@
-"""Findings on the overview: worst first, each a door, in the background."""
+"""Findings on the overview: worst first, with their pages, computed in the background."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from nsystui.ui.screens.overview import OverviewScreen
 
 @pytest.fixture(scope="module")
 def stalled(written_once):
-    """A slow rank and a stall."""
+    """Return a job with a slow rank and a stall."""
     shape = {"ranks": 2, "steps": 8, "layers": 4, "gpu_metrics": False}
     return written_once("stalled", TrainingJob(**shape, straggler=1, straggler_factor=1.4, stall_ms=40).write)
 
@@ -33,7 +33,7 @@ def overview(app) -> OverviewScreen:
 
 
 def rows(app) -> list[str]:
-    """The findings by name, as the table has them."""
+    """Return the names of the findings in the table's order."""
     answer = overview(app).findings.answer
     return [str(row[1]) for row in answer.page(0, len(answer))]
 
@@ -83,7 +83,7 @@ class TestHugeJobs:
         async with running(stalled, cache_directory, NARROW) as (app, pilot):
             assert "! checks" in line_with(app, "Findings") and overview(app).findings.triage is None
             assert rows(await press(pilot, "exclamation_mark"))
-            assert rows(await press(pilot, "r", *"1", "enter"))  # asked for once is asked for
+            assert rows(await press(pilot, "r", *"1", "enter"))  # one request is enough
 
 
 @pytest.mark.campaign

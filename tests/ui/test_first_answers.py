@@ -1,4 +1,4 @@
-"""What is shown before a job is opened: kept answers of known files, exact kernels of new files, and keys that wait."""
+"""Screens before a job is open: remembered answers of known files, exact kernels of new files, and waiting keys."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ KERNEL = "flash_fwd"
 
 
 async def see(source: JobSource) -> list[str]:
-    """Look at the job once, at 120x36; the lines of the overview."""
+    """Open the job at 120x36, and return the lines of the overview."""
     async with running(map(Path, source.files), source.cache_directory, WIDE) as (app, _):
         assert await becomes_text(app, "● loaded")
         return screen_text(app)
@@ -32,7 +32,7 @@ async def see(source: JobSource) -> list[str]:
 
 @pytest.fixture(scope="module")
 def known(job, written_once, run_directory) -> JobSource:
-    """A job and a cache with its overview."""
+    """Return a job and a cache with its overview."""
     files = tuple(map(str, job))
     written_once("known", lambda directory: asyncio.run(see(JobSource(files, directory / "cache"))))
     return JobSource(files, run_directory / "known/cache")
@@ -40,7 +40,7 @@ def known(job, written_once, run_directory) -> JobSource:
 
 @pytest.fixture
 def go_on(monkeypatch) -> threading.Event:
-    """No export is read whole until this is set."""
+    """Return an event; no export is read whole until it is set."""
     event, add = threading.Event(), Session.add
 
     def add_late(session, *words, **options):

@@ -65,7 +65,7 @@ def test_samples_fill_the_bins_before_them_but_no_longer_gap_and_the_mean_leaves
 
 @pytest.mark.campaign
 async def test_a_first_answer_that_takes_long_has_the_details_of_any_other(demo_job, cache_directory, monkeypatch):
-    """While it is computed, words replace the chart, which has no width then."""
+    """During the computation, words replace the chart, which then has no width."""
     async with running(demo_job, cache_directory, WIDE, "4") as (app, _):
         expected = screen_text(app)
     shown, ask, show_asking = threading.Event(), GpuScreen.ask, GpuScreen.show_asking

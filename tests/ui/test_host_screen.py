@@ -1,4 +1,4 @@
-"""8 Host: threads, functions and the call tree of the CPU samples, and the ways between them; GPU memory."""
+"""8 Host: threads, functions and the call tree of the CPU samples, and jumps between them; GPU memory."""
 
 from __future__ import annotations
 

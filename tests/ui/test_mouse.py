@@ -10,7 +10,7 @@ from nsystui.ui.widgets.lane_chart import LaneChart
 
 
 async def click(app, pilot, words: str, line: int | None = None, part: int = 0) -> None:
-    """Clicks on words of the screen: on the cell ``part`` cells behind their beginning."""
+    """Click on words of the screen, ``part`` cells after their beginning."""
     lines = screen_text(app)
     y = next(i for i, text in enumerate(lines) if words in text and line in (None, i))
     await pilot.click(offset=(lines[y].index(words) + part, y))

@@ -1,4 +1,4 @@
-"""One history for every jump, tabs that are always there, views by name, and a palette of everything."""
+"""One history for all jumps, permanent tabs, views by name, and a palette of all commands and names."""
 
 from __future__ import annotations
 

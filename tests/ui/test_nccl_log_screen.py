@@ -37,7 +37,7 @@ TUNING = "n0:1:7 [0] NCCL INFO AllReduce: 4096 Bytes -> Algo RING proto LL128 ch
 
 
 def log_text(calls: int = 3) -> str:
-    """Two ranks on two hosts: AllReduces of 4 KiB, and one Reduce of 4 MiB on rank 0 alone."""
+    """Return the log of two ranks on two hosts: AllReduces of 4 KiB, and a Reduce of 4 MiB only on rank 0."""
     lines = [INIT.format(rank=rank, pid=rank + 1) for rank in (0, 1)]
     turns = [(n, rank) for n in range(calls) for rank in (0, 1)]
     lines += [CALL.format(rank=rank, pid=rank + 1, op="AllReduce", n=n, count=1024) for n, rank in turns]
@@ -121,7 +121,7 @@ class TestKeys:
 class TestReading:
     @pytest.fixture
     def gate(self, monkeypatch) -> threading.Event:
-        """Lets the reading of logs go on after the first piece of each only when it is set."""
+        """Return an event; reading of logs stops after the first piece of each until it is set."""
         gate, read = threading.Event(), OpenLog.read
         monkeypatch.setattr(OpenLog, "read", lambda log, size: (log.position and gate.wait(20), read(log, size))[1])
         monkeypatch.setattr(loading, "FIRST_TABLES", 0.0)
@@ -130,7 +130,7 @@ class TestReading:
 
     @pytest.fixture
     def app(self, tmp_path) -> LogApp:
-        """The program on a long log."""
+        """Return the program on a long log."""
         path = tmp_path / "long.log"
         path.write_text(log_text(calls=3000))
         return LogApp(JobSource((), logs=(str(path),)))
@@ -222,7 +222,7 @@ print(*sys.modules)"""
 
 @pytest.mark.campaign
 def test_a_slow_line_gets_little(tmp_path):
-    """The budget of the other screens, in a real terminal, with a table longer than the screen."""
+    """The limits of other screens hold in a real terminal, with a table longer than the screen."""
     path = tmp_path / "sizes.log"
     calls = (CALL.format(rank=0, pid=1, op="AllReduce", n=n, count=n + 1) for n in range(300))
     path.write_text(INIT.format(rank=0, pid=1) + "".join(calls))

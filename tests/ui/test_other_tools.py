@@ -1,4 +1,4 @@
-"""Keys that hand over to other tools: the ncu command of a kernel, and a trace of the selection."""
+"""Keys for other tools: the ncu command of a kernel, and a trace of the selection."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def test_a_stack_is_as_high_as_the_sum_of_its_parts():
 
 @pytest.fixture
 def held_up(monkeypatch) -> Iterator[threading.Event]:
-    """Reports except the first of ``demo_job`` are added once this is set."""
+    """Yield an event; reports except the first of ``demo_job`` are added once it is set."""
     go_on, add = threading.Event(), Session.add
 
     def add_late(session, path, *rest):

@@ -10,7 +10,7 @@ from nsystui.ui.screens import nvtx as nvtx_screen
 
 
 def deepest_range(path, correlation_id: int) -> tuple[str, int]:
-    """Name and length of the range that began last of those around a launching call, as SQLite finds it."""
+    """Return name and length of the range around a launching call that began last, by SQLite."""
     ((start, thread),) = native(
         path, "SELECT start, globalTid FROM CUPTI_ACTIVITY_KIND_RUNTIME WHERE correlationId = ?", (correlation_id,)
     )
@@ -42,7 +42,7 @@ async def test_from_a_kernel_its_call_a_launch_and_the_timeline_to_the_same_rang
         wanted = deepest_range(job[int(app.screen.values()["rank"])], int(app.screen.values()["correlation_id"]))
         row = app.screen.table.cursor_row
         assert shown_range(await press(pilot, "w")) == wanted == launched_in
-        await pilot.press("escape")  # the way to a range is one step
+        await pilot.press("escape")  # the jump to a range is one step
         assert name_of_screen(app) == "EventsScreen" and app.screen.table.cursor_row == row
         assert shown_range(await press(pilot, "c", "w")) == wanted
         line_with(await press(pilot, "3", "enter"), "w innermost range")
@@ -61,7 +61,7 @@ async def test_a_range_of_a_list_is_shown_itself_also_beyond_the_first_page_of_i
         seen = [line.node.id for line in outline.lines if not line.rest]
         assert len(set(seen)) == len(seen)
         rests = [row for row, line in enumerate(outline.lines) if line.rest]
-        while rests:  # every row that was left out can be fetched, and is there once
+        while rests:  # each row that was left out can be fetched once
             outline.open(rests[0])
             rests = [row for row, line in enumerate(outline.lines) if line.rest]
         seen = [line.node.id for line in outline.lines]

@@ -1,5 +1,4 @@
-"""Repaints of changed cells: the same screen as Textual's own way, with fewer bytes, and Textual's own way if
-necessary."""
+"""Repaints of changed cells: the screen that Textual paints, with fewer bytes; Textual's repaint if necessary."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ WIDTH, HEIGHT = 20, 3
 
 
 def update(kind: type[ChopsUpdate]) -> str:
-    """The bytes for the end of the first line, and for the last line across two widgets."""
+    """Return the bytes for the end of the first line, and for the last line across two widgets."""
     lines = [["kernels 0123456789AB"], ["nothing changed here"], ["left half ", "right half"]]
     chops = [{10 * place: Strip([Segment(text)]) for place, text in enumerate(line)} for line in lines]
     ends = [[WIDTH] if len(line) == 1 else [10, WIDTH] for line in lines]
@@ -27,7 +26,7 @@ def update(kind: type[ChopsUpdate]) -> str:
 
 
 def screen_after(written: str) -> list[str]:
-    """A terminal with old text, after these bytes."""
+    """Return the lines of a terminal with old text after these bytes."""
     terminal = pyte.Screen(WIDTH, HEIGHT)
     stream = pyte.Stream(terminal)
     stream.feed("\x1b[1;1Hkernels 0123456789..\x1b[2;1Hnothing changed here\x1b[3;1Hleft .... ..... half")

@@ -83,7 +83,7 @@ async def test_the_ranges_of_the_path_under_the_cursor_are_bars_in_order_of_star
         shown = [share for share, before in itertools.pairwise([*bins, 0.0]) if share and share != before]
         assert (category, len(times)) == ("compute", node.count)
         assert shown == pytest.approx([time / max(times) for time in times])
-        await press(pilot, "end")  # nothing was launched in these
+        await press(pilot, "end")  # ranges without launches
         assert app.screen.node().gpu_total is None and [name for name, _ in chart.lanes[0].stack] == ["nvtx"]
         assert not (await resize(pilot, *WIDE)).screen.chart.display
 
@@ -210,7 +210,7 @@ async def test_screens_keys_and_dialogs_that_overtake_each_other_end_in_one_plac
             screen = NcclLogScreen() if name == "log" else screen_of(name)
             made = app.push_screen(screen)
             assert not screen.is_mounted, name
-            app.update_screen()  # what ends while a screen is made does not end the program
+            app.update_screen()  # a computation that ends before a screen exists must not end the program
             app.update_status()
             app.say("the log is read")
             await made
@@ -218,7 +218,7 @@ async def test_screens_keys_and_dialogs_that_overtake_each_other_end_in_one_plac
             app.pop_screen()
 
         made = app.push_screen(KernelInstancesScreen("a kernel", Names.FULL))
-        for action in ("take_window", "copy_row", "sort", "export"):  # keys before a screen is made do nothing
+        for action in ("take_window", "copy_row", "sort", "export"):  # keys before a screen exists do nothing
             await app.run_action(action, app.screen)
         await made
         assert (await rested(pilot)).return_code is None
@@ -361,7 +361,7 @@ async def test_the_cursor_of_a_tree_stays_on_its_node_when_the_tree_is_computed_
 
 
 async def test_work_in_the_background_is_not_described_by_the_data_of_the_job(job, cache, monkeypatch):
-    """Textual describes undescribed work by the ``repr`` of all arguments, on the thread that keys wait for."""
+    """Textual describes work without a description by the ``repr`` of all arguments, on the thread of the keys."""
     described: list[str] = []
     begin = Worker.__init__
 

@@ -23,7 +23,7 @@ def packed(demo_job, tmp_path_factory):
 
 @pytest.fixture
 def asked(monkeypatch):
-    """How many reports the workers were asked about, once for each time."""
+    """Return the list that gets the number of reports of each request to workers."""
     runs = []
     each = DaskWorkers.each
 
@@ -36,7 +36,7 @@ def asked(monkeypatch):
 
 
 async def shown(packed, dask):
-    """The Kernels, NCCL and Ranks screens."""
+    """Return the text of the Kernels, NCCL and Ranks screens."""
     app = NsystuiApp(JobSource((str(packed),), dask=dask))
     async with app.run_test(size=NARROW) as pilot:
         screens = []

@@ -1,4 +1,4 @@
-"""A picture of every screen on the demo job, compared with the last one that somebody looked at and accepted.
+"""A picture of every screen on the demo job, compared with the last accepted picture.
 
 ``python -m pytest --snapshot-update tests/ui/test_snapshots.py`` accepts new snapshots.
 """
@@ -21,7 +21,7 @@ from screenshots import snapshot_path
 def demo(tmp_path_factory):
     directory = tmp_path_factory.mktemp("pictures") / "demo-job"  # the folder's name is on the screen
     files = unpack("training", directory)
-    # Columns keep the width that a sample needed: whichever picture comes first must not be the only one with one.
+    # Columns keep the width that a sample needs, so without a pack only the first picture would differ.
     session = Session(cache=Cache(cache_in(directory)))
     for path in files:
         session.add(path)
@@ -30,7 +30,7 @@ def demo(tmp_path_factory):
 
 
 async def pictures(demo, scenes: list[Scene], size: tuple[int, int]) -> dict[str, str]:
-    """The picture of each scene; one start of the program is enough for all of them, since none changes another."""
+    """Return the picture of each scene, all from one start of the program: scenes do not affect each other."""
     directory, files = demo
     made = {}
     async with running(files, cache_in(directory), size) as (app, pilot):
@@ -50,7 +50,7 @@ async def pictures(demo, scenes: list[Scene], size: tuple[int, int]) -> dict[str
 @pytest.mark.campaign  # tests/ui/tours has the same screens as text in the fast set
 @pytest.mark.parametrize("size", [WIDE, NARROW], ids=["120x36", "80x24"])
 async def test_screen_looks_as_it_was_accepted(demo, size, request, tmp_path, monkeypatch):
-    # The list of events is scrolled by its own scene, and seen behind the help.
+    # The scene of the list of events scrolls it, and the help shows it in the background.
     others = sorted((scene for scene in SCENES if scene.name != "overview"), key=lambda scene: scene.name == "events")
     found = await pictures(demo, others, size)
     monkeypatch.setattr(findings, "MOST_KERNELS", 5_000_000)  # the overview shows them

@@ -1,4 +1,4 @@
-"""9 Steps: kept results of each report serve several of them."""
+"""9 Steps: cached results of each report serve jobs of several."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""L Timeline: lanes, the cursor from event to event, zooming, marks, and the selection it shares."""
+"""L Timeline: lanes, moves from event to event, zooming, marks, and the shared selection."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ async def test_lanes_fill_the_height(demo_job, cache_directory):
         rows = chart.size.height - 1
         assert sum(last - first + 1 for first, last in map(chart.rows_of, chart.in_sight)) == rows
         assert len({first - last for first, last in map(chart.rows_of, chart.in_sight)}) > 1
-        # A label is shown once, however high its lane is, and lanes with next to nothing stay low.
+        # A label is shown once, however high its lane is, and lanes with hardly any events stay low.
         assert sum("rank 0 GPU" in line for line in screen_text(app)) == 1
         assert {last - first for first, last in [chart.rows_of(labels(app).index("stream 24"))]} == {0}
-        assert label_here(await press(pilot, "down")) == "NVTX python"  # a lane, however many lines it has
+        assert label_here(await press(pilot, "down")) == "NVTX python"  # the next lane, however many lines it has
         await pilot.press("end")
         for size in ((5, 2), (40, 10), (1, 1), (80, 24)):  # the earlier request is drawn in the new width
             await resize(pilot, *size)

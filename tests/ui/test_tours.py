@@ -1,4 +1,4 @@
-"""Tours through the program: its keys, and every screen on the way as it was accepted, with text and styles.
+"""Tours through the program: keys, and every screen after them as accepted, with text and styles.
 
 A file in ``tours/`` has after each ``>>>`` the keys to press ("text" is pasted, @80x24 resizes the terminal), and then
 the lines of the screen that changed: the number and the text of each. Where a line has several styles, these follow
@@ -85,7 +85,7 @@ def halves(jobs) -> tuple[Side, Side]:
 
 @pytest.fixture(scope="session")
 def columns(written_once, demo_job, run_directory) -> Path:
-    """A cache with the demo job's columns, and without any result: known results are on some screens."""
+    """Return a cache with the demo job's columns and no results, because some screens show cached results."""
 
     def write(directory: Path) -> None:
         with closing(Session(cache=Cache(directory / "cache"))) as session:
@@ -98,7 +98,7 @@ def columns(written_once, demo_job, run_directory) -> Path:
 
 @pytest.fixture
 def program(request, demo_job, written_once, columns, tmp_path):
-    """The program of a tour."""
+    """Return the program of a tour."""
     copytree(columns, tmp_path / "cache")
 
     def files(*paths: Path) -> JobSource:

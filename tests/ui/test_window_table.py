@@ -1,4 +1,4 @@
-"""The table: its arithmetic without a screen, then the widget in Textual's test driver. Bytes: tests/terminal."""
+"""The table: its layout without a screen, then the widget in Textual's test driver. Bytes: tests/terminal."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NAME = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFuncto
 
 @dataclass
 class Numbered:
-    """``rows`` rows that are computed when asked for; remembers which pages were."""
+    """``rows`` rows that are computed on request; remembers the requested pages."""
 
     rows: int = 1000
     make: Callable[[int], Row] = lambda n: (n * 1500, n, "132·1·1", n / 100, f"{n} {NAME}")
@@ -71,7 +71,7 @@ def laid_out(width: int, sorted_key: str | None = None, row: Row = ROW, columns=
 
 
 def line_of(layout: TableLayout, row: Row, width: int) -> str:
-    """A row as it is drawn."""
+    """Return a row as drawn."""
     return "".join(text for text, *_ in layout.row_line(layout.format(row), row, width))
 
 
@@ -99,7 +99,7 @@ def test_columns_without_any_value_leave_first_and_those_for_files_never_show():
     layout.format(rows[0])
     layout.place(56, None)
     assert shown_keys(layout) == ["total", "grid", "share", "name"]
-    layout.word(rows[:1], of_all=False)  # of the first of many rows: others may have a value
+    layout.word(rows[:1], of_all=False)  # only the first of many rows: other rows may have a value
     layout.place(56, None)
     assert shown_keys(layout) == ["total", "count", "share", "name"]
 
@@ -482,7 +482,7 @@ async def test_a_page_that_fails_is_said_and_survived():
 
 @dataclass
 class Slow(Numbered):
-    """Its pages wait until the test lets them go."""
+    """Rows whose pages wait until the test releases them."""
 
     gate: threading.Event = field(default_factory=threading.Event)
 

@@ -125,7 +125,7 @@ _GPUS = Option(
 )
 _REGION = Option(
     "region",
-    "--flops-per-step are those of one NVTX range whose name has TEXT, such as forward, on one GPU, or on --gpus",
+    "--flops-per-step count one NVTX range whose name contains TEXT, such as forward, on one GPU, or on --gpus",
     metavar="TEXT",
     group=_MFU,
 )
@@ -169,7 +169,7 @@ less than the time of the other tables, from the job's first event to its last; 
             ),
             Option(
                 "useful",
-                "which GPU time counts as useful: kernels without NCCL's (pop, the default), or every kernel (talp)",
+                "useful GPU time: kernels that do not communicate (pop, the default), or every kernel (talp)",
                 choices=("pop", "talp"),
                 default="pop",
                 group="efficiency",

@@ -72,7 +72,10 @@ nsys could not resolve count for their module, [libcuda.so.1]; functions of the 
   nsystui functions rank0.sqlite --thread pin_memory --sort total""",
         topic="numbers",
         order=174,
-        options=(Option("by", "what is kept apart (all)", choices=("all", "rank", "thread"), default="all"), _THREAD),
+        options=(
+            Option("by", "what has its own rows (all)", choices=("all", "rank", "thread"), default="all"),
+            _THREAD,
+        ),
         is_whole=True,
         has_times=True,
         needs=(("host_samples",),),

@@ -125,7 +125,7 @@ Kernels get the sizes of the calls that launched them.
   busbw     algbw × the factor of nccl-tests, such as 2(n-1)/n for AllReduce
   busbw, no waiting
             uses the kernel time of the last rank to arrive; known if all ranks of the communicator are open
-  several   the rows behind this one differ
+  several   the rows in this sum differ
 
 The size is that of one call: for AllGather and ReduceScatter the bytes of one rank, for AlltoAll those of one peer.
 Buckets and powers of two have base 1024 and include their lower edge.""",

@@ -115,7 +115,7 @@ _GRAPHS = (
     "NVIDIA's counts whole CUDA graph launches as idle because their kernels are in no table; here they are busy time"
 )
 _FIRST_DELTA = (
-    "NVIDIA's delta of the first one is its start, as if something had ended when the session began; here it is missing"
+    "NVIDIA's delta of the first range is its start, as if a range had ended at the session's start; here it is missing"
 )
 
 _KERNELS, _MEMORY, _CALLS, _GRAPH = "kernels", "memory_ops", "api_calls", "graph_launches"
@@ -308,8 +308,8 @@ QUESTIONS = (
             "NVIDIA's (2023.4) swaps received and sent",
             "NVIDIA's counts an adapter once per report that saw it; here it counts once by host and GUID, in bytes/s",
             "here what was not sampled is missing, and a bin is the mean over its sampled part",
-            "counters of AWS's EFA plugin (of NVIDIA's network_map_aws) that say bytes are here, under the names they "
-            "were recorded with; NVIDIA documents neither names nor units; what never falls is taken as a total",
+            "counters of AWS's EFA plugin (of NVIDIA's network_map_aws) with bytes in their names are here by name; "
+            "NVIDIA documents neither names nor units; a counter that never falls is taken as a total",
             _HEAT,
         ),
     ),

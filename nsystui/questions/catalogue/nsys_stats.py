@@ -31,7 +31,7 @@ _MANGLED = Option("mangled", "kernels by their mangled names", one_of="names")
 _FAMILY = Option("family", "kernels by family", one_of="names")
 _NVTX_NAME = Option("nvtx-name", "the innermost NVTX range of the launch before a kernel's name")
 _ROWS = Option("rows", "maximum number of rows", metavar="N", kind=_number)
-_TICKS = Option("ticks_threshold", "from which rate on, in ticks/ms, it is congestion", metavar="N", kind=_number)
+_TICKS = Option("ticks_threshold", "the least rate that is congestion, in ticks/ms", metavar="N", kind=_number)
 _NAMES = (_BASE, _MANGLED)
 _KERNEL_NAMES = (_NVTX_NAME, *_NAMES)
 

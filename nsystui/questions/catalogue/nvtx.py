@@ -28,7 +28,7 @@ QUESTIONS = (
         description="""\
 NVTX ranges by path: push/pop ranges nested as they ran on each thread, with instances, wall time, self
 time (in which no nested range runs; DurNonChild of nsys) and the GPU time projected from what was launched inside them.
-Start/end ranges may overlap anything, so they are not in the tree, without self time. With --summary, one row for
+Start/end ranges may overlap anything, so they are not in the tree and have no self time. With --summary, one row for
 each name, without the arguments that PyTorch appends (`aten::item, op_id = 557`); `stats -r nvtx_sum` keeps them.""",
         examples="""  nsystui nvtx rank0.sqlite --depth 3
   nsystui nvtx rank*.sqlite --by all --filter step

@@ -126,11 +126,11 @@ equal spans of the selected time.""",
         "GPU utilisation per rank and device, or over time",
         _ask_gpu,
         description="""\
-How busy each GPU was: one row per rank and device, with compute (kernels without NCCL's), NCCL, memory
+How busy each GPU was: one row per rank and device, with compute (kernels that do not communicate), NCCL, memory
 operations and whole CUDA graphs as unions of time. They overlap, so that together they may exceed `busy`; `exposed` is
 NCCL that no compute hides. With --over-time, one row for each device and each of --bins equal spans of the selected
 time, with the mean number of kernels that ran at once and every GPU metric that was sampled.
-This is the table that `e` exports on the GPU screen; while zoomed, that of --time with the view's ends.""",
+This is the table that `e` exports on the GPU screen; while zoomed, with --time set to the view's ends.""",
         examples="""  nsystui gpu rank*.sqlite
   nsystui gpu rank0.sqlite --time 1.2s:1.5s --format json
   nsystui gpu rank*.sqlite --over-time --bins 1000 --format csv -o busy.csv
@@ -220,8 +220,8 @@ and the send waits during all of them and during the slowest tenth.""",
         "lanes of ranks, streams and NVTX threads over time, as text or as a table",
         function("timeline.picture:lanes_as_table", "width", "all_lanes"),
         description="""The timeline as text: a lane for each GPU of each rank, with --all-lanes also for each stream and
-NVTX thread. Each column shows the category that took most of its time: K compute (kernels without NCCL's), N NCCL,
-M memory operations, G whole CUDA graphs; a small letter if it was busy for less than half of the time, nothing if it
+NVTX thread. Each column shows the category that took most of its time: K compute (no communication), N NCCL, M memory
+operations, G whole CUDA graphs; a small letter if it was busy for less than half of the time, nothing if it
 was idle, · if nothing was recorded. Wide events have their names. With --format (or -o, --sort, --top) it is a table,
 one row for each lane and column.""",
         examples="""  nsystui timeline rank*.sqlite

@@ -43,7 +43,7 @@ QUESTIONS = (
         "one row per rank: GPU busy, NCCL, memory, idle",
         _ask_overview,
         description="""One row per rank: how busy its GPUs were and with what, and how much it did.
-Compute is kernels without NCCL's, `exposed` NCCL that no compute hides; `kernels` counts both.
+Compute is kernels that do not communicate, `exposed` NCCL that no compute hides; `kernels` counts both.
 Percentages are of the selected time, or of the time from the job's first event to its last, the same for every rank.
 This is the table that `e` exports on the Overview screen.""",
         examples="""  nsystui overview rank*.sqlite
@@ -63,11 +63,11 @@ This is the table that `e` exports on the Overview screen.""",
         "the ranks compared: busy time, steps, late arrivals, waiting, outliers",
         _ask_ranks,
         description="""\
-One row per rank: busy, compute, NCCL, exposed NCCL and idle time, step time, how often it came last to
-a collective, how long the others waited for it and it for them, and in which of these it differs from the other ranks.
-Compute is kernels without NCCL's; `wait caused` is how long a typical other rank waited for this one, hidden by compute
-or not (the finding `straggler` counts only the exposed part). Collectives are matched across ranks by communicator and
-order. The rank with the shortest kernel came last, independent of the clocks.""",
+One row per rank: busy, compute, NCCL, exposed NCCL and idle time, step time, how often it came last to a collective,
+how long it waited for other ranks and they for it, and which of these figures stand out.
+Compute is kernels that do not communicate; `wait caused` is how long a typical other rank waited for this one, hidden
+by compute or not (the finding `straggler` counts only the exposed part). Collectives are matched across ranks by
+communicator and order. The rank with the shortest kernel came last, independent of the clocks.""",
         examples="""  nsystui ranks rank*.sqlite
   nsystui ranks rank*.sqlite --sort wait_caused_ns --top 5
   nsystui ranks rank*.sqlite --collectives --sort late_by_ns --top 20

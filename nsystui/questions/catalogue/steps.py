@@ -132,9 +132,9 @@ decode steps of an inference server: see `nsystui help path`.""",
         "the critical path of a step: what its time went to, and what each part waited for",
         function("blocking.path:path_table", "by", "step", "step_range"),
         description="""\
-What the time of one step went to, walked back from its end: from an operation of the GPU to the one that it waited for,
-or to the call that launched it; from a CPU call to what its thread did before, or to the operation that the thread
-waited for; out of a collective to the rank that came last. The pieces cover the step once: they add up to it exactly.
+What the time of one step went to, walked back from its end: from an operation of the GPU to the operation that it
+waited for, or to the call that launched it; from a CPU call to what its thread did before, or to the operation
+that the thread waited for; out of a collective to the rank that came last. The pieces add up to the step exactly.
 Without --step it is the step whose time is nearest to the median; with --time, that time.""",
         examples="""  nsystui path rank*.sqlite
   nsystui path rank*.sqlite --by range

@@ -172,7 +172,7 @@ With --instances, every launch of one kernel.""",
             Option(
                 "by",
                 "also group by rank, device, stream, step, shape (grid and block), separated by commas; with family or "
-                "precision a row is all kernels of one; with graph those that CUDA graphs replayed, and those launched "
+                "precision, a row has all kernels of it; with graph, all kernels of a CUDA graph, or those launched "
                 "one by one (eager); with step, shares are of each step's kernel time",
                 metavar="LIST",
                 default="",

@@ -87,12 +87,12 @@ def columns(names: Sequence[Column], basis: Basis, extras: Sequence[Extra] = (),
         Column(
             f"by_{part}",
             header=f"Difference by {part.capitalize()}{per} (ns)",
-            label=f"from {part}",
+            label=label,
             unit=Unit.CHANGE,
             decimals=1,
             importance=importance,
         )
-        for part, importance in (("count", 3), ("duration", 2))
+        for part, label, importance in (("count", "more calls", 3), ("duration", "longer calls", 2))
     )
     return (
         Column("difference", header=f"{title}Difference{per} (ns)", label="B − A", unit=Unit.CHANGE, decimals=digits),

@@ -272,12 +272,12 @@ def _work(
         common = [row for row in launched.records() if row["status"] == BOTH]
         single = [row for row in launched.records() if row["status"] != BOTH]
         changes = {
-            "launch count": _total(common, "by_count"),
-            "duration": _total(common, "by_duration"),
+            "more calls": _total(common, "by_count"),
+            "longer calls": _total(common, "by_duration"),
             **({"new and gone kernels": _total(single, "difference")} if single else {}),
         }
         for name, change in changes.items():
-            yield _Line(f"    from {name}", "ns", None, None, "kernels", change)
+            yield _Line(f"    {name}", "ns", None, None, "kernels", change)
     has_nccl = communication.cells("what")[:1] == [KERNEL]
     if has_nccl:
         yield line("    NCCL kernels", "ns", _pair(communication, "total", basis), "nccl")
@@ -362,7 +362,7 @@ def _other_work(launched: Compared, utilisations: tuple[Utilisation, Utilisation
     percent = format_value(Unit.PERCENT, 100 * abs(b / a - 1))
     times_as = f"{format_value(Unit.COUNT, b / a)} times as many"
     amount = times_as if b >= 2 * a else f"{percent} {'fewer' if b < a else 'more'}"
-    return f"B launched {amount} kernels{span}: this changes totals, but not medians and 'from duration'"
+    return f"B launched {amount} kernels{span}: this changes totals, but not medians and 'longer calls'"
 
 
 def _largest(what: str, answer: TableAnswer, each: str = "") -> Iterator[str]:

@@ -349,7 +349,7 @@ def steps(a: Side, b: Side, name: str | None = None) -> Compared:
     has_any = any(spread[STEP].count for spread in sides)
     notes = [*both(*(side.job.steps(name).notes for side in (a, b)))]
     if len({times.on_gpu for side in (a, b) for times in _step_times(side, name)}) > 1:
-        notes.append("some steps have no GPU work: their time is that on the CPU")
+        notes.append("some steps have no GPU work: their time is CPU time")
     return Compared("diff-steps", _STEP_COLUMNS, rows if has_any else [], len(rows) if has_any else 0, tuple(notes))
 
 

@@ -279,8 +279,8 @@ def _notes(session: Session, reports: Sequence[Report], selection: Selection) ->
         yield "only the selected streams count: idle: no selected stream is busy"
     for made_of in dict.fromkeys(report.metadata.made_of for report in reports if report.metadata.made_of):
         yield (
-            f"100 % of a {made_of} is its time from the first event to the last, not only its steps, unless a "
-            f"time is selected; time without GPU work is idle"
+            f"percentages are of the whole {made_of}, not only of its steps, unless a time is selected; time "
+            f"without GPU work is idle"
         )
 
 

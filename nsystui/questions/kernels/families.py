@@ -36,7 +36,7 @@ def with_union_times(answer: TableAnswer, session: Session, selection: Selection
         (*row, *times.get(str(family), (None, None)))
         for row, family in zip(answer.rows, answer.cells("family"), strict=True)
     ]
-    notes = [*answer.notes, "union: any kernel of the family ran; alone: and none of another family"]
+    notes = [*answer.notes, "union: a kernel of the family ran; alone: while no other family's kernel ran"]
     smart = smart_kernel_names(session)
     kernels = kernel_summary(session, selection).records()
     names = [(str(row["name"] or ""), row["share"]) for row in kernels]
@@ -46,7 +46,7 @@ def with_union_times(answer: TableAnswer, session: Session, selection: Selection
         if isinstance(share, float) and share >= _LISTED and family_of(name, families) == OTHER
     ]
     if unknown:
-        notes.append(f"without a family ([families] in the configuration gives them one): {few(unknown)}")
+        notes.append(f"without a family (name one in [families] of the configuration): {few(unknown)}")
     return replace(answer, columns=(*answer.columns, UNION, ALONE), rows=rows, notes=tuple(notes))
 
 

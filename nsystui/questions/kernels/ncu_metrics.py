@@ -55,7 +55,7 @@ _LATENCY_BELOW, _BALANCED_WITHIN, _SATURATED_FROM = 60.0, 10.0, 80.0
 
 METHOD = (
     "ncu measured another run, one kernel at a time, by default with base clocks and flushed caches: its durations "
-    "are not those of this run"
+    "differ from this run's"
 )
 
 

@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
     from nsystui.questions.nccl.from_log import LogSizes
 
+    Frames = tuple[pd.DataFrame, pd.DataFrame]
+
 
 Reports = Collection[int] | None
 """Indices of reports; ``None`` for all open reports."""
@@ -269,12 +271,6 @@ def _first_that_holds(choices: tuple[tuple[Any, Reason | None], ...], otherwise:
 def _compact(frame: pd.DataFrame) -> pd.DataFrame:
     """Store each text of ``frame`` once."""
     return frame.astype({key: "category" for key in _FEW_VALUES if key in frame.columns})
-
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    Frames = tuple["pd.DataFrame", "pd.DataFrame"]
 
 
 def joined(parts: Sequence[Frames]) -> Frames:

@@ -234,14 +234,14 @@ def _notes(summary: LogSummary, cut: StepCut | None) -> Iterator[str]:
         )
     if summary.iterations_left_out:
         left_out = counted(summary.iterations_left_out, "line")
-        yield f"the table of iterations has the first {_ITERATION_LIMIT:,}; {left_out} of later ones left out"
+        yield f"the table of iterations has the first {_ITERATION_LIMIT:,}; {left_out} later iterations are left out"
     if summary.topology.left_out:
-        yield f"the topology is not whole: {counted(summary.topology.left_out, 'part')} left out, there are too many"
+        yield f"the topology is too large: {counted(summary.topology.left_out, 'part')} left out"
     if not summary.calls:
         yield f"no calls: {_RECORD}"
         return
     yield (
-        f"message sizes are those of one rank's call, from {counted(len(summary.gpus()), 'GPU')}; for AllGather, "
+        f"message sizes are of one rank's call, read from {counted(len(summary.gpus()), 'GPU')}; for AllGather, "
         "ReduceScatter, AlltoAll, Gather and Scatter that is one rank's share of the whole"
     )
     yield from _missing(summary)
@@ -257,7 +257,7 @@ def _missing(summary: LogSummary) -> Iterator[str]:
     pointers = sum(not member.is_shared and member.communicator is not None for member in summary.members)
     if pointers:
         yield (
-            f"no line says which ranks share the communicators of {counted(pointers, 'pointer')} of single processes: "
+            f"no line names the ranks of the communicators of {counted(pointers, 'pointer')} of single processes: "
             f"{_RECORD}"
         )
     empty = sum(number for kind, number in summary.kinds.items() if kind.elements == 0)
@@ -279,5 +279,5 @@ def nothing(summary: LogSummary, cut: StepCut | None = None) -> str:
         lines = "such as NeMo's `Training epoch 0, iteration 45/99`"
         return f"these logs have no training lines ({lines}) to cut them by: leave --steps out"
     if summary.unread:
-        return f"none of the {summary.unread.total():,} calls in {summary.lines:,} lines could be read: is it cut up?"
+        return f"none of the {summary.unread.total():,} calls in {summary.lines:,} lines could be read: are lines cut?"
     return f"no calls of NCCL in {summary.lines:,} lines: {_RECORD}"

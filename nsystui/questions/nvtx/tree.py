@@ -345,10 +345,6 @@ class NvtxTree:
         index = number - 2 * size
         return self.maker.range_nodes([index], len(self._ids_above(number)))[0]
 
-    def child_count(self, node: Node) -> int:
-        """Count the rows that opening ``node`` shows."""
-        return node.child_count
-
     def children(self, node: Node, offset: int = 0, limit: int = PAGE, order: Order | str = Order.TOTAL) -> list[Node]:
         """Return at most ``limit`` rows inside ``node`` from row ``offset`` on.
 

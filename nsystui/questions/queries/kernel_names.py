@@ -46,7 +46,7 @@ def communicating(session: Session) -> list[str]:
 def other_communication(session: Session) -> tuple[str, ...]:
     """Return a note on kernels that count as NCCL's in times by category, if any."""
     backends = list(dict.fromkeys(map(backend_of, communicating(session))))
-    return (f"NCCL here means all communication, including kernels of {few(backends)}",) if backends else ()
+    return (f"NCCL here means all communication, also kernels of {few(backends)}",) if backends else ()
 
 
 def communicates(names: Collection[str]) -> sa.ColumnElement[bool]:

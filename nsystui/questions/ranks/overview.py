@@ -128,7 +128,7 @@ def _assumed_gpus(session: Session, selection: Selection) -> Iterator[str]:
     for report in selected_reports(session, selection):
         if not report.metadata.cuda_devices and len(report.metadata.gpus) > 1:
             yield (
-                "some exports do not say which GPU a process used: its number is then that of the CUDA device, which "
+                "some exports do not say which GPU a process used: its number is then the CUDA device's, which "
                 "differs under CUDA_VISIBLE_DEVICES"
             )
             return

@@ -253,7 +253,7 @@ def _notes(steps: Steps, times: Mapping[Task, StepTimes]) -> tuple[str, ...]:
             "a step begins once its range has begun and the GPU work before has ended; it lasts to the next one"
         )
     if any(not item.on_gpu for item in times.values()):
-        notes.append("where the launches of a step are not known, its CPU time is shown")
+        notes.append("if the launches of a step are unknown, its CPU time is shown")
     if times:
         of_phase = " of the steps of the same phase" if any(item.has_phases for item in times.values()) else ""
         notes.append(f"slow: more than {SLOW} times the median{of_phase}")

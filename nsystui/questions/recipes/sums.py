@@ -30,7 +30,7 @@ from nsystui.questions.queries.tasks import rank_of, selected_ranks
 from nsystui.questions.recipes.recipe import Ask, RecipeOptions, of_each_rank, of_rank
 from nsystui.questions.stats.cuda_sums import kernels_as_nsys
 from nsystui.questions.stats.nvtx_projected import PROJECTED, projected_summary, projected_trace
-from nsystui.questions.stats.report import ReportOptions as ReportOptions
+from nsystui.questions.stats.report import ReportOptions
 from nsystui.store import tables
 from nsystui.store.report import most_rows
 from nsystui.store.session import Session

@@ -82,7 +82,9 @@ def report_of(text: str) -> tuple[Question, Any]:
         key, sign, value = word.partition("=")
         option = options.get(key)
         if option is None or bool(sign) == option.is_switch:
-            raise UsageError(f"report {report.name} has no option {word!r}: {options_of(report) or 'it has none'}")
+            raise UsageError(
+                f"report {report.name} has no option {word!r}: {options_of(report) or 'it has no options'}"
+            )
         for other in [item.name for item in report.options if option.one_of and item.one_of == option.one_of]:
             values.pop(other, None)
         try:

@@ -71,7 +71,7 @@ def range_name(text: str) -> RangeName:
         parts[mark] = word
     index = whole_number(parts.get("/", "0"))
     if index is None:
-        raise UsageError(f"NVTX range {text!r}: {parts['/']!r} is no number (write \\/ for a slash inside of a name)")
+        raise UsageError(f"NVTX range {text!r}: {parts['/']!r} is not a number (write \\/ for a slash in a name)")
     domain = _plain(parts["@"]) if "@" in parts else ""
     return RangeName(_plain(parts[""]), None if domain == "*" else domain, index)
 

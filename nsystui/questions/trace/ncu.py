@@ -32,7 +32,7 @@ class NameBase(Enum):
 
 
 OF_ONE_RANK = (
-    "of a job of several ranks, run it in place of the application of that rank alone: `nsystui ncu --wrapper` prints "
+    "in a job of several ranks, run it instead of that rank's application only: `nsystui ncu --wrapper` prints "
     "the script"
 )
 

@@ -60,7 +60,7 @@ class Thresholds:
     exposed_memory_percent: float = _min_cost(5.0, "memory operations that no kernel hides")
     memory_high: float = _limit(90.0, "memory in use from which a GPU is nearly full, in %")
     memory_full: float = _limit(95.0, "memory in use from which a GPU is full, in %")
-    dominant_percent: float = _limit(50.0, "minimum share of one kernel in all kernel time but NCCL's, in %")
+    dominant_percent: float = _limit(50.0, "minimum share of one kernel in all kernel time without communication, in %")
     dominant_cost_percent: float = _min_cost(20.0, "a kernel that dominates")
     precision_percent: float = _min_cost(2.0, "FP32 and TF32 where a GPU has faster units")
     layout_percent: float = _min_cost(2.0, "changes of layout")

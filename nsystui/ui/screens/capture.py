@@ -74,7 +74,7 @@ class JobOutputScreen(TextTableScreen):
 
     def open_row(self) -> None:
         if self.row_window() is None:
-            self.say("this line does not say when it was printed")
+            self.say("this line has no time")
         else:
             self.app.call_later(self.action_timeline)
 
@@ -84,7 +84,7 @@ class FilesScreen(TextTableScreen):
 
     COUNTED = "files"
     TEXT = "{file}: {state}"
-    CLOSED = "r selects ranks; the line below says how far this file is"
+    CLOSED = "r selects ranks; the line below shows how much of this file is read"
 
     def __init__(self) -> None:
         super().__init__("files")

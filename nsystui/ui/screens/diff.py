@@ -251,7 +251,7 @@ class DiffScreen(FilteredTableScreen):
         """Fold or unfold numbered NVTX names."""
         options = self._options()
         self.options = replace(options, fold_numbers=not options.fold_numbers)
-        self.say("numbered names one by one" if options.fold_numbers else "numbered names as one")
+        self.say("numbered names are separate rows" if options.fold_numbers else "numbered names are one row")
         self._ask_again("nvtx")
 
     def _ask_again(self, table: str) -> None:

@@ -231,7 +231,7 @@ class GpuScreen(ZoomableChartScreen):
         if device is None:
             self.say("these adapters are of a host" if gpu.is_host else "no rank worked on this GPU")
         elif tasks == frozenset({device.task.task}) or len(picture.ranks) == 1:
-            self.say(f"rank {device.task.rank} is the only one already")
+            self.say(f"rank {device.task.rank} is already the only rank")
         else:
             selection = self.selection.with_tasks(frozenset({device.task.task}))
             self.take_position(selection)

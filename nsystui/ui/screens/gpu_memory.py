@@ -53,7 +53,7 @@ class GpuMemoryScreen(GroupedViewsScreen):
         if "peak_time" in self.values():
             self.lay_over(PeakScreen(*_group(self.values())))
         else:
-            self.say("b groups by device: a row of that opens what was in use at its peak")
+            self.say("b groups by device: Enter there lists what was in use at the peak")
 
     def row_window(self) -> Window | None:
         """Return the moment of the peak, or the time of the row."""

@@ -323,7 +323,7 @@ class KernelsScreen(ViewsScreen):
     def _ncu_question(self) -> NcuQuestion | str:
         name, rank = self.values().get("name"), self.values().get("rank")
         if self.answered.question.row != "kernel" or not isinstance(name, str):
-            return "ncu profiles kernels: v goes to their table"
+            return "ncu profiles kernels: v opens the table of kernels"
         names, selection = Names(self.options["names"]), self.selection
 
         def ask(job: OpenJob) -> list[NcuCommand]:

@@ -217,7 +217,7 @@ class NcclLogScreen(FilteredTableScreen):
             self.say("the log is being read")
 
     def action_selection(self) -> None:
-        self.say("the selection is of exports: / finds rows of a log by their words")
+        self.say("a selection applies to exports: / filters the rows of a log")
 
     async def action_mode(self, name: str) -> None:
         """Open a tab if exports are open."""

@@ -97,7 +97,7 @@ class TimelineScreen(LanesScreen):
             return
         window = window_of(row)
         if not picture.base.start <= window.start < picture.base.end:
-            self.say("the next one lies outside of the selection: Esc goes back, T selects a time")
+            self.say("the next event is outside of the selection: Esc goes back, T selects a time")
             return
         self._show_event(row, lane)
         if steps:
@@ -132,7 +132,7 @@ class TimelineScreen(LanesScreen):
         if partner.row is None or partner.lane is None:
             self.say(partner.reason)
         elif not picture.base.start <= window_of(partner.row).start < picture.base.end:
-            self.say("it lies outside of the selected time: Esc goes back, T selects a time")
+            self.say("its partner is outside of the selected time: Esc goes back, T selects a time")
         else:
             self.opened = picture.opened | {partner.lane.task}
             self._show_event(partner.row, partner.lane)
@@ -355,7 +355,7 @@ class TimelineScreen(LanesScreen):
         if picture is None or lane is None:
             return
         if len(picture.timeline.tasks) == 1:
-            self.say(f"rank {lane.rank} is the only one already")
+            self.say(f"rank {lane.rank} is already the only rank")
             return
         selection = self.selection.with_tasks(frozenset({lane.task}))
         self.take_position(selection, lane=lane)

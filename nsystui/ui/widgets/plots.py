@@ -188,7 +188,7 @@ def _bar(count: int, largest: int, width: int) -> str:
     return BAR * math.floor(count / largest * width + 0.5) or TRACE
 
 
-# The least points of each mark; marks differ in size, not in colour.
+# The minimum number of points of each mark; marks differ in size, not in colour.
 _MARKS = ((10, "■"), (2, "○"), (1, "·"))
 
 Words = Callable[[float], str]

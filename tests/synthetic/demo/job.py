@@ -1,4 +1,4 @@
-"""What the demo jobs have in common: ranks on hosts, one report each; start-up and NCCL."""
+"""The common part of demo jobs: ranks on hosts, one report each; start-up and NCCL."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ PLANTED_SECRET: Final = "demo-secret"
 """Value of AWS_SECRET_ACCESS_KEY in every captured environment: it must never appear on a screen or in a report."""
 
 JOB_START: Final = 1_780_000_000_000_000_000
-"""UTC ns around which the sessions of the ranks start."""
+"""UTC ns from which on the sessions of the ranks start."""
 CLOCK_SKEW: Final = 85_000
-"""ns by which the clock of one host after the other is ahead, as NTP leaves it; it shows up in ``utcEpochNs``."""
+"""ns by which the clock of each host is ahead of the previous host's, as under NTP; visible in ``utcEpochNs``."""
 
 WORLD_STREAM: Final = 28
 NEIGHBOUR_STREAM: Final = 32
@@ -51,7 +51,7 @@ NEIGHBOUR_STREAM: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class JobLayout:
-    """Ranks fill the hosts one after the other."""
+    """Hosts, which ranks fill one after the other."""
 
     ranks: int
     hosts: int
@@ -62,11 +62,11 @@ class JobLayout:
         return -(-self.ranks // self.hosts)
 
     def host(self, rank: int) -> int:
-        """Index of the host of `rank`."""
+        """Return the index of the host of `rank`."""
         return rank // self.ranks_per_host
 
     def hostname(self, rank: int) -> str:
-        """Name of the host of `rank`: ``gpu-a01``, ``gpu-a02`` …"""
+        """Return the name of the host of `rank`: ``gpu-a01``, ``gpu-a02`` …"""
         return f"gpu-a{self.host(rank) + 1:0{max(len(str(self.hosts)), 2)}}"
 
     def clock_ahead(self, rank: int) -> int:
@@ -74,16 +74,16 @@ class JobLayout:
         return CLOCK_SKEW * (self.host(rank) % 8)
 
     def local_rank(self, rank: int) -> int:
-        """Rank within the host; also the system's number of its GPU, because each process sees only its own GPU."""
+        """Return the rank within the host, also the machine's number of its GPU: each process sees only its GPU."""
         return rank % self.ranks_per_host
 
     def world(self, seed: int) -> Communicator:
-        """The communicator of all ranks; on more than one host the network limits it."""
+        """Return the communicator of all ranks; on more than one host the network limits it."""
         bandwidth = 60e9 if self.host(self.ranks - 1) else 320e9
         return Communicator(_hash(seed, "world"), tuple(range(self.ranks)), WORLD_STREAM, bandwidth)
 
     def neighbours(self, rank: int, seed: int) -> Communicator:
-        """The communicator in which `rank` exchanges with its neighbours: its host, or all if it is alone there."""
+        """Return the communicator in which `rank` exchanges with neighbours: its host, or all if it is alone there."""
         start = self.host(rank) * self.ranks_per_host
         members = tuple(range(start, min(start + self.ranks_per_host, self.ranks)))
         lonely = 1 in (self.ranks_per_host, self.ranks % self.ranks_per_host)
@@ -93,7 +93,7 @@ class JobLayout:
         return Communicator(_hash(seed, f"neighbours {members}"), members, NEIGHBOUR_STREAM, bandwidth)
 
     def environment(self, rank: int) -> dict[str, str]:
-        """The captured environment of `rank`. HOSTNAME is the launch node's on every rank, as on real clusters."""
+        """Return the captured environment of `rank`. HOSTNAME is the launch node's everywhere, as on real clusters."""
         return {
             "HOSTNAME": "gpu-a01",
             "AWS_SECRET_ACCESS_KEY": PLANTED_SECRET,
@@ -114,7 +114,7 @@ class JobLayout:
 
 @dataclass(slots=True)
 class Watcher:
-    """A thread that sleeps in one OS call after the other."""
+    """A thread that sleeps in consecutive OS calls."""
 
     thread: Thread
     call: str
@@ -141,7 +141,7 @@ class OpenRank:
     nic_metrics: bool
 
     def finish_step(self) -> None:
-        """Write the events up to the CPU's present: nothing earlier can be added any more."""
+        """Write the events up to the CPU's present; later events cannot be earlier."""
         timeline = self.timeline
         now = timeline.local(timeline.cpu)
         for watcher in self.watchers:
@@ -154,7 +154,7 @@ class OpenRank:
 
 
 def _hash(seed: int, name: str) -> int:
-    """A communicator's hash: 64 bits, often too large for SQLite's signed integers, as in reality."""
+    """Return a communicator's hash: 64 bits, often too large for SQLite's signed integers, as in reality."""
     digest = hashlib.md5(f"{seed}/{name}".encode(), usedforsecurity=False).digest()
     return int.from_bytes(digest[:8], "little") | 1 << 63
 
@@ -177,7 +177,7 @@ class DemoJob:
     layers: int
     seed: int = 1
     payload: Payload = "json"
-    """The form in which NCCL's payloads are exported; None: not at all, as nsys does by default."""
+    """The form of NCCL's payloads; None: not exported, as nsys does by default."""
     payload_layout: NcclPayloads = NcclPayloads.SINCE_2_25
     gpu_metrics: bool = True
     schema: str = "3.25.0"
@@ -191,21 +191,21 @@ class DemoJob:
 
     @property
     def layout(self) -> JobLayout:
-        """Where the ranks are."""
+        """The hosts of the ranks."""
         return JobLayout(self.ranks, min(self.hosts, self.ranks))
 
     def speed(self, rank: int) -> float:
-        """The factor on the duration of the compute kernels of `rank`."""
+        """Return the factor on the duration of the compute kernels of `rank`."""
         return 1.0
 
     def program(self, rank: OpenRank) -> Program:
-        """What `rank` does."""
+        """Run `rank`: yield its arrivals at collectives."""
         raise NotImplementedError
 
     def write(self, directory: str | Path) -> list[Path]:
         """Write ``rank0.sqlite`` … to `directory` (created if need be) and return their paths in order of rank.
 
-        The files depend on nothing but this description. After an error no half-written file remains.
+        The files depend only on this description. After an error no half-written file remains.
         """
         folder = Path(directory)
         folder.mkdir(parents=True, exist_ok=True)
@@ -216,7 +216,7 @@ class DemoJob:
         return paths
 
     def _session(self, rank: int) -> CaptureSession:
-        """The session of one rank's report: sessions start up to 29 ms apart."""
+        """Return the session of one rank's report: sessions start up to 29 ms apart."""
         started = JOB_START + 1_000_000 * ((7 + 13 * rank) % 29)
         return CaptureSession(
             hostname=self.layout.hostname(rank),
@@ -326,7 +326,7 @@ def set_up(rank: RankTimeline, communicators: Sequence[Communicator], memory: Se
 
 
 def _init_communicator(rank: RankTimeline, communicator: Communicator) -> Program:
-    """All ranks leave ncclCommInitRankConfig together."""
+    """Create a communicator: all ranks leave ncclCommInitRankConfig together."""
     values = {
         RANK: communicator.members.index(rank.rank),
         RANKS: len(communicator.members),

@@ -1,7 +1,6 @@
-"""The demo job as the PyTorch profiler would have traced it: one trace for each rank, made of the rank's export.
+"""The demo job as traces of the PyTorch profiler: one trace for each rank, made from the rank's export.
 
-A trace has no work of the operating system and no samples, and of a group of sends and receives no
-record where its kernel is launched.
+A trace has no calls of the operating system, no samples, and no record at the launch of a group of sends and receives.
 """
 
 from __future__ import annotations
@@ -30,14 +29,14 @@ _COLLECTIVES: Final = {
 }
 _ELEMENT: Final = 2
 """The bytes of an element of the model: bfloat16."""
-# PyTorch counts from a time of its own, months before.
+# PyTorch counts from its own base time, months before.
 _BASE: Final = 1_775_078_550_000_000_000
 
 Row = Mapping[str, Any]
 
 
 def write_trace(export: Path, target: Path) -> None:
-    """Writes the trace of one rank of the demo job next to, or instead of, its export."""
+    """Write the trace of a rank of the demo job next to, or instead of, its export."""
     with (
         closing(sqlite3.connect(export)) as connection,
         gzip.open(target, "wt", encoding="utf-8", compresslevel=1) as out,
@@ -87,7 +86,7 @@ class _Writer:
         self, category: str, name: str, pid: int, tid: int, start: int, end: int, arguments: Mapping[str, Any]
     ) -> str:
         begin = start + self._shift
-        # As text: a float does not hold the nanoseconds of such a number.
+        # As text, because a float cannot hold such a number to the ns.
         times = f'"ts": {_microseconds(begin)}, "dur": {_microseconds(end - start)}'
         place = f'"pid": {pid}, "tid": {tid}'
         return (

@@ -1,4 +1,4 @@
-"""The kernels of the demo jobs: of a small language model that trains, of one that serves, and of NCCL."""
+"""Kernels of the demo jobs: a small language model in training, a model that serves, and NCCL."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class KernelSpec:
     dram: float = 0.5
     """Share of the memory bandwidth that it uses, 0 to 1."""
     meets: bool = False
-    """Whether it communicates: it runs on all ranks, and takes its time from when the last one has begun."""
+    """Whether it communicates: it runs on all ranks, and its duration counts from the last rank's start."""
 
 
 def _gemm(label: str, tile: str, microseconds: float) -> KernelSpec:
@@ -192,7 +192,7 @@ LAYER_OPTIMIZER: Final = (
 
 
 def nccl_kernel(operation: str) -> KernelSpec:
-    """The device kernel NCCL >= 2.19 runs for an operation; its algorithm and protocol are not to be believed."""
+    """Return the device kernel of NCCL >= 2.19 for an operation; algorithm and protocol in its name may be wrong."""
     reduction = "_Sum_bf16" if operation in ("AllReduce", "ReduceScatter") else ""
     suffix = "" if operation == "SendRecv" else f"{reduction}_RING_LL"
     base = f"ncclDevKernel_{operation}{suffix}"
@@ -208,7 +208,7 @@ def _vllm(kernel: str, microseconds: float) -> KernelSpec:
 def _layer_served(
     attention: KernelSpec, tiles: Sequence[str], microseconds: Sequence[float], *, tensor: float
 ) -> tuple[tuple[KernelSpec, ...], ...]:
-    """The kernels of a layer up to each of its two all-reduces; the times of kernels that are not `attention`."""
+    """Return a layer's kernels up to each of its two all-reduces, with the times of all kernels except `attention`."""
     norm, query, rotary, output, up, activation, down = microseconds
     norms = _vllm("fused_add_rms_norm_kernel<c10::BFloat16, (int)8>(T1 *, long, T1 *, const T1 *, float)", norm)
     rotate = _vllm("rotary_embedding_kernel<c10::BFloat16, (bool)1>(const long *, T1 *, T1 *, const T1 *)", rotary)
@@ -246,7 +246,7 @@ ARGMAX: Final = replace(_reduce("", 15), name=_reduce("", 15).name.replace("sum_
 
 
 def custom_all_reduce(ranks: int) -> KernelSpec:
-    """vLLM's kernel for all-reduces that are too small for NCCL, here of 192 KiB."""
+    """Return vLLM's kernel for all-reduces that are too small for NCCL, here of 192 KiB."""
     arguments = "vllm::RankData *, vllm::RankSignals, vllm::Signal *, T1 *, int, int"
     name = f"cross_device_reduce_1stage<__nv_bfloat16, (int){ranks}>({arguments})"
     return replace(_vllm(name, 12), meets=True)

@@ -1,4 +1,4 @@
-"""NCCL's NVTX payloads in the two layouts that exist: before 2.25 without, since 2.25.1 with the communicator id.
+"""NCCL's NVTX payloads in both layouts: before 2.25 without, since 2.25.1 with the communicator id.
 
 Labels, types and schema numbers follow NCCL's ``nvtx_payload_schemas.h``; the reference is docs/nccl.md#payload.
 """
@@ -28,7 +28,7 @@ RANK: Final = "Rank"
 CUDA_DEVICE: Final = "CUDA device"
 
 _STATIC_ID: Final = 1 << 24
-"""Where NVTX's statically assigned schema and enum ids begin."""
+"""The first of NVTX's statically assigned schema and enum ids."""
 
 
 class NcclPayloads(Enum):
@@ -80,7 +80,7 @@ _NEW_ENTRIES: Final = {
 
 @cache
 def payload_schema(function: str, layout: NcclPayloads) -> PayloadSchema:
-    """The payload schema that NCCL registers for `function`. Raises `KeyError` if that layout does not contain it."""
+    """Return the payload schema that NCCL registers for `function`. Raises `KeyError` if the layout lacks it."""
     number, labels = (_OLD_ENTRIES if layout is NcclPayloads.BEFORE_2_25 else _NEW_ENTRIES)[function]
     entries = []
     offset = 0
@@ -88,16 +88,16 @@ def payload_schema(function: str, layout: NcclPayloads) -> PayloadSchema:
         kind = {COMMUNICATOR: _UINT64, MESSAGE_SIZE: _SIZE, OLD_MESSAGE_SIZE: _SIZE}.get(label, _INT)
         entries.append(PayloadEntry(label, layout.reduction_enum if label == REDUCTION else kind, offset))
         offset += 4 if kind == _INT else 8
-    # A C struct is as long as a multiple of its widest member; only the init calls of old releases have no 8-byte one.
+    # A C struct's length is a multiple of its widest member's; only old init calls have no 8-byte member.
     alignment = 4 if all(entry.type == _INT for entry in entries) else 8
     return PayloadSchema(_STATIC_ID + number, tuple(entries), -(-offset // alignment) * alignment)
 
 
 def encode_payload(function: str, layout: NcclPayloads, values: Mapping[str, int], *, domain_id: int) -> NvtxPayload:
-    """The payload of one NCCL call; `values` by label. ``"Message size [bytes]"`` also serves the old label "Bytes".
+    """Return the payload of an NCCL call; `values` by label, with ``"Message size [bytes]"`` also for the old "Bytes".
 
-    Values that the layout has no entry for are left out (an old NCCL has no communicator). Raises `KeyError`
-    if one is missing.
+    Values without an entry in the layout are left out (an old NCCL has no communicator). Raises `KeyError` if a value
+    is missing.
     """
     schema = payload_schema(function, layout)
     payload = bytearray(schema.size)

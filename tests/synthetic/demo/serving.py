@@ -1,12 +1,12 @@
-"""The other demo job: an inference server with tensor parallelism on one host, one report a rank.
+"""The second demo job: an inference server with tensor parallelism on one host, one report a rank.
 
 It runs continuous batching with an overlap scheduler: it prepares a step while the GPUs run the previous step. Steps
 that only decode launch one CUDA graph; steps that prefill, alone or mixed with decoding, launch their kernels one by
 one. What is wrong with it:
 
 - The host bounds decoding: it prepares inputs for longer than the graph runs, and the GPUs idle for the rest.
-- One prefill has a prompt four times as long as the others, and delays all requests that decode.
-- Nothing hides the all-reduces of tensor parallelism: vLLM's kernel in decode steps, NCCL's in the others.
+- One prefill has a prompt four times as long as other prompts, and delays all requests that decode.
+- Nothing hides the all-reduces of tensor parallelism: vLLM's kernel in decode steps, NCCL's in other steps.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PERIOD: Final = 40
 MIXED: Final = (13, 27)
 """The steps of a period that prefill one request and decode the others."""
 LONGER: Final = 4
-"""How many times as long as the others the prompt of the slow prefill is."""
+"""Length of the slow prefill's prompt in lengths of other prompts."""
 PROMPT: Final = 16 * 1024**2
 """Bytes of the activations of a prompt, 2,048 tokens, that an all-reduce sums."""
 MEMORY: Final = (8 * 1024**3, 56 * 1024**3)
@@ -48,11 +48,11 @@ class ServingJob(DemoJob):
 
     @property
     def slow_step(self) -> int:
-        """The step with the long prompt: of those that only prefill the one in the middle."""
+        """The step with the long prompt: the middle step of all that only prefill."""
         return PERIOD * ((self.steps + PERIOD - 1) // PERIOD // 2)
 
     def requests(self, step: int) -> tuple[int, int]:
-        """How many requests a step prefills, and for how many it decodes."""
+        """Return how many requests a step prefills, and for how many it decodes."""
         place = step % PERIOD
         return (1, 0) if place == 0 else (1, BATCH - 1) if place in MIXED else (0, BATCH)
 

@@ -1,4 +1,4 @@
-"""The call stacks of the demo job: of Python, PyTorch and CUDA, as nsys finds them in a stripped driver."""
+"""Call stacks of the demo job, in Python, PyTorch and CUDA, as nsys finds them in a stripped driver."""
 
 from __future__ import annotations
 
@@ -85,19 +85,19 @@ BACKWARD: Final[Stack] = (
     *_frames(_TORCH_PYTHON, "THPEngine_run_backward(_object*, _object*, _object*)"),
     *_SCRIPT,
 )
-"""The main thread waits for autograd's."""
+"""The main thread waits for autograd's thread."""
 
 
 @cache
 def stack_of(operator: str, call: str, *, is_autograd: bool) -> Stack:
-    """The stack of a thread in an operator, or in another NVTX range, and in a CUDA API call if there is one."""
+    """Return the stack of a thread in an operator or another NVTX range, and in a CUDA API call, if any."""
     return (*_of_call(call), *_of_operator(operator), *(_ENGINE if is_autograd else _SCRIPT))
 
 
 def _of_call(name: str) -> tuple[Frame, ...]:
     if not name:
         return ()
-    if name == "cudaFree":  # the first call of all, which makes the context
+    if name == "cudaFree":  # the first call, which creates the context
         return (_UNRESOLVED_KERNEL, *_frames(_LIBC, "ioctl"), _UNRESOLVED_DRIVER, *_frames(_RUNTIME, name))
     if name.startswith("cuda"):
         return (_UNRESOLVED_DRIVER, *_frames(_RUNTIME, name))

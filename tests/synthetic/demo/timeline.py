@@ -86,18 +86,18 @@ class Activity:
             self.busy[kind, number] += length * share
 
     def compute(self, start: int, end: int, tensor: float, dram: float) -> None:
-        """A kernel ran; `tensor` and `dram` are the shares of the units that it used."""
+        """Add a kernel; `tensor` and `dram` are the shares of the units that it used."""
         for kind, share in (("compute", 1.0), ("tensor", tensor), ("dram", dram)):
             self._add(kind, start, end, share)
 
     def communicate(self, start: int, end: int, transfer: int) -> None:
-        """An NCCL kernel ran; data moved only in its last `transfer` ns, before that it waited for its peers."""
+        """Add an NCCL kernel; data moved only in its last `transfer` ns, before that it waited for its peers."""
         self._add("nccl", start, end)
         self._add("link", end - transfer, end)
         self._add("network", end - transfer, end, period=NIC_PERIOD)
 
     def receive(self, start: int, end: int) -> None:
-        """A copy from the host ran."""
+        """Add a copy from the host."""
         self._add("pcie_in", start, end)
 
     def sample_gpu(self, export: ExportWriter, gpu_id: int, until: int) -> None:
@@ -164,7 +164,7 @@ class Communicator:
 
 
 class Arrival(NamedTuple):
-    """A rank is ready for a collective: among whom, since when it is ready, how long data will move.
+    """The arrival of a rank at a collective: the communicator, the time, and how long data will move.
 
     Times are ns: `ready` on the true clock that all ranks share, `transfer` a duration.
     """
@@ -175,7 +175,7 @@ class Arrival(NamedTuple):
 
 
 Program = Generator[Arrival, int, None]
-"""The program of a rank: at each collective it yields its arrival, and is sent the true time at which that ends."""
+"""The program of a rank: at each collective it yields its arrival, and is sent the true end of the collective."""
 
 
 class DemoNcclCall(NamedTuple):
@@ -208,12 +208,12 @@ class RankTimeline:
     correlation: int = 0
     operation: int = 0
     free: dict[int, int] = field(default_factory=dict)
-    """When each stream has done everything submitted to it."""
+    """When each stream has finished all submitted operations."""
     activity: Activity = field(default_factory=Activity)
     labels: list[str] = field(default_factory=list)
     """The NVTX ranges that are open."""
     allocated: int = 0
-    """Bytes of the GPU's memory ever allocated, which is where the next allocation is put."""
+    """Bytes of the GPU's memory in all allocations, the address of the next allocation."""
 
     def __post_init__(self) -> None:
         self.thread = self.main
@@ -222,11 +222,11 @@ class RankTimeline:
         self.wake(self.main, self.cpu)
 
     def local(self, time: int) -> int:
-        """A true time on the clock of this rank's report."""
+        """Return a true time on the clock of this rank's report."""
         return time - self.origin
 
     def compute_for(self, microseconds: float, call: str = "") -> None:
-        """The CPU is busy with something that nobody traces, or with a call of the CUDA API."""
+        """Let the CPU work, untraced or in a call of the CUDA API."""
         self.cpu += int(1000 * microseconds * self.random.uniform(0.85, 1.15))
         if self.cpu > self.next_sample:
             self._sample(call)
@@ -245,20 +245,20 @@ class RankTimeline:
         return CORES * (self.rank % GPUS_PER_HOST)
 
     def _core(self, thread: Thread) -> int:
-        """The CPU that a thread runs on."""
+        """Return the CPU that a thread runs on."""
         return self.core + (self.main, self.autograd, self.loader).index(thread)
 
     def wake(self, thread: Thread, time: int) -> None:
-        """A thread gets a CPU."""
+        """Give a CPU to a thread."""
         self.export.switch(thread, self.local(time), self._core(thread), is_in=True)
 
     def sleep(self, thread: Thread, time: int, state: int = INTERRUPTIBLE) -> None:
-        """A thread leaves its CPU."""
+        """Take a thread off its CPU."""
         self.export.switch(thread, self.local(time), self._core(thread), is_in=False, state=state)
 
     @contextmanager
     def asleep(self, state: int = INTERRUPTIBLE) -> Iterator[None]:
-        """The main thread has no CPU during the block."""
+        """Take the main thread off its CPU during the block."""
         self.sleep(self.main, self.cpu + 8_000, state)
         left, self.next_sample = self.next_sample - self.cpu, sys.maxsize
         yield
@@ -266,13 +266,13 @@ class RankTimeline:
         self.next_sample = self.cpu + left
 
     def load(self, start: int, end: int, stack: Stack) -> None:
-        """The data loader's thread has a CPU."""
+        """Run the data loader's thread on a CPU."""
         self.export.on_cpu(
             self.loader, self.local(start), self.local(end), stack, cpu=self._core(self.loader), period=SAMPLING_PERIOD
         )
 
     def allocate(self, size: int, correlation: int | None = None) -> None:
-        """Memory of the GPU is allocated, at the end of the CUDA call of that correlation id."""
+        """Allocate memory of the GPU, at the end of the CUDA call of that correlation id."""
         address = 0x7F20_0000_0000 + self.allocated
         self.allocated += -(-size // _PAGE) * _PAGE
         self.export.gpu_memory(
@@ -283,7 +283,7 @@ class RankTimeline:
     def range(
         self, text: str, *, domain_id: int = 0, registered: bool = False, payload: NvtxPayload | None = None
     ) -> Iterator[None]:
-        """An NVTX push/pop range on the current thread around the block."""
+        """Write an NVTX push/pop range on the current thread around the block."""
         start, thread = self.cpu, self.thread
         self.labels.append(text)
         self.compute_for(0.4)
@@ -296,13 +296,13 @@ class RankTimeline:
         )  # fmt: skip
 
     def operator(self, name: str) -> str:
-        """The label PyTorch gives an operator call, with the running number."""
+        """Return PyTorch's label for an operator call, with the running number."""
         self.operation += 1
         return f"{name}, op_id = {self.operation}"
 
     @contextmanager
     def on_autograd_thread(self) -> Iterator[None]:
-        """The backward pass: another thread launches while the main thread waits for it."""
+        """Launch the block's work on another thread, as in a backward pass, while the main thread waits for it."""
         start = self.cpu
         self.thread = self.autograd
         self.sleep(self.main, start + 4_000)
@@ -315,7 +315,7 @@ class RankTimeline:
         self.export.osrt(self.main, start, end, "pthread_cond_wait", stack=BACKWARD)
 
     def call(self, name: str, microseconds: float, *, event_class: int = 0) -> int:
-        """A CUDA API call of about that length; returns its correlation id."""
+        """Write a CUDA API call of about that length; returns its correlation id."""
         self.correlation += self.random.randint(1, 4)
         start = self.cpu
         self.compute_for(microseconds, name)
@@ -324,7 +324,7 @@ class RankTimeline:
         return self.correlation
 
     def block(self, name: str, *, until: int) -> int:
-        """A CUDA API call from now until the given true time; returns its correlation id."""
+        """Write a CUDA API call from now until a true time; returns its correlation id."""
         self.correlation += 1
         start_local, self.cpu = self.local(self.cpu), until
         self._sample(name)
@@ -418,7 +418,7 @@ class RankTimeline:
 
     @contextmanager
     def nccl(self, function: str, communicator: Communicator | None = None, **values: int) -> Iterator[None]:
-        """The NVTX range of one NCCL API call; with a communicator it has a payload."""
+        """Write the NVTX range of an NCCL API call around the block; with a communicator it has a payload."""
         payload = None
         if communicator is not None:
             described = {COMMUNICATOR: communicator.hash, **values}
@@ -430,7 +430,7 @@ class RankTimeline:
     def collective(
         self, operation: str, label: str, communicator: Communicator, calls: Sequence[DemoNcclCall], moved: float
     ) -> Program:
-        """One grouped NCCL operation as PyTorch issues it: the kernel is launched by ncclGroupEnd.
+        """Run a grouped NCCL operation as PyTorch does: ncclGroupEnd launches the kernel.
 
         `moved` are the bytes that pass the slowest link. The kernel starts when this rank is ready and ends when the
         last rank has been ready for as long as the transfer takes.
@@ -456,7 +456,7 @@ class RankTimeline:
         self.activity.communicate(self.local(start), self.local(end), transfer)
 
     def _earliest(self, stream: int) -> int:
-        """When something submitted now starts: the GPU sees it a little later, and a stream leaves small gaps."""
+        """Return the start of an operation submitted now: it reaches the GPU later, and streams have small gaps."""
         arrives = self.cpu + self.random.randint(1_200, 2_600)
         return max(arrives, self.free.get(stream, 0) + self.random.randint(700, 1_500))
 

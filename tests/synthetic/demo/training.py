@@ -54,21 +54,21 @@ class TrainingJob(DemoJob):
     layers: int = 24
     hosts: int = 2
     straggler: int | None = 2
-    """The rank whose GPU is slow; None (or a rank that does not exist): none."""
+    """The rank whose GPU is slow; None (or a rank that does not exist): no slow rank."""
     straggler_factor: float = 1.15
     stall_step: int | None = None
-    """The step in which every rank waits in cudaMalloc; None: the one in the middle."""
+    """The step in which every rank waits in cudaMalloc; None: the middle step."""
     stall_ms: int = 120
     slow_host: int | None = None
-    """The host (by number) all of whose GPUs are as slow as ``straggler_factor`` says."""
+    """The number of a host whose GPUs are all slower by ``straggler_factor``."""
     small_messages: int = 0
-    """The number of AllReduce of `GRADIENT_NORM` bytes more in every step, one after the other."""
+    """The number of additional consecutive AllReduce of `GRADIENT_NORM` bytes in every step."""
     uneven_ms: float = 0.0
-    """The time by which one rank after the other computes longer in backward, in one kernel of its own."""
+    """The time of an additional kernel in backward, on each rank in turn."""
 
     @classmethod
     def of_any_size(cls, ranks: int, steps: int) -> TrainingJob:
-        """The job with more hosts, and a smaller model, the more ranks it has: 13 MB for 4, below 1 GB for 1,024."""
+        """Return a job with hosts and a model size that fit its ranks: 13 MB for 4, below 1 GB for 1,024."""
         hosts = max(2, -(-ranks // GPUS_PER_HOST))
         layers = min(cls.layers, max(2, cls.layers * 2 * GPUS_PER_HOST // max(ranks, 1)))
         return cls(ranks=ranks, steps=steps, layers=layers, hosts=hosts)
@@ -113,7 +113,7 @@ class TrainingJob(DemoJob):
         timeline.compute_for(20)
         rank.finish_step()
         timeline.export.nvtx_mark(timeline.main, timeline.local(timeline.cpu), "epoch 0")
-        # Scripts print their environment: no line of it may be seen.
+        # Scripts print their environment, which must not be shown.
         printed = [f"{name}={value}" for name, value in timeline.export.session.environment.items()]
         printed.append(f"{_clock_time(timeline)} INFO training demo-1b on {self.ranks} ranks")
         for step in range(self.steps):
@@ -193,7 +193,7 @@ class TrainingJob(DemoJob):
         rank.order(waiting=DEFAULT_STREAM, awaited=COPY_STREAM)
 
     def _pin_batch(self, rank: RankTimeline, step: int) -> None:
-        """The data loader's pinned buffer: the buffer of the previous step is freed, and a new buffer allocated."""
+        """Free the data loader's pinned buffer of the previous step, and allocate a new buffer."""
         time = rank.local(rank.cpu - 30_000)
         buffers = [0x7F10_0000_0000 + number % 2 * BATCH for number in (step - 1, step)]
         for address, is_free in zip(buffers, (True, False), strict=True):
@@ -205,7 +205,7 @@ class TrainingJob(DemoJob):
 
 
 def _clock_time(rank: RankTimeline) -> str:
-    """The present as a log has it."""
+    """Return the present as a log prints it."""
     seconds, rest = divmod(rank.export.session.utc_epoch_ns + rank.local(rank.cpu), 10**9)
     moment = datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")
     return f"{moment},{rest // 10**6:03d}"
@@ -221,12 +221,12 @@ def _exchange(rank: RankTimeline, communicator: Communicator) -> Program:
 
 
 def embedding_shard(ranks: int) -> int:
-    """Bytes of each rank's part of the embedding."""
+    """Return the bytes of each rank's part of the embedding."""
     return EMBEDDING_SHARD * 16 // max(ranks, 16)
 
 
 def _exchange_shards(rank: RankTimeline, communicator: Communicator, operation: str, **values: int) -> Program:
-    """An AllGather or a ReduceScatter of the sharded embedding; `values`: its payload except the size."""
+    """Run an AllGather or a ReduceScatter of the sharded embedding; `values`: its payload except the size."""
     shard = embedding_shard(len(communicator.members))
     label = {"AllGather": "_all_gather_base", "ReduceScatter": "_reduce_scatter_base"}[operation]
     calls = [DemoNcclCall(f"nccl{operation}", {MESSAGE_SIZE: shard, **values})]

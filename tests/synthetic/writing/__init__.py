@@ -1,4 +1,4 @@
-"""Writes exports as nsys would: `ExportWriter` (in `writer`) writes the events that the demo jobs have.
+"""A writer of exports in the form of nsys: `ExportWriter` (in `writer`) writes the events of the demo jobs.
 
-`synthetic.writer` adds all others. Standard library only.
+`synthetic.writer` adds all other events. Standard library only.
 """

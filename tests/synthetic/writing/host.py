@@ -1,4 +1,4 @@
-"""The host's side of an export: which thread had a CPU when, and in which function it was when it was sampled."""
+"""The host's side of an export: scheduling of threads, CPU samples, call stacks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Frame(NamedTuple):
 
     @property
     def address(self) -> int:
-        """An instruction pointer: the same wherever the function is."""
+        """An instruction pointer, the same in every stack."""
         return _address(self.function, self.module)
 
 
@@ -44,7 +44,7 @@ Stack = Sequence[Frame]
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """A memory pool as an allocation from it finds it; sizes in bytes."""
+    """A memory pool at the time of an allocation from it; sizes in bytes."""
 
     address: int
     size: int
@@ -59,13 +59,13 @@ class HostEvents(TargetInfo):
     _stacks = 0
 
     def switch(self, thread: Thread, time: int, cpu: int, *, is_in: bool, state: int | None = None) -> None:
-        """The thread gets a CPU, or leaves it in `state`."""
+        """Write that the thread gets a CPU, or leaves it in `state`."""
         self.rows("SCHED_EVENTS").append((time, cpu, int(is_in), thread.global_id, state, None))
 
     def sample(
         self, thread: Thread, time: int, stack: Stack, *, cpu: int = 0, state: int = RUNNING, cycles: int = 1
     ) -> int:
-        """A CPU sample with its call stack; `cycles` 0 is a stack taken for another reason. Returns its id."""
+        """Write a CPU sample with its call stack; `cycles` 0 is a stack taken for another reason. Returns its id."""
         self._samples += 1
         self.rows("COMPOSITE_EVENTS").append((self._samples, time, cpu, state, thread.global_id, cycles))
         self.rows("SAMPLING_CALLCHAINS").extend(
@@ -84,7 +84,7 @@ class HostEvents(TargetInfo):
         period: int = 1_000_000,
         state: int = INTERRUPTIBLE,
     ) -> int:
-        """The thread runs from `start` to `end` and then leaves the CPU in `state`.
+        """Run the thread from `start` to `end`; it then leaves the CPU in `state`.
 
         With a `stack` it is sampled in the middle of each whole `period`; returns the number of samples.
         """
@@ -96,7 +96,7 @@ class HostEvents(TargetInfo):
         return count
 
     def os_stack(self, stack: Stack) -> int:
-        """The call stack of an OS runtime call, as ``callchainId`` names it."""
+        """Write the call stack of an OS runtime call; return its ``callchainId``."""
         self._stacks += 1
         self.rows("OSRT_CALLCHAINS").extend(
             (self._stacks, *values, None, depth) for depth, values in enumerate(self._frames(stack))
@@ -104,7 +104,7 @@ class HostEvents(TargetInfo):
         return self._stacks
 
     def cuda_stack(self, stack: Stack) -> int:
-        """The call stack of a CUDA call, as ``callchainId`` names it."""
+        """Write the call stack of a CUDA call; return its ``callchainId``."""
         self._stacks += 1
         self.rows("CUDA_CALLCHAINS").extend(
             (self._stacks, symbol, module, unresolved, address, depth)
@@ -113,7 +113,7 @@ class HostEvents(TargetInfo):
         return self._stacks
 
     def _frames(self, stack: Stack) -> list[tuple[int, int, int | None, None, int | None, None, int]]:
-        """The columns from ``symbol`` to ``originalIP``; nsys writes NULL for false."""
+        """Return the columns from ``symbol`` to ``originalIP``; nsys writes NULL for false."""
         return [
             (
                 self.intern(frame.function), self.intern(frame.module), frame.is_kernel or None, None,
@@ -137,7 +137,7 @@ class HostEvents(TargetInfo):
         name: str | None = None,
         pool: Pool | None = None,
     ) -> None:
-        """An allocation of `size` bytes in memory of kind `memory`, or with `is_free` its end."""
+        """Write an allocation of `size` bytes in memory of kind `memory`, or with `is_free` its end."""
         of_pool = (pool.address, pool.release_threshold, pool.size, pool.used) if pool else (None,) * 4
         self.rows("CUDA_GPU_MEMORY_USAGE_EVENTS").append(
             (

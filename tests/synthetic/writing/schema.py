@@ -6,8 +6,8 @@ One compact description per table covers all versions. A column is written ``nam
 * ``!`` NOT NULL, ``*`` (part of the) primary key;
 * ``@3.7`` exists from schema 3.7 on, ``<3.25`` exists before schema 3.25 only.
 
-A table name may carry ``@`` and ``<`` too. Versions are those in which a change was first *seen*; columns whose first
-version nobody has measured (``GPU_METRICS.rawTimestamp``, ``NVTX_EVENTS.eventId`` …) follow NVIDIA's documentation
+A table name may carry ``@`` and ``<`` too. A version is the first in which a change was *seen*; columns whose first
+version is not measured (``GPU_METRICS.rawTimestamp``, ``NVTX_EVENTS.eventId`` …) follow NVIDIA's documentation
 (docs/exports.md#versions).
 """
 
@@ -37,7 +37,7 @@ class SchemaVersion:
 
     @property
     def has_export_metadata(self) -> bool:
-        """False for the oldest exports, which say nothing about themselves."""
+        """False for the oldest exports, which have no metadata."""
         return self.label != "2021"
 
 
@@ -60,7 +60,7 @@ SCHEMAS: Final = {
 
 
 def schema_version(label: str) -> SchemaVersion:
-    """The schema called `label`. Raises `ValueError` with the known schemas if there is no such schema."""
+    """Return the schema called `label`. Raises `ValueError` with the known schemas if there is no such schema."""
     try:
         return SCHEMAS[label]
     except KeyError:
@@ -77,13 +77,13 @@ class ColumnDeclaration:
     primary_key: bool
 
     def declaration(self, is_key: bool = False) -> str:
-        """The column's line of a ``CREATE TABLE`` statement; ``is_key`` if it alone is the primary key."""
+        """Return the column's line of a ``CREATE TABLE`` statement; ``is_key`` if it alone is the primary key."""
         constraint = (" NOT NULL" if self.not_null else "") + (" PRIMARY KEY" if is_key else "")
         return f"{self.name:<27} {self.type}{constraint}"
 
 
 def declarations(columns: Sequence[ColumnDeclaration]) -> list[str]:
-    """The lines of a ``CREATE TABLE`` statement."""
+    """Return the lines of a ``CREATE TABLE`` statement."""
     keys = [column.name for column in columns if column.primary_key]
     lines = [column.declaration(keys == [column.name]) for column in columns]
     return [*lines, f"PRIMARY KEY ({', '.join(keys)})"] if len(keys) > 1 else lines
@@ -208,10 +208,10 @@ class Tables:
         self.row_columns = {
             table: tuple(dict.fromkeys(word["name"] for word in self._words[table])) for table in self._words
         }
-        """Every column a table has in *any* version, in order: the order in which the writer's rows are built."""
+        """Every column of a table in *any* version, in the order of the writer's rows."""
 
     def columns(self, table: str, version: Version) -> tuple[ColumnDeclaration, ...]:
-        """The columns of `table` in one schema version, in declaration order; empty if that version has no such table.
+        """Return the columns of `table` in a schema version, in declaration order; empty without the table.
 
         Raises `KeyError` if the table is not described.
         """
@@ -224,7 +224,7 @@ class Tables:
         )
 
     def names(self, version: Version) -> tuple[str, ...]:
-        """The tables that exist in one schema version (without the ``ENUM_*`` tables), in creation order."""
+        """Return the tables that exist in one schema version (without the ``ENUM_*`` tables), in creation order."""
         return tuple(name for name, header in self._headers.items() if _exists(header, version))
 
 
@@ -401,7 +401,7 @@ _ENUMS: Final[dict[str, tuple[Version, tuple[EnumRow, ...]]]] = {
 
 
 def enum_tables(version: Version) -> dict[str, tuple[EnumRow, ...]]:
-    """The ``ENUM_*`` tables of one schema version with their rows (id, symbol, label); none before 3.0.0.
+    """Return the ``ENUM_*`` tables of one schema version with their rows (id, symbol, label); none before 3.0.0.
 
     3.0.0 really does spell one of them ``ENUM_CUDA_KRENEL_LAUNCH_TYPE``. Only nsys's enums for tables of the writer
     are here.

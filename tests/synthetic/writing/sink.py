@@ -1,4 +1,4 @@
-"""Rows into an SQLite file the way nsys puts them there: lazily created tables, start order, interleaved pages."""
+"""Rows in an SQLite file as nsys writes them: lazily created tables, start order, interleaved pages."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class TableSink:
         self.path = path
         self.lazy = lazy
         self.last_timestamp = 0
-        """Largest start or end written so far, ns since the session start."""
+        """Largest start or end of all written rows, ns since the session start."""
         self._string_ids: dict[str, int] = {}
         self._new_strings: list[tuple[int, str]] = []
         self._pending: dict[str, list[Row]] = {}
@@ -43,7 +43,7 @@ class TableSink:
         """The tables with rows."""
         path.unlink(missing_ok=True)
         self._db = sqlite3.connect(path, isolation_level=None)
-        # None of these leaves a trace in the file: it keeps the rollback journal and the page size that nsys uses.
+        # The file shows none of these settings: it keeps nsys's rollback journal and page size.
         for pragma in ("page_size=4096", "journal_mode=OFF", "synchronous=OFF", "locking_mode=EXCLUSIVE"):
             self._db.execute(f"PRAGMA {pragma}")
         self._db.execute("BEGIN")
@@ -52,7 +52,7 @@ class TableSink:
             self.create(*self.tables.names(self.version))
 
     def has(self, table: str) -> bool:
-        """Whether this schema version has such a table at all."""
+        """Return whether this schema version has such a table at all."""
         return bool(self.tables.columns(table, self.version)) and (
             self.schema.has_export_metadata or table != "EXPORT_META_DATA"
         )
@@ -67,7 +67,7 @@ class TableSink:
                 self._create(table)
 
     def intern(self, text: str) -> int:
-        """The ``StringIds`` id of `text`, which is stored once."""
+        """Return the ``StringIds`` id of `text`, which is stored once."""
         number = self._string_ids.get(text)
         if number is None:
             number = len(self._string_ids) + 1
@@ -76,7 +76,7 @@ class TableSink:
         return number
 
     def rows(self, table: str) -> list[Row]:
-        """The waiting rows of `table`, to append to. A row has a value for each of `tables.row_columns[table]`.
+        """Return the waiting rows of `table`, to append to. A row has a value for each of `tables.row_columns[table]`.
 
         Raises `ValueError` if the schema version has no such table.
         """
@@ -149,8 +149,8 @@ class TableSink:
             return
         self.create(table)
         self.filled.add(table)
-        # Rows are built for all schema versions at once, so columns have to be picked anyway. Leaving out those that
-        # are NULL in every row as well doubles the speed: Python's sqlite3 binds None much slower than a number.
+        # Rows are built for all schema versions at once, so columns have to be picked anyway. Leaving out columns that
+        # are NULL in every row doubles the speed, because Python's sqlite3 binds None much slower than a number.
         present = self._columns[table]
         filled = [
             index

@@ -75,7 +75,7 @@ class CaptureSession:
     command: tuple[str, ...] = ("python", "train.py")
     environment: Mapping[str, str] = field(default_factory=dict)
     event_types: tuple[str, ...] | None = None
-    """What nsys was asked to trace; None: what there are rows of."""
+    """The requested kinds of events; None: the kinds with rows."""
     settings: Mapping[str, str] = field(default_factory=dict)
     """Further lines of META_DATA_CAPTURE."""
     kernel: str | None = None
@@ -110,7 +110,7 @@ class TargetInfo(TableSink):
         return thread
 
     def output(self, process: Process, text: str, stream: str = "stdout") -> None:
-        """The text that a process printed, in the file in which nsys kept it."""
+        """Write the text that a process printed, as a file of nsys."""
         file = f"/tmp/nvidia/nsight_systems/streams/pid_{process.pid}_{stream}.log"
         self.rows("ProcessStreams").append((process.global_id, self.intern(file), self.intern(text)))
 
@@ -152,7 +152,7 @@ class TargetInfo(TableSink):
             self.rows("TARGET_INFO_CUDA_CONTEXT_INFO").append((*stream, 0, 0, *[None] * 6))
 
     def cuda_stream(self, process: Process, stream: int, *, context: int = 1, device: int = 0, name: str = "") -> None:
-        """Declare a non-blocking CUDA stream; a `name` is one given by the program through NVTX."""
+        """Declare a non-blocking CUDA stream; the program gives it a `name` through NVTX."""
         self.rows("TARGET_INFO_CUDA_STREAM").append((stream, 0, VIRTUAL_MACHINE, process.pid, context, 0, 2))
         if name:
             row = (name, 0, VIRTUAL_MACHINE, process.pid, device, context, stream)
@@ -164,14 +164,14 @@ class TargetInfo(TableSink):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Complete the file; after an error remove it, for half an export is worse than none."""
+        """Complete the file; remove it after an error, because half an export is worse than none."""
         if error is None:
             self.close()
         else:
             self.discard()
 
     def close(self) -> None:
-        """Write what waits, the session's facts and the metadata, and finish the file."""
+        """Write waiting rows, the session's facts and the metadata, and finish the file."""
         self.flush()
         duration = self.last_timestamp if self.session.duration is None else self.session.duration
         self.describe_session(duration)
@@ -205,7 +205,7 @@ class TargetInfo(TableSink):
             self.rows("TARGET_INFO_SYSTEM_ENV").append((GLOBAL_VM, "Local (CLI)", name, number, value))
 
     def capture_metadata(self, duration: int) -> list[tuple[str, str]]:
-        """Names and values of ``META_DATA_CAPTURE``: how the session was recorded."""
+        """Return names and values of ``META_DATA_CAPTURE``: how the session was recorded."""
         session = self.session
         graph_mode = "CUDA_GRAPH_TRACE_OPTIONS:MODE"
         if self.version < (3, 22):
@@ -242,7 +242,7 @@ class TargetInfo(TableSink):
         ]
 
     def export_metadata(self) -> list[tuple[str, str]]:
-        """Names and values of ``META_DATA_EXPORT``: how the file was written."""
+        """Return names and values of ``META_DATA_EXPORT``: how the file was written."""
         session, schema = self.session, self.schema
         major, minor, micro = schema.number.split(".")
         options = []

@@ -1,4 +1,4 @@
-"""The writer of synthetic exports: the events of every kind that it puts into one."""
+"""The writer of synthetic exports, with methods for every kind of event."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ STREAM_WAIT_EVENT: Final = 2
 STREAM_SYNC: Final = 3
 CONTEXT_SYNC: Final = 4
 NO_STREAM: Final = 4294967295
-"""``streamId`` of a synchronization that is not about one stream."""
+"""``streamId`` of a synchronization without a single stream."""
 NO_EVENT: Final = 4294967295
-"""``eventId`` of a synchronization that is about no event, or an unknown one."""
+"""``eventId`` of a synchronization without an event, or with an unknown event."""
 
 
 @lru_cache(maxsize=4096)
 def short_kernel_name(name: str) -> str:
-    """The function's own name without return type, namespaces, template and arguments: nsys's ``shortName``.
+    """Return the function's own name without return type, namespaces, template and arguments: nsys's ``shortName``.
 
     >>> short_kernel_name("void at::native::reduce_kernel<(int)512>(T3)")
     'reduce_kernel'
@@ -65,7 +65,7 @@ class CudaEvents(HostEvents):
         return_value: int = 0,
         stack: Stack = (),
     ) -> None:
-        """A CUDA API call; `name` as nsys writes it, with the version suffix (``cudaLaunchKernel_v7000``)."""
+        """Write a CUDA API call; `name` as nsys writes it, with the version suffix (``cudaLaunchKernel_v7000``)."""
         chain = self.cuda_stack(stack) if stack else None
         self.rows("CUPTI_ACTIVITY_KIND_RUNTIME").append(
             (start, end, event_class, thread.global_id, correlation_id, self.intern(name), return_value, chain)
@@ -93,7 +93,7 @@ class CudaEvents(HostEvents):
         graph_node_id: int | None = None,
         graph_id: int | None = None,
     ) -> None:
-        """A kernel execution; `name` is the demangled one, shared memory is in bytes a block.
+        """Write a kernel execution; `name` is demangled, shared memory is in bytes a block.
 
         `local_memory`: bytes a thread, and in all.
         """
@@ -128,7 +128,7 @@ class CudaEvents(HostEvents):
         migration_cause: int | None = None,
         address: int | None = None,
     ) -> None:
-        """A copy of `size` bytes; `kind` is a key of `COPY_KINDS`, or unknown.
+        """Write a copy of `size` bytes; `kind` is a key of `COPY_KINDS`, or unknown.
 
         `source` and `destination` are memory kinds.
         """
@@ -154,7 +154,7 @@ class CudaEvents(HostEvents):
         memory: int | None = DEVICE,
         context: int | None = 1,
     ) -> None:
-        """A memset of `size` bytes in memory of kind `memory`."""
+        """Write a memset of `size` bytes in memory of kind `memory`."""
         self.rows("CUPTI_ACTIVITY_KIND_MEMSET").append(
             (start, end, device, context, 0, stream, correlation_id, process.global_id, value, size, None, memory)
         )
@@ -172,7 +172,7 @@ class CudaEvents(HostEvents):
         event_id: int = NO_EVENT,
         context: int | None = 1,
     ) -> None:
-        """A host-side wait (``SYNCHRONIZATION`` row): stream, context, event, or the order for a stream to wait."""
+        """Write a row of ``SYNCHRONIZATION``: the host waits for a stream, context or event, or has a stream wait."""
         self.rows("CUPTI_ACTIVITY_KIND_SYNCHRONIZATION").append(
             (start, end, device, context, 0, stream, correlation_id, process.global_id, None, sync_type, event_id, 0)
         )
@@ -180,7 +180,7 @@ class CudaEvents(HostEvents):
     def cuda_event(
         self, process: Process, device: int, stream: int, *, correlation_id: int, event_id: int, context: int | None = 1
     ) -> None:
-        """A recorded CUDA event (``cudaEventRecord``)."""
+        """Write a recorded CUDA event (``cudaEventRecord``)."""
         self.rows("CUPTI_ACTIVITY_KIND_CUDA_EVENT").append(
             (0, device, context, 0, stream, correlation_id, process.global_id, event_id, 0)
         )
@@ -194,7 +194,7 @@ START_END: Final = 60
 DOMAIN_CREATE: Final = 75
 
 _NO_UNION_VALUE: Final = (None,) * 7
-"""uint64Value … floatValue and jsonTextId, which nobody in this field uses."""
+"""uint64Value … floatValue and jsonTextId, which no known program uses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,9 +243,9 @@ class NvtxEvents(TargetInfo):
         category: int | None = None,
         color: int | None = None,
     ) -> None:
-        """A range; `end` None leaves it open. A `registered` string is written to ``textId``, else the text is inline.
+        """Write a range; `end` None leaves it open. A `registered` string is in ``textId``, other texts are inline.
 
-        The export contains the parts of `payload` that the session's options ask for, as with nsys.
+        The export contains the forms of `payload` that the session's options select, as with nsys.
         """
         self.rows("NVTX_EVENTS").append(
             (
@@ -259,15 +259,15 @@ class NvtxEvents(TargetInfo):
         )  # fmt: skip
 
     def nvtx_mark(self, thread: Thread, time: int, text: str, *, domain_id: int = 0) -> None:
-        """A mark: an instant with a text."""
+        """Write a mark: an instant with a text."""
         self.nvtx_range(thread, time, None, text, domain_id=domain_id, style=MARK)
 
     def nvtx_domain(self, thread: Thread, time: int, domain_id: int, name: str) -> None:
-        """The creation of a domain; often long before t = 0. Domain ids belong to the process of `thread`."""
+        """Write the creation of a domain, often long before t = 0. Domain ids belong to the process of `thread`."""
         self.nvtx_range(thread, time, None, name, domain_id=domain_id, style=DOMAIN_CREATE)
 
     def nvtx_thread_name(self, thread: Thread, time: int, name: str) -> None:
-        """The program names a thread through NVTX."""
+        """Write the name that the program gives a thread through NVTX."""
         self.nvtx_range(thread, time, None, name, style=THREAD_NAME)
 
     def payload_schemas(self, domain_id: int, schemas: Iterable[PayloadSchema]) -> None:
@@ -312,7 +312,7 @@ class SystemEvents(HostEvents):
     def osrt(
         self, thread: Thread, start: int, end: int, name: str, *, return_value: int = 0, stack: Stack = ()
     ) -> None:
-        """A call of the OS runtime (``poll``, ``pthread_cond_wait`` …); nsys records the stacks of long calls."""
+        """Write a call of the OS runtime (``poll``, ``pthread_cond_wait`` …); nsys records the stacks of long calls."""
         chain = self.os_stack(stack) if stack else 0
         row = (start, end, 27, thread.global_id, self.intern(name), return_value, 0, chain, 0)
         self.rows("OSRT_API").append(row)
@@ -324,7 +324,7 @@ class SystemEvents(HostEvents):
         rows.extend((kind, kind, "", metric, name) for metric, name in enumerate(names))
 
     def gpu_metric(self, gpu_id: int, time: int, values: Sequence[int]) -> None:
-        """One sample: a value for every declared metric (percent; clocks in MHz, before schema 3.13 in Hz)."""
+        """Write a sample: a value for every declared metric (percent; clocks in MHz, before schema 3.13 in Hz)."""
         kind = gpu_metric_type(gpu_id)
         rows = self.rows("GPU_METRICS")
         rows.extend((time, time, kind, metric, value) for metric, value in enumerate(values))
@@ -340,19 +340,19 @@ class SystemEvents(HostEvents):
             )
 
     def nic_metric(self, nic_id: int, start: int, end: int, values: Sequence[int]) -> None:
-        """One sample interval of a network card: a value for every declared metric, in the metric's unit."""
+        """Write a sample interval of a network card: a value for every declared metric, in the metric's unit."""
         self.rows("NET_NIC_METRIC").extend(
             (start, end, GLOBAL_VM | nic_id, 1, METRICS_LIST, index, value) for index, value in enumerate(values)
         )
 
     def diagnostic(self, time: int, text: str, *, severity: int = INFO, process: Process | None = None) -> None:
-        """A message of the profiler itself. Schemas before 3.13 have no table for them: nothing is written."""
+        """Write a message of the profiler itself. Schemas before 3.13 have no table for them: nothing is written."""
         if self.has("DIAGNOSTIC_EVENT"):
             global_id = None if process is None else process.global_id
             self.rows("DIAGNOSTIC_EVENT").append((time, 1, 1, severity, text, global_id))
 
     def profiler_overhead(self, thread: Thread, start: int, end: int, name: str, *, kind: int = 3) -> None:
-        """Time taken by the profiler; `kind` is an id of ``ENUM_CUPTI_OVERHEAD_TYPE`` (3: buffer flush)."""
+        """Write time taken by the profiler; `kind` is an id of ``ENUM_CUPTI_OVERHEAD_TYPE`` (3: buffer flush)."""
         self.rows("PROFILER_OVERHEAD").append((start, end, thread.global_id, self.intern(name), 0, kind))
 
 

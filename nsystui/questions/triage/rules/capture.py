@@ -67,7 +67,7 @@ def launch_account(case: Case) -> Sequence[Finding | NotChecked]:
         lost, launches, without, kernels = (sum(getattr(account, key) for account in partial.values()) for key in keys)
         missing = [f"{lost:,} of {launches:,} kernel launches have no kernel"] if lost else []
         missing += [f"{without:,} of {kernels:,} kernels have no launch"] if without else []
-        bounds = "Busy times, counts and sums are lower bounds." if lost else "The causes of idle time may be others."
+        bounds = "Busy times, counts and sums are lower bounds." if lost else "Idle time may have other causes."
         advice = Advice(
             "Read nsys's messages, and record a shorter part again, flushed more often (--cuda-flush-interval).",
             "No number here contains what is missing.",
@@ -213,7 +213,7 @@ def _missing(case: Case) -> Iterator[Finding]:
     if case.devices and not session.count(tables.nvtx_ranges):
         text = "There are no NVTX ranges, so time cannot be split by phase."
         advice = Advice(
-            f"To see phases: {case.record(canonical.NVTX_RANGES)}.", "They name phases, layers and NCCL calls."
+            f"To see phases: {case.record(canonical.NVTX_RANGES)}.", "NVTX ranges name phases, layers and NCCL calls."
         )
         yield Finding("no-nvtx", Severity.INFO, text, advice, Door("nvtx"))
     if session.count(tables.nccl_calls) and not case.has_message_sizes:
