@@ -44,9 +44,9 @@ class Schema:
     """The tables of an export with their columns, and the last rowids of the event tables.
 
     ``efa_types`` are the types of AWS's EFA plugin's generic events. ``earliest`` is the earliest possible time, ns:
-    ``EARLIEST``, unless nsys shifted the times. ``latest`` is the latest possible time: two seconds after the end of the
-    capture, because clocks differ. ``origin`` is subtracted from all times: the session's start, ns
-    since the epoch, if times are UTC (``--ts-normalize``). ``has_python_samples``: whether NVTX marks may be samples of
+    ``EARLIEST``, unless nsys shifted the times. ``latest`` is the latest possible time: two seconds after the end of
+    the capture, because clocks differ. ``origin`` is subtracted from all times: the session's start, ns since the
+    epoch, if times are UTC (``--ts-normalize``). ``has_python_samples``: whether NVTX marks may be samples of
     Python.
     """
 
