@@ -113,8 +113,9 @@ def _busy(budget: Rows, overview: Rows) -> Iterator[str]:
 
 
 def _counts(ask: Answers, overview: Rows) -> Iterator[str]:
+    ranks = ",".join(str(rank) for rank in sorted({row["rank"] for row in overview}))  # not processes without GPU work
     for column, command in (("kernels", "kernels"), ("memory_ops", "memory"), ("api_calls", "api")):
-        counted = sum(row["count"] for row in ask.rows(command))
+        counted = sum(row["count"] for row in ask.rows(f"{command} --ranks {ranks}")) if ranks else 0
         told = sum(row[column] or 0 for row in overview)
         if counted != told:
             yield f"{command}: {counted} rows are counted, {told} in overview"

@@ -44,15 +44,18 @@ def _of_frameworks(pattern: str) -> str:
 NCCL_BACKEND, OTHER_BACKEND = "NCCL", "other"
 BACKENDS = (
     (NCCL_BACKEND, r"^(?:void )?[nr]ccl"),
-    ("NVSHMEM", r"nvshmem"),
+    ("NVSHMEM", r"nvshmem|(?:barrier|sync|alltoall|broadcast|fcollect|rdxn|reducescatter)(?:_all)?_on_stream"),
     ("DeepEP", r"(?:deep|hybrid)_ep::"),
     ("pplx", r"\bpplx::|a2a_(?:dispatch|combine)"),
     ("symmetric memory", r"\bsymmetric_memory::|\b(?:barrier|(?:put|wait)_signal)_kernel\b"),
     ("MSCCL++", r"mscclpp"),
+    ("MSCCL", r"^(?:void )?msccl"),
+    ("UCX", r"\buc[pt]_|\bnixl"),
     ("user buffers", r"userbuffers"),
     ("custom all-reduce", r"(?:one_?shot|two_?shot|multimem|mnnvl|custom|fast|quick|trtllm)_?all_?(?:reduce|gather)"
-        r"|cross_device_reduce|all_?reduce_?fusion|quick_?reduce|multimem_all"),
-    ("custom all-to-all", r"moe_?(?:a2a|all_?to_?all)|mnnvl_?(?:a2a|all_?to_?all)|\b(?:inter|intra)_?node(?:_ll)?::"
+        r"|cross_device_reduce|all_?reduce_?fusion|quick_?reduce|multimem_all|\bintra_node_comm::"
+        r"|(?:all_?reduce|multi_?gpu_?barrier)_?kernel_?impl"),
+    ("custom all-to-all", r"(?:moe|mnnvl|ragged)_?(?:a2a|all_?to_?all)|\bmori::moe::|\b(?:inter|intra)_?node(?:_ll)?::"
         r"|(?:dispatch|combine)_?(?:inter|intra)_?node|(?:dispatch|combine)_?tokens"),
 )  # fmt: skip
 """Libraries of communication kernels and patterns of their names. The first match counts, in DuckDB too."""
@@ -139,8 +142,9 @@ _PRECISION_RULES = (
     ("", BACKENDS[0][1]),  # such a name may differ from what ran, see questions.nccl.names
     ("FP4", r"e2m1|nv_?fp4|mxfp4"),
     ("FP8", r"e4m3|e5m2|fp8|float8|nvjet_(?:sm\d+_)?q"),
+    ("FP6", r"_e[23]m[23]|fp6_|float6_"),
     ("INT8", r"(?<!u)int8|imma|i8i8|igemm|i(?:8816|8832|16816|16832)gemm|tensorop_i\d|s8_s8"),
-    ("TF32", r"tf32"),
+    ("TF32", r"tf(?:loat)?32"),
     ("BF16", r"bf16|bfloat16|nvjet_(?:sm\d+_)?t"),
     # hmma_fp32: FP16 matrices, FP32 sums
     ("FP16", r"f(?:p|loat)?16|half(?!_?step|way|space)|hmma_fp|nvjet_(?:sm\d+_)?h|(?<![a-z])h\d*(?:gemm|cudnn)|hcudnn"),

@@ -40,7 +40,6 @@ EARLIEST = -(10**9)
 _CUPTI = "CUPTI_ACTIVITY_KIND_"
 GPU_WORK = tuple(f"{_CUPTI}{kind}" for kind in ("KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE"))
 SYNCS = f"{_CUPTI}SYNCHRONIZATION"
-_WORK = (*GPU_WORK, SYNCS, f"{_CUPTI}RUNTIME")
 
 
 @dataclass(frozen=True)
@@ -62,9 +61,9 @@ class Schema:
     """The tables of an export with their columns, and the last rowids of the event tables.
 
     ``efa_types`` are the types of AWS's EFA plugin's generic events. ``earliest`` is the earliest possible time, ns:
-    ``EARLIEST``, unless nsys shifted the times. ``latest`` is the latest start of GPU work and calls: two seconds after
-    the end of the capture, because clocks differ. ``origin`` is subtracted from all times: the session's start, ns
-    since the epoch, if times are UTC (``--ts-normalize``). ``has_python_samples``: whether NVTX marks may be samples of
+    ``EARLIEST``, unless nsys shifted the times. ``latest`` is the latest possible time: two seconds after the end of
+    the capture, because clocks differ. ``origin`` is subtracted from all times: the session's start, ns since the
+    epoch, if times are UTC (``--ts-normalize``). ``has_python_samples``: whether NVTX marks may be samples of
     Python.
     """
 
@@ -104,15 +103,15 @@ class Schema:
         """Return `integer` for a time. An impossible time, text or out of bounds, becomes later than ``LATEST``.
 
         So it differs from a missing time, and the sum of two such times is still an integer. CUPTI writes 0 for start
-        and end if it could not collect the times: the start is missing.
+        and end if it could not collect the times: the start is missing, as in all tables.
         """
         if not self.has_column(table, column):
             return NO_INTEGER
-        is_start = column == "start" and table in _WORK and self.has_column(table, "end")
+        may_lack_times = column == "start" and self.has_column(table, "end")
         # NVTX names and begins things long before a capture. In SQLite, text is greater than any number.
         earliest = -LATEST if table == "NVTX_EVENTS" else self.earliest
-        is_possible, value = self._moment(self._raw_time(table, column), earliest, self.latest if is_start else LATEST)
-        no_times = f'WHEN "start" = {self.origin} AND "end" = {self.origin} THEN NULL ' if is_start else ""
+        is_possible, value = self._moment(self._raw_time(table, column), earliest, self.latest)
+        no_times = f'WHEN "start" = {self.origin} AND "end" = {self.origin} THEN NULL ' if may_lack_times else ""
         return f'CASE {no_times}WHEN {is_possible} THEN {value} WHEN "{column}" IS NOT NULL THEN {LATEST + 1} END'
 
     def optional_time(self, table: str, column: str) -> str:

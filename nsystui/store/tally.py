@@ -133,7 +133,7 @@ class Tally:
 
 def first_of(table: str, start: str) -> str:
     """Return SQL for the first start of rows; NVTX that began long before the session does not extend it."""
-    return f"min({start})" + (f" FILTER (WHERE {start} >= {EARLIEST})" if table.startswith("nvtx") else "")
+    return f"min({start})" + (f" FILTER (WHERE {start} >= {EARLIEST})" if table.startswith(("nvtx", "nccl")) else "")
 
 
 def tally_columns(connection: duckdb.DuckDBPyConnection, table: str, rows: str, names: Collection[str]) -> Tally:

@@ -25,10 +25,12 @@ from nsystui.store.session import Session
 
 # A start, and an end if the table has it, as in a row of the export.
 NO_TIME = [("NULL", '"end"')]
+ZEROS = [("0", "0")]
 NO_END = [('"start"', "NULL")]
 LONG_AGO = "-5000000000"
+LONG_AFTER = str(100 * 24 * 3600 * 10**9)
 NO_TIME_OF_THE_SESSION = [
-    *(("9223372036854775807", "9223372036854775807"), ('"start"', "9223372036854775807")),
+    *((start, end) for end in ("9223372036854775807", LONG_AFTER) for start in (end, '"start"')),
     *((start, '"end"') for start in ("-9223372036854775808", LONG_AGO, "'soon'", "x'ff'")),
 ]
 BACKWARDS = [('"end" + 7', '"start"'), ('"start"', '"start" - 1')]
@@ -54,7 +56,7 @@ def with_impossible_rows(original: Path, path: Path) -> dict[str, list[int]]:
             no_end = NO_END if has_end and not MAY_BE_OPEN.fullmatch(table) else []
             # NVTX may have begun long before the session.
             of_no_session = [one for one in NO_TIME_OF_THE_SESSION if table != "NVTX_EVENTS" or one[0] != LONG_AGO]
-            kinds = [NO_TIME + no_end, of_no_session, BACKWARDS]
+            kinds = [NO_TIME + no_end + ZEROS * has_end, of_no_session, BACKWARDS]
             # Only ranges of NVTX: its names may be registered at any time.
             some = "WHERE eventType IN (59, 60)" if table == "NVTX_EVENTS" else ""
             names = ", ".join(f'"{one}"' for one in columns)

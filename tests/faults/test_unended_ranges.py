@@ -63,10 +63,11 @@ def test_ranges_from_long_before_the_capture_stay_and_do_not_stretch_it(tmp_path
         main = writer.thread(process, 100, "main")
         writer.nvtx_range(main, -20 * 10**9, None, "never ended")
         writer.nvtx_range(main, -10 * 10**9, 700, "before")
+        writer.nvtx_range(main, -9 * 10**9, -8 * 10**9, "ncclAllReduce")
         for number in range(10):
             writer.kernel(process, 0, 7, 1_000 * number, 1_000 * number + 500, name="work", correlation_id=None)
     ran = program.run("nvtx", path, "--format", "csv")
-    assert {row["Path"] for row in rows_of(ran.out)} == {"never ended", "before"}
+    assert {row["Path"] for row in rows_of(ran.out)} == {"never ended", "before", "before › ncclAllReduce"}
     assert "impossible" not in ran.err
     (gpu,) = rows_of(program.run("gpu", path, "--format", "csv").out)
     assert float(gpu["Busy (%)"]) > 50

@@ -43,6 +43,14 @@ OTHERS = {
     "c10d::symmetric_memory::barrier_kernel(unsigned int **, int)": ("symmetric memory", "Barrier"),
     "put_signal_kernel": ("symmetric memory", None),
     "userbuffers_fp16_sum_inplace_gpu_rr_ag<8>": ("user buffers", None),
+    "mscclKernel_Sum_half_LL": ("MSCCL", None),
+    "void mscclpp::collective::allreduceAllPairs<float>": ("MSCCL++", "AllReduce"),
+    "barrier_all_on_stream_kernel": ("NVSHMEM", "Barrier"),
+    "ucp_device_put_kernel": ("UCX", None),
+    "c10d::intra_node_comm::hybridCubeMeshAllReduceKernel<8>": ("custom all-reduce", "AllReduce"),
+    "void stream_executor::gpu::AllReduceKernelImpl<float>": ("custom all-reduce", "AllReduce"),
+    "void stream_executor::gpu::RaggedAllToAllKernelImpl<8>": ("custom all-to-all", "AlltoAll"),
+    "void mori::moe::EpDispatchLowLatency<float>": ("custom all-to-all", "Dispatch"),
 }
 
 

@@ -76,8 +76,15 @@ def test_a_message_of_nsys_is_quoted_with_its_fix(advice_on, message, fix):
     assert f'"{message}"' in text and fix in text and "record with" not in text
 
 
-def test_a_message_about_something_else_is_not_quoted(advice_on):
-    assert "nsys:" not in advice_on(silent("CPU sampling: no permission to call perf_event_open"))
+@pytest.mark.parametrize(
+    "message",
+    [
+        "CPU sampling: no permission to call perf_event_open",
+        "GPU Metrics [0]: NVPA_STATUS_INSUFFICIENT_PRIVILEGE",
+    ],
+)
+def test_a_message_about_something_else_is_not_quoted(advice_on, message):
+    assert "nsys:" not in advice_on(silent(message))
 
 
 def test_information_of_nsys_is_no_cause(advice_on):
@@ -190,6 +197,16 @@ def test_a_helper_without_recorded_work_changes_no_numbers_of_files(tmp_path, op
             working(out, 100)
     ranks = {item.rank: item.pid for item in ranked_tasks(opened(*sorted(tmp_path.glob("*.sqlite"))))}
     assert ranks == {3: 100, 5: 100, 6: 50, 7: 50}
+
+
+def test_each_rank_without_gpu_work_gets_the_advice_that_fits(tmp_path):
+    for rank, (write, traced) in enumerate([(working, ALL), (launching, ALL), (silent(), ("NvtxEvents",))]):
+        session = CaptureSession(event_types=traced, environment={"RANK": str(rank)})
+        with ExportWriter(tmp_path / f"rank{rank}.sqlite", session=session) as out:
+            write(out, *[100] * (rank < 2))
+    lost, record = "CUDA was traced, but no GPU activity was recorded", "record with `nsys profile -t cuda`"
+    jobs = triaged(*sorted(tmp_path.glob("*.sqlite")))
+    told(finding(jobs, "no-gpu-work"), "ranks 1, 2", advises=[lost, record])
 
 
 def test_processes_are_not_judged_if_gpu_work_has_no_process(tmp_path):

@@ -179,6 +179,24 @@ def test_triage_says_between_which_shares_nccl_blocks_and_warns(
     assert ("--cuda-event-trace=true" in told) == (NO_CALLS_OF_EVENTS not in losses)
 
 
+@pytest.mark.parametrize("loss", ["", NO_RECORDS])
+def test_triage_denies_blocking_only_if_all_waits_are_known(tmp_path: Path, asked: Callable[..., str], loss: str):
+    """The kernel after NCCL is launched late."""
+    with ExportWriter(tmp_path / "a.sqlite") as export:
+        program = Program(export, 4711)
+        for now in range(10_000, 10_000 + 30 * 200 * US, 200 * US):
+            program.kernel((now, now + 1), (now + 20 * US, now + 100 * US))
+            program.record(now + 2, 1, 13)
+            program.wait(now + 4, 1, 20)
+            program.nccl((now + 6, now + 7), (now + 102 * US, now + 140 * US))
+            program.kernel((now + 150 * US, now + 151 * US), (now + 155 * US, now + 180 * US))
+    if loss:
+        edit(tmp_path / "a.sqlite", loss)
+    told = asked("triage", tmp_path / "a.sqlite")
+    assert ("It blocks no compute." in told) == (not loss)
+    assert ("No kernel can have waited for it." in told) == bool(loss)
+
+
 def test_a_rank_whose_waits_are_lost_makes_a_range_of_the_job_and_alone_is_advised(
     tmp_path: Path, asked: Callable[..., str]
 ):

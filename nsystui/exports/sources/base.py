@@ -245,8 +245,8 @@ NVTX_TEXT = "CASE WHEN text <> '' THEN text ELSE coalesce(s.value, '') END"
 
 
 def or_no_name(text: str) -> str:
-    """Return SQL for a name, or a label if it is empty or missing."""
-    return f"coalesce(nullif({text}, ''), '[no name]')"
+    """Return SQL for a name, or a label if it is blank or missing."""
+    return f"CASE WHEN trim({text}) <> '' THEN {text} ELSE '[no name]' END"
 
 
 GPU_EVENT = native_columns(

@@ -85,10 +85,7 @@ class Remembered:
         is_small = isinstance(unwrapped, TableAnswer) and len(answer) <= MAX_ROWS
         # Notes on omitted rows and moved clocks require reading the files; on several runs and drifts, opening them.
         is_whole = job.shares_clock and not any(
-            report.damaged
-            or report.clock_rate
-            or report.metadata.gpu_clocks
-            or any(report.packed.left_out.values())
+            report.damaged or report.clock_rate or report.metadata.gpu_clocks or any(report.packed.left_out.values())
             for report in job.session.reports
         )
         # The session may have read the files before they changed.

@@ -435,7 +435,9 @@ def unresolved_waits(session: Session, tasks: Collection[Task]) -> list[str]:
         events = _Events.of(rows)
         missing = len(events.calls) - int((events.of_record != NONE).sum())
         total, lost = total + len(events.calls), lost + missing
-        has_no_events |= missing > 0 and not report_at(session, rows.task.report).count(tables.cuda_events)
+        report = report_at(session, rows.task.report)
+        is_damaged = canonical.CUDA_EVENTS.name in report.damaged
+        has_no_events |= missing > 0 and not is_damaged and not report.count(tables.cuda_events)
     if not lost:
         return []
     advice = f" ({recording_advice(session, session.reports, canonical.CUDA_EVENTS)})" if has_no_events else ""

@@ -71,7 +71,7 @@ _NEWER = "use an nsys that is at least as new as the driver"
 _FLUSH = "let the program end by itself or call cudaProfilerStop: GPU work arrives late, and never after a crash"
 _RANGE = "check that the capture range opens in the process that uses the GPU (cudaProfilerStart, the NVTX range)"
 _CUDA_FIXES = (
-    (r"(?:CUPTI|CUDA|GPU).*(?:privileg|permission)|ERR_NVGPUCTRPERM", _PERMISSION),
+    (r"(?:CUPTI|CUDA|GPU(?! metrics)).*(?:privileg|permission)|ERR_NVGPUCTRPERM", _PERMISSION),
     (r"time ?conversion|ConvertGpuTicks|raw gpu timestamp", _RAW),
     (r"CUDA driver.*not supported|driver.*(?:too new|newer)|CUPTI.*NOT_COMPATIBLE", _NEWER),
     (r"MULTIPLE_SUBSCRIBERS|another (?:profiler|tool|CUPTI)", "run no other profiler (CUPTI) together with nsys"),
@@ -122,10 +122,12 @@ def _advice(session: Session, report: Report, table: CanonicalTable) -> str:
 
 def lost_work_advice(session: Session, reports: Iterable[Report]) -> str:
     """Return why the reports lack GPU work that processes launched, with nsys's message, and the fixes."""
-    kernels = canonical.KERNELS
+    calls, kernels = canonical.API_CALLS, canonical.KERNELS
     return " or ".join(
         dict.fromkeys(
-            _advice(session, report, kernels) if report.metadata.made_of else _cause(session, report, _CUDA)
+            _cause(session, report, _CUDA)
+            if not report.metadata.made_of and (report.count(calls) or _asked_trace(report, kernels))
+            else _advice(session, report, kernels)
             for report in reports
         )
     )

@@ -21,6 +21,7 @@ from nsystui.base.units import format_value as worded
 from nsystui.exports.canonical import API_CALLS, KERNELS, CanonicalTable
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, intersect, merge, subtract, union
 from nsystui.questions.blocking.budget import RankIterations, iterations
+from nsystui.questions.blocking.dependencies import unresolved_waits
 from nsystui.questions.blocking.parts import PARTS, blocked_in, blocking, bounds
 from nsystui.questions.gpu.device_time import NOTHING, Breakdown, DeviceIntervals, total
 from nsystui.questions.gpu.profiler_overhead import profiler_overhead
@@ -287,8 +288,10 @@ class Case:
         """Return how long some parts of the budget block compute: ``It blocks compute for 8.53 ms.``, or a range."""
         lower, upper = bounds(*self.blocked, parts)
         if lower == upper:
-            nothing = "No kernel can have waited for it" if self.blocked[0]["unresolved"] else "It blocks no compute"
-            return f" It blocks compute for {time_words(upper)}." if upper else f" {nothing}."
+            if upper:
+                return f" It blocks compute for {time_words(upper)}."
+            is_bound = self.blocked[0]["unresolved"] or unresolved_waits(self.job.session, self.tasks)
+            return " No kernel can have waited for it." if is_bound else " It blocks no compute."
         range_words = f"blocks compute for {time_words(lower)} to" if lower else "may block compute for up to"
         return f" It {range_words} {time_words(upper)}: not all that kernels waited for was recorded."
 

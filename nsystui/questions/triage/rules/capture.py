@@ -200,7 +200,8 @@ def _empty(case: Case) -> Iterator[Finding]:
         sentence += (
             f" The CPU made {counted(totals.total(), 'CUDA call')} to launch, copy or set memory ({largest:,} {name})."
         )
-        reports = [report for report in case.reports if any(task.report == report.index for task in launched)]
+        lacking = {task.report for task in (*launched, *idle_ranks)}
+        reports = [report for report in case.reports if report.index in lacking]
         advice = Advice(
             f"To judge these processes: {lost_work_advice(session, reports)}.",
             "The export lacks GPU work.",
