@@ -365,8 +365,8 @@ def _starved(case: Case, times: Mapping[tuple[Task, int], Intervals]) -> tuple[f
     """Return the launch-starved part of some times, and the part too short to be known: means over the GPUs, ns."""
     starved_time = unknown_time = 0
     for gpu in (budget.of for budget in case.budgets):
-        place = gpu.task, gpu.device
-        local = times.get(case.gpu_of.get(place, place), EMPTY).clip(int(gpu.starts[0]), int(gpu.ends[-1]))
+        key = gpu.task, gpu.device
+        local = times.get(case.gpu_of.get(key, key), EMPTY).clip(int(gpu.starts[0]), int(gpu.ends[-1]))
         starved = gpu.when["starved"].covered(local.starts, local.ends)
         lengths = local.ends - local.starts
         starved_time += int(starved.sum())
