@@ -101,7 +101,7 @@ def test_kernels_and_ranges_without_a_name_are_labelled(tmp_path):
     path = tmp_path / "rank0.sqlite"
     with synthetic.ExportWriter(path) as writer:
         process = writer.process(100)
-        for number, name in enumerate(["", "", "Kernel", "Unknown"]):
+        for number, name in enumerate(["", "  ", "Kernel", "Unknown"]):
             writer.kernel(process, 0, 7, 100 * number, 100 * number + 50, name=name, correlation_id=None)
         for start, text in enumerate(["", "load"]):
             writer.nvtx_range(writer.thread(process, 100, "main"), 1000 * start, 1000 * start + 500, text)

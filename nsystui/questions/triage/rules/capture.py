@@ -203,8 +203,7 @@ def _empty(case: Case) -> Iterator[Finding]:
         lacking = {task.report for task in (*launched, *idle_ranks)}
         reports = [report for report in case.reports if report.index in lacking]
         advice = Advice(
-            f"To judge these processes: {lost_work_advice(session, reports)}.",
-            "The export lacks GPU work.",
+            f"To judge these processes: {lost_work_advice(session, reports)}.", "The export lacks GPU work."
         )
     ranks = tuple(sorted(idle_ranks.values()))
     yield Finding("no-gpu-work", Severity.WARNING, sentence, advice, _DOOR, evidence=evidence, ranks=ranks)
