@@ -151,7 +151,7 @@ class TestSteps:
         monkeypatch.setattr("nsystui.questions.nccl_log.summary._ITERATION_LIMIT", 3)
         summary = summary_of(*(step(number) for number in range(10)))
         assert len(rows("iterations", summary)) == 3
-        assert says(summary, "has the first 3; 7 lines of later ones left out")
+        assert says(summary, "has the first 3; 7 lines of later iterations are left out")
 
     def test_each_log_is_cut_by_its_own_lines(self):
         cut, summary = StepCut(IterationSpan(45, 45)), LogSummary()
@@ -374,7 +374,7 @@ class TestOthers:
         monkeypatch.setattr("nsystui.questions.nccl_log.topology._PART_LIMIT", 10)
         summary = summary_of(*initialised(0, 1, channels=30))
         assert summary.topology.left_out > 40
-        assert says(summary, "the topology is not whole")
+        assert says(summary, "the topology is too large")
 
 
 @pytest.mark.skipif(not LOG.exists(), reason="the real log of nccl-tests is not on this machine")

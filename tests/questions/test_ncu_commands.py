@@ -131,7 +131,7 @@ def test_ranks_and_nccl_are_warned_of(demo_session):
     commands = ncu_commands(OpenJob(demo_session), Selection(name=NameFilter("AllReduce")))
     assert {one.rank for one in commands} == {0, 1, 2, 3}
     said = " ".join(cautions(commands))
-    assert "rank alone" in said and "may hang" in said
+    assert "that rank's application only" in said and "may hang" in said
 
 
 # Python reads this part of ECMAScript's syntax in the same way.

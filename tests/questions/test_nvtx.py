@@ -182,7 +182,7 @@ def test_no_self_time_is_below_zero_whatever_ranges_of_both_styles_do(session_of
         for number in range(60):
             thread = export.thread(1 + number)
             for place in range(dice.randrange(1, 9)):
-                start, style, name = dice.randrange(12), dice.choice([PUSH_POP, START_END]), f"{number}.{place}"
+                start, style, name = dice.randrange(1, 12), dice.choice([PUSH_POP, START_END]), f"{number}.{place}"
                 drawn.append((number, start, start + dice.randrange(12), style, name))
                 export.range(*drawn[-1][1:3], name, thread, style=style)
 

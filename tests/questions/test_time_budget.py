@@ -139,8 +139,10 @@ CAUSES = {
         {"cudaMalloc in `load`": 4, "nothing recorded, in range `load`": 4, "cudaDeviceSynchronize": 1,
          "nothing recorded, in range `save *`": 8, "nothing recorded, after cudaDeviceSynchronize": 7}),
     "between ranges the next one": (
-        kernels((0, 10), 2), [], [("batch 1", 0, 3), ("batch 2", 9, 12)], 12, {},
-        {"nothing recorded, before range `batch *`": 8}),
+        kernels((0, 10), 2), [("cudaLaunchKernel", 9, 10)], [("batch 1", 0, 3), ("batch 2", 9, 12)], 12, {},
+        {"cudaLaunchKernel before `batch *`": 1, "nothing recorded, before range `batch *`": 7}),
+    "no range if the launching thread is unknown": (
+        kernels((0, 10), 2), [], [("batch 1", 0, 3), ("batch 2", 9, 12)], 12, {}, {"unexplained": 8}),
     "start-up without ranges": (
         kernels(range(50, 100), 1), [("cudaMalloc", 10, 30), ("cudaMemcpy", 35, 36)], [], 100,
         {"cudaMalloc": 20, "cudaMemcpy": 1, "nothing recorded, before cudaMalloc": 10,

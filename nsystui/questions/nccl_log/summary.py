@@ -234,7 +234,7 @@ def _notes(summary: LogSummary, cut: StepCut | None) -> Iterator[str]:
         )
     if summary.iterations_left_out:
         left_out = counted(summary.iterations_left_out, "line")
-        yield f"the table of iterations has the first {_ITERATION_LIMIT:,}; {left_out} later iterations are left out"
+        yield f"the table of iterations has the first {_ITERATION_LIMIT:,}; {left_out} of later iterations are left out"
     if summary.topology.left_out:
         yield f"the topology is too large: {counted(summary.topology.left_out, 'part')} left out"
     if not summary.calls:
