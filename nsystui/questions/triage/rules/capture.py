@@ -186,10 +186,7 @@ def _empty(case: Case) -> Iterator[Finding]:
         words = few([f"{names.get(task, 'process')} ({pid_of(task.process)})" for task in named])
         whose.append(f"{len(named)} {'process' if len(named) == 1 else 'processes'} with CUDA calls: {words}")
     sentence = f"No GPU work was recorded for {' and '.join(whose) or 'these exports'}."
-    advice = Advice(
-        f"To judge the GPUs: {case.record(canonical.KERNELS)}.",
-        "The program may also use no GPU.",
-    )
+    advice = Advice(f"To judge the GPUs: {case.record(canonical.KERNELS)}.", "The program may also use no GPU.")
     evidence = None
     if launched:
         evidence = diagnostics_table(session, case.scope)

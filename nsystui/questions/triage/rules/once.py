@@ -17,7 +17,7 @@ from nsystui.base.text import counted
 from nsystui.exports import canonical
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, intersect, merge, union
 from nsystui.questions.host.functions import running_stretches, samples_of
-from nsystui.questions.host.naming import named_threads
+from nsystui.questions.host.naming import HostThread, named_threads
 from nsystui.questions.host.segments import scheduling_of
 from nsystui.questions.host.stacks import StackTree, stacks_of
 from nsystui.questions.nvtx.loading import FOLDED_LABEL
@@ -436,23 +436,10 @@ def _first_launches(case: Case) -> Finding | None:
     upper_bound = float(case.job.session.scalar(query) or 0) + sum(part.length for _, _, part in loading)
     if case.percent(case.mean([upper_bound])) < case.thresholds.first_launch_percent:
         return None  # cheaper than reading every launch
-    launches_by_gpu = _launches(case)
-    times, rows, slow = {}, [], 0
-    for device in case.devices:
-        task = device.device.task.task
-        extra, loads = [], merge(*(part for thread, _, part in loading if thread.task == task))
-        for launch in launches_by_gpu.get((task, device.device.device), []):
-            cells = (case.rank_of[task], launch.name, launch.end - launch.start, launch.later, launch.launches)
-            rows.append((*cells, loads.clip(launch.start, launch.end).length) if is_known else cells)
-            if launch.end - launch.start >= max(_LONG_LAUNCH, 3 * launch.later):
-                extra.append((launch.start + round(launch.later), launch.end))
-        slow += len(extra)
-        first = union([start for start, _ in extra], [end for _, end in extra]) if extra else EMPTY
-        times[task, device.device.device] = intersect(merge(first, loads), device.idle(case.window_of(device)))
+    times, rows, slow = _delays(case, loading, is_known)
     cost = case.mean(intervals.length for intervals in times.values())
     if case.percent(cost) < case.thresholds.first_launch_percent:
         return None
-    rows.sort(key=lambda row: (row[3] - row[2], str(row)))
     loaded, load_words = overhead_in(case, times, LOADING)
     sentence = f"The GPU idles during the first launches of kernels: {time_words(cost)} per GPU."
     if slow:
@@ -475,6 +462,27 @@ def _first_launches(case: Case) -> Finding | None:
     )
     columns = (*_KERNELS, _LOADING) if is_known else _KERNELS
     return case.finding(_LAUNCHES, sentence, advice, Door("kernels"), cost, measured, (columns, rows), times=times)
+
+
+def _delays(
+    case: Case, loading: Sequence[tuple[HostThread, str, Intervals]], has_loading: bool
+) -> tuple[Mapping[Place, Intervals], list[Any], int]:
+    """Return the idle time of slow first launches and loading by GPU, all first launches, and how many are slow."""
+    launches_by_gpu = _launches(case)
+    times, rows, slow = dict[Place, Intervals](), list[Any](), 0
+    for device in case.devices:
+        task = device.device.task.task
+        extra, loads = [], merge(*(part for thread, _, part in loading if thread.task == task))
+        for launch in launches_by_gpu.get((task, device.device.device), []):
+            cells = (case.rank_of[task], launch.name, launch.end - launch.start, launch.later, launch.launches)
+            rows.append((*cells, loads.clip(launch.start, launch.end).length) if has_loading else cells)
+            if launch.end - launch.start >= max(_LONG_LAUNCH, 3 * launch.later):
+                extra.append((launch.start + round(launch.later), launch.end))
+        slow += len(extra)
+        first = union([start for start, _ in extra], [end for _, end in extra]) if extra else EMPTY
+        times[task, device.device.device] = intersect(merge(first, loads), device.idle(case.window_of(device)))
+    rows.sort(key=lambda row: (row[3] - row[2], str(row)))
+    return times, rows, slow
 
 
 def _launches(case: Case) -> Mapping[Place, list[_Launch]]:
