@@ -271,7 +271,7 @@ _KEYS: Mapping[str, tuple[tuple[str, str, str, str, str], ...]] = {
         ("slash", "/", "search", "search", "search events of all ranks by name: text, !text, /regex/; empty for none"),
         ("space", "space", "open_rank", "streams", "show or hide the streams and threads of a rank"),
         ("I", "I", "path", "path", "the critical path of the step under the cursor, on a lane; again to take it away"),
-        ("tab", "tab", "next_rank(1)", "rank", "open the next rank in place of this one; shift+tab the previous one"),
+        ("tab", "tab", "next_rank(1)", "rank", "close this rank, and open the next; shift+tab the previous one"),
         ("shift+tab", "shift+tab", "next_rank(-1)", "", ""),
         (
             "enter",
