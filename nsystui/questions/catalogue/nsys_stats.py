@@ -95,7 +95,6 @@ def _report(
 
 
 def _on_screen(report: Question, title: str, order: int) -> Question:
-    """Return the report with a view among the NVTX ranges by name."""
     view = View(report.name, title, "names", sort=("total", True), order=order, label=title)
     return report._replace(home="nvtx names", views=(view,))
 
