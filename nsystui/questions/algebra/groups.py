@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 class Groups:
     """n values and the numbers of their groups. Shapes: ``(n,)``, or ``(groups,)`` per group.
 
-    ``number``: the group numbers, ascending. ``order``: the indices of the values, ascending in each group. ``first``,
-    ``count``: the start of each group in that order, and its number of values.
+    ``number``: the group numbers, ascending. ``order``: the indices of the values by group, ascending in each.
+    ``first``, ``count``: the start of each group in that order, and its number of values.
     """
 
     value: NDArray[np.int64]

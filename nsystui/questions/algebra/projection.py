@@ -2,7 +2,8 @@
 
 NVIDIA's ``nvtx_gpu_proj_trace``: a GPU operation belongs to all ranges of the same thread that contain its complete API
 call (``range.start <= call.start and call.end <= range.end``). The projected range spans from the start of the first
-operation to the end of the last, including idle time.
+operation to the end of the last, including idle time. A call that ends after a range belongs only to the ancestors that
+contain it completely.
 """
 
 from __future__ import annotations
@@ -224,8 +225,8 @@ def _layers(starts: Times, ends: Times) -> Iterator[NDArray[np.int64]]:
 def _fold(op: np.ufunc, values: Times, since: Times, until: Times) -> Times:
     """Return ``op`` (minimum or maximum) over ``values[since[i]:until[i]]`` for each i; no slice may be empty.
 
-    A sparse table: any slice is the union of two pieces, perhaps overlapping, whose length is a power of two. Each pass
-    for a power needs only the previous pass: O((slices + values) log values).
+    A sparse table: any slice is the union of two pieces, perhaps overlapping, whose length is a power of two. One pass
+    per power computes all slices from the previous pass: O((slices + values) log values).
     """
     power = np.frexp(until - since)[1] - 1
     result = np.empty(len(since), np.int64)

@@ -78,7 +78,6 @@ def _report(
     options: tuple[Option, ...] = (),
     row: Row = "other",
 ) -> Question:
-    """Return a report answered by ``ASK[name]`` in a module of `nsystui.questions.stats`."""
     answer = in_module(f"stats.{module}", "ASK", name)
 
     def ask(job: OpenJob, selection: Selection, given: ReportOptions) -> Answer:

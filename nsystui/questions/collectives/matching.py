@@ -3,8 +3,8 @@
 See docs/ranks.md#matching. `sequences` returns each rank's kernels by communicator; `match` joins the kernels of one
 operation.
 
-All members of a communicator run the same collectives in order, so their n-th kernels belong together if they ran
-equally many. If no payload records the communicator, members whose streams ran the same sequence may be of one
+All members of a communicator run the same collectives in the same order, so their n-th kernels belong together if they
+ran equally many. If no payload records the communicator, members whose streams ran the same sequence may be of one
 communicator, or of several that do the same concurrently (such as tensor parallel groups). In one communicator all
 kernels of an operation end together, whatever the clocks say, so the difference between two members' ends hardly
 varies, or follows a drift of their clocks.

@@ -229,7 +229,7 @@ KIND_COLUMNS = (
 def collective_operations(selection: Selection, ranks: Sequence[RankedTask], matching: Matching) -> TableAnswer:
     """Tabulate the synchronous operations that several ranks share, by time.
 
-    ``late_by``: how much longer the first rank's kernel, which waited longest, ran than the last rank's;
+    ``late_by``: how much longer the kernel of the first rank, which waited longest, ran than the last rank's;
     ``start_spread``: the same by the common clock. ``waiting`` is the sum over the ranks.
     """
     numbers = {item.task: item.rank for item in ranks}

@@ -161,7 +161,6 @@ def job_labels(jobs: Sequence[OpenJob], files: Sequence[Sequence[str]]) -> tuple
 
 
 def _location(files: Sequence[str]) -> str:
-    """Return the only file name, or the common directory of several."""
     if len(files) == 1:
         return files[0]
     return os.path.commonpath([os.path.abspath(name) for name in files]) if files else ""

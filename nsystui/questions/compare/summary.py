@@ -343,6 +343,7 @@ def _pair(answer: Compared, key: str, basis: Basis) -> _Pair:
 
 
 def _sum(answer: Compared, key: str, ranks: int = 1) -> float | None:
+    """Return the sum of a column; missing if no rank recorded it."""
     return _total(answer.records(), key) if ranks else None
 
 

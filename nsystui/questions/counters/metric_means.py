@@ -279,7 +279,7 @@ def _occupancy(shares: dict[str, Floats], count: int) -> list[Value]:
 
 
 def _busiest(shares: dict[str, Floats], count: int) -> list[tuple[Value, Value, Value]]:
-    """Return each row's unit nearest to its peak, the share, percent, and the unit if it bounds the work."""
+    """Return each row's unit nearest to its peak, its share of that, percent, and the unit if it bounds the work."""
     units = {}
     for unit, choices in _GPU_UNITS:
         sums = [np.sum([shares[key] for key in parts], axis=0) for parts in choices if set(parts) <= shares.keys()]

@@ -13,9 +13,9 @@ With T the window and P the processes that used a GPU::
     device offload efficiency = Σ UsefulHost_i / Σ OutsideMPI_i
     host parallel efficiency  = Σ UsefulHost_i / (P·T)   = MPI parallel × device offload
 
-A process is in a call while any of its threads is: if PyTorch starts the backward pass from another thread while the
-main thread waits, the process is launching. All time outside of these calls counts as useful: UsefulHost is an upper
-bound, as basicanalysis notes for nsys data.
+A process is in a call while any of its threads is (one union): if PyTorch starts the backward pass from another thread
+while the main thread waits, the process is launching. All time outside of these calls counts as useful: UsefulHost is
+an upper bound, as basicanalysis notes for nsys data.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class HostCalls:
 def host_calls(session: Session, selection: Selection, ranks: Sequence[RankedTask]) -> list[HostCalls]:
     """Return the calls of the selected processes that used a GPU, by rank. Reads all CUDA calls once per report.
 
-    MPI calls are nsys's MPI trace, or NVTX ranges of the domain ``MPI``, until 2022.
+    MPI calls are nsys's MPI trace, or NVTX ranges of the domain ``MPI``, which nsys wrote instead until 2022.
     """
     tasks = [item for item in selected_ranks(ranks, selection) if item.devices]
     indices = {item.task.report for item in tasks}

@@ -140,7 +140,7 @@ class EventList:
         return next((first + index for index, row in enumerate(rows) if key_of(row) == key), None)
 
     def at_time(self, moment: int) -> int:
-        """Return the index of the first event from ``moment`` on, or of the last if all start earlier."""
+        """Return the index of the first event from ``moment`` on, or of the last event if all start earlier."""
         index = self.index
         if moment <= index.low or not len(self):
             return 0
