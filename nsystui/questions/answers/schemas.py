@@ -54,8 +54,8 @@ def empty_job() -> Iterator[OpenJob]:
 def schema_of(job: OpenJob, question: Question, values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the schema of ``--format json`` for a question with these values of its options.
 
-    The answer about the `empty_job` has these columns; columns that exports name (GPU metrics) are additional. Raises
-    UsageError for invalid values.
+    The columns of the answer about the `empty_job` are included; columns that exports name (GPU metrics) are
+    additional. Raises UsageError for invalid values.
     """
     options = question.read(values)
     name = f"{question.family} {question.name}".strip()

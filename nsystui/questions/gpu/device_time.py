@@ -63,7 +63,7 @@ class Device:
 
     @property
     def is_gpu(self) -> bool:
-        """Whether it counts as a GPU: an unknown device does only if its task has no other device."""
+        """Whether it counts as a GPU: an unknown device counts only if its task has no other device."""
         return self.device != UNKNOWN or len(self.task.devices) == 1
 
 
