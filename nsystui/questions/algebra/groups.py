@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, eq=False)
 class Groups:
-    """n values and the numbers of their groups. Shapes are ``(n,)``, or ``(groups,)`` for values per group.
+    """n values and the numbers of their groups. Shapes: ``(n,)``, or ``(groups,)`` per group.
 
-    ``number``: the group numbers, ascending. ``order``: the indices of the values by group, ascending in each group.
+    ``number``: the group numbers, ascending. ``order``: the indices of the values by group, ascending in each.
     ``first``, ``count``: the start of each group in that order, and its number of values.
     """
 
@@ -31,7 +31,7 @@ class Groups:
         return cls(value, ordered[first], order, first, np.diff(first, append=len(order)))
 
     def summed(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Return, for each group, the sum of other values of the same rows."""
+        """Return each group's sum of other values of the same rows."""
         return self._group_sums(values[self.order])
 
     def _group_sums(self, ordered: NDArray[Any]) -> NDArray[Any]:

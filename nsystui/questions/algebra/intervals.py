@@ -4,8 +4,8 @@ Intervals are half open, ``[start, end)``. In the formulas of docs/numbers.md#gp
 |U(X)| its ``length``, and exposed communication ``subtract(U(C), U(K)).length`` (HTA's ``get_comm_comp_overlap``, POP's
 device metrics). Only `disjoint_runs` loops over intervals in Python.
 
-A GPU can have ten million intervals, 153 MiB. Large sets are therefore combined in slices of time, and `Intervals.clip`
-and `Intervals.gaps` copy as little as possible.
+A GPU can have ten million intervals, 153 MiB. Large sets are therefore combined in slices of time; `Intervals.clip` and
+`Intervals.gaps` copy as little as possible.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class Intervals:
         return np.concatenate((as_times([0]), np.cumsum(sums)))
 
     def before(self, times: Times) -> tuple[Times, Times]:
-        """Return the time covered before each of ``times``, and how long the interval around it continues, ns."""
+        """Return the time covered before each of ``times``, and the rest of the interval around it, ns."""
         if not len(self) or not len(times):
             return np.zeros(len(times), np.int64), np.zeros(len(times), np.int64)
         index = np.searchsorted(self.starts, times, side="right")
@@ -139,11 +139,11 @@ EMPTY = Intervals(np.empty(0, np.int64), np.empty(0, np.int64))
 
 
 def union(starts: ArrayLike, ends: ArrayLike) -> Intervals:
-    """Return the union of the ranges ``[starts[i], ends[i])``, in any order.
+    """Return the union of ranges ``[starts[i], ends[i])`` in any order.
 
-    Touching intervals are joined. Ranges of no length, and damaged ranges that end before they start, are dropped.
-    Sorted ranges that do not touch are not copied. O(n log n); close to O(n) for nearly sorted ranges (10 million: half
-    a second).
+    Touching intervals are joined. Ranges of no length, and damaged ranges of negative length, are dropped. Sorted
+    ranges that do not touch are not copied. O(n log n); close to O(n) for nearly sorted ranges (10 million: half a
+    second).
 
     Raises ``ValueError`` if the shapes differ, and ``TypeError`` for times that are not integers.
     """
@@ -168,7 +168,7 @@ def union(starts: ArrayLike, ends: ArrayLike) -> Intervals:
 
 
 def slices(*sets: Intervals) -> Iterator[list[Intervals]]:
-    """Yield the parts of all sets in consecutive slices of time of about ``_SLICE`` blocks, which cut intervals."""
+    """Yield the parts of all sets in consecutive slices of about ``_SLICE`` blocks, which cut intervals."""
     cuts = np.sort(np.concatenate([item.starts[::_BLOCK] for item in sets]))[::_SLICE].tolist()
     last = max((int(item.ends[-1]) for item in sets if len(item)), default=0)
     for lo, hi in pairwise([*cuts, last]):
@@ -236,7 +236,7 @@ def _subtract(a: Intervals, b: Intervals) -> Intervals:
 def put_intervals(arrays: dict[str, NDArray[Any]], key: str, *sets: Intervals) -> None:
     """Add sets to ``arrays`` under names that begin with ``key``, for `intervals_at`.
 
-    Lengths, and differences of successive ends, are small numbers that take at most half of the memory.
+    Lengths and differences of successive ends take at most half of the memory.
     """
     arrays[f"{key}.lengths"] = _narrow(np.concatenate([EMPTY.starts, *(item.lengths for item in sets)]))
     sizes = np.array([len(item) for item in sets], np.int64)
@@ -249,7 +249,7 @@ def put_intervals(arrays: dict[str, NDArray[Any]], key: str, *sets: Intervals) -
 
 
 def _narrow(numbers: Times) -> NDArray[Any]:
-    """Return positive numbers in few bytes, but not as uint64, because int64 and uint64 combine to floats."""
+    """Return positive numbers in few bytes, but not as uint64: int64 and uint64 combine to floats."""
     return numbers.astype(np.min_scalar_type(largest)) if (largest := numbers.max(initial=0)) < 1 << 32 else numbers
 
 
@@ -276,19 +276,19 @@ def covered_per_bin(intervals: Intervals, lo: int, hi: int, bins: int) -> NDArra
         raise ValueError(f"the window ends ({hi}) before it starts ({lo})")
     if not len(intervals):
         return np.zeros(bins)
-    # Edge k is at lo + k·(hi-lo)/bins = whole[k] + part[k]/bins ns: integers avoid rounding, and this split avoids
-    # overflow of products.
+    # Edge k is at lo + k·(hi-lo)/bins = whole[k] + part[k]/bins ns: integers avoid rounding, and the split avoids
+    # overflow.
     k = np.arange(bins + 1, dtype=np.int64)
     ns, remainder = divmod(hi - lo, bins)
     whole = lo + ns * k + remainder * k // bins
     part = remainder * k % bins
-    # Intervals begin and end on whole ns, so the ns around an edge is covered completely or not at all.
+    # Intervals have whole ns, so the ns around an edge is covered completely or not at all.
     covered, beyond = intervals.before(whole)
     return np.diff(covered) + np.diff(np.where(beyond > 0, part, 0)) / bins
 
 
 def disjoint_runs(spans: NDArray[np.int64], starts: Times, ends: Times) -> Iterator[NDArray[np.int64]]:
-    """Yield ``spans`` (indices into ``starts`` and ``ends``) in runs, sorted by start and without overlaps in a run."""
+    """Yield ``spans`` (indices into ``starts`` and ``ends``) in runs by start, without overlaps."""
     order = spans[np.lexsort((ends[spans], starts[spans]))]
     if (starts[order][1:] >= ends[order][:-1]).all():
         yield order

@@ -24,10 +24,10 @@ NO_PARENT = -1
 class Nesting:
     """The tree over n ranges; arrays of shape ``(n,)``, int64.
 
-    ``parent``: the row of the parent, -1 for a root. ``level``: 0 for a root. ``child_time``: the sum of the durations
-    of the direct children, ns (``DurChild`` of nsys). ``self_time``: the time without a direct child, ns:
-    ``DurNonChild`` of nsys, but never negative, because nsys subtracts overlaps of crossing children (of two domains)
-    twice. ``child_count``: the number of direct children.
+    ``parent``: the row of the parent, -1 for a root. ``level``: 0 for a root. ``child_time``: the summed durations of
+    the direct children, ns (``DurChild`` of nsys). ``self_time``: the time without a direct child, ns: ``DurNonChild``
+    of nsys, but never negative, because nsys subtracts overlaps of crossing children (of two domains) twice.
+    ``child_count``: the number of direct children.
     """
 
     parent: Rows
@@ -44,8 +44,8 @@ def nest(starts: ArrayLike, ends: ArrayLike, threads: ArrayLike) -> Nesting:
     equally tight, the parent is the container that starts later; of identical ranges, the earlier row contains the
     later row. A range that ends before it starts has length 0.
 
-    O(n log n) for strictly nested ranges, such as push/pop ranges (1 million in about half a second); stretches of time
-    with other ranges cost a few times as much. Depth costs nothing.
+    O(n log n) for strictly nested ranges, such as push/pop ranges (1 million in about half a second); stretches with
+    other ranges cost a few times as much. Depth costs nothing.
 
     Raises ``ValueError`` if the shapes differ, and ``TypeError`` for times that are not integers.
     """
@@ -64,8 +64,7 @@ _BLOCK = 1 << 18  # ranges nested at a time: each temporarily takes some 200 byt
 def tree_of(starts: NDArray[Any], ends: NDArray[Any], threads: NDArray[Any]) -> tuple[SmallRows, SmallRows, Times]:
     """Return ``parent``, ``level`` and ``self_time`` of `nest`, for millions of ranges in little memory.
 
-    Ranges are nested in blocks by start, together with earlier ranges that are still open, which include all
-    containers.
+    Ranges are nested in blocks by start, with the earlier ranges that are still open: these include all containers.
     """
     if not starts.shape == ends.shape == threads.shape:
         raise ValueError(f"{len(starts)} starts, {len(ends)} ends and {len(threads)} threads")
@@ -109,7 +108,7 @@ def _nested(begin: Times, finish: Times, lanes: Times) -> tuple[Rows, Rows]:
     if not len(begin):
         return np.empty(0, np.int64), np.empty(0, np.int64)
     line_start, line_end = one_timeline(begin, finish, lanes)
-    # Pre-order: containers precede their ranges. The sort is stable: of equal ranges, the earlier row is outside.
+    # Pre-order: containers precede their ranges. The stable sort puts the earlier of equal ranges outside.
     order = np.lexsort((-line_end, line_start))
     parent = np.empty(len(begin), np.int64)
     parent[order] = _rows_of(order, _parents(line_start[order], line_end[order], (finish - begin)[order]))
@@ -117,7 +116,7 @@ def _nested(begin: Times, finish: Times, lanes: Times) -> tuple[Rows, Rows]:
 
 
 def _sibling_overlaps(starts: Times, ends: Times, parent: Rows, children: Rows) -> tuple[Rows, Times]:
-    """Return children and their overlaps with earlier siblings, ns, which their parents subtracted twice.
+    """Return children and their overlaps with earlier siblings, ns, subtracted twice by parents.
 
     ``children``: the rows with a parent; siblings are sorted by start.
     """
@@ -141,10 +140,10 @@ def _sibling_overlaps(starts: Times, ends: Times, parent: Rows, children: Rows) 
 def one_timeline(starts: Times, ends: Times, threads: Times) -> tuple[Times, Times]:
     """Shift ``starts`` and ``ends`` so that threads follow each other on one time line without touching.
 
-    One sweep then replaces a loop over threads. Order and containment on a thread are preserved, but lengths are not:
-    if the time line would exceed int64, ranks replace times. The arrays must not be empty.
+    One sweep then replaces a loop over threads. Order and containment on a thread are preserved, but not lengths: if
+    the time line would exceed int64, ranks replace times. The arrays must not be empty.
     """
-    # There are few threads: a search is several times as fast as the inverse from ``unique``.
+    # For few threads, a search is several times as fast as the inverse from ``unique``.
     lane = np.searchsorted(np.unique(threads), threads)
     first, last = int(starts.min()), int(ends.max())
     if (int(lane.max()) + 1) * (last - first + 1) > np.iinfo(np.int64).max:
@@ -156,12 +155,11 @@ def one_timeline(starts: Times, ends: Times, threads: Times) -> tuple[Times, Tim
 
 
 def _rows_of(order: Rows, indices: Rows) -> Rows:
-    """Return the rows at ``indices`` of ``order``, or ``NO_PARENT`` for negative indices."""
     return np.where(indices >= 0, order[indices], NO_PARENT)
 
 
 def _levels(parent: Rows) -> Rows:
-    """Return the number of ancestors of each row. Each pass doubles the levels climbed (pointer doubling)."""
+    """Count each row's ancestors. Each pass doubles the levels climbed (pointer doubling)."""
     level = (parent >= 0).astype(np.int64)
     ancestor = parent.copy()
     climbing = np.flatnonzero(ancestor >= 0)
@@ -194,8 +192,8 @@ def _parents_where_nested(starts: Times, ends: Times) -> tuple[Rows, NDArray[np.
     n = len(starts)
     is_point = starts == ends
     solid_ends, points = np.sort(ends[~is_point]), starts[is_point]
-    # A range's level is the number of earlier ranges in pre-order that are open at its start. A range that ends at that
-    # moment is closed for its successor, but contains a range without length at that moment.
+    # A range's level is the number of earlier ranges in pre-order that are open at its start. A range that ends then is
+    # closed for its successor, but contains a range without length at that moment.
     closed = np.searchsorted(solid_ends, starts, side="right")
     closed[is_point] = np.searchsorted(solid_ends, points, side="left")
     closed += np.searchsorted(points, starts, side="left")
@@ -219,7 +217,7 @@ def _is_in(values: Times, ordered: Times) -> NDArray[np.bool_]:
 
 
 def _parents_of_any(ends: Times, duration: Times) -> Rows:
-    """Return the parent of each range in pre-order, for any ranges. O(n log n).
+    """Return the parents of any ranges in pre-order. O(n log n).
 
     Containers of a range precede it and do not end before it does; the parent is the tightest. Divide and conquer, with
     all parts of one size in one step: in each block, the right half needs from the left half the tightest range that

@@ -2,8 +2,8 @@
 
 NVIDIA's ``nvtx_gpu_proj_trace``: a GPU operation belongs to all ranges of the same thread that contain its complete API
 call (``range.start <= call.start and call.end <= range.end``). The projected range spans from the start of the first
-operation to the end of the last, including idle time. A call that starts inside a range and ends after it belongs only
-to the ancestors that contain it completely.
+operation to the end of the last, including idle time. A call that ends after a range belongs only to the ancestors that
+contain it completely.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from nsystui.questions.algebra.nesting import one_timeline
 
 @dataclass(frozen=True, eq=False)
 class LaunchCalls:
-    """The m API calls that launched GPU work, one row for each (process, correlation id); arrays of shape ``(m,)``.
+    """The m API calls that launched GPU work, one for each (process, correlation id); arrays of shape ``(m,)``.
 
     ``starts``, ``ends``, ``threads``: the call on the CPU. ``op_start``, ``op_end``: the first start and the last end
     of its GPU operations (one for a kernel, many for a CUDA graph traced by node). ``op_time``: the sum of their
-    durations. Times are int64 ns. Calls without a GPU operation are not allowed.
+    durations. Times are int64 ns. Each call has a GPU operation.
     """
 
     starts: Times
@@ -52,7 +52,7 @@ class Projection:
 
     ``op_count``: GPU operations, one for each correlation id (``NumGPUOps`` of nsys). ``start``, ``end``: the projected
     range, ns; both are 0 if ``op_count`` is 0. ``op_time``: the sum of the durations of the operations, ns; less than
-    ``end - start`` if the GPU idles in between, more if operations overlap.
+    ``end - start`` if the GPU idles, more if operations overlap.
     """
 
     op_count: NDArray[np.int64]
@@ -91,8 +91,7 @@ def project(starts: ArrayLike, ends: ArrayLike, threads: ArrayLike, calls: Launc
 class Delays:
     """A `Projection` relative to the starts of its n ranges: integers of 32 bits, or 64 if necessary.
 
-    ``delay``: from the start of the range to the start of the projected range, ns; ``length``: of the projected range,
-    ns.
+    ``delay``: from the range's start to the projected range's, ns; ``length``: of the projected range, ns.
     """
 
     op_count: NDArray[np.integer[Any]]
@@ -109,8 +108,8 @@ def project_parts(
 ) -> Delays:
     """Project ranges as `project` does, one part of the calls at a time.
 
-    Ranges must be sorted by start; ``lengths`` are in ns. Millions of calls need the memory of one part and the ranges
-    that it touches, which are few if its calls are close in time.
+    Ranges must be sorted by start; ``lengths`` are in ns. This needs the memory of one part and the ranges that it
+    touches: few if its calls are close in time.
     """
     n = len(starts)
     count, first, last, busy = _zeros(n), _zeros(n), _zeros(n), _zeros(n)
@@ -143,7 +142,6 @@ def _zeros(n: int) -> NDArray[np.integer[Any]]:
 def _assigned(
     array: NDArray[np.integer[Any]], rows: NDArray[np.int64] | slice, values: NDArray[np.int64]
 ) -> NDArray[np.integer[Any]]:
-    """Return the array with these values in these rows, widened if necessary."""
     limits = np.iinfo(array.dtype)
     if len(values) and (values.min() < limits.min or values.max() > limits.max):
         array = array.astype(np.int64)
@@ -181,7 +179,7 @@ def calls_inside(
         np.concatenate((threads, call_threads)),
     )
     for layer in _layers(line_start[n:], line_end[n:]):
-        # Starts and ends both ascend in a layer, so that the calls inside a range are consecutive.
+        # Starts and ends ascend in a layer, so the calls inside a range are consecutive.
         since = np.searchsorted(line_start[n:][layer], line_start[:n], side="left")
         until = np.searchsorted(line_end[n:][layer], line_end[:n], side="right")
         yield Inside(layer, since, until)
@@ -227,8 +225,8 @@ def _layers(starts: Times, ends: Times) -> Iterator[NDArray[np.int64]]:
 def _fold(op: np.ufunc, values: Times, since: Times, until: Times) -> Times:
     """Return ``op`` (minimum or maximum) over ``values[since[i]:until[i]]`` for each i; no slice may be empty.
 
-    A sparse table: any slice is the union of two pieces, possibly overlapping, whose length is a power of two. One pass
-    per power computes all slices in O((slices + values) log values), and needs only the previous pass.
+    A sparse table: any slice is the union of two pieces, perhaps overlapping, whose length is a power of two. One pass
+    per power computes all slices from the previous pass: O((slices + values) log values).
     """
     power = np.frexp(until - since)[1] - 1
     result = np.empty(len(since), np.int64)

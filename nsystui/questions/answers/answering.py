@@ -43,8 +43,6 @@ def draw_map(question: Question, job: OpenJob, selection: Selection, options: An
 
 @dataclass(frozen=True)
 class _Named(Wrapped):
-    """An answer under the name of its question."""
-
     title: str
     remarks: tuple[str, ...]
 

@@ -1,7 +1,7 @@
 """Preparation of a packed job: final rank numbers, and answers to the first questions about it.
 
-The rank of a report depends on all reports of the job. `RanksAhead` determines it as soon as no other report can change
-it, so that the report can move to the packed job before the next reports are read.
+A report's rank depends on all reports of the job. `RanksAhead` determines it as soon as no other report can change it,
+so that the report can move to the packed job before the next reports are read.
 """
 
 from __future__ import annotations
@@ -52,8 +52,7 @@ RanksAndErrors = tuple[list[ReportRanks], list[ExportError]]
 def report_ranks(job: OpenJob) -> RanksAndErrors:
     """Return the ranks of each report when all reports of the job are open.
 
-    If nothing distinguishes the reports, each report is numbered alone, because numbers from their order could differ
-    the next time.
+    If nothing distinguishes the reports, each is numbered alone, because their order could differ the next time.
     """
     numbered, failures = [], []
     for report in job.session.reports:
@@ -122,7 +121,7 @@ class RanksAhead:
                 certain = ReportRanks(report, {item.task.process: item.rank for item in items}, items[0].source)
             else:
                 certain = self._certain(job, report, tasks)
-            # Work without a process is numbered after all processes of the job.
+            # Work without a process is numbered last in the job.
             if certain is not None and (len(tasks) == 1 or all(task.process != NO_PROCESS for task in tasks)):
                 numbered.append(certain)
         return numbered, failures

@@ -1,6 +1,6 @@
 """Remembered answers: the same question about the same unchanged files is answered without opening them.
 
-The cache stores them as plain values; a remembered answer equals the original.
+The cache stores plain values; a remembered answer equals the original.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from nsystui.questions.job.opening import JobSource
 
 MAX_ROWS = 20_000
-"""The maximum rows of a remembered answer: reading longer answers is not faster than computing them."""
+"""The maximum rows: reading longer answers is not faster than computing them."""
 
 
 @dataclass(frozen=True)

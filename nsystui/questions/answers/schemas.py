@@ -54,7 +54,7 @@ def empty_job() -> Iterator[OpenJob]:
 def schema_of(job: OpenJob, question: Question, values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the schema of ``--format json`` for a question with these values of its options.
 
-    The columns are the columns of the answer about the `empty_job`; columns that exports name (GPU metrics) are
+    The columns of the answer about the `empty_job` are included; columns that exports name (GPU metrics) are
     additional. Raises UsageError for invalid values.
     """
     options = question.read(values)

@@ -1,6 +1,6 @@
 """Tables of the budget of an iteration, and of each step (docs/path.md).
 
-Without steps, all of the job's time is one iteration, and a note reports that.
+Without steps, the job's time is one iteration, with a note.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ LABELS = {
 NCCL_LABELS = {name: f"{LABELS['nccl']}: {name}" for name in ("transfer", "waiting", "not split")}
 """The parts of the time blocked by NCCL."""
 SEND_AND_RECEIVE = f"{LABELS['nccl']}: send and receive"
-"""The part of the time blocked by NCCL in its ``SendRecv`` kernels."""
+"""The part blocked in ``SendRecv`` kernels."""
 _BLOCKED = "the next compute kernel was already launched and waited for this"
 MEANINGS = {
     "iteration": "a step on the GPU, from the wait for its first operation to the next step",
@@ -104,7 +104,7 @@ class RankIterations:
 
 
 def iterations(job: OpenJob, selection: Selection, step_name: str | None = None) -> list[RankIterations]:
-    """Compute the selected GPUs' budgets of steps that begin in the selection's window, by rank and device.
+    """Compute the selected GPUs' budgets of steps that begin in the window, by rank and device.
 
     A GPU without steps has one iteration: the window, or the time from its first operation to its last. A GPU that
     processes share has the iterations of the process with the longest steps in sum.
@@ -152,9 +152,9 @@ PART_COLUMNS = (
 def budget_by_step(job: OpenJob, selection: Selection, step_name: str | None = None) -> TableAnswer:
     """Tabulate the parts of an iteration over the selected GPUs, except parts that no iteration can have.
 
-    ``share`` is of all their time. Compute and the rows below it add up to 100 %, except the rows that split the time
-    blocked by NCCL. ``at_most`` adds the unresolved time that may belong to the part. ``recoverable`` is the mean part
-    of an iteration, or its upper bound.
+    ``share`` is of all their time. Compute and the rows below add up to 100 %, without the rows that split the time
+    blocked by NCCL. ``at_most`` adds unresolved time that may belong to the part. ``recoverable`` is the mean part of
+    an iteration, or its upper bound.
     """
     gpus = iterations(job, selection, step_name)
     if not gpus:
@@ -205,7 +205,7 @@ def _part_row(name: str, parts: Sequence[Times], ranks: Sequence[int], upper: in
 
 
 def _nccl_split(job: OpenJob, gpus: Sequence[RankIterations]) -> tuple[dict[str, list[Times]], list[str]]:
-    """Split the time blocked by NCCL in each iteration of each GPU, by collectives that open ranks share."""
+    """Split each GPU's time blocked by NCCL, per iteration, by collectives that open ranks share."""
     if not any(gpu.of.part("nccl").any() for gpu in gpus):
         return {}, []
     arrivals = [Arrivals.of(group) for group in job.collectives().groups]
@@ -225,7 +225,7 @@ def _nccl_split(job: OpenJob, gpus: Sequence[RankIterations]) -> tuple[dict[str,
 
 
 def _sending(job: OpenJob, gpus: Sequence[RankIterations]) -> list[Times]:
-    """Return the time blocked by NCCL during ``SendRecv`` kernels, in each iteration of each GPU."""
+    """Return each GPU's time blocked by NCCL during ``SendRecv`` kernels, by iteration."""
     table = tables.kernels
     kernels: dict[tuple[Task, int], list[list[int]]] = {}
     if any(gpu.of.part("nccl").any() for gpu in gpus):
@@ -279,6 +279,7 @@ def notes_of(
 
 def _causes(job: OpenJob, gpus: Sequence[RankIterations]) -> list[str]:
     """Return a note on the causes of launch-starved time."""
+
     starved = [
         (gpu.of.task, gpu.of.device, intersect(gpu.of.when["starved"], union(gpu.of.starts, gpu.of.ends)))
         for gpu in gpus

@@ -6,8 +6,8 @@ of
 * the previous operation in its stream;
 * for each ``cudaStreamWaitEvent`` on the stream between the two launches, the last operation launched into the stream
   of the matching ``cudaEventRecord`` before that record;
-* between the legacy default stream of a context and its blocking streams, the last operation previously launched into
-  the other stream.
+* between a context's legacy default stream and its blocking streams, the last operation previously launched into the
+  other stream.
 
 Correlation ids order a process's calls across threads. Event handles are reused: a wait matches the last record before
 it, or, if both have an ``eventSyncId``, the record with the same id.
@@ -62,9 +62,9 @@ class Operations:
 
     ``correlation``: the id of the launching call. ``called``, ``returned``, ``thread``: the call's begin, end and
     thread, ``NONE`` if it is not in the export. ``inside_graph``: whether an earlier operation has the same launch.
-    ``producer``: the index of the operation that it waited for, or ``NONE``. ``unseen``: it may also have waited for
-    any operation launched before the call with this id; ``NONE`` if all waits are recorded. ``row``, ``table`` (0
-    kernels, 1 memory operations, 2 graphs): its row in the export.
+    ``producer``: the index of the operation that it waited for, or ``NONE``. ``unseen``: it may have waited for any
+    operation launched before the call with this id; ``NONE`` if all waits are recorded. ``row``, ``table`` (0 kernels,
+    1 memory operations, 2 graphs): its row in the export.
     """
 
     device: Numbers
@@ -89,8 +89,7 @@ class Operations:
     def last_ended(self, kinds: Numbers, indices: Times, unseen: Times, since: Times) -> Times:
         """Return the end of the last operation that may have held each of ``indices``, or ``since``, ns.
 
-        It is one of ``kinds`` (bool), ended before the held operation began, and was launched before the call
-        ``unseen``.
+        It has one of ``kinds`` (bool), ended before the held operation began, and was launched before ``unseen``.
         """
         rows = np.flatnonzero(kinds)
         rows = rows[np.argsort(self.end[rows], kind="stable")]
@@ -107,8 +106,8 @@ class Operations:
 def operations_of(rows: ProcessRows, window: Window | None, communication: Collection[str]) -> Operations:
     """Read the operations of a process in ``window`` (own clock), and their dependencies.
 
-    Operations after the window are also read, until the first compute kernel, because it ends the last gap. Without
-    ``window``, as for shared rows, all are read. ``communication``: names of kernels that communicate without NCCL.
+    Operations after the window are also read, until the first compute kernel, which ends the last gap. Without
+    ``window`` (shared rows), all are read. ``communication``: names of kernels that communicate without NCCL.
     """
     session, task = rows.session, rows.task
     parts: list[dict[str, Numbers]] = []
@@ -247,7 +246,7 @@ def _last_to_end(count: int, end: Times, waiters: Sequence[Times], sources: Sequ
 
 
 class _Streams:
-    """The operations of each stream in order; correlation ids of calls locate them."""
+    """The operations of each stream in order, located by correlation ids."""
 
     def __init__(self, context: Numbers, stream: Numbers, correlation: Times) -> None:
         self.order = np.lexsort((np.arange(len(stream)), stream, context))
@@ -317,8 +316,8 @@ def _unseen(
 ) -> Times:
     """Return `Operations.unseen`: the last unresolved call between an operation and its predecessor.
 
-    A wait without a row may concern any stream. An export without events and waits has recorded no dependency between
-    streams: any work launched before a kernel may have delayed it.
+    A wait without a row may concern any stream. Without events and waits, no dependency between streams is recorded:
+    any work launched before a kernel may have delayed it.
     """
     if not len(events.calls) and not report_at(rows.session, rows.task.report).count(tables.cuda_events):
         return work["correlation"]
@@ -339,7 +338,6 @@ _EVENT_COLUMNS = ("context", "stream", "event", "event_sync", "correlation_id")
 
 
 def _of_events(rows: ProcessRows, table: sa.Table) -> dict[str, Numbers]:
-    """Read a process's rows of ``table`` that have a call, with stream and event."""
     columns = dict.fromkeys(_EVENT_COLUMNS, np.zeros(0, np.int64))
     query = sa.select(*(table.c[key] for key in _EVENT_COLUMNS)).where(table.c.correlation_id.is_not(None))
     if rows.session.count(table) and rows.session.count(tables.api_calls):
@@ -466,8 +464,8 @@ def host_calls_of(rows: ProcessRows, window: Window, work: Operations) -> CudaCa
     """Read a process's CUDA calls in ``window`` (own clock), and the operation that each waited for.
 
     ``cudaStreamSynchronize`` waits for operations launched into the stream before it, ``cudaEventSynchronize`` for
-    operations before the event's record, ``cudaDeviceSynchronize`` for all operations. Calls that copy or set memory
-    waited for their operation if they returned after its end.
+    operations before the event's record, ``cudaDeviceSynchronize`` for all operations. Copy and memset calls waited for
+    their operation if they returned after its end.
     """
     columns = tables.api_calls.c
     if not rows.session.count(tables.api_calls):

@@ -8,12 +8,11 @@ at a compute kernel, and is split in this order:
 * *stalled*: until the kernel began, also while it waited for another GPU's compute;
 * *unresolved*, instead of all three, if the kernel's launch is unknown.
 
-If a wait or its record is missing, other operations may have ended between the known producer and the kernel. Then the
-time from the launch to the end of the last of them is also unresolved. Unresolved time has bounds:
-`Iterations.possible`.
+If a wait or its record is missing, other operations may have ended between the known producer and the kernel: the time
+from the launch to the last such end is also unresolved. Unresolved time has bounds: `Iterations.possible`.
 
 After the last compute kernel, copies, memsets and communication that still run block the end; the rest is *tail*.
-Exposed communication is hidden by no compute kernel; it blocks only if the next kernel had been launched and waited for
+Exposed communication, which no compute kernel hides, blocks only if the next kernel had been launched and waited for
 it.
 """
 
@@ -114,6 +113,7 @@ class Gaps:
 
 def _real(starts: Times, ends: Times) -> Intervals:
     """Return the intervals with a positive length, which are in order and may touch."""
+
     is_real = ends > starts
     return Intervals(starts[is_real], ends[is_real])
 
@@ -233,7 +233,7 @@ def budgets_of(
 
 
 def bounds(parts: Mapping[str, float], possible: Mapping[str, float], names: Collection[str]) -> tuple[float, float]:
-    """Return the least and the most time of some parts together: the most includes their possible unresolved time."""
+    """Return the least and the most time of some parts together; the most includes possible unresolved time."""
     lower, unresolved = sum(parts[name] for name in names), 0.0 if "unresolved" in names else parts["unresolved"]
     return lower, lower + min(unresolved, sum(possible.get(name, 0) for name in names))
 
@@ -242,7 +242,7 @@ def bounds(parts: Mapping[str, float], possible: Mapping[str, float], names: Col
 class Blocking:
     """The budgets of each working GPU (task, CUDA ordinal): of its iterations, and of its whole time as one row.
 
-    The whole time is from its first operation to the end of its last. A GPU that processes share has a budget in each.
+    The whole time is from its first operation to the end of its last. A shared GPU has a budget in each process.
     """
 
     iterations: Mapping[tuple[Task, int], Iterations]

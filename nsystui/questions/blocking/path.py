@@ -1,9 +1,8 @@
 """The critical path of an iteration: its time, walked back from its end (docs/path.md#critical-path).
 
 From a GPU operation, the path continues at its producer if that ended after the launching call had returned, else at
-the call. From a CPU call, it continues at the thread's previous work, or, from a synchronising call, at the operation
-that the thread waited for. From a collective, it continues at the last rank to arrive. So the pieces cover the
-iteration once, and their sum is the iteration.
+the call. From a CPU call, it continues at the thread's previous work; from a synchronising call, at the operation that
+the thread waited for; from a collective, at the last rank to arrive. So the pieces cover the iteration exactly once.
 
 If a thread makes no CUDA call for a while, and another launching thread of its process does, the path infers that the
 first waits for the second, as PyTorch's main and autograd threads do.
@@ -59,7 +58,7 @@ KINDS = {
     UNRESOLVED: "unresolved",
 }
 CATEGORIES = {**dict(enumerate(COLOURS)), CPU: "cpu"}
-"""The colours of working kinds; in all other kinds, the path waits."""
+"""The colours of working kinds; in other kinds, the path waits."""
 OUTSIDE = "outside of CUDA calls"
 _MIN_QUIET = 100_000
 """The shortest time without CUDA calls in which a thread may wait for another, ns."""
@@ -246,7 +245,7 @@ class _Walk:
     def _handed_over(self, at: _Position, side: _Side, since: int) -> tuple[int, int] | None:
         """Infer when, and by which thread, the thread was last woken after ``since``, if possible.
 
-        Another launching thread must have made calls for half of a time in which this thread made no calls.
+        Another launching thread must have made calls for half of this thread's time without calls.
         """
         calls = side.calls_of.get(at.thread, NO_SEGMENTS).within(Intervals(np.array([since]), np.array([at.time])))
         quiet_from, quiet_to = np.append(since, calls.ends), np.append(calls.starts, at.time)
@@ -374,9 +373,9 @@ def path_table(
 ) -> TableAnswer:
     """Tabulate the critical path of an iteration by one of `GROUPINGS`, most time first; pieces in their order.
 
-    The iteration belongs to the first selected rank that has ``step``; without it, it is the selected time, else the
-    step closest to the median, else all of the rank's time. ``start`` and the event describe the longest piece. Raises
-    UsageError if there is no such step.
+    The iteration is ``step`` of the first selected rank that has it, else the selected time, else the step closest to
+    the median, else all of the rank's time. ``start`` and the event describe the longest piece. Raises UsageError if
+    there is no such step.
     """
     if not selected_ranks(job.ranks, selection):
         return TableAnswer("path", COLUMNS, [], 0, ("No selected process used a GPU, so there is no path.",))

@@ -1,7 +1,7 @@
 """The steps of each phase of inference, with their parts, and whether the host bounds them.
 
 The host bounds a phase if at least two measures exceed their limits (docs/path.md#phases), as in NVIDIA's guide to host
-overhead of TensorRT-LLM (perf-host-analysis). There, a GPU is idle while no kernel runs, here while nothing runs.
+overhead of TensorRT-LLM (perf-host-analysis). There, a GPU is idle while no kernel runs; here, while nothing runs.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ _SECOND = 10**9
 
 
 def output_table(job: OpenJob) -> TableAnswer:
-    """Return the lines that may be seen, in the order of ranks and streams.
+    """Return the lines that may be seen, by rank and stream.
 
     ``time`` is the job time printed in the line, if it is within the session. The step is known if that time has
     fractions of a second.

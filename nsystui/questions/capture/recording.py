@@ -1,4 +1,4 @@
-"""Command lines of ``nsys profile`` that record the data for a question; they are printed, never run.
+"""Command lines of ``nsys profile`` that record the data for a question: printed, never run.
 
 The options of each version are from NVIDIA's user guides and release notes; for an unknown version, the newest form.
 """
@@ -14,14 +14,14 @@ from nsystui.base.errors import UsageError
 
 Version = tuple[int, int]
 NEWEST: Version = (9999, 0)
-"""The assumed version if the version is unknown."""
+"""The version assumed if unknown."""
 
 
 class Goal(NamedTuple):
     """A question, and the data that nsys must record to answer it.
 
     ``traces`` are words of ``-t``, ``options`` further options. Each may begin with the first version that has it, or
-    with ``<`` and the first version that lacks it: see `_of_version`. ``cost``: the added run time or report size.
+    with ``<`` and the first version that lacks it (`_of_version`). ``cost``: the added run time or report size.
     """
 
     flag: str
@@ -92,8 +92,8 @@ LAUNCHERS = {
 def launcher_of(ranks: Sequence[tuple[int, Mapping[str, str]]]) -> str | None:
     """Return the launcher whose variable held the rank in all of these captured environments, if any.
 
-    Scripts export RANK under any launcher, and a batch script of one process has rank 0 of the allocation: so other
-    launchers precede torchrun if a rank is above 0, and torchrun precedes all launchers if only rank 0 is known.
+    Scripts export RANK under any launcher, and a batch script of one process has rank 0 of the allocation: so torchrun
+    follows other launchers if a rank is above 0, and precedes them if only rank 0 is known.
     """
     launchers = [
         name
@@ -188,7 +188,7 @@ def _of_version(words: Sequence[str], version: Version) -> list[str]:
 
 
 class Recording(NamedTuple):
-    """All values that the printed lines depend on."""
+    """All values that determine the printed lines."""
 
     goals: tuple[Goal, ...]
     capture: Capture

@@ -1,8 +1,7 @@
-"""A first look at the kernels of exports that are not packed yet: a sample of rows, marked as a sample.
+"""A first look at the kernels of exports not packed yet: a sample of rows, marked as a sample.
 
-The columns, and the condition for possible rows, are the same as in packing. SQLite sums up the rows, because the
-packing reader would first read all strings. The sample has a few rows from many parts of each file, so that it takes a
-fraction of a second for any size.
+The columns, and the condition for possible rows, are as in packing. SQLite sums up the rows, because the packing reader
+would first read all strings. A few rows from many parts of each file take a fraction of a second for any size.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from nsystui.store.opened import Opened
 _STRATA = 64
 _ROWS_PER_STRATUM = 64
 
-# More files add little to a first look, and cost reads on a slow file system.
+# More files add little, and cost reads on a slow file system.
 _MAX_FILES = 8
 _KERNELS = canonical.KERNELS.name
 

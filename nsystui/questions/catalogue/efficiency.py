@@ -38,7 +38,7 @@ class _Options(NamedTuple):
 
 
 def _read(values: Values) -> _Options:
-    """Return the options. Raises UsageError for invalid values and combinations."""
+    """Read options. Raises UsageError for invalid values and combinations."""
     from nsystui.base.errors import UsageError
     from nsystui.questions.efficiency.device import Useful
 

@@ -65,7 +65,6 @@ def _recipe(
     differs: tuple[str, ...] = (),
     **facts: Any,
 ) -> Question:
-    """Return a recipe whose table is the answer of ``ASK[name]`` in a module of `nsystui.questions.recipes`."""
     ask = in_module(f"recipes.{module}", "ASK", name)
     return Question(name, answers, ask, FAMILY, options=options, needs=needs, differs=differs, read=_options, **facts)
 
@@ -73,7 +72,6 @@ def _recipe(
 def _map(
     name: str, answers: str, module: str, needs: tuple[tuple[str, ...], ...], differs: tuple[str, ...] = ()
 ) -> Question:
-    """Return a recipe whose map is made by ``MAPS[name]`` in a module of `nsystui.questions.recipes`."""
     make = in_module(f"recipes.{module}", "MAPS", name)
 
     def ask(job: OpenJob, selection: Selection, options: RecipeOptions) -> Answer:

@@ -78,7 +78,6 @@ def _report(
     options: tuple[Option, ...] = (),
     row: Row = "other",
 ) -> Question:
-    """Return a report answered by ``ASK[name]`` in a module of `nsystui.questions.stats`."""
     answer = in_module(f"stats.{module}", "ASK", name)
 
     def ask(job: OpenJob, selection: Selection, given: ReportOptions) -> Answer:
@@ -95,7 +94,6 @@ def _report(
 
 
 def _on_screen(report: Question, title: str, order: int) -> Question:
-    """Return the report with a view among the NVTX ranges by name."""
     view = View(report.name, title, "names", sort=("total", True), order=order, label=title)
     return report._replace(home="nvtx names", views=(view,))
 

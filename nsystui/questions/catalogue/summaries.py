@@ -48,7 +48,7 @@ def _read_kernels(values: Values) -> _Kernels:
 
 
 def _read_ncu(files: list[str], groups: tuple[GroupBy, ...], instances: str | None) -> list[NcuLaunch]:
-    """Return the profiled launches of all files; a file that is named twice counts once."""
+    """Return the profiled launches of all files; a file named twice counts once."""
     from pathlib import Path
 
     from nsystui.base.errors import UsageError

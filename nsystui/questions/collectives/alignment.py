@@ -32,7 +32,7 @@ ENDING_TOGETHER = ("AllReduce", "AllGather")
 """Collectives that no rank can leave before the last rank has contributed."""
 
 _APART = 1_000_000
-"""The least distance of the hosts' clocks that is reported, ns: UTC by NTP is exact to about 1 ms."""
+"""The least reported distance of the hosts' clocks, ns: UTC by NTP is exact to about 1 ms."""
 _PPM = 1e-6
 
 
@@ -41,7 +41,7 @@ class ClockFit:
     """The clocks according to ``collectives`` collectives, by the indices of reports that took part.
 
     Corrected times are ``time × (1 + rate) + shift``, ns; ``rates`` contain only clocks that drift. ``errors``: the
-    median deviation of the corrected ends from the mean, ns; missing with a single collective.
+    corrected ends' median deviation from the mean, ns; missing with a single collective.
     """
 
     shifts: Mapping[int, int] = field(default_factory=dict)
@@ -56,7 +56,7 @@ class ClockFit:
 
     @property
     def words(self) -> str:
-        """The residual, and the offset and the drift that are corrected."""
+        """The residual, and the corrected offset and drift."""
         residual = "residual " + ("not known" if self.error is None else format_value(Unit.DURATION, self.error))
         gap = max(self.shifts.values()) - min(self.shifts.values())
         apart = f"{residual}; the hosts' clocks were up to {format_value(Unit.DURATION, gap)} apart"
@@ -79,7 +79,7 @@ def fit_clock(groups: Sequence[MatchedCollectives]) -> ClockFit:
     reports = sorted(widest)
     ends = np.hstack([_ends(group, reports) for group in usable if group.reports == widest])
     rates = clock_rates(ends[0], ends)
-    # The report with the median rate keeps its clock; of several, the first, because rounding makes them equal.
+    # The first report with the median rate keeps its clock: rounding makes rates equal.
     median = np.abs(rates[:, None] - rates).sum(axis=1).round(7).argmin()
     rates = clock_rates(ends[median], ends)
     deviations = ends - ends.min(axis=0) + rates[:, None] * ends
@@ -88,7 +88,7 @@ def fit_clock(groups: Sequence[MatchedCollectives]) -> ClockFit:
     count = ends.shape[1]
     residual = np.median(np.abs(deviations - skew[:, None]), axis=1)
     errors = dict(zip(reports, np.rint(residual).astype(int).tolist(), strict=True)) if count > 1 else {}
-    # The shifts add up to 0, so that the job as a whole is not moved.
+    # The shifts add up to 0: the job as a whole is not moved.
     shifts = -np.rint(skew - skew.mean()).astype(np.int64)
     drifting = {report: rate for report, rate in zip(reports, rates.tolist(), strict=True) if rate}
     return ClockFit(dict(zip(reports, shifts.tolist(), strict=True)), errors, count, drifting)
@@ -116,7 +116,7 @@ class ClockMode(Enum):
 
 @dataclass(frozen=True)
 class Alignment:
-    """The alignment of a session's reports. ``fit`` is empty unless collectives were used."""
+    """The alignment of a session's reports; ``fit`` is empty unless collectives were used."""
 
     mode: ClockMode = ClockMode.UTC
     fit: ClockFit = field(default_factory=ClockFit)

@@ -1,7 +1,7 @@
 """Collective operations across ranks: the NCCL kernels of each rank in order, matched with each other.
 
-See docs/ranks.md#matching. `sequences` returns the kernels of each rank by communicator, and `match` joins the kernels
-of one operation.
+See docs/ranks.md#matching. `sequences` returns each rank's kernels by communicator; `match` joins the kernels of one
+operation.
 
 All members of a communicator run the same collectives in the same order, so their n-th kernels belong together if they
 ran equally many. If no payload records the communicator, members whose streams ran the same sequence may be of one
@@ -43,7 +43,7 @@ UNKNOWN = -1
 """An unknown message size."""
 
 _ENOUGH_TO_ALIGN = 1 << 12
-"""Number of a stream's collectives that is enough to align a clock."""
+"""Collectives of a stream that are enough to align a clock."""
 _NUMBERS = ("process", "device", "stream", "row", "start", "end")
 _TEXTS = ("collective", "communicator")
 
@@ -156,7 +156,7 @@ def _plain_arrays(frame: pd.DataFrame, clock_offset: int) -> Arrays:
     arrays["end"] = arrays["end"] - clock_offset
     arrays["size"] = frame["message_size"].astype("Int64").fillna(UNKNOWN).to_numpy(np.int64)
     for name in _TEXTS:
-        # Each text as its index in the list of texts; a missing text is empty.
+        # Each text as its index among the texts; a missing text is empty.
         texts = frame[name]
         codes, distinct = texts.astype(object).where(texts.notna(), "").factorize()
         arrays[name], arrays[f"{name}_texts"] = codes.astype(np.int64), json_array([str(text) for text in distinct])
@@ -262,7 +262,7 @@ def _alike(sequences: Sequence[KernelSequence]) -> Iterator[tuple[str, list[Kern
 
 
 def _ending_together(sequences: Sequence[KernelSequence]) -> Iterable[list[KernelSequence]]:
-    """Divide sequences into clusters that may be one communicator; if too short to decide, into one cluster."""
+    """Divide sequences into clusters that may be one communicator; into one cluster, if too short to decide."""
     if len(sequences) < 3 or len(sequences[0]) < _FEWEST_TO_DECIDE:
         return [list(sequences)]
     operations = np.linspace(0, len(sequences[0]) - 1, min(len(sequences[0]), _OPERATION_LIMIT)).astype(np.int64)

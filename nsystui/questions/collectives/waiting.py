@@ -1,7 +1,7 @@
 """Late ranks and waiting at collectives, by rank and as tables of operations and kinds (docs/ranks.md#waiting).
 
 All kernels of a synchronous collective end together, so the shortest began last: ``wait = duration − the shortest
-duration``, whatever the clocks say. The shortest duration is the transfer; the rest of each kernel is waiting. Only the
+duration``, whatever the clocks say. The shortest duration is the transfer; the rest of each kernel is waiting. Only
 open ranks are compared: another rank may have been later.
 """
 
@@ -78,7 +78,7 @@ class Arrivals:
 
     @property
     def others_waited(self) -> Times:
-        """The median wait of the members except the last at each operation, ns, shape ``(n,)``."""
+        """The median wait of members except the last at each operation, ns, shape ``(n,)``."""
         members = len(self.wait)
         # The last member waited 0: without one 0, the other members remain.
         waits = np.sort(self.wait, axis=0)[1:]
@@ -92,7 +92,7 @@ class Lateness:
     """The waiting of a task over the ``operations`` synchronous collectives that it took part in; times in ns.
 
     ``late``: in how many it was last; ``caused``: the sum of the other ranks' median waits in these; ``suffered``: the
-    sum of its own waits; ``transfer``: the sum of the transfers; ``median_lateness``: the median delay after the first
+    sum of its own waits; ``transfer``: the sum of the transfers; ``median_lateness``: its median delay after the first
     rank when it was last (``None`` if never).
     """
 
@@ -120,7 +120,7 @@ class _Sum:
 
 
 def lateness(arrivals: Sequence[Arrivals]) -> Mapping[Task, Lateness]:
-    """Return the lateness of every task that took part in a synchronous collective."""
+    """Return the lateness of each task with synchronous collectives."""
     sums: dict[Task, _Sum] = {}
     for batch in arrivals:
         if not len(batch.operations):
@@ -141,8 +141,8 @@ def lateness(arrivals: Sequence[Arrivals]) -> Mapping[Task, Lateness]:
 def transfer_times(kernels: pd.DataFrame, matching: Matching) -> NDArray[np.float64]:
     """Return the transfer of each kernel's operation in an `NcclPairing`, ns, shape ``(n,)``.
 
-    It is the duration of the kernel of the last rank to arrive. NaN unless the operation is synchronous and all ranks
-    of the communicator are known to be open (otherwise another rank may be the last).
+    It is the duration of the last rank's kernel. NaN unless the operation is synchronous and all ranks of the
+    communicator are known to be open (otherwise another rank may be the last).
     """
     import pandas as pd
 
@@ -163,7 +163,7 @@ def transfer_times(kernels: pd.DataFrame, matching: Matching) -> NDArray[np.floa
 def waits_and_transfers(arrivals: Sequence[Arrivals]) -> Mapping[Member, tuple[Intervals, Intervals]]:
     """Return when each member waited for the last to arrive, and when it transferred.
 
-    The transfer is the last part of each kernel. A member does not wait while any of its kernels transfers.
+    A kernel's transfer is its last part. A member does not wait while any of its kernels transfers.
     """
     edges: dict[Member, list[tuple[Times, Times, Times]]] = {}
     for batch in arrivals:
@@ -227,7 +227,7 @@ KIND_COLUMNS = (
 
 
 def collective_operations(selection: Selection, ranks: Sequence[RankedTask], matching: Matching) -> TableAnswer:
-    """Tabulate the synchronous operations that several ranks have in common, by time.
+    """Tabulate the synchronous operations that several ranks share, by time.
 
     ``late_by``: how much longer the kernel of the first rank, which waited longest, ran than the last rank's;
     ``start_spread``: the same by the common clock. ``waiting`` is the sum over the ranks.

@@ -118,8 +118,8 @@ def functions(a: Side, b: Side, step_range: str | None = None) -> Compared:
 def call_tree(a: Side, b: Side, step_range: str | None = None) -> Compared:
     """Return the nodes of both call trees, paired by their paths from the root, in tree order.
 
-    Siblings are sorted by the largest difference at or below them. With a name filter, the tree begins at the functions
-    that match.
+    Siblings are sorted by the largest difference at or below them. With a name filter, the tree begins at matching
+    functions.
     """
     pair = _pair(a, b, step_range)
     name_filter = a.selection.name or b.selection.name
@@ -211,8 +211,8 @@ def _pair(a: Side, b: Side, step_range: str | None) -> _Pair:
 def _time_of(side: Side, samples: CpuSamples, windows: Mapping[int, Window]) -> float | None:
     """Return the running time that a sample represents, ns: by scheduling, the threads' running time per sample.
 
-    If no scheduling is recorded, it is the typical time between two samples of a thread, which is too long for threads
-    that often leave their CPU.
+    Without scheduling, it is the typical time between two samples of a thread: too long for threads that often leave
+    their CPU.
     """
     scheduling = scheduling_of(side.job.session, side.selection)
     if len(samples) and {report for report, _ in samples.threads} <= scheduling.reports():
@@ -238,7 +238,7 @@ _POSITION = tuple(
 
 
 def _columns(key: str, title: str, each: str, importance: int) -> tuple[Column, ...]:
-    """Return the columns of `_Pair.cells`; with ``importance`` 0, its difference is the main column of the table."""
+    """Return the columns of `_Pair.cells`; with ``importance`` 0, its difference is the table's main column."""
     word, digits = title.lower(), 0 if each else None
     change = f"{key}_difference" if importance else "difference"
     per, short = (f" per {each.capitalize()}", f"/{each}") if each else ("", "")

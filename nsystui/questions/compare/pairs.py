@@ -1,7 +1,7 @@
 """The rows of every comparison: names that both sides have, or only one side.
 
 ``difference`` is B − A, split into the effects of count n and of mean duration t. Each effect is at the mean of the
-other figure. They add up to the difference, except for rounding; swapping the sides changes their signs:
+other figure. They add up to the difference, except for rounding; swapping sides changes their signs:
 
     n_b·t_b − n_a·t_a  =  (n_b − n_a)·(t_a + t_b)/2  +  (t_b − t_a)·(n_a + n_b)/2
 
@@ -235,7 +235,7 @@ _Split = tuple[float | None, float | None]
 
 
 def _split(a: Measured | None, b: Measured | None, divisors: tuple[int, int]) -> _Split:
-    """Return the sum of the splits of the parts, or the row's split if it has no parts."""
+    """Return the sum of the parts' splits, or the row's split without parts."""
     if a is not None and b is not None and (a.parts or b.parts):
         sides = a.parts or {}, b.parts or {}
         splits = [
@@ -252,15 +252,14 @@ def _split(a: Measured | None, b: Measured | None, divisors: tuple[int, int]) ->
 
 
 def _sum(values: Sequence[float | None]) -> float | None:
-    """Return the sum, or ``None`` if a value is missing."""
     present = [value for value in values if value is not None]
     return sum(present) if len(present) == len(values) else None
 
 
 def split(count_a: float | None, count_b: float | None, total_a: float | None, total_b: float | None) -> _Split:
-    """Return the difference of two totals by count and by duration, or ``None`` twice if an argument is missing.
+    """Split the difference of two totals by count and duration; ``None`` twice if an argument is missing.
 
-    A row that only one side has differs by count.
+    A row on only one side differs by count.
     """
     if count_a is None or count_b is None or total_a is None or total_b is None:
         return None, None

@@ -1,4 +1,4 @@
-"""One side of a comparison: its selection, its label, and the ranks or steps that its sums are divided by."""
+"""One side of a comparison: its selection, label, and the ranks or steps that divide its sums."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Side:
 
     @property
     def projected_ranks(self) -> int:
-        """The number of ranks whose reports have NVTX ranges, and launches to project them to the GPU."""
+        """The number of ranks whose reports have NVTX ranges, and launches to project them."""
         return self._ranks_where(lambda report: bool(report.count(tables.nvtx_ranges)) and has_launches(report))
 
     @property
@@ -91,8 +91,8 @@ class Side:
     def selection_for_shares(self, other: Side) -> Selection:
         """Return the selection whose window this side's shares of time refer to.
 
-        Two sides of one job without windows share one span, from their first event to their last: shares of different
-        spans are not comparable.
+        Two sides of one job without windows share a span, from first event to last: shares of different spans are not
+        comparable.
         """
         mine, theirs = self.selection, other.selection
         if self.job is not other.job or mine.window is not None or theirs.window is not None:
@@ -105,7 +105,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Basis:
-    """The numbers of ranks, or of steps, that sums are divided by; 0 if a side recorded nothing.
+    """The numbers of ranks or steps that divide sums; 0 if a side recorded nothing.
 
     Sums are per step, or per rank if the numbers of ranks differ: else four ranks would take twice the time of two.
     """
@@ -161,7 +161,6 @@ def job_labels(jobs: Sequence[OpenJob], files: Sequence[Sequence[str]]) -> tuple
 
 
 def _location(files: Sequence[str]) -> str:
-    """Return the only file name, or the common directory of several."""
     if len(files) == 1:
         return files[0]
     return os.path.commonpath([os.path.abspath(name) for name in files]) if files else ""

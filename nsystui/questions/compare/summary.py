@@ -172,8 +172,8 @@ def summary(a: Side, b: Side, step_range: str | None = None) -> ComparisonSummar
     """Return one row per measure: A, B, B − A and B / A. Percentages are means over the ranks of a side.
 
     The difference in kernel time is split into kernels that only one side has and, for other names, count and duration
-    (see `pairs`). Sums are per rank if the sides have different numbers of ranks. The notes name the largest changes,
-    and mention if one side did more work. Measures that both sides lack (steps, NCCL, graphs) have no row.
+    (see `pairs`). Sums are per rank if the sides have different numbers of ranks. Notes name the largest changes, and a
+    side that did more work. Measures that both sides lack (steps, NCCL, graphs) have no row.
     """
     utilisations = utilisation(a, b), utilisation(b, a)
     compared = kernels(a, b), nccl(a, b), memory(a, b)
@@ -282,7 +282,7 @@ def _work(
     if has_nccl:
         yield line("    NCCL kernels", "ns", _pair(communication, "total", basis), "nccl")
         yield line("      exposed", "ns", _pair(communication, "exposed", basis), "nccl")
-    # Sums grow with the number of steps: if both sides have steps, `_facts` reports launches per step instead.
+    # Sums grow with the steps: if both sides have steps, `_facts` reports launches per step instead.
     has_fact = not all(steps)
     kernel_fact = "kernels launched" if has_fact else ""
     yield line("kernels launched", "count", _pair(launched, "count", basis), "kernels", kernel_fact)

@@ -116,7 +116,7 @@ def api(a: Side, b: Side, step_range: str | None = None) -> Compared:
 
 
 def graph_time(side: Side) -> int:
-    """Return the sum of the durations of a side's whole CUDA graphs, ns."""
+    """Return the summed durations of a side's whole CUDA graphs, ns."""
     table = tables.graph_launches
     query = sa.select(sa.cast(sa.func.sum(duration(table)), sa.BigInteger)).where(*where(table, side.selection))
     return int(side.job.session.scalar(query) or 0)
@@ -146,10 +146,10 @@ _EXTRAS = (
 
 
 def nccl(a: Side, b: Side) -> Compared:
-    """Return NCCL kernels, or calls if neither side has kernels, with the figures of `nccl_summary`.
+    """Return NCCL kernels, or calls if neither side has kernels, as in `nccl_summary`.
 
-    Rows are by collective and message size bucket, or by collective alone if only one side has sizes, because an
-    unknown size is not a new size.
+    Rows are by collective and message size bucket, or by collective alone if only one side has sizes: an unknown size
+    is not a new size.
     """
     group_by: tuple[NcclProperty, ...] = USUAL
     answers = [_summary(side, group_by) for side in (a, b)]
@@ -209,11 +209,11 @@ def nvtx(a: Side, b: Side, fold_numbers: bool = True, step_range: str | None = N
     """Return NVTX ranges by name: durations on the CPU, and sums of their projected GPU time.
 
     Names have no PyTorch suffix. With ``fold_numbers``, three or more names of both sides that differ only in numbers
-    share a row, as in the tree of the NVTX screen: two runs rarely number their steps alike. A range includes its
-    children, so that rows overlap.
+    share a row, as in the NVTX screen's tree: two runs rarely number steps alike. A range includes its children, so
+    rows overlap.
 
-    If all ranks have steps (see `Job.steps`), times and counts are per step, of ranges that begin between the start of
-    the first step and the end of the last.
+    If all ranks have steps (`Job.steps`), times and counts are per step, of ranges that begin between the first step's
+    start and the last step's end.
     """
     # No name filter: the tree's filter would also keep parents and children of matching ranges.
     ranges = [side.job.nvtx_ranges(side.selection.with_name(None)) for side in (a, b)]
@@ -271,7 +271,7 @@ def _begin_in(ranges: NvtxRanges, spans: Mapping[int, Window]) -> Flags:
 
 
 _RANGE_BYTES = 100
-"""Memory for each range while statistics by name are computed, bytes."""
+"""Memory per range for statistics by name, bytes."""
 
 
 def _measured_ranges(

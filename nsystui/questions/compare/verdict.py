@@ -48,7 +48,7 @@ _AROUND = ("start-up", "tail", "not recorded")
 """The parts before and after the work."""
 _MAX_PARTS = 3
 _MIN_CHANGE = 0.05
-"""The sentence leaves out parts whose change is at most this share of the largest change."""
+"""The sentence omits parts whose change is at most this share of the largest change."""
 _COMMON, _ALIKE, _SAME_WORK = 0.8, 0.15, 0.02
 _MAJORITY = 0.5
 _OTHER_WORK = 10

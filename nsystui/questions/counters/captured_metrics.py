@@ -1,6 +1,6 @@
 """GPU metrics of another capture of the same program, next to the rows of the kernel summary.
 
-Sampling metrics costs time, so one capture has the times and another the metrics, in a table of ``nsystui metrics --by
+Sampling costs time, so one capture has the times and another the metrics, in a table of ``nsystui metrics --by
 kernel``. A row gets the metrics of its kernel's name.
 """
 
@@ -32,7 +32,7 @@ _ADVICE = "write it with `nsystui metrics --by kernel OTHER.sqlite --format csv 
 
 @dataclass(frozen=True)
 class CapturedMetrics:
-    """The metrics of kernels by smart name: values of ``columns``, missing if nothing was sampled."""
+    """The metrics of kernels by smart name: values of ``columns``, missing without samples."""
 
     file: str
     columns: tuple[Column, ...]
@@ -86,7 +86,7 @@ def _value(column: Column, cell: str) -> Value:
 
 
 def _number(cell: str, kind: type[int] | type[float]) -> int | float:
-    """Return a cell's number. Raises ValueError if it is not a number within ±2^63, which no metric exceeds."""
+    """Return a cell's number. Raises ValueError unless it is within ±2^63, which no metric exceeds."""
     number = kind(cell) if len(cell) <= _MAX_DIGITS else math.inf
     if not abs(number) < 2**63:
         raise ValueError(f"{shorten(safe_text(cell), 40)} is too large a number")

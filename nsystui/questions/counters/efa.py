@@ -32,7 +32,7 @@ _SECOND = 1e9
 class EfaCounter:
     """A counter of an adapter, from each sample to the next; job time, shapes ``(n,)``.
 
-    ``values`` are as recorded, or the rise per second if the counter is a running total (``is_total``).
+    ``values``: as recorded, or for a running total (``is_total``) the rise per second.
     """
 
     report: int

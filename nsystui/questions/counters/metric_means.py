@@ -1,6 +1,6 @@
 """Means of GPU metrics over kernels, launches, NVTX ranges, steps and collectives (docs/numbers.md#gpu-metrics).
 
-A GPU's counters include all that ran on it: concurrent work has the same means.
+A GPU's counters include all its work: concurrent work has the same means.
 """
 
 from __future__ import annotations
@@ -100,8 +100,8 @@ class WorkIntervals:
 class Subject:
     """The subject of a table of means.
 
-    ``pieces`` returns the intervals on a GPU; ``rows`` is called afterwards. ``are_single``: a row is one interval, and
-    is left out if it has fewer than two samples.
+    ``pieces`` returns the intervals on a GPU; ``rows`` is called afterwards. ``are_single``: a row is one interval,
+    left out if it has fewer than two samples.
     """
 
     columns: tuple[Column, ...]
@@ -113,7 +113,7 @@ class Subject:
     def of_rows(
         cls, columns: tuple[Column, ...], rows: list[Row], intervals: Sequence[_RowInterval], are_single: bool
     ) -> Subject:
-        """Return a subject of known rows, with their intervals."""
+        """Return a subject of rows and their intervals."""
         by_gpu: dict[GpuKey, list[_RowInterval]] = {}
         for interval in intervals:
             by_gpu.setdefault(interval.gpu, []).append(interval)
@@ -159,7 +159,7 @@ def metric_means(job: OpenJob, selection: Selection, group_by: str) -> TableAnsw
 
     ``samples`` were taken in this time, and ``alone`` of them while a single kernel ran since the previous sample
     (missing for ranges and steps). ``described`` is the share of the time that samples describe, ``resolved`` the share
-    in intervals with two samples or more: if it is small, the means include work before and after.
+    in intervals with two samples or more: if small, the means include work before and after.
     """
     sources = metric_sources(job.session, selection, every=True)
     if not sources:
@@ -299,7 +299,7 @@ def _busiest(shares: dict[str, Floats], count: int) -> list[tuple[Value, Value, 
 def _launches(
     job: OpenJob, selection: Selection, gpu: GpuKey, names: Texts, min_duration: int = 0
 ) -> Iterator[WorkIntervals]:
-    """Yield the launches on a GPU of at least ``min_duration`` ns, in batches; ``rows`` are numbers of names."""
+    """Yield launches on a GPU of at least ``min_duration`` ns, in batches; ``rows`` are numbers of names."""
     kernels = tables.kernels
     devices = [used for used in used_devices(job.session) if (used.task.report, used.gpu) == gpu]
     conditions = [sa.and_(kernels.c.process == used.task.process, kernels.c.device == used.device) for used in devices]

@@ -144,7 +144,7 @@ def _in_flight(job: OpenJob, selection: Selection, window: Window, bins: int) ->
     """Return the mean number of kernels that ran at once in each span, by rank and device.
 
     It is the time of all kernels in the span divided by its length. Only counts and summed times of kernels that began
-    (and ended) in each span are read.
+    (and ended) there are read.
     """
     kernels, width = tables.kernels, window.end - window.start
     users: dict[tuple[Task, int], tuple[Value, Value]] = {
@@ -173,7 +173,7 @@ def _in_flight(job: OpenJob, selection: Selection, window: Window, bins: int) ->
 
 
 def users_of_gpus(job: OpenJob, selection: Selection) -> dict[GpuKey, list[tuple[Value, Value]]]:
-    """Return rank and device of every selected process that used a GPU, by GPU."""
+    """Return rank and device of each selected process by GPU."""
     users: dict[GpuKey, list[tuple[Value, Value]]] = {}
     for device in selected_devices(job.session, selection, job.ranks):
         if device.gpu is not None:

@@ -1,7 +1,7 @@
 """The network: traffic of each adapter and switch, and traffic while NCCL's collectives ran.
 
-Every report of a host samples all of its adapters. An adapter that several reports saw counts once, by host and GUID, a
-switch by GUID alone. If samples overlap, the report that sampled it longest counts.
+Every report of a host samples all adapters. An adapter in several reports counts once, by host and GUID, a switch by
+GUID alone. If samples overlap, the report that sampled longest counts.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ _COLLECTIVE_COLUMNS = (
     _SAMPLED,
 )
 _SLOW = 0.9
-"""The share of a group's collectives that are faster than its slow collectives."""
+"""The share of a group's collectives that are not slow."""
 
 
 @dataclass(frozen=True)
@@ -198,7 +198,6 @@ def _samples(
 
 
 def _names(job: OpenJob) -> dict[tuple[int, int], tuple[Any, Any]]:
-    """Return GUID and name of each (report, adapter)."""
     table = tables.nic_devices
     if not job.session.count(table):
         return {}
@@ -296,7 +295,7 @@ def _peak(samples: Samples, times: Intervals) -> float | None:
 
 
 def network_table(job: OpenJob, selection: Selection) -> TableAnswer:
-    """Tabulate the traffic of each adapter and switch in the selected time: mean rates of its sampled part, and peaks.
+    """Tabulate each adapter's and switch's traffic in the selected time: mean rates of its sampled part, and peaks.
 
     ``reports`` is the number of reports that saw it.
     """
@@ -317,9 +316,9 @@ def network_table(job: OpenJob, selection: Selection) -> TableAnswer:
 def network_by_collective(job: OpenJob, selection: Selection) -> TableAnswer:
     """Tabulate the traffic of a host's adapters while its collectives of a kind and size ran, by link.
 
-    Rates add up a host's adapters over the sampled part of the time in which its kernels of the group ran; rows have
-    the mean over hosts, weighted by that time. Waits are the mean over adapters, ``slow_waits`` while the slowest tenth
-    of the group ran. For a switch, all kernels of the group count.
+    Rates add up a host's adapters over the sampled part of its time in kernels of the group; rows have the mean over
+    hosts, weighted by that time. Waits are the mean over adapters, ``slow_waits`` while the slowest tenth of the group
+    ran. For a switch, all kernels of the group count.
     """
     sampled_adapters, notes = adapters(job, selection)
     if not sampled_adapters:

@@ -2,8 +2,8 @@
 
 See docs/numbers.md#device-efficiency.
 
-With Useful_d the useful time of device d, Moved_d its communication time that no useful work hides, T the window and D
-the number of devices::
+With Useful_d the useful time of device d, Moved_d its communication that no useful work hides, T the window and D the
+number of devices::
 
     parallel efficiency      = Σ Useful_d / (D·T)   = load balance × communication × orchestration
     load balance             = (Σ Useful_d / D) / max Useful_d
@@ -69,7 +69,7 @@ class DeviceEfficiency:
 
     @classmethod
     def of(cls, spent: Sequence[Breakdown], useful: Useful) -> DeviceEfficiency:
-        """Return the efficiency of devices over one window; without devices, factors are 0."""
+        """Return devices' efficiency over one window; without devices, factors are 0."""
         times = [useful.time(device) for device in spent]
         busy = [device.busy for device in spent]
         total, max_useful, max_busy = sum(times), max(times, default=0), max(busy, default=0)

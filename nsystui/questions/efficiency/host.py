@@ -13,9 +13,9 @@ With T the window and P the processes that used a GPU::
     device offload efficiency = Σ UsefulHost_i / Σ OutsideMPI_i
     host parallel efficiency  = Σ UsefulHost_i / (P·T)   = MPI parallel × device offload
 
-A process is in a call while any of its threads is: the calls of all threads are one union. For example, PyTorch starts
-the backward pass from another thread while the main thread waits; the process counts as launching. All time outside
-of these calls counts as useful: UsefulHost is an upper bound, as basicanalysis notes for nsys data.
+A process is in a call while any of its threads is (one union): if PyTorch starts the backward pass from another thread
+while the main thread waits, the process is launching. All time outside of these calls counts as useful: UsefulHost is
+an upper bound, as basicanalysis notes for nsys data.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class HostCalls:
 
 
 def host_calls(session: Session, selection: Selection, ranks: Sequence[RankedTask]) -> list[HostCalls]:
-    """Return the calls of the selected processes that used a GPU, by rank. Reads all CUDA calls once for each report.
+    """Return the calls of the selected processes that used a GPU, by rank. Reads all CUDA calls once per report.
 
     MPI calls are nsys's MPI trace, or NVTX ranges of the domain ``MPI``, which nsys wrote instead until 2022.
     """
@@ -113,7 +113,6 @@ def _query(table: sa.Table, report: Report) -> sa.Select[Any]:
 
 
 def _merged(session: Session, query: sa.Select[Any]) -> dict[int, Intervals]:
-    """Return each process's calls, merged over its threads."""
     parts: dict[int, list[Intervals]] = {}
     for batch in session.array_batches(query):
         for process in np.unique(batch["process"]).tolist():

@@ -3,12 +3,12 @@
     MFU = FLOPs of a step / step time / GPUs / peak
     ceiling = MFU · T / (T - R)    T: time of the steps, R: time in them without a compute kernel
 
-The user gives the FLOPs of a step of the whole job: about 6·N·tokens for training a transformer of N parameters
-(8·N·tokens to include recomputed activations). The step time is a median. Steps follow each other on the GPU without
-gaps (docs/ranks.md#steps), so that idle time is included.
+The user gives the FLOPs of a step of the whole job: about 6·N·tokens to train a transformer of N parameters (8·N·tokens
+with recomputed activations). The step time is a median. Steps follow each other on the GPU without gaps
+(docs/ranks.md#steps), so idle time is included.
 
 The known peaks are from NVIDIA's data sheets: dense matrix products in BF16, half of the figures with sparsity. If a
-name means several products, or the figure depends on a power limit that is not recorded, the user must give the peak.
+name means several products, or the figure depends on an unrecorded power limit, the user must give the peak.
 """
 
 from __future__ import annotations
@@ -86,9 +86,9 @@ class MfuRequest:
 class Mfu:
     """``value`` is the MFU from 0 to 1, or ``None`` if a part is unknown; ``notes`` name the part.
 
-    ``step_time``: median of ``intervals`` step times, ns. ``achieved``: TFLOP/s for each GPU. ``compute``: share, from
-    0 to 1, of the GPUs' time in steps with a compute kernel. ``ceiling``: the MFU if this share were 1. ``intensity``:
-    FLOPs of a region by DRAM bytes read and written.
+    ``step_time``: median of ``intervals`` step times, ns. ``achieved``: TFLOP/s for each GPU. ``compute``: share, 0 to
+    1, of the GPUs' time in steps with a compute kernel. ``ceiling``: the MFU if this share were 1. ``intensity``: FLOPs
+    of a region by DRAM bytes read and written.
     """
 
     request: MfuRequest

@@ -1,7 +1,7 @@
 """The efficiency of a job in a window common to all ranks, its factors in order, and the scaling between two jobs.
 
-Scalability compares jobs of different size (docs/numbers.md#device-efficiency). Both must have done the same work
-(strong scaling), or the same work per device (weak scaling), such as equally many steps.
+Scalability compares jobs of different size (docs/numbers.md#device-efficiency). Both must have done the same work, such
+as equally many steps, in total (strong scaling) or per device (weak scaling).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Scaling(Enum):
 
 @dataclass(frozen=True)
 class Sized:
-    """A compared job: its efficiency, and the number of steps in its window, if known."""
+    """A compared job: its efficiency, and its window's number of steps, if known."""
 
     device: DeviceEfficiency
     steps: int | None = None
@@ -74,7 +74,7 @@ class Scalability:
 
 
 def scalability(job: Sized, baseline: Sized, scaling: Scaling) -> Scalability:
-    """Return the change of the computation from ``baseline`` to ``job``; either may be larger."""
+    """Return the change of computation from ``baseline`` to ``job``; either may be larger."""
     after, before = job.device, baseline.device
     if not after.useful or not before.devices:
         return Scalability(scaling, job, baseline, None, None)

@@ -102,8 +102,7 @@ _ZEROS_IMPORTANCE = 7
 def breakdown_table(result: Efficiency) -> TableAnswer:
     """Return a row over all GPUs and a row per GPU: its time by use, in percent of the window and in ns.
 
-    See docs/numbers.md#gpu-time. The parts are disjoint and add up to the window, in the first row to all GPUs'
-    windows.
+    See docs/numbers.md#gpu-time. The disjoint parts add up to the window, in the first row to all GPUs' windows.
     """
     rows: list[Row] = []
     if result.gpus:
@@ -147,7 +146,7 @@ def host_table(result: Efficiency) -> TableAnswer:
 def _factor_table(
     name: str, factors: Sequence[Factor], baseline: dict[str, float | None] | None, notes: tuple[str, ...]
 ) -> TableAnswer:
-    """Return the factors' rows, or no rows if all are unknown."""
+    """Return the factors' rows; no rows if all are unknown."""
     if all(factor.value is None for factor in factors):
         factors = ()
     rows: list[Row] = []

@@ -1,10 +1,10 @@
 """The event list: all events in time order, at any size; and both ends of a launch.
 
-Sorting ten million rows for each screen is too slow. Events are counted once per bin of time, and a page reads and
-sorts only its bins (Parquet skips all other row groups).
+Sorting ten million rows per screen is too slow: events are counted once per bin of time, and a page reads and sorts
+only its bins (Parquet skips other row groups).
 
 A name filter excludes kinds without a passing name (`kinds_with_name`): the few hundred names of kernels and calls are
-stored next to each report's columns. NVTX ranges are always searched, because each may have its own name.
+stored with each report's columns. NVTX ranges are always searched: each may have its own name.
 
 An API call and its GPU work are linked by (report, process, correlation id): see docs/exports.md#launches.
 """

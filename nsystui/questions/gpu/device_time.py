@@ -10,8 +10,8 @@ Operations of a device (a CUDA ordinal of one process; docs/exports.md#identifie
 * G, launches of whole CUDA graphs whose contents were not traced
 
 A = K ∪ C ∪ M ∪ G. U(X) is the union of the intervals of X, and |U(X)| its length: the time in which at least one
-operation ran. Concurrent kernels count once, so no time exceeds the window w (the rule ``gpu_time_util`` of nsys sums
-them, and may exceed 100 %).
+operation ran. Concurrent kernels count once, so no time exceeds the window w (nsys's rule ``gpu_time_util`` sums them,
+and may exceed 100 %).
 
 `busy_parts` reads the intervals, each table in one pass; `to_arrays` converts them for storage.
 """
@@ -165,7 +165,7 @@ def total(parts: Iterable[Breakdown]) -> Breakdown:
 
 @dataclass(frozen=True, eq=False)
 class DeviceLanes:
-    r"""One device over time, with totals: a lane is the share of each bin in which its category ran.
+    r"""One device over time, with totals: a lane is its category's share of each bin.
 
     ``exposed_nccl`` is the share of U(C) \ U(K). Categories overlap: ``busy``, the share of A, is only the sum of
     ``kernels``, ``exposed_nccl``, ``memory_only`` and ``graph_only``.
@@ -353,7 +353,7 @@ def busy_parts(
 ) -> list[BusyParts]:
     """Read the busy times of each of ``places`` by category, on the clocks of the reports.
 
-    Each place is the index of a report and a `Place`, the values of ``keys`` (``DEVICE_KEYS`` or ``STREAM_KEYS``).
+    Each place is a report's index and a `Place`, the values of ``keys`` (``DEVICE_KEYS`` or ``STREAM_KEYS``).
     ``streams`` restricts the operations.
     """
     keys = ("report", *keys)

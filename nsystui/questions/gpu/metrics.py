@@ -1,4 +1,4 @@
-"""GPU metrics: sampled counters that show how well a busy GPU was used (docs/exports.md#gpu-metrics).
+"""GPU metrics: sampled counters of how well a busy GPU was used (docs/exports.md#gpu-metrics).
 
 Lanes show them over time; `attributed` averages them over intervals such as kernel launches.
 
@@ -134,7 +134,7 @@ def metric_lanes(
 ) -> list[MetricLane]:
     """Average each metric of ``metric_sources`` over ``window`` in ``bins`` equal spans.
 
-    ``sources``, if given, save a scan over all samples. Values are `_plausible`. Bins without samples are missing.
+    ``sources``, if given, save a scan over all samples. Values are `_plausible`, missing in bins without samples.
     Raises ValueError if ``bins < 1``.
     """
     if bins < 1:
@@ -216,7 +216,7 @@ class MetricSamples:
     """The n samples of a metric of a GPU by time, job time; arrays of shape ``(n,)``.
 
     Each describes the time from ``starts`` to ``ends``, ns. ``values`` are `_plausible`, in the metric's unit;
-    ``implausible`` counts the samples that were clipped or left out.
+    ``implausible`` counts samples clipped or left out.
     """
 
     source: MetricSource

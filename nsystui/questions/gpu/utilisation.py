@@ -66,8 +66,8 @@ class BusyIntervals:
     ) -> BusyIntervals:
         """Read the devices of the selected tasks, by rank and device; reuse the intervals in ``previous``.
 
-        ``previous`` is ignored if streams are selected. Window and name filter do not apply: how busy a GPU is depends
-        on all of its work. A million operations take about 0.3 s to read, and up to 20 MB of memory.
+        ``previous`` is ignored if streams are selected. Window and name filter do not apply: all of a GPU's work makes
+        it busy. A million operations take about 0.3 s to read, and up to 20 MB of memory.
         """
         version = session.version
         devices = tuple(_devices(session, selection, selected_devices(session, selection, ranks), previous))
@@ -126,14 +126,14 @@ class BusyIntervals:
 
 
 def gpus_of(session: Session, devices: Iterable[DeviceIntervals]) -> tuple[DeviceIntervals, ...]:
-    """Merge the devices that are the same GPU, see `gpu_key`; keeps the order of ``devices``."""
+    """Merge devices of the same GPU (`gpu_key`); keeps the order of ``devices``."""
     intervals = {_key(item.device): item for item in devices}
     groups = by_gpu(session, (item.device for item in intervals.values()))
     return tuple(_together([intervals[_key(device)] for device in group]) for group in groups)
 
 
 def by_gpu(session: Session, devices: Iterable[Device]) -> list[list[Device]]:
-    """Group the devices of processes by GPU, see `gpu_key`; reads no work."""
+    """Group processes' devices by GPU (`gpu_key`); reads no work."""
     reports = {report.index: report for report in session.reports}
     groups: dict[Hashable, list[Device]] = {}
     for device in devices:
@@ -168,7 +168,6 @@ def gpu_key(report: Report, task: Task, device: int) -> Hashable:
 
 
 def _recorded_gpu(report: Report, task: Task, device: int) -> int | None:
-    """Return the machine's number of the GPU, if recorded for this process."""
     return report.metadata.gpu_numbers.get((pid_of(task.process), device))
 
 
@@ -261,7 +260,7 @@ def _parts(session: Session, selection: Selection, reports: Sequence[Report]) ->
     return {report.index: of_arrays(arrays[report.index], report.clock_offset) for report in reports}
 
 
-# Each query is planned for all open reports, so a query per report takes seconds for hundreds of ranks; a query for all
+# Each query is planned for all open reports: a query per report takes seconds for hundreds of ranks; a query for all
 # takes more memory than a login node allows.
 _REPORTS_AT_ONCE = 64
 
@@ -382,7 +381,7 @@ def _table_notes(busy: BusyIntervals, window: Window) -> tuple[str, ...]:
 
 
 def window_notes(busy: BusyIntervals, windows: Mapping[int, Window]) -> tuple[str, ...]:
-    """Return notes if the reports' windows differ, or were not fully recorded."""
+    """Return notes if windows differ, or were not fully recorded."""
     distinct = set(windows.values())
     if len(distinct) > 1:
         return ("these reports share no clock: each is measured over its own events",)

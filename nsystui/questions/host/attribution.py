@@ -1,8 +1,8 @@
 """Idle time of GPUs by cause: the launching thread's activity, moment by moment (docs/numbers.md#gaps).
 
-A span of idle time belongs to the thread that launched the operation at its end, or, if that is unknown (as in a tail),
-the operation at its start, or else to the thread of its process with the most CUDA calls. The profiler's work in the
-process precedes all other causes. After it, each moment has the first cause that applies:
+A span of idle time belongs to the thread that launched the operation at its end, or, if unknown (as in a tail), at its
+start, or else to its process's thread with the most CUDA calls. The profiler's work in the process precedes all other
+causes. After it, each moment has the first cause that applies:
 
 1. the thread is in an MPI or CUDA call (the outermost), or CUDA loads code or waits for a command buffer there;
 2. it waits for Python's GIL, if recorded: the function that the GIL's holder runs;
@@ -116,7 +116,7 @@ _SPAN_BYTES = 1600
 _MAX_PIECES = 1 << 19
 """The number of pieces of idle time to hold before adding them up."""
 BESIDE = 10_000_000
-"""The largest distance of a call that locates unrecorded time in a span, ns."""
+"""The largest distance of a call that locates unrecorded time, ns."""
 _PORTION_SPANS = 1 << 18
 
 
@@ -228,7 +228,6 @@ def _joined(parts: list[NDArray[Any]]) -> NDArray[Any]:
 def _summed(
     pieces: Iterable[tuple[Numbers, Numbers, Numbers, Times]], cause_count: int, range_count: int
 ) -> tuple[Numbers, Numbers, Numbers, Times]:
-    """Add up the time of each span, cause and range."""
     span, cause, range_index, time = (np.concatenate(columns) for columns in zip(*pieces, strict=True))
     key, sum_index = np.unique((span * cause_count + cause) * range_count + range_index, return_inverse=True)
     sums = np.zeros(len(key), np.int64)
@@ -396,8 +395,8 @@ class _Host:
     def _states(self, task: Task, thread: Thread) -> Segments:
         """Return the scheduler's states of a thread over time.
 
-        Before its first event, if that puts it on a CPU, and after its last, if that takes it off, the thread is off
-        the CPU while events of its process show that scheduling was recorded.
+        Before a first event that puts it on a CPU, and after a last event that takes it off, the thread is off the CPU
+        while events of its process show that scheduling was recorded.
         """
         states = self.scheduling.threads.get(thread, NO_SEGMENTS)
         if not len(states):
@@ -411,7 +410,6 @@ class _Host:
 
     @cached_property
     def _threads(self) -> Mapping[Task, list[Thread]]:
-        """The threads of each process, ascending."""
         threads: dict[Task, list[Thread]] = {}
         for thread in sorted(self.names):
             threads.setdefault(self.names[thread].task, []).append(thread)
@@ -425,7 +423,6 @@ class _Host:
         return {rank: sorted(members) for rank, members in threads.items()}
 
     def _in_os_calls(self, thread: Thread, matches: Callable[[str], object]) -> Intervals:
-        """Return a thread's time in OS runtime calls with matching names."""
         labels = [label for label, call in enumerate(self.os.names) if matches(call)]
         return self.os.threads.get(thread, NO_SEGMENTS).labelled(*labels)
 
@@ -519,7 +516,6 @@ class _Host:
         return one_after_the_other(*layers)
 
     def _waiting_for_gil(self, thread: Thread, other_threads: Sequence[Thread], inside: Intervals) -> list[Segments]:
-        """Return the thread's wait for the GIL, by the holder and its function."""
         waits, layers = intersect(self.gil.waited.get(thread, EMPTY), inside), []
         for holder in other_threads:
             held = intersect(self.gil.held.get(holder, EMPTY), waits)

@@ -189,7 +189,7 @@ def _grown(
     node_count = 1
     for level in range(depth):
         rows = [np.flatnonzero(length > level) for length in lengths]
-        # If all paths of a side are shorter, the column does not exist.
+        # If a side's paths are shorter, the column does not exist.
         level_functions = [path[row, min(level, path.shape[1] - 1)] for path, row in zip(paths, rows, strict=True)]
         keys = [nodes[side][row] * len(functions) + level_functions[side] for side, row in enumerate(rows)]
         unique_keys, inverse = np.unique(np.concatenate(keys), return_inverse=True)

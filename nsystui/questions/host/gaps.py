@@ -458,7 +458,7 @@ def samples_in_gaps(job: OpenJob, selection: Selection) -> str:
 
 
 LEAST = 10_000
-"""The shortest idle time to examine before an operation, ns; a shorter time contains only the launch."""
+"""The shortest idle time to examine before an operation, ns; shorter times contain only the launch."""
 _MAX_CAUSES = 3
 _MIN_SHARE = 0.05
 _CALLS = (SYNCHRONISING, COPYING, ALLOCATING, LAUNCHING, OTHER_CALLS, IN_OVERHEAD, IN_MPI, IN_OS)

@@ -49,7 +49,7 @@ class Pair:
 def exchanges(session: Session, selection: Selection) -> list[Pair]:
     """Find each pair of open ranks that exchanged messages in blocking calls with recorded peers and sizes.
 
-    A rank in several communicators is left out, because a peer's communicator is not recorded.
+    A rank in several communicators is left out: a peer's communicator is not recorded.
     """
     task_of = {
         rank: Task(report.index, process)
@@ -92,7 +92,6 @@ def _calls(session: Session, selection: Selection) -> dict[Task, _Columns]:
 
 
 def _pair(ranks: tuple[int, int], task_of: Mapping[int, Task], calls_of: Mapping[Task, _Columns]) -> Pair | None:
-    """Return the exchanges of two ranks, if any."""
     rank, peer = ranks
     tasks = task_of[rank], task_of[peer]
     calls, peer_calls = calls_of[tasks[0]], calls_of[tasks[1]]

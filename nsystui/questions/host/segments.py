@@ -82,7 +82,7 @@ def pairs(spans: Intervals, segments: Segments) -> SpanPieces:
 
 
 def outermost(starts: Times, ends: Times, labels: NDArray[np.int64]) -> Segments:
-    """Make segments of a thread's calls without nested calls; a call that overlaps an earlier call is cut."""
+    """Make segments of a thread's outermost calls; a call that overlaps an earlier call is cut."""
     order = np.lexsort((-ends, starts))
     starts, ends, labels = starts[order], ends[order], labels[order]
     reach = np.concatenate(([np.iinfo(np.int64).min], np.maximum.accumulate(ends)[:-1])) if len(ends) else ends

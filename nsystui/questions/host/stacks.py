@@ -2,8 +2,8 @@
 
 A stack is a node: the function that ran, called by its parent, and so on to the root, which is node 0 and not a
 function. Unresolved addresses are folded by module; consecutive folded frames of a module are one frame. A damaged
-chain (a depth is missing or repeated) keeps its other frames, without gaps: every chain has exactly one node, so that
-sums over functions are right.
+chain (a depth is missing or repeated) keeps its other frames, without gaps: every chain has exactly one node, so sums
+over functions are right.
 
 Also the files that OS runtime calls access, if recorded (docs/numbers.md#gaps).
 """

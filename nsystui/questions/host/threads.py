@@ -129,7 +129,6 @@ def _lacking(session: Session) -> dict[int, frozenset[str]]:
 
 
 def _idle(job: OpenJob, selection: Selection, windows: Mapping[int, Window]) -> dict[Task, list[Intervals]]:
-    """Return each GPU's idle time in its report's window, by task."""
     idle: dict[Task, list[Intervals]] = {}
     for gpu in job.busy(selection).devices:
         task = gpu.device.task.task

@@ -9,11 +9,11 @@ graphs, as in `Breakdown`. Idle time has these parts:
 * gaps: in between; long gaps last `LONG_GAP` or more.
 
 Time before and after a rank's capture is not idle, because nothing was recorded. Start-up and tail belong to the
-capture, not to the selection: a window in the middle of the job has neither.
+capture: a window in the middle of the job has neither.
 
 The longest idle spans are split by cause (`host.causes`), each with the launching thread's NVTX range around its
-middle, or else the next range; numbers in ranges are ``*``. The profiler's work is a separate cause. Unrecorded time is
-located by that range, or else by the nearest call; without either, and in shorter spans, it is unexplained.
+middle, or else the next range; numbers in ranges are ``*``. The profiler's work is a separate cause. That range, or
+else the nearest call, locates unrecorded time; without either, and in shorter spans, it is unexplained.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def _name(work: HostWork, cause: HostCause) -> str:
         return f"nothing recorded, {location}" if location else UNEXPLAINED
     words = replace(cause, what=shorten(cause.what, _MAX_CAUSE)).words
     is_same_name = work.range_name and cause.what and work.range_name.endswith(cause.what)
-    # A library's range around the call of the same name adds nothing, and another thread's work is not in the range.
+    # A library's range around its call of the same name adds nothing; another thread's work is not in the range.
     is_in_range = not is_same_name and (not cause.thread or cause.kind == GIL)
     return f"{words} {word} {quoted}" if quoted and is_in_range else words
 
@@ -256,7 +256,7 @@ class DeviceBudget:
 def device_budgets(
     job: OpenJob, selection: Selection, step_name: str | None = None, steady: Mapping[Task, Window] | None = None
 ) -> list[DeviceBudget]:
-    """Compute the budget of each selected GPU that worked, over the selection's window (else the job's extent).
+    """Compute the budget of each selected GPU that worked, over the window (else the job's extent).
 
     With ``steady``, only the GPUs of its tasks, each over its task's window, which is all steady.
     """
