@@ -1,4 +1,4 @@
-"""Opening of files as one job: finds them, converts reports, reads several at a time, and puts them on one clock.
+"""Opening of files as one job: finds, converts and reads several at a time, and puts them on one clock.
 
 A `Listener` receives the progress: the command line and the screens have one each.
 """
@@ -79,7 +79,7 @@ class Listener:
         """A report joined the session: all questions include it."""
 
     def failed(self, path: Path, error: NsystuiError) -> None:
-        """An export is unusable; the opening of other exports continues."""
+        """An export is unusable; other exports continue to open."""
 
     def warned(self, text: str) -> None:
         """A warning for the user, in one line."""
@@ -226,7 +226,7 @@ class Opener:
         return None
 
     def _converted(self, session: Session, path: Path) -> Path:
-        """Return the path of an export, or convert a report of another form at low priority and return the new path.
+        """Return the path of an export; convert a report of another form at low priority.
 
         NVIDIA's programs run only if requested.
         """

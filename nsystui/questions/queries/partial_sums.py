@@ -192,7 +192,6 @@ def _middle_values(
 
 
 def _add(groups: dict[Key, Measures], key: Key, addend: Measures) -> None:
-    """Add the measures of another part to a group."""
     sums = groups.setdefault(key, addend)
     if sums is addend:
         return

@@ -42,7 +42,7 @@ def duration_columns(count: str) -> tuple[Column, ...]:
 
 
 def measures(value: sa.ColumnElement[Any]) -> list[sa.ColumnElement[Any]]:
-    """Select the aggregates over ``value`` (ns or bytes) from which the statistics are computed."""
+    """Select the aggregates over ``value`` (ns or bytes) behind the statistics."""
     return [sa.cast(sa.func.sum(value), sa.BigInteger).label("total"), sa.func.count().label("count"), *spread(value)]
 
 

@@ -100,7 +100,6 @@ def _operations(kind: MemoryCalls) -> Ask:
 
 
 def _times(table: sa.Table, job: OpenJob) -> list[sa.ColumnElement[Any]]:
-    """Return the expressions for ``_TIMES``."""
     rank = rank_of(table, job.ranks)
     return [duration(table).label("duration"), job_start(table).label("start"), rank.label("rank")]
 

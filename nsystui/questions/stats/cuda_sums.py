@@ -359,7 +359,6 @@ def _range_groups(
     options: ReportOptions,
     text_columns: Mapping[str, sa.ColumnElement[Any]] = _NO_COLUMNS,
 ) -> pd.DataFrame:
-    """Return the kernels grouped by range, name and ``text_columns``."""
     name = name_of(_KERNELS, options.names)
     query = sa.select(duration(_KERNELS).label("duration")).where(*where(_KERNELS, selection, name))
     rows = range_named_frame(session, selection, query, name, text_columns)

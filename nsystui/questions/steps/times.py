@@ -344,7 +344,6 @@ def _kinds_query(tasks: Iterable[Task]) -> sa.Select[Any]:
 
 
 def _ranges_query(tasks: Iterable[Task], templates: Sequence[str]) -> sa.Select[Any]:
-    """Select the closed ranges with these templates, by start."""
     # Comparing beginnings excludes most ranges, at less cost than templates.
     beginnings = sorted({template.partition("*")[0] for template in templates})
     may_be = sa.or_(*(sa.func.starts_with(LABEL, beginning) for beginning in beginnings))

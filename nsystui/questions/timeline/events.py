@@ -262,7 +262,6 @@ def thread_spans(timeline: Timeline, lane: LaneIdentity, window: Window, count: 
 
 
 def _inside(level: ThreadEvents, window: Window) -> NDArray[np.int64]:
-    """Return the indices of the ranges that overlap ``window``."""
     last = int(np.searchsorted(level.start, window.end, side="left"))
     return np.flatnonzero(level.end[:last] > window.start)
 
@@ -482,7 +481,6 @@ class Matches:
         return None if row_of_match is None else Match(target, row_of_match)
 
     def _gpu(self) -> list[LaneIdentity]:
-        """Return the lanes that show GPU operations."""
         with_streams = {(lane.task, lane.device) for lane in self.lanes if lane.stream is not None}
         return [
             lane

@@ -119,7 +119,6 @@ def _slices_by_stream(
 def _lanes(
     session: Session, selection: Selection, kinds: Sequence[EventKind], parts: Sequence[ByTable], crowded: set[_Key]
 ) -> tuple[dict[_Key, int], Crossing]:
-    """Return the number of lanes of each crowded stream, and the work outside first lanes."""
     lanes, numbers, crossing = StreamLanes(), dict.fromkeys(crowded, 1), Crossing()
     for part in parts:
         keys, columns = _rows(session, selection, kinds, part)

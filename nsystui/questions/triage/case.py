@@ -66,7 +66,7 @@ class Case:
     _cache: dict[str, Any] = field(default_factory=dict)
 
     def once(self, key: str, make: Callable[[], T]) -> T:
-        """Return ``make()``, or its earlier result for this key, which several rules share."""
+        """Return ``make()``, or its earlier result for this key."""
         if key not in self._cache:
             self._cache[key] = make()
         return self._cache[key]  # type: ignore[no-any-return]

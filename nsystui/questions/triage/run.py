@@ -436,7 +436,7 @@ def _damaged(report: Report) -> Iterator[NotChecked]:
 
 
 def _judged(names: Iterable[str]) -> list[str]:
-    """Return the names of tables that rules read, or all names if no rule reads any."""
+    """Return the names of tables that rules read, else all names."""
     reads = frozenset().union(*(rule.reads for rule in rules().values()))
     return [name for name in names if name in reads] or list(names)
 

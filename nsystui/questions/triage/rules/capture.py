@@ -223,7 +223,6 @@ def _short(case: Case) -> Iterator[Finding]:
 
 
 def _missing(case: Case) -> Iterator[Finding]:
-    """Yield a finding for each kind of useful data that is missing."""
     session = case.job.session
     if case.devices and not session.count(tables.nvtx_ranges):
         text = "There are no NVTX ranges, so time cannot be split by phase."
