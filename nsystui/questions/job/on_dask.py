@@ -1,4 +1,4 @@
-"""The workers of a Dask cluster, which compute parts of answers where the reports of a packed job are stored.
+"""The workers of a Dask cluster, which compute parts of answers where a packed job's reports are stored.
 
 A task is a run of reports: a worker opens them with their local numbers and clock, and calls the same function as a
 local computation (`nsystui.questions.queries.derived.in_runs`). If a worker dies, Dask moves its tasks to another

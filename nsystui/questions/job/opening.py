@@ -1,4 +1,4 @@
-"""Opening of files as one job: finds, converts and reads several at a time, and puts them on one clock.
+"""Opening of files as one job: finds them, converts reports, reads several at a time, and puts them on one clock.
 
 A `Listener` receives the progress: the command line and the screens have one each.
 """
@@ -30,7 +30,7 @@ _STEPS = 1000
 
 @dataclass(frozen=True)
 class JobSource:
-    """The files to open, and options for opening. Without ``cache_directory``, results stay in memory.
+    """The files to open, with options. Without ``cache_directory``, results stay in memory.
 
     ``memory`` and ``cache_cap`` limit DuckDB and the cache, bytes; ``None`` is the default. ``logs``: debug logs of
     NCCL, one name each. ``ranks``: the user's ranks, if given. ``clock``: the source of a common clock (a

@@ -182,7 +182,7 @@ def _detail(table: sa.FromClause) -> sa.ColumnElement[Any]:
 
 _HOST_TO_DEVICE = 1
 _STAGED = 64_000
-"""Bytes up to which a synchronous host-to-device copy's call returns before the copy is done."""
+"""Bytes up to which the call of a synchronous host-to-device copy returns before the copy is done."""
 
 
 class MemoryCalls(Enum):

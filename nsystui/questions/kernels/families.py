@@ -27,7 +27,7 @@ _LISTED = 1.0
 
 
 def with_union_times(answer: TableAnswer, session: Session, selection: Selection, families: Rules) -> TableAnswer:
-    """Add to a summary by family the time in which the family ran, and in which no other family did.
+    """Add to a summary by family the time in which any kernel of the family ran, and in which no other family did.
 
     Both are in ns, summed over the GPUs. A note names large kernels without a family.
     """

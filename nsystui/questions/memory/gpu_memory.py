@@ -102,7 +102,7 @@ class Curve:
         return int(self.used[number]), time, number
 
     def peaks(self, edges: Sequence[int]) -> tuple[Ints, Ints]:
-        """Return the most bytes in use in each span between ``edges``, and at its end; shape ``(spans,)``."""
+        """Return the most bytes in use in each span between ``edges``, and the bytes at its end; shape ``(spans,)``."""
         indices = np.searchsorted(self.times, np.asarray(edges, np.int64))
         bounds = np.column_stack((indices[:-1], indices[1:] + 1)).ravel()
         padded = np.append(self.used, 0)

@@ -120,7 +120,7 @@ def _backend(name: sa.ColumnElement[Any], others: Collection[str]) -> sa.ColumnE
 
 
 def labels_query(reports: Reports = None) -> sa.Select[Any]:
-    """Select PyTorch's labels around NCCL calls, without the parts that differ from call to call: ``nccl:all_to_all``.
+    """Select PyTorch's labels around NCCL calls, without their varying parts: ``nccl:all_to_all``.
 
     They are ranges of the default domain (docs/nccl.md#pairing).
     """

@@ -1,4 +1,4 @@
-"""The sums of a debug log, added up while it is read: its calls are counted by kind, not stored.
+"""The sums of a debug log, added up while it is read: calls are counted by kind, not stored.
 
 Memory grows with the number of different message sizes, GPUs and communicators, not with the log.
 """

@@ -54,7 +54,7 @@ class _Block:
 
 @dataclass(frozen=True)
 class PagedAnswer:
-    """Rows of ``query`` in ``order``, a key and whether it descends; the columns ``ties`` order rows with equal keys.
+    """Rows of ``query`` in ``order``, a key and whether it descends; the columns ``ties`` order equal keys.
 
     ``late`` is a column outside ``query``, looked up for each page unless it is the sort key. ``time_table`` is the
     table whose starts are the key ``start``: a time index then finds pages among many rows.

@@ -1,4 +1,4 @@
-"""The expert rules over all ranks: lists of synchronous calls and copies, long gaps and low utilisation of GPUs.
+"""The expert rules over all ranks: synchronous calls and copies, long gaps and low utilisation of GPUs.
 
 See docs/numbers.md#expert-rules.
 """

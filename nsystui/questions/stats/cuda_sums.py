@@ -401,7 +401,7 @@ def _calls_and_gpu_work(session: Session, selection: Selection, options: ReportO
 
 
 def _together(**categories: pd.DataFrame) -> pd.DataFrame:
-    """Return the groups of all categories in one table; shares are of the time of all categories."""
+    """Return all categories' groups in one table; shares are of the time of all categories."""
     import pandas as pd
 
     parts = [part.astype({"name": object}).assign(category=category) for category, part in categories.items()]

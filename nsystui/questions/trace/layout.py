@@ -1,4 +1,4 @@
-"""The processes and tracks of a trace, with their order and names.
+"""A trace's processes and tracks, with order and names.
 
 Slices on a stream's track never overlap; calls and NVTX ranges on a thread's track nest. If work of a stream overlaps
 (branches of a CUDA graph, programmatic dependent launches), the stream has several lanes, each with a track.
