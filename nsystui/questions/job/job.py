@@ -122,7 +122,7 @@ class OpenJob:
     def window(self, text: str) -> Window:
         """Parse ``A:B`` as a window of job time.
 
-        Raises UsageError also for a window before or after the sessions, because nothing was recorded in it.
+        Raises UsageError also for a window outside the sessions, because nothing was recorded in it.
         """
         from nsystui.questions.queries.time_window import extent
 
@@ -145,7 +145,7 @@ class OpenJob:
         return self.once(("gpus", wide), lambda: gpus_of(self.session, self.busy(wide).devices))
 
     def _load_busy(self, wide: Selection) -> BusyIntervals:
-        """Load busy intervals, but reuse earlier reports' intervals: they use most memory of a job of many ranks."""
+        """Load busy intervals; reuse earlier reports' intervals, which use most memory of a job of many ranks."""
         from nsystui.questions.gpu.utilisation import BusyIntervals
 
         busy = BusyIntervals.load(self.session, wide, self.ranks, self._whole_busy)

@@ -1,4 +1,4 @@
-"""The workers of a Dask cluster, which compute parts of answers where the reports of a packed job are stored.
+"""The workers of a Dask cluster, which compute parts of answers where a packed job's reports are stored.
 
 A task is a run of reports: a worker opens them with their local numbers and clock, and calls the same function as a
 local computation (`nsystui.questions.queries.derived.in_runs`). If a worker dies, Dask moves its tasks to another
@@ -98,7 +98,7 @@ class DaskWorkers:
 
     @classmethod
     def connect(cls, scheduler: str, limits: Limits, families: Rules = ()) -> DaskWorkers:
-        """Return the workers of a scheduler, given by address or scheduler file. Raises NsystuiError without workers.
+        """Return a scheduler's workers, by address or scheduler file. Raises NsystuiError without workers.
 
         ``limits`` and ``families`` are the local session's; a worker computes with one thread.
         """
@@ -128,7 +128,7 @@ class DaskWorkers:
         self.client.close()
 
     def share(self, reports: int) -> int:
-        """Return a number of reports per task that makes several tasks per thread of the cluster, if possible."""
+        """Return a number of reports per task that makes several tasks per thread, if possible."""
         threads = sum(self.client.nthreads().values())
         return int(min(max(reports // max(threads * _TASKS_PER_THREAD, 1), 1), _MAX_REPORTS))
 
@@ -229,7 +229,7 @@ class DaskWorkers:
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
-        """Convert errors of a cluster to NsystuiErrors of one line, without a log."""
+        """Convert cluster errors to NsystuiErrors of one line, without a log."""
         try:
             yield
         except (NsystuiError, GeneratorExit):
@@ -262,7 +262,7 @@ class _Task:
 
 
 def _address(scheduler: str) -> str:
-    """Return the given address, or the address in a scheduler file. Raises UsageError if it is not an address."""
+    """Return an address, given or in a scheduler file. Raises UsageError if it is not an address."""
     address = scheduler
     if os.path.exists(scheduler):
         try:

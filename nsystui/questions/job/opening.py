@@ -30,7 +30,7 @@ _STEPS = 1000
 
 @dataclass(frozen=True)
 class JobSource:
-    """The files to open, and options for opening. Without ``cache_directory``, results stay in memory.
+    """The files to open, with options. Without ``cache_directory``, results stay in memory.
 
     ``memory`` and ``cache_cap`` limit DuckDB and the cache, bytes; ``None`` is the default. ``logs``: debug logs of
     NCCL, one name each. ``ranks``: the user's ranks, if given. ``clock``: the source of a common clock (a
@@ -79,7 +79,7 @@ class Listener:
         """A report joined the session: all questions include it."""
 
     def failed(self, path: Path, error: NsystuiError) -> None:
-        """An export is unusable; the opening of other exports continues."""
+        """An export is unusable; other exports continue to open."""
 
     def warned(self, text: str) -> None:
         """A warning for the user, in one line."""
@@ -226,7 +226,7 @@ class Opener:
         return None
 
     def _converted(self, session: Session, path: Path) -> Path:
-        """Return the path of an export, or convert a report of another form at low priority and return the new path.
+        """Return the path of an export; convert a report of another form at low priority.
 
         NVIDIA's programs run only if requested.
         """

@@ -47,7 +47,7 @@ from nsystui.store.session import Session
 
 @dataclass(frozen=True)
 class Work:
-    """An activity to summarise by name: its table, and nsys's headings for the count and the name."""
+    """An activity to summarise by name: its table, and nsys's headings for count and name."""
 
     name: str
     table: sa.Table
@@ -90,7 +90,7 @@ def work_summary(session: Session, selection: Selection, work: Work) -> TableAns
 
 
 def rows_of(session: Session, work: Work) -> tuple[sa.FromClause, sa.ColumnElement[Any]]:
-    """Return the rows of an activity and their names' expression; MPI calls may be NVTX ranges."""
+    """Return an activity's rows and their names' expression; MPI calls may be NVTX ranges."""
     if work is not MPI:
         return work.table, work.label
     rows = mpi_rows(session)
@@ -182,7 +182,7 @@ def _detail(table: sa.FromClause) -> sa.ColumnElement[Any]:
 
 _HOST_TO_DEVICE = 1
 _STAGED = 64_000
-"""Bytes up to which a synchronous call for a host-to-device copy returns before the copy is done."""
+"""Bytes up to which the call of a synchronous host-to-device copy returns before the copy is done."""
 
 
 class MemoryCalls(Enum):

@@ -1,4 +1,4 @@
-"""Kernel families over time: how long any kernel of a family ran, and how long no other family did."""
+"""Kernel families over time: how long each family ran, and how long no other did."""
 
 from __future__ import annotations
 

@@ -169,7 +169,6 @@ def _matched(
 
 
 def _kernels(session: Session) -> dict[_Kernel, set[_Shape]]:
-    """Return the session's kernels and their launch shapes."""
 
     def compute(part: Session, reports: list[Report]) -> dict[int, Arrays]:
         table = tables.kernels

@@ -258,7 +258,7 @@ def block_of(table: sa.FromClause) -> sa.ColumnElement[Any]:
 
 
 def kernel_notes(session: Session) -> tuple[str, ...]:
-    """Return notes on exports without kernels, and on CUDA graphs whose kernels were not traced."""
+    """Return notes on exports without kernels, and on CUDA graphs without traced kernels."""
     missing = missing_note(session, tables.kernels)
     notes = [missing] if missing else []
     graphs = session.count(tables.graph_launches)

@@ -105,7 +105,6 @@ def allocation_table(job: OpenJob, selection: Selection, which: str = "all") -> 
 
 
 def _of_allocations(calls: sa.FromClause, selection: Selection, *columns: sa.ColumnElement[Any]) -> sa.Select[Any]:
-    """Select report, process, correlation id and ``columns`` of the rows of ``calls`` that allocated memory."""
     memory = tables.gpu_memory
     allocations = sa.select(memory.c.report, memory.c.process, memory.c.correlation_id)
     allocating = allocations.where(memory.c.is_free == 0, *where(memory, selection)).distinct().subquery()
@@ -114,7 +113,7 @@ def _of_allocations(calls: sa.FromClause, selection: Selection, *columns: sa.Col
 
 
 def _calls(job: OpenJob, selection: Selection) -> Mapping[_Key, tuple[str | None, int | None, int | None, str | None]]:
-    """Return name, duration (ns), thread and NVTX ranges of the calls that allocated memory."""
+    """Return name, duration (ns), thread and NVTX ranges of allocating calls."""
     session, calls = job.session, tables.api_calls
     if not session.count(tables.gpu_memory) or not session.count(calls):
         return {}

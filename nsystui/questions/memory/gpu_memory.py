@@ -1,4 +1,4 @@
-"""Memory that a job allocated through CUDA: use over time, allocations, and memory pools.
+"""CUDA memory of a job: use over time, allocations, and memory pools.
 
 See docs/numbers.md#gpu-memory. A free ends the allocation at its address, even if sizes differ; if no free was
 recorded, the next allocation at this address does. Only memory allocated during the recording counts.
@@ -310,7 +310,7 @@ def memory_over_time(job: OpenJob, selection: Selection, bins: int) -> TableAnsw
 
 
 def windows_of(job: OpenJob, selection: Selection) -> Mapping[int, Window]:
-    """Return the window of each report by its index; a window that the user did not select includes its last moment."""
+    """Return each report's window by index; a window not selected by the user includes its last moment."""
     windows = extents(job.session, selection)
     if selection.window is not None:
         return windows
@@ -332,7 +332,7 @@ def _notes(memory: GpuMemory, selection: Selection) -> tuple[str, ...]:
 
 
 def _device_sizes(session: Session) -> dict[tuple[Task, int], int]:
-    """Return the recorded memory sizes of each process's devices, bytes."""
+    """Return the memory sizes of each process's devices, bytes."""
     devices = tables.devices.c
     query = sa.select(devices.report, devices.process, devices.device, devices.total_memory).where(
         devices.process.is_not(None), devices.total_memory > 0

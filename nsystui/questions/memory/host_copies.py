@@ -117,7 +117,7 @@ def link_of(session: Session) -> tuple[int, int] | None:
 
 
 def link_words(session: Session, copies: Iterable[HostCopies]) -> str:
-    """Return the possible rate of the link in words, or an empty string if all copies reach half of it."""
+    """Return the link's possible rate in words; empty if all copies reach half of it."""
     link = link_of(session)
     if link is None or all(item.rate >= 0.5e9 * link[1] for item in copies):
         return ""
@@ -178,7 +178,7 @@ def memory_rates(session: Session, selection: Selection) -> TableAnswer:
 
 
 def _busy(session: Session, selection: Selection) -> dict[tuple[Any, ...], float]:
-    """Return the column ``busy`` of `memory_rates`, %, by source memory, target memory and operation."""
+    """Return ``busy`` of `memory_rates`, %, by source memory, target memory and operation."""
     table = tables.memory_ops
     columns, windows = table.c, extents(session, selection)
     keys, gpu = (columns.source_memory, columns.target_memory, columns.operation), ("report", "process", "device")

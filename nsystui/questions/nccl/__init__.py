@@ -1,1 +1,1 @@
-"""Questions about NCCL: names and sizes of its calls and kernels, the calls paired with the kernels, bandwidth."""
+"""Questions about NCCL: names and sizes of calls and kernels, their pairing, and bandwidth."""

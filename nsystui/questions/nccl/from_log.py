@@ -47,7 +47,6 @@ class LogSizes:
     reported: Sequence[Reported] = ()
 
     def _candidates(self, process_key: ProcessKey, collective: str) -> list[tuple[CallSequence, list[Signature]]]:
-        """Return the sequences of a process that call ``collective``, with the signatures of these calls in order."""
         report, process = process_key
         pid, host = pid_of(process), _short(self.hosts.get(report, ""))
         candidates = []
@@ -151,7 +150,7 @@ def with_log_sizes(
 
 
 def kernels_with_log_sizes(kernels: pd.DataFrame, log: LogSizes) -> tuple[pd.DataFrame, list[str]]:
-    """Do the same for the ``kernels`` of a pairing whose processes have no NVTX calls, by the collectives in names.
+    """Do the same for ``kernels`` of processes without NVTX calls, by the collectives in names.
 
     Kernels of sends and receives run several calls, so their sizes stay missing.
     """

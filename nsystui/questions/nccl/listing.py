@@ -1,4 +1,4 @@
-"""Single NCCL kernels and calls, each with its partners: the calls of a kernel, or the kernels of a call."""
+"""Single NCCL kernels and calls with their partners: a kernel's calls, or a call's kernels."""
 
 from __future__ import annotations
 

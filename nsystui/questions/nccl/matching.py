@@ -162,7 +162,7 @@ def common(group: Ints, code: Ints, count: int) -> Ints:
 
 
 def _extremes(group: Ints, code: Ints, count: int) -> tuple[Ints, Ints]:
-    """Return the lowest and the highest code of each group; in an empty group, the lowest is above the highest."""
+    """Return each group's lowest and highest code; in an empty group, the lowest is above the highest."""
     lowest, highest = np.full(count, np.iinfo(np.int64).max), np.full(count, np.iinfo(np.int64).min)
     np.minimum.at(lowest, group, code)
     np.maximum.at(highest, group, code)
@@ -258,7 +258,7 @@ class _Launching:
 
 
 def _units_of_kernels(launching: _Launching) -> tuple[Ints, Flags]:
-    """Return the unit of each kernel by the time of its launch, and whether another thread launched it."""
+    """Return each kernel's unit by launch time, and whether another thread launched it."""
     lines, units = launching.lines, launching.units
     unit = np.full(len(launching.kernels), NONE)
     unit[lines.launched] = units_of_launches(units, lines.starts, lines.ends, lines.launch_starts, lines.launch_ends)

@@ -1,4 +1,4 @@
-"""NCCL's calls paired with NCCL's kernels: the call that launched each kernel, and so the bytes that the kernel moved.
+"""NCCL's calls paired with the kernels that they launched, and so the bytes that each kernel moved.
 
 NVTX records the calls and their sizes, CUPTI the kernels, and nothing in an export joins them. A kernel belongs to the
 calls whose launch window contains its launch (docs/nccl.md#pairing): the call itself, or the ``ncclGroupEnd`` of its
@@ -120,7 +120,7 @@ def _backend(name: sa.ColumnElement[Any], others: Collection[str]) -> sa.ColumnE
 
 
 def labels_query(reports: Reports = None) -> sa.Select[Any]:
-    """Select PyTorch's labels around NCCL calls, without the parts that differ from call to call: ``nccl:all_to_all``.
+    """Select PyTorch's labels around NCCL calls, without their varying parts: ``nccl:all_to_all``.
 
     They are ranges of the default domain (docs/nccl.md#pairing).
     """
@@ -274,7 +274,7 @@ def _compact(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def joined(parts: Sequence[Frames]) -> Frames:
-    """Join the ``kernels`` and ``calls`` of all parts, in their order, and renumber operations and partners.
+    """Join the ``kernels`` and ``calls`` of all parts, in order; renumber operations and partners.
 
     A communicator's number of ranks, if one report records it, fills the gaps of all reports.
     """
@@ -302,7 +302,7 @@ def _moved(frame: pd.DataFrame, operations: int, partners: int) -> pd.DataFrame:
 
 
 def _below_each_other(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """Join frames, and still store each text once: pandas does not if the frames' texts differ."""
+    """Join frames and store each text once: pandas does not if the frames' texts differ."""
     import pandas as pd
     from pandas.api.types import union_categoricals
 

@@ -1,4 +1,4 @@
-"""Message sizes: the number of calls of each size, and the time and bandwidth of kernels of each size."""
+"""Message sizes: calls of each size, and time and bandwidth of kernels of each size."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def _spread(kernels: pd.DataFrame, group: Ints) -> dict[str, pd.Series[float]]:
 
 
 def bandwidth_curve(answer: TableAnswer, collective: str) -> tuple[Sequence[float], Sequence[float]]:
-    """Return the sizes of a collective and their known median bus bandwidths, without the wait if possible.
+    """Return a collective's sizes and their known median bus bandwidths, without the wait if possible.
 
     ``answer`` is `bandwidth_by_size` by exact size. Shape ``(n,)`` each, bytes and bytes/s.
     """

@@ -49,7 +49,7 @@ _SOURCES = {"payload": "NVTX payload", "instrumented": "the text of instrumented
 def nccl_notes(
     session: Session, selection: Selection, ranks: Sequence[RankedTask], pairing: NcclPairing
 ) -> tuple[str, ...]:
-    """Return the notes of an answer about NCCL: which data is missing, for which ranks, and how to record or export it.
+    """Return notes on NCCL: which data is missing, for which ranks, and how to record or export it.
 
     The note on the pairing covers the selected rows, notes on missing data the selected tasks at any time.
     """
@@ -108,7 +108,7 @@ def _tasks(frame: pd.DataFrame) -> set[Task]:
 
 
 def _of(session: Session, ranks: Sequence[RankedTask], tasks: set[Task], all_tasks: set[Task]) -> str:
-    """Return `` of rank 3`` for ``tasks``, or nothing if these are all tasks that use NCCL."""
+    """Return `` of rank 3`` for ``tasks``, or nothing for all tasks that use NCCL."""
     if tasks == all_tasks:
         return ""
     numbers = sorted(item.rank for item in ranks if item.task in tasks)

@@ -1,4 +1,4 @@
-"""Units: the NCCL calls that act together, the call that launches their kernels, and the time line of both.
+"""Units: NCCL calls that act together, the call that launches their kernels, and the time line of both.
 
 See docs/nccl.md#pairing.
 
@@ -142,7 +142,7 @@ class Queue:
 
 
 def pair_across_threads(units: Queue, launches: Queue) -> Ints:
-    """Return the unit of each launch that another thread made, as an index into ``units``, ``NONE`` if unknown.
+    """Return the unit of each launch of another thread, an index into ``units``, ``NONE`` if unknown.
 
     Non-blocking communicators launch kernels from a thread that NCCL makes. Units without kernels and launches outside
     of calls are paired in order, except in processes with unequal numbers of them, a launch before its call, or a pair

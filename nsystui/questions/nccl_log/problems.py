@@ -24,7 +24,7 @@ def problems_of(communicator: Connected, summary: LogSummary) -> Iterator[Proble
 
 
 def mixed_versions(summary: LogSummary) -> Iterator[Problem]:
-    """Yield the problem that the processes run several versions of NCCL, if they do."""
+    """Yield a problem if the processes run several versions of NCCL."""
     versions = {setting.value: processes for setting, processes in summary.topology.settings.items()
                 if setting.name == "NCCL version"}  # fmt: skip
     if len(versions) > 1:

@@ -1,4 +1,4 @@
-"""The sums of a debug log, added up while it is read: its calls are counted by kind, not stored.
+"""The sums of a debug log, added up while it is read: calls are counted by kind, not stored.
 
 Memory grows with the number of different message sizes, GPUs and communicators, not with the log.
 """
@@ -218,7 +218,7 @@ _RECORD = "record with NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,COLL,TUNING"
 
 
 def notes(summary: LogSummary, cut: StepCut | None = None) -> tuple[str, ...]:
-    """Return the notes of the tables of a log; ``cut`` is the filter of its lines, if any."""
+    """Return the notes of a log's tables; ``cut`` filters its lines."""
     return tuple(_notes(summary, cut))
 
 

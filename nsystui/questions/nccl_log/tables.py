@@ -22,7 +22,7 @@ from nsystui.questions.nccl_log.topology import Connected, numbers_of, spans
 
 @dataclass(frozen=True)
 class LogTable:
-    """A table of a log: its name and title, its columns, and a function that makes its rows from a summary.
+    """A table of a log: name, title, columns, and a function that makes its rows from a summary.
 
     ``is_usual``: shown by default, unlike tables with a row for each rank.
     """
@@ -156,7 +156,7 @@ _UNKNOWN = (None,) * 4
     _TOTAL,
 )
 def communicators_table(summary: LogSummary) -> Iterator[Row]:
-    """Yield every communicator: its number of ranks, its ranks in the log, and the spread of their calls.
+    """Yield every communicator: its size, its ranks in the log, and the spread of their calls.
 
     Ranks with fewer calls show where a job hangs, or that lines are missing. Communicators without a shared name are in
     one row for each size.
@@ -383,7 +383,7 @@ def _connected(summary: LogSummary) -> list[Connected]:
     "rings", "Rings by host", _COMMUNICATOR, _CHANNELS, _RANKS, *_CHANGES, Column("ring", header="Ring", label="ring")
 )
 def rings_table(summary: LogSummary) -> Iterator[Row]:
-    """Yield every ring with the channels that share it, drawn by host, and its changes from one host to another.
+    """Yield every ring with its channels, drawn by host, and its changes of host.
 
     A ring over n hosts must change n times. Without rank 0's lines, a ring is known, and drawn, only if the log has
     enough other ranks.
@@ -553,7 +553,7 @@ def settings_table(summary: LogSummary) -> Iterator[Row]:
     Column("advice", header="Next Step", label="next step", importance=1),
 )
 def problems_table(summary: LogSummary) -> Iterator[Row]:
-    """Yield problems, each with the numbers that show it and a next step."""
+    """Yield problems with their evidence and next steps."""
     yield from ((None, *words) for words in mixed_versions(summary))
     for communicator in _connected(summary):
         yield from ((communicator.name, *words) for words in problems_of(communicator, summary))

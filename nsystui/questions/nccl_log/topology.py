@@ -1,4 +1,4 @@
-"""NCCL's connections between the ranks of each communicator: rings, trees, channels, transports, if logged.
+"""NCCL's logged connections between the ranks of each communicator: rings, trees, channels, transports.
 
 The lines of an initialisation do not name the communicator; ``Init START`` or ``Init COMPLETE`` of the same thread
 does. Other threads make later connections: these belong to the communicator of their process that can have them, if
@@ -257,7 +257,7 @@ class Connected:
         return {rank: process[0] for rank, member in self.members.items() if (process := _process(member)) is not None}
 
     def can_have(self, process: HostProcess, source: int, target: int) -> bool:
-        """Return whether a process can have made a connection of these ranks for this communicator."""
+        """Return whether a process can have connected these ranks for this communicator."""
         ends = (self.members.get(source), self.members.get(target))
         return self.ranks is not None and max(source, target) < self.ranks and process in map(_process, ends)
 

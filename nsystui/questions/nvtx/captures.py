@@ -1,7 +1,7 @@
-"""The captures of CUDA graphs: by which thread, and when, a program made the nodes that graphs replay.
+"""The captures of CUDA graphs: when and on which thread the replayed nodes were made.
 
-A replayed operation names a copy of a node. The original of the copy, possibly over several copies, was made in the
-capture: docs/exports.md#cuda-graphs.
+A replayed operation names a copy of a node. The original, possibly several copies back, was made in the capture:
+docs/exports.md#cuda-graphs.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 NO_NODE = -1
 UNRECORDED, AMBIGUOUS = -1, -2
-"""Instead of a thread: no record of the capture is in the export, or several originals or launches are possible."""
+"""Instead of a thread: the capture is not recorded, or several originals or launches are possible."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,10 +121,10 @@ def _resolved(session: Session, report: Report) -> Captures:
 
 
 def _at_launches(session: Session, report: Report, thread: Ints, time: Ints) -> tuple[Ints, Ints]:
-    """Return thread and time of m originals, in their order, with the times of their launches where nsys was late.
+    """Return thread and time of m originals, in order, with the times of their launches if nsys was late.
 
-    Some versions of nsys write the nodes of a capture after its end. Then the nodes belong to the launches in it, in
-    their order, if there are as many; otherwise they are ambiguous.
+    Some versions of nsys write a capture's nodes after its end. They belong to its launches, in order, if there are as
+    many; otherwise they are ambiguous.
     """
     threads, names = np.unique(thread).tolist(), ("BeginCapture", "EndCapture", "Instantiate")
     begun, ended, copying = (_calls(session, report, threads, name) for name in names)
@@ -157,7 +157,7 @@ _NEVER = np.iinfo(np.int64).max
 def _calls(
     session: Session, report: Report, threads: Sequence[int], names: str, first: int = -_NEVER, last: int = _NEVER
 ) -> tuple[Ints, Ints, Ints]:
-    """Read thread, start and end of the calls that match ``names`` and begin between two times, by start."""
+    """Read thread, start and end of calls that match ``names`` and begin between two times, by start."""
     columns = tables.api_calls.c
     is_named = sa.func.regexp_matches(columns.name, names, type_=sa.Boolean)
     query = sa.select(columns.thread, columns.start, columns.end).where(
@@ -174,7 +174,7 @@ def _are_inside(calls: tuple[Ints, Ints, Ints], thread: Ints, time: Ints) -> Fla
 
 
 def replays_of(session: Session, report: Report, selection: Selection) -> tuple[Ints, Ints, Ints, Ints]:
-    """Return thread and time of `Captures` for each node, with the count and time (ns) of its selected operations."""
+    """Return thread and time of each node's capture, with count and time (ns) of its selected operations."""
     rows: list[tuple[int, ...]] = []
     for table in (tables.kernels, tables.memory_ops):
         keys, total = (table.c.process, table.c.graph_node_id), sa.cast(sa.func.sum(duration(table)), sa.BigInteger)
@@ -186,7 +186,7 @@ def replays_of(session: Session, report: Report, selection: Selection) -> tuple[
 
 
 def capture_notes(session: Session) -> tuple[str, ...]:
-    """Return why operations of graphs do not belong to the range in which they were captured, and what to record."""
+    """Return why graphs' operations do not belong to the range of their capture, and what to record."""
     reports = {report.index: report for report in session.reports if report.count(tables.nvtx_ranges)}
     total, counts, advice, replaying = 0, {UNRECORDED: 0, AMBIGUOUS: 0}, canonical.GRAPH_NODES.record, set()
     for columns in (tables.kernels.c, tables.memory_ops.c):

@@ -294,5 +294,5 @@ _MAKERS: dict[str, Callable[[RangeColumns], Made]] = {
     **dict.fromkeys(("by_chain", "unsummed"), _chain),
     **dict.fromkeys(("gpu_by_chain", "chains"), _add_up),
 }
-"""The function that computes each column, usually together with others."""
+"""The function that computes each column, usually with others."""
 _DEVICE_MAKERS = (_project, _replay, _add_up)

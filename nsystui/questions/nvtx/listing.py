@@ -214,7 +214,7 @@ LAUNCHED_COLUMNS = (
 
 
 def kernels_of(ranges: NvtxRanges, index: int, ranks: Sequence[RankedTask] = ()) -> PagedAnswer:
-    """List the GPU work that a range launched (kernels, NCCL, memory operations, CUDA graphs), in order of start.
+    """List the GPU work that a range launched (kernels, NCCL, memory operations, CUDA graphs), by start.
 
     ``index`` is the range's index in ``ranges``. The launching API calls are of its thread and lie fully inside, so
     the rows are exactly the operations of its projection. Start in job time, ns; ``kind`` and ``row`` form an event's

@@ -49,7 +49,7 @@ _CALL_TABLES = (tables.api_calls, tables.api_backtraces)
 _GPU_TABLES_OF_NSYS = (tables.kernels, tables.memory_ops)
 _SLICE_CALLS = 1 << 17, 1 << 19
 _CALL_SIZE = 160
-"""Memory for a call with its GPU operation, bytes; `_SLICE_CALLS` are the fewest and the most calls of a slice."""
+"""Memory for a call with its GPU operation, bytes; `_SLICE_CALLS`: fewest and most calls of a slice."""
 
 
 @dataclass
@@ -223,7 +223,7 @@ def last_times() -> sa.Subquery:
 
 
 def has_launches(report: Report) -> bool:
-    """Return whether a report has API calls and GPU work, so that ranges can be projected."""
+    """Return whether a report has API calls and GPU work to project ranges."""
     return bool(report.count(tables.api_calls)) and any(report.count(table) for table in GPU_TABLES)
 
 
@@ -279,7 +279,6 @@ _LAUNCH_KEYS = (*_WORK_KEYS, "thread")
 def _selected(
     source_tables: Sequence[sa.Table], keys: Sequence[str], selection: Selection, report: Report | None
 ) -> sa.Subquery:
-    """Select the columns ``keys`` of the selected rows of tables, of one report or of all."""
     parts = []
     for table in source_tables:
         is_of_report = [] if report is None else [table.c.report == report.index]

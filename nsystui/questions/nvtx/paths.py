@@ -1,4 +1,4 @@
-"""Ranges grouped by path: each chain of names, from the outermost range inwards, becomes one node."""
+"""Ranges grouped by path: each chain of names, outermost first, becomes one node."""
 
 from __future__ import annotations
 
@@ -236,7 +236,7 @@ def _depths(parent: SmallInts, sizes: Sequence[int]) -> SmallInts:
 
 
 def _level_of(above: Ints, name: Ints, templates: Templates, ranges: Ints, around: Ints | None) -> _Level:
-    """Make the nodes of chains; ``ranges``: counts by chain, ``around``: counts of paths above (``None``: fold all)."""
+    """Make chains' nodes; ``ranges``: counts by chain, ``around``: counts of paths above (``None``: fold all)."""
     names, templated = len(templates.of_name), len(templates.texts)
     pairs, pair_of_row = np.unique((above + 1) * names + name, return_inverse=True)
     parent, name = pairs // names - 1, pairs % names

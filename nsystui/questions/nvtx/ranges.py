@@ -330,7 +330,7 @@ class NvtxRanges:
 
     @cached_property
     def _bounds_by_report(self) -> Mapping[int, tuple[int, int]]:
-        """Bounds of each report's ranges, so that a lookup does not scan the ranges of hundreds of reports."""
+        """Bounds of each report's ranges, so that a lookup does not scan all reports."""
         lane_counts = np.bincount(self.columns["lane"], minlength=len(self.lanes)).tolist()
         bounds: dict[int, tuple[int, int]] = {}
         first = 0

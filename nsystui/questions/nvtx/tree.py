@@ -1,7 +1,7 @@
-"""The tree of NVTX ranges: ranks, threads, paths, single ranges; nodes are made when their parent is opened.
+"""The tree of NVTX ranges: ranks, threads, paths, single ranges; opening a parent makes its nodes.
 
-Data are numpy arrays over paths and ranges, so a path of a million ranges, or thousands of levels deep, opens as fast
-as any other. Nothing here recurses.
+Data are numpy arrays over paths and ranges, so a path of a million ranges or thousands of levels opens as fast as any
+other. Nothing recurses.
 """
 
 from __future__ import annotations
@@ -310,8 +310,8 @@ class NvtxTree:
     ) -> NvtxTree:
         """Group ``ranges`` by ``by`` and path. Raises ``ValueError`` if ``by`` or ``fold`` is unknown.
 
-        Three or more names under one parent that differ only in their numbers become one path with ``*`` for the
-        numbers, as ``fold`` decides.
+        Three or more names under one parent that differ only in numbers become one path with ``*``, as ``fold``
+        decides.
         """
         by = TreeGrouping(by)
         grouping = group_ranges(ranges, by)
@@ -341,7 +341,7 @@ class NvtxTree:
         return bool(self.maker.totals.replayed.any())
 
     def roots(self, order: Order | str = Order.TOTAL) -> list[Node]:
-        """Return the outermost nodes: ranks if there are several, else threads if several, else paths."""
+        """Return the outermost nodes: ranks if several, else threads if several, else paths."""
         return [self.maker.path_node(path) for path in self.maker.sorted_paths(NO_NODE, Order(order)).tolist()]
 
     def node(self, number: int) -> Node:
@@ -420,7 +420,7 @@ class NvtxTree:
         return self.maker.name(path), durations, len(launched) > 0
 
     def find_all(self, before: NvtxTree, numbers: Iterable[int]) -> set[int]:
-        """Return this tree's ids of nodes that it shares with ``before``: paths by names, ranges by rows.
+        """Return the ids of nodes shared with ``before``: paths by names, ranges by rows.
 
         Visits each ancestor once, even if many nodes share it.
         """
@@ -509,7 +509,6 @@ class NvtxTree:
         return children
 
     def _ids_above(self, number: int) -> list[int]:
-        """Return the ids of a node's ancestors, innermost first."""
         ids = []
         above = self._id_above(number)
         while above is not None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def missing_note(session: Session, table: sa.Table | CanonicalTable) -> str:
-    """Return the note on reports that recorded no rows of ``table``, if any; rows that were left out count."""
+    """Return the note on reports without recorded rows of ``table``, if any; left-out rows count."""
     lacking = [report for report in session.reports if not report.count(table)]
     return lacking_note(session, table, [report for report in lacking if not report.packed.left_out.get(table.name)])
 

@@ -1,4 +1,4 @@
-"""Derived results that questions share, saved for a report or for all open reports.
+"""Shared derived results, saved for a report or for all open reports.
 
 The result of a report must depend on it alone. Its times are on the report's own clock, because the offset to the job's
 clock (and the rank of a process) depends on the other open reports. If that clock drifts, its rate is part of the key.

@@ -130,7 +130,6 @@ def _sorted(session: Session, query: sa.Select[*tuple[Any, ...]]) -> list[tuple[
 
 
 def _grouped(rows: Iterable[tuple[int, int, int]]) -> Iterable[tuple[int, list[tuple[int, int]]]]:
-    """Yield the (number, count) pairs of each group of sorted rows."""
     for group, items in groupby(rows, lambda row: row[0]):
         yield group, [(number, count) for _, number, count in items]
 
@@ -141,7 +140,7 @@ def _middle_indices(total: int, quarter: int) -> tuple[int, int]:
 
 
 def middle_classes(counts: Sequence[tuple[int, int]], quarter: int = 2) -> tuple[list[int], int, int]:
-    """Return the classes of the two middle values, the number of values in lower classes, and of all values."""
+    """Return the classes of the two middle values, and the numbers of values in lower classes and in all."""
     total = sum(count for _, count in counts)
     lower, upper = _middle_indices(total, quarter)
     classes: list[int] = []

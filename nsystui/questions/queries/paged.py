@@ -54,7 +54,7 @@ class _Block:
 
 @dataclass(frozen=True)
 class PagedAnswer:
-    """Rows of ``query`` in ``order``, a key and whether it descends; the columns ``ties`` order rows with equal keys.
+    """Rows of ``query`` in ``order``, a key and whether it descends; the columns ``ties`` order equal keys.
 
     ``late`` is a column outside ``query``, looked up for each page unless it is the sort key. ``time_table`` is the
     table whose starts are the key ``start``: a time index then finds pages among many rows.
@@ -142,7 +142,6 @@ class PagedAnswer:
         return [column.key for column in self.columns if self.late is None or column.key != self.late.key]
 
     def _completed(self, rows: Sequence[Row]) -> Sequence[Row]:
-        """Add the late column to fetched rows."""
         if self.late is None or self._is_late_first:
             return rows
         records = [dict(zip(self._early_keys, row, strict=True)) for row in rows]
@@ -152,7 +151,6 @@ class PagedAnswer:
 
     @cached_property
     def _is_indexed(self) -> bool:
-        """Whether the time index finds pages without a scan."""
         if self.time_table is None or self.order[0] != "start" or self.length < _MANY:
             return False
         # The index lacks rows without a start; if there are any, it cannot count the rows before a page.

@@ -1,4 +1,4 @@
-"""Statistics of groups whose rows are spread over a cluster's workers, equal to a single query's over all rows.
+"""Statistics of groups spread over a cluster's workers, equal to a single query's over all rows.
 
 Workers return whole numbers that add up: the sums of each group, and counts of its values in narrow classes
 (`distributions.class_of`: 64 per doubling). The sums of the counts show which one or two classes hold a group's middle
@@ -192,7 +192,6 @@ def _middle_values(
 
 
 def _add(groups: dict[Key, Measures], key: Key, addend: Measures) -> None:
-    """Add the measures of another part to a group."""
     sums = groups.setdefault(key, addend)
     if sums is addend:
         return

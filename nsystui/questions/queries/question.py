@@ -42,7 +42,7 @@ SCREENS = {
     "steps": "Steps",
     "timeline": "Timeline",
 }
-"""The titles of the screens by mode, in the order of their keys."""
+"""Screen titles by mode, in the order of their keys."""
 
 Row = Literal[
     "kernel",

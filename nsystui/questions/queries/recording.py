@@ -143,7 +143,6 @@ def _cause(session: Session, report: Report, trace: _Trace) -> str:
 
 
 def _asked_trace(report: Report, table: CanonicalTable) -> _Trace | None:
-    """Return the trace that nsys was asked for and that fills a table, if any."""
     asked = report.metadata.asked
     if trace := _TRACES.get(table.options):
         # Exports before schema 3.4 lack the request; CUDA calls prove it.

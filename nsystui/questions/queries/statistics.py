@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def duration_columns(count: str) -> tuple[Column, ...]:
-    """Return the columns of duration statistics with nsys's headers; ``count`` is the header of the row count."""
+    """Return the columns of duration statistics with nsys's headers; ``count`` heads the row count."""
     return (
         Column("share", header="Time (%)", label="time %", unit=Unit.PERCENT, decimals=1, has_bar=True),
         Column("total", header="Total Time (ns)", label="total", unit=Unit.DURATION),
@@ -42,7 +42,7 @@ def duration_columns(count: str) -> tuple[Column, ...]:
 
 
 def measures(value: sa.ColumnElement[Any]) -> list[sa.ColumnElement[Any]]:
-    """Select the aggregates over ``value`` (ns or bytes) from which the statistics are computed."""
+    """Select the aggregates over ``value`` (ns or bytes) behind the statistics."""
     return [sa.cast(sa.func.sum(value), sa.BigInteger).label("total"), sa.func.count().label("count"), *spread(value)]
 
 

@@ -1,4 +1,4 @@
-"""Processes, tasks and ranks: the names and GPUs of processes, the tasks of the job, and their rank numbers.
+"""Processes with their names and GPUs, the tasks of the job, and their rank numbers.
 
 See docs/ranks.md#rank-numbers.
 
@@ -247,7 +247,6 @@ def world_size(session: Session) -> int | None:
 
 
 def _has_ranks(session: Session) -> bool:
-    """Return whether anything except the allocation's size shows several processes."""
     if len(session.reports) > 1 or session.count(BY_NAME["nccl_calls"]) or has_mpi(session):
         return True
     environments = [report.metadata.environment for report in session.reports]
@@ -450,7 +449,7 @@ def _nccl_ranks(session: Session, reports: Sequence[Report]) -> dict[int, Arrays
 
 
 def _single_tasks(tasks: Sequence[Task]) -> set[Task]:
-    """Return the tasks that are alone in their report: only these can be numbered by environment or file name."""
+    """Return the tasks alone in their report: only these can be numbered by environment or file name."""
     task_counts = Counter(task.report for task in tasks)
     return {task for task in tasks if task_counts[task.report] == 1}
 

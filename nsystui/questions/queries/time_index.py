@@ -1,7 +1,7 @@
 """The time index of a list: the number of its rows that start in each bin of time.
 
-It finds the n-th of millions of rows without a sort: only the bins that hold a page are read, and Parquet skips all
-others. The event list and the paged tables share it.
+It finds the n-th of millions of rows without a sort: only a page's bins are read, and Parquet skips all others. The
+event list and the paged tables share it.
 """
 
 from __future__ import annotations

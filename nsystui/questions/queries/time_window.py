@@ -40,7 +40,7 @@ def event_span(report: Report) -> Window | None:
 
 
 def selected_reports(session: Session, selection: Selection) -> list[Report]:
-    """Return the reports of the selected tasks; all reports if no tasks are selected."""
+    """Return the reports of the selected tasks, by default all."""
     if selection.tasks is None:
         return list(session.reports)
     indices = {task.report for task in selection.tasks}

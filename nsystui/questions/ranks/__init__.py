@@ -1,1 +1,1 @@
-"""Comparisons of the ranks of a job: their work, odd ranks and reasons, their steps, and maps of their time."""
+"""Comparisons of a job's ranks: work, odd ranks and reasons, steps, and maps of their time."""

@@ -1,4 +1,4 @@
-"""Maps of all ranks: the activity of each over time, and the duration of each of its steps.
+"""Maps of all ranks: activity over time, and the duration of each step.
 
 If there are more ranks than lines, neighbours share a line: their mean, minimum or maximum, so that an odd rank shows.
 """

@@ -114,7 +114,7 @@ def _count_gpus(session: Session) -> int:
 
 
 def _duration(session: Session) -> int | None:
-    """Return the length of the sessions on one clock, ns; the longest if they share no clock."""
+    """Return the sessions' length on one clock, ns; the longest if they share no clock."""
     if all(report.metadata.duration is None and report.packed.last_event is None for report in session.reports):
         return None
     if shares_clock(session.reports):

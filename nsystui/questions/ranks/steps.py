@@ -1,4 +1,4 @@
-"""The steps of each rank: their times, and their tables by rank, across ranks and one by one (docs/ranks.md#steps).
+"""The steps of each rank: times, and tables by rank, across ranks and one by one (docs/ranks.md#steps).
 
 On the GPU a step lasts from its first operation to the start of the next step, without holes; the last step to the end
 of its last operation. On the CPU it is the NVTX range, which runs ahead of the GPU.

@@ -1,4 +1,4 @@
-"""The table of ranks: a row for each with its work, its lateness, and its odd figures.
+"""The table of ranks: a row for each with work, lateness, and odd figures.
 
 A rank is odd by the modified z-score of Iglewicz and Hoaglin (1993), 0.6745 · (x − median) / MAD with MAD the median
 absolute deviation: unlike mean and standard deviation, odd ranks hardly affect it. A value is odd above 3.5. Ranks

@@ -31,7 +31,7 @@ from nsystui.questions.recipes.recipe import Ask, RecipeOptions
 from nsystui.store import tables
 
 _MAX_NAME = 100
-"""Maximum length of a name in a note: kernels' names may be longer than a screen."""
+"""Maximum length of a name in a note: kernels' names may exceed a screen."""
 
 Flags = NDArray[np.bool_]
 
@@ -167,7 +167,6 @@ def _kernels(job: OpenJob, selection: Selection, options: RecipeOptions) -> _Sub
 
 
 def _instances(rank: int, starts: Times, ends: Times) -> list[_Instances]:
-    """Return the instances by time, if any."""
     order = np.lexsort((ends, starts))
     start, end = (np.ma.getdata(values)[order].astype(np.int64) for values in (starts, ends))
     return [_Instances(rank, start, end)] if len(order) else []

@@ -1,6 +1,6 @@
 """Recipes: options, answers by rank, and maps of several figures over time.
 
-A map has a line per GPU, process or adapter; it is shown as a table or drawn.
+A map, shown as a table or drawn, has a line per GPU, process or adapter.
 """
 
 from __future__ import annotations

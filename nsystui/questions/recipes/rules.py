@@ -1,4 +1,4 @@
-"""The expert rules over all ranks: lists of synchronous calls and copies, long gaps and low utilisation of GPUs.
+"""The expert rules over all ranks: synchronous calls and copies, long gaps and low utilisation of GPUs.
 
 See docs/numbers.md#expert-rules.
 """
@@ -100,7 +100,6 @@ def _operations(kind: MemoryCalls) -> Ask:
 
 
 def _times(table: sa.Table, job: OpenJob) -> list[sa.ColumnElement[Any]]:
-    """Return the expressions for ``_TIMES``."""
     rank = rank_of(table, job.ranks)
     return [duration(table).label("duration"), job_start(table).label("start"), rank.label("rank")]
 

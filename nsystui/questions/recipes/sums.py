@@ -232,7 +232,6 @@ def _from_rows(
     summary: Callable[[Session, Selection, RecipeOptions], Answer],
     rows_of: Callable[[Session, Selection, RecipeOptions], _Rows],
 ) -> Ask:
-    """Return a recipe made of a summary and the query for its rows."""
 
     def ask(job: OpenJob, selection: Selection, options: RecipeOptions) -> Answer:
         if options.by_rank:

@@ -1,7 +1,7 @@
-"""A report on a job as data: verdict, findings, tables and drawings, for one file to send to somebody.
+"""A report on a job as data: verdict, findings, tables and drawings, for one file to send.
 
-Every table is the answer to a question of the catalogue, or to a command. A long table has only its first rows, the
-number of all rows, and the command that prints them.
+Every table answers a question of the catalogue, or a command. A long table has only its first rows, the number of all
+rows, and the command that prints them.
 """
 
 from __future__ import annotations
@@ -248,7 +248,6 @@ def _table_of(title: str, answer: Answer, top: int, command: str = "") -> Report
 
 
 def _table(asked: Asked, name: str, title: str = "", top: int = 0, **values: Any) -> ReportTable:
-    """Return the answer to a question with some options, and the command that prints all of it."""
     question = question_named(name)
     given: Mapping[str, Any] = {key: value for key, value in values.items() if value is not None}
     options = question.read({**question.default_values(), **given})

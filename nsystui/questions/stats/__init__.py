@@ -107,7 +107,7 @@ def options_of(report: Question) -> str:
 
 
 def lacking(session: Session, report: Question) -> str:
-    """Return a sentence on the data that the exports lack for ``report``, with advice, or an empty string."""
+    """Return a sentence on data that the exports lack for ``report``, with advice; empty if nothing is missing."""
     needs = [[canonical.BY_NAME[name] for name in group] for group in report.needs]
     groups = [group for group in needs if not any(item.has(table) for table in group for item in session.reports)]
     if not groups:

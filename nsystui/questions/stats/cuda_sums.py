@@ -359,7 +359,6 @@ def _range_groups(
     options: ReportOptions,
     text_columns: Mapping[str, sa.ColumnElement[Any]] = _NO_COLUMNS,
 ) -> pd.DataFrame:
-    """Return the kernels grouped by range, name and ``text_columns``."""
     name = name_of(_KERNELS, options.names)
     query = sa.select(duration(_KERNELS).label("duration")).where(*where(_KERNELS, selection, name))
     rows = range_named_frame(session, selection, query, name, text_columns)
@@ -402,7 +401,7 @@ def _calls_and_gpu_work(session: Session, selection: Selection, options: ReportO
 
 
 def _together(**categories: pd.DataFrame) -> pd.DataFrame:
-    """Return the groups of all categories in one table; shares are of the time of all categories."""
+    """Return all categories' groups in one table; shares are of the time of all categories."""
     import pandas as pd
 
     parts = [part.astype({"name": object}).assign(category=category) for category, part in categories.items()]

@@ -1,4 +1,4 @@
-"""The reports of ``nsys stats`` about the host: OS runtime, OpenACC, OpenMP, MPI and the network.
+"""The host's reports of ``nsys stats``: OS runtime, OpenACC, OpenMP, MPI and the network.
 
 See docs/numbers.md#nsys-stats.
 """

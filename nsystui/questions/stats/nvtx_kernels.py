@@ -3,8 +3,8 @@
 See docs/numbers.md#nsys-stats.
 
 A kernel counts for all ranges of the launching thread that fully contain its API call, so overlapping ranges need no
-tree: the calls inside a range are slices of the sorted calls. Kernels with a call outside of all ranges have rows
-without a range, and kernels with an unknown call also lack process and thread.
+tree: the calls inside a range are slices of the sorted calls. Kernels whose call is outside of all ranges have rows
+without a range; kernels with an unknown call also lack process and thread.
 """
 
 from __future__ import annotations
@@ -136,7 +136,6 @@ def kernels_by_range(session: Session, selection: Selection, options: ReportOpti
 def _report_rows(
     session: Session, report: Report, selection: Selection, options: ReportOptions, texts: Texts, kernel_texts: Texts
 ) -> pd.DataFrame:
-    """Return a report's rows, with numbers instead of texts."""
     import pandas as pd
 
     ranges = ranges_as_nsys(session, report, selection, texts)

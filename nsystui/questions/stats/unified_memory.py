@@ -142,7 +142,6 @@ def _part(
     conditions: Sequence[sa.ColumnElement[bool]],
     **values: sa.ColumnElement[Any],
 ) -> sa.Select[Any]:
-    """Select the rows of a table with the columns of all parts."""
     nothing = sa.cast(sa.null(), sa.BigInteger)
     amounts = [values.get(name, nothing).label(name) for name in _SUMS]
     return sa.select(table.c.report, address.label("address"), *amounts).where(address.is_not(None), *conditions)

@@ -1,1 +1,1 @@
-"""Training steps: their beginnings and ends, and the work of each."""
+"""Training steps: beginnings, ends, and work."""

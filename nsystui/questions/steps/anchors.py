@@ -189,7 +189,6 @@ class OperationSequence:
 
     @cached_property
     def _regular(self) -> dict[int, _Repetition]:
-        """The names that repeat regularly, by code."""
         repetitions = {
             code: self._repetition(positions, smart_name(self.names.texts[code]))
             for code, positions in self._runs.items()
@@ -198,7 +197,6 @@ class OperationSequence:
         return {code: repetition for code, repetition in repetitions.items() if repetition is not None}
 
     def _repetition(self, begins: Times, name: str) -> _Repetition | None:
-        """Return the steps that begin at these positions, or ``None`` if irregular."""
         # All operations of a call, such as graph nodes, are in one step.
         begins = np.searchsorted(self.launch, self.launch[begins[begins < len(self.launch)]])
         edges = distinct(np.concatenate(([0], begins, [len(self.launch)])))

@@ -1,4 +1,4 @@
-"""The kernel summary by training step: each step's kernel time by kernel or family."""
+"""The kernel summary by training step: kernel time by kernel or family."""
 
 from __future__ import annotations
 

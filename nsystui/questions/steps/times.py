@@ -308,7 +308,7 @@ def _candidates(session: Session, tasks: Collection[Task], name_filter: NameFilt
 
 
 def _is_closed(tasks: Iterable[Task]) -> tuple[Condition, ...]:
-    """Return conditions for NVTX ranges of the tasks' reports that ended on the thread that began them."""
+    """Return conditions for the reports' NVTX ranges that ended on the thread that began them."""
     columns = tables.nvtx_ranges.c
     return (
         of_reports(columns.report, {task.report for task in tasks}),
@@ -344,7 +344,6 @@ def _kinds_query(tasks: Iterable[Task]) -> sa.Select[Any]:
 
 
 def _ranges_query(tasks: Iterable[Task], templates: Sequence[str]) -> sa.Select[Any]:
-    """Select the closed ranges with these templates, by start."""
     # Comparing beginnings excludes most ranges, at less cost than templates.
     beginnings = sorted({template.partition("*")[0] for template in templates})
     may_be = sa.or_(*(sa.func.starts_with(LABEL, beginning) for beginning in beginnings))
@@ -419,7 +418,7 @@ def _best(candidates: Sequence[_Candidate], is_free: bool) -> Iterator[tuple[Tas
 
 
 def _numbered_alike(steps: Mapping[Task, TaskSteps]) -> Mapping[Task, TaskSteps]:
-    """Return the steps with equal numbers for simultaneous steps of all ranks, unless names have numbers."""
+    """Return the steps, equally numbered if simultaneous on all ranks, unless names have numbers."""
     if not steps or any(task_steps.anchor == NVTX for task_steps in steps.values()):
         return steps
     first = next(iter(steps.values())).gpu
@@ -448,7 +447,7 @@ def _anchor_notes(steps: Mapping[Task, TaskSteps]) -> Iterator[str]:
 
 
 def _compare_anchors(steps: Mapping[Task, TaskSteps], others: _ByAnchor) -> tuple[tuple[str, ...], list[str]]:
-    """Return the other anchors that find the same step time for the same tasks, and notes on other anchors."""
+    """Return the anchors that find the same step time for the same tasks, and notes on other anchors."""
     agreeing, notes = [], []
     for kind, other_steps in others.items():
         pairs = [(steps[task], task_steps) for task, task_steps in other_steps.items() if task in steps]
@@ -474,7 +473,6 @@ def _range(counts: Iterable[int]) -> str:
 
 
 def _doubt_reasons(by_anchor: _ByAnchor) -> Iterator[str]:
-    """Yield a reason against repetitions that may be layers."""
     for kind in ANCHORS:
         doubts = [task_steps for task_steps in by_anchor.get(kind, {}).values() if task_steps.is_doubtful]
         if doubts:

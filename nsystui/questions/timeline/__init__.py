@@ -1,1 +1,1 @@
-"""The timeline: lanes of ranks, GPUs, streams and NVTX threads on the job's clock, and the events on them."""
+"""The timeline: lanes of ranks, GPUs, streams and NVTX threads on the job's clock, with their events."""

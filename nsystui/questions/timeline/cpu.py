@@ -1,4 +1,4 @@
-"""Functions that threads ran on CPUs, as stretches of time from samples and scheduling events."""
+"""Functions on CPUs by thread, as stretches of time from samples and scheduling events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The events of lanes (GPU operations, NVTX ranges, calls): the longest, the neighbours, the matches of a name."""
+"""The events of lanes (GPU operations, NVTX ranges, calls): longest, neighbours, matches of a name."""
 
 from __future__ import annotations
 
@@ -114,9 +114,9 @@ def _part(timeline: Timeline, lanes: Sequence[LaneIdentity]) -> Session:
 def long_events(
     timeline: Timeline, lanes: Sequence[LaneIdentity], window: Window, min_length: int
 ) -> dict[LaneIdentity, list[EventSpan]]:
-    """Find operations of GPU lanes that overlap ``window`` and take ``min_length`` ns or more, by lane and start.
+    """Find operations of GPU lanes that overlap ``window`` and take at least ``min_length`` ns, by lane and start.
 
-    At most the 4,000 longest are returned.
+    Returns at most the 4,000 longest.
     """
     spans_by_lane: dict[LaneIdentity, list[EventSpan]] = {lane: [] for lane in lanes}
     if not lanes:
@@ -225,7 +225,7 @@ class Neighbours:
         return _part(timeline, [lane]).rows(query.limit(_MAX_RUN))
 
     def _spans(self, lane: LaneIdentity, time: int, forward: bool) -> Iterator[tuple[int, int]]:
-        """Yield spans of time on one side of a moment, each further away and wider."""
+        """Yield spans on one side of a moment, each further away and wider."""
         report = report_at(self.timeline.session, lane.task.report)
         extent = event_span(report)
         if extent is None:
@@ -240,7 +240,7 @@ class Neighbours:
 
 
 def thread_spans(timeline: Timeline, lane: LaneIdentity, window: Window, count: int) -> list[EventSpan]:
-    """Return the ranges or calls of a lane that are at least as long as a column of ``window``, by start.
+    """Return a lane's ranges or calls at least as long as a column of ``window``, by start.
 
     Push/pop ranges of a thread and level follow one another; start/end ranges may overlap.
     """
@@ -262,7 +262,6 @@ def thread_spans(timeline: Timeline, lane: LaneIdentity, window: Window, count: 
 
 
 def _inside(level: ThreadEvents, window: Window) -> NDArray[np.int64]:
-    """Return the indices of the ranges that overlap ``window``."""
     last = int(np.searchsorted(level.start, window.end, side="left"))
     return np.flatnonzero(level.end[:last] > window.start)
 
@@ -421,7 +420,7 @@ class Matches:
 
     @classmethod
     def of(cls, timeline: Timeline, opened: frozenset[Task], window: Window, wanted: NameFilter) -> Matches:
-        """Return the matches on all selected ranks, or on opened ranks if there are too many ranges and calls.
+        """Return the matches on all selected ranks, or on opened ranks if ranges and calls are too many.
 
         A GPU is one lane if its rank is not opened. Blocks while the ranks are read.
         """
@@ -482,7 +481,6 @@ class Matches:
         return None if row_of_match is None else Match(target, row_of_match)
 
     def _gpu(self) -> list[LaneIdentity]:
-        """Return the lanes that show GPU operations."""
         with_streams = {(lane.task, lane.device) for lane in self.lanes if lane.stream is not None}
         return [
             lane

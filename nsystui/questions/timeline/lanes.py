@@ -136,7 +136,7 @@ MOST_STREAMS = 4_096
 """The most streams of a report with lanes: the streams with the most operations."""
 
 MOST_CALLS = 8_000_000
-"""The most calls of one kind in a report that lanes read; each takes about thirty bytes of memory."""
+"""The most calls of one kind in a report that lanes read, about thirty bytes each."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -351,7 +351,7 @@ _MAX_INTERVALS = 8_000_000
 
 @dataclass(frozen=True)
 class LaneIdentity:
-    """The identity of a lane: a GPU of a rank, one of its streams, or NVTX ranges or calls of one of its threads.
+    """The identity of a lane: a rank's GPU or stream, or NVTX ranges or calls of a thread of the rank.
 
     With ``is_cpu``, it shows the thread's functions on CPUs, and its times off CPUs; with ``path``, the critical path
     of the rank in that time.
@@ -437,7 +437,7 @@ class Timeline:
         return tuple(lanes), is_whole
 
     def has_inside(self, task: Task) -> bool:
-        """Return whether a rank has lanes that are shown only if it is opened."""
+        """Return whether a rank has lanes that only opening it shows."""
         report = report_at(self.session, task.report)
         calls = [KIND_TABLES[kind].table for kind in CALL_KINDS]
         work = (tables.kernels, tables.memory_ops, tables.nvtx_ranges, tables.host_samples, tables.sched_events)
@@ -451,7 +451,7 @@ class Timeline:
         return report.count(tables.nvtx_ranges) + sum(read)
 
     def left_out(self, opened: frozenset[Task]) -> tuple[str, ...]:
-        """Return notes on calls and streams of opened ranks that are too many for lanes."""
+        """Return notes on opened ranks' calls and streams that are too many for lanes."""
         notes = []
         for rank in self.tasks:
             if rank.task in opened:
@@ -554,7 +554,7 @@ class Timeline:
         return self._inside_now(lane.task).cpu
 
     def lane_of(self, event: Mapping[str, Any]) -> LaneIdentity | None:
-        """Find the lane of a row of the event list in an opened rank, if events of its kind have lanes.
+        """Find the lane of an event list's row in an opened rank, if its kind has lanes.
 
         Blocks while the rank's lanes are read.
         """

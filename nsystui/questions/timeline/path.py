@@ -1,4 +1,4 @@
-"""The critical path of a step as a lane of consecutive pieces, each with its event if it has one."""
+"""The critical path of a step as a lane of consecutive pieces, each with its event, if any."""
 
 from __future__ import annotations
 

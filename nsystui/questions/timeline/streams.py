@@ -1,4 +1,4 @@
-"""The streams of each GPU: their operations, the NVTX ranges around them, and how long their launches queue.
+"""The streams of each GPU: operations, NVTX ranges around them, and how long launches queue.
 
 An operation is queued from the start of the API call that launched it to its own start, like HTA's queue length of a
 stream (docs/numbers.md#streams).
@@ -233,7 +233,7 @@ TIME_COLUMNS = (RANK, DEVICE, STREAM, START, _QUEUED, _QUEUED_MEAN)
 
 
 def queues(job: OpenJob, selection: Selection) -> Mapping[StreamPlace, LaunchQueue]:
-    """Return each selected stream's queue over all of the time, by rank, device and stream; cached in the job."""
+    """Return each selected stream's queue over all time, by rank, device and stream; cached in the job."""
     wide = selection.with_name(None).with_window(None)
 
     def make() -> dict[StreamPlace, LaunchQueue]:

@@ -1,4 +1,4 @@
-"""The processes and tracks of a trace, with their order and names.
+"""A trace's processes and tracks, with order and names.
 
 Slices on a stream's track never overlap; calls and NVTX ranges on a thread's track nest. If work of a stream overlaps
 (branches of a CUDA graph, programmatic dependent launches), the stream has several lanes, each with a track.
@@ -119,7 +119,6 @@ def _slices_by_stream(
 def _lanes(
     session: Session, selection: Selection, kinds: Sequence[EventKind], parts: Sequence[ByTable], crowded: set[_Key]
 ) -> tuple[dict[_Key, int], Crossing]:
-    """Return the number of lanes of each crowded stream, and the work outside first lanes."""
     lanes, numbers, crossing = StreamLanes(), dict.fromkeys(crowded, 1), Crossing()
     for part in parts:
         keys, columns = _rows(session, selection, kinds, part)

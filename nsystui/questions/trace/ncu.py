@@ -268,7 +268,7 @@ def launcher_of_job(job: OpenJob) -> str | None:
 
 
 def of_name(job: OpenJob, selection: Selection, name: str, names: Names) -> list[NcuCommand]:
-    """Return the commands for the selected launches called ``name`` in a kernel table with ``names``."""
+    """Return the commands for the selected launches called ``name`` in the form ``names``."""
     bases = {Names.SHORT: NameBase.FUNCTION, Names.MANGLED: NameBase.MANGLED}
     return ncu_commands(job, selection, lambda table: [name_of(table, names) == name], bases.get(names))
 

@@ -1,4 +1,4 @@
-"""A shell script that runs the program under ``ncu`` on selected ranks, and without it on all other ranks."""
+"""A shell script that runs the program under ``ncu`` on selected ranks, and without it on other ranks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def first_of_each_rank(commands: Sequence[NcuCommand]) -> list[NcuCommand]:
 def wrapper_script(commands: Sequence[NcuCommand], launcher: str) -> list[str]:
     """Return the lines of the POSIX shell script; ``commands`` has at most one command per rank.
 
-    The user adds the launcher's options and the program's arguments: the recorded arguments are not shown.
+    The user adds the launcher's options and the program's arguments: recorded arguments are not shown.
     """
     variable, start = LAUNCHERS[launcher]
     program = shell_word(next((command.program for command in commands if command.program), "") or "your-application")

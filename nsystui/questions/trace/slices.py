@@ -22,8 +22,9 @@ from nsystui.store.session import Session
 
 ON_CPU = (EventKind.API, EventKind.SYNC, EventKind.NVTX, *RUNTIMES, EventKind.OS)
 TRACED = (*GPU_KINDS, EventKind.API, EventKind.NVTX, EventKind.MARK, *RUNTIMES)
-"""The default kinds of a trace: not OS runtime calls, which are many and seldom matter, nor synchronisations, which API
-calls already show."""
+"""The default kinds of a trace, without OS runtime calls (many, seldom relevant) and synchronisations (API calls show
+them).
+"""
 
 METRICS = "metrics"
 

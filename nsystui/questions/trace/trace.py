@@ -1,4 +1,4 @@
-"""Traces: the layout of a selection, and its events in batches, in the order that a format needs."""
+"""Traces: a selection's layout, and its events in batches, in the order that a format needs."""
 
 from __future__ import annotations
 
@@ -182,7 +182,6 @@ class Trace:
         return slices(self.session, self.selection, available, fields, self.names, part).subquery()
 
     def _first_launched(self, part: ByTable) -> sa.Subquery | None:
-        """Select the first GPU work that each API call of a band launched."""
         calls = self._rows((EventKind.API,), ("report", "correlation_id"), part)
         fields = ("report", "process", "correlation_id", "device", "stream", "start", "bytes", "kind")
         rows = self._rows(GPU_KINDS, fields, self._in_correlation_range(calls)) if calls is not None else None
@@ -221,7 +220,6 @@ def _with_nulls(query: sa.Select[Any], *names: str) -> sa.Select[Any]:
 
 
 def _notes(job: OpenJob, requested: Contents, available: Contents) -> tuple[str, ...]:
-    """Return notes on data that the exports lack, and on reports of different runs."""
     missing = [kind for kind in requested.kinds if kind not in available.kinds]
     if requested.kinds == TRACED:  # few jobs have all kinds
         missing = [kind for kind in missing if kind in (EventKind.API, EventKind.NVTX)]

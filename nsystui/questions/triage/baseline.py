@@ -2,8 +2,8 @@
 
 Findings are compared by cost per unit of the verdict (`compare.verdict`): a step, the same work or the job.
 ``worse_points`` is the minimum change in % of the baseline's unit. Costs that a job pays once are compared as a whole.
-A finding that the baseline has just below its threshold is not new: to see it, the baseline's findings are computed
-again with every minimum cost at 0.
+A finding that the baseline has just below its threshold is not new, so the baseline's findings are computed again with
+every minimum cost at 0.
 """
 
 from __future__ import annotations

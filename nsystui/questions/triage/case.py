@@ -1,4 +1,4 @@
-"""The case that rules judge: a job and a selection, with the figures that several rules share.
+"""The case that rules judge: a job and a selection, with shared figures.
 
 `spans` merges the times of a table's rows by process or GPU; rules subtract and intersect them.
 """
@@ -66,7 +66,7 @@ class Case:
     _cache: dict[str, Any] = field(default_factory=dict)
 
     def once(self, key: str, make: Callable[[], T]) -> T:
-        """Return ``make()``, or its earlier result for this key, which several rules share."""
+        """Return ``make()``, or its earlier result for this key."""
         if key not in self._cache:
             self._cache[key] = make()
         return self._cache[key]  # type: ignore[no-any-return]
@@ -312,7 +312,7 @@ class Case:
 
 
 def worked_by(devices: Iterable[DeviceIntervals], window: Window) -> Intervals:
-    """Return when any of some GPUs works, in ``window``."""
+    """Return when any of ``devices`` works, in ``window``."""
     return merge(*(part.clip(window.start, window.end) for device in devices for part in device.parts.disjoint))
 
 

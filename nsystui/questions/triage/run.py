@@ -191,7 +191,7 @@ class Triage:
 
     @property
     def headline(self) -> str:
-        """The number of findings of each severity, or the health; and the judged time."""
+        """The number of findings by severity, or the health; and the judged time."""
         counts = {severity: sum(finding.severity is severity for finding in self.findings) for severity in Severity}
         words = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "remark"}
         parts = [counted(count, words[severity]) for severity, count in counts.items() if count]
@@ -329,7 +329,7 @@ def _mean(case: Case, name: str) -> Mapping[str, float]:
 
 
 def _with_gains(case: Case, findings: Sequence[Finding]) -> list[Finding]:
-    """Return the findings with their gains: a gain is the cost, limited to the time for which it blocked the GPU."""
+    """Return the findings with their gains: the cost, limited to the time for which it blocked the GPU."""
     costly = [item for item in findings if item.cost and kind_of(item.id).parts and not kind_of(item.id).is_paid_once]
     parts, possible = _mean(case, "parts"), _mean(case, "possible")
     if not parts:
@@ -436,7 +436,7 @@ def _damaged(report: Report) -> Iterator[NotChecked]:
 
 
 def _judged(names: Iterable[str]) -> list[str]:
-    """Return the names of tables that rules read, or all names if no rule reads any."""
+    """Return the names of tables that rules read, else all names."""
     reads = frozenset().union(*(rule.reads for rule in rules().values()))
     return [name for name in names if name in reads] or list(names)
 
@@ -446,7 +446,6 @@ def _words(names: Iterable[str]) -> str:
 
 
 def _makes_idle_unknown(finding: Finding) -> bool:
-    """Return whether a finding reports that GPU work is missing or on another clock."""
     return finding.id in PARTIAL and finding.severity is Severity.ERROR
 
 

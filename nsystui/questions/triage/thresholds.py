@@ -15,7 +15,6 @@ def _limit(value: float, meaning: str) -> Any:
 
 
 def _min_cost(value: float, subject: str) -> Any:
-    """Return a field for the minimum cost of a finding."""
     return field(default=value, metadata={"meaning": f"minimum cost of {subject}", "is_least_cost": True})
 
 

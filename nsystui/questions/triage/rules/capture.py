@@ -166,7 +166,7 @@ def _runs(case: Case) -> Iterator[Finding]:
 
 
 def _empty(case: Case) -> Iterator[Finding]:
-    """Yield a finding on ranks without GPU work, and on other processes whose launched work is missing."""
+    """Yield a finding on ranks without GPU work, and on other processes without their launched work."""
     session, selected = case.job.session, case.scope.tasks
     worked = {task for device in case.devices for task in device.tasks}
     idle_ranks = {item.task: item.rank for item in case.ranks if item.task not in worked}
@@ -220,7 +220,6 @@ def _short(case: Case) -> Iterator[Finding]:
 
 
 def _missing(case: Case) -> Iterator[Finding]:
-    """Yield a finding for each kind of useful data that is missing."""
     session = case.job.session
     if case.devices and not session.count(tables.nvtx_ranges):
         text = "There are no NVTX ranges, so time cannot be split by phase."

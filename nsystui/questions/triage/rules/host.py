@@ -523,7 +523,7 @@ def _start_and_end_finding(case: Case, part: str, cost: int) -> Finding:
 
 
 def _overlap_words(case: Case, idle_times: Mapping[Place, Intervals]) -> str:
-    """Return a sentence on the idle time in which another GPU of the process works: the CPU may serve that GPU."""
+    """Return a sentence on idle time in which another GPU of the process works: the CPU may serve it."""
     idle: dict[Task, list[Intervals]] = {}
     for (task, _), intervals in idle_times.items():
         idle.setdefault(task, []).append(intervals)

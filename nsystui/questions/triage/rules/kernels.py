@@ -45,7 +45,7 @@ _DOOR = Door("kernels")
 
 @rule(240, reads=frozenset({"kernels"}), finds={"dominant-kernel": FindingKind()})
 def dominant_kernel(case: Case) -> Sequence[Finding | NotChecked]:
-    """Find a kernel (full name with template arguments) that takes most of the compute time."""
+    """Find a kernel (full name with template arguments) with most of the compute time."""
     table = tables.kernels
     session = case.job.session
     if not session.count(table):
@@ -256,7 +256,7 @@ class _Row(NamedTuple):
 
 @rule(350, reads=frozenset({"kernels"}), finds={"kernel-outliers": FindingKind("rare slow launches", parts=BY_COMPUTE)})
 def kernel_outliers(case: Case) -> Sequence[Finding | NotChecked]:
-    """Find launches that take far longer than the median of their kernel (`kernel_times`)."""
+    """Find launches far longer than the median of their kernel (`kernel_times`)."""
     launches = [kernel for kernel in kernel_launches(case) if kernel.count >= FEWEST]
     if not launches:
         return [NotChecked("kernel-outliers", f"needs a kernel that a GPU runs {FEWEST} times or more")]

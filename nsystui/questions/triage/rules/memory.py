@@ -176,7 +176,7 @@ def device_memory(case: Case) -> Sequence[Finding | NotChecked]:
 
 
 def _failures(case: Case) -> str:
-    """Return a sentence on failed allocations of GPU memory and successful retries; empty if no allocation failed."""
+    """Return a sentence on failed GPU allocations and successful retries; empty if none failed."""
     calls = tables.api_calls
     if not case.job.session.count(calls):
         return ""

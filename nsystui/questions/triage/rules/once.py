@@ -1,4 +1,4 @@
-"""Costs that a program pays once: compilers, first uses of CUDA."""
+"""One-time costs: compilers, first uses of CUDA."""
 
 from __future__ import annotations
 
@@ -330,7 +330,6 @@ def _compared(case: Case, candidates: Mapping[Task, _Call]) -> dict[Task, tuple[
 
 
 def _given(columns: Mapping[str, Any], rows: Sequence[tuple[Any, ...]]) -> sa.CTE:
-    """Return rows, each a task and other values, as a table to join."""
     kinds = {"report": sa.BigInteger, "process": sa.BigInteger, **columns}
     names: list[sa.ColumnClause[Any]] = [sa.column(name, kind) for name, kind in kinds.items()]
     data = [(task.report, task.process, *values) for task, *values in rows]
