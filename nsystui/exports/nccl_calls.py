@@ -54,8 +54,6 @@ _UNION_SCHEMAS = (3, 4)
 
 
 class _Entry(NamedTuple):
-    """A row of ``NVTX_PAYLOAD_SCHEMA_ENTRIES``."""
-
     label: str
     kind: int
     flags: int = 0
@@ -95,7 +93,7 @@ class PayloadSchemas:
         """Return the layouts in rows of ``NVTX_PAYLOAD_SCHEMAS`` and ``NVTX_PAYLOAD_SCHEMA_ENTRIES``, by column name.
 
         A missing column counts as NULL. nsys repeats rows for each process. If processes define an id differently, its
-        payloads cannot be read, because nothing distinguishes them.
+        payloads cannot be read.
         """
         schemas: dict[tuple[int, int], set[tuple[int, int, int]]] = defaultdict(set)
         entries: dict[tuple[int, int], dict[int, set[_Entry]]] = defaultdict(lambda: defaultdict(set))
@@ -259,7 +257,7 @@ class NcclCall:
 
 
 def interpret(labels: Mapping[str, Value]) -> NcclCall:
-    """Return the call that a payload's ``labels``, of either generation, describe; impossible values are ``None``."""
+    """Return the call that ``labels`` of either generation describe; impossible values are ``None``."""
     size = labels.get(MESSAGE_SIZE, labels.get(OLD_MESSAGE_SIZE))
     return NcclCall(
         message_size=_count(size, 1 << 63),
@@ -283,7 +281,7 @@ def parse_instrumented(text: str) -> NcclCall | None:
     """Return the call in the range text of an instrumented NCCL (ATLAHS, ``ENABLE_API_NVTX``), or ``None``.
 
     ``ncclAllReduce(): commHash 0x1a2b, stream 0x5, data_size 4096, type_size 4, red_op 0, pid 7``. ``data_size`` is in
-    bytes: NCCL has multiplied the count by the size of the type.
+    bytes: count × size of the type.
     """
     match = _INSTRUMENTED.match(text) if isinstance(text, str) else None
     values = dict(re.findall(r"(\w+) ([^\s,]+)", match["values"])) if match else {}

@@ -21,7 +21,7 @@ _MOST_PRINTED, _MOST_SAID = 1 << 26, 1 << 16
 
 
 def nsys() -> str | None:
-    """Return the path of ``nsys``, if it is on the PATH."""
+    """Return ``nsys``'s path, if it is on the PATH."""
     return shutil.which("nsys")
 
 
@@ -98,7 +98,6 @@ def _run(command: Sequence[str], target: Path, advance: Advance) -> str:
 
 
 def _is_odd(path: Path) -> bool:
-    """Return whether the path is a link, a directory, a pipe or a device."""
     return os.path.lexists(path) and (os.path.islink(path) or not os.path.isfile(path))
 
 

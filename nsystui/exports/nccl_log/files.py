@@ -1,6 +1,6 @@
-"""The logs that a command line names, how they are opened, and lines of other programs in them.
+"""The logs that a command line names, opening them, and lines of other programs in them.
 
-A file's first bytes show whether it is a log of NCCL or an export of nsys: its name proves neither.
+A file's first bytes, not its name, show whether it is a log of NCCL or an export of nsys.
 
 nccl-tests prints results between NCCL's lines: size, times and rates, out of place and in place. Training frameworks
 report iterations: NeMo, Megatron-LM, PyTorch Lightning, DeepSpeed.
@@ -72,7 +72,7 @@ class OpenLog:
         self._can_tell = file.seekable()
 
     def read(self, size: int) -> bytes:
-        """Return at most ``size`` bytes, as many as are available; empty at the end of the log.
+        """Return at most ``size`` bytes, as available; empty at the log's end.
 
         Raises ExportError if it cannot be read any further.
         """
@@ -152,7 +152,7 @@ def kind_of(name: str) -> FileKind | None:
     """Return the kind of a file, or ``None``; a report of nsys, packed or not, counts as an export.
 
     Reads a few bytes of an export, and a log up to NCCL's first line, at most `LOOKED_AT` bytes. Unreadable files and
-    pipes have no kind: bytes read from a pipe are gone.
+    pipes have no kind.
     """
     if is_packed_report(Path(name)):
         return FileKind.EXPORT
@@ -209,7 +209,7 @@ class Reported(NamedTuple):
 
 
 class ResultReader:
-    """Collects the results from a log's lines, some at a time.
+    """Collects results from a log's lines, some at a time.
 
     NCCL's lines may be glued between the size and the times of a result.
     """
