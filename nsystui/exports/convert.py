@@ -1,4 +1,4 @@
-"""Reports that are not SQLite, converted into exports in the cache."""
+"""Reports that are not SQLite, converted into exports in the cache, never next to the report."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """NCCL's API calls in NVTX ranges: which calls communicate, and their payload (message size, communicator, peer, …).
 
-There are three forms of payload. ``NVTX_EVENTS.binaryData`` (``nsys export --include-blobs=true``) is a 32-byte header
-and a C struct that ``NVTX_PAYLOAD_SCHEMAS`` and ``NVTX_PAYLOAD_SCHEMA_ENTRIES`` describe. ``jsonText``
+There are three forms. ``NVTX_EVENTS.binaryData`` (``nsys export --include-blobs=true``) is a 32-byte header and a C
+struct that ``NVTX_PAYLOAD_SCHEMAS`` and ``NVTX_PAYLOAD_SCHEMA_ENTRIES`` describe. ``jsonText``
 (``--include-json=true``) has the struct's labels as keys. An instrumented NCCL writes the values into the range's text.
 Labels are from NCCL's ``src/include/nvtx_payload_schemas.h``; NCCL 2.25.1 changed the structs of 2.16.2 to 2.24.
 
@@ -93,7 +93,7 @@ class PayloadSchemas:
         """Return the layouts in rows of ``NVTX_PAYLOAD_SCHEMAS`` and ``NVTX_PAYLOAD_SCHEMA_ENTRIES``, by column name.
 
         A missing column counts as NULL. nsys repeats rows for each process. If processes define an id differently, its
-        payloads cannot be read.
+        payloads cannot be read, because nothing distinguishes them.
         """
         schemas: dict[tuple[int, int], set[tuple[int, int, int]]] = defaultdict(set)
         entries: dict[tuple[int, int], dict[int, set[_Entry]]] = defaultdict(lambda: defaultdict(set))

@@ -320,9 +320,9 @@ _AHEAD = 32 << 20
 def read_ahead(path: Path) -> Iterator[Callable[[float], None]]:
     """Yield a function that asks the system to read the next part of an export in large pieces.
 
-    SQLite reads pages of 4 KB one by one, each a round trip on a network file system. Bands make the next part known.
-    The function takes the needed part (0 … 1) of the file, and requests slightly more, nothing twice. Without
-    ``posix_fadvise`` it does nothing.
+    SQLite reads pages of 4 KB one by one, each a round trip on a network file system. Rows are read band by band, so
+    the next part is known. The function takes the needed part (0 … 1) of the file, and requests slightly more, nothing
+    twice. Without ``posix_fadvise`` it does nothing.
     """
     try:
         file = open(path, "rb", 0)  # noqa: SIM115

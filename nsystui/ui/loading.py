@@ -50,17 +50,17 @@ class LoadingListener(Listener):
         """Handle the start of a job, which has no reports yet."""
 
     def opened(self, path: Path, opened: Opened | JobReport) -> None:
-        """Handle a checked export: its metadata and counts are known, its rows are not read yet."""
+        """Handle a checked export, whose metadata and counts are known, but rows not yet read."""
 
     def kernels_seen(self, seen: KernelsSeen) -> None:
         """Handle an early table of the kernels."""
 
     def loading_ended(self, cancelled: bool) -> None:
-        """Handle the end of the loading; ``cancelled`` if the user stopped it."""
+        """Handle the end of loading; ``cancelled`` if the user stopped it."""
 
 
 _FIRST_REPORTS = 32
-"""Reports of a packed job that are opened before the opening waits for a screen's first answer."""
+"""Reports of a packed job opened before waiting for a screen's first answer."""
 _FIRST_ANSWER = 3.0
 """Maximum seconds that the opening waits after each further report."""
 
@@ -168,21 +168,21 @@ class Loading:
 
 
 LINES_AT_ONCE = 50_000
-"""Lines that are added between checks of the time: a fraction of a second of reading."""
+"""Lines added between checks of the time: a fraction of a second."""
 
 FIRST_TABLES = 1.0
 _WAIT_SHARE = 0.25
 _MAKING_FACTOR = 20
-"""Seconds until the first tables; new tables follow after a quarter of the elapsed time, at least 20 times the time to
-make them."""
+"""Seconds until the first tables; new tables follow after a quarter of the elapsed time, at least 20 times their
+making."""
 
 
 @dataclass(frozen=True)
 class LogState:
     """Progress of reading the logs, and the tables of the part that was read.
 
-    ``read`` of ``size`` bytes on disk are read. ``tables`` is empty until the first tables are made, each with the
-    notes; ``lines``, ``calls``, ``gpus`` (with calls) and ``moved`` (bytes of all calls) are the counts at that time.
+    ``read`` of ``size`` bytes on disk are read. ``tables`` is empty until the first are made, each with the notes;
+    ``lines``, ``calls``, ``gpus`` (with calls) and ``moved`` (bytes of all calls) are the counts at that time.
     ``failures`` lists the logs that could not be read, with reasons. ``is_over`` is true once the reading has ended,
     ``is_stopped`` if the user ended it early.
     """
@@ -246,7 +246,7 @@ class LogLoading:
         self._next_tables = self._began + FIRST_TABLES
 
     def stop(self) -> None:
-        """End the reading after the current piece; the tables of the part that was read stay."""
+        """End the reading after the current piece; its tables stay."""
         self._stopped.set()
 
     def start(self) -> None:
@@ -355,7 +355,7 @@ class KeptOverview:
 
 
 def kept_overview(source: JobSource) -> KeptOverview | None:
-    """Return the saved overview of the same, unchanged files, if any. Blocks: call it in a thread."""
+    """Return the saved overview of the unchanged files, if any. Blocks: call it in a thread."""
     from nsystui.questions.answers.remembered import from_json
 
     memory, question = _memory(source)

@@ -41,8 +41,8 @@ _READ_ERRORS = (OSError, EOFError, zlib.error)
 def named(arguments: Iterable[str]) -> list[str]:
     """Return the logs named by ``arguments``, each once, because a log read twice counts twice; expands globs.
 
-    The order is natural, so that the output does not depend on the shell; standard input (``-``) is last. Raises
-    UsageError if a name is empty, such as a script's unset variable.
+    The order is natural, whatever the shell's order; standard input (``-``) is last. Raises UsageError if a name is
+    empty, such as a script's unset variable.
     """
     names: dict[str, str] = {}
     for name in expanded(arguments):
@@ -152,7 +152,7 @@ def kind_of(name: str) -> FileKind | None:
     """Return the kind of a file, or ``None``; a report of nsys, packed or not, counts as an export.
 
     Reads a few bytes of an export, and a log up to NCCL's first line, at most `LOOKED_AT` bytes. Unreadable files and
-    pipes have no kind.
+    pipes have no kind: bytes read from a pipe are gone.
     """
     if is_packed_report(Path(name)):
         return FileKind.EXPORT

@@ -270,7 +270,7 @@ LONGEST_LINE = 1024 * 1024
 """Bytes. No log has longer lines; they are read in pieces, so that files without line ends fit in memory."""
 
 _MAX_CACHED = 50_000
-"""New prefixes and kinds of calls until caches are cleared."""
+"""Caches are cleared after this many new prefixes and kinds of calls."""
 
 _MAX_KEY = 512
 """Longer prefixes and calls (bytes) are not cached."""

@@ -1,7 +1,7 @@
 """Log lines about how NCCL connects the ranks: rings, trees, transports, network devices, settings, times.
 
-They name no communicator: the thread that initialises it writes them until its ``Init COMPLETE``. Torn lines, which
-lack NCCL's form up to their end, are ignored.
+They name no communicator: the thread that initialises it writes them until its ``Init COMPLETE``. Lines without NCCL's
+form up to their end, such as torn lines, are ignored.
 """
 
 from __future__ import annotations

@@ -210,7 +210,7 @@ def integers(schema: Schema, table: str, wanted: Mapping[str, str]) -> dict[str,
 
 
 def native_columns(text: str) -> dict[str, str]:
-    """Return NVIDIA's columns by our names, such as ``start device:deviceId``."""
+    """Return NVIDIA's columns by our names: ``start device:deviceId`` names ``start``, ``deviceId``."""
     words = (word.partition(":") for word in text.split())
     return {name: native or name for name, _, native in words}
 

@@ -57,7 +57,7 @@ PARTS = (("kernels", "compute", "compute"), ("nccl", "NCCL", "nccl"), ("memory",
 """The parts of a busy device, with overlaps: name in ``DeviceLanes``, label, category."""
 
 MOST_TELLING = ("SM active", "tensor active", "DRAM read", "NVLink TX", "PCIe RX")
-"""The metric families shown first if there is not room for all."""
+"""The metric families shown first if not all fit."""
 
 FITTING, NO_METRICS, USUAL, EVERY, NETWORK, QUEUES = "auto", "none", "usual", "every", "network", "queues"
 """Choices for the lanes below the GPUs, in addition to a metric's name: as many metrics as fit, none, one per family,
@@ -142,7 +142,7 @@ def _scaled(value: float, unit: str) -> tuple[float, str]:
 
 @dataclass(frozen=True)
 class GpuLanes:
-    """A device; or, if ``device`` is ``None``, a GPU with metrics but no work, or a host's network."""
+    """A device; or, without ``device``, a GPU with metrics but no work, or a host's network."""
 
     device: Device | None
     title: str
@@ -154,7 +154,7 @@ class GpuLanes:
 
     @property
     def key(self) -> Hashable:
-        """Return a key that identifies the GPU in all pictures."""
+        """Return a key for the GPU in all pictures."""
         return self.title if self.device is None else (self.device.task.task, self.device.device)
 
 
@@ -173,7 +173,7 @@ class GpuPicture:
     steps: tuple[tuple[int, str], ...]
     """The starts of the steps of the first device in view, ns, and their numbers."""
     metrics: tuple[str, ...]
-    """The recorded names of all GPU metrics; metrics with a family first."""
+    """The recorded names of all GPU metrics, with a family first."""
     has_network: bool
     """Whether adapters were sampled."""
     has_queues: bool
@@ -402,7 +402,7 @@ def _metrics(lanes: Sequence[MetricLane]) -> dict[tuple[int, int | None], tuple[
 def held_back(bins: Bins) -> Bins:
     """Return ``bins`` with gaps between samples filled, if a column is shorter than the sampling period.
 
-    A sample covers the bins since the previous sample. Unusually long gaps remain, because nothing was recorded there.
+    A sample covers the bins since the previous sample. Unusually long gaps, without recording, remain.
     """
     sampled = [index for index, value in enumerate(bins) if not math.isnan(value)]
     steps = list(pairwise(sampled))
@@ -470,7 +470,7 @@ class ComparedLanes:
 def compared_lanes(job: OpenJob, selection: Selection, rank: int, columns: int, height: int) -> ComparedLanes:
     """Return the lanes of a rank and, below them, of the rank with median compute. Blocks.
 
-    Compute, not busy time: ranks that wait for a slow rank are as busy as it is.
+    Compute, because ranks that wait for a slow rank are as busy as it is.
     """
     window = job.extent(selection)
     busy = job.busy(selection)

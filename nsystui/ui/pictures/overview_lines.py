@@ -35,7 +35,7 @@ _SEPARATOR = " · "
 _VALUE_WIDTH = 13
 _SHORTEST_TITLE = 15
 _MIN_IDLE = 0.05
-"""Idle parts below this percentage are left out, because a screen has few lines."""
+"""Idle parts below this percentage are left out."""
 _MODES_WIDTH = len("   ● loaded") + sum(len(key) + len(name) + 2 for key, name, _ in keys.TABS)
 
 
@@ -62,8 +62,8 @@ FILE_COLUMNS = (
 def title_and_facts(facts: JobFacts, width: int, so_far: bool = False, lines: int = 2) -> tuple[str, list[Line]]:
     """Return the title line and the lines of facts below it, each of ``width`` cells.
 
-    The title line keeps the names of the screens. ``so_far``: more reports are being read. If there is only one line,
-    the quality of the numbers stays and the machine is left out.
+    The title line keeps the screens' names. ``so_far``: more reports are being read. A single line keeps the quality of
+    the numbers and leaves out the machine.
     """
     job, machine = job_words(facts), machine_words(facts)
     if lines < 2:
@@ -108,7 +108,7 @@ _PARTS = (
     ("graph_only", "graphs", "graph", "▆"),
     ("idle", "idle", "idle", "░"),
 )
-"""The parts of the GPU time: field, name, category, and glyph, because colour alone is not enough."""
+"""The parts of the GPU time: field, name, category, and glyph, because colour is not enough."""
 
 
 def time_lines(
@@ -323,7 +323,7 @@ _IMPORTANCE = {
 
 
 def with_paces(tasks: TableAnswer, paces: Mapping[int, tuple[float | None, int | None]]) -> TableAnswer:
-    """Return the table of ranks with each rank's median step and late arrivals, as far as known."""
+    """Return the table of ranks with each median step and late arrivals, as far as known."""
     columns = [column.with_importance(_IMPORTANCE.get(column.key, column.importance)) for column in tasks.columns]
     row_paces = [paces.get(int(rank or 0), (None, None)) for rank in tasks.cells("rank")]
     rows = [list(row) for row in tasks.rows]
