@@ -159,6 +159,7 @@ def _adds_up(page: bytes, start: int, usable: int) -> bool:
 
 
 def _cell_size(page: bytes, offset: int, usable: int) -> int:
+    """Return the bytes of a row that are in its page."""
     payload, key = _varint(page, offset)
     _, body = _varint(page, key)
     max_local, min_local = usable - 35, (usable - 12) * 32 // 255 - 23

@@ -54,6 +54,8 @@ _UNION_SCHEMAS = (3, 4)
 
 
 class _Entry(NamedTuple):
+    """A row of ``NVTX_PAYLOAD_SCHEMA_ENTRIES``."""
+
     label: str
     kind: int
     flags: int = 0

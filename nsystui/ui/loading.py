@@ -1,6 +1,6 @@
 """Loading of exports and NCCL's debug logs in threads, with messages for the application; the saved overview.
 
-The overview is saved in the cache, next to the answers of commands, and is shown at once the next time.
+The overview is cached next to the answers of commands, and shown at once the next time.
 """
 
 from __future__ import annotations
@@ -173,8 +173,8 @@ LINES_AT_ONCE = 50_000
 FIRST_TABLES = 1.0
 _WAIT_SHARE = 0.25
 _MAKING_FACTOR = 20
-"""Seconds until the first tables; new tables follow after a quarter of the elapsed time, at least 20 times their
-making."""
+"""Seconds until the first tables; new tables follow after a quarter of the elapsed time, at least 20 times the time to
+make them."""
 
 
 @dataclass(frozen=True)

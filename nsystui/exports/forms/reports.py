@@ -21,7 +21,7 @@ _MOST_PRINTED, _MOST_SAID = 1 << 26, 1 << 16
 
 
 def nsys() -> str | None:
-    """Return ``nsys``'s path, if it is on the PATH."""
+    """Return the path of ``nsys``, if it is on the PATH."""
     return shutil.which("nsys")
 
 

@@ -173,7 +173,7 @@ class GpuPicture:
     steps: tuple[tuple[int, str], ...]
     """The starts of the steps of the first device in view, ns, and their numbers."""
     metrics: tuple[str, ...]
-    """The recorded names of all GPU metrics, with a family first."""
+    """The recorded names of all GPU metrics; metrics with a family first."""
     has_network: bool
     """Whether adapters were sampled."""
     has_queues: bool
@@ -402,7 +402,7 @@ def _metrics(lanes: Sequence[MetricLane]) -> dict[tuple[int, int | None], tuple[
 def held_back(bins: Bins) -> Bins:
     """Return ``bins`` with gaps between samples filled, if a column is shorter than the sampling period.
 
-    A sample covers the bins since the previous sample. Unusually long gaps, without recording, remain.
+    A sample covers the bins since the previous sample. Unusually long gaps remain, because nothing was recorded there.
     """
     sampled = [index for index, value in enumerate(bins) if not math.isnan(value)]
     steps = list(pairwise(sampled))
@@ -470,7 +470,7 @@ class ComparedLanes:
 def compared_lanes(job: OpenJob, selection: Selection, rank: int, columns: int, height: int) -> ComparedLanes:
     """Return the lanes of a rank and, below them, of the rank with median compute. Blocks.
 
-    Compute, because ranks that wait for a slow rank are as busy as it is.
+    Compute, not busy time: ranks that wait for a slow rank are as busy as it is.
     """
     window = job.extent(selection)
     busy = job.busy(selection)

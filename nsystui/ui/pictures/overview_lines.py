@@ -35,7 +35,7 @@ _SEPARATOR = " · "
 _VALUE_WIDTH = 13
 _SHORTEST_TITLE = 15
 _MIN_IDLE = 0.05
-"""Idle parts below this percentage are left out."""
+"""Idle parts below this percentage are left out, because a screen has few lines."""
 _MODES_WIDTH = len("   ● loaded") + sum(len(key) + len(name) + 2 for key, name, _ in keys.TABS)
 
 

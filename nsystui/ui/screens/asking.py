@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class AskingScreen(ThrottledScreen[None]):
-    """A screen with a question about the job and the selection of the application, a prompt, and notices."""
+    """A screen with a question about the job and selection, a prompt, and notices."""
 
     @property
     def explorer(self) -> NsystuiApp:
@@ -43,7 +43,6 @@ class AskingScreen(ThrottledScreen[None]):
 
     @property
     def prompt(self) -> LinePrompt:
-        """The line in which the user types."""
         return self.query_one("#prompt", LinePrompt)
 
     def ask(self, job: OpenJob, selection: Selection) -> Any:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from nsystui.base.drawing import Drawing
 
 Writer = Callable[[Path, bool], int | None]
-"""Writes a file, given the path and whether to overwrite; returns the number of rows, or ``None`` without rows."""
+"""Writes a file, given path and whether to overwrite; returns the number of rows, or ``None`` without rows."""
 
 _COPIED = "if the terminal allows OSC 52 (tmux: set -g set-clipboard on)"
 
@@ -34,7 +34,7 @@ class ExportingScreen(AskingScreen):
     def drawing_to_export(self) -> Callable[[], Drawing | None] | None:
         """Return a function that makes the drawing for .svg files, or ``None`` if the screen has no drawing.
 
-        The function is called in a thread, and returns ``None`` if there is nothing to draw.
+        A thread calls the function, which returns ``None`` if there is nothing to draw.
         """
         return None
 

@@ -1,4 +1,4 @@
-"""The lanes of ranks, GPUs, streams and threads over time: the view, and the cursor with its event."""
+"""Lanes of ranks, GPUs, streams and threads over time: the view, and the cursor with its event."""
 
 from __future__ import annotations
 
@@ -307,7 +307,6 @@ class LanesScreen(ZoomableChartScreen):
         self._draw_again()
 
     def _center(self, time: int) -> None:
-        """Move ``time`` to the middle of the view."""
         picture = self.picture
         assert picture is not None
         view = self.view or picture.base

@@ -237,7 +237,7 @@ class OverviewScreen(TablesScreen):
         self._show_looking()
 
     def _show_looking(self) -> None:
-        """Show the state of the search for findings, or their summary once they are shown."""
+        """Show the state of the search for findings, or a summary of shown findings."""
         lines = self._summary()
         status = "" if self.findings.display else self.findings.status
         self.looking.show_lines([[(_FINDINGS_LABEL, "bold"), (status, "")]] if status else lines)

@@ -172,6 +172,8 @@ def _unpacked(packed: IO[bytes]) -> IO[bytes]:
 
 
 class _Pieces:
+    """The file that ijson reads; it checks each piece."""
+
     def __init__(self, trace: KinetoTrace, packed: IO[bytes], stream: IO[bytes]) -> None:
         self._trace = trace
         self._packed = packed
