@@ -1,4 +1,4 @@
-"""Flags that commands share: files, selection, format."""
+"""Flags that commands share: files, selection, format, with one spelling and meaning everywhere."""
 
 from __future__ import annotations
 

@@ -519,7 +519,7 @@ class NsystuiApp(App[int], LoadingListener):
 
     @property
     def state_of_loading(self) -> str:
-        """The number of loaded files, for the first line; empty during loading."""
+        """The first line's number of loaded files; empty during loading."""
         if self.loading_now or not self.files:
             return ""
         ready = sum(state.ready for state in self.files.values())
@@ -527,7 +527,7 @@ class NsystuiApp(App[int], LoadingListener):
 
     @property
     def status(self) -> str:
-        """Progress of loading, computing or reading logs, for the first line; empty if nothing runs."""
+        """The first line's progress of loading, computing or reading logs; empty if nothing runs."""
         if not self.loading_now:
             log = self.nccl_log.status if self._is_reading_log else ""
             return f"computing {self.working}" if self.working is not None else log

@@ -43,6 +43,7 @@ class AskingScreen(ThrottledScreen[None]):
 
     @property
     def prompt(self) -> LinePrompt:
+        """The line in which the user types."""
         return self.query_one("#prompt", LinePrompt)
 
     def ask(self, job: OpenJob, selection: Selection) -> Any:

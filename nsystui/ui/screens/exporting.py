@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from nsystui.base.drawing import Drawing
 
 Writer = Callable[[Path, bool], int | None]
-"""Writes a file, given path and whether to overwrite; returns the number of rows, or ``None`` without rows."""
+"""Writes a file, given the path and whether to overwrite; returns the number of rows, or ``None`` without rows."""
 
 _COPIED = "if the terminal allows OSC 52 (tmux: set -g set-clipboard on)"
 

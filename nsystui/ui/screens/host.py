@@ -228,6 +228,7 @@ class HostScreen(SampledScreen, GroupedViewsScreen):
             self.group_by(_GAP_LIST)
 
     async def _show_gap(self) -> None:
+        """Show the gap under the cursor on the timeline, with its rank open."""
         rank = self.values().get("rank")
         await self.action_timeline()
         if isinstance(rank, int):

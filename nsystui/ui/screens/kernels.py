@@ -228,7 +228,7 @@ class KernelsScreen(ViewsScreen):
         self.show_count() if preview.is_exact else self.show_title(right="sample")
 
     def show(self, result: Any, same_place: bool) -> None:
-        """Show the summary, its bars in the colour of its work."""
+        """Show the summary with bars in the colour of its work."""
         bars = {"kernel": "compute", "memory": "memory", "api": "api", "os": "os", "mpi": "os"}
         self.table.bar_category = bars.get(self.view.question.row)
         super().show(result, same_place)

@@ -25,7 +25,7 @@ from nsystui.ui.widgets.plots import step_axis, time_axis
 from nsystui.ui.widgets.strip_chart import Lane, StripChart
 
 _DEFAULT_FIGURE = "exposed NCCL"
-"""The figure that shows odd ranks: the rank that delays others has the lowest value."""
+"""The figure that shows odd ranks: the rank that delays all other ranks has the lowest value."""
 _MAX_HEIGHT = 4
 """The maximum lines of a rank, on a map of few ranks."""
 _ODD, _MIN_ODD = 3.5, 0.2

@@ -170,7 +170,7 @@ class TableScreen(TablesScreen):
         return frozenset()
 
     def shown_names(self) -> Mapping[str, str]:
-        """Return the texts for full names: smart names of kernels."""
+        """Return the texts shown instead of full names: smart names of kernels."""
         return self.job.smart_names() if self.job is not None else {}
 
     def row_category(self, values: Record) -> str | None:

@@ -67,7 +67,7 @@ class ThrottledScreen(Screen[Result]):
             self.app.pop_screen()
 
     def dismiss(self, result: Result | None = None) -> AwaitComplete:
-        """Close with a result, once even if the key repeats."""
+        """Close with a result, only once even if the key repeats."""
         return super().dismiss(result) if self.is_active else AwaitComplete()
 
 
@@ -81,6 +81,7 @@ class OwnFocus(Widget):
         """Repaint the parts that depend on ``has_focus``."""
 
     def on_focus(self, event: events.Focus) -> None:
+        """Take the focus, and repaint the parts that show it."""
         event.prevent_default()  # Textual's handler does the same, and a full repaint
         self.has_focus = True
         self.focus_changed()
@@ -88,6 +89,7 @@ class OwnFocus(Widget):
             self.parent.post_message(events.DescendantFocus(self))
 
     def on_blur(self, event: events.Blur) -> None:
+        """Give up the focus, and repaint the parts that showed it."""
         event.prevent_default()
         self.has_focus = False
         self.focus_changed()
