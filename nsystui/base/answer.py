@@ -23,7 +23,7 @@ FILES_ONLY = 9
 
 
 UNKNOWN = -1
-"""A device or stream that was not recorded, grouped and sorted like known numbers."""
+"""A device or stream that was not recorded: a number, grouped and sorted like known numbers."""
 
 
 class Unit(Enum):

@@ -82,7 +82,7 @@ class Bars:
 
 @dataclass(frozen=True)
 class LaneName:
-    """The name of an event on a lane, in the columns ``first`` to ``last``."""
+    """The name of an event on a lane, and the columns that it may take: ``first`` to ``last``."""
 
     first: int
     last: int

@@ -157,7 +157,7 @@ _PRECISION_RULES = (
 PRECISIONS = tuple(dict.fromkeys(precision for precision, _ in _PRECISION_RULES if precision))
 
 _MAX_LENGTH = 8192
-"""The characters searched: real names are shorter, and hostile names would take quadratic time."""
+"""The number of characters searched: real names are shorter, and hostile names would take quadratic time."""
 
 Rules = tuple[tuple[str, str], ...]
 """Pairs: a family, precision or library, and the pattern of its names."""

@@ -42,7 +42,7 @@ class Print(argparse.Action):
 
 
 def add_files(parser: argparse.ArgumentParser, nargs: str = "+", has_screens: bool = False) -> None:
-    """Add the exports and their options; ``nargs`` is ``*`` if no file is required."""
+    """Add the exports and the options to open them; ``nargs`` is ``*`` if no file is required."""
     parser.add_argument(
         "files", nargs=nargs, metavar="FILE", help="an export (.sqlite), a directory of them, a packed job, or a glob"
     )

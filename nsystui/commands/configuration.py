@@ -101,7 +101,7 @@ def config_for(named: str | None, environ: Mapping[str, str]) -> Config:
 
 
 def read_config(path: Path, environ: Mapping[str, str]) -> Config:
-    """Read a config file. Raises UsageError with file, line and allowed values."""
+    """Read a config file. Raises UsageError with the file, the line and the allowed values."""
     import tomllib
 
     try:

@@ -142,7 +142,7 @@ Words = Mapping[str, str]
 
 
 def script(shell: str) -> str:
-    """Return a shell's code for asking for completions."""
+    """Return the shell code that asks the program for completions."""
     from argcomplete.shell_integration import shellcode
 
     return shellcode(["nsystui"], shell=shell)

@@ -1,4 +1,4 @@
-"""The integrity of an export: damaged pages, and rows lost without an error."""
+"""The integrity of an export: SQLite's check for damaged pages, and rows lost without an error."""
 
 from __future__ import annotations
 

@@ -102,8 +102,8 @@ class Schema:
     def time(self, table: str, column: str) -> str:
         """Return `integer` for a time. An impossible time, text or out of bounds, becomes later than ``LATEST``.
 
-        It differs from a missing time, and two such times have an integer sum. CUPTI writes 0 for start and end if it
-        could not collect the times: the start is missing, as in all tables.
+        It differs from a missing time, and the sum of two such times is an integer. CUPTI writes 0 for start and end if
+        it could not collect the times: the start is missing, as in all tables.
         """
         if not self.has_column(table, column):
             return NO_INTEGER

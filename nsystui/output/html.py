@@ -1,7 +1,7 @@
 """A report as a self-contained HTML page: no requests, and only the script below.
 
 It follows the dark or light theme, prints, sorts tables by click or Enter, and unfolds details. Numbers look as in the
-commands' tables. All foreign text is safe and escaped.
+commands' tables. All foreign text is made safe and escaped.
 """
 
 from __future__ import annotations

@@ -209,7 +209,7 @@ class Room:
     def make(self, size: int) -> None:
         """Make room after ``size`` bytes were written.
 
-        Scans the cache only if it may be full: hundreds of packs take time.
+        Scans the cache only if it may be full: scanning hundreds of packs takes time.
         """
         with self._lock:
             self._free -= size

@@ -180,7 +180,7 @@ def _memory_causes(error: BaseException) -> list[BaseException]:
 
 
 def engine_of(cursor: Callable[[], duckdb.DuckDBPyConnection]) -> sa.Engine:
-    """Return a SQLAlchemy engine over ``cursor``."""
+    """Return a SQLAlchemy engine that connects with ``cursor``."""
     import sqlalchemy as sa
     from sqlalchemy.pool import NullPool
 

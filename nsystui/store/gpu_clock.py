@@ -1,7 +1,7 @@
-"""Clocks of GPUs that differ from the CPU's by a constant (docs/numbers.md#gpu-clock).
+"""Clocks of GPUs that differ from the CPU's by a constant, found when an export is read (docs/numbers.md#gpu-clock).
 
 An operation starts after the call that launched it, and ends before a later wait for it returns. Where both bounds
-meet, the difference is known, and `Schema.time` removes it.
+meet, the difference is known, and `Schema.time` removes it from every time read.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _BLOCKS, _BLOCK_ROWS = 8, 128
 
 
 def gpu_clocks(path: Path, native: Schema, connection: duckdb.DuckDBPyConnection) -> tuple[GpuClock, ...]:
-    """Return the clocks to correct. A sample decides whether all calls are read: a few ms if clocks agree.
+    """Return the clocks to correct. A sample of waits decides whether the calls are read: a few ms if clocks agree.
 
     A damaged export has no corrections: reading its rows reports the damage.
     """
@@ -64,7 +64,7 @@ def gpu_clocks(path: Path, native: Schema, connection: duckdb.DuckDBPyConnection
 def _lead(least: int, most: int) -> int:
     """Return the roundest lead between a clock's bounds, ns; 0 if they do not meet, or may be noise.
 
-    If they contradict each other, timestamps are noisy: no operation may be off by more than `CLOCK_NOISE`.
+    If they contradict each other, timestamps are noisy: no operation may then be off by more than `CLOCK_NOISE`.
     """
     if most - least > _MEETING or (least <= CLOCK_NOISE and most >= -CLOCK_NOISE):
         return 0

@@ -1,7 +1,7 @@
 """A reader of selected fields of canonical tables, one chunk of a native table at a time.
 
-SQLite streams the needed columns as Arrow; DuckDB resolves names in small lookup tables and casts fields. To pack is to
-read all fields.
+SQLite streams the needed columns as Arrow; DuckDB resolves names in small lookup tables and casts fields to their
+canonical types. To pack is to read all fields.
 """
 
 from __future__ import annotations

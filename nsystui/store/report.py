@@ -214,14 +214,14 @@ def aligned(reports: Sequence[Report], clock: Clock = Clock()) -> tuple[Report, 
     """Return reports in order, on one clock: each is shifted by its UTC start relative to the earliest.
 
     Reports of one machine that recorded its own clock (``systemClockNs``) are shifted by it. Reports of different runs
-    keep their own clocks: their sessions are further apart than they last, or on one machine one begins after the last
-    event of another.
+    keep their own clocks: their sessions are further apart than they last, or on one machine a session begins after the
+    last event of another.
     """
     starts = _utc_starts(reports) if clock.is_common else [0] * len(reports)
     known_starts = [start for start in starts if start is not None]
     earliest = min(known_starts, default=0)
     spread = max(known_starts, default=0) - earliest
-    # If they start together, their durations, which may be costly, are not needed.
+    # If they start together, their durations, which may be costly to find out, are not needed.
     is_far = spread > _START_SPREAD and spread - _START_SPREAD > max(item.packed.last_event or 0 for item in reports)
     one_job = bool(known_starts) and not is_far and (spread <= _ONE_START or not _are_apart(reports, starts))
     moved = []

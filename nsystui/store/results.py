@@ -1,8 +1,8 @@
 """Derived results: computed once from a set of reports, then loaded from memory or from the cache.
 
 A result has one key: the identities of its reports, its question, and the version of the code that answers it. Files
-are sealed with their key, so that results are never confused. They are read, not mapped: on a network file system, a
-mapped file that another machine removes kills the process.
+are sealed with their key, so that results are never confused. They are read, not memory-mapped: on a network file
+system, a mapped file that another machine removes kills the process.
 """
 
 from __future__ import annotations

@@ -184,7 +184,7 @@ def checksum(file: Path) -> int:
 
 
 def facts_text(values: Mapping[str, Any], indent: int | None = None) -> str:
-    """Return facts as JSON with a checksum."""
+    """Return facts as JSON with their checksum, for ``facts_of``."""
     plain = json.loads(json.dumps(values))  # makes every key a string
     return json.dumps({**values, _CHECK: _checksum_of(plain)}, indent=indent)
 

@@ -1,6 +1,6 @@
 """A session: one SQL over all open exports.
 
-Reports become usable one by one: an export is checked, its metadata read, its rows packed if necessary, and joined to
+Reports become usable one by one: an export is checked, its metadata is read, and its rows, packed if necessary, join
 the views of the canonical tables. Queries are SQLAlchemy Core over ``nsystui.store.tables``, each on its own cursor, so
 that a screen may query from several threads.
 """
@@ -358,7 +358,7 @@ class Session:
         return part
 
     def _cursor(self) -> duckdb.DuckDBPyConnection:
-        """Return a connection that finds this session's views."""
+        """Return a connection to the same database that finds this session's views."""
         cursor = self.database.cursor()
         if self._schema:
             cursor.execute(f"SET search_path = '{self._schema},main'")

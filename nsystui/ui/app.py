@@ -367,7 +367,7 @@ class NsystuiApp(App[int], LoadingListener):
             self._loading.hold(is_asking)
 
     def read_log(self, again: bool = True) -> bool:
-        """Begin to read the logs, unless they are being read; return whether it began.
+        """Begin to read the logs from their start, unless they are being read; return whether it began.
 
         Without ``again``, never read the logs a second time.
         """

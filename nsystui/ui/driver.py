@@ -107,7 +107,7 @@ class _Output:
 
 
 class TerminalDriver(LinuxDriver):
-    """Textual's driver, which also always restores the terminal, and never waits for a lost terminal."""
+    """Textual's driver, but it always restores the terminal, and never waits for a lost terminal."""
 
     def __init__(
         self, app: App[Any], *, debug: bool = False, mouse: bool = True, size: tuple[int, int] | None = None
@@ -179,8 +179,8 @@ class TerminalDriver(LinuxDriver):
     def _stop(self) -> None:
         """Give the terminal back, stop, and take the terminal again when continued, unless the program is ending.
 
-        The whole process group stops, as on Ctrl-Z elsewhere: a user's shell knows only the script that runs the
-        program. Unlike SIGSTOP, SIGTSTP has no effect if no shell could continue the group.
+        The whole process group stops, as on Ctrl-Z elsewhere: if a script runs the program, the user's shell knows only
+        the script. Unlike SIGSTOP, SIGTSTP has no effect if no shell could continue the group.
         """
         if self._is_ending:
             return

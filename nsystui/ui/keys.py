@@ -362,7 +362,7 @@ TYPED_AHEAD = 512
 MOVES = frozenset("hjklgG") | {"up", "down", "left", "right", "pageup", "pagedown", "home", "end"}
 """Keys that move the cursor."""
 ON_ROWS = MOVES | frozenset("tcwueEmnNosxXyY") | {"enter", "space"}
-"""Keys that act on rows or the cursor: they wait for the answer."""
+"""Keys that act on rows or the cursor: they wait for an answer being computed."""
 
 _TAB_KEYS = "123456789L"
 _SHORT = ("Ovw", "Krn", "NCCL", "GPU", "NVTX", "Evt", "Rnk", "Hst", "Stp", "Time")
@@ -375,7 +375,7 @@ MODE_OF = dict(zip(_TAB_KEYS, SCREENS, strict=True))
 
 
 def with_key(screen: str) -> str:
-    """Return a screen's key and title, such as ``4 GPU``."""
+    """Return a screen's key and title, such as ``4 GPU``, by its title."""
     return next(f"{key} {title}" for key, title, _ in TABS if title == screen)
 
 

@@ -50,7 +50,7 @@ class LoadingListener(Listener):
         """Handle the start of a job, which has no reports yet."""
 
     def opened(self, path: Path, opened: Opened | JobReport) -> None:
-        """Handle a checked export, whose metadata and counts are known, but rows not yet read."""
+        """Handle a checked export: its metadata and counts are known, its rows are not read yet."""
 
     def kernels_seen(self, seen: KernelsSeen) -> None:
         """Handle an early table of the kernels."""
@@ -246,7 +246,7 @@ class LogLoading:
         self._next_tables = self._began + FIRST_TABLES
 
     def stop(self) -> None:
-        """End the reading after the current piece; its tables stay."""
+        """End the reading after the current piece; the tables made so far stay."""
         self._stopped.set()
 
     def start(self) -> None:

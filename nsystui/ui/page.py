@@ -41,7 +41,7 @@ _DEFAULT_PAGE, _DEFAULT_TEXT = Style(bgcolor=RichColor.default()), Style(color=R
 
 
 _COLOURED_WORDS = {"either": {"error", "warning", "worse"}, "ansi": {"error", "worse"}}
-"""Categories with coloured words, by colour set: others would be hard to read on some pages."""
+"""Categories with coloured words, by colour set: other colours would be hard to read on some pages."""
 
 
 def register_themes(app: App[Any]) -> None:

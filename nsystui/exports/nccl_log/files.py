@@ -1,4 +1,4 @@
-"""The logs that a command line names, opening them, and lines of other programs in them.
+"""The logs that a command line names, how they are opened, and lines of other programs in them.
 
 A file's first bytes, not its name, show whether it is a log of NCCL or an export of nsys.
 
@@ -72,7 +72,7 @@ class OpenLog:
         self._can_tell = file.seekable()
 
     def read(self, size: int) -> bytes:
-        """Return at most ``size`` bytes, as available; empty at the log's end.
+        """Return at most ``size`` bytes, as many as are available; empty at the log's end.
 
         Raises ExportError if it cannot be read any further.
         """

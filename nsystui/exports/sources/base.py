@@ -1,7 +1,7 @@
 """The parts of every source: SQL for a native table, its constant words, and one rule for the times of rows.
 
 An event has a start, and an end that is not before it; only NVTX ranges and MPI and UCX calls may lack an end. Both are
-within the bounds of `schema`. Other rows are left out and counted; no number uses them.
+within the bounds of `schema`. Rows that break the rule are left out and counted; no number uses them.
 
 Names are looked up in small tables: strings, NVTX domains, metrics, network adapters.
 """

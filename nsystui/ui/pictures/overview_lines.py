@@ -108,7 +108,7 @@ _PARTS = (
     ("graph_only", "graphs", "graph", "▆"),
     ("idle", "idle", "idle", "░"),
 )
-"""The parts of the GPU time: field, name, category, and glyph, because colour is not enough."""
+"""The parts of the GPU time: field, name, category, and glyph, because colour alone is not enough."""
 
 
 def time_lines(
@@ -323,7 +323,7 @@ _IMPORTANCE = {
 
 
 def with_paces(tasks: TableAnswer, paces: Mapping[int, tuple[float | None, int | None]]) -> TableAnswer:
-    """Return the table of ranks with each median step and late arrivals, as far as known."""
+    """Return the table of ranks with each rank's median step and late arrivals, as far as known."""
     columns = [column.with_importance(_IMPORTANCE.get(column.key, column.importance)) for column in tasks.columns]
     row_paces = [paces.get(int(rank or 0), (None, None)) for rank in tasks.cells("rank")]
     rows = [list(row) for row in tasks.rows]

@@ -83,7 +83,7 @@ def views_on(tab: str) -> tuple[TabView, ...]:
 
 
 def screen_of(name: str, *arguments: Any) -> Any:
-    """Create a screen by name, with its arguments.
+    """Create a screen by name, with the arguments of its class or function.
 
     By default, a screen such as ``nccl_log`` is ``NcclLogScreen`` in the module of that name.
     """

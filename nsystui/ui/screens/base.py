@@ -359,7 +359,7 @@ class JobScreen(ExportingScreen, SelectingScreen):
         return any(self.job.session.count(canonical.BY_NAME[name]) for name in view.needs)
 
     def show_view(self, name: str, **options: str) -> None:
-        """Show a view of this tab, on its screen; ``options`` belong to its question."""
+        """Show a view of this tab, on this screen or the view's; ``options`` belong to its question."""
         view = next((view for view in views_on(keys.MODE_OF[self.MODE_KEY]) if view.name == name), None)
         if view is None or not self.is_active:
             return

@@ -43,7 +43,7 @@ class ChartScreen(JobScreen):
         self.show_empty(text)
 
     def show_empty(self, text: str) -> None:
-        """Show a text instead of the chart, or the chart again if it is empty."""
+        """Show a text instead of the chart, or the chart again if the text is empty."""
         self.empty.display = bool(text)
         self.chart.display = self.detail.display = not text
         self.empty.empty_text = text
