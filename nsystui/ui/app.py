@@ -326,6 +326,7 @@ class NsystuiApp(App[int], LoadingListener):
         return True
 
     def _show_screens(self, screens: Sequence[Screen[Any]]) -> None:
+        """Make ``screens``, bottom first, the mode's screen stack."""
         shown = list(self.screen_stack)
         shared = 0
         while shared < min(len(shown), len(screens)) and shown[shared] is screens[shared]:

@@ -246,7 +246,7 @@ class LogLoading:
         self._next_tables = self._began + FIRST_TABLES
 
     def stop(self) -> None:
-        """End the reading after the current piece; the tables made so far stay."""
+        """End the reading after the current piece; the tables already made stay."""
         self._stopped.set()
 
     def start(self) -> None:

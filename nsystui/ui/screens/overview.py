@@ -338,7 +338,6 @@ class OverviewScreen(TablesScreen):
         return 1 + max(1, min(self.findings.row_count, limit))
 
     def _summary(self) -> list[list[Part]]:
-        """Return the lines with the summary above the findings."""
         source, (width, height) = self.findings.triage or self._kept, self.app.size
         if source is None or not self.findings.display or height < _LOW:
             return []
