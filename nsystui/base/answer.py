@@ -1,4 +1,4 @@
-"""An answer: the columns and rows of a question, independent of how they are shown or written.
+"""An answer: a question's columns and rows, independent of their display or writing.
 
 Screens and commands share answers, and therefore numbers. Rows are tuples of ``int``, ``float``, ``str`` and ``None``
 ("the export does not say"), in the order of ``columns``.
@@ -23,7 +23,7 @@ FILES_ONLY = 9
 
 
 UNKNOWN = -1
-"""A device or stream that was not recorded: a number, so that it is grouped and sorted like known numbers."""
+"""A device or stream that was not recorded: a number, grouped and sorted like known numbers."""
 
 
 class Unit(Enum):
@@ -168,7 +168,7 @@ def key_named(columns: Iterable[Column], name: str) -> str | None:
 
 
 class Answer(Protocol):
-    """Rows that are read by position: a small table, or a window on millions of rows."""
+    """Rows read by position: a small table, or a window on millions of rows."""
 
     @property
     def name(self) -> str:
@@ -179,7 +179,7 @@ class Answer(Protocol):
 
     @property
     def total(self) -> int | None:
-        """The number of rows before filtering (the M of "N of M"), or ``None`` if that has no meaning."""
+        """The number of rows before filtering (the M of "N of M"); ``None`` if meaningless."""
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -196,14 +196,14 @@ class Answer(Protocol):
 
 @runtime_checkable
 class Streamed(Protocol):
-    """An answer that can stream all of its rows faster than page by page."""
+    """An answer that can stream all rows faster than page by page."""
 
     def stream(self, size: int) -> Iterator[Sequence[Row]]:
         """Yield all rows in order, ``size`` at a time."""
 
 
 def row_batches(answer: Answer, size: int = 10_000) -> Iterator[Sequence[Row]]:
-    """Yield all rows, ``size`` at a time, so that files of any length need little memory."""
+    """Yield all rows, ``size`` at a time: files of any length need little memory."""
     if isinstance(answer, Streamed):
         yield from answer.stream(size)
     else:
@@ -232,7 +232,7 @@ def iter_rows(answer: Answer, size: int = 10_000) -> Iterator[Row]:
 
 @dataclass(frozen=True)
 class TableAnswer:
-    """An answer with its rows in memory: a list, a frame (`of_frame`) or arrays (`of_arrays`)."""
+    """An answer in memory: a list, a frame (`of_frame`) or arrays (`of_arrays`)."""
 
     name: str
     columns: tuple[Column, ...]
@@ -322,7 +322,7 @@ class TableAnswer:
 
 
 class _LazyRows(Sequence[Row]):
-    """Rows whose tuples of Python values are created on demand: most rows of a large table are never shown."""
+    """Rows that become tuples on demand: most rows of a large table are never shown."""
 
     @overload
     def __getitem__(self, position: int) -> Row: ...

@@ -48,7 +48,7 @@ SHADES = {
     **dict.fromkeys(("nccl", "os"), "╱"),
     "metric": "╲",
 }
-"""The character that fills a cell if there are no colours; "█" for every other category."""
+"""The fill of a cell without colours; "█" for every other category."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Bars:
 
 @dataclass(frozen=True)
 class LaneName:
-    """The name of an event on a lane, and the columns that it may take, from ``first`` to ``last``."""
+    """The name of an event on a lane, and the columns that it may take: ``first`` to ``last``."""
 
     first: int
     last: int

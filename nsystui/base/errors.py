@@ -64,7 +64,7 @@ def meant(word: str, names: Iterable[str], otherwise: str) -> str:
 def no_such_name(option: str, word: str, names: Iterable[str]) -> UsageError:
     """Return the error for an unknown name. It quotes the nearest of ``names``, at most three.
 
-    Names that contain the word are first, then names that are similar or contain a similar word, then all other names.
+    Names that contain the word are first, then names that are similar or contain a similar word, then others.
     """
     import difflib
     import re
@@ -98,7 +98,7 @@ def reason_of(error: BaseException) -> str:
 
 
 def report_crash(error: BaseException) -> str:
-    """Write the details of an unhandled error to a file; return a line with its cause and the file's name."""
+    """Write an unhandled error's details to a file; return a line with its cause and the file's name."""
     import platform
     import sys
     import tempfile

@@ -1,4 +1,4 @@
-"""Readers of the files that users name: only regular files, because a pipe can block and a device has no end."""
+"""Readers of users' files: only regular files, because a pipe can block and a device has no end."""
 
 from __future__ import annotations
 

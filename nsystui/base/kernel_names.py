@@ -73,7 +73,7 @@ class _Part:
 
 
 def smart_names(names: Iterable[str]) -> dict[str, str]:
-    """Return the smart name of each of ``names``; different names have different smart names.
+    """Return a different smart name for each of ``names``.
 
     Equal smart names get numbers, then all details. If they are still equal, they are counted by full name.
     """
@@ -113,7 +113,6 @@ def _kernel(parts: list[_Part], detail: int) -> str:
 
 
 def _function(parts: list[_Part]) -> _Part | None:
-    """Return the last part that is not a lambda."""
     return next((part for part in reversed(parts) if not part.instance), None)
 
 

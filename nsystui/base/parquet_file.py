@@ -1,7 +1,7 @@
 """Parquet files written by DuckDB, also on file systems without locks.
 
-DuckDB locks every file that it writes, and fails on file systems without locks, such as some mounts of Lustre and NFS.
-It does not lock pipes: on such a file system, it writes to a pipe, and a thread copies the bytes to the file.
+DuckDB locks the files that it writes, and fails on file systems without locks, such as some mounts of Lustre and NFS.
+There, it writes to a pipe, which it does not lock, and a thread copies the bytes to the file.
 """
 
 from __future__ import annotations

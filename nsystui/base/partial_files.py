@@ -1,6 +1,5 @@
-"""Partial files: their temporary names identify the process that writes them, so that files of killed processes can be
-removed. Also a check whether another user can have written to a directory.
-"""
+"""Partial files: temporary names identify the writing process, so that files of killed processes can be removed. Also a
+check whether another user can have written to a directory."""
 
 from __future__ import annotations
 
@@ -82,7 +81,7 @@ def _is_alive(process: int) -> bool:
 
 
 def why_not_ours(directory: Path) -> str:
-    """Return why another user may have written into a directory; empty if not, or if the directory does not exist.
+    """Return why another user may have written into a directory; empty if not, or if it does not exist.
 
     A directory that others can write to is neither read nor written. Root's directories count as the user's, because
     root can write anywhere; a group's permissions are the user's choice.

@@ -1,4 +1,4 @@
-"""Resources of this process: CPUs, memory, address space, threads, open files, and priorities of threads.
+"""Resources of this process: CPUs, memory, address space, threads and their priorities, open files.
 
 CPUs and memory respect the limits of the process's control groups. A value that cannot be read is unknown, neither
 unlimited nor zero. ``root`` is the directory that contains ``/proc`` and ``/sys``.
@@ -37,7 +37,7 @@ _MEMORY = re.compile(
 
 
 def shortage(error: BaseException) -> str:
-    """Return the message for an error caused by a lack of memory, threads or open files, else an empty text."""
+    """Return the message for an error from a lack of memory, threads or open files, else an empty text."""
     seen: list[BaseException] = []
     current: BaseException | None = error
     while current is not None and current not in seen:

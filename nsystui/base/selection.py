@@ -1,4 +1,4 @@
-"""The selection: an immutable value that describes the part of a job to look at.
+"""The selection: an immutable value for the part of a job to look at.
 
 Every question takes it, and every screen shows it. `parse_numbers` and `parse_window` parse flags and prompts.
 """
@@ -86,7 +86,7 @@ class NameFilter:
         return letters == letters.lower()
 
     def matches(self, name: str) -> bool:
-        """Return whether ``name`` passes the filter, as in SQL, for lists that are in memory."""
+        """Return whether ``name`` passes the filter, as in SQL, for lists in memory."""
         if self.is_regex:
             is_match = _compiled(self.pattern, self.ignore_case).search(name) is not None
         else:

@@ -34,9 +34,9 @@ def original_environ() -> Mapping[str, str]:
 def check(environ: Mapping[str, str], stdin_is_tty: bool, stderr_is_tty: bool, command: str = "kernels") -> str | None:
     """Return why the screens cannot run, in one line for the user; ``None`` if they can.
 
-    ``command`` is the command to suggest instead for the user's files. Keys are read from stdin, and the screens are
-    drawn on stderr (stdout is for data), so both must be terminals: Textual would run anyway, and write escape
-    sequences into a log. Small terminals are accepted.
+    ``command`` is suggested instead for the user's files. Keys are read from stdin, and the screens are drawn on stderr
+    (stdout is for data), so both must be terminals: Textual would run anyway, and write escape sequences into a log.
+    Small terminals are accepted.
     """
     for is_tty, stream in ((stdin_is_tty, "standard input"), (stderr_is_tty, "standard error")):
         if not is_tty:

@@ -107,13 +107,13 @@ def is_utf8(text: str) -> bool:
 
 
 def readable(message: str) -> str:
-    """Return a message made safe and short: long words and messages lose their middle, so that advice remains."""
+    """Return a safe, short message: long words and messages lose their middle, so that advice remains."""
     text = re.sub(r"(\S{120})\S{120,}(\S{260})", rf"\1{ELLIPSIS}\2", safe_text(message))
     return text if len(text) <= 2_000 else f"{text[:799]}{ELLIPSIS}{text[-1_200:]}"
 
 
 def width_of(text: str) -> int:
-    """Return the number of terminal cells of ``text``, which must be safe: controls have no width."""
+    """Return the terminal cells of ``text``, which must be safe: controls have no width."""
     # No character below U+0300 is combining or wide, so that most text does not need rich's tables.
     if text.isascii() or max(text) < "\u0300":
         return len(text)
@@ -133,7 +133,7 @@ def _take(text: str, budget: int) -> str:
 
 
 def shorten(text: str, width: int) -> str:
-    """Cut ``text`` to at most ``width`` cells, with an ellipsis at the end if it is longer."""
+    """Cut ``text`` to at most ``width`` cells, with an ellipsis if it is longer."""
     if width_of(text) <= width:
         return text
     if width <= 0:
@@ -266,7 +266,7 @@ def spans(numbers: Iterable[int]) -> str:
 
 
 def which_of(names: Sequence[str], reports: int) -> str:
-    """Name a few of the exports that a note is about, or write "these exports" if it is about all ``reports``."""
+    """Name a few exports that a note is about, or "these exports" if about all ``reports``."""
     if len(names) < reports:
         return few(names)
     return "this export" if reports == 1 else "these exports"

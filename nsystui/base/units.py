@@ -1,4 +1,4 @@
-"""Units: wording of values on screens, parsing of durations and sizes, and answers in another unit of time.
+"""Units: wording of values on screens, parsing durations and sizes, and answers in another unit of time.
 
 The rules of wording, the same on every screen:
 
@@ -160,8 +160,8 @@ _MIN_LARGEST = 10
 class Wording:
     """The wording of all values of a column: one unit, named in the heading, and the same decimals.
 
-    Therefore the length of a number shows its magnitude. ``symbol`` is the unit, ``size`` its size in the unit of the
-    values, ``decimals`` the digits after the point (``None``: varying).
+    A number's length shows its magnitude. ``symbol`` is the unit, ``size`` its size in the unit of the values,
+    ``decimals`` the digits after the point (``None``: varying).
     """
 
     unit: Unit
@@ -346,7 +346,7 @@ def time_unit_of(text: str) -> TimeUnit:
 
 
 def in_unit(answer: Answer, unit: TimeUnit) -> Answer:
-    """Return ``answer`` with all durations and points in time in ``unit``; unchanged for ns."""
+    """Return ``answer`` with durations and points in time in ``unit``; unchanged for ns."""
     return answer if unit is TimeUnit.NANOSECONDS else _InTimeUnit(answer, unit)
 
 

@@ -1,4 +1,4 @@
-"""Flags that commands share: files, selection, format. One spelling and one meaning everywhere."""
+"""Flags that commands share: files, selection, format, with one spelling and meaning everywhere."""
 
 from __future__ import annotations
 
@@ -235,7 +235,7 @@ def open_job(
 
 
 def source_of(request: Request) -> JobSource:
-    """Return the exports to open, and how, from the flags."""
+    """Return the exports to open, and how."""
     from nsystui.questions.job.opening import JobSource
 
     opening, limits, cache = request.opening, request.limits, request.cache
@@ -319,7 +319,7 @@ def deliver(request: Request, answer: Answer, notes: list[str] | None = None) ->
 
 
 def deliver_empty(output: Output, answer: Answer) -> None:
-    """Deliver a table without rows, after its reason: a file has its columns, and JSON is an empty list."""
+    """Deliver a table without rows, after its reason: a file has columns, JSON an empty list."""
     if output.is_file:
         _save(output, answer)
     elif output.format == "json":
@@ -345,7 +345,7 @@ def _save(output: Output, answer: Answer) -> None:
 
 
 def arranged(output: Output, answer: Answer) -> Answer:
-    """Return an answer, sorted and cut as the flags request."""
+    """Return an answer, sorted and cut by the flags."""
     from nsystui.base.answer import Head, key_named
 
     if output.sort:

@@ -142,7 +142,7 @@ Words = Mapping[str, str]
 
 
 def script(shell: str) -> str:
-    """Return the code with which a shell asks the program for completions."""
+    """Return the shell code that asks the program for completions."""
     from argcomplete.shell_integration import shellcode
 
     return shellcode(["nsystui"], shell=shell)
@@ -226,7 +226,6 @@ def _columns_of(command: str) -> list[str]:
 
 
 def _members(command: str, option: str) -> list[str]:
-    """Return the words that an option with a list accepts."""
     from importlib import import_module
 
     from nsystui.questions.queries.registry import question_named

@@ -144,7 +144,7 @@ def look_of(screen: Drawn, environ: Mapping[str, str]) -> Look:
 
 
 def run_app(screen: Drawn, environ: Mapping[str, str], app: NsystuiApp) -> int:
-    """Run an application, report why nothing could be shown, and return the exit status. Raises `app.failure`."""
+    """Run an application, report why nothing was shown, and return the exit status. Raises `app.failure`."""
     from nsystui.commands.arguments import complain
 
     app.run(mouse=not terminal.over_ssh(environ) if screen.mouse is None else screen.mouse)
@@ -168,7 +168,7 @@ def _log_steps(request: Request, files: NamedFiles) -> IterationSpan | None:
 
 
 def source_of(request: Request, files: NamedFiles) -> JobSource:
-    """Return the exports and logs to open, and how, from the flags. Raises UsageError."""
+    """Return the exports and logs to open, and how. Raises UsageError."""
     from nsystui.base.selection import NameFilter
     from nsystui.commands import arguments as shared
 

@@ -102,7 +102,7 @@ class ProgressLine:
                 self.show(lambda: words, is_new=True)
 
     def show_computing(self, computation: Computation | None) -> None:
-        """Draw a session's computation, or clear the line after it."""
+        """Draw a computation, or clear the line after it."""
         if computation is None:
             self.clear()
         else:

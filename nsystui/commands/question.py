@@ -1,4 +1,4 @@
-"""Questions of the catalogue as commands: each opens, selects, asks, delivers and closes in the same way."""
+"""The catalogue's questions as commands: each opens, selects, asks, delivers and closes alike."""
 
 from __future__ import annotations
 

@@ -84,7 +84,6 @@ def _about(name: str) -> list[str]:
 
 
 def _options() -> list[Option]:
-    """Return the options of all recipes, without duplicates."""
     return list(dict.fromkeys(option for recipe in all_recipes() for option in recipe.options))
 
 

@@ -81,7 +81,6 @@ def run(request: Request) -> int:
 
 
 def _answer(request: Request, names: Sequence[str], memory: Remembered | None) -> int:
-    """Open the files and answer; save the answers that can be remembered."""
     from nsystui.questions.stats import DEFAULT, lacking, report_of
 
     wanted = [(text, *report_of(text)) for text in names or DEFAULT]

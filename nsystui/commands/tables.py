@@ -1,4 +1,4 @@
-"""Several tables from one command: one after another on stdout, or each in a file."""
+"""A command's tables: in turn on stdout, or each in a file."""
 
 from __future__ import annotations
 

@@ -138,7 +138,6 @@ def _findings(
 
 
 def _against(request: Request, thresholds: Thresholds) -> int:
-    """Compare the findings of a job with the baseline's."""
     from contextlib import closing
 
     from nsystui.commands.progress import ProgressLine

@@ -1,4 +1,4 @@
-"""Arrow batches that can be checked while DuckDB reads them, through Arrow's C interfaces, without a library.
+"""Arrow batches, checked while DuckDB reads them, through Arrow's C interfaces without a library.
 
 See https://arrow.apache.org/docs/format/CStreamInterface.html. Only integer columns can be read.
 """

@@ -22,7 +22,7 @@ def export_of(path: Path, form: Form, directory: Path) -> Path:
 
 
 def made_before(path: Path, directory: Path) -> Path:
-    """Return the cached export of a report; ``path`` itself if it is an export or not yet converted.
+    """Return a report's cached export; ``path`` itself if it is an export or not yet converted.
 
     Raises ExportError if the report does not exist.
     """

@@ -1,4 +1,4 @@
-"""The files that a command line names: names, directories and globs become a list of paths in natural order.
+"""The files that a command line names: names, directories and globs become paths in natural order.
 
 A packed job is a directory of Parquet datasets, one for each canonical table, partitioned by rank:
 ``DIR/kernels/rank=3/….parquet`` has the kernels of rank 3. ``DIR/reports/rank=3/report.json`` has the report's other
@@ -48,7 +48,7 @@ def stale_note(path: Path) -> str:
 
 
 def is_packed_report(path: Path) -> bool:
-    """Return whether ``path`` is a report's directory in a packed job, complete or not."""
+    """Return whether ``path`` is a report's directory in a packed job, even incomplete."""
     return _RANK.fullmatch(path.name) is not None and os.path.isdir(path)
 
 
@@ -88,8 +88,8 @@ def discover(arguments: Iterable[str]) -> list[Path]:
     """Return the files named by ``arguments``, in natural order and without duplicates.
 
     A packed job becomes its reports, any other directory the exports directly in it. A missing name with glob
-    characters is expanded (the shell does not expand quoted globs); a glob without a match remains, so that opening it
-    reports the error. Raises UsageError if a name is empty, such as a script's unset variable.
+    characters is expanded (the shell does not expand quoted globs); without a match it remains, and opening it reports
+    the error. Raises UsageError if a name is empty, such as a script's unset variable.
     """
     paths: dict[str, Path] = {}
     for name in expanded(arguments):
@@ -100,7 +100,7 @@ def discover(arguments: Iterable[str]) -> list[Path]:
 
 
 def files_of(words: Iterable[str]) -> Iterator[Path]:
-    """Yield the files named by words of a command line: exports, and every file of a packed job."""
+    """Yield the named files: exports, and every file of a packed job."""
     for word in words:
         with suppress(OSError, ValueError, UsageError):  # the word names no file
             for path in discover([os.path.expanduser(word)]):
@@ -113,7 +113,7 @@ _MAX_LISTED = 3
 
 
 def named_shortly(arguments: Sequence[str]) -> str:
-    """Return ``arguments`` as shell words; if they are many, and all files of one directory, return the directory."""
+    """Return ``arguments`` as shell words, or their directory if they are many, and all its files."""
     directories = {os.path.dirname(path) or "." for path in arguments}
     if len(arguments) > _MAX_LISTED and len(directories) == 1:
         (directory,) = directories

@@ -30,7 +30,7 @@ def check_last(path: Path, connection: sqlite3.Connection, table: str, last: int
 
 
 def check_pages(path: Path, connection: sqlite3.Connection, table: str, readable: str = "") -> None:
-    """Let SQLite check a table's pages; ``readable`` names the rows that were found. Raises ExportError if damaged."""
+    """Let SQLite check a table's pages; ``readable`` names the rows found. Raises ExportError if damaged."""
     _raise_if_damaged(path, table, _damage(path, connection, table), readable)
 
 
@@ -53,7 +53,7 @@ def _raise_if_damaged(path: Path, table: str, damage: str, readable: str) -> Non
 
 
 class PageChecks:
-    """SQLite's checks of the pages of an export's tables, each table once.
+    """SQLite's page checks of an export's tables, each table once.
 
     ``whole`` contains the tables that passed, and tables that need no check. A check ends with KeyboardInterrupt as
     soon as ``is_stopped`` returns true.
@@ -75,7 +75,7 @@ class PageChecks:
             self._running.update({table: self._pool.submit(self._check_table, table) for table in unchecked})
 
     def end(self, table: str, rows: int, last: int) -> None:
-        """Check the pages of a table of which ``rows`` rows were read, up to the ``last`` rowid.
+        """Check a table's pages after ``rows`` rows were read, up to the ``last`` rowid.
 
         Raises ExportError if they are damaged; deleted rows are no damage, and nsys's own keys may begin at 0.
         """
@@ -115,8 +115,8 @@ _FILE_HEADER = 100
 def is_accounted_for(file: BinaryIO, root: int) -> bool:
     """Return whether each byte of a table's last page belongs to a row or is free; ``root`` is the table's root page.
 
-    If a page counts fewer rows than it contains, SQLite ignores the surplus, and no gap between rowids shows it. But
-    every byte belongs to a row or counts as free; see "B-tree Pages" in SQLite's file format.
+    If a page counts fewer rows than it contains, SQLite ignores the surplus, without a gap between rowids; see "B-tree
+    Pages" in SQLite's file format.
 
     ``False`` also if the page cannot be found. Raises OSError.
     """

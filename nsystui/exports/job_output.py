@@ -1,7 +1,7 @@
-"""The application's output in an export: its lines, with their time if they begin with one.
+"""The application's output in an export: lines, with a time if they begin with it.
 
-Jobs often print their environment, with tokens in it, by accident. Lines that look like environment variables
-are left out, and `HIDDEN` replaces texts that look like tokens (docs/privacy.md#output-of-the-application).
+Jobs often print their environment, with tokens, by accident. Lines that look like environment variables are left out,
+and `HIDDEN` replaces texts that look like tokens (docs/privacy.md#output-of-the-application).
 """
 
 from __future__ import annotations

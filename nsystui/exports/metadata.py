@@ -1,4 +1,4 @@
-"""The metadata of an export: nsys version, machine, time, hardware; and the numbers in NVIDIA's global ids.
+"""An export's metadata: nsys version, machine, time, hardware; and the numbers in NVIDIA's global ids.
 
 An id is ``<hardware:8><virtual machine:8><process:24><thread:24>``; the id of a process has zeros for the thread.
 
@@ -204,7 +204,7 @@ class Metadata:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Metadata:
-        """Return metadata from the values of `to_json`."""
+        """Return the metadata that `to_json` wrote."""
         plain = dict(values)
         plain["gpus"] = tuple(_gpu(gpu) for gpu in plain["gpus"])
         plain["cuda_devices"] = tuple(CudaDevice(**device) for device in plain["cuda_devices"])

@@ -1,7 +1,7 @@
 """NCCL's API calls in NVTX ranges: which calls communicate, and their payload (message size, communicator, peer, …).
 
-There are three forms of payload. ``NVTX_EVENTS.binaryData`` (``nsys export --include-blobs=true``) is a 32-byte header
-and a C struct that ``NVTX_PAYLOAD_SCHEMAS`` and ``NVTX_PAYLOAD_SCHEMA_ENTRIES`` describe. ``jsonText``
+There are three forms. ``NVTX_EVENTS.binaryData`` (``nsys export --include-blobs=true``) is a 32-byte header and a C
+struct that ``NVTX_PAYLOAD_SCHEMAS`` and ``NVTX_PAYLOAD_SCHEMA_ENTRIES`` describe. ``jsonText``
 (``--include-json=true``) has the struct's labels as keys. An instrumented NCCL writes the values into the range's text.
 Labels are from NCCL's ``src/include/nvtx_payload_schemas.h``; NCCL 2.25.1 changed the structs of 2.16.2 to 2.24.
 
@@ -259,7 +259,7 @@ class NcclCall:
 
 
 def interpret(labels: Mapping[str, Value]) -> NcclCall:
-    """Return the call that a payload's ``labels``, of either generation, describe; impossible values are ``None``."""
+    """Return the call that ``labels`` of either generation describe; impossible values are ``None``."""
     size = labels.get(MESSAGE_SIZE, labels.get(OLD_MESSAGE_SIZE))
     return NcclCall(
         message_size=_count(size, 1 << 63),
@@ -283,7 +283,7 @@ def parse_instrumented(text: str) -> NcclCall | None:
     """Return the call in the range text of an instrumented NCCL (ATLAHS, ``ENABLE_API_NVTX``), or ``None``.
 
     ``ncclAllReduce(): commHash 0x1a2b, stream 0x5, data_size 4096, type_size 4, red_op 0, pid 7``. ``data_size`` is in
-    bytes: NCCL has multiplied the count by the size of the type.
+    bytes: count × size of the type.
     """
     match = _INSTRUMENTED.match(text) if isinstance(text, str) else None
     values = dict(re.findall(r"(\w+) ([^\s,]+)", match["values"])) if match else {}

@@ -85,7 +85,7 @@ class _LaunchTexts:
     texts: dict[str, tuple[str, float]] = field(default_factory=dict)
 
     def take(self, name: str, unit: str | None, text: str) -> None:
-        """Keep a known metric, under the first of its names; ``unit`` is ``None`` if not given."""
+        """Keep a known metric under its first name; ``unit`` is ``None`` if not given."""
         key = _KEYS.get(name)
         if key is None or key in self.texts:
             return

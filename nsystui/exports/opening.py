@@ -1,8 +1,7 @@
-"""Opening an export read-only and immutable, or reporting in one line why it cannot be opened.
+"""Opening an export read-only and immutable, or reporting in one line why not.
 
 With ``immutable=1`` SQLite takes no locks: exports open on mounts without ``flock`` and in directories without write
-permission, and nothing is created next to them. The ADBC SQLite driver returns Arrow, so that no rows pass through
-Python.
+permission, and nothing is created next to them. The ADBC SQLite driver returns Arrow: no rows pass through Python.
 """
 
 from __future__ import annotations
@@ -95,7 +94,7 @@ def look(path: Path) -> tuple[bytes, ExportFile]:
 
 
 def named(path: Path) -> str:
-    """Return the user's file: the export, or the source of an export in the cache."""
+    """Return the user's file: the export, or a cached export's source."""
     try:
         return os.fsdecode((path.parent / MADE_FROM).read_bytes())
     except OSError:
@@ -322,8 +321,8 @@ def read_ahead(path: Path) -> Iterator[Callable[[float], None]]:
     """Yield a function that asks the system to read the next part of an export in large pieces.
 
     SQLite reads pages of 4 KB one by one, each a round trip on a network file system. Rows are read band by band, so
-    the next part is known. The function takes the needed part (0 … 1) of the file, and requests slightly more, but
-    nothing twice. Without ``posix_fadvise`` it does nothing.
+    the next part is known. The function takes the needed part (0 … 1) of the file, and requests slightly more, nothing
+    twice. Without ``posix_fadvise`` it does nothing.
     """
     try:
         file = open(path, "rb", 0)  # noqa: SIM115

@@ -1,4 +1,4 @@
-"""The tables and columns of an export: probed, never assumed, because every version differs."""
+"""The tables and columns of an export, probed because every version differs."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class Schema:
         return next((column for column in columns if self.has_column(table, column)), columns[0])
 
     def integer(self, table: str, column: str) -> str:
-        """Return SQL for an integer column, or NULL if this version does not have it.
+        """Return SQL for an integer column, or NULL if this version lacks it.
 
         The cast gives the column one type, because the reader takes types from the first rows.
         """
@@ -102,8 +102,8 @@ class Schema:
     def time(self, table: str, column: str) -> str:
         """Return `integer` for a time. An impossible time, text or out of bounds, becomes later than ``LATEST``.
 
-        So it differs from a missing time, and the sum of two such times is still an integer. CUPTI writes 0 for start
-        and end if it could not collect the times: the start is missing, as in all tables.
+        It differs from a missing time, and the sum of two such times is an integer. CUPTI writes 0 for start and end if
+        it could not collect the times: the start is missing, as in all tables.
         """
         if not self.has_column(table, column):
             return NO_INTEGER

@@ -1,1 +1,1 @@
-"""Output of answers as CSV, JSON, Markdown, Parquet or text tables, to stdout, files or the clipboard."""
+"""Answers as CSV, JSON, Markdown, Parquet or text tables, to stdout, files or the clipboard."""

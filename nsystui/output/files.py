@@ -1,4 +1,4 @@
-"""Output of answers, texts and traces to stdout or files, which are complete or absent and replaced only on request."""
+"""Answers, texts and traces to stdout or files, which are complete or absent and replaced only on request."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ Contents = str | Callable[[Path], int]
 def save_together(contents: Mapping[Path, Contents], overwrite: bool) -> list[int]:
     """Save all files or none; return the number of rows of each. Raises the errors of `save`.
 
-    If a temporary file cannot be renamed, the files replaced before are restored, and the new files are removed.
+    If a renaming fails, files replaced before are restored, and new files removed.
     """
     contents_by_target = {_target(path, overwrite): content for path, content in contents.items()}
     rows, temporaries, undo = list[int](), list[Path](), list[Callable[[], object]]()
@@ -319,7 +319,7 @@ _MAX_NAME_BYTES = 150  # far below the 255 of file systems; still fits a prompt
 
 
 def propose_name(job: str, pane: str, filter_text: str | None, extension: str) -> str:
-    """Return a file name that describes the content: ``rank0-kernels-nvjet.csv``, ``llama-nccl.csv``.
+    """Return a file name for the content: ``rank0-kernels-nvjet.csv``, ``llama-nccl.csv``.
 
     It has at most 150 ASCII letters, digits and ``. _ -``, which any shell and file system accepts, and begins with a
     letter or digit. A long filter is shortened first.

@@ -30,7 +30,7 @@ _MAX_EVIDENCE = 20  # rows per finding in a report
 
 
 def lines(result: Triage, files: str = _FILES, lists_unjudged: bool = False) -> list[str]:
-    """Return the lines for a terminal: findings, worst first, and rules without a verdict, or only their number.
+    """Return lines for a terminal: findings, worst first, and rules without a verdict, or their number.
 
     ``files`` are the words of a command line that name the job's files.
     """
@@ -157,7 +157,7 @@ def plain(text: str) -> str:
 
 
 def change_lines(comparison: Against, files: str = _FILES, lists_unjudged: bool = False) -> list[str]:
-    """Return the lines for a terminal: findings, in full if new or worse, and the largest changes."""
+    """Return lines for a terminal: findings, in full if new or worse, and the largest changes."""
     text = [*textwrap.wrap(comparison.words, _WIDTH), comparison.headline, ""]
     for change in comparison.listed:
         title = f"{change.kind.value.upper():<7} {_change_title(change, comparison)}"

@@ -6,9 +6,9 @@ CSV equals the output of ``nsys stats --format csv``, byte for byte if the numbe
 (ns, bytes) with the decimals of the column; text tables word them like a screen. Unknown and non-finite values are
 empty in CSV and Markdown and ``null`` in JSON, never 0.
 
-Text is raw in CSV and JSON, which has ``\u`` escapes. Text tables and Markdown are for people: they contain the result
-of `nsystui.base.text.safe_text`. A cell that begins with ``=``, ``+``, ``-`` or ``@`` is unchanged: an NVTX range may
-be called ``=compute``, and data altered for spreadsheets is wrong elsewhere. Import such columns as text.
+Text is raw in CSV and JSON, which has ``\u`` escapes. Text tables and Markdown, for people, contain the result of
+`nsystui.base.text.safe_text`. A cell that begins with ``=``, ``+``, ``-`` or ``@`` is unchanged: an NVTX range may be
+called ``=compute``, and data altered for spreadsheets is wrong elsewhere. Import such columns as text.
 """
 
 from __future__ import annotations

@@ -105,7 +105,7 @@ class ParaverRows:
         return len(self.labels_by_task[task])
 
     def row_file(self) -> str:
-        """Return the ``.row``: each level with its size and names."""
+        """Return the ``.row``: each level's size and names."""
         names = {
             row: f"{process.short} {label}"
             for process in self.processes

@@ -1,7 +1,7 @@
 """Answers written as Parquet by DuckDB, without pyarrow and pandas.
 
-DuckDB writes a file in one statement, from data in memory. So each batch of rows becomes a small file, and a final
-statement streams these into the requested file.
+DuckDB writes a file in one statement, from memory. So each batch becomes a small file, and a final statement streams
+these into the requested file.
 """
 
 from __future__ import annotations

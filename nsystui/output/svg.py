@@ -1,6 +1,6 @@
 """Drawings as SVG for a page, or as files that are readable on dark and light backgrounds.
 
-All are `WIDTH` units wide; the container scales them. Names of the profiled program are made safe and escaped.
+All are `WIDTH` units wide; the container scales them. The profiled program's names are made safe and escaped.
 """
 
 from __future__ import annotations

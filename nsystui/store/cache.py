@@ -1,10 +1,10 @@
 """The cache: packed exports, and single columns of exports that are not packed.
 
-Each has a directory of its own, never next to the export. It is written under a temporary name, renamed when complete,
-and never changed after that, because another process may read it.
+Each has its own directory, never next to the export: written under a temporary name, renamed when complete, and never
+changed after that, because another process may read it.
 
-The limit covers all that the program saves: packs, single columns, results, and exports converted from reports. The
-least recently used items are removed first. Other files are neither counted nor removed.
+The limit covers packs, single columns, results, and exports converted from reports; the least recently used are removed
+first. Other files are neither counted nor removed.
 """
 
 from __future__ import annotations
@@ -133,11 +133,11 @@ class Cache:
         return Results(tuple(reports), self.directory / ANSWERS, partials=self.directory, caps=Caps())
 
     def find(self, export: ExportFile) -> PackedFiles | None:
-        """Return the packed form of ``export``, or ``None``. Remove it if it is damaged."""
+        """Return the pack of ``export``, or ``None``. Remove a damaged pack."""
         return _mark_used(_load(self.path_of(export), read_packed))
 
     def find_columns(self, export: ExportFile, table: str, names: Collection[str]) -> ColumnFiles | None:
-        """Return columns of a table that include all ``names``, or ``None``. Remove damaged columns."""
+        """Return columns that include all ``names``, or ``None``. Remove damaged columns."""
         directories = sorted(self.directory.glob(f"{self.path_of(export).name}.{table}-*"))
         saved = (_load(directory, _read_columns) for directory in directories)
         return _mark_used(next((files for files in saved if files is not None and files.names.issuperset(names)), None))
@@ -185,7 +185,7 @@ class Cache:
         return self.directory / partial_name("-spill") if is_usable else None
 
     def trim(self, keep: Collection[Path] = ()) -> int:
-        """Evict the least recently used items until the cache is within its limit; return the bytes that remain free.
+        """Evict the least recently used items until the cache is within its limit; return the free bytes.
 
         Paths in ``keep`` are in use and stay. Never raises, because another process may be trimming.
         """
@@ -209,7 +209,7 @@ class Room:
     def make(self, size: int) -> None:
         """Make room after ``size`` bytes were written.
 
-        The cache is scanned only if it may be full, because scanning hundreds of packs takes time.
+        Scans the cache only if it may be full: scanning hundreds of packs takes time.
         """
         with self._lock:
             self._free -= size
@@ -232,7 +232,7 @@ class SinkRows:
 
 
 class Partial(Generic[Files]):
-    """Cache files being written: a sink, and a context manager that removes them unless they are finished."""
+    """Cache files being written: a sink and a context manager, which removes unfinished files."""
 
     def __init__(self, temporary: Path, path: Path, form: str, read: Callable[[Path], Files]) -> None:
         self._temporary = temporary
@@ -318,7 +318,7 @@ def _mark_used(files: Files | None) -> Files | None:
 
 
 def default_directory(environ: Mapping[str, str] = os.environ) -> Path:
-    """Return ``$NSYSTUI_CACHE_DIR``, or else the user's cache directory on this system."""
+    """Return ``$NSYSTUI_CACHE_DIR``, or else the user's cache directory."""
     import platformdirs
 
     directory = environ.get("NSYSTUI_CACHE_DIR")

@@ -45,7 +45,7 @@ def known_damage(results: Results) -> dict[str, str]:
 
 
 def damage_line(path: Path, causes: Mapping[str, str]) -> str:
-    """Return the line for an answer that needs no damaged rows, or an empty text if nothing is damaged."""
+    """Return the line for an answer that needs no damaged rows; empty if nothing is damaged."""
     if not causes:
         return ""
     why = "; ".join(causes.values())
@@ -57,8 +57,8 @@ def raise_of_damage(
 ) -> None:
     """Raise ExportError if ``error`` is DuckDB's, and stored files of a report do not match their seals.
 
-    ``stored`` contains the files with the paths of their reports; all are read. Damaged files are removed from the
-    cache, so that they are written again the next time.
+    ``stored``: the files with their reports' paths; all are read. Damaged files are removed from the cache, to be
+    written again.
     """
     import duckdb
 

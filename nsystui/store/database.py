@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 SMALLEST_MEMORY = 320 << 20
 """The lowest memory limit, bytes: DuckDB's share must hold a chunk being packed, and a query."""
 _PROGRAM = 150 << 20
-"""Memory of Python and the libraries, bytes."""
+"""Memory of Python and libraries, bytes."""
 _MIN_OUTSIDE, _MIN_ROWS = 10 << 20, 1 << 14
 _THREAD = 100 << 20
 """DuckDB's memory per thread, bytes: two threads need 200 MB to sort a million rows of a trace."""
@@ -43,7 +43,7 @@ class Limits:
 
     @property
     def database(self) -> int:
-        """DuckDB's memory, bytes. The program itself and the rows of `rows_at_once` use the remaining memory."""
+        """DuckDB's memory, bytes; the program and the rows of `rows_at_once` use the rest."""
         return min(self.memory * 5 // 8, max(self.memory - _PROGRAM, _PROGRAM) - _MIN_OUTSIDE)
 
     def rows_at_once(self, size: int) -> int:
@@ -100,8 +100,8 @@ def check_addresses() -> None:
 def connect(limits: Limits, spill: Path | None = None) -> duckdb.DuckDBPyConnection:
     """Return an in-memory DuckDB that uses neither the network nor the working directory.
 
-    It spills to the directory ``spill``, which exists only while it is needed. Raises NsystuiError if the process may
-    not use enough addresses.
+    It spills to the directory ``spill``, which exists only while needed. Raises NsystuiError if the process may not use
+    enough addresses.
     """
     check_addresses()
     import duckdb

@@ -1,11 +1,9 @@
-"""SQLAlchemy's dialect for DuckDB, limited to what this program needs: SELECTs in the SQL that both share.
+"""SQLAlchemy's dialect for DuckDB, only for SELECTs in the SQL that both share.
 
 SQLAlchemy's default compiler writes nearly all of it. DuckDB differs in parameters (``$1``, usable more than once),
-names (all are quoted, which avoids a list of reserved words), ``/`` (divides as floats), and ``IN`` without values.
-There is no reflection, no DDL and no INSERT: the store makes views and writes files through DuckDB's own interface.
+names (all are quoted, which avoids a list of reserved words), ``/`` (divides as floats), and ``IN`` without values. It
+has no reflection, DDL or INSERT: the store makes views and writes files through DuckDB's own interface.
 ``duckdb-engine`` has all of that, through PostgreSQL's dialect, which takes as long to import as DuckDB.
-
-All sessions of the process share compiled queries.
 """
 
 from __future__ import annotations
@@ -42,7 +40,7 @@ class _Compiler(SQLCompiler):
 
 
 class DuckDB(DefaultDialect):
-    """A dialect that reads with DuckDB. All engines compile alike, and so share compiled queries.
+    """A dialect that reads with DuckDB. All engines of the process compile alike, and share compiled queries.
 
     There are no transactions: a query is one statement, and sees the views that exist when it starts.
     """
@@ -97,5 +95,5 @@ class Connection:
 
 @cache
 def compiled() -> LRUCache[Any, Any]:
-    """Return the compiled queries of this process, for every engine."""
+    """Return the process's compiled queries."""
     return LRUCache(_MAX_COMPILED)

@@ -1,7 +1,7 @@
-"""Clocks of GPUs that differ from the CPU's by a constant: found when an export is read (docs/numbers.md#gpu-clock).
+"""Clocks of GPUs that differ from the CPU's by a constant, found when an export is read (docs/numbers.md#gpu-clock).
 
 An operation starts after the call that launched it, and ends before a later wait for it returns. Where both bounds
-meet, a difference is known, and `Schema.time` removes it from every time that is read.
+meet, the difference is known, and `Schema.time` removes it from every time read.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ def gpu_clocks(path: Path, native: Schema, connection: duckdb.DuckDBPyConnection
 
 
 def _lead(least: int, most: int) -> int:
-    """Return the roundest lead of a clock between its bounds, ns; 0 if they do not meet, or may be noise.
+    """Return the roundest lead between a clock's bounds, ns; 0 if they do not meet, or may be noise.
 
-    If they contradict each other, the timestamps are noisy: no operation may then be off by more than `CLOCK_NOISE`.
+    If they contradict each other, timestamps are noisy: no operation may then be off by more than `CLOCK_NOISE`.
     """
     if most - least > _MEETING or (least <= CLOCK_NOISE and most >= -CLOCK_NOISE):
         return 0
@@ -85,7 +85,7 @@ class _Sample:
     work: Sequence[str]
 
     def is_suspect(self) -> bool:
-        """Return whether work or a wait is outside of its call, or work on the wrong side of a wait."""
+        """Return whether work or a wait is outside its call, or work on the wrong side of a wait."""
         is_wait = f"ifnull({self.native.integer(SYNCS, 'eventId')}, 0) IN (0, {_NONE})"
         conditions = {SYNCS: is_wait, _COPIES: f"{self.native.integer(_COPIES, 'copyKind')} = {_DEVICE_TO_HOST}"}
         for table in (SYNCS, *self.work):
@@ -111,7 +111,7 @@ class _Sample:
                 yield dict(zip(names, row, strict=True))
 
     def _is_out_of_order(self, wait: dict[str, int], start: int, end: int) -> bool:
-        """Return whether work launched later starts before a wait, or work of its stream launched before ends later."""
+        """Return whether work launched later starts before a wait, or earlier work of its stream ends later."""
         is_in_stream = f"contextId = :contextId AND :streamId IN (streamId, 0, {_NONE})"
         conditions = {
             start - CLOCK_NOISE: "start < :time AND correlationId > :correlationId",
@@ -173,7 +173,7 @@ SELECT is_wait, process, device, max(least), min(most) FROM (
 ) GROUP BY ALL HAVING max(least) IS NOT NULL AND min(most) IS NOT NULL ORDER BY ALL
 """
 """Bounds of the lead of each GPU's clock, and of its waits' clock; the end of all work that was launched before a wait
-is the latest end. A wait for an event (``detail``) is no wait for a stream."""
+is the latest end. A wait for an event (``detail``) is not for a stream."""
 
 
 def _bounds(
@@ -197,7 +197,7 @@ def _bounds(
 
 
 def _timed(native: Schema, table: str, detail: str, stream: str) -> str:
-    """Return SQLite's query for the operations of a table that have times."""
+    """Return SQLite's query for a table's operations with times."""
     names = {"process": "globalPid", "device": "deviceId", "context": "contextId", "correlation_id": "correlationId"}
     columns = {
         **{name: native.optional_time(table, name) for name in ("start", "end")},

@@ -1,4 +1,4 @@
-"""A report that is not packed: a query reads (packs) only the columns that it needs; facts are read when looked up."""
+"""A report that is not packed: a query reads (packs) only its columns; facts are read when looked up."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class ColumnTable:
-    """Columns of one canonical table in a table of the session's database."""
+    """Columns of a canonical table, in the session's database."""
 
     names: frozenset[str]
     rows: int
@@ -58,8 +58,6 @@ class _Sinks:
 
 
 class _TallySink:
-    """A sink that only counts rows."""
-
     def __init__(self) -> None:
         self.tallies: dict[str, Tally] = {}
 
@@ -249,7 +247,7 @@ class OnDemand:
             return nccl_calls.payload_schemas(self.path, connection, self.native)
 
     def close(self) -> None:
-        """Release all that was needed to read the export."""
+        """Release everything needed for reading."""
         if "_checks" in vars(self):
             self._checks.close()
         self.connection.close()
@@ -357,7 +355,7 @@ class OnDemand:
 
 
 class _Counts(Mapping[str, int]):
-    """Rows of the canonical tables of a report, each counted when it is looked up."""
+    """Rows of a report's canonical tables, each counted when looked up."""
 
     def __init__(self, report: OnDemand) -> None:
         self._report = report

@@ -1,8 +1,8 @@
 """Packed jobs: reading their reports, without the exports, and writing them.
 
-A report is prepared in a hidden directory and renamed, so that several processes and machines may write reports of one
-job at once. Its file names are unique, and ``report.json``, which lists them, appears last: until then, nothing of the
-report is read.
+A report is prepared in a hidden directory and renamed, so that several processes and machines may write one job at
+once. Its file names are unique, and ``report.json``, which lists them, appears last: until then, the report is not
+read.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class JobReport:
 
     @property
     def size(self) -> int:
-        """The size of its directory and its files in the datasets, bytes."""
+        """The size of its directory and its dataset files, bytes."""
         files = [file for paths in self.files.files.values() for file in paths]
         return self.files.size + sum(file.stat().st_size for file in files)
 
@@ -226,7 +226,7 @@ class JobWriter:
         """Return the complete reports in the job, by the identity of their export.
 
         ``exports`` contains the names by identity. In a much larger job, only reports whose rank is in one of these
-        names are read: otherwise, each process that packs its own export would read all.
+        names are read, so that not every packing process reads all.
         """
         paths = packed_reports(self.directory)
         if len(paths) > 2 * len(exports):
@@ -254,7 +254,7 @@ class JobWriter:
     def add(self, report: NewReport, staging: Path) -> JobReport:
         """Add a report to the job.
 
-        Raises OutputError if its rank exists or the disk is full, without changing the job, and if a file of the
+        Raises OutputError, without changing the job, if its rank exists or the disk is full; and if a file of the
         replaced report cannot be removed.
         """
         target_directory = self.directory / REPORTS / rank_directory(report.rank)
@@ -376,7 +376,7 @@ _TYPES: dict[ColumnKind | None, list[tuple[int, int | None]]] = {
 }
 """Codes of physical and converted types in parquet.thrift, for each kind."""
 _correct: dict[str, tuple[bytes, ...]] = {}
-"""Footer beginnings with correct columns, by table: most files of a table are alike, and need no decoding."""
+"""Footer beginnings with correct columns, by table: most files are alike, and need no decoding."""
 
 
 def wrong_column(path: Path, table: str, renamed: tuple[str, str]) -> str:
@@ -452,7 +452,6 @@ def _value(data: bytes, offset: int, kind: int) -> tuple[Any, int]:
 
 
 def _structs(data: bytes, offset: int) -> tuple[list[dict[int, Any]], int]:
-    """Return a list of structs, and the offset after it."""
     length = data[offset] >> 4
     if data[offset] & 15 != _STRUCT:
         raise ValueError("not a list of structs")

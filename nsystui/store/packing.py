@@ -1,4 +1,4 @@
-"""Packing: exports turned into the columns of the canonical tables, once.
+"""Packing: exports turned into columns of canonical tables, once.
 
 Native tables are read in chunks by rowid. The rows of a chunk stream into a file of one canonical table, or reach
 several through tables in DuckDB. A sink keeps them: Parquet files in the cache, or tables in memory. Threads suffice,
@@ -208,8 +208,8 @@ class Packing:
 class PackingDatabase:
     """The database for packing into the cache, which exists only during packing.
 
-    It has one thread, so that the work stays in the packing threads, whose priority is lower. Its memory is a share of
-    the session's, returned at the end.
+    It has one thread, so that the work stays in the low-priority packing threads. It borrows a share of the session's
+    memory.
     """
 
     def __init__(self, limits: Limits, session: duckdb.DuckDBPyConnection) -> None:
@@ -265,8 +265,8 @@ class PackingDatabase:
 class Packer:
     """A packer of one export. ``connection`` is its own DuckDB connection; ``report_progress`` is called per chunk.
 
-    Low-priority threads do the work; of two ``workers``, one reads while the other writes. ``slots`` limits the chunks
-    in progress, over all packers that share it.
+    Low-priority threads work; of two ``workers``, one reads while the other writes. ``slots`` limits the chunks in
+    progress over all packers that share it.
     """
 
     file: ExportFile
@@ -449,7 +449,7 @@ band, because their pages alternate through an export."""
 
 @dataclass
 class ChunkPacker:
-    """A packer of chunks, one after another; ``packed`` contains the facts of their rows."""
+    """A packer of chunks in turn; ``packed`` contains the facts of their rows."""
 
     connection: duckdb.DuckDBPyConnection
     lookups: Lookups

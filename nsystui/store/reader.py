@@ -1,7 +1,7 @@
-"""A reader of exports: selected fields of canonical tables, one chunk of a native table at a time.
+"""A reader of selected fields of canonical tables, one chunk of a native table at a time.
 
 SQLite streams the needed columns as Arrow; DuckDB resolves names in small lookup tables and casts fields to their
-canonical types. To pack an export is to read all fields.
+canonical types. To pack is to read all fields.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ class Chunk:
 class Chunks:
     """The chunks of ``sources``, each handed out once, band by band through the file; for several threads.
 
-    The pages of all tables alternate through an export. Reading one table after another would read the file once per
-    table, which is slow over a network.
+    The pages of all tables alternate through an export: reading table after table would read the file once per table,
+    slowly over a network.
 
     ``last_rowid`` is by native table; ``rows`` returns the maximum rows per chunk of a source.
     """
@@ -360,7 +360,7 @@ class Reader:
     def _find_strings(self) -> int:
         """Make a table of the strings in the chunk, and return their number.
 
-        A join with all strings of an export would build a table of all of them each time.
+        Each join with all strings of an export would build a table of them.
         """
         used = ", ".join(column for column in STRING_IDS if column in self.source.columns)
         ids = f"SELECT DISTINCT unnest([{used}]) AS id FROM chunk" if used else "SELECT CAST(NULL AS BIGINT) AS id"

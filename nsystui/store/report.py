@@ -49,11 +49,10 @@ class Facts(Protocol):
 
 @dataclass
 class Packed:
-    """Facts of packed rows, by canonical table: their number, and the number left out.
+    """Facts of packed rows, by canonical table: the numbers packed and left out.
 
     ``devices`` contains the (process, device) of GPU work, ``spans`` the first start and the last end, ns. OS runtime
-    calls have their own span, because they continue long after the program's work: a busy GPU would look idle at the
-    end.
+    calls, which continue long after the program's work, have their own span: a busy GPU would look idle at the end.
     """
 
     counts: Counter[str] = field(default_factory=Counter)
@@ -201,9 +200,9 @@ def most_rows(reports: Iterable[Report], table: sa.Table | CanonicalTable) -> in
 class Clock:
     """The common clock of the reports.
 
-    If ``is_common``, they are aligned by their UTC starts; if not, each counts from the start of its own session.
-    ``shifts``, ns by report index, are added to that, as far as better offsets are known. ``rates`` are the clock rates
-    of reports whose clocks drift, by report index.
+    If ``is_common``, they are aligned by their UTC starts; else each counts from its session's start. ``shifts``, ns by
+    report index, are added to that, as far as better offsets are known. ``rates`` are the clock rates of reports whose
+    clocks drift, by report index.
     """
 
     is_common: bool = True
@@ -222,7 +221,7 @@ def aligned(reports: Sequence[Report], clock: Clock = Clock()) -> tuple[Report, 
     known_starts = [start for start in starts if start is not None]
     earliest = min(known_starts, default=0)
     spread = max(known_starts, default=0) - earliest
-    # If they start together, their durations are not needed, which may be costly to find out.
+    # If they start together, their durations, which may be costly to find out, are not needed.
     is_far = spread > _START_SPREAD and spread - _START_SPREAD > max(item.packed.last_event or 0 for item in reports)
     one_job = bool(known_starts) and not is_far and (spread <= _ONE_START or not _are_apart(reports, starts))
     moved = []

@@ -1,8 +1,8 @@
 """Derived results: computed once from a set of reports, then loaded from memory or from the cache.
 
 A result has one key: the identities of its reports, its question, and the version of the code that answers it. Files
-are sealed with their key, so that a result is never taken for another. They are read, not memory-mapped: on a network
-file system, a mapped file that another machine removes kills the process.
+are sealed with their key, so that results are never confused. They are read, not memory-mapped: on a network file
+system, a mapped file that another machine removes kills the process.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class ResultKey(NamedTuple):
 
 
 def version_of(compute: Callable[..., object] | None = None) -> str:
-    """Return the version of the results of ``compute``, derived from the code, so that nobody has to maintain it.
+    """Return the version of the results of ``compute``, derived from the code.
 
     It changes with the release, the canonical tables, and the module of ``compute``. Without ``compute``, it changes
     with any module.
@@ -73,7 +73,7 @@ def _version_of(module: str | None) -> str:
 
 @cache
 def version_of_reading() -> str:
-    """Return the version of the rows read from exports, and of their files, derived from the code that makes both."""
+    """Return the version of rows read from exports and of their files, derived from the code that makes both."""
     package = find_spec("nsystui.exports.sources")
     assert package is not None
     names = [*_READING, *(f"{package.name}.{item.name}" for item in iter_modules(package.submodule_search_locations))]
@@ -173,7 +173,7 @@ class Results:
         """Return the result, converted by ``read``, or ``None`` if it is missing or damaged.
 
         Without ``version``, a result is valid until the identities of the reports change. If ``read`` raises one of
-        `seals.ANOTHER`, this program did not write the file, and it is removed.
+        `seals.ANOTHER`, the file is another program's, and is removed.
         """
         key = ResultKey(self.reports, question, version + self.variant)
         value = self.memory.load(key) if self.memory is not None else None
@@ -193,7 +193,7 @@ class Results:
     def save(self, question: str, value: Any, version: str = "") -> bool:
         """Save a plain JSON value, or one-dimensional arrays (integers, floats, flags) by name.
 
-        Return whether it was saved: a cache that is full, read-only or missing raises no error.
+        Return whether it was saved; a full, read-only or missing cache raises no error.
         """
         key = ResultKey(self.reports, question, version + self.variant)
         if self.memory is not None:

@@ -2,8 +2,8 @@
 
 Data from the cache that does not match its seal is computed again.
 
-The first line of a small file is a seal over its key (report, question, version) and its content. A file that was cut,
-changed or renamed does not match.
+The first line of a small file is a seal over its key (report, question, version) and content: a cut, changed or renamed
+file does not match.
 
 DuckDB reads Parquet files in parts, so their seals are in a file next to them: size, time and checksum (CRC-32). Size
 and time cost nothing to compare; the checksum, which reads the whole file, is compared only if the time differs. In the
@@ -198,7 +198,7 @@ def facts_of(value: Any) -> dict[str, Any]:
 
 
 def seal_of(values: Any) -> Seal:
-    """Return a seal from JSON. Raises ValueError or TypeError if it is not a seal."""
+    """Return a seal from JSON. Raises ValueError or TypeError otherwise."""
     size, time, checksum = map(int, values)
     return size, time, checksum
 

@@ -1,8 +1,8 @@
 """A session: one SQL over all open exports.
 
-Reports become usable one by one: an export is checked, its metadata is read, it is packed if necessary, and its rows
-join the views of the canonical tables. Queries are SQLAlchemy Core over ``nsystui.store.tables``, each on its own
-cursor, so that a screen may query from several threads.
+Reports become usable one by one: an export is checked, its metadata is read, and its rows, packed if necessary, join
+the views of the canonical tables. Queries are SQLAlchemy Core over ``nsystui.store.tables``, each on its own cursor, so
+that a screen may query from several threads.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ class Session:
 
     @property
     def database(self) -> duckdb.DuckDBPyConnection:
-        """The database, created when it is needed: results computed before do not need DuckDB."""
+        """The database, created when needed: saved results do not need DuckDB."""
         with self._lock:
             if self._database is None:
                 self._database = connect(self.limits, None if self.cache is None else self.cache.spill())
@@ -331,8 +331,8 @@ class Session:
     def part(self, reports: Iterable[int]) -> Session:
         """Return this session with only some of its reports, given by index.
 
-        A query is planned over every open report: with hundreds, planning takes longer than the answer. The part keeps
-        the current clock and ignores later reports; only this session is closed.
+        A query is planned over every open report: with hundreds, that takes longer than the answer. The part keeps the
+        current clock and ignores later reports; only this session is closed.
         """
         indices = tuple(sorted(set(reports)))
         if self._on_demand or len(self.reports) <= _FEW or len(indices) * 2 > len(self.reports):
@@ -439,7 +439,7 @@ class Session:
         self._forget_views()
 
     def drop_copies(self) -> None:
-        """Remove each report that exports the recording of another open report, with a warning."""
+        """Remove each report with the recording of another open report, with a warning."""
         originals: dict[tuple[object, ...], Report] = {}
         for report in self.reports:
             facts, rows = report.metadata, (report.packed.max_rows(table.name) for table in canonical.TABLES)
@@ -520,7 +520,6 @@ class Session:
 
     @contextmanager
     def _executed(self, query: sa.Executable) -> Iterator[duckdb.DuckDBPyConnection]:
-        """Run ``query`` on a new cursor, and yield the cursor."""
         self._ensure_views(query)
         with self._query_errors(), self._engine.connect() as connection:
             yield cast("duckdb.DuckDBPyConnection", connection.execute(query).cursor)

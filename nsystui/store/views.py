@@ -43,7 +43,7 @@ class Rows:
 
 
 def packed_rows(packed: PackedFiles | PackedTables, table: CanonicalTable, report: int, offset: int) -> Iterator[Rows]:
-    """Yield the rows of a table in a pack, if it has any."""
+    """Yield the rows of a table in a pack, if any."""
     if isinstance(packed, PackedTables):
         if table.name in packed.names:
             yield Rows(report, offset, table=packed.names[table.name])
@@ -68,7 +68,7 @@ def make_view(
     rows: Iterable[Rows],
     names: Sequence[str] | None = None,
 ) -> None:
-    """Make the view of a table over the rows of the reports, with the columns ``names``, or with all columns.
+    """Make the view of a table over the reports' rows, with the columns ``names``, or all columns.
 
     Hundreds of tables become views of views.
     """

@@ -1,6 +1,6 @@
 """The application: its screens and their keys, the selection that they share, and the loading.
 
-Imports Textual and nothing heavier, because all imports precede the first painted window.
+Imports nothing heavier than Textual, because all imports precede the first painted window.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ class NsystuiApp(App[int], LoadingListener):
         self.call_after_refresh(self._begin)
 
     def on_unmount(self) -> None:
-        """Stop the threads that read exports, because they would keep the program alive."""
+        """Stop the reading threads, which would keep the program alive."""
         self.stop_loading()
 
     @in_background("kept")
@@ -220,7 +220,7 @@ class NsystuiApp(App[int], LoadingListener):
 
     @work
     async def _act(self) -> None:
-        """Process the queued keys in order, until the program ends."""
+        """Process queued keys in order, until the program ends."""
         while await self._may_act.wait():
             self._may_act.clear()
             names = [event.key if isinstance(event, events.Key) else "" for event in self._typed]
@@ -262,7 +262,7 @@ class NsystuiApp(App[int], LoadingListener):
             self.update_screen()
 
     async def go(self, mode: str, selection: Selection | None = None, view: str = "", **options: str) -> Any:
-        """Switch to a mode in one step, with a new selection and view if they are given.
+        """Switch to a mode in one step, with a new selection and view if given.
 
         ``options`` belong to the view's question. Return the screen, or ``None`` if a key switched to another mode
         meanwhile.
@@ -295,7 +295,7 @@ class NsystuiApp(App[int], LoadingListener):
         self.push_screen(screen)
 
     def open_view(self, view: TabView) -> Any:
-        """Replace the current screen by the screen of another view of this tab, and return it."""
+        """Replace the current screen by another view of this tab, and return it."""
         root = self.screen_stack[0]
         screen = root if view.screen == self.current_mode else screen_of(view.screen)
         self._show_screens([root] if screen is root else [root, screen])
@@ -312,7 +312,7 @@ class NsystuiApp(App[int], LoadingListener):
         return all(screen not in stack for stack in self._screen_stacks.values())
 
     async def go_back(self) -> bool:
-        """Undo the last step, and return whether there was a step."""
+        """Undo the last step; return whether there was a step."""
         step = self._history.take()
         if step is None:
             return False
@@ -337,7 +337,7 @@ class NsystuiApp(App[int], LoadingListener):
             self.push_screen(screen)
 
     def is_screen_installed(self, screen: Screen[Any] | str) -> bool:
-        """Return whether Textual must keep a closed screen: going back reopens the screens in the history."""
+        """Return whether Textual must keep a closed screen: going back reopens it."""
         return super().is_screen_installed(screen) or self._history.keeps(screen)
 
     async def _forget_steps(self) -> None:
@@ -353,7 +353,7 @@ class NsystuiApp(App[int], LoadingListener):
         await super()._close_all()
 
     def stop_loading(self) -> bool:
-        """Stop reading exports and logs, and return whether anything was being read."""
+        """Stop reading exports and logs; return whether any was being read."""
         log = self._log_loading if self._is_reading_log else None
         if log is not None:
             log.stop()
@@ -408,7 +408,7 @@ class NsystuiApp(App[int], LoadingListener):
         self.update_screen()
 
     def resume_loading(self) -> bool:
-        """Resume loading the exports that a stop left out, and return whether there are any."""
+        """Resume loading exports that a stop left out; return whether there are any."""
         states = enumerate(self.files[path] for path in self._paths)
         unread = [(number, state.path) for number, state in states if not (state.ready or state.failure)]
         if self.loading_now or self.job is None or not unread:
@@ -482,7 +482,7 @@ class NsystuiApp(App[int], LoadingListener):
 
     @in_own_task
     def log_read(self, state: LogState) -> None:
-        """Show the tables of the part of the logs that was read."""
+        """Show the tables of the part that was read."""
         self.nccl_log = state
         self.update_status()
         self._call_screen("log_changed")
@@ -520,7 +520,7 @@ class NsystuiApp(App[int], LoadingListener):
 
     @property
     def state_of_loading(self) -> str:
-        """The number of loaded files, shown on the first line; empty while files are being loaded."""
+        """The first line's number of loaded files; empty during loading."""
         if self.loading_now or not self.files:
             return ""
         ready = sum(state.ready for state in self.files.values())
@@ -528,7 +528,7 @@ class NsystuiApp(App[int], LoadingListener):
 
     @property
     def status(self) -> str:
-        """Progress of loading, computing or reading logs, shown on the first line; empty if nothing runs."""
+        """The first line's progress of loading, computing or reading logs; empty if nothing runs."""
         if not self.loading_now:
             log = self.nccl_log.status if self._is_reading_log else ""
             return f"computing {self.working}" if self.working is not None else log

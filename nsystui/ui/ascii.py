@@ -1,4 +1,4 @@
-"""A filter that turns every glyph of a painted line into ASCII, for terminals and locales without UTF-8."""
+"""A filter that turns glyphs of painted lines into ASCII, for terminals and locales without UTF-8."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from nsystui.base.text import ascii_glyphs
 
 
 def draw_in_ascii(app: App[Any]) -> None:
-    """Make an application draw in ASCII from now on."""
+    """Make an application draw in ASCII."""
     filters: list[LineFilter] = app._filters
     filters.append(AsciiFilter())
 
@@ -32,7 +32,7 @@ class AsciiFilter(LineFilter):
     """Replaces each glyph by ASCII text of the same width."""
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
-        """Replace the glyphs that ASCII lacks in a line's segments."""
+        """Replace the glyphs that ASCII lacks."""
         return [
             segment if segment.text.isascii() else Segment(ascii_glyphs(segment.text), segment.style, segment.control)
             for segment in segments

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 class DiffApp(NsystuiApp):
     """Reads one or two jobs in turn, and shows how two sides differ.
 
-    ``sides_of`` makes the sides from the jobs, in a thread. The application ends with the reason on the terminal if
-    ``sides_of`` raises NsystuiError or no file of a job can be read. After an interruption, nothing is
-    compared: half a job would differ from the same job.
+    ``sides_of`` makes the sides from the jobs, in a thread. Ends with the reason on the terminal if ``sides_of`` raises
+    NsystuiError or no file of a job can be read. After an interruption, nothing is compared: half a job would differ
+    from the same job.
     """
 
     MODES: ClassVar[dict[str, object]] = {**NsystuiApp.MODES, "diff": lambda: screen_of("diff")}
@@ -90,7 +90,7 @@ class DiffApp(NsystuiApp):
         self.update_screen()
 
     async def open_side(self, side: Side, letter: str) -> None:
-        """Show the job and the selection of a side on all screens, and close the screens of the other side."""
+        """Show a side's job and selection on all screens, and close the other side's screens."""
         if self._shown == (letter, side):
             return
         self._shown = letter, side
@@ -114,6 +114,6 @@ class DiffApp(NsystuiApp):
 
     @property
     def status(self) -> str:
-        """The progress of the reading, and the side that is being read."""
+        """The side that is being read, and its progress."""
         words = super().status
         return f"{'AB'[self._reading]}: {words}" if words and len(self.sources) > 1 else words

@@ -19,7 +19,7 @@ _AROUND = 0.25
 
 
 async def show_view(app: NsystuiApp, name: str, selection: Selection | None = None, **options: str) -> Any:
-    """Go to a view in one step, with a new selection if it is given, and ``options`` of the view's question.
+    """Go to a view in one step, with a new selection if given, and ``options`` of its question.
 
     Return its screen, or ``None`` if a key switched to another mode meanwhile.
     """

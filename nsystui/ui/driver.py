@@ -3,8 +3,8 @@
 Signals end, stop and continue the program; a lost terminal ends it. The handlers are set before the screen is
 touched, and stay until the process ends: after many signals, the program ends once, with the first signal's status.
 
-The program stops between two tasks of the event loop. Textual's handlers would interrupt any code: if that code were
-writing to the terminal, the program would wait for itself forever.
+The program stops between two tasks of the event loop. Textual's handlers would interrupt any code: code writing to the
+terminal would wait for itself forever.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 _END_SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 """Signals that end the program, with status 128 + number, as in a shell."""
 _PATIENCE, _LAST_PATIENCE = 3.5, 1.0
-"""Seconds that the program may take to end after a signal or the loss of the terminal, and seconds that the terminal
-may then take to receive the last bytes."""
+"""Seconds for the program to end after a signal or the loss of the terminal, and then for the terminal to receive the
+last bytes."""
 
 _TRIES = 100
 """Tries to restore the terminal's settings: a signal may interrupt each try."""
@@ -179,8 +179,8 @@ class TerminalDriver(LinuxDriver):
     def _stop(self) -> None:
         """Give the terminal back, stop, and take the terminal again when continued, unless the program is ending.
 
-        The whole process group stops, as on Ctrl-Z in other programs: if a script runs the program, the user's shell
-        knows only the script. Unlike SIGSTOP, SIGTSTP has no effect if no shell could continue the group.
+        The whole process group stops, as on Ctrl-Z elsewhere: if a script runs the program, the user's shell knows only
+        the script. Unlike SIGSTOP, SIGTSTP has no effect if no shell could continue the group.
         """
         if self._is_ending:
             return

@@ -1,4 +1,4 @@
-"""The history of a user's steps: jumps between screens, and selections. Going back undoes the last step."""
+"""The history of a user's steps, jumps between screens and selections: going back undoes the last."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class HistoryStep:
 
 
 class History:
-    """Steps, newest last. Their screens stay alive, because going back shows them again."""
+    """Steps, newest last. Their screens stay alive for going back."""
 
     def __init__(self) -> None:
         self._steps: list[HistoryStep] = []

@@ -1,4 +1,4 @@
-"""All keys of the program in one table, the source of bindings, key lines, help and ``docs/keys.md``.
+"""All keys in one table, the source of bindings, key lines, help and ``docs/keys.md``.
 
 A place is a screen or a family of screens; a key means the same wherever it acts.
 """
@@ -353,16 +353,16 @@ _KEYS: Mapping[str, tuple[tuple[str, str, str, str, str], ...]] = {
         ("q,ctrl+c,ctrl+q", "q", "quit", "quit", "quit"),
     ),
 }
-"""The fields of each place's keys; keys of a single place are first, so that a narrow key line shows them."""
+"""The fields of each place's keys; keys of a single place are first, for narrow key lines."""
 KEYS = tuple(KeyBinding(*fields, place_name) for place_name, rows in _KEYS.items() for fields in rows)
 
-# Maximum number of keys and mouse events that wait for the application; further events are dropped.
+# Maximum number of waiting keys and mouse events; further events are dropped.
 TYPED_AHEAD = 512
 
 MOVES = frozenset("hjklgG") | {"up", "down", "left", "right", "pageup", "pagedown", "home", "end"}
 """Keys that move the cursor."""
 ON_ROWS = MOVES | frozenset("tcwueEmnNosxXyY") | {"enter", "space"}
-"""Keys that act on rows or the cursor: they wait for an answer that is being computed."""
+"""Keys that act on rows or the cursor: they wait for an answer being computed."""
 
 _TAB_KEYS = "123456789L"
 _SHORT = ("Ovw", "Krn", "NCCL", "GPU", "NVTX", "Evt", "Rnk", "Hst", "Stp", "Time")
@@ -375,7 +375,7 @@ MODE_OF = dict(zip(_TAB_KEYS, SCREENS, strict=True))
 
 
 def with_key(screen: str) -> str:
-    """Return the key and the title of a screen by its title, such as ``4 GPU``."""
+    """Return a screen's key and title, such as ``4 GPU``, by its title."""
     return next(f"{key} {title}" for key, title, _ in TABS if title == screen)
 
 

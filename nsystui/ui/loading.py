@@ -1,6 +1,6 @@
 """Loading of exports and NCCL's debug logs in threads, with messages for the application; the saved overview.
 
-The overview is saved in the cache, next to the answers of commands, and is shown at once the next time.
+The overview is cached next to the answers of commands, and shown at once the next time.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ class LoadingListener(Listener):
         """Handle an early table of the kernels."""
 
     def loading_ended(self, cancelled: bool) -> None:
-        """Handle the end of the loading; ``cancelled`` if the user stopped it."""
+        """Handle the end of loading; ``cancelled`` if the user stopped it."""
 
 
 _FIRST_REPORTS = 32
-"""Reports of a packed job that are opened before the opening waits for a screen's first answer."""
+"""Reports of a packed job opened before waiting for a screen's first answer."""
 _FIRST_ANSWER = 3.0
 """Maximum seconds that the opening waits after each further report."""
 
@@ -168,7 +168,7 @@ class Loading:
 
 
 LINES_AT_ONCE = 50_000
-"""Lines that are added between checks of the time: a fraction of a second of reading."""
+"""Lines added between checks of the time: a fraction of a second."""
 
 FIRST_TABLES = 1.0
 _WAIT_SHARE = 0.25
@@ -181,8 +181,8 @@ make them."""
 class LogState:
     """Progress of reading the logs, and the tables of the part that was read.
 
-    ``read`` of ``size`` bytes on disk are read. ``tables`` is empty until the first tables are made, each with the
-    notes; ``lines``, ``calls``, ``gpus`` (with calls) and ``moved`` (bytes of all calls) are the counts at that time.
+    ``read`` of ``size`` bytes on disk are read. ``tables`` is empty until the first are made, each with the notes;
+    ``lines``, ``calls``, ``gpus`` (with calls) and ``moved`` (bytes of all calls) are the counts at that time.
     ``failures`` lists the logs that could not be read, with reasons. ``is_over`` is true once the reading has ended,
     ``is_stopped`` if the user ended it early.
     """
@@ -246,7 +246,7 @@ class LogLoading:
         self._next_tables = self._began + FIRST_TABLES
 
     def stop(self) -> None:
-        """End the reading after the current piece; the tables of the part that was read stay."""
+        """End the reading after the current piece; the tables already made stay."""
         self._stopped.set()
 
     def start(self) -> None:
@@ -355,7 +355,7 @@ class KeptOverview:
 
 
 def kept_overview(source: JobSource) -> KeptOverview | None:
-    """Return the saved overview of the same, unchanged files, if any. Blocks: call it in a thread."""
+    """Return the saved overview of the unchanged files, if any. Blocks: call it in a thread."""
     from nsystui.questions.answers.remembered import from_json
 
     memory, question = _memory(source)

@@ -41,7 +41,7 @@ _DEFAULT_PAGE, _DEFAULT_TEXT = Style(bgcolor=RichColor.default()), Style(color=R
 
 
 _COLOURED_WORDS = {"either": {"error", "warning", "worse"}, "ansi": {"error", "worse"}}
-"""Categories whose words are coloured, by colour set: other colours would be hard to read on some pages."""
+"""Categories with coloured words, by colour set: other colours would be hard to read on some pages."""
 
 
 def register_themes(app: App[Any]) -> None:
@@ -68,7 +68,7 @@ def category_style(theme: str, category: str, is_fill: bool) -> Style:
 
 
 class OwnPage(LineFilter):
-    """Leaves the page unpainted, and also the text if the page is unknown."""
+    """Leaves the page unpainted, and the text if the page is unknown."""
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
         """Remove the colours that mean the terminal's default colours."""

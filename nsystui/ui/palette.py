@@ -184,7 +184,7 @@ def offers(screen: JobScreen) -> Iterable[Offer]:
 
 
 class EverythingProvider(Provider):
-    """Offers views, commands, questions and findings at once, and kernels and ranges once part of a name is typed."""
+    """Offers views, commands, questions and findings at once, kernels and ranges once part of a name is typed."""
 
     _names: Sequence[Offer] = ()
     _has_names = False
@@ -200,7 +200,7 @@ class EverythingProvider(Provider):
             yield DiscoveryHit(Content(words), offer.choose, words)
 
     async def search(self, query: str) -> Hits:
-        """Offer commands, views and questions by their titles, then by their words; then names, then findings."""
+        """Offer commands, views and questions by title, then by words; then names, then findings."""
         matcher, typed = self.matcher(query), query.lower()
         scored = [(offer.score(query), offer) for offer in offers(self._job_screen)]
         for score, offer in scored:

@@ -82,7 +82,6 @@ def _unpacked(path: Path, packed: IO[bytes]) -> Iterator[Any]:
 
 
 def _member(path: Path, archive: zipfile.ZipFile) -> str:
-    """Return the only export in a zip file."""
     names = [name for name in archive.namelist() if name.endswith(EXPORT_ENDINGS)]
     if len(names) == 1:
         return names[0]

@@ -98,7 +98,6 @@ def _run(command: Sequence[str], target: Path, advance: Advance) -> str:
 
 
 def _is_odd(path: Path) -> bool:
-    """Return whether the path is a link, a directory, a pipe or a device."""
     return os.path.lexists(path) and (os.path.islink(path) or not os.path.isfile(path))
 
 

@@ -1,6 +1,6 @@
 """The logs that a command line names, how they are opened, and lines of other programs in them.
 
-A file's first bytes show whether it is a log of NCCL or an export of nsys: its name proves neither.
+A file's first bytes, not its name, show whether it is a log of NCCL or an export of nsys.
 
 nccl-tests prints results between NCCL's lines: size, times and rates, out of place and in place. Training frameworks
 report iterations: NeMo, Megatron-LM, PyTorch Lightning, DeepSpeed.
@@ -41,8 +41,8 @@ _READ_ERRORS = (OSError, EOFError, zlib.error)
 def named(arguments: Iterable[str]) -> list[str]:
     """Return the logs named by ``arguments``, each once, because a log read twice counts twice; expands globs.
 
-    The order is natural, so that the output does not depend on the shell; standard input (``-``) is last. Raises
-    UsageError if a name is empty, such as a script's unset variable.
+    The order is natural, whatever the shell's order; standard input (``-``) is last. Raises UsageError if a name is
+    empty, such as a script's unset variable.
     """
     names: dict[str, str] = {}
     for name in expanded(arguments):
@@ -72,7 +72,7 @@ class OpenLog:
         self._can_tell = file.seekable()
 
     def read(self, size: int) -> bytes:
-        """Return at most ``size`` bytes, as many as are available; empty at the end of the log.
+        """Return at most ``size`` bytes, as many as are available; empty at the log's end.
 
         Raises ExportError if it cannot be read any further.
         """
@@ -209,7 +209,7 @@ class Reported(NamedTuple):
 
 
 class ResultReader:
-    """Collects the results from a log's lines, some at a time.
+    """Collects results from a log's lines, some at a time.
 
     NCCL's lines may be glued between the size and the times of a result.
     """

@@ -86,7 +86,7 @@ _PAIR = re.compile(rb"\b(comm|rank|nranks|cudaDev|commId|parent|splitCount|color
 def communicator_in(line: bytes) -> tuple[bytes, CommunicatorLine] | None:
     """Return the text before ``NCCL INFO``, and a line's communicator, without its writer.
 
-    Words are read by name, because their order and number differ between versions.
+    Words are read by name: order and number differ between versions.
     """
     match = _COMMUNICATOR.search(line)
     if match is None:
@@ -164,8 +164,7 @@ class Writer:
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """The fields of a call except opCount and buffers. A job makes few kinds of calls, very often: they share
-    signatures.
+    """The fields of a call except opCount and buffers, shared by the many calls of each kind.
 
     ``count`` is in elements, ``root`` is the peer of Send and Recv, ``communicator`` is a pointer valid in this process
     only, ``ranks`` its size, ``global_rank`` RCCL's. ``None`` is a value that the line lost or never had.
@@ -253,7 +252,7 @@ class Damage(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Unread:
-    """A part of a line with ``opCount`` but no complete call: nothing is guessed."""
+    """A part of a line with ``opCount`` but without a complete call."""
 
     damage: Damage
 
@@ -271,7 +270,7 @@ LONGEST_LINE = 1024 * 1024
 """Bytes. No log has longer lines; they are read in pieces, so that files without line ends fit in memory."""
 
 _MAX_CACHED = 50_000
-"""The caches are cleared after this many new prefixes and kinds of calls."""
+"""Caches are cleared after this many new prefixes and kinds of calls."""
 
 _MAX_KEY = 512
 """Longer prefixes and calls (bytes) are not cached."""
@@ -280,7 +279,7 @@ _WORDS = (b"opCount", b"NCCL INFO", b"NCCL version", *STEP_WORDS)
 
 
 def blocks(read: Read) -> Iterator[bytes]:
-    """Yield a log's bytes in blocks that end with a line, or after `LONGEST_LINE`."""
+    """Yield blocks that end with a line, or after `LONGEST_LINE`."""
     remainder = b""
     while piece := read(BLOCK):
         # A progress bar advances by carriage returns: hours of it may be one line.

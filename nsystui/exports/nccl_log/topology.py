@@ -1,7 +1,7 @@
 """Log lines about how NCCL connects the ranks: rings, trees, transports, network devices, settings, times.
 
-They name no communicator: the thread that initialises it writes them until its ``Init COMPLETE``. A line is read only
-if it has NCCL's form up to its end, so that torn lines are ignored.
+They name no communicator: the thread that initialises it writes them until its ``Init COMPLETE``. Lines without NCCL's
+form up to their end, such as torn lines, are ignored.
 """
 
 from __future__ import annotations

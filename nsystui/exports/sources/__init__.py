@@ -1,4 +1,4 @@
-"""Sources: for each native table, the columns to read and the SQL that turns them into canonical rows.
+"""Sources: for each native table, its columns and the SQL that makes canonical rows of them.
 
 A source reads plain integers (and the few inline texts) from SQLite in chunks by rowid; DuckDB then resolves names with
 small lookup tables. SQL never contains a user's words, and from files only integers and names that match a pattern.

@@ -1,4 +1,4 @@
-"""The parts of every source: SQL that reads a native table, its constant words, and one rule for the times of rows.
+"""The parts of every source: SQL for a native table, its constant words, and one rule for the times of rows.
 
 An event has a start, and an end that is not before it; only NVTX ranges and MPI and UCX calls may lack an end. Both are
 within the bounds of `schema`. Rows that break the rule are left out and counted; no number uses them.
@@ -196,7 +196,7 @@ def process_of(thread: str) -> str:
 
 
 def labelled(column: str, labels: Mapping[int, str]) -> str:
-    """Return SQL that replaces an enum value by NVIDIA's label; unknown values keep their number."""
+    """Return SQL that replaces enum values by NVIDIA's labels; unknown values keep their number."""
     cases = " ".join(f"WHEN {value} THEN '{label}'" for value, label in labels.items())
     return f"CASE {column} {cases} ELSE CAST({column} AS VARCHAR) END"
 
@@ -210,7 +210,7 @@ def integers(schema: Schema, table: str, wanted: Mapping[str, str]) -> dict[str,
 
 
 def native_columns(text: str) -> dict[str, str]:
-    """Return NVIDIA's columns by our names: ``start device:deviceId`` names ``start`` and ``deviceId``."""
+    """Return NVIDIA's columns by our names: ``start device:deviceId`` names ``start``, ``deviceId``."""
     words = (word.partition(":") for word in text.split())
     return {name: native or name for name, _, native in words}
 

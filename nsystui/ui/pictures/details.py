@@ -44,7 +44,7 @@ def doors_of(places: Sequence[str], is_event: bool) -> str:
 def row_details(
     columns: Sequence[Column], row: Row, name: str | None, facts: Mapping[str, str], around: Sequence[str] = ()
 ) -> Details:
-    """Return the details of a row of any table: its name and the ``facts`` that the table has no room for.
+    """Return the details of any table's row: its name and the ``facts`` without room in the table.
 
     ``name`` is the key of the name column.
     """
@@ -151,7 +151,7 @@ def _collective(job: OpenJob, key: EventKey) -> list[str]:
 
 
 def idle_before(job: OpenJob, row: Row) -> list[str]:
-    """Return a sentence on the thread's activity while the GPU was idle before an operation, if it was."""
+    """Return a sentence on the thread's activity while the GPU was idle before an operation, if any."""
     from nsystui.base.selection import Task
     from nsystui.questions.events.listing import EVENT_COLUMNS, key_of
     from nsystui.questions.host.gaps import before_launch

@@ -57,7 +57,7 @@ PARTS = (("kernels", "compute", "compute"), ("nccl", "NCCL", "nccl"), ("memory",
 """The parts of a busy device, with overlaps: name in ``DeviceLanes``, label, category."""
 
 MOST_TELLING = ("SM active", "tensor active", "DRAM read", "NVLink TX", "PCIe RX")
-"""The metric families shown first if there is not room for all."""
+"""The metric families shown first if not all fit."""
 
 FITTING, NO_METRICS, USUAL, EVERY, NETWORK, QUEUES = "auto", "none", "usual", "every", "network", "queues"
 """Choices for the lanes below the GPUs, in addition to a metric's name: as many metrics as fit, none, one per family,
@@ -142,7 +142,7 @@ def _scaled(value: float, unit: str) -> tuple[float, str]:
 
 @dataclass(frozen=True)
 class GpuLanes:
-    """A device; or, if ``device`` is ``None``, a GPU with metrics but no work, or a host's network."""
+    """A device; or, without ``device``, a GPU with metrics but no work, or a host's network."""
 
     device: Device | None
     title: str
@@ -154,7 +154,7 @@ class GpuLanes:
 
     @property
     def key(self) -> Hashable:
-        """Return a key that identifies the GPU in all pictures."""
+        """Return a key for the GPU in all pictures."""
         return self.title if self.device is None else (self.device.task.task, self.device.device)
 
 

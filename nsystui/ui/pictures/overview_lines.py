@@ -62,8 +62,8 @@ FILE_COLUMNS = (
 def title_and_facts(facts: JobFacts, width: int, so_far: bool = False, lines: int = 2) -> tuple[str, list[Line]]:
     """Return the title line and the lines of facts below it, each of ``width`` cells.
 
-    The title line keeps the names of the screens. ``so_far``: more reports are being read. If there is only one line,
-    the quality of the numbers stays and the machine is left out.
+    The title line keeps the screens' names. ``so_far``: more reports are being read. A single line keeps the quality of
+    the numbers and leaves out the machine.
     """
     job, machine = job_words(facts), machine_words(facts)
     if lines < 2:

@@ -45,7 +45,7 @@ from nsystui.ui.pictures.zoom import inside
 from nsystui.ui.widgets.lane_chart import LaneLine
 from nsystui.ui.widgets.panels import Part
 
-# Each query is planned for every open report: with at most this many, the first picture has names.
+# Queries are planned for every open report: with at most this many, the first picture has names.
 _FEW_REPORTS = 16
 _MOST_ROWS = 4_000_000
 # The busy share at which a column is full.

@@ -13,7 +13,7 @@ def zoomed(view: Window, base: Window, time: int, closer: bool, min_width: int) 
     It is at least ``min_width`` ns wide, a nanosecond per column.
     """
     width = view.end - view.start
-    # Rounded up, so that zooming out reaches all of it again.
+    # Rounded up, so that zooming out reaches all.
     new_width = max(-(-width // 2), min(min_width, width)) if closer else width * 2
     start = time - (time - view.start) * new_width // max(width, 1)
     return inside(Window(start, start + new_width), base)

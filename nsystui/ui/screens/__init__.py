@@ -70,7 +70,7 @@ _TABS: dict[str, tuple[TabView | str, ...]] = {
 
 
 def views_on(tab: str) -> tuple[TabView, ...]:
-    """Return the views of a tab, which is a mode of the application, in the order of ``v``."""
+    """Return the views of a tab (a mode of the application), in the order of ``v``."""
     from nsystui.questions.queries.registry import views_of
 
     views: list[TabView] = []
@@ -83,7 +83,7 @@ def views_on(tab: str) -> tuple[TabView, ...]:
 
 
 def screen_of(name: str, *arguments: Any) -> Any:
-    """Create a screen by its name, with the arguments of its class or function.
+    """Create a screen by name, with the arguments of its class or function.
 
     By default, a screen such as ``nccl_log`` is ``NcclLogScreen`` in the module of that name.
     """

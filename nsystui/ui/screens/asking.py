@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class AskingScreen(ThrottledScreen[None]):
-    """A screen with a question about the job and the selection of the application, a prompt, and notices."""
+    """A screen with a question about the job and selection, a prompt, and notices."""
 
     @property
     def explorer(self) -> NsystuiApp:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 _MIN_PAUSE = 0.5
 _PAUSE_FACTOR = 2.0
 _PATIENCE = 0.3
-"""Seconds after which the first line reports that the rows on the screen are outdated."""
+"""Seconds after which the first line reports that the rows are outdated."""
 
 Token = tuple[Hashable, ...]
 """The session's version, the selection and the screen's parameters: equal tokens have equal answers."""
@@ -61,8 +61,8 @@ class Asker:
     """Asks a screen's question in a thread; a newer question replaces the current question.
 
     While reports are being read, new data wait for the current answer and a pause of twice its time. Otherwise,
-    sixty-four reports that become ready in turn would start sixty-four questions, which slow down the reading. A
-    change of the selection or the screen's parameters is asked at once.
+    sixty-four reports, ready in turn, would start sixty-four questions, which slow down the reading. A change of the
+    selection or the screen's parameters is asked at once.
     """
 
     def __init__(self, screen: JobScreen) -> None:
@@ -197,7 +197,7 @@ class JobScreen(ExportingScreen, SelectingScreen):
         self.crumbs = crumbs
         """The path from the tab to this screen."""
         self.job_ranks: Sequence[RankedTask] = ()
-        """The job's ranks at the time of the question that the screen answers."""
+        """The job's ranks when the answered question was asked."""
         self.question = Asker(self)
         self._rest_timer: Timer | None = None
         self._saved_state: ScreenState | None = None  # until the answer with its rows is shown
@@ -281,7 +281,7 @@ class JobScreen(ExportingScreen, SelectingScreen):
             self.explorer.select(crumbs[message.index][1])
 
     def show_status(self, status: str) -> None:
-        """Show the progress of the loading on the first line, or that the rows are being computed again."""
+        """Show the loading's progress on the first line, or that rows are being computed again."""
         status = status or (self._computing if self.question.is_late else "")
         self.query_one("#title", TitleLine).set_status(status or self.explorer.state_of_loading, at_once=not status)
 
@@ -329,7 +329,7 @@ class JobScreen(ExportingScreen, SelectingScreen):
         self._restore_cursors()
 
     def choices(self) -> tuple[Choice, ...]:
-        """Return the choices of this screen: the tab's view, and the choices of a subclass, such as a grouping."""
+        """Return the screen's choices: the tab's view, and a subclass's choices, such as a grouping."""
         views = self.views()
         if len(views) < 2:
             return ()
@@ -359,7 +359,7 @@ class JobScreen(ExportingScreen, SelectingScreen):
         return any(self.job.session.count(canonical.BY_NAME[name]) for name in view.needs)
 
     def show_view(self, name: str, **options: str) -> None:
-        """Show a view of this tab, on this screen or the view's screen; ``options`` belong to its question."""
+        """Show a view of this tab, on this screen or the view's; ``options`` belong to its question."""
         view = next((view for view in views_on(keys.MODE_OF[self.MODE_KEY]) if view.name == name), None)
         if view is None or not self.is_active:
             return
@@ -419,7 +419,7 @@ class JobScreen(ExportingScreen, SelectingScreen):
         """Fetch and show the details under the cursor."""
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Refuse actions of a screen that is below another screen, or has no widgets yet."""
+        """Refuse actions of a screen that is below another, or has no widgets yet."""
         return self.is_mounted and self not in self.app.screen_stack[:-1]
 
     def lay_over(self, screen: Screen[Other], then: Callable[[Other | None], None] | None = None) -> None:

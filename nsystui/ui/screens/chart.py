@@ -31,7 +31,7 @@ class ChartScreen(JobScreen):
     """Make the chart, which takes the keys."""
 
     def body(self) -> Iterable[Widget]:
-        """Compose the chart, its details, and the text that replaces both if there is nothing to draw."""
+        """Compose the chart, its details, and the text that replaces both if nothing is drawn."""
         self.chart = self.make_chart()
         self.detail = PartLines(id="detail")
         self.empty = WindowTable(id="empty")
@@ -60,7 +60,7 @@ class ChartScreen(JobScreen):
 
     @on(StripChart.Resized)
     def _chart_resized(self, message: StripChart.Resized) -> None:
-        """Compute the details again: in a hidden chart, which has no width, columns have no times."""
+        """Compute the details again: columns of a hidden chart, which has no width, have no times."""
         message.stop()
         self.show_detail()
 

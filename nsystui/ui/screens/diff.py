@@ -1,4 +1,4 @@
-"""Comparison of two sides, by a summary and tables: over a job's screens, or alone for two jobs."""
+"""Comparison of two sides by a summary and tables: over a job's screens, or alone for two jobs."""
 
 from __future__ import annotations
 

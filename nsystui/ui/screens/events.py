@@ -26,7 +26,7 @@ from nsystui.ui.widgets.window_table import RowSelected, WindowTable
 
 
 class PartnersScreen(ModalScreen[EventKey | None], ThrottledScreen[EventKey | None]):
-    """A list of a call's operations: Enter chooses an operation, Esc closes the list."""
+    """A list of a call's operations: Enter chooses, Esc closes."""
 
     BINDINGS: ClassVar[list[BindingType]] = [("escape,q", "dismiss(None)", "back")]
 
@@ -230,7 +230,7 @@ class EventsScreen(TableScreen):
 
     @in_background("find")
     async def _look(self, find: Callable[[], int | None], reason: str) -> None:
-        """Move the cursor to the row that ``find`` returns, in a thread, or show ``reason`` if it returns ``None``."""
+        """Move the cursor to the row that ``find`` returns in a thread, or show ``reason`` for ``None``."""
         index = await to_thread(find)
         if index is None:
             self.say(reason)

@@ -34,7 +34,7 @@ class ExportingScreen(AskingScreen):
     def drawing_to_export(self) -> Callable[[], Drawing | None] | None:
         """Return a function that makes the drawing for .svg files, or ``None`` if the screen has no drawing.
 
-        The function is called in a thread, and returns ``None`` if there is nothing to draw.
+        A thread calls the function, which returns ``None`` if there is nothing to draw.
         """
         return None
 

@@ -191,7 +191,6 @@ class FindingsTable(WindowTable):
         return self.current_values.get("severity") == NOT_CHECKED
 
     def _say(self, words: str) -> None:
-        """Show a line instead of findings."""
         self.triage, self.status = None, words
         self.post_message(self.Changed())
 

@@ -90,10 +90,10 @@ _FRAME = 5
 class GpuScreen(ZoomableChartScreen):
     """Lanes over time, a cursor in time, and the values under it.
 
-    Each GPU has a lane, as high as the screen allows, whose columns consist of compute, NCCL that no compute hides,
-    memory and idle time. Below it, each metric has a lane. If there are very many GPUs, two share a line. Instead of
-    metrics, the user may choose the network (traffic of each host's adapters, below all GPUs) or queues (launches that
-    wait in streams, below each GPU). ``e`` exports the lanes; ``nsystui gpu`` prints the table of utilisation.
+    Each GPU has a lane, as high as the screen allows, of compute, NCCL that no compute hides, memory and idle time, and
+    below it a lane for each metric. If there are very many GPUs, two share a line. Instead of metrics, the user may
+    choose the network (traffic of each host's adapters, below all GPUs) or queues (launches that wait in streams, below
+    each GPU). ``e`` exports the lanes; ``nsystui gpu`` prints the table of utilisation.
     """
 
     MODE_KEY = "4"

@@ -1,4 +1,4 @@
-"""The lanes of ranks, GPUs, streams and threads over time: the view, and the cursor with its event."""
+"""Lanes of ranks, GPUs, streams and threads over time: the view, and the cursor with its event."""
 
 from __future__ import annotations
 
@@ -185,7 +185,6 @@ class LanesScreen(ZoomableChartScreen):
         return window.start - (-column * length // width), window.start - (-(column + 1) * length // width)
 
     def _place_cursor(self) -> None:
-        """Move the chart's cursor to the position."""
         picture, position = self.picture, self.position
         assert picture is not None
         if position.lane is not None:
@@ -279,7 +278,6 @@ class LanesScreen(ZoomableChartScreen):
         return (self.lane, self.time, self.position.event)
 
     def _cursor_state(self) -> Hashable:
-        """Return the position of the cursor and its picture's window."""
         picture = self.picture
         return (*self.target, self.chart.cursor_column, picture.window if picture else None)
 
@@ -307,7 +305,6 @@ class LanesScreen(ZoomableChartScreen):
         self._draw_again()
 
     def _center(self, time: int) -> None:
-        """Move ``time`` to the middle of the view."""
         picture = self.picture
         assert picture is not None
         view = self.view or picture.base

@@ -81,8 +81,8 @@ def _ranks_of(row: Record, tables: Tables) -> Matches:
 class NcclLogScreen(FilteredTableScreen):
     """The tables of the log; with ``inside``, the rows of a table that make up a row of another table.
 
-    The rows are the application's ``nccl_log``, not a question's answer, and change while it is being read. The filter
-    belongs to this screen, because the selection of other screens is for exports.
+    The rows are the application's ``nccl_log``, not a question's answer, and change during reading. The filter is this
+    screen's, because other screens' selection is for exports.
     """
 
     MODE_KEY = "3"

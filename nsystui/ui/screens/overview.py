@@ -237,7 +237,7 @@ class OverviewScreen(TablesScreen):
         self._show_looking()
 
     def _show_looking(self) -> None:
-        """Show the state of the search for findings, or their summary once they are shown."""
+        """Show the state of the search for findings, or their summary once shown."""
         lines = self._summary()
         status = "" if self.findings.display else self.findings.status
         self.looking.show_lines([[(_FINDINGS_LABEL, "bold"), (status, "")]] if status else lines)
@@ -251,7 +251,7 @@ class OverviewScreen(TablesScreen):
     def _show_ranks(self, keep_cursor: bool = True) -> None:
         """Show the head, and the ranks with their findings.
 
-        The kept overview stays until everything is computed again, and is then replaced and saved.
+        The kept overview stays until all is computed again; then it is replaced and saved.
         """
         job, picture, triage = self.job, self.picture, self.findings.triage
         if job is None or picture is None:
@@ -338,7 +338,6 @@ class OverviewScreen(TablesScreen):
         return 1 + max(1, min(self.findings.row_count, limit))
 
     def _summary(self) -> list[list[Part]]:
-        """Return the lines with the summary above the findings."""
         source, (width, height) = self.findings.triage or self._kept, self.app.size
         if source is None or not self.findings.display or height < _LOW:
             return []

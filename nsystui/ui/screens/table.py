@@ -1,4 +1,4 @@
-"""The base of the screens with one table, and variants for views, groupings, long texts and filters."""
+"""The base of screens with one table, and variants for views, groupings, long texts and filters."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _FRAME, _DETAIL_LINES = 8, 6
 
 
 class TablesScreen(JobScreen):
-    """A screen with tables; the active table (``table``) receives the keys for rows and their order."""
+    """A screen with tables; the active ``table`` receives the keys for rows and their order."""
 
     @property
     def table(self) -> WindowTable:
@@ -105,7 +105,7 @@ class TableScreen(TablesScreen):
     """The notice if Enter opens no row."""
     NO_TIME = "these rows are sums over time: open a row to see single events with times"
     LENGTHS: ClassVar[tuple[str, ...]] = ("duration",)
-    """The columns with the length of an event that begins at ``start``: the first column with a value counts."""
+    """The columns with the length of an event from ``start``: the first with a value counts."""
 
     DEFAULT_CSS = """
     TableScreen #around { height: 1fr; layout: vertical; }
@@ -170,7 +170,7 @@ class TableScreen(TablesScreen):
         return frozenset()
 
     def shown_names(self) -> Mapping[str, str]:
-        """Return the texts shown instead of full names: the smart names of kernels."""
+        """Return the texts shown instead of full names: smart names of kernels."""
         return self.job.smart_names() if self.job is not None else {}
 
     def row_category(self, values: Record) -> str | None:

@@ -283,7 +283,7 @@ class TimelineScreen(LanesScreen):
 
     @in_background("neighbour")
     async def action_match(self, direction: int) -> None:
-        """Move to the next matching event on any lane; after the last, to the first again."""
+        """Move to the next matching event on any lane; from the last to the first."""
         picture, lane, time, forward = self.drawn(), self.lane, self.time, direction > 0
         if picture is None or lane is None or self._searching:
             return

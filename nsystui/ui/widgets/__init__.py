@@ -1,1 +1,1 @@
-"""The building blocks of the screens: drawn line by line, so that a key press costs a slow line few bytes."""
+"""Building blocks of the screens, drawn line by line, so that a key press costs a slow line few bytes."""

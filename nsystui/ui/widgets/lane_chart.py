@@ -145,7 +145,7 @@ class LaneChart(TimeChart):
             self.repaint_changes()
 
     def on_resize(self) -> None:
-        """Let the screen compute columns for the new width, which is 0 before the first layout."""
+        """Let the screen compute columns for the new width (0 before the first layout)."""
         self.fit_window()
         self.post_message(self.Scrolled(self))
 

@@ -310,7 +310,6 @@ class StripChart(TimeChart):
         return cells, styles
 
     def _draw(self, lane: int, part: int, width: int) -> tuple[str, Sequence[Style]]:
-        """Draw a row without the cursor."""
         shown = self.lanes[lane]
         if self._halves:
             cells = half_cells(*(self._halves_of(index, width) for index in (lane, lane + 1)))

@@ -1,7 +1,7 @@
 """The common base of charts over time: labels, an axis, a cursor with its column and lane.
 
-A key repaints changed cells only. Textual would send each line from its beginning to the last changed cell: 5 KB per
-key for a cursor through sixteen lanes.
+A key repaints changed cells only: Textual would send each line up to its last changed cell, 5 KB per key for a cursor
+through sixteen lanes.
 """
 
 from __future__ import annotations

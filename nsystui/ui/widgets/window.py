@@ -40,7 +40,7 @@ class RowWindow:
         """Scroll so that ``row`` is in sight; return whether the window moved.
 
         A step over the edge scrolls by a third of the window, because each scroll sends every line: a held key would
-        otherwise send a screenful for each row.
+        send a screenful per row.
         """
         slack = self.height // 3
         if not self.top - self.height <= row < self.top + 2 * self.height:  # after a jump, to the middle

@@ -1,4 +1,4 @@
-"""The table of the whole program: a window on an answer of one row or of ten million.
+"""The program's table: a window on an answer of one row or ten million.
 
 It reads only the pages that it draws, formats only visible rows, and repaints only changes: two lines for a step of the
 cursor. It draws plain segments, so that data is never read as markup; ``safe_text`` (in ``table_layout``) removes
@@ -341,7 +341,6 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
             self._post_failure(cache.failure)
 
     def _missing(self) -> list[int]:
-        """Return the pages that the window lacks."""
         return self._cache.missing(self._window.top, self._window.height) if self._cache is not None else []
 
     def _pages_arrived(self, cache: PageCache, pages: Collection[int]) -> None:

@@ -219,7 +219,6 @@ class _Translator:
     # -- work of the GPU --------------------------------------------------------------------------------------------
 
     def _gpu_work(self, span: _Span, stream: int | None) -> tuple[int | None, ...]:
-        """Return the values of the columns of all GPU work."""
         process, device = self._process(self.pid), _required(span.device, "device")
         stream, correlation = _required(stream, "stream"), span.number("correlation")
         return span.start, span.end, process, device, span.context, 0, stream, correlation
