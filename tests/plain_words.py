@@ -12,7 +12,7 @@ import re
 import sys
 import tokenize
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 
@@ -41,13 +41,13 @@ _END = re.compile(r"(?<=[.;:])\s+")
 _END_IN_DOCUMENT = re.compile(r"(?<=[.;:|])\s+")
 
 
-def sentences(path: Path, tree: ast.Module | None) -> Iterator[tuple[int, str]]:
-    """Yield line and text of each sentence: in docstrings and comments of a module, or in a document without a tree."""
+def sentences(path: Path, nodes: Sequence[ast.AST]) -> Iterator[tuple[int, str]]:
+    """Yield line and text of each sentence: in docstrings and comments of a module, or in a document, without ``nodes``."""
     text = path.read_text(encoding="utf-8")
-    if tree is None:
+    if not nodes:
         yield from ((1, sentence) for sentence in _END_IN_DOCUMENT.split(" ".join(text.split())))
         return
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
             for paragraph in re.split(r"\n\s*\n", node.value.value.strip()):
                 yield from ((node.lineno, sentence) for sentence in _END.split(" ".join(paragraph.split())))
@@ -63,14 +63,14 @@ def sentences(path: Path, tree: ast.Module | None) -> Iterator[tuple[int, str]]:
 
 def measured(path: Path) -> tuple[Counter[str], list[str]]:
     """Return the words, hard sentences and vague names of a module or document, and a line for each hard sentence."""
-    tree = ast.parse(path.read_text(encoding="utf-8")) if path.suffix == ".py" else None
+    nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8")))) if path.suffix == ".py" else []
     sizes: Counter[str] = Counter()
-    for node in ast.walk(tree) if tree else ():
+    for node in nodes:
         is_bound = isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
         name = node.id if is_bound else node.arg if isinstance(node, ast.arg) else ""
         sizes[name] += name in VAGUE_NAMES
     lines = []
-    for line, sentence in sentences(path, tree):
+    for line, sentence in sentences(path, nodes):
         sizes.update(sentences=1, words=len(sentence.split()))
         if cures := [cure for cure, habit in HABITS.items() if re.search(habit, sentence)]:
             sizes["hard"] += 1

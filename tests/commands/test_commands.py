@@ -219,19 +219,11 @@ class TestWords:
         assert max(map(len, lines)) <= columns and "start here:" in lines
 
     def test_compare_is_diff_and_two_files_are_its_sides(self, run, demo_job):
+        summary = ("--tables", "kernels", "--no-cache")
+        first, second = demo_job[:2]
         told = [
-            run(*words).out
-            for words in (
-                ("diff", demo_job[0], "--", demo_job[1]),
-                ("diff", demo_job[0], demo_job[1]),
-                (
-                    "compare",
-                    demo_job[0],
-                    demo_job[1],
-                    "--tables",
-                    "summary,kernels,families,nvtx,nccl,memory,api,functions,steps",
-                ),
-            )
+            run(*words, *summary).out
+            for words in (("diff", first, "--against", second), ("diff", first, second), ("compare", first, second))
         ]
         assert told[0] and told[0] == told[1] == told[2]
 

@@ -124,7 +124,7 @@ DRIFTS = {
 
 
 @pytest.mark.parametrize(("ppm", "most"), DRIFTS.values(), ids=DRIFTS)
-@pytest.mark.parametrize("offset", [0, 11_560 * MS])
+@pytest.mark.parametrize("offset", [0, pytest.param(11_560 * MS, marks=pytest.mark.campaign)])
 def test_clocks_that_drift_are_corrected_and_the_note_has_offset_drift_and_residual(
     tmp_path, opened, ppm, most, offset
 ):
