@@ -42,7 +42,7 @@ _END_IN_DOCUMENT = re.compile(r"(?<=[.;:|])\s+")
 
 
 def sentences(path: Path, nodes: Sequence[ast.AST]) -> Iterator[tuple[int, str]]:
-    """Yield line and text of each sentence: in docstrings and comments of a module, or in a document, without ``nodes``."""
+    """Yield line and text of each sentence: of a module in docstrings and comments, of a document without ``nodes``."""
     text = path.read_text(encoding="utf-8")
     if not nodes:
         yield from ((1, sentence) for sentence in _END_IN_DOCUMENT.split(" ".join(text.split())))
