@@ -346,7 +346,7 @@ _KEYS: Mapping[str, tuple[tuple[str, str, str, str, str], ...]] = {
         ("8", "8", "mode('host')", "", "Host"),
         ("9", "9", "mode('steps')", "", "Steps"),
         ("L", "L", "timeline", "", "Timeline"),
-        ("w", "w", "nvtx_range", "", "the innermost range; from an event, the deepest NVTX range around it"),
+        ("w", "w", "nvtx_range", "", "innermost range; from an event, the deepest NVTX range around it"),
         ("ctrl+p", "ctrl+p", "palette", "all commands", "commands, views, recipes, kernels and findings by name"),
         ("question_mark", "?", "help", "help", "the keys of this place"),
         ("ctrl+z", "ctrl+z", "", "", "suspend the program until fg"),

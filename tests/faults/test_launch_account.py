@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import csv
 import io
-import shutil
 
 import program
 import pytest
-from support import edit, native, real_exports, shared
+from support import edit, native, real_exports
 from synthetic import ExportWriter
 from triaging import finding, told, triaged
 
@@ -168,21 +167,6 @@ def test_kernels_with_impossible_times_are_not_lost_and_without_calls_nothing_is
     assert not partial(path), "a note counts them"
     edit(path, f"DELETE FROM {CALLS}")
     assert not partial(path)
-
-
-@pytest.mark.campaign
-@pytest.mark.parametrize(("shift", "words"), [(823_000, "end 823 ms after a call"), (-156_000, "start 156 ms before")])
-def test_a_gpu_clock_that_differs_is_an_error_and_no_start_up_is_made_of_it(tmp_path, shift, words):
-    (original,) = shared("ddp-a100-rank0of4")
-    path = shutil.copyfile(original, tmp_path / "rank0.sqlite")
-    edit(
-        path,
-        *(f'UPDATE {table} SET start = start + {shift * US}, "end" = "end" + {shift * US}' for table in GPU_TABLES),
-    )
-    found = triaged(path)
-    told(finding(found, "clock-offset"), words)
-    assert not [word for word in ("start-up", "launch latency", "tail") if word in found.summary]
-    assert not {"start-up", "warm-up", "idle-gaps"} & {item.id for item in found.findings}
 
 
 def test_kernels_that_start_before_their_launch_are_an_error_on_their_rank_alone(tmp_path):

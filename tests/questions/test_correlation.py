@@ -136,7 +136,9 @@ class TestFacts:
         session.add(synthetic.whole_graph_export(tmp_path / "whole.sqlite"))
         session.add(synthetic.simulation_export(tmp_path / "simulation.sqlite"))
         with ExportWriter(tmp_path / "ucx.sqlite") as export:
-            export.ucx(export.thread(export.process(5_000), 5_000, "main"), 1_000, 2_000, "ucp_worker_progress")
+            thread = export.thread(export.process(5_000), 5_000, "main")
+            export.ucx(thread, 1_000, 2_000, "ucp_worker_progress")
+            export.cuda_overhead(thread, 3_000, 4_000, 7)
         session.add(tmp_path / "ucx.sqlite")
         for kind in EventKind:
             source = demo_session if listed(demo_session, kind) else session

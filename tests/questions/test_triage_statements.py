@@ -68,7 +68,7 @@ def test_what_to_record_is_only_what_is_not_there(tmp_path, recorded, wanted):
 
 
 @pytest.mark.parametrize(
-    ("ranges", "words"), [(2, "80 % was outside of every NVTX range"), (8, "80 % was in NVTX range `load`")]
+    ("ranges", "words"), [(2, "80 % of it was outside of every NVTX range"), (8, "80 % of it was in NVTX range `load`")]
 )
 def test_gaps_without_a_range_count_against_the_most_frequent_one(tmp_path, ranges, words):
     found = triaged(with_gaps(tmp_path / "a.sqlite", ranges=ranges), rules=("idle_gaps",))
@@ -240,7 +240,7 @@ def test_more_steps_of_the_same_length_are_not_worse(tmp_path):
     short, long = stepped(tmp_path / "a.sqlite", [20] * 5), stepped(tmp_path / "b.sqlite", [20] * 50)
     with closing(job_of(short)) as before, closing(job_of(long)) as after:
         head = " ".join(change_lines(against(Side(after, Selection(), "b"), Side(before, Selection(), "a")))[:4])
-        assert head.startswith("About as fast: a step takes 20 ms instead of 20 ms")
+        assert head.startswith("About as fast: a step takes 20 ms on both sides")
         assert "of 50 steps instead of 5" in head
         assert "Nothing got worse" in head
 

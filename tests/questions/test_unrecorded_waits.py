@@ -76,6 +76,21 @@ def test_without_records_nccl_may_have_blocked_all_that_it_did(tmp_path: Path, l
     assert possible == {"nccl": 4 * 80, "stalled": 4 * 80}
 
 
+@pytest.mark.parametrize(
+    ("losses", "words"),
+    [
+        ((), ""),
+        ((NO_RECORDS,), "waits of streams for events (100.0 %) are unresolved"),
+        ((NO_RECORDS, NO_WAITS, NO_CALLS_OF_EVENTS), "waits between streams are not in the export"),
+    ],
+)
+def test_a_budget_with_unresolved_time_says_why(tmp_path: Path, capsys: pytest.CaptureFixture[str], losses, words):
+    path = written(tmp_path / "a.sqlite", *losses)
+    assert main(["budget", str(path), "--by", "step", "--no-cache"]) == 0
+    _, notes = capsys.readouterr()
+    assert words in notes and ("any work" in notes or "any earlier work" in notes) == bool(words)
+
+
 def test_some_records_and_the_waits_of_some_steps_are_missing(tmp_path: Path):
     lost = f"{NO_RECORDS} WHERE eventId IN (101, 103)"
     parts, possible = times(written(tmp_path / "a.sqlite", lost))

@@ -274,7 +274,10 @@ def notes_of(
     notes = list(job.steps(step_name).notes)
     if any(gpu.numbers is None for gpu in gpus):
         notes.append("a GPU whose work no step launched has one iteration: all of its time")
-    return (*notes, *unresolved_waits(job.session, {gpu.of.task for gpu in gpus}))
+    waits = unresolved_waits(job.session, {gpu.of.task for gpu in gpus})
+    if not waits and any(gpu.of.parts[:, PARTS.index("unresolved")].any() for gpu in gpus):
+        waits = ["waits between streams are not in the export: any earlier work may have blocked the unresolved time"]
+    return (*notes, *waits)
 
 
 def _causes(job: OpenJob, gpus: Sequence[RankIterations]) -> list[str]:
