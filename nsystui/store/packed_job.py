@@ -249,7 +249,10 @@ class JobWriter:
         try:
             yield Cache(target_directory, _NO_CAP, is_required=True)
         finally:
-            shutil.rmtree(target_directory, ignore_errors=True)
+            try:
+                shutil.rmtree(target_directory, ignore_errors=True)
+            finally:  # a signal may have interrupted the removal
+                shutil.rmtree(target_directory, ignore_errors=True)
 
     def add(self, report: NewReport, staging: Path) -> JobReport:
         """Add a report to the job.

@@ -265,6 +265,10 @@ def _matched(job: OpenJob, arrivals: Sequence[Arrivals], by_gpu: Mapping[Member,
     return f"NCCL: rank {ranks[member.task]} arrived last in {times:,} of {operations:,} collectives ({unmatched})"
 
 
+_LEAST_UNRESOLVED = 0.01
+"""The share of unresolved time that gets a note."""
+
+
 def notes_of(
     job: OpenJob, selection: Selection, gpus: Sequence[RankIterations], step_name: str | None
 ) -> tuple[str, ...]:
@@ -275,7 +279,8 @@ def notes_of(
     if any(gpu.numbers is None for gpu in gpus):
         notes.append("a GPU whose work no step launched has one iteration: all of its time")
     waits = unresolved_waits(job.session, {gpu.of.task for gpu in gpus})
-    if not waits and any(gpu.of.parts[:, PARTS.index("unresolved")].any() for gpu in gpus):
+    parts = sum((gpu.of.parts.sum(axis=0) for gpu in gpus), np.zeros(len(PARTS), np.int64))
+    if not waits and parts[PARTS.index("unresolved")] > _LEAST_UNRESOLVED * parts.sum():
         waits = ["waits between streams are not in the export: any earlier work may have blocked the unresolved time"]
     return (*notes, *waits)
 
