@@ -77,5 +77,4 @@ class SelectingScreen(AskingScreen):
 
 
 def _seconds(time: int) -> str:
-    """Return exact seconds, like ``0.5s``."""
     return f"{Decimal(time).scaleb(-9).normalize():f}s"
