@@ -10,8 +10,10 @@ from __future__ import annotations
 import glob
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 
 from nsystui.base.answer import Unit
@@ -77,6 +79,24 @@ def name_of(path: Path) -> str:
     return path.stem if form is None else form.name_of(path)
 
 
+def names_of(paths: Sequence[Path]) -> Mapping[Path, str]:
+    """Return the name of each report; equal names get as many of their directories as tell them apart."""
+    places = {
+        path: (job_of(path) if is_packed_report(path) else path.absolute().parent, name_of(path)) for path in paths
+    }
+    repeated = {place for place, count in Counter(places.values()).items() if count > 1}
+    bare_names = {path: path.name if place in repeated else place[1] for path, place in places.items()}
+    names = dict(bare_names)
+    for depth in range(1, max((len(folder.parts) for folder, _ in places.values()), default=0)):
+        counts = Counter(names.values())
+        for path, name in names.items():
+            if counts[name] > 1:
+                names[path] = "/".join((*places[path][0].parts[1:][-depth:], bare_names[path]))
+        if len(counts) == len(names):
+            break
+    return names
+
+
 def natural_key(name: str) -> list[tuple[int, int, str]]:
     """Return a sort key that puts ``rank2`` before ``rank10``, for numbers of any length."""
     parts = [(part.isdecimal(), part) for part in re.split(r"(\d+)", name) if part]
@@ -87,9 +107,10 @@ def natural_key(name: str) -> list[tuple[int, int, str]]:
 def discover(arguments: Iterable[str]) -> list[Path]:
     """Return the files named by ``arguments``, in natural order and without duplicates.
 
-    A packed job becomes its reports, any other directory the exports directly in it. A missing name with glob
-    characters is expanded (the shell does not expand quoted globs); without a match it remains, and opening it reports
-    the error. Raises UsageError if a name is empty, such as a script's unset variable.
+    A packed job becomes its reports, any other directory the exports in it, or without any, the exports of its
+    subdirectories. A missing name with glob characters is expanded (the shell does not expand quoted globs); without a
+    match it remains, and opening it reports the error. Raises UsageError if a name is empty, such as a script's unset
+    variable.
     """
     paths: dict[str, Path] = {}
     for name in expanded(arguments):
@@ -136,19 +157,25 @@ def _named(name: str) -> list[Path]:
     path = Path(name)
     if not os.path.isdir(name) or is_packed_report(path):
         return [path]
-    return packed_reports(path) or ([path] if form_of(path) else _exports_in(path))
+    if exports := packed_reports(path) or ([path] if form_of(path) else _exports_in(path)):
+        return exports
+    inside = (path / name for name in _visible_names(path))
+    below = [packed_reports(folder) or _exports_in(folder) for folder in inside if os.path.isdir(folder)]
+    return list(chain.from_iterable(below)) or [path]
+
+
+def _visible_names(directory: Path) -> list[str]:
+    """Return the names in a directory, without hidden files: file servers and editors may leave some."""
+    try:
+        return [name for name in os.listdir(directory) if not name.startswith(".")]
+    except OSError:
+        return []
 
 
 def _exports_in(directory: Path) -> list[Path]:
-    """Return a directory's exports or, without exports, its reports in other forms.
-
-    Hidden files are ignored, as in the shell: file servers and editors may leave some.
-    """
-    try:
-        names = [name for name in os.listdir(directory) if not name.startswith(".")]
-    except OSError:
-        return [directory]
+    """Return a directory's exports or, without exports, its reports in other forms."""
+    names = _visible_names(directory)
     exports = [directory / name for name in names if name.endswith(EXPORT_ENDINGS)]
     reports = [] if exports else [path for name in names if (path := directory / name) and form_of(path)]
     # If a report was also exported in another form, that form is opened.
-    return exports or [path for path in reports if not path.name.endswith(REPORT_ENDINGS)] or reports or [directory]
+    return exports or [path for path in reports if not path.name.endswith(REPORT_ENDINGS)] or reports

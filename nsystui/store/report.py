@@ -151,8 +151,8 @@ class Report:
 
     Tables of a session contain ``time × (1 + clock_rate)``: the report's own clock, without its drift.
     ``on_job_clock`` is whether its job time is comparable with other reports. In a packed job, ``path`` is the report's
-    directory, ``label`` the name of the export, and ``ranks`` contains the rank of each process. ``damaged`` contains
-    the cause for each canonical table without rows because of damage.
+    directory, and ``ranks`` contains the rank of each process. ``label`` is the name, if it is not the file's.
+    ``damaged`` contains the cause for each canonical table without rows because of damage.
     """
 
     index: int
@@ -171,13 +171,13 @@ class Report:
 
     @property
     def name(self) -> str:
-        """The file name without its suffix: the report's name on screens and in file names."""
+        """The file name without its suffix, after directories if other reports have the same name."""
         return self.label or self.path.stem
 
     @property
     def folder(self) -> Path:
         """The directory of the export, or the packed job."""
-        return job_of(self.path) if self.label else self.path.absolute().parent
+        return job_of(self.path) if self.ranks else self.path.absolute().parent
 
     def job_time(self, time: int) -> int:
         """Return the job time of a recorded time, ns."""

@@ -203,14 +203,15 @@ class Session:
         whole: bool = True,
         partly: bool = False,
         opened: Opened | JobReport | None = None,
+        label: str = "",
     ) -> Report:
         """Add a report to the views: a report of a packed job, or an export, which is packed if necessary.
 
         ``opened`` is the result of `look_at` for ``path``, so that a packed report is not read twice. ``index`` keeps
-        the order of the command line. Unless ``whole``, an unpacked export stays unpacked: a query reads the columns
-        that it needs, and may raise ExportError. With ``partly``, damaged tables are left out, and listed in
-        ``damaged``. The returned report has no clock offset yet, because it depends on all ``reports``. Raises
-        ExportError and PackingCancelled. Several threads may add reports at once.
+        the order of the command line; ``label`` is the name, by default the file's. Unless ``whole``, an unpacked
+        export stays unpacked: a query reads the columns that it needs, and may raise ExportError. With ``partly``,
+        damaged tables are left out, and listed in ``damaged``. The returned report has no clock offset yet, because it
+        depends on all ``reports``. Raises ExportError and PackingCancelled. Several threads may add reports at once.
         """
         file = job_report = None
         if is_packed_report(path):
@@ -237,14 +238,14 @@ class Session:
         with self._lock:
             if isinstance(data, PackedFiles | PackedTables):
                 self._packed[index] = data
-                report = Report(index, path, data.report)
+                report = Report(index, path, data.report, label=label)
             else:
                 self._on_demand[index] = data
-                report = Report(index, path, data)
+                report = Report(index, path, data, label=label)
             if isinstance(data, PackedTables):
                 report = replace(report, damaged=data.report.damaged)
             if job_report is not None:
-                report = replace(report, label=job_report.name, ranks=job_report.ranks)
+                report = replace(report, label=label or job_report.name, ranks=job_report.ranks)
                 self._identities[index] = job_report.identity
             if file is not None:
                 self.exports[index] = file

@@ -92,16 +92,17 @@ _NUMBERED = re.compile(r"(?:^|[\W_]+)(?:rank|node|task|proc|profile|report|n|r)?
 
 
 def title_of(reports: Sequence[Report]) -> str:
-    """Return the common prefix of the reports' names before the rank, else their folder, else the command."""
+    """Return the common prefix of the reports' names before the rank, else their common folder, else the command."""
     names = [report.name for report in reports]
     if len(names) == 1:
         return names[0]
     common = _NUMBERED.sub("", os.path.commonprefix(names))  # noqa: RUF071 - names, not paths
     if common:
         return common
-    folders = {report.folder.name for report in reports}
-    if len(folders) == 1:
-        return folders.pop()
+    folders = {report.folder for report in reports}
+    for folder_names in ({folder.name for folder in folders}, {folder.parent.name for folder in folders}):
+        if len(folder_names) == 1 and (name := folder_names.pop()):
+            return name
     return next((command for report in reports if (command := os.path.basename(report.metadata.command))), "")
 
 
