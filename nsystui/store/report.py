@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -164,6 +165,18 @@ class Report:
     label: str = ""
     ranks: Mapping[int, int] = field(default_factory=dict)
     damaged: Mapping[str, str] = field(default_factory=dict)
+    captures: tuple[Report, ...] = ()
+    """The captures of the process that this report joins, in order of time, on the clock of the first."""
+
+    @property
+    def sources(self) -> tuple[Report, ...]:
+        """Its captures, or the report itself: each has an export."""
+        return self.captures or (self,)
+
+    @property
+    def pauses(self) -> list[tuple[int, int]]:
+        """The times between captures, ns: from the last event of each to the first event of the next."""
+        return [(last, first) for (_, last), (first, _) in pairwise(spans_of(self.captures))]
 
     @property
     def metadata(self) -> Metadata:
@@ -189,6 +202,16 @@ class Report:
     def has(self, table: sa.Table | CanonicalTable) -> bool:
         """Return whether the export has native tables for ``table``, even without rows: then 0 is a fact."""
         return table.name in self.packed.counts
+
+
+def spans_of(reports: Iterable[Report]) -> list[tuple[int, int]]:
+    """Return the first start and last end of the events of each report that has any, ns of job time."""
+    spans = ((report, report.packed.first_event, report.packed.last_event) for report in reports)
+    return [
+        (report.job_time(first), report.job_time(last))
+        for report, first, last in spans
+        if first is not None and last is not None
+    ]
 
 
 def most_rows(reports: Iterable[Report], table: sa.Table | CanonicalTable) -> int:
@@ -217,7 +240,7 @@ def aligned(reports: Sequence[Report], clock: Clock = Clock()) -> tuple[Report, 
     keep their own clocks: their sessions are further apart than they last, or on one machine a session begins after the
     last event of another.
     """
-    starts = _utc_starts(reports) if clock.is_common else [0] * len(reports)
+    starts = utc_starts(reports) if clock.is_common else [0] * len(reports)
     known_starts = [start for start in starts if start is not None]
     earliest = min(known_starts, default=0)
     spread = max(known_starts, default=0) - earliest
@@ -246,7 +269,7 @@ def _are_apart(reports: Sequence[Report], starts: Sequence[int | None]) -> bool:
     return any(host and start > first_ends.get(host, start) for host, start in hosts)
 
 
-def _utc_starts(reports: Sequence[Report]) -> list[int | None]:
+def utc_starts(reports: Sequence[Report]) -> list[int | None]:
     """Return the UTC start of each session, ns; differences within one machine follow its own clock."""
     firsts: dict[str, tuple[int, int]] = {}
     for report in reports:

@@ -27,6 +27,7 @@ from nsystui.exports.discover import is_packed_report
 from nsystui.exports.opening import ExportFile
 from nsystui.exports.schema import GpuClock
 from nsystui.store.cache import Cache, ColumnFiles, PackedFiles, Room, size_of
+from nsystui.store.captures import joined, with_joined_captures
 from nsystui.store.damage import damage_line, known_damage, raise_of_damage, remember_damage, remembered_damage
 from nsystui.store.database import Limits, check_addresses, connect, engine_of, keep_metadata, memory_errors, series
 from nsystui.store.report import Clock, PackedTables, Report, aligned, most_rows
@@ -325,8 +326,11 @@ class Session:
         self._expected = Expected({name: frozenset(names) for name, names in columns.items()}, tuple(tallied))
 
     def tally(self, report: Report, table: sa.Table | CanonicalTable) -> Tally | None:
-        """Return the number, times and processes of a report's rows, without reading columns; ``None`` if packed."""
-        unpacked = self._on_demand.get(report.index)
+        """Return the number, times and processes of a report's rows, without reading columns.
+
+        ``None`` if the report is packed, or joins captures.
+        """
+        unpacked = None if report.captures else self._on_demand.get(report.index)
         return None if unpacked is None else unpacked.tally(table.name)
 
     def part(self, reports: Iterable[int]) -> Session:
@@ -435,7 +439,8 @@ class Session:
             self.warn(str(error))
         else:
             self.dropped.append(error)
-        self._aligned = tuple(report for report in self.reports if report.index != index)
+        remaining = ([item for item in report.sources if item.index != index] for report in self.reports)
+        self._aligned = aligned([joined(sources) for sources in remaining if sources], self.clock)
         self._on_demand.pop(index).close()
         self._forget_views()
 
@@ -455,16 +460,32 @@ class Session:
                         unpacked.close()
                     self._forget_views()
 
+    def join_captures(self) -> None:
+        """Replace the captures of each process by one report."""
+        reports = with_joined_captures(self.reports)
+        if len(reports) < len(self.reports):
+            with self._lock:
+                self._aligned = aligned(reports, self.clock)
+                self._forget_views()
+
     def _rows(self, table: CanonicalTable) -> Iterator[Rows]:
         for report in self.reports:
-            if report.index in self._on_demand:
-                loaded = self._on_demand[report.index].loaded[table.name]
-                rows = loaded_rows(loaded, report.index, report.clock_offset)
-            elif report.index in self._packed:
-                rows = packed_rows(self._packed[report.index], table, report.index, report.clock_offset)
-            else:
-                continue
-            yield from (replace(item, clock_rate=report.clock_rate) for item in rows)
+            for number, source in enumerate(report.sources):
+                if source.index in self._on_demand:
+                    rows = loaded_rows(self._on_demand[source.index].loaded[table.name], report.index)
+                elif source.index in self._packed:
+                    rows = packed_rows(self._packed[source.index], table, report.index)
+                else:
+                    continue
+                shift = source.clock_offset if report.captures else 0
+                for item in rows:
+                    yield replace(
+                        item,
+                        clock_offset=report.clock_offset,
+                        clock_rate=report.clock_rate,
+                        shift=shift,
+                        capture=number,
+                    )
 
     def _names(self, table: CanonicalTable) -> list[str] | None:
         """Return the columns of a view, or ``None`` for all; with unpacked reports, only columns that were read."""
@@ -539,7 +560,7 @@ class Session:
 
     def _files(self) -> Iterator[tuple[Path, PackedFiles | ColumnFiles]]:
         """Yield the packs and column files that reports are read from, with the reports' paths."""
-        for report in self.reports:
+        for report in (source for item in self.reports for source in item.sources):
             unpacked = self._on_demand.get(report.index)
             sources = [self._packed.get(report.index)] if unpacked is None else unpacked.loaded.values()
             yield from ((report.path, files) for files in sources if isinstance(files, PackedFiles | ColumnFiles))
@@ -568,7 +589,12 @@ class Session:
 
         With ``in_memory``, the session also keeps loaded and saved results in memory.
         """
-        if report.index in self._identities:
+        if report.captures:
+            parts = [self.results(capture) for capture in report.captures]
+            names = [name for part in parts for name in part.reports]
+            is_saved = self.cache is not None and all(part.directory for part in parts)
+            results = self.cache.results_of_several(names) if self.cache and is_saved else Results(tuple(names), None)
+        elif report.index in self._identities:
             results = Results((self._identities[report.index],), report.path)
         elif isinstance(self._packed.get(report.index), PackedTables):
             results = self._without_files(report.path)

@@ -262,10 +262,15 @@ class Opener:
         session.room.make(size_of(export.parent))
         return export
 
+    def join(self, job: OpenJob) -> None:
+        """Drop second exports of a recording, and join the captures of each process."""
+        job.session.drop_copies()
+        job.session.join_captures()
+
     def align(self, job: OpenJob) -> None:
-        """Drop second exports of a recording, and put all reports on one clock. Raises NsystuiError if that fails."""
+        """Put all reports on one clock, after `join`. Raises NsystuiError if that fails."""
         from nsystui.questions.collectives.alignment import ClockMode
 
-        job.session.drop_copies()
+        self.join(job)
         if len(job.session.reports) > 1 and not self.is_stopped:
             job.align(ClockMode(self.source.clock))

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from nsystui.base.selection import Selection, Window
 from nsystui.exports import canonical
+from nsystui.questions.algebra.intervals import EMPTY, Intervals, union
 from nsystui.store.report import Report, has_span
 from nsystui.store.session import Session
 
@@ -37,6 +38,12 @@ def event_span(report: Report) -> Window | None:
     if first is None or last is None:
         return None
     return Window(report.job_time(first), report.job_time(max(first, last)))
+
+
+def pauses(report: Report) -> Intervals:
+    """Return the times between the captures of a process, job time: nothing was recorded then."""
+    spans = [(report.job_time(start), report.job_time(end)) for start, end in report.pauses]
+    return union([start for start, _ in spans], [end for _, end in spans]) if spans else EMPTY
 
 
 def selected_reports(session: Session, selection: Selection) -> list[Report]:
