@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from functools import reduce
 
 from nsystui.base.selection import Selection, Window
 from nsystui.exports import canonical
-from nsystui.questions.algebra.intervals import EMPTY, Intervals, union
+from nsystui.questions.algebra.intervals import EMPTY, Intervals, intersect, union
 from nsystui.store.report import Report, has_span
 from nsystui.store.session import Session
 
@@ -40,10 +41,10 @@ def event_span(report: Report) -> Window | None:
     return Window(report.job_time(first), report.job_time(max(first, last)))
 
 
-def pauses(report: Report) -> Intervals:
-    """Return the times between the captures of a process, job time: nothing was recorded then."""
-    spans = [(report.job_time(start), report.job_time(end)) for start, end in report.pauses]
-    return union([start for start, _ in spans], [end for _, end in spans]) if spans else EMPTY
+def pauses(*reports: Report) -> Intervals:
+    """Return the times between the captures of each report's process, job time: none recorded anything then."""
+    edges = ([report.job_time(edge) for pause in report.pauses for edge in pause] for report in reports)
+    return reduce(intersect, (union(times[::2], times[1::2]) if times else EMPTY for times in edges))
 
 
 def selected_reports(session: Session, selection: Selection) -> list[Report]:

@@ -16,7 +16,15 @@ from nsystui.exports.canonical import BY_NAME, CanonicalTable
 from nsystui.questions.gpu.utilisation import SHARE_COLUMNS, BusyIntervals, gpu_key, shares, window_notes
 from nsystui.questions.queries.derived import of_each_report, rows_by_report
 from nsystui.questions.queries.tasks import RankedTask, rows_of_tasks, selected_ranks, used_devices
-from nsystui.questions.queries.time_window import extent, extents, recorded, report_at, selected_reports, shares_clock
+from nsystui.questions.queries.time_window import (
+    extent,
+    extents,
+    pauses,
+    recorded,
+    report_at,
+    selected_reports,
+    shares_clock,
+)
 from nsystui.store.report import Report
 from nsystui.store.session import Session
 
@@ -52,6 +60,8 @@ class JobFacts:
     """Whether all times are on one clock. If not, reports are of different runs, or a report has no start."""
     start_spread: int | None
     """From the first session's start to the last, ns."""
+    captures: int = 0
+    """The captures that reports join (`Report.captures`)."""
     made_of: tuple[str, ...] = ()
     """Sources of reports that nsys did not record: ``PyTorch profiler trace``."""
 
@@ -65,6 +75,7 @@ def job_facts(session: Session, ranks: Sequence[RankedTask]) -> JobFacts:
         title=title_of(reports),
         commands=_distinct(os.path.basename(facts.command) for facts in metadata),
         reports=len(reports),
+        captures=sum(len(report.captures) for report in reports),
         ranks=len(ranks),
         hosts=_distinct(facts.host for facts in metadata),
         gpus=_count_gpus(session),
@@ -120,7 +131,7 @@ def _duration(session: Session) -> int | None:
         return None
     if shares_clock(session.reports):
         window = extent(session, Selection(), fit=False)
-        return window.end - window.start
+        return window.end - window.start - pauses(*session.reports).length
     return max(window.end - window.start for window in map(recorded, session.reports))
 
 
