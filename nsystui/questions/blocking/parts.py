@@ -180,7 +180,7 @@ class Iterations:
     @property
     def time(self) -> Times:
         """The length of each iteration without pauses between captures, ns."""
-        return self.parts.sum(axis=1)
+        return np.asarray(self.parts.sum(axis=1), np.int64)
 
     def at(self, is_chosen: NDArray[np.bool_]) -> Iterations:
         """Return the iterations with ``is_chosen``."""
