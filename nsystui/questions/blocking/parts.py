@@ -49,9 +49,10 @@ from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.conditions import of_reports
 from nsystui.questions.queries.derived import in_runs, of_each_report
 from nsystui.questions.queries.kernel_names import communicating
+from nsystui.questions.queries.pauses import pauses
 from nsystui.questions.queries.process_rows import ProcessRows
 from nsystui.questions.queries.tasks import GPU_TABLES
-from nsystui.questions.queries.time_window import pauses, report_at
+from nsystui.questions.queries.time_window import report_at
 from nsystui.questions.ranks.steps import step_times
 from nsystui.store import tables
 from nsystui.store.report import Report
@@ -283,7 +284,7 @@ def blocked_in(job: OpenJob, window: Window) -> Mapping[tuple[Task, int], Iterat
     session, iterations = job.session, {}
     communication, offsets = communicating(session), {report.index: report.clock_offset for report in session.reports}
     spans, shared = _spans(session, offsets), _shared_work(job)
-    pauses_of = {report.index: pauses(report) for report in session.reports}
+    pauses_of = {report.index: pauses(session, report) for report in session.reports}
     for rows in ProcessRows.each(session, spans):
         task, offset = rows.task, offsets[rows.task.report]
         edges = np.array([window.start, window.end]) - offset
@@ -358,7 +359,7 @@ def _arrays(
     none = np.zeros(0, np.int64)
     lists: dict[int, dict[str, list[Times]]] = {report.index: {name: [none] for name in names} for report in reports}
     spans = _spans(session, lists)
-    pauses_of = {report.index: pauses(report).shifted(-report.clock_offset) for report in reports}
+    pauses_of = {report.index: pauses(session, report).shifted(-report.clock_offset) for report in reports}
     for process in ProcessRows.each(session, spans):
         task = process.task
         edges_of_gpu = {

@@ -35,9 +35,10 @@ from nsystui.questions.gpu.device_time import (
 from nsystui.questions.queries.data_notes import capture_note
 from nsystui.questions.queries.derived import in_runs, of_each_report, runs_of
 from nsystui.questions.queries.kernel_names import other_communication
+from nsystui.questions.queries.pauses import pauses
 from nsystui.questions.queries.recording import recording_advice
 from nsystui.questions.queries.tasks import GPU_TABLES, RankedTask, used_devices
-from nsystui.questions.queries.time_window import edges_of, pauses, recorded, selected_reports, shares_clock
+from nsystui.questions.queries.time_window import edges_of, recorded, selected_reports, shares_clock
 from nsystui.store.report import Report
 from nsystui.store.session import Session
 
@@ -220,7 +221,7 @@ def _devices(
         report = reports[item.task.task.report]
         intervals = computed.get(_key(item)) or cached[_key(item)]
         parts = shifted(intervals.parts, report.clock_offset - intervals.clock_offset)
-        yield DeviceIntervals(item, recorded(report), parts, report.clock_offset, pauses=pauses(report))
+        yield DeviceIntervals(item, recorded(report), parts, report.clock_offset, pauses=pauses(session, report))
 
 
 def _key(device: Device) -> tuple[Task, int]:

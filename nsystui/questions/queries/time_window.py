@@ -8,11 +8,9 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from functools import reduce
 
 from nsystui.base.selection import Selection, Window
 from nsystui.exports import canonical
-from nsystui.questions.algebra.intervals import EMPTY, Intervals, intersect, union
 from nsystui.store.report import Report, has_span
 from nsystui.store.session import Session
 
@@ -39,12 +37,6 @@ def event_span(report: Report) -> Window | None:
     if first is None or last is None:
         return None
     return Window(report.job_time(first), report.job_time(max(first, last)))
-
-
-def pauses(*reports: Report) -> Intervals:
-    """Return the times between the captures of each report's process, job time: none recorded anything then."""
-    edges = ([report.job_time(edge) for pause in report.pauses for edge in pause] for report in reports)
-    return reduce(intersect, (union(times[::2], times[1::2]) if times else EMPTY for times in edges))
 
 
 def selected_reports(session: Session, selection: Selection) -> list[Report]:

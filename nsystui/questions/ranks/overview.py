@@ -15,16 +15,9 @@ from nsystui.base.selection import Selection, Task, Window
 from nsystui.exports.canonical import BY_NAME, CanonicalTable
 from nsystui.questions.gpu.utilisation import SHARE_COLUMNS, BusyIntervals, gpu_key, shares, window_notes
 from nsystui.questions.queries.derived import of_each_report, rows_by_report
+from nsystui.questions.queries.pauses import pauses
 from nsystui.questions.queries.tasks import RankedTask, rows_of_tasks, selected_ranks, used_devices
-from nsystui.questions.queries.time_window import (
-    extent,
-    extents,
-    pauses,
-    recorded,
-    report_at,
-    selected_reports,
-    shares_clock,
-)
+from nsystui.questions.queries.time_window import extent, extents, recorded, report_at, selected_reports, shares_clock
 from nsystui.store.report import Report
 from nsystui.store.session import Session
 
@@ -131,7 +124,7 @@ def _duration(session: Session) -> int | None:
         return None
     if shares_clock(session.reports):
         window = extent(session, Selection(), fit=False)
-        return window.end - window.start - pauses(*session.reports).length
+        return window.end - window.start - pauses(session, *session.reports).length
     return max(window.end - window.start for window in map(recorded, session.reports))
 
 
