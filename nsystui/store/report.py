@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -172,11 +171,6 @@ class Report:
     def sources(self) -> tuple[Report, ...]:
         """Its captures, or the report itself: each has an export."""
         return self.captures or (self,)
-
-    @property
-    def pauses(self) -> list[tuple[int, int]]:
-        """The times between captures, ns: from the last event of each to the first event of the next."""
-        return [(last, first) for (_, last), (first, _) in pairwise(spans_of(self.captures))]
 
     @property
     def metadata(self) -> Metadata:

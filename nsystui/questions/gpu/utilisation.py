@@ -32,10 +32,9 @@ from nsystui.questions.gpu.device_time import (
     shifted,
     to_arrays,
 )
-from nsystui.questions.queries.data_notes import capture_note
 from nsystui.questions.queries.derived import in_runs, of_each_report, runs_of
 from nsystui.questions.queries.kernel_names import other_communication
-from nsystui.questions.queries.pauses import pauses
+from nsystui.questions.queries.pauses import capture_note, pauses
 from nsystui.questions.queries.recording import recording_advice
 from nsystui.questions.queries.tasks import GPU_TABLES, RankedTask, used_devices
 from nsystui.questions.queries.time_window import edges_of, recorded, selected_reports, shares_clock
@@ -75,7 +74,7 @@ class BusyIntervals:
         devices = tuple(_devices(session, selection, selected_devices(session, selection, ranks), previous))
         reports = selected_reports(session, selection)
         notes = [*_notes(session, reports, selection), *other_communication(session)]
-        notes += [note] if (note := capture_note(reports)) else []
+        notes += [note] if (note := capture_note(session, reports)) else []
         groups = by_gpu(session, (item.device for item in devices))
         same_gpu = [{device.task.rank for device in group} for group in groups if len(group) > 1]
         if unknown := [item.device.task.rank for item in devices if not item.device.is_gpu]:

@@ -90,12 +90,6 @@ def left_out_note(reports: Sequence[Report]) -> str:
     return "; ".join(filter(None, [clock_note(reports), f"{sentences[0]}{sentences[1]}{advice}{sentences[2]}"]))
 
 
-def capture_note(reports: Sequence[Report]) -> str:
-    """Return the note on processes with several captures, if any."""
-    captures = [f"{report.name}: {len(report.captures)}" for report in reports if report.captures]
-    return f"captures of a process are one rank ({few(captures)}): time between them does not count" if captures else ""
-
-
 def clock_note(reports: Sequence[Report]) -> str:
     """Return the note on GPUs whose times were moved to the CPU's clock, if any."""
     moved = [

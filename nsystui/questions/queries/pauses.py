@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nsystui.questions.algebra.intervals import EMPTY, Intervals, intersect, merge, union
+from nsystui.base.answer import Unit
+from nsystui.base.text import few
+from nsystui.base.units import format_value
+from nsystui.questions.algebra.intervals import EMPTY, Intervals, intersect, union
 from nsystui.questions.queries.derived import of_each_report
-from nsystui.store.report import Report
+from nsystui.store.report import Report, spans_of
 from nsystui.store.session import Session
 
 if TYPE_CHECKING:
@@ -24,36 +27,41 @@ def pauses(session: Session, *reports: Report) -> Intervals:
     stopped = of_each_report(session, may_pause, "pauses", _stopped, in_memory=True)
     sets = []
     for report in reports:
-        edges = [report.job_time(edge) for pause in report.pauses for edge in pause]
-        between = union(edges[::2], edges[1::2]) if edges else EMPTY
+        spans = [(report.job_time(first), report.job_time(last)) for first, last in spans_of(report.captures)]
+        edges = [edge for (_, last), (first, _) in pairwise(spans) for edge in (last, first)]
         if report.index in stopped:
-            arrays = stopped[report.index]
-            between = merge(between, Intervals(arrays["start"], arrays["end"]).shifted(report.clock_offset))
-        sets.append(between)
+            edges += (stopped[report.index]["edges"] + report.clock_offset).tolist()
+        sets.append(union(edges[::2], edges[1::2]) if edges else EMPTY)
     return reduce(intersect, sets) if sets else EMPTY
 
 
 def _stopped(session: Session, reports: Sequence[Report]) -> dict[int, Arrays]:
-    """Return the times from cudaProfilerStop to cudaProfilerStart without any kernel or call, own clock."""
+    """Return start and end of each time from cudaProfilerStop to cudaProfilerStart without a kernel or call."""
     import sqlalchemy as sa
 
     from nsystui.store import tables
 
     calls = tables.api_calls.c
-    found: dict[int, list[tuple[int, int]]] = {report.index: [] for report in reports}
-    is_profiler = calls.name.like("cu%ProfilerSt%")
-    for index, spans in found.items():
-        query = sa.select(calls.name, calls.start, calls.end).where(calls.report == index, is_profiler)
-        for (before, _, start), (after, end, _) in pairwise(session.rows(query.order_by(calls.start))):
+    edges: dict[int, list[int]] = {report.index: [] for report in reports}
+    for index in edges:
+        query = sa.select(calls.name, calls.start, calls.end).where(calls.report == index)
+        rows = session.rows(query.where(calls.name.like("cu%ProfilerSt%")).order_by(calls.start))
+        for (before, _, start), (after, end, _) in pairwise(rows):
             if "Stop" in before and "Start" in after and start is not None and start < end:
-                counts = (
-                    sa.select(sa.func.count())
-                    .select_from(table)
-                    .where(table.c.report == index, table.c.start > start, table.c.start < end)
-                    for table in (tables.kernels, tables.api_calls)
-                )
-                spans += [(start, end)] * (not any(map(session.scalar, counts)))
-    return {
-        index: {"start": np.array([s for s, _ in spans], np.int64), "end": np.array([e for _, e in spans], np.int64)}
-        for index, spans in found.items()
-    }
+                work = (table.c for table in (tables.kernels, tables.api_calls))
+                inside = (sa.and_(c.report == index, c.start > start, c.start < end) for c in work)
+                if not any(session.scalar(sa.select(sa.func.count()).where(condition)) for condition in inside):
+                    edges[index] += [start, end]
+    return {index: {"edges": np.array(times, np.int64)} for index, times in edges.items()}
+
+
+def capture_note(session: Session, reports: Sequence[Report]) -> str:
+    """Return the note on processes with several captures, if any."""
+    times = [(report, pauses(session, report).length) for report in reports]
+    paused = [
+        f"{report.name}: {format_value(Unit.DURATION, time)}"
+        + (f" between {len(report.captures)} captures" if report.captures else "")
+        for report, time in times
+        if time
+    ]
+    return f"pauses between captures of a process do not count ({few(paused)})" if paused else ""
