@@ -5,18 +5,16 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 
 from nsystui.base.answer import UNKNOWN
-from nsystui.exports import canonical
 from nsystui.exports.metadata import Metadata
 from nsystui.store.report import Report, spans_of, utc_starts
 from nsystui.store.tally import LeftOut
 
-_NUMBERED = re.compile(r"(.+)\.([0-9]+)")
 _SAME_BOOT = 10**9
 """The most by which UTC and the machine's clock may differ over a run, ns; a restarted machine begins at 0."""
 
@@ -42,13 +40,8 @@ class CaptureFacts:
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """Rows of each canonical table."""
-        names = [table.name for table in canonical.TABLES]
-        return {
-            name: sum(capture.packed.counts.get(name, 0) for capture in self.captures)
-            for name in names
-            if any(name in capture.packed.counts for capture in self.captures)
-        }
+        """Rows of each canonical table, counted when looked up."""
+        return _Counts([capture.packed.counts for capture in self.captures])
 
     def max_rows(self, table: str) -> int:
         """Return an upper bound on the rows of a canonical table."""
@@ -72,6 +65,28 @@ class CaptureFacts:
         return max((last for _, last in spans_of(self.captures)), default=None)
 
 
+class _Counts(Mapping[str, int]):
+    """The sums of rows over captures."""
+
+    def __init__(self, counts: Sequence[Mapping[str, int]]) -> None:
+        self._counts = counts
+
+    def __getitem__(self, table: str) -> int:
+        sums = [counts[table] for counts in self._counts if table in counts]
+        if not sums:
+            raise KeyError(table)
+        return sum(sums)
+
+    def __contains__(self, table: object) -> bool:
+        return any(table in counts for counts in self._counts)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(dict.fromkeys(chain(*self._counts)))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
 def joined(captures: Sequence[Report]) -> Report:
     """Return captures of one process, in order of time, as one report with the first capture's index."""
     first = captures[0]
@@ -84,63 +99,49 @@ def joined(captures: Sequence[Report]) -> Report:
     )
     damaged = {table: cause for capture in captures for table, cause in capture.damaged.items()}
     facts = CaptureFacts(on_first_clock)
-    return replace(first, packed=facts, captures=on_first_clock, label=_stem(first), ranks={}, damaged=damaged)
+    return replace(first, packed=facts, captures=on_first_clock, label=_numbered(first)[0], ranks={}, damaged=damaged)
 
 
-def with_joined_captures(reports: Sequence[Report]) -> tuple[Report, ...]:
+def with_joined_captures(reports: Iterable[Report]) -> tuple[Report, ...]:
     """Return the reports, with the captures of each process as one report."""
-    sources = [source for report in reports for source in report.sources]
-    groups: dict[Hashable, list[Report]] = {}
-    for report in sources:
+    groups: dict[Hashable, list[list[Report]]] = {}
+    sources = (source for report in reports for source in report.sources)
+    for report in sorted(sources, key=lambda source: source.metadata.session_start_utc or 0):
         facts = report.metadata
-        is_known = facts.host and facts.session_start_utc is not None and _gpus(report)
-        key = (facts.host, facts.command, *sorted(facts.environment.items())) if is_known else report.index
-        groups.setdefault(key, []).append(report)
-    return tuple(joined(run) for group in groups.values() for run in _runs(group))
-
-
-def _runs(reports: Sequence[Report]) -> list[list[Report]]:
-    """Split reports of one host and command into the captures of each process, in order of time."""
-    runs: list[list[Report]] = []
-    for report in sorted(reports, key=lambda report: report.metadata.session_start_utc or 0):
+        runs = groups.setdefault((facts.host, facts.command, *sorted(facts.environment.items())), [])
         run = next((run for run in runs if _continues(run[-1], report)), None)
         if run is None:
             runs.append([report])
         else:
             run.append(report)
-    return runs
+    return tuple(joined(run) for runs in groups.values() for run in runs)
 
 
 def _continues(before: Report, after: Report) -> bool:
     """Return whether a report is the next capture of the same process: by its session or its number, GPUs and time."""
-    is_session = bool(before.metadata.session_id) and before.metadata.session_id == after.metadata.session_id
-    is_next = before.folder == after.folder and _stem(before) == _stem(after) and _number(before) < _number(after)
-    gpus = _gpus(before), _gpus(after)
-    common = gpus[0].keys() & gpus[1].keys()
-    if not (is_session or is_next) or not common or any(gpus[0][key] != gpus[1][key] for key in common):
+    facts = before.metadata, after.metadata
+    (stem, number), (next_stem, next_number) = _numbered(before), _numbered(after)
+    is_session = bool(facts[0].session_id) and facts[0].session_id == facts[1].session_id
+    is_next = (before.folder, stem) == (after.folder, next_stem) and number < next_number
+    gpus, next_gpus = map(_gpus, facts)
+    starts = [start for start in utc_starts([before, after]) if start is not None]
+    common = gpus.keys() & next_gpus.keys() if facts[0].host and len(starts) > 1 else ()
+    if not (is_session or is_next) or not common or any(gpus[key] != next_gpus[key] for key in common):
         return False
-    starts, clocks = utc_starts([before, after]), (before.metadata.system_clock, after.metadata.system_clock)
-    elapsed = (after.metadata.session_start_utc or 0) - (before.metadata.session_start_utc or 0)
-    if clocks[0] is not None and clocks[1] is not None and abs(clocks[1] - clocks[0] - elapsed) > _SAME_BOOT:
+    clocks = [item.system_clock for item in facts if item.system_clock is not None]
+    if len(clocks) > 1 and abs(clocks[1] - clocks[0] - (starts[1] - starts[0])) > _SAME_BOOT:
         return False
-    last, first = before.packed.last_event or 0, after.packed.first_event or 0
-    return (starts[0] or 0) + last <= (starts[1] or 0) + first
+    return starts[0] + (before.packed.last_event or 0) <= starts[1] + (after.packed.first_event or 0)
 
 
-def _gpus(report: Report) -> dict[tuple[int, int], str]:
+def _gpus(facts: Metadata) -> dict[tuple[int, int], str]:
     """Return the UUID of each GPU by process (pid) and number there; if not recorded, the processes with streams."""
-    facts = report.metadata
     uuids = {gpu.gpu: gpu.uuid for gpu in facts.gpus}
     used = {(item.pid, item.device): uuids.get(item.gpu, "") for item in facts.cuda_devices}
     return used or {(pid, UNKNOWN): "" for pid in facts.blocking_streams_by_pid}
 
 
-def _stem(report: Report) -> str:
-    """Return a name without the number that nsys gives to each capture."""
-    match = _NUMBERED.fullmatch(report.name)
-    return match[1] if match else report.name
-
-
-def _number(report: Report) -> int:
-    match = _NUMBERED.fullmatch(report.name)
-    return int(match[2]) if match else 0
+def _numbered(report: Report) -> tuple[str, int]:
+    """Return a name without the number that nsys gives to each capture, and the number."""
+    stem, _, number = report.name.rpartition(".")
+    return (stem, int(number)) if stem and number.isascii() and number.isdecimal() else (report.name, 0)

@@ -471,21 +471,12 @@ class Session:
     def _rows(self, table: CanonicalTable) -> Iterator[Rows]:
         for report in self.reports:
             for number, source in enumerate(report.sources):
+                shift, rate = source.clock_offset if report.captures else 0, report.clock_rate
+                rows = Rows(report.index, report.clock_offset, clock_rate=rate, shift=shift, capture=number)
                 if source.index in self._on_demand:
-                    rows = loaded_rows(self._on_demand[source.index].loaded[table.name], report.index)
+                    yield from loaded_rows(self._on_demand[source.index].loaded[table.name], rows)
                 elif source.index in self._packed:
-                    rows = packed_rows(self._packed[source.index], table, report.index)
-                else:
-                    continue
-                shift = source.clock_offset if report.captures else 0
-                for item in rows:
-                    yield replace(
-                        item,
-                        clock_offset=report.clock_offset,
-                        clock_rate=report.clock_rate,
-                        shift=shift,
-                        capture=number,
-                    )
+                    yield from packed_rows(self._packed[source.index], table, rows)
 
     def _names(self, table: CanonicalTable) -> list[str] | None:
         """Return the columns of a view, or ``None`` for all; with unpacked reports, only columns that were read."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +39,7 @@ class Rows:
     """
 
     report: int
-    clock_offset: int = 0
+    clock_offset: int
     files: tuple[str, ...] = ()
     table: str = ""
     columns: frozenset[str] = frozenset()
@@ -49,24 +49,24 @@ class Rows:
     capture: int = 0
 
 
-def packed_rows(packed: PackedFiles | PackedTables, table: CanonicalTable, report: int) -> Iterator[Rows]:
-    """Yield the rows of a table in a pack, if any."""
+def packed_rows(packed: PackedFiles | PackedTables, table: CanonicalTable, report: Rows) -> Iterator[Rows]:
+    """Yield the rows of a table in a pack, if any; ``report`` has the other facts."""
     if isinstance(packed, PackedTables):
         if table.name in packed.names:
-            yield Rows(report, table=packed.names[table.name])
+            yield replace(report, table=packed.names[table.name])
     elif table.name in packed.files:
         files = tuple(str(path) for path in packed.files[table.name])
-        yield Rows(report, files=files, renamed=packed.renamed.get(table.name))
+        yield replace(report, files=files, renamed=packed.renamed.get(table.name))
 
 
-def loaded_rows(columns: Columns, report: int) -> Iterator[Rows]:
+def loaded_rows(columns: Columns, report: Rows) -> Iterator[Rows]:
     """Yield the loaded columns of a table, if it has rows."""
     if not columns.rows:
         return
     if isinstance(columns, ColumnFiles):
-        yield Rows(report, files=tuple(str(path) for path in columns.files), columns=columns.names)
+        yield replace(report, files=tuple(str(path) for path in columns.files), columns=columns.names)
     else:
-        yield Rows(report, table=columns.table)
+        yield replace(report, table=columns.table)
 
 
 def make_view(

@@ -149,7 +149,7 @@ BY_ORDER = "order of files and devices"
 Ranks = dict[Task, int]
 
 _NUMBERS = re.compile(r"(?:[-_.:]?(?:[A-Z]{2}|rank)?[0-9]+)+$")
-_PARALLEL = re.compile(r"_(DP|PP|TP)([0-9]+)(?![0-9])")
+_PARALLEL = re.compile(r"_(DP|PP|TP)([0-9]{1,4})(?![0-9])")
 _FILE_PATTERNS = (r"rank[_-]?(\d+)", r"_N\d+_(\d+)", r"_(\d+)$")
 
 
@@ -420,13 +420,13 @@ def _ranks(session: Session, tasks: list[Task], devices: Mapping[Task, Any]) -> 
 def _from_process_names(session: Session, tasks: list[Task]) -> Ranks:
     """Return ranks from names such as ``Worker_DP0_PP1_TP3``: the last part counts fastest."""
     names = process_names(session)
-    parts = {task: dict(_PARALLEL.findall(names.get(task, ""))) for task in tasks}
-    sizes = {kind: 1 + max(int(part.get(kind, 0)) for part in parts.values()) for kind in ("DP", "PP", "TP")}
-    return {
-        task: (int(part.get("DP", 0)) * sizes["PP"] + int(part.get("PP", 0))) * sizes["TP"] + int(part.get("TP", 0))
-        for task, part in parts.items()
-        if part
-    }
+    parts = {task: found for task in tasks if (found := dict(_PARALLEL.findall(names.get(task, ""))))}
+    ranks = dict.fromkeys(parts, 0)
+    for kind in ("DP", "PP", "TP"):
+        numbers = {task: int(part.get(kind, 0)) for task, part in parts.items()}
+        size = 1 + max(numbers.values(), default=0)
+        ranks = {task: rank * size + numbers[task] for task, rank in ranks.items()}
+    return ranks
 
 
 def _from_mpi(session: Session, tasks: list[Task]) -> Ranks:
