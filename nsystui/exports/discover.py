@@ -80,7 +80,7 @@ def name_of(path: Path) -> str:
 
 
 def names_of(paths: Sequence[Path]) -> Mapping[Path, str]:
-    """Return the name of each report; equal names get as many of their directories as tell them apart."""
+    """Return the name of each report; equal names get the directories that distinguish them."""
     places = {
         path: (job_of(path) if is_packed_report(path) else path.absolute().parent, name_of(path)) for path in paths
     }

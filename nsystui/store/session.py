@@ -461,8 +461,8 @@ class Session:
                     self._forget_views()
 
     def join_captures(self) -> None:
-        """Replace the captures of each process by one report."""
-        reports = with_joined_captures(self.reports)
+        """Replace the captures of each process by one report, unless workers compute: each opens single reports."""
+        reports = self.reports if self.workers is not None else with_joined_captures(self.reports)
         if len(reports) < len(self.reports):
             with self._lock:
                 self._aligned = aligned(reports, self.clock)
