@@ -81,19 +81,14 @@ def name_of(path: Path) -> str:
 
 def names_of(paths: Sequence[Path]) -> Mapping[Path, str]:
     """Return the name of each report; equal names get the directories that distinguish them."""
-    places = {
-        path: (job_of(path) if is_packed_report(path) else path.absolute().parent, name_of(path)) for path in paths
-    }
-    repeated = {place for place, count in Counter(places.values()).items() if count > 1}
-    bare_names = {path: path.name if place in repeated else place[1] for path, place in places.items()}
-    names = dict(bare_names)
-    for depth in range(1, max((len(folder.parts) for folder, _ in places.values()), default=0)):
+    parents = {path: (job_of(path) if is_packed_report(path) else path.absolute().parent).parts[1:] for path in paths}
+    stems = {path: name_of(path) for path in paths}
+    uses = Counter((parents[path], stem) for path, stem in stems.items())
+    names = stems = {path: path.name if uses[parents[path], stem] > 1 else stem for path, stem in stems.items()}
+    for depth in range(1, max(map(len, parents.values()), default=0) + 1):
         counts = Counter(names.values())
-        for path, name in names.items():
-            if counts[name] > 1:
-                names[path] = "/".join((*places[path][0].parts[1:][-depth:], bare_names[path]))
-        if len(counts) == len(names):
-            break
+        longer = {path: "/".join((*parents[path][-depth:], stem)) for path, stem in stems.items()}
+        names = {path: longer[path] if counts[name] > 1 else name for path, name in names.items()}
     return names
 
 

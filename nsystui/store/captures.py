@@ -5,10 +5,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections import ChainMap
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import chain
 
 from nsystui.base.answer import UNKNOWN
 from nsystui.exports.metadata import Metadata
@@ -41,7 +41,7 @@ class CaptureFacts:
     @property
     def counts(self) -> Mapping[str, int]:
         """Rows of each canonical table, counted when looked up."""
-        return _Counts([capture.packed.counts for capture in self.captures])
+        return _Counts(*(capture.packed.counts for capture in self.captures))  # type: ignore[arg-type]  # only read
 
     def max_rows(self, table: str) -> int:
         """Return an upper bound on the rows of a canonical table."""
@@ -65,26 +65,12 @@ class CaptureFacts:
         return max((last for _, last in spans_of(self.captures)), default=None)
 
 
-class _Counts(Mapping[str, int]):
+class _Counts(ChainMap[str, int]):
     """The sums of rows over captures."""
 
-    def __init__(self, counts: Sequence[Mapping[str, int]]) -> None:
-        self._counts = counts
-
     def __getitem__(self, table: str) -> int:
-        sums = [counts[table] for counts in self._counts if table in counts]
-        if not sums:
-            raise KeyError(table)
-        return sum(sums)
-
-    def __contains__(self, table: object) -> bool:
-        return any(table in counts for counts in self._counts)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(dict.fromkeys(chain(*self._counts)))
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
+        sums = [counts[table] for counts in self.maps if table in counts]
+        return sum(sums) if sums else self.__missing__(table)
 
 
 def joined(captures: Sequence[Report]) -> Report:
@@ -119,19 +105,23 @@ def with_joined_captures(reports: Iterable[Report]) -> tuple[Report, ...]:
 
 def _continues(before: Report, after: Report) -> bool:
     """Return whether a report is the next capture of the same process: by its session or its number, GPUs and time."""
-    facts = before.metadata, after.metadata
-    (stem, number), (next_stem, next_number) = _numbered(before), _numbered(after)
-    is_session = bool(facts[0].session_id) and facts[0].session_id == facts[1].session_id
+    facts, (stem, number), (next_stem, next_number) = before.metadata, _numbered(before), _numbered(after)
+    is_session = bool(facts.session_id) and facts.session_id == after.metadata.session_id
     is_next = (before.folder, stem) == (after.folder, next_stem) and number < next_number
-    gpus, next_gpus = map(_gpus, facts)
-    starts = [start for start in utc_starts([before, after]) if start is not None]
-    common = gpus.keys() & next_gpus.keys() if facts[0].host and len(starts) > 1 else ()
-    if not (is_session or is_next) or not common or any(gpus[key] != next_gpus[key] for key in common):
+    gpus, next_gpus = _gpus(facts), _gpus(after.metadata)
+    common = gpus.keys() & next_gpus.keys() if facts.host and (is_session or is_next) else ()
+    return bool(common) and all(gpus[key] == next_gpus[key] for key in common) and _is_later(before, after)
+
+
+def _is_later(before: Report, after: Report) -> bool:
+    """Return whether a report begins after the last event of another, without a restart of the machine in between."""
+    start, next_start = utc_starts([before, after])
+    clock, next_clock = before.metadata.system_clock, after.metadata.system_clock
+    if start is None or next_start is None:
         return False
-    clocks = [item.system_clock for item in facts if item.system_clock is not None]
-    if len(clocks) > 1 and abs(clocks[1] - clocks[0] - (starts[1] - starts[0])) > _SAME_BOOT:
+    if clock is not None and next_clock is not None and abs(next_clock - clock - (next_start - start)) > _SAME_BOOT:
         return False
-    return starts[0] + (before.packed.last_event or 0) <= starts[1] + (after.packed.first_event or 0)
+    return start + (before.packed.last_event or 0) <= next_start + (after.packed.first_event or 0)
 
 
 def _gpus(facts: Metadata) -> dict[tuple[int, int], str]:

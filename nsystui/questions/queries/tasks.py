@@ -420,7 +420,7 @@ def _ranks(session: Session, tasks: list[Task], devices: Mapping[Task, Any]) -> 
 def _from_process_names(session: Session, tasks: list[Task]) -> Ranks:
     """Return ranks from names such as ``Worker_DP0_PP1_TP3``: the last part counts fastest."""
     names = process_names(session)
-    parts = {task: found for task in tasks if (found := dict(_PARALLEL.findall(names.get(task, ""))))}
+    parts = {task: part for task in tasks if (part := dict(_PARALLEL.findall(names.get(task, ""))))}
     ranks = dict.fromkeys(parts, 0)
     for kind in ("DP", "PP", "TP"):
         numbers = {task: int(part.get(kind, 0)) for task, part in parts.items()}
