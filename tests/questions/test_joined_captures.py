@@ -10,6 +10,7 @@ from synthetic import ExportWriter
 from synthetic.demo import CaptureSession
 
 from nsystui.base.selection import Selection
+from nsystui.questions.answers.remembered import Remembered, remember_first_questions
 from nsystui.questions.gpu.utilisation import utilisation_table
 from nsystui.questions.host.gaps import gaps_table
 from nsystui.questions.host.time_budget import budget_with_causes
@@ -88,6 +89,19 @@ def test_captures_of_a_process_are_one_rank_in_any_order(opened, tmp_path, whole
     assert reports_table(job.session, job.ranks).cells("report") == ["report.1", "report.2", "report.10"]
     note = "pauses between captures of a process do not count (report: 44.92 s between 3 captures)"
     assert note in job.busy(Selection()).notes
+
+
+def test_remembered_answers_are_of_all_captures(opened, tmp_path):
+    for number in (1, 2):
+        capture(tmp_path / f"report.{number}.sqlite", number * 5 * SECOND)
+    job = opened("report.1.sqlite", "report.2.sqlite")
+    remember_first_questions(job, job.session.cache)
+    counts = {}
+    for names in (("report.1.sqlite",), ("report.1.sqlite", "report.2.sqlite")):
+        files = tuple(str(tmp_path / name) for name in names)
+        recalled = Remembered.of_source(JobSource(files, tmp_path / "cache")).recall("stats", "cuda_gpu_kern_sum")
+        counts[len(names)] = recalled and recalled[1].cells("count")
+    assert counts == {1: None, 2: [2 * STEPS]}
 
 
 def test_steps_are_counted_through_and_end_with_their_capture(opened, tmp_path):
