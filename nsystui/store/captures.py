@@ -8,13 +8,16 @@ from __future__ import annotations
 from collections import ChainMap
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, reduce
+from operator import add
+from typing import TypeVar
 
 from nsystui.base.answer import UNKNOWN
 from nsystui.exports.metadata import Metadata
 from nsystui.store.report import Report, spans_of, utc_starts
 from nsystui.store.tally import LeftOut
 
+T = TypeVar("T")
 _SAME_BOOT = 10**9
 """The most by which UTC and the machine's clock may differ over a run, ns; a restarted machine begins at 0."""
 
@@ -27,11 +30,12 @@ class CaptureFacts:
 
     @cached_property
     def metadata(self) -> Metadata:
-        """The first capture's metadata, with the devices, streams, ranks and clocks of all captures."""
+        """The first capture's metadata, with the GPUs, devices, streams, ranks and clocks of all."""
         every = [capture.metadata for capture in self.captures]
         return replace(
             every[0],
             duration=self.last_event,
+            gpus=tuple({gpu.gpu: gpu for facts in reversed(every) for gpu in facts.gpus}.values()),
             cuda_devices=tuple(dict.fromkeys(device for facts in every for device in facts.cuda_devices)),
             blocking_streams=tuple(dict.fromkeys(stream for facts in every for stream in facts.blocking_streams)),
             mpi_ranks={process: rank for facts in every for process, rank in facts.mpi_ranks.items()},
@@ -41,7 +45,7 @@ class CaptureFacts:
     @property
     def counts(self) -> Mapping[str, int]:
         """Rows of each canonical table, counted when looked up."""
-        return _Counts(*(capture.packed.counts for capture in self.captures))  # type: ignore[arg-type]  # only read
+        return _Sums(*(capture.packed.counts for capture in self.captures))  # type: ignore[arg-type]  # only read
 
     def max_rows(self, table: str) -> int:
         """Return an upper bound on the rows of a canonical table."""
@@ -50,11 +54,7 @@ class CaptureFacts:
     @property
     def left_out(self) -> Mapping[str, LeftOut]:
         """Rows left out of canonical tables."""
-        sums: dict[str, LeftOut] = {}
-        for capture in self.captures:
-            for name, rows in capture.packed.left_out.items():
-                sums[name] = sums.get(name, LeftOut()) + rows
-        return sums
+        return _Sums(*(capture.packed.left_out for capture in self.captures))  # type: ignore[arg-type]  # only read
 
     @property
     def first_event(self) -> int | None:
@@ -65,12 +65,12 @@ class CaptureFacts:
         return max((last for _, last in spans_of(self.captures)), default=None)
 
 
-class _Counts(ChainMap[str, int]):
-    """The sums of rows over captures."""
+class _Sums(ChainMap[str, T]):
+    """The sums of counts over captures."""
 
-    def __getitem__(self, table: str) -> int:
-        sums = [counts[table] for counts in self.maps if table in counts]
-        return sum(sums) if sums else self.__missing__(table)
+    def __getitem__(self, table: str) -> T:
+        counts = [counts[table] for counts in self.maps if table in counts]
+        return reduce(add, counts) if counts else self.__missing__(table)
 
 
 def joined(captures: Sequence[Report]) -> Report:

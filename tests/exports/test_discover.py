@@ -69,7 +69,7 @@ NAMES = {
     "a/r.sqlite a/r.db": "r.sqlite r.db",
     "a/r.sqlite a/r.db b/r.sqlite": "r.sqlite r.db r",
 }
-"""Files, and names that tell them apart by as few directories as possible."""
+"""Files, and the names that distinguish them by as few directories as possible."""
 
 
 @pytest.mark.parametrize("files", NAMES)

@@ -55,11 +55,12 @@ class UsedDevice:
 
 def used_devices(session: Session) -> list[UsedDevice]:
     """Return all (process, GPU) pairs, by report, process and ordinal."""
-    return [
-        UsedDevice(Task(report, process), device, gpu, name, uuid)
+    devices = {
+        (report, process, device): UsedDevice(Task(report, process), device, gpu, name, uuid)
         for report, arrays in sorted(_process_facts(session).items())
         for process, device, gpu, name, uuid in json_of(arrays["devices"])
-    ]
+    }
+    return list(devices.values())  # a device that captures describe differently is one device
 
 
 def process_names(session: Session) -> dict[Task, str]:
