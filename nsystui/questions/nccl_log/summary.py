@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from nsystui.base.text import counted
 from nsystui.exports.nccl_log.files import Reported, TrainingStep
+from nsystui.exports.nccl_log.inspector import InspectedCall, InspectedKind, InspectedRank, InspectorDump
 from nsystui.exports.nccl_log.lines import (
     Call,
     CommunicatorLine,
@@ -88,6 +89,47 @@ class MeanAndEnds:
 
 
 @dataclass
+class InspectedCalls:
+    """Calls as NCCL Inspector measured them: their times, ns, and bytes per second weighted by time.
+
+    ``sums``: of algorithm and bus bandwidth × time, and of these times.
+    """
+
+    number: int = 0
+    time: MeanAndEnds = field(default_factory=MeanAndEnds)
+    sums: tuple[float, float, int] = (0.0, 0.0, 0)
+
+    def add(self, call: InspectedCall) -> None:
+        """Add a call; missing values do not count as 0."""
+        self.number += 1
+        self.time.add(call.time)
+        if call.time and call.algbw and call.busbw:
+            algbw, busbw, time = self.sums
+            self.sums = algbw + call.algbw * call.time, busbw + call.busbw * call.time, time + call.time
+
+    @property
+    def rates(self) -> tuple[float | None, float | None]:
+        """Algorithm and bus bandwidth."""
+        algbw, busbw, time = self.sums
+        return (algbw / time, busbw / time) if time else (None, None)
+
+
+@dataclass
+class InspectedRankCalls:
+    """A rank's records: ``last`` is the highest number of each collective, ``dropped`` ``None`` if not recorded."""
+
+    calls: InspectedCalls = field(default_factory=InspectedCalls)
+    collectives: int = 0
+    last: dict[str, int] = field(default_factory=dict)
+    dropped: int | None = None
+
+    @property
+    def absent(self) -> int:
+        """The number of collectives up to the last record that have no record."""
+        return max(sum(self.last.values()) + len(self.last) - self.collectives, 0)
+
+
+@dataclass
 class _Pending:
     """Equal lines that are not added up yet: calls of one signature, or a choice of the tuner."""
 
@@ -104,6 +146,8 @@ class LogSummary:
     NCCL connected the ranks. ``unread``: the number of unread pieces of calls by reason. ``training_lines``: their
     number, with ``step_time`` (seconds) and ``tflops`` if present, over ``first_iteration`` to ``last_iteration``.
     ``iterations``: each with the number of its lines, by epoch and number. ``folded``: calls with one line for several.
+    ``inspected``: NCCL Inspector's calls by the communicator's ranks and nodes, and kind; ``inspected_ranks``: by rank.
+    They are not among ``kinds`` and ``members``, because the debug log of the same job has the same calls.
     """
 
     def __init__(self) -> None:
@@ -121,6 +165,8 @@ class LogSummary:
         self.last_iteration: int | None = None
         self.iterations: dict[tuple[int | None, int], tuple[TrainingStep, int]] = {}
         self.iterations_left_out = 0
+        self.inspected: dict[tuple[int | None, int | None, InspectedKind], InspectedCalls] = {}
+        self.inspected_ranks: dict[InspectedRank, InspectedRankCalls] = {}
         self._pending: dict[int, _Pending] = {}
 
     def add(self, lines: Iterable[Line]) -> None:
@@ -136,6 +182,8 @@ class LogSummary:
                         pending.last_op_count = line.op_count
                 elif type(line) is TuningLine:
                     (self._pending.get(id(line)) or self._new_pending(line)).number += 1
+                elif type(line) is InspectedCall:
+                    self._add_inspected(line)
                 else:
                     self._add_other(line)
         finally:
@@ -145,6 +193,11 @@ class LogSummary:
     def calls(self) -> int:
         """The number of calls."""
         return self.kinds.total()
+
+    @property
+    def inspected_calls(self) -> int:
+        """The number of NCCL Inspector's calls."""
+        return sum(calls.number for calls in self.inspected.values())
 
     def gpus(self) -> dict[Gpu, Counter[tuple[str, str | None]]]:
         """Return the calls of each GPU by op and bucket, without calls of an unknown process."""
@@ -175,8 +228,20 @@ class LogSummary:
             iterations = [i for i in (self.first_iteration, self.last_iteration, line.iteration) if i is not None]
             self.first_iteration, self.last_iteration = min(iterations), max(iterations)
             self._add_iteration(line)
+        elif isinstance(line, InspectorDump):
+            rank = self.inspected_ranks.setdefault(line.rank, InspectedRankCalls())
+            rank.dropped = max(rank.dropped or 0, line.dropped)
         elif isinstance(line, Unread):
-            self.unread[line.damage] += 1
+            self.unread[line.damage] += line.number
+
+    def _add_inspected(self, call: InspectedCall) -> None:
+        key = call.rank.ranks, call.rank.nodes, call.kind
+        self.inspected.setdefault(key, InspectedCalls()).add(call)
+        rank = self.inspected_ranks.setdefault(call.rank, InspectedRankCalls())
+        rank.calls.add(call)
+        if call.number is not None:
+            rank.collectives += 1
+            rank.last[call.kind.op] = max(call.number, rank.last.get(call.kind.op, 0))
 
     def _add_iteration(self, line: TrainingStep) -> None:
         """Add a line of an iteration, which may have several (progress bars, ranks, timers): first values count."""
@@ -225,7 +290,7 @@ def notes(summary: LogSummary, cut: StepCut | None = None) -> tuple[str, ...]:
 def _notes(summary: LogSummary, cut: StepCut | None) -> Iterator[str]:
     unread = [f"{summary.unread[damage]:,} {damage.value}" for damage in Damage if summary.unread[damage]]
     reasons = f" ({', '.join(unread)})" if unread else ""
-    calls_and_lines = f"{counted(summary.calls, 'call')} in {counted(summary.lines, 'line')}"
+    calls_and_lines = f"{counted(summary.calls + summary.inspected_calls, 'call')} in {counted(summary.lines, 'line')}"
     yield f"{calls_and_lines}; {summary.unread.total():,} more could not be read{reasons}"
     if cut is not None:
         yield (
@@ -237,14 +302,29 @@ def _notes(summary: LogSummary, cut: StepCut | None) -> Iterator[str]:
         yield f"the table of iterations has the first {_ITERATION_LIMIT:,}; {left_out} of later iterations are left out"
     if summary.topology.left_out:
         yield f"the topology is too large: {counted(summary.topology.left_out, 'part')} left out"
+    if summary.inspected_ranks:
+        yield from _of_inspector(summary)
     if not summary.calls:
-        yield f"no calls: {_RECORD}"
+        if not summary.inspected_ranks:
+            yield f"no calls: {_RECORD}"
         return
     yield (
         f"message sizes are of one rank's call, read from {counted(len(summary.gpus()), 'GPU')}; for AllGather, "
         "ReduceScatter, AlltoAll, Gather and Scatter that is one rank's share of the whole"
     )
     yield from _missing(summary)
+
+
+def _of_inspector(summary: LogSummary) -> Iterator[str]:
+    ranks = summary.inspected_ranks.values()
+    absent = sum(rank.absent for rank in ranks)
+    dropped = sum(rank.dropped or 0 for rank in ranks)
+    yield (
+        f"NCCL Inspector recorded {counted(summary.inspected_calls, 'call')} of {counted(len(ranks), 'rank')}, but not "
+        f"{counted(absent, 'collective')} before each rank's last record: small messages "
+        "(NCCL_INSPECTOR_DUMP_MIN_SIZE_BYTES, 8 KiB by default), calls without GPU time, and dropped records"
+        + (f" ({dropped:,})" if dropped else "")
+    )
 
 
 def _missing(summary: LogSummary) -> Iterator[str]:
@@ -280,4 +360,4 @@ def nothing(summary: LogSummary, cut: StepCut | None = None) -> str:
         return f"these logs have no training lines ({lines}) to cut them by: leave --steps out"
     if summary.unread:
         return f"none of the {summary.unread.total():,} calls in {summary.lines:,} lines could be read: are lines cut?"
-    return f"no calls of NCCL in {summary.lines:,} lines: {_RECORD}"
+    return f"no calls of NCCL in {counted(summary.lines, 'line')}: {_RECORD}, or with NCCL Inspector"

@@ -283,6 +283,62 @@ def _callers(summary: LogSummary) -> dict[tuple[str | None, int | None], list[st
 
 
 @_table(
+    "inspector",
+    "Calls as NCCL Inspector measured them",
+    _OP,
+    Column("bytes", header="Bytes per Call", label="per call", unit=Unit.BYTES),
+    Column("algorithm", header="Algorithm", label="algorithm"),
+    Column("protocol", header="Protocol", label="protocol"),
+    _SIZE.with_importance(0),
+    Column("nodes", header="Nodes", label="nodes", unit=Unit.COUNT, importance=2),
+    _CALLS,
+    Column("avg", header="Avg (ns)", label="avg", unit=Unit.DURATION, decimals=1),
+    Column("min", header="Min (ns)", label="min", unit=Unit.DURATION, importance=1),
+    Column("max", header="Max (ns)", label="max", unit=Unit.DURATION, importance=1),
+    Column("algbw", header="AlgBW (B/s)", label="algbw", unit=Unit.RATE, decimals=1, importance=2),
+    Column("busbw", header="BusBW (B/s)", label="busbw", unit=Unit.RATE, decimals=1),
+    Column("source", header="Timing Source", label="timed by", importance=3),
+)
+def inspector_table(summary: LogSummary) -> Iterator[Row]:
+    """Yield the calls of NCCL Inspector by op, size, algorithm, protocol and the communicator's size; most time first.
+
+    Bandwidths are means of the records' bandwidths, weighted by their times.
+    """
+    for (ranks, nodes, kind), calls in sorted(
+        summary.inspected.items(), key=lambda item: (-item[1].time.total, str(item[0]))
+    ):
+        time = (calls.time.mean, calls.time.minimum, calls.time.maximum)
+        cells = kind.op, kind.size, kind.algorithm, kind.protocol, ranks, nodes, calls.number
+        yield *cells, *time, *calls.rates, kind.source
+
+
+@_table(
+    "inspector-ranks",
+    "Ranks of each communicator in the records of NCCL Inspector",
+    _COMMUNICATOR,
+    Column("name", header="Name", label="name", importance=1),
+    RANK,
+    _SIZE,
+    HOST,
+    PID.with_importance(1),
+    _CALLS,
+    Column("absent", header="Collectives Not Recorded", label="not recorded", unit=Unit.COUNT),
+    Column("dropped", header="Dropped Records", label="dropped", unit=Unit.COUNT),
+    Column("total", header="Total Time (ns)", label="total", unit=Unit.DURATION),
+    Column("busbw", header="BusBW (B/s)", label="busbw", unit=Unit.RATE, decimals=1),
+    is_usual=False,
+)
+def inspector_ranks_table(summary: LogSummary) -> Iterator[Row]:
+    """Yield the calls of every rank of every communicator, and the collectives without a record before its last."""
+    by_rank = sorted(summary.inspected_ranks.items(), key=lambda item: (item[0].communicator, item[0].rank or 0))
+    for rank, rank_calls in by_rank:
+        calls = rank_calls.calls
+        total = calls.time.total if calls.time.number else None
+        cells = rank.communicator, rank.name, rank.rank, rank.ranks, rank.host, rank.pid
+        yield *cells, calls.number, rank_calls.absent, rank_calls.dropped, total, calls.rates[1]
+
+
+@_table(
     "steps",
     "Step time and TFLOPS per GPU, from the training's own lines",
     Column("lines", header="Training Lines", label="lines", unit=Unit.COUNT),
@@ -359,11 +415,16 @@ def lines_table(summary: LogSummary) -> Iterator[Row]:
     yield from (
         ("lines read", summary.lines),
         ("calls", summary.calls),
+        *((("calls of NCCL Inspector", summary.inspected_calls),) if summary.inspected_calls else ()),
         ("lines of communicators (Init, Destroy, Abort)", summary.communicator_lines),
         ("lines of the tuner", summary.tuning.total()),
         ("lines of the topology", summary.topology.lines),
         ("lines of training iterations", summary.training_lines),
-        *((f"unread calls, {damage.value}", summary.unread[damage]) for damage in Damage),
+        *(
+            (f"unread calls, {damage.value}", summary.unread[damage])
+            for damage in Damage
+            if summary.unread[damage] or damage is not Damage.RECORD
+        ),
     )
 
 
@@ -572,6 +633,8 @@ TABLES = {
         ranks_table,
         gpus_table,
         tuning_table,
+        inspector_table,
+        inspector_ranks_table,
         problems_table,
         rings_table,
         trees_table,
