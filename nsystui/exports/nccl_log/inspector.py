@@ -11,23 +11,22 @@ from typing import Any, NamedTuple
 
 from nsystui.base.inputs import json_in
 
-RECORD = re.compile(rb'"(coll_perf|p2p_perf|proxy_trace|dump_stats)"\s*:')
-"""The key of a record's content. NCCL writes a record without line ends."""
+RECORD = re.compile(rb'"(?:coll_perf|p2p_perf|proxy_trace|dump_stats)"\s*:')
+"""The key of a record's content."""
 
 _WITH_HEADERS = ("v4.0", "v4.1", "v4.2")
-"""Formats in which each record has its communicator and process."""
+_DAMAGE = (ValueError, LookupError, TypeError, AttributeError, OverflowError)
 
-_UNKNOWN_SIZE = 1 << 62
-"""NCCL multiplies by -1 for data types that the plugin does not know, which makes unsigned sizes above this."""
+_HIGHEST = 1 << 53
+"""The plugin multiplies by -1 for data types that it does not know: the unsigned sizes are above this."""
 
 
 class InspectedRank(NamedTuple):
-    """A communicator's rank in its process. ``rank`` and ``ranks`` are of the communicator, ``name`` is the user's."""
+    """A communicator's rank in its process; ``rank`` and ``ranks`` are of the communicator."""
 
     host: str
     pid: int
     communicator: str
-    name: str | None
     rank: int | None
     ranks: int | None
     nodes: int | None
@@ -44,22 +43,21 @@ class InspectedKind(NamedTuple):
 
 
 class InspectedCall(NamedTuple):
-    """A call: ns, and bytes per second; ``None`` is a value that the record lacks.
+    """A call; ``time`` in ns, ``busbw`` in bytes/s, ``None`` if the record lacks the value.
 
-    ``number``: of a collective, from 0, among the communicator's calls of this op; ``None`` for sends and receives,
-    which the plugin counts without the calls that it leaves out.
+    ``number``: a collective's, from 0, among the communicator's calls of this op. Sends and receives have ``None``:
+    the plugin numbers only those that it records.
     """
 
     rank: InspectedRank
     kind: InspectedKind
     number: int | None
     time: int | None
-    algbw: float | None
     busbw: float | None
 
 
 class InspectorDump(NamedTuple):
-    """The number of records that a rank's rings dropped since the start."""
+    """The number of records that a rank's full rings dropped so far."""
 
     rank: InspectedRank
     dropped: int
@@ -68,8 +66,8 @@ class InspectorDump(NamedTuple):
 class InspectorReader:
     """Reads the records of one file.
 
-    ``is_open``: whether the file has records. ``damaged``: unreadable records, and records without their dump.
-    ``left``: records of the last dump that are not read yet.
+    ``is_open``: whether the file has records. ``damaged``: the number of unreadable or missing records. ``left``: the
+    records of the last dump that are not read yet.
     """
 
     def __init__(self) -> None:
@@ -77,12 +75,10 @@ class InspectorReader:
         self.damaged = self.left = 0
         self._rank: InspectedRank | None = None
 
-    def accepts(self, line: bytes) -> bool:
-        """Return whether a line is a record, or in a file of records a damaged record."""
-        return (self.is_open and line.startswith(b"{")) or RECORD.search(line) is not None
-
     def read(self, line: bytes) -> InspectedCall | InspectorDump | None:
-        """Return a record; ``None`` if it is damaged, or of another kind (``proxy_trace``)."""
+        """Return a record; ``None`` for other lines, damaged records, and ``proxy_trace``."""
+        if not (RECORD.search(line) or (self.is_open and line.startswith(b"{"))):
+            return None
         self.is_open = True
         record: Any = {}
         try:
@@ -93,7 +89,7 @@ class InspectorReader:
             if "dump_stats" in record:
                 return self._dump(record, rank)
             return None if "proxy_trace" in record else _call_of(record, rank)
-        except (ValueError, LookupError, TypeError, AttributeError, OverflowError):
+        except _DAMAGE:
             self.damaged += 1
             return None
         finally:
@@ -101,13 +97,13 @@ class InspectorReader:
                 self.left = max(self.left - 1, 0)
 
     def _dump(self, record: dict[str, Any], rank: InspectedRank) -> InspectorDump:
-        stats, version = record["dump_stats"], record["metadata"]["inspector_output_format_version"]
+        stats = record["dump_stats"]
+        coll, p2p, proxy = (_number(stats.get(f"{kind}_records")) or 0 for kind in ("coll", "p2p", "proxy"))
+        dropped = (_number(stats.get(f"{kind}_dropped_total")) or 0 for kind in ("coll", "p2p"))
+        has_headers = record["metadata"]["inspector_output_format_version"] in _WITH_HEADERS
         self.damaged += self.left
-        self._rank = rank
-        kinds = ("coll", "p2p", "proxy")
-        records = 0 if version in _WITH_HEADERS else sum(_number(stats.get(f"{kind}_records")) or 0 for kind in kinds)
-        self.left = records
-        return InspectorDump(rank, sum(_number(stats.get(f"{kind}_dropped_total")) or 0 for kind in kinds[:2]))
+        self.left, self._rank = (0, None) if has_headers else (coll + p2p + proxy, rank)
+        return InspectorDump(rank, sum(dropped))
 
 
 def _rank_of(record: dict[str, Any]) -> InspectedRank:
@@ -116,30 +112,27 @@ def _rank_of(record: dict[str, Any]) -> InspectedRank:
     if host is None or pid is None:
         raise ValueError("no process")
     numbers = (_number(header.get(key)) for key in ("rank", "n_ranks", "nnodes"))
-    return InspectedRank(host, pid, f"{int(header['id'], 16):#x}", _text(header.get("comm_name")), *numbers)
+    return InspectedRank(host, pid, f"{int(header['id'], 16):#x}", *numbers)
 
 
 def _call_of(record: dict[str, Any], rank: InspectedRank) -> InspectedCall:
     prefix = "coll" if "coll_perf" in record else "p2p"
-    values = {key.removeprefix(f"{prefix}_"): value for key, value in record[f"{prefix}_perf"].items()}
-    op, size, time = _text(values[prefix]), _number(values.get("msg_size_bytes")), _number(values.get("exec_time_us"))
+    body = record[f"{prefix}_perf"]
+    op = _text(body[prefix])
     if op is None:
         raise ValueError("no op")
-    kind = InspectedKind(op, size, *(_text(values.get(key)) for key in ("algo", "proto", "timing_source")))
-    rates = (_rate(values.get(f"{key}_gbs")) if size is not None else None for key in ("algobw", "busbw"))
-    number = _number(values.get("sn")) if prefix == "coll" else None
-    return InspectedCall(rank, kind, number, None if time is None else 1000 * time, *rates)
+    texts = (_text(body.get(f"{prefix}_{key}")) for key in ("algo", "proto", "timing_source"))
+    size, time = (_number(body.get(f"{prefix}_{key}")) for key in ("msg_size_bytes", "exec_time_us"))
+    busbw = body.get(f"{prefix}_busbw_gbs")
+    is_measured = size is not None and isinstance(busbw, (int, float)) and isfinite(busbw) and busbw > 0
+    number = _number(body.get("coll_sn"))
+    times = None if time is None else 1000 * time, 1e9 * busbw if is_measured else None
+    return InspectedCall(rank, InspectedKind(op, size, *texts), number, *times)
 
 
 def _text(value: object) -> str | None:
-    """Return a text; ``None`` if it is missing or ``unknown``."""
     return value if isinstance(value, str) and value not in ("", "unknown") else None
 
 
 def _number(value: object) -> int | None:
-    return value if type(value) is int and 0 <= value < _UNKNOWN_SIZE else None
-
-
-def _rate(value: object) -> float | None:
-    """Return bytes per second from 10⁹ bytes per second; ``None`` if no time or size was measured."""
-    return 1e9 * value if isinstance(value, (int, float)) and isfinite(value) and value > 0 else None
+    return value if type(value) is int and 0 <= value < _HIGHEST else None

@@ -337,18 +337,12 @@ class LogReader:
             last = block[-1:]
             self._result_reader.take(block)
             if inspector.is_open or RECORD.search(block):
-                yield from self._records_in(block, inspector)
+                yield from filter(None, map(inspector.read, block.splitlines()))
             if any(word in block for word in _WORDS):
                 yield from self._lines_of(block)
         self.lines += last != b"\n"
         if inspector.damaged or inspector.left:
             yield Unread(Damage.RECORD, inspector.damaged + inspector.left)
-
-    def _records_in(self, block: bytes, inspector: InspectorReader) -> Iterator[Line]:
-        for line in block.splitlines():
-            record = inspector.read(line) if inspector.accepts(line) else None
-            if record is not None:
-                yield record
 
     def _lines_of(self, block: bytes) -> Iterator[Line]:
         # This loop runs for each of up to a hundred million lines.

@@ -43,7 +43,12 @@ EXPORT_COMMAND = "nsys export -t sqlite --include-json=true --include-blobs=true
 
 See docs/exports.md#nvtx-payloads.
 """
-_SOURCES = {"payload": "NVTX payload", "instrumented": "the text of instrumented calls", "log": "NCCL's debug log"}
+_SOURCES = {
+    "payload": "NVTX payload",
+    "instrumented": "the text of instrumented calls",
+    "log": "NCCL's debug log",
+    "inspector": "NCCL Inspector",
+}
 
 
 def nccl_notes(

@@ -90,43 +90,16 @@ class MeanAndEnds:
 
 @dataclass
 class InspectedCalls:
-    """Calls as NCCL Inspector measured them: their times, ns, and bytes per second weighted by time.
-
-    ``sums``: of algorithm and bus bandwidth × time, and of these times.
-    """
+    """Calls as NCCL Inspector measured them: times, ns, and bus bandwidths, bytes/s."""
 
     number: int = 0
     time: MeanAndEnds = field(default_factory=MeanAndEnds)
-    sums: tuple[float, float, int] = (0.0, 0.0, 0)
+    busbw: MeanAndEnds = field(default_factory=MeanAndEnds)
 
     def add(self, call: InspectedCall) -> None:
-        """Add a call; missing values do not count as 0."""
         self.number += 1
         self.time.add(call.time)
-        if call.time and call.algbw and call.busbw:
-            algbw, busbw, time = self.sums
-            self.sums = algbw + call.algbw * call.time, busbw + call.busbw * call.time, time + call.time
-
-    @property
-    def rates(self) -> tuple[float | None, float | None]:
-        """Algorithm and bus bandwidth."""
-        algbw, busbw, time = self.sums
-        return (algbw / time, busbw / time) if time else (None, None)
-
-
-@dataclass
-class InspectedRankCalls:
-    """A rank's records: ``last`` is the highest number of each collective, ``dropped`` ``None`` if not recorded."""
-
-    calls: InspectedCalls = field(default_factory=InspectedCalls)
-    collectives: int = 0
-    last: dict[str, int] = field(default_factory=dict)
-    dropped: int | None = None
-
-    @property
-    def absent(self) -> int:
-        """The number of collectives up to the last record that have no record."""
-        return max(sum(self.last.values()) + len(self.last) - self.collectives, 0)
+        self.busbw.add(call.busbw)
 
 
 @dataclass
@@ -146,8 +119,9 @@ class LogSummary:
     NCCL connected the ranks. ``unread``: the number of unread pieces of calls by reason. ``training_lines``: their
     number, with ``step_time`` (seconds) and ``tflops`` if present, over ``first_iteration`` to ``last_iteration``.
     ``iterations``: each with the number of its lines, by epoch and number. ``folded``: calls with one line for several.
-    ``inspected``: NCCL Inspector's calls by the communicator's ranks and nodes, and kind; ``inspected_ranks``: by rank.
-    They are not among ``kinds`` and ``members``, because the debug log of the same job has the same calls.
+    ``inspected``: NCCL Inspector's calls by the communicator's ranks and nodes, and kind; they are not among ``kinds``,
+    because the debug log of the same job has them, too. ``inspected_ends``: the number after each rank's last record of
+    an op, and how many records it has. ``dropped``: how many records each rank dropped.
     """
 
     def __init__(self) -> None:
@@ -166,7 +140,8 @@ class LogSummary:
         self.iterations: dict[tuple[int | None, int], tuple[TrainingStep, int]] = {}
         self.iterations_left_out = 0
         self.inspected: dict[tuple[int | None, int | None, InspectedKind], InspectedCalls] = {}
-        self.inspected_ranks: dict[InspectedRank, InspectedRankCalls] = {}
+        self.inspected_ends: dict[tuple[InspectedRank, str], tuple[int, int]] = {}
+        self.dropped: dict[InspectedRank, int] = {}
         self._pending: dict[int, _Pending] = {}
 
     def add(self, lines: Iterable[Line]) -> None:
@@ -183,7 +158,11 @@ class LogSummary:
                 elif type(line) is TuningLine:
                     (self._pending.get(id(line)) or self._new_pending(line)).number += 1
                 elif type(line) is InspectedCall:
-                    self._add_inspected(line)
+                    key = line.rank.ranks, line.rank.nodes, line.kind
+                    self.inspected.setdefault(key, InspectedCalls()).add(line)
+                    if line.number is not None:
+                        end, number = self.inspected_ends.get((line.rank, line.kind.op), (0, 0))
+                        self.inspected_ends[line.rank, line.kind.op] = max(end, line.number + 1), number + 1
                 else:
                     self._add_other(line)
         finally:
@@ -229,19 +208,9 @@ class LogSummary:
             self.first_iteration, self.last_iteration = min(iterations), max(iterations)
             self._add_iteration(line)
         elif isinstance(line, InspectorDump):
-            rank = self.inspected_ranks.setdefault(line.rank, InspectedRankCalls())
-            rank.dropped = max(rank.dropped or 0, line.dropped)
+            self.dropped[line.rank] = max(self.dropped.get(line.rank, 0), line.dropped)
         elif isinstance(line, Unread):
             self.unread[line.damage] += line.number
-
-    def _add_inspected(self, call: InspectedCall) -> None:
-        key = call.rank.ranks, call.rank.nodes, call.kind
-        self.inspected.setdefault(key, InspectedCalls()).add(call)
-        rank = self.inspected_ranks.setdefault(call.rank, InspectedRankCalls())
-        rank.calls.add(call)
-        if call.number is not None:
-            rank.collectives += 1
-            rank.last[call.kind.op] = max(call.number, rank.last.get(call.kind.op, 0))
 
     def _add_iteration(self, line: TrainingStep) -> None:
         """Add a line of an iteration, which may have several (progress bars, ranks, timers): first values count."""
@@ -302,10 +271,15 @@ def _notes(summary: LogSummary, cut: StepCut | None) -> Iterator[str]:
         yield f"the table of iterations has the first {_ITERATION_LIMIT:,}; {left_out} of later iterations are left out"
     if summary.topology.left_out:
         yield f"the topology is too large: {counted(summary.topology.left_out, 'part')} left out"
-    if summary.inspected_ranks:
-        yield from _of_inspector(summary)
+    absent = sum(end - number for end, number in summary.inspected_ends.values())
+    if absent > 0:
+        dropped = f", {sum(summary.dropped.values()):,} dropped by full rings" if summary.dropped else ""
+        yield (
+            f"NCCL Inspector has no record of {counted(absent, 'collective')}: messages below "
+            f"NCCL_INSPECTOR_DUMP_MIN_SIZE_BYTES, calls without GPU time{dropped}"
+        )
     if not summary.calls:
-        if not summary.inspected_ranks:
+        if not summary.inspected:
             yield f"no calls: {_RECORD}"
         return
     yield (
@@ -313,18 +287,6 @@ def _notes(summary: LogSummary, cut: StepCut | None) -> Iterator[str]:
         "ReduceScatter, AlltoAll, Gather and Scatter that is one rank's share of the whole"
     )
     yield from _missing(summary)
-
-
-def _of_inspector(summary: LogSummary) -> Iterator[str]:
-    ranks = summary.inspected_ranks.values()
-    absent = sum(rank.absent for rank in ranks)
-    dropped = sum(rank.dropped or 0 for rank in ranks)
-    yield (
-        f"NCCL Inspector recorded {counted(summary.inspected_calls, 'call')} of {counted(len(ranks), 'rank')}, but not "
-        f"{counted(absent, 'collective')} before each rank's last record: small messages "
-        "(NCCL_INSPECTOR_DUMP_MIN_SIZE_BYTES, 8 KiB by default), calls without GPU time, and dropped records"
-        + (f" ({dropped:,})" if dropped else "")
-    )
 
 
 def _missing(summary: LogSummary) -> Iterator[str]:
@@ -360,4 +322,4 @@ def nothing(summary: LogSummary, cut: StepCut | None = None) -> str:
         return f"these logs have no training lines ({lines}) to cut them by: leave --steps out"
     if summary.unread:
         return f"none of the {summary.unread.total():,} calls in {summary.lines:,} lines could be read: are lines cut?"
-    return f"no calls of NCCL in {counted(summary.lines, 'line')}: {_RECORD}, or with NCCL Inspector"
+    return f"no calls of NCCL in {summary.lines:,} lines: {_RECORD}, or with NCCL Inspector"

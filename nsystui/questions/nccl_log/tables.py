@@ -293,49 +293,19 @@ def _callers(summary: LogSummary) -> dict[tuple[str | None, int | None], list[st
     Column("nodes", header="Nodes", label="nodes", unit=Unit.COUNT, importance=2),
     _CALLS,
     Column("avg", header="Avg (ns)", label="avg", unit=Unit.DURATION, decimals=1),
-    Column("min", header="Min (ns)", label="min", unit=Unit.DURATION, importance=1),
+    Column("min", header="Min (ns)", label="min", unit=Unit.DURATION, importance=2),
     Column("max", header="Max (ns)", label="max", unit=Unit.DURATION, importance=1),
-    Column("algbw", header="AlgBW (B/s)", label="algbw", unit=Unit.RATE, decimals=1, importance=2),
-    Column("busbw", header="BusBW (B/s)", label="busbw", unit=Unit.RATE, decimals=1),
+    Column("busbw", header="Avg BusBW (B/s)", label="busbw avg", unit=Unit.RATE, decimals=1),
+    Column("min_busbw", header="Min BusBW (B/s)", label="min", unit=Unit.RATE, decimals=1, importance=1),
     Column("source", header="Timing Source", label="timed by", importance=3),
 )
 def inspector_table(summary: LogSummary) -> Iterator[Row]:
-    """Yield the calls of NCCL Inspector by op, size, algorithm, protocol and the communicator's size; most time first.
-
-    Bandwidths are means of the records' bandwidths, weighted by their times.
-    """
-    for (ranks, nodes, kind), calls in sorted(
-        summary.inspected.items(), key=lambda item: (-item[1].time.total, str(item[0]))
-    ):
-        time = (calls.time.mean, calls.time.minimum, calls.time.maximum)
+    """Yield calls by op, size, algorithm, protocol, ranks and nodes of the communicator; most time first."""
+    by_time = sorted(summary.inspected.items(), key=lambda item: (-item[1].time.total, str(item[0])))
+    for (ranks, nodes, kind), calls in by_time:
+        time, busbw = calls.time, calls.busbw
         cells = kind.op, kind.size, kind.algorithm, kind.protocol, ranks, nodes, calls.number
-        yield *cells, *time, *calls.rates, kind.source
-
-
-@_table(
-    "inspector-ranks",
-    "Ranks of each communicator in the records of NCCL Inspector",
-    _COMMUNICATOR,
-    Column("name", header="Name", label="name", importance=1),
-    RANK,
-    _SIZE,
-    HOST,
-    PID.with_importance(1),
-    _CALLS,
-    Column("absent", header="Collectives Not Recorded", label="not recorded", unit=Unit.COUNT),
-    Column("dropped", header="Dropped Records", label="dropped", unit=Unit.COUNT),
-    Column("total", header="Total Time (ns)", label="total", unit=Unit.DURATION),
-    Column("busbw", header="BusBW (B/s)", label="busbw", unit=Unit.RATE, decimals=1),
-    is_usual=False,
-)
-def inspector_ranks_table(summary: LogSummary) -> Iterator[Row]:
-    """Yield the calls of every rank of every communicator, and the collectives without a record before its last."""
-    by_rank = sorted(summary.inspected_ranks.items(), key=lambda item: (item[0].communicator, item[0].rank or 0))
-    for rank, rank_calls in by_rank:
-        calls = rank_calls.calls
-        total = calls.time.total if calls.time.number else None
-        cells = rank.communicator, rank.name, rank.rank, rank.ranks, rank.host, rank.pid
-        yield *cells, calls.number, rank_calls.absent, rank_calls.dropped, total, calls.rates[1]
+        yield *cells, time.mean, time.minimum, time.maximum, busbw.mean, busbw.minimum, kind.source
 
 
 @_table(
@@ -634,7 +604,6 @@ TABLES = {
         gpus_table,
         tuning_table,
         inspector_table,
-        inspector_ranks_table,
         problems_table,
         rings_table,
         trees_table,
