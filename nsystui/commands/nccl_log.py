@@ -36,9 +36,7 @@ tables (those with * only if asked for):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "files", nargs="+", metavar="FILE", help="a log or records, plain or .gz, or - for standard input"
-    )
+    parser.add_argument("files", nargs="+", metavar="FILE", help="a log, plain or .gz, or - for standard input")
     shared.add_missing(parser)
     group = parser.add_argument_group("log")
     group.add_argument(
@@ -131,11 +129,8 @@ def _tables(names: Sequence[str], summary: LogSummary, cut: StepCut | None, is_n
 
     answers = {name: TABLES[name].make(summary) for name in names}
     filled = [name for name, answer in answers.items() if len(answer)]
-    is_empty = (
-        cut.chosen == 0
-        if cut is not None
-        else not (summary.calls or summary.inspected_calls or set(filled) - {"lines"})
-    )
+    has_calls = summary.calls or summary.inspected
+    is_empty = cut.chosen == 0 if cut is not None else not (has_calls or set(filled) - {"lines"})
     if is_empty:
         shared.complain(nothing(summary, cut))
         return []

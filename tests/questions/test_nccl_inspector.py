@@ -112,10 +112,10 @@ class TestNotJoined:
     @pytest.mark.parametrize(
         ("records", "reason"),
         [
-            ((record(0, 4096), record(7, 4096)), "2 calls of AllReduce, but 8 in the records"),
-            ((record(0, 4096),), "2 calls of AllReduce, but 1 in the records"),
+            ((record(0, 4096), record(7, 4096)), "2 calls of AllReduce, but 8 in the log"),
+            ((record(0, 4096),), "2 calls of AllReduce, but 1 in the log"),
             ((record(0, 4096), record(1, 99)), "AllReduce: other sizes than the export's"),
-            ((record(1, 8192), record(1, 8192)), "several records of one AllReduce"),
+            ((record(1, 8192), record(1, 8192)), "AllReduce: some calls have several records"),
             ((record(1, 8192), record(1, 8192, rank=1)), "AllReduce on 2 communicators of one process"),
             ((record(1, 8192, host="node002"),), "1 without a call"),
             ((record(1, 8192, pid=6000),), "1 of other processes"),

@@ -43,10 +43,10 @@ class InspectedKind(NamedTuple):
 
 
 class InspectedCall(NamedTuple):
-    """A call; ``time`` in ns, ``busbw`` in bytes/s, ``None`` if the record lacks the value.
+    """A call; ``time`` in ns, ``busbw`` in bytes/s, ``None`` if unknown.
 
-    ``number``: a collective's, from 0, among the communicator's calls of this op. Sends and receives have ``None``:
-    the plugin numbers only those that it records.
+    ``number``: from 0, among the communicator's calls of this collective; ``None`` for sends and receives, of which the
+    plugin numbers only the recorded calls.
     """
 
     rank: InspectedRank

@@ -144,8 +144,7 @@ Buckets and powers of two have base 1024 and include their lower edge.""",
             Option(
                 "by",
                 "group by any of collective, size (bucket), pow2 (power of two), bytes (exact size), communicator, "
-                "stream, rank, step, range (NVTX), datatype, reduction, backend, algorithm and protocol (of NCCL "
-                "Inspector's records in --nccl-log), separated by commas (default: "
+                "stream, rank, step, range (NVTX), datatype, reduction, backend, separated by commas (default: "
                 "collective,size); calls have no stream",
                 metavar="LIST",
                 default="collective,size",
@@ -201,8 +200,8 @@ Buckets and powers of two have base 1024 and include their lower edge.""",
             *steps_in("table"),
             Option(
                 "nccl-log",
-                "NCCL's debug logs or NCCL Inspector's records of the same job (plain, .gz or globs), after FILE: they "
-                "give the message sizes that the exports lack, and algorithms, if the numbers of calls agree",
+                "NCCL's debug logs or NCCL Inspector's records of the same job (plain, .gz or globs), after FILE: the "
+                "message sizes and algorithms that the exports lack, if the numbers of calls agree",
                 metavar="LOG",
                 has_several=True,
             ),

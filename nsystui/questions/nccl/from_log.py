@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,8 +25,8 @@ from nsystui.exports.nccl_log.inspector import InspectedCall, InspectedKind, Ins
 from nsystui.exports.nccl_log.lines import Call, Damage, Line, LogProcess, LogReader, Signature, Unread, datatype_name
 from nsystui.questions.nccl.communicators import CallSequence, call_sequences
 from nsystui.questions.nccl.matching import INSPECTED_KEYS
-from nsystui.questions.nccl.names import MAKES_COMMUNICATOR, PairingState, Reason, collective_of_api
-from nsystui.questions.nccl.units import by_name, whole
+from nsystui.questions.nccl.names import PairingState, Reason, collective_of_api
+from nsystui.questions.nccl.units import MAKES_COMMUNICATOR, NONE, by_name, whole
 from nsystui.questions.queries.tasks import RankedTask
 
 if TYPE_CHECKING:
@@ -38,8 +38,8 @@ SOURCE, INSPECTOR = "log", "inspector"
 _P2P = ("Send", "Recv")
 _ROOTED = ("Broadcast", "Reduce", "Gather", "Scatter")
 
-ProcessKey = tuple[int, int]
-"""(report, process)"""
+Values = dict[str, Any]
+"""The values of a call by column."""
 
 
 class Inspected:
@@ -65,6 +65,35 @@ class Inspected:
             kind = self.kinds.setdefault((record.rank, record.kind), len(self.kinds))
             self.values.extend(np.nan if x is None else x for x in (kind, record.number, record.time, record.busbw))
 
+    def candidates(self, is_of: Callable[[InspectedRank], bool], collective: str) -> Iterator[_Candidate]:
+        """Yield the records of the ranks in a process."""
+        kinds = {i: pair for pair, i in self.kinds.items() if pair[1].op == collective and is_of(pair[0])}
+        for rank in {rank: None for rank, _ in kinds.values()}:
+            rows = np.frombuffer(self.values).reshape(-1, 4)
+            rows = rows[np.isin(rows[:, 0], [i for i, pair in kinds.items() if pair[0] == rank])]
+            values = {int(number): _record(*kinds[int(kind)], *times) for kind, number, *times in rows.tolist()}
+            problem = "" if len(values) == len(rows) else "some calls have several records"
+            yield _Candidate(rank.communicator, values, max(values) + 1, has_gaps=True, problem=problem)
+
+
+def _record(rank: InspectedRank, kind: InspectedKind, time: float, busbw: float) -> Values:
+    values = dict(zip(INSPECTED_KEYS, (kind.algorithm, kind.protocol, time, busbw), strict=True))
+    values |= {"communicator": rank.communicator, "ranks": rank.ranks, "message_size": kind.size}
+    return values if kind.size is None else {**values, "size_source": INSPECTOR}
+
+
+class _Candidate(NamedTuple):
+    """A log's calls of one collective on a communicator, by their numbers from 0.
+
+    ``end``: the number after the last. ``has_gaps``: whether numbers are missing, also after ``end``.
+    """
+
+    communicator: str | None
+    values: Mapping[int, Values]
+    end: int
+    has_gaps: bool = False
+    problem: str = ""
+
 
 @dataclass(frozen=True)
 class LogSizes:
@@ -75,47 +104,63 @@ class LogSizes:
     reported: Sequence[Reported] = ()
     inspected: Inspected = field(default_factory=lambda: Inspected(()))
 
-    def is_of(self, process_key: ProcessKey, writer: LogProcess | InspectedRank | None) -> bool:
-        report, process = process_key
-        host = _short(self.hosts.get(report, ""))
-        return writer is not None and writer.pid == pid_of(process) and (not host or _short(writer.host) == host)
+    def _candidates(self, report: int, process: int, collective: str, source: str) -> Iterator[_Candidate]:
+        pid, host = pid_of(process), _short(self.hosts.get(report, ""))
 
-    def _candidates(self, process_key: ProcessKey, collective: str) -> list[tuple[CallSequence, list[Signature]]]:
-        candidates = []
+        def is_of(writer: LogProcess | InspectedRank | None) -> bool:
+            return writer is not None and writer.pid == pid and (not host or _short(writer.host) == host)
+
+        if source == INSPECTOR:
+            yield from self.inspected.candidates(is_of, collective)
+            return
         for sequence in self.sequences:
-            if not self.is_of(process_key, sequence.member.process):
-                continue
-            is_wanted = [signature.op == collective for signature in sequence.signatures]
-            calls = [sequence.signatures[kind] for kind in sequence.kinds if is_wanted[kind]]
-            if calls:
-                candidates.append((sequence, calls))
-        return candidates
+            if is_of(sequence.member.process):
+                is_wanted = [signature.op == collective for signature in sequence.signatures]
+                calls = [sequence.signatures[kind] for kind in sequence.kinds if is_wanted[kind]]
+                is_folded = any(signature.is_folded for signature in sequence.signatures)
+                problem = "Ray left out lines of the log" if is_folded else ""
+                if calls:
+                    member = sequence.member
+                    by_call = {
+                        id(call): _value(call, member.communicator, member.ranks) for call in sequence.signatures
+                    }
+                    values = dict(enumerate(by_call[id(call)] for call in calls))
+                    yield _Candidate(member.communicator, values, len(calls), problem=problem)
 
-    def records(
-        self, process_key: ProcessKey, collective: str, streams: Sequence[int | None]
-    ) -> list[dict[str, Any]] | str | None:
-        """Return the log's records of a process's calls, in order; ``streams``: the stream of each call's kernel.
+    def values_of(self, calls: pd.DataFrame, source: str) -> list[tuple[int, Values]] | str:
+        """Return indices of ``calls``, of one collective of a process in order, with the values that a log has.
 
         A communicator uses one stream, so that numbers of calls by stream distinguish communicators. Return the reason
-        if the log's calls do not match, and ``None`` if it has no such calls.
+        if the log's calls do not match; it is empty if the log has no such calls.
         """
-        pairs = self._candidates(process_key, collective)
-        if not pairs:
-            return None
-        if any(signature.is_folded for sequence, _ in pairs for signature in sequence.signatures):
-            return f"{collective}: Ray left out lines of the log"
-        if len(pairs) == 1:
-            ((sequence, calls),) = pairs
-            if len(calls) != len(streams):
-                return f"{len(streams):,} calls of {collective}, but {len(calls):,} in the log"
-            return _values(sequence, calls)
-        pair_by_count = {len(calls): (sequence, calls) for sequence, calls in pairs}
-        counts = Counter(streams)
-        is_match = sorted(counts.values()) == sorted(len(calls) for _, calls in pairs) and None not in counts
-        if not is_match or len(pair_by_count) < len(pairs):
-            return f"{collective} on {len(pairs)} communicators of one process, which the export does not distinguish"
-        values = {stream: iter(_values(*pair_by_count[count])) for stream, count in counts.items()}
-        return [next(values[stream]) for stream in streams]
+        first = calls.iloc[0]
+        collective, communicator = str(first["kind"]), first["communicator"]
+        is_known = isinstance(communicator, str) and communicator.startswith("0x")
+        candidates = list(self._candidates(int(first["report"]), int(first["process"]), collective, source))
+        if is_known:
+            candidates = [candidate for candidate in candidates if candidate.communicator == communicator]
+        if problem := next((candidate.problem for candidate in candidates if candidate.problem), ""):
+            return f"{collective}: {problem}"
+        indices = [np.arange(len(calls))]
+        if len(candidates) > 1:
+            streams = whole(calls["stream"])
+            indices = [np.flatnonzero(streams == stream) for stream in np.unique(streams)]
+            by_end = {candidate.end: candidate for candidate in candidates}
+            if len(by_end) < len(candidates) or NONE in streams or sorted(map(len, indices)) != sorted(by_end):
+                place = "communicators of one process, which the export does not distinguish"
+                return f"{collective} on {len(candidates)} {place}"
+            candidates = [by_end[len(index)] for index in indices]
+        elif candidates and (end := candidates[0].end) != len(calls):
+            # Calls without a kernel, such as calls of a CUDA graph, may be launched never or often.
+            is_whole = candidates[0].has_gaps and first["is_whole"] and calls["stream"].notna().all()
+            if not (is_whole and is_known):
+                return f"{len(calls):,} calls of {collective}, but {end:,} in the log"
+        return [
+            (index, candidate.values[number])
+            for of_candidate, candidate in zip(indices, candidates, strict=False)
+            for number, index in enumerate(of_candidate.tolist())
+            if number in candidate.values
+        ]
 
 
 def _short(host: str) -> str:
@@ -123,13 +168,7 @@ def _short(host: str) -> str:
     return host.partition(".")[0].lower()
 
 
-def _values(sequence: CallSequence, calls: Sequence[Signature]) -> list[dict[str, Any]]:
-    member = sequence.member
-    values = {id(signature): _value(signature, member.communicator, member.ranks) for signature in sequence.signatures}
-    return [values[id(signature)] for signature in calls]
-
-
-def _value(call: Signature, communicator: str | None, ranks: int | None) -> dict[str, Any]:
+def _value(call: Signature, communicator: str | None, ranks: int | None) -> Values:
     reduction = call.reduction if "Reduce" in call.op else None
     return {
         "size_source": SOURCE,
@@ -177,18 +216,12 @@ def with_log_sizes(
     """
     kernels, paired_calls = paired
     stream = kernels["stream"].astype("Int64").reindex(paired_calls["partner"].to_numpy()).set_axis(paired_calls.index)
-    communication = paired_calls["operation"].where(
-        paired_calls["collective"].notna() & (paired_calls["operation"] >= 0)
-    )
-    # NCCL may reorder the calls that it launches together.
-    is_alone = (paired_calls["state"] == PairingState.PAIRED.value) & ~communication.duplicated(keep=False)
+    operation = paired_calls["operation"].where(paired_calls["collective"].notna())
+    is_alone = (paired_calls["state"] == PairingState.PAIRED.value) & ~operation.duplicated(keep=False)
     added = paired_calls[["report", "row"]].assign(stream=stream, is_alone=is_alone)
     calls = calls.merge(added, on=["report", "row"], how="left").set_axis(calls.index)
     collectives, is_call = by_name(calls["name"], collective_of_api), calls["is_alone"].notna().to_numpy(bool)
-    filled, reasons = _filled(calls, collectives, np.ones(len(calls), bool), log)
-    if log.inspected.kinds:
-        filled, more_reasons = _with_records(filled, collectives, is_call, log)
-        reasons += more_reasons
+    filled, reasons = _filled(calls, collectives, is_call, log)
     return filled.drop(columns=["stream", "is_alone"]), reasons
 
 
@@ -199,141 +232,86 @@ def kernels_with_log_sizes(kernels: pd.DataFrame, log: LogSizes) -> tuple[pd.Dat
     """
     collectives = kernels["collective"].astype(object).where(kernels["collective"].notna(), None).to_numpy()
     is_candidate = (kernels["reason"] == Reason.NO_CALLS.value).to_numpy(bool)
-    filled, reasons = _filled(kernels, collectives, is_candidate, log)
-    if not log.inspected.kinds:
-        return filled, reasons
-    filled, more_reasons = _with_records(filled.assign(is_alone=True), collectives, is_candidate, log)
-    return filled.drop(columns="is_alone"), reasons + more_reasons
+    filled, reasons = _filled(kernels.assign(is_alone=True), collectives, is_candidate, log)
+    return filled.drop(columns="is_alone"), reasons
 
 
-def _with_records(
-    frame: pd.DataFrame, collectives: Any, is_candidate: NDArray[np.bool_], log: LogSizes
-) -> tuple[pd.DataFrame, list[str]]:
-    """Add `INSPECTED_KEYS` to calls or kernels, and fill in missing sizes, communicators and ranks."""
-    import pandas as pd
-
-    keys = ("message_size", "communicator", "ranks", *INSPECTED_KEYS)
-    starts, task = frame["start"].astype("Int64"), [frame["report"], frame["process"]]
-    is_collective = pd.Series(is_candidate & pd.notna(collectives), index=frame.index)
-    is_creation = frame["name"].str.match(MAKES_COMMUNICATOR)
-    first, first_creation = (
-        starts.where(chosen).groupby(task).transform("min") for chosen in (is_collective, is_creation)
-    )
-    rows = frame.assign(kind=collectives, is_whole=(first_creation < first).fillna(False))[is_collective]
-    groups = rows.sort_values(["start", "row"], kind="stable").groupby(
-        ["report", "process", "kind", "communicator"], observed=True, dropna=False
-    )
-    parts = [_records_of(group, log) for _, group in groups]
-    joined = pd.concat([part for part in parts if not isinstance(part, str)] or [pd.DataFrame(columns=list(keys))])
-    columns = {}
-    for key in keys:
-        old = frame[key].astype(object) if key in frame else pd.Series(None, index=frame.index, dtype=object, name=key)
-        columns[key] = _typed(old, old.where(old.notna(), joined[key].reindex(frame.index)))
-    if "size_source" in frame:
-        is_new = frame["message_size"].isna() & columns["message_size"].notna()
-        columns["size_source"] = frame["size_source"].astype(object).mask(is_new, INSPECTOR)
-    return frame.assign(**columns), sorted({part for part in parts if isinstance(part, str) and part})
-
-
-def _records_of(calls: pd.DataFrame, log: LogSizes) -> pd.DataFrame | str:
-    """Return the records of a process's calls of one collective on a communicator, or why they are unknown."""
-    import pandas as pd
-
-    first = calls.iloc[0]
-    collective, communicator = str(first["kind"]), first["communicator"]
-    is_known = isinstance(communicator, str) and communicator.startswith("0x")
-    kinds = {
-        index: (rank, kind)
-        for (rank, kind), index in log.inspected.kinds.items()
-        if kind.op == collective
-        and log.is_of((int(first["report"]), int(first["process"])), rank)
-        and (not is_known or rank.communicator == communicator)
-    }
-    if not kinds:
-        return ""
-    ranks = {rank for rank, _ in kinds.values()}
-    if len(ranks) > 1:
-        return f"{collective} on {len(ranks)} communicators of one process, which the export does not distinguish"
-    values = np.array(log.inspected.values).reshape(-1, 4)
-    values = values[np.isin(values[:, 0], list(kinds))]
-    numbers = values[:, 1].astype(np.int64)
-    end = int(numbers.max()) + 1
-    if end != len(calls) and not (is_known and first["is_whole"] and end < len(calls)):
-        return f"{len(calls):,} calls of {collective}, but {end:,} in the records"
-    if len(np.unique(numbers)) < len(numbers):
-        return f"several records of one {collective}"
-    cells = [(*kinds[int(kind)], time, busbw) for kind, _, time, busbw in values.tolist()]
-    rows = [
-        (kind.size, rank.communicator, rank.ranks, kind.algorithm, kind.protocol, *times)
-        for rank, kind, *times in cells
-    ]
-    records = pd.DataFrame(
-        rows,
-        index=calls.index[numbers],
-        columns=["message_size", "communicator", "ranks", *INSPECTED_KEYS],
-        dtype=object,
-    )
-    sizes, recorded = whole(calls["message_size"])[numbers], whole(records["message_size"])
-    is_alone, is_other = calls["is_alone"].to_numpy(bool)[numbers], (sizes >= 0) & (recorded >= 0) & (sizes != recorded)
-    if (is_alone & is_other).any():
-        return f"{collective}: other sizes than the export's"
-    # The order of calls that NCCL launched together is unknown, except that their sizes differ.
-    return records[is_alone | ((sizes >= 0) & (sizes == recorded))]
+_FILLED = ("message_size", "communicator", "ranks", "peer", "root", "reduction", "datatype", "size_source")
+_TYPES = dict.fromkeys(("message_size", "ranks", "peer", "root", "inspected"), "Int64") | {"inspected_busbw": "float64"}
 
 
 def _filled(
     frame: pd.DataFrame, collectives: Any, is_candidate: NDArray[np.bool_], log: LogSizes
 ) -> tuple[pd.DataFrame, list[str]]:
+    """Fill in missing values of the candidates, and with records of NCCL Inspector add `INSPECTED_KEYS`."""
     import pandas as pd
 
-    is_collective = np.array([collective is not None for collective in collectives.tolist()], bool)
-    indices = np.flatnonzero(is_candidate & is_collective & frame["message_size"].isna().to_numpy(bool))
-    keys = [key for key in (*_FILLED, "size_source") if key in frame]
-    columns: dict[str, Any] = {key: frame[key].astype(object).to_numpy().copy() for key in keys}
-    reasons: set[str] = set()
+    starts, task = frame["start"].astype("Int64"), [frame["report"], frame["process"]]
+    is_call = pd.Series(is_candidate & pd.notna(collectives), index=frame.index)
+    is_creation = frame["name"].str.match(MAKES_COMMUNICATOR)
+    creation, first = (starts.where(chosen).groupby(task).transform("min") for chosen in (is_creation, is_call))
+    rows = frame.assign(place=np.arange(len(frame)), kind=collectives, is_whole=(creation < first).fillna(False))
     # ``groupby`` keeps the order by start in each group.
-    row_columns = ["report", "process", "start", "row", "stream"]
-    rows = frame[row_columns].iloc[indices].assign(place=indices, kind=collectives[indices])
-    rows = rows.sort_values(["start", "row"], kind="stable")
-    for (report, process, kind), group in rows.groupby(["report", "process", "kind"], observed=True):
-        streams = [None if stream is pd.NA else int(stream) for stream in group["stream"].astype("Int64")]
-        records = log.records((int(report), int(process)), str(kind), streams)
-        if isinstance(records, str):
-            reasons.add(records)
-        elif records is not None:
-            for key in keys:
-                columns[key][group["place"].to_numpy()] = [record[key] for record in records]
-    return frame.assign(**{key: _typed(frame[key], columns[key]) for key in keys}), sorted(reasons)
+    rows = rows[is_call].sort_values(["start", "row"], kind="stable")
+    columns: dict[str, Any] = {key: frame[key].astype(object).to_numpy().copy() for key in _FILLED if key in frame}
+    reasons: set[str] = set()
+    for source in (SOURCE, INSPECTOR) if log.inspected.kinds else (SOURCE,):
+        if source == INSPECTOR:
+            old = frame.reindex(columns=INSPECTED_KEYS).astype(object)
+            columns |= {key: old[key].to_numpy().copy() for key in INSPECTED_KEYS}
+        rows["message_size"] = columns["message_size"][rows["place"]]
+        chosen = rows if source == INSPECTOR else rows[rows["message_size"].isna()]
+        for _, group in chosen.groupby(["report", "process", "kind", "communicator"], observed=True, dropna=False):
+            reasons.add(_add(columns, group, log, source))
+    filled = {key: pd.Series(column, frame.index).astype(_TYPES.get(key, object)) for key, column in columns.items()}
+    return frame.assign(**filled), sorted(reasons - {""})
 
 
-_FILLED = ("message_size", "communicator", "ranks", "peer", "root", "reduction", "datatype")
-_NUMBERS = frozenset({"message_size", "ranks", "peer", "root", "inspected"})
+def _add(columns: Mapping[str, Any], calls: pd.DataFrame, log: LogSizes, source: str) -> str:
+    """Fill in missing values of a process's ``calls`` of one collective, and return the reason if they stay missing.
 
-
-def _typed(column: pd.Series[Any], values: Any) -> Any:
+    NCCL may reorder calls that it launches together, so these take only records of their size.
+    """
     import pandas as pd
 
-    number = "float64" if column.name == "inspected_busbw" else object
-    return pd.Series(values, index=column.index, dtype="Int64" if column.name in _NUMBERS else number)
+    matched = log.values_of(calls, source)
+    if isinstance(matched, str):
+        return matched
+    calls, values = calls.iloc[[index for index, _ in matched]], [call_values for _, call_values in matched]
+    sizes = whole(calls["message_size"])
+    recorded = np.array(
+        [NONE if value["message_size"] is None else value["message_size"] for value in values], np.int64
+    )
+    is_same, is_unknown = (sizes == recorded) & (sizes >= 0), (sizes < 0) | (recorded < 0)
+    is_alone = calls["is_alone"].to_numpy(bool) | (source == SOURCE)
+    if (is_alone & ~is_same & ~is_unknown).any():
+        return f"{calls['kind'].iloc[0]}: other sizes than the export's"
+    is_kept = is_same | (is_alone & is_unknown)
+    place = calls["place"].to_numpy()[is_kept]
+    for key, column in columns.items():
+        new = np.array([value.get(key) for value in values], object)[is_kept]
+        column[place] = np.where(pd.isna(column[place]), new, column[place])
+    return ""
 
 
 def log_notes(kernels: pd.DataFrame, calls: pd.DataFrame, log: LogSizes, reasons: Sequence[str]) -> tuple[str, ...]:
     """Return the notes of a table whose sizes may be from the log."""
-    records = ""
-    others = log.inspected.others
-    total = len(log.inspected.values) // 4 + others.total()
-    if total:
-        frames = [
-            frame for frame in (calls, kernels[kernels["reason"] == Reason.NO_CALLS.value]) if "inspected" in frame
-        ]
-        joined = sum(int(frame["inspected"].notna().sum()) for frame in frames)
+    others, records = log.inspected.others, ""
+    if total := len(log.inspected.values) // 4 + others.total():
+        frames = (calls, kernels[kernels["reason"] == Reason.NO_CALLS.value])
+        joined = sum(int(frame["inspected"].notna().sum()) for frame in frames if "inspected" in frame)
         counts = {**others, "without a call": total - others.total() - joined}
         words = "".join(f", {number:,} {why}" for why, number in counts.items() if number)
         records = f"NCCL Inspector: {joined:,} of {total:,} records are of calls here, by order{words}"
     aligned = int((calls["size_source"] == SOURCE).sum())
-    aligned += int((kernels["message_size"].notna() & (kernels["reason"] == Reason.NO_CALLS.value)).sum())
+    aligned += int((kernels["datatype"].notna() & (kernels["reason"] == Reason.NO_CALLS.value)).sum())
     aligned_note = f"message sizes from the debug log, by the order of the calls: {aligned:,}" if aligned else ""
-    unknown_note = f"values are unknown if the log does not match: {'; '.join(reasons)}" if reasons else ""
+    what = (
+        "values are unknown if the log does not match"
+        if records
+        else "sizes are unknown if the debug log does not match"
+    )
+    unknown_note = f"{what}: {'; '.join(reasons)}" if reasons else ""
     if not (records or aligned_note or unknown_note) and calls["message_size"].isna().any():
         unknown_note = "the debug log has no calls of these processes (host and pid are compared)"
     return tuple(text for text in (records, aligned_note, unknown_note) if text)

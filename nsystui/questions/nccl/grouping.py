@@ -88,8 +88,6 @@ class NcclProperty(Enum):
     DATATYPE = "datatype"
     REDUCTION = "reduction"
     BACKEND = "backend"  # library: NCCL, NVSHMEM, …
-    ALGORITHM = "algorithm"  # this and the next from NCCL Inspector
-    PROTOCOL = "protocol"
 
 
 USUAL: Final = (NcclProperty.COLLECTIVE, NcclProperty.SIZE)
@@ -107,8 +105,6 @@ COLUMNS: Mapping[NcclProperty, Column] = {
     NcclProperty.DATATYPE: Column("datatype", header="Datatype", label="datatype", importance=5),
     NcclProperty.REDUCTION: Column("reduction", header="Reduction", label="reduction", importance=5),
     NcclProperty.BACKEND: Column("backend", header="Backend", label="backend", importance=3),
-    NcclProperty.ALGORITHM: Column("algorithm", header="Algorithm", label="algorithm", importance=3),
-    NcclProperty.PROTOCOL: Column("protocol", header="Protocol", label="protocol", importance=3),
 }
 """The column of each property; in a table grouped by it, its importance becomes 0, which screens always show."""
 
@@ -153,11 +149,10 @@ def values_of(frame: pd.DataFrame, grouping: NcclProperty) -> pd.Series[Any]:
         return powers_of_two(frame["message_size"])
     if grouping is NcclProperty.BACKEND and "backend" not in frame.columns:
         return pd.Series(NCCL_BACKEND, index=frame.index, dtype=object)
-    column = COLUMNS[grouping]
-    dtype = object if column.unit is Unit.TEXT else "Int64"
-    if column.key in ("stream", "algorithm", "protocol") and column.key not in frame.columns:
-        return pd.Series(None, index=frame.index, dtype=dtype)
-    return frame[column.key].astype(dtype)
+    if grouping is NcclProperty.STREAM and "stream" not in frame.columns:
+        return pd.Series(pd.NA, index=frame.index, dtype="Int64")
+    values = frame[COLUMNS[grouping].key]
+    return values.astype(object if COLUMNS[grouping].unit is Unit.TEXT else "Int64")
 
 
 def powers_of_two(sizes: pd.Series[Any]) -> pd.Series[Any]:

@@ -28,7 +28,7 @@ from nsystui.base.selection import Selection
 from nsystui.exports.metadata import tid_of
 from nsystui.questions.events.kinds import EventKind
 from nsystui.questions.nccl.bandwidth import rate
-from nsystui.questions.nccl.grouping import COLUMNS, NcclProperty, is_of, selected, values_of
+from nsystui.questions.nccl.grouping import NcclProperty, is_of, selected, values_of
 from nsystui.questions.nccl.pairing import NcclPairing
 from nsystui.questions.nccl.summary import (
     ALGORITHM_BANDWIDTH,
@@ -65,8 +65,8 @@ _SHARED_COLUMNS = (
 )
 _STEP = STEP.with_importance(1)
 _INSPECTED = (
-    COLUMNS[NcclProperty.ALGORITHM],
-    COLUMNS[NcclProperty.PROTOCOL],
+    Column("algorithm", header="Algorithm", label="algorithm", importance=2),
+    Column("protocol", header="Protocol", label="protocol", importance=2),
     Column("inspected", header="Inspector Time (ns)", label="inspector time", unit=Unit.DURATION, importance=2),
     Column("inspected_busbw", header="Inspector BusBW (B/s)", label="inspector busbw", unit=Unit.RATE, importance=2),
 )

@@ -21,7 +21,6 @@ COLLECTIVES: tuple[str, ...] = (*dict.fromkeys(COMMUNICATION.values()), "SendRec
 """The collectives and point-to-point operations; the kernel ``SendRecv`` runs any mix of sends, receives and
 operations that NCCL makes of them (AlltoAll, Gather and Scatter before 2.28)."""
 
-MAKES_COMMUNICATOR = r"ncclComm(?:Init|Split|Shrink|Grow)"
 GROUP_START = "ncclGroupStart"
 GROUP_END = "ncclGroupEnd"
 

@@ -17,14 +17,9 @@ import sqlalchemy as sa
 
 from nsystui.base.kernel_families import BACKENDS, NCCL_BACKEND, OTHER_BACKEND
 from nsystui.questions.nccl.matching import INSPECTED_KEYS, SHARED_KEYS, Found, find, place_in_group
-from nsystui.questions.nccl.names import (
-    MAKES_COMMUNICATOR,
-    PairingState,
-    Reason,
-    collective_of_api,
-    operation_of_kernel,
-)
+from nsystui.questions.nccl.names import PairingState, Reason, collective_of_api, operation_of_kernel
 from nsystui.questions.nccl.units import (
+    MAKES_COMMUNICATOR,
     NONE,
     Flags,
     Ints,
@@ -160,10 +155,7 @@ def _in_reports(report: sa.ColumnElement[int], reports: Reports) -> list[sa.Colu
 
 
 _TASK = ["report", "process"]
-_FEW_VALUES = (
-    *("name", "collective", "communicator", "reduction", "datatype", "state", "reason", "size_source"),
-    *("algorithm", "protocol"),
-)
+_FEW_VALUES = ("name", "collective", "communicator", "reduction", "datatype", "state", "reason", "size_source")
 
 
 def assemble(

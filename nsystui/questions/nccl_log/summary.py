@@ -271,8 +271,7 @@ def _notes(summary: LogSummary, cut: StepCut | None) -> Iterator[str]:
         yield f"the table of iterations has the first {_ITERATION_LIMIT:,}; {left_out} of later iterations are left out"
     if summary.topology.left_out:
         yield f"the topology is too large: {counted(summary.topology.left_out, 'part')} left out"
-    absent = sum(end - number for end, number in summary.inspected_ends.values())
-    if absent > 0:
+    if absent := sum(max(end - number, 0) for end, number in summary.inspected_ends.values()):
         dropped = f", {sum(summary.dropped.values()):,} dropped by full rings" if summary.dropped else ""
         yield (
             f"NCCL Inspector has no record of {counted(absent, 'collective')}: messages below "

@@ -382,6 +382,7 @@ def results_table(summary: LogSummary) -> Iterator[Row]:
 )
 def lines_table(summary: LogSummary) -> Iterator[Row]:
     """Yield the numbers of lines by content, and of unread calls."""
+    damages = [damage for damage in Damage if damage is not Damage.RECORD or summary.unread[damage]]
     yield from (
         ("lines read", summary.lines),
         ("calls", summary.calls),
@@ -390,11 +391,7 @@ def lines_table(summary: LogSummary) -> Iterator[Row]:
         ("lines of the tuner", summary.tuning.total()),
         ("lines of the topology", summary.topology.lines),
         ("lines of training iterations", summary.training_lines),
-        *(
-            (f"unread calls, {damage.value}", summary.unread[damage])
-            for damage in Damage
-            if summary.unread[damage] or damage is not Damage.RECORD
-        ),
+        *((f"unread calls, {damage.value}", summary.unread[damage]) for damage in damages),
     )
 
 
