@@ -320,5 +320,7 @@ def nothing(summary: LogSummary, cut: StepCut | None = None) -> str:
         lines = "such as NeMo's `Training epoch 0, iteration 45/99`"
         return f"these logs have no training lines ({lines}) to cut them by: leave --steps out"
     if summary.unread:
-        return f"none of the {summary.unread.total():,} calls in {summary.lines:,} lines could be read: are lines cut?"
+        hint = " (a record of NCCL Inspector is one line)" if summary.unread[Damage.RECORD] else ""
+        cause = f"are lines cut?{hint}"
+        return f"none of the {summary.unread.total():,} calls in {summary.lines:,} lines could be read: {cause}"
     return f"no calls of NCCL in {summary.lines:,} lines: {_RECORD}, or with NCCL Inspector"
