@@ -153,7 +153,7 @@ class LogSizes:
         elif candidates and (end := candidates[0].end) != len(calls):
             # Calls without a kernel, such as calls of a CUDA graph, may be launched never or often.
             is_whole = candidates[0].has_gaps and first["is_whole"] and calls["stream"].notna().all()
-            if not (is_whole and is_known):
+            if not (is_whole and (is_known or first["has_one"])):
                 return f"{len(calls):,} calls of {collective}, but {end:,} in the log"
         return [
             (index, candidate.values[number])
@@ -251,6 +251,7 @@ def _filled(
     is_creation = frame["name"].str.match(MAKES_COMMUNICATOR)
     creation, first = (starts.where(chosen).groupby(task).transform("min") for chosen in (is_creation, is_call))
     rows = frame.assign(place=np.arange(len(frame)), kind=collectives, is_whole=(creation < first).fillna(False))
+    rows["has_one"] = is_creation.groupby(task).transform("sum") == 1
     # ``groupby`` keeps the order by start in each group.
     rows = rows[is_call].sort_values(["start", "row"], kind="stable")
     columns: dict[str, Any] = {key: frame[key].astype(object).to_numpy().copy() for key in _FILLED if key in frame}

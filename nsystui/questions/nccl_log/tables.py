@@ -291,21 +291,21 @@ def _callers(summary: LogSummary) -> dict[tuple[str | None, int | None], list[st
     Column("protocol", header="Protocol", label="protocol"),
     _SIZE.with_importance(0),
     Column("nodes", header="Nodes", label="nodes", unit=Unit.COUNT, importance=2),
+    Column("source", header="Timing Source", label="timed by", importance=3),
     _CALLS,
     Column("avg", header="Avg (ns)", label="avg", unit=Unit.DURATION, decimals=1),
     Column("min", header="Min (ns)", label="min", unit=Unit.DURATION, importance=2),
     Column("max", header="Max (ns)", label="max", unit=Unit.DURATION, importance=1),
-    Column("busbw", header="Avg BusBW (B/s)", label="busbw avg", unit=Unit.RATE, decimals=1),
+    Column("busbw", header="Avg BusBW (B/s)", label="busbw", unit=Unit.RATE, decimals=1),
     Column("min_busbw", header="Min BusBW (B/s)", label="min", unit=Unit.RATE, decimals=1, importance=1),
-    Column("source", header="Timing Source", label="timed by", importance=3),
 )
 def inspector_table(summary: LogSummary) -> Iterator[Row]:
     """Yield calls by op, size, algorithm, protocol, ranks and nodes of the communicator; most time first."""
     by_time = sorted(summary.inspected.items(), key=lambda item: (-item[1].time.total, str(item[0])))
     for (ranks, nodes, kind), calls in by_time:
         time, busbw = calls.time, calls.busbw
-        cells = kind.op, kind.size, kind.algorithm, kind.protocol, ranks, nodes, calls.number
-        yield *cells, time.mean, time.minimum, time.maximum, busbw.mean, busbw.minimum, kind.source
+        cells = kind.op, kind.size, kind.algorithm, kind.protocol, ranks, nodes, kind.source, calls.number
+        yield *cells, time.mean, time.minimum, time.maximum, busbw.mean, busbw.minimum
 
 
 @_table(
