@@ -138,3 +138,57 @@ class TestNotJoined:
         pairing = joined(record(0, 4096), record(1, 4096, comm=B))
         assert pairing.calls["message_size"].isna().all()
         assert "AllReduce on 2 communicators of one process" in " ".join(pairing.notes)
+
+    def test_an_export_that_begins_late_gets_nothing(self, program, joined):
+        reduce(program, 4096, 4096)
+        program.call("ncclCommInitRankConfig", comm=B)
+        reduce(program, 4096)
+        pairing = joined(record(0, 4096), record(5, 4096))
+        assert pairing.calls["algorithm"].isna().all()
+
+    def test_calls_in_a_cuda_graph_do_not_count_as_launched(self, program, joined):
+        program.call("ncclCommInitRankConfig", comm=A)
+        program.call("ncclAllReduce", size=4096, comm=A)  # captured into a graph, which is launched twice
+        reduce(program, 4096, 8192)
+        pairing = joined(record(0, 4096), record(1, 4096), record(2, 4096), record(3, 8192))
+        assert pairing.calls["algorithm"].isna().all()
+        assert "3 calls of AllReduce, but 4 in the log" in " ".join(pairing.notes)
+
+
+def test_an_export_that_ends_early_gets_the_records_of_its_calls(program, joined):
+    program.call("ncclCommInitRankConfig", comm=A)
+    reduce(program, 4096, 8192)
+    pairing = joined(record(0, 4096), record(1, 8192), record(2, 4096))
+    assert rows(pairing.kernels, "message_size", "algorithm") == [(4096, "RING"), (8192, "RING")]
+    assert "NCCL Inspector: 2 of 3 records are of calls here, by order, 1 without a call" in pairing.notes
+
+
+def test_a_process_with_one_communicator_needs_no_communicators_in_the_export(program, joined):
+    program.call("ncclCommInitRankConfig")
+    for _ in range(3):
+        program.call("ncclAllReduce", launches=1, kernel="AllReduce")
+    assert rows(joined(record(1, 4096)).kernels, "message_size") == [(None,), (4096,), (None,)]
+
+
+def test_streams_distinguish_communicators_of_other_numbers_of_calls(program, joined):
+    for stream in (20, 30, 20):
+        program.call("ncclAllReduce", launches=1, kernel="AllReduce", stream=stream)
+    pairing = joined(record(0, 4096, comm=B), record(1, 8192))
+    assert rows(pairing.kernels, "message_size", "communicator") == [(None, None), (4096, "0xb0"), (8192, "0xa0")]
+
+
+def test_calls_list_the_values_of_their_records(program, tmp_path, capsys):
+    from nsystui.cli import main
+
+    reduce(program, 4096)
+    program.export.close()
+    path = tmp_path / "n1.log"
+    path.write_text(record(0, 4096))
+    words = ["nccl", str(program.export.path), "--format", "json", "--no-cache"]
+    for what in ("--calls", "--kernels"):
+        assert main([*words, what, "--nccl-log", str(path)]) == 0
+        (row,) = json.loads(capsys.readouterr().out)
+        keys = ("algorithm", "protocol", "inspected_ns", "inspected_busbw_bytes_per_s")
+        assert [row[key] for key in keys] == ["RING", "LL", 10_000, 2.5e9]
+        assert main([*words, what]) == 0
+        assert "algorithm" not in capsys.readouterr().out

@@ -57,7 +57,7 @@ class InspectedCall(NamedTuple):
 
 
 class InspectorDump(NamedTuple):
-    """The number of records that a rank's full rings dropped so far."""
+    """The number of records that a rank's full rings have dropped."""
 
     rank: InspectedRank
     dropped: int

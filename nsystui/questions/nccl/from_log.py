@@ -38,15 +38,14 @@ SOURCE, INSPECTOR = "log", "inspector"
 _P2P = ("Send", "Recv")
 _ROOTED = ("Broadcast", "Reduce", "Gather", "Scatter")
 
-Values = dict[str, Any]
-"""The values of a call by column."""
+Values = dict[str, Any]  # of a call by column
+Objects = NDArray[np.object_]
 
 
 class Inspected:
-    """NCCL Inspector's records of collectives of the processes ``pids``: 32 bytes each.
+    """NCCL Inspector's records of collectives of the processes ``pids``: kind, number, time, bus bandwidth.
 
-    ``kinds``: the index of each rank's kind of call. ``values``: kind, number, time and bus bandwidth of each record.
-    ``others`` counts the other records by reason.
+    ``kinds``: the number of each kind of call of a rank. ``others`` counts the other records by reason.
     """
 
     def __init__(self, pids: Collection[int]) -> None:
@@ -66,27 +65,25 @@ class Inspected:
             self.values.extend(np.nan if x is None else x for x in (kind, record.number, record.time, record.busbw))
 
     def candidates(self, is_of: Callable[[InspectedRank], bool], collective: str) -> Iterator[_Candidate]:
-        """Yield the records of the ranks in a process."""
+        """Yield the records of each rank in a process."""
         kinds = {i: pair for pair, i in self.kinds.items() if pair[1].op == collective and is_of(pair[0])}
         for rank in {rank: None for rank, _ in kinds.values()}:
+            shared = {
+                i: {"algorithm": kind.algorithm, "protocol": kind.protocol, "message_size": kind.size}
+                | {"communicator": rank.communicator, "ranks": rank.ranks}
+                | ({} if kind.size is None else {"size_source": INSPECTOR})
+                for i, (rank_of_kind, kind) in kinds.items()
+                if rank_of_kind == rank
+            }
             rows = np.frombuffer(self.values).reshape(-1, 4)
-            rows = rows[np.isin(rows[:, 0], [i for i, pair in kinds.items() if pair[0] == rank])]
-            values = {int(number): _record(*kinds[int(kind)], *times) for kind, number, *times in rows.tolist()}
+            rows = rows[np.isin(rows[:, 0], list(shared))]
+            values = {int(n): {**shared[int(i)], "inspected": t, "inspected_busbw": b} for i, n, t, b in rows.tolist()}
             problem = "" if len(values) == len(rows) else "some calls have several records"
             yield _Candidate(rank.communicator, values, max(values) + 1, has_gaps=True, problem=problem)
 
 
-def _record(rank: InspectedRank, kind: InspectedKind, time: float, busbw: float) -> Values:
-    values = dict(zip(INSPECTED_KEYS, (kind.algorithm, kind.protocol, time, busbw), strict=True))
-    values |= {"communicator": rank.communicator, "ranks": rank.ranks, "message_size": kind.size}
-    return values if kind.size is None else {**values, "size_source": INSPECTOR}
-
-
 class _Candidate(NamedTuple):
-    """A log's calls of one collective on a communicator, by their numbers from 0.
-
-    ``end``: the number after the last. ``has_gaps``: whether numbers are missing, also after ``end``.
-    """
+    """A log's calls of one collective on a communicator by number, from 0; ``has_gaps``: also after ``end``."""
 
     communicator: str | None
     values: Mapping[int, Values]
@@ -104,63 +101,56 @@ class LogSizes:
     reported: Sequence[Reported] = ()
     inspected: Inspected = field(default_factory=lambda: Inspected(()))
 
-    def _candidates(self, report: int, process: int, collective: str, source: str) -> Iterator[_Candidate]:
-        pid, host = pid_of(process), _short(self.hosts.get(report, ""))
+    def _candidates(self, call: Any, source: str) -> Iterator[_Candidate]:
+        """Yield a log's calls of the process and collective of ``call``."""
+        pid, host = pid_of(call["process"]), _short(self.hosts.get(call["report"], ""))
 
         def is_of(writer: LogProcess | InspectedRank | None) -> bool:
             return writer is not None and writer.pid == pid and (not host or _short(writer.host) == host)
 
         if source == INSPECTOR:
-            yield from self.inspected.candidates(is_of, collective)
+            yield from self.inspected.candidates(is_of, call["kind"])
             return
         for sequence in self.sequences:
-            if is_of(sequence.member.process):
-                is_wanted = [signature.op == collective for signature in sequence.signatures]
-                calls = [sequence.signatures[kind] for kind in sequence.kinds if is_wanted[kind]]
-                is_folded = any(signature.is_folded for signature in sequence.signatures)
+            signatures, member = sequence.signatures, sequence.member
+            kinds = [kind for kind in sequence.kinds if signatures[kind].op == call["kind"]]
+            if kinds and is_of(member.process):
+                is_folded = any(signature.is_folded for signature in signatures)
+                values = [_value(signature, member.communicator, member.ranks) for signature in signatures]
+                by_number = {number: values[kind] for number, kind in enumerate(kinds)}
                 problem = "Ray left out lines of the log" if is_folded else ""
-                if calls:
-                    member = sequence.member
-                    by_call = {
-                        id(call): _value(call, member.communicator, member.ranks) for call in sequence.signatures
-                    }
-                    values = dict(enumerate(by_call[id(call)] for call in calls))
-                    yield _Candidate(member.communicator, values, len(calls), problem=problem)
+                yield _Candidate(member.communicator, by_number, len(kinds), problem=problem)
 
     def values_of(self, calls: pd.DataFrame, source: str) -> list[tuple[int, Values]] | str:
         """Return indices of ``calls``, of one collective of a process in order, with the values that a log has.
 
-        A communicator uses one stream, so that numbers of calls by stream distinguish communicators. Return the reason
-        if the log's calls do not match; it is empty if the log has no such calls.
+        Return the reason if the log's calls do not match; it is empty if the log has no such calls.
         """
         first = calls.iloc[0]
-        collective, communicator = str(first["kind"]), first["communicator"]
-        is_known = isinstance(communicator, str) and communicator.startswith("0x")
-        candidates = list(self._candidates(int(first["report"]), int(first["process"]), collective, source))
-        if is_known:
-            candidates = [candidate for candidate in candidates if candidate.communicator == communicator]
-        if problem := next((candidate.problem for candidate in candidates if candidate.problem), ""):
-            return f"{collective}: {problem}"
-        indices = [np.arange(len(calls))]
-        if len(candidates) > 1:
-            streams = whole(calls["stream"])
-            indices = [np.flatnonzero(streams == stream) for stream in np.unique(streams)]
-            by_end = {candidate.end: candidate for candidate in candidates}
-            if len(by_end) < len(candidates) or NONE in streams or sorted(map(len, indices)) != sorted(by_end):
-                place = "communicators of one process, which the export does not distinguish"
-                return f"{collective} on {len(candidates)} {place}"
-            candidates = [by_end[len(index)] for index in indices]
-        elif candidates and (end := candidates[0].end) != len(calls):
-            # Calls without a kernel, such as calls of a CUDA graph, may be launched never or often.
-            is_whole = candidates[0].has_gaps and first["is_whole"] and calls["stream"].notna().all()
-            if not (is_whole and (is_known or first["has_one"])):
-                return f"{len(calls):,} calls of {collective}, but {end:,} in the log"
-        return [
-            (index, candidate.values[number])
-            for of_candidate, candidate in zip(indices, candidates, strict=False)
-            for number, index in enumerate(of_candidate.tolist())
-            if number in candidate.values
+        candidates = [
+            item for item in self._candidates(first, source) if first["communicator"] in ("", item.communicator)
         ]
+        problems = [item.problem for item in candidates if item.problem]
+        if problems or not candidates:
+            return f"{first['kind']}: {problems[0]}" if problems else ""
+        parts: list[Sequence[int]] = [range(len(calls))]
+        end = candidates[0].end
+        if len(candidates) > 1 and not (parts := _by_stream(calls, candidates)):
+            problem = "communicators of one process, which the export does not distinguish"
+            return f"{first['kind']} on {len(candidates)} {problem}"
+        if len(candidates) == 1 and end != len(calls) and not (candidates[0].has_gaps and calls["is_whole"].all()):
+            return f"{len(calls):,} calls of {first['kind']}, but {end:,} in the log"
+        pairs = [(item.values, part) for item, part in zip(candidates, parts, strict=True)]
+        return [(index, values[n]) for values, part in pairs for n, index in enumerate(part) if n in values]
+
+
+def _by_stream(calls: pd.DataFrame, candidates: Sequence[_Candidate]) -> list[Sequence[int]]:
+    """Return the indices of each candidate's calls, if numbers of calls by stream distinguish the communicators."""
+    streams = whole(calls["stream"])
+    groups = [np.flatnonzero(streams == stream).tolist() for stream in np.unique(streams)]
+    parts, ends = {len(group): group for group in groups}, [candidate.end for candidate in candidates]
+    is_match = NONE not in streams and sum(parts) == len(calls) and sorted(parts) == sorted(ends)
+    return [parts[end] for end in ends] if is_match else []
 
 
 def _short(host: str) -> str:
@@ -248,27 +238,31 @@ def _filled(
 
     starts, task = frame["start"].astype("Int64"), [frame["report"], frame["process"]]
     is_call = pd.Series(is_candidate & pd.notna(collectives), index=frame.index)
-    is_creation = frame["name"].str.match(MAKES_COMMUNICATOR)
+    is_creation = frame["name"].str.match(MAKES_COMMUNICATOR, na=False)
     creation, first = (starts.where(chosen).groupby(task).transform("min") for chosen in (is_creation, is_call))
-    rows = frame.assign(place=np.arange(len(frame)), kind=collectives, is_whole=(creation < first).fillna(False))
-    rows["has_one"] = is_creation.groupby(task).transform("sum") == 1
+    # Calls without a kernel, as in a CUDA graph, may be launched never or often; calls without a communicator may be of
+    # several.
+    communicators = frame["communicator"].astype(object).fillna("")
+    is_known = (communicators != "") | (is_creation.groupby(task).transform("sum") == 1)
+    is_whole = is_known & (creation < first).fillna(False) & frame["stream"].notna()
+    rows = frame.assign(index=np.arange(len(frame)), kind=collectives, communicator=communicators, is_whole=is_whole)
     # ``groupby`` keeps the order by start in each group.
     rows = rows[is_call].sort_values(["start", "row"], kind="stable")
-    columns: dict[str, Any] = {key: frame[key].astype(object).to_numpy().copy() for key in _FILLED if key in frame}
+    columns: dict[str, Objects] = {key: frame[key].astype(object).to_numpy().copy() for key in _FILLED if key in frame}
     reasons: set[str] = set()
     for source in (SOURCE, INSPECTOR) if log.inspected.kinds else (SOURCE,):
         if source == INSPECTOR:
             old = frame.reindex(columns=INSPECTED_KEYS).astype(object)
             columns |= {key: old[key].to_numpy().copy() for key in INSPECTED_KEYS}
-        rows["message_size"] = columns["message_size"][rows["place"]]
+        rows["message_size"] = columns["message_size"][rows["index"]]
         chosen = rows if source == INSPECTOR else rows[rows["message_size"].isna()]
-        for _, group in chosen.groupby(["report", "process", "kind", "communicator"], observed=True, dropna=False):
+        for _, group in chosen.groupby(["report", "process", "kind", "communicator"], observed=True):
             reasons.add(_add(columns, group, log, source))
     filled = {key: pd.Series(column, frame.index).astype(_TYPES.get(key, object)) for key, column in columns.items()}
     return frame.assign(**filled), sorted(reasons - {""})
 
 
-def _add(columns: Mapping[str, Any], calls: pd.DataFrame, log: LogSizes, source: str) -> str:
+def _add(columns: Mapping[str, Objects], calls: pd.DataFrame, log: LogSizes, source: str) -> str:
     """Fill in missing values of a process's ``calls`` of one collective, and return the reason if they stay missing.
 
     NCCL may reorder calls that it launches together, so these take only records of their size.
@@ -280,18 +274,16 @@ def _add(columns: Mapping[str, Any], calls: pd.DataFrame, log: LogSizes, source:
         return matched
     calls, values = calls.iloc[[index for index, _ in matched]], [call_values for _, call_values in matched]
     sizes = whole(calls["message_size"])
-    recorded = np.array(
-        [NONE if value["message_size"] is None else value["message_size"] for value in values], np.int64
-    )
+    recorded = np.array([NONE if (size := value["message_size"]) is None else size for value in values], np.int64)
     is_same, is_unknown = (sizes == recorded) & (sizes >= 0), (sizes < 0) | (recorded < 0)
     is_alone = calls["is_alone"].to_numpy(bool) | (source == SOURCE)
     if (is_alone & ~is_same & ~is_unknown).any():
         return f"{calls['kind'].iloc[0]}: other sizes than the export's"
     is_kept = is_same | (is_alone & is_unknown)
-    place = calls["place"].to_numpy()[is_kept]
+    index = calls["index"].to_numpy()[is_kept]
     for key, column in columns.items():
         new = np.array([value.get(key) for value in values], object)[is_kept]
-        column[place] = np.where(pd.isna(column[place]), new, column[place])
+        column[index] = np.where(pd.isna(column[index]), new, column[index])
     return ""
 
 
@@ -300,7 +292,8 @@ def log_notes(kernels: pd.DataFrame, calls: pd.DataFrame, log: LogSizes, reasons
     others, records = log.inspected.others, ""
     if total := len(log.inspected.values) // 4 + others.total():
         frames = (calls, kernels[kernels["reason"] == Reason.NO_CALLS.value])
-        joined = sum(int(frame["inspected"].notna().sum()) for frame in frames if "inspected" in frame)
+        keys = list(INSPECTED_KEYS)
+        joined = sum(int(frame.reindex(columns=keys).notna().any(axis=1).sum()) for frame in frames)
         counts = {**others, "without a call": total - others.total() - joined}
         words = "".join(f", {number:,} {why}" for why, number in counts.items() if number)
         records = f"NCCL Inspector: {joined:,} of {total:,} records are of calls here, by order{words}"
