@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from nsystui.questions.nccl_log.steps import StepCut
     from nsystui.questions.nccl_log.summary import LogSummary
 
-DESCRIPTION = """The debug log of NCCL and RCCL (NCCL_DEBUG=INFO) and records of NCCL Inspector as tables, in one pass:
+DESCRIPTION = """Debug logs of NCCL and RCCL (NCCL_DEBUG=INFO) and NCCL Inspector's records as tables, in one pass:
 calls and bytes by op, message sizes in buckets, calls by op, count and datatype, communicators with their ranks, rings,
 trees and transports and what looks wrong in them, NCCL's choices of algorithm, results of nccl-tests, and the
 iterations that NeMo, Megatron-LM, Lightning and DeepSpeed report.
