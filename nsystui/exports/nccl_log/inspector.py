@@ -56,13 +56,6 @@ class InspectedCall(NamedTuple):
     busbw: float | None
 
 
-class InspectorDump(NamedTuple):
-    """The number of records that a rank's full rings have dropped."""
-
-    rank: InspectedRank
-    dropped: int
-
-
 class InspectorReader:
     """Reads the records of one file.
 
@@ -75,8 +68,8 @@ class InspectorReader:
         self.damaged = self.left = 0
         self._rank: InspectedRank | None = None
 
-    def read(self, line: bytes) -> InspectedCall | InspectorDump | None:
-        """Return a record; ``None`` for other lines, damaged records, and ``proxy_trace``."""
+    def read(self, line: bytes) -> InspectedCall | None:
+        """Return a call; ``None`` for other lines and records, and damaged records."""
         if not (RECORD.search(line) or (self.is_open and line.startswith(b"{"))):
             return None
         self.is_open = True
@@ -87,8 +80,8 @@ class InspectorReader:
             if rank is None:
                 raise ValueError("no header")
             if "dump_stats" in record:
-                return self._dump(record, rank)
-            return None if "proxy_trace" in record else _call_of(record, rank)
+                self._begin(record, rank)
+            return _call_of(record, rank) if "coll_perf" in record or "p2p_perf" in record else None
         except _DAMAGE:
             self.damaged += 1
             return None
@@ -96,14 +89,11 @@ class InspectorReader:
             if "header" not in record:
                 self.left = max(self.left - 1, 0)
 
-    def _dump(self, record: dict[str, Any], rank: InspectedRank) -> InspectorDump:
-        stats = record["dump_stats"]
-        coll, p2p, proxy = (_number(stats.get(f"{kind}_records")) or 0 for kind in ("coll", "p2p", "proxy"))
-        dropped = (_number(stats.get(f"{kind}_dropped_total")) or 0 for kind in ("coll", "p2p"))
+    def _begin(self, record: dict[str, Any], rank: InspectedRank) -> None:
+        numbers = [_number(record["dump_stats"].get(f"{kind}_records")) for kind in ("coll", "p2p", "proxy")]
         has_headers = record["metadata"]["inspector_output_format_version"] in _WITH_HEADERS
         self.damaged += self.left
-        self.left, self._rank = (0, None) if has_headers else (coll + p2p + proxy, rank)
-        return InspectorDump(rank, sum(dropped))
+        self.left, self._rank = (0, None) if has_headers else (sum(filter(None, numbers)), rank)
 
 
 def _rank_of(record: dict[str, Any]) -> InspectedRank:

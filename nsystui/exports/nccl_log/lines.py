@@ -15,7 +15,7 @@ from enum import Enum
 
 from nsystui.base.text import whole_number
 from nsystui.exports.nccl_log.files import STEP_WORDS, Reported, ResultReader, TrainingStep, steps_in
-from nsystui.exports.nccl_log.inspector import RECORD, InspectedCall, InspectorDump, InspectorReader
+from nsystui.exports.nccl_log.inspector import RECORD, InspectedCall, InspectorReader
 from nsystui.exports.nccl_log.topology import LogThread, TopologyLine, thread_of, topology_in
 
 _DATATYPES: tuple[tuple[str, int], ...] = (
@@ -260,7 +260,7 @@ class Unread:
     number: int = 1
 
 
-Line = Call | CommunicatorLine | TuningLine | TopologyLine | TrainingStep | InspectedCall | InspectorDump | Unread
+Line = Call | CommunicatorLine | TuningLine | TopologyLine | TrainingStep | InspectedCall | Unread
 
 
 Read = Callable[[int], bytes]

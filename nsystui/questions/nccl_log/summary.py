@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from nsystui.base.text import counted
 from nsystui.exports.nccl_log.files import Reported, TrainingStep
-from nsystui.exports.nccl_log.inspector import InspectedCall, InspectedKind, InspectedRank, InspectorDump
+from nsystui.exports.nccl_log.inspector import InspectedCall, InspectedKind, InspectedRank
 from nsystui.exports.nccl_log.lines import (
     Call,
     CommunicatorLine,
@@ -121,7 +121,7 @@ class LogSummary:
     ``iterations``: each with the number of its lines, by epoch and number. ``folded``: calls with one line for several.
     ``inspected``: NCCL Inspector's calls by the communicator's ranks and nodes, and kind; they are not among ``kinds``,
     because the debug log of the same job has them, too. ``inspected_ends``: the number after each rank's last record of
-    an op, and how many records it has. ``dropped``: how many records each rank dropped.
+    an op, and how many records it has.
     """
 
     def __init__(self) -> None:
@@ -141,7 +141,6 @@ class LogSummary:
         self.iterations_left_out = 0
         self.inspected: dict[tuple[int | None, int | None, InspectedKind], InspectedCalls] = {}
         self.inspected_ends: dict[tuple[InspectedRank, str], tuple[int, int]] = {}
-        self.dropped: dict[InspectedRank, int] = {}
         self._pending: dict[int, _Pending] = {}
 
     def add(self, lines: Iterable[Line]) -> None:
@@ -207,8 +206,6 @@ class LogSummary:
             iterations = [i for i in (self.first_iteration, self.last_iteration, line.iteration) if i is not None]
             self.first_iteration, self.last_iteration = min(iterations), max(iterations)
             self._add_iteration(line)
-        elif isinstance(line, InspectorDump):
-            self.dropped[line.rank] = max(self.dropped.get(line.rank, 0), line.dropped)
         elif isinstance(line, Unread):
             self.unread[line.damage] += line.number
 
@@ -272,10 +269,9 @@ def _notes(summary: LogSummary, cut: StepCut | None) -> Iterator[str]:
     if summary.topology.left_out:
         yield f"the topology is too large: {counted(summary.topology.left_out, 'part')} left out"
     if absent := sum(max(end - number, 0) for end, number in summary.inspected_ends.values()):
-        dropped = f", {sum(summary.dropped.values()):,} dropped by full rings" if summary.dropped else ""
         yield (
             f"NCCL Inspector has no record of {counted(absent, 'collective')}: messages below "
-            f"NCCL_INSPECTOR_DUMP_MIN_SIZE_BYTES, calls without GPU time{dropped}"
+            "NCCL_INSPECTOR_DUMP_MIN_SIZE_BYTES, calls without GPU time, or records dropped from full rings"
         )
     if not summary.calls:
         if not summary.inspected:
