@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="extend",
         nargs="+",
         metavar="LOG",
-        help="NCCL's debug logs of the same job (plain, .gz or globs), after FILE: a view of the NCCL screen",
+        help="NCCL's debug logs or NCCL Inspector's records of the same job, after FILE: a view of the NCCL screen",
     )
     parser.add_argument(
         "--steps",
