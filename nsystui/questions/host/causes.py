@@ -22,6 +22,9 @@ WAITING = "waiting for another thread"
 OFF_CPU = "off the CPU"
 NOTHING = "in no CUDA or MPI call"
 PROFILER = "the profiler's own work"
+IN_GRAPH = "inside a CUDA graph"
+NODE_TRACING = "perhaps node tracing"
+"""What made a short gap of kind `IN_GRAPH`."""
 KINDS = (
     ALLOCATING,
     SYNCHRONISING,
@@ -38,6 +41,7 @@ KINDS = (
     OFF_CPU,
     NOTHING,
     PROFILER,
+    IN_GRAPH,
 )
 """If two threads make calls at once, the earlier kind wins. `NOTHING`: nothing else is recorded."""
 
