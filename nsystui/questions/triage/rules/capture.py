@@ -427,14 +427,14 @@ def graph_gaps(case: Case) -> Sequence[Finding | NotChecked]:
         "takes if its nodes are not traced. Compare its length, or that of a step, with this capture.",
         "To time each node of a graph, the profiler separates the nodes, by about 2 µs each.",
     )
-    severity = Severity.INFO
+    is_long = case.percent(cost - short) >= case.thresholds.gap_percent
+    severity = Severity.WARNING if is_long else Severity.INFO
     if 2 * short >= cost:
         sentence += (
             f"Tracing by node may have made {time_words(short)} of this time, the gaps of at most {limit}: then a run "
             "without the profiler does not lose it."
         )
     else:
-        severity = Severity.WARNING
         sentence += f"{time_words(cost - short)} is in gaps above {limit}, too long for the tracing of nodes."
         advice = Advice(
             "Look at the operations around the gaps (`nsystui gaps --by pair`), and for host nodes and dependencies "
