@@ -182,12 +182,9 @@ def over_ranks(attribution: Attribution) -> Attribution:
 
 
 def attribute(
-    job: OpenJob,
-    spans: Sequence[IdleSpan] | IdleSpans,
-    with_ranges: bool = False,
-    with_calls: bool = False,
+    job: OpenJob, spans: Sequence[IdleSpan] | IdleSpans, with_ranges: bool = False, with_calls: bool = False,
     selection: Selection = _EVERYTHING,
-) -> Attribution:
+) -> Attribution:  # fmt: skip
     """Find the causes of each span; for up to `FEW` spans, read only nearby calls.
 
     ``with_ranges`` also finds the NVTX ranges, which reads all ranges. ``with_calls`` adds to `NOTHING` the launching
@@ -197,7 +194,7 @@ def attribute(
     if not len(spans):
         nothing = np.empty(0, np.int64)
         return Attribution(spans, (), nothing, (), nothing, nothing, nothing, (), nothing)
-    host = _Host.load(job, spans, BESIDE if with_calls else 0, job.graph_gaps(selection))
+    host = _Host.load(job, spans, BESIDE if with_calls else 0, selection)
     ranges = ThreadRanges.load(job) if with_ranges else None
     names = ("",) if ranges is None else ranges.names
     parts_by_column: dict[str, list[NDArray[Any]]] = {key: [] for key in ("launcher", "span", "cause", "range", "time")}
@@ -250,13 +247,13 @@ def _pieces(
     """Yield span, cause, range and time of each piece; ``launcher`` indexes ``host.threads``, shape (spans,)."""
     launchers = list(host.threads)
     # One thread often launches for all GPUs of a task; only gaps inside graphs differ by GPU.
-    places = [(task, device if (task, device) in host.graph_gaps else None) for task, device in spans.gpus]
-    place_indices = {place: index for index, place in enumerate(dict.fromkeys(places))}
-    place_of_span = np.array([place_indices[place] for place in places], np.int64)[spans.gpu]
-    groups, first, group = np.unique(place_of_span * len(launchers) + launcher, return_index=True, return_inverse=True)
+    keys = [(task, device if (task, device) in host.graph_gaps else None) for task, device in spans.gpus]
+    users = list(dict.fromkeys(keys))
+    user_of_span = np.array([users.index(key) for key in keys], np.int64)[spans.gpu]
+    groups, first, group = np.unique(user_of_span * len(launchers) + launcher, return_index=True, return_inverse=True)
     for group_index in np.argsort(first).tolist():
-        place_index, launcher_index = divmod(int(groups[group_index]), len(launchers))
-        (task, device), thread = list(place_indices)[place_index], launchers[launcher_index]
+        user_index, launcher_index = divmod(int(groups[group_index]), len(launchers))
+        (task, device), thread = users[user_index], launchers[launcher_index]
         rows = np.flatnonzero(group.reshape(-1) == group_index)
         idle = union(spans.starts[rows], spans.ends[rows])
         hull = Window(int(idle.starts[0]), int(idle.ends[-1]))
@@ -302,9 +299,7 @@ class _Host:
     _functions: dict[Thread, Segments] = field(default_factory=dict)
 
     @classmethod
-    def load(
-        cls, job: OpenJob, spans: IdleSpans, margin: int, graph_gaps: Mapping[tuple[Task, int], Intervals]
-    ) -> _Host:
+    def load(cls, job: OpenJob, spans: IdleSpans, margin: int, streams: Selection) -> _Host:
         session = job.session
         tasks = frozenset(task for task, _ in spans.gpus)
         hull = Window(int(spans.starts.min()) - margin, int(spans.ends.max()) + margin)
@@ -335,7 +330,7 @@ class _Host:
         return cls(
             cuda, mpi, overhead, os, scheduling, samples, python, gil, files_of(session, selection), names, launching,
             ending, usual, workers, os_callers(session, os.chains), profiler_overhead(session, selection),
-            graph_gaps,
+            job.graph_gaps(streams),
         )  # fmt: skip
 
     def read_calls(self, session: Session, spans: IdleSpans) -> None:
@@ -367,15 +362,9 @@ class _Host:
         other_threads = [sibling for sibling in siblings if not self.names[sibling].name.startswith(PROFILERS)]
         workers = self._worker_threads.get(task, [])
         gaps = self.graph_gaps[task, device] if device is not None else EMPTY
-        is_short = gaps.lengths <= TRACED
-        layers = [
-            self._all(intersect(part, inside), cause)
-            for part, cause in (
-                (gaps.chosen(is_short), Cause(IN_GRAPH, NODE_TRACING)),
-                (gaps.chosen(~is_short), Cause(IN_GRAPH)),
-                (self.profiler.get(task, EMPTY), Cause(PROFILER)),
-            )
-        ]
+        parts = {NODE_TRACING: gaps.chosen(gaps.lengths <= TRACED), "": gaps.chosen(gaps.lengths > TRACED)}
+        layers = [self._all(intersect(part, inside), Cause(IN_GRAPH, what)) for what, part in parts.items()]
+        layers.append(self._all(intersect(self.profiler.get(task, EMPTY), inside), Cause(PROFILER)))
         states = NO_SEGMENTS
         if thread is not None:
             states = self._states(task, thread)

@@ -24,7 +24,6 @@ NOTHING = "in no CUDA or MPI call"
 PROFILER = "the profiler's own work"
 IN_GRAPH = "inside a CUDA graph"
 NODE_TRACING = "perhaps node tracing"
-"""What made a short gap of kind `IN_GRAPH`."""
 KINDS = (
     ALLOCATING,
     SYNCHRONISING,

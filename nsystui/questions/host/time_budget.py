@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import islice
 
 import numpy as np
@@ -156,9 +156,8 @@ def budget_with_causes(job: OpenJob, selection: Selection, step_name: str | None
     """Tabulate the budget of each GPU, with notes on the causes of all idle time."""
     budgets, idle = caused_budgets(job, selection, step_name)
     total = in_sum(budgets).time
-    parts = [("start-up", idle.startup), ("long gaps", idle.long_gaps), ("in graphs", idle.in_graphs)]
-    parts.append(("tail", idle.tail))
-    words_of_parts = [(part, cause_words(causes, total)) for part, causes in parts]
+    parts = {"start-up": idle.startup, "long gaps": idle.long_gaps, "in graphs": idle.in_graphs, "tail": idle.tail}
+    words_of_parts = [(part, cause_words(causes, total)) for part, causes in parts.items()]
     notes = [f"{part} by cause: {words}" for part, words in words_of_parts if words]
     return replace(budget_table(budgets), notes=(*notes, *job.busy(selection.with_name(None)).notes))
 
@@ -240,10 +239,7 @@ class Budget:
         return Budget(**{part: getattr(self, part) + getattr(other, part) for part in PARTS})
 
 
-PARTS = (
-    *("compute", "exposed_nccl", "memory", "graph"),
-    *("startup", "long_gaps", "short_gaps", "in_graphs", "tail", "unrecorded"),
-)
+PARTS = tuple(part.name for part in fields(Budget))
 
 
 @dataclass(frozen=True, eq=False)
@@ -388,13 +384,9 @@ def budget_table(budgets: Iterable[DeviceBudget]) -> TableAnswer:
 
 def with_graphs(answer: TableAnswer) -> TableAnswer:
     """Show the column of idle time in graphs only in files if all of it is 0."""
-    shown = [
-        column
-        if any(answer.cells(column.key)) or not column.key.startswith("in_graphs")
-        else column.with_importance(FILES_ONLY)
-        for column in answer.columns
-    ]
-    return replace(answer, columns=tuple(shown))
+    empty = {item for item in answer.columns if item.key.startswith("in_graphs") and not any(answer.cells(item.key))}
+    columns = (item.with_importance(FILES_ONLY) if item in empty else item for item in answer.columns)
+    return replace(answer, columns=tuple(columns))
 
 
 def by_task(budgets: Iterable[DeviceBudget]) -> Mapping[Task, Budget]:

@@ -73,7 +73,7 @@ class _Launches:
     start: list[Times] = field(default_factory=list)
     sampled: list[tuple[Times, Times]] = field(default_factory=list)
     replayed: list[NDArray[np.int64]] = field(default_factory=list)
-    """Launch id, start, call and thread of operations of CUDA graphs, shapes ``(4, n)``."""
+    """Start, launch id, call and thread of operations of CUDA graphs, shapes ``(4, n)``."""
     count: int = 0
     operations: int = 0
     """The number of operations that the launches started."""
@@ -160,9 +160,8 @@ def stream_table(job: OpenJob, selection: Selection) -> TableAnswer:
         queued = launches.get(key)
         purpose = next((name for name in names.get(key, ()) if name not in shared), None)
         queue: Sequence[object] = _queue(queued) if queued is not None else (None,) * 5
-        launched = (
-            100.0 * (queued.operations if queued is not None else 0) / count if selection.window is None else None
-        )
+        known = queued.operations if queued is not None else 0
+        launched = 100.0 * known / count if selection.window is None else None
         cells = (_kind(times), count, launched, *times, *queue, purpose)
         rows.append((ranks[task], device, stream, context, *cells))  # type: ignore[arg-type]
         if min(times[:2]) and times[1] < _MOSTLY * sum(times):
@@ -213,7 +212,7 @@ def _launches(session: Session, counts: Mapping[StreamPlace, int]) -> dict[Strea
     extra_columns = {}
     for table in GPU_TABLES:
         columns = tables.of(table).c
-        is_node = columns.graph_node_id.is_not(None) if "graph_node_id" in columns else sa.false()
+        is_node = columns.get("graph_node_id", sa.null()).is_not(None)
         graph = sa.case((is_node, columns.correlation_id), else_=UNKNOWN).label("graph")
         keys = (sa.func.coalesce(columns[key], UNKNOWN).label(key) for key in _KEYS)
         extra_columns[table.name] = (*keys, calls, graph)
@@ -224,24 +223,23 @@ def _launches(session: Session, counts: Mapping[StreamPlace, int]) -> dict[Strea
             if (stream_launches := launches_by_stream.get(key := (task, device, stream, context))) is None:
                 continue
             is_of_stream, is_node = (numbers == key[1:]).all(axis=1), work["graph"] != UNKNOWN
+            launch, start, thread, graph = (work[name] for name in ("launch", "start", "thread", "graph"))
             rows, nodes = (np.flatnonzero(is_of_stream & part) for part in (~is_node, is_node))
-            step = max(counts[key] // _SAMPLED, 1)
-            stream_launches.add(work["launch"][rows], work["start"][rows], work["thread"][rows], step)
-            replayed = np.stack([work[name][nodes] for name in ("graph", "start", "launch", "thread")])
+            stream_launches.add(launch[rows], start[rows], thread[rows], max(counts[key] // _SAMPLED, 1))
+            replayed = np.stack([column[nodes] for column in (start, graph, launch, thread)])
             stream_launches.replayed.append(_first_operations(replayed))
             stream_launches.operations += len(rows) + len(nodes)
     for stream_launches in launches_by_stream.values():
-        if stream_launches.replayed:
-            _, start, called, thread = _first_operations(np.concatenate(stream_launches.replayed, axis=1))
+        if stream_launches.operations > stream_launches.count:
+            start, _, called, thread = _first_operations(np.concatenate(stream_launches.replayed, axis=1))
             stream_launches.add(called, start, thread, max(len(start) // _SAMPLED, 1))
     return {key: stream_launches for key, stream_launches in launches_by_stream.items() if stream_launches.operations}
 
 
 def _first_operations(replayed: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the first operation of each launch: see `_Launches.replayed`."""
-    order = np.lexsort((replayed[1], replayed[0]))
-    _, first = np.unique(replayed[0, order], return_index=True)
-    return replayed[:, order[first]]
+    replayed = replayed[:, np.lexsort(replayed[:2])]
+    return replayed[:, np.unique(replayed[1], return_index=True)[1]]
 
 
 def _queue(launches: _Launches) -> tuple[int, float, int, float, float]:

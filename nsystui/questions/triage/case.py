@@ -190,11 +190,12 @@ class Case:
 
     def idle_in(self, device: DeviceIntervals, window: Window) -> Intervals:
         """Return the idle time of a GPU outside of CUDA graphs: the host cannot shorten gaps inside replays."""
-        return subtract(device.idle(window), self.in_graphs(device))
+        return subtract(device.idle(window), self.in_graphs(device, window))
 
-    def in_graphs(self, device: DeviceIntervals) -> Intervals:
-        """Return the idle time of a GPU inside replays of CUDA graphs, in all of the job."""
-        return self.job.graph_gaps(self.scope).get((device.device.task.task, device.device.device), EMPTY)
+    def in_graphs(self, device: DeviceIntervals, window: Window) -> Intervals:
+        """Return the idle time of a GPU inside replays of CUDA graphs."""
+        gaps = self.job.graph_gaps(self.scope).get((device.device.task.task, device.device.device), EMPTY)
+        return gaps.clip(window.start, window.end)
 
     def gaps(self, device: DeviceIntervals) -> Intervals:
         """Return `idle` without the profiler's own work in the GPU's process (docs/numbers.md#expert-rules)."""

@@ -397,38 +397,36 @@ _GRAPH_GAPS_COLUMNS = (
     Column("median", header="Med (ns)", label="median", unit=Unit.DURATION, decimals=0),
     Column("max", header="Max (ns)", label="max", unit=Unit.DURATION),
 )
+_UNTRACED = Advice(
+    "Record again with --cuda-graph-trace=graph: each replay is then one operation without gaps, as long as it takes "
+    "if its nodes are not traced. Compare its length, or that of a step, with this capture.",
+    "To time each node of a graph, the profiler separates the nodes, by about 2 µs each.",
+)
+_WAITING_INSIDE = Advice(
+    "Look at the operations around the gaps (`nsystui gaps --by pair`), and for host nodes and dependencies between "
+    "the branches of the graph. --cuda-graph-trace=graph shows how long replays take untraced.",
+    "Inside a graph an operation waits only for the nodes before it, also for nodes that are not on the GPU.",
+)
 
 
 @rule(320, reads=IDLE, finds={"graph-gaps": FindingKind("gaps in CUDA graphs")})
 def graph_gaps(case: Case) -> Sequence[Finding | NotChecked]:
     """Find idle time inside replays of CUDA graphs, of which tracing by node may make the short gaps."""
-    rows, all_lengths, short = [], [np.zeros(0, np.int64)], 0
-    for device in case.devices:
-        window, gpu = case.window_of(device), device.device
-        lengths = case.in_graphs(device).clip(window.start, window.end).lengths
+    rows: list[tuple[int, int, int, int, int, float, int]] = []
+    for gpu in case.devices:
+        lengths = case.in_graphs(gpu, case.window_of(gpu)).lengths
         if len(lengths):
-            traced, total = (int(part.sum()) for part in (lengths[lengths <= TRACED], lengths))
-            rows.append(
-                (gpu.task.rank, gpu.device, len(lengths), total, traced, float(np.median(lengths)), int(lengths.max()))
-            )
-            all_lengths.append(lengths)
-            short += traced
-    lengths = np.concatenate(all_lengths)
-    cost, short = case.mean([int(lengths.sum())]), case.mean([short])
+            times = int(lengths.sum()), int(lengths[lengths <= TRACED].sum())
+            figures = len(lengths), *times, float(np.median(lengths)), int(lengths.max())
+            rows.append((gpu.device.task.rank, gpu.device.device, *figures))
+    cost, short = (case.mean(row[column] for row in rows) for column in (3, 4))
     if not rows or case.percent(cost) < case.thresholds.overhead_percent:
         return []
-    limit = time_words(TRACED)
+    limit, advice = time_words(TRACED), _UNTRACED
     sentence = (
-        f"{case.each_gpu} idles {time_words(cost)} inside replayed CUDA graphs, in {counted(len(lengths), 'gap')} "
-        f"(median {time_words(float(np.median(lengths)))}). The CPU had launched the graphs: it causes none of them. "
+        f"{case.each_gpu} idles {time_words(cost)} inside replayed CUDA graphs, in "
+        f"{counted(sum(row[2] for row in rows), 'gap')}. The CPU had launched the graphs: it causes none of them. "
     )
-    advice = Advice(
-        "Record again with --cuda-graph-trace=graph: each replay is then one operation without gaps, as long as it "
-        "takes if its nodes are not traced. Compare its length, or that of a step, with this capture.",
-        "To time each node of a graph, the profiler separates the nodes, by about 2 µs each.",
-    )
-    is_long = case.percent(cost - short) >= case.thresholds.gap_percent
-    severity = Severity.WARNING if is_long else Severity.INFO
     if 2 * short >= cost:
         sentence += (
             f"Tracing by node may have made {time_words(short)} of this time, the gaps of at most {limit}: then a run "
@@ -436,14 +434,9 @@ def graph_gaps(case: Case) -> Sequence[Finding | NotChecked]:
         )
     else:
         sentence += f"{time_words(cost - short)} is in gaps above {limit}, too long for the tracing of nodes."
-        advice = Advice(
-            "Look at the operations around the gaps (`nsystui gaps --by pair`), and for host nodes and dependencies "
-            "between the branches of the graph. --cuda-graph-trace=graph shows how long replays take untraced.",
-            "Inside a graph an operation waits only for the nodes before it, also for nodes that are not on the GPU.",
-        )
-    measured = (
-        "Idle time before operations of a graph whose launch had begun on the same GPU before the gap. Mean over the "
-        "GPUs."
-    )
+        advice = _WAITING_INSIDE
+    is_long = case.percent(cost - short) >= case.thresholds.gap_percent
+    severity = Severity.WARNING if is_long else Severity.INFO
+    measured = "Idle time before operations of a graph whose launch had begun on the GPU before. Mean over the GPUs."
     evidence, ranks = (_GRAPH_GAPS_COLUMNS, rows), tuple(sorted({row[0] for row in rows}))
     return [case.finding("graph-gaps", sentence, advice, Door("gaps"), cost, measured, evidence, severity, ranks=ranks)]

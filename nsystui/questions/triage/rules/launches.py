@@ -80,9 +80,11 @@ def low_utilisation(case: Case) -> Sequence[Finding | NotChecked]:
     ]
 
 
+_REPLAYED = Advice(
+    "Launch each CUDA graph before the work ahead of it ends, or put more work into a graph.",
+    "One launch starts many kernels: the GPU waits for the CPU between graphs, not between their kernels.",
+)
 _AT_ONCE = 1_000_000
-_REPLAYED = 2
-"""The minimum number of kernels per launch if most launches are of CUDA graphs."""
 _TIMES = ("launch", "called", "start", "end", "correlation")
 _LAUNCH_OVERHEAD_COLUMNS = (
     RANK,
@@ -136,9 +138,8 @@ def launch_overhead(case: Case) -> Sequence[Finding | NotChecked]:
     cost = case.mean(row.waited for row in rows)
     if case.percent(cost) < case.thresholds.launch_percent:
         return []
-    late, launches, kernels, tiny = (
-        sum(getattr(row, key) for row in rows) for key in ("late", "launches", "kernels", "tiny")
-    )
+    kernels, *counts = (sum(getattr(row, key) for row in rows) for key in ("kernels", "late", "launches", "tiny"))
+    late, launches, tiny = counts
     sentence = (
         f"Late launches cost {time_words(cost)} per GPU: the next kernel is launched only after the GPU goes idle. "
         f"This happens at {late:,} of {counted(launches, 'launch')}. {100 * tiny / kernels:.0f} % of the kernels "
@@ -151,12 +152,7 @@ def launch_overhead(case: Case) -> Sequence[Finding | NotChecked]:
         f"Replay the work as a CUDA graph, or fuse kernels{how}.",
         "A launch costs the CPU several µs whatever the kernel does, and these kernels end before the next launch.",
     )
-    if kernels >= _REPLAYED * launches:
-        advice = Advice(
-            "Launch each CUDA graph before the work ahead of it ends, or put more work into a graph.",
-            "One launch starts many kernels: the GPU waits for the CPU between graphs, not between their kernels.",
-        )
-    advice = ADVICE if 2 * overhead > cost else advice
+    advice = ADVICE if 2 * overhead > cost else _REPLAYED if kernels >= 2 * launches else advice
     door = Door("kernels", report="cuda_kern_exec_sum")
     measured = (
         f"Gaps below {case.thresholds.gap_ms:g} ms that end with a kernel launched after the GPU went idle. "
@@ -190,15 +186,13 @@ def _rows(case: Case, devices: Sequence[DeviceIntervals], late: dict[Place, Inte
         if times is not None:
             _, called, start, end, correlation = times
             order = np.argsort(start, kind="stable")
-            _, first = np.unique(correlation[order], return_index=True)  # a graph is launched once, not once a node
-            first = order[first]
+            first = order[np.unique(correlation[order], return_index=True)[1]]  # not once a node of a graph
             waits, length = late_gaps(case, device, times), end - start
             late[device.device.task.task, ordinal] = waits
             tiny = int((length < case.thresholds.tiny_kernel_us * 1e3).sum())
             queue, median = (float(np.median(times)) for times in (np.maximum(start - called, 0)[first], length))
-            yield _LaunchOverheadRow(
-                rank, ordinal, len(first), len(start), len(waits), waits.length, queue, median, tiny
-            )
+            counts = len(first), len(start), len(waits)
+            yield _LaunchOverheadRow(rank, ordinal, *counts, waits.length, queue, median, tiny)
 
 
 def late_gaps(case: Case, device: DeviceIntervals, launches: Sequence[Times]) -> Intervals:
