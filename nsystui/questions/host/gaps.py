@@ -1,6 +1,7 @@
 """Idle time of GPUs and its causes on the host (docs/numbers.md#gaps).
 
-Its parts are start-up before the steady state, gaps between operations, and the tail after the last operation.
+Its parts are start-up before the steady state, gaps between operations, gaps inside CUDA graphs, and the tail after the
+last operation.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from nsystui.base.resources import give_back
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.base.units import format_value
 from nsystui.questions.algebra.groups import distinct
-from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, intersect
+from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, intersect, subtract
 from nsystui.questions.host.attribution import Attribution, attribute, over_ranks
 from nsystui.questions.host.causes import (
     ALLOCATING,
@@ -43,7 +44,7 @@ from nsystui.questions.host.idle_spans import IdleSpan, IdleSpans
 from nsystui.questions.host.kept_causes import attribute_once
 from nsystui.questions.host.naming import named_threads, workers_by_rank
 from nsystui.questions.host.stacks import Numbers
-from nsystui.questions.host.time_budget import LONG_GAP, device_budgets
+from nsystui.questions.host.time_budget import LONG_GAP, device_budgets, with_graphs
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.nvtx.chains import narrow
 from nsystui.questions.queries.conditions import given, job_end, job_start, where
@@ -53,7 +54,7 @@ from nsystui.questions.queries.time_window import extents, report_at
 from nsystui.questions.ranks.steps import step_times
 from nsystui.store import tables
 
-PARTS = STARTUP, GAP, TAIL = ("start-up", "gap", "tail")
+PARTS = STARTUP, GAP, IN_GRAPH, TAIL = ("start-up", "gap", "in graph", "tail")
 _LENGTHS = (0, 1_000, 5_000, 10_000, 50_000, 100_000, 500_000, 1_000_000, 5_000_000, 10_000_000)
 """Lower bounds of the rows by length, ns: NVIDIA's guide to TensorRT-LLM, and 10 ms."""
 _MAX_WITH_RANGE = 100
@@ -86,7 +87,7 @@ def idle_time(
     if selection == Selection(tasks=selection.tasks, name=selection.name) and parts == PARTS and not min_length:
         attribution = attribute_once(job, spans, with_ranges)
     else:  # too many windows are possible to cache the causes of each
-        attribution = attribute(job, spans, with_ranges)
+        attribution = attribute(job, spans, with_ranges, selection=selection)
     return IdleTime(attribution, part_indices, int(attribution.time.sum()))
 
 
@@ -103,10 +104,10 @@ def _spans(
         if (budget := budgets.get((task, device))) is None:
             continue
         window, steady_start, last = budget.window, budget.working.start, budget.working.end
-        edges = ((STARTUP, window.start, steady_start), (GAP, steady_start, last), (TAIL, last, window.end))
-        idle, previous = gpu.idle(window), len(spans)
-        for index, (part, *edge) in enumerate(edges):
-            inside = idle.clip(*edge)
+        edges = {STARTUP: (window.start, steady_start), GAP: (steady_start, last), TAIL: (last, window.end)}
+        idle, previous = subtract(gpu.idle(window), budget.in_graphs), len(spans)
+        for index, part in enumerate(PARTS):
+            inside = budget.in_graphs if part == IN_GRAPH else idle.clip(*edges[part])
             if min_length:
                 inside = inside.chosen(inside.lengths >= min_length)
             if part in part_names and len(inside):
@@ -134,6 +135,7 @@ SUM_COLUMNS = (
     Column("spans", header="Spans", label="spans", unit=Unit.COUNT, importance=3),
     Column("startup", header="Start-up (ns)", label="start-up", unit=Unit.DURATION, compared="time", importance=3),
     Column("gaps", header="Gaps (ns)", label="gaps", unit=Unit.DURATION, compared="time", importance=3),
+    Column("in_graphs", header="In Graphs (ns)", label="in graphs", unit=Unit.DURATION, compared="time", importance=3),
     Column("tail", header="Tail (ns)", label="tail", unit=Unit.DURATION, compared="time", importance=3),
 )
 _RANGE = Column("range", header="NVTX Range", label="NVTX range")
@@ -414,7 +416,7 @@ def _answer(
     """Make the table, with a column of files if file accesses were recorded."""
     used = [index for index, item in enumerate(columns) if item is not _FILE or job.session.count(tables.file_accesses)]
     shown = [tuple(row[index] for index in used) for row in rows]
-    return TableAnswer("gaps", tuple(columns[index] for index in used), shown, total, tuple(notes))
+    return with_graphs(TableAnswer("gaps", tuple(columns[index] for index in used), shown, total, tuple(notes)))
 
 
 def _notes(job: OpenJob, selection: Selection, with_ranges: bool = False) -> tuple[str, ...]:
@@ -429,11 +431,11 @@ def samples_in_gaps(job: OpenJob, selection: Selection) -> str:
     samples = samples_of_job(job, selection)
     if not len(samples):
         return ""
-    windows = extents(job.session, selection)
+    windows, graph_gaps = extents(job.session, selection), job.graph_gaps(selection)
     gaps: dict[Task, Intervals] = {}
     for gpu in job.gpus(selection):
         task = gpu.device.task.task
-        idle = gpu.gaps(windows[task.report])
+        idle = subtract(gpu.gaps(windows[task.report]), graph_gaps.get((task, gpu.device.device), EMPTY))
         long = idle.chosen(idle.lengths >= LONG_GAP)
         gaps[task] = intersect(gaps[task], long) if task in gaps else long
     workers = workers_by_rank(job, gaps)
