@@ -400,7 +400,7 @@ _GRAPH_GAPS_COLUMNS = (
 _UNTRACED = Advice(
     "Record again with --cuda-graph-trace=graph: each replay is then one operation without gaps, as long as it takes "
     "if its nodes are not traced. Compare its length, or that of a step, with this capture.",
-    "To time each node of a graph, the profiler separates the nodes, by about 2 µs each.",
+    "To time each node of a graph, the profiler may separate the nodes, by about 2 µs each.",
 )
 _WAITING_INSIDE = Advice(
     "Look at the operations around the gaps (`nsystui gaps --by pair`), and for host nodes and dependencies between "
