@@ -226,23 +226,48 @@ class MatchedCollectives:
         return self.end - self.start
 
 
+@dataclass(frozen=True)
+class Parting:
+    """A collective that one part of a communicator ran and the other part did not, although both ran later work.
+
+    ``member`` differs from the ``others``, who agree: it ran the collective (``is_extra``), or they did. ``start`` is
+    the job time of the collective, ns.
+    """
+
+    member: Member
+    others: tuple[Member, ...]
+    collective: str
+    start: int
+    is_extra: bool
+
+
 @dataclass(frozen=True, eq=False)
 class Matching:
-    """The matched groups; ``unmatched`` are members whose number or order of kernels no other member has."""
+    """The matched groups; ``unmatched`` are members whose number or order of kernels no other member has.
+
+    If the sequences of a communicator differ, each group has the operations of the same members. ``partings`` are the
+    differences, except before the first common operation: earlier ones may be from before a member's capture.
+    """
 
     groups: tuple[MatchedCollectives, ...]
     unmatched: tuple[Member, ...] = ()
+    partings: tuple[Parting, ...] = ()
 
 
 def match(sequences: Sequence[KernelSequence]) -> Matching:
     """Match the sequences of all members."""
     groups: list[MatchedCollectives] = []
+    partings: list[Parting] = []
+    clusters: dict[str, list[list[KernelSequence]]] = {}
     for communicator, alike in _alike(sequences):
-        clusters = [alike] if communicator else _ending_together(alike)
-        groups += [_matched(communicator, cluster) for cluster in clusters if len(cluster) > 1]
+        clusters.setdefault(communicator, []).extend([alike] if communicator else _ending_together(alike))
+    for communicator, alike_clusters in clusters.items():
+        for family in _families(alike_clusters):
+            groups += _matched(communicator, family)
+            partings += _partings(family)
     matched = {member for group in groups for member in group.members}
     unmatched = {sequence.member for sequence in sequences} - matched
-    return Matching(tuple(groups), tuple(sorted(unmatched)))
+    return Matching(tuple(groups), tuple(sorted(unmatched)), tuple(partings))
 
 
 def _alike(sequences: Sequence[KernelSequence]) -> Iterator[tuple[str, list[KernelSequence]]]:
@@ -316,13 +341,93 @@ def _variation(values: Values) -> NDArray[np.float64]:
     return np.median(deviations, axis=1)
 
 
-def _matched(communicator: str, sequences: Sequence[KernelSequence]) -> MatchedCollectives:
-    return MatchedCollectives(
-        communicator,
-        tuple(sequence.member for sequence in sequences),
-        sequences[0].collective,
-        np.max([sequence.size for sequence in sequences], axis=0),
-        np.stack([sequence.row for sequence in sequences]),
-        np.stack([sequence.start for sequence in sequences]),
-        np.stack([sequence.end for sequence in sequences]),
-    )
+Family = list[tuple[KernelSequence, Times]]
+"""Sequences of one communicator, each with the indices of its operations in the first sequence (`NOT_COMMON`)."""
+NOT_COMMON = -1
+_SAMPLE = 64
+_LEAST_COMMON = 0.9
+
+
+def _families(clusters: Iterable[Sequence[KernelSequence]]) -> list[Family]:
+    """Join equal sequences (``clusters``) with sequences that lack or have a few operations more."""
+    families: list[Family] = []
+    for cluster in sorted(clusters, key=lambda item: (-len(item), -len(item[0]))):
+        remaining = list(cluster)
+        for family in families:
+            members = {sequence.member for sequence, _ in family}
+            if family[0][0].collective.tolist() == cluster[0].collective.tolist():
+                continue  # their ends decided already
+            if members.isdisjoint({cluster[0].member}) and _common(family[0][0], cluster[0]) is not None:
+                joined = [(item, _common(family[0][0], item)) for item in remaining if item.member not in members]
+                family += [(item, indices) for item, indices in joined if indices is not None]
+                remaining = [item for item in remaining if all(item is not joined for joined, _ in family)]
+        if remaining:
+            families.append([(sequence, np.arange(len(sequence))) for sequence in remaining])
+    return families
+
+
+def _common(reference: KernelSequence, sequence: KernelSequence) -> Times | None:
+    """Return the indices in ``reference`` of a sequence's operations, or ``None`` if they may be of other communicators.
+
+    Kernels of one operation end together after a constant shift of the clocks. Of the shifts of most operations, the
+    smallest counts: operations may recur regularly.
+    """
+    if min(len(reference), len(sequence)) < _FEWEST_TO_DECIDE or max(reference.whole, sequence.whole) >= 0:
+        return None
+    tolerance = max(_LEAST_TOLERANCE, _TOLERANCE * float(np.median(sequence.end - sequence.start)))
+    sample = np.linspace(0, len(sequence) - 1, min(len(sequence), _SAMPLE)).astype(np.int64)
+    is_same = sequence.collective[sample, None] == reference.collective
+    shifts = np.sort((sequence.end[sample, None] - reference.end)[is_same])
+    counts = np.searchsorted(shifts, shifts + _LEAST_TOLERANCE, side="right") - np.arange(len(shifts))
+    candidates = np.flatnonzero(counts == counts.max(initial=0))
+    if not len(candidates):
+        return None
+    first = candidates[np.abs(shifts[candidates]).argmin()]
+    shift = int(np.median(shifts[first : first + counts[first]]))
+    order = np.argsort(reference.end, kind="stable")
+    ends = reference.end[order]
+    after = np.clip(np.searchsorted(ends, sequence.end - shift), 1, len(ends) - 1)
+    nearest = np.where(sequence.end - shift - ends[after - 1] < ends[after] - sequence.end + shift, after - 1, after)
+    indices = order[nearest]
+    is_common = np.abs(reference.end[indices] + shift - sequence.end) <= tolerance
+    is_common &= reference.collective[indices] == sequence.collective
+    is_common[1:] &= indices[1:] > np.maximum.accumulate(np.where(is_common, indices, NOT_COMMON))[:-1]
+    rows = np.flatnonzero(is_common)
+    if 2 * len(rows) < min(len(reference), len(sequence)):
+        return None
+    spans = (np.ptp(rows) + 1, np.ptp(indices[rows]) + 1)
+    return np.where(is_common, indices, NOT_COMMON) if len(rows) >= _LEAST_COMMON * max(spans) else None
+
+
+def _matched(communicator: str, family: Family) -> Iterator[MatchedCollectives]:
+    """Yield a group for each set of two or more members that share operations, the largest set first."""
+    reference = family[0][0]
+    rows = np.full((len(family), len(reference)), NOT_COMMON)
+    for index, (_, indices) in enumerate(family):
+        rows[index, indices[indices != NOT_COMMON]] = np.flatnonzero(indices != NOT_COMMON)
+    sets, set_of = np.unique(rows != NOT_COMMON, axis=1, return_inverse=True)
+    for number in np.argsort(-sets.sum(axis=0), kind="stable").tolist():
+        members = np.flatnonzero(sets[:, number]).tolist()
+        if len(members) < 2:
+            continue
+        operations = np.flatnonzero(set_of.ravel() == number)
+        parts = [(family[index][0], rows[index, operations]) for index in members]
+        yield MatchedCollectives(
+            communicator,
+            tuple(sequence.member for sequence, _ in parts),
+            reference.collective[operations],
+            np.max([sequence.size[local] for sequence, local in parts], axis=0),
+            *(np.stack([getattr(item, key)[local] for item, local in parts]) for key in ("row", "start", "end")),
+        )
+
+
+def _partings(family: Family) -> Iterator[Parting]:
+    reference, whole = family[0][0], np.arange(len(family[0][0]))
+    others = tuple(sequence.member for sequence, indices in family if np.array_equal(indices, whole))
+    for sequence, indices in family:
+        rows = np.flatnonzero(indices != NOT_COMMON)
+        missing = np.setdiff1d(whole[indices[rows[0]] :], indices)
+        extra = np.flatnonzero(indices == NOT_COMMON)
+        for source, operations in ((reference, missing), (sequence, extra[extra > rows[0]])):
+            for collective, start in zip(source.collective[operations], source.start[operations].tolist(), strict=True):
+                yield Parting(sequence.member, others, str(collective), start, is_extra=source is sequence)
