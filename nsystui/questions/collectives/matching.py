@@ -74,6 +74,8 @@ class KernelSequence:
     end: Times
     whole: int = -1
     """The number of kernels before thinning; -1 if the sequence is not thinned."""
+    ranks: int = UNKNOWN
+    """The number of ranks in the communicator."""
 
     def __len__(self) -> int:
         return len(self.start)
@@ -118,7 +120,7 @@ def stream_sequences(session: Session, reports: Sequence[Report]) -> list[Kernel
         )
         frame = part.frame(query)
         collectives = by_name(frame["short_name"], collective_of_kernel)
-        frame = frame.assign(collective=collectives, communicator="", message_size=UNKNOWN, row=0)
+        frame = frame.assign(collective=collectives, communicator="", message_size=UNKNOWN, ranks=UNKNOWN, row=0)
         rows = frame["report"].to_numpy(np.int64)
         return {index: _plain_arrays(frame[rows == index], clock_offset=0) for index in reports}
 
@@ -154,7 +156,8 @@ def _plain_arrays(frame: pd.DataFrame, clock_offset: int) -> Arrays:
     arrays: dict[str, Any] = {name: frame[name].to_numpy(np.int64) for name in _NUMBERS}
     arrays["start"] = arrays["start"] - clock_offset
     arrays["end"] = arrays["end"] - clock_offset
-    arrays["size"] = frame["message_size"].astype("Int64").fillna(UNKNOWN).to_numpy(np.int64)
+    for name, column in (("size", "message_size"), ("ranks", "ranks")):
+        arrays[name] = frame[column].astype("Int64").fillna(UNKNOWN).to_numpy(np.int64)
     for name in _TEXTS:
         # Each text as its index among the texts; a missing text is empty.
         texts = frame[name]
@@ -185,6 +188,7 @@ def _split(report: Report, arrays: Arrays) -> Iterator[KernelSequence]:
             arrays["row"][rows],
             arrays["start"][rows] + report.clock_offset,
             arrays["end"][rows] + report.clock_offset,
+            ranks=int(arrays["ranks"][rows].max()) if np.ptp(arrays["ranks"][rows]) == 0 else UNKNOWN,
         )
 
 
@@ -201,7 +205,8 @@ class MatchedCollectives:
     """The n operations of one communicator that m ≥ 2 members ran, by start.
 
     ``collective`` and ``size`` (bytes, the members' largest, or ``UNKNOWN``) have the shape ``(n,)``; ``row``,
-    ``start`` and ``end`` (job time, ns) ``(m, n)``. ``communicator`` is empty if the payload lacks it.
+    ``start`` and ``end`` (job time, ns) ``(m, n)``. ``communicator`` is empty if the payload lacks it. ``ranks`` is the
+    communicator's size, or ``UNKNOWN``, and ``open`` the number of its open members, of which some may lack operations.
     """
 
     communicator: str
@@ -211,6 +216,8 @@ class MatchedCollectives:
     row: Matrix
     start: Matrix
     end: Matrix
+    ranks: int = UNKNOWN
+    open: int = UNKNOWN
 
     def __len__(self) -> int:
         return len(self.collective)
@@ -230,13 +237,14 @@ class MatchedCollectives:
 class Parting:
     """A collective that one part of a communicator ran and the other part did not, although both ran later work.
 
-    ``member`` differs from the ``others``, who agree: it ran the collective (``is_extra``), or they did. ``start`` is
-    the job time of the collective, ns.
+    ``member`` differs from the ``others``, who agree: it ran the collective (``is_extra``), or they did. ``row`` is the
+    kernel's row in the report of the member, or of the first of the others; ``start`` is its start, job time, ns.
     """
 
     member: Member
     others: tuple[Member, ...]
     collective: str
+    row: int
     start: int
     is_extra: bool
 
@@ -247,11 +255,19 @@ class Matching:
 
     If the sequences of a communicator differ, each group has the operations of the same members. ``partings`` are the
     differences, except before the first common operation: earlier ones may be from before a member's capture.
+    ``is_whole``: whether all ranks of the job are open.
     """
 
     groups: tuple[MatchedCollectives, ...]
     unmatched: tuple[Member, ...] = ()
     partings: tuple[Parting, ...] = ()
+    is_whole: bool = False
+
+    def is_complete(self, group: MatchedCollectives) -> bool:
+        """Return whether a group is known to have all ranks of its communicator."""
+        if group.ranks != UNKNOWN:
+            return len(group.members) == group.ranks
+        return self.is_whole and not self.unmatched and len(group.members) == group.open
 
 
 def match(sequences: Sequence[KernelSequence]) -> Matching:
@@ -418,6 +434,8 @@ def _matched(communicator: str, family: Family) -> Iterator[MatchedCollectives]:
             reference.collective[operations],
             np.max([sequence.size[local] for sequence, local in parts], axis=0),
             *(np.stack([getattr(item, key)[local] for item, local in parts]) for key in ("row", "start", "end")),
+            ranks=max(sequence.ranks for sequence, _ in parts),
+            open=len(family),
         )
 
 
@@ -429,5 +447,6 @@ def _partings(family: Family) -> Iterator[Parting]:
         missing = np.setdiff1d(whole[indices[rows[0]] :], indices)
         extra = np.flatnonzero(indices == NOT_COMMON)
         for source, operations in ((reference, missing), (sequence, extra[extra > rows[0]])):
-            for collective, start in zip(source.collective[operations], source.start[operations].tolist(), strict=True):
-                yield Parting(sequence.member, others, str(collective), start, is_extra=source is sequence)
+            columns = (source.collective, source.row, source.start)
+            for cells in zip(*(column[operations].tolist() for column in columns), strict=True):
+                yield Parting(sequence.member, others, *cells, is_extra=source is sequence)

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nsystui.base.answer import HOST, RANK, Column, Row, TableAnswer, Unit
-from nsystui.base.selection import Selection, Task
+from nsystui.base.selection import Selection, Task, Window
 from nsystui.base.text import counted
 from nsystui.base.units import format_value, numbered
 from nsystui.questions.algebra.intervals import Times, union
 from nsystui.questions.collectives.matching import Matrix, Member
+from nsystui.questions.collectives.verdict import MIXED, SKEW, TRANSFER
 from nsystui.questions.collectives.waiting import NOBODY, SYNCHRONOUS, Arrivals, Lateness, lateness
 from nsystui.questions.gpu.device_time import DeviceIntervals, total
 from nsystui.questions.nccl.bandwidth import launched_in_steps
@@ -21,6 +22,7 @@ from nsystui.questions.nccl.grouping import NcclProperty, selected
 from nsystui.questions.nccl.summary import nccl_summary
 from nsystui.questions.nccl.units import whole
 from nsystui.questions.queries.tasks import world_size
+from nsystui.questions.ranks.partings import differences
 from nsystui.questions.timeline.streams import stream_times
 from nsystui.questions.triage.case import Case, RankCompute, bytes_words, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
@@ -251,6 +253,30 @@ def _reason(task: Task, computed: Mapping[Task, RankCompute], parts: Mapping[Tas
     )
 
 
+@rule(
+    80,
+    reads=frozenset({"kernels", "nccl_calls", "nvtx_ranges", "api_calls"}),
+    finds={"different-collectives": FindingKind("ranks that run different collectives")},
+)
+def different_collectives(case: Case) -> Sequence[Finding | NotChecked]:
+    """Find ranks that run fewer or more collectives than other ranks of their communicator (docs/ranks.md#matching)."""
+    found = [item for item in differences(case.job, case.step_name) if item.rank in case.rank_of.values()]
+    if not found:
+        return []
+    window = Window(found[0].start, found[0].start + 1)
+    sentence = f"{'. '.join(item.words for item in found[:_NAMED])}."
+    if len(found) > _NAMED:
+        sentence += f" {counted(len(found) - _NAMED, 'other rank')} also differ."
+    advice = Advice(
+        "Find the branch in which this rank skips or repeats a collective, such as an uneven last batch or an error.",
+        "NCCL pairs the collectives of a communicator by their order: different orders mix data, or hang.",
+    )
+    ranks, severity = tuple(sorted({item.rank for item in found})), Severity.WARNING
+    door = Door("collectives")
+    name = "different-collectives"
+    return [Finding(name, severity, sentence, advice, door, window=window, ranks=ranks, gist=found[0].words)]
+
+
 _NAMED = 2
 _LITTLE = 5.0
 """Below this cost, in %, exposed time needs no advice if compute hides most communication."""
@@ -305,7 +331,7 @@ def exposed_communication(case: Case) -> Sequence[Finding | NotChecked]:
         sentence = (
             f"Exposed {name} kernels cost {time_words(cost)} per GPU ({share:.0f} % of all {name} time), including "
             f"waits for late ranks.{case.blocking_words(BY_COMMUNICATION)} {'Most' if len(top) > 1 else 'All'} of the "
-            f"exposed time is in {_collective(top['collective'].iloc[0])} ({calls})."
+            f"exposed time is in {_collective(top['collective'].iloc[0])} ({calls}){_verdict(top)}."
         )
         advice = _advice(case, top, share)
         return [case.finding("exposed-communication", sentence, advice, door, cost, measured, evidence)]
@@ -317,7 +343,7 @@ def exposed_communication(case: Case) -> Sequence[Finding | NotChecked]:
     sentence = (
         f"{gist} {name[0].upper()}{name[1:]} runs {time_words(case.mean([spent.nccl]))} per GPU: {time_words(cost)} "
         f"exposed, {time_words(case.mean([spent.nccl_only]))} with no other kernel or copy running."
-        f"{case.blocking_words(BY_COMMUNICATION)} Calls: {calls}."
+        f"{case.blocking_words(BY_COMMUNICATION)} Calls: {calls}{_verdict(top)}."
     )
     hidden = Advice("No action needed.", "Overlapped communication costs little.")
     advice = hidden if share < 50 and case.percent(cost) < _LITTLE else _advice(case, top, share)
@@ -360,6 +386,19 @@ def _calls(case: Case, row: dict[str, object]) -> str:
     size = row.get("bytes")
     is_known = isinstance(size, int | float) and size == size and size > 0
     return f"{words} ({bytes_words(float(str(size)) / count)} each)" if is_known else words
+
+
+_VERDICTS = {
+    TRANSFER: "which is transfer-bound: waiting takes less than 10 % of its time",
+    MIXED: "which transfers and waits: waiting takes 10 to 50 % of its time",
+    SKEW: "which mostly waits for late ranks",
+}
+
+
+def _verdict(kernels: pd.DataFrame) -> str:
+    """Return the verdict on the first collective, if it is known."""
+    word, _, who = str(kernels["verdict"].iloc[0]).partition(":")
+    return f", {_VERDICTS[word]}{who and f' ({who.strip()})'}" if word in _VERDICTS else ""
 
 
 def _collective(name: object) -> str:
