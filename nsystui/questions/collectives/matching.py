@@ -383,7 +383,7 @@ def _families(clusters: Iterable[Sequence[KernelSequence]]) -> list[Family]:
 
 
 def _common(reference: KernelSequence, sequence: KernelSequence) -> Times | None:
-    """Return the indices in ``reference`` of a sequence's operations, or ``None`` if they may be of other communicators.
+    """Return the indices in ``reference`` of a sequence's operations, or ``None`` if their communicators may differ.
 
     Kernels of one operation end together after a constant shift of the clocks. Of the shifts of most operations, the
     smallest counts: operations may recur regularly.
@@ -428,15 +428,13 @@ def _matched(communicator: str, family: Family) -> Iterator[MatchedCollectives]:
             continue
         operations = np.flatnonzero(set_of.ravel() == number)
         parts = [(family[index][0], rows[index, operations]) for index in members]
-        yield MatchedCollectives(
-            communicator,
-            tuple(sequence.member for sequence, _ in parts),
-            reference.collective[operations],
-            np.max([sequence.size[local] for sequence, local in parts], axis=0),
-            *(np.stack([getattr(item, key)[local] for item, local in parts]) for key in ("row", "start", "end")),
-            ranks=max(sequence.ranks for sequence, _ in parts),
-            open=len(family),
+        row, start, end = (
+            np.stack([getattr(sequence, key)[local] for sequence, local in parts]) for key in ("row", "start", "end")
         )
+        size = np.max([sequence.size[local] for sequence, local in parts], axis=0)
+        ranks, participants = max(sequence.ranks for sequence, _ in parts), tuple(item.member for item, _ in parts)
+        collective = reference.collective[operations]
+        yield MatchedCollectives(communicator, participants, collective, size, row, start, end, ranks, len(family))
 
 
 def _partings(family: Family) -> Iterator[Parting]:
@@ -448,5 +446,5 @@ def _partings(family: Family) -> Iterator[Parting]:
         extra = np.flatnonzero(indices == NOT_COMMON)
         for source, operations in ((reference, missing), (sequence, extra[extra > rows[0]])):
             columns = (source.collective, source.row, source.start)
-            for cells in zip(*(column[operations].tolist() for column in columns), strict=True):
-                yield Parting(sequence.member, others, *cells, is_extra=source is sequence)
+            for name, row, start in zip(*(column[operations].tolist() for column in columns), strict=True):
+                yield Parting(sequence.member, others, name, row, start, is_extra=source is sequence)

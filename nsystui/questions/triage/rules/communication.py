@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from nsystui.base.answer import HOST, RANK, Column, Row, TableAnswer, Unit
-from nsystui.base.selection import Selection, Task, Window
+from nsystui.base.selection import Task, Window
 from nsystui.base.text import counted
 from nsystui.base.units import format_value, numbered
-from nsystui.questions.algebra.intervals import Times, union
-from nsystui.questions.collectives.matching import Matrix, Member
+from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.collectives.verdict import MIXED, SKEW, TRANSFER
-from nsystui.questions.collectives.waiting import NOBODY, SYNCHRONOUS, Arrivals, Lateness, lateness
-from nsystui.questions.gpu.device_time import DeviceIntervals, total
+from nsystui.questions.collectives.waiting import SYNCHRONOUS
+from nsystui.questions.gpu.device_time import total
 from nsystui.questions.nccl.bandwidth import launched_in_steps
 from nsystui.questions.nccl.grouping import NcclProperty, selected
 from nsystui.questions.nccl.summary import nccl_summary
@@ -24,9 +22,10 @@ from nsystui.questions.nccl.units import whole
 from nsystui.questions.queries.tasks import world_size
 from nsystui.questions.ranks.partings import differences
 from nsystui.questions.timeline.streams import stream_times
-from nsystui.questions.triage.case import Case, RankCompute, bytes_words, time_words
+from nsystui.questions.triage.case import Case, RankCompute, bytes_words, rank_words, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.questions.triage.kernel_mix import by_framework
+from nsystui.questions.triage.lateness import LOADER, STALL, LateRank, LateRanks, late_ranks, loader_advice
 from nsystui.questions.triage.rule import BY_COMMUNICATION, WORK, FindingKind, rule
 
 if TYPE_CHECKING:
@@ -54,6 +53,16 @@ _COLUMNS = (
 _METHOD = (
     "Exposed NCCL time of the other GPUs in the collectives at which a rank arrives last, minus this rank's own "
     "exposed NCCL time in these collectives. The mean is over all GPUs; the GPUs of this rank count as 0."
+)
+_ADVICE = {
+    STALL: Advice(
+        "Look at what this rank does on the CPU in its gaps (Timeline; `nsystui gaps --by rank`).",
+        "Its GPU has no work then, and computes no slower than the others.",
+    )
+}
+_FEW_STEPS = Advice(
+    "Compare such a step with the step before it on this rank (`nsystui diff` with --time-a and --time-b).",
+    "In its other steps this rank is not late, so its GPU is not slow.",
 )
 _NONE = (None, None)
 _DIFFERS = 0.03
@@ -89,101 +98,38 @@ def stragglers(case: Case) -> Sequence[Finding | NotChecked]:
     """
     if len(case.job.ranks) < 2:
         return [NotChecked("straggler", "needs the exports of at least two ranks of one job")]
-    # The selection may lack the late rank.
-    arrivals = [
-        Arrivals.of(group, case.scope.window)
-        for group in case.job.collectives().groups
-        if any(member.task in case.tasks for member in group.members)
-    ]
-    lateness_by_task = lateness(arrivals)
-    if not lateness_by_task:
+    late = late_ranks(case)
+    if not late.lateness:
         return [NotChecked("straggler", f"needs NCCL kernels ({', '.join(SYNCHRONOUS)}) that the ranks share")]
-    members = sorted({member for arrival in arrivals for member in arrival.group.members})
-    late, lost = _lost(case, arrivals, members)
-    gpu_counts = Counter(task for device in case.devices for task in device.tasks)
-    caused, costs, suffered = (dict.fromkeys(lateness_by_task, 0) for _ in range(3))
-    for task, time in zip(late, lost.sum(axis=1).tolist(), strict=True):
-        caused[task], costs[task] = time // max(len(case.devices) - gpu_counts[task], 1), case.mean([time])
-    for member, time in zip(members, lost.sum(axis=0).tolist(), strict=True):
-        suffered[member.task] += time
-    return _judged(case, lateness_by_task, caused, costs, suffered)
-
-
-def _lost(case: Case, arrivals: Sequence[Arrivals], members: Sequence[Member]) -> tuple[list[Task], Matrix]:
-    """Return the late tasks, and the time that each cost each member, ns, shape ``(tasks, members)``."""
-    late = sorted({item.group.members[index].task for item in arrivals for index in set(item.last.tolist()) - {NOBODY}})
-    late_indices = {task: index for index, task in enumerate(late)}
-    spans: dict[Member, list[tuple[Times, Times, Times]]] = {member: [] for member in members}
-    for arrival in arrivals:
-        has_last = arrival.last != NOBODY
-        operations, last = arrival.operations[has_last], arrival.last[has_last]
-        tasks = np.array([late_indices.get(member.task, NOBODY) for member in arrival.group.members], np.int64)[last]
-        for index, member in enumerate(arrival.group.members):
-            spans[member].append((arrival.group.start[index, operations], arrival.group.end[index, operations], tasks))
-    devices = {Member(gpu.device.task.task, gpu.device.device): gpu for gpu in case.job.busy(Selection()).devices}
-    exposed = np.zeros((len(late), len(members)), np.int64)
-    took_part = np.zeros(exposed.shape, np.bool_)
-    for column, member in enumerate(members):
-        starts, ends, tasks = (np.concatenate(parts) for parts in zip(*spans[member], strict=True))
-        took_part[tasks, column] = True
-        exposed[:, column] = _exposed(starts, ends, tasks, len(late), devices.get(member))
-    is_late = np.array([[member.task == task for member in members] for task in late], bool).reshape(exposed.shape)
-    floor = np.where(is_late & took_part, exposed, np.iinfo(np.int64).max).min(axis=1, initial=np.iinfo(np.int64).max)
-    is_selected = np.array([member.task in case.tasks for member in members], bool)
-    lost = np.where(took_part & ~is_late & is_selected, np.maximum(exposed - floor[:, None], 0), 0)
-    return late, lost
-
-
-def _exposed(starts: Times, ends: Times, tasks: Times, count: int, device: DeviceIntervals | None) -> Times:
-    """Return a member's kernel time that no other kernel hides, by late task, ns, shape ``(count,)``."""
-    exposed = np.zeros(count, np.int64)
-    order = np.argsort(starts, kind="stable")
-    if (starts[order][1:] < ends[order][:-1]).any():  # concurrent kernels of several streams count once
-        merged = {task: union(starts[tasks == task], ends[tasks == task]) for task in np.unique(tasks).tolist()}
-        starts, ends = (np.concatenate([getattr(part, key) for part in merged.values()]) for key in ("starts", "ends"))
-        tasks = np.repeat(list(merged), [len(part) for part in merged.values()])
-    np.add.at(exposed, tasks, ends - starts)
-    if device is not None:
-        kernels = device.parts.kernels
-        np.subtract.at(exposed, tasks, kernels.before(ends)[0] - kernels.before(starts)[0])
-    return exposed
-
-
-def _judged(
-    case: Case,
-    lateness_by_task: Mapping[Task, Lateness],
-    caused: Mapping[Task, int],
-    costs: Mapping[Task, int],
-    suffered: Mapping[Task, int],
-) -> list[Finding | NotChecked]:
-    """Return the stragglers by the exposed waits (ns) caused and suffered by each task, else the imbalance."""
     computed, parts = case.computed, case.job.model_parts(case.step_name).of_task
-    evidence = _table(case, lateness_by_task, caused, suffered)
+    evidence = _table(case, late)
     door = Door("collectives", sort="late_by_ns")
-    total, limits, size = sum(costs.values()), case.thresholds, world_size(case.job.session)
+    size = world_size(case.job.session)
     among = f" ({len(case.job.ranks)} of {size} ranks are open)" if size and size > len(case.job.ranks) else ""
     findings: list[Finding | NotChecked] = []
-    for item in case.job.ranks:
-        cost, loss = costs.get(item.task, 0), caused.get(item.task, 0)
-        if case.percent(loss) < limits.straggler_percent or 100 * cost < limits.straggler_share * total:
-            continue
-        late, other = lateness_by_task[item.task], "Each other" if len(case.devices) > 2 else "The other"
-        why, advice = _reason(item.task, computed, parts)
-        wait = time_words(late.caused)
-        hidden = f" ({wait} including waits that compute hides)" if wait != time_words(loss) else ""
+    for rank in late.stragglers:
+        item, times, other = rank.item, rank.lateness, "Each other" if len(case.devices) > 2 else "The other"
+        why, advice = _reason(case, rank, computed, parts)
+        wait = time_words(times.caused)
+        hidden = f" ({wait} including waits that compute hides)" if wait != time_words(rank.loss) else ""
+        cause = f": {rank.cause.words}" if rank.cause.words else ""
+        also = f", {rank_words(rank.together)} as late," if rank.together else ""
         text = (
-            f"Rank {item.rank} ({item.host or 'host unknown'}) arrives last at {late.late:,} of "
-            f"{counted(late.operations, 'collective')}{among}. "
-            f"{other} GPU loses {time_words(loss)} waiting{hidden}.{why}"
+            f"Rank {item.rank} ({item.host or 'host unknown'}){also} arrives last at {times.late:,} of "
+            f"{counted(times.operations, 'collective')}{among}{cause}. "
+            f"{other} GPU loses {time_words(rank.loss)} waiting{hidden}.{why}"
         )
-        gist, ranks = f"waiting for rank {item.rank}", (item.rank,)
-        findings.append(case.finding("straggler", text, advice, door, cost, _METHOD, evidence, ranks=ranks, gist=gist))
-    cost = case.mean(suffered.values())
-    if not findings and case.percent(cost) >= limits.imbalance_percent:
-        largest = max(case.job.ranks, key=lambda item: costs.get(item.task, 0))
+        loader = "'s data loader" if rank.cause.kind == LOADER else ""
+        gist, ranks = f"waiting for rank {item.rank}{loader}", (item.rank,)
+        findings.append(
+            case.finding("straggler", text, advice, door, rank.cost, _METHOD, evidence, ranks=ranks, gist=gist)
+        )
+    cost = case.mean(late.suffered.values())
+    if late.ranks and not findings and case.percent(cost) >= case.thresholds.imbalance_percent:
+        largest = max(late.ranks, key=lambda rank: rank.cost)
         text = (
             f"Waiting at collectives for late ranks costs {time_words(cost)} per GPU{among}. The late "
-            f"rank varies: rank {largest.rank} causes the largest part, {time_words(costs.get(largest.task, 0))}."
+            f"rank varies: rank {largest.item.rank} causes the largest part, {time_words(largest.cost)}."
             f"{_division(computed, parts)}"
         )
         advice = Advice(
@@ -196,14 +142,13 @@ def _judged(
     return findings
 
 
-def _table(
-    case: Case, lateness_by_task: Mapping[Task, Lateness], caused: Mapping[Task, int], suffered: Mapping[Task, int]
-) -> TableAnswer:
+def _table(case: Case, late: LateRanks) -> TableAnswer:
     rows: list[Row] = []
-    taking_part = [item for item in case.job.ranks if item.task in lateness_by_task]
-    for item in sorted(taking_part, key=lambda item: (-caused[item.task], item.rank)):
-        late, computed = lateness_by_task[item.task], case.computed.get(item.task)
-        waits = (late.late, late.operations, caused[item.task], suffered[item.task], late.caused)
+    caused = {rank.item.task: rank.loss for rank in late.ranks}
+    taking_part = [item for item in case.job.ranks if item.task in late.lateness]
+    for item in sorted(taking_part, key=lambda item: (-caused.get(item.task, 0), item.rank)):
+        times, computed = late.lateness[item.task], case.computed.get(item.task)
+        waits = (times.late, times.operations, caused.get(item.task, 0), late.suffered[item.task], times.caused)
         rows.append((item.rank, item.host or None, *waits, *((computed.kernels, computed.time) if computed else _NONE)))
     return TableAnswer("stragglers", _COLUMNS, rows, len(rows))
 
@@ -221,8 +166,17 @@ def _division(computed: Mapping[Task, RankCompute], parts: Mapping[Task, str]) -
     return f" The {ranks} do not compute equally long: the longest {100 * longer:.0f} % longer than the shortest."
 
 
-def _reason(task: Task, computed: Mapping[Task, RankCompute], parts: Mapping[Task, str]) -> tuple[str, Advice]:
-    """Return why a rank may be late, by comparing its kernels with other ranks of its model part."""
+def _reason(
+    case: Case, rank: LateRank, computed: Mapping[Task, RankCompute], parts: Mapping[Task, str]
+) -> tuple[str, Advice]:
+    """Return why a rank may be late, from its cause, or from its kernels and those of its model part's other ranks."""
+    if rank.cause.kind in _ADVICE:
+        return "", _ADVICE[rank.cause.kind]
+    if rank.cause.kind == LOADER:
+        return "", Advice(loader_advice(case), "Its GPU waits for the next batch, and the other ranks for its GPU.")
+    task = rank.item.task
+    if 2 * len(rank.by_step) < len(case.steps.get(task, ())):
+        return "", _FEW_STEPS
     compute, part = computed.get(task), parts.get(task)
     others = [rank_compute for other, rank_compute in computed.items() if other != task and parts.get(other) == part]
     among = f" Among the {len(others) + 1} ranks of part {part}, the" if part else " The"

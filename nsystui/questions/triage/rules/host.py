@@ -46,6 +46,7 @@ from nsystui.questions.queries.recording import option_advice
 from nsystui.questions.triage import cuda_overhead
 from nsystui.questions.triage.case import Case, Place, by_place, rank_words, spans, time_words, worked_by
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
+from nsystui.questions.triage.lateness import LOADER, STALL, late_ranks
 from nsystui.questions.triage.rule import BY_CPU, IDLE, FindingKind, rule
 from nsystui.questions.triage.rules.memory import advice as allocator_advice
 from nsystui.store import tables
@@ -418,8 +419,15 @@ def _idle_gaps_finding(
     evidence = TableAnswer("idle-gaps", _IDLE_GAPS_COLUMNS, rows, len(cpu_spans))
     return case.finding(
         "idle-gaps", sentence, advice, Door("timeline", window=longest.window), cost, measured, evidence,
-        window=longest.window, ranks=ranks, times=gap_times, gist=gist,
+        window=longest.window, ranks=ranks, times=gap_times, gist=gist, under=_late_rank(case, cpu_spans),
     )  # fmt: skip
+
+
+def _late_rank(case: Case, cpu_spans: Sequence[CpuSpan]) -> str:
+    """Return ``straggler`` if half of the gaps are on ranks that are late because of gaps."""
+    late = {rank.item.task for rank in late_ranks(case).stragglers if rank.cause.kind in (LOADER, STALL)}
+    in_gaps = sum(span.length for span in cpu_spans if span.task in late)
+    return "straggler" if 2 * in_gaps >= sum(span.length for span in cpu_spans) else ""
 
 
 def _unknown(case: Case, kind: str) -> Advice:
