@@ -202,11 +202,11 @@ _TOLERANCE = 0.25
 
 @dataclass(frozen=True, eq=False)
 class MatchedCollectives:
-    """The n operations of one communicator that m ≥ 2 members ran, by start.
+    """The n operations of one communicator that the same m members ran, by start.
 
     ``collective`` and ``size`` (bytes, the members' largest, or ``UNKNOWN``) have the shape ``(n,)``; ``row``,
     ``start`` and ``end`` (job time, ns) ``(m, n)``. ``communicator`` is empty if the payload lacks it. ``ranks`` is the
-    communicator's size, or ``UNKNOWN``, and ``open`` the number of its open members, of which some may lack operations.
+    communicator's size, or ``UNKNOWN``; ``open`` are all of its open members, of which some may lack these operations.
     """
 
     communicator: str
@@ -217,7 +217,7 @@ class MatchedCollectives:
     start: Matrix
     end: Matrix
     ranks: int = UNKNOWN
-    open: int = UNKNOWN
+    open: tuple[Member, ...] = ()
 
     def __len__(self) -> int:
         return len(self.collective)
@@ -233,57 +233,35 @@ class MatchedCollectives:
         return self.end - self.start
 
 
-@dataclass(frozen=True)
-class Parting:
-    """A collective that one part of a communicator ran and the other part did not, although both ran later work.
-
-    ``member`` differs from the ``others``, who agree: it ran the collective (``is_extra``), or they did. ``row`` is the
-    kernel's row in the report of the member, or of the first of the others; ``start`` is its start, job time, ns.
-    """
-
-    member: Member
-    others: tuple[Member, ...]
-    collective: str
-    row: int
-    start: int
-    is_extra: bool
-
-
 @dataclass(frozen=True, eq=False)
 class Matching:
     """The matched groups; ``unmatched`` are members whose number or order of kernels no other member has.
 
-    If the sequences of a communicator differ, each group has the operations of the same members. ``partings`` are the
-    differences, except before the first common operation: earlier ones may be from before a member's capture.
-    ``is_whole``: whether all ranks of the job are open.
+    If the sequences of a communicator differ, each group has the operations of the same members. ``alone`` are groups
+    of a single member. ``is_whole``: whether all ranks of the job are open.
     """
 
     groups: tuple[MatchedCollectives, ...]
     unmatched: tuple[Member, ...] = ()
-    partings: tuple[Parting, ...] = ()
+    alone: tuple[MatchedCollectives, ...] = ()
     is_whole: bool = False
 
     def is_complete(self, group: MatchedCollectives) -> bool:
         """Return whether a group is known to have all ranks of its communicator."""
-        if group.ranks != UNKNOWN:
-            return len(group.members) == group.ranks
-        return self.is_whole and not self.unmatched and len(group.members) == group.open
+        is_whole = self.is_whole and not self.unmatched and group.members == group.open
+        return is_whole if group.ranks == UNKNOWN else len(group.members) == group.ranks
 
 
 def match(sequences: Sequence[KernelSequence]) -> Matching:
     """Match the sequences of all members."""
-    groups: list[MatchedCollectives] = []
-    partings: list[Parting] = []
-    clusters: dict[str, list[list[KernelSequence]]] = {}
+    clusters: dict[str, list[Sequence[KernelSequence]]] = {}
     for communicator, alike in _alike(sequences):
         clusters.setdefault(communicator, []).extend([alike] if communicator else _ending_together(alike))
-    for communicator, alike_clusters in clusters.items():
-        for family in _families(alike_clusters):
-            groups += _matched(communicator, family)
-            partings += _partings(family)
-    matched = {member for group in groups for member in group.members}
-    unmatched = {sequence.member for sequence in sequences} - matched
-    return Matching(tuple(groups), tuple(sorted(unmatched)), tuple(partings))
+    groups = [group for parts in clusters.values() for family in _families(parts) for group in _matched(family)]
+    shared = tuple(group for group in groups if len(group.members) > 1)
+    unmatched = {sequence.member for sequence in sequences}.difference(*(group.members for group in shared))
+    alone = tuple(group for group in groups if len(group.open) > len(group.members) == 1)
+    return Matching(shared, tuple(sorted(unmatched)), alone)
 
 
 def _alike(sequences: Sequence[KernelSequence]) -> Iterator[tuple[str, list[KernelSequence]]]:
@@ -358,25 +336,28 @@ def _variation(values: Values) -> NDArray[np.float64]:
 
 
 Family = list[tuple[KernelSequence, Times]]
-"""Sequences of one communicator, each with the indices of its operations in the first sequence (`NOT_COMMON`)."""
+"""Sequences of one communicator, each with the indices of its operations in the longest, the first (`NOT_COMMON`)."""
 NOT_COMMON = -1
 _SAMPLE = 64
 _LEAST_COMMON = 0.9
 
 
 def _families(clusters: Iterable[Sequence[KernelSequence]]) -> list[Family]:
-    """Join equal sequences (``clusters``) with sequences that lack or have a few operations more."""
+    """Join the members of a communicator: clusters of equal sequences, and sequences that lack a few operations."""
     families: list[Family] = []
-    for cluster in sorted(clusters, key=lambda item: (-len(item), -len(item[0]))):
+    for cluster in sorted(clusters, key=lambda item: (-len(item[0]), -len(item))):
         remaining = list(cluster)
         for family in families:
-            members = {sequence.member for sequence, _ in family}
-            if family[0][0].collective.tolist() == cluster[0].collective.tolist():
+            reference, members = family[0][0], {sequence.member for sequence, _ in family}
+            if reference.collective.tolist() == cluster[0].collective.tolist():
                 continue  # their ends decided already
-            if members.isdisjoint({cluster[0].member}) and _common(family[0][0], cluster[0]) is not None:
-                joined = [(item, _common(family[0][0], item)) for item in remaining if item.member not in members]
-                family += [(item, indices) for item, indices in joined if indices is not None]
-                remaining = [item for item in remaining if all(item is not joined for joined, _ in family)]
+            for sequence in tuple(remaining):
+                indices = None if sequence.member in members else _common(reference, sequence)
+                if indices is None and sequence is cluster[0]:
+                    break  # the others are like it
+                if indices is not None:
+                    family.append((sequence, indices))
+                    remaining.remove(sequence)
         if remaining:
             families.append([(sequence, np.arange(len(sequence))) for sequence in remaining])
     return families
@@ -415,36 +396,24 @@ def _common(reference: KernelSequence, sequence: KernelSequence) -> Times | None
     return np.where(is_common, indices, NOT_COMMON) if len(rows) >= _LEAST_COMMON * max(spans) else None
 
 
-def _matched(communicator: str, family: Family) -> Iterator[MatchedCollectives]:
-    """Yield a group for each set of two or more members that share operations, the largest set first."""
+def _matched(family: Family) -> Iterator[MatchedCollectives]:
+    """Yield a group for each set of members that share operations, the largest set first."""
     reference = family[0][0]
     rows = np.full((len(family), len(reference)), NOT_COMMON)
     for index, (_, indices) in enumerate(family):
         rows[index, indices[indices != NOT_COMMON]] = np.flatnonzero(indices != NOT_COMMON)
     sets, set_of = np.unique(rows != NOT_COMMON, axis=1, return_inverse=True)
     for number in np.argsort(-sets.sum(axis=0), kind="stable").tolist():
-        members = np.flatnonzero(sets[:, number]).tolist()
-        if len(members) < 2:
-            continue
         operations = np.flatnonzero(set_of.ravel() == number)
-        parts = [(family[index][0], rows[index, operations]) for index in members]
-        row, start, end = (
-            np.stack([getattr(sequence, key)[local] for sequence, local in parts]) for key in ("row", "start", "end")
+        parts = [(family[index][0], rows[index, operations]) for index in np.flatnonzero(sets[:, number]).tolist()]
+        yield MatchedCollectives(
+            reference.communicator,
+            tuple(sequence.member for sequence, _ in parts),
+            reference.collective[operations],
+            np.max([sequence.size[local] for sequence, local in parts], axis=0),
+            np.stack([sequence.row[local] for sequence, local in parts]),
+            np.stack([sequence.start[local] for sequence, local in parts]),
+            np.stack([sequence.end[local] for sequence, local in parts]),
+            max(sequence.ranks for sequence, _ in family),
+            tuple(sequence.member for sequence, _ in family),
         )
-        size = np.max([sequence.size[local] for sequence, local in parts], axis=0)
-        ranks, participants = max(sequence.ranks for sequence, _ in parts), tuple(item.member for item, _ in parts)
-        collective = reference.collective[operations]
-        yield MatchedCollectives(communicator, participants, collective, size, row, start, end, ranks, len(family))
-
-
-def _partings(family: Family) -> Iterator[Parting]:
-    reference, whole = family[0][0], np.arange(len(family[0][0]))
-    others = tuple(sequence.member for sequence, indices in family if np.array_equal(indices, whole))
-    for sequence, indices in family:
-        rows = np.flatnonzero(indices != NOT_COMMON)
-        missing = np.setdiff1d(whole[indices[rows[0]] :], indices)
-        extra = np.flatnonzero(indices == NOT_COMMON)
-        for source, operations in ((reference, missing), (sequence, extra[extra > rows[0]])):
-            columns = (source.collective, source.row, source.start)
-            for name, row, start in zip(*(column[operations].tolist() for column in columns), strict=True):
-                yield Parting(sequence.member, others, name, row, start, is_extra=source is sequence)

@@ -10,7 +10,7 @@ from nsystui.base.answer import Column
 Floats = NDArray[np.float64]
 
 VERDICT = Column("verdict", header="Verdict", label="verdict", importance=1)
-UNKNOWN, TRANSFER, MIXED, SKEW = "unknown", "transfer", "mixed", "skew"
+UNKNOWN, TRANSFER, MIXED, SKEW = "unknown", "transfer-bound", "mixed", "skew"
 _TRANSFER, _SKEW = 0.1, 0.5
 """The waiting share of the time below which transfers dominate, and above which skew does."""
 _KNOWN = 0.9

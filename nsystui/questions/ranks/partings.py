@@ -1,76 +1,67 @@
-"""Sentences on ranks that run other collectives than the other ranks of a communicator (docs/ranks.md#matching)."""
+"""Ranks that run other collectives than the other ranks of a communicator (docs/ranks.md#matching)."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from nsystui.base.answer import Unit
 from nsystui.base.selection import Selection
 from nsystui.base.text import few_numbers
 from nsystui.base.units import format_value
 from nsystui.questions.capture.launch_account import launch_accounts
-from nsystui.questions.collectives.matching import Member, Parting
+from nsystui.questions.collectives.matching import Member
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.nccl.bandwidth import in_steps
 
 
-@dataclass(frozen=True)
-class Difference:
-    """A rank whose collectives differ, from job time ``start``, ns; ``words`` name the collectives and steps."""
+class Difference(NamedTuple):
+    """Words for the other collectives of a rank, from job time ``start`` (ns) on."""
 
-    rank: int
     start: int
+    rank: int
     words: str
 
 
 def differences(job: OpenJob, step_name: str | None = None) -> list[Difference]:
-    """Return the ranks that lack collectives, or have more, while the ranks without them ran later kernels.
+    """Return the ranks that lack collectives or have more, and where: at most half of a communicator's members.
 
-    Leaves out ranks of which kernels were not recorded.
+    Ranks that lack a collective ran earlier ones, and later kernels, and all of their kernels were recorded: otherwise
+    their captures may have begun later, ended earlier, or be incomplete.
     """
-    partings: dict[tuple[Member, tuple[Member, ...]], list[Parting]] = {}
-    for parting in job.collectives().partings:
-        partings.setdefault((parting.member, parting.others), []).append(parting)
-    if not partings:
+    matching = job.collectives()
+    parted = [group for group in (*matching.groups, *matching.alone) if group.members != group.open]
+    if not parted:
         return []
-    devices = {(gpu.device.task.task, gpu.device.device): gpu.parts.kernels for gpu in job.busy(Selection()).devices}
-    last = {Member(*key): int(kernels.starts.max(initial=0)) for key, kernels in devices.items()}
-    reports = [item for item in job.session.reports if item.index in {member.task.report for member, _ in partings}]
-    lost = {task for task, account in launch_accounts(job.session, reports).items() if account.lost_kernels}
-    found = []
-    for (member, others), group in partings.items():
-        proven = [
-            item
-            for item in group
-            if all(last.get(who, 0) > item.start for who in (others if item.is_extra else [member]))
-        ]
-        if member.task not in lost and proven and (words := ", ".join(_words(job, proven, step_name))):
-            ranks = {item.task: item.rank for item in job.ranks}
-            numbers = [ranks[other.task] for other in others]
-            whom = f"rank{'s' * (len(numbers) > 1)} {few_numbers(numbers)}"
-            text = f"Rank {ranks[member.task]} runs {words}, compared with {whom}"
-            found.append(Difference(ranks[member.task], min(item.start for item in proven), text))
-    return sorted(found, key=lambda item: (item.start, item.rank))
+    devices = {Member(gpu.device.task.task, gpu.device.device): gpu for gpu in job.busy(Selection()).devices}
+    accounts, kernels = launch_accounts(job.session, job.session.reports), in_steps(job.pairing(), job.steps(step_name))
+    columns = (kernels.kernels[key].astype(float).tolist() for key in ("report", "row", "step"))
+    step_of = {(report, row): int(step) for report, row, step in zip(*columns, strict=True) if step == step}
+    found: dict[tuple[Member, bool, str, tuple[Member, ...]], list[tuple[int, int | None]]] = {}
+    for group in parted:
+        lacking = [member for member in group.open if member not in group.members]
+        is_less = len(lacking) <= len(group.members)
+        own, others = (lacking, group.members) if is_less else (group.members, lacking)
+        alike = [item for item in matching.groups if item.open == group.open]
+        first = max(min(int(item.start[:, 0].min()) for item in alike if who in item.members) for who in lacking)
+        last = min(int(devices[who].parts.kernels.starts.max(initial=0)) for who in lacking)
+        is_lost = any(who.task in accounts and accounts[who.task].lost_kernels for who in lacking)
+        cells = (group.collective.tolist(), group.start[0].tolist(), group.row[0].tolist())
+        for name, start, row in () if is_lost else zip(*cells, strict=True):
+            for member in own if first < start < last else ():
+                step = step_of.get((group.members[0].task.report, row))
+                found.setdefault((member, is_less, name, tuple(others)), []).append((start, step))
+    ranks = {item.task: item.rank for item in job.ranks}
+    return sorted(
+        Difference(places[0][0], ranks[member.task], f"Rank {ranks[member.task]} runs {_words(places, name, is_less)}, "
+            f"compared with rank{'s' * (len(others) > 1)} {few_numbers(ranks[who.task] for who in others)}")
+        for (member, is_less, name, others), places in found.items()
+    )  # fmt: skip
 
 
-def _words(job: OpenJob, partings: list[Parting], step_name: str | None) -> Iterator[str]:
-    """Yield ``1 AllReduce less in step 10``, by collective; the time of the first if no step contains it."""
-    kernels = in_steps(job.pairing(), job.steps(step_name)).kernels
-    rows = zip(*(kernels[key].astype(float).tolist() for key in ("report", "row", "step")), strict=True)
-    step_of = {(report, row): int(step) for report, row, step in rows if step == step}
-    counts: Counter[tuple[str, int | None]] = Counter()
-    for item in partings:
-        ran = item.member if item.is_extra else item.others[0]
-        counts[item.collective, step_of.get((ran.task.report, item.row))] += 1 if item.is_extra else -1
-    for collective in dict.fromkeys(name for name, _ in counts):
-        for sign, word in ((-1, "less"), (1, "more")):
-            steps = [step for (name, step), count in counts.items() if name == collective and sign * count > 0]
-            number = sum(abs(counts[collective, step]) for step in steps)
-            known = [step for step in steps if step is not None]
-            start = min(item.start for item in partings if item.collective == collective)
-            where = f"step {known[0]}" if len(known) == 1 else f"{len(known)} steps ({few_numbers(known)})"
-            where = f"in {where}" if known else f"from {format_value(Unit.DURATION, start)} on"
-            if number:
-                yield f"{number} {collective} {word} {where}"
+def _words(places: list[tuple[int, int | None]], name: str, is_less: bool) -> str:
+    """Return ``1 AllReduce less in step 10``; ``places`` are starts and steps."""
+    steps = sorted({step for _, step in places if step is not None})
+    where = f"from {format_value(Unit.DURATION, places[0][0])} on"
+    if steps:
+        where = f"in step {steps[0]}" if len(steps) == 1 else f"in {len(steps)} steps ({few_numbers(steps)})"
+    return f"{len(places)} {name} {'less' if is_less else 'more'} {where}"

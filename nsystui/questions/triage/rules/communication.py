@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from nsystui.base.answer import HOST, RANK, Column, Row, TableAnswer, Unit
-from nsystui.base.selection import Task, Window
+from nsystui.base.selection import Selection, Task, Window
 from nsystui.base.text import counted
 from nsystui.base.units import format_value, numbered
-from nsystui.questions.algebra.intervals import Times
-from nsystui.questions.collectives.verdict import MIXED, SKEW, TRANSFER
-from nsystui.questions.collectives.waiting import SYNCHRONOUS
-from nsystui.questions.gpu.device_time import total
+from nsystui.questions.algebra.intervals import Times, union
+from nsystui.questions.collectives.matching import Matrix, Member
+from nsystui.questions.collectives.verdict import UNKNOWN
+from nsystui.questions.collectives.waiting import NOBODY, SYNCHRONOUS, Arrivals, Lateness, lateness
+from nsystui.questions.gpu.device_time import DeviceIntervals, total
 from nsystui.questions.nccl.bandwidth import launched_in_steps
 from nsystui.questions.nccl.grouping import NcclProperty, selected
 from nsystui.questions.nccl.summary import nccl_summary
@@ -22,11 +24,12 @@ from nsystui.questions.nccl.units import whole
 from nsystui.questions.queries.tasks import world_size
 from nsystui.questions.ranks.partings import differences
 from nsystui.questions.timeline.streams import stream_times
-from nsystui.questions.triage.case import Case, RankCompute, bytes_words, rank_words, time_words
+from nsystui.questions.triage.case import LOADER, STALL, Case, LateRank, RankCompute, bytes_words, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.questions.triage.kernel_mix import by_framework
-from nsystui.questions.triage.lateness import LOADER, STALL, LateRank, LateRanks, late_ranks, loader_advice
+from nsystui.questions.triage.lateness import late_rank
 from nsystui.questions.triage.rule import BY_COMMUNICATION, WORK, FindingKind, rule
+from nsystui.questions.triage.rules.input_pipeline import loader_advice
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -54,13 +57,11 @@ _METHOD = (
     "Exposed NCCL time of the other GPUs in the collectives at which a rank arrives last, minus this rank's own "
     "exposed NCCL time in these collectives. The mean is over all GPUs; the GPUs of this rank count as 0."
 )
-_ADVICE = {
-    STALL: Advice(
-        "Look at what this rank does on the CPU in its gaps (Timeline; `nsystui gaps --by rank`).",
-        "Its GPU has no work then, and computes no slower than the others.",
-    )
-}
-_FEW_STEPS = Advice(
+_STALL = Advice(
+    "Look at what this rank does on the CPU in its gaps (Timeline; `nsystui gaps --by rank`).",
+    "Its GPU has no work then.",
+)
+_RARE = Advice(
     "Compare such a step with the step before it on this rank (`nsystui diff` with --time-a and --time-b).",
     "In its other steps this rank is not late, so its GPU is not slow.",
 )
@@ -98,38 +99,109 @@ def stragglers(case: Case) -> Sequence[Finding | NotChecked]:
     """
     if len(case.job.ranks) < 2:
         return [NotChecked("straggler", "needs the exports of at least two ranks of one job")]
-    late = late_ranks(case)
-    if not late.lateness:
+    # The selection may lack the late rank.
+    arrivals = [
+        Arrivals.of(group, case.scope.window)
+        for group in case.job.collectives().groups
+        if any(member.task in case.tasks for member in group.members)
+    ]
+    lateness_by_task = lateness(arrivals)
+    if not lateness_by_task:
         return [NotChecked("straggler", f"needs NCCL kernels ({', '.join(SYNCHRONOUS)}) that the ranks share")]
+    members = sorted({member for arrival in arrivals for member in arrival.group.members})
+    late, lost = _lost(case, arrivals, members)
+    gpu_counts = Counter(task for device in case.devices for task in device.tasks)
+    caused, costs, suffered = (dict.fromkeys(lateness_by_task, 0) for _ in range(3))
+    for task, time in zip(late, lost.sum(axis=1).tolist(), strict=True):
+        caused[task], costs[task] = time // max(len(case.devices) - gpu_counts[task], 1), case.mean([time])
+    for member, time in zip(members, lost.sum(axis=0).tolist(), strict=True):
+        suffered[member.task] += time
+    is_straggler = {
+        task: case.percent(caused[task]) >= case.thresholds.straggler_percent
+        and 100 * cost >= case.thresholds.straggler_share * sum(costs.values())
+        for task, cost in costs.items()
+    }
+    case.once("late ranks", lambda: tuple(late_rank(case, arrivals, task, is_straggler[task]) for task in late))
+    return _judged(case, lateness_by_task, caused, costs, suffered)
+
+
+def _lost(case: Case, arrivals: Sequence[Arrivals], members: Sequence[Member]) -> tuple[list[Task], Matrix]:
+    """Return the late tasks, and the time that each cost each member, ns, shape ``(tasks, members)``."""
+    late = sorted({item.group.members[index].task for item in arrivals for index in set(item.last.tolist()) - {NOBODY}})
+    late_indices = {task: index for index, task in enumerate(late)}
+    spans: dict[Member, list[tuple[Times, Times, Times]]] = {member: [] for member in members}
+    for arrival in arrivals:
+        has_last = arrival.last != NOBODY
+        operations, last = arrival.operations[has_last], arrival.last[has_last]
+        tasks = np.array([late_indices.get(member.task, NOBODY) for member in arrival.group.members], np.int64)[last]
+        for index, member in enumerate(arrival.group.members):
+            spans[member].append((arrival.group.start[index, operations], arrival.group.end[index, operations], tasks))
+    devices = {Member(gpu.device.task.task, gpu.device.device): gpu for gpu in case.job.busy(Selection()).devices}
+    exposed = np.zeros((len(late), len(members)), np.int64)
+    took_part = np.zeros(exposed.shape, np.bool_)
+    for column, member in enumerate(members):
+        starts, ends, tasks = (np.concatenate(parts) for parts in zip(*spans[member], strict=True))
+        took_part[tasks, column] = True
+        exposed[:, column] = _exposed(starts, ends, tasks, len(late), devices.get(member))
+    is_late = np.array([[member.task == task for member in members] for task in late], bool).reshape(exposed.shape)
+    floor = np.where(is_late & took_part, exposed, np.iinfo(np.int64).max).min(axis=1, initial=np.iinfo(np.int64).max)
+    is_selected = np.array([member.task in case.tasks for member in members], bool)
+    lost = np.where(took_part & ~is_late & is_selected, np.maximum(exposed - floor[:, None], 0), 0)
+    return late, lost
+
+
+def _exposed(starts: Times, ends: Times, tasks: Times, count: int, device: DeviceIntervals | None) -> Times:
+    """Return a member's kernel time that no other kernel hides, by late task, ns, shape ``(count,)``."""
+    exposed = np.zeros(count, np.int64)
+    order = np.argsort(starts, kind="stable")
+    if (starts[order][1:] < ends[order][:-1]).any():  # concurrent kernels of several streams count once
+        merged = {task: union(starts[tasks == task], ends[tasks == task]) for task in np.unique(tasks).tolist()}
+        starts, ends = (np.concatenate([getattr(part, key) for part in merged.values()]) for key in ("starts", "ends"))
+        tasks = np.repeat(list(merged), [len(part) for part in merged.values()])
+    np.add.at(exposed, tasks, ends - starts)
+    if device is not None:
+        kernels = device.parts.kernels
+        np.subtract.at(exposed, tasks, kernels.before(ends)[0] - kernels.before(starts)[0])
+    return exposed
+
+
+def _judged(
+    case: Case,
+    lateness_by_task: Mapping[Task, Lateness],
+    caused: Mapping[Task, int],
+    costs: Mapping[Task, int],
+    suffered: Mapping[Task, int],
+) -> list[Finding | NotChecked]:
+    """Return the stragglers by the exposed waits (ns) caused and suffered by each task, else the imbalance."""
     computed, parts = case.computed, case.job.model_parts(case.step_name).of_task
-    evidence = _table(case, late)
+    evidence = _table(case, lateness_by_task, caused, suffered)
     door = Door("collectives", sort="late_by_ns")
-    size = world_size(case.job.session)
+    size, late_ranks = world_size(case.job.session), {rank.task: rank for rank in case.late_ranks if rank.is_straggler}
     among = f" ({len(case.job.ranks)} of {size} ranks are open)" if size and size > len(case.job.ranks) else ""
     findings: list[Finding | NotChecked] = []
-    for rank in late.stragglers:
-        item, times, other = rank.item, rank.lateness, "Each other" if len(case.devices) > 2 else "The other"
-        why, advice = _reason(case, rank, computed, parts)
-        wait = time_words(times.caused)
-        hidden = f" ({wait} including waits that compute hides)" if wait != time_words(rank.loss) else ""
-        cause = f": {rank.cause.words}" if rank.cause.words else ""
-        also = f", {rank_words(rank.together)} as late," if rank.together else ""
+    for item in case.job.ranks:
+        cost, loss = costs.get(item.task, 0), caused.get(item.task, 0)
+        if item.task not in late_ranks:
+            continue
+        late, other = lateness_by_task[item.task], "Each other" if len(case.devices) > 2 else "The other"
+        why, advice = _reason(case, late_ranks[item.task], computed, parts)
+        words = f": {late_ranks[item.task].words}" if late_ranks[item.task].words else ""
+        wait = time_words(late.caused)
+        hidden = f" ({wait} including waits that compute hides)" if wait != time_words(loss) else ""
         text = (
-            f"Rank {item.rank} ({item.host or 'host unknown'}){also} arrives last at {times.late:,} of "
-            f"{counted(times.operations, 'collective')}{among}{cause}. "
-            f"{other} GPU loses {time_words(rank.loss)} waiting{hidden}.{why}"
+            f"Rank {item.rank} ({item.host or 'host unknown'}) arrives last at {late.late:,} of "
+            f"{counted(late.operations, 'collective')}{among}{words}. "
+            f"{other} GPU loses {time_words(loss)} waiting{hidden}.{why}"
         )
-        loader = "'s data loader" if rank.cause.kind == LOADER else ""
+        loader = "'s data loader" if late_ranks[item.task].cause == LOADER else ""
         gist, ranks = f"waiting for rank {item.rank}{loader}", (item.rank,)
-        findings.append(
-            case.finding("straggler", text, advice, door, rank.cost, _METHOD, evidence, ranks=ranks, gist=gist)
-        )
-    cost = case.mean(late.suffered.values())
-    if late.ranks and not findings and case.percent(cost) >= case.thresholds.imbalance_percent:
-        largest = max(late.ranks, key=lambda rank: rank.cost)
+        findings.append(case.finding("straggler", text, advice, door, cost, _METHOD, evidence, ranks=ranks, gist=gist))
+    cost = case.mean(suffered.values())
+    if not findings and case.percent(cost) >= case.thresholds.imbalance_percent:
+        largest = max(case.job.ranks, key=lambda item: costs.get(item.task, 0))
         text = (
             f"Waiting at collectives for late ranks costs {time_words(cost)} per GPU{among}. The late "
-            f"rank varies: rank {largest.item.rank} causes the largest part, {time_words(largest.cost)}."
+            f"rank varies: rank {largest.rank} causes the largest part, {time_words(costs.get(largest.task, 0))}."
             f"{_division(computed, parts)}"
         )
         advice = Advice(
@@ -142,13 +214,14 @@ def stragglers(case: Case) -> Sequence[Finding | NotChecked]:
     return findings
 
 
-def _table(case: Case, late: LateRanks) -> TableAnswer:
+def _table(
+    case: Case, lateness_by_task: Mapping[Task, Lateness], caused: Mapping[Task, int], suffered: Mapping[Task, int]
+) -> TableAnswer:
     rows: list[Row] = []
-    caused = {rank.item.task: rank.loss for rank in late.ranks}
-    taking_part = [item for item in case.job.ranks if item.task in late.lateness]
-    for item in sorted(taking_part, key=lambda item: (-caused.get(item.task, 0), item.rank)):
-        times, computed = late.lateness[item.task], case.computed.get(item.task)
-        waits = (times.late, times.operations, caused.get(item.task, 0), late.suffered[item.task], times.caused)
+    taking_part = [item for item in case.job.ranks if item.task in lateness_by_task]
+    for item in sorted(taking_part, key=lambda item: (-caused[item.task], item.rank)):
+        late, computed = lateness_by_task[item.task], case.computed.get(item.task)
+        waits = (late.late, late.operations, caused[item.task], suffered[item.task], late.caused)
         rows.append((item.rank, item.host or None, *waits, *((computed.kernels, computed.time) if computed else _NONE)))
     return TableAnswer("stragglers", _COLUMNS, rows, len(rows))
 
@@ -167,16 +240,14 @@ def _division(computed: Mapping[Task, RankCompute], parts: Mapping[Task, str]) -
 
 
 def _reason(
-    case: Case, rank: LateRank, computed: Mapping[Task, RankCompute], parts: Mapping[Task, str]
+    case: Case, late: LateRank, computed: Mapping[Task, RankCompute], parts: Mapping[Task, str]
 ) -> tuple[str, Advice]:
-    """Return why a rank may be late, from its cause, or from its kernels and those of its model part's other ranks."""
-    if rank.cause.kind in _ADVICE:
-        return "", _ADVICE[rank.cause.kind]
-    if rank.cause.kind == LOADER:
+    """Return why a rank may be late: its cause, or its kernels compared with other ranks of its model part."""
+    if late.cause == LOADER:
         return "", Advice(loader_advice(case), "Its GPU waits for the next batch, and the other ranks for its GPU.")
-    task = rank.item.task
-    if 2 * len(rank.by_step) < len(case.steps.get(task, ())):
-        return "", _FEW_STEPS
+    if late.cause == STALL or late.is_rare:
+        return "", _STALL if late.cause == STALL else _RARE
+    task = late.task
     compute, part = computed.get(task), parts.get(task)
     others = [rank_compute for other, rank_compute in computed.items() if other != task and parts.get(other) == part]
     among = f" Among the {len(others) + 1} ranks of part {part}, the" if part else " The"
@@ -217,17 +288,14 @@ def different_collectives(case: Case) -> Sequence[Finding | NotChecked]:
     found = [item for item in differences(case.job, case.step_name) if item.rank in case.rank_of.values()]
     if not found:
         return []
-    window = Window(found[0].start, found[0].start + 1)
-    sentence = f"{'. '.join(item.words for item in found[:_NAMED])}."
-    if len(found) > _NAMED:
-        sentence += f" {counted(len(found) - _NAMED, 'other rank')} also differ."
+    more = f" {counted(len(found) - _NAMED, 'other difference')}." if len(found) > _NAMED else ""
+    sentence = f"{'. '.join(item.words for item in found[:_NAMED])}.{more}"
     advice = Advice(
         "Find the branch in which this rank skips or repeats a collective, such as an uneven last batch or an error.",
         "NCCL pairs the collectives of a communicator by their order: different orders mix data, or hang.",
     )
-    ranks, severity = tuple(sorted({item.rank for item in found})), Severity.WARNING
-    door = Door("collectives")
-    name = "different-collectives"
+    ranks, window = tuple(sorted({item.rank for item in found})), Window(found[0].start, found[0].start + 1)
+    name, severity, door = "different-collectives", Severity.WARNING, Door("collectives")
     return [Finding(name, severity, sentence, advice, door, window=window, ranks=ranks, gist=found[0].words)]
 
 
@@ -285,7 +353,7 @@ def exposed_communication(case: Case) -> Sequence[Finding | NotChecked]:
         sentence = (
             f"Exposed {name} kernels cost {time_words(cost)} per GPU ({share:.0f} % of all {name} time), including "
             f"waits for late ranks.{case.blocking_words(BY_COMMUNICATION)} {'Most' if len(top) > 1 else 'All'} of the "
-            f"exposed time is in {_collective(top['collective'].iloc[0])} ({calls}){_verdict(top)}."
+            f"exposed time is in {_collective(top['collective'].iloc[0])} ({calls})."
         )
         advice = _advice(case, top, share)
         return [case.finding("exposed-communication", sentence, advice, door, cost, measured, evidence)]
@@ -297,7 +365,7 @@ def exposed_communication(case: Case) -> Sequence[Finding | NotChecked]:
     sentence = (
         f"{gist} {name[0].upper()}{name[1:]} runs {time_words(case.mean([spent.nccl]))} per GPU: {time_words(cost)} "
         f"exposed, {time_words(case.mean([spent.nccl_only]))} with no other kernel or copy running."
-        f"{case.blocking_words(BY_COMMUNICATION)} Calls: {calls}{_verdict(top)}."
+        f"{case.blocking_words(BY_COMMUNICATION)} Calls: {calls}."
     )
     hidden = Advice("No action needed.", "Overlapped communication costs little.")
     advice = hidden if share < 50 and case.percent(cost) < _LITTLE else _advice(case, top, share)
@@ -330,7 +398,7 @@ def _advice(case: Case, kernels: pd.DataFrame, share: float) -> Advice:
 
 
 def _calls(case: Case, row: dict[str, object]) -> str:
-    """Return ``8 AllReduce a step (25 MiB each)``; without steps, the number of all calls."""
+    """Return ``8 AllReduce a step (25 MiB each), skew: rank 3``; without steps, the number of all calls."""
     count = int(str(row["count"]))
     per_step = _per_step(case, row["collective"])
     name = _collective(row["collective"])
@@ -339,20 +407,8 @@ def _calls(case: Case, row: dict[str, object]) -> str:
         words = f"{format_value(Unit.COUNT, per_step)} {name} a step"
     size = row.get("bytes")
     is_known = isinstance(size, int | float) and size == size and size > 0
-    return f"{words} ({bytes_words(float(str(size)) / count)} each)" if is_known else words
-
-
-_VERDICTS = {
-    TRANSFER: "which is transfer-bound: waiting takes less than 10 % of its time",
-    MIXED: "which transfers and waits: waiting takes 10 to 50 % of its time",
-    SKEW: "which mostly waits for late ranks",
-}
-
-
-def _verdict(kernels: pd.DataFrame) -> str:
-    """Return the verdict on the first collective, if it is known."""
-    word, _, who = str(kernels["verdict"].iloc[0]).partition(":")
-    return f", {_VERDICTS[word]}{who and f' ({who.strip()})'}" if word in _VERDICTS else ""
+    words += f" ({bytes_words(float(str(size)) / count)} each)" if is_known else ""
+    return words if row["verdict"] in (None, UNKNOWN) else f"{words}, {row['verdict']}"
 
 
 def _collective(name: object) -> str:

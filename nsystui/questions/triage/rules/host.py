@@ -44,9 +44,8 @@ from nsystui.questions.host.segments import BLOCKED, RECORD, RUNNABLE, RUNNING, 
 from nsystui.questions.host.time_budget import LONG_GAP, device_budgets, in_sum
 from nsystui.questions.queries.recording import option_advice
 from nsystui.questions.triage import cuda_overhead
-from nsystui.questions.triage.case import Case, Place, by_place, rank_words, spans, time_words, worked_by
+from nsystui.questions.triage.case import LOADER, STALL, Case, Place, by_place, rank_words, spans, time_words, worked_by
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
-from nsystui.questions.triage.lateness import LOADER, STALL, late_ranks
 from nsystui.questions.triage.rule import BY_CPU, IDLE, FindingKind, rule
 from nsystui.questions.triage.rules.memory import advice as allocator_advice
 from nsystui.store import tables
@@ -410,6 +409,7 @@ def _idle_gaps_finding(
         f"{rank_words([case.rank_of[longest.task]])}, takes {time_words(longest.length)}.{activity}"
     )
     measured = "Long gaps of each GPU in its steady state, without the profiler's own work. Mean over the GPUs."
+    late = sum(span.length for span in cpu_spans if span.task in case.stragglers(LOADER, STALL))
     gap_times = by_place((span.task, span.device, span.window.start, span.window.end) for span in cpu_spans)
     rows: list[Row] = []
     for work in works:
@@ -419,15 +419,9 @@ def _idle_gaps_finding(
     evidence = TableAnswer("idle-gaps", _IDLE_GAPS_COLUMNS, rows, len(cpu_spans))
     return case.finding(
         "idle-gaps", sentence, advice, Door("timeline", window=longest.window), cost, measured, evidence,
-        window=longest.window, ranks=ranks, times=gap_times, gist=gist, under=_late_rank(case, cpu_spans),
+        window=longest.window, ranks=ranks, times=gap_times, gist=gist,
+        under="straggler" if 2 * late >= sum(span.length for span in cpu_spans) else "",
     )  # fmt: skip
-
-
-def _late_rank(case: Case, cpu_spans: Sequence[CpuSpan]) -> str:
-    """Return ``straggler`` if half of the gaps are on ranks that are late because of gaps."""
-    late = {rank.item.task for rank in late_ranks(case).stragglers if rank.cause.kind in (LOADER, STALL)}
-    in_gaps = sum(span.length for span in cpu_spans if span.task in late)
-    return "straggler" if 2 * in_gaps >= sum(span.length for span in cpu_spans) else ""
 
 
 def _unknown(case: Case, kind: str) -> Advice:

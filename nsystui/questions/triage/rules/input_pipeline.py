@@ -37,15 +37,21 @@ from nsystui.questions.host.functions import SampleGroup, function_counts, funct
 from nsystui.questions.host.idle_spans import IdleSpan
 from nsystui.questions.host.naming import HostThread, named_threads
 from nsystui.questions.host.segments import RUNNING
+from nsystui.questions.nvtx.loading import FOLDED_LABEL
 from nsystui.questions.queries.conditions import job_start, where
+from nsystui.questions.queries.derived import of_all_reports
 from nsystui.questions.steps.task_steps import TaskSteps
-from nsystui.questions.triage.case import Case, Place, by_place, spans, time_words
+from nsystui.questions.triage.case import LOADER, Case, Place, by_place, spans, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked
 from nsystui.questions.triage.kernel_mix import by_framework
-from nsystui.questions.triage.lateness import LOADER, late_ranks, loader_advice, loading_ranges
 from nsystui.questions.triage.rule import BY_CPU, IDLE, FindingKind, rule
 from nsystui.store import tables
 
+_RANGES = (
+    "dataload", "data load", "data_load", "load data", "load_data", "loading data", "data_iter",
+    "next_batch", "next batch", "get_batch", "fetch_batch", "fetch batch", "load_batch", "load batch",
+)  # fmt: skip
+"""Words in the names of ranges in which a program reads input."""
 _WAITS = re.compile(r"poll|select|sem_|cond_|futex|mutex|recv|msgrcv|mq_")
 _LOADS = re.compile(r"pin_memory|jpe?g|decode|imaging|collate|tokeniz|inflate|uncompress|resize", re.IGNORECASE)
 """Functions that prepare input."""
@@ -115,7 +121,7 @@ def input_pipeline(case: Case) -> Sequence[Finding | NotChecked]:
     if case.percent(case.mean(gaps.length for gaps in long_gaps)) < case.thresholds.input_percent:
         return []
     steps = case.job.steps(case.step_name).of_task
-    loading = case.once("loading", lambda: loading_ranges(case))
+    loading = loading_ranges(case)
     if not steps and not loading:
         need = "needs steps (`nsystui steps` says why there are none), or NVTX ranges of the data loader"
         return [NotChecked("input-pipeline", need)]
@@ -135,7 +141,7 @@ def input_pipeline(case: Case) -> Sequence[Finding | NotChecked]:
         return []
     attribution = attribute(case.job, candidates)
     idle_spans, spent, unknown = [], dict.fromkeys(("waits", "reads", "prepares"), 0), 0
-    waited: dict[Task, int] = dict.fromkeys((device.device.task.task for device in case.devices), 0)
+    waited = dict.fromkeys((device.device.task.task for device in case.devices), 0)
     for number, span in enumerate(candidates):
         causes = attribution.of_span(number)
         length = span.end - span.start - causes.pop(Cause(PROFILER), 0)
@@ -149,8 +155,7 @@ def input_pipeline(case: Case) -> Sequence[Finding | NotChecked]:
         waited[span.task] += length
         for key, time in times.items():
             spent[key] += time
-    # The other ranks' usual wait: the finding `straggler` has the rest.
-    late = {rank.item.task for rank in late_ranks(case).stragglers if rank.cause.kind == LOADER}
+    late = case.stragglers(LOADER)  # a late rank counts as much as the others: `straggler` has the rest
     usual = np.median([time for task, time in waited.items() if task not in late] or [0])
     cost = case.mean(min(time, usual) if task in late else time for task, time in waited.items())
     if case.percent(cost) < case.thresholds.input_percent:
@@ -176,6 +181,20 @@ def _times(causes: Mapping[Cause, int]) -> dict[str, int]:
         elif cause.kind == RUNNING_CODE and _LOADS.search(cause.what):
             times["prepares"] += time
     return times
+
+
+def loading_ranges(case: Case) -> dict[Task, Intervals]:
+    """Return when each process was in an NVTX range of a data loader."""
+    session, table = case.job.session, tables.nvtx_ranges
+    if not session.count(table):
+        return {}
+    # One expression: a search for each word takes ten times as long.
+    is_named = sa.func.regexp_matches(FOLDED_LABEL, "|".join(_RANGES), "i", type_=sa.Boolean)
+    first = sa.select(FOLDED_LABEL).where(*where(table, case.scope), is_named).limit(1)
+    if not of_all_reports(session, case.scope, table, "ranges of loaders", lambda: session.rows(first)):
+        return {}
+    ranges = spans(case, table, [is_named])
+    return {task: intervals for (task, _), intervals in ranges.merged.items()}
 
 
 def _arrivals(case: Case) -> dict[Place, set[int]]:
@@ -254,6 +273,19 @@ def _advice(
     if pinning is not None and (pinning.ran or 0) > _HALF:
         return _PINNING
     return Advice(loader_advice(case), _WAITS_FOR_DATA)
+
+
+def loader_advice(case: Case) -> str:
+    """Return what to try if a GPU waits for its data loader."""
+    cheaper = "make samples cheaper to prepare"
+    return by_framework(
+        case,
+        f"Load on more threads or processes, prefetch more, {cheaper}, or prepare them on the GPU.",
+        dali=f"Give DALI more threads (num_threads) and longer queues (prefetch_queue_depth), {cheaper}, or prepare "
+        'more of them on the GPU (device="mixed").',
+        pytorch=f"Give the DataLoader more workers (num_workers) and prefetch more (prefetch_factor), {cheaper}, or "
+        "prepare them on the GPU (DALI).",
+    )
 
 
 def _gaps_of(idle_spans: Sequence[IdleSpan]) -> dict[int, Intervals]:

@@ -22,7 +22,6 @@ from nsystui.questions.ranks.steps import StepTimes, steps_across_ranks
 from nsystui.questions.steps.task_steps import NO_PHASE
 from nsystui.questions.triage.case import Case, Place, bytes_words, rank_words, spans, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
-from nsystui.questions.triage.lateness import late_ranks
 from nsystui.questions.triage.rule import BY_COPIES, BY_CPU, IDLE, WORK, FindingKind, rule
 from nsystui.store import tables
 
@@ -77,8 +76,8 @@ def _slow(case: Case, steps: Mapping[Task, StepTimes], warm_up: int) -> Finding 
     cost = _mean(lost)
     if case.percent(cost) < case.thresholds.slow_step_percent:
         return None
-    delays = [(sum(rank.by_step.get(number, 0) for number in numbers), rank) for rank in late_ranks(case).ranks]
-    of_one = next((rank for delay, rank in delays if 2 * delay >= sum(numbers.values())), None)
+    delays = ((sum(late.by_step.get(number, 0) for number in numbers), late) for late in case.late_ranks)
+    of_one = next((late for delay, late in delays if 2 * delay >= sum(numbers.values())), None)
     if of_one is not None and of_one.is_straggler:
         return None  # the finding `straggler` has its delays
     phase = " of the same phase" if any(times.has_phases for times in steps.values()) else ""
@@ -94,8 +93,8 @@ def _slow(case: Case, steps: Mapping[Task, StepTimes], warm_up: int) -> Finding 
     if len(steps) == 1:
         reason = "One rank alone does not show whether the other ranks were slow, too."
     elif of_one is not None:
-        ranks = {of_one.item.rank}
-        reason = f"Rank {of_one.item.rank} arrives last at the collectives of these steps, and the others wait for it."
+        ranks = {item.rank for item in case.job.ranks if item.task == of_one.task}
+        reason = f"{rank_words(ranks).capitalize()} arrives last at the collectives of these steps: the others wait."
     elif len(ranks) == len(steps):
         reason = "Every rank had slow steps, so the cause is work or waiting that all ranks share."
     text = "Compare the slow step with the step before it (Timeline, or `nsystui diff` with --time-a and --time-b)."
