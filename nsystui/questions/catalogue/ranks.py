@@ -37,7 +37,7 @@ def _ask_ranks(job: OpenJob, selection: Selection, options: dict[str, Any]) -> A
         if options[option]:
             answer = table(selection, job.ranks, job.collectives())
             return replace(
-                answer, notes=(*(item.words for item in differences(job, options["step_range"])), *answer.notes)
+                answer, notes=(*(words for _, _, words in differences(job, options["step_range"])), *answer.notes)
             )
     return rank_table(job.session, selection, job.ranks, job.rank_facts(selection, options["step_range"]))
 

@@ -71,7 +71,7 @@ class Arrivals:
         last = np.where(is_late, duration.argmin(axis=0), NOBODY)
         return cls(group, operations, wait, transfer, spread, start.max(axis=0) - start.min(axis=0), last)
 
-    def cells(self, numbers: Mapping[Task, int], is_complete: bool) -> tuple[NDArray[np.float64], ...]:
+    def cells(self, numbers: Mapping[Task, int], is_complete: bool = True) -> tuple[NDArray[np.float64], ...]:
         """Return start, time of all members, transfer of all members and last rank for `verdict`, shapes ``(n,)``.
 
         The transfer is NaN unless the group ``is_complete``.
@@ -164,9 +164,9 @@ def transfer_times(
     numbers = {item.task: item.rank for item in ranks}
     parts = []
     for group in matching.groups:
-        batch, is_complete = Arrivals.of(group), matching.is_complete(group)
-        last = np.array([*(numbers.get(member.task, np.nan) for member in group.members), np.nan], float)[batch.last]
-        shared = {"transfer": batch.transfer, "last": last, "open": len(group.members), "is_complete": is_complete}
+        batch, size = Arrivals.of(group), len(group.members)
+        last = batch.cells(numbers)[3]
+        shared = {"transfer": batch.transfer, "last": last, "open": size, "is_complete": matching.is_complete(group)}
         parts += [
             pd.DataFrame({"report": member.task.report, "row": rows, **shared})
             for member, rows in zip(group.members, group.row[:, batch.operations], strict=True)
@@ -175,7 +175,7 @@ def transfer_times(
         return {key: np.full(len(kernels), np.nan) for key in ("transfer", "last")}
     transfers = pd.concat(parts, ignore_index=True).drop_duplicates(["report", "row"])
     merged = kernels[["report", "row", "ranks"]].astype("Int64").merge(transfers, how="left", on=["report", "row"])
-    is_complete = (merged["open"] == merged["ranks"]) | (merged["ranks"].isna() & (merged["is_complete"] == True))  # noqa: E712
+    is_complete = (merged["open"] == merged["ranks"]).fillna(merged["is_complete"])
     is_known = is_complete.fillna(False).to_numpy(bool)
     columns = {key: merged[key].to_numpy(np.float64, na_value=np.nan) for key in ("transfer", "last")}
     return {key: np.where(is_known, values, np.nan) for key, values in columns.items()}
@@ -227,7 +227,6 @@ OPERATION_COLUMNS = (
     Column("first_rank", header="First Rank", label="first rank", unit=Unit.NUMBER, importance=3),
     Column("start_spread", header="Start Spread (ns)", label="start spread", unit=Unit.DURATION, importance=3),
     Column("transfer", header="Transfer (ns)", label="transfer", unit=Unit.DURATION, compared="waiting", importance=1),
-    Column("fastest", header="Fastest (ns)", label="fastest", unit=Unit.DURATION, importance=2),
     VERDICT,
     Column("duration", header="Longest Kernel (ns)", label="longest", unit=Unit.DURATION, importance=1),
     Column("waiting", header="Waiting of All (ns)", label="waiting of all", unit=Unit.DURATION, importance=2),
@@ -254,17 +253,10 @@ def collective_operations(selection: Selection, ranks: Sequence[RankedTask], mat
     """Tabulate the synchronous operations that several ranks share, by time.
 
     ``late_by``: how much longer the kernel of the first rank, which waited longest, ran than the last rank's;
-    ``start_spread``: the same by the common clock. ``waiting`` is the sum over the ranks. ``fastest`` is the shortest
-    transfer of this collective, size (if known) and number of ranks in the job.
+    ``start_spread``: the same by the common clock. ``waiting`` is the sum over the ranks.
     """
     numbers = {item.task: item.rank for item in ranks}
     rows: list[Row] = []
-    fastest: dict[tuple[str, int, int], int] = {}
-    for batch in map(Arrivals.of, matching.groups):
-        names, sizes = (values[batch.operations].tolist() for values in (batch.group.collective, batch.group.size))
-        for name, size, transfer in zip(names, sizes, batch.transfer.tolist(), strict=True):
-            key = (name, size, len(batch.group.members))
-            fastest[key] = min(fastest.get(key, transfer), transfer)
     for batch in _arrivals(selection, matching):
         group = batch.group
         starts = group.start[:, batch.operations].min(axis=0)
@@ -272,15 +264,11 @@ def collective_operations(selection: Selection, ranks: Sequence[RankedTask], mat
         waiting = batch.wait.sum(axis=0)
         cells = batch.cells(numbers, matching.is_complete(group))
         for index, operation in enumerate(batch.operations.tolist()):
-            last, size, collective = (
-                int(batch.last[index]),
-                int(group.size[operation]),
-                str(group.collective[operation]),
-            )
+            last, size = int(batch.last[index]), int(group.size[operation])
             rows.append(
                 (
                     int(starts[index]),
-                    collective,
+                    str(group.collective[operation]),
                     None if size == UNKNOWN else size,
                     len(group.members),
                     None if last == NOBODY else numbers.get(group.members[last].task),
@@ -288,7 +276,6 @@ def collective_operations(selection: Selection, ranks: Sequence[RankedTask], mat
                     None if last == NOBODY else numbers.get(group.members[int(batch.first[index])].task),
                     int(batch.start_spread[index]),
                     int(batch.transfer[index]),
-                    None if size == UNKNOWN else fastest[collective, size, len(group.members)],
                     verdict(*(column[index : index + 1] for column in cells)).partition(":")[0],
                     int(longest[index]),
                     int(waiting[index]),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from nsystui.base.answer import Unit
 from nsystui.base.selection import Selection
 from nsystui.base.text import few_numbers
@@ -14,16 +12,8 @@ from nsystui.questions.job.job import OpenJob
 from nsystui.questions.nccl.bandwidth import in_steps
 
 
-class Difference(NamedTuple):
-    """Words for the other collectives of a rank, from job time ``start`` (ns) on."""
-
-    start: int
-    rank: int
-    words: str
-
-
-def differences(job: OpenJob, step_name: str | None = None) -> list[Difference]:
-    """Return the ranks that lack collectives or have more, and where: at most half of a communicator's members.
+def differences(job: OpenJob, step_name: str | None = None) -> list[tuple[int, int, str]]:
+    """Return start (job time, ns), rank and words for each rank that lacks collectives or has more.
 
     Ranks that lack a collective ran earlier ones, and later kernels, and all of their kernels were recorded: otherwise
     their captures may have begun later, ended earlier, or be incomplete.
@@ -51,17 +41,13 @@ def differences(job: OpenJob, step_name: str | None = None) -> list[Difference]:
                 step = step_of.get((group.members[0].task.report, row))
                 found.setdefault((member, is_less, name, tuple(others)), []).append((start, step))
     ranks = {item.task: item.rank for item in job.ranks}
-    return sorted(
-        Difference(places[0][0], ranks[member.task], f"Rank {ranks[member.task]} runs {_words(places, name, is_less)}, "
-            f"compared with rank{'s' * (len(others) > 1)} {few_numbers(ranks[who.task] for who in others)}")
-        for (member, is_less, name, others), places in found.items()
-    )  # fmt: skip
-
-
-def _words(places: list[tuple[int, int | None]], name: str, is_less: bool) -> str:
-    """Return ``1 AllReduce less in step 10``; ``places`` are starts and steps."""
-    steps = sorted({step for _, step in places if step is not None})
-    where = f"from {format_value(Unit.DURATION, places[0][0])} on"
-    if steps:
-        where = f"in step {steps[0]}" if len(steps) == 1 else f"in {len(steps)} steps ({few_numbers(steps)})"
-    return f"{len(places)} {name} {'less' if is_less else 'more'} {where}"
+    rows = []
+    for (member, is_less, name, others), places in found.items():
+        steps = sorted({step for _, step in places if step is not None})
+        where = f"from {format_value(Unit.DURATION, places[0][0])} on"
+        if steps:
+            where = f"in step {steps[0]}" if len(steps) == 1 else f"in {len(steps)} steps ({few_numbers(steps)})"
+        whom = f"rank{'s' * (len(others) > 1)} {few_numbers(ranks[who.task] for who in others)}"
+        words = f"{len(places)} {name} {'less' if is_less else 'more'} {where}, compared with {whom}"
+        rows.append((places[0][0], ranks[member.task], f"Rank {ranks[member.task]} runs {words}"))
+    return sorted(rows)

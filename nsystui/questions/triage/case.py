@@ -63,7 +63,7 @@ class LateRank:
     """A task for which other ranks wait.
 
     ``by_step``: its delay after the first rank by number of the step, ns; ``is_rare``: in less than half of its steps.
-    ``cause`` (empty if unknown) takes longer than on other ranks, ``words`` say how much.
+    ``cause`` takes longer than on other ranks, ``words`` say how much; empty if unknown, or no straggler.
     """
 
     task: Task
@@ -94,10 +94,6 @@ class Case:
     def late_ranks(self) -> tuple[LateRank, ...]:
         """The late ranks, after the rule on stragglers has judged."""
         return self.once("late ranks", tuple)
-
-    def stragglers(self, *causes: str) -> set[Task]:
-        """Return the stragglers that are late for one of some causes."""
-        return {late.task for late in self.late_ranks if late.is_straggler and late.cause in causes}
 
     @cached_property
     def scope(self) -> Selection:

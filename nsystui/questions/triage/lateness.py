@@ -53,10 +53,10 @@ def late_rank(case: Case, arrivals: Sequence[Arrivals], task: Task, is_straggler
     kind, time = KERNELS_LONGER, kernel_time
     if 2 * idle_time >= delay:
         kind, time = (LOADER, loading_time) if 2 * loading_time >= idle_time else (STALL, idle_time)
-    if not count or not 0 < delay <= 2 * time:
-        return LateRank(task, is_straggler, by_step)
     total = len(steps) if steps is not None else 0
     is_rare = 2 * len(by_step) < total
+    if not count or not 0 < delay <= 2 * time or task in case.once("lost kernels", set):
+        return LateRank(task, is_straggler, by_step, is_rare)
     when = f"in {len(by_step)} of {total} steps ({few_numbers(by_step)})" if is_rare else "a step"
     time /= min(count, len(by_step)) or count
     words = f"{_TAKES[kind]} {time_words(time)} longer {when if by_step else 'before a collective'}"

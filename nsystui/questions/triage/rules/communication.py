@@ -285,18 +285,19 @@ def _reason(
 )
 def different_collectives(case: Case) -> Sequence[Finding | NotChecked]:
     """Find ranks that run fewer or more collectives than other ranks of their communicator (docs/ranks.md#matching)."""
-    found = [item for item in differences(case.job, case.step_name) if item.rank in case.rank_of.values()]
+    found = [item for item in differences(case.job, case.step_name) if item[1] in case.rank_of.values()]
     if not found:
         return []
+    starts, ranks, words = zip(*found, strict=True)
     more = f" {counted(len(found) - _NAMED, 'other difference')}." if len(found) > _NAMED else ""
-    sentence = f"{'. '.join(item.words for item in found[:_NAMED])}.{more}"
+    sentence = f"{'. '.join(words[:_NAMED])}.{more}"
     advice = Advice(
         "Find the branch in which this rank skips or repeats a collective, such as an uneven last batch or an error.",
         "NCCL pairs the collectives of a communicator by their order: different orders mix data, or hang.",
     )
-    ranks, window = tuple(sorted({item.rank for item in found})), Window(found[0].start, found[0].start + 1)
-    name, severity, door = "different-collectives", Severity.WARNING, Door("collectives")
-    return [Finding(name, severity, sentence, advice, door, window=window, ranks=ranks, gist=found[0].words)]
+    window, name, door = Window(starts[0], starts[0] + 1), "different-collectives", Door("collectives")
+    numbers = tuple(sorted({*ranks}))
+    return [Finding(name, Severity.WARNING, sentence, advice, door, window=window, ranks=numbers)]
 
 
 _NAMED = 2

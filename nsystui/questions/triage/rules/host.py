@@ -409,7 +409,8 @@ def _idle_gaps_finding(
         f"{rank_words([case.rank_of[longest.task]])}, takes {time_words(longest.length)}.{activity}"
     )
     measured = "Long gaps of each GPU in its steady state, without the profiler's own work. Mean over the GPUs."
-    late = sum(span.length for span in cpu_spans if span.task in case.stragglers(LOADER, STALL))
+    late = {rank.task for rank in case.late_ranks if rank.cause in (LOADER, STALL)}
+    in_late = sum(span.length for span in cpu_spans if span.task in late)
     gap_times = by_place((span.task, span.device, span.window.start, span.window.end) for span in cpu_spans)
     rows: list[Row] = []
     for work in works:
@@ -420,7 +421,7 @@ def _idle_gaps_finding(
     return case.finding(
         "idle-gaps", sentence, advice, Door("timeline", window=longest.window), cost, measured, evidence,
         window=longest.window, ranks=ranks, times=gap_times, gist=gist,
-        under="straggler" if 2 * late >= sum(span.length for span in cpu_spans) else "",
+        under="straggler" if 2 * in_late >= sum(span.length for span in cpu_spans) else "",
     )  # fmt: skip
 
 

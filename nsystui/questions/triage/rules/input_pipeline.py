@@ -155,7 +155,8 @@ def input_pipeline(case: Case) -> Sequence[Finding | NotChecked]:
         waited[span.task] += length
         for key, time in times.items():
             spent[key] += time
-    late = case.stragglers(LOADER)  # a late rank counts as much as the others: `straggler` has the rest
+    # A late rank counts as much as the others: `straggler` has the rest.
+    late = {rank.task for rank in case.late_ranks if rank.cause == LOADER}
     usual = np.median([time for task, time in waited.items() if task not in late] or [0])
     cost = case.mean(min(time, usual) if task in late else time for task, time in waited.items())
     if case.percent(cost) < case.thresholds.input_percent:
