@@ -150,7 +150,7 @@ PAIR_COLUMNS = (
     Column("after", header="Operation After", label="after"),
     *LENGTH_COLUMNS[2:],
     Column("mean", header="Mean (ns)", label="mean", unit=Unit.DURATION, decimals=0),
-    Column("per_step", header="Spans per Step", label="a step", unit=Unit.NUMBER, decimals=1),
+    Column("per_step", header="Spans per Step", label="n/step", unit=Unit.NUMBER, decimals=1),
 )
 LIST_COLUMNS = (
     RANK,
