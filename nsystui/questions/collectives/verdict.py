@@ -27,16 +27,13 @@ def verdict(start: Floats, duration: Floats, transfer: Floats, last: Floats) -> 
     or of rotating ranks.
     """
     is_known = ~np.isnan(transfer) & ~np.isnan(duration)
-    total = float(np.nansum(duration))
     known = float(duration[is_known].sum())
-    if not known or known < _KNOWN * total:
+    if not known or known < _KNOWN * np.nansum(duration):
         return UNKNOWN
     start, last, waits = start[is_known], last[is_known], (duration - transfer)[is_known]
     share = float(waits.sum()) / known
-    if share < _TRANSFER:
-        return TRANSFER
     if share <= _SKEW:
-        return MIXED
+        return TRANSFER if share < _TRANSFER else MIXED
     is_last = ~np.isnan(last)
     caused = np.bincount(last[is_last].astype(np.int64), waits[is_last], 1)
     who = [f"rank {caused.argmax()}"] if caused.max() >= _SAME * waits.sum() else []

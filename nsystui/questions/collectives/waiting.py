@@ -76,9 +76,8 @@ class Arrivals:
 
         The transfer is NaN unless the group ``is_complete``.
         """
-        last = np.array([*(numbers.get(member.task, np.nan) for member in self.group.members), np.nan], float)[
-            self.last
-        ]
+        ranks = [*(numbers.get(member.task, np.nan) for member in self.group.members), np.nan]
+        last = np.array(ranks, float)[self.last]
         transfer = len(self.wait) * self.transfer.astype(float)
         start, time = self.group.start[:, self.operations].min(axis=0).astype(float), transfer + self.wait.sum(axis=0)
         return start, time, transfer if is_complete else np.full(len(time), np.nan), last

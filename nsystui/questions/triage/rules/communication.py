@@ -57,10 +57,6 @@ _METHOD = (
     "Exposed NCCL time of the other GPUs in the collectives at which a rank arrives last, minus this rank's own "
     "exposed NCCL time in these collectives. The mean is over all GPUs; the GPUs of this rank count as 0."
 )
-_STALL = Advice(
-    "Look at what this rank does on the CPU in its gaps (Timeline; `nsystui gaps --by rank`).",
-    "Its GPU has no work then.",
-)
 _RARE = Advice(
     "Compare such a step with the step before it on this rank (`nsystui diff` with --time-a and --time-b).",
     "In its other steps this rank is not late, so its GPU is not slow.",
@@ -116,12 +112,10 @@ def stragglers(case: Case) -> Sequence[Finding | NotChecked]:
         caused[task], costs[task] = time // max(len(case.devices) - gpu_counts[task], 1), case.mean([time])
     for member, time in zip(members, lost.sum(axis=0).tolist(), strict=True):
         suffered[member.task] += time
-    is_straggler = {
-        task: case.percent(caused[task]) >= case.thresholds.straggler_percent
-        and 100 * cost >= case.thresholds.straggler_share * sum(costs.values())
-        for task, cost in costs.items()
-    }
-    case.once("late ranks", lambda: tuple(late_rank(case, arrivals, task, is_straggler[task]) for task in late))
+    limits, least = case.thresholds, case.thresholds.straggler_share * sum(costs.values()) / 100
+    large = {task for task, time in caused.items() if case.percent(time) >= limits.straggler_percent}
+    stragglers = {task for task in large if costs[task] >= least}
+    case.once("late ranks", lambda: tuple(late_rank(case, arrivals, task, task in stragglers) for task in late))
     return _judged(case, lateness_by_task, caused, costs, suffered)
 
 
@@ -245,8 +239,12 @@ def _reason(
     """Return why a rank may be late: its cause, or its kernels compared with other ranks of its model part."""
     if late.cause == LOADER:
         return "", Advice(loader_advice(case), "Its GPU waits for the next batch, and the other ranks for its GPU.")
+    usual = Advice(
+        "Look at what this rank does on the CPU before its collectives (Ranks screen, then Timeline).",
+        "The GPU of this rank computes no longer than the others, so its work is launched late.",
+    )
     if late.cause == STALL or late.is_rare:
-        return "", _STALL if late.cause == STALL else _RARE
+        return "", usual if late.cause == STALL else _RARE
     task = late.task
     compute, part = computed.get(task), parts.get(task)
     others = [rank_compute for other, rank_compute in computed.items() if other != task and parts.get(other) == part]
@@ -258,10 +256,6 @@ def _reason(
     if compute is None or not others:
         return "", unknown
     kernels, time = (np.median([getattr(rank_compute, key) for rank_compute in others]) for key in ("kernels", "time"))
-    usual = Advice(
-        "Look at what this rank does on the CPU before its collectives (Ranks screen, then Timeline).",
-        "The GPU of this rank computes no longer than the others, so its work is launched late.",
-    )
     if not kernels or not time:
         return "", unknown
     more, longer = compute.kernels / kernels - 1, compute.time / time - 1
@@ -296,8 +290,7 @@ def different_collectives(case: Case) -> Sequence[Finding | NotChecked]:
         "NCCL pairs the collectives of a communicator by their order: different orders mix data, or hang.",
     )
     window, name, door = Window(starts[0], starts[0] + 1), "different-collectives", Door("collectives")
-    numbers = tuple(sorted({*ranks}))
-    return [Finding(name, Severity.WARNING, sentence, advice, door, window=window, ranks=numbers)]
+    return [Finding(name, Severity.WARNING, sentence, advice, door, window=window, ranks=tuple(sorted({*ranks})))]
 
 
 _NAMED = 2
