@@ -157,7 +157,7 @@ _COSTS = (
     Column("total", header="Total Time (ns)", label="total", unit=Unit.DURATION),
     Column("avg", header="Avg (ns)", label="avg", unit=Unit.DURATION, decimals=1, importance=5),
     Column("median", header="Med (ns)", label="median", unit=Unit.DURATION, decimals=1, importance=3),
-    Column("min", header="Min (ns)", label="min", unit=Unit.DURATION, importance=3),
+    Column("min", header="Min (ns)", label="min", unit=Unit.DURATION, importance=6),
     Column("max", header="Max (ns)", label="max", unit=Unit.DURATION, importance=4),
     Column("stddev", header="StdDev (ns)", label="stddev", unit=Unit.DURATION, decimals=1, importance=7),
     ALGORITHM_BANDWIDTH,
@@ -165,7 +165,7 @@ _COSTS = (
     WITHOUT_WAIT,
     EXPOSED,
     OVERLAPPED,
-    VERDICT,
+    VERDICT.with_importance(2),
 )
 
 

@@ -392,7 +392,7 @@ def _advice(case: Case, kernels: pd.DataFrame, share: float) -> Advice:
 
 
 def _calls(case: Case, row: dict[str, object]) -> str:
-    """Return ``8 AllReduce a step (25 MiB each), skew: rank 3``; without steps, the number of all calls."""
+    """Return ``8 AllReduce a step (25 MiB each, skew: rank 3)``; without steps, the number of all calls."""
     count = int(str(row["count"]))
     per_step = _per_step(case, row["collective"])
     name = _collective(row["collective"])
@@ -401,8 +401,9 @@ def _calls(case: Case, row: dict[str, object]) -> str:
         words = f"{format_value(Unit.COUNT, per_step)} {name} a step"
     size = row.get("bytes")
     is_known = isinstance(size, int | float) and size == size and size > 0
-    words += f" ({bytes_words(float(str(size)) / count)} each)" if is_known else ""
-    return words if row["verdict"] in (None, UNKNOWN) else f"{words}, {row['verdict']}"
+    facts = [f"{bytes_words(float(str(size)) / count)} each"] if is_known else []
+    facts += [str(row["verdict"])] if row["verdict"] not in (None, UNKNOWN) else []
+    return f"{words} ({', '.join(facts)})" if facts else words
 
 
 def _collective(name: object) -> str:
