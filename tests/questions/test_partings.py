@@ -1,4 +1,4 @@
-"""Ranks that run other collectives: matched where they agree, and named where they differ."""
+"""Ranks that run other collectives are matched as far as they agree, and their differences are named."""
 
 from __future__ import annotations
 

@@ -366,8 +366,8 @@ def _families(clusters: Iterable[Sequence[KernelSequence]]) -> list[Family]:
 def _common(reference: KernelSequence, sequence: KernelSequence) -> Times | None:
     """Return the indices in ``reference`` of a sequence's operations, or ``None`` if their communicators may differ.
 
-    Kernels of one operation end together after a constant shift of the clocks. Of the shifts of most operations, the
-    smallest counts: operations may recur regularly.
+    Kernels of one operation end together after a constant shift of the clocks. If several shifts fit most operations,
+    which may recur regularly, the smallest counts.
     """
     if min(len(reference), len(sequence)) < _FEWEST_TO_DECIDE or max(reference.whole, sequence.whole) >= 0:
         return None

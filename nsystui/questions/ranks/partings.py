@@ -15,8 +15,8 @@ from nsystui.questions.nccl.bandwidth import in_steps
 def differences(job: OpenJob, step_name: str | None = None) -> list[tuple[int, int, str]]:
     """Return start (job time, ns), rank and words for each rank that lacks collectives or has more.
 
-    Ranks that lack a collective ran earlier ones, and later kernels, and all of their kernels were recorded: otherwise
-    their captures may have begun later, ended earlier, or be incomplete.
+    A rank that lacks a collective ran earlier collectives and later kernels, and all of its kernels were recorded:
+    otherwise its capture may have begun later, ended earlier, or be incomplete.
     """
     matching = job.collectives()
     parted = [group for group in (*matching.groups, *matching.alone) if group.members != group.open]
@@ -26,23 +26,23 @@ def differences(job: OpenJob, step_name: str | None = None) -> list[tuple[int, i
     accounts, kernels = launch_accounts(job.session, job.session.reports), in_steps(job.pairing(), job.steps(step_name))
     columns = (kernels.kernels[key].astype(float).tolist() for key in ("report", "row", "step"))
     step_of = {(report, row): int(step) for report, row, step in zip(*columns, strict=True) if step == step}
-    found: dict[tuple[Member, bool, str, tuple[Member, ...]], list[tuple[int, int | None]]] = {}
+    partings: dict[tuple[Member, bool, str, tuple[Member, ...]], list[tuple[int, int | None]]] = {}
     for group in parted:
         lacking = [member for member in group.open if member not in group.members]
         is_less = len(lacking) <= len(group.members)
-        own, others = (lacking, group.members) if is_less else (group.members, lacking)
+        subjects, others = (lacking, group.members) if is_less else (group.members, lacking)
         alike = [item for item in matching.groups if item.open == group.open]
         first = max(min(int(item.start[:, 0].min()) for item in alike if who in item.members) for who in lacking)
         last = min(int(devices[who].parts.kernels.starts.max(initial=0)) for who in lacking)
         is_lost = any(who.task in accounts and accounts[who.task].lost_kernels for who in lacking)
         cells = (group.collective.tolist(), group.start[0].tolist(), group.row[0].tolist())
         for name, start, row in () if is_lost else zip(*cells, strict=True):
-            for member in own if first < start < last else ():
+            for member in subjects if first < start < last else ():
                 step = step_of.get((group.members[0].task.report, row))
-                found.setdefault((member, is_less, name, tuple(others)), []).append((start, step))
+                partings.setdefault((member, is_less, name, tuple(others)), []).append((start, step))
     ranks = {item.task: item.rank for item in job.ranks}
     rows = []
-    for (member, is_less, name, others), places in found.items():
+    for (member, is_less, name, others), places in partings.items():
         steps = sorted({step for _, step in places if step is not None})
         where = f"from {format_value(Unit.DURATION, places[0][0])} on"
         if steps:

@@ -21,8 +21,8 @@ _TAKES = {LOADER: "its data loader takes", STALL: "its GPU idles", KERNELS_LONGE
 def late_rank(case: Case, arrivals: Sequence[Arrivals], task: Task, is_straggler: bool) -> LateRank:
     """Return a rank's delays by step, and the cause if it is a straggler.
 
-    The cause is the part of its GPU's time, from the collective before until it arrives, which exceeds that of the
-    others by half of the delay or more. Idle time is the data loader's if half of it is in a loader's range.
+    From the collective before until it arrives, its time by part is compared with the median of the others. The part
+    with half of the delay or more is the cause. Idle time is the data loader's if half of it is in a loader's range.
     """
     devices = {Member(gpu.device.task.task, gpu.device.device): gpu for gpu in case.devices}
     loading = loading_ranges(case) if is_straggler else {}
@@ -46,9 +46,9 @@ def late_rank(case: Case, arrivals: Sequence[Arrivals], task: Task, is_straggler
                     idle = device.idle(Window(int(begin.min()), int(max(begin.min(), end.max()))))
                     parts = (idle, intersect(idle, loading.get(member.task, EMPTY)), device.parts.kernels)
                     spent[other] = [(end - begin).sum(), *(part.covered(begin, end).sum() for part in parts)]
-            own = spent.pop(index, None)
-            if own is not None and spent:
-                excess, count = excess + own - np.median(list(spent.values()), axis=0), count + len(operations)
+            of_late = spent.pop(index, None)
+            if of_late is not None and spent:
+                excess, count = excess + of_late - np.median(list(spent.values()), axis=0), count + len(operations)
     delay, idle_time, loading_time, kernel_time = excess.tolist()
     kind, time = KERNELS_LONGER, kernel_time
     if 2 * idle_time >= delay:

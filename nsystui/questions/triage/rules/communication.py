@@ -279,11 +279,11 @@ def _reason(
 )
 def different_collectives(case: Case) -> Sequence[Finding | NotChecked]:
     """Find ranks that run fewer or more collectives than other ranks of their communicator (docs/ranks.md#matching)."""
-    found = [item for item in differences(case.job, case.step_name) if item[1] in case.rank_of.values()]
-    if not found:
+    differing = [item for item in differences(case.job, case.step_name) if item[1] in case.rank_of.values()]
+    if not differing:
         return []
-    starts, ranks, words = zip(*found, strict=True)
-    more = f" {counted(len(found) - _NAMED, 'other difference')}." if len(found) > _NAMED else ""
+    starts, ranks, words = zip(*differing, strict=True)
+    more = f" {counted(len(differing) - _NAMED, 'other difference')}." if len(differing) > _NAMED else ""
     sentence = f"{'. '.join(words[:_NAMED])}.{more}"
     advice = Advice(
         "Find the branch in which this rank skips or repeats a collective, such as an uneven last batch or an error.",
