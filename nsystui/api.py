@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from nsystui.base.errors import MissingFileError, NsystuiError, UsageError, meant
-from nsystui.commands import Parser
+from nsystui.commands import Parser, is_command
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -185,7 +185,7 @@ class Job:
     @property
     def files(self) -> tuple[Path, ...]:
         """The open exports, in the order of their ranks."""
-        return tuple(report.path for report in self._job.session.reports)
+        return tuple(source.path for report in self._job.session.reports for source in report.sources)
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -324,5 +324,6 @@ def _question(name: str) -> Question:
 
         close = difflib.get_close_matches(name, _catalogue(), n=1)
         hint = f"did you mean {close[0]!r}?" if close else "nsystui.catalogue() lists them"
+        hint = f"it is a command, `nsystui {name}`" if is_command(name) else hint
         hint = "job.triage() is the triage" if name == "triage" else hint
         raise UsageError(f"no question is called {name!r}: {hint}") from None

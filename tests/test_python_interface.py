@@ -141,6 +141,7 @@ def test_types_do_not_depend_on_the_rows(job):
     ("ask", "said"),
     [
         (lambda job: job.ask("kernel"), "did you mean 'kernels'"),
+        (lambda job: job.ask("report"), "command, `nsystui report`"),
         (lambda job: job.ask("triage"), r"job\.triage\(\)"),
         (lambda job: job.ask("kernels", moon=1), "no option 'moon': there are time, ranks"),
         (lambda job: job.ask("kernels", rank=[0]), "did you mean ranks"),

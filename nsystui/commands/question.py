@@ -34,7 +34,7 @@ class QuestionCommand:
             shared.add_dask(parser)
         add_options(parser, self.question.options)
         shared.add_selection(parser)
-        shared.add_format(parser)
+        shared.add_format(parser, self.question.drawing is not None or self.question.map is not None)
 
     def run(self, request: Request) -> int:
         return run(self.question, request)

@@ -46,6 +46,7 @@ See docs/exports.md#nvtx-payloads.
 """
 _JUDGED = ("start", "end", "transfer", "last")
 _SOURCES = {"payload": "NVTX payload", "instrumented": "the text of instrumented calls", "log": "NCCL's debug log"}
+_SOURCES["inspector"] = "NCCL Inspector"
 
 
 def nccl_notes(
