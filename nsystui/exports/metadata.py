@@ -288,7 +288,7 @@ class _Reader:
     def _environment(self) -> dict[str, str]:
         environment: dict[str, str] = {}
         for name, value in self._rows("META_DATA_CAPTURE", ("name", "value")):
-            if not str(name).endswith(":ENVIRONMENT_VARIABLE"):
+            if ":ENVIRONMENT_VARIABLE" not in str(name):
                 continue
             variable, _, content = str(value).partition("=")
             if variable in ENVIRONMENT_WHITELIST:

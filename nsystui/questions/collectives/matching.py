@@ -74,6 +74,8 @@ class KernelSequence:
     end: Times
     whole: int = -1
     """The number of kernels before thinning; -1 if the sequence is not thinned."""
+    ranks: int = UNKNOWN
+    """The number of ranks in the communicator."""
 
     def __len__(self) -> int:
         return len(self.start)
@@ -118,7 +120,7 @@ def stream_sequences(session: Session, reports: Sequence[Report]) -> list[Kernel
         )
         frame = part.frame(query)
         collectives = by_name(frame["short_name"], collective_of_kernel)
-        frame = frame.assign(collective=collectives, communicator="", message_size=UNKNOWN, row=0)
+        frame = frame.assign(collective=collectives, communicator="", message_size=UNKNOWN, ranks=UNKNOWN, row=0)
         rows = frame["report"].to_numpy(np.int64)
         return {index: _plain_arrays(frame[rows == index], clock_offset=0) for index in reports}
 
@@ -154,7 +156,8 @@ def _plain_arrays(frame: pd.DataFrame, clock_offset: int) -> Arrays:
     arrays: dict[str, Any] = {name: frame[name].to_numpy(np.int64) for name in _NUMBERS}
     arrays["start"] = arrays["start"] - clock_offset
     arrays["end"] = arrays["end"] - clock_offset
-    arrays["size"] = frame["message_size"].astype("Int64").fillna(UNKNOWN).to_numpy(np.int64)
+    for name, column in (("size", "message_size"), ("ranks", "ranks")):
+        arrays[name] = frame[column].astype("Int64").fillna(UNKNOWN).to_numpy(np.int64)
     for name in _TEXTS:
         # Each text as its index among the texts; a missing text is empty.
         texts = frame[name]
@@ -185,6 +188,7 @@ def _split(report: Report, arrays: Arrays) -> Iterator[KernelSequence]:
             arrays["row"][rows],
             arrays["start"][rows] + report.clock_offset,
             arrays["end"][rows] + report.clock_offset,
+            ranks=int(arrays["ranks"][rows].max()) if np.ptp(arrays["ranks"][rows]) == 0 else UNKNOWN,
         )
 
 
@@ -198,10 +202,11 @@ _TOLERANCE = 0.25
 
 @dataclass(frozen=True, eq=False)
 class MatchedCollectives:
-    """The n operations of one communicator that m ≥ 2 members ran, by start.
+    """The n operations of one communicator that the same m members ran, by start.
 
     ``collective`` and ``size`` (bytes, the members' largest, or ``UNKNOWN``) have the shape ``(n,)``; ``row``,
-    ``start`` and ``end`` (job time, ns) ``(m, n)``. ``communicator`` is empty if the payload lacks it.
+    ``start`` and ``end`` (job time, ns) ``(m, n)``. ``communicator`` is empty if the payload lacks it. ``ranks`` is the
+    communicator's size, or ``UNKNOWN``; ``open`` are all of its open members, of which some may lack these operations.
     """
 
     communicator: str
@@ -211,6 +216,8 @@ class MatchedCollectives:
     row: Matrix
     start: Matrix
     end: Matrix
+    ranks: int = UNKNOWN
+    open: tuple[Member, ...] = ()
 
     def __len__(self) -> int:
         return len(self.collective)
@@ -228,21 +235,33 @@ class MatchedCollectives:
 
 @dataclass(frozen=True, eq=False)
 class Matching:
-    """The matched groups; ``unmatched`` are members whose number or order of kernels no other member has."""
+    """The matched groups; ``unmatched`` are members whose number or order of kernels no other member has.
+
+    If the sequences of a communicator differ, each group has the operations of the same members. ``alone`` are groups
+    of a single member. ``is_whole``: whether all ranks of the job are open.
+    """
 
     groups: tuple[MatchedCollectives, ...]
     unmatched: tuple[Member, ...] = ()
+    alone: tuple[MatchedCollectives, ...] = ()
+    is_whole: bool = False
+
+    def is_complete(self, group: MatchedCollectives) -> bool:
+        """Return whether a group is known to have all ranks of its communicator."""
+        is_whole = self.is_whole and not self.unmatched and group.members == group.open
+        return is_whole if group.ranks == UNKNOWN else len(group.members) == group.ranks
 
 
 def match(sequences: Sequence[KernelSequence]) -> Matching:
     """Match the sequences of all members."""
-    groups: list[MatchedCollectives] = []
+    clusters: dict[str, list[Sequence[KernelSequence]]] = {}
     for communicator, alike in _alike(sequences):
-        clusters = [alike] if communicator else _ending_together(alike)
-        groups += [_matched(communicator, cluster) for cluster in clusters if len(cluster) > 1]
-    matched = {member for group in groups for member in group.members}
-    unmatched = {sequence.member for sequence in sequences} - matched
-    return Matching(tuple(groups), tuple(sorted(unmatched)))
+        clusters.setdefault(communicator, []).extend([alike] if communicator else _ending_together(alike))
+    groups = [group for parts in clusters.values() for family in _families(parts) for group in _matched(family)]
+    shared = tuple(group for group in groups if len(group.members) > 1)
+    unmatched = {sequence.member for sequence in sequences}.difference(*(group.members for group in shared))
+    alone = tuple(group for group in groups if len(group.open) > len(group.members) == 1)
+    return Matching(shared, tuple(sorted(unmatched)), alone)
 
 
 def _alike(sequences: Sequence[KernelSequence]) -> Iterator[tuple[str, list[KernelSequence]]]:
@@ -316,13 +335,85 @@ def _variation(values: Values) -> NDArray[np.float64]:
     return np.median(deviations, axis=1)
 
 
-def _matched(communicator: str, sequences: Sequence[KernelSequence]) -> MatchedCollectives:
-    return MatchedCollectives(
-        communicator,
-        tuple(sequence.member for sequence in sequences),
-        sequences[0].collective,
-        np.max([sequence.size for sequence in sequences], axis=0),
-        np.stack([sequence.row for sequence in sequences]),
-        np.stack([sequence.start for sequence in sequences]),
-        np.stack([sequence.end for sequence in sequences]),
-    )
+Family = list[tuple[KernelSequence, Times]]
+"""Sequences of one communicator, each with the indices of its operations in the longest, the first (`NOT_COMMON`)."""
+NOT_COMMON = -1
+_SAMPLE = 64
+_LEAST_COMMON = 0.9
+
+
+def _families(clusters: Iterable[Sequence[KernelSequence]]) -> list[Family]:
+    """Join the members of a communicator: clusters of equal sequences, and sequences that lack a few operations."""
+    families: list[Family] = []
+    for cluster in sorted(clusters, key=lambda item: (-len(item[0]), -len(item))):
+        remaining = list(cluster)
+        for family in families:
+            reference, members = family[0][0], {sequence.member for sequence, _ in family}
+            if reference.collective.tolist() == cluster[0].collective.tolist():
+                continue  # their ends decided already
+            for sequence in tuple(remaining):
+                indices = None if sequence.member in members else _common(reference, sequence)
+                if indices is None and sequence is cluster[0]:
+                    break  # the others are like it
+                if indices is not None:
+                    family.append((sequence, indices))
+                    remaining.remove(sequence)
+        if remaining:
+            families.append([(sequence, np.arange(len(sequence))) for sequence in remaining])
+    return families
+
+
+def _common(reference: KernelSequence, sequence: KernelSequence) -> Times | None:
+    """Return the indices in ``reference`` of a sequence's operations, or ``None`` if their communicators may differ.
+
+    Kernels of one operation end together after a constant shift of the clocks. If several shifts fit most operations,
+    which may recur regularly, the smallest counts.
+    """
+    if min(len(reference), len(sequence)) < _FEWEST_TO_DECIDE or max(reference.whole, sequence.whole) >= 0:
+        return None
+    tolerance = max(_LEAST_TOLERANCE, _TOLERANCE * float(np.median(sequence.end - sequence.start)))
+    sample = np.linspace(0, len(sequence) - 1, min(len(sequence), _SAMPLE)).astype(np.int64)
+    is_same = sequence.collective[sample, None] == reference.collective
+    shifts = np.sort((sequence.end[sample, None] - reference.end)[is_same])
+    counts = np.searchsorted(shifts, shifts + _LEAST_TOLERANCE, side="right") - np.arange(len(shifts))
+    candidates = np.flatnonzero(counts == counts.max(initial=0))
+    if not len(candidates):
+        return None
+    first = candidates[np.abs(shifts[candidates]).argmin()]
+    shift = int(np.median(shifts[first : first + counts[first]]))
+    order = np.argsort(reference.end, kind="stable")
+    ends = reference.end[order]
+    after = np.clip(np.searchsorted(ends, sequence.end - shift), 1, len(ends) - 1)
+    nearest = np.where(sequence.end - shift - ends[after - 1] < ends[after] - sequence.end + shift, after - 1, after)
+    indices = order[nearest]
+    is_common = np.abs(reference.end[indices] + shift - sequence.end) <= tolerance
+    is_common &= reference.collective[indices] == sequence.collective
+    is_common[1:] &= indices[1:] > np.maximum.accumulate(np.where(is_common, indices, NOT_COMMON))[:-1]
+    rows = np.flatnonzero(is_common)
+    if 2 * len(rows) < min(len(reference), len(sequence)):
+        return None
+    spans = (np.ptp(rows) + 1, np.ptp(indices[rows]) + 1)
+    return np.where(is_common, indices, NOT_COMMON) if len(rows) >= _LEAST_COMMON * max(spans) else None
+
+
+def _matched(family: Family) -> Iterator[MatchedCollectives]:
+    """Yield a group for each set of members that share operations, the largest set first."""
+    reference = family[0][0]
+    rows = np.full((len(family), len(reference)), NOT_COMMON)
+    for index, (_, indices) in enumerate(family):
+        rows[index, indices[indices != NOT_COMMON]] = np.flatnonzero(indices != NOT_COMMON)
+    sets, set_of = np.unique(rows != NOT_COMMON, axis=1, return_inverse=True)
+    for number in np.argsort(-sets.sum(axis=0), kind="stable").tolist():
+        operations = np.flatnonzero(set_of.ravel() == number)
+        parts = [(family[index][0], rows[index, operations]) for index in np.flatnonzero(sets[:, number]).tolist()]
+        yield MatchedCollectives(
+            reference.communicator,
+            tuple(sequence.member for sequence, _ in parts),
+            reference.collective[operations],
+            np.max([sequence.size[local] for sequence, local in parts], axis=0),
+            np.stack([sequence.row[local] for sequence, local in parts]),
+            np.stack([sequence.start[local] for sequence, local in parts]),
+            np.stack([sequence.end[local] for sequence, local in parts]),
+            max(sequence.ranks for sequence, _ in family),
+            tuple(sequence.member for sequence, _ in family),
+        )

@@ -20,6 +20,7 @@ from nsystui.base.selection import Selection, Task, Window
 from nsystui.base.text import few_numbers
 from nsystui.questions.algebra.intervals import Intervals, Times, subtract, union
 from nsystui.questions.collectives.matching import UNKNOWN, MatchedCollectives, Matching, Matrix, Member
+from nsystui.questions.collectives.verdict import VERDICT, verdict
 from nsystui.questions.queries.tasks import RankedTask
 
 if TYPE_CHECKING:
@@ -69,6 +70,17 @@ class Arrivals:
         is_late = (spread >= LEAST_LATENESS) & (spread >= LEAST_SHARE * duration.max(axis=0))
         last = np.where(is_late, duration.argmin(axis=0), NOBODY)
         return cls(group, operations, wait, transfer, spread, start.max(axis=0) - start.min(axis=0), last)
+
+    def cells(self, numbers: Mapping[Task, int], is_complete: bool = True) -> tuple[NDArray[np.float64], ...]:
+        """Return start, time of all members, transfer of all members and last rank for `verdict`, shapes ``(n,)``.
+
+        The transfer is NaN unless the group ``is_complete``.
+        """
+        ranks = [*(numbers.get(member.task, np.nan) for member in self.group.members), np.nan]
+        last = np.array(ranks, float)[self.last]
+        transfer = len(self.wait) * self.transfer.astype(float)
+        start, time = self.group.start[:, self.operations].min(axis=0).astype(float), transfer + self.wait.sum(axis=0)
+        return start, time, transfer if is_complete else np.full(len(time), np.nan), last
 
     @property
     def first(self) -> Times:
@@ -138,26 +150,34 @@ def lateness(arrivals: Sequence[Arrivals]) -> Mapping[Task, Lateness]:
     return {task: task_sum.total() for task, task_sum in sums.items()}
 
 
-def transfer_times(kernels: pd.DataFrame, matching: Matching) -> NDArray[np.float64]:
-    """Return the transfer of each kernel's operation in an `NcclPairing`, ns, shape ``(n,)``.
+def transfer_times(
+    kernels: pd.DataFrame, matching: Matching, ranks: Sequence[RankedTask]
+) -> dict[str, NDArray[np.float64]]:
+    """Return ``transfer`` (ns) and ``last`` rank of each kernel's operation in an `NcclPairing`, shapes ``(n,)``.
 
-    It is the duration of the last rank's kernel. NaN unless the operation is synchronous and all ranks of the
-    communicator are known to be open (otherwise another rank may be the last).
+    The transfer is the duration of the last rank's kernel. Both are NaN unless the operation is synchronous and all
+    ranks of the communicator are known to be open (otherwise another rank may be the last), ``last`` also if nobody is.
     """
     import pandas as pd
 
-    parts = [
-        pd.DataFrame({"report": member.task.report, "row": rows, "transfer": batch.transfer, "open": len(batch.wait)})
-        for batch in (Arrivals.of(group) for group in matching.groups)
-        for member, rows in zip(batch.group.members, batch.group.row[:, batch.operations], strict=True)
-    ]
+    numbers = {item.task: item.rank for item in ranks}
+    parts = []
+    for group in matching.groups:
+        batch, size = Arrivals.of(group), len(group.members)
+        last = batch.cells(numbers)[3]
+        shared = {"transfer": batch.transfer, "last": last, "open": size, "is_complete": matching.is_complete(group)}
+        parts += [
+            pd.DataFrame({"report": member.task.report, "row": rows, **shared})
+            for member, rows in zip(group.members, group.row[:, batch.operations], strict=True)
+        ]
     if not parts:
-        return np.full(len(kernels), np.nan)
+        return {key: np.full(len(kernels), np.nan) for key in ("transfer", "last")}
     transfers = pd.concat(parts, ignore_index=True).drop_duplicates(["report", "row"])
     merged = kernels[["report", "row", "ranks"]].astype("Int64").merge(transfers, how="left", on=["report", "row"])
-    is_complete = (merged["open"] == merged["ranks"]).fillna(False).to_numpy(bool)
-    times: NDArray[np.float64] = np.where(is_complete, merged["transfer"].to_numpy(np.float64, na_value=np.nan), np.nan)
-    return times
+    is_complete = (merged["open"] == merged["ranks"]).fillna(merged["is_complete"])
+    is_known = is_complete.fillna(False).to_numpy(bool)
+    columns = {key: merged[key].to_numpy(np.float64, na_value=np.nan) for key in ("transfer", "last")}
+    return {key: np.where(is_known, values, np.nan) for key, values in columns.items()}
 
 
 def waits_and_transfers(arrivals: Sequence[Arrivals]) -> Mapping[Member, tuple[Intervals, Intervals]]:
@@ -206,6 +226,7 @@ OPERATION_COLUMNS = (
     Column("first_rank", header="First Rank", label="first rank", unit=Unit.NUMBER, importance=3),
     Column("start_spread", header="Start Spread (ns)", label="start spread", unit=Unit.DURATION, importance=3),
     Column("transfer", header="Transfer (ns)", label="transfer", unit=Unit.DURATION, compared="waiting", importance=1),
+    VERDICT,
     Column("duration", header="Longest Kernel (ns)", label="longest", unit=Unit.DURATION, importance=1),
     Column("waiting", header="Waiting of All (ns)", label="waiting of all", unit=Unit.DURATION, importance=2),
     Column("communicator", header="Communicator", label="communicator", importance=4),
@@ -222,6 +243,7 @@ KIND_COLUMNS = (
     Column("late", header="With Late Rank", label="with late", unit=Unit.COUNT, importance=1),
     Column("late_rank", header="Mostly Late Rank", label="late rank", unit=Unit.NUMBER),
     Column("late_count", header="Its Times", label="times", unit=Unit.COUNT),
+    VERDICT,
     Column("communicator", header="Communicator", label="communicator", importance=4),
 )
 
@@ -239,6 +261,7 @@ def collective_operations(selection: Selection, ranks: Sequence[RankedTask], mat
         starts = group.start[:, batch.operations].min(axis=0)
         longest = group.duration[:, batch.operations].max(axis=0) if len(batch.operations) else []
         waiting = batch.wait.sum(axis=0)
+        cells = batch.cells(numbers, matching.is_complete(group))
         for index, operation in enumerate(batch.operations.tolist()):
             last, size = int(batch.last[index]), int(group.size[operation])
             rows.append(
@@ -252,6 +275,7 @@ def collective_operations(selection: Selection, ranks: Sequence[RankedTask], mat
                     None if last == NOBODY else numbers.get(group.members[int(batch.first[index])].task),
                     int(batch.start_spread[index]),
                     int(batch.transfer[index]),
+                    verdict(*(column[index : index + 1] for column in cells)).partition(":")[0],
                     int(longest[index]),
                     int(waiting[index]),
                     group.communicator or None,
@@ -273,6 +297,7 @@ def collective_kinds(selection: Selection, ranks: Sequence[RankedTask], matching
         kinds = batch.group.collective[batch.operations].astype(str)
         for kind in sorted(set(kinds.tolist())):
             is_kind = kinds == kind
+            cells = batch.cells(numbers, matching.is_complete(batch.group))
             waiting, transfer = (float(batch.wait[:, is_kind].mean(axis=0).sum()), int(batch.transfer[is_kind].sum()))
             last = batch.last[is_kind & (batch.last != NOBODY)]
             late_counts = np.bincount(last, minlength=1)
@@ -289,6 +314,7 @@ def collective_kinds(selection: Selection, ranks: Sequence[RankedTask], matching
                     len(last),
                     numbers.get(member.task) if len(last) else None,
                     int(late_counts.max()) if len(last) else None,
+                    verdict(*(column[is_kind] for column in cells)),
                     batch.group.communicator or None,
                 )
             )

@@ -173,9 +173,8 @@ class OpenJob:
             costed = measured(pairing, self.busy(_EVERYTHING).devices if len(pairing.kernels) else ())
             if len(self.ranks) < 2 or not len(pairing.kernels):
                 return costed
-            return replace(
-                costed, kernels=costed.kernels.assign(transfer=transfer_times(costed.kernels, self.collectives()))
-            )
+            transfers = transfer_times(costed.kernels, self.collectives(), self.ranks)
+            return replace(costed, kernels=costed.kernels.assign(**transfers))
 
         log = self.nccl_log
         return self.once(("pairing", log is not None), make)
@@ -186,10 +185,12 @@ class OpenJob:
 
     def _match_collectives(self) -> Matching:
         from nsystui.questions.collectives.matching import Matching, match, sequences
+        from nsystui.questions.queries.tasks import world_size
 
         reports = self.session.reports
         if self.shares_clock:
-            return match(sequences(self.session, reports))
+            is_whole = len(self.ranks) == world_size(self.session)
+            return replace(match(sequences(self.session, reports)), is_whole=is_whole)
         matchings = [match(sequences(self.session, [report])) for report in reports]
         groups = tuple(group for matching in matchings for group in matching.groups)
         return Matching(groups, tuple(member for matching in matchings for member in matching.unmatched))

@@ -122,7 +122,7 @@ def measured(pairing: NcclPairing, devices: Iterable[DeviceIntervals]) -> NcclPa
     """Return the pairing with four more columns in ``kernels``; ``devices``: all devices of the job.
 
     ``exposed``: ns, see `exposed_times`. ``algorithm_size``, ``bus_size``: S and S · f, bytes, for `rate`; NaN if
-    unknown. ``transfer``: NaN until `Job.pairing` computes it from other ranks.
+    unknown. ``transfer``: NaN until `Job.pairing` computes it from other ranks, with ``last`` (see `transfer_times`).
     """
     kernels = pairing.kernels
     algorithm_size, bus_size = sizes_moved(kernels)

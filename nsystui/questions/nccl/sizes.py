@@ -15,6 +15,7 @@ from nsystui.base.selection import Selection
 from nsystui.base.text import few
 from nsystui.base.units import format_value, size_label
 from nsystui.questions.algebra.intervals import Times
+from nsystui.questions.collectives.verdict import VERDICT
 from nsystui.questions.nccl.bandwidth import rate
 from nsystui.questions.nccl.grouping import (
     COLUMNS,
@@ -28,7 +29,7 @@ from nsystui.questions.nccl.grouping import (
 )
 from nsystui.questions.nccl.names import BUCKETS
 from nsystui.questions.nccl.pairing import NcclPairing
-from nsystui.questions.nccl.summary import RANKS, WITHOUT_WAIT, nccl_notes, without_empty
+from nsystui.questions.nccl.summary import RANKS, WITHOUT_WAIT, nccl_notes, verdicts, without_empty
 from nsystui.questions.nccl.units import NONE, Ints, first_of_each, whole
 from nsystui.questions.queries.distributions import distribution
 from nsystui.questions.queries.tasks import RankedTask
@@ -98,6 +99,7 @@ _STATISTICS = (
     Column("algbw", header="Med AlgBW (B/s)", label="algbw", unit=Unit.RATE, decimals=1, importance=2),
     Column("busbw", header="Med BusBW (B/s)", label="busbw", unit=Unit.RATE, decimals=1),
     replace(WITHOUT_WAIT, header=f"Med {WITHOUT_WAIT.header}"),
+    VERDICT,
 )
 
 _REPORTED = (
@@ -135,6 +137,7 @@ def bandwidth_by_size(
             **{COLUMNS[grouping].key: values_of(firsts, grouping).reset_index(drop=True) for grouping in groups},
             "ranks": shared_values(kernels["ranks"].astype("Int64"), group, count),
             **_spread(kernels, group),
+            "verdict": verdicts(kernels, group, count),
         },
         index=range(count),
     )

@@ -14,6 +14,7 @@ from nsystui.base.kernel_families import NCCL_BACKEND
 from nsystui.base.selection import Selection, Task
 from nsystui.base.text import few, few_numbers
 from nsystui.exports import canonical
+from nsystui.questions.collectives.verdict import VERDICT, verdict
 from nsystui.questions.nccl.bandwidth import Floats, rate
 from nsystui.questions.nccl.grouping import (
     COLUMNS,
@@ -43,6 +44,7 @@ EXPORT_COMMAND = "nsys export -t sqlite --include-json=true --include-blobs=true
 
 See docs/exports.md#nvtx-payloads.
 """
+_JUDGED = ("start", "end", "transfer", "last")
 _SOURCES = {"payload": "NVTX payload", "instrumented": "the text of instrumented calls", "log": "NCCL's debug log"}
 _SOURCES["inspector"] = "NCCL Inspector"
 
@@ -164,6 +166,7 @@ _COSTS = (
     WITHOUT_WAIT,
     EXPOSED,
     OVERLAPPED,
+    VERDICT.with_importance(2),
 )
 
 
@@ -192,6 +195,7 @@ def nccl_summary(
       `bandwidth`, is known if all ranks of the communicator are open
     * ``exposed``, ns: the sum of exposed times, see `bandwidth`. The GPU screen's exposed time, a union, may be less.
       ``overlapped``: the remaining time, % of ``total``
+    * ``verdict``: see `collectives.verdict`; missing with one rank and for calls
 
     Management calls such as ``ncclGroupEnd`` have rows of their own name. Calls have no share, bandwidth or exposed
     time. Kernels and calls that overlap the window count whole. A column without any value is for files only. ``what``
@@ -276,6 +280,7 @@ def _costs(frame: pd.DataFrame, group: Ints, count: int) -> dict[str, Any]:
         "busbw_without_wait": np.nan,
         "exposed": pd.Series(pd.NA, index=range(count), dtype="Int64"),
         "overlapped": np.nan,
+        "verdict": None,
     }
     if "exposed" not in frame.columns:
         return costs
@@ -286,7 +291,17 @@ def _costs(frame: pd.DataFrame, group: Ints, count: int) -> dict[str, Any]:
     rates["busbw_without_wait"] = _rates(frame["bus_size"].to_numpy(np.float64), transfer, group, count)
     exposed = frame["exposed"].astype("Int64").groupby(group).sum()
     overlapped = 100.0 * (1.0 - exposed.astype("float64") / costs["total"].astype("float64").replace(0.0, np.nan))
-    return {**costs, **rates, "exposed": exposed, "overlapped": overlapped}
+    return {**costs, **rates, "exposed": exposed, "overlapped": overlapped, "verdict": verdicts(frame, group, count)}
+
+
+def verdicts(kernels: pd.DataFrame, group: Ints, count: int) -> list[str | None]:
+    """Return the verdict on the kernels of each group; missing with one rank."""
+    if "last" not in kernels.columns:
+        return [None] * count
+    start, end, *more = (kernels[key].to_numpy(np.float64, na_value=np.nan) for key in _JUDGED)
+    cells = (start, end - start, *more)
+    rows = np.split(np.argsort(group, kind="stable"), np.cumsum(np.bincount(group, minlength=count))[:-1])
+    return [verdict(*(cell[local] for cell in cells)) for local in rows]
 
 
 def _rates(size: Floats, time: Floats, group: Ints, count: int) -> Floats:

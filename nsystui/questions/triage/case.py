@@ -55,6 +55,25 @@ class RankCompute:
     time: int
 
 
+LOADER, STALL, KERNELS_LONGER = "loader", "stall", "kernels"
+
+
+@dataclass(frozen=True)
+class LateRank:
+    """A task for which other ranks wait.
+
+    ``by_step``: its delay after the first rank by number of the step, ns; ``is_rare``: in less than half of its steps.
+    ``cause`` takes longer than on other ranks, ``words`` say how much; empty if unknown, or no straggler.
+    """
+
+    task: Task
+    is_straggler: bool
+    by_step: Mapping[int, int]
+    is_rare: bool = False
+    cause: str = ""
+    words: str = ""
+
+
 @dataclass(frozen=True, eq=False)
 class Case:
     """A job and the selection to judge, by default all events. Rules ignore its name filter and judge all work."""
@@ -70,6 +89,11 @@ class Case:
         if key not in self._cache:
             self._cache[key] = make()
         return self._cache[key]  # type: ignore[no-any-return]
+
+    @property
+    def late_ranks(self) -> tuple[LateRank, ...]:
+        """The late ranks, after the rule on stragglers has judged."""
+        return self.once("late ranks", tuple)
 
     @cached_property
     def scope(self) -> Selection:

@@ -71,6 +71,7 @@ def launch_account(case: Case) -> Sequence[Finding | NotChecked]:
     accounts = {task: account for task, account in accounts.items() if task in ranks and task in case.tasks}
     partial = {task: account for task, account in accounts.items() if account.lost_kernels or account.lost_launches}
     shifted = {task: account for task, account in accounts.items() if account.clock_error}
+    case.once("lost kernels", lambda: {task for task, account in partial.items() if account.lost_kernels})
     findings = []
     if partial:
         keys = ("lost_kernels", "launches", "lost_launches", "kernels")

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nsystui.base.answer import HOST, RANK, Column, Row, TableAnswer, Unit
-from nsystui.base.selection import Selection, Task
+from nsystui.base.selection import Selection, Task, Window
 from nsystui.base.text import counted
 from nsystui.base.units import format_value, numbered
 from nsystui.questions.algebra.intervals import Times, union
 from nsystui.questions.collectives.matching import Matrix, Member
+from nsystui.questions.collectives.verdict import UNKNOWN
 from nsystui.questions.collectives.waiting import NOBODY, SYNCHRONOUS, Arrivals, Lateness, lateness
 from nsystui.questions.gpu.device_time import DeviceIntervals, total
 from nsystui.questions.nccl.bandwidth import launched_in_steps
@@ -21,11 +22,14 @@ from nsystui.questions.nccl.grouping import NcclProperty, selected
 from nsystui.questions.nccl.summary import nccl_summary
 from nsystui.questions.nccl.units import whole
 from nsystui.questions.queries.tasks import world_size
+from nsystui.questions.ranks.partings import differences
 from nsystui.questions.timeline.streams import stream_times
-from nsystui.questions.triage.case import Case, RankCompute, bytes_words, time_words
+from nsystui.questions.triage.case import LOADER, STALL, Case, LateRank, RankCompute, bytes_words, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.questions.triage.kernel_mix import by_framework
+from nsystui.questions.triage.lateness import late_rank
 from nsystui.questions.triage.rule import BY_COMMUNICATION, WORK, FindingKind, rule
+from nsystui.questions.triage.rules.input_pipeline import loader_advice
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -52,6 +56,10 @@ _COLUMNS = (
 _METHOD = (
     "Exposed NCCL time of the other GPUs in the collectives at which a rank arrives last, minus this rank's own "
     "exposed NCCL time in these collectives. The mean is over all GPUs; the GPUs of this rank count as 0."
+)
+_RARE = Advice(
+    "Compare such a step with the step before it on this rank (`nsystui diff` with --time-a and --time-b).",
+    "In its other steps this rank is not late, so its GPU is not slow.",
 )
 _NONE = (None, None)
 _DIFFERS = 0.03
@@ -104,6 +112,10 @@ def stragglers(case: Case) -> Sequence[Finding | NotChecked]:
         caused[task], costs[task] = time // max(len(case.devices) - gpu_counts[task], 1), case.mean([time])
     for member, time in zip(members, lost.sum(axis=0).tolist(), strict=True):
         suffered[member.task] += time
+    limits, least = case.thresholds, case.thresholds.straggler_share * sum(costs.values()) / 100
+    large = {task for task, time in caused.items() if case.percent(time) >= limits.straggler_percent}
+    stragglers = {task for task in large if costs[task] >= least}
+    case.once("late ranks", lambda: tuple(late_rank(case, arrivals, task, task in stragglers) for task in late))
     return _judged(case, lateness_by_task, caused, costs, suffered)
 
 
@@ -158,26 +170,28 @@ def _judged(
     computed, parts = case.computed, case.job.model_parts(case.step_name).of_task
     evidence = _table(case, lateness_by_task, caused, suffered)
     door = Door("collectives", sort="late_by_ns")
-    total, limits, size = sum(costs.values()), case.thresholds, world_size(case.job.session)
+    size, late_ranks = world_size(case.job.session), {rank.task: rank for rank in case.late_ranks if rank.is_straggler}
     among = f" ({len(case.job.ranks)} of {size} ranks are open)" if size and size > len(case.job.ranks) else ""
     findings: list[Finding | NotChecked] = []
     for item in case.job.ranks:
         cost, loss = costs.get(item.task, 0), caused.get(item.task, 0)
-        if case.percent(loss) < limits.straggler_percent or 100 * cost < limits.straggler_share * total:
+        if item.task not in late_ranks:
             continue
         late, other = lateness_by_task[item.task], "Each other" if len(case.devices) > 2 else "The other"
-        why, advice = _reason(item.task, computed, parts)
+        why, advice = _reason(case, late_ranks[item.task], computed, parts)
+        words = f": {late_ranks[item.task].words}" if late_ranks[item.task].words else ""
         wait = time_words(late.caused)
         hidden = f" ({wait} including waits that compute hides)" if wait != time_words(loss) else ""
         text = (
             f"Rank {item.rank} ({item.host or 'host unknown'}) arrives last at {late.late:,} of "
-            f"{counted(late.operations, 'collective')}{among}. "
+            f"{counted(late.operations, 'collective')}{among}{words}. "
             f"{other} GPU loses {time_words(loss)} waiting{hidden}.{why}"
         )
-        gist, ranks = f"waiting for rank {item.rank}", (item.rank,)
+        loader = "'s data loader" if late_ranks[item.task].cause == LOADER else ""
+        gist, ranks = f"waiting for rank {item.rank}{loader}", (item.rank,)
         findings.append(case.finding("straggler", text, advice, door, cost, _METHOD, evidence, ranks=ranks, gist=gist))
     cost = case.mean(suffered.values())
-    if not findings and case.percent(cost) >= limits.imbalance_percent:
+    if not findings and case.percent(cost) >= case.thresholds.imbalance_percent:
         largest = max(case.job.ranks, key=lambda item: costs.get(item.task, 0))
         text = (
             f"Waiting at collectives for late ranks costs {time_words(cost)} per GPU{among}. The late "
@@ -219,8 +233,19 @@ def _division(computed: Mapping[Task, RankCompute], parts: Mapping[Task, str]) -
     return f" The {ranks} do not compute equally long: the longest {100 * longer:.0f} % longer than the shortest."
 
 
-def _reason(task: Task, computed: Mapping[Task, RankCompute], parts: Mapping[Task, str]) -> tuple[str, Advice]:
-    """Return why a rank may be late, by comparing its kernels with other ranks of its model part."""
+def _reason(
+    case: Case, late: LateRank, computed: Mapping[Task, RankCompute], parts: Mapping[Task, str]
+) -> tuple[str, Advice]:
+    """Return why a rank may be late: its cause, or its kernels compared with other ranks of its model part."""
+    if late.cause == LOADER:
+        return "", Advice(loader_advice(case), "Its GPU waits for the next batch, and the other ranks for its GPU.")
+    usual = Advice(
+        "Look at what this rank does on the CPU before its collectives (Ranks screen, then Timeline).",
+        "The GPU of this rank computes no longer than the others, so its work is launched late.",
+    )
+    if late.cause == STALL or late.is_rare:
+        return "", usual if late.cause == STALL else _RARE
+    task = late.task
     compute, part = computed.get(task), parts.get(task)
     others = [rank_compute for other, rank_compute in computed.items() if other != task and parts.get(other) == part]
     among = f" Among the {len(others) + 1} ranks of part {part}, the" if part else " The"
@@ -231,10 +256,6 @@ def _reason(task: Task, computed: Mapping[Task, RankCompute], parts: Mapping[Tas
     if compute is None or not others:
         return "", unknown
     kernels, time = (np.median([getattr(rank_compute, key) for rank_compute in others]) for key in ("kernels", "time"))
-    usual = Advice(
-        "Look at what this rank does on the CPU before its collectives (Ranks screen, then Timeline).",
-        "The GPU of this rank computes no longer than the others, so its work is launched late.",
-    )
     if not kernels or not time:
         return "", unknown
     more, longer = compute.kernels / kernels - 1, compute.time / time - 1
@@ -249,6 +270,27 @@ def _reason(task: Task, computed: Mapping[Task, RankCompute], parts: Mapping[Tas
     return f"{among} rank runs {count} and computes {100 * longer:.0f} % longer.", Advice(
         "Divide the work more evenly over the ranks.", "This rank has more to compute than the others."
     )
+
+
+@rule(
+    80,
+    reads=frozenset({"kernels", "nccl_calls", "nvtx_ranges", "api_calls"}),
+    finds={"different-collectives": FindingKind("ranks that run different collectives")},
+)
+def different_collectives(case: Case) -> Sequence[Finding | NotChecked]:
+    """Find ranks that run fewer or more collectives than other ranks of their communicator (docs/ranks.md#matching)."""
+    differing = [item for item in differences(case.job, case.step_name) if item[1] in case.rank_of.values()]
+    if not differing:
+        return []
+    starts, ranks, words = zip(*differing, strict=True)
+    more = f" {counted(len(differing) - _NAMED, 'other difference')}." if len(differing) > _NAMED else ""
+    sentence = f"{'. '.join(words[:_NAMED])}.{more}"
+    advice = Advice(
+        "Find the branch in which this rank skips or repeats a collective, such as an uneven last batch or an error.",
+        "NCCL pairs the collectives of a communicator by their order: different orders mix data, or hang.",
+    )
+    window, name, door = Window(starts[0], starts[0] + 1), "different-collectives", Door("collectives")
+    return [Finding(name, Severity.WARNING, sentence, advice, door, window=window, ranks=tuple(sorted({*ranks})))]
 
 
 _NAMED = 2
@@ -350,7 +392,7 @@ def _advice(case: Case, kernels: pd.DataFrame, share: float) -> Advice:
 
 
 def _calls(case: Case, row: dict[str, object]) -> str:
-    """Return ``8 AllReduce a step (25 MiB each)``; without steps, the number of all calls."""
+    """Return ``8 AllReduce a step (25 MiB each, skew: rank 3)``; without steps, the number of all calls."""
     count = int(str(row["count"]))
     per_step = _per_step(case, row["collective"])
     name = _collective(row["collective"])
@@ -359,7 +401,9 @@ def _calls(case: Case, row: dict[str, object]) -> str:
         words = f"{format_value(Unit.COUNT, per_step)} {name} a step"
     size = row.get("bytes")
     is_known = isinstance(size, int | float) and size == size and size > 0
-    return f"{words} ({bytes_words(float(str(size)) / count)} each)" if is_known else words
+    facts = [f"{bytes_words(float(str(size)) / count)} each"] if is_known else []
+    facts += [str(row["verdict"])] if row["verdict"] not in (None, UNKNOWN) else []
+    return f"{words} ({', '.join(facts)})" if facts else words
 
 
 def _collective(name: object) -> str:

@@ -41,7 +41,7 @@ from nsystui.questions.nvtx.loading import FOLDED_LABEL
 from nsystui.questions.queries.conditions import job_start, where
 from nsystui.questions.queries.derived import of_all_reports
 from nsystui.questions.steps.task_steps import TaskSteps
-from nsystui.questions.triage.case import Case, Place, by_place, spans, time_words
+from nsystui.questions.triage.case import LOADER, Case, Place, by_place, spans, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked
 from nsystui.questions.triage.kernel_mix import by_framework
 from nsystui.questions.triage.rule import BY_CPU, IDLE, FindingKind, rule
@@ -121,7 +121,7 @@ def input_pipeline(case: Case) -> Sequence[Finding | NotChecked]:
     if case.percent(case.mean(gaps.length for gaps in long_gaps)) < case.thresholds.input_percent:
         return []
     steps = case.job.steps(case.step_name).of_task
-    loading = _loading_ranges(case)
+    loading = loading_ranges(case)
     if not steps and not loading:
         need = "needs steps (`nsystui steps` says why there are none), or NVTX ranges of the data loader"
         return [NotChecked("input-pipeline", need)]
@@ -140,7 +140,8 @@ def input_pipeline(case: Case) -> Sequence[Finding | NotChecked]:
     if case.percent(case.mean(span.end - span.start for span in candidates)) < case.thresholds.input_percent:
         return []
     attribution = attribute(case.job, candidates)
-    idle_spans, waited, spent, unknown = [], 0, dict.fromkeys(("waits", "reads", "prepares"), 0), 0
+    idle_spans, spent, unknown = [], dict.fromkeys(("waits", "reads", "prepares"), 0), 0
+    waited = dict.fromkeys((device.device.task.task for device in case.devices), 0)
     for number, span in enumerate(candidates):
         causes = attribution.of_span(number)
         length = span.end - span.start - causes.pop(Cause(PROFILER), 0)
@@ -151,10 +152,13 @@ def input_pipeline(case: Case) -> Sequence[Finding | NotChecked]:
             unknown += length if all(cause.kind == NOTHING for cause in causes) else 0
             continue
         idle_spans.append(span)
-        waited += length
+        waited[span.task] += length
         for key, time in times.items():
             spent[key] += time
-    cost = case.mean([waited])
+    # A late rank counts as much as the others: `straggler` has the rest.
+    late = {rank.task for rank in case.late_ranks if rank.cause == LOADER}
+    usual = np.median([time for task, time in waited.items() if task not in late] or [0])
+    cost = case.mean(min(time, usual) if task in late else time for task, time in waited.items())
     if case.percent(cost) < case.thresholds.input_percent:
         if case.percent(case.mean([unknown])) < case.thresholds.input_percent:
             return []
@@ -180,7 +184,8 @@ def _times(causes: Mapping[Cause, int]) -> dict[str, int]:
     return times
 
 
-def _loading_ranges(case: Case) -> dict[Task, Intervals]:
+def loading_ranges(case: Case) -> dict[Task, Intervals]:
+    """Return when each process was in an NVTX range of a data loader."""
     session, table = case.job.session, tables.nvtx_ranges
     if not session.count(table):
         return {}
@@ -268,8 +273,13 @@ def _advice(
         return _STORAGE
     if pinning is not None and (pinning.ran or 0) > _HALF:
         return _PINNING
+    return Advice(loader_advice(case), _WAITS_FOR_DATA)
+
+
+def loader_advice(case: Case) -> str:
+    """Return what to try if a GPU waits for its data loader."""
     cheaper = "make samples cheaper to prepare"
-    how = by_framework(
+    return by_framework(
         case,
         f"Load on more threads or processes, prefetch more, {cheaper}, or prepare them on the GPU.",
         dali=f"Give DALI more threads (num_threads) and longer queues (prefetch_queue_depth), {cheaper}, or prepare "
@@ -277,7 +287,6 @@ def _advice(
         pytorch=f"Give the DataLoader more workers (num_workers) and prefetch more (prefetch_factor), {cheaper}, or "
         "prepare them on the GPU (DALI).",
     )
-    return Advice(how, _WAITS_FOR_DATA)
 
 
 def _gaps_of(idle_spans: Sequence[IdleSpan]) -> dict[int, Intervals]:

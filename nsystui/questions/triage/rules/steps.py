@@ -57,7 +57,7 @@ def _mean(values: Sequence[float]) -> int:
 
 
 def _slow(case: Case, steps: Mapping[Task, StepTimes], warm_up: int) -> Finding | None:
-    lost, idle, numbers, ranks = [], [], set(), set()
+    lost, idle, numbers, ranks = [], [], dict[int, float](), set()
     window, longest, usual, slow_times = None, 0, 0.0, dict[Place, Intervals]()
     for task, times in steps.items():
         typical = times.typical
@@ -68,13 +68,18 @@ def _slow(case: Case, steps: Mapping[Task, StepTimes], warm_up: int) -> Finding 
         gaps = _long_gaps(case, times)
         idle.append(float(np.maximum(gaps[indices] - np.median(gaps[warm_up:]), 0).sum()))
         for index in indices.tolist():
-            numbers.add(int(times.numbers[index]))
+            number, excess = int(times.numbers[index]), float(times.duration[index] - typical[index])
+            numbers[number] = max(numbers.get(number, 0), excess)
             ranks.add(case.rank_of[task])
             if times.duration[index] > longest:
                 window, longest, usual = times.window(index), int(times.duration[index]), float(typical[index])
     cost = _mean(lost)
     if case.percent(cost) < case.thresholds.slow_step_percent:
         return None
+    delays = ((sum(late.by_step.get(number, 0) for number in numbers), late) for late in case.late_ranks)
+    of_one = next((late for delay, late in delays if 2 * delay >= sum(numbers.values())), None)
+    if of_one is not None and of_one.is_straggler:
+        return None  # the finding `straggler` has its delays
     phase = " of the same phase" if any(times.has_phases for times in steps.values()) else ""
     sentence = (
         f"After the warm-up, {len(numbers):,} of {counted(max(map(len, steps.values())) - warm_up, 'step')} (number "
@@ -87,6 +92,9 @@ def _slow(case: Case, steps: Mapping[Task, StepTimes], warm_up: int) -> Finding 
     reason = f"Only {rank_words(ranks, case.ranks)} had slow steps, so the cause is no work that all ranks share."
     if len(steps) == 1:
         reason = "One rank alone does not show whether the other ranks were slow, too."
+    elif of_one is not None:
+        ranks = {item.rank for item in case.job.ranks if item.task == of_one.task}
+        reason = f"{rank_words(ranks).capitalize()} arrives last at the collectives of these steps: the others wait."
     elif len(ranks) == len(steps):
         reason = "Every rank had slow steps, so the cause is work or waiting that all ranks share."
     text = "Compare the slow step with the step before it (Timeline, or `nsystui diff` with --time-a and --time-b)."

@@ -1,0 +1,42 @@
+"""The verdict on collectives: whether they transfer or wait, and for whom (docs/ranks.md#verdict)."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nsystui.base.answer import Column
+
+Floats = NDArray[np.float64]
+
+VERDICT = Column("verdict", header="Verdict", label="verdict", importance=1)
+UNKNOWN, TRANSFER, MIXED, SKEW = "unknown", "transfer-bound", "mixed", "skew"
+_TRANSFER, _SKEW = 0.1, 0.5
+"""The waiting share of the time below which transfers dominate, and above which skew does."""
+_KNOWN = 0.9
+"""The least share of the time for which the transfer is known."""
+_SAME, _MOST = 0.9, 0.8
+"""One rank is late if it causes `_SAME` of the waiting; waits are in a few steps if `_FEW` of `_PARTS` have `_MOST`."""
+_PARTS, _FEW = 10, 3
+
+
+def verdict(start: Floats, duration: Floats, transfer: Floats, last: Floats) -> str:
+    """Return ``transfer``, ``mixed``, ``skew: rank 3`` or ``unknown`` for n kernels or operations, ns; shapes ``(n,)``.
+
+    ``transfer`` is NaN if it is unknown, ``last`` is the last rank, NaN for nobody. Skew is of a rank, of a few steps,
+    or of rotating ranks.
+    """
+    is_known = ~np.isnan(transfer) & ~np.isnan(duration)
+    known = float(duration[is_known].sum())
+    if not known or known < _KNOWN * np.nansum(duration):
+        return UNKNOWN
+    start, last, waits = start[is_known], last[is_known], (duration - transfer)[is_known]
+    share = float(waits.sum()) / known
+    if share <= _SKEW:
+        return TRANSFER if share < _TRANSFER else MIXED
+    is_last = ~np.isnan(last)
+    caused = np.bincount(last[is_last].astype(np.int64), waits[is_last], 1)
+    who = [f"rank {caused.argmax()}"] if caused.max() >= _SAME * waits.sum() else []
+    parts = sorted((float(part.sum()) for part in np.array_split(waits[np.argsort(start)], _PARTS)), reverse=True)
+    who += ["a few steps"] if len(waits) >= _PARTS and sum(parts[:_FEW]) >= _MOST * waits.sum() else []
+    return f"{SKEW}: {', '.join(who) or 'rotating'}"

@@ -1,0 +1,93 @@
+"""Verdicts on collectives, and causes of late ranks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ddp_job import MS, OfStep, ddp_job
+from triaging import finding, ids, job_of, told, triaged
+
+from nsystui.base.selection import Selection
+from nsystui.questions.collectives.alignment import ClockMode
+from nsystui.questions.collectives.waiting import collective_kinds, collective_operations
+from nsystui.questions.nccl.summary import nccl_summary
+
+
+def on(rank: int, time: int, steps: range | tuple[int, ...] = range(20)) -> OfStep:
+    return lambda of_rank, step: time if of_rank == rank and step in steps else 0
+
+
+@pytest.mark.parametrize(
+    ("how", "verdict"),
+    [
+        ({}, "transfer-bound"),
+        ({"computes": on(3, 5 * MS), "transfer": 5_000}, "skew: rank 3"),
+        ({"computes": on(1, 30 * MS, (7, 13))}, "skew: rank 1, a few steps"),
+        ({"computes": lambda rank, step: 9 * MS if step % 4 == rank else 0}, "skew: rotating"),
+        ({"computes": on(0, 2 * MS)}, "mixed"),
+        ({"size": 8}, "unknown"),
+    ],
+)
+def test_a_collective_transfers_or_waits_if_all_ranks_are_open(tmp_path: Path, how: Any, verdict: str) -> None:
+    job = job_of(*ddp_job(tmp_path, **how))
+    job.align(ClockMode.COLLECTIVES)
+    everything, collectives = Selection(), job.collectives()
+    assert collective_kinds(everything, job.ranks, collectives).cells("verdict") == [verdict]
+    table = nccl_summary(job.session, everything, job.ranks, job.pairing(), what="kernel")
+    assert table.cells("verdict") == [verdict]
+    single = set(collective_operations(everything, job.ranks, collectives).cells("verdict"))
+    assert single <= {"skew", "transfer-bound", "mixed", "unknown"}
+    assert single == {"unknown"} or verdict != "unknown"
+
+
+@pytest.mark.parametrize(
+    ("how", "says", "advises"),
+    [
+        ({"loads": on(2, 30 * MS)}, "at 20 of 40 collectives: its data loader takes 30 ms longer a step.", "Load on"),
+        ({"loads": on(2, 30 * MS), "loader": "prepare"}, ": its GPU idles 30 ms longer a step.", "on the CPU"),
+        ({"computes": on(2, 30 * MS)}, ": its kernels take 30 ms longer a step.", "exclude its node"),
+        ({"computes": on(2, 90 * MS, (7, 13))}, ": its kernels take 90 ms longer in 2 of 20 steps (7, 13).", "Compare"),
+        ({"loads": on(2, 90 * MS, (7, 13))}, ": its data loader takes 90 ms longer in 2 of 20 steps (7, 13)", "Load"),
+    ],
+)
+def test_a_late_rank_has_one_cause_and_one_finding(tmp_path: Path, how: Any, says: str, advises: str) -> None:
+    triage = triaged(*ddp_job(tmp_path, **how))
+    told(finding(triage, "straggler"), "Rank 2 (host) arrives last", says, advises=[advises])
+    assert ids(triage).isdisjoint({"slow-steps", "imbalance"})
+    if how.get("loads", on(0, 0))(2, 0) > 20 * MS:
+        assert "input-pipeline" not in ids(triage)
+        assert all(item.under == "straggler" for item in triage.findings if item.id == "idle-gaps")
+
+
+def test_two_slow_steps_of_a_rank_are_no_reason_to_exclude_its_node(tmp_path: Path) -> None:
+    triage = triaged(*ddp_job(tmp_path, computes=on(2, 90 * MS, (7, 13))))
+    told(finding(triage, "straggler"), never=["node", "slower"])
+
+
+def test_slow_steps_below_the_threshold_of_stragglers_are_one_ranks(tmp_path: Path) -> None:
+    paths = ddp_job(tmp_path, computes=on(2, 90 * MS, (7, 13)))
+    slow = finding(triaged(*paths, settings=["straggler_percent=90"]), "slow-steps")
+    assert slow.ranks == (2,)
+    told(slow, advises=["Rank 2 arrives last"], never=["all ranks share"])
+
+
+def test_slow_steps_of_all_ranks_stay_a_finding_beside_a_straggler(tmp_path: Path) -> None:
+    everyone = ddp_job(tmp_path, computes=lambda rank, step: 90 * MS if step in (7, 13) else 8 * MS * (rank == 2))
+    triage = triaged(*everyone)
+    assert {"slow-steps", "straggler"} <= ids(triage)
+    told(finding(triage, "slow-steps"), advises=["all ranks share"])
+
+
+def test_the_usual_wait_for_data_stays_a_finding_beside_a_late_loader(tmp_path: Path) -> None:
+    triage = triaged(*ddp_job(tmp_path, loads=lambda rank, step: 20 * MS + 20 * MS * (rank == 2)))
+    told(finding(triage, "straggler"), "its data loader takes 20 ms longer a step")
+    usual = finding(triaged(*ddp_job(tmp_path / "alike", loads=lambda rank, step: 20 * MS)), "input-pipeline").cost
+    assert finding(triage, "input-pipeline").cost == pytest.approx(usual, rel=0.01)
+
+
+def test_without_all_kernels_of_the_rank_there_is_no_cause(tmp_path: Path) -> None:
+    loses = lambda rank, step, number: (rank, step, number) == (2, 5, 1)  # noqa: E731
+    triage = triaged(*ddp_job(tmp_path, loads=on(2, 30 * MS), loses=loses))
+    told(finding(triage, "straggler"), "Rank 2", never=["longer a step"])
