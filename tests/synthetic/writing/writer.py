@@ -22,7 +22,7 @@ BACKTRACE_CALL: Final = 67
 
 COPY_KINDS: Final = {
     "HtoD": 1, "DtoH": 2, "HtoA": 3, "AtoH": 4, "AtoA": 5, "AtoD": 6, "DtoA": 7, "DtoD": 8, "HtoH": 9, "PtoP": 10,
-    "UvmHtoD": 11, "UvmDtoH": 12,
+    "UvmHtoD": 11, "UvmDtoH": 12, "UvmDtoD": 13,
 }  # fmt: skip
 PAGEABLE: Final = 0
 PINNED: Final = 1

@@ -29,7 +29,8 @@ from nsystui.questions.queries.conditions import Condition, duration, where
 from nsystui.questions.triage.case import REMARKED, Case, Place, Spans, bytes_words, spans, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.questions.triage.kernel_mix import by_framework
-from nsystui.questions.triage.rule import BY_COPIES, BY_CPU, WORK, FindingKind, rule
+from nsystui.questions.triage.rule import BY_COPIES, BY_CPU, BY_MIGRATIONS, WORK, FindingKind, rule
+from nsystui.questions.triage.rules.memory import PREFETCH
 from nsystui.store import tables
 
 _OPERATION = Column("operation", header="Operation", label="operation")
@@ -314,7 +315,9 @@ _USUAL = Advice(
     reads=WORK,
     finds={
         "exposed-memory": FindingKind(
-            "exposed copies", symptom_of=("synchronous-copies", "pageable-copies", "step-traffic"), parts=BY_COPIES
+            "exposed copies",
+            symptom_of=("synchronous-copies", "pageable-copies", "step-traffic", "unified-memory"),
+            parts=BY_COPIES + BY_MIGRATIONS,
         )
     },
 )
@@ -333,11 +336,12 @@ def exposed_memory(case: Case) -> Sequence[Finding | NotChecked]:
     name = str(evidence.cells("name")[0])
     sentence = (
         f"{case.each_gpu} spends {time_words(cost)} on memory copies and memsets while no kernel runs."
-        f"{case.blocking_words(BY_COPIES)} The largest part of all copy and memset time is {name}."
+        f"{case.blocking_words(BY_COPIES + BY_MIGRATIONS)} The largest part of all copy and memset time is {name}."
     )
     advice = next((_copy_advice(case, word, name) for word in _LESS if word in name), _USUAL)
+    advice = PREFETCH if "Unified" in name else advice
     measured = "Time of copies and memsets while no kernel runs, in the steady state. Mean over the GPUs."
-    severity = Severity.WARNING if case.blocks(BY_COPIES, threshold) else Severity.INFO
+    severity = Severity.WARNING if case.blocks(BY_COPIES + BY_MIGRATIONS, threshold) else Severity.INFO
     return [case.finding("exposed-memory", sentence, advice, _DOOR, cost, measured, evidence, severity)]
 
 
