@@ -36,6 +36,7 @@ from nsystui.base.units import format_value
 from nsystui.exports import canonical
 from nsystui.exports.metadata import pid_of
 from nsystui.questions.algebra.intervals import Times
+from nsystui.questions.queries.nccl_copies import is_nccl_copy
 from nsystui.questions.queries.process_rows import ProcessRows
 from nsystui.questions.queries.recording import recording_advice
 from nsystui.questions.queries.time_window import report_at
@@ -123,7 +124,7 @@ def operations_of(rows: ProcessRows, window: Window | None, communication: Colle
         if not session.count(table):
             continue
         is_inside = () if window is None else (table.c.end > window.start, table.c.start <= until)
-        columns = rows.arrays(table.name, partial(_work, table, communication), table, *is_inside)
+        columns = rows.arrays(table.name, partial(_work, session, table, communication), table, *is_inside)
         arrays = {key: np.ma.getdata(column) for key, column in columns.items()}
         parts.append({**arrays, "table": np.full(len(arrays["start"]), index, np.int8)})
     if not parts:
@@ -158,7 +159,7 @@ def _migrations(work: Mapping[str, Numbers]) -> Times:
     return migration
 
 
-def _work(table: sa.Table, communication: Collection[str]) -> sa.Select[Any]:
+def _work(session: Session, table: sa.Table, communication: Collection[str]) -> sa.Select[Any]:
     """Select the operations of a table, in the columns of `Operations`."""
     columns = table.c
     if table is tables.kernels:
@@ -166,7 +167,7 @@ def _work(table: sa.Table, communication: Collection[str]) -> sa.Select[Any]:
         kind: Any = sa.case((columns.is_nccl == 1, NCCL), (is_other, COMMUNICATION), else_=COMPUTE)
     elif table is tables.memory_ops:
         copies = sa.case(_COPIES, value=columns.copy_kind, else_=OTHER_COPY)
-        kind = sa.case((columns.is_memset == 1, MEMSET), else_=copies)
+        kind = sa.case((columns.is_memset == 1, MEMSET), (is_nccl_copy(session), NCCL), else_=copies)
     else:
         kind = sa.literal(COMPUTE)
     node = columns.graph_node_id if "graph_node_id" in columns else sa.literal(None)

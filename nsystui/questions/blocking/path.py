@@ -222,7 +222,8 @@ class _Walk:
             return self._before_on_cpu(at, side)
         index = at.operation
         if at.is_begun:
-            late = self.latest.get((at.task.report, side.row[index])) if side.kind[index] == NCCL else None
+            is_kernel = (side.kind[index], side.table[index]) == (NCCL, 0)
+            late = self.latest.get((at.task.report, side.row[index])) if is_kernel else None
             if late is not None and late[0] != at.task:
                 other = self.side(late[0])
                 source = other.index_of_kernel.get(late[1])
