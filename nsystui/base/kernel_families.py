@@ -41,7 +41,7 @@ def _of_frameworks(pattern: str) -> str:
     return rf"^(?=.*?(?:{_FRAMEWORK})).*?{_words(pattern)}"
 
 
-NCCL_BACKEND, OTHER_BACKEND = "NCCL", "other"
+NCCL_BACKEND, COPIES_BACKEND, OTHER_BACKEND = "NCCL", "NCCL copies", "other"
 BACKENDS = (
     (NCCL_BACKEND, r"^(?:void )?[nr]ccl"),
     ("NVSHMEM", r"nvshmem|(?:barrier|sync|alltoall|broadcast|fcollect|rdxn|reducescatter)(?:_all)?_on_stream"),

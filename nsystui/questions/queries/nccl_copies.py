@@ -39,7 +39,7 @@ def nccl_copies(session: Session) -> dict[int, Arrays]:
         peers = sa.select(work.report).where(is_peer_copy(), of_reports(work.report, indices)).distinct()
         copying = {index for (index,) in part.rows(peers)}
         none: Times = np.zeros(0, np.int64)
-        copies: dict[int, Arrays] = dict.fromkeys(indices, {"row": none, "window": none})
+        copies: dict[int, Arrays] = {index: {"row": none, "window": none} for index in indices}
         for index in copying if part.count(tables.nccl_calls) and part.count(api) else ():
             is_call = sa.func.regexp_matches(calls.name, _CALLS, "i", type_=sa.Boolean)
             query = sa.select(calls.thread, calls.start, calls.end).where(is_call, calls.end.is_not(None))
