@@ -50,6 +50,8 @@ BACKENDS = (
     ("symmetric memory", r"\bsymmetric_memory::|\b(?:barrier|(?:put|wait)_signal)_kernel\b"),
     ("MSCCL++", r"mscclpp"),
     ("MSCCL", r"^(?:void )?msccl"),
+    ("NCCL device API", r"(?:all_?(?:reduce|gather|to_?all)|reduce_?scatter|broadcast|dispatch|combine|barrier)\w*"
+        r"(?:<[^(]*>)?\(.*\bnccl(?:DevComm|Window)"),
     ("UCX", r"\buc[pt]_|\bnixl"),
     ("user buffers", r"userbuffers"),
     ("custom all-reduce", r"(?:one_?shot|two_?shot|multimem|mnnvl|custom|fast|quick|trtllm)_?all_?(?:reduce|gather)"
