@@ -69,7 +69,14 @@ def test_the_name_of_a_kernel_tells_its_backend_and_its_collective(name):
 
 
 @pytest.mark.parametrize(
-    "name", ["void cub::DeviceReduceKernel<float>", "softmax_warp_forward", "allReduceWarp_norm", "moe::dispatchPolicy", "norm_kernel(ncclDevComm)"]
+    "name",
+    [
+        "void cub::DeviceReduceKernel<float>",
+        "softmax_warp_forward",
+        "allReduceWarp_norm",
+        "moe::dispatchPolicy",
+        "norm_kernel(ncclDevComm)",
+    ],
 )
 def test_reductions_within_a_gpu_do_not_communicate(name):
     assert family_of(name) != COMMUNICATION

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -163,7 +164,9 @@ def gpu_key(report: Report, task: Task, device: int) -> Hashable:
     number = _recorded_gpu(report, task, device)
     if number is None:
         return (report.index if len(report.metadata.gpus) == 1 else task), device
-    uuid = next((gpu.uuid for gpu in report.metadata.gpus if gpu.gpu == number), "")
+    uuid, name = next(((gpu.uuid, gpu.name) for gpu in report.metadata.gpus if gpu.gpu == number), ("", ""))
+    if re.search(r"\bMIG\b", name):  # the UUID and number of a slice may be those of its GPU
+        return report.index, number
     return None if report.on_job_clock else report.index, uuid or (report.metadata.host or report.index, number)
 
 
