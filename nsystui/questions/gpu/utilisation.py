@@ -188,9 +188,11 @@ def _together(devices: Sequence[DeviceIntervals]) -> DeviceIntervals:
 def columns_read(of_streams: bool) -> dict[str, tuple[str, ...]]:
     """Return the columns that ``BusyIntervals.load`` reads, by table; ``of_streams``: streams are selected."""
     columns = ("process", "device", "start", "end", *(["stream"] if of_streams else []))
-    return {
-        table.name: (*columns, *(["is_nccl", "name"] if "is_nccl" in table.field_names else [])) for table in GPU_TABLES
+    communication = {
+        canonical.KERNELS.name: ("is_nccl", "name"),
+        canonical.MEMORY_OPS.name: ("copy_kind", "source_device", "target_device"),
     }
+    return {table.name: (*columns, *communication.get(table.name, ())) for table in GPU_TABLES}
 
 
 def selected_devices(session: Session, selection: Selection, ranks: Sequence[RankedTask]) -> list[Device]:

@@ -58,8 +58,9 @@ def nccl_copies(session: Session) -> dict[int, Arrays]:
             copies[index] = {"row": launches[1]["row"][is_copy], "window": copy_windows[is_copy]}
         return copies
 
-    with_copies = [report for report in session.reports if report.count(canonical.MEMORY_OPS)]
-    return of_each_report(session, with_copies, "nccl-copies", compute, table=canonical.MEMORY_OPS)
+    table = canonical.MEMORY_OPS
+    with_copies = [report for report in session.reports if report.count(table)]
+    return of_each_report(session, with_copies, "nccl-copies", compute, table=table, in_memory=True)
 
 
 def _windows_of(calls: dict[str, Any], launches: dict[str, Any]) -> Times:
