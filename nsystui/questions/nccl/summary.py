@@ -48,6 +48,7 @@ _SOURCES = {
     "instrumented": "the text of instrumented calls",
     "copies": "the bytes copied",
     "log": "NCCL's debug log",
+    "inspector": "NCCL Inspector",
 }
 
 
