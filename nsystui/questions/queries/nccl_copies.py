@@ -27,40 +27,40 @@ def nccl_copies(session: Session) -> dict[int, Arrays]:
 
     The calls of a window overlap on their thread. It launches no NCCL kernel, and at least one copy between GPUs.
     """
-
-    def compute(part: Session, reports: list[Report]) -> dict[int, Arrays]:
-        import sqlalchemy as sa
-
-        from nsystui.questions.queries.conditions import is_launched_by, of_reports
-        from nsystui.store import tables
-
-        indices = {report.index for report in reports}
-        work, calls, api = tables.memory_ops.c, tables.nccl_calls.c, tables.api_calls
-        peers = sa.select(work.report).where(is_peer_copy(), of_reports(work.report, indices)).distinct()
-        copying = {index for (index,) in part.rows(peers)}
-        none: Times = np.zeros(0, np.int64)
-        copies: dict[int, Arrays] = {index: {"row": none, "window": none} for index in indices}
-        for index in copying if part.count(tables.nccl_calls) and part.count(api) else ():
-            is_call = sa.func.regexp_matches(calls.name, _CALLS, "i", type_=sa.Boolean)
-            query = sa.select(calls.thread, calls.start, calls.end).where(is_call, calls.end.is_not(None))
-            windows = part.arrays(query.where(calls.report == index))
-            launches = []
-            for table, condition, is_peer in (
-                (tables.kernels, tables.kernels.c.is_nccl == 1, sa.false()),
-                (tables.memory_ops, work.copy_kind.in_((_ON_DEVICE, _PEER)), is_peer_copy()),
-            ):
-                launch = sa.select(api.c.thread, api.c.start, api.c.end, table.c.row, is_peer.label("is_peer"))
-                launch = launch.select_from(table.join(api, is_launched_by(table, api)))
-                launches.append(part.arrays(launch.where(table.c.report == index, condition)))
-            kernel_windows, copy_windows = (_windows_of(windows, launch) for launch in launches)
-            used = np.setdiff1d(copy_windows[launches[1]["is_peer"].astype(bool)], [*kernel_windows, -1])
-            is_copy = np.isin(copy_windows, used)
-            copies[index] = {"row": launches[1]["row"][is_copy], "window": copy_windows[is_copy]}
-        return copies
-
     table = canonical.MEMORY_OPS
     with_copies = [report for report in session.reports if report.count(table)]
-    return of_each_report(session, with_copies, "nccl-copies", compute, table=table, in_memory=True)
+    return of_each_report(session, with_copies, "nccl-copies", _copies, table=table, in_memory=True)
+
+
+def _copies(part: Session, reports: list[Report]) -> dict[int, Arrays]:
+    import sqlalchemy as sa
+
+    from nsystui.questions.queries.conditions import is_launched_by, of_reports
+    from nsystui.store import tables
+
+    indices = {report.index for report in reports}
+    work, calls, api = tables.memory_ops.c, tables.nccl_calls.c, tables.api_calls
+    peers = sa.select(work.report).where(is_peer_copy(), of_reports(work.report, indices)).distinct()
+    copying = {index for (index,) in part.rows(peers)}
+    none: Times = np.zeros(0, np.int64)
+    copies: dict[int, Arrays] = {index: {"row": none, "window": none} for index in indices}
+    for index in copying if part.count(tables.nccl_calls) and part.count(api) else ():
+        is_call = sa.func.regexp_matches(calls.name, _CALLS, "i", type_=sa.Boolean)
+        query = sa.select(calls.thread, calls.start, calls.end).where(is_call, calls.end.is_not(None))
+        windows = part.arrays(query.where(calls.report == index))
+        launches = []
+        for table, condition, is_peer in (
+            (tables.kernels, tables.kernels.c.is_nccl == 1, sa.false()),
+            (tables.memory_ops, work.copy_kind.in_((_ON_DEVICE, _PEER)), is_peer_copy()),
+        ):
+            launch = sa.select(api.c.thread, api.c.start, api.c.end, table.c.row, is_peer.label("is_peer"))
+            launch = launch.select_from(table.join(api, is_launched_by(table, api)))
+            launches.append(part.arrays(launch.where(table.c.report == index, condition)))
+        kernel_windows, copy_windows = (_windows_of(windows, launch) for launch in launches)
+        used = np.setdiff1d(copy_windows[launches[1]["is_peer"].astype(bool)], [*kernel_windows, -1])
+        is_copy = np.isin(copy_windows, used)
+        copies[index] = {"row": launches[1]["row"][is_copy], "window": copy_windows[is_copy]}
+    return copies
 
 
 def _windows_of(calls: dict[str, Any], launches: dict[str, Any]) -> Times:
