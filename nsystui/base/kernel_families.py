@@ -41,7 +41,7 @@ def _of_frameworks(pattern: str) -> str:
     return rf"^(?=.*?(?:{_FRAMEWORK})).*?{_words(pattern)}"
 
 
-NCCL_BACKEND, OTHER_BACKEND = "NCCL", "other"
+NCCL_BACKEND, COPIES_BACKEND, OTHER_BACKEND = "NCCL", "NCCL copies", "other"
 BACKENDS = (
     (NCCL_BACKEND, r"^(?:void )?[nr]ccl"),
     ("NVSHMEM", r"nvshmem|(?:barrier|sync|alltoall|broadcast|fcollect|rdxn|reducescatter)(?:_all)?_on_stream"),
@@ -50,6 +50,8 @@ BACKENDS = (
     ("symmetric memory", r"\bsymmetric_memory::|\b(?:barrier|(?:put|wait)_signal)_kernel\b"),
     ("MSCCL++", r"mscclpp"),
     ("MSCCL", r"^(?:void )?msccl"),
+    ("NCCL device API", r"(?:all_?(?:reduce|gather|to_?all)|reduce_?scatter|broadcast|dispatch|combine|barrier)\w*"
+        r"(?:<[^(]*>)?\(.*\bnccl(?:DevComm|Window)"),
     ("UCX", r"\buc[pt]_|\bnixl"),
     ("user buffers", r"userbuffers"),
     ("custom all-reduce", r"(?:one_?shot|two_?shot|multimem|mnnvl|custom|fast|quick|trtllm)_?all_?(?:reduce|gather)"

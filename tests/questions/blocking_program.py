@@ -66,6 +66,10 @@ class Program:
         place = {"correlation_id": number, "context": device + 1}
         self.export.memcpy(self.process, device, stream, *span, size=64, kind=kind, **place)
 
+    def migrate(self, span: Span, kind: str = "UvmHtoD", stream: int = 0, number: int | None = 0, **how: Any) -> None:
+        """Write a migration of unified memory: it has no call, and its stream is not its own."""
+        self.export.memcpy(self.process, 0, stream, *span, size=64, kind=kind, correlation_id=number, **how)
+
     def memset(self, called: Span, span: Span, stream: int = 13, device: int = 0) -> None:
         number = self.call("cudaMemsetAsync_v3020", called)
         place = {"correlation_id": number, "context": device + 1}
@@ -125,8 +129,8 @@ _PROCESS = ~0xFFFFFF
 _FOREVER = 10**18
 NOTHING: frozenset[str] = frozenset()
 _CUSTOM = re.compile("cross_device_reduce|allreduce_fusion|multimem_all_reduce")
-_AT_END = ("nccl", "communication", "to_device", "to_host", "on_device", "other_copies", "memsets")
-_COPIES = {1: "to_device", 2: "to_host", 8: "on_device"}
+_AT_END = ("nccl", "communication", "to_device", "to_host", "on_device", "other_copies", "memsets", "migrations")
+_COPIES = {1: "to_device", 2: "to_host", 8: "on_device", **dict.fromkeys((11, 12, 13), "migrations")}
 
 
 class Naive:
@@ -179,6 +183,8 @@ class Naive:
         for one in self.operations:
             one.inside_graph = one.node is not None and (one.process, one.correlation) in launched
             launched.add((one.process, one.correlation))
+            if one.kind == "migrations":
+                continue
             stream = self._in_stream[one.process, one.place]
             one.before = stream[-1] if stream else None
             stream.append(one)
@@ -260,6 +266,7 @@ class Naive:
         found: dict[str, int] = {}
         for other in self.operations:
             is_before = other.call is None or other.correlation < unseen
+            is_before &= other.kind != "migrations" or unseen == _FOREVER
             if other.process == one.process and other.end <= one.start and is_before:
                 found[other.kind] = max(found.get(other.kind, other.end), other.end)
         return found
@@ -281,6 +288,11 @@ class Naive:
         for other, flag in flags.items():
             if {own, flag} == {BLOCKING, DEFAULT}:
                 found.append(self._last(one.process, (context, other), one.call[0], one.correlation))
+        there = [other for other in self.operations if (other.process, other.device) == (one.process, one.device)]
+        kernels = [(other.start, other.end) for other in there if other.kind in ("compute", "nccl", "communication")]
+        for other in there:
+            if other.kind == "migrations" and other.end <= one.start:
+                found += [other] * (not any(start < other.end < end for start, end in kernels))
         return max((source for source in found if source is not None), key=lambda source: source.end, default=None)
 
     def gpu(self, process: int, device: int) -> Gpu:

@@ -105,6 +105,22 @@ class Cases(Program):
         self.kernel((13, 15), (106, 200))
         return {"compute": 80 + 94, "memsets": 4, "stalled": 2}
 
+    def pages_that_move_before_a_launched_kernel_block_it(self) -> Parts:
+        self.first()
+        for place, (kind, stream, number) in enumerate((("UvmDtoH", 0, 0), ("UvmHtoD", 13, None), ("UvmDtoD", 99, 0))):
+            self.migrate((110 + 20 * place, 120 + 20 * place), kind, stream, number)
+        self.kernel((11, 12), (165, 200))
+        return {"compute": 80 + 35, "migrations": 60, "stalled": 5}
+
+    def pages_that_move_during_a_kernel_or_before_a_launch_block_nothing(self) -> Parts:
+        self.first()
+        for start in (30, 60, 95):
+            self.migrate((start, start + 5), stream=13)
+        self.kernel((11, 12), (104, 120))
+        self.migrate((130, 140))
+        self.kernel((145, 150), (160, 200))
+        return {"compute": 80 + 16 + 40, "starved": 30, "stalled": 4 + 10}
+
     def nccl_blocks_who_waits_for_its_event(self) -> Parts:
         self.first()
         self.record(11, 1, 13)

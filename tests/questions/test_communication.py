@@ -47,6 +47,11 @@ OTHERS = {
     "void mscclpp::collective::allreduceAllPairs<float>": ("MSCCL++", "AllReduce"),
     "barrier_all_on_stream_kernel": ("NVSHMEM", "Barrier"),
     "ucp_device_put_kernel": ("UCX", None),
+    "void GinAlltoAllKernel<float>(ncclWindow_vidmem *, unsigned long, int, ncclDevComm)": (
+        "NCCL device API",
+        "AlltoAll",
+    ),
+    "allReduceLsaKernel(ncclDevComm_v22800, ncclWindow_vidmem *)": ("NCCL device API", "AllReduce"),
     "c10d::intra_node_comm::hybridCubeMeshAllReduceKernel<8>": ("custom all-reduce", "AllReduce"),
     "void stream_executor::gpu::AllReduceKernelImpl<float>": ("custom all-reduce", "AllReduce"),
     "void stream_executor::gpu::RaggedAllToAllKernelImpl<8>": ("custom all-to-all", "AlltoAll"),
@@ -64,7 +69,14 @@ def test_the_name_of_a_kernel_tells_its_backend_and_its_collective(name):
 
 
 @pytest.mark.parametrize(
-    "name", ["void cub::DeviceReduceKernel<float>", "softmax_warp_forward", "allReduceWarp_norm", "moe::dispatchPolicy"]
+    "name",
+    [
+        "void cub::DeviceReduceKernel<float>",
+        "softmax_warp_forward",
+        "allReduceWarp_norm",
+        "moe::dispatchPolicy",
+        "norm_kernel(ncclDevComm)",
+    ],
 )
 def test_reductions_within_a_gpu_do_not_communicate(name):
     assert family_of(name) != COMMUNICATION

@@ -25,7 +25,11 @@ def test_the_rate_of_one_direction_follows_from_the_model(model, rate):
     assert found is not None and found.rate == rate
 
 
-@pytest.mark.parametrize("model", ["NVIDIA A100 80GB PCIe", "NVIDIA H100 NVL", "Tesla V100-PCIE-16GB", "Tesla T4", ""])
+@pytest.mark.parametrize(
+    "model",
+    ["NVIDIA A100 80GB PCIe", "NVIDIA H100 NVL", "Tesla V100-PCIE-16GB", "Tesla T4", "",
+     "NVIDIA H100 80GB HBM3 MIG 3g.40gb", "GRID A100-10C"],
+)  # fmt: skip
 def test_no_rate_is_made_up_for_other_cards(model):
     assert link_rate([rank(0, "a", model)]) is None
 

@@ -132,7 +132,36 @@ def ends_on_the_cpu(program: Program) -> Mapping[Window, Pieces]:
     }
 
 
-PROGRAMS = (back_to_back, late_launch, synchronised, synchronised_with_an_event, over_streams, ends_on_the_cpu)
+def moves_pages(program: Program) -> Mapping[Window, Pieces]:
+    """Write a kernel with page faults, of which the thread waits without a call, and one that waits for a prefetch."""
+    program.kernel((0, 10), (20, 100))
+    program.migrate((30, 60), stream=13)
+    program.migrate((101, 105), "UvmDtoH")
+    program.kernel((120, 130), (190, 220))
+    program.migrate((125, 160))
+    program.migrate((170, 180))
+    return {
+        Window(0, 220): [
+            (0, 10, "CPU"),
+            (10, 20, "launch delay"),
+            (20, 100, "compute"),
+            (100, 130, "CPU"),
+            (130, 180, "unified memory"),
+            (180, 190, "delay between operations"),
+            (190, 220, "compute"),
+        ]
+    }
+
+
+PROGRAMS = (
+    back_to_back,
+    late_launch,
+    synchronised,
+    synchronised_with_an_event,
+    over_streams,
+    ends_on_the_cpu,
+    moves_pages,
+)
 
 
 @pytest.mark.parametrize("program", PROGRAMS)

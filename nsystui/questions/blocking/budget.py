@@ -44,6 +44,7 @@ LABELS = {
     "on_device": "blocked by copies on the GPU",
     "other_copies": "blocked by other copies",
     "memsets": "blocked by memsets",
+    "migrations": "blocked by unified memory",
     "stalled": "stalled",
     "unresolved": "unresolved",
     "tail": "tail",

@@ -12,6 +12,9 @@ of
 Correlation ids order a process's calls across threads. Event handles are reused: a wait matches the last record before
 it, or, if both have an ``eventSyncId``, the record with the same id.
 
+A migration of unified memory has no launch, and no stream that is recorded: it holds the operation that begins next
+(`Operations.migration`).
+
 If a wait or its record is missing, the producer may be another operation: `Operations.unseen`.
 """
 
@@ -33,6 +36,7 @@ from nsystui.base.units import format_value
 from nsystui.exports import canonical
 from nsystui.exports.metadata import pid_of
 from nsystui.questions.algebra.intervals import Times
+from nsystui.questions.queries.nccl_copies import is_nccl_copy
 from nsystui.questions.queries.process_rows import ProcessRows
 from nsystui.questions.queries.recording import recording_advice
 from nsystui.questions.queries.time_window import report_at
@@ -41,15 +45,17 @@ from nsystui.store.session import Session
 
 Numbers = NDArray[Any]
 
-COMPUTE, NCCL, COMMUNICATION, TO_DEVICE, TO_HOST, ON_DEVICE, OTHER_COPY, MEMSET = range(8)
+COMPUTE, NCCL, COMMUNICATION, TO_DEVICE, TO_HOST, ON_DEVICE, OTHER_COPY, MEMSET, MIGRATION = range(9)
 """Kinds of operations. Whole CUDA graphs are compute."""
 OPERATIONS = (
     *("compute", "NCCL", "other communication", "copy to the GPU", "copy to the host", "copy on the GPU"),
-    *("other copy", "memset"),
+    *("other copy", "memset", "unified memory"),
 )
-COLOURS = ("compute", "nccl", "nccl", *["memory"] * 5)
+COLOURS = ("compute", "nccl", "nccl", *["memory"] * 6)
 """The name and the colour of each kind."""
-_COPIES = {1: TO_DEVICE, 2: TO_HOST, 8: ON_DEVICE}
+MIGRATIONS = (11, 12, 13)
+"""Unified memory to the device, to the host, between devices (CUpti_ActivityMemcpyKind)."""
+_COPIES = {1: TO_DEVICE, 2: TO_HOST, 8: ON_DEVICE, **dict.fromkeys(MIGRATIONS, MIGRATION)}
 
 NONE = -1
 _SHIFT = 34
@@ -63,8 +69,9 @@ class Operations:
     ``correlation``: the id of the launching call. ``called``, ``returned``, ``thread``: the call's begin, end and
     thread, ``NONE`` if it is not in the export. ``inside_graph``: whether an earlier operation has the same launch.
     ``producer``: the index of the operation that it waited for, or ``NONE``. ``unseen``: it may have waited for any
-    operation launched before the call with this id; ``NONE`` if all waits are recorded. ``row``, ``table`` (0 kernels,
-    1 memory operations, 2 graphs): its row in the export.
+    operation launched before the call with this id; ``NONE`` if all waits are recorded. ``migration``: the last
+    migration to end before it began, except during kernels of its GPU, which waited themselves; or ``NONE``.
+    ``row``, ``table`` (0 kernels, 1 memory operations, 2 graphs): its row in the export.
     """
 
     device: Numbers
@@ -80,6 +87,7 @@ class Operations:
     inside_graph: Numbers
     producer: Times
     unseen: Times
+    migration: Times
     row: Times
     table: Numbers
 
@@ -116,7 +124,7 @@ def operations_of(rows: ProcessRows, window: Window | None, communication: Colle
         if not session.count(table):
             continue
         is_inside = () if window is None else (table.c.end > window.start, table.c.start <= until)
-        columns = rows.arrays(table.name, partial(_work, table, communication), table, *is_inside)
+        columns = rows.arrays(table.name, partial(_work, session, table, communication), table, *is_inside)
         arrays = {key: np.ma.getdata(column) for key, column in columns.items()}
         parts.append({**arrays, "table": np.full(len(arrays["start"]), index, np.int8)})
     if not parts:
@@ -125,6 +133,8 @@ def operations_of(rows: ProcessRows, window: Window | None, communication: Colle
     joined = {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
     order = np.lexsort((joined["end"], joined["start"]))
     work = {key: column[order] for key, column in joined.items()}
+    for key in ("context", "stream", "correlation"):  # of a migration, they are no facts
+        work[key][work["kind"] == MIGRATION] = NONE
     called, returned, thread = _launches(rows, work["correlation"])
     is_node = work.pop("is_node").astype(bool)
     ids, firsts = np.unique(work["correlation"], return_index=True)
@@ -132,10 +142,24 @@ def operations_of(rows: ProcessRows, window: Window | None, communication: Colle
     is_node[firsts[~np.isin(ids, begun)]] = False
     producer, unseen = _producers(rows, work, window)
     launches = {"called": called, "returned": returned, "thread": thread, "inside_graph": is_node}
-    return Operations(**work, **launches, producer=producer, unseen=unseen)
+    return Operations(**work, **launches, producer=producer, unseen=unseen, migration=_migrations(work))
 
 
-def _work(table: sa.Table, communication: Collection[str]) -> sa.Select[Any]:
+def _migrations(work: Mapping[str, Numbers]) -> Times:
+    """Return `Operations.migration`."""
+    migration = np.full(len(work["start"]), NONE, np.int64)
+    for device in np.unique(work["device"][work["kind"] == MIGRATION]):
+        rows = np.flatnonzero(work["device"] == device)
+        kernels, moves = rows[work["table"][rows] != 1], rows[work["kind"][rows] == MIGRATION]
+        moves = moves[np.argsort(work["end"][moves], kind="stable")]
+        running = np.searchsorted(work["start"][kernels], work["end"][moves])
+        reach = np.append(np.iinfo(np.int64).min, np.maximum.accumulate(work["end"][kernels]))
+        moves = np.append(moves[reach[running] <= work["end"][moves]], NONE)
+        migration[rows] = moves[np.searchsorted(work["end"][moves[:-1]], work["start"][rows], side="right") - 1]
+    return migration
+
+
+def _work(session: Session, table: sa.Table, communication: Collection[str]) -> sa.Select[Any]:
     """Select the operations of a table, in the columns of `Operations`."""
     columns = table.c
     if table is tables.kernels:
@@ -143,7 +167,7 @@ def _work(table: sa.Table, communication: Collection[str]) -> sa.Select[Any]:
         kind: Any = sa.case((columns.is_nccl == 1, NCCL), (is_other, COMMUNICATION), else_=COMPUTE)
     elif table is tables.memory_ops:
         copies = sa.case(_COPIES, value=columns.copy_kind, else_=OTHER_COPY)
-        kind = sa.case((columns.is_memset == 1, MEMSET), else_=copies)
+        kind = sa.case((columns.is_memset == 1, MEMSET), (is_nccl_copy(session), NCCL), else_=copies)
     else:
         kind = sa.literal(COMPUTE)
     node = columns.graph_node_id if "graph_node_id" in columns else sa.literal(None)
@@ -250,6 +274,7 @@ class _Streams:
 
     def __init__(self, context: Numbers, stream: Numbers, correlation: Times) -> None:
         self.order = np.lexsort((np.arange(len(stream)), stream, context))
+        self.order = self.order[stream[self.order] != NONE]
         context, stream = context[self.order], stream[self.order]
         self.is_first = np.ones(len(stream), bool)
         self.is_first[1:] = (np.diff(context) != 0) | (np.diff(stream) != 0)

@@ -35,6 +35,7 @@ from nsystui.questions.blocking.dependencies import (
     COMMUNICATION,
     COMPUTE,
     MEMSET,
+    MIGRATION,
     NCCL,
     NONE,
     ON_DEVICE,
@@ -69,6 +70,7 @@ BLOCKERS = {
     ON_DEVICE: "on_device",
     OTHER_COPY: "other_copies",
     MEMSET: "memsets",
+    MIGRATION: "migrations",
 }
 PARTS = ("compute", "starved", *BLOCKERS.values(), "stalled", "unresolved", "tail")
 """The parts of an iteration, which add up to it exactly."""
@@ -136,12 +138,15 @@ def gaps_of(work: Operations, device: int, window: Window) -> Gaps:
     is_lost = ~is_known & (ended_by != NONE)
     launched = np.where(is_known, np.clip(returned, start, end), start)
     producer = np.where(is_known, producer, NONE)
+    migration, ends = np.append(work.migration, NONE)[ended_by], np.append(work.end, NONE)
+    producer = np.where(is_known & (ends[migration] > ends[producer]), migration, producer)
     kind = np.append(work.kind, COMPUTE)[producer]
-    until = np.clip(np.append(work.end, NONE)[producer], launched, end)
+    until = np.clip(ends[producer], launched, end)
     # Compute that ends within the gap is another GPU's, without a part.
     freed = np.where(kind == COMPUTE, launched, until)
     unseen = np.where(is_known, unseen, np.where(is_lost, np.iinfo(np.int64).max, NONE))
-    last = {code: work.last_ended(work.kind == code, ended_by, unseen, launched) for code in (COMPUTE, *BLOCKERS)}
+    before = dict.fromkeys((COMPUTE, *BLOCKERS), unseen) | {MIGRATION: np.where(is_lost, unseen, NONE)}
+    last = {code: work.last_ended(work.kind == code, ended_by, calls, launched) for code, calls in before.items()}
     held = np.where(is_lost, end, np.minimum(np.maximum.reduce([*last.values()]), end))
     is_open = is_lost | (held > until)
     last |= {code: np.where(kind == code, np.maximum(freed, ended), ended) for code, ended in last.items()}

@@ -5,7 +5,8 @@ the call. From a CPU call, it continues at the thread's previous work; from a sy
 the thread waited for; from a collective, at the last rank to arrive. So the pieces cover the iteration exactly once.
 
 If a thread makes no CUDA call for a while, and another launching thread of its process does, the path infers that the
-first waits for the second, as PyTorch's main and autograd threads do.
+first waits for the second, as PyTorch's main and autograd threads do. If pages of unified memory move during a kernel,
+and it ends while the thread makes no CUDA call, the path infers that the thread waits for the kernel's results.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from nsystui.base.units import format_value
 from nsystui.questions.algebra.intervals import Intervals
 from nsystui.questions.blocking.dependencies import (
     COLOURS,
+    COMPUTE,
+    MIGRATION,
     NCCL,
     NONE,
     OPERATIONS,
@@ -123,10 +126,17 @@ class _Side:
         self.called, self.queued = (
             np.where(work.thread == NONE, NONE, times + offset).tolist() for times in (work.called, queued)
         )
-        indices = np.arange(len(work))
+        indices, is_queued = np.arange(len(work)), work.kind != MIGRATION
         freed = np.maximum(work.returned, np.append(work.end, NONE)[work.producer])
-        held = work.last_ended(indices >= 0, indices, work.unseen, freed)
+        held = work.last_ended(is_queued, indices, work.unseen, freed)
         self.held = np.where(held > freed, held + offset, NONE).tolist()
+        moved = np.append(work.end, NONE)[work.migration]
+        self.migration = np.where(moved > freed, work.migration, NONE).tolist()
+        moves = np.sort(work.end[work.kind == MIGRATION])
+        is_moving = np.searchsorted(moves, work.end) > np.searchsorted(moves, work.start)
+        is_moving &= work.kind == COMPUTE
+        self.moving = sorted((self.end[index], index) for index in np.flatnonzero(is_moving).tolist())
+        """The kernels during which pages moved, by end."""
         self.thread, self.producer, self.kind = (item.tolist() for item in (work.thread, work.producer, work.kind))
         self.table, self.row, self.inside_graph = (item.tolist() for item in (work.table, work.row, work.inside_graph))
         self.index_of_kernel = {row: index for index, row in enumerate(self.row) if self.table[index] == 0}
@@ -144,6 +154,12 @@ class _Side:
             rows = rows[calls.operation[rows] != NONE]
             starts, ends = (times[rows] + offset for times in (calls.start, calls.end))
             self.waits_of[thread] = ends.tolist(), starts.tolist(), calls.operation[rows].tolist()
+
+    def is_in_call(self, thread: int, time: int) -> bool:
+        """Return whether a thread is in a CUDA call at a time."""
+        calls = self.calls_of.get(thread, NO_SEGMENTS)
+        index = int(np.searchsorted(calls.starts, time)) - 1
+        return index >= 0 and bool(calls.ends[index] > time)
 
 
 class _Walk:
@@ -175,9 +191,10 @@ class _Walk:
     def last(self, task: Task) -> _Position:
         """Return the position at the window's end: an operation that begins or runs then, or the last thread."""
         side, end = self.side(task), self.window.end
-        operations = range(len(side.start))
-        if end in side.start:
-            return _Position(task, end, side.start.index(end), is_begun=False)
+        operations = [index for index, kind in enumerate(side.kind) if kind != MIGRATION]
+        begun = next((index for index in operations if side.start[index] == end), NONE)
+        if begun != NONE:
+            return _Position(task, end, begun, is_begun=False)
         running = [index for index in operations if side.start[index] < end <= side.end[index]]
         if running:
             return _Position(task, end, min(running, key=lambda index: (side.kind[index], index)))
@@ -205,7 +222,8 @@ class _Walk:
             return self._before_on_cpu(at, side)
         index = at.operation
         if at.is_begun:
-            late = self.latest.get((at.task.report, side.row[index])) if side.kind[index] == NCCL else None
+            is_kernel = (side.kind[index], side.table[index]) == (NCCL, 0)
+            late = self.latest.get((at.task.report, side.row[index])) if is_kernel else None
             if late is not None and late[0] != at.task:
                 other = self.side(late[0])
                 source = other.index_of_kernel.get(late[1])
@@ -218,6 +236,9 @@ class _Walk:
         freed = min(side.end[producer], at.time) if producer != NONE else self.window.start
         if queued != NONE and side.held[index] > max(freed, queued):
             at = at._replace(time=self.add(at, max(freed, queued), UNRESOLVED, operation=index))
+        elif queued != NONE and (moved := side.migration[index]) != NONE:
+            at = at._replace(time=self.add(at, side.end[moved], KERNEL_DELAY, operation=index))
+            at = at._replace(time=self.add(at, max(freed, queued), MIGRATION, operation=moved))
         if queued == NONE or side.inside_graph[index] or freed > queued or freed == at.time:
             kind = UNRESOLVED if NONE in (producer, queued) else KERNEL_DELAY
             time = self.add(at, freed, kind, operation=index)
@@ -234,6 +255,9 @@ class _Walk:
         handover = self._handed_over(at, side, waited)
         if handover is not None:
             return _Position(at.task, self.add(at, handover[0], CPU), thread=handover[1])
+        moving = side.moving[: bisect_right(side.moving, (at.time, len(side.end)))][-1:]
+        if moving and moving[0][0] > waited and not side.is_in_call(at.thread, moving[0][0]):
+            return _Position(at.task, self.add(at, moving[0][0], CPU), moving[0][1])
         time = self.add(at, waited, CPU)
         if index < 0:
             return None

@@ -147,6 +147,7 @@ STREAM_COLUMNS = ("process", "device", "stream", "start", "end", "short_name", "
 def _computed(session: Session, reports: Sequence[Report]) -> dict[int, Arrays]:
     frame = NcclPairing.load(session, reports=[report.index for report in reports]).kernels
     frame = frame.dropna(subset=["start", "end"])
+    frame = frame[frame["row"] >= 0]  # the copies of a call begin once all ranks are ready
     rows = frame["report"].to_numpy(np.int64)
     return {report.index: _plain_arrays(frame[rows == report.index], report.clock_offset) for report in reports}
 

@@ -5,8 +5,8 @@ See docs/numbers.md#gpu-time and docs/numbers.md#exposed-time.
 Operations of a device (a CUDA ordinal of one process; docs/exports.md#identifiers) have four categories:
 
 * K, compute kernels: all that are not in C
-* C, communication kernels: NCCL's and the family ``communication``
-* M, memory copies and memsets
+* C, communication: NCCL's kernels and copies (`nccl_copies`), and kernels of the family ``communication``
+* M, other memory copies, and memsets
 * G, launches of whole CUDA graphs whose contents were not traced
 
 A = K ∪ C ∪ M ∪ G. U(X) is the union of the intervals of X, and |U(X)| its length: the time in which at least one
@@ -366,8 +366,9 @@ def busy_parts(
     graph = _merged(session, BY_NAME["graph_launches"], keys, places, streams)
     give_back()
     return [
-        BusyParts.of(kernels[number, 0], kernels[number, 1], memory[number, 0], graph[number, 0])
+        BusyParts.of(kernels[number, 0], nccl, memory[number, 0], graph[number, 0])
         for number in range(len(places))
+        for nccl in [merge(kernels[number, 1], memory[number, 1])]
     ]
 
 
@@ -385,6 +386,7 @@ def _merged(
 
         from nsystui.questions.queries.conditions import given, of_reports, where
         from nsystui.questions.queries.kernel_names import communicates, communicating
+        from nsystui.questions.queries.nccl_copies import is_nccl_copy
         from nsystui.store import tables
 
         rows = tables.of(table)
@@ -392,6 +394,7 @@ def _merged(
         key_columns = dict(zip(keys, zip(*places, strict=True), strict=True))
         requested = given({**key_columns, "place": range(len(places))}).subquery("places")
         is_communication: Any = communicates(communicating(session)) if rows is tables.kernels else sa.false()
+        is_communication = is_nccl_copy(session) if rows is tables.memory_ops else is_communication
         lane = sa.cast(2 * requested.c.place + sa.cast(is_communication, sa.Integer), sa.Integer).label("lane")
         is_of_reports = of_reports(columns.report, {ids[0] for ids in places})
         is_whole = (columns.start.is_not(None), columns.end.is_not(None))

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
@@ -165,7 +166,9 @@ def gpu_key(report: Report, task: Task, device: int) -> Hashable:
     number = _recorded_gpu(report, task, device)
     if number is None:
         return (report.index if len(report.metadata.gpus) == 1 else task), device
-    uuid = next((gpu.uuid for gpu in report.metadata.gpus if gpu.gpu == number), "")
+    uuid, name = next(((gpu.uuid, gpu.name) for gpu in report.metadata.gpus if gpu.gpu == number), ("", ""))
+    if re.search(r"\bMIG\b", name):  # the UUID and number of a slice may be those of its GPU
+        return report.index, number
     return None if report.on_job_clock else report.index, uuid or (report.metadata.host or report.index, number)
 
 
@@ -189,9 +192,11 @@ def _together(devices: Sequence[DeviceIntervals]) -> DeviceIntervals:
 def columns_read(of_streams: bool) -> dict[str, tuple[str, ...]]:
     """Return the columns that ``BusyIntervals.load`` reads, by table; ``of_streams``: streams are selected."""
     columns = ("process", "device", "start", "end", *(["stream"] if of_streams else []))
-    return {
-        table.name: (*columns, *(["is_nccl", "name"] if "is_nccl" in table.field_names else [])) for table in GPU_TABLES
+    communication = {
+        canonical.KERNELS.name: ("is_nccl", "name"),
+        canonical.MEMORY_OPS.name: ("copy_kind", "source_device", "target_device"),
     }
+    return {table.name: (*columns, *communication.get(table.name, ())) for table in GPU_TABLES}
 
 
 def selected_devices(session: Session, selection: Selection, ranks: Sequence[RankedTask]) -> list[Device]:

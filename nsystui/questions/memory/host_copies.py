@@ -100,8 +100,17 @@ _LINKS = {
     "GP": (3, 13), "GV": (3, 13), "TU": (3, 13), "GA": (4, 26), "AD": (4, 26), "GH": (5, 55), "GB": (5, 55),
 }  # fmt: skip
 """PCIe generation and approximate rate of copies over 16 lanes, GB/s, by the first letters of the chip."""
-_SUPERCHIP = re.compile(r"\bG[HB]200\b")
-"""GPUs whose link to the host is not PCIe."""
+_WITHOUT_PCIE = re.compile(r"\bG[HB][23]00\b|\bMIG\b|\bGRID\b|-\d+[ABCQ]\b")
+"""GPUs whose link to the host is not PCIe, and parts of a GPU (MIG, vGPU), whose share of the link is unknown."""
+_INTEGRATED = re.compile(r"\b(?:Jetson|Tegra|Xavier|Orin|Thor|GB10)\b")
+"""GPUs that share one memory with the CPU."""
+
+
+def has_one_memory(session: Session) -> bool:
+    """Return whether the names of all GPUs are those of integrated GPUs, which share one memory with the CPU."""
+    name = tables.devices.c.name
+    names = session.rows(sa.select(name).distinct()) if session.count(tables.devices) else []
+    return bool(names) and all(_INTEGRATED.search(text or "") for (text,) in names)
 
 
 def link_of(session: Session) -> tuple[int, int] | None:
@@ -111,9 +120,10 @@ def link_of(session: Session) -> tuple[int, int] | None:
     chips = session.rows(query) if session.count(tables.devices) else []
     # An integrated GPU has no address on a bus.
     links = {
-        _LINKS.get((chip or "")[:2]) if bus and not _SUPERCHIP.search(name or "") else None for chip, name, bus in chips
+        _LINKS.get((chip or "")[:2]) if bus and not _WITHOUT_PCIE.search(name or "") else None
+        for chip, name, bus in chips
     }
-    return links.pop() if len(links) == 1 else None
+    return links.pop() if len(links) == 1 and not has_one_memory(session) else None
 
 
 def link_words(session: Session, copies: Iterable[HostCopies]) -> str:

@@ -189,8 +189,8 @@ class LinkRate(NamedTuple):
     rate: float
 
 
-_OVER_PCIE = re.compile(r"PCIe|NVL\b", re.IGNORECASE)
-"""Models whose NVLink bridges, if any, join the cards in pairs."""
+_WITHOUT_NVLINK = re.compile(r"PCIe|NVL\b|\bMIG\b|\bGRID\b|-\d+[ABCQ]\b", re.IGNORECASE)
+"""Models whose NVLink bridges, if any, join the cards in pairs, and parts of a GPU (MIG, vGPU)."""
 
 _NVLINK = (
     (r"G?B[23]00", 900e9),
@@ -212,6 +212,6 @@ def link_rate(ranks: Sequence[RankedTask]) -> LinkRate | None:
     if len(models) != 1 or len({item.host for item in ranks}) != 1:
         return None
     model = models.pop()
-    if _OVER_PCIE.search(model):
+    if _WITHOUT_NVLINK.search(model):
         return None
     return next((LinkRate("NVLink", rate) for names, rate in _NVLINK if re.search(rf"\b({names})", model)), None)

@@ -41,6 +41,7 @@ from nsystui.questions.nccl.summary import (
     nccl_notes,
     without_empty,
 )
+from nsystui.questions.nccl.units import whole
 from nsystui.questions.queries.tasks import RankedTask
 from nsystui.store.session import Session
 
@@ -149,14 +150,24 @@ def _rows(frame: pd.DataFrame, row: Mapping[NcclProperty, Any]) -> pd.DataFrame:
 
 
 def _partners(listed: pd.DataFrame, pairing: NcclPairing, is_kernel: bool) -> dict[str, Any]:
-    kinds = (EventKind.NCCL.value, EventKind.NVTX.value)
-    kind, partner_kind = kinds if is_kernel else kinds[::-1]
     partner_frame = pairing.calls if is_kernel else pairing.kernels
     partner = listed["partner"].to_numpy()
+    partners = {f"partner_{key}": _at(partner_frame[key], partner, listed) for key in ("report", "row", "start")}
+    kind, partner_kind = (
+        [
+            (EventKind.MEMORY if row < 0 else EventKind.NCCL if are_kernels else EventKind.NVTX).value
+            for row in whole(rows)
+        ]
+        for rows, are_kernels in ((listed["row"], is_kernel), (partners["partner_row"], not is_kernel))
+    )
     return {
+        "row": listed["row"].abs(),
         "kind": kind,
-        "partner_kind": [partner_kind if index >= 0 else None for index in partner.tolist()],
-        **{f"partner_{key}": _at(partner_frame[key], partner, listed) for key in ("report", "row", "start")},
+        "partner_kind": [
+            word if index >= 0 else None for word, index in zip(partner_kind, partner.tolist(), strict=True)
+        ],
+        **partners,
+        "partner_row": partners["partner_row"].abs(),
     }
 
 

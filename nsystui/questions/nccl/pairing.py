@@ -8,14 +8,14 @@ group. Pairing covers whole reports, because a launch may be before the selected
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import sqlalchemy as sa
 
-from nsystui.base.kernel_families import BACKENDS, NCCL_BACKEND, OTHER_BACKEND
+from nsystui.base.kernel_families import BACKENDS, COPIES_BACKEND, NCCL_BACKEND, OTHER_BACKEND
 from nsystui.questions.nccl.matching import INSPECTED_KEYS, SHARED_KEYS, Found, find, place_in_group
 from nsystui.questions.nccl.names import PairingState, Reason, collective_of_api, operation_of_kernel
 from nsystui.questions.nccl.units import (
@@ -28,11 +28,13 @@ from nsystui.questions.nccl.units import (
     by_name,
     first_of_each,
     roles_of,
+    whole,
     without_inner_calls,
 )
 from nsystui.questions.queries.conditions import is_launched_by, job_end, job_start, of_reports
 from nsystui.questions.queries.derived import in_runs
 from nsystui.questions.queries.kernel_names import communicates, communicating
+from nsystui.questions.queries.nccl_copies import is_peer_copy, rows_of_nccl_copies
 from nsystui.questions.queries.tasks import RankedTask, rank_of
 from nsystui.store import tables
 from nsystui.store.report import Report
@@ -105,11 +107,52 @@ def kernels_query(ranks: Sequence[RankedTask], reports: Reports = None, others: 
             calls.c.thread,
             job_start(calls).label("launch_start"),
             job_end(calls).label("launch_end"),
+            sa.cast(None, sa.BigInteger).label("copied"),
         )
         .select_from(table.outerjoin(calls, is_launched_by(table, calls)))
         .where(communicates(others), *_in_reports(columns.report, reports))
         .order_by(columns.report, sa.func.coalesce(calls.c.start, columns.start), columns.row)
     )
+
+
+def copies_query(ranks: Sequence[RankedTask], given_copies: sa.Select[Any]) -> sa.Select[Any]:
+    """Select one row for all copies of a window on a GPU, in the columns of `kernels_query`; ``row`` is negative.
+
+    ``copied``: the bytes that went to each other GPU, without the flags by which NCCL synchronises; missing if the
+    export does not name the GPUs.
+    """
+    table, calls, copies = tables.memory_ops, tables.api_calls, given_copies.subquery("copies")
+    columns, first = table.c, sa.func.min
+    is_data = sa.and_(is_peer_copy(), columns.bytes > _FLAG_BYTES)
+    sent = sa.func.sum(columns.bytes).filter(is_data, columns.target_device.is_not(None))
+    targets = sa.func.count(columns.target_device.distinct()).filter(is_data)
+    keys = (columns.report, columns.process)
+    return (
+        sa.select(
+            *keys,
+            (-first(columns.row)).label("row"),
+            first(job_start(table)).label("start"),
+            sa.func.max(job_end(table)).label("end"),
+            columns.device,
+            first(columns.context).label("context"),
+            first(columns.stream).label("stream"),
+            sa.func.max(columns.operation).label("name"),
+            first(columns.correlation_id).label("correlation_id"),
+            sa.cast(None, sa.BigInteger).label("graph_node_id"),
+            sa.literal(COPIES_BACKEND).label("backend"),
+            first(rank_of(table, ranks)).label("rank"),
+            first(calls.c.thread).label("thread"),
+            first(job_start(calls)).label("launch_start"),
+            sa.func.max(job_end(calls)).label("launch_end"),
+            sa.cast(sent / sa.func.nullif(targets, 0), sa.BigInteger).label("copied"),
+        )
+        .select_from(table.join(copies, sa.and_(copies.c.report == columns.report, copies.c.row == columns.row)))
+        .join(calls, is_launched_by(table, calls))
+        .group_by(*keys, columns.device, copies.c.window)
+    )
+
+
+_FLAG_BYTES = 4
 
 
 def _backend(name: sa.ColumnElement[Any], others: Collection[str]) -> sa.ColumnElement[Any]:
@@ -166,7 +209,25 @@ def assemble(
     calls, lines = without_inner_calls(_compact(calls), Lines.of(calls, kernels))
     calls = calls.assign(ranks=_ranks(calls))
     matches = find(calls, kernels, labels, lines)
+    calls, matches = _with_copied_sizes(calls, kernels, matches)
     return _kernels(kernels, calls, first_ids, matches), _calls(calls, matches)
+
+
+def _with_copied_sizes(calls: pd.DataFrame, kernels: pd.DataFrame, matches: Found) -> tuple[pd.DataFrame, Found]:
+    """Fill in sizes that no payload has, from the bytes that a call copied to each other GPU."""
+    import pandas as pd
+
+    operations, of_call = matches.operations, matches.matching.of_call
+    first = np.append(first_of_each(matches.matching.of_kernel, len(operations)), NONE)
+    copied = pd.Series(np.append(whole(kernels["copied"]), NONE)[first[:-1]], operations.index, "Int64")
+    copied = copied.where((copied >= 0) & (operations["calls"] == 1) & operations["message_size"].isna())
+    if not copied.notna().any():
+        return calls, matches
+    of_calls = copied.reindex(np.where(of_call >= 0, of_call, NONE)).set_axis(calls.index)
+    sizes = calls["message_size"].astype("Int64").fillna(of_calls)
+    sources = calls["size_source"].astype(object).where(of_calls.isna(), "copies")
+    operations = operations.assign(message_size=operations["message_size"].fillna(copied))
+    return calls.assign(message_size=sizes, size_source=sources), replace(matches, operations=operations)
 
 
 def _ranks(calls: pd.DataFrame) -> pd.Series[Any]:
@@ -203,7 +264,7 @@ def _kernels(kernels: pd.DataFrame, calls: pd.DataFrame, first_ids: pd.DataFrame
         partners=np.append(matches.operations["calls"].to_numpy(np.int64), 0)[operation],
         partner=np.append(matches.operations["first_call"].to_numpy(np.int64), NONE)[operation],
     )
-    unused = ["context", "correlation_id", "graph_node_id", "launch_end"]
+    unused = ["context", "correlation_id", "graph_node_id", "launch_end", "copied"]
     return _compact(frame.drop(columns=unused).rename(columns={"thread": "launch_thread"}))
 
 
@@ -320,7 +381,7 @@ def _filled(frame: pd.DataFrame, ranks_by_communicator: pd.Series[Any]) -> pd.Se
 
 @dataclass(frozen=True, eq=False)
 class NcclPairing:
-    """Every kernel that communicates and every NCCL call, each with facts from its partners.
+    """Every kernel that communicates, every call's copies (`nccl_copies`) and every NCCL call, with their partners.
 
     ``kernels`` and ``calls`` are pandas frames with the index 0, 1, …; times are job time in ns.
 
@@ -331,13 +392,15 @@ class NcclPairing:
     (the number of its rows in the other frame) and ``partner`` (the index of the first, or -1).
 
     ``kernels``: also ``backend`` (of `BACKENDS`; only NCCL's have calls), ``device``, ``stream``, and ``launch_start``
-    and ``launch_thread`` (missing if the launch was not recorded). ``collective`` is from its calls and PyTorch's
-    label, or, if unpaired, from its name. ``message_size`` is the sum over its calls, for sends and receives both ways;
-    ``one_way``, only for these, is the larger direction. Kernels that share calls get even shares, and are estimated.
+    and ``launch_thread`` (missing if the launch was not recorded). A call's copies are a row with ``COPIES_BACKEND``,
+    from the first start to the last end; their ``row`` is that of the first in `memory_ops`, negative. ``collective``
+    is from its calls and PyTorch's label, or, if unpaired, from its name. ``message_size`` is the sum over its calls,
+    for sends and receives both ways; ``one_way``, only for these, is the larger direction. Kernels that share calls get
+    even shares, and are estimated.
 
-    ``calls``: also ``thread`` and ``size_source`` (``payload``, ``instrumented`` or ``log``). Management calls have no
-    ``collective`` and ``state``; in a group, they have its operation and partner. Ranges inside another call (of an
-    instrumented NCCL) are left out.
+    ``calls``: also ``thread`` and ``size_source`` (``payload``, ``instrumented``, ``copies`` or ``log``). Management
+    calls have no ``collective`` and ``state``; in a group, they have its operation and partner. Ranges inside another
+    call (of an instrumented NCCL) are left out.
     """
 
     kernels: pd.DataFrame
@@ -387,9 +450,16 @@ def _assembled(ranks: Sequence[RankedTask], session: Session, reports: list[Repo
 
 
 def _recorded(session: Session, ranks: Sequence[RankedTask], reports: Sequence[Report]) -> tuple[pd.DataFrame, ...]:
+    import pandas as pd
+
     indices = [report.index for report in reports]
     part = session.part(indices)
     kernels = part.frame(kernels_query(ranks, indices, communicating(part)))
+    given_copies = rows_of_nccl_copies(part)
+    if given_copies is not None:
+        kernels = pd.concat([kernels, part.frame(copies_query(ranks, given_copies))], ignore_index=True)
+        launched = kernels["launch_start"].fillna(kernels["start"])
+        kernels = kernels.iloc[np.lexsort((whole(launched), whole(kernels["report"])))]
     first_ids = first_correlations_query(indices)
     if kernels["launch_start"].notna().all():
         first_ids = first_ids.limit(0)  # not used, and it would read every API call

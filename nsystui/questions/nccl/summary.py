@@ -10,7 +10,7 @@ import numpy as np
 import sqlalchemy as sa
 
 from nsystui.base.answer import COUNT, FILES_ONLY, Column, TableAnswer, Unit
-from nsystui.base.kernel_families import NCCL_BACKEND
+from nsystui.base.kernel_families import COPIES_BACKEND, NCCL_BACKEND
 from nsystui.base.selection import Selection, Task
 from nsystui.base.text import few, few_numbers
 from nsystui.exports import canonical
@@ -45,8 +45,13 @@ EXPORT_COMMAND = "nsys export -t sqlite --include-json=true --include-blobs=true
 See docs/exports.md#nvtx-payloads.
 """
 _JUDGED = ("start", "end", "transfer", "last")
-_SOURCES = {"payload": "NVTX payload", "instrumented": "the text of instrumented calls", "log": "NCCL's debug log"}
-_SOURCES["inspector"] = "NCCL Inspector"
+_SOURCES = {
+    "payload": "NVTX payload",
+    "instrumented": "the text of instrumented calls",
+    "copies": "the bytes copied",
+    "log": "NCCL's debug log",
+    "inspector": "NCCL Inspector",
+}
 
 
 def nccl_notes(
@@ -58,9 +63,11 @@ def nccl_notes(
     """
     of_tasks = Selection(tasks=selection.tasks)
     kernels, calls = selected(pairing.kernels, of_tasks), selected(pairing.calls, of_tasks)
-    kernels = kernels[kernels["backend"] == NCCL_BACKEND]
+    kernels = kernels[kernels["backend"].isin((NCCL_BACKEND, COPIES_BACKEND))]
     communication = calls[calls["collective"].notna()]
     notes = list(_missing(session, ranks, kernels, communication))
+    if copied := int((kernels["backend"] == COPIES_BACKEND).sum()):
+        notes.append(f"{copied:,} NCCL operations are copies between GPUs without a kernel: backend `{COPIES_BACKEND}`")
     graphs = session.count(tables.graph_launches)
     if graphs:
         notes.append(
@@ -187,7 +194,7 @@ def nccl_summary(
     * ``count``, and ``bytes``: the known message sizes, for sends and receives both ways
     * ``backend``: the library, if another than NCCL communicates
     * ``members``, ``role``: with communicators, see `communicator_roles`
-    * ``share``: the share of a kernel row in the time of all selected kernels, NCCL's or not, whatever the name filter
+    * ``share``: the share of a kernel row in the time of all selected kernels and copies of NCCL, whatever the filter
       (for ``nsys stats -r cuda_gpu_kern_sum``, the ``Time (%)`` of its table)
     * statistics of the durations, ns, including the wait for other ranks; a call that never returned has no duration
     * ``algbw`` and ``busbw``, bytes/s: ΣS / Σt and Σ(S · f) / Σt over the kernels with known S (and f) of `bandwidth`
@@ -210,7 +217,10 @@ def nccl_summary(
             blocks.append(_block(kind, selected(frame, selection), by))
             total += len(np.unique(group_numbers(frame, by)))
     if what != CALL:
-        blocks[0]["share"] = 100.0 * blocks[0]["total"].astype("float64") / (_kernel_time(session, selection) or np.nan)
+        copies = selected(pairing.kernels, selection.with_name(None))
+        copies = copies[copies["backend"] == COPIES_BACKEND]
+        time = (_kernel_time(session, selection) or 0) + int((copies["end"] - copies["start"]).sum())
+        blocks[0]["share"] = 100.0 * blocks[0]["total"].astype("float64") / (time or np.nan)
     group_columns = tuple(replace(COLUMNS[grouping], importance=0) for grouping in by)
     keys = {column.key for column in group_columns}
     columns = (

@@ -85,6 +85,7 @@ _BLOCKING = {
     "on_device": ("memory", 0.6),
     "other_copies": ("memory", 0.4),
     "memsets": ("memory", 0.25),
+    "migrations": ("memory", 0.15),
     "stalled": ("idle", 1.0),
     "unresolved": ("idle", 0.5),
     "tail": ("idle", 0.25),

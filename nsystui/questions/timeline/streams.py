@@ -25,6 +25,7 @@ from nsystui.questions.nvtx.paths import template
 from nsystui.questions.nvtx.ranges import NvtxRanges
 from nsystui.questions.queries.conditions import duration, where
 from nsystui.questions.queries.kernel_names import communicates, communicating
+from nsystui.questions.queries.nccl_copies import is_nccl_copy
 from nsystui.questions.queries.tasks import GPU_TABLES, selected_ranks
 from nsystui.questions.queries.time_window import edges_of
 from nsystui.questions.steps.task_steps import launched_work
@@ -195,8 +196,9 @@ def stream_times(session: Session, selection: Selection) -> dict[StreamPlace, li
         columns = table.c
         context = sa.func.coalesce(columns.context, UNKNOWN)
         keys = (columns.report, columns.process, columns.device, columns.stream, context)
-        is_kernel = table is tables.kernels
-        comm_time = sa.case((communicates(names), duration(table)), else_=0) if is_kernel else sa.literal_column("0")
+        is_communication = communicates(names) if table is tables.kernels else sa.false()
+        is_communication = is_nccl_copy(session) if table is tables.memory_ops else is_communication
+        comm_time = sa.case((is_communication, duration(table)), else_=0)
         sums = (sa.cast(sa.func.sum(value), sa.BigInteger) for value in (duration(table), comm_time))
         query = sa.select(*keys, sa.func.count(), *sums).where(*where(table, selection), columns.end.is_not(None))
         for report, process, *key, count, time, communication in session.rows(query.group_by(*keys)):

@@ -32,6 +32,7 @@ from nsystui.questions.job.job import OpenJob
 from nsystui.questions.memory.host_copies import HostCopies, host_copies
 from nsystui.questions.queries.conditions import Condition, job_end, job_start, where
 from nsystui.questions.queries.kernel_names import communicates, communicating
+from nsystui.questions.queries.nccl_copies import rows_of_nccl_copies
 from nsystui.questions.queries.recording import recording_advice
 from nsystui.questions.queries.tasks import RankedTask, selected_ranks
 from nsystui.questions.queries.time_window import extents, selected_reports
@@ -166,7 +167,7 @@ class Case:
     def has_message_sizes(self) -> bool:
         """Whether any NCCL call has a message size, from the exports or a log."""
         calls, session = tables.nccl_calls, self.job.session
-        if self.job.nccl_log is not None:
+        if self.job.nccl_log is not None or rows_of_nccl_copies(session) is not None:
             return bool(self.job.pairing().calls["message_size"].notna().any())
         if not session.count(calls):
             return False

@@ -19,6 +19,7 @@ IDLE = WORK | {"profiler_overhead"}
 
 BY_COMMUNICATION = ("nccl", "communication")
 BY_COPIES = ("to_device", "to_host", "on_device", "other_copies", "memsets")
+BY_MIGRATIONS = ("migrations",)
 BY_CPU = ("starved",)
 BY_COMPUTE = ("compute",)
 

@@ -51,6 +51,7 @@ _BLOCKERS = {
     "other communication": ("communication",),
     "copies": ("to_device", "to_host", "on_device", "other_copies"),
     "memsets": ("memsets",),
+    "unified memory": ("migrations",),
     "launch latency": ("stalled",),
     "unresolved": ("unresolved",),
     "tail": ("tail",),

@@ -176,6 +176,7 @@ _BLOCKER_CATEGORIES = {
     "other communication": "nccl",
     "copies": "memory",
     "memsets": "memory",
+    "unified memory": "memory",
 }
 """Categories of the blockers of compute; all others are idle."""
 

@@ -22,7 +22,7 @@ BACKTRACE_CALL: Final = 67
 
 COPY_KINDS: Final = {
     "HtoD": 1, "DtoH": 2, "HtoA": 3, "AtoH": 4, "AtoA": 5, "AtoD": 6, "DtoA": 7, "DtoD": 8, "HtoH": 9, "PtoP": 10,
-    "UvmHtoD": 11, "UvmDtoH": 12,
+    "UvmHtoD": 11, "UvmDtoH": 12, "UvmDtoD": 13,
 }  # fmt: skip
 PAGEABLE: Final = 0
 PINNED: Final = 1
@@ -127,15 +127,16 @@ class CudaEvents(HostEvents):
         graph_node_id: int | None = None,
         migration_cause: int | None = None,
         address: int | None = None,
+        devices: tuple[int | None, int | None] = (None, None),
     ) -> None:
         """Write a copy of `size` bytes; `kind` is a key of `COPY_KINDS`, or unknown.
 
-        `source` and `destination` are memory kinds.
+        `source` and `destination` are memory kinds, `devices` the GPUs of both.
         """
         self.rows("CUPTI_ACTIVITY_KIND_MEMCPY").append(
             (
                 start, end, device, context, 0, stream, correlation_id, process.global_id, size,
-                COPY_KINDS.get(kind, 0), None, source, destination, None, None, None, None, migration_cause,
+                COPY_KINDS.get(kind, 0), None, source, destination, devices[0], None, devices[1], None, migration_cause,
                 graph_node_id, address, 1,
             )
         )  # fmt: skip

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nsystui.base.answer import HOST, RANK, Column, Row, TableAnswer, Unit
+from nsystui.base.kernel_families import COPIES_BACKEND
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.base.text import counted
 from nsystui.base.units import format_value, numbered
@@ -344,10 +345,12 @@ def exposed_communication(case: Case) -> Sequence[Finding | NotChecked]:
     measured = f"Time of {name} kernels that no other kernel of the GPU overlaps. The mean is over the GPUs."
     door = Door("nccl", by="collective", sort="exposed_ns")
     if is_exposed:
+        are_copies = (top["backend"] == COPIES_BACKEND).all()
+        work, waits = ("copies", "") if are_copies else ("kernels", ", including waits for late ranks")
         sentence = (
-            f"Exposed {name} kernels cost {time_words(cost)} per GPU ({share:.0f} % of all {name} time), including "
-            f"waits for late ranks.{case.blocking_words(BY_COMMUNICATION)} {'Most' if len(top) > 1 else 'All'} of the "
-            f"exposed time is in {_collective(top['collective'].iloc[0])} ({calls})."
+            f"Exposed {name} {work} cost {time_words(cost)} per GPU ({share:.0f} % of all {name} time){waits}."
+            f"{case.blocking_words(BY_COMMUNICATION)} {'Most' if len(top) > 1 else 'All'} of the exposed time is in "
+            f"{_collective(top['collective'].iloc[0])} ({calls})."
         )
         advice = _advice(case, top, share)
         return [case.finding("exposed-communication", sentence, advice, door, cost, measured, evidence)]

@@ -22,6 +22,7 @@ from nsystui.questions.memory.host_copies import (
     MANY_COPIES,
     PAGEABLE,
     PINNED,
+    has_one_memory,
     link_words,
     mostly,
 )
@@ -29,7 +30,8 @@ from nsystui.questions.queries.conditions import Condition, duration, where
 from nsystui.questions.triage.case import REMARKED, Case, Place, Spans, bytes_words, spans, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.questions.triage.kernel_mix import by_framework
-from nsystui.questions.triage.rule import BY_COPIES, BY_CPU, WORK, FindingKind, rule
+from nsystui.questions.triage.rule import BY_COPIES, BY_CPU, BY_MIGRATIONS, WORK, FindingKind, rule
+from nsystui.questions.triage.rules.memory import PREFETCH
 from nsystui.store import tables
 
 _OPERATION = Column("operation", header="Operation", label="operation")
@@ -83,6 +85,11 @@ _FROM = {
     ),
 }
 """The advice for synchronous copies if nearly all host memory is of one kind."""
+_ONE_MEMORY = Advice(
+    "CPU and GPU share one memory: use it without copies (cudaMallocManaged, or cudaHostAlloc and "
+    "cudaHostGetDevicePointer).",
+    "A copy within one memory saves nothing, and takes bandwidth from both.",
+)
 _MIN_BYTES = 1 << 20
 """The minimum bytes of copies whose rate is shown; below, latency dominates."""
 
@@ -143,6 +150,8 @@ def _checked(case: Case, kind: _Kind, all_pageable: bool) -> Finding | None:
         sentence += _blocking(case, records)
     elif kind is _SYNC_COPY:
         advice = next((_FROM[memory] for memory in (PAGEABLE, PINNED) if mostly(case.host_copies, memory)), advice)
+    if kind is not _SYNC_MEMSET and has_one_memory(case.job.session):
+        advice = _ONE_MEMORY
     call_column = Column("call", header="Call", label="call")
     evidence = (RANK, _OPERATION, call_column, COUNT, BYTES.with_importance(1), _TOTAL), rows
     ranks = tuple(sorted({row[0] for row in rows if row[0] is not None}))
@@ -314,7 +323,9 @@ _USUAL = Advice(
     reads=WORK,
     finds={
         "exposed-memory": FindingKind(
-            "exposed copies", symptom_of=("synchronous-copies", "pageable-copies", "step-traffic"), parts=BY_COPIES
+            "exposed copies",
+            symptom_of=("synchronous-copies", "pageable-copies", "step-traffic", "unified-memory"),
+            parts=BY_COPIES + BY_MIGRATIONS,
         )
     },
 )
@@ -333,11 +344,14 @@ def exposed_memory(case: Case) -> Sequence[Finding | NotChecked]:
     name = str(evidence.cells("name")[0])
     sentence = (
         f"{case.each_gpu} spends {time_words(cost)} on memory copies and memsets while no kernel runs."
-        f"{case.blocking_words(BY_COPIES)} The largest part of all copy and memset time is {name}."
+        f"{case.blocking_words(BY_COPIES + BY_MIGRATIONS)} The largest part of all copy and memset time is {name}."
     )
     advice = next((_copy_advice(case, word, name) for word in _LESS if word in name), _USUAL)
+    if has_one_memory(case.job.session) and any(word in name for word in _LESS):
+        advice = _ONE_MEMORY
+    advice = PREFETCH if "Unified" in name else advice
     measured = "Time of copies and memsets while no kernel runs, in the steady state. Mean over the GPUs."
-    severity = Severity.WARNING if case.blocks(BY_COPIES, threshold) else Severity.INFO
+    severity = Severity.WARNING if case.blocks(BY_COPIES + BY_MIGRATIONS, threshold) else Severity.INFO
     return [case.finding("exposed-memory", sentence, advice, _DOOR, cost, measured, evidence, severity)]
 
 
@@ -360,6 +374,7 @@ def _shared_stream_remark(case: Case) -> list[Finding]:
         "Copy on a separate stream, and prefetch: start the copies for the next iteration while kernels run.",
         "The operations of a stream run one after the other, so no copy overlaps the kernels of its own stream.",
     )
+    advice = _ONE_MEMORY if has_one_memory(case.job.session) else advice
     evidence = work_summary(case.job.session, case.scope, MEMORY)
     measured = "Time of these copies while no kernel runs, in the steady state. Mean over the GPUs."
     return [case.finding("exposed-memory", sentence, advice, _DOOR, cost, measured, evidence, Severity.INFO)]

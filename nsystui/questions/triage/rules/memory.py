@@ -15,6 +15,7 @@ from nsystui.base.selection import Task, Window
 from nsystui.base.text import counted
 from nsystui.exports import canonical
 from nsystui.questions.algebra.intervals import Intervals, merge, union
+from nsystui.questions.blocking.dependencies import MIGRATIONS
 from nsystui.questions.gpu.device_time import DeviceIntervals
 from nsystui.questions.host.attribution import attribute
 from nsystui.questions.host.causes import ALLOCATING, ALLOCATIONS
@@ -28,7 +29,7 @@ from nsystui.questions.queries.time_window import report_at
 from nsystui.questions.triage.case import CUDA_TABLES, Case, bytes_words, rank_words, spans, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.questions.triage.kernel_mix import by_framework
-from nsystui.questions.triage.rule import BY_CPU, IDLE, WORK, FindingKind, rule
+from nsystui.questions.triage.rule import BY_CPU, BY_MIGRATIONS, IDLE, WORK, FindingKind, rule
 from nsystui.questions.triage.rules.launches import idle_after
 from nsystui.questions.triage.rules.once import CALL_COLUMNS, HOST_CALLS, longest_calls
 from nsystui.store import tables
@@ -238,8 +239,12 @@ def _device_memory_finding(case: Case, full: Sequence[DevicePeak], gpus: int, fa
     )  # fmt: skip
 
 
-_MIGRATIONS = (11, 12, 13)
-"""Unified memory to the device, to the host, between devices (CUpti_ActivityMemcpyKind)."""
+PREFETCH = Advice(
+    "Prefetch the pages that a kernel will read (cudaMemPrefetchAsync), advise where data belong (cudaMemAdvise), "
+    "or use cudaMalloc and copies.",
+    "A fault moves single pages and stops the threads that need them. A prefetch moves all pages at link speed.",
+)
+"""The advice on migrations of unified memory."""
 _COLUMNS = (
     RANK,
     DEVICE.with_importance(1),
@@ -262,7 +267,7 @@ class _Row(NamedTuple):
 @rule(
     330,
     reads=WORK | {"gpu_page_faults", "cpu_page_faults"},
-    finds={"unified-memory": FindingKind("unified memory faults and migrations")},
+    finds={"unified-memory": FindingKind("unified memory faults and migrations", parts=BY_MIGRATIONS)},
 )
 def unified_memory(case: Case) -> Sequence[Finding | NotChecked]:
     """Find unified memory that moves while it is used: page faults of the GPU, and the migrations they cause.
@@ -272,7 +277,7 @@ def unified_memory(case: Case) -> Sequence[Finding | NotChecked]:
     faults have no length.
     """
     session, memory, faults = case.job.session, tables.memory_ops, tables.gpu_page_faults
-    is_migration = memory.c.copy_kind.in_(_MIGRATIONS)
+    is_migration = memory.c.copy_kind.in_(MIGRATIONS)
     moved = spans(case, memory, [is_migration], by_device=True) if session.count(memory) else None
     fault_groups = spans(case, faults, by_device=True) if session.count(faults) else None
     if not (moved and moved.count) and not (fault_groups and fault_groups.count):
@@ -302,14 +307,9 @@ def unified_memory(case: Case) -> Sequence[Finding | NotChecked]:
         f"Unified memory faults and migrations take {time_words(cost)} per GPU: {bytes_words(size)} migrated, {words}. "
         f"Kernels run for {100 * inside / sum(row.time for row in rows):.0f} % of this time and may wait for pages."
     )
-    advice = Advice(
-        "Prefetch the pages that a kernel will read (cudaMemPrefetchAsync), advise where data belong (cudaMemAdvise), "
-        "or use cudaMalloc and copies.",
-        "A fault moves single pages and stops the threads that need them. A prefetch moves all pages at link speed.",
-    )
     measured = "Union of GPU fault groups and migrations, also inside kernels. The mean is over the GPUs."
     door, evidence = Door("memory", filter="Unified"), (_COLUMNS, rows)
-    return [case.finding("unified-memory", sentence, advice, door, cost, measured, evidence)]
+    return [case.finding("unified-memory", sentence, PREFETCH, door, cost, measured, evidence)]
 
 
 def _counts(case: Case, task: Task, device: int) -> tuple[int | None, int, int | None]:
@@ -324,7 +324,7 @@ def _counts(case: Case, task: Task, device: int) -> tuple[int | None, int, int |
         query = sa.select(sa.func.coalesce(value, 0)).select_from(table).where(*where(table, selection), *conditions)
         return int(session.scalar(query) or 0)
 
-    is_migration = memory.c.copy_kind.in_(_MIGRATIONS), memory.c.device == device
+    is_migration = memory.c.copy_kind.in_(MIGRATIONS), memory.c.device == device
     migrated = read(memory, sa.func.sum(memory.c.bytes), *is_migration)
     gpu_faults = read(gpu, sa.func.sum(gpu.c["count"]), gpu.c.device == device)
     return gpu_faults, migrated or 0, read(cpu, sa.func.count())

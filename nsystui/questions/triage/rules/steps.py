@@ -194,8 +194,6 @@ def _finding(
     return case.finding(name, sentence, advice, _DOOR, cost, measured, evidence, severity, ranks=numbers)
 
 
-_HOST_TO_DEVICE = (1, 11)
-"""Copies from the host, also by unified memory (CUpti_ActivityMemcpyKind)."""
 _COLUMNS = (
     RANK,
     DEVICE.with_importance(1),
@@ -219,7 +217,7 @@ def step_traffic(case: Case) -> Sequence[Finding | NotChecked]:
     devices = [device for device in case.devices if device.device.task.task in case.steps]
     if not devices:
         return [NotChecked("step-traffic", "needs steps (`nsystui steps` says why there are none)")]
-    copies = spans(case, tables.memory_ops, [tables.memory_ops.c.copy_kind.in_(_HOST_TO_DEVICE)], by_device=True)
+    copies = spans(case, tables.memory_ops, [tables.memory_ops.c.copy_kind == HOST_TO_DEVICE], by_device=True)
     sizes, rows = _sizes(case), list[tuple[int, ...]]()
     for device in devices:
         gpu, window = device.device, case.working(device)
@@ -274,7 +272,7 @@ def _sizes(case: Case) -> dict[Place, tuple[int, int]]:
     query = (
         sa.select(*columns, sa.func.count(), sa.cast(sa.func.coalesce(sa.func.sum(memory.c.bytes), 0), sa.BigInteger))
         .join_from(memory, tasks, is_same)
-        .where(*where(memory, case.scope), memory.c.copy_kind.in_(_HOST_TO_DEVICE), job_start(memory) >= tasks.c.since)
+        .where(*where(memory, case.scope), memory.c.copy_kind == HOST_TO_DEVICE, job_start(memory) >= tasks.c.since)
         .group_by(*columns)
     )
     rows = case.job.session.rows(query)
