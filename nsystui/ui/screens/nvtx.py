@@ -91,7 +91,7 @@ class NvtxNamesScreen(ViewsScreen):
         view = self.view
         if view.name != "nvtx_sum":
             return super().ask(job, selection)
-        return view, nvtx_summary(job.session, selection, fold_suffixes=True, as_nsys=False)
+        return view, nvtx_summary(job.session, selection, fold=Folding.STEPS, as_nsys=False)
 
     def open_row(self) -> None:
         """Open the ranges of the name."""
@@ -345,8 +345,8 @@ class NvtxScreen(OutlineScreen[Node]):
         return (*super().choices(), Choice.among("by", groupings, self.by, lambda group: self.ask_with(by=group)))
 
     def action_fold(self) -> None:
-        """Fold only steps, then no numbered names, then all numbered names."""
-        next_folding = {Folding.STEPS: Folding.NONE, Folding.NONE: Folding.ALL, Folding.ALL: Folding.STEPS}[self.fold]
+        """Fold only steps (rows of layers), then all numbered names (rows of modules), then no numbered names."""
+        next_folding = {Folding.STEPS: Folding.ALL, Folding.ALL: Folding.NONE, Folding.NONE: Folding.STEPS}[self.fold]
         self.say(_FOLDING_WORDS[next_folding])
         self.ask_with(fold=next_folding)
 
@@ -373,7 +373,7 @@ class NvtxScreen(OutlineScreen[Node]):
 _FOLDING_WORDS = {
     Folding.STEPS: "steps in one row, layers apart",
     Folding.NONE: "numbered names one by one",
-    Folding.ALL: "numbered names in one row",
+    Folding.ALL: "numbered names in one row: a module of all layers",
 }
 
 
