@@ -197,7 +197,7 @@ class NvtxScreen(OutlineScreen[Node]):
     def __init__(self) -> None:
         super().__init__()
         self.by = TreeGrouping.ALL
-        self.fold = Folding.STEPS
+        self.fold = self._opened_fold = Folding.STEPS
         self.nvtx_tree: NvtxTree | None = None
         self.outline: NvtxOutline | None = None
         self._order_key = ""  # empty: the tree's natural order
@@ -231,7 +231,10 @@ class NvtxScreen(OutlineScreen[Node]):
         tree, number = result
         order = ORDERS[self._order_key] if self._order_key else tree.natural_order
         self.nvtx_tree = tree
-        opened = self.opened_in(tree) or _first_opened(tree, order)
+        opened = self.opened_in(tree)
+        if not opened or self._opened_fold is not self.fold:  # modules of all layers are other rows than layers
+            opened = opened | _first_opened(tree, order)
+        self._opened_fold = self.fold
         self.table.empty_text = "\n".join(tree.ranges.notes) or "no NVTX range in the selection: Esc goes back"
         columns = (*OUTLINE_COLUMNS, *[REPLAYED] * tree.has_replays)
         layout = OutlineLayout[Node]("nvtx", columns, lambda node: _row(node)[: len(columns)], ORDERS)
