@@ -137,7 +137,6 @@ def test_names_have_their_domain_and_lose_the_suffix_of_pytorch(session_of):
     assert sorted(labels(tree.children(twice))) == ["twice, op_id = 7", "twice, seq = 8, sizes = [[2]]"]
 
 
-@pytest.mark.campaign
 def test_a_module_is_one_row_over_shapes_and_with_all_numbers_folded_over_layers(session_of):
     names = (
         "{'Module': 'layers.0.mlp', 'Inputs': [[1, 64]]}",
@@ -158,6 +157,7 @@ def test_a_module_is_one_row_over_shapes_and_with_all_numbers_folded_over_layers
     assert {node.label: node.count for node in together} == {"layers.*.mlp (2)": 3, **operators}
 
 
+@pytest.mark.campaign
 def test_a_range_that_ends_on_another_thread_stands_alone(session_of):
     def fill(export: Export) -> None:
         export.range(0, 100, "across", style=START_END, end_thread=export.thread(1), range_id=1)
