@@ -11,9 +11,11 @@ from __future__ import annotations
 import re
 import shlex
 import unicodedata
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from functools import cache
 from itertools import chain
+from os.path import commonprefix
 from typing import Literal
 
 ELLIPSIS = "…"
@@ -142,6 +144,44 @@ def shorten(text: str, width: int) -> str:
     while head and width_of(head + ELLIPSIS) > width:  # some characters widen their neighbours
         head = head[:-1]
     return head + ELLIPSIS
+
+
+def cut_apart(texts: Iterable[str], width: int) -> dict[str, str]:
+    """Cut texts to at most ``width`` cells: at their ends, or within what they share, if they would look alike.
+
+    A text that is cut within keeps its beginning, and characters that tell it from other texts.
+    """
+    shown: dict[str, str] = {}
+    groups = [(sorted(set(texts)), "", 0)]
+    while groups:
+        group, head, start = groups.pop()
+        alike: dict[str, list[str]] = {}
+        for text in group:
+            alike.setdefault(shorten(head + text[start:], width), []).append(text)
+        for cut, members in alike.items():
+            shown.update(dict.fromkeys(members, cut))
+            first, index = members[0], bisect_left(group, members[0])
+            end = index + len(members)
+            shared, kept = _common(first, members[-1]), head or _take(first, width // 4) + ELLIPSIS
+            others = (group[number] for number in range(index - 1, -1, -1) if not first.startswith(group[number]))
+            neighbours = (next(others, ""), *group[end : end + 1])
+            parted = max(_common(first, other) for other in neighbours)
+            if parted >= max(start, width // 4) and width_of(kept) <= width // 3:
+                kept += first[max(parted - 2, start) : parted + 1] + ELLIPSIS
+            room = width - width_of(kept)
+            word = first.rfind(" ", 0, shared) + 1
+            next_start = word if shared - word <= room // 2 else shared - room // 3
+            next_start = min(next_start, max(map(len, members)) - room)
+            next_start = max(next_start, first.find(" ", next_start, shared) + 1)
+            next_start = next_start if next_start > start else shared
+            if len(members) > 1 and next_start > max(start, width // 4):
+                groups.append((members, kept, next_start))
+    return shown
+
+
+def _common(text: str, other: str) -> int:
+    """Return the length of the common beginning."""
+    return len(commonprefix([text, other]))  # noqa: RUF071 - texts, not paths
 
 
 def fit(text: str, width: int, align: Literal["left", "right"] = "left") -> str:

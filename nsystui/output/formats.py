@@ -37,7 +37,7 @@ from nsystui.base.answer import (
     iter_rows,
 )
 from nsystui.base.errors import UsageError
-from nsystui.base.text import ascii_glyphs, safe_text, width_of
+from nsystui.base.text import ascii_glyphs, cut_apart, safe_text, width_of
 from nsystui.base.units import Wording, round_half_up, wordings
 
 FORMATS = ("table", "csv", "json", "md", "parquet")
@@ -271,8 +271,8 @@ def fitting(answer: TableAnswer, width: int) -> TableAnswer:
     """Return the answer reduced to lines of ``width`` cells; files get the complete answer.
 
     Hides the least important columns first; of equally important columns, numbers before texts and the last first.
-    The last column, if it is text, keeps 0.4 of a line. Then cuts texts at their ends, the widest first. Hides numbers
-    of importance 0, the last first, only if cut texts are not enough.
+    The last column, if it is text, keeps 0.4 of a line. Then cuts texts, the widest first (see `cut_apart`).
+    Hides numbers of importance 0, the last first, only if cut texts are not enough.
     """
     widths = [column.width for column in _table_columns(answer.columns, answer.rows)]
     shown = [number for number, column in enumerate(answer.columns) if column.importance < FILES_ONLY]
@@ -306,19 +306,10 @@ def fitting(answer: TableAnswer, width: int) -> TableAnswer:
         column if number in shown else column.with_importance(FILES_ONLY)
         for number, column in enumerate(answer.columns)
     )
-    rows = [
-        tuple(_cut_end(cell, widths[n]) if n in texts else cell for n, cell in enumerate(row)) for row in answer.rows
-    ]
+    safe = [[safe_text(cell) if isinstance(cell, str) else cell for cell in row] for row in answer.rows]
+    cuts = {n: cut_apart((cell for row in safe if isinstance(cell := row[n], str)), widths[n]) for n in texts}
+    rows = [tuple(cuts.get(n, {}).get(str(cell), cell) for n, cell in enumerate(row)) for row in safe]
     return replace(answer, columns=columns, rows=rows)
-
-
-def _cut_end(value: Value, width: int) -> Value:
-    if not isinstance(value, str) or width_of(safe_text(value)) <= width:
-        return value
-    text = safe_text(value)
-    while width_of(text) > width - 1:
-        text = text[:-1]
-    return text + "…"
 
 
 def _write_table(answer: Answer, stream: Writable, ascii_only: bool, progress: Progress | None) -> int:

@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from nsystui.base.text import GLYPHS, ascii_glyphs, fit, safe_text, shell_word, shorten, width_of
+from nsystui.base.text import GLYPHS, ascii_glyphs, cut_apart, fit, safe_text, shell_word, shorten, width_of
 
 ANY_TEXT = st.text(st.characters(exclude_categories=()))  # lone surrogates too
 FILLERS = "\u115f\u1160\u2800\u3164\uffa0"
@@ -114,3 +114,11 @@ def test_every_glyph_of_the_interface_has_one_printable_stand_in():
     assert all(ord(glyph) in GLYPHS for glyph in glyphs)
     assert all(len(char) == 1 and char.isascii() and char.isprintable() for char in GLYPHS.values())
     assert ascii_glyphs("12 µs ▸ naïve 漢 ▁▄█") == "12 us > naive ?? .=#"
+
+
+def test_texts_that_would_look_alike_are_cut_within_what_they_share():
+    texts = [f"a_long_name_of_a_kernel_that_begins_alike_everywhere_{number}" for number in range(12)]
+    cut = cut_apart([*texts, "short"], 24)
+    assert len(set(cut.values())) == 13
+    assert cut["short"] == "short"
+    assert all(width_of(shown) <= 24 and shown.startswith("a_long") for shown in map(cut.__getitem__, texts))

@@ -28,6 +28,7 @@ from nsystui.questions.job.job import OpenJob
 from nsystui.questions.kernels.activities import MEMORY, work_summary
 from nsystui.questions.kernels.summary import Names, kernel_summary
 from nsystui.questions.nvtx.listing import nvtx_summary
+from nsystui.questions.nvtx.paths import Folding
 from nsystui.questions.ranks.steps import step_times
 from nsystui.store.session import Session
 
@@ -158,7 +159,7 @@ def test_totals_are_those_of_the_single_summaries(demo, faster):
             assert total(answer, f"total_{letter}") == total(expected, "total")
             assert total(answer, f"count_{letter}") == total(expected, "count")
     for one, key in ((a, "sum_a"), (b, "sum_b")):
-        every = nvtx_summary(one.job.session, one.selection, fold_suffixes=True)
+        every = nvtx_summary(one.job.session, one.selection, fold=Folding.STEPS)
         before = by(every)["NCCL:ncclCommInitRankConfig"]["total"]
         assert total(nvtx(a, b), key) == total(every, "total") - before
     single = by(kernel_summary(a.job.session, a.selection, Names.SHORT))

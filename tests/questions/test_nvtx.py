@@ -139,6 +139,26 @@ def test_names_have_their_domain_and_lose_the_suffix_of_pytorch(session_of):
     assert sorted(labels(tree.children(twice))) == ["twice, op_id = 7", "twice, seq = 8, sizes = [[2]]"]
 
 
+def test_a_module_is_one_row_over_shapes_and_with_all_numbers_folded_over_layers(session_of):
+    names = (
+        "{'Module': 'layers.0.mlp', 'Inputs': [[1, 64]]}",
+        "{'Module': 'layers.0.mlp', 'TrainableParams': {'w': [8]}, 'Inputs': [[7, 64]]}",
+        "layers.1.mlp in=[[1, 64]]",
+        "Thunk:#hlo_op=fusion.1,unique_hlo_op_id=42#",
+        "{'mod': 'torch', 'op': 'add', 'args': [{'shape': (6,)}]}",
+    )
+
+    def fill(export: Export) -> None:
+        for call, name in enumerate(names):
+            export.range(call * 100 + 10, call * 100 + 50, name)
+
+    ranges = load(session_of(fill))
+    apart, together = (NvtxTree.build(ranges, fold=fold).roots() for fold in ("steps", "all"))
+    operators = {"Thunk:#hlo_op=fusion.1": 1, "torch.add": 1}
+    assert {node.label: node.count for node in apart} == {"layers.0.mlp": 2, "layers.1.mlp": 1, **operators}
+    assert {node.label: node.count for node in together} == {"layers.*.mlp (2)": 3, **operators}
+
+
 @pytest.mark.campaign
 def test_a_range_that_ends_on_another_thread_stands_alone(session_of):
     def fill(export: Export) -> None:

@@ -133,7 +133,7 @@ def test_ctrl_z_gives_the_terminal_back_and_fg_draws_it_again(job, environment):
         terminal.wait_for("shell$")
         terminal.send(f"{shlex.join([*WITHOUT_FINDINGS, *job])}\n".encode())
         terminal.wait_for("? help")
-        for screen, shown, prompt in (("2", " names", ""), ("2", " names", "/"), ("5", "unfold", "")):
+        for screen, shown, prompt in (("2", " names", ""), ("2", " names", "/"), ("5", "by module", "")):
             terminal.press(screen)
             terminal.wait_for(shown)
             if prompt:

@@ -14,9 +14,10 @@ if TYPE_CHECKING:
 
 def _ask(job: OpenJob, selection: Selection, options: dict[str, Any]) -> Answer:
     from nsystui.questions.nvtx.listing import nvtx_summary, nvtx_tree_table
+    from nsystui.questions.nvtx.paths import Folding
 
     if options["summary"]:
-        return nvtx_summary(job.session, selection, fold_suffixes=options["fold"] != "none", as_nsys=False)
+        return nvtx_summary(job.session, selection, fold=Folding(options["fold"]), as_nsys=False)
     return nvtx_tree_table(job.nvtx_tree(selection, options["by"], options["fold"]), options["depth"])
 
 
@@ -29,9 +30,11 @@ QUESTIONS = (
 NVTX ranges by path: push/pop ranges nested as they ran on each thread, with instances, wall time, self
 time (in which no nested range runs; DurNonChild of nsys) and the GPU time projected from what was launched inside them.
 Start/end ranges may overlap anything, so they are not in the tree and have no self time. With --summary, one row for
-each name, without the arguments that PyTorch appends (`aten::item, op_id = 557`); `stats -r nvtx_sum` keeps them.""",
+each name, without the arguments that PyTorch appends (`aten::item, op_id = 557`); `stats -r nvtx_sum` keeps them.
+`{'Module': 'layers.3.mlp', 'Inputs': …}` (vLLM) is layers.3.mlp; with --fold all, layers.*.mlp is one row.""",
         examples="""  nsystui nvtx rank0.sqlite --depth 3
   nsystui nvtx rank*.sqlite --by all --filter step
+  nsystui nvtx rank0.sqlite --fold all
   nsystui nvtx rank0.sqlite --summary --format csv""",
         topic="numbers",
         order=100,
@@ -40,7 +43,8 @@ each name, without the arguments that PyTorch appends (`aten::item, op_id = 557`
             Option("by", "what has its own rows (all: nothing)", choices=("rank-thread", "rank", "all"), default="all"),
             Option(
                 "fold",
-                "which numbered names share a row (steps: only those that number steps, not layers within each step)",
+                "which numbered names share a row (steps: only those that number steps, not layers within each step; "
+                "all: also a module of all layers)",
                 choices=("steps", "all", "none"),
                 default="steps",
             ),

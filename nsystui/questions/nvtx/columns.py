@@ -66,7 +66,7 @@ class RangeColumns:
 
     @property
     def names(self) -> list[str]:
-        """The different names without PyTorch's suffix, in order of appearance."""
+        """The different names (`FOLDED_LABEL`: without arguments and shapes), in order of appearance."""
         names: list[str] = json_of(self["names"])
         return names
 

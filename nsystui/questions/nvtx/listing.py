@@ -26,7 +26,7 @@ from nsystui.base.selection import Selection
 from nsystui.exports.metadata import pid_column, tid_column, tid_of
 from nsystui.questions.events.kinds import GPU_KINDS, KIND_TABLES, events_query
 from nsystui.questions.nvtx.loading import FOLDED_LABEL, LABEL, NAME_SIZE, PUSH_POP_TYPES, START_END_TYPES, last_times
-from nsystui.questions.nvtx.paths import NO_NODE
+from nsystui.questions.nvtx.paths import NO_NODE, NUMBER, Folding, numbered
 from nsystui.questions.nvtx.tree import NvtxTree, Order
 from nsystui.questions.queries import statistics
 from nsystui.questions.queries.conditions import duration, job_start, where
@@ -52,19 +52,19 @@ def nvtx_summary(
     session: Session,
     selection: Selection,
     *,
-    fold_suffixes: bool = False,
+    fold: Folding = Folding.NONE,
     types: Sequence[int] = (*PUSH_POP_TYPES, *START_END_TYPES),
     as_nsys: bool = True,
 ) -> TableAnswer:
     """Summarise the ranges by name and style: statistics of the durations on the CPU, ns.
 
     Columns, order and values equal ``nvtx_sum`` (docs/numbers.md#nsys-stats): a range that never ended ends at the last
-    time of any NVTX range or mark of its report; unless ``as_nsys``, it is left out. With ``fold_suffixes``, all calls
-    of a PyTorch operator share a row. The name filter applies to ``domain:text``. ``types`` are event types. Raises
-    ExportError if the names exceed the memory limit.
+    time of any NVTX range or mark of its report; unless ``as_nsys``, it is left out. Unless ``fold`` is ``NONE``, all
+    calls of an operator or module share a row; with ``ALL``, also numbered names. The name filter applies to
+    ``domain:text``. ``types`` are event types. Raises ExportError if the names exceed the memory limit.
     """
     table = tables.nvtx_ranges
-    name = FOLDED_LABEL if fold_suffixes else LABEL
+    name = LABEL if fold is Folding.NONE else FOLDED_LABEL
     style = sa.case((table.c.event_type.in_(PUSH_POP_TYPES), "PushPop"), else_="StartEnd")
     last = last_times()
     has_type = sa.and_(table.c.event_type.in_(types), sa.true() if as_nsys else table.c.end.is_not(None))
@@ -74,6 +74,10 @@ def nvtx_summary(
         names = session.scalar(sa.select(sa.func.approx_count_distinct(name)).where(*conditions))
         largest = max(session.reports, key=lambda report: report.count(table))
         session.limits.check_held(largest.path, names, NAME_SIZE, "names of NVTX ranges")
+    if fold is Folding.ALL:
+        template = sa.func.regexp_replace(name, NUMBER, "*", "g", type_=sa.Text)
+        shared = numbered([row[0] for row in session.rows(sa.select(name).where(*conditions).distinct())])
+        name = sa.case((template.in_(shared), template), else_=name)
     frame = statistics.summary_frame(
         session,
         table.join(last, last.c.report == table.c.report),

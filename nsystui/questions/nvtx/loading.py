@@ -37,10 +37,23 @@ Arrays = TypeVar("Arrays", bound=Any)
 LABEL = KIND_TABLES[EventKind.NVTX].name
 """A range's name in SQL, as nsys writes it: ``domain:text``, or only the text in the default domain."""
 
-_SUFFIXES = [sa.func.nullif(sa.func.instr(LABEL, f", {word} ="), 0) for word in ("seq", "op_id", "sizes")]
-_FOLDED = sa.func.coalesce(sa.func.left(LABEL, sa.func.least(*_SUFFIXES) - 1), LABEL)
+_SUFFIXES = (", seq =", ", op_id =", ", sizes =", " in=[", ",unique_hlo_op_id=", ",program_id=")
+"""What begins the part of a name that varies from call to call: PyTorch's numbers, SGLang's shapes, XLA's ids."""
+_ENDS = [sa.func.nullif(sa.func.instr(LABEL, suffix), 0) for suffix in _SUFFIXES]
+_CUT = sa.func.coalesce(sa.func.left(LABEL, sa.func.least(*_ENDS) - 1), LABEL)
+_MEANINGS = [
+    sa.func.nullif(sa.func.regexp_extract(LABEL, rf"""["']{key}["']: ?["']([^"']+)""", 1), "")
+    for key in ("(?:Module|funcStack|mod)", "op")
+]
+_OF_DICT = sa.func.split_part(LABEL, "{", 1).concat(sa.func.nullif(sa.func.concat_ws(".", *_MEANINGS), ""))
+_IS_DICT = sa.or_(sa.func.contains(LABEL, "{'"), sa.func.contains(LABEL, '{"'))
+_FOLDED = sa.case((_IS_DICT, sa.func.coalesce(_OF_DICT, _CUT)), else_=_CUT)
 FOLDED_LABEL = sa.func.coalesce(sa.func.nullif(_FOLDED, ""), "[no name]", type_=sa.Text)
-"""`LABEL` without PyTorch's suffix (``, seq = 7, op_id = 9, sizes = …``)."""
+"""`LABEL` by what it means: without arguments, shapes and ids of a call; the module or operator of a dict.
+
+``aten::add, seq = 7`` is ``aten::add``, ``{'Module': 'layers.3.mlp', 'Inputs': [[1, 64]]}`` (vLLM, TensorRT-LLM) is
+``layers.3.mlp``, ``{'mod': 'torch', 'op': 'add', 'args': []}`` (PyProf) is ``torch.add``.
+"""
 
 PUSH_POP_TYPES = (59, 70)
 START_END_TYPES = (60, 71)

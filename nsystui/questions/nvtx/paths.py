@@ -28,7 +28,7 @@ class Folding(Enum):
     """Which numbered names under one parent share a row.
 
     With ``STEPS``, names whose numbers continue from one parent range to the next, like steps, share a row; names that
-    recur in each parent range, like layers, are apart.
+    recur in each parent range, like layers, are apart, and so are modules and operations (``layers.3``, ``fusion.7``).
     """
 
     STEPS = "steps"
@@ -36,7 +36,14 @@ class Folding(Enum):
     NONE = "none"
 
 
-_NUMBER = re.compile(r"0[xX][0-9a-fA-F]+|[0-9]+")
+_UUID = r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b"
+NUMBER = rf"{_UUID}|\b[0-9a-z]{{32,}}\b|0[xX][0-9a-fA-F]+|[0-9]+"
+"""Pattern of a number, an address, or a hash, such as the key of a ``CompiledFxGraph``; also for SQL."""
+_NUMBER = re.compile(NUMBER)
+_MODULE = re.compile(r"(?<=[a-z_])(?<!step)(?<!iter)(?<!iteration)(?<!batch)(?<!epoch)\.\*", re.IGNORECASE)
+"""Templates with a numbered module or operation: ``layers.*.mlp``, ``fusion.*``."""
+_BATCH = re.compile(r"execute_context_\*|execute_new_\*|\* ctx reqs?, \*|step\[\w+ bs=\*")
+"""Templates whose numbers are requests and tokens of a step (vLLM, TensorRT-LLM, SGLang)."""
 
 
 def template(name: str) -> str:
@@ -45,9 +52,11 @@ def template(name: str) -> str:
 
 
 def numbered(names: Collection[str]) -> frozenset[str]:
-    """Return the templates that `FEWEST_VARIANTS` or more names share."""
+    """Return the templates that `FEWEST_VARIANTS` or more names share, or two modules."""
     counts = Counter(template(name) for name in set(names))
-    return frozenset(text for text, count in counts.items() if count >= FEWEST_VARIANTS)
+    return frozenset(
+        text for text, count in counts.items() if count >= (2 if _MODULE.search(text) else FEWEST_VARIANTS)
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -186,8 +195,9 @@ def group_by_path(
 ) -> Paths:
     """Group chains by path; their names are indices into ``names``. ``group``, shape ``(c,)``: their groups, or -1.
 
-    ``group_parents``: the group above each group or -1. Three or more names under one parent that differ only in their
-    numbers are one node, as ``fold`` decides. One step per level: O(c log c), thousands of levels cost milliseconds.
+    ``group_parents``: the group above each group or -1. Three or more names (or two modules) under one parent that
+    differ only in their numbers are one node, as ``fold`` decides. One step per level: O(c log c), thousands of levels
+    cost milliseconds.
     """
     templates = Templates.of(names) if fold is not Folding.NONE else Templates((), np.full(len(names), -1, np.int64))
     of_chain = np.empty(len(chains), np.int32)
@@ -244,7 +254,11 @@ def _level_of(above: Ints, name: Ints, templates: Templates, ranges: Ints, aroun
     template = templates.of_name[name]
     variant_keys = (parent + 1) * (templated + 1) + template + 1
     _, group, size = np.unique(variant_keys, return_inverse=True, return_counts=True)
-    is_folded = (template >= 0) & (size[group] >= FEWEST_VARIANTS)
+    texts = (*templates.texts, "")  # the last for names without a template, -1
+    is_module, is_batch = (
+        np.array([bool(form.search(text)) for text in texts])[template] for form in (_MODULE, _BATCH)
+    )
+    is_folded = (template >= 0) & (size[group] >= np.where(is_module, 2, FEWEST_VARIANTS))
     if around is not None:
         # A name that recurs in half of the ranges around it, or twice on a thread, is a part of each, not a step.
         outer = np.zeros(len(pairs), np.int64)
@@ -253,7 +267,7 @@ def _level_of(above: Ints, name: Ints, templates: Templates, ranges: Ints, aroun
             np.bincount(group, np.bincount(pair_of_row, weights, len(pairs)))[group] for weights in (ranges, None)
         )
         recurs = np.where(outer > 0, (outer > 1) & (2 * count >= outer * size[group]), count >= 2 * threads)
-        is_folded &= ~recurs | (size[group] > _MAX_APART)
+        is_folded &= is_batch | ~(is_module | (recurs & (size[group] <= _MAX_APART)))
     label = np.where(is_folded, names + template, name)
     _, first, node = np.unique((parent + 1) * (names + templated) + label, return_index=True, return_inverse=True)
     variants = np.where(is_folded, size[group], 0)[first]

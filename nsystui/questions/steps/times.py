@@ -30,7 +30,7 @@ from nsystui.base.text import few_numbers, whole_number
 from nsystui.base.units import format_value
 from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.algebra.projection import Projection
-from nsystui.questions.nvtx.loading import FOLDED_LABEL, LABEL
+from nsystui.questions.nvtx.loading import FOLDED_LABEL
 from nsystui.questions.queries.conditions import Condition, job_end, job_start, matches, of_reports
 from nsystui.questions.queries.derived import in_runs, of_each_report
 from nsystui.questions.queries.pauses import pauses
@@ -349,7 +349,7 @@ def _kinds_query(tasks: Iterable[Task]) -> sa.Select[Any]:
 def _ranges_query(tasks: Iterable[Task], templates: Sequence[str]) -> sa.Select[Any]:
     # Comparing beginnings excludes most ranges, at less cost than templates.
     beginnings = sorted({template.partition("*")[0] for template in templates})
-    may_be = sa.or_(*(sa.func.starts_with(LABEL, beginning) for beginning in beginnings))
+    may_be = sa.or_(*(sa.func.starts_with(FOLDED_LABEL, beginning) for beginning in beginnings))
     conditions = (*_is_closed(tasks), may_be, _TEMPLATE.in_(templates))
     return sa.select(*_range_columns(_TEMPLATE)).where(*conditions).order_by("start")
 

@@ -91,7 +91,7 @@ class NvtxNamesScreen(ViewsScreen):
         view = self.view
         if view.name != "nvtx_sum":
             return super().ask(job, selection)
-        return view, nvtx_summary(job.session, selection, fold_suffixes=True, as_nsys=False)
+        return view, nvtx_summary(job.session, selection, fold=Folding.STEPS, as_nsys=False)
 
     def open_row(self) -> None:
         """Open the ranges of the name."""
@@ -197,7 +197,7 @@ class NvtxScreen(OutlineScreen[Node]):
     def __init__(self) -> None:
         super().__init__()
         self.by = TreeGrouping.ALL
-        self.fold = Folding.STEPS
+        self.fold = self._opened_fold = Folding.STEPS
         self.nvtx_tree: NvtxTree | None = None
         self.outline: NvtxOutline | None = None
         self._order_key = ""  # empty: the tree's natural order
@@ -231,7 +231,10 @@ class NvtxScreen(OutlineScreen[Node]):
         tree, number = result
         order = ORDERS[self._order_key] if self._order_key else tree.natural_order
         self.nvtx_tree = tree
-        opened = self.opened_in(tree) or _first_opened(tree, order)
+        opened = self.opened_in(tree)
+        if not opened or self._opened_fold is not self.fold:  # modules of all layers are other rows than layers
+            opened = opened | _first_opened(tree, order)
+        self._opened_fold = self.fold
         self.table.empty_text = "\n".join(tree.ranges.notes) or "no NVTX range in the selection: Esc goes back"
         columns = (*OUTLINE_COLUMNS, *[REPLAYED] * tree.has_replays)
         layout = OutlineLayout[Node]("nvtx", columns, lambda node: _row(node)[: len(columns)], ORDERS)
@@ -345,8 +348,8 @@ class NvtxScreen(OutlineScreen[Node]):
         return (*super().choices(), Choice.among("by", groupings, self.by, lambda group: self.ask_with(by=group)))
 
     def action_fold(self) -> None:
-        """Fold only steps, then no numbered names, then all numbered names."""
-        next_folding = {Folding.STEPS: Folding.NONE, Folding.NONE: Folding.ALL, Folding.ALL: Folding.STEPS}[self.fold]
+        """Fold only steps (rows of layers), then all numbered names (rows of modules), then no numbered names."""
+        next_folding = {Folding.STEPS: Folding.ALL, Folding.ALL: Folding.NONE, Folding.NONE: Folding.STEPS}[self.fold]
         self.say(_FOLDING_WORDS[next_folding])
         self.ask_with(fold=next_folding)
 
@@ -373,7 +376,7 @@ class NvtxScreen(OutlineScreen[Node]):
 _FOLDING_WORDS = {
     Folding.STEPS: "steps in one row, layers apart",
     Folding.NONE: "numbered names one by one",
-    Folding.ALL: "numbered names in one row",
+    Folding.ALL: "numbered names in one row: a module of all layers",
 }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import pairwise, takewhile
@@ -13,7 +13,7 @@ from typing import NamedTuple
 from rich.cells import set_cell_size
 
 from nsystui.base.answer import FILES_ONLY, Column, Row, Unit, Value
-from nsystui.base.text import fit, safe_text, shorten, width_of
+from nsystui.base.text import cut_apart, fit, safe_text, shorten, width_of
 from nsystui.base.units import MISSING, Wording, wordings
 from nsystui.ui.widgets.plots import bar, stacked_bar
 
@@ -37,6 +37,7 @@ TEXT_MINIMUM = 6
 BAR_WIDTH = 5
 """Cells of the bar next to a share."""
 
+_TREE = " │├└─▶▼▸▾"
 _INDENT = re.compile(r"[ │├└─]*(?:[▶▼▸▾] )?")
 
 
@@ -222,6 +223,8 @@ class TableLayout:
         self.placed: tuple[Placed, ...] = ()
         self.pan = 0
         """The first character of the elastic column that is shown."""
+        self._visible: frozenset[str] = frozenset()
+        self._cuts: dict[int, Mapping[str, str]] = {}  # the visible names, cut, by width
 
     def word(self, rows: Sequence[Row], of_all: bool = True) -> None:
         """Choose the units of the columns by ``rows``: all rows (``of_all``), or the first rows."""
@@ -256,8 +259,11 @@ class TableLayout:
         ]
         return {item.key: f"{item.label.removesuffix(' %')} {words}" for item, words in hidden if words.strip(MISSING)}
 
-    def place(self, width: int, sorted_key: str | None) -> None:
-        """Choose the columns for lines of ``width`` cells."""
+    def place(self, width: int, sorted_key: str | None, visible: Iterable[Sequence[str]] = ()) -> None:
+        """Choose the columns for lines of ``width`` cells; ``visible``: the formatted rows, whose names must differ."""
+        names = frozenset(shown[self.elastic] for shown in visible if self.elastic is not None)
+        if names != self._visible:
+            self._visible, self._cuts = names, {}
         self.placed = place_columns(self.measures, width, self.elastic, sorted_key)
 
     def pan_by(self, steps: int) -> bool:
@@ -334,7 +340,12 @@ class TableLayout:
                 pieces.append(Piece(bar(value, measure.full, placed.bar - 1) + " ", PieceKind.BAR, key))
             if measure.is_text:
                 tree_prefix = prefix if index == self.tree_column else ""
-                text = set_text(shown[index], cells, tree_prefix, self.pan if index == self.elastic else 0)
+                text, room = shown[index], cells - width_of(tree_prefix)
+                if index == self.elastic and not self.pan and room < width_of(text) and text[0] not in _TREE:
+                    if room not in self._cuts:
+                        self._cuts[room] = cut_apart(self._visible, room)
+                    text = self._cuts[room].get(text, text)
+                text = set_text(text, cells, tree_prefix, self.pan if index == self.elastic else 0)
             else:
                 text = fit(shown[index], cells, "right")
             pieces.append(Piece(text, PieceKind.NAME if index == self.elastic else PieceKind.OTHER, key))

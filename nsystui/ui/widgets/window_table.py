@@ -499,7 +499,8 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
         for index, row in rows.items():
             self._formatted[index] = before.get(index) or self._table.format(row, self._prefix_of(index))
         placed = {column.index for column in self._table.placed}
-        self._table.place(self._row_width - len(MARKER), self.sorted_by[0] if self.sorted_by else None)
+        sorted_key = self.sorted_by[0] if self.sorted_by else None
+        self._table.place(self._row_width - len(MARKER), sorted_key, self._formatted.values())
         if placed != {column.index for column in self._table.placed}:
             self.call_next(self._announce)  # the details list the hidden columns
 
