@@ -74,7 +74,6 @@ def operations_of_steps(job: OpenJob, selection: Selection, step_name: str | Non
 
 
 def _in_steps(steps: Steps, times: Mapping[Task, StepTimes], ranges: NvtxRanges) -> Flags:
-    """Return whether each range begins in a step, on the CPU."""
     start, lane = ranges.start, ranges.lane
     is_in_step = np.zeros(len(ranges), bool)
     for index, thread in enumerate(ranges.lanes):

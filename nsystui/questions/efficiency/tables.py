@@ -145,7 +145,6 @@ def host_table(result: Efficiency) -> TableAnswer:
 def _factor_table(
     name: str, factors: Sequence[Factor], baseline: dict[str, float | None] | None, notes: tuple[str, ...]
 ) -> TableAnswer:
-    """Return the factors' rows; no rows if all are unknown."""
     if all(factor.value is None for factor in factors):
         factors = ()
     rows: list[Row] = []

@@ -300,8 +300,8 @@ def _budget(device: DeviceIntervals, worked: Window, steady: int, window: Window
     window = Window(start, max(min(window.end, device.recorded.end), start))
     begin = min(max(steady, window.start), window.end)
     last = min(max(worked.end, begin), window.end)
-    startup = begin - window.start - device.busy_in(Window(window.start, begin))
-    tail = window.end - last
+    at_startup, after = (device.idle(Window(*edges)) for edges in ((window.start, begin), (last, window.end)))
+    startup, tail = at_startup.length, after.length
     gaps = device.idle(working := Window(begin, last))
     long_gaps = gaps.chosen(gaps.lengths >= LONG_GAP)
     budget = Budget(
@@ -315,7 +315,6 @@ def _budget(device: DeviceIntervals, worked: Window, steady: int, window: Window
         tail=tail,
         unrecorded=spent.time - spent.recorded,
     )
-    at_startup, after = (device.idle(Window(*edges)) for edges in ((window.start, begin), (last, window.end)))
     return DeviceBudget(device.device, window, steady, working, budget, at_startup, long_gaps, after)
 
 

@@ -257,6 +257,10 @@ class OpenJob:
         from nsystui.questions.nccl.grouping import NcclProperty
 
         pairing = self.pairing()
+        if NcclProperty.ROLE in groups:
+            roles = {item.rank: item.role for item in self.ranks}
+            kernels, calls = (frame.assign(role=frame["rank"].map(roles)) for frame in (pairing.kernels, pairing.calls))
+            pairing = replace(pairing, kernels=kernels, calls=calls)
         if NcclProperty.STEP in groups or step_range is not None:
             pairing = in_steps(pairing, self.steps(step_range))
         if {NcclProperty.RANGE, NcclProperty.COMMUNICATOR}.isdisjoint(groups):

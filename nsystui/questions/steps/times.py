@@ -33,6 +33,7 @@ from nsystui.questions.algebra.projection import Projection
 from nsystui.questions.nvtx.loading import FOLDED_LABEL, LABEL
 from nsystui.questions.queries.conditions import Condition, job_end, job_start, matches, of_reports
 from nsystui.questions.queries.derived import in_runs, of_each_report
+from nsystui.questions.queries.pauses import pauses
 from nsystui.questions.queries.statistics import places_by
 from nsystui.questions.queries.tasks import RankedTask
 from nsystui.questions.steps.anchors import anchored_steps
@@ -141,6 +142,8 @@ class Steps:
 
     def _with_phases(self, session: Session) -> Steps:
         of_task, note = with_phases(session, self.of_task)
+        by_report = {report.index: pauses(session, report) for report in session.reports}
+        of_task = {task: replace(steps, pauses=by_report[task.report]) for task, steps in of_task.items()}
         return replace(self, of_task=of_task, notes=(*self.notes, *([note] if note else [])))
 
     @classmethod

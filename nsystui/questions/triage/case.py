@@ -127,8 +127,9 @@ class Case:
     @cached_property
     def time(self) -> int:
         """The run time of the job, ns: the mean of its GPUs' windows, or of its reports' windows without GPU work."""
-        spans = [self.window_of(device) for device in self.devices] or list(self.windows.values())
-        return sum(span.end - span.start for span in spans) // len(spans) if spans else 0
+        times = [device.breakdown(self.window_of(device)).time for device in self.devices]
+        times = times or [span.end - span.start for span in self.windows.values()]
+        return sum(times) // len(times) if times else 0
 
     def percent(self, cost: float) -> float:
         return 100.0 * cost / self.time if self.time else 0.0
