@@ -269,8 +269,9 @@ class JobWriter:
             prepared.mkdir()
             report.results.move(Results((identity,), prepared))
             moves = {
-                self._target(report.rank, identity, file): file
+                self.directory / table / rank_directory(report.rank) / f"{identity}-{number}": file
                 for file in _prepared(report.files, prepared, self._database)
+                for table, _, number in [file.name.rpartition("-")]
             }
             seals_by_target = {target: sealed(file) for target, file in moves.items()}
             seals = {str(target.relative_to(self.directory)): seal for target, seal in seals_by_target.items()}
@@ -282,10 +283,6 @@ class JobWriter:
             return read_report(target_directory)
         except ExportError as error:
             raise OutputError(f"{error}: did another process pack it at the same time?") from None
-
-    def _target(self, rank: int, identity: str, file: Path) -> Path:
-        table, _, number = file.name.rpartition("-")
-        return self.directory / table / rank_directory(rank) / f"{identity}-{number}"
 
     def _publish(self, moves: Mapping[Path, Path], prepared: Path, target_directory: Path, report: NewReport) -> None:
         """Move the files into the datasets, then the report: all or nothing."""

@@ -216,14 +216,12 @@ def _graph_captures(session: Session, reports: Sequence[int]) -> dict[Task, list
     opened: Counter[Task] = Counter()
     for report, process, start, end, is_last in session.rows(query.order_by(api.c.start)):
         task = Task(report, process)
-        if not is_last:
-            if not opened[task]:
-                captures[task].append((start, _ANY_ID))
-            opened[task] += 1
-        elif opened[task]:
-            opened[task] -= 1
-            if not opened[task]:
-                captures[task][-1] = (captures[task][-1][0], end)
+        was_open = opened[task] > 0
+        opened[task] = max(opened[task] + (-1 if is_last else 1), 0)
+        if not was_open and opened[task]:
+            captures[task].append((start, _ANY_ID))
+        elif was_open and not opened[task]:
+            captures[task][-1] = (captures[task][-1][0], end)
     return captures
 
 

@@ -73,12 +73,8 @@ def _sample(item: Opened, source: Source) -> list[tuple[str, int, int]]:
     try:
         with item.file.unchanged(), closing(opening.connect(item.path)) as connection:
             groups = [row for start in starts for row in connection.execute(query % (start, start + width - 1))]
-            names = {string_id: _name(connection, string_id) for string_id in {string_id for string_id, *_ in groups}}
+            strings = "SELECT value FROM StringIds WHERE id = ?"
+            names = {key: connection.execute(strings, (key,)).fetchone() for key in {key for key, *_ in groups}}
     except (ExportError, sqlite3.Error):
         return []
-    return [(names[string_id], count, duration or 0) for string_id, count, duration in groups]
-
-
-def _name(connection: sqlite3.Connection, string_id: int | None) -> str:
-    rows = connection.execute("SELECT value FROM StringIds WHERE id = ?", (string_id,)).fetchall()
-    return next((text for (text,) in rows), None) or ""
+    return [((names[key] or ("",))[0] or "", count, duration or 0) for key, count, duration in groups]

@@ -55,16 +55,15 @@ def utilisation(side: Side, other: Side) -> Utilisation:
     """Return the mean of the overview's rows for ``side``, compared with ``other``."""
     job, selection = side.job, side.selection_for_shares(other)
     table = task_table(job.session, selection, job.ranks, job.busy(selection))
-    percent = {column.key: _mean(_known(table.cells(column.key))) for column in SHARE_COLUMNS}
+    percent = {
+        column.key: _mean([cell for cell in table.cells(column.key) if isinstance(cell, int | float)])
+        for column in SHARE_COLUMNS
+    }
     windows = extents(job.session, selection)
     reports = [report_at(job.session, item.task.report) for item in side.ranks if item.task.report in windows]
     spans = [(windows[report.index], pauses(job.session, report)) for report in reports]
     times: list[float] = [span.end - span.start - paused.length_within(span.start, span.end) for span, paused in spans]
     return Utilisation(percent, _mean(times), table.notes)
-
-
-def _known(cells: list[Value]) -> list[float]:
-    return [cell for cell in cells if isinstance(cell, int | float)]
 
 
 def _mean(values: list[float]) -> float | None:

@@ -28,7 +28,7 @@ from nsystui.questions.compare.side import Side, smart_names_of
 from nsystui.questions.host.time_budget import Budget, device_budgets, in_sum
 from nsystui.questions.nccl.names import is_nccl_kernel
 from nsystui.questions.queries.conditions import where
-from nsystui.questions.ranks.steps import StepTimes, step_times
+from nsystui.questions.ranks.steps import step_times
 from nsystui.store import tables
 
 CHANGED = 5.0
@@ -235,14 +235,13 @@ def _steady_steps(side: Side, step_range: str | None) -> _Steps:
     }
     steady = {task: (times, times.first_steady) for task, times in times_by_task.items()}
     return _Steps(
-        {task: _from(times, first) for task, (times, first) in steady.items()},
+        {
+            task: Window(int(times.start[first]), int((times.start + times.duration).max()))
+            for task, (times, first) in steady.items()
+        },
         {task: len(times) - first for task, (times, first) in steady.items()},
         frozenset(steps.of_task[task].name for task in times_by_task),
     )
-
-
-def _from(times: StepTimes, first: int) -> Window:
-    return Window(int(times.start[first]), int((times.start + times.duration).max()))
 
 
 def _work(launched: Compared) -> float | None:

@@ -113,8 +113,10 @@ def time_map(
 
     ``figure``: one of ``PARTS``, or a GPU metric (see ``figures_of``). ``busy`` is of the same selection.
     """
+    rows: dict[Task, list[Values]] = {}
     if figure in PARTS:
-        rows = _parts(busy, window, bins, PARTS[figure])
+        for item in busy.devices:
+            rows.setdefault(item.device.task.task, []).append(item.share(PARTS[figure], window, bins))
     else:
         sources = [source for source in metric_sources(session, selection) if source.label == figure]
         rows = _metrics(busy, metric_lanes(session, selection, window, bins, sources))
@@ -128,13 +130,6 @@ def figures_of(session: Session, selection: Selection) -> tuple[str, ...]:
     """Return the figures of this job that a map over time can show."""
     metrics = dict.fromkeys(source.label for source in metric_sources(session, selection))
     return (*PARTS, *metrics)
-
-
-def _parts(busy: BusyIntervals, window: Window, bins: int, part: str) -> dict[Task, list[Values]]:
-    values_by_task: dict[Task, list[Values]] = {}
-    for item in busy.devices:
-        values_by_task.setdefault(item.device.task.task, []).append(item.share(part, window, bins))
-    return values_by_task
 
 
 def _metrics(busy: BusyIntervals, lanes: Sequence[MetricLane]) -> dict[Task, list[Values]]:
