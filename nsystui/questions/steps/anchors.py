@@ -48,6 +48,8 @@ _MIN_VOTES = 0.1
 _JUMP = 1.5
 _MAX_JUMPS = 8
 """Distances this many times the next shorter may separate steps; only the largest jumps are tried."""
+_MAX_COMMON, _MAX_RUNS = 3, 64
+"""The number of kernels that may mark iterations, and of their runs in an iteration."""
 _TO_HOST = 2
 MARKS_STEP, MARKS_OPTIMIZER = 1, 2
 _LOSS = re.compile(r"loss|cross_?entropy", re.IGNORECASE)
@@ -286,17 +288,24 @@ class OperationSequence:
         return None
 
     def _iterations(self) -> _Repetition | None:
-        """Return the work from one kernel to the next of its name, for the commonest that comes back regularly."""
-        is_kernel = self.names.is_kernel[self.code]
-        kernels = np.flatnonzero(is_kernel)
+        """Return the shortest repetition of one of the commonest kernels that returns at one distance.
+
+        The distance is counted in kernels: to the next kernel of this name, or to a later one if it runs several times
+        in an iteration. Iterations begin after the longest launch pauses.
+        """
+        kernels = np.flatnonzero(self.names.is_kernel[self.code])
         counts = np.bincount(self.code[kernels], minlength=len(self.names.texts))
-        for code in np.argsort(-counts, kind="stable")[: np.count_nonzero(counts >= FEWEST)].tolist():
+        pauses = np.diff(self.launch, prepend=self.launch[:1])
+        for code in np.argsort(-counts, kind="stable")[:_MAX_COMMON].tolist():
             indices = np.flatnonzero(self.code[kernels] == code)
-            distances = np.diff(indices)
-            begins = kernels[indices]
-            covered = self._busy[-1] - self._busy[begins[0]]
-            if (distances == np.median(distances)).mean() >= _MIN_ALIKE and covered >= LEAST_COVERAGE * self._busy[-1]:
-                return _Repetition(np.append(begins, len(self.code)), smart_name(self.names.texts[code]))
+            for runs in range(1, min(_MAX_RUNS, len(indices) // FEWEST) + 1):
+                distances = indices[runs:] - indices[:-runs]
+                if (distances == np.median(distances)).mean() < _MIN_ALIKE:
+                    continue
+                phases = [kernels[indices[first::runs]] for first in range(runs)]
+                begins = max(phases, key=lambda phase: float(np.median(pauses[phase])))
+                if self._busy[-1] - self._busy[begins[0]] >= LEAST_COVERAGE * self._busy[-1]:
+                    return _Repetition(np.append(begins, len(self.code)), smart_name(self.names.texts[code]))
         return None
 
     def _as_steps(self, task: Task, anchor: str, repetition: _Repetition) -> TaskSteps:

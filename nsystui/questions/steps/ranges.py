@@ -56,6 +56,8 @@ _NUMBER = re.compile("[0-9]+")
 _MAX_NUMBER = 10**15 - 1
 _FIELDS = ":#"
 """Precedes the fields of XLA's names, whose numbers are ids: ``XlaModule:#hlo_module=jit_step_1,program_id=7#``."""
+_OPERATION = "hlo_op="
+"""The field of an operation, which is a part of a program."""
 _TEMPLATE = sa.func.regexp_replace(FOLDED_LABEL, "[0-9]+", "*", "g", type_=sa.Text)
 """The name shared by ranges of one kind: ``step *`` for ``step 7``."""
 _KIND = sa.func.regexp_replace(_TEMPLATE, f"{_FIELDS}.*", _FIELDS, type_=sa.Text)
@@ -322,24 +324,25 @@ def _candidate(
 
 
 def _rounds(task: Task, starts: Times, ends: Times, names: Sequence[str]) -> _Candidate | None:
-    """Return the rounds of ranges whose names come back, such as the programs that XLA runs in a step.
+    """Return the rounds of programs that XLA runs, or ``None`` if the names are not of programs.
 
-    The name with the most time comes back once per round. A round begins with the longest pause.
+    The program with the most time runs once per round and names it. A round begins with the longest pause before any
+    program that runs as often.
     """
-    texts, codes = np.unique(np.array(names, object).astype(str), return_inverse=True)
-    counts = np.bincount(codes)
-    often = counts[np.bincount(codes, ends - starts).argmax()]
-    if often < FEWEST:
+    texts, codes = np.unique(np.array(names), return_inverse=True)
+    counts, main = np.bincount(codes), int(np.bincount(codes, ends - starts).argmax())
+    if counts[main] < FEWEST or _OPERATION in names[0]:
         return None
     pauses = np.append(0, starts[1:] - ends[:-1])
-    members = np.flatnonzero(np.abs(counts - often) <= 1).tolist()
-    first = max(members, key=lambda code: float(np.median(pauses[codes == code])))
-    begins = np.flatnonzero(codes == first)
-    usual = int(np.median(np.diff(begins)))
-    lasts = np.append(begins[1:], min(begins[-1] + usual, len(codes))) - 1
-    name, count = _NUMBER.sub("*", str(texts[first])), len(begins)
-    labels = [names[index] for index in begins.tolist()]
-    return _Candidate(task, name, np.zeros(count, np.int64), starts[begins], ends[lasts], labels, np.ones(count, bool))
+    once_per_round = np.flatnonzero(np.abs(counts - counts[main]) <= 1).tolist()
+    begins = max(
+        (np.flatnonzero(codes == code) for code in once_per_round), key=lambda rows: float(np.median(pauses[rows]))
+    )
+    last = min(begins[-1] + int(np.median(np.diff(begins))), len(codes))
+    ends, count = ends[np.append(begins[1:], last) - 1], len(begins)
+    more = f" and {len(once_per_round) - 1} more" if len(once_per_round) > 1 else ""
+    name, labels = _NUMBER.sub("*", str(texts[main])) + more, [names[index] for index in begins.tolist()]
+    return _Candidate(task, name, np.arange(count), starts[begins], ends, labels, np.ones(count, bool))
 
 
 def _follows(starts: Times, ends: Times) -> NDArray[np.bool_]:

@@ -11,10 +11,10 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
 from typing import TYPE_CHECKING
 
 import numpy as np
+import sqlalchemy as sa
 
 from nsystui.base.anchors import ANCHORS, COLLECTIVES, GRAPH, KERNELS, NVTX, OPTIMIZER
 from nsystui.base.answer import Unit
@@ -23,8 +23,10 @@ from nsystui.base.selection import NameFilter, Task
 from nsystui.base.text import few_numbers
 from nsystui.base.units import format_value
 from nsystui.questions.algebra.intervals import Times
+from nsystui.questions.queries.conditions import job_start, of_reports
+from nsystui.questions.queries.data_notes import lack
 from nsystui.questions.queries.derived import in_runs, of_each_report
-from nsystui.questions.queries.tasks import RankedTask
+from nsystui.questions.queries.tasks import GPU_TABLES, RankedTask
 from nsystui.questions.steps.anchors import anchored_steps
 from nsystui.questions.steps.phases import with_phases
 from nsystui.questions.steps.ranges import named_steps, stored_steps
@@ -96,7 +98,7 @@ class Steps:
             compute_named = partial(named_steps, tasks, NameFilter(f"re:{name}"))
             for part in in_runs(session, reports, compute_named, tables.api_calls, "steps"):
                 of_task |= part
-            return cls._of(of_task, {}, tasks, [f"no NVTX range is called `{name}`"])._with_phases(session)
+            return cls._of(of_task, {}, tasks, [f"no NVTX range is called `{name}`"])._finished(session)
 
         def load_stored(question: str, compute: Callable[..., dict[int, Arrays]]) -> Iterator[TaskSteps]:
             arrays = of_each_report(
@@ -111,21 +113,23 @@ class Steps:
         if anchor != NVTX and len(_certain(by_anchor.get(NVTX, {}))) < len(tasks):
             for steps in load_stored("anchored steps", anchored_steps):
                 by_anchor.setdefault(steps.anchor, {})[steps.task] = steps
-        return cls._select(by_anchor, tasks, anchor)._with_phases(session)
+        has_work = any(session.count(tables.of(table)) for table in GPU_TABLES)
+        needed = tables.api_calls if has_work else tables.kernels
+        irregular = _REASONS[KERNELS] if session.count(needed) else lack(session, needed, session.reports)
+        return cls._select(by_anchor, tasks, anchor, irregular)._finished(session)
 
-    def _with_phases(self, session: Session) -> Steps:
-        of_task, note = with_phases(session, self.of_task)
+    def _finished(self, session: Session) -> Steps:
+        of_task, note = with_phases(session, _ended_by_stops(session, self.of_task))
         return replace(self, of_task=of_task, notes=(*self.notes, *([note] if note else [])))
 
     @classmethod
-    def _select(cls, by_anchor: _ByAnchor, tasks: Mapping[Task, int], anchor: str | None) -> Steps:
+    def _select(cls, by_anchor: _ByAnchor, tasks: Mapping[Task, int], anchor: str | None, irregular: str) -> Steps:
         if anchor is not None:
             return cls._of(by_anchor.get(anchor, {}), {}, tasks, [_REASONS[anchor]])
         certain = {kind: _certain(by_anchor[kind]) for kind in ANCHORS if kind in by_anchor}
         # All ranks have the same anchor, because other steps are not comparable.
         anchor_of_all = max(certain, key=lambda kind: len(certain[kind]), default=NVTX)
-        repeats = len(by_anchor) > 1
-        reasons = [_REASONS[NVTX], *(() if repeats else (_REASONS[KERNELS],)), *_doubt_reasons(by_anchor)]
+        reasons = [_REASONS[NVTX], *([] if by_anchor.keys() - {NVTX} else [irregular]), *_doubt_reasons(by_anchor)]
         others = {kind: steps for kind, steps in certain.items() if kind != anchor_of_all}
         return cls._of(certain.get(anchor_of_all, {}), others, tasks, reasons)
 
@@ -155,6 +159,28 @@ class Steps:
             indices = steps.places_at(times[rows])
             numbers[rows] = np.where(indices >= 0, steps.numbers[indices], NO_STEP)
         return numbers
+
+
+def _ended_by_stops(session: Session, of_task: Mapping[Task, TaskSteps]) -> Mapping[Task, TaskSteps]:
+    """Return the steps, where a step before a stop of the recording ends with its last operation."""
+    calls = tables.api_calls
+    stops: dict[Task, list[int]] = {}
+    if of_task and session.count(calls):
+        query = sa.select(calls.c.report, calls.c.process, job_start(calls)).where(
+            of_reports(calls.c.report, {task.report for task in of_task}),
+            sa.func.regexp_matches(calls.c.name, "^cu(da)?ProfilerStop", type_=sa.Boolean),
+        )
+        for report, process, time in session.rows(query):
+            stops.setdefault(Task(report, process), []).append(time)
+    result = dict(of_task)
+    for task in stops.keys() & of_task.keys():
+        has_work = (steps := of_task[task]).gpu.op_count > 0
+        starts, ends = steps.spans()
+        is_stopped = np.diff(np.searchsorted(np.sort(stops[task]), [starts, ends]), axis=0)[0] > 0
+        on_gpu = np.zeros((2, len(steps)), np.int64)
+        on_gpu[:, has_work] = starts, np.where(is_stopped, np.minimum(ends, steps.gpu.end[has_work]), ends)
+        result[task] = replace(steps, on_gpu=(on_gpu[0], on_gpu[1]))
+    return result
 
 
 def _certain(steps: Mapping[Task, TaskSteps]) -> dict[Task, TaskSteps]:
@@ -228,16 +254,16 @@ def _range(counts: Iterable[int]) -> str:
 
 
 def _doubt_reasons(by_anchor: _ByAnchor) -> Iterator[str]:
-    for task_steps in islice(by_anchor.get(NVTX, {}).values(), 1):
-        if task_steps.is_doubtful:
-            yield f"the likeliest are `{task_steps.name}` ({len(task_steps):,}): --steps-by nvtx takes them as steps"
-    for kind in ANCHORS[1:]:
-        doubts = [task_steps for task_steps in by_anchor.get(kind, {}).values() if task_steps.is_doubtful]
-        if doubts:
-            size = _range(int(np.median(task_steps.gpu.op_count)) for task_steps in doubts)
+    doubts = {kind: [item for item in by_anchor.get(kind, {}).values() if item.is_doubtful] for kind in ANCHORS}
+    for task_steps in doubts.pop(NVTX)[:1]:
+        yield f"the likeliest are `{task_steps.name}` ({len(task_steps):,}): --steps-by nvtx takes them as steps"
+    for kind, group in doubts.items():
+        if group:
+            size = _range(int(np.median(task_steps.gpu.op_count)) for task_steps in group)
             yield (
-                f"{size} operations come back {_range(map(len, doubts))} times, but nothing in them tells a step from "
-                f"a layer (no copy to the host, loss or optimizer): --steps-by {kind} takes them as steps"
+                f"{'1 operation comes' if size == '1' else f'{size} operations come'} back {_range(map(len, group))} "
+                "times, but nothing in them tells a step from a layer (no copy to the host, loss or optimizer): "
+                f"--steps-by {kind} takes them as steps"
             )
             return
 
