@@ -9,7 +9,7 @@ the ranges instead.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
@@ -46,7 +46,7 @@ _MOST, _NEARLY_ALL = 0.8, 0.9
 """The least share of the work between the first and the last range; the least share of ranges with a mark."""
 _MAX_OVERLAP = 0.05
 """The largest overlap of ranges that follow one another, in medians of their length."""
-_MAX_NAMES, _MAX_RANGES = 4, 1 << 16
+_MAX_NAMES, _MAX_RANGES = 8, 1 << 16
 """The number of names to examine of each process, with and without a word of `_WORDS`; ranges of a name without."""
 _WORDS = tuple(
     re.compile(word, re.IGNORECASE)
@@ -202,40 +202,35 @@ def _candidates(
     """Return each task's candidates with their work: the longest names on each thread, or the user's."""
     indices = {report.index for report in reports}
     tasks = [task for task in tasks if task.report in indices]
-    if not tasks or not session.count(tables.nvtx_ranges):
+    query = _ranges_query(session, tasks, name_filter) if tasks and session.count(tables.nvtx_ranges) else None
+    if query is None:
         return []
-    if name_filter is not None:
-        is_closed, is_named = _is_closed(tasks), matches(FOLDED_LABEL, name_filter)
-        templates = sa.select(_TEMPLATE).where(*is_closed, is_named).distinct()
-        # Ranges whose names differ only in numbers also end a step.
-        query = sa.select(*_range_columns(sa.literal(name_filter.pattern)), is_named.label("is_chosen"))
-        ranges = session.arrays(query.where(*is_closed, _TEMPLATE.in_(templates)).order_by("start"))
-        kinds = None
-    else:
-        kinds = set(session.rows(_kinds_query(tasks)))
-        if not kinds:
-            return []
-        ranges = session.arrays(_ranges_query(tasks, sorted({template for *_, template in kinds})))
+    ranges = session.arrays(query)
     by_task: dict[Task, list[_Candidate]] = {}
-    for kind, rows in places_by(ranges[key] for key in ("report", "process", "thread", "template")).items():
-        local = Task(kind[0], kind[1])
-        if kinds is not None and kind not in kinds:
-            continue
-        starts, ends, names = (ranges[key][rows] for key in ("start", "end", "name"))
-        is_chosen = ranges["is_chosen"][rows].astype(bool) if name_filter is not None else np.ones(len(rows), bool)
+    for (report, process, _, template), rows in places_by(
+        ranges[key] for key in ("report", "process", "thread", "template")
+    ).items():
+        local, columns = Task(report, process), (ranges[key][rows] for key in ("start", "end", "name", "is_chosen"))
+        starts, ends, names, is_chosen = columns
         # A process without GPU work, such as a scheduler, may have the steps of its report's tasks.
-        for task in [local] if local in tasks else [task for task in tasks if task.report == local.report]:
-            candidate = _candidate(task, kind[3], starts, ends, names.tolist(), is_chosen, name_filter)
+        for task in [local] if local in tasks else [task for task in tasks if task.report == report]:
+            candidate = _candidate(task, template, starts, ends, names.tolist(), is_chosen.astype(bool), name_filter)
             if candidate is not None:
                 candidate.is_foreign = task != local
                 by_task.setdefault(task, []).append(candidate)
-    needs_marks = any(not candidate.is_named for group in by_task.values() for candidate in group)
-    names_of_work = OperationNames.load(session, indices) if needs_marks and name_filter is None else None
-    for task, batch in launched_work(session, {task.report for task in by_task}, KEYS if names_of_work else {}):
-        marks = names_of_work.marks[names_of_work.codes(batch.pop("key"))] if names_of_work else None
+    _add_work(session, by_task, name_filter is None)
+    return [by_task[task] for task in sorted(by_task)]
+
+
+def _add_work(session: Session, by_task: Mapping[Task, Sequence[_Candidate]], is_free: bool) -> None:
+    """Add the work of each task to its candidates; ``is_free``: the user named no ranges."""
+    reports = {task.report for task in by_task}
+    needs_marks = is_free and any(not candidate.is_named for group in by_task.values() for candidate in group)
+    names = OperationNames.load(session, reports) if needs_marks else None
+    for task, batch in launched_work(session, reports, KEYS if names else {}):
+        marks = names.marks[names.codes(batch.pop("key"))] if names else None
         for candidate in by_task.get(task, ()):
             candidate.add(**batch, marks=marks)
-    return [by_task[task] for task in sorted(by_task)]
 
 
 def _is_closed(tasks: Iterable[Task]) -> tuple[Condition, ...]:
@@ -275,12 +270,20 @@ def _kinds_query(tasks: Iterable[Task]) -> sa.Select[Any]:
     return sa.select(*(kinds.c[column.name] for column in kind)).where(kinds.c.place <= _MAX_NAMES)
 
 
-def _ranges_query(tasks: Iterable[Task], templates: Sequence[str]) -> sa.Select[Any]:
+def _ranges_query(session: Session, tasks: Sequence[Task], name_filter: NameFilter | None) -> sa.Select[Any] | None:
+    is_closed = _is_closed(tasks)
+    if name_filter is not None:
+        is_named = matches(FOLDED_LABEL, name_filter)
+        templates = sa.select(_TEMPLATE).where(*is_closed, is_named).distinct()
+        # Ranges whose names differ only in numbers also end a step.
+        query = sa.select(*_range_columns(sa.literal(name_filter.pattern)), is_named.label("is_chosen"))
+        return query.where(*is_closed, _TEMPLATE.in_(templates)).order_by("start", sa.desc("end"))
+    kinds = sorted({template for *_, template in session.rows(_kinds_query(tasks))})
     # Comparing beginnings excludes most ranges, at less cost than templates.
-    beginnings = sorted({template.partition("*")[0] for template in templates})
+    beginnings = sorted({template.partition("*")[0] for template in kinds})
     may_be = sa.or_(*(sa.func.starts_with(LABEL, beginning) for beginning in beginnings))
-    conditions = (*_is_closed(tasks), may_be, _KIND.in_(templates))
-    return sa.select(*_range_columns(_KIND)).where(*conditions).order_by("start")
+    query = sa.select(*_range_columns(_KIND), sa.true().label("is_chosen"))
+    return query.where(*is_closed, may_be, _KIND.in_(kinds)).order_by("start", sa.desc("end")) if kinds else None
 
 
 def _candidate(

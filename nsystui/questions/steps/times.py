@@ -8,7 +8,7 @@ them in the GPU's work.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -22,6 +22,7 @@ from nsystui.base.errors import UsageError
 from nsystui.base.selection import NameFilter, Task
 from nsystui.base.text import few_numbers
 from nsystui.base.units import format_value
+from nsystui.exports.canonical import API_CALLS
 from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.queries.conditions import job_start, of_reports
 from nsystui.questions.queries.data_notes import lack
@@ -32,6 +33,7 @@ from nsystui.questions.steps.phases import with_phases
 from nsystui.questions.steps.ranges import named_steps, stored_steps
 from nsystui.questions.steps.task_steps import FEWEST, NO_STEP, TaskSteps, of_arrays
 from nsystui.store import tables
+from nsystui.store.report import Report
 from nsystui.store.session import Session
 
 if TYPE_CHECKING:
@@ -113,25 +115,23 @@ class Steps:
         if anchor != NVTX and len(_certain(by_anchor.get(NVTX, {}))) < len(tasks):
             for steps in load_stored("anchored steps", anchored_steps):
                 by_anchor.setdefault(steps.anchor, {})[steps.task] = steps
-        has_work = any(session.count(tables.of(table)) for table in GPU_TABLES)
-        needed = tables.api_calls if has_work else tables.kernels
-        irregular = _REASONS[KERNELS] if session.count(needed) else lack(session, needed, session.reports)
-        return cls._select(by_anchor, tasks, anchor, irregular)._finished(session)
+        return cls._select(session, by_anchor, tasks, anchor)._finished(session)
 
     def _finished(self, session: Session) -> Steps:
         of_task, note = with_phases(session, _ended_by_stops(session, self.of_task))
         return replace(self, of_task=of_task, notes=(*self.notes, *([note] if note else [])))
 
     @classmethod
-    def _select(cls, by_anchor: _ByAnchor, tasks: Mapping[Task, int], anchor: str | None, irregular: str) -> Steps:
+    def _select(cls, session: Session, by_anchor: _ByAnchor, tasks: Mapping[Task, int], anchor: str | None) -> Steps:
         if anchor is not None:
             return cls._of(by_anchor.get(anchor, {}), {}, tasks, [_REASONS[anchor]])
         certain = {kind: _certain(by_anchor[kind]) for kind in ANCHORS if kind in by_anchor}
         # All ranks have the same anchor, because other steps are not comparable.
         anchor_of_all = max(certain, key=lambda kind: len(certain[kind]), default=NVTX)
-        reasons = [_REASONS[NVTX], *([] if by_anchor.keys() - {NVTX} else [irregular]), *_doubt_reasons(by_anchor)]
         others = {kind: steps for kind, steps in certain.items() if kind != anchor_of_all}
-        return cls._of(certain.get(anchor_of_all, {}), others, tasks, reasons)
+        steps = certain.get(anchor_of_all, {})
+        reasons = [_REASONS[NVTX], *_reasons(session, by_anchor, tasks.keys() - steps.keys())]
+        return cls._of(steps, others, tasks, reasons)
 
     @classmethod
     def _of(
@@ -163,24 +163,31 @@ class Steps:
 
 def _ended_by_stops(session: Session, of_task: Mapping[Task, TaskSteps]) -> Mapping[Task, TaskSteps]:
     """Return the steps, where a step before a stop of the recording ends with its last operation."""
-    calls = tables.api_calls
-    stops: dict[Task, list[int]] = {}
-    if of_task and session.count(calls):
-        query = sa.select(calls.c.report, calls.c.process, job_start(calls)).where(
-            of_reports(calls.c.report, {task.report for task in of_task}),
-            sa.func.regexp_matches(calls.c.name, "^cu(da)?ProfilerStop", type_=sa.Boolean),
-        )
-        for report, process, time in session.rows(query):
-            stops.setdefault(Task(report, process), []).append(time)
-    result = dict(of_task)
-    for task in stops.keys() & of_task.keys():
-        has_work = (steps := of_task[task]).gpu.op_count > 0
-        starts, ends = steps.spans()
-        is_stopped = np.diff(np.searchsorted(np.sort(stops[task]), [starts, ends]), axis=0)[0] > 0
-        on_gpu = np.zeros((2, len(steps)), np.int64)
-        on_gpu[:, has_work] = starts, np.where(is_stopped, np.minimum(ends, steps.gpu.end[has_work]), ends)
-        result[task] = replace(steps, on_gpu=(on_gpu[0], on_gpu[1]))
+    reports = [report for report in session.reports if any(task.report == report.index for task in of_task)]
+    stops = of_each_report(session, reports, "stops", _stops, table=tables.api_calls)
+    offsets, result = {report.index: report.clock_offset for report in reports}, dict(of_task)
+    for task, steps in of_task.items():
+        times = np.sort(stops[task.report]["time"][stops[task.report]["process"] == task.process])
+        has_work, (starts, ends) = steps.gpu.op_count > 0, steps.spans()
+        is_stopped = np.diff(np.searchsorted(times + offsets[task.report], [starts, ends]), axis=0)[0] > 0
+        if is_stopped.any():
+            on_gpu = np.zeros((2, len(steps)), np.int64)
+            on_gpu[:, has_work] = starts, np.where(is_stopped, np.minimum(ends, steps.gpu.end[has_work]), ends)
+            result[task] = replace(steps, on_gpu=(on_gpu[0], on_gpu[1]))
     return result
+
+
+def _stops(session: Session, reports: list[Report]) -> dict[int, Arrays]:
+    """Return the processes and times at which each report's recording stops."""
+    calls, index = tables.api_calls.c, [report.index for report in reports]
+    is_stop = sa.func.regexp_matches(calls.name, "^cu(da)?ProfilerStop", type_=sa.Boolean)
+    query = sa.select(calls.report, calls.process, job_start(tables.api_calls).label("time"))
+    rows = session.arrays(query.where(of_reports(calls.report, index), is_stop))
+    parts = {report.index: (rows["report"] == report.index, report.clock_offset) for report in reports}
+    return {
+        report: {"process": rows["process"][is_local], "time": rows["time"][is_local] - offset}
+        for report, (is_local, offset) in parts.items()
+    }
 
 
 def _certain(steps: Mapping[Task, TaskSteps]) -> dict[Task, TaskSteps]:
@@ -253,19 +260,27 @@ def _range(counts: Iterable[int]) -> str:
     return f"{numbers[0]:,}" if len(numbers) == 1 else f"{numbers[0]:,} to {numbers[-1]:,}"
 
 
-def _doubt_reasons(by_anchor: _ByAnchor) -> Iterator[str]:
-    doubts = {kind: [item for item in by_anchor.get(kind, {}).values() if item.is_doubtful] for kind in ANCHORS}
-    for task_steps in doubts.pop(NVTX)[:1]:
+def _reasons(session: Session, by_anchor: _ByAnchor, tasks: Collection[Task]) -> Iterator[str]:
+    """Yield why ``tasks`` have no steps, and what may be steps."""
+    of_tasks = {kind: [item for task, item in by_anchor.get(kind, {}).items() if task in tasks] for kind in ANCHORS}
+    for task_steps in [item for item in of_tasks.pop(NVTX) if item.is_doubtful][:1]:
         yield f"the likeliest are `{task_steps.name}` ({len(task_steps):,}): --steps-by nvtx takes them as steps"
-    for kind, group in doubts.items():
-        if group:
-            size = _range(int(np.median(task_steps.gpu.op_count)) for task_steps in group)
+    for kind, group in of_tasks.items():
+        doubts = [item for item in group if item.is_doubtful]
+        if doubts:
+            size = _range(int(np.median(task_steps.gpu.op_count)) for task_steps in doubts)
             yield (
-                f"{'1 operation comes' if size == '1' else f'{size} operations come'} back {_range(map(len, group))} "
+                f"{'1 operation comes' if size == '1' else f'{size} operations come'} back {_range(map(len, doubts))} "
                 "times, but nothing in them tells a step from a layer (no copy to the host, loss or optimizer): "
                 f"--steps-by {kind} takes them as steps"
             )
             return
+    if not any(of_tasks.values()):
+        reports = [report for report in session.reports if any(task.report == report.index for task in tasks)]
+        has_work = any(report.count(table) for report in reports for table in GPU_TABLES)
+        needed = API_CALLS if has_work else GPU_TABLES[0]
+        is_recorded = any(report.count(needed) for report in reports)
+        yield _REASONS[KERNELS] if is_recorded else lack(session, needed, reports)
 
 
 def _missing_notes(steps: Mapping[Task, TaskSteps], tasks: Mapping[Task, int], reasons: Sequence[str]) -> Iterator[str]:
