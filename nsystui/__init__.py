@@ -8,9 +8,13 @@ TYPE_CHECKING = False  # during an import from typing, an interrupt would print 
 if TYPE_CHECKING:
     from typing import Any
 
-    from nsystui.api import Job, NsystuiError, UsageError, catalogue, diff, open  # noqa: A004
+    from nsystui.api import Job, NsystuiError, Svg, UsageError, catalogue, diff, open  # noqa: A004
 
-__all__ = ["Job", "NsystuiError", "UsageError", "__version__", "catalogue", "diff", "open"]
+__all__ = ["Job", "NsystuiError", "Svg", "UsageError", "__version__", "catalogue", "diff", "open"]
+
+
+def __dir__() -> list[str]:
+    return __all__
 
 
 def __getattr__(name: str) -> Any:

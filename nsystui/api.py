@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from nsystui.base.errors import MissingFileError, NsystuiError, UsageError, meant
-from nsystui.commands import Parser
+from nsystui.commands import Parser, is_command
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
     from nsystui.questions.job.job import OpenJob as OpenedJob
     from nsystui.questions.queries.question import Question
 
-__all__ = ["Job", "NsystuiError", "UsageError", "catalogue", "diff", "open"]
+__all__ = ["Job", "NsystuiError", "Svg", "UsageError", "catalogue", "diff", "open"]
 
 
 def open(*files: str | os.PathLike[str], **options: Any) -> Job:  # noqa: A001  # nsystui.open reads naturally
@@ -86,10 +88,20 @@ def _catalogue() -> Mapping[str, str]:
     return {f"{item.family} {item.name}".strip(): item.help for item in all_questions() if item.home != COMPARISON}
 
 
-def diff(a: Job, b: Job, table: str = "summary", step_range: str | None = None) -> pandas.DataFrame:
+def _methods() -> Mapping[str, str]:
+    """Return the questions by the names of their methods."""
+    return {name.replace("-", "_"): name for name in _catalogue() if " " not in name}
+
+
+def diff(
+    a: Job | str | os.PathLike[str],
+    b: Job | str | os.PathLike[str],
+    table: str = "summary",
+    step_range: str | None = None,
+) -> pandas.DataFrame:
     """Return a table of ``nsystui diff`` (summary, kernels, families, nvtx, nccl, memory, …) for two jobs.
 
-    Raises UsageError for an unknown table.
+    Files, directories and globs are opened, and closed again. Raises UsageError for an unknown table.
     """
     from nsystui.base.selection import Selection
     from nsystui.questions.compare import TABLES, ComparisonOptions
@@ -97,14 +109,30 @@ def diff(a: Job, b: Job, table: str = "summary", step_range: str | None = None) 
 
     if table not in TABLES:
         raise UsageError(f"diff: there is no table {table!r}: {meant(table, TABLES, 'there are ' + ', '.join(TABLES))}")
-    jobs = (a._job, b._job)
-    labels = job_labels(jobs, [list(map(str, side.files)) for side in (a, b)])
-    before, after = (Side(job, Selection(), label) for job, label in zip(jobs, labels, strict=True))
-    return frame_of(TABLES[table].make(before, after, ComparisonOptions(step_range=step_range)))
+    with ExitStack() as opened:
+        sides = [side if isinstance(side, Job) else opened.enter_context(open(side)) for side in (a, b)]
+        jobs = [side._job for side in sides]
+        labels = job_labels(jobs, [list(map(str, side.files)) for side in sides])
+        before, after = (Side(job, Selection(), label) for job, label in zip(jobs, labels, strict=True))
+        return frame_of(TABLES[table].make(before, after, ComparisonOptions(step_range=step_range)))
+
+
+class Svg(str):
+    """A drawing as the text of an SVG file, which notebooks show."""
+
+    def _repr_svg_(self) -> str:
+        return str(self)
+
+
+_WIDTH = 100
+"""The width of the table of a job, in cells."""
 
 
 class Job:
-    """An open job. Close it with a ``with`` block or `close`. Only one thread may use it at a time."""
+    """An open job. Close it with a ``with`` block or `close`. Only one thread may use it at a time.
+
+    Each question of `catalogue` is a method, too: ``job.kernels(by="rank")`` is ``job.ask("kernels", by="rank")``.
+    """
 
     def __init__(self, job: OpenedJob) -> None:
         self._open: OpenedJob | None = job
@@ -123,11 +151,30 @@ class Job:
     ) -> None:
         self.close()
 
+    def __getattr__(self, name: str) -> Callable[..., pandas.DataFrame]:
+        if name not in _methods():
+            raise AttributeError(f"a job has no attribute {name!r}: nsystui.catalogue() lists its questions")
+        return partial(self.ask, _methods()[name])
+
+    def __dir__(self) -> Iterable[str]:
+        return {*super().__dir__(), *_methods()}
+
     def __repr__(self) -> str:
+        from io import StringIO
+
+        from nsystui.base.answer import TableAnswer
+        from nsystui.base.selection import Selection
+        from nsystui.output.formats import fitting, write
+        from nsystui.questions.answers.answering import ask
+
         if self._open is None:
             return "<nsystui.Job, closed>"
-        reports = self._open.session.reports
-        return f"<nsystui.Job of {len(reports)} {'report' if len(reports) == 1 else 'reports'}>"
+        ranks, text = ask(_question("overview"), self._open, Selection(), None), StringIO()
+        write(fitting(TableAnswer(ranks.name, ranks.columns, ranks.page(0, len(ranks))), _WIDTH), "table", text)
+        return text.getvalue().rstrip("\n")
+
+    def _repr_html_(self) -> str | None:
+        return None if self._open is None else self.ask("overview").to_html(index=False)
 
     def close(self) -> None:
         """Release the files and the memory."""
@@ -166,6 +213,26 @@ class Job:
         selection = selection_of(request.selecting, opened)
         answer = ask(declaration, opened, selection, declaration.read(request.args))
         return frame_of(arranged(request.output, answer))
+
+    def draw(self, question: str, **options: Any) -> Svg:
+        """Draw a question whose command offers ``--format svg``; ``options`` are as in `ask`.
+
+        Raises UsageError if the question has no drawing, or there is nothing to draw.
+        """
+        from nsystui.commands.arguments import selection_of
+        from nsystui.commands.question import drawn
+        from nsystui.output.svg import svg
+
+        declaration = _question(question)
+        if declaration.drawing is None and declaration.map is None:
+            raise UsageError(f"{question} has no drawing: job.ask({question!r}) returns its table")
+        request = self._parsed(question, declaration, options)
+        drawing = drawn(
+            declaration, self._job, selection_of(request.selecting, self._job), declaration.read(request.args)
+        )
+        if drawing is None:
+            raise UsageError(f'{question}: there is nothing to draw; job.ask({question!r}).attrs["notes"] says why')
+        return Svg(svg(drawing))
 
     def triage(self, thresholds: Mapping[str, float] | None = None, **selection: Any) -> pandas.DataFrame:
         """Check the job for problems: return a row for each finding, worst first, then for each rule that lacks data.
@@ -257,5 +324,6 @@ def _question(name: str) -> Question:
 
         close = difflib.get_close_matches(name, _catalogue(), n=1)
         hint = f"did you mean {close[0]!r}?" if close else "nsystui.catalogue() lists them"
+        hint = f"it is a command, `nsystui {name}`" if is_command(name) else hint
         hint = "job.triage() is the triage" if name == "triage" else hint
         raise UsageError(f"no question is called {name!r}: {hint}") from None

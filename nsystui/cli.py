@@ -159,14 +159,12 @@ def _run(words: list[str]) -> int:
         return 0
     if words[0].partition("=")[0] in ("--print-completion", "--print-man"):
         return _print_from_parsers(words)
-    # A word after an option may be the option's value.
-    candidates = (word for previous, word in pairwise(words) if not previous.startswith("-"))
-    misplaced = next((word for word in candidates if is_command(word) and not os.path.lexists(word)), None)
-    if misplaced is not None:
-        from nsystui.base.text import shell_word
+    for previous, word in pairwise(words):
+        if is_command(word) and not os.path.lexists(word) and not _takes_value(previous):
+            from nsystui.base.text import shell_word
 
-        remaining = " ".join(shell_word(word) for word in words if word != misplaced)
-        raise UsageError(f"put the command before the files: `nsystui {misplaced} {remaining}`")
+            remaining = " ".join(shell_word(other) for other in words if other != word)
+            raise UsageError(f"put the command before files and options: `nsystui {word} {remaining}`")
     if re.fullmatch(r"[\w-]+", words[0]) and words[0] == name and not os.path.lexists(name):
         import difflib
 
@@ -176,6 +174,12 @@ def _run(words: list[str]) -> int:
         hint = f"did you mean `nsystui {suggestions[0]}`?" if suggestions else "`nsystui --help` lists the commands"
         raise UsageError(f"no file and no command is called {name!r}: {hint}")
     return _run_command("open", words)
+
+
+def _takes_value(word: str) -> bool:
+    """Return whether the next word may be the value of this option of the screens."""
+    actions = command_parser("open")._option_string_actions if word.startswith("-") else {}
+    return word in actions and actions[word].nargs != 0
 
 
 def _print_from_parsers(words: list[str]) -> int:

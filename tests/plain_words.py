@@ -41,9 +41,8 @@ _END = re.compile(r"(?<=[.;:])\s+")
 _END_IN_DOCUMENT = re.compile(r"(?<=[.;:|])\s+")
 
 
-def sentences(path: Path, nodes: Sequence[ast.AST]) -> Iterator[tuple[int, str]]:
+def sentences(text: str, nodes: Sequence[ast.AST]) -> Iterator[tuple[int, str]]:
     """Yield line and text of each sentence: of a module in docstrings and comments, of a document without ``nodes``."""
-    text = path.read_text(encoding="utf-8")
     if not nodes:
         yield from ((1, sentence) for sentence in _END_IN_DOCUMENT.split(" ".join(text.split())))
         return
@@ -61,16 +60,18 @@ def sentences(path: Path, nodes: Sequence[ast.AST]) -> Iterator[tuple[int, str]]
             yield from ((comments[0].start[0], sentence) for sentence in _END.split(joined))
 
 
-def measured(path: Path) -> tuple[Counter[str], list[str]]:
-    """Return the words, hard sentences and vague names of a module or document, and a line for each hard sentence."""
-    nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8")))) if path.suffix == ".py" else []
+def measured(path: Path, text: str, nodes: Sequence[ast.AST]) -> tuple[Counter[str], list[str]]:
+    """Return the words, hard sentences and vague names of a module or document, and a line for each hard sentence.
+
+    A document has no ``nodes``.
+    """
     sizes: Counter[str] = Counter()
     for node in nodes:
         is_bound = isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
         name = node.id if is_bound else node.arg if isinstance(node, ast.arg) else ""
         sizes[name] += name in VAGUE_NAMES
     lines = []
-    for line, sentence in sentences(path, nodes):
+    for line, sentence in sentences(text, nodes):
         sizes.update(sentences=1, words=len(sentence.split()))
         if cures := [cure for cure, habit in HABITS.items() if re.search(habit, sentence)]:
             sizes["hard"] += 1
@@ -84,7 +85,8 @@ def main() -> None:
     paths = [file for path in arguments for file in (sorted(path.rglob("*")) if path.is_dir() else [path])]
     total: Counter[str] = Counter()
     for path in (path for path in paths if path.suffix in (".py", ".md")):
-        sizes, lines = measured(path)
+        text = path.read_text(encoding="utf-8")
+        sizes, lines = measured(path, text, list(ast.walk(ast.parse(text))) if path.suffix == ".py" else [])
         total += sizes
         print(*lines, sep="\n", end="\n" * bool(lines))
     print(", ".join(f"{number} {name}" for name, number in total.items()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -82,6 +83,46 @@ def test_two_jobs_are_compared_as_the_command_does(job, job_files, capsys):
         assert nsystui.diff(job, alone, "kernels").name.tolist() == [row["name"] for row in expected]
 
 
+def test_files_are_compared_as_open_jobs_are(job, job_files):
+    with nsystui.open(job_files[0]) as alone:
+        expected = nsystui.diff(alone, job, "kernels")
+        assert nsystui.diff(job_files[0], str(job_files[0].parent / "*.sqlite"), "kernels").equals(expected)
+
+
+def test_each_question_is_a_method_and_what_there_is_can_be_listed(job):
+    assert {"kernels", "gpu_memory", "nvtx", "ask", "draw"} <= set(dir(job))
+    assert job.kernels(by="rank").equals(job.ask("kernels", by="rank"))
+    assert job.gpu_memory().equals(job.ask("gpu-memory"))
+    assert not hasattr(job, "kernel")
+    assert dir(nsystui) == sorted(nsystui.__all__)
+
+
+def test_a_job_is_shown_as_its_ranks(job):
+    head, line, *ranks = repr(job).splitlines()
+    assert head.split()[:3] == ["rank", "host", "gpu"] and len(line) <= 100
+    assert [row.split()[0] for row in ranks] == ["0", "1", "2", "3"]
+    assert job._repr_html_().count("<tr") == 1 + 4
+
+
+def test_a_notebook_shows_what_the_command_draws(job, job_files, capsys):
+    assert main(["gpu", "--format", "svg", *map(str, job_files)]) == 0
+    assert job.draw("gpu")._repr_svg_() == capsys.readouterr().out
+    for question, said in (("kernels", "no drawing: job.ask"), ("nccl", "nothing to draw; job.ask")):
+        with pytest.raises(nsystui.UsageError, match=said):
+            job.draw(question, filter="no such kernel")
+
+
+@pytest.mark.campaign
+def test_a_type_checker_reads_the_types_of_answers(tmp_path):
+    api = pytest.importorskip("mypy.api", reason="mypy is not installed")
+    script = tmp_path / "script.py"
+    script.write_text(
+        'import nsystui\n\njob = nsystui.open("a")\nx: int = job.ask("kernels")\ny: int = job.kernels()\n'
+    )
+    out, _, _ = api.run(["--strict", "--config-file", os.devnull, "--cache-dir", str(tmp_path / "cache"), str(script)])
+    assert out.count('has type "DataFrame"') == 2 and "2 errors in 1 file" in out, out
+
+
 @pytest.mark.campaign
 def test_ranks_of_findings_are_lists_and_the_catalogue_is_a_frame(job):
     found = job.triage().set_index("id")
@@ -100,6 +141,7 @@ def test_types_do_not_depend_on_the_rows(job):
     ("ask", "said"),
     [
         (lambda job: job.ask("kernel"), "did you mean 'kernels'"),
+        (lambda job: job.ask("report"), "command, `nsystui report`"),
         (lambda job: job.ask("triage"), r"job\.triage\(\)"),
         (lambda job: job.ask("kernels", moon=1), "no option 'moon': there are time, ranks"),
         (lambda job: job.ask("kernels", rank=[0]), "did you mean ranks"),

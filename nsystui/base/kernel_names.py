@@ -140,7 +140,6 @@ def _arguments(part: _Part, detail: int, depth: int) -> list[str]:
 
 
 def _argument(text: str, detail: int, depth: int) -> str:
-    """Return a template argument, empty if it is not shown."""
     number = _NUMBER.match(text)
     if number:
         return number["digits"] if detail == _ALL or (detail and not depth) else ""
@@ -225,7 +224,6 @@ def _closing_index(text: str, begin: int) -> int:
 
 
 def _split(text: str, separator: str) -> Iterator[str]:
-    """Yield the pieces of ``text`` between separators outside brackets."""
     depth = begin = index = 0
     while index < len(text):
         if not depth and text.startswith(separator, index):

@@ -85,7 +85,7 @@ _WORDINGS: dict[Unit, Callable[[float], str]] = {
     Unit.MEGABYTE_RATE: lambda rate: f"{rate:,.3f}",
     Unit.RATE: lambda rate: _scaled(rate, _RATES, 1000),
     Unit.FREQUENCY: lambda frequency: _scaled(frequency, _FREQUENCIES, 1000),
-    Unit.PERCENT: lambda percent: f"{percent:.1f} %",
+    Unit.PERCENT: lambda percent: f"{round(percent, 1) + 0.0:.1f} %",
     Unit.COUNT: _count,
     Unit.RATIO: _four_digits,
     Unit.NUMBER: _plain,
@@ -197,18 +197,21 @@ class Wording:
         return cls(unit, symbol, size, 3 if largest < 1000 * size else 1)
 
     def heading(self, label: str) -> str:
-        """Return ``total ms``, or the label alone if it already names the unit."""
-        return f"{label} {self.symbol}" if self.symbol and not label.endswith(self.symbol) else label
+        """Return ``total ms``, ``total ms/step`` for ``total/step``, or the label if it already names the unit."""
+        if not self.symbol or label.endswith(self.symbol):
+            return label
+        per = "/step" if label.endswith("/step") else ""
+        return f"{label.removesuffix(per)} {self.symbol}{per}"
 
     def cell(self, value: Value) -> str:
-        """Return ``value`` without its unit, or ``<0.001`` if it is too small for the decimals, but not zero."""
+        """Return ``value`` without its unit, or ``<0.001`` if it is positive, but too small for the decimals."""
         if self.decimals is None or value is None or isinstance(value, str) or not math.isfinite(value):
             text = format_value(self.unit, value)
             return text.removesuffix(f" {self.symbol}") if self.symbol else text
         number = value / self.size
         text = f"{number:,.{self.decimals}f}"
-        if value and not float(text.replace(",", "")):
-            return f"{'>-' if number < 0 else '<'}{10**-self.decimals:.{self.decimals}f}"
+        if not float(text.replace(",", "")):
+            return f"<{10**-self.decimals:.{self.decimals}f}" if number > 0 else text.removeprefix("-")
         return f"+{text}" if self.unit is Unit.CHANGE and number > 0 else text
 
     def words(self, value: Value) -> str:

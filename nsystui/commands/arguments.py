@@ -131,21 +131,18 @@ def add_steps(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None
         )
 
 
-def add_format(parser: argparse.ArgumentParser) -> None:
-    """Add the destination and format of the answer."""
+def add_format(parser: argparse.ArgumentParser, has_drawing: bool = False) -> None:
+    """Add the destination and format of the answer, with SVG if ``has_drawing``."""
     group = parser.add_argument_group("output")
-    group.add_argument(
-        "--format",
-        choices=("table", "csv", "json", "md", "parquet", "svg"),
-        help="default: table, or as -o ends; svg if there is a drawing",
-    )
+    formats = ("table", "csv", "json", "md", "parquet", *(("svg",) if has_drawing else ()))
+    group.add_argument("--format", choices=formats, help="default: table, or as -o ends")
     group.add_argument(
         "-o",
         "--output",
         dest="target",
         type=OutputName,
         metavar="FILE",
-        help="write to FILE (.csv .json .md .parquet .txt .svg); - is stdout",
+        help=f"write to FILE (.csv .json .md .parquet .txt{' .svg' * has_drawing}); - is stdout",
     )
     group.add_argument("--force", action="store_true", help="let -o overwrite a file")
     add_arranging(group)

@@ -115,7 +115,6 @@ def run(request: Request) -> int:
 
 
 def _is_for_screen(request: Request) -> bool:
-    """Return whether the tables are for a terminal, and no flag requests text."""
     from nsystui.base import terminal
 
     output = request.output
@@ -128,7 +127,6 @@ def _is_for_screen(request: Request) -> bool:
 
 
 def _check_sides(request: Request) -> None:
-    """Raise UsageError if the two sides are the same."""
     sides = (request.args["ranks_a"], request.args["ranks_b"], request.args["time_a"], request.args["time_b"])
     if not request.args["against"] and not any(sides):
         raise UsageError(

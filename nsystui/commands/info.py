@@ -102,7 +102,6 @@ def _print_diagnostics(request: Request) -> None:
 
 
 def _table_names(request: Request) -> tuple[str, ...]:
-    """Return the requested table, or all tables if the output can hold several."""
     args = request.args
     output = request.output
     is_single = output.format in ("csv", "json") or output.target or output.sort or output.top is not None

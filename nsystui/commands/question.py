@@ -14,6 +14,7 @@ from nsystui.commands.request import Request, Selecting
 from nsystui.questions.queries.question import Option, Question, TextDrawing
 
 if TYPE_CHECKING:
+    from nsystui.base.drawing import Drawing
     from nsystui.base.selection import Selection
     from nsystui.questions.job.job import OpenJob
 
@@ -33,7 +34,7 @@ class QuestionCommand:
             shared.add_dask(parser)
         add_options(parser, self.question.options)
         shared.add_selection(parser)
-        shared.add_format(parser)
+        shared.add_format(parser, self.question.drawing is not None or self.question.map is not None)
 
     def run(self, request: Request) -> int:
         return run(self.question, request)
@@ -135,18 +136,24 @@ def run(question: Question, request: Request) -> int:
         return shared.deliver(request, answer)
 
 
+def drawn(question: Question, job: OpenJob, selection: Selection, options: object) -> Drawing | None:
+    """Return the drawing or map of a question that has one, or ``None`` if there is nothing to draw."""
+    from nsystui.questions.answers.answering import draw_map
+    from nsystui.questions.report.drawings import map_lanes
+
+    if question.drawing is None:
+        return map_lanes(draw_map(question, job, selection, options))
+    with job.session.waiting(question.name):
+        return question.drawing(job, selection, options)
+
+
 def _as_svg(question: Question, request: Request, job: OpenJob, selection: Selection, options: object) -> int:
     """Print or write the drawing; return 3 if there is nothing to draw, which the table's notes explain."""
     from nsystui.output.files import print_lines, save_text
     from nsystui.output.svg import svg
-    from nsystui.questions.answers.answering import ask, draw_map
-    from nsystui.questions.report.drawings import map_lanes
+    from nsystui.questions.answers.answering import ask
 
-    if question.drawing is not None:
-        with job.session.waiting(question.name):
-            drawing = question.drawing(job, selection, options)
-    else:
-        drawing = map_lanes(draw_map(question, job, selection, options))
+    drawing = drawn(question, job, selection, options)
     if drawing is None:
         for note in ask(question, job, selection, options).notes:
             shared.say_note(note)

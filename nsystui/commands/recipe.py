@@ -94,7 +94,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     shared.add_files(parser)
     runner.add_options(parser, _options(), {FAMILY: "`nsystui recipe NAME --help` lists the options of a recipe"})
     shared.add_selection(parser)
-    shared.add_format(parser)
+    shared.add_format(parser, has_drawing=True)
 
 
 def run(request: Request) -> int:

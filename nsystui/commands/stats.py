@@ -135,7 +135,6 @@ def _filtered_selection(request: Request, job: OpenJob) -> Selection:
 
 
 def _selections(request: Request, job: OpenJob, selection: Selection) -> Iterator[tuple[int | None, Selection]]:
-    """Yield each rank (``None``: all together) and its selection."""
     if not request.args["by_rank"]:
         yield None, selection
         return
@@ -181,7 +180,6 @@ def _tables(
 
 
 def _table(request: Request, text: str, rank: int | None, title: str, answer: Answer) -> Titled:
-    """Return the answer of the report ``text`` in the requested unit of time."""
     from nsystui.base.units import in_unit, time_unit_of
 
     of_rank = "" if rank is None else f", rank {rank}"

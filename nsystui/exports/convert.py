@@ -89,7 +89,6 @@ def convert(
 
 
 def _remove_partial(partial: Path) -> None:
-    """Remove the partial export, and its directory if nothing else is in it."""
     with suppress(OSError):
         for file in partial.parent.glob(f"{partial.name}*"):  # SQLite may have left a journal
             remove(file)

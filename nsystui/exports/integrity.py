@@ -159,7 +159,6 @@ def _adds_up(page: bytes, start: int, usable: int) -> bool:
 
 
 def _cell_size(page: bytes, offset: int, usable: int) -> int:
-    """Return the bytes of a row that are in its page."""
     payload, key = _varint(page, offset)
     _, body = _varint(page, key)
     max_local, min_local = usable - 35, (usable - 12) * 32 // 255 - 23
@@ -170,7 +169,6 @@ def _cell_size(page: bytes, offset: int, usable: int) -> int:
 
 
 def _varint(page: bytes, offset: int) -> tuple[int, int]:
-    """Return a number and the offset after it."""
     number = 0
     for position in range(offset, offset + 8):
         number = number << 7 | page[position] & 127

@@ -63,7 +63,6 @@ def read_job_output(path: Path) -> JobOutput:
 
 
 def _streams(connection: sqlite3.Connection, native: Schema) -> Iterator[tuple[int, str, str]]:
-    """Yield (process, name, content) of each stream, joining its pieces."""
     if not native.columns.get(TABLE, frozenset()) >= {"globalPid", "filenameId", "contentId"}:
         return
     pieces: dict[tuple[int, str], list[str]] = {}

@@ -216,7 +216,6 @@ class _Writer:
         )
 
     def _text(self, text: str) -> str:
-        """Return ``text`` as JSON with all controls escaped, from a cache, because names repeat."""
         encoded = self._names.get(text)
         if encoded is None:
             if len(self._names) > 100_000:  # limits the memory for ranges with numbers in their names

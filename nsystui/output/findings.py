@@ -52,7 +52,6 @@ def detailed(result: Triage) -> list[Finding]:
 
 
 def _symptoms(result: Triage, cause: Finding) -> list[str]:
-    """Return the lines of the findings that the cause explains, recursively."""
     symptoms = [finding for finding in result.findings if finding.under == cause.id]
     return [
         line

@@ -293,7 +293,7 @@ def fitting(answer: TableAnswer, width: int) -> TableAnswer:
 
     for number in sorted(set(shown) - {first, *({last} & texts)}, key=order):
         is_needed = answer.columns[number].importance == 0
-        if needed(is_needed or number in texts) <= width:
+        if needed(is_needed) <= width:
             break
         if not (is_needed and number in texts):
             shown.remove(number)

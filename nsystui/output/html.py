@@ -103,7 +103,6 @@ _CODE = re.compile("(`[^`]+`)")
 
 
 def _sentence(text: str) -> str:
-    """Return a sentence as HTML; its only markup is text in backquotes."""
     parts = _CODE.split(safe_text(text))
     return "".join(
         f"<code>{escape(part[1:-1])}</code>" if number % 2 else escape(part) for number, part in enumerate(parts)
@@ -170,7 +169,6 @@ def _finding(finding: Told) -> Iterator[str]:
 
 
 def _percent(value: Value) -> str:
-    """Return 0 to 100 % as a length in CSS."""
     return f"{min(max(float(value or 0), 0.0), 100.0):.1f}%"
 
 

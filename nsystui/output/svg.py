@@ -243,7 +243,6 @@ def _levels_of(values: Sequence[float], thick: int) -> list[float]:
 
 
 def _time_ticks(start: int, end: int, width: int) -> list[tuple[float, str]]:
-    """Return round times from ``start`` to ``end``, and their positions."""
     length = end - start
     if length <= 0:
         return []

@@ -279,7 +279,6 @@ class OnDemand:
             raise
 
     def _from(self, table: str) -> str:
-        """Return the columns of a loaded table that has rows, as SQL."""
         columns = self.loaded[table]
         if isinstance(columns, ColumnTable):
             return columns.table

@@ -413,7 +413,6 @@ _LONG_LIST = 15
 
 
 def _varint(data: bytes, offset: int) -> tuple[int, int]:
-    """Return a number, and the offset after it."""
     number = shift = 0
     while True:
         byte = data[offset]
@@ -425,7 +424,6 @@ def _varint(data: bytes, offset: int) -> tuple[int, int]:
 
 
 def _struct(data: bytes, offset: int) -> tuple[dict[int, Any], int]:
-    """Return the fields of a struct by their numbers, and the offset after it."""
     fields: dict[int, Any] = {}
     number = 0
     while header := data[offset]:

@@ -292,7 +292,6 @@ def _file_name(question: str, version: str) -> str:
 
 
 def _trim(directory: Path, caps: Caps) -> None:
-    """Remove the least recently used files until the directory is within its limits."""
     files = []
     for file in directory.iterdir():
         with suppress(OSError):

@@ -220,7 +220,6 @@ class NsystuiApp(App[int], LoadingListener):
 
     @work
     async def _act(self) -> None:
-        """Process queued keys in order, until the program ends."""
         while await self._may_act.wait():
             self._may_act.clear()
             names = [event.key if isinstance(event, events.Key) else "" for event in self._typed]
@@ -326,7 +325,6 @@ class NsystuiApp(App[int], LoadingListener):
         return True
 
     def _show_screens(self, screens: Sequence[Screen[Any]]) -> None:
-        """Make ``screens``, bottom first, the mode's screen stack."""
         shown = list(self.screen_stack)
         shared = 0
         while shared < min(len(shown), len(screens)) and shown[shared] is screens[shared]:

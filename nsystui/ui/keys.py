@@ -51,7 +51,7 @@ VERBS = {
     ),
     "Select": (
         *("filter", "search", "take_window", "window", "ranks", "devices", "only_rank", "mark"),
-        *("leave_startup_out", "selection"),
+        *("leave_startup_out", "selection", "clear"),
     ),
     "Export": ("export", "copy_row", "copy_table", "ncu", "trace", "compare", "compare_groups"),
     "Program": (),
@@ -155,7 +155,7 @@ _KEYS: Mapping[str, tuple[tuple[str, str, str, str, str], ...]] = {
         ("slash", "/", "filter", "filter", "rows with these words: text, !text, /regex/; empty for all"),
         ("escape", "esc", "back", "back", "undo the last step: the filter, then the comparison"),
         # The selection here is A and B.
-        *((key, key, "selection", "", "") for key in "trDT"),
+        *((key, key, "selection", "", "") for key in "trDTU"),
         ("f", "f", "filter", "", ""),
     ),
     "kernels": (
@@ -184,7 +184,7 @@ _KEYS: Mapping[str, tuple[tuple[str, str, str, str, str], ...]] = {
         ("escape", "esc", "back", "back", "undo the last step; stops the reading"),
         ("R", "R", "resume", "", "read the log again after a stop, or when it has grown"),
         # The selection concerns exports: a log has no times, and its ranks are not the ranks of the exports.
-        *((key, key, "selection", "", "") for key in "trDT"),
+        *((key, key, "selection", "", "") for key in "trDTU"),
         ("f", "f", "filter", "", ""),
     ),
     "nccl log alone": (*((key, key, "", "", "") for key in "123456789L"),),
@@ -209,7 +209,7 @@ _KEYS: Mapping[str, tuple[tuple[str, str, str, str, str], ...]] = {
     ),
     "efficiency": (
         ("enter", "⏎", "", "open", "the screen that explains this factor; this rank and its GPU"),
-        ("U", "U", "useful", "useful", "what counts as useful: kernels that do not communicate (pop), or all (talp)"),
+        ("O", "O", "useful", "useful", "what counts as useful: kernels that do not communicate (pop), or all (talp)"),
     ),
     "gpu memory": (("enter", "⏎", "", "at peak", "the allocations that were in use at the peak of this row"),),
     "nvtx": (
@@ -331,6 +331,7 @@ _KEYS: Mapping[str, tuple[tuple[str, str, str, str, str], ...]] = {
         ("r", "r", "ranks", "ranks", "select ranks, such as 0,4-7; empty for all"),
         ("D", "D", "devices", "", "select devices by CUDA number; empty for all"),
         ("T", "T", "window", "", "type a time to select, such as 1.2s:1.5s; empty for all"),
+        ("U", "U", "clear", "", "clear the selection: all ranks, devices, names and times"),
         ("e", "e", "export", "export", "write what is shown to a file: .csv .json .md .parquet .txt, drawings as .svg"),
         ("y", "y", "copy_row", "", "copy the row to the terminal's clipboard (OSC 52)"),
         ("Y", "Y", "copy_table", "", "copy the whole table"),

@@ -159,7 +159,6 @@ class Loading:
             self._listener.kernels_seen(KernelsSeen(answer, smart_kernel_names(session), is_exact=True))
 
     def _sample(self, job: OpenJob, unpacked: Sequence[Opened]) -> None:
-        """Show a sample of the kernels in unpacked exports."""
         from nsystui.questions.capture.sample import sampled_kernels
 
         answer = sampled_kernels(unpacked)
@@ -281,8 +280,6 @@ class LogLoading:
         self._report_tables(summary, reader, read=self.state.size, is_over=True)
 
     def _read(self, log: OpenLog, summary: LogSummary, reader: LogReader, previous_bytes: int) -> None:
-        """Add a log to the summary; the logs before it have ``previous_bytes`` on disk."""
-
         def read(size: int) -> bytes:
             if self._stopped.is_set():
                 raise _StoppedError

@@ -150,7 +150,7 @@ def test_halves_as_they_are_written_go_away_from_zero(value, decimals):
         (Unit.BYTES, [50_331_648, 100], "total MiB", ["48.000", "<0.001"]),
         (Unit.RATE, [59.25e9, 13.6e9], "total GB/s", ["59.250", "13.600"]),
         (Unit.PERCENT, [35.94, 0.0, float("nan")], "total %", ["35.9", "0.0", "–"]),
-        (Unit.PERCENT, [0.01], "total %", ["<0.1"]),
+        (Unit.PERCENT, [0.01, -0.01, -0.0], "total %", ["<0.1", "0.0", "0.0"]),
         (Unit.TIME, [97_450_823], "total s", ["0.097 450 823"]),
         (Unit.COUNT, [1_234, 7], "total", ["1,234", "7"]),
         (Unit.COUNT, [1_234, 7.25], "total", ["1,234.0", "7.2"]),
@@ -166,6 +166,7 @@ def test_a_column_has_one_unit_which_its_heading_names(unit, values, heading, ce
 def test_a_column_without_values_names_no_unit_and_a_heading_that_names_it_already_stays():
     assert [Wording.of(unit, [None, None]).heading("wait") for unit in (Unit.DURATION, Unit.BYTES)] == ["wait"] * 2
     assert Wording.of(Unit.PERCENT, [1.0]).heading("busy %") == "busy %"
+    assert Wording.of(Unit.DURATION, [2_000_000]).heading("GPU/step") == "GPU ms/step"
 
 
 def test_columns_that_are_compared_share_the_unit_of_their_largest_value_shown_or_not():
@@ -178,10 +179,11 @@ def test_columns_that_are_compared_share_the_unit_of_their_largest_value_shown_o
 
 
 @given(st.lists(st.floats() | st.integers(-(2**62), 2**62) | st.none()))
-def test_no_value_of_a_column_is_worded_as_zero_unless_it_is(values):
+def test_no_positive_value_of_a_column_is_worded_as_zero_and_zero_has_no_sign(values):
     for unit in (Unit.DURATION, Unit.CHANGE, Unit.BYTES, Unit.RATE):
         wording = Wording.of(unit, values)
         for value in values:
             cell = wording.cell(value)
             is_zero = cell.strip("+-").replace(",", "").replace(".", "").strip("0") == ""
-            assert is_zero == (value == 0)
+            assert not is_zero or (value <= 0 and not cell.startswith(("+", "-")))
+            assert is_zero or value != 0

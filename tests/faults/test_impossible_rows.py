@@ -195,7 +195,9 @@ ASKED = [(*words.split(), "--format", "csv") for words in ("kernels", "memory", 
         pytest.param(
             (f"{9 * S}", f"{9 * S + MS}"), "with a time outside the session", id="after", marks=pytest.mark.campaign
         ),
-        pytest.param((f"{-9 * S}", f"{-9 * S + MS}"), "with a time outside the session", id="before"),
+        pytest.param(
+            (f"{-9 * S}", f"{-9 * S + MS}"), "with a time outside the session", id="before", marks=pytest.mark.campaign
+        ),
     ],
 )
 def test_work_that_was_not_collected_or_lies_outside_of_the_capture_is_left_out_and_counted(work, times, why):

@@ -260,6 +260,17 @@ def test_a_table_for_a_terminal_is_as_wide_as_that_and_keeps_what_matters(width)
     assert "short" in lines[-1]
 
 
+def test_a_text_that_matters_less_leaves_before_others_are_cut():
+    columns = (
+        Column("cause", header="Cause", label="cause"),
+        Column("caller", header="Caller", label="caller", importance=1),
+        Column("time", header="Time", label="time", unit=Unit.COUNT),
+    )
+    answer = TableAnswer("gaps", columns, [("in calls that allocate or free memory", "torch::autograd::Engine", 5)])
+    first, *_ = written(fitting(answer, 60), "table").splitlines()[2:]
+    assert first.split() == "in calls that allocate or free memory 5".split()
+
+
 # Text for the terminal's clipboard
 
 

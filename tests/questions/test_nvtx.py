@@ -14,7 +14,9 @@ from synthetic.writing.writer import PUSH_POP, START_END
 
 from nsystui.base.answer import record
 from nsystui.base.selection import NameFilter, Selection, Task, Window
-from nsystui.questions.nvtx.around import paths_around
+from nsystui.questions.events.kinds import EventKind
+from nsystui.questions.events.listing import EventKey
+from nsystui.questions.nvtx.around import paths_around, range_around
 from nsystui.questions.nvtx.chains import UNKNOWN
 from nsystui.questions.nvtx.listing import kernels_of, nvtx_tree_table
 from nsystui.questions.nvtx.paths import NodeKind, TreeGrouping, template
@@ -254,6 +256,17 @@ def test_reports_share_thread_ids_but_neither_ranges_nor_clocks(session_of):
     assert (ranges.start.tolist(), ranges.gpu_start.tolist()) == ([0, 1_000_000], [30, 1_000_030])
     assert [lane.rank for lane in ranges.lanes] == [0, 1]
     assert kernels_of(ranges, 1).page(0, 5)[0][:2] == (1_000_030, 40)
+
+
+def test_an_event_without_a_range_on_its_thread_names_the_range_of_the_main_thread(session_of):
+    def two_threads(export: Export) -> None:
+        export.range(0, 90, "step 0")
+        export.writer.api(export.thread(2), 10, 20, "cudaLaunchKernel", 1)
+
+    session = session_of(two_threads)
+    around = range_around(session, EventKey(0, EventKind.API, 1, 10), ranked_tasks(session))
+    assert around.key is None
+    assert around.reason == f"no NVTX range is open on this thread ({PID + 2}); step 0 is open on the main thread"
 
 
 def test_the_window_keeps_what_overlaps_whole_and_what_is_around_it(session_of):

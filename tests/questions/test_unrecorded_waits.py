@@ -62,12 +62,17 @@ def times(path: Path, window: Window | None = None) -> tuple[Mapping[str, int], 
         return tuple({name: t // US for name, t in zip(PARTS, own, strict=True) if t} for own in tables)  # type: ignore[return-value]
 
 
+LOSSES = [
+    (NO_RECORDS, NO_WAITS),
+    pytest.param((NO_RECORDS,), marks=pytest.mark.campaign),
+    pytest.param((NO_RECORDS, NO_WAITS, NO_CALLS_OF_EVENTS), marks=pytest.mark.campaign),
+]
 COMPUTE = 4 * (80 + 15)
 BETWEEN = 3 * 20
 """Time from a step's last kernel to the first kernel of the next step, which was launched in time."""
 
 
-@pytest.mark.parametrize("losses", [(NO_RECORDS,), (NO_RECORDS, NO_WAITS), (NO_RECORDS, NO_WAITS, NO_CALLS_OF_EVENTS)])
+@pytest.mark.parametrize("losses", LOSSES)
 def test_without_records_nccl_may_have_blocked_all_that_it_did(tmp_path: Path, losses: tuple[str, ...]):
     right, nothing = times(written(tmp_path / "a.sqlite"))
     assert not nothing and right["nccl"] == 4 * 80 and "unresolved" not in right
@@ -180,7 +185,7 @@ def asked(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
     return ask
 
 
-@pytest.mark.parametrize("losses", [(NO_RECORDS,), (NO_RECORDS, NO_WAITS), (NO_RECORDS, NO_WAITS, NO_CALLS_OF_EVENTS)])
+@pytest.mark.parametrize("losses", LOSSES)
 def test_triage_says_between_which_shares_nccl_blocks_and_warns(
     tmp_path: Path, asked: Callable[..., str], losses: tuple[str, ...]
 ):

@@ -6,6 +6,7 @@ import campaign
 import pytest
 from jobs import NARROW, WIDE, name_of_screen, press, running, screen_text
 
+from nsystui.base.selection import Selection
 from nsystui.ui.palette import offers
 from nsystui.ui.screens.dialogs import HelpScreen
 
@@ -88,3 +89,13 @@ async def test_the_palette_finds_what_people_call_a_thing(job, cache):
         (typed, first(typed)) for line, words in FIRST.items() for typed in words if not first(typed).startswith(line)
     ]
     assert not missed
+
+
+async def test_the_selection_is_cleared_from_anywhere_in_one_step(job, cache):
+    async with running(job, cache) as (app, pilot):
+        await press(pilot, "r", "1", "enter", "T", *"1ms:2ms", "enter", "9")
+        selected = app.selection
+        await press(pilot, "U")
+        assert app.selection == Selection() != selected and app.current_mode == "steps"
+        await press(pilot, "escape")
+        assert app.selection == selected

@@ -513,7 +513,6 @@ def openacc(schema: Schema) -> list[Source]:
 
 
 def _tables(schema: Schema, pattern: re.Pattern[str]) -> list[tuple[str, str, int]]:
-    """Return the native tables by name, with kind and first row number."""
     tables = [(name, match[1]) for name in sorted(schema.columns) if (match := pattern.fullmatch(name))]
     names = [name for name, _ in tables]
     return [(name, kind, schema.rows(names[:position])) for position, (name, kind) in enumerate(tables)]

@@ -104,7 +104,6 @@ def _end_of_block(starts: Times, order: Rows | None, until: int) -> int:
 
 
 def _nested(begin: Times, finish: Times, lanes: Times) -> tuple[Rows, Rows]:
-    """Return the parent of each range, and the ranges in pre-order."""
     if not len(begin):
         return np.empty(0, np.int64), np.empty(0, np.int64)
     line_start, line_end = one_timeline(begin, finish, lanes)
@@ -174,7 +173,6 @@ def _levels(parent: Rows) -> Rows:
 
 
 def _parents(starts: Times, ends: Times, duration: Times) -> Rows:
-    """Return the parent of each range in pre-order, as an index in that order."""
     parent, is_wrong = _parents_where_nested(starts, ends)
     if is_wrong.any():
         # Redo only islands (spans of time whose edges no range crosses or touches) with a wrong parent.

@@ -24,9 +24,9 @@ from nsystui.store import tables
 
 OPERATION_COLUMNS = (
     Column("share", header="Of Step (%)", label="of step", unit=Unit.PERCENT, decimals=1, has_bar=True),
-    Column("gpu", header="GPU Projected per Step (ns)", label="GPU a step", unit=Unit.DURATION, decimals=0),
-    Column("cpu", header="CPU per Step (ns)", label="CPU a step", unit=Unit.DURATION, decimals=0),
-    Column("count", header="Count per Step", label="a step", unit=Unit.NUMBER, decimals=2, importance=1),
+    Column("gpu", header="GPU Projected per Step (ns)", label="GPU/step", unit=Unit.DURATION, decimals=0),
+    Column("cpu", header="CPU per Step (ns)", label="CPU/step", unit=Unit.DURATION, decimals=0),
+    Column("count", header="Count per Step", label="n/step", unit=Unit.NUMBER, decimals=2, importance=1),
     Column("name", header="Range", label="range"),
 )
 _REPLAYED = Column("replayed", header="GPU Replayed per Step (ns)", label="captured", unit=Unit.DURATION, decimals=0)
@@ -74,7 +74,6 @@ def operations_of_steps(job: OpenJob, selection: Selection, step_name: str | Non
 
 
 def _in_steps(steps: Steps, times: Mapping[Task, StepTimes], ranges: NvtxRanges) -> Flags:
-    """Return whether each range begins in a step, on the CPU."""
     start, lane = ranges.start, ranges.lane
     is_in_step = np.zeros(len(ranges), bool)
     for index, thread in enumerate(ranges.lanes):

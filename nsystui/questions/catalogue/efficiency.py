@@ -38,7 +38,6 @@ class _Options(NamedTuple):
 
 
 def _read(values: Values) -> _Options:
-    """Read options. Raises UsageError for invalid values and combinations."""
     from nsystui.base.errors import UsageError
     from nsystui.questions.efficiency.device import Useful
 
@@ -54,7 +53,6 @@ def _read(values: Values) -> _Options:
 
 
 def _mfu_request(values: Values) -> MfuRequest | None:
-    """Return the request for MFU if ``--flops-per-step`` is given. Raises UsageError for invalid options."""
     import math
 
     from nsystui.base.errors import UsageError

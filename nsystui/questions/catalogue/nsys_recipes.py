@@ -37,7 +37,6 @@ _MIN_BINS, _MAX_BINS = 1, 1_000_000
 
 
 def _options(values: Values) -> RecipeOptions:
-    """Return the options of a recipe. Raises UsageError for invalid values."""
     from nsystui.questions.kernels.summary import Names
     from nsystui.questions.recipes.recipe import MILLISECOND, RecipeOptions
 

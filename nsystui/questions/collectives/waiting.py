@@ -80,7 +80,7 @@ class Arrivals:
     def others_waited(self) -> Times:
         """The median wait of members except the last at each operation, ns, shape ``(n,)``."""
         members = len(self.wait)
-        # The last member waited 0: without one 0, the other members remain.
+        # The last member waited 0: exclude one zero, and the waits of the others remain.
         waits = np.sort(self.wait, axis=0)[1:]
         middle = (members - 2) // 2
         waited: Times = (waits[middle] + waits[members - 2 - middle]) // 2

@@ -235,7 +235,6 @@ _Split = tuple[float | None, float | None]
 
 
 def _split(a: Measured | None, b: Measured | None, divisors: tuple[int, int]) -> _Split:
-    """Return the sum of the parts' splits, or the row's split without parts."""
     if a is not None and b is not None and (a.parts or b.parts):
         sides = a.parts or {}, b.parts or {}
         splits = [

@@ -262,7 +262,6 @@ def _labels(names: Sequence[str], templates: Collection[str], side: Side) -> lis
 
 
 def _begin_in(ranges: NvtxRanges, spans: Mapping[int, Window]) -> Flags:
-    """Return whether each range begins in its report's span."""
     lane_spans = [spans.get(lane.report) for lane in ranges.lanes]
     first, last = (np.array([getattr(span, edge, 0) for span in lane_spans], np.int64) for edge in ("start", "end"))
     start, lane = ranges.start, ranges.lane

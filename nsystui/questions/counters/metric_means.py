@@ -204,7 +204,6 @@ def metric_means(job: OpenJob, selection: Selection, group_by: str) -> TableAnsw
 
 
 def _means_notes(job: OpenJob, group_by: str, has_rows: bool) -> Iterator[str]:
-    """Yield the reasons why there are no rows, or a caveat."""
     if has_rows:
         yield (
             "most of this time is in spans too short for two samples: their means include what ran just before and "
@@ -346,7 +345,6 @@ def _by_launch(job: OpenJob, selection: Selection) -> Subject:
 
 
 def _periods(job: OpenJob) -> dict[GpuKey, int]:
-    """Return the mean time between the samples of each GPU, ns."""
     columns = tables.gpu_metrics.c
     query = sa.select(
         columns.report, columns.gpu, sa.func.min(columns.time), sa.func.max(columns.time), sa.func.count()

@@ -76,7 +76,6 @@ def metric_statistics(job: OpenJob, selection: Selection) -> TableAnswer:
 
 
 def _gpu_statistics(selection: Selection, session: Session, _: list[Report]) -> list[tuple[MetricSource, list[Row]]]:
-    """Return the statistics of every metric of each GPU, with its first metric."""
     return [
         (gpu_samples[0].source, [_statistics(samples, selection.window) for samples in gpu_samples])
         for gpu_samples in samples_of(session, metric_sources(session, selection, every=True))

@@ -165,7 +165,6 @@ def _sampled(
 
 
 def _figure_metrics(job: OpenJob) -> Iterator[tuple[str, int]]:
-    """Yield the metrics of figures, with the figure's index."""
     column = tables.nic_metrics.c.metric
     if not job.session.count(tables.nic_metrics):
         return
@@ -272,7 +271,6 @@ def mean_rate(starts: Times, ends: Times, rates: Floats, lo: int, hi: int, bins:
 
 
 def _integral(times: Times, values: Floats, edges: NDArray[np.floating[Any]]) -> Floats:
-    """Return Σ value · max(edge − time, 0) for each edge."""
     order = np.argsort(times, kind="stable")
     sorted_times, sorted_values = times[order].astype(np.float64), values[order].astype(np.float64)
     sums = np.concatenate(([0.0], np.cumsum(sorted_values)))
@@ -337,7 +335,6 @@ def network_by_collective(job: OpenJob, selection: Selection) -> TableAnswer:
 
 
 def _groups(job: OpenJob, selection: Selection) -> Iterator[tuple[Any, Any]]:
-    """Yield the selected NCCL kernels by collective and size bucket, with host and slowness."""
     kernels = selected(job.pairing().kernels, selection)
     kernels = kernels[kernels["end"].notna()]
     hosts = hosts_of(job)

@@ -155,7 +155,6 @@ def whole_steps(steps: TaskSteps, window: Window) -> Times:
 
 
 def _gpus(request: MfuRequest, gpus: Sequence[DeviceIntervals], reports: Sequence[Report]) -> tuple[int, str]:
-    """Return the number of GPUs that share a step, and its source."""
     if request.gpus is not None:
         return request.gpus, f"GPUs that share a step: {request.gpus} (--gpus)"
     seen, size = len(gpus), recorded_size(reports)

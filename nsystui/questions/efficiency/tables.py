@@ -96,7 +96,6 @@ _REGION_COLUMNS = (
     Column("intensity", header="Intensity (FLOP/B)", label="FLOP/B", unit=Unit.COUNT, decimals=2),
 )
 """Columns for a region, with ranges instead of steps."""
-_ZEROS_IMPORTANCE = 7
 
 
 def breakdown_table(result: Efficiency) -> TableAnswer:
@@ -110,7 +109,7 @@ def breakdown_table(result: Efficiency) -> TableAnswer:
     for gpu, spent in zip(result.gpus, result.spent, strict=True):
         rows.append((*_gpu_cells(gpu), *_spent_cells(spent, result.useful)))
     columns = tuple(
-        column.with_importance(_ZEROS_IMPORTANCE) if column.unit is Unit.PERCENT and not any(cells) else column
+        column.with_importance(FILES_ONLY) if column.unit is Unit.PERCENT and not any(cells) else column
         for column, cells in zip(BREAKDOWN_COLUMNS, zip(*rows, strict=True), strict=False)
     )
     notes = (*result.notes, *result.device_notes)
@@ -146,7 +145,6 @@ def host_table(result: Efficiency) -> TableAnswer:
 def _factor_table(
     name: str, factors: Sequence[Factor], baseline: dict[str, float | None] | None, notes: tuple[str, ...]
 ) -> TableAnswer:
-    """Return the factors' rows; no rows if all are unknown."""
     if all(factor.value is None for factor in factors):
         factors = ()
     rows: list[Row] = []

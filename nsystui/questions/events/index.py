@@ -71,7 +71,6 @@ def _no_events(session: Session) -> TimeIndex:
 
 
 def _width(low: int, high: int, number: int) -> int:
-    """Return the width of the bins for ``number`` events, ns."""
     return (high - low) // min(max(number // _ROWS_PER_BIN, 1), _MAX_BINS) + 1
 
 

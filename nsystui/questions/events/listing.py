@@ -178,7 +178,6 @@ class EventList:
     def _nearest(
         self, event: EventKey, bins: ByTable, forward: bool, name: NameFilter | None, kinds: Sequence[EventKind]
     ) -> Sequence[Row]:
-        """Return the next event in ``bins`` after (or before) ``event`` that passes, if any."""
         rows = self._union(bins, name, kinds).subquery()
         order, key = _order(rows), (event.start, event.kind.order, event.report, event.row)
         event_key, row_key = sa.tuple_(*[sa.literal(value, sa.BigInteger) for value in key]), sa.tuple_(*order)

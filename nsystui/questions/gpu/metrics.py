@@ -155,7 +155,6 @@ def metric_lanes(
 
 
 def _binned(session: Session, window: Window, bins: int, sources: Sequence[MetricSource]) -> Sequence[tuple[Any, ...]]:
-    """Return (report, gpu, metric, bin, mean, samples) for each bin that has samples."""
     table = tables.gpu_metrics
     width = window.end - window.start
     if not sources or not width:

@@ -95,7 +95,7 @@ class Cause:
         return f"{what} on {self.thread}" if self.thread else what
 
 
-MANY = "many functions"
+MANY = "many functions (each below 10 %)"
 """Shown for functions that each take less than `_LEAST_SHARE` of a thread's running time."""
 _LEAST_SHARE = 0.1
 

@@ -150,7 +150,7 @@ PAIR_COLUMNS = (
     Column("after", header="Operation After", label="after"),
     *LENGTH_COLUMNS[2:],
     Column("mean", header="Mean (ns)", label="mean", unit=Unit.DURATION, decimals=0),
-    Column("per_step", header="Spans per Step", label="a step", unit=Unit.NUMBER, decimals=1),
+    Column("per_step", header="Spans per Step", label="n/step", unit=Unit.NUMBER, decimals=1),
 )
 LIST_COLUMNS = (
     RANK,
@@ -465,7 +465,7 @@ _CALLS = (SYNCHRONISING, COPYING, ALLOCATING, LAUNCHING, OTHER_CALLS, IN_OVERHEA
 
 
 def before_launch(job: OpenJob, task: Task, device: int, start: int) -> str:
-    """Describe why a GPU was idle before an operation began at ``start`` (job time, ns); empty if it hardly was.
+    """Describe why a GPU was idle before an operation began at ``start`` (job time, ns); empty if that time is short.
 
     ``the GPU was idle for 12.30 ms before: 61 % running direct_copy_kernel, 30 % in poll``
     """

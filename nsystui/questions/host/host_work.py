@@ -96,7 +96,6 @@ def host_work(job: OpenJob, spans: Sequence[CpuSpan], with_calls: bool = False) 
 
 
 def _rows(job: OpenJob, spans: Sequence[CpuSpan], with_calls: bool) -> list[Row]:
-    """Return each span's causes with times, as JSON, and its two ranges."""
     idle = [IdleSpan(span.task, span.device, span.window.start, span.window.end) for span in spans]
     attribution = attribute(job, idle, with_calls=with_calls)
     merged = over_ranks(attribution)

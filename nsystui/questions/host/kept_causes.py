@@ -46,7 +46,6 @@ def attribute_once(job: OpenJob, spans: IdleSpans, with_ranges: bool) -> Attribu
 
 
 def _read(spans: IdleSpans, stored: Any) -> Attribution:
-    """Read a saved attribution. Raises an error if ``stored`` is something else."""
     arrays = as_arrays(stored)
     causes, ranges, launchers = json_of(arrays["words"])
     return Attribution(

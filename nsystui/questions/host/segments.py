@@ -190,7 +190,6 @@ _MIN_WIDTH = 1_000_000
 
 
 def _overlaps(table: sa.FromClause, spans: Sequence[tuple[Task, int, int]]) -> sa.ColumnElement[bool]:
-    """Return whether a row overlaps a span of its process."""
     columns, offset = table.c, table.c.clock_offset
     values = sa.values(*(sa.column(key, sa.BigInteger) for key in _SPAN_KEYS), name="asked").data(
         [(task.report, task.process, start, end) for task, start, end in spans]

@@ -299,7 +299,6 @@ def _chains_of(frames: Arrays, chains: Arrays) -> _Chains:
 
 
 def _functions(frames: Arrays, names: Mapping[int, str]) -> tuple[list[Function], Numbers]:
-    """Return the distinct functions, and each frame's index into them."""
     # One combined key: sorting rows of three numbers takes ten times as long.
     uniques = [np.unique(frames[name], return_inverse=True) for name in _FRAME_COLUMNS]
     shape = [len(values) for values, _ in uniques]

@@ -180,7 +180,6 @@ class DaskWorkers:
         return self.client.submit(compute_there, places, self.limits, task.compute, self.families, pure=False)
 
     def _result(self, task: _Task, future: Future, error: BaseException | None) -> Any:
-        """Return the result of a task. Raises NsystuiError if it failed."""
         from distributed import KilledWorker
 
         if isinstance(error, KilledWorker):
@@ -229,7 +228,6 @@ class DaskWorkers:
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
-        """Convert cluster errors to NsystuiErrors of one line, without a log."""
         try:
             yield
         except (NsystuiError, GeneratorExit):

@@ -52,7 +52,6 @@ def _percent(limits: Multiprocessor) -> sa.ColumnElement[Any]:
 
 
 def _units(value: sa.ColumnElement[Any], unit: int) -> sa.ColumnElement[int]:
-    """Return how many units hold ``value``, rounded up."""
     return _fit(value + (unit - 1), sa.literal(unit))
 
 

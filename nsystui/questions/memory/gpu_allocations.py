@@ -113,7 +113,6 @@ def _of_allocations(calls: sa.FromClause, selection: Selection, *columns: sa.Col
 
 
 def _calls(job: OpenJob, selection: Selection) -> Mapping[_Key, tuple[str | None, int | None, int | None, str | None]]:
-    """Return name, duration (ns), thread and NVTX ranges of allocating calls."""
     session, calls = job.session, tables.api_calls
     if not session.count(tables.gpu_memory) or not session.count(calls):
         return {}
@@ -128,7 +127,6 @@ def _calls(job: OpenJob, selection: Selection) -> Mapping[_Key, tuple[str | None
 
 
 def _stacks(session: Session, selection: Selection) -> Mapping[_Key, str]:
-    """Return the call stacks of allocations, from the program's call of CUDA outwards."""
     chains: dict[int, dict[_Key, int]] = {}
     for calls in (tables.api_calls, tables.api_backtraces):  # --cudabacktrace writes a second row
         if session.count(tables.gpu_memory) and session.count(calls):

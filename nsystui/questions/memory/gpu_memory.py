@@ -332,7 +332,6 @@ def _notes(memory: GpuMemory, selection: Selection) -> tuple[str, ...]:
 
 
 def _device_sizes(session: Session) -> dict[tuple[Task, int], int]:
-    """Return the memory sizes of each process's devices, bytes."""
     devices = tables.devices.c
     query = sa.select(devices.report, devices.process, devices.device, devices.total_memory).where(
         devices.process.is_not(None), devices.total_memory > 0
@@ -384,7 +383,6 @@ def pool_table(job: OpenJob, selection: Selection) -> TableAnswer:
 
 
 def _pool_states(session: Session, selection: Selection) -> Sequence[tuple[Any, ...]]:
-    """Return (report, process, device, pool, job time, size, used, event) for each complete event."""
     memory, pools = tables.gpu_memory, tables.memory_pools
     memory_event = sa.case((memory.c.is_free == 1, "free"), else_="allocation")
     parts = []

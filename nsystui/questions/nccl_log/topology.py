@@ -379,7 +379,6 @@ def spans(numbers: Iterable[int | None]) -> str | None:
 
 
 def _runs(numbers: Sequence[int], rising_only: bool = False) -> list[str]:
-    """Join consecutive numbers that rise (``0-3``) or fall (``7-4``)."""
     runs: list[list[int]] = []
     for number in numbers:
         run = runs[-1] if runs else []

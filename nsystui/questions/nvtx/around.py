@@ -10,6 +10,7 @@ import numpy as np
 import sqlalchemy as sa
 
 from nsystui.base.answer import record
+from nsystui.exports.metadata import pid_of, process_of
 from nsystui.questions.algebra.nesting import NO_PARENT
 from nsystui.questions.events.kinds import EventKind
 from nsystui.questions.events.listing import EVENT_COLUMNS, EventKey, event_row, key_of, partners
@@ -65,7 +66,11 @@ def range_around(session: Session, key: EventKey, ranks: Sequence[RankedTask]) -
     values, event = record(EVENT_COLUMNS, row), key_of(row)
     thread = int(values["process"] or 0) | int(values["tid"] or 0)
     around = _deepest(session, event.report, thread, event.start)
-    return Around(around, "" if around else f"no NVTX range is open on this thread ({values['tid']})")
+    reason = "" if around else f"no NVTX range is open on this thread ({values['tid']})"
+    main = process_of(thread) | pid_of(thread)
+    if reason and (open_on_main := path_at(session, event.report, main, event.start)):
+        reason += f"; {open_on_main[-1]} is open on the main thread"
+    return Around(around, reason)
 
 
 def _deepest(session: Session, report: int, thread: int, time: int) -> EventKey | None:

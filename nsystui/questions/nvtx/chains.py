@@ -130,7 +130,6 @@ def chained(
 
 
 def _unique_codes(values: Ints) -> tuple[Ints, Ints]:
-    """Return the different values (not negative), ascending, and each value's index among them."""
     limit = int(values.max(initial=0)) + 1
     if limit > 4 * len(values):
         unique, codes = np.unique(values, return_inverse=True)

@@ -437,7 +437,6 @@ class NvtxRanges:
         return self._only(with_ancestors(selected, parent))
 
     def _only(self, selected: Flags) -> NvtxRanges:
-        """Return the ``selected`` ranges, which must include their ancestors."""
         if selected.all():
             return self
         new_index = np.cumsum(selected, dtype=np.int32) - 1

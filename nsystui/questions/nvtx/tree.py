@@ -285,7 +285,6 @@ class NodeMaker:
         return values("start")
 
     def _owner(self, path: int) -> tuple[int | None, int | None]:
-        """Return the rank and the thread of a node; ``None`` if it has several."""
         if path < self.paths.groups:
             group = self.grouping.groups[path]
             return group.lane.rank, group.lane.thread if group.kind is NodeKind.THREAD else None
@@ -322,7 +321,6 @@ class NvtxTree:
         return cls(ranges, by, NodeMaker(ranges, grouping, paths, members, add_up(chains, paths, members)))
 
     def __len__(self) -> int:
-        """Return the number of ranks, threads and paths."""
         return len(self.maker.paths)
 
     @property

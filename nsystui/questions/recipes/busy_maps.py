@@ -117,7 +117,6 @@ def _missing(lines: int, ranks: int, title: str, calls: int) -> tuple[str, ...]:
 
 
 def _shares(part: Intervals, window: Window, bins: int) -> NDArray[np.float64]:
-    """Return the share of each bin that ``part`` covers, %; shape ``(bins,)``."""
     covered = covered_per_bin(part, window.start, window.end, bins)
     return np.minimum(100.0 * covered * bins / max(window.end - window.start, 1), 100.0)
 

@@ -69,7 +69,6 @@ COLUMNS = (
 
 
 def _histogram_of_ranks(job: OpenJob, selection: Selection, options: RecipeOptions) -> Answer:
-    """Answer the histogram recipe. Raises UsageError if no kernel has the given name."""
     extra: list[Condition] = []
     if options.name is not None and job.session.count(tables.kernels):
         extra = [named_kernels(job.session, options.name, options.names).are_meant]
@@ -174,7 +173,6 @@ def _overlap_times(
     starts: Times,
     ends: Times,
 ) -> Times:
-    """Return how long the other kind ran during each kernel, ns."""
     overlap = np.zeros(len(starts), np.int64)
     for key in {tuple(row) for row in zip(*(values.tolist() for values in key_columns), strict=True)}:
         is_on_device = np.logical_and.reduce([values == part for values, part in zip(key_columns, key, strict=True)])

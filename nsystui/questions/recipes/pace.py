@@ -114,7 +114,6 @@ def _rank_rows(ranks: Sequence[_Instances]) -> list[Row]:
 
 
 def _iteration_rows(ranks: Sequence[_Instances]) -> list[Row]:
-    """Return a row per iteration, over the ranks that reached it."""
     iterations = max((len(rank.start) for rank in ranks), default=0)
     rows: list[Row] = []
     for number in range(iterations):
@@ -129,7 +128,6 @@ def _iteration_rows(ranks: Sequence[_Instances]) -> list[Row]:
 
 
 def _spread(deltas: Sequence[int]) -> tuple[float | None, ...]:
-    """Return mean, median, minimum, maximum and sample standard deviation (0 for a single value)."""
     if not deltas:
         return (None,) * 5
     stddev = float(np.std(deltas, ddof=1)) if len(deltas) > 1 else 0.0

@@ -112,7 +112,6 @@ def with_extras(answer: Answer, keys: Sequence[str], extras: Extras) -> TableAns
 
 
 def _extra_columns(column: Column, is_projected: bool) -> list[Column]:
-    """Return a median with its quartiles, an extreme's rank column, or nothing."""
     if column.key == "median":
         unit = "B" if column.unit is Unit.BYTES else "ns"
         first, third = (

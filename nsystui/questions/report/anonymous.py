@@ -134,7 +134,6 @@ class _Words:
 
 
 def _is_function(name: str) -> bool:
-    """Return whether a name is an identifier of C++ or Python with its arguments."""
     text = re.sub(r"\(anonymous namespace\)|<unnamed>| λ\d*", "", name)
     bare = text
     while (shorter := _IN_BRACKETS.sub("", bare)) != bare:
@@ -222,7 +221,6 @@ def _next(labels: dict[str, str]) -> int:
 
 
 def _change(value: T, words: _Words, edit: Callable[[str], str]) -> T:
-    """Return the value with its texts edited, also inside tuples and dataclasses."""
     changed: Any = value
     if isinstance(value, str):
         changed = edit(value)

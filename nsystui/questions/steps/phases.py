@@ -143,7 +143,6 @@ def _phases(times: Times, attention: NDArray[np.bool_]) -> Times:
 
 
 def _kinds(session: Session, reports: Sequence[int]) -> dict[int, dict[str, int]]:
-    """Return the kind of each attention kernel, of reports that do not train."""
     name = sa.func.coalesce(tables.kernels.c.name, "")
     query = sa.select(tables.kernels.c.report, name).distinct().where(of_reports(tables.kernels.c.report, reports))
     names: dict[int, list[str]] = {}

@@ -164,7 +164,6 @@ def matching_columns(
 
 
 def _lanes_by_key(lanes: Sequence[LaneIdentity]) -> dict[tuple[int | None, ...], LaneIdentity]:
-    """Return the lanes by (report, process, device, stream or ``None``)."""
     return {(lane.task.report, lane.task.process, lane.device, lane.stream): lane for lane in lanes}
 
 
@@ -225,7 +224,6 @@ class Neighbours:
         return _part(timeline, [lane]).rows(query.limit(_MAX_RUN))
 
     def _spans(self, lane: LaneIdentity, time: int, forward: bool) -> Iterator[tuple[int, int]]:
-        """Yield spans on one side of a moment, each further away and wider."""
         report = report_at(self.timeline.session, lane.task.report)
         extent = event_span(report)
         if extent is None:
@@ -498,15 +496,12 @@ class Matches:
         return self._matches_by_lane[lane]
 
     def _operations(self, gpu: list[LaneIdentity], low: int, high: int) -> sa.CompoundSelect[Any] | sa.Select[Any]:
-        """Select the operations that pass and start in ``[low, high)``."""
-
         def conditions(table: sa.Table, name: sa.ColumnElement[Any]) -> list[Condition]:
             return [job_start(table) >= low, job_start(table) < high, matches(name, self.wanted)]
 
         return _operations(self.timeline, gpu, conditions)
 
     def _near(self, gpu: list[LaneIdentity], time: int, forward: bool) -> Sequence[Row]:
-        """Return the next operations on one side of a moment, or at it."""
         low, high = (time, self.window.end) if forward else (self.window.start, time + 1)
         rows = self._operations(gpu, low, high).subquery()
         order = (rows.c.start, rows.c.row)

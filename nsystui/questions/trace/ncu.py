@@ -274,7 +274,6 @@ def of_name(job: OpenJob, selection: Selection, name: str, names: Names) -> list
 
 
 def _who(job: OpenJob, ranks: dict[Task, RankedTask], task: Task) -> tuple[Task, int | None, str, int | None, str]:
-    """Return task, rank, host, pid and program of a process."""
     ranked = ranks.get(task)
     if ranked is not None:
         return task, ranked.rank, ranked.host, ranked.pid, ranked.process_name

@@ -140,7 +140,6 @@ def _expressions(kind: EventKind, table: sa.Table, names: Names) -> dict[str, Ex
 
 
 def _end(table: sa.Table, start: Expression) -> Expression:
-    """Return the end, or the start if the end is missing or earlier."""
     if "end" not in table.c:
         return start
     return sa.func.greatest(start, table.c.end + table.c.clock_offset, type_=sa.BigInteger)

@@ -245,7 +245,6 @@ class Classes:
 
 
 def _edge(number: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return the lower edges of classes, ns."""
     edges: NDArray[np.float64] = np.exp2(number / CLASSES_PER_OCTAVE) - 1.0
     return edges
 

@@ -211,7 +211,6 @@ def _capture(session: Session, row: Row) -> list[str]:
 
 
 def _path(session: Session, row: Row) -> list[str]:
-    """Return the NVTX ranges around an event, outermost first, in words."""
     from nsystui.questions.events.kinds import EventKind
     from nsystui.questions.events.listing import EVENT_COLUMNS, key_of
     from nsystui.questions.nvtx.around import path_at

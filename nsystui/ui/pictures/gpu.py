@@ -225,7 +225,6 @@ def gpu_picture(job: OpenJob, selection: Selection, request: GpuPictureRequest) 
 
 
 def _steps(job: OpenJob, busy: BusyIntervals, window: Window) -> tuple[tuple[int, str], ...]:
-    """Return the starts and numbers of the steps of the first task with steps."""
     times = step_times(job.steps(), window)
     steps = next((times[device.device.task.task] for device in busy.devices if device.device.task.task in times), None)
     if steps is None:
@@ -439,7 +438,6 @@ def _arranged(
 
 
 def _work_lanes(gpu: GpuLanes, parts: Sequence[str], height: int, halves: bool) -> list[Lane]:
-    """Return the stack of a device; the rows below its label list the parts."""
     if gpu.device is None:
         return []
     # The parts are the same for all devices and views, so that rows of two devices are comparable.

@@ -179,7 +179,6 @@ class ZoomableChartScreen(ChartScreen):
 
     @on(TimeChart.Wheel)
     def _wheel(self, message: TimeChart.Wheel) -> None:
-        """Zoom around the time under the mouse."""
         message.stop()
         if not self.why_empty():
             first, last = self.times_of(message.column)

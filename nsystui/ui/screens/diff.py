@@ -163,7 +163,6 @@ class DiffScreen(FilteredTableScreen):
         self._share_room()
 
     def _share_room(self) -> None:
-        """Give the notes the lines below the rows."""
         self.notes.allow(
             max(_MIN_NOTES, self.app.size.height - _FRAME - len(self.verdict.texts) - self.table.row_count)
         )
@@ -316,7 +315,6 @@ class DiffScreen(FilteredTableScreen):
         self.prompt.ask(f"open {shorten(title, 40)} in A or B?", default, _side_of, open_side)
 
     async def _open_in(self, number: int, name: str) -> None:
-        """Show a name's screen, with the ranks and the time of a side."""
         sides, table, names = self.sides, self._current, self._options().names
         assert sides is not None
         side = sides[number]
@@ -344,7 +342,6 @@ class DiffScreen(FilteredTableScreen):
 
 
 def _side_of(text: str) -> int:
-    """Return 0 for A, 1 for B. Raises UsageError."""
     word = text.strip().upper()
     if word not in ("A", "B"):
         raise UsageError("A or B")

@@ -60,7 +60,6 @@ def factor_lines(factors: Sequence[Factor], width: int) -> list[Line]:
 
 
 def _branches(factors: Sequence[Factor]) -> list[str]:
-    """Return the lines of the tree before each factor's name."""
     branches: list[str] = []
     lower_depths: set[int] = set()  # depths of factors further down with the same product
     for depth in (factor.depth for factor in reversed(factors)):
@@ -71,7 +70,6 @@ def _branches(factors: Sequence[Factor]) -> list[str]:
 
 
 def _without_unknown(factors: Sequence[Factor]) -> list[Factor]:
-    """Leave out factors of an unknown product."""
     shown: list[Factor] = []
     for number, factor in enumerate(factors):
         product = next((item for item in reversed(factors[:number]) if item.depth < factor.depth), None)

@@ -65,7 +65,7 @@ def findings_answer(triage: Triage) -> TableAnswer:
     if triage.not_checked:
         rules = ", ".join(item.rule for item in triage.not_checked)
         rows.append((NOT_CHECKED, "not checked", None, None, None, f"{len(triage.not_checked)} rules: {rules}", None))
-    label = "could save a step" if triage.has_steps else "could save"
+    label = "could save/step" if triage.has_steps else "could save"
     columns = tuple(replace(item, label=label) if item.key == "recoverable" else item for item in COLUMNS)
     return TableAnswer("findings", columns, tuple(rows))
 

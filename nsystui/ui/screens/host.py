@@ -98,7 +98,6 @@ class SampledThreads:
 
 
 def _samples_count(samples: CpuSamples | None) -> str:
-    """Return `` · 26,136 samples, every 0.10 ms``, or an empty text without samples."""
     if samples is None or not len(samples):
         return ""
     period = samples.period
@@ -228,7 +227,6 @@ class HostScreen(SampledScreen, GroupedViewsScreen):
             self.group_by(_GAP_LIST)
 
     async def _show_gap(self) -> None:
-        """Show the gap under the cursor on the timeline, with its rank open."""
         rank = self.values().get("rank")
         await self.action_timeline()
         if isinstance(rank, int):
@@ -302,7 +300,6 @@ class CallNodes:
     is_bottom_up: bool
 
     def __len__(self) -> int:
-        """Return the number of nodes with samples."""
         return self.calls.nodes
 
     def node(self, number: int) -> CallNode:

@@ -209,7 +209,6 @@ class KernelsScreen(ViewsScreen):
         return text if job is None or answer.total else f"{text}\n\n{self._views_with_rows(job)}"
 
     def _views_with_rows(self, job: OpenJob) -> str:
-        """Return the views with rows, and their counts, as a sentence."""
         # MPI calls recorded as NVTX ranges have no table to count.
         works = [(view_named(name).title, work) for name, work in WORKS.items() if has_rows(job.session, work)]
         counts = [(title, job.session.count(work.table)) for title, work in works]

@@ -367,7 +367,6 @@ def _largest_bins(bars: Sequence[SizeBin], count: int) -> list[SizeBin]:
 
 
 def _reported(job: OpenJob, pairing: NcclPairing, collective: str) -> dict[int, Sequence[tuple[str, float]]]:
-    """Return the results of nccl-tests for a collective, by message size."""
     if job.nccl_log is None or not job.nccl_log.reported:
         return {}
     kernels = pairing.kernels[pairing.kernels["collective"] == collective]

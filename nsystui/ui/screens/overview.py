@@ -211,7 +211,6 @@ class OverviewScreen(TablesScreen):
         self.head.show_lines(self._title_and_head[1])
 
     def _put(self, table: WindowTable, answer: Answer, keep_cursor: bool) -> None:
-        """Show an answer in the user's order, if any."""
         order = self._sorted.get(answer.name)
         if table is self.ranks and answer.name != "files":
             has_findings = any(column.key == "findings" for column in answer.columns)
@@ -274,7 +273,6 @@ class OverviewScreen(TablesScreen):
 
     @in_background("keep", exclusive=False)
     async def _keep(self, job: OpenJob, picture: OverviewPicture, ranks: TableAnswer) -> None:
-        """Save the overview of all files for the next start, once."""
         triage, names = self.findings.triage, self.kernels.names
         is_complete = self.selection == Selection() and all(state.ready for state in self.explorer.files.values())
         if triage is not None and is_complete and not self._is_saved:
@@ -404,7 +402,6 @@ class OverviewScreen(TablesScreen):
         return next((table for table in self._tables() if table is self.focused), self.ranks)
 
     def _tables(self) -> list[WindowTable]:
-        """Return the tables in the order of ``tab``."""
         return [*([self.findings] if self.findings.display else []), self.ranks, self.kernels]
 
     def answer_to_export(self) -> Answer | None:
@@ -492,12 +489,10 @@ class OverviewScreen(TablesScreen):
 
 
 def _odd_cells(values: Record) -> dict[str, str]:
-    """Return the colours of the cells of a rank with findings."""
     return dict.fromkeys(("rank", "late", "findings"), "warning") if values.get("findings") else {}
 
 
 def _category(values: Record) -> str | None:
-    """Return the colour of NCCL kernels."""
     from nsystui.questions.nccl.names import is_nccl_kernel
 
     name = values.get("name")

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from decimal import Decimal
-from typing import TYPE_CHECKING
 
 from nsystui.base.errors import UsageError
+from nsystui.base.selection import Selection
 from nsystui.base.text import spans
 from nsystui.ui.screens.asking import AskingScreen
-
-if TYPE_CHECKING:
-    from nsystui.base.selection import Selection
 
 
 class SelectingScreen(AskingScreen):
@@ -28,6 +25,9 @@ class SelectingScreen(AskingScreen):
             tasks = self.selection.tasks
             ranks = () if tasks is None else [item.rank for item in self.job.ranks if item.task in tasks]
             self._ask_for("ranks", spans(ranks), self._with_ranks)
+
+    def action_clear(self) -> None:
+        self.explorer.select(Selection())
 
     def action_devices(self) -> None:
         self._ask_for("devices", spans(self.selection.devices or ()), self._with_devices)
@@ -77,5 +77,4 @@ class SelectingScreen(AskingScreen):
 
 
 def _seconds(time: int) -> str:
-    """Return exact seconds, like ``0.5s``."""
     return f"{Decimal(time).scaleb(-9).normalize():f}s"

@@ -158,7 +158,6 @@ class RankMapScreen(ChartScreen):
         return step_axis(picture.shown.numbers, width)
 
     def _cell(self) -> tuple[Sequence[RankedTask], int] | None:
-        """Return the ranks of the cursor's line, and the map's column under the cursor."""
         picture = self._picture
         if picture is None or self.chart.cursor_lane >= len(picture.groups) or not picture.shown.columns:
             return None
@@ -253,7 +252,6 @@ def _label(group: Sequence[RankedTask], word: str = "") -> str:
 
 
 def _value_labels(picture: _Picture) -> list[str]:
-    """Return the value of each line, with a mark at odd values."""
     is_of_steps = picture.shown.is_of_steps
     typical = [_typical_value(values, is_of_steps) for values in picture.merged]
     finite = np.array([value for value in typical if np.isfinite(value)])

@@ -126,7 +126,9 @@ class StepsScreen(GroupedViewsScreen):
         """Return why there are no steps, and the views that need no steps."""
         text = super().empty_text(answer)
         lacks_steps = self.answered.question.row == "step" and not answer.total
-        return f"{text}\n\nv shows the budget and the critical path of the whole time" if lacks_steps else text
+        if not lacks_steps:
+            return text
+        return f"{text}\n\nO chooses what a step is (a range, collectives …), v shows the budget and the critical path"
 
     @property
     def _chart_rows(self) -> int:

@@ -105,7 +105,6 @@ class TimelineScreen(LanesScreen):
             self.action_event(1 if steps > 0 else -1)
 
     def _show_event(self, row: Row, lane: LaneIdentity) -> None:
-        """Move the cursor to an event, and make the event visible."""
         picture, start = self.picture, window_of(row).start
         assert picture is not None
         self.move_to(time=start, event=row, lane=lane)

@@ -100,7 +100,6 @@ class TextLine(Widget):
 
 
 def _part_at(parts: Iterable[str], x: int) -> int | None:
-    """Return the index of the part that covers the cell ``x``, or ``None``."""
     edges = accumulate(map(width_of, parts))
     return next((index for index, edge in enumerate(edges) if 0 <= x < edge), None)
 
@@ -224,7 +223,6 @@ class TitleLine(StatusText):
         return [*left, *tabs], right
 
     def _tab_parts(self, name_index: int) -> list[StyledText]:
-        """Return the parts of ``1 Overview│2 Kernels│3 NCCL``, with the current tab between bars."""
         parts: list[StyledText] = []
         previous = False
         for tab in self._tabs:
@@ -400,7 +398,6 @@ class ChoiceLine(TextLine):
         return [(text, style) for text, style, _, _ in self._fitted_parts(width)], ()
 
     def _fitted_parts(self, width: int) -> list[tuple[str, str, int, int]]:
-        """Return the text, style, choice index and option index (or -1) of each part."""
         shown = [  # from the chosen option on, in the order of the key
             [(choice.chosen + step) % len(choice.options) for step in range(len(choice.options))]
             for choice in self._choices

@@ -31,7 +31,6 @@ class PageCache:
         """The error of a page, after which no page is read, because each would fail again."""
 
     def __len__(self) -> int:
-        """Return the number of rows, read once because counting may be a query."""
         return self._row_count
 
     def row(self, index: int) -> Row | None:

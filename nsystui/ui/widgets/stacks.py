@@ -28,7 +28,6 @@ _BLOCK_SHADES = " ░▒▓█"
 
 
 def _columns(bins: int, width: int) -> list[int]:
-    """Return the bin of each column, if there are bins."""
     return [column * bins // width for column in range(width)] if bins else []
 
 
@@ -133,7 +132,6 @@ def shade_blocks(bins: Sequence[float], width: int) -> str:
 
 
 def _level(share: float, levels: int) -> int:
-    """Return a level from 1 to ``levels``, or 0 for nothing."""
     return min(levels, max(1, math.ceil(share * levels))) if share > 0 else 0
 
 

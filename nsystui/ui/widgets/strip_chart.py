@@ -326,7 +326,6 @@ class StripChart(TimeChart):
         return "".join(cell for cell, *_ in cells), [self._fill(*fills) for _, *fills in cells]
 
     def _halves_of(self, lane: int, width: int) -> list[str]:
-        """Return the fill of half a row in each column; empty for nothing."""
         if lane >= len(self.lanes):
             return [""] * width
         shown = self.lanes[lane]

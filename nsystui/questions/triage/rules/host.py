@@ -497,7 +497,7 @@ def _start_and_end_finding(case: Case, part: str, cost: int) -> Finding:
     attribution = idle.attribution
     for cause_index, time in zip(attribution.cause.tolist(), attribution.time.tolist(), strict=True):
         cause = attribution.causes[cause_index]
-        key = (cause.kind, cause.words if cause.what else "")
+        key = (cause.kind, cause.words if cause.what or cause.thread else "")
         times[key] = times.get(key, 0) + time
         kinds[cause.kind] = kinds.get(cause.kind, 0) + time
     rows = [(kind, what or None, time) for (kind, what), time in times.items() if time]

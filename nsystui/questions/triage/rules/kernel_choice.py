@@ -292,7 +292,6 @@ def _launches(case: Case, works: Sequence[NameWork], at_once: int) -> Iterator[d
 
 
 def _of_runs(rows: dict[str, Numbers]) -> dict[str, Numbers]:
-    """Return the chains in back-to-back runs of pointwise kernels: see `unfused_kernels`."""
     count, times = len(rows["run"]), rows["end"] - rows["start"]
     if not count:
         return dict.fromkeys(_CHAIN, rows["run"])
@@ -328,7 +327,6 @@ def _of_runs(rows: dict[str, Numbers]) -> dict[str, Numbers]:
 
 
 def _changes(columns: Iterable[Numbers]) -> NDArray[np.bool_]:
-    """Return whether each row, also the first, differs from the previous in any column."""
     return np.append(True, np.any([values[1:] != values[:-1] for values in columns], axis=0))
 
 
