@@ -185,7 +185,7 @@ class Job:
     @property
     def files(self) -> tuple[Path, ...]:
         """The open exports, in the order of their ranks."""
-        return tuple(report.path for report in self._job.session.reports)
+        return tuple(source.path for report in self._job.session.reports for source in report.sources)
 
     @property
     def ranks(self) -> tuple[int, ...]:

@@ -19,7 +19,10 @@ from nsystui.questions.triage.rules.capture import PARTIAL
 
 Rows = list[dict[str, Any]]
 SHARED = re.compile("process(es)? share")
-BUDGET = ("compute", "exposed_nccl", "memory", "graph", "startup", "long_gaps", "short_gaps", "tail", "unrecorded")
+BUDGET = (
+    *("compute", "exposed_nccl", "memory", "graph"),
+    *("startup", "long_gaps", "short_gaps", "in_graphs", "tail", "unrecorded"),
+)
 WHOLES = {
     "kernels": "share_percent",
     "api": "share_percent",
@@ -127,7 +130,8 @@ def _counts(ask: Answers, overview: Rows) -> Iterator[str]:
 
 def _idle(ask: Answers, budget: Rows) -> Iterator[str]:
     gaps = ask.rows("gaps")
-    for part, of_gaps in (("startup", "startup"), ("long_gaps short_gaps", "gaps"), ("tail", "tail")):
+    same = {"startup": "startup", "long_gaps short_gaps": "gaps", "in_graphs": "in_graphs", "tail": "tail"}
+    for part, of_gaps in same.items():
         expected = sum(row[f"{name}_ns"] for row in budget for name in part.split())
         time = sum(row[f"{of_gaps}_ns"] for row in gaps)
         if time != expected:
@@ -155,6 +159,7 @@ def _findings(ask: Answers, budget: Rows, whole: int) -> Iterator[str]:
         "launch-overhead": means["short_gaps"] + means["long_gaps"],
         "synchronising-calls": means["short_gaps"] + means["long_gaps"],
         "low-utilisation": means["short_gaps"],
+        "graph-gaps": means["in_graphs"],
         "start-up": means["startup"],
         "tail": means["tail"],
         "communication": means["exposed_nccl"],

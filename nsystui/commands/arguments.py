@@ -216,9 +216,10 @@ def open_job(
     if not session.reports:
         session.close()
         raise NsystuiError("no export could be opened") if failures else UsageError("no files")
-    if not job.shares_clock:
-        say_note(job.several_runs)
     try:
+        opener.join(job)
+        if not job.shares_clock:
+            say_note(job.several_runs)
         is_aligned = len(session.reports) > 1 and bool(times or request.selecting.time)
         if expected is not None:
             _expect(job, expected, is_aligned and request.opening.clock == "collectives")

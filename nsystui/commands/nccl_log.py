@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from nsystui.questions.nccl_log.steps import StepCut
     from nsystui.questions.nccl_log.summary import LogSummary
 
-DESCRIPTION = """The debug log of NCCL and RCCL (NCCL_DEBUG=INFO) as tables, in one pass and in little memory:
+DESCRIPTION = """Debug logs of NCCL and RCCL (NCCL_DEBUG=INFO) and NCCL Inspector's records as tables, in one pass:
 calls and bytes by op, message sizes in buckets, calls by op, count and datatype, communicators with their ranks, rings,
 trees and transports and what looks wrong in them, NCCL's choices of algorithm, results of nccl-tests, and the
 iterations that NeMo, Megatron-LM, Lightning and DeepSpeed report.
@@ -26,6 +26,7 @@ Record with NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,COLL,TUNING."""
 EXAMPLES = """  nsystui nccl-log slurm-4711.out
   nsystui nccl-log nccl.*.log.gz --steps 45:50
   nsystui nccl-log nccl.*.log --tables ranks,gpus
+  nsystui nccl-log 'nccl-inspector-4711/*.log' --tables inspector
   nsystui nccl-log nccl.*.log --tables problems,rings,trees,transports
   nsystui nccl-log train.log --tables calls --format csv -o calls.csv
   zstd -dc nccl.log.zst | nsystui nccl-log -
@@ -128,7 +129,8 @@ def _tables(names: Sequence[str], summary: LogSummary, cut: StepCut | None, is_n
 
     answers = {name: TABLES[name].make(summary) for name in names}
     filled = [name for name, answer in answers.items() if len(answer)]
-    is_empty = cut.chosen == 0 if cut is not None else not (summary.calls or set(filled) - {"lines"})
+    has_calls = summary.calls or summary.inspected
+    is_empty = cut.chosen == 0 if cut is not None else not (has_calls or set(filled) - {"lines"})
     if is_empty:
         shared.complain(nothing(summary, cut))
         return []

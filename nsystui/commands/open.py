@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="extend",
         nargs="+",
         metavar="LOG",
-        help="NCCL's debug logs of the same job (plain, .gz or globs), after FILE: a view of the NCCL screen",
+        help="NCCL's debug logs or NCCL Inspector's records of the same job, after FILE: a view of the NCCL screen",
     )
     parser.add_argument(
         "--steps",
@@ -187,7 +187,7 @@ def source_of(request: Request, files: NamedFiles) -> JobSource:
 
 def _rank_numbering(request: Request, files: NamedFiles) -> str:
     """Return the numbering of ranks in ``--ranks``. Raises UsageError if it does not fit the files."""
-    from nsystui.exports.discover import discover, name_of
+    from nsystui.exports.discover import discover, names_of
     from nsystui.questions.queries.numbering import numbering
 
     if not request.selecting.ranks:
@@ -195,7 +195,7 @@ def _rank_numbering(request: Request, files: NamedFiles) -> str:
     assignment = numbering(request.selecting.ranks)
     if assignment is None:
         raise UsageError("--ranks gives the rank of each file here, such as 'rank(\\d+)'; r on a screen selects ranks")
-    assignment.numbers([name_of(path) for path in discover(files.exports)])
+    assignment.numbers([*names_of(discover(files.exports)).values()])
     return str(request.selecting.ranks)
 
 

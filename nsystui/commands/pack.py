@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from itertools import starmap
@@ -122,16 +122,18 @@ class _Run:
     """The numbers of exports that are read, but whose ranks depend on all reports."""
     _reports: list[Report] = field(default_factory=list)
     """All reports that this run has read."""
+    _names: Mapping[Path, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        from nsystui.exports.discover import name_of
+        from nsystui.exports.discover import names_of
         from nsystui.exports.forms.form import identity_of
 
         for number, path in enumerate(self.paths):
             with suppress(ExportError):  # opening it reports the error
                 self._identities[number] = identity_of(path, 0)
+        self._names = names_of(self.paths)
         if self.numbering is not None:
-            self.numbering.numbers([name_of(self.paths[number]) for number in self._identities])
+            self.numbering.numbers([self._names[self.paths[number]] for number in self._identities])
 
     def __str__(self) -> str:
         return f"packed {len(self._done):,} of {len(self.paths):,} ranks"
@@ -183,7 +185,7 @@ class _Run:
 
         line.head = f"{self}  "
         with closing(OpenJob(session, numbering=self.numbering)) as job:
-            self.failures += _opener(self.request, session.limits, line).add(job, exports)
+            self.failures += _opener(self.request, session.limits, line, self._names).add(job, exports)
             if not session.reports:
                 return
             new = [report for report in session.reports if report.index not in self._waiting.union(self._done)]
@@ -243,7 +245,7 @@ def _batches(exports: Sequence[Export], min_exports: int) -> Iterator[list[Expor
     yield batch
 
 
-def _opener(request: Request, limits: Limits, line: ProgressLine) -> Opener:
+def _opener(request: Request, limits: Limits, line: ProgressLine, names: Mapping[Path, str]) -> Opener:
     """Return an opener of exports, which converts reports into the cache."""
     from nsystui.commands.progress import OpeningProgress
     from nsystui.questions.job.opening import JobSource, Opener
@@ -256,7 +258,7 @@ def _opener(request: Request, limits: Limits, line: ProgressLine) -> Opener:
         conversion_directory=cache.conversions,
         cache_cap=cache.cap,
     )
-    return Opener(source, OpeningProgress(line, shared.complain))
+    return Opener(source, OpeningProgress(line, shared.complain), names)
 
 
 def _line(ranked: ReportRanks, added: JobReport) -> str:

@@ -10,8 +10,10 @@ from __future__ import annotations
 import glob
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 
 from nsystui.base.answer import Unit
@@ -77,6 +79,19 @@ def name_of(path: Path) -> str:
     return path.stem if form is None else form.name_of(path)
 
 
+def names_of(paths: Sequence[Path]) -> Mapping[Path, str]:
+    """Return the name of each report; equal names get the directories that distinguish them."""
+    parents = {path: (job_of(path) if is_packed_report(path) else path.absolute().parent).parts[1:] for path in paths}
+    stems = {path: name_of(path) for path in paths}
+    uses = Counter((parents[path], stem) for path, stem in stems.items())
+    names = stems = {path: path.name if uses[parents[path], stem] > 1 else stem for path, stem in stems.items()}
+    for depth in range(1, max(map(len, parents.values()), default=0) + 1):
+        counts = Counter(names.values())
+        longer = {path: "/".join((*parents[path][-depth:], stem)) for path, stem in stems.items()}
+        names = {path: longer[path] if counts[name] > 1 else name for path, name in names.items()}
+    return names
+
+
 def natural_key(name: str) -> list[tuple[int, int, str]]:
     """Return a sort key that puts ``rank2`` before ``rank10``, for numbers of any length."""
     parts = [(part.isdecimal(), part) for part in re.split(r"(\d+)", name) if part]
@@ -87,9 +102,10 @@ def natural_key(name: str) -> list[tuple[int, int, str]]:
 def discover(arguments: Iterable[str]) -> list[Path]:
     """Return the files named by ``arguments``, in natural order and without duplicates.
 
-    A packed job becomes its reports, any other directory the exports directly in it. A missing name with glob
-    characters is expanded (the shell does not expand quoted globs); without a match it remains, and opening it reports
-    the error. Raises UsageError if a name is empty, such as a script's unset variable.
+    A packed job becomes its reports, any other directory the exports in it, or without any, the exports of its
+    subdirectories. A missing name with glob characters is expanded (the shell does not expand quoted globs); without a
+    match it remains, and opening it reports the error. Raises UsageError if a name is empty, such as a script's unset
+    variable.
     """
     paths: dict[str, Path] = {}
     for name in expanded(arguments):
@@ -136,19 +152,25 @@ def _named(name: str) -> list[Path]:
     path = Path(name)
     if not os.path.isdir(name) or is_packed_report(path):
         return [path]
-    return packed_reports(path) or ([path] if form_of(path) else _exports_in(path))
+    if exports := packed_reports(path) or ([path] if form_of(path) else _exports_in(path)):
+        return exports
+    inside = (path / name for name in _visible_names(path))
+    below = [packed_reports(folder) or _exports_in(folder) for folder in inside if os.path.isdir(folder)]
+    return list(chain.from_iterable(below)) or [path]
+
+
+def _visible_names(directory: Path) -> list[str]:
+    """Return the names in a directory, without hidden files: file servers and editors may leave some."""
+    try:
+        return [name for name in os.listdir(directory) if not name.startswith(".")]
+    except OSError:
+        return []
 
 
 def _exports_in(directory: Path) -> list[Path]:
-    """Return a directory's exports or, without exports, its reports in other forms.
-
-    Hidden files are ignored, as in the shell: file servers and editors may leave some.
-    """
-    try:
-        names = [name for name in os.listdir(directory) if not name.startswith(".")]
-    except OSError:
-        return [directory]
+    """Return a directory's exports or, without exports, its reports in other forms."""
+    names = _visible_names(directory)
     exports = [directory / name for name in names if name.endswith(EXPORT_ENDINGS)]
     reports = [] if exports else [path for name in names if (path := directory / name) and form_of(path)]
     # If a report was also exported in another form, that form is opened.
-    return exports or [path for path in reports if not path.name.endswith(REPORT_ENDINGS)] or reports or [directory]
+    return exports or [path for path in reports if not path.name.endswith(REPORT_ENDINGS)] or reports

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -184,6 +185,8 @@ class Metadata:
     """The PROFILING_SESSION_UUID."""
     gpu_clocks: tuple[GpuClock, ...] = ()
     """The clocks of GPUs that differed from the CPU's before their times were corrected."""
+    may_pause: bool = False
+    """Whether the names of both cudaProfilerStart and cudaProfilerStop occur."""
 
     @cached_property
     def gpu_numbers(self) -> Mapping[tuple[int, int], int]:
@@ -263,6 +266,7 @@ class _Reader:
             cuda_devices=tuple(CudaDevice(*row) for row in devices if all(isinstance(value, int) for value in row)),
             blocking_streams=self._blocking_streams(),
             mpi_ranks=self._mpi_ranks(),
+            may_pause=self._may_pause(),
             json_included=export.get("EXPORT_PARAM_INCLUDE_JSON", "").lower() == "true",
             blobs_included=export.get("EXPORT_PARAM_INCLUDE_BLOBS", "").lower() == "true",
         )
@@ -328,6 +332,14 @@ class _Reader:
         # cudaStreamDefault, and the default stream itself (CUpti_ActivityStreamFlag); other streams do not block.
         streams = {tuple(row) for row in rows if row[3] in (1, 3) and all(isinstance(value, int) for value in row)}
         return tuple(BlockingStream(pid, context, stream, flag == 3) for pid, context, stream, flag in sorted(streams))
+
+    def _may_pause(self) -> bool:
+        if not self._schema.has_column("StringIds", "value"):
+            return False
+        names = "SELECT DISTINCT value GLOB 'cu*ProfilerStop*' FROM StringIds WHERE value GLOB 'cu*ProfilerSt[ao]*'"
+        with suppress(*opening.READ_ERRORS):  # reading the names reports the damage
+            return len(self._connection.execute(names).fetchall()) > 1
+        return False
 
     def _mpi_ranks(self) -> dict[int, int]:
         """Return ranks by process, unless its threads have different ranks."""

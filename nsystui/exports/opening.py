@@ -187,7 +187,9 @@ def check(path: Path) -> ExportFile:
         if not os.access(path, os.R_OK | os.X_OK):
             advice = f"check its permissions with ls -ld {shell_word(name)}"
             raise ExportError(name, "no permission to read this directory", advice)
-        raise MissingFileError(name, "no export in this directory", f"an export is a .sqlite file: {EXPORT_COMMAND}")
+        raise MissingFileError(
+            name, "no export in this directory or directly below", f"an export is a .sqlite file: {EXPORT_COMMAND}"
+        )
     if not stat.S_ISREG(status.st_mode):
         raise ExportError(name, "not a regular file", "exports are opened in place; pipes and devices cannot be opened")
     try:

@@ -151,8 +151,8 @@ class Report:
 
     Tables of a session contain ``time × (1 + clock_rate)``: the report's own clock, without its drift.
     ``on_job_clock`` is whether its job time is comparable with other reports. In a packed job, ``path`` is the report's
-    directory, ``label`` the name of the export, and ``ranks`` contains the rank of each process. ``damaged`` contains
-    the cause for each canonical table without rows because of damage.
+    directory, and ``ranks`` contains the rank of each process. ``label`` is the name, if it is not the file's.
+    ``damaged`` contains the cause for each canonical table without rows because of damage.
     """
 
     index: int
@@ -164,6 +164,13 @@ class Report:
     label: str = ""
     ranks: Mapping[int, int] = field(default_factory=dict)
     damaged: Mapping[str, str] = field(default_factory=dict)
+    captures: tuple[Report, ...] = ()
+    """The captures of the process that this report joins, in order of time, on the clock of the first."""
+
+    @property
+    def sources(self) -> tuple[Report, ...]:
+        """Its captures, or the report itself: each has an export."""
+        return self.captures or (self,)
 
     @property
     def metadata(self) -> Metadata:
@@ -171,13 +178,13 @@ class Report:
 
     @property
     def name(self) -> str:
-        """The file name without its suffix: the report's name on screens and in file names."""
+        """The file name without its suffix, after directories if other reports have the same name."""
         return self.label or self.path.stem
 
     @property
     def folder(self) -> Path:
         """The directory of the export, or the packed job."""
-        return job_of(self.path) if self.label else self.path.absolute().parent
+        return job_of(self.path) if self.ranks else self.path.absolute().parent
 
     def job_time(self, time: int) -> int:
         """Return the job time of a recorded time, ns."""
@@ -189,6 +196,16 @@ class Report:
     def has(self, table: sa.Table | CanonicalTable) -> bool:
         """Return whether the export has native tables for ``table``, even without rows: then 0 is a fact."""
         return table.name in self.packed.counts
+
+
+def spans_of(reports: Iterable[Report]) -> list[tuple[int, int]]:
+    """Return the first start and last end of the events of each report that has any, ns of job time."""
+    spans = ((report, report.packed.first_event, report.packed.last_event) for report in reports)
+    return [
+        (report.job_time(first), report.job_time(last))
+        for report, first, last in spans
+        if first is not None and last is not None
+    ]
 
 
 def most_rows(reports: Iterable[Report], table: sa.Table | CanonicalTable) -> int:
@@ -217,7 +234,7 @@ def aligned(reports: Sequence[Report], clock: Clock = Clock()) -> tuple[Report, 
     keep their own clocks: their sessions are further apart than they last, or on one machine a session begins after the
     last event of another.
     """
-    starts = _utc_starts(reports) if clock.is_common else [0] * len(reports)
+    starts = utc_starts(reports) if clock.is_common else [0] * len(reports)
     known_starts = [start for start in starts if start is not None]
     earliest = min(known_starts, default=0)
     spread = max(known_starts, default=0) - earliest
@@ -246,7 +263,7 @@ def _are_apart(reports: Sequence[Report], starts: Sequence[int | None]) -> bool:
     return any(host and start > first_ends.get(host, start) for host, start in hosts)
 
 
-def _utc_starts(reports: Sequence[Report]) -> list[int | None]:
+def utc_starts(reports: Sequence[Report]) -> list[int | None]:
     """Return the UTC start of each session, ns; differences within one machine follow its own clock."""
     firsts: dict[str, tuple[int, int]] = {}
     for report in reports:

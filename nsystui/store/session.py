@@ -27,6 +27,7 @@ from nsystui.exports.discover import is_packed_report
 from nsystui.exports.opening import ExportFile
 from nsystui.exports.schema import GpuClock
 from nsystui.store.cache import Cache, ColumnFiles, PackedFiles, Room, size_of
+from nsystui.store.captures import joined, with_joined_captures
 from nsystui.store.damage import damage_line, known_damage, raise_of_damage, remember_damage, remembered_damage
 from nsystui.store.database import Limits, check_addresses, connect, engine_of, keep_metadata, memory_errors, series
 from nsystui.store.report import Clock, PackedTables, Report, aligned, most_rows
@@ -203,14 +204,15 @@ class Session:
         whole: bool = True,
         partly: bool = False,
         opened: Opened | JobReport | None = None,
+        label: str = "",
     ) -> Report:
         """Add a report to the views: a report of a packed job, or an export, which is packed if necessary.
 
         ``opened`` is the result of `look_at` for ``path``, so that a packed report is not read twice. ``index`` keeps
-        the order of the command line. Unless ``whole``, an unpacked export stays unpacked: a query reads the columns
-        that it needs, and may raise ExportError. With ``partly``, damaged tables are left out, and listed in
-        ``damaged``. The returned report has no clock offset yet, because it depends on all ``reports``. Raises
-        ExportError and PackingCancelled. Several threads may add reports at once.
+        the order of the command line; ``label`` is the name, by default the file's. Unless ``whole``, an unpacked
+        export stays unpacked: a query reads the columns that it needs, and may raise ExportError. With ``partly``,
+        damaged tables are left out, and listed in ``damaged``. The returned report has no clock offset yet, because it
+        depends on all ``reports``. Raises ExportError and PackingCancelled. Several threads may add reports at once.
         """
         file = job_report = None
         if is_packed_report(path):
@@ -237,14 +239,14 @@ class Session:
         with self._lock:
             if isinstance(data, PackedFiles | PackedTables):
                 self._packed[index] = data
-                report = Report(index, path, data.report)
+                report = Report(index, path, data.report, label=label)
             else:
                 self._on_demand[index] = data
-                report = Report(index, path, data)
+                report = Report(index, path, data, label=label)
             if isinstance(data, PackedTables):
                 report = replace(report, damaged=data.report.damaged)
             if job_report is not None:
-                report = replace(report, label=job_report.name, ranks=job_report.ranks)
+                report = replace(report, label=label or job_report.name, ranks=job_report.ranks)
                 self._identities[index] = job_report.identity
             if file is not None:
                 self.exports[index] = file
@@ -324,8 +326,11 @@ class Session:
         self._expected = Expected({name: frozenset(names) for name, names in columns.items()}, tuple(tallied))
 
     def tally(self, report: Report, table: sa.Table | CanonicalTable) -> Tally | None:
-        """Return the number, times and processes of a report's rows, without reading columns; ``None`` if packed."""
-        unpacked = self._on_demand.get(report.index)
+        """Return the number, times and processes of a report's rows, without reading columns.
+
+        ``None`` if the report is packed, or joins captures.
+        """
+        unpacked = None if report.captures else self._on_demand.get(report.index)
         return None if unpacked is None else unpacked.tally(table.name)
 
     def part(self, reports: Iterable[int]) -> Session:
@@ -434,7 +439,8 @@ class Session:
             self.warn(str(error))
         else:
             self.dropped.append(error)
-        self._aligned = tuple(report for report in self.reports if report.index != index)
+        remaining = ([item for item in report.sources if item.index != index] for report in self.reports)
+        self._aligned = aligned([joined(sources) for sources in remaining if sources], self.clock)
         self._on_demand.pop(index).close()
         self._forget_views()
 
@@ -454,16 +460,23 @@ class Session:
                         unpacked.close()
                     self._forget_views()
 
+    def join_captures(self) -> None:
+        """Replace the captures of each process by one report, unless workers compute: each opens single reports."""
+        reports = self.reports if self.workers is not None else with_joined_captures(self.reports)
+        if len(reports) < len(self.reports):
+            with self._lock:
+                self._aligned = aligned(reports, self.clock)
+                self._forget_views()
+
     def _rows(self, table: CanonicalTable) -> Iterator[Rows]:
         for report in self.reports:
-            if report.index in self._on_demand:
-                loaded = self._on_demand[report.index].loaded[table.name]
-                rows = loaded_rows(loaded, report.index, report.clock_offset)
-            elif report.index in self._packed:
-                rows = packed_rows(self._packed[report.index], table, report.index, report.clock_offset)
-            else:
-                continue
-            yield from (replace(item, clock_rate=report.clock_rate) for item in rows)
+            for number, source in enumerate(report.sources):
+                shift, rate = source.clock_offset if report.captures else 0, report.clock_rate
+                rows = Rows(report.index, report.clock_offset, clock_rate=rate, shift=shift, capture=number)
+                if source.index in self._on_demand:
+                    yield from loaded_rows(self._on_demand[source.index].loaded[table.name], rows)
+                elif source.index in self._packed:
+                    yield from packed_rows(self._packed[source.index], table, rows)
 
     def _names(self, table: CanonicalTable) -> list[str] | None:
         """Return the columns of a view, or ``None`` for all; with unpacked reports, only columns that were read."""
@@ -538,7 +551,7 @@ class Session:
 
     def _files(self) -> Iterator[tuple[Path, PackedFiles | ColumnFiles]]:
         """Yield the packs and column files that reports are read from, with the reports' paths."""
-        for report in self.reports:
+        for report in (source for item in self.reports for source in item.sources):
             unpacked = self._on_demand.get(report.index)
             sources = [self._packed.get(report.index)] if unpacked is None else unpacked.loaded.values()
             yield from ((report.path, files) for files in sources if isinstance(files, PackedFiles | ColumnFiles))
@@ -567,7 +580,12 @@ class Session:
 
         With ``in_memory``, the session also keeps loaded and saved results in memory.
         """
-        if report.index in self._identities:
+        if report.captures:
+            parts = [self.results(capture) for capture in report.captures]
+            names = [name for part in parts for name in part.reports]
+            is_saved = self.cache is not None and all(part.directory for part in parts)
+            results = self.cache.results_of_several(names) if self.cache and is_saved else Results(tuple(names), None)
+        elif report.index in self._identities:
             results = Results((self._identities[report.index],), report.path)
         elif isinstance(self._packed.get(report.index), PackedTables):
             results = self._without_files(report.path)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -24,13 +24,18 @@ if TYPE_CHECKING:
 _MAX_TABLES = 64
 """The maximum number of tables in one UNION: DuckDB's planner nests them, and refuses hundreds of levels."""
 _TIMES = frozenset({"start", "end", "time"})
+_COUNTED = frozenset({"row", "correlation_id", "chain", "stack", "number", "function", "module", "file"})
+"""Numbers that each export counts from 0."""
+_COUNTED_BY_CAPTURE = 1 << 40
+"""The distance between the numbers of two captures."""
 
 
 @dataclass(frozen=True)
 class Rows:
     """The rows of a table in one report: in Parquet ``files``, or in a ``table`` of the session's database.
 
-    ``columns`` are set if the files may lack some; ``renamed`` is a field, and its name in the files.
+    ``columns`` are set if the files may lack some; ``renamed`` is a field, and its name in the files. ``capture`` is
+    the number of a joined capture, and ``shift``, ns, the distance of its clock from the first capture's.
     """
 
     report: int
@@ -40,26 +45,28 @@ class Rows:
     columns: frozenset[str] = frozenset()
     renamed: tuple[str, str] | None = None
     clock_rate: float = 0.0
+    shift: int = 0
+    capture: int = 0
 
 
-def packed_rows(packed: PackedFiles | PackedTables, table: CanonicalTable, report: int, offset: int) -> Iterator[Rows]:
-    """Yield the rows of a table in a pack, if any."""
+def packed_rows(packed: PackedFiles | PackedTables, table: CanonicalTable, report: Rows) -> Iterator[Rows]:
+    """Yield the rows of a table in a pack, if any; ``report`` has the other facts."""
     if isinstance(packed, PackedTables):
         if table.name in packed.names:
-            yield Rows(report, offset, table=packed.names[table.name])
+            yield replace(report, table=packed.names[table.name])
     elif table.name in packed.files:
         files = tuple(str(path) for path in packed.files[table.name])
-        yield Rows(report, offset, files, renamed=packed.renamed.get(table.name))
+        yield replace(report, files=files, renamed=packed.renamed.get(table.name))
 
 
-def loaded_rows(columns: Columns, report: int, offset: int) -> Iterator[Rows]:
+def loaded_rows(columns: Columns, report: Rows) -> Iterator[Rows]:
     """Yield the loaded columns of a table, if it has rows."""
     if not columns.rows:
         return
     if isinstance(columns, ColumnFiles):
-        yield Rows(report, offset, tuple(str(path) for path in columns.files), columns=columns.names)
+        yield replace(report, files=tuple(str(path) for path in columns.files), columns=columns.names)
     else:
-        yield Rows(report, offset, table=columns.table)
+        yield replace(report, table=columns.table)
 
 
 def make_view(
@@ -72,7 +79,10 @@ def make_view(
 
     Hundreds of tables become views of views.
     """
+    rows = list(rows)
     parts = [_relation(database, group, names) for group in _groups(rows)]
+    if any(item.capture for item in rows) and _COUNTED.isdisjoint(table.field_names):
+        parts = [union(parts).distinct()]  # processes, threads and devices, which each capture lists
     if not parts:
         database.sql(empty_view(table)).create_view(table.name, replace=True)
         return
@@ -100,8 +110,8 @@ def _groups(rows: Iterable[Rows]) -> Iterator[list[Rows]]:
     """Yield adjacent rows that can be read together: files of one form, with no file of two reports."""
 
     def form(item: Rows) -> tuple[object, ...]:
-        # Parquet skips row groups only by stored times, which a rate changes.
-        return bool(item.table), item.columns, item.renamed, bool(item.clock_rate)
+        # Parquet skips row groups only by stored times, which a rate and a shift change.
+        return bool(item.table), item.columns, item.renamed, bool(item.clock_rate), bool(item.capture)
 
     for (is_table, *_), similar in itertools.groupby(rows, form):
         group: list[Rows] = []
@@ -142,7 +152,7 @@ def _relation(
         return value.cast(kind).alias(name)
 
     def column(name: str) -> duckdb.Expression:
-        value: duckdb.Expression = ColumnExpression(fields[name])
+        value = _of_capture(ColumnExpression(fields[name]), name, fields, of_report)
         if first.clock_rate and name in _TIMES:
             value += (value * of_report("clock_rate", "DOUBLE")).cast("BIGINT")
         return value.alias(name)
@@ -151,6 +161,17 @@ def _relation(
     fields = {field if name == stored_name else name: name for name in stored}
     selected = map(column, fields if names is None else names)
     return rows.select(of_report("report"), of_report("clock_offset"), *selected)
+
+
+def _of_capture(
+    value: duckdb.Expression, name: str, names: Container[str], of_report: Callable[[str], duckdb.Expression]
+) -> duckdb.Expression:
+    """Return a column with times on the first capture's clock, and numbers that no other capture has."""
+    if name in _TIMES:
+        return value + of_report("shift")
+    if name not in _COUNTED or (name == "function" and "depth" not in names):  # a text in OpenACC events
+        return value
+    return value + of_report("capture") * _COUNTED_BY_CAPTURE
 
 
 def used_columns(query: sa.Executable) -> Mapping[str, frozenset[str]]:

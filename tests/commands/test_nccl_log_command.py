@@ -90,6 +90,52 @@ class TestFiles:
         assert "cannot be opened" in done.stderr and "Traceback" not in done.stderr
 
 
+def record(number: int, **more: object) -> str:
+    """Return a record of NCCL Inspector, format v4.2."""
+    header = {"id": "0xfe", "rank": 0, "n_ranks": 2, "nnodes": 1}
+    metadata = {"inspector_output_format_version": "v4.2", "hostname": "n1", "pid": 1}
+    perf = {"coll": "AllReduce", "coll_sn": number, "coll_msg_size_bytes": 400, "coll_exec_time_us": 10, **more}
+    return json.dumps({"header": header, "metadata": metadata, "coll_perf": perf}) + "\n"
+
+
+class TestInspector:
+    FAST = {"coll_algo": "NVLS", "coll_proto": "SIMPLE", "coll_exec_time_us": 2, "coll_busbw_gbs": 9.0}
+
+    def test_calls_are_added_up_by_kind_and_gaps_are_counted(self, run, records, tmp_path):
+        path = tmp_path / "n1-pid1.log.gz"
+        text = record(0) + record(3, coll_exec_time_us=30) + record(4, **self.FAST) + record(5)[:80]
+        path.write_bytes(gzip.compress(text.encode()))
+        slow, fast = records("nccl-log", path, "--tables", "inspector")
+        assert (slow["algorithm"], slow["calls"], slow["bytes"], slow["busbw_bytes_per_s"]) == (None, 2, 400, None)
+        assert (slow["avg_ns"], slow["min_ns"], slow["max_ns"]) == (20_000, 10_000, 30_000)
+        assert (fast["algorithm"], fast["protocol"], fast["calls"], fast["busbw_bytes_per_s"]) == (
+            "NVLS",
+            "SIMPLE",
+            1,
+            9e9,
+        )
+        told = run("nccl-log", path).err
+        assert "3 calls in 4 lines; 1 more could not be read (1 records of NCCL Inspector" in told
+        assert "no record of 2 collectives" in told and "no calls" not in told
+
+    def test_records_beside_a_debug_log_do_not_count_twice(self, found, tmp_path):
+        (tmp_path / "n1-pid1.log").write_text(record(0))
+        tables = found(tmp_path / "n1-pid1.log", "--tables", "ops,inspector,lines")
+        assert [row["calls"] for row in tables["ops"]] == [6]
+        assert [row["calls"] for row in tables["inspector"]] == [1]
+        assert {"what": "calls of NCCL Inspector", "number": 1} in tables["lines"]
+
+    def test_other_json_and_records_over_several_lines_are_refused(self, run, tmp_path):
+        path = tmp_path / "other.json"
+        for text, told in (
+            ('{"traceEvents": []}', "no calls of NCCL in 1 lines: record with"),
+            (json.dumps(json.loads(record(0)), indent=1), "(a record of NCCL Inspector is one line)"),
+        ):
+            path.write_text(text)
+            done = run("nccl-log", path)
+            assert (done.status, done.out) == (3, "") and told in done.err
+
+
 class TestProgram:
     def test_it_loads_nothing_heavy_and_is_quiet_for_head(self, log):
         code = (

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from nsystui.base.errors import UsageError
-from nsystui.exports.discover import discover, named_shortly, natural_key
+from nsystui.exports.discover import discover, named_shortly, names_of, natural_key
 
 CASES = {
     "numbers in names count as numbers": (
@@ -24,6 +24,12 @@ CASES = {
         ".",
         "a.sqlite b.sqlite3 c.db",
     ),
+    "a directory without exports stands for the exports one level below": (
+        "job/n10/report.sqlite job/n2/report.sqlite job/n2/x/a.sqlite job/logs/n.txt job/.old/a.sqlite job/n3/r.qdrep",
+        "job",
+        "job/n2/report.sqlite job/n3/r.qdrep job/n10/report.sqlite",
+    ),
+    "exports two levels below are not meant": ("job/a/b/report.sqlite", "job", "job"),
     "a directory with reports only names them": ("b.qdrep a.nsys-rep notes.txt", ".", "a.nsys-rep b.qdrep"),
     "hidden files are not meant": (".partial-7.sqlite ._rank0.sqlite rank0.sqlite", ".", "rank0.sqlite"),
     "a directory without exports stays itself": ("here/notes.txt", "here", "here"),
@@ -53,6 +59,23 @@ def test_the_files_that_are_meant(tmp_path, case):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
     assert discover([str(tmp_path / word) for word in words]) == [tmp_path / name for name in expected]
+
+
+NAMES = {
+    "a/rank0.sqlite a/rank1.sqlite": "rank0 rank1",
+    "n0/report.sqlite n1/report.sqlite": "n0/report n1/report",
+    "n0/report.sqlite n1/report.sqlite n1/other.sqlite": "n0/report n1/report other",
+    "x/n0/r.sqlite y/n0/r.sqlite y/n1/r.sqlite": "x/n0/r y/n0/r n1/r",
+    "a/r.sqlite a/r.db": "r.sqlite r.db",
+    "a/r.sqlite a/r.db b/r.sqlite": "r.sqlite r.db r",
+}
+"""Files, and the names that distinguish them by as few directories as possible."""
+
+
+@pytest.mark.parametrize("files", NAMES)
+def test_names_tell_the_reports_apart(tmp_path, files):
+    paths = [tmp_path / name for name in files.split()]
+    assert list(names_of(paths).values()) == NAMES[files].split()
 
 
 @pytest.mark.parametrize("name", ["rank²", "1²2", "٣", "", "٣²", "9" * 200])

@@ -268,7 +268,7 @@ def test_a_text_that_matters_less_leaves_before_others_are_cut():
     )
     answer = TableAnswer("gaps", columns, [("in calls that allocate or free memory", "torch::autograd::Engine", 5)])
     first, *_ = written(fitting(answer, 60), "table").splitlines()[2:]
-    assert first.split() == "in calls that allocate or free memory 5".split()
+    assert first.split() == ["in", "calls", "that", "allocate", "or", "free", "memory", "5"]
 
 
 # Text for the terminal's clipboard

@@ -66,6 +66,8 @@ def test_the_title_is_what_the_names_have_in_common():
     for names, title in titles.items():
         reports = [SimpleNamespace(name=name, folder=Path("/jobs/folder")) for name in names]
         assert title_of(reports) == title, names  # type: ignore[arg-type]
+    nodes = [SimpleNamespace(name=f"n{number}/report", folder=Path(f"/jobs/llama/n{number}")) for number in range(3)]
+    assert title_of(nodes) == "llama"  # type: ignore[arg-type]
 
 
 def test_runs_an_hour_apart_share_no_clock(opened: Opener, tmp_path: Path):

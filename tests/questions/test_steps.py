@@ -299,17 +299,6 @@ class TestWithoutNumbers:
         assert [found.anchor for found in job.steps().of_task.values()] == ["optimizer"] * 2
 
 
-def test_a_step_before_a_stop_of_the_recording_ends_with_its_work(run):
-    for number in range(6):
-        start = 100 * number + 50_000 * (number // 3)
-        run.range(f"step {number}", start, start + 90)
-        run.launch(start + 10, start + 20)
-        if number == 2:
-            run.export.api(run.main, 1000 * (start + 92), 1000 * (start + 95), "cuProfilerStop", None)
-    (found,) = step_times(steps_of(run)).values()
-    assert max(found.duration) == 100_000
-
-
 class TestNamed:
     @pytest.mark.campaign
     def test_the_user_may_name_the_ranges(self, run):

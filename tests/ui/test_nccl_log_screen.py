@@ -85,6 +85,16 @@ class TestTables:
             line_with(await press(pilot, "b", "b", "b", "enter"), "2 without a name ranks")
             assert len(app.screen.table.answer) == 2
 
+    async def test_records_of_nccl_inspector_alone_begin_with_their_table(self, tmp_path):
+        header = '{"header": {"id": "0xfe", "n_ranks": 2}, "metadata": {"hostname": "n1", "pid": 1, '
+        header += '"inspector_output_format_version": "v4.1"}, "coll_perf": {"coll": "AllReduce", "coll_algo": "NVLS", '
+        (tmp_path / "n1-pid1.log").write_text(header + '"coll_sn": 0, "coll_msg_size_bytes": 4096}}\n')
+        async with open_logs(tmp_path / "n1-pid1.log") as (app, pilot):
+            line_with(app, "NVLS")
+            assert not has(app, "no ops") and app.screen.name_of_table == "inspector"
+            assert (await press(pilot, "b")).screen.name_of_table == "lines"
+            line_with(app, "calls of NCCL Inspector")
+
     async def test_keys_while_the_log_is_read_anew_wait_for_it(self, log):
         async with open_logs(log) as (app, pilot):
             await answer(app, pilot, "Reduce", "slash")

@@ -1,6 +1,6 @@
 """The logs that a command line names, how they are opened, and lines of other programs in them.
 
-A file's first bytes, not its name, show whether it is a log of NCCL or an export of nsys.
+A file's content, not its name, shows whether it is a log of NCCL, records of NCCL Inspector, or an export of nsys.
 
 nccl-tests prints results between NCCL's lines: size, times and rates, out of place and in place. Training frameworks
 report iterations: NeMo, Megatron-LM, PyTorch Lightning, DeepSpeed.
@@ -27,6 +27,7 @@ from nsystui.base.errors import ExportError, MissingFileError
 from nsystui.base.inputs import opened
 from nsystui.base.text import shell_word
 from nsystui.exports.discover import expanded, is_packed_report, natural_key
+from nsystui.exports.nccl_log.inspector import RECORD
 
 STDIN = "-"
 _GZIP = b"\x1f\x8b"
@@ -132,10 +133,10 @@ LOOKED_AT = 4 * 1024 * 1024
 """Bytes searched for the first line of NCCL: containers and frameworks print a lot before it."""
 
 _HEADS_OF_NSYS = (b"SQLite format 3", b"QUADD")
-# NCCL and RCCL (which mostly calls itself NCCL), and iterations of NeMo and Megatron-LM, which also have a table.
+# NCCL and RCCL (which mostly calls itself NCCL), NCCL Inspector, and iterations of NeMo and Megatron-LM.
 _LINE = re.compile(
     rb"\b[NR]CCL (?:INFO|TRACE|WARN|CALL|version) "
-    rb"|Training epoch \d+, iteration \d+/|elapsed time per iteration \(ms\): "
+    rb"|Training epoch \d+, iteration \d+/|elapsed time per iteration \(ms\): |" + RECORD.pattern
 )
 _LONGEST_WORDS = 128
 _PIECE = 256 * 1024

@@ -1,4 +1,4 @@
-"""NCCL's debug log as a stream of frozen values: one for each line with a fact.
+"""NCCL's debug log, or NCCL Inspector's records, as a stream of frozen values: one for each line with a fact.
 
 See docs/nccl.md#debug-log; NCCL 2.4 to 2.30, RCCL. Concurrent writers tear lines apart and glue them together, so
 reading stops where the fixed words do not follow one another as NCCL prints them. A number counts only with the word
@@ -15,6 +15,7 @@ from enum import Enum
 
 from nsystui.base.text import whole_number
 from nsystui.exports.nccl_log.files import STEP_WORDS, Reported, ResultReader, TrainingStep, steps_in
+from nsystui.exports.nccl_log.inspector import RECORD, InspectedCall, InspectorReader
 from nsystui.exports.nccl_log.topology import LogThread, TopologyLine, thread_of, topology_in
 
 _DATATYPES: tuple[tuple[str, int], ...] = (
@@ -248,16 +249,18 @@ class Damage(Enum):
 
     CUT_SHORT = "cut short before the datatype"
     HEADLESS = "without the beginning"
+    RECORD = "records of NCCL Inspector that are cut, missing or without their dump"
 
 
 @dataclass(frozen=True, slots=True)
 class Unread:
-    """A part of a line with ``opCount`` but without a complete call."""
+    """A part of a line with ``opCount`` but without a complete call, or a ``number`` of damaged records."""
 
     damage: Damage
+    number: int = 1
 
 
-Line = Call | CommunicatorLine | TuningLine | TopologyLine | TrainingStep | Unread
+Line = Call | CommunicatorLine | TuningLine | TopologyLine | TrainingStep | InspectedCall | Unread
 
 
 Read = Callable[[int], bytes]
@@ -328,13 +331,18 @@ class LogReader:
     def read(self, read: Read) -> Iterator[Line]:
         """Yield the values of a log's lines in order. Raises as ``read`` does."""
         last = b"\n"
+        inspector = InspectorReader()
         for block in blocks(read):
             self.lines += block.count(b"\n")
             last = block[-1:]
             self._result_reader.take(block)
+            if inspector.is_open or RECORD.search(block):
+                yield from filter(None, map(inspector.read, block.splitlines()))
             if any(word in block for word in _WORDS):
                 yield from self._lines_of(block)
         self.lines += last != b"\n"
+        if inspector.damaged or inspector.left:
+            yield Unread(Damage.RECORD, inspector.damaged + inspector.left)
 
     def _lines_of(self, block: bytes) -> Iterator[Line]:
         # This loop runs for each of up to a hundred million lines.

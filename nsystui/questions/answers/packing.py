@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from nsystui.base.errors import ExportError, UsageError
 from nsystui.base.selection import Selection, Task
 from nsystui.exports.canonical import NO_PROCESS
-from nsystui.exports.discover import name_of
+from nsystui.exports.discover import names_of
 from nsystui.exports.forms import form_of
 from nsystui.questions.queries.tasks import (
     BY_ORDER,
@@ -93,12 +93,12 @@ class RanksAhead:
     @classmethod
     def of(cls, paths: Mapping[int, Path]) -> RanksAhead:
         """Inspect the exports of a job, by index, in milliseconds per export."""
-        names, metadata = {}, []
+        names, metadata, by_path = {}, [], names_of([*paths.values()])
         for index, path in paths.items():
             with suppress(ExportError):  # reported when the export is opened
                 if form_of(path) is None:
                     metadata.append(open_export(path).metadata)
-                names[index] = name_of(path)
+                names[index] = by_path[path]
         has_all_metadata = len(metadata) == len(names)
         by_source = {FILE_NAME: by_file_name(list(names.values()))}
         if has_all_metadata:

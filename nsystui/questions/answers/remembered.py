@@ -90,7 +90,8 @@ class Remembered:
         )
         # The session may have read the files before they changed.
         is_same = all(file.is_unchanged for file in self.files)
-        if is_small and is_whole and is_same and len(job.session.reports) == len(self.results.reports):
+        count = sum(len(report.sources) for report in job.session.reports)
+        if is_small and is_whole and is_same and count == len(self.results.reports):
             self.results.save(self._key(question), {"text": text, "answer": to_json(answer)}, version_of())
 
     def _key(self, question: Sequence[str]) -> str:
@@ -111,9 +112,9 @@ def remember_first_questions(job: OpenJob, cache: Cache) -> None:
     from nsystui.questions.stats import report_of
 
     session = job.session
-    remembered = Remembered.of_files(
-        cache, [session.exports[item.index] for item in session.reports if item.index in session.exports], job.families
-    )
+    sources = [source.index for report in session.reports for source in report.sources]
+    files = [session.exports[index] for index in sources if index in session.exports]
+    remembered = Remembered.of_files(cache, files, job.families)
     text = "cuda_gpu_kern_sum"
     if remembered.recall("stats", text) is None and job.session.reports:
         report, options = report_of(text)

@@ -49,6 +49,7 @@ from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.conditions import of_reports
 from nsystui.questions.queries.derived import in_runs, of_each_report
 from nsystui.questions.queries.kernel_names import communicating
+from nsystui.questions.queries.pauses import pauses
 from nsystui.questions.queries.process_rows import ProcessRows
 from nsystui.questions.queries.tasks import GPU_TABLES
 from nsystui.questions.queries.time_window import report_at
@@ -179,8 +180,8 @@ class Iterations:
 
     @property
     def time(self) -> Times:
-        """The length of each iteration, ns."""
-        return self.ends - self.starts
+        """The length of each iteration without pauses between captures, ns."""
+        return np.asarray(self.parts.sum(axis=1), np.int64)
 
     def at(self, is_chosen: NDArray[np.bool_]) -> Iterations:
         """Return the iterations with ``is_chosen``."""
@@ -200,17 +201,25 @@ class Iterations:
 
 
 def budgets_of(
-    work: Operations, device: int, window: Window, starts: Times, ends: Times, computed: Intervals, busy: Intervals
+    work: Operations,
+    device: int,
+    window: Window,
+    starts: Times,
+    ends: Times,
+    pauses: Intervals,
+    computed: Intervals,
+    busy: Intervals,
 ) -> tuple[Times, Times, Times, dict[str, Intervals]]:
     """Return parts, busy and possible times of a GPU's iterations in ``window``, and the stretches of `KEPT`.
 
     See `Iterations`; all on the clock of ``work``. ``computed``, ``busy``: see `_shared_work`.
     """
+    counted = merge(computed, pauses)
     starts, ends = (np.clip(times, window.start, window.end) for times in (starts, ends))
     gaps = gaps_of(work, device, Window(int(starts.min()), int(ends.max())))
     is_on_gpu = work.device == device
     is_compute = is_on_gpu & (work.kind == COMPUTE)
-    without_compute = {part: subtract(gaps.part(part), computed) for part in PARTS[1:]}
+    without_compute = {part: subtract(gaps.part(part), counted) for part in PARTS[1:]}
     times = {part: intervals.covered(starts, ends) for part, intervals in without_compute.items()}
     times["compute"] = merge(union(work.start[is_compute], work.end[is_compute]), computed).covered(starts, ends)
     tail, nccl = without_compute["tail"], without_compute["nccl"]
@@ -225,8 +234,8 @@ def budgets_of(
     # Stretches that the window cuts may be long.
     is_kept = (gaps.end - gaps.start >= LONG) | (gaps.start <= window.start) | (gaps.end >= window.end)
     is_kept[np.argsort(gaps.start - gaps.launched, kind="stable")[:_MAX_SHORT]] = True
-    when = {"starved": subtract(_real(gaps.start[is_kept], gaps.launched[is_kept]), computed), "nccl": nccl}
-    unresolved = (subtract(_real(gaps.freed, until), computed) for until in gaps.possible.values())
+    when = {"starved": subtract(_real(gaps.start[is_kept], gaps.launched[is_kept]), counted), "nccl": nccl}
+    unresolved = (subtract(_real(gaps.freed, until), counted) for until in gaps.possible.values())
     possible = np.stack([intervals.covered(starts, ends) for intervals in unresolved], axis=1)
     busy = merge(union(work.start[is_on_gpu], work.end[is_on_gpu]), busy)
     return parts, busy.covered(starts, ends), possible, when
@@ -275,13 +284,14 @@ def blocked_in(job: OpenJob, window: Window) -> Mapping[tuple[Task, int], Iterat
     session, iterations = job.session, {}
     communication, offsets = communicating(session), {report.index: report.clock_offset for report in session.reports}
     spans, shared = _spans(session, offsets), _shared_work(job)
+    pauses_of = {report.index: pauses(session, report) for report in session.reports}
     for rows in ProcessRows.each(session, spans):
         task, offset = rows.task, offsets[rows.task.report]
         edges = np.array([window.start, window.end]) - offset
         local_window = Window(*edges.tolist())
         work = operations_of(rows, None if rows.is_shared else local_window, communication)
         for device in spans[task]:
-            window_edges = (local_window, edges[:1], edges[1:])
+            window_edges = (local_window, edges[:1], edges[1:], pauses_of[task.report].shifted(-offset))
             parts, busy, possible, stretches = budgets_of(work, device, *window_edges, *shared[task, device])
             when = {part: times.shifted(offset) for part, times in stretches.items()}
             low, high = np.array([window.start]), np.array([window.end])
@@ -349,6 +359,7 @@ def _arrays(
     none = np.zeros(0, np.int64)
     lists: dict[int, dict[str, list[Times]]] = {report.index: {name: [none] for name in names} for report in reports}
     spans = _spans(session, lists)
+    pauses_of = {report.index: pauses(session, report).shifted(-report.clock_offset) for report in reports}
     for process in ProcessRows.each(session, spans):
         task = process.task
         edges_of_gpu = {
@@ -364,7 +375,8 @@ def _arrays(
                 session.tell(Computation("what blocked", done, len(windows), "slices"))
             work = operations_of(process, window if len(windows) > 1 else None, communication)
             for device, (starts, ends) in edges_of_gpu.items():
-                *figures, stretches = budgets_of(work, device, window, starts, ends, *shared[task, device])
+                paused = pauses_of[task.report]
+                *figures, stretches = budgets_of(work, device, window, starts, ends, paused, *shared[task, device])
                 for total, part in zip(sums[device], figures, strict=True):
                     total += part
                 when[device] = {part: merge(times, stretches[part]) for part, times in when[device].items()}

@@ -43,7 +43,7 @@ from nsystui.questions.nccl.names import is_nccl_kernel
 from nsystui.questions.nvtx.captures import NO_NODE
 from nsystui.questions.queries.kernel_names import communicating
 from nsystui.questions.queries.process_rows import ProcessRows
-from nsystui.questions.queries.tasks import selected_ranks
+from nsystui.questions.queries.tasks import ROLE, selected_ranks
 from nsystui.questions.queries.time_window import extent, report_at
 from nsystui.questions.ranks.steps import step_times
 from nsystui.store import tables
@@ -348,7 +348,7 @@ def _texts(job: OpenJob, pieces: Sequence[PathPiece]) -> _Texts:
     return names
 
 
-GROUPINGS = ("name", "kind", "range", "rank", "piece")
+GROUPINGS = ("name", "kind", "range", "rank", "role", "piece")
 COLUMNS = (
     Column("kind", header="Kind", label="kind"),
     Column("time", header="Time (ns)", label="time", unit=Unit.DURATION),
@@ -381,7 +381,7 @@ def path_table(
         return TableAnswer("path", COLUMNS, [], 0, ("No selected process used a GPU, so there is no path.",))
     task, window, words = _iteration(job, selection, step, step_name)
     walk, path = walked(job, task, window)
-    ranks = {ranked.task: ranked.rank for ranked in job.ranks}
+    ranks = {item.task: item.role if by == "role" else item.rank for item in job.ranks}
     groups: dict[tuple[Any, ...], list[Named]] = {}
     for index, named in enumerate(_named(job, path.pieces, walk.sides, by == "range")):
         kind, rank = KINDS[named.piece.kind], ranks.get(named.piece.task)
@@ -389,7 +389,7 @@ def path_table(
             "name": (kind, None, None, named.name or None),
             "kind": (kind, None, None, None),
             "range": (kind, None, named.range or None, None),
-            "rank": (kind, rank, None, None),
+            **dict.fromkeys(("rank", "role"), (kind, rank, None, None)),
             "piece": (kind, rank, None, named.name or None, index),
         }
         groups.setdefault(key[by], []).append(named)
@@ -408,8 +408,10 @@ def path_table(
     if by != "piece":
         rows.sort(key=lambda row: -row[1])
     shown = [any(value is not None for value in column) for column in zip(*rows, strict=True)]
+    role_or_rank = (ROLE if by == "role" and item.key == RANK.key else item for item in COLUMNS)
     columns = (
-        item if is_shown else item.with_importance(FILES_ONLY) for item, is_shown in zip(COLUMNS, shown, strict=True)
+        item if is_shown else item.with_importance(FILES_ONLY)
+        for item, is_shown in zip(role_or_rank, shown, strict=True)
     )
     notes = (words, *unresolved_waits(job.session, walk.sides))
     return TableAnswer("path", tuple(columns) if rows else COLUMNS, rows, len(rows), notes)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from nsystui.base.answer import Column, Row, TableAnswer, Unit, Value
 from nsystui.base.selection import Selection, Task, Window
-from nsystui.questions.algebra.intervals import EMPTY, Intervals, intersect, union
+from nsystui.questions.algebra.intervals import EMPTY, Intervals, intersect, subtract, union
 from nsystui.questions.blocking.budget import STEP_PART_COLUMNS, RankIterations, iterations, notes_of, part_importance
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.conditions import job_end, job_start
@@ -34,8 +34,9 @@ _MEASURES = {"launch": 10.0, "exposed": 50.0, "of_time": 5.0, "of_idle": 50.0}
 
 
 class _Host(NamedTuple):
-    """The host's time for some iterations, ns; ``None`` if not recorded."""
+    """The host's time for some iterations, ns, ``None`` if not recorded; and the GPUs' idle time inside CUDA graphs."""
 
+    in_graphs: int
     launch: int | None
     prepare: int | None
     exposed: int | None
@@ -93,7 +94,8 @@ def _figures(
     )
     slow = sum(int(gpu.is_slow()[mask].sum()) for gpu, mask in zip(gpus, masks, strict=True))
     total = int(times.sum())
-    idle = total - sum(int(gpu.of.busy[mask].sum()) for gpu, mask in zip(gpus, masks, strict=True))
+    busy = sum(int(gpu.of.busy[mask].sum()) for gpu, mask in zip(gpus, masks, strict=True))
+    idle = total - busy - host.in_graphs  # the host cannot shorten gaps inside graphs
     measures = {
         "idle": _percent(idle, total),
         "launch": _percent(host.launch, total),
@@ -136,19 +138,21 @@ class _HostWork:
         self.launches = _times(job, tables.api_calls, is_launch, tasks)
         self.prepares = _times(job, tables.nvtx_ranges, prepares, tasks)
         devices = {(item.device.task.task, item.device.device): item for item in job.busy(selection).devices}
-        self.idle = []
-        for gpu in gpus if self.prepares else ():
+        self.idle, graph_gaps = [], job.graph_gaps(selection)
+        self.in_graphs = [graph_gaps.get((gpu.of.task, gpu.of.device), EMPTY) for gpu in gpus]
+        for gpu, in_graphs in zip(gpus, self.in_graphs, strict=True) if self.prepares else ():
             device, window = (
                 devices.get((gpu.of.task, gpu.of.device)),
                 Window(int(gpu.of.starts.min()), int(gpu.of.ends.max())),
             )
-            self.idle.append(EMPTY if device is None else device.idle(window))
+            self.idle.append(EMPTY if device is None else subtract(device.idle(window), in_graphs))
 
     def of(self, masks: Sequence[NDArray[np.bool_]]) -> _Host:
         """Return launch calls in the chosen steps' CPU ranges, and preparation during the iterations."""
-        launch = prepare = exposed = 0
+        launch = prepare = exposed = in_graphs = 0
         for index, (gpu, mask) in enumerate(zip(self.gpus, masks, strict=True)):
             starts, ends = gpu.of.starts[mask], gpu.of.ends[mask]
+            in_graphs += int(self.in_graphs[index].covered(starts, ends).sum())
             if self.prepares:
                 preparing = self.prepares.get(gpu.of.task, EMPTY)
                 prepare += int(preparing.covered(starts, ends).sum())
@@ -158,7 +162,7 @@ class _HostWork:
                 ends = starts + gpu.steps.cpu_duration[mask]
             launch += int(self.launches.get(gpu.of.task, EMPTY).covered(starts, ends).sum())
         prepared = (prepare, exposed) if self.prepares else (None, None)
-        return _Host(launch if self.launches else None, *prepared)
+        return _Host(in_graphs, launch if self.launches else None, *prepared)
 
 
 def _times(job: OpenJob, table: sa.Table, matches: sa.ColumnElement[bool], tasks: set[Task]) -> dict[Task, Intervals]:

@@ -73,7 +73,7 @@ nsys could not resolve count for their module, [libcuda.so.1]; functions of the 
         topic="numbers",
         order=174,
         options=(
-            Option("by", "what has its own rows (all)", choices=("all", "rank", "thread"), default="all"),
+            Option("by", "what has its own rows (all)", choices=("all", "rank", "role", "thread"), default="all"),
             _THREAD,
         ),
         is_whole=True,
@@ -141,9 +141,9 @@ With --list, each long idle span with its largest cause.""",
         options=(
             Option(
                 "by",
-                "causes of all, causes by rank, NVTX ranges of the launching thread, idle spans by length, or by the "
-                "operations before and after (all)",
-                choices=("all", "rank", "range", "length", "pair"),
+                "causes of all, causes by rank or role, NVTX ranges of the launching thread, idle spans by length, or "
+                "by the operations before and after (all)",
+                choices=("all", "rank", "role", "range", "length", "pair"),
                 default="all",
             ),
             Option("list", "the single spans", lists=True),

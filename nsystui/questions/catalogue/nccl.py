@@ -200,8 +200,8 @@ Buckets and powers of two have base 1024 and include their lower edge.""",
             *steps_in("table"),
             Option(
                 "nccl-log",
-                "NCCL's debug logs of the same job (plain, .gz or globs), after FILE: they give the message sizes that "
-                "the exports lack, if the numbers of calls agree",
+                "NCCL's debug logs or NCCL Inspector's records of the same job (plain, .gz or globs), after FILE: the "
+                "message sizes and algorithms that the exports lack, if the numbers of calls agree",
                 metavar="LOG",
                 has_several=True,
             ),

@@ -145,7 +145,7 @@ Without --step it is the step whose time is nearest to the median; with --time, 
             Option(
                 "by",
                 "a row for each kernel, call or copy (default), kind, NVTX range, rank, or piece in order",
-                choices=("name", "kind", "range", "rank", "piece"),
+                choices=("name", "kind", "range", "rank", "role", "piece"),
                 default="name",
             ),
             Option("step", "the step with this number", metavar="N", kind=int),

@@ -69,7 +69,7 @@ def _ask_kernels(job: OpenJob, selection: Selection, options: _Kernels) -> Answe
     arguments: dict[str, Any] = {
         "names": options.names,
         "group_by": options.groups,
-        "ranks": job.ranks if GroupBy.RANK in options.groups else (),
+        "ranks": job.ranks if {GroupBy.RANK, GroupBy.ROLE} & {*options.groups} else (),
         "families": job.families,
         "only": options.only,
     }

@@ -32,7 +32,8 @@ from nsystui.questions.kernels.summary import Names
 from nsystui.questions.memory.host_copies import PAGEABLE, host_copies
 from nsystui.questions.nccl.bandwidth import launched_in_steps
 from nsystui.questions.nccl.summary import KERNEL
-from nsystui.questions.queries.time_window import extents
+from nsystui.questions.queries.pauses import pauses
+from nsystui.questions.queries.time_window import extents, report_at
 from nsystui.questions.ranks.overview import task_table
 from nsystui.questions.steps.kernels_in_steps import count_in_steps
 from nsystui.store import tables
@@ -56,8 +57,10 @@ def utilisation(side: Side, other: Side) -> Utilisation:
     table = task_table(job.session, selection, job.ranks, job.busy(selection))
     percent = {column.key: _mean(_known(table.cells(column.key))) for column in SHARE_COLUMNS}
     windows = extents(job.session, selection)
-    spans = [windows[item.task.report] for item in side.ranks if item.task.report in windows]
-    return Utilisation(percent, _mean([span.end - span.start for span in spans]), table.notes)
+    reports = [report_at(job.session, item.task.report) for item in side.ranks if item.task.report in windows]
+    spans = [(windows[report.index], pauses(job.session, report)) for report in reports]
+    times: list[float] = [span.end - span.start - paused.length_within(span.start, span.end) for span, paused in spans]
+    return Utilisation(percent, _mean(times), table.notes)
 
 
 def _known(cells: list[Value]) -> list[float]:

@@ -41,6 +41,7 @@ _PARTS = {
     "graphs": ("graph",),
     "start-up": ("startup",),
     "gaps": ("long_gaps", "short_gaps"),
+    "in graphs": ("in_graphs",),
     "tail": ("tail",),
     "not recorded": ("unrecorded",),
 }

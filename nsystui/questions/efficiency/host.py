@@ -20,7 +20,7 @@ an upper bound, as basicanalysis notes for nsys data.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -173,13 +173,13 @@ class HostEfficiency:
         )
 
 
-def host_times(calls: Sequence[HostCalls], window: Window) -> list[HostTime]:
-    """Return the time of each process of ``calls`` in ``window``, by use."""
+def host_times(calls: Sequence[HostCalls], window: Window, pauses: Mapping[int, Intervals]) -> list[HostTime]:
+    """Return the time of each process of ``calls`` in ``window``, by use, without the ``pauses`` of its report."""
     lo, hi = window.start, window.end
     return [
         HostTime(
             process.task,
-            hi - lo,
+            hi - lo - pauses[process.task.task.report].length_within(lo, hi),
             None if process.mpi is None else process.mpi.length_within(lo, hi),
             None if process.cuda_outside_mpi is None else process.cuda_outside_mpi.length_within(lo, hi),
         )

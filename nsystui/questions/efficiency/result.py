@@ -25,6 +25,7 @@ from nsystui.questions.efficiency.region import mfu_of_region
 from nsystui.questions.gpu.device_time import Breakdown, DeviceIntervals
 from nsystui.questions.gpu.utilisation import BusyIntervals, recording_notes, unplaced
 from nsystui.questions.job.job import OpenJob
+from nsystui.questions.queries.pauses import pauses
 from nsystui.questions.queries.recording import recording_advice
 from nsystui.questions.queries.time_window import extent, recorded, selected_reports, shares_clock
 from nsystui.questions.ranks.steps import step_times
@@ -207,7 +208,8 @@ def common_window(session: Session, selection: Selection) -> Window:
 
 
 def window_note(session: Session, selection: Selection, window: Window) -> str:
-    width = format_value(Unit.DURATION, window.end - window.start)
+    paused = pauses(session, *selected_reports(session, selection)).length_within(window.start, window.end)
+    width = format_value(Unit.DURATION, window.end - window.start - paused)
     span = f"{width} from {format_value(Unit.TIME, window.start)}"
     if selection.window is not None:
         return f"100 % of each GPU is the selected time, {span}"
@@ -238,8 +240,9 @@ class Efficiency:
 
     @property
     def span(self) -> str:
-        """The length of the window, 100 %, in words."""
-        return format_value(Unit.DURATION, self.window.end - self.window.start)
+        """The recorded length of the window, 100 %, in words."""
+        length = self.window.end - self.window.start
+        return format_value(Unit.DURATION, max((item.time for item in self.spent), default=length))
 
 
 def efficiency(job: OpenJob, selection: Selection, useful: Useful = Useful.POP) -> Efficiency:
@@ -253,7 +256,7 @@ def efficiency(job: OpenJob, selection: Selection, useful: Useful = Useful.POP) 
     gpus = job.gpus(selection)
     spent = tuple(gpu.breakdown(window) for gpu in gpus)
     calls = job.once(("host-calls", selection.tasks), lambda: host_calls(session, selection, job.ranks))
-    host = HostEfficiency.of(host_times(calls, window))
+    host = HostEfficiency.of(host_times(calls, window, {report.index: pauses(session, report) for report in reports}))
     to_record = {
         table: recording_advice(session, reports, table) for table in (canonical.MPI_CALLS, canonical.API_CALLS)
     }

@@ -76,7 +76,7 @@ class Breakdown:
     """
 
     time: int
-    """|w|, counted once per device."""
+    """|w| without pauses, counted once per device."""
     recorded: int
     """The part of ``time`` in the report's session; time outside counts as idle."""
     kernels: int
@@ -253,6 +253,8 @@ class DeviceIntervals:
     clock_offset: int = 0
     """The offset added to the report's own times, ns."""
     others: tuple[Device, ...] = ()
+    pauses: Intervals = field(default_factory=lambda: EMPTY)
+    """Times without any capture, which are neither busy nor idle."""
     _breakdowns: dict[Window, Breakdown] = field(default_factory=dict, init=False, repr=False)
 
     @property
@@ -278,7 +280,8 @@ class DeviceIntervals:
         lengths = {item.name: getattr(self.parts, item.name).length_within(lo, hi) for item in fields(BusyParts)}
         busy = sum(lengths[name] for name in _DISJOINT)
         del lengths["graph_only"]
-        breakdown = Breakdown(hi - lo, self.recorded_in(window), busy=busy, **lengths)
+        time = hi - lo - self.pauses.length_within(lo, hi)
+        breakdown = Breakdown(time, self.recorded_in(window), busy=busy, **lengths)
         if len(self._breakdowns) >= _WINDOWS:
             self._breakdowns.clear()
         self._breakdowns[window] = breakdown
@@ -304,15 +307,16 @@ class DeviceIntervals:
     def gaps(self, window: Window) -> Intervals:
         """Return the idle intervals between the first and the last operation in ``window``."""
         active = self.active(window)
-        return Intervals(active.ends[:-1], active.starts[1:])
+        return subtract(Intervals(active.ends[:-1], active.starts[1:]), self.pauses)
 
     def idle(self, window: Window) -> Intervals:
         """Return all idle intervals in ``window``."""
-        return self.active(window).gaps(window.start, window.end)
+        return subtract(self.active(window).gaps(window.start, window.end), self.pauses)
 
     def recorded_in(self, window: Window) -> int:
         """Return how much of ``window`` was recorded, ns."""
-        return max(0, min(window.end, self.recorded.end) - max(window.start, self.recorded.start))
+        start, end = max(window.start, self.recorded.start), min(window.end, self.recorded.end)
+        return end - start - self.pauses.length_within(start, end) if end > start else 0
 
     def lanes(self, window: Window, bins: int) -> DeviceLanes:
         """Compute the lanes of ``window`` in ``bins`` equal spans. Raises ValueError if ``bins < 1``."""
@@ -330,7 +334,7 @@ class DeviceIntervals:
     def _shares(self, names: Iterable[str], window: Window, bins: int) -> Shares:
         """Return the sum of the shares of disjoint parts."""
         lo, hi = window.start, window.end
-        session = union([self.recorded.start], [self.recorded.end])
+        session = subtract(union([self.recorded.start], [self.recorded.end]), self.pauses)
         is_seen = covered_per_bin(session, lo, hi, bins) > 0
         covered = sum(covered_per_bin(getattr(self.parts, name), lo, hi, bins) for name in names)
         shares = np.minimum(covered * bins / max(hi - lo, 1), 1.0)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,7 +17,7 @@ from nsystui.base.selection import Selection, Task, Window
 from nsystui.base.text import few_numbers, which_of
 from nsystui.exports import canonical
 from nsystui.exports.metadata import pid_of
-from nsystui.questions.algebra.intervals import merge
+from nsystui.questions.algebra.intervals import intersect, merge
 from nsystui.questions.gpu.device_time import (
     DEVICE_KEYS,
     NOTHING,
@@ -34,6 +34,7 @@ from nsystui.questions.gpu.device_time import (
 )
 from nsystui.questions.queries.derived import in_runs, of_each_report, runs_of
 from nsystui.questions.queries.kernel_names import other_communication
+from nsystui.questions.queries.pauses import capture_note, pauses
 from nsystui.questions.queries.recording import recording_advice
 from nsystui.questions.queries.tasks import GPU_TABLES, RankedTask, used_devices
 from nsystui.questions.queries.time_window import edges_of, recorded, selected_reports, shares_clock
@@ -73,6 +74,7 @@ class BusyIntervals:
         devices = tuple(_devices(session, selection, selected_devices(session, selection, ranks), previous))
         reports = selected_reports(session, selection)
         notes = [*_notes(session, reports, selection), *other_communication(session)]
+        notes += [note] if (note := capture_note(session, reports)) else []
         groups = by_gpu(session, (item.device for item in devices))
         same_gpu = [{device.task.rank for device in group} for group in groups if len(group) > 1]
         if unknown := [item.device.task.rank for item in devices if not item.device.is_gpu]:
@@ -179,7 +181,9 @@ def _together(devices: Sequence[DeviceIntervals]) -> DeviceIntervals:
     parts = BusyParts.of(*(merge(*(getattr(item.parts, name) for item in devices)) for name in names))
     recorded = Window(min(item.recorded.start for item in devices), max(item.recorded.end for item in devices))
     first, *others = sorted(devices, key=lambda item: -item.busy_in(recorded))
-    return replace(first, recorded=recorded, parts=parts, others=tuple(item.device for item in others))
+    common_pauses = reduce(intersect, (item.pauses for item in devices))
+    used_by = tuple(item.device for item in others)
+    return replace(first, recorded=recorded, parts=parts, others=used_by, pauses=common_pauses)
 
 
 def columns_read(of_streams: bool) -> dict[str, tuple[str, ...]]:
@@ -216,7 +220,7 @@ def _devices(
         report = reports[item.task.task.report]
         intervals = computed.get(_key(item)) or cached[_key(item)]
         parts = shifted(intervals.parts, report.clock_offset - intervals.clock_offset)
-        yield DeviceIntervals(item, recorded(report), parts, report.clock_offset)
+        yield DeviceIntervals(item, recorded(report), parts, report.clock_offset, pauses=pauses(session, report))
 
 
 def _key(device: Device) -> tuple[Task, int]:
@@ -392,7 +396,9 @@ def recording_notes(busy: BusyIntervals, window: Window) -> tuple[str, ...]:
     """Return a note on ranks that were not recorded for all of ``window``."""
     width = window.end - window.start
     partly = dict.fromkeys(
-        item.device.task.rank for item in busy.devices if item.recorded_in(window) < _NEARLY_ALL * width
+        item.device.task.rank
+        for item in busy.devices
+        if item.recorded_in(window) < _NEARLY_ALL * (width - item.pauses.length_within(window.start, window.end))
     )
     if not partly:
         return ()

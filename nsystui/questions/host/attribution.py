@@ -1,8 +1,8 @@
 """Idle time of GPUs by cause: the launching thread's activity, moment by moment (docs/numbers.md#gaps).
 
 A span of idle time belongs to the thread that launched the operation at its end, or, if unknown (as in a tail), at its
-start, or else to its process's thread with the most CUDA calls. The profiler's work in the process precedes all other
-causes. After it, each moment has the first cause that applies:
+start, or else to its process's thread with the most CUDA calls. Gaps inside replays of CUDA graphs, and then the
+profiler's work in the process, precede all other causes. After them, each moment has the first cause that applies:
 
 1. the thread is in an MPI or CUDA call (the outermost), or CUDA loads code or waits for a command buffer there;
 2. it waits for Python's GIL, if recorded: the function that the GIL's holder runs;
@@ -43,14 +43,17 @@ from nsystui.questions.algebra.intervals import (
     merge,
     union,
 )
+from nsystui.questions.gpu.graph_gaps import TRACED
 from nsystui.questions.gpu.profiler_overhead import profiler_overhead
 from nsystui.questions.host.causes import (
     FILE_READS,
     GIL,
+    IN_GRAPH,
     IN_MPI,
     IN_OS,
     IN_OVERHEAD,
     KINDS,
+    NODE_TRACING,
     NOTHING,
     OFF_CPU,
     PREEMPTED,
@@ -118,6 +121,7 @@ _MAX_PIECES = 1 << 19
 BESIDE = 10_000_000
 """The largest distance of a call that locates unrecorded time, ns."""
 _PORTION_SPANS = 1 << 18
+_EVERYTHING = Selection()
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,18 +182,19 @@ def over_ranks(attribution: Attribution) -> Attribution:
 
 
 def attribute(
-    job: OpenJob, spans: Sequence[IdleSpan] | IdleSpans, with_ranges: bool = False, with_calls: bool = False
-) -> Attribution:
+    job: OpenJob, spans: Sequence[IdleSpan] | IdleSpans, with_ranges: bool = False, with_calls: bool = False,
+    selection: Selection = _EVERYTHING,
+) -> Attribution:  # fmt: skip
     """Find the causes of each span; for up to `FEW` spans, read only nearby calls.
 
     ``with_ranges`` also finds the NVTX ranges, which reads all ranges. ``with_calls`` adds to `NOTHING` the launching
-    thread's nearest call.
+    thread's nearest call. ``selection``: the streams whose pauses are gaps inside CUDA graphs.
     """
     spans = spans if isinstance(spans, IdleSpans) else IdleSpans.of(spans)
     if not len(spans):
         nothing = np.empty(0, np.int64)
         return Attribution(spans, (), nothing, (), nothing, nothing, nothing, (), nothing)
-    host = _Host.load(job, spans, BESIDE if with_calls else 0)
+    host = _Host.load(job, spans, BESIDE if with_calls else 0, selection)
     ranges = ThreadRanges.load(job) if with_ranges else None
     names = ("",) if ranges is None else ranges.names
     parts_by_column: dict[str, list[NDArray[Any]]] = {key: [] for key in ("launcher", "span", "cause", "range", "time")}
@@ -241,19 +246,19 @@ def _pieces(
 ) -> Iterator[tuple[Numbers, Numbers, Numbers, Times]]:
     """Yield span, cause, range and time of each piece; ``launcher`` indexes ``host.threads``, shape (spans,)."""
     launchers = list(host.threads)
-    # One thread often launches for all GPUs of a task.
-    tasks = list(dict.fromkeys(task for task, _ in spans.gpus))
-    task_indices = {task: task_index for task_index, task in enumerate(tasks)}
-    task_of_span = np.array([task_indices[task] for task, _ in spans.gpus], np.int64)[spans.gpu]
-    groups, first, group = np.unique(task_of_span * len(launchers) + launcher, return_index=True, return_inverse=True)
+    # One thread often launches for all GPUs of a task; only gaps inside graphs differ by GPU.
+    keys = [(task, device if (task, device) in host.graph_gaps else None) for task, device in spans.gpus]
+    users = list(dict.fromkeys(keys))
+    user_of_span = np.array([users.index(key) for key in keys], np.int64)[spans.gpu]
+    groups, first, group = np.unique(user_of_span * len(launchers) + launcher, return_index=True, return_inverse=True)
     for group_index in np.argsort(first).tolist():
-        task_index, launcher_index = divmod(int(groups[group_index]), len(launchers))
-        task, thread = tasks[task_index], launchers[launcher_index]
+        user_index, launcher_index = divmod(int(groups[group_index]), len(launchers))
+        (task, device), thread = users[user_index], launchers[launcher_index]
         rows = np.flatnonzero(group.reshape(-1) == group_index)
         idle = union(spans.starts[rows], spans.ends[rows])
         hull = Window(int(idle.starts[0]), int(idle.ends[-1]))
         active = ranges.of(task, thread, hull) if ranges is not None else None
-        recorded = timeline = host.timeline(task, thread, idle)
+        recorded = timeline = host.timeline(task, device, thread, idle)
         # GPUs of a process may be idle at once, but `pairs` needs disjoint spans.
         for disjoint in disjoint_runs(rows, spans.starts, spans.ends):
             inside = Intervals(spans.starts[disjoint], spans.ends[disjoint])
@@ -288,12 +293,13 @@ class _Host:
     workers: Mapping[Task, Task]
     os_callers: Mapping[int, Mapping[int, str]]
     profiler: Mapping[Task, Intervals]
+    graph_gaps: Mapping[tuple[Task, int], Intervals]
     causes: dict[Cause, int] = field(default_factory=dict)
     threads: dict[Thread | None, int] = field(default_factory=dict)
     _functions: dict[Thread, Segments] = field(default_factory=dict)
 
     @classmethod
-    def load(cls, job: OpenJob, spans: IdleSpans, margin: int) -> _Host:
+    def load(cls, job: OpenJob, spans: IdleSpans, margin: int, streams: Selection) -> _Host:
         session = job.session
         tasks = frozenset(task for task, _ in spans.gpus)
         hull = Window(int(spans.starts.min()) - margin, int(spans.ends.max()) + margin)
@@ -324,6 +330,7 @@ class _Host:
         return cls(
             cuda, mpi, overhead, os, scheduling, samples, python, gil, files_of(session, selection), names, launching,
             ending, usual, workers, os_callers(session, os.chains), profiler_overhead(session, selection),
+            job.graph_gaps(streams),
         )  # fmt: skip
 
     def read_calls(self, session: Session, spans: IdleSpans) -> None:
@@ -349,12 +356,15 @@ class _Host:
                 indices[rows[threads == tid]] = self.threads.setdefault(thread, len(self.threads))
         return indices
 
-    def timeline(self, task: Task, thread: Thread | None, inside: Intervals) -> Segments:
-        """Return the causes over all of ``inside``."""
+    def timeline(self, task: Task, device: int | None, thread: Thread | None, inside: Intervals) -> Segments:
+        """Return the causes over all of ``inside``; ``device`` is a GPU with gaps inside graphs."""
         siblings = (sibling for sibling in self._threads.get(task, ()) if sibling != thread)
         other_threads = [sibling for sibling in siblings if not self.names[sibling].name.startswith(PROFILERS)]
         workers = self._worker_threads.get(task, [])
-        layers = [self._all(intersect(self.profiler.get(task, EMPTY), inside), Cause(PROFILER))]
+        gaps = self.graph_gaps[task, device] if device is not None else EMPTY
+        parts = {NODE_TRACING: gaps.chosen(gaps.lengths <= TRACED), "": gaps.chosen(gaps.lengths > TRACED)}
+        layers = [self._all(intersect(part, inside), Cause(IN_GRAPH, what)) for what, part in parts.items()]
+        layers.append(self._all(intersect(self.profiler.get(task, EMPTY), inside), Cause(PROFILER)))
         states = NO_SEGMENTS
         if thread is not None:
             states = self._states(task, thread)

@@ -22,6 +22,8 @@ WAITING = "waiting for another thread"
 OFF_CPU = "off the CPU"
 NOTHING = "in no CUDA or MPI call"
 PROFILER = "the profiler's own work"
+IN_GRAPH = "inside a CUDA graph"
+NODE_TRACING = "perhaps node tracing"
 KINDS = (
     ALLOCATING,
     SYNCHRONISING,
@@ -38,6 +40,7 @@ KINDS = (
     OFF_CPU,
     NOTHING,
     PROFILER,
+    IN_GRAPH,
 )
 """If two threads make calls at once, the earlier kind wins. `NOTHING`: nothing else is recorded."""
 

@@ -25,6 +25,7 @@ from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.conditions import where
 from nsystui.questions.queries.data_notes import missing_note
 from nsystui.questions.queries.recording import option_advice
+from nsystui.questions.queries.tasks import ROLE
 from nsystui.questions.queries.time_window import selected_reports
 from nsystui.store import tables
 from nsystui.store.session import Session
@@ -163,11 +164,11 @@ def chosen_threads(job: OpenJob, samples: CpuSamples, wanted: str | None) -> lis
 
 
 def grouped(samples: CpuSamples, threads: Sequence[HostThread], by: str) -> list[SampleGroup]:
-    """Group samples by thread, by rank (or process, if it is no rank), or all together."""
+    """Group samples by thread, by rank (or process, if it is no rank), by role, or all together."""
     groups: dict[object, list[HostThread]] = {}
     for thread in threads:
         rank = thread.task if thread.rank is None else thread.rank
-        groups.setdefault({"thread": thread.thread, "rank": rank}.get(by), []).append(thread)
+        groups.setdefault({"thread": thread.thread, "rank": rank, "role": thread.role}.get(by), []).append(thread)
     sample_groups = []
     for group in groups.values():
         node_counts: dict[int, Numbers] = {}
@@ -233,13 +234,14 @@ COLUMNS = (
     FULL_NAME,
     PATH,
 )
-_PLACE = {"all": (), "rank": (RANK,), "thread": (RANK, THREAD, TID)}
+_PLACE = {"all": (), "rank": (RANK,), "role": (ROLE,), "thread": (RANK, THREAD, TID)}
 
 
 def place_of(group: SampleGroup, by: str) -> tuple[int | str | None, ...]:
     """Return the cells that identify a group."""
     thread = group.threads[0]
-    return {"all": (), "rank": (thread.rank,), "thread": (thread.rank, thread.name, thread.tid)}[by]
+    cells = {"rank": (thread.rank,), "role": (thread.role,), "thread": (thread.rank, thread.name, thread.tid)}
+    return cells.get(by, ())
 
 
 def mode_of(function: Function) -> str:

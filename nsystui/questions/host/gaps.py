@@ -1,6 +1,7 @@
 """Idle time of GPUs and its causes on the host (docs/numbers.md#gaps).
 
-Its parts are start-up before the steady state, gaps between operations, and the tail after the last operation.
+Its parts are start-up before the steady state, gaps between operations, gaps inside CUDA graphs, and the tail after the
+last operation.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from nsystui.base.resources import give_back
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.base.units import format_value
 from nsystui.questions.algebra.groups import distinct
-from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, intersect
+from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, intersect, subtract
 from nsystui.questions.host.attribution import Attribution, attribute, over_ranks
 from nsystui.questions.host.causes import (
     ALLOCATING,
@@ -43,17 +44,17 @@ from nsystui.questions.host.idle_spans import IdleSpan, IdleSpans
 from nsystui.questions.host.kept_causes import attribute_once
 from nsystui.questions.host.naming import named_threads, workers_by_rank
 from nsystui.questions.host.stacks import Numbers
-from nsystui.questions.host.time_budget import LONG_GAP, device_budgets
+from nsystui.questions.host.time_budget import LONG_GAP, device_budgets, with_graphs
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.nvtx.chains import narrow
 from nsystui.questions.queries.conditions import given, job_end, job_start, where
 from nsystui.questions.queries.data_notes import missing_note
-from nsystui.questions.queries.tasks import GPU_TABLES
+from nsystui.questions.queries.tasks import GPU_TABLES, ROLE
 from nsystui.questions.queries.time_window import extents, report_at
 from nsystui.questions.ranks.steps import step_times
 from nsystui.store import tables
 
-PARTS = STARTUP, GAP, TAIL = ("start-up", "gap", "tail")
+PARTS = STARTUP, GAP, IN_GRAPH, TAIL = ("start-up", "gap", "in graph", "tail")
 _LENGTHS = (0, 1_000, 5_000, 10_000, 50_000, 100_000, 500_000, 1_000_000, 5_000_000, 10_000_000)
 """Lower bounds of the rows by length, ns: NVIDIA's guide to TensorRT-LLM, and 10 ms."""
 _MAX_WITH_RANGE = 100
@@ -86,7 +87,7 @@ def idle_time(
     if selection == Selection(tasks=selection.tasks, name=selection.name) and parts == PARTS and not min_length:
         attribution = attribute_once(job, spans, with_ranges)
     else:  # too many windows are possible to cache the causes of each
-        attribution = attribute(job, spans, with_ranges)
+        attribution = attribute(job, spans, with_ranges, selection=selection)
     return IdleTime(attribution, part_indices, int(attribution.time.sum()))
 
 
@@ -103,10 +104,10 @@ def _spans(
         if (budget := budgets.get((task, device))) is None:
             continue
         window, steady_start, last = budget.window, budget.working.start, budget.working.end
-        edges = ((STARTUP, window.start, steady_start), (GAP, steady_start, last), (TAIL, last, window.end))
-        idle, previous = gpu.idle(window), len(spans)
-        for index, (part, *edge) in enumerate(edges):
-            inside = idle.clip(*edge)
+        edges = {STARTUP: (window.start, steady_start), GAP: (steady_start, last), TAIL: (last, window.end)}
+        idle, previous = subtract(gpu.idle(window), budget.in_graphs), len(spans)
+        for index, part in enumerate(PARTS):
+            inside = budget.in_graphs if part == IN_GRAPH else idle.clip(*edges[part])
             if min_length:
                 inside = inside.chosen(inside.lengths >= min_length)
             if part in part_names and len(inside):
@@ -134,6 +135,7 @@ SUM_COLUMNS = (
     Column("spans", header="Spans", label="spans", unit=Unit.COUNT, importance=3),
     Column("startup", header="Start-up (ns)", label="start-up", unit=Unit.DURATION, compared="time", importance=3),
     Column("gaps", header="Gaps (ns)", label="gaps", unit=Unit.DURATION, compared="time", importance=3),
+    Column("in_graphs", header="In Graphs (ns)", label="in graphs", unit=Unit.DURATION, compared="time", importance=3),
     Column("tail", header="Tail (ns)", label="tail", unit=Unit.DURATION, compared="time", importance=3),
 )
 _RANGE = Column("range", header="NVTX Range", label="NVTX range")
@@ -152,6 +154,12 @@ PAIR_COLUMNS = (
     Column("mean", header="Mean (ns)", label="mean", unit=Unit.DURATION, decimals=0),
     Column("per_step", header="Spans per Step", label="n/step", unit=Unit.NUMBER, decimals=1),
 )
+_COLUMNS = {
+    **{column.key: (column, *SUM_COLUMNS) for column in (RANK, ROLE)},
+    "range": RANGE_COLUMNS,
+    "length": LENGTH_COLUMNS,
+    "pair": PAIR_COLUMNS,
+}
 LIST_COLUMNS = (
     RANK,
     DEVICE.with_importance(2),
@@ -167,12 +175,12 @@ LIST_COLUMNS = (
 def gaps_table(job: OpenJob, selection: Selection, by: str = "all", step_name: str | None = None) -> TableAnswer:
     """Tabulate idle time, longest first; the times add up to all idle time.
 
-    By "all" or "rank", each cause has a row. By "range", "length" or "pair" (`pairs_around`), each group has a row with
-    its largest cause. Lengths ascend; the last has no upper bound.
+    By "all", "rank" or "role", each cause has a row. By "range", "length" or "pair" (`pairs_around`), each group has a
+    row with its largest cause. Lengths ascend; the last has no upper bound.
     """
     is_range, merges_causes = by == "range", by in _MERGED_CAUSES
     idle = idle_time(job, selection, step_name, is_range)
-    ranks = {rank.task: rank.rank for rank in job.ranks}
+    ranks = {item.task: item.role if by == "role" else item.rank for item in job.ranks}
     pairs = pairs_around(job, idle.attribution.spans) if by == "pair" else ([], np.zeros(0, np.int64))
     steps = _steps(job, selection, step_name, idle.attribution.spans) if by == "pair" else 0
     shown, cause_indices, attribution = *_shown(idle, by, ranks, pairs), idle.attribution
@@ -195,8 +203,7 @@ def gaps_table(job: OpenJob, selection: Selection, by: str = "all", step_name: s
         spans = int(span_counts[index])
         means = (time / spans, spans / steps if steps else None) if by == "pair" else ()
         rows.append((*key[0], time, *share, spans, *times[members].sum(axis=0).tolist(), *means))
-    by_columns = {"rank": (RANK, *SUM_COLUMNS), "range": RANGE_COLUMNS, "length": LENGTH_COLUMNS, "pair": PAIR_COLUMNS}
-    columns = by_columns.get(by, SUM_COLUMNS)
+    columns = _COLUMNS.get(by, SUM_COLUMNS)
     keys = [column.key for column in columns]
     searched = [index for index, column in enumerate(columns) if column in (_RANGE, *PAIR_COLUMNS[:2], *CAUSE_COLUMNS)]
     rows.sort(key=lambda row: (row[0] if by == "length" else -int(row[keys.index("time")] or 0), str(row)))
@@ -215,13 +222,15 @@ def _steps(job: OpenJob, selection: Selection, step_name: str | None, spans: Idl
     return sum(len(times.get(task, ())) for task, _ in spans.gpus)
 
 
+_BY_TASK = ("rank", "role")
+_ByTask = Mapping[Task, int | str | None]
 _MERGED_CAUSES = ("range", "length", "pair")
 """Groupings whose rows show only their largest cause."""
 
 
-def _group_cells(by: str, index: int, attribution: Attribution, ranks: Mapping[Task, int], pairs: Sequence[Row]) -> Row:
+def _group_cells(by: str, index: int, attribution: Attribution, ranks: _ByTask, pairs: Sequence[Row]) -> Row:
     """Return the cells before the times, by the index of a GPU, a range, a length or a pair."""
-    if by == "rank":
+    if by in _BY_TASK:
         return (ranks.get(attribution.spans.gpus[index][0]),)
     if by == "range":
         return (attribution.ranges[index],)
@@ -302,9 +311,9 @@ def _first_at(moments: Times, times: Times, codes: Numbers, no_code: int) -> Num
     return np.where(is_match, np.append(codes[order], no_code)[index], no_code)
 
 
-def _shown(idle: IdleTime, by: str, ranks: Mapping[Task, int], pairs: Pairs) -> tuple[list[_Shown], NDArray[np.int32]]:
+def _shown(idle: IdleTime, by: str, ranks: _ByTask, pairs: Pairs) -> tuple[list[_Shown], NDArray[np.int32]]:
     """Return the causes shown for an attribution, and the index of each time's cause."""
-    table = idle.attribution if by == "rank" else over_ranks(idle.attribution)
+    table = idle.attribution if by in _BY_TASK else over_ranks(idle.attribution)
     code_of_key: dict[int, int] = {}
     indices = np.empty(len(table.time), np.int32)
     for part in table.portions():
@@ -313,8 +322,8 @@ def _shown(idle: IdleTime, by: str, ranks: Mapping[Task, int], pairs: Pairs) -> 
             group = np.searchsorted(_LENGTHS, (table.spans.ends - table.spans.starts)[table.span[part]], "right") - 1
         elif by == "pair":
             group = pairs[1][table.span[part]]
-        elif by in ("rank", "range"):
-            group = table.spans.gpu[table.span[part]] if by == "rank" else table.range[part]
+        elif by in (*_BY_TASK, "range"):
+            group = table.range[part] if by == "range" else table.spans.gpu[table.span[part]]
         keys, inverse = np.unique(group * np.int64(len(table.causes)) + table.cause[part], return_inverse=True)
         coded = np.array([code_of_key.setdefault(key, len(code_of_key)) for key in keys.tolist()], np.int32)
         indices[part] = coded[inverse.reshape(-1)]
@@ -340,9 +349,9 @@ def _shown(idle: IdleTime, by: str, ranks: Mapping[Task, int], pairs: Pairs) -> 
 def parts_of_row(job: OpenJob, selection: Selection, values: Record) -> str:
     """Name the longest NVTX ranges of a row of `gaps_table`, or the causes of a row that shows only the largest."""
     idle = job.once(("idle time by range", selection), lambda: idle_time(job, selection, with_ranges=True))
-    ranks = {rank.task: rank.rank for rank in job.ranks}
+    ranks = {item.task: item.role if "role" in values else item.rank for item in job.ranks}
     attribution, wanted_cells = idle.attribution, {key: value for key, value in values.items() if key in _CAUSE_KEYS}
-    keys = {"range": ("range",), "length": ("from", "to"), "pair": ("before", "after"), "rank": ("rank",)}
+    keys = {"length": ("from", "to"), "pair": ("before", "after")} | {key: (key,) for key in ("range", *_BY_TASK)}
     by = next((by for by, group_keys in keys.items() if group_keys[0] in values), "all")
     row_cells, merges_causes = tuple(values.get(key) for key in keys.get(by, ())), by in _MERGED_CAUSES
     pairs = pairs_around(job, attribution.spans) if by == "pair" else ([], np.zeros(0, np.int64))
@@ -407,7 +416,7 @@ def _answer(
     """Make the table, with a column of files if file accesses were recorded."""
     used = [index for index, item in enumerate(columns) if item is not _FILE or job.session.count(tables.file_accesses)]
     shown = [tuple(row[index] for index in used) for row in rows]
-    return TableAnswer("gaps", tuple(columns[index] for index in used), shown, total, tuple(notes))
+    return with_graphs(TableAnswer("gaps", tuple(columns[index] for index in used), shown, total, tuple(notes)))
 
 
 def _notes(job: OpenJob, selection: Selection, with_ranges: bool = False) -> tuple[str, ...]:
@@ -422,11 +431,11 @@ def samples_in_gaps(job: OpenJob, selection: Selection) -> str:
     samples = samples_of_job(job, selection)
     if not len(samples):
         return ""
-    windows = extents(job.session, selection)
+    windows, graph_gaps = extents(job.session, selection), job.graph_gaps(selection)
     gaps: dict[Task, Intervals] = {}
     for gpu in job.gpus(selection):
         task = gpu.device.task.task
-        idle = gpu.gaps(windows[task.report])
+        idle = subtract(gpu.gaps(windows[task.report]), graph_gaps.get((task, gpu.device.device), EMPTY))
         long = idle.chosen(idle.lengths >= LONG_GAP)
         gaps[task] = intersect(gaps[task], long) if task in gaps else long
     workers = workers_by_rank(job, gaps)

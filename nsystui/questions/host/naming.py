@@ -38,6 +38,7 @@ class HostThread:
     name: str
     shown: str = ""
     """The name, with the thread's number if several threads of the process share it."""
+    role: str | None = None
 
     @property
     def task(self) -> Task:
@@ -89,14 +90,14 @@ def workers_by_rank(job: OpenJob, tasks: Iterable[Task]) -> dict[Task, Task]:
 def named_threads(job: OpenJob, threads: Iterable[Thread]) -> list[HostThread]:
     """Return the threads by rank, process and number; unnamed threads are named after their program."""
     names, programs = thread_names(job.session), process_names(job.session)
-    ranks = {rank.task: rank.rank for rank in job.ranks}
+    ranks, roles = ({item.task: getattr(item, key) for item in job.ranks} for key in ("rank", "role"))
     named = []
     for thread in sorted(threads):
         task = Task(thread[0], process_of(thread[1]))
         name = names.get(thread) or programs.get(task, "").rpartition("/")[2]
         if tid_of(thread[1]) == pid_of(thread[1]):
             name = f"{name} (main)".lstrip()
-        named.append(HostThread(thread, ranks.get(task), name))
+        named.append(HostThread(thread, ranks.get(task), name, role=roles.get(task)))
     counts = Counter((item.task, item.name) for item in named)
     shown_names = [f"{item.name} {item.tid}" if counts[item.task, item.name] > 1 else item.name for item in named]
     named = [replace(item, shown=words) for item, words in zip(named, shown_names, strict=True)]

@@ -6,7 +6,8 @@ graphs, as in `Breakdown`. Idle time has these parts:
 * start-up: before the *steady state*, which begins with the first step that is not slow, or, without steps, when the
   GPU first works at least a third as much as on average;
 * tail: after the GPU's last operation;
-* gaps: in between; long gaps last `LONG_GAP` or more.
+* gaps: in between; long gaps last `LONG_GAP` or more;
+* in graphs: inside replays of CUDA graphs, in none of the other parts.
 
 Time before and after a rank's capture is not idle, because nothing was recorded. Start-up and tail belong to the
 capture: a window in the middle of the job has neither.
@@ -20,19 +21,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import islice
 
 import numpy as np
 
-from nsystui.base.answer import DEVICE, RANK, Column, Row, TableAnswer, Unit
+from nsystui.base.answer import DEVICE, FILES_ONLY, RANK, Column, Row, TableAnswer, Unit
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.base.text import shorten
 from nsystui.base.units import format_value
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, subtract
 from nsystui.questions.gpu.device_time import Device, DeviceIntervals
+from nsystui.questions.gpu.graph_gaps import TRACED
 from nsystui.questions.gpu.profiler_overhead import profiler_overhead
-from nsystui.questions.host.causes import GIL, NOTHING
+from nsystui.questions.host.causes import GIL, NODE_TRACING, NOTHING
 from nsystui.questions.host.causes import Cause as HostCause
 from nsystui.questions.host.host_work import CpuSpan, HostWork, host_work
 from nsystui.questions.job.job import OpenJob
@@ -66,6 +68,7 @@ class IdleCauses:
     long_gaps: tuple[SummedCause, ...] = ()
     short_gaps: tuple[SummedCause, ...] = ()
     """Computed only by triage."""
+    in_graphs: tuple[SummedCause, ...] = ()
     tail: tuple[SummedCause, ...] = ()
 
 
@@ -93,7 +96,9 @@ def idle_causes(job: OpenJob, selection: Selection, budgets: Sequence[DeviceBudg
         for name in ("startup", "long_gaps", "after")
     ]
     startup, long_gaps, tail = causes_of(job, selection, parts, (total.startup, total.long_gaps, total.tail))
-    return IdleCauses(startup, long_gaps, tail=tail)
+    traced = sum(budget.in_graphs.chosen(budget.in_graphs.lengths <= TRACED).length for budget in budgets)
+    causes = SummedCause(NODE_TRACING, traced), SummedCause(UNEXPLAINED, total.in_graphs - traced)
+    return IdleCauses(startup, long_gaps, in_graphs=tuple(cause for cause in causes if cause.time), tail=tail)
 
 
 def causes_of(
@@ -151,8 +156,8 @@ def budget_with_causes(job: OpenJob, selection: Selection, step_name: str | None
     """Tabulate the budget of each GPU, with notes on the causes of all idle time."""
     budgets, idle = caused_budgets(job, selection, step_name)
     total = in_sum(budgets).time
-    parts = (("start-up", idle.startup), ("long gaps", idle.long_gaps), ("tail", idle.tail))
-    words_of_parts = [(part, cause_words(causes, total)) for part, causes in parts]
+    parts = {"start-up": idle.startup, "long gaps": idle.long_gaps, "in graphs": idle.in_graphs, "tail": idle.tail}
+    words_of_parts = [(part, cause_words(causes, total)) for part, causes in parts.items()]
     notes = [f"{part} by cause: {words}" for part, words in words_of_parts if words]
     return replace(budget_table(budgets), notes=(*notes, *job.busy(selection.with_name(None)).notes))
 
@@ -179,6 +184,7 @@ def idle_words(budget: Budget, causes: IdleCauses | None, limit: int, min_percen
         ("start-up", budget.startup, causes.startup),
         ("gaps", budget.long_gaps, causes.long_gaps),
         ("gaps under 1 ms", budget.short_gaps, causes.short_gaps),
+        *[("in graphs", budget.in_graphs, causes.in_graphs)] * bool(budget.in_graphs),
         ("tail", budget.tail, causes.tail),
     )
     words = []
@@ -215,13 +221,14 @@ class Budget:
     startup: int = 0
     long_gaps: int = 0
     short_gaps: int = 0
+    in_graphs: int = 0
     tail: int = 0
     unrecorded: int = 0
 
     @property
     def idle(self) -> int:
         """The idle time, ns."""
-        return self.startup + self.long_gaps + self.short_gaps + self.tail
+        return self.startup + self.long_gaps + self.short_gaps + self.in_graphs + self.tail
 
     @property
     def time(self) -> int:
@@ -232,15 +239,15 @@ class Budget:
         return Budget(**{part: getattr(self, part) + getattr(other, part) for part in PARTS})
 
 
-PARTS = ("compute", "exposed_nccl", "memory", "graph", "startup", "long_gaps", "short_gaps", "tail", "unrecorded")
+PARTS = tuple(part.name for part in fields(Budget))
 
 
 @dataclass(frozen=True, eq=False)
 class DeviceBudget:
     """The budget of a GPU. ``steady``: start of its steady state, job time, ns; ``window``: the recorded time.
 
-    ``working``: from the steady state to the GPU's last operation. ``startup``, ``long_gaps`` and ``after`` (the tail):
-    the idle time of these parts.
+    ``working``: from the steady state to the GPU's last operation. ``startup``, ``long_gaps``, ``in_graphs`` and
+    ``after`` (the tail): the idle time of these parts.
     """
 
     device: Device
@@ -250,6 +257,7 @@ class DeviceBudget:
     budget: Budget
     startup: Intervals
     long_gaps: Intervals
+    in_graphs: Intervals
     after: Intervals
 
 
@@ -271,7 +279,7 @@ def _device_budgets(
 ) -> list[DeviceBudget]:
     windows = extents(job.session, selection)
     full = extents(job.session, selection.with_window(None))
-    steps = step_times(job.steps(step_name))
+    steps, graph_gaps = step_times(job.steps(step_name)), job.graph_gaps(selection)
     budgets = []
     for gpu in job.gpus(selection):
         task = gpu.device.task.task
@@ -279,9 +287,10 @@ def _device_budgets(
         if worked is None or (steady is not None and task not in steady):
             continue
         if steady is not None:
-            budgets.append(_budget(gpu, worked, steady[task].start, steady[task]))
+            start, window = steady[task].start, steady[task]
         else:
-            budgets.append(_budget(gpu, worked, steady_start(gpu, worked, steps.get(task)), windows[task.report]))
+            start, window = steady_start(gpu, worked, steps.get(task)), windows[task.report]
+        budgets.append(_budget(gpu, worked, start, window, graph_gaps.get((task, gpu.device.device), EMPTY)))
     return budgets
 
 
@@ -294,29 +303,33 @@ def steady_start(device: DeviceIntervals, worked: Window, steps: StepTimes | Non
     return worked.start + first * (worked.end - worked.start) // _BUSY_BINS
 
 
-def _budget(device: DeviceIntervals, worked: Window, steady: int, window: Window) -> DeviceBudget:
+def _budget(
+    device: DeviceIntervals, worked: Window, steady: int, window: Window, graph_gaps: Intervals
+) -> DeviceBudget:
     spent = device.breakdown(window)
     start = min(max(window.start, device.recorded.start), window.end)
     window = Window(start, max(min(window.end, device.recorded.end), start))
     begin = min(max(steady, window.start), window.end)
     last = min(max(worked.end, begin), window.end)
-    startup = begin - window.start - device.busy_in(Window(window.start, begin))
-    tail = window.end - last
-    gaps = device.idle(working := Window(begin, last))
-    long_gaps = gaps.chosen(gaps.lengths >= LONG_GAP)
+    in_graphs, working = graph_gaps.clip(window.start, window.end), Window(begin, last)
+    startup, gaps, after = (
+        subtract(device.idle(part), in_graphs)
+        for part in (Window(window.start, begin), working, Window(last, window.end))
+    )
+    long_gaps, idle = gaps.chosen(gaps.lengths >= LONG_GAP), spent.idle - (spent.time - spent.recorded)
     budget = Budget(
         compute=spent.kernels,
         exposed_nccl=spent.exposed_nccl,
         memory=spent.memory_only,
         graph=spent.graph_only,
-        startup=startup,
+        startup=startup.length,
         long_gaps=long_gaps.length,
-        short_gaps=spent.idle - (spent.time - spent.recorded) - startup - tail - long_gaps.length,
-        tail=tail,
+        short_gaps=idle - startup.length - long_gaps.length - in_graphs.length - after.length,
+        in_graphs=in_graphs.length,
+        tail=after.length,
         unrecorded=spent.time - spent.recorded,
     )
-    at_startup, after = (device.idle(Window(*edges)) for edges in ((window.start, begin), (last, window.end)))
-    return DeviceBudget(device.device, window, steady, working, budget, at_startup, long_gaps, after)
+    return DeviceBudget(device.device, window, steady, working, budget, startup, long_gaps, in_graphs, after)
 
 
 def in_sum(budgets: Iterable[DeviceBudget]) -> Budget:
@@ -340,6 +353,7 @@ _LABELS = {
     "startup": ("Start-up", "start-up"),
     "long_gaps": ("Long Gaps", "long gaps"),
     "short_gaps": ("Short Gaps", "short gaps"),
+    "in_graphs": ("In Graphs", "in graphs"),
     "tail": ("Tail", "tail"),
     "unrecorded": ("Not Recorded", "not recorded"),
 }
@@ -365,7 +379,14 @@ def budget_table(budgets: Iterable[DeviceBudget]) -> TableAnswer:
         times = [getattr(gpu.budget, part) for part in PARTS]
         shares = [100.0 * time / gpu.budget.time if gpu.budget.time else None for time in times]
         rows.append((gpu.device.task.rank, gpu.device.device, *shares, gpu.steady, *times))
-    return TableAnswer("budget", COLUMNS, rows, len(rows))
+    return with_graphs(TableAnswer("budget", COLUMNS, rows, len(rows)))
+
+
+def with_graphs(answer: TableAnswer) -> TableAnswer:
+    """Show the column of idle time in graphs only in files if all of it is 0."""
+    empty = {item for item in answer.columns if item.key.startswith("in_graphs") and not any(answer.cells(item.key))}
+    columns = (item.with_importance(FILES_ONLY) if item in empty else item for item in answer.columns)
+    return replace(answer, columns=tuple(columns))
 
 
 def by_task(budgets: Iterable[DeviceBudget]) -> Mapping[Task, Budget]:

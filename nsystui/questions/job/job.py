@@ -20,6 +20,7 @@ from nsystui.store.session import Session
 
 if TYPE_CHECKING:
     from nsystui.base.kernel_families import Rules
+    from nsystui.questions.algebra.intervals import Intervals
     from nsystui.questions.collectives.alignment import Alignment, ClockMode
     from nsystui.questions.collectives.matching import Matching
     from nsystui.questions.gpu.device_time import DeviceIntervals
@@ -144,6 +145,13 @@ class OpenJob:
         wide = selection.with_window(None).with_name(None)
         return self.once(("gpus", wide), lambda: gpus_of(self.session, self.busy(wide).devices))
 
+    def graph_gaps(self, selection: Selection) -> Mapping[tuple[Task, int], Intervals]:
+        """Return the GPUs' idle time inside replays of CUDA graphs, see `gpu.graph_gaps`, for all windows and names."""
+        from nsystui.questions.gpu.graph_gaps import graph_gaps
+
+        wide = selection.with_window(None).with_name(None)
+        return self.once(("graph-gaps", wide), lambda: graph_gaps(self.session, self.gpus(wide)))
+
     def _load_busy(self, wide: Selection) -> BusyIntervals:
         """Load busy intervals; reuse earlier reports' intervals, which use most memory of a job of many ranks."""
         from nsystui.questions.gpu.utilisation import BusyIntervals
@@ -257,6 +265,10 @@ class OpenJob:
         from nsystui.questions.nccl.grouping import NcclProperty
 
         pairing = self.pairing()
+        if NcclProperty.ROLE in groups:
+            roles = {item.rank: item.role for item in self.ranks}
+            kernels, calls = (frame.assign(role=frame["rank"].map(roles)) for frame in (pairing.kernels, pairing.calls))
+            pairing = replace(pairing, kernels=kernels, calls=calls)
         if NcclProperty.STEP in groups or step_range is not None:
             pairing = in_steps(pairing, self.steps(step_range))
         if {NcclProperty.RANGE, NcclProperty.COMMUNICATOR}.isdisjoint(groups):

@@ -6,7 +6,7 @@ A `Listener` receives the progress: the command line and the screens have one ea
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -101,10 +101,11 @@ class Export:
 
 
 class Opener:
-    """Opens the files of a source, all at once or in steps."""
+    """Opens the files of a source, all at once or in steps. ``names``: the reports' names, if `start` is not called."""
 
-    def __init__(self, source: JobSource, listener: Listener) -> None:
+    def __init__(self, source: JobSource, listener: Listener, names: Mapping[Path, str] | None = None) -> None:
         self.source = source
+        self._names = names or {}
         self._listener = listener
         self._stopped = threading.Event()
 
@@ -122,7 +123,7 @@ class Opener:
 
         Raises NsystuiError if the cluster cannot be used.
         """
-        from nsystui.exports.discover import discover
+        from nsystui.exports.discover import discover, names_of
         from nsystui.questions.job.job import OpenJob
         from nsystui.questions.queries.numbering import numbering
         from nsystui.store.cache import Cache
@@ -132,6 +133,7 @@ class Opener:
         source, listener = self.source, self._listener
         ranks = numbering(source.ranks)
         exports = [Export(number, path) for number, path in enumerate(discover(source.files))]
+        self._names = names_of([export.path for export in exports])
         session = Session(
             cache=None if source.cache_directory is None else Cache(source.cache_directory, source.cap),
             limits=Limits(source.threads, source.memory or Limits().memory),
@@ -216,7 +218,8 @@ class Opener:
                 self._listener.warned(note)
             opened, stopped = export.opened, self._stopped.is_set
             path = opened.path if opened is not None else self._converted(job.session, export.path)
-            report = job.session.add(path, advanced, stopped, export.number, whole, partly, opened)
+            name = self._names.get(export.path, "")
+            report = job.session.add(path, advanced, stopped, export.number, whole, partly, opened, name)
         except PackingCancelled:
             return None
         except NsystuiError as error:
@@ -259,10 +262,15 @@ class Opener:
         session.room.make(size_of(export.parent))
         return export
 
+    def join(self, job: OpenJob) -> None:
+        """Drop second exports of a recording, and join the captures of each process."""
+        job.session.drop_copies()
+        job.session.join_captures()
+
     def align(self, job: OpenJob) -> None:
-        """Drop second exports of a recording, and put all reports on one clock. Raises NsystuiError if that fails."""
+        """Put all reports on one clock, after `join`. Raises NsystuiError if that fails."""
         from nsystui.questions.collectives.alignment import ClockMode
 
-        job.session.drop_copies()
+        self.join(job)
         if len(job.session.reports) > 1 and not self.is_stopped:
             job.align(ClockMode(self.source.clock))

@@ -39,7 +39,7 @@ from nsystui.questions.queries.data_notes import missing_note
 from nsystui.questions.queries.derived import of_all_reports
 from nsystui.questions.queries.kernel_names import full_names
 from nsystui.questions.queries.paged import PagedAnswer
-from nsystui.questions.queries.tasks import RankedTask, rank_of
+from nsystui.questions.queries.tasks import ROLE, RankedTask, rank_of, role_of
 from nsystui.store import tables
 from nsystui.store.session import Session
 
@@ -60,6 +60,7 @@ class GroupBy(Enum):
     """
 
     RANK = "rank"
+    ROLE = "role"
     DEVICE = "device"
     STREAM = "stream"
     STEP = "step"
@@ -96,6 +97,7 @@ def kind_of_kernels(text: str) -> str:
 
 _GROUP_COLUMNS = {
     GroupBy.RANK: (RANK,),
+    GroupBy.ROLE: (ROLE,),
     GroupBy.DEVICE: (Column("device", header="Device", label="device", unit=Unit.DEVICE),),
     GroupBy.STREAM: (Column("stream", header="Strm", label="stream", unit=Unit.STREAM),),
     GroupBy.STEP: (STEP,),
@@ -137,7 +139,7 @@ def kernel_summary(
 ) -> TableAnswer:
     """Summarise kernels, one row per name (and group): share of kernel time, statistics of durations, ns.
 
-    ``GroupBy.RANK`` needs ``ranks``. ``families`` are the user's rules; ``only`` is a family, a precision or one of
+    Ranks and roles need ``ranks``. ``families`` are the user's rules; ``only`` is a family, a precision or one of
     `LAUNCHES`. Without grouping, columns, order and values equal ``cuda_gpu_kern_sum``; smart names add family and
     precision. ``summarise`` computes the rows by step or NVTX range.
     """
@@ -238,6 +240,8 @@ def _group_keys(
 ) -> list[sa.Label[Any]]:
     if group is GroupBy.RANK:
         return [rank_of(table, ranks).label("rank")]
+    if group is GroupBy.ROLE:
+        return [role_of(table, ranks).label("role")]
     if group is GroupBy.SHAPE:
         return [grid_of(table).label("grid"), block_of(table).label("block")]
     if group is GroupBy.GRAPH:

@@ -1,17 +1,19 @@
-"""Message sizes that an export does not record, from NCCL's debug log of the same run.
+"""What an export does not record, from NCCL's debug log of the same run (sizes) and NCCL Inspector (also algorithms).
 
 Log lines have no times, so calls are aligned by order (docs/nccl.md#debug-log): a process's calls of one collective on
 one communicator have the same order in log and export. They are aligned only if log and export have equally many; an
-export of a part of the run has fewer, and gets no sizes.
+export of a part of the run has fewer, and gets no sizes. NCCL Inspector's records may have gaps: they are numbered from
+the communicator's beginning, so the export must have the calls from there on.
 """
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,23 +21,75 @@ from numpy.typing import NDArray
 from nsystui.exports.metadata import pid_of
 from nsystui.exports.nccl_calls import reduction_name
 from nsystui.exports.nccl_log.files import Reported, open_log
-from nsystui.exports.nccl_log.lines import Call, Line, LogReader, Signature, datatype_name
+from nsystui.exports.nccl_log.inspector import InspectedCall, InspectedKind, InspectedRank
+from nsystui.exports.nccl_log.lines import Call, Damage, Line, LogProcess, LogReader, Signature, Unread, datatype_name
 from nsystui.questions.nccl.communicators import CallSequence, call_sequences
-from nsystui.questions.nccl.names import Reason, collective_of_api
-from nsystui.questions.nccl.units import by_name
+from nsystui.questions.nccl.matching import INSPECTED_KEYS
+from nsystui.questions.nccl.names import PairingState, Reason, collective_of_api
+from nsystui.questions.nccl.units import MAKES_COMMUNICATOR, NONE, by_name, whole
 from nsystui.questions.queries.tasks import RankedTask
 
 if TYPE_CHECKING:
     import pandas as pd
 
-SOURCE = "log"
-"""Value of ``size_source``: from the debug log, by order."""
+SOURCE, INSPECTOR = "log", "inspector"
+"""Values of ``size_source``: from the debug log or from NCCL Inspector, by order."""
 
 _P2P = ("Send", "Recv")
 _ROOTED = ("Broadcast", "Reduce", "Gather", "Scatter")
 
-ProcessKey = tuple[int, int]
-"""(report, process)"""
+Values = dict[str, Any]  # of a call by column
+Objects = NDArray[np.object_]
+
+
+class Inspected:
+    """NCCL Inspector's records of collectives of the processes ``pids``: kind, number, time, bus bandwidth.
+
+    ``kinds``: the number of each kind of call of a rank. ``others`` counts the other records by reason.
+    """
+
+    def __init__(self, pids: Collection[int]) -> None:
+        self._pids = pids
+        self.kinds: dict[tuple[InspectedRank, InspectedKind], int] = {}
+        self.values = array("d")
+        self.others: Counter[str] = Counter()
+
+    def add(self, record: Line) -> None:
+        """Add or count a record; ignore other lines."""
+        if isinstance(record, Unread) and record.damage is Damage.RECORD:
+            self.others["damaged or missing"] += record.number
+        elif isinstance(record, InspectedCall) and (record.rank.pid not in self._pids or record.number is None):
+            self.others["of sends and receives" if record.rank.pid in self._pids else "of other processes"] += 1
+        elif isinstance(record, InspectedCall):
+            kind = self.kinds.setdefault((record.rank, record.kind), len(self.kinds))
+            self.values.extend(np.nan if x is None else x for x in (kind, record.number, record.time, record.busbw))
+
+    def candidates(self, is_of: Callable[[InspectedRank], bool], collective: str) -> Iterator[_Candidate]:
+        """Yield the records of each rank in a process."""
+        kinds = {i: pair for pair, i in self.kinds.items() if pair[1].op == collective and is_of(pair[0])}
+        for rank in {rank: None for rank, _ in kinds.values()}:
+            shared = {
+                i: {"algorithm": kind.algorithm, "protocol": kind.protocol, "message_size": kind.size}
+                | {"communicator": rank.communicator, "ranks": rank.ranks}
+                | ({} if kind.size is None else {"size_source": INSPECTOR})
+                for i, (rank_of_kind, kind) in kinds.items()
+                if rank_of_kind == rank
+            }
+            rows = np.frombuffer(self.values).reshape(-1, 4)
+            rows = rows[np.isin(rows[:, 0], list(shared))]
+            values = {int(n): {**shared[int(i)], "inspected": t, "inspected_busbw": b} for i, n, t, b in rows.tolist()}
+            problem = "" if len(values) == len(rows) else "some calls have several records"
+            yield _Candidate(rank.communicator, values, max(values) + 1, has_gaps=True, problem=problem)
+
+
+class _Candidate(NamedTuple):
+    """A log's calls of one collective on a communicator by number, from 0; ``has_gaps``: also after ``end``."""
+
+    communicator: str | None
+    values: Mapping[int, Values]
+    end: int
+    has_gaps: bool = False
+    problem: str = ""
 
 
 @dataclass(frozen=True)
@@ -45,46 +99,58 @@ class LogSizes:
     sequences: Sequence[CallSequence]
     hosts: Mapping[int, str]
     reported: Sequence[Reported] = ()
+    inspected: Inspected = field(default_factory=lambda: Inspected(()))
 
-    def _candidates(self, process_key: ProcessKey, collective: str) -> list[tuple[CallSequence, list[Signature]]]:
-        report, process = process_key
-        pid, host = pid_of(process), _short(self.hosts.get(report, ""))
-        candidates = []
+    def _candidates(self, call: Any, source: str) -> Iterator[_Candidate]:
+        """Yield a log's calls of the process and collective of ``call``."""
+        pid, host = pid_of(call["process"]), _short(self.hosts.get(call["report"], ""))
+
+        def is_of(writer: LogProcess | InspectedRank | None) -> bool:
+            return writer is not None and writer.pid == pid and (not host or _short(writer.host) == host)
+
+        if source == INSPECTOR:
+            yield from self.inspected.candidates(is_of, call["kind"])
+            return
         for sequence in self.sequences:
-            writer = sequence.member.process
-            if writer is None or writer.pid != pid or (host and _short(writer.host) != host):
-                continue
-            is_wanted = [signature.op == collective for signature in sequence.signatures]
-            calls = [sequence.signatures[kind] for kind in sequence.kinds if is_wanted[kind]]
-            if calls:
-                candidates.append((sequence, calls))
-        return candidates
+            signatures, member = sequence.signatures, sequence.member
+            kinds = [kind for kind in sequence.kinds if signatures[kind].op == call["kind"]]
+            if kinds and is_of(member.process):
+                is_folded = any(signature.is_folded for signature in signatures)
+                values = [_value(signature, member.communicator, member.ranks) for signature in signatures]
+                by_number = {number: values[kind] for number, kind in enumerate(kinds)}
+                problem = "Ray left out lines of the log" if is_folded else ""
+                yield _Candidate(member.communicator, by_number, len(kinds), problem=problem)
 
-    def records(
-        self, process_key: ProcessKey, collective: str, streams: Sequence[int | None]
-    ) -> list[dict[str, Any]] | str | None:
-        """Return the log's records of a process's calls, in order; ``streams``: the stream of each call's kernel.
+    def values_of(self, calls: pd.DataFrame, source: str) -> list[tuple[int, Values]] | str:
+        """Return indices of ``calls``, of one collective of a process in order, with the values that a log has.
 
-        A communicator uses one stream, so that numbers of calls by stream distinguish communicators. Return the reason
-        if the log's calls do not match, and ``None`` if it has no such calls.
+        Return the reason if the log's calls do not match; it is empty if the log has no such calls.
         """
-        pairs = self._candidates(process_key, collective)
-        if not pairs:
-            return None
-        if any(signature.is_folded for sequence, _ in pairs for signature in sequence.signatures):
-            return f"{collective}: Ray left out lines of the log"
-        if len(pairs) == 1:
-            ((sequence, calls),) = pairs
-            if len(calls) != len(streams):
-                return f"{len(streams):,} calls of {collective}, but {len(calls):,} in the log"
-            return _values(sequence, calls)
-        pair_by_count = {len(calls): (sequence, calls) for sequence, calls in pairs}
-        counts = Counter(streams)
-        is_match = sorted(counts.values()) == sorted(len(calls) for _, calls in pairs) and None not in counts
-        if not is_match or len(pair_by_count) < len(pairs):
-            return f"{collective} on {len(pairs)} communicators of one process, which the export does not distinguish"
-        values = {stream: iter(_values(*pair_by_count[count])) for stream, count in counts.items()}
-        return [next(values[stream]) for stream in streams]
+        first = calls.iloc[0]
+        candidates = [
+            item for item in self._candidates(first, source) if first["communicator"] in ("", item.communicator)
+        ]
+        problems = [item.problem for item in candidates if item.problem]
+        if problems or not candidates:
+            return f"{first['kind']}: {problems[0]}" if problems else ""
+        parts: list[Sequence[int]] = [range(len(calls))]
+        end = candidates[0].end
+        if len(candidates) > 1 and not (parts := _by_stream(calls, candidates)):
+            problem = "communicators of one process, which the export does not distinguish"
+            return f"{first['kind']} on {len(candidates)} {problem}"
+        if len(candidates) == 1 and end != len(calls) and not (candidates[0].has_gaps and calls["is_whole"].all()):
+            return f"{len(calls):,} calls of {first['kind']}, but {end:,} in the log"
+        pairs = [(item.values, part) for item, part in zip(candidates, parts, strict=True)]
+        return [(index, values[n]) for values, part in pairs for n, index in enumerate(part) if n in values]
+
+
+def _by_stream(calls: pd.DataFrame, candidates: Sequence[_Candidate]) -> list[Sequence[int]]:
+    """Return the indices of each candidate's calls, if numbers of calls by stream distinguish the communicators."""
+    streams = whole(calls["stream"])
+    groups = [np.flatnonzero(streams == stream).tolist() for stream in np.unique(streams)]
+    parts, ends = {len(group): group for group in groups}, [candidate.end for candidate in candidates]
+    is_match = NONE not in streams and sum(parts) == len(calls) and sorted(parts) == sorted(ends)
+    return [parts[end] for end in ends] if is_match else []
 
 
 def _short(host: str) -> str:
@@ -92,13 +158,7 @@ def _short(host: str) -> str:
     return host.partition(".")[0].lower()
 
 
-def _values(sequence: CallSequence, calls: Sequence[Signature]) -> list[dict[str, Any]]:
-    member = sequence.member
-    values = {id(signature): _value(signature, member.communicator, member.ranks) for signature in sequence.signatures}
-    return [values[id(signature)] for signature in calls]
-
-
-def _value(call: Signature, communicator: str | None, ranks: int | None) -> dict[str, Any]:
+def _value(call: Signature, communicator: str | None, ranks: int | None) -> Values:
     reduction = call.reduction if "Reduce" in call.op else None
     return {
         "size_source": SOURCE,
@@ -113,40 +173,46 @@ def _value(call: Signature, communicator: str | None, ranks: int | None) -> dict
 
 
 def read_log(names: Iterable[str], ranks: Iterable[RankedTask]) -> LogSizes:
-    """Read the calls of the processes of ``ranks`` from the logs ``names``: 12 bytes of memory per call.
+    """Read the calls of the processes of ``ranks`` from the logs ``names``: 12 bytes per call, 32 per record.
 
     Raises ExportError if a log cannot be read.
     """
     ranks = list(ranks)
     pids = {item.pid for item in ranks if item.pid is not None}
     reader = LogReader()
+    inspected = Inspected(pids)
 
     def lines(name: str) -> Iterator[Line]:
         with open_log(name) as log:
             for line in reader.read(log.read):
+                inspected.add(line)
                 writer = line.signature.writer if isinstance(line, Call) else None
                 if writer is None or writer.process.pid in pids:
                     yield line
 
     sequences = call_sequences(chain.from_iterable(map(lines, names)))
-    return LogSizes(sequences, {item.task.report: item.host for item in ranks}, tuple(reader.reported))
+    hosts = {item.task.report: item.host for item in ranks}
+    return LogSizes(sequences, hosts, tuple(reader.reported), inspected)
 
 
 def with_log_sizes(
     calls: pd.DataFrame, paired: tuple[pd.DataFrame, pd.DataFrame], log: LogSizes
 ) -> tuple[pd.DataFrame, list[str]]:
-    """Fill in missing message sizes of calls from the log; also return the reasons if sizes stay missing.
+    """Fill in missing message sizes of calls from the log, and add the records of NCCL Inspector.
 
-    ``calls`` has ``report``, ``process``, ``start``, ``row``, ``name`` and the columns that NCCL's payload fills;
-    ``paired`` are the kernels and calls of a pairing without the log, which show the stream of each call.
+    Also return the reasons if values stay missing. ``calls`` has ``report``, ``process``, ``start``, ``row``, ``name``
+    and the columns that NCCL's payload fills; ``paired`` are the kernels and calls of a pairing without the log, which
+    show the stream of each call.
     """
     kernels, paired_calls = paired
     stream = kernels["stream"].astype("Int64").reindex(paired_calls["partner"].to_numpy()).set_axis(paired_calls.index)
-    streams = paired_calls[["report", "row"]].assign(stream=stream)
-    streams = calls[["report", "row"]].merge(streams, on=["report", "row"], how="left")["stream"].set_axis(calls.index)
-    collectives = by_name(calls["name"], collective_of_api)
-    filled, reasons = _filled(calls.assign(stream=streams), collectives, np.ones(len(calls), bool), log)
-    return filled.drop(columns="stream"), reasons
+    operation = paired_calls["operation"].where(paired_calls["collective"].notna())
+    is_alone = (paired_calls["state"] == PairingState.PAIRED.value) & ~operation.duplicated(keep=False)
+    added = paired_calls[["report", "row"]].assign(stream=stream, is_alone=is_alone)
+    calls = calls.merge(added, on=["report", "row"], how="left").set_axis(calls.index)
+    collectives, is_call = by_name(calls["name"], collective_of_api), calls["is_alone"].notna().to_numpy(bool)
+    filled, reasons = _filled(calls, collectives, is_call, log)
+    return filled.drop(columns=["stream", "is_alone"]), reasons
 
 
 def kernels_with_log_sizes(kernels: pd.DataFrame, log: LogSizes) -> tuple[pd.DataFrame, list[str]]:
@@ -155,50 +221,91 @@ def kernels_with_log_sizes(kernels: pd.DataFrame, log: LogSizes) -> tuple[pd.Dat
     Kernels of sends and receives run several calls, so their sizes stay missing.
     """
     collectives = kernels["collective"].astype(object).where(kernels["collective"].notna(), None).to_numpy()
-    return _filled(kernels, collectives, (kernels["reason"] == Reason.NO_CALLS.value).to_numpy(bool), log)
+    is_candidate = (kernels["reason"] == Reason.NO_CALLS.value).to_numpy(bool)
+    filled, reasons = _filled(kernels.assign(is_alone=True), collectives, is_candidate, log)
+    return filled.drop(columns="is_alone"), reasons
+
+
+_FILLED = ("message_size", "communicator", "ranks", "peer", "root", "reduction", "datatype", "size_source")
+_TYPES = dict.fromkeys(("message_size", "ranks", "peer", "root", "inspected"), "Int64") | {"inspected_busbw": "float64"}
 
 
 def _filled(
     frame: pd.DataFrame, collectives: Any, is_candidate: NDArray[np.bool_], log: LogSizes
 ) -> tuple[pd.DataFrame, list[str]]:
+    """Fill in missing values of the candidates, and with records of NCCL Inspector add `INSPECTED_KEYS`."""
     import pandas as pd
 
-    is_collective = np.array([collective is not None for collective in collectives.tolist()], bool)
-    indices = np.flatnonzero(is_candidate & is_collective & frame["message_size"].isna().to_numpy(bool))
-    keys = [key for key in (*_FILLED, "size_source") if key in frame]
-    columns: dict[str, Any] = {key: frame[key].astype(object).to_numpy().copy() for key in keys}
-    reasons: set[str] = set()
+    starts, task = frame["start"].astype("Int64"), [frame["report"], frame["process"]]
+    is_call = pd.Series(is_candidate & pd.notna(collectives), index=frame.index)
+    is_creation = frame["name"].str.match(MAKES_COMMUNICATOR, na=False)
+    creation, first = (starts.where(chosen).groupby(task).transform("min") for chosen in (is_creation, is_call))
+    # Calls without a kernel, as in a CUDA graph, may be launched never or often; calls without a communicator may be of
+    # several.
+    communicators = frame["communicator"].astype(object).fillna("")
+    is_known = (communicators != "") | (is_creation.groupby(task).transform("sum") == 1)
+    is_whole = is_known & (creation < first).fillna(False) & frame["stream"].notna()
+    rows = frame.assign(index=np.arange(len(frame)), kind=collectives, communicator=communicators, is_whole=is_whole)
     # ``groupby`` keeps the order by start in each group.
-    row_columns = ["report", "process", "start", "row", "stream"]
-    rows = frame[row_columns].iloc[indices].assign(place=indices, kind=collectives[indices])
-    rows = rows.sort_values(["start", "row"], kind="stable")
-    for (report, process, kind), group in rows.groupby(["report", "process", "kind"], observed=True):
-        streams = [None if stream is pd.NA else int(stream) for stream in group["stream"].astype("Int64")]
-        records = log.records((int(report), int(process)), str(kind), streams)
-        if isinstance(records, str):
-            reasons.add(records)
-        elif records is not None:
-            for key in keys:
-                columns[key][group["place"].to_numpy()] = [record[key] for record in records]
-    return frame.assign(**{key: _typed(frame[key], columns[key]) for key in keys}), sorted(reasons)
+    rows = rows[is_call].sort_values(["start", "row"], kind="stable")
+    columns: dict[str, Objects] = {key: frame[key].astype(object).to_numpy().copy() for key in _FILLED if key in frame}
+    reasons: set[str] = set()
+    for source in (SOURCE, INSPECTOR) if log.inspected.kinds else (SOURCE,):
+        if source == INSPECTOR:
+            old = frame.reindex(columns=INSPECTED_KEYS).astype(object)
+            columns |= {key: old[key].to_numpy().copy() for key in INSPECTED_KEYS}
+        rows["message_size"] = columns["message_size"][rows["index"]]
+        chosen = rows if source == INSPECTOR else rows[rows["message_size"].isna()]
+        for _, group in chosen.groupby(["report", "process", "kind", "communicator"], observed=True):
+            reasons.add(_add(columns, group, log, source))
+    filled = {key: pd.Series(column, frame.index).astype(_TYPES.get(key, object)) for key, column in columns.items()}
+    return frame.assign(**filled), sorted(reasons - {""})
 
 
-_FILLED = ("message_size", "communicator", "ranks", "peer", "root", "reduction", "datatype")
-_NUMBERS = frozenset({"message_size", "ranks", "peer", "root"})
+def _add(columns: Mapping[str, Objects], calls: pd.DataFrame, log: LogSizes, source: str) -> str:
+    """Fill in missing values of a process's ``calls`` of one collective, and return the reason if they stay missing.
 
-
-def _typed(column: pd.Series[Any], values: Any) -> Any:
+    NCCL may reorder calls that it launches together, so these take only records of their size.
+    """
     import pandas as pd
 
-    return pd.Series(values, index=column.index, dtype="Int64" if column.name in _NUMBERS else object)
+    matched = log.values_of(calls, source)
+    if isinstance(matched, str):
+        return matched
+    calls, values = calls.iloc[[index for index, _ in matched]], [call_values for _, call_values in matched]
+    sizes = whole(calls["message_size"])
+    recorded = np.array([NONE if (size := value["message_size"]) is None else size for value in values], np.int64)
+    is_same, is_unknown = (sizes == recorded) & (sizes >= 0), (sizes < 0) | (recorded < 0)
+    is_alone = calls["is_alone"].to_numpy(bool) | (source == SOURCE)
+    if (is_alone & ~is_same & ~is_unknown).any():
+        return f"{calls['kind'].iloc[0]}: other sizes than the export's"
+    is_kept = is_same | (is_alone & is_unknown)
+    index = calls["index"].to_numpy()[is_kept]
+    for key, column in columns.items():
+        new = np.array([value.get(key) for value in values], object)[is_kept]
+        column[index] = np.where(pd.isna(column[index]), new, column[index])
+    return ""
 
 
-def log_notes(kernels: pd.DataFrame, calls: pd.DataFrame, reasons: Sequence[str]) -> tuple[str, ...]:
+def log_notes(kernels: pd.DataFrame, calls: pd.DataFrame, log: LogSizes, reasons: Sequence[str]) -> tuple[str, ...]:
     """Return the notes of a table whose sizes may be from the log."""
+    others, records = log.inspected.others, ""
+    if total := len(log.inspected.values) // 4 + others.total():
+        frames = (calls, kernels[kernels["reason"] == Reason.NO_CALLS.value])
+        keys = list(INSPECTED_KEYS)
+        joined = sum(int(frame.reindex(columns=keys).notna().any(axis=1).sum()) for frame in frames)
+        counts = {**others, "without a call": total - others.total() - joined}
+        words = "".join(f", {number:,} {why}" for why, number in counts.items() if number)
+        records = f"NCCL Inspector: {joined:,} of {total:,} records are of calls here, by order{words}"
     aligned = int((calls["size_source"] == SOURCE).sum())
-    aligned += int((kernels["message_size"].notna() & (kernels["reason"] == Reason.NO_CALLS.value)).sum())
+    aligned += int((kernels["datatype"].notna() & (kernels["reason"] == Reason.NO_CALLS.value)).sum())
     aligned_note = f"message sizes from the debug log, by the order of the calls: {aligned:,}" if aligned else ""
-    unknown_note = f"sizes are unknown if the debug log does not match: {'; '.join(reasons)}" if reasons else ""
-    if not aligned_note and not unknown_note and calls["message_size"].isna().any():
+    what = (
+        "values are unknown if the log does not match"
+        if records
+        else "sizes are unknown if the debug log does not match"
+    )
+    unknown_note = f"{what}: {'; '.join(reasons)}" if reasons else ""
+    if not (records or aligned_note or unknown_note) and calls["message_size"].isna().any():
         unknown_note = "the debug log has no calls of these processes (host and pid are compared)"
-    return tuple(text for text in (aligned_note, unknown_note) if text)
+    return tuple(text for text in (records, aligned_note, unknown_note) if text)

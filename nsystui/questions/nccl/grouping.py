@@ -18,6 +18,7 @@ from nsystui.base.selection import NameFilter, Selection, Task, Window
 from nsystui.questions.nccl.matching import common
 from nsystui.questions.nccl.names import BUCKETS, EDGES
 from nsystui.questions.nccl.units import NONE, Flags, Ints, codes, one_key, whole
+from nsystui.questions.queries.tasks import ROLE
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -83,6 +84,7 @@ class NcclProperty(Enum):
     COMMUNICATOR = "communicator"
     STREAM = "stream"
     RANK = "rank"
+    ROLE = "role"  # of the process, by its name
     STEP = "step"
     RANGE = "range"  # innermost NVTX range around the launch, except NCCL's
     DATATYPE = "datatype"
@@ -100,6 +102,7 @@ COLUMNS: Mapping[NcclProperty, Column] = {
     NcclProperty.COMMUNICATOR: Column("communicator", header="Communicator", label="comm", importance=5),
     NcclProperty.STREAM: STREAM,
     NcclProperty.RANK: RANK,
+    NcclProperty.ROLE: ROLE,
     NcclProperty.STEP: STEP,
     NcclProperty.RANGE: Column("range", header="NVTX Range", label="range"),
     NcclProperty.DATATYPE: Column("datatype", header="Datatype", label="datatype", importance=5),

@@ -64,6 +64,12 @@ _SHARED_COLUMNS = (
     RANK.with_importance(1),
 )
 _STEP = STEP.with_importance(1)
+_INSPECTED = (
+    Column("algorithm", header="Algorithm", label="algorithm", importance=2),
+    Column("protocol", header="Protocol", label="protocol", importance=2),
+    Column("inspected", header="Inspector Time (ns)", label="inspector time", unit=Unit.DURATION, importance=2),
+    Column("inspected_busbw", header="Inspector BusBW (B/s)", label="inspector busbw", unit=Unit.RATE, importance=2),
+)
 _PAIRING_COLUMNS = (
     Column("state", header="Pairing", label="pairing", importance=3),
     Column("reason", header="Unpaired Because", label="unpaired because", importance=6),
@@ -127,7 +133,8 @@ def nccl_listing(
         **(_cost_of_kernels(listed) if is_kernel else _kernels_of_calls(listed, pairing.kernels)),
     )
     step = (_STEP,) if "step" in listed.columns else ()
-    columns = (*_SHARED_COLUMNS, *step, *(_KERNEL_COLUMNS if is_kernel else _CALL_COLUMNS))
+    inspected = _INSPECTED if "inspected" in listed.columns else ()
+    columns = (*_SHARED_COLUMNS, *step, *inspected, *(_KERNEL_COLUMNS if is_kernel else _CALL_COLUMNS))
     listed = listed[[column.key for column in columns]].reset_index(drop=True)
     notes = nccl_notes(session, selection, ranks, pairing)
     return TableAnswer.of_frame("nccl-calls", without_empty(columns, listed), listed, len(matching), notes)

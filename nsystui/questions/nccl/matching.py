@@ -188,6 +188,8 @@ def communicators_of_kernels(calls: UnitMembers, kernel_unit: Ints, stream: Ints
 SEND_RECV = "SendRecv"
 SHARED_KEYS = ("communicator", "ranks", "peer", "root", "reduction", "datatype")
 """Columns of an operation, missing unless all its calls agree."""
+INSPECTED_KEYS = ("algorithm", "protocol", "inspected", "inspected_busbw")
+"""The same, if NCCL Inspector recorded the job: time in ns, bus bandwidth in bytes/s."""
 # One kernel (NCCL's SendRecv) runs sends, receives and operations made of them.
 _POINT_TO_POINT = frozenset({"Send", "Recv", "AlltoAll", "Gather", "Scatter"})
 # PyTorch implements these by sends and receives; its label contains the name.
@@ -351,7 +353,7 @@ def _describe(calls: pd.DataFrame, matching: UnitMatching, units: Units, labels:
     one_way = np.maximum(*(_sums(operation[direction], size[direction], count) for direction in (is_sent, is_received)))
 
     shared = {}
-    for key in SHARED_KEYS:
+    for key in [key for key in (*SHARED_KEYS, *INSPECTED_KEYS) if key in calls]:
         is_shared = common(operation, codes(members[key]), count) >= 0
         shared[key] = calls[key].iloc[first].reset_index(drop=True).where(is_shared)
     return pd.DataFrame(

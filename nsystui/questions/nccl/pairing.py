@@ -16,9 +16,10 @@ import numpy as np
 import sqlalchemy as sa
 
 from nsystui.base.kernel_families import BACKENDS, NCCL_BACKEND, OTHER_BACKEND
-from nsystui.questions.nccl.matching import SHARED_KEYS, Found, find, place_in_group
+from nsystui.questions.nccl.matching import INSPECTED_KEYS, SHARED_KEYS, Found, find, place_in_group
 from nsystui.questions.nccl.names import PairingState, Reason, collective_of_api, operation_of_kernel
 from nsystui.questions.nccl.units import (
+    MAKES_COMMUNICATOR,
     NONE,
     Flags,
     Ints,
@@ -154,7 +155,6 @@ def _in_reports(report: sa.ColumnElement[int], reports: Reports) -> list[sa.Colu
 
 
 _TASK = ["report", "process"]
-_MAKES_COMMUNICATOR = r"ncclComm(?:Init|Split|Shrink|Grow)"
 _FEW_VALUES = ("name", "collective", "communicator", "reduction", "datatype", "state", "reason", "size_source")
 
 
@@ -181,7 +181,7 @@ def _ranks(calls: pd.DataFrame) -> pd.Series[Any]:
     is_communication = roles_of(calls["name"]) == Role.COMMUNICATION
     starts = calls["start"].astype("Int64")
     first_communication = starts.where(is_communication).groupby([calls[key] for key in _TASK]).transform("min")
-    creations = calls[calls["name"].str.match(_MAKES_COMMUNICATOR)]
+    creations = calls[calls["name"].str.match(MAKES_COMMUNICATOR)]
     creations = creations[~creations.duplicated(_TASK, keep=False)]
     only_creations = creations[(starts < first_communication)[creations.index].fillna(False).astype(bool)]
     recorded = calls[_TASK].merge(only_creations[[*_TASK, "ranks"]], on=_TASK, how="left")["ranks"].astype("Int64")
@@ -196,7 +196,7 @@ def _kernels(kernels: pd.DataFrame, calls: pd.DataFrame, first_ids: pd.DataFrame
         collective=operations["collective"].astype(object).where(operation >= 0, name_collectives),
         message_size=_shares(operations["message_size"], operation),
         one_way=_shares(operations["one_way"], operation),
-        **{key: operations[key] for key in SHARED_KEYS},
+        **{key: operations[key] for key in (*SHARED_KEYS, *INSPECTED_KEYS) if key in operations},
         state=_states(operation >= 0, matches, operation),
         reason=_kernel_reasons(kernels, calls, first_ids, operation),
         operation=operation,
@@ -368,7 +368,7 @@ class NcclPairing:
         calls, reasons = with_log_sizes(calls, paired, log)
         kernels, calls = assemble(calls, *other_frames)
         kernels, kernel_reasons = kernels_with_log_sizes(kernels, log)
-        return cls(kernels, calls, log_notes(kernels, calls, [*reasons, *kernel_reasons]))
+        return cls(kernels, calls, log_notes(kernels, calls, log, [*reasons, *kernel_reasons]))
 
     def calls_of(self, kernel: int) -> pd.DataFrame:
         """Return the communication calls of the kernel with this index: rows of ``calls``, in order."""

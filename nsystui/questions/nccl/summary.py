@@ -44,6 +44,7 @@ EXPORT_COMMAND = "nsys export -t sqlite --include-json=true --include-blobs=true
 See docs/exports.md#nvtx-payloads.
 """
 _SOURCES = {"payload": "NVTX payload", "instrumented": "the text of instrumented calls", "log": "NCCL's debug log"}
+_SOURCES["inspector"] = "NCCL Inspector"
 
 
 def nccl_notes(

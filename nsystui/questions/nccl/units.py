@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
+MAKES_COMMUNICATOR = r"ncclComm(?:Init|Split|Shrink|Grow)"
 NONE = -1
 """Missing or unknown, in arrays of indices and codes."""
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from nsystui.base.errors import UsageError
 from nsystui.base.text import whole_number
 from nsystui.exports.nccl_log.files import TrainingStep
+from nsystui.exports.nccl_log.inspector import InspectedCall
 from nsystui.exports.nccl_log.lines import Call, CommunicatorLine, Line
 from nsystui.exports.nccl_log.topology import TopologyLine
 
@@ -70,5 +71,5 @@ class StepCut:
                 self.last = line.iteration if self.last is None else max(self.last, line.iteration)
             if is_inside or type(line) in _ALWAYS:
                 yield line
-            elif type(line) is Call:
+            elif type(line) in (Call, InspectedCall):
                 self.outside += 1

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from nsystui.base.text import counted
 from nsystui.exports.nccl_log.files import Reported, TrainingStep
+from nsystui.exports.nccl_log.inspector import InspectedCall, InspectedKind, InspectedRank
 from nsystui.exports.nccl_log.lines import (
     Call,
     CommunicatorLine,
@@ -88,6 +89,20 @@ class MeanAndEnds:
 
 
 @dataclass
+class InspectedCalls:
+    """Calls as NCCL Inspector measured them: times, ns, and bus bandwidths, bytes/s."""
+
+    number: int = 0
+    time: MeanAndEnds = field(default_factory=MeanAndEnds)
+    busbw: MeanAndEnds = field(default_factory=MeanAndEnds)
+
+    def add(self, call: InspectedCall) -> None:
+        self.number += 1
+        self.time.add(call.time)
+        self.busbw.add(call.busbw)
+
+
+@dataclass
 class _Pending:
     """Equal lines that are not added up yet: calls of one signature, or a choice of the tuner."""
 
@@ -104,6 +119,9 @@ class LogSummary:
     NCCL connected the ranks. ``unread``: the number of unread pieces of calls by reason. ``training_lines``: their
     number, with ``step_time`` (seconds) and ``tflops`` if present, over ``first_iteration`` to ``last_iteration``.
     ``iterations``: each with the number of its lines, by epoch and number. ``folded``: calls with one line for several.
+    ``inspected``: NCCL Inspector's calls by the communicator's ranks and nodes, and kind; they are not among ``kinds``,
+    because the debug log of the same job has them, too. ``inspected_ends``: the number after each rank's last record of
+    an op, and how many records it has.
     """
 
     def __init__(self) -> None:
@@ -121,6 +139,8 @@ class LogSummary:
         self.last_iteration: int | None = None
         self.iterations: dict[tuple[int | None, int], tuple[TrainingStep, int]] = {}
         self.iterations_left_out = 0
+        self.inspected: dict[tuple[int | None, int | None, InspectedKind], InspectedCalls] = {}
+        self.inspected_ends: dict[tuple[InspectedRank, str], tuple[int, int]] = {}
         self._pending: dict[int, _Pending] = {}
 
     def add(self, lines: Iterable[Line]) -> None:
@@ -136,6 +156,12 @@ class LogSummary:
                         pending.last_op_count = line.op_count
                 elif type(line) is TuningLine:
                     (self._pending.get(id(line)) or self._new_pending(line)).number += 1
+                elif type(line) is InspectedCall:
+                    key = line.rank.ranks, line.rank.nodes, line.kind
+                    self.inspected.setdefault(key, InspectedCalls()).add(line)
+                    if line.number is not None:
+                        end, number = self.inspected_ends.get((line.rank, line.kind.op), (0, 0))
+                        self.inspected_ends[line.rank, line.kind.op] = max(end, line.number + 1), number + 1
                 else:
                     self._add_other(line)
         finally:
@@ -145,6 +171,11 @@ class LogSummary:
     def calls(self) -> int:
         """The number of calls."""
         return self.kinds.total()
+
+    @property
+    def inspected_calls(self) -> int:
+        """The number of NCCL Inspector's calls."""
+        return sum(calls.number for calls in self.inspected.values())
 
     def gpus(self) -> dict[Gpu, Counter[tuple[str, str | None]]]:
         """Return the calls of each GPU by op and bucket, without calls of an unknown process."""
@@ -176,7 +207,7 @@ class LogSummary:
             self.first_iteration, self.last_iteration = min(iterations), max(iterations)
             self._add_iteration(line)
         elif isinstance(line, Unread):
-            self.unread[line.damage] += 1
+            self.unread[line.damage] += line.number
 
     def _add_iteration(self, line: TrainingStep) -> None:
         """Add a line of an iteration, which may have several (progress bars, ranks, timers): first values count."""
@@ -225,7 +256,7 @@ def notes(summary: LogSummary, cut: StepCut | None = None) -> tuple[str, ...]:
 def _notes(summary: LogSummary, cut: StepCut | None) -> Iterator[str]:
     unread = [f"{summary.unread[damage]:,} {damage.value}" for damage in Damage if summary.unread[damage]]
     reasons = f" ({', '.join(unread)})" if unread else ""
-    calls_and_lines = f"{counted(summary.calls, 'call')} in {counted(summary.lines, 'line')}"
+    calls_and_lines = f"{counted(summary.calls + summary.inspected_calls, 'call')} in {counted(summary.lines, 'line')}"
     yield f"{calls_and_lines}; {summary.unread.total():,} more could not be read{reasons}"
     if cut is not None:
         yield (
@@ -237,8 +268,14 @@ def _notes(summary: LogSummary, cut: StepCut | None) -> Iterator[str]:
         yield f"the table of iterations has the first {_ITERATION_LIMIT:,}; {left_out} of later iterations are left out"
     if summary.topology.left_out:
         yield f"the topology is too large: {counted(summary.topology.left_out, 'part')} left out"
+    if absent := sum(max(end - number, 0) for end, number in summary.inspected_ends.values()):
+        yield (
+            f"NCCL Inspector has no record of {counted(absent, 'collective')}: messages below "
+            "NCCL_INSPECTOR_DUMP_MIN_SIZE_BYTES, calls without GPU time, or records dropped from full rings"
+        )
     if not summary.calls:
-        yield f"no calls: {_RECORD}"
+        if not summary.inspected:
+            yield f"no calls: {_RECORD}"
         return
     yield (
         f"message sizes are of one rank's call, read from {counted(len(summary.gpus()), 'GPU')}; for AllGather, "
@@ -279,5 +316,7 @@ def nothing(summary: LogSummary, cut: StepCut | None = None) -> str:
         lines = "such as NeMo's `Training epoch 0, iteration 45/99`"
         return f"these logs have no training lines ({lines}) to cut them by: leave --steps out"
     if summary.unread:
-        return f"none of the {summary.unread.total():,} calls in {summary.lines:,} lines could be read: are lines cut?"
-    return f"no calls of NCCL in {summary.lines:,} lines: {_RECORD}"
+        hint = " (a record of NCCL Inspector is one line)" if summary.unread[Damage.RECORD] else ""
+        cause = f"are lines cut?{hint}"
+        return f"none of the {summary.unread.total():,} calls in {summary.lines:,} lines could be read: {cause}"
+    return f"no calls of NCCL in {summary.lines:,} lines: {_RECORD}, or with NCCL Inspector"

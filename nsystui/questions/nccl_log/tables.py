@@ -283,6 +283,32 @@ def _callers(summary: LogSummary) -> dict[tuple[str | None, int | None], list[st
 
 
 @_table(
+    "inspector",
+    "Calls as NCCL Inspector measured them",
+    _OP,
+    Column("bytes", header="Bytes per Call", label="per call", unit=Unit.BYTES),
+    Column("algorithm", header="Algorithm", label="algorithm"),
+    Column("protocol", header="Protocol", label="protocol"),
+    _SIZE.with_importance(0),
+    Column("nodes", header="Nodes", label="nodes", unit=Unit.COUNT, importance=2),
+    Column("source", header="Timing Source", label="timed by", importance=3),
+    _CALLS,
+    Column("avg", header="Avg (ns)", label="avg", unit=Unit.DURATION, decimals=1),
+    Column("min", header="Min (ns)", label="min", unit=Unit.DURATION, importance=2),
+    Column("max", header="Max (ns)", label="max", unit=Unit.DURATION, importance=1),
+    Column("busbw", header="Avg BusBW (B/s)", label="busbw", unit=Unit.RATE, decimals=1),
+    Column("min_busbw", header="Min BusBW (B/s)", label="min", unit=Unit.RATE, decimals=1, importance=1),
+)
+def inspector_table(summary: LogSummary) -> Iterator[Row]:
+    """Yield calls by op, size, algorithm, protocol, ranks and nodes of the communicator; most time first."""
+    by_time = sorted(summary.inspected.items(), key=lambda item: (-item[1].time.total, str(item[0])))
+    for (ranks, nodes, kind), calls in by_time:
+        time, busbw = calls.time, calls.busbw
+        cells = kind.op, kind.size, kind.algorithm, kind.protocol, ranks, nodes, kind.source, calls.number
+        yield *cells, time.mean, time.minimum, time.maximum, busbw.mean, busbw.minimum
+
+
+@_table(
     "steps",
     "Step time and TFLOPS per GPU, from the training's own lines",
     Column("lines", header="Training Lines", label="lines", unit=Unit.COUNT),
@@ -356,14 +382,16 @@ def results_table(summary: LogSummary) -> Iterator[Row]:
 )
 def lines_table(summary: LogSummary) -> Iterator[Row]:
     """Yield the numbers of lines by content, and of unread calls."""
+    damages = [damage for damage in Damage if damage is not Damage.RECORD or summary.unread[damage]]
     yield from (
         ("lines read", summary.lines),
         ("calls", summary.calls),
+        *((("calls of NCCL Inspector", summary.inspected_calls),) if summary.inspected_calls else ()),
         ("lines of communicators (Init, Destroy, Abort)", summary.communicator_lines),
         ("lines of the tuner", summary.tuning.total()),
         ("lines of the topology", summary.topology.lines),
         ("lines of training iterations", summary.training_lines),
-        *((f"unread calls, {damage.value}", summary.unread[damage]) for damage in Damage),
+        *((f"unread calls, {damage.value}", summary.unread[damage]) for damage in damages),
     )
 
 
@@ -572,6 +600,7 @@ TABLES = {
         ranks_table,
         gpus_table,
         tuning_table,
+        inspector_table,
         problems_table,
         rings_table,
         trees_table,

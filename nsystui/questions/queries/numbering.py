@@ -22,7 +22,7 @@ class Numbering:
     given: Mapping[str, int] = field(default_factory=dict)
 
     def numbers(self, names: Sequence[str]) -> list[int]:
-        """Return the rank of each report by its name (the file name without extension).
+        """Return the rank of each report by its name (see `exports.discover.names_of`).
 
         Raises UsageError if a number is missing or repeated.
         """
@@ -35,9 +35,10 @@ class Numbering:
 
     def _number(self, name: str) -> int:
         if self.pattern is None:
-            if name not in self.given:
+            ranks = [rank for path, rank in self.given.items() if f"/{path}".endswith(f"/{name}")]
+            if not ranks:
                 raise UsageError(f"--ranks {self.text!r}: {name} is not in the list")
-            return self.given[name]
+            return ranks[0]
         match = self.pattern.search(name)
         rank = whole_number((match[1] or "") if match else "", _HIGHEST)
         if rank is None:
@@ -67,4 +68,4 @@ def _pairs(text: str) -> Iterable[tuple[str, int]]:
         rank = whole_number(number.strip(), _HIGHEST)
         if not name or rank is None:
             raise UsageError(f"--ranks {text!r}: write FILE=RANK,FILE=RANK; {part!r} does not have that form")
-        yield name.strip().rpartition("/")[2].removesuffix(".sqlite"), rank
+        yield name.strip().removesuffix(".sqlite"), rank

@@ -47,13 +47,17 @@ COLUMNS = (
 
 
 def reports_table(session: Session, ranks: Sequence[RankedTask]) -> TableAnswer:
-    """Tabulate the reports in the order of the command line. Times of events are in job time, ns.
+    """Tabulate the reports in the order of the command line, and each capture. Times of events are in job time, ns.
 
     ``gpus`` are the models of the GPUs that the report's tasks used, or if not recorded, of all GPUs of the host.
     ``graph_trace``: whether CUDA graphs were traced by ``node`` or as a whole (``graph``). The captured environment is
     not shown; ``rank_source`` shows whether rank numbers are from it.
     """
-    rows = [_row(report, [item for item in ranks if item.task.report == report.index]) for report in session.reports]
+    rows = [
+        _row(source, [item for item in ranks if item.task.report == report.index])
+        for report in session.reports
+        for source in report.sources
+    ]
     notes = []
     for origin in dict.fromkeys(report.metadata.made_of for report in session.reports if report.metadata.made_of):
         names = [report.name for report in session.reports if report.metadata.made_of == origin]

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nsystui.base.answer import UNKNOWN
+from nsystui.base.answer import UNKNOWN, Column
 from nsystui.base.errors import UsageError
 from nsystui.base.selection import Selection, Task
 from nsystui.base.text import whole_number
@@ -55,11 +55,12 @@ class UsedDevice:
 
 def used_devices(session: Session) -> list[UsedDevice]:
     """Return all (process, GPU) pairs, by report, process and ordinal."""
-    return [
-        UsedDevice(Task(report, process), device, gpu, name, uuid)
+    devices = {
+        (report, process, device): UsedDevice(Task(report, process), device, gpu, name, uuid)
         for report, arrays in sorted(_process_facts(session).items())
         for process, device, gpu, name, uuid in json_of(arrays["devices"])
-    ]
+    }
+    return list(devices.values())  # a device that captures describe differently is one device
 
 
 def process_names(session: Session) -> dict[Task, str]:
@@ -139,13 +140,17 @@ def _by_report(session: Session, query: sa.Select[Any], indices: list[int]) -> _
     return rows
 
 
+ROLE = Column("role", header="Role", label="role")
 _MAX_RANK = 999_999
 MPI, NCCL, ENVIRONMENT, FILE_NAME = "MPI", "NCCL communicator", "captured environment", "file name"
+PROCESS_NAME = "process name"
 """Sources of rank numbers; numbers of MPI and NCCL do not depend on the other open reports."""
 BY_ORDER = "order of files and devices"
 """The source if nothing records rank numbers."""
 Ranks = dict[Task, int]
 
+_NUMBERS = re.compile(r"(?:[-_.:]?(?:[A-Z]{2}|rank)?[0-9]+)+$")
+_PARALLEL = re.compile(r"_(DP|PP|TP)([0-9]{1,4})(?![0-9])")
 _FILE_PATTERNS = (r"rank[_-]?(\d+)", r"_N\d+_(\d+)", r"_(\d+)$")
 
 
@@ -163,6 +168,12 @@ class RankedTask:
     report_name: str
     devices: tuple[int, ...]
     gpu_names: tuple[str, ...]
+
+    @property
+    def role(self) -> str | None:
+        """The process's name without a package and numbers: ``Worker`` of ``VLLM::Worker_TP3``; ``None`` if unknown."""
+        name = self.process_name.rpartition("::")[2]
+        return _NUMBERS.sub("", name) or name or None
 
     @property
     def gpu(self) -> str:
@@ -394,6 +405,7 @@ def _ranks(session: Session, tasks: list[Task], devices: Mapping[Task, Any]) -> 
         (MPI, lambda: _from_mpi(session, tasks)),
         (NCCL, lambda: _from_nccl(session, tasks)),
         (ENVIRONMENT, lambda: numbered(by_environment([report.metadata.environment for report in alone]))),
+        (PROCESS_NAME, lambda: _from_process_names(session, tasks)),
         (FILE_NAME, lambda: numbered(by_file_name([report.name for report in alone]))),
     )
     for name, read in sources:
@@ -404,6 +416,18 @@ def _ranks(session: Session, tasks: list[Task], devices: Mapping[Task, Any]) -> 
     for task in sorted(set(tasks) - set(main)):
         ordered.insert(next((index for index, other in enumerate(ordered) if other > task), len(ordered)), task)
     return {task: number for number, task in enumerate(ordered)}, BY_ORDER
+
+
+def _from_process_names(session: Session, tasks: list[Task]) -> Ranks:
+    """Return ranks from names such as ``Worker_DP0_PP1_TP3``: the last part counts fastest."""
+    names = process_names(session)
+    parts = {task: part for task in tasks if (part := dict(_PARALLEL.findall(names.get(task, ""))))}
+    ranks = dict.fromkeys(parts, 0)
+    for kind in ("DP", "PP", "TP"):
+        numbers = {task: int(part.get(kind, 0)) for task, part in parts.items()}
+        size = 1 + max(numbers.values(), default=0)
+        ranks = {task: rank * size + numbers[task] for task, rank in ranks.items()}
+    return ranks
 
 
 def _from_mpi(session: Session, tasks: list[Task]) -> Ranks:
@@ -482,6 +506,16 @@ def _number(text: str) -> int | None:
 
 
 _MAX_BRANCHES = 64
+
+
+def role_of(table: sa.FromClause, ranks: Sequence[RankedTask]) -> sa.ColumnElement[Any]:
+    """Select the role of a row's task; NULL if its process is not a task of the job."""
+    import sqlalchemy as sa
+
+    rank = rank_of(table, ranks)
+    roles = {role: [item.rank for item in ranks if item.role == role] for role in {item.role for item in ranks}}
+    branches = [(rank.in_(numbers), sa.literal(role)) for role, numbers in sorted(roles.items(), key=str) if role]
+    return sa.case(*branches, else_=sa.null()) if branches else sa.cast(sa.null(), sa.Text)
 
 
 def rank_of(table: sa.FromClause, ranks: Sequence[RankedTask]) -> sa.ColumnElement[Any]:

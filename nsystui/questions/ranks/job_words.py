@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 def job_words(facts: JobFacts) -> list[str]:
     """Return ``64 ranks``, ``8 hosts``, ``64× H100 80GB HBM3``, ``nsys 2026.2.1``, ``recorded 41.3 s``."""
     words = [counted(facts.ranks, "rank")]
+    if facts.captures:
+        words.append(counted(facts.captures, "capture"))
     if facts.reports != facts.ranks:
         words.append(counted(facts.reports, "file"))
     if facts.hosts:

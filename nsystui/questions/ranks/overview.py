@@ -15,6 +15,7 @@ from nsystui.base.selection import Selection, Task, Window
 from nsystui.exports.canonical import BY_NAME, CanonicalTable
 from nsystui.questions.gpu.utilisation import SHARE_COLUMNS, BusyIntervals, gpu_key, shares, window_notes
 from nsystui.questions.queries.derived import of_each_report, rows_by_report
+from nsystui.questions.queries.pauses import pauses
 from nsystui.questions.queries.tasks import RankedTask, rows_of_tasks, selected_ranks, used_devices
 from nsystui.questions.queries.time_window import extent, extents, recorded, report_at, selected_reports, shares_clock
 from nsystui.store.report import Report
@@ -52,6 +53,8 @@ class JobFacts:
     """Whether all times are on one clock. If not, reports are of different runs, or a report has no start."""
     start_spread: int | None
     """From the first session's start to the last, ns."""
+    captures: int = 0
+    """The captures that reports join (`Report.captures`)."""
     made_of: tuple[str, ...] = ()
     """Sources of reports that nsys did not record: ``PyTorch profiler trace``."""
 
@@ -65,6 +68,7 @@ def job_facts(session: Session, ranks: Sequence[RankedTask]) -> JobFacts:
         title=title_of(reports),
         commands=_distinct(os.path.basename(facts.command) for facts in metadata),
         reports=len(reports),
+        captures=sum(len(report.captures) for report in reports),
         ranks=len(ranks),
         hosts=_distinct(facts.host for facts in metadata),
         gpus=_count_gpus(session),
@@ -92,16 +96,17 @@ _NUMBERED = re.compile(r"(?:^|[\W_]+)(?:rank|node|task|proc|profile|report|n|r)?
 
 
 def title_of(reports: Sequence[Report]) -> str:
-    """Return the common prefix of the reports' names before the rank, else their folder, else the command."""
+    """Return the common prefix of the reports' names before the rank, else their common folder, else the command."""
     names = [report.name for report in reports]
     if len(names) == 1:
         return names[0]
     common = _NUMBERED.sub("", os.path.commonprefix(names))  # noqa: RUF071 - names, not paths
     if common:
         return common
-    folders = {report.folder.name for report in reports}
-    if len(folders) == 1:
-        return folders.pop()
+    folders = {report.folder for report in reports}
+    for folder_names in ({folder.name for folder in folders}, {folder.parent.name for folder in folders}):
+        if len(folder_names) == 1 and (name := folder_names.pop()):
+            return name
     return next((command for report in reports if (command := os.path.basename(report.metadata.command))), "")
 
 
@@ -119,7 +124,7 @@ def _duration(session: Session) -> int | None:
         return None
     if shares_clock(session.reports):
         window = extent(session, Selection(), fit=False)
-        return window.end - window.start
+        return window.end - window.start - pauses(session, *session.reports).length
     return max(window.end - window.start for window in map(recorded, session.reports))
 
 

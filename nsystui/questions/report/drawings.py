@@ -40,6 +40,7 @@ BUDGET_PARTS = (
     Part("start-up", "idle", 1.0),
     Part("long gaps", "idle", 0.7),
     Part("short gaps", "idle", 0.45),
+    Part("in graphs", "idle", 0.35),
     Part("tail", "idle", 0.25),
     Part("not recorded", "idle", 0.1),
 )

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from nsystui.base.anchors import NVTX
 from nsystui.base.selection import Task
-from nsystui.questions.algebra.intervals import Times
+from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times
 from nsystui.questions.algebra.projection import Projection
 from nsystui.questions.queries.conditions import is_launched_by, job_end, job_start, of_reports
 from nsystui.questions.queries.tasks import GPU_TABLES
@@ -64,6 +64,8 @@ class TaskSteps:
     labels: Sequence[str] = ()
     on_gpu: tuple[Times, Times] | None = None
     phases: Times = field(default_factory=lambda: np.zeros(0, np.int64))
+    pauses: Intervals = field(default_factory=lambda: EMPTY)
+    """Times without any capture, which belong to no step."""
 
     def __post_init__(self) -> None:
         if len(self.phases) != len(self.starts):
@@ -87,12 +89,17 @@ class TaskSteps:
         """
         has_work = self.gpu.op_count > 0
         if self.on_gpu is not None:
-            return self.on_gpu[0][has_work], self.on_gpu[1][has_work]
+            return self._until_pauses(self.on_gpu[0][has_work], self.on_gpu[1][has_work])
         first, last = self.gpu.start[has_work], self.gpu.end[has_work]
         before = np.maximum.accumulate(np.append(np.iinfo(np.int64).min, last[:-1]))[: len(first)]
         begin = np.minimum(first, np.maximum(self.starts[has_work], before))
         until = np.append(begin[1:], last[-1:])
-        return begin, np.where(until > begin, until, last)
+        return self._until_pauses(begin, np.where(until > begin, until, last))
+
+    def _until_pauses(self, begin: Times, end: Times) -> tuple[Times, Times]:
+        """Return the times of steps on the GPU, which end where a capture ends."""
+        pause = np.append(self.pauses.starts, np.iinfo(np.int64).max)
+        return begin, np.minimum(end, pause[np.searchsorted(self.pauses.starts, begin)])
 
     def places_at(self, times: Times) -> Times:
         """Return the index of the step whose CPU range ``[start, end)`` contains each time, or ``NO_STEP``."""

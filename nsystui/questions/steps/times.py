@@ -14,7 +14,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
-import sqlalchemy as sa
 
 from nsystui.base.anchors import ANCHORS, COLLECTIVES, GRAPH, KERNELS, NVTX, OPTIMIZER
 from nsystui.base.answer import Unit
@@ -24,16 +23,15 @@ from nsystui.base.text import few_numbers
 from nsystui.base.units import format_value
 from nsystui.exports.canonical import API_CALLS
 from nsystui.questions.algebra.intervals import Times
-from nsystui.questions.queries.conditions import job_start, of_reports
 from nsystui.questions.queries.data_notes import lack
 from nsystui.questions.queries.derived import in_runs, of_each_report
+from nsystui.questions.queries.pauses import pauses
 from nsystui.questions.queries.tasks import GPU_TABLES, RankedTask
 from nsystui.questions.steps.anchors import anchored_steps
 from nsystui.questions.steps.phases import with_phases
 from nsystui.questions.steps.ranges import named_steps, stored_steps
 from nsystui.questions.steps.task_steps import FEWEST, NO_STEP, TaskSteps, of_arrays
 from nsystui.store import tables
-from nsystui.store.report import Report
 from nsystui.store.session import Session
 
 if TYPE_CHECKING:
@@ -100,7 +98,7 @@ class Steps:
             compute_named = partial(named_steps, tasks, NameFilter(f"re:{name}"))
             for part in in_runs(session, reports, compute_named, tables.api_calls, "steps"):
                 of_task |= part
-            return cls._of(of_task, {}, tasks, [f"no NVTX range is called `{name}`"])._finished(session)
+            return cls._of(of_task, {}, tasks, [f"no NVTX range is called `{name}`"])._with_phases(session)
 
         def load_stored(question: str, compute: Callable[..., dict[int, Arrays]]) -> Iterator[TaskSteps]:
             arrays = of_each_report(
@@ -115,10 +113,12 @@ class Steps:
         if anchor != NVTX and len(_certain(by_anchor.get(NVTX, {}))) < len(tasks):
             for steps in load_stored("anchored steps", anchored_steps):
                 by_anchor.setdefault(steps.anchor, {})[steps.task] = steps
-        return cls._select(session, by_anchor, tasks, anchor)._finished(session)
+        return cls._select(session, by_anchor, tasks, anchor)._with_phases(session)
 
-    def _finished(self, session: Session) -> Steps:
-        of_task, note = with_phases(session, _ended_by_stops(session, self.of_task))
+    def _with_phases(self, session: Session) -> Steps:
+        of_task, note = with_phases(session, self.of_task)
+        by_report = {report.index: pauses(session, report) for report in session.reports}
+        of_task = {task: replace(steps, pauses=by_report[task.report]) for task, steps in of_task.items()}
         return replace(self, of_task=of_task, notes=(*self.notes, *([note] if note else [])))
 
     @classmethod
@@ -159,35 +159,6 @@ class Steps:
             indices = steps.places_at(times[rows])
             numbers[rows] = np.where(indices >= 0, steps.numbers[indices], NO_STEP)
         return numbers
-
-
-def _ended_by_stops(session: Session, of_task: Mapping[Task, TaskSteps]) -> Mapping[Task, TaskSteps]:
-    """Return the steps, where a step before a stop of the recording ends with its last operation."""
-    reports = [report for report in session.reports if any(task.report == report.index for task in of_task)]
-    stops = of_each_report(session, reports, "stops", _stops, table=tables.api_calls)
-    offsets, result = {report.index: report.clock_offset for report in reports}, dict(of_task)
-    for task, steps in of_task.items():
-        times = np.sort(stops[task.report]["time"][stops[task.report]["process"] == task.process])
-        has_work, (starts, ends) = steps.gpu.op_count > 0, steps.spans()
-        is_stopped = np.diff(np.searchsorted(times + offsets[task.report], [starts, ends]), axis=0)[0] > 0
-        if is_stopped.any():
-            on_gpu = np.zeros((2, len(steps)), np.int64)
-            on_gpu[:, has_work] = starts, np.where(is_stopped, np.minimum(ends, steps.gpu.end[has_work]), ends)
-            result[task] = replace(steps, on_gpu=(on_gpu[0], on_gpu[1]))
-    return result
-
-
-def _stops(session: Session, reports: list[Report]) -> dict[int, Arrays]:
-    """Return the processes and times at which each report's recording stops."""
-    calls, index = tables.api_calls.c, [report.index for report in reports]
-    is_stop = sa.func.regexp_matches(calls.name, "^cu(da)?ProfilerStop", type_=sa.Boolean)
-    query = sa.select(calls.report, calls.process, job_start(tables.api_calls).label("time"))
-    rows = session.arrays(query.where(of_reports(calls.report, index), is_stop))
-    parts = {report.index: (rows["report"] == report.index, report.clock_offset) for report in reports}
-    return {
-        report: {"process": rows["process"][is_local], "time": rows["time"][is_local] - offset}
-        for report, (is_local, offset) in parts.items()
-    }
 
 
 def _certain(steps: Mapping[Task, TaskSteps]) -> dict[Task, TaskSteps]:

@@ -1,7 +1,8 @@
 """The streams of each GPU: operations, NVTX ranges around them, and how long launches queue.
 
 An operation is queued from the start of the API call that launched it to its own start, like HTA's queue length of a
-stream (docs/numbers.md#streams).
+stream (docs/numbers.md#streams). All operations of a CUDA graph's launch in a stream are queued as one, until the first
+of them starts.
 """
 
 from __future__ import annotations
@@ -71,7 +72,19 @@ class _Launches:
     called: list[Times] = field(default_factory=list)
     start: list[Times] = field(default_factory=list)
     sampled: list[tuple[Times, Times]] = field(default_factory=list)
+    replayed: list[NDArray[np.int64]] = field(default_factory=list)
+    """Start, launch id, call and thread of operations of CUDA graphs, shapes ``(4, n)``."""
     count: int = 0
+    operations: int = 0
+    """The number of operations that the launches started."""
+
+    def add(self, called: Times, start: Times, thread: Times, step: int) -> None:
+        """Add launches, and sample each ``step``-th of them."""
+        self.called.append(called)
+        self.start.append(start)
+        sample = slice(-self.count % step, None, step)
+        self.sampled.append((called[sample], thread[sample]))
+        self.count += len(called)
 
     def times(self) -> tuple[Times, Times]:
         """Return and free the times of calls and of operations' starts, ns; no operation starts before its call."""
@@ -147,7 +160,8 @@ def stream_table(job: OpenJob, selection: Selection) -> TableAnswer:
         queued = launches.get(key)
         purpose = next((name for name in names.get(key, ()) if name not in shared), None)
         queue: Sequence[object] = _queue(queued) if queued is not None else (None,) * 5
-        launched = 100.0 * (queued.count if queued is not None else 0) / count if selection.window is None else None
+        known = queued.operations if queued is not None else 0
+        launched = 100.0 * known / count if selection.window is None else None
         cells = (_kind(times), count, launched, *times, *queue, purpose)
         rows.append((ranks[task], device, stream, context, *cells))  # type: ignore[arg-type]
         if min(times[:2]) and times[1] < _MOSTLY * sum(times):
@@ -195,24 +209,37 @@ def stream_times(session: Session, selection: Selection) -> dict[StreamPlace, li
 
 def _launches(session: Session, counts: Mapping[StreamPlace, int]) -> dict[StreamPlace, _Launches]:
     calls = tables.api_calls.c.thread.label("thread")
-    extra_columns = {
-        table.name: (*(sa.func.coalesce(tables.of(table).c[key], UNKNOWN).label(key) for key in _KEYS), calls)
-        for table in GPU_TABLES
-    }
+    extra_columns = {}
+    for table in GPU_TABLES:
+        columns = tables.of(table).c
+        is_node = columns.get("graph_node_id", sa.null()).is_not(None)
+        graph = sa.case((is_node, columns.correlation_id), else_=UNKNOWN).label("graph")
+        keys = (sa.func.coalesce(columns[key], UNKNOWN).label(key) for key in _KEYS)
+        extra_columns[table.name] = (*keys, calls, graph)
     launches_by_stream: dict[StreamPlace, _Launches] = {key: _Launches() for key in counts}
     for task, work in launched_work(session, {key[0].report for key in counts}, extra_columns):
         numbers = np.stack([work[key] for key in _KEYS], axis=1)
         for device, stream, context in np.unique(numbers, axis=0).tolist():
             if (stream_launches := launches_by_stream.get(key := (task, device, stream, context))) is None:
                 continue
-            rows = np.flatnonzero((numbers == key[1:]).all(axis=1))
-            stream_launches.called.append(work["launch"][rows])
-            stream_launches.start.append(work["start"][rows])
-            step = max(counts[key] // _SAMPLED, 1)
-            sample = rows[-stream_launches.count % step :: step]
-            stream_launches.sampled.append((work["launch"][sample], work["thread"][sample]))
-            stream_launches.count += len(rows)
-    return {key: stream_launches for key, stream_launches in launches_by_stream.items() if stream_launches.count}
+            is_of_stream, is_node = (numbers == key[1:]).all(axis=1), work["graph"] != UNKNOWN
+            launch, start, thread, graph = (work[name] for name in ("launch", "start", "thread", "graph"))
+            rows, nodes = (np.flatnonzero(is_of_stream & part) for part in (~is_node, is_node))
+            stream_launches.add(launch[rows], start[rows], thread[rows], max(counts[key] // _SAMPLED, 1))
+            replayed = np.stack([column[nodes] for column in (start, graph, launch, thread)])
+            stream_launches.replayed.append(_first_operations(replayed))
+            stream_launches.operations += len(rows) + len(nodes)
+    for stream_launches in launches_by_stream.values():
+        if stream_launches.operations > stream_launches.count:
+            start, _, called, thread = _first_operations(np.concatenate(stream_launches.replayed, axis=1))
+            stream_launches.add(called, start, thread, max(len(start) // _SAMPLED, 1))
+    return {key: stream_launches for key, stream_launches in launches_by_stream.items() if stream_launches.operations}
+
+
+def _first_operations(replayed: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the first operation of each launch: see `_Launches.replayed`."""
+    replayed = replayed[:, np.lexsort(replayed[:2])]
+    return replayed[:, np.unique(replayed[1], return_index=True)[1]]
 
 
 def _queue(launches: _Launches) -> tuple[int, float, int, float, float]:

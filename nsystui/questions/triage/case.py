@@ -128,8 +128,9 @@ class Case:
     @cached_property
     def time(self) -> int:
         """The run time of the job, ns: the mean of its GPUs' windows, or of its reports' windows without GPU work."""
-        spans = [self.window_of(device) for device in self.devices] or list(self.windows.values())
-        return sum(span.end - span.start for span in spans) // len(spans) if spans else 0
+        times = [device.breakdown(self.window_of(device)).time for device in self.devices]
+        times = times or [span.end - span.start for span in self.windows.values()]
+        return sum(times) // len(times) if times else 0
 
     def percent(self, cost: float) -> float:
         return 100.0 * cost / self.time if self.time else 0.0
@@ -186,8 +187,17 @@ class Case:
         return Finding(name, severity, sentence, advice, door, cost, self.percent(cost), measured, evidence, **more)
 
     def idle(self, device: DeviceIntervals) -> Intervals:
-        """Return the idle time of a GPU in its steady state, until its last operation."""
+        """Return `idle_in` in a GPU's steady state, until its last operation."""
         return self._idle[device]
+
+    def idle_in(self, device: DeviceIntervals, window: Window) -> Intervals:
+        """Return the idle time of a GPU outside of CUDA graphs: the host cannot shorten gaps inside replays."""
+        return subtract(device.idle(window), self.in_graphs(device, window))
+
+    def in_graphs(self, device: DeviceIntervals, window: Window) -> Intervals:
+        """Return the idle time of a GPU inside replays of CUDA graphs."""
+        gaps = self.job.graph_gaps(self.scope).get((device.device.task.task, device.device.device), EMPTY)
+        return gaps.clip(window.start, window.end)
 
     def gaps(self, device: DeviceIntervals) -> Intervals:
         """Return `idle` without the profiler's own work in the GPU's process (docs/numbers.md#expert-rules)."""
@@ -210,7 +220,7 @@ class Case:
 
     @cached_property
     def _idle(self) -> dict[DeviceIntervals, Intervals]:
-        return {device: device.idle(self.working(device)) for device in self.devices}
+        return {device: self.idle_in(device, self.working(device)) for device in self.devices}
 
     @cached_property
     def _gaps(self) -> dict[DeviceIntervals, Intervals]:

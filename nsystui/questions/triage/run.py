@@ -16,6 +16,7 @@ from nsystui.questions.algebra.intervals import EMPTY, Intervals
 from nsystui.questions.blocking.dependencies import unresolved_waits
 from nsystui.questions.blocking.gain import RECOVERABLE, SPEEDUP, STANDING, Gain, Standing
 from nsystui.questions.blocking.parts import LONG, PARTS, bounds
+from nsystui.questions.host.causes import NODE_TRACING
 from nsystui.questions.host.time_budget import (
     UNEXPLAINED,
     Budget,
@@ -132,11 +133,14 @@ class Triage:
         top = [item for item in self.findings if not item.under and item.percent and item.severity is not Severity.INFO]
         shares = [(finding.percent or 0.0, finding.gist or kind_of(finding.id).gist or finding.id) for finding in top]
         largest = sorted(shares, key=lambda share: -share[0])[:2]
+        traced = sum(cause.time for cause in self.causes.in_graphs if cause.name == NODE_TRACING)
+        why = f", {NODE_TRACING}" * (2 * traced > self.budget.in_graphs)
         min_share = max(_MIN_ONCE, max(shares, default=(0.0, ""))[0] + 1)
         for words, time in (
             ("exposed NCCL", self.budget.exposed_nccl),
             ("memory operations", self.budget.memory),
             ("gaps", self.budget.long_gaps),
+            (f"gaps in CUDA graphs{why}", self.budget.in_graphs),
         ):
             share = 100 * time / max(self.budget.time, 1)
             largest += [(share, words)] * (share >= min_share)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _CALL_TABLES = ("ops", "sizes", "calls", "communicators", "ranks", "gpus", "tuning", "steps", "lines")
 _TABLE_ORDER = (
-    *_CALL_TABLES[:-2],
+    *(*_CALL_TABLES[:-2], "inspector"),
     *("problems", "rings", "trees", "channels", "transports", "nics", "init", "settings"),
     *("steps", "iterations", "results", "lines"),
 )
@@ -152,10 +152,13 @@ class NcclLogScreen(FilteredTableScreen):
             self.show_waiting()
             return
         if self.inside is None:
+            is_inspected = len(tables["inspector"]) > 0 and not len(tables["ops"])
+            if is_inspected and self.name_of_table == _TABLE_ORDER[0]:
+                self.name_of_table = "inspector"
             filled = self._tables_with_rows()
             missing = [name for name in _CALL_TABLES if name not in filled and name != self.name_of_table]
             is_read = self.nccl_log.is_over and not self.nccl_log.is_stopped
-            self._remark = f"no {', '.join(missing)} in it" if missing and is_read else ""
+            self._remark = f"no {', '.join(missing)} in it" if missing and is_read and not is_inspected else ""
             self.show_selection()
             answer = tables[self.name_of_table]
         else:
@@ -247,7 +250,8 @@ def log_note(log: LogState) -> str:
     if not log.names:
         return ""
     if not log.calls:
-        summary = (log.failed or "no calls in it") if log.is_over else ""
+        has_records = bool(log.tables) and len(log.tables["inspector"]) > 0
+        summary = (log.failed or "no calls in it") if log.is_over and not has_records else ""
         return f"NCCL log: {summary}" if summary else "NCCL log: the view log shows its tables"
     moved = format_value(Unit.BYTES, log.moved)
     so_far = "" if log.is_over and not log.is_stopped else " so far"

@@ -7,15 +7,17 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+import numpy as np
 import sqlalchemy as sa
 
-from nsystui.base.answer import COUNT, NAME, RANK, Column, TableAnswer, Unit
+from nsystui.base.answer import COUNT, DEVICE, NAME, RANK, Column, TableAnswer, Unit
 from nsystui.base.selection import Window
 from nsystui.base.text import counted, few
 from nsystui.exports import canonical
 from nsystui.exports.metadata import pid_of
 from nsystui.questions.algebra.intervals import EMPTY
 from nsystui.questions.capture.launch_account import account_table, launch_accounts
+from nsystui.questions.gpu.graph_gaps import TRACED
 from nsystui.questions.gpu.profiler_overhead import overhead_conditions
 from nsystui.questions.queries.conditions import duration, job_start, where
 from nsystui.questions.queries.data_notes import clock_note
@@ -384,3 +386,57 @@ def profiler_overhead(case: Case) -> Sequence[Finding | NotChecked]:
     )
     evidence = _PROFILER_OVERHEAD_COLUMNS, rows
     return [case.finding("profiler-overhead", sentence, advice, _DOOR, cost, measured, evidence)]
+
+
+_GRAPH_GAPS_COLUMNS = (
+    RANK,
+    DEVICE.with_importance(1),
+    Column("gaps", header="Gaps", label="gaps", unit=Unit.COUNT),
+    Column("total", header="Total Time (ns)", label="total", unit=Unit.DURATION),
+    Column("short", header="In Short Gaps (ns)", label="in short gaps", unit=Unit.DURATION, compared="total"),
+    Column("median", header="Med (ns)", label="median", unit=Unit.DURATION, decimals=0),
+    Column("max", header="Max (ns)", label="max", unit=Unit.DURATION),
+)
+_UNTRACED = Advice(
+    "Record again with --cuda-graph-trace=graph: each replay is then one operation without gaps, as long as it takes "
+    "if its nodes are not traced. Compare its length, or that of a step, with this capture.",
+    "To time each node of a graph, the profiler may separate the nodes, by about 2 µs each.",
+)
+_WAITING_INSIDE = Advice(
+    "Look at the operations around the gaps (`nsystui gaps --by pair`), and for host nodes and dependencies between "
+    "the branches of the graph. --cuda-graph-trace=graph shows how long replays take untraced.",
+    "Inside a graph an operation waits only for the nodes before it, also for nodes that are not on the GPU.",
+)
+
+
+@rule(320, reads=IDLE, finds={"graph-gaps": FindingKind("gaps in CUDA graphs")})
+def graph_gaps(case: Case) -> Sequence[Finding | NotChecked]:
+    """Find idle time inside replays of CUDA graphs, of which tracing by node may make the short gaps."""
+    rows: list[tuple[int, int, int, int, int, float, int]] = []
+    for gpu in case.devices:
+        lengths = case.in_graphs(gpu, case.window_of(gpu)).lengths
+        if len(lengths):
+            times = int(lengths.sum()), int(lengths[lengths <= TRACED].sum())
+            figures = len(lengths), *times, float(np.median(lengths)), int(lengths.max())
+            rows.append((gpu.device.task.rank, gpu.device.device, *figures))
+    cost, short = (case.mean(row[column] for row in rows) for column in (3, 4))
+    if not rows or case.percent(cost) < case.thresholds.overhead_percent:
+        return []
+    limit, advice = time_words(TRACED), _UNTRACED
+    sentence = (
+        f"{case.each_gpu} idles {time_words(cost)} inside replayed CUDA graphs, in "
+        f"{counted(sum(row[2] for row in rows), 'gap')}. The CPU had launched the graphs: it causes none of them. "
+    )
+    if 2 * short >= cost:
+        sentence += (
+            f"Tracing by node may have made {time_words(short)} of this time, the gaps of at most {limit}: then a run "
+            "without the profiler does not lose it."
+        )
+    else:
+        sentence += f"{time_words(cost - short)} is in gaps above {limit}, too long for the tracing of nodes."
+        advice = _WAITING_INSIDE
+    is_long = case.percent(cost - short) >= case.thresholds.gap_percent
+    severity = Severity.WARNING if is_long else Severity.INFO
+    measured = "Idle time before operations of a graph whose launch had begun on the GPU before. Mean over the GPUs."
+    evidence, ranks = (_GRAPH_GAPS_COLUMNS, rows), tuple(sorted({row[0] for row in rows}))
+    return [case.finding("graph-gaps", sentence, advice, Door("gaps"), cost, measured, evidence, severity, ranks=ranks)]

@@ -80,12 +80,17 @@ def low_utilisation(case: Case) -> Sequence[Finding | NotChecked]:
     ]
 
 
+_REPLAYED = Advice(
+    "Launch each CUDA graph before the work ahead of it ends, or put more work into a graph.",
+    "One launch starts many kernels: the GPU waits for the CPU between graphs, not between their kernels.",
+)
 _AT_ONCE = 1_000_000
-_TIMES = ("launch", "called", "start", "end")
+_TIMES = ("launch", "called", "start", "end", "correlation")
 _LAUNCH_OVERHEAD_COLUMNS = (
     RANK,
     DEVICE.with_importance(1),
     Column("launches", header="Launches", label="launches", unit=Unit.COUNT, importance=1),
+    Column("kernels", header="Kernels", label="kernels", unit=Unit.COUNT, importance=1),
     Column("late", header="Late Launches", label="late launches", unit=Unit.COUNT),
     Column("waited", header="GPU Waited (ns)", label="GPU waited", unit=Unit.DURATION, compared="busy"),
     Column("queue", header="Queue Delay Med (ns)", label="queue med", unit=Unit.DURATION, decimals=0),
@@ -98,6 +103,7 @@ class _LaunchOverheadRow(NamedTuple):
     rank: int
     device: int
     launches: int
+    kernels: int
     late: int
     waited: int
     queue: float
@@ -132,10 +138,11 @@ def launch_overhead(case: Case) -> Sequence[Finding | NotChecked]:
     cost = case.mean(row.waited for row in rows)
     if case.percent(cost) < case.thresholds.launch_percent:
         return []
-    late, launches, tiny = (sum(getattr(row, key) for row in rows) for key in ("late", "launches", "tiny"))
+    kernels, *counts = (sum(getattr(row, key) for row in rows) for key in ("kernels", "late", "launches", "tiny"))
+    late, launches, tiny = counts
     sentence = (
         f"Late launches cost {time_words(cost)} per GPU: the next kernel is launched only after the GPU goes idle. "
-        f"This happens at {late:,} of {counted(launches, 'launch')}. {100 * tiny / launches:.0f} % of the kernels "
+        f"This happens at {late:,} of {counted(launches, 'launch')}. {100 * tiny / kernels:.0f} % of the kernels "
         f"take less than {case.thresholds.tiny_kernel_us:g} µs."
     )
     overhead, words = overhead_in(case, waits)
@@ -145,7 +152,7 @@ def launch_overhead(case: Case) -> Sequence[Finding | NotChecked]:
         f"Replay the work as a CUDA graph, or fuse kernels{how}.",
         "A launch costs the CPU several µs whatever the kernel does, and these kernels end before the next launch.",
     )
-    advice = ADVICE if 2 * overhead > cost else advice
+    advice = ADVICE if 2 * overhead > cost else _REPLAYED if kernels >= 2 * launches else advice
     door = Door("kernels", report="cuda_kern_exec_sum")
     measured = (
         f"Gaps below {case.thresholds.gap_ms:g} ms that end with a kernel launched after the GPU went idle. "
@@ -177,17 +184,20 @@ def _rows(case: Case, devices: Sequence[DeviceIntervals], late: dict[Place, Inte
         rank, ordinal = device.device.task.rank, device.device.device
         times = launches.get((device.device.task.task, ordinal))
         if times is not None:
-            launch, called, start, end = times
+            _, called, start, end, correlation = times
+            order = np.argsort(start, kind="stable")
+            first = order[np.unique(correlation[order], return_index=True)[1]]  # not once a node of a graph
             waits, length = late_gaps(case, device, times), end - start
             late[device.device.task.task, ordinal] = waits
             tiny = int((length < case.thresholds.tiny_kernel_us * 1e3).sum())
-            queue, median = (float(np.median(times)) for times in (np.maximum(start - called, 0), length))
-            yield _LaunchOverheadRow(rank, ordinal, len(launch), len(waits), waits.length, queue, median, tiny)
+            queue, median = (float(np.median(times)) for times in (np.maximum(start - called, 0)[first], length))
+            counts = len(first), len(start), len(waits)
+            yield _LaunchOverheadRow(rank, ordinal, *counts, waits.length, queue, median, tiny)
 
 
 def late_gaps(case: Case, device: DeviceIntervals, launches: Sequence[Times]) -> Intervals:
     """Return the short gaps of a GPU that end with a kernel launched after the gap began."""
-    launch, _, start, _ = launches
+    launch, _, start, *_ = launches
     order = np.argsort(start, kind="stable")
     gap_parts = []
     for (gaps,) in slices(case.short_gaps(device)):
@@ -198,7 +208,7 @@ def late_gaps(case: Case, device: DeviceIntervals, launches: Sequence[Times]) ->
 
 
 def launches_of(case: Case, devices: Sequence[DeviceIntervals]) -> dict[Place, tuple[Times, ...]]:
-    """Return start and end of launch calls and of kernels, by device; job time, ns."""
+    """Return start and end of launch calls and of kernels (job time, ns) and correlation ids, by device."""
     kernels, calls = tables.kernels, tables.api_calls
     tasks = frozenset(device.device.task.task for device in devices)
     reports = sorted({task.report for task in tasks})
@@ -211,6 +221,7 @@ def launches_of(case: Case, devices: Sequence[DeviceIntervals]) -> dict[Place, t
             job_end(calls).label("called"),
             job_start(kernels).label("start"),
             job_end(kernels).label("end"),
+            kernels.c.correlation_id.label("correlation"),
         )
         .join_from(kernels, calls, is_launched_by(kernels, calls))
         .where(
@@ -318,7 +329,7 @@ def _bound(
     case: Case, device: DeviceIntervals, stretches: Sequence[_Stretch], launches: Sequence[Times]
 ) -> Iterator[_Stretch]:
     """Yield stretches of many kernels in which the GPU waits long enough for launches."""
-    _, _, start, end = launches
+    _, _, start, end, _ = launches
     tiny = case.thresholds.tiny_kernel_us * 1e3
     late = late_gaps(case, device, launches)
     gaps = case.gaps(device)

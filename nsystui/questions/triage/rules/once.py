@@ -92,7 +92,7 @@ def jit_compilation(case: Case) -> Sequence[Finding | NotChecked]:
     spent = dict.fromkeys(names, 0)
     idle_times, later = {}, 0
     for device in case.devices:
-        task, idle = device.device.task.task, device.idle(case.window_of(device))
+        task, idle = device.device.task.task, case.idle_in(device, case.window_of(device))
         parts = {
             name: merge(*(part for owner in (task, task.report) for part in times.get((owner, name), ())))
             for name in names
@@ -373,7 +373,7 @@ def _host_memory(case: Case, contexts: Sequence[_First]) -> Finding | None:
     idle, times = [], {}
     for device in case.devices:
         task = device.device.task.task
-        idle_part = intersect(host_calls.of(task), device.idle(case.window_of(device)))
+        idle_part = intersect(host_calls.of(task), case.idle_in(device, case.window_of(device)))
         times[task, device.device.device] = idle_part
         idle.append(max(idle_part.length - created.get(case.rank_of[task], 0), 0))
     cost = case.mean(idle)
@@ -479,7 +479,7 @@ def _delays(
                 extra.append((launch.start + round(launch.later), launch.end))
         slow += len(extra)
         first = union([start for start, _ in extra], [end for _, end in extra]) if extra else EMPTY
-        times[task, device.device.device] = intersect(merge(first, loads), device.idle(case.window_of(device)))
+        times[task, device.device.device] = intersect(merge(first, loads), case.idle_in(device, case.window_of(device)))
     rows.sort(key=lambda row: (row[3] - row[2], str(row)))
     return times, rows, slow
 

@@ -112,7 +112,9 @@ def _work_of(case: Case, steps: Mapping[Task, StepTimes], warm_up: int) -> str:
         if times is None:
             continue
         first, until = int(times.start[0]), int(times.start[warm_up])
-        idle_intervals = device.idle(Window(first, until))  # not `Case.long_gaps`: they begin in the steady state
+        idle_intervals = case.idle_in(
+            device, Window(first, until)
+        )  # not `Case.long_gaps`: they begin in the steady state
         gaps = idle_intervals.chosen(idle_intervals.lengths >= case.thresholds.gap_ms * 1e6)
         windows = map(Window, gaps.starts.tolist(), gaps.ends.tolist())
         cpu_spans += [CpuSpan(gpu.task.task, gpu.device, window) for window in windows if window.end > window.start]

@@ -1,0 +1,71 @@
+"""Idle time of GPUs inside replays of CUDA graphs, which the host cannot cause (docs/numbers.md#gaps)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import sqlalchemy as sa
+
+from nsystui.base.selection import Task, Window
+from nsystui.exports import canonical
+from nsystui.questions.algebra.intervals import Intervals
+from nsystui.questions.gpu.device_time import DeviceIntervals
+from nsystui.questions.queries.conditions import of_reports
+from nsystui.questions.queries.derived import of_each_report
+from nsystui.store import tables
+from nsystui.store.report import Report
+from nsystui.store.session import Session
+
+if TYPE_CHECKING:
+    from nsystui.store.results import Arrays
+
+TRACED = 5_000
+"""The longest gap that tracing by node may make, ns: about 2 µs are usual (github.com/AMD-AGI/TraceLens/issues/728)."""
+_KEYS = ("process", "device", "begin", "end")
+
+
+def graph_gaps(session: Session, gpus: Sequence[DeviceIntervals]) -> dict[tuple[Task, int], Intervals]:
+    """Return the idle time of each GPU inside replays, by task and device of each of its processes; job time.
+
+    An idle gap is inside a replay if an operation ends it whose graph launch had begun on the GPU before the gap. GPUs
+    without such gaps are left out.
+    """
+    reports = {report.index: report for report in session.reports}
+    used = [reports[index] for index in sorted({task.report for gpu in gpus for task in gpu.tasks})]
+    arrays = of_each_report(session, used, "graph-gaps", _waits, table=canonical.KERNELS)
+    gaps: dict[tuple[Task, int], Intervals] = {}
+    for gpu in gpus:
+        keys, waits = [(device.task.task, device.device) for device in gpu.devices], []
+        for task, number in keys:
+            process, device, *edges = (arrays[task.report][key] for key in _KEYS)
+            is_on_gpu = (process == task.process) & (device == number)
+            waits.append(np.stack(edges)[:, is_on_gpu] + reports[task.report].clock_offset)
+        begin, end = (times := np.concatenate(waits, axis=1))[:, np.lexsort(times)]
+        if len(end):
+            idle = gpu.idle(Window(int(begin.min()), int(end[-1]) + 1))
+            index = np.minimum(np.searchsorted(end, idle.ends), len(end) - 1)
+            is_inside = end[index] == idle.ends
+            # If streams are selected, the gap may have begun before the replay.
+            inside = Intervals(np.maximum(idle.starts, begin[index])[is_inside], idle.ends[is_inside])
+            gaps |= dict.fromkeys(keys, inside)
+    return gaps
+
+
+def _waits(session: Session, reports: list[Report]) -> dict[int, Arrays]:
+    """Return when each launch's operations on a device pause, on the reports' clocks."""
+    nodes, keys = [], ("report", "process", "device", "correlation_id", "start", "end")
+    for table in (tables.kernels, tables.memory_ops):
+        columns = table.c
+        is_node = columns.graph_node_id.is_not(None), columns.correlation_id > 0, columns.end > columns.start
+        is_of_reports = of_reports(columns.report, {report.index for report in reports})
+        nodes.append(sa.select(*(columns[key] for key in keys)).where(is_of_reports, *is_node))
+    node = sa.union_all(*nodes).subquery().c
+    ended = sa.func.max(node.end).over(
+        partition_by=[node[key] for key in keys[:4]], order_by=node.start, rows=(None, -1)
+    )
+    waits = sa.select(*(node[key] for key in keys[:3]), ended.label("begin"), node.start.label("end")).subquery()
+    rows = session.arrays(sa.select(waits).where(waits.c.begin < waits.c.end))
+    arrays = {key: np.ma.getdata(values) for key, values in rows.items()}
+    return {item.index: {key: arrays[key][arrays["report"] == item.index] for key in _KEYS} for item in reports}

@@ -1,0 +1,194 @@
+"""NCCL Inspector's records joined to calls of an export: by number, with gaps, and never by guessing."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from nccl_program import A, B, Program, rows
+
+from nsystui.questions.job.job import OpenJob
+from nsystui.questions.nccl.from_log import read_log
+from nsystui.questions.nccl.pairing import NcclPairing
+
+KEYS = ("collective", "message_size", "algorithm", "protocol", "inspected")
+
+
+def record(number: int | None, size: int, op: str = "AllReduce", comm: int = A, pid: int = 5000, **more: Any) -> str:
+    """Return a record of format v4.2 as a line."""
+    header = {"id": f"{comm:#x}", "comm_name": "unknown", "rank": more.pop("rank", 0), "n_ranks": 4, "nnodes": 1}
+    metadata = {"inspector_output_format_version": "v4.2", "hostname": more.pop("host", "node001"), "pid": pid}
+    prefix = "p2p" if op in ("Send", "Recv") else "coll"
+    body = {prefix: op, "sn": number, "msg_size_bytes": size, "exec_time_us": 10 + (number or 0), "busbw_gbs": 2.5}
+    body |= {} if prefix == "p2p" else {"algo": "RING", "proto": "LL"}
+    body = {key if key == prefix else f"{prefix}_{key}": value for key, value in (body | more).items()}
+    return json.dumps({"header": header, "metadata": metadata, f"{prefix}_perf": body}) + "\n"
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Program:
+    return Program(tmp_path / "program.sqlite")
+
+
+@pytest.fixture
+def joined(program: Program, tmp_path: Path):
+    """Return the pairing of the program with these records."""
+
+    def pair(*records: str) -> NcclPairing:
+        path = tmp_path / "n1-pid5000.log"
+        path.write_text("".join(records))
+        with closing(program.job()) as job:
+            job = OpenJob(job.session)
+            job.nccl_log = read_log([str(path)], job.ranks)
+            return job.pairing()
+
+    return pair
+
+
+def reduce(program: Program, *sizes: int, comm: int = A) -> None:
+    for size in sizes:
+        program.call("ncclAllReduce", launches=1, kernel="AllReduce", size=size, comm=comm)
+
+
+class TestJoined:
+    def test_calls_and_kernels_get_algorithm_and_time_and_gaps_stay_empty(self, program, joined):
+        program.call("ncclCommInitRankConfig", comm=A)
+        reduce(program, 65536, 8, 131072, 4)
+        pairing = joined(record(0, 65536), record(2, 131072))
+        expected = [(65536, "RING", 10_000), (8, None, None), (131072, "RING", 12_000), (4, None, None)]
+        assert rows(pairing.kernels, "message_size", "algorithm", "inspected") == expected
+        assert rows(pairing.calls, "message_size", "algorithm", "inspected")[1:] == expected
+        assert "NCCL Inspector: 2 of 2 records are of calls here, by order" in pairing.notes
+
+    def test_sizes_and_communicators_that_the_export_lacks_are_the_records(self, program, joined):
+        for _ in range(3):
+            program.call("ncclAllReduce", launches=1, kernel="AllReduce")
+        pairing = joined(record(2, 4096), record(0, 65536))
+        expected = [(65536, "0xa0", 4, "inspector"), (None, None, None, None), (4096, "0xa0", 4, "inspector")]
+        assert rows(pairing.calls, "message_size", "communicator", "ranks", "size_source") == expected
+        assert rows(pairing.kernels, "message_size", "inspected_busbw") == [(65536, 2.5e9), (None, None), (4096, 2.5e9)]
+
+    def test_kernels_without_calls_are_joined_by_their_names(self, program, joined):
+        for number in range(2):
+            program.launch(1_000_000 + 50_000 * number, program.main, 20, "AllReduce")
+        pairing = joined(record(0, 4096), record(1, 8192))
+        assert rows(pairing.kernels, "message_size", "algorithm") == [(4096, "RING"), (8192, "RING")]
+
+    def test_communicators_of_the_export_are_told_apart(self, program, joined):
+        program.call("ncclCommInitRankConfig", comm=A)
+        program.call("ncclCommInitRankConfig", comm=B)
+        reduce(program, 65536)
+        reduce(program, 8, 131072, comm=B)
+        pairing = joined(record(1, 131072, comm=B, algo="NVLS"), record(0, 65536))
+        assert rows(pairing.kernels, "message_size", "algorithm") == [(65536, "RING"), (8, None), (131072, "NVLS")]
+
+    def test_calls_that_nccl_launches_together_are_joined_only_by_their_sizes(self, program, joined):
+        program.group(("ncclAllReduce", 4096, A), ("ncclAllReduce", 8192, A), launches=1, kernel="AllReduce")
+        program.call("ncclAllReduce", launches=1, kernel="AllReduce", size=16384, comm=A)
+        pairing = joined(record(0, 8192), record(1, 8192), record(2, 16384))
+        calls = pairing.calls[pairing.calls["collective"].notna()]
+        assert rows(calls, "message_size", "algorithm") == [(4096, None), (8192, "RING"), (16384, "RING")]
+
+    def test_a_text_log_beside_the_records_gives_its_sizes(self, program, tmp_path):
+        for _ in range(2):
+            program.call("ncclAllReduce", launches=1, kernel="AllReduce")
+        line = (
+            "node001:5000:5000 [0] NCCL INFO AllReduce: opCount {n} sendbuff 0x7 recvbuff 0x9 count 1024 datatype 7 "
+            "op 0 root 0 comm 0x55 [nranks=4] stream 0x5\n"
+        )
+        (tmp_path / "a.log").write_text("".join(line.format(n=n) for n in range(2)))
+        (tmp_path / "b.log").write_text(record(1, 4096))
+        with closing(program.job()) as job:
+            job.nccl_log = read_log([str(tmp_path / "a.log"), str(tmp_path / "b.log")], job.ranks)
+            calls = job.pairing().calls
+        expected = [(4096, "log", None), (4096, "log", "RING")]
+        assert rows(calls, "message_size", "size_source", "algorithm") == expected
+
+
+class TestNotJoined:
+    @pytest.mark.parametrize(
+        ("records", "reason"),
+        [
+            ((record(0, 4096), record(7, 4096)), "2 calls of AllReduce, but 8 in the log"),
+            ((record(0, 4096),), "2 calls of AllReduce, but 1 in the log"),
+            ((record(0, 4096), record(1, 99)), "AllReduce: other sizes than the export's"),
+            ((record(1, 8192), record(1, 8192)), "AllReduce: some calls have several records"),
+            ((record(1, 8192), record(1, 8192, rank=1)), "AllReduce on 2 communicators of one process"),
+            ((record(1, 8192, host="node002"),), "1 without a call"),
+            ((record(1, 8192, pid=6000),), "1 of other processes"),
+            ((record(None, 8192, "Send"),), "1 of sends and receives"),
+            ((record(1, 8192, comm=B),), "1 without a call"),
+            ((record(1, 8192)[:200],), ""),
+            ((record(1, 8192, "AllGather"), record(1, 8192)[:-3]), "1 damaged or missing, 1 without a call"),
+        ],
+    )
+    def test_what_does_not_match_is_counted_and_left_out(self, program, joined, records, reason):
+        reduce(program, 4096, 8192)
+        pairing = joined(*records)
+        assert "algorithm" not in pairing.calls or pairing.calls["algorithm"].isna().all()
+        assert pairing.calls["message_size"].tolist() == [4096, 8192]
+        assert reason in " ".join(pairing.notes)
+
+    def test_communicators_that_the_export_does_not_distinguish_get_nothing(self, program, joined):
+        for _ in range(2):
+            program.call("ncclAllReduce", launches=1, kernel="AllReduce")
+        pairing = joined(record(0, 4096), record(1, 4096, comm=B))
+        assert pairing.calls["message_size"].isna().all()
+        assert "AllReduce on 2 communicators of one process" in " ".join(pairing.notes)
+
+    def test_an_export_that_begins_late_gets_nothing(self, program, joined):
+        reduce(program, 4096, 4096)
+        program.call("ncclCommInitRankConfig", comm=B)
+        reduce(program, 4096)
+        pairing = joined(record(0, 4096), record(5, 4096))
+        assert pairing.calls["algorithm"].isna().all()
+
+    def test_calls_in_a_cuda_graph_do_not_count_as_launched(self, program, joined):
+        program.call("ncclCommInitRankConfig", comm=A)
+        program.call("ncclAllReduce", size=4096, comm=A)  # captured into a graph, which is launched twice
+        reduce(program, 4096, 8192)
+        pairing = joined(record(0, 4096), record(1, 4096), record(2, 4096), record(3, 8192))
+        assert pairing.calls["algorithm"].isna().all()
+        assert "3 calls of AllReduce, but 4 in the log" in " ".join(pairing.notes)
+
+
+def test_an_export_that_ends_early_gets_the_records_of_its_calls(program, joined):
+    program.call("ncclCommInitRankConfig", comm=A)
+    reduce(program, 4096, 8192)
+    pairing = joined(record(0, 4096), record(1, 8192), record(2, 4096))
+    assert rows(pairing.kernels, "message_size", "algorithm") == [(4096, "RING"), (8192, "RING")]
+    assert "NCCL Inspector: 2 of 3 records are of calls here, by order, 1 without a call" in pairing.notes
+
+
+def test_a_process_with_one_communicator_needs_no_communicators_in_the_export(program, joined):
+    program.call("ncclCommInitRankConfig")
+    for _ in range(3):
+        program.call("ncclAllReduce", launches=1, kernel="AllReduce")
+    assert rows(joined(record(1, 4096)).kernels, "message_size") == [(None,), (4096,), (None,)]
+
+
+def test_streams_distinguish_communicators_of_other_numbers_of_calls(program, joined):
+    for stream in (20, 30, 20):
+        program.call("ncclAllReduce", launches=1, kernel="AllReduce", stream=stream)
+    pairing = joined(record(0, 4096, comm=B), record(1, 8192))
+    assert rows(pairing.kernels, "message_size", "communicator") == [(None, None), (4096, "0xb0"), (8192, "0xa0")]
+
+
+def test_calls_list_the_values_of_their_records(program, tmp_path, capsys):
+    from nsystui.cli import main
+
+    reduce(program, 4096)
+    program.export.close()
+    path = tmp_path / "n1.log"
+    path.write_text(record(0, 4096))
+    words = ["nccl", str(program.export.path), "--format", "json", "--no-cache"]
+    for what in ("--calls", "--kernels"):
+        assert main([*words, what, "--nccl-log", str(path)]) == 0
+        (row,) = json.loads(capsys.readouterr().out)
+        keys = ("algorithm", "protocol", "inspected_ns", "inspected_busbw_bytes_per_s")
+        assert [row[key] for key in keys] == ["RING", "LL", 10_000, 2.5e9]
+        assert main([*words, what]) == 0
+        assert "algorithm" not in capsys.readouterr().out
