@@ -1,4 +1,4 @@
-"""Steps from numbered NVTX ranges, by the GPU work that they launch, or by the user's choice."""
+"""Steps from NVTX ranges that repeat, by the GPU work that they launch, or by the user's choice."""
 
 from __future__ import annotations
 
@@ -43,12 +43,14 @@ class Run:
     def range(self, name: str, start: int, end: int | None, thread: Thread | None = None) -> None:
         self.export.nvtx_range(thread or self.main, 1000 * start, None if end is None else 1000 * end, name)
 
-    def launch(self, start: int, runs: int, length: int = 10, thread: Thread | None = None) -> None:
+    def launch(
+        self, start: int, runs: int, length: int = 10, thread: Thread | None = None, name: str = "gemm(int)"
+    ) -> None:
         """Write a kernel launched at ``start`` that runs from ``runs`` on for ``length``."""
         correlation, call = next(self.correlation), 1000 * start
         self.export.api(thread or self.main, call, call + 500, "cudaLaunchKernel_v7000", correlation)
         times = (1000 * runs, 1000 * (runs + length))
-        self.export.kernel(self.process, 0, 7, *times, name="gemm(int)", correlation_id=correlation)
+        self.export.kernel(self.process, 0, 7, *times, name=name, correlation_id=correlation)
 
     def series(self, name: str, steps: int = 3, length: int = 90, offset: int = 10, every: int = 1) -> None:
         """Write ranges ``name`` (with the number of the step) and a launch every 100 µs."""
@@ -120,6 +122,7 @@ class Found(Run):
         self.series(outer, 9, length=299, offset=20, every=3)
         for number in range(9):
             self.range(inner.format(number), 100 * number + 10, 100 * number + 80)
+            self.launch(100 * number + 40, 100 * number + 50, name="cross_entropy(int)")  # layers have no loss
         return {"name": expected}
 
     step_before_epoch = partialmethod(_words_come_before_width, "epoch {}", "step {}", "step *")
@@ -137,6 +140,8 @@ class Found(Run):
     of_several_numbers_that_which_counts = partialmethod(_numbered, "epoch 4 step {} of 9", [5, 6, 7], [5, 6, 7])
     # The ranges hold all work and have numbers, but these repeat.
     layers_are_no_steps = partialmethod(_numbered, "layer_{}", [0, 1, 2] * 2, None)
+    layers_of_one_pass_are_no_steps = partialmethod(_numbered, "layer_{}", [0, 1, 2, 3], None)
+    of_several_rising_numbers_the_slowest = partialmethod(_numbered, "t{0}9 step {0}", [4, 5, 6], [4, 5, 6])
 
     def half_of_the_work_is_enough(self):
         self.series("step {}", length=50)
@@ -153,7 +158,6 @@ class Found(Run):
     two_are_no_series = partialmethod(_no_series, ("step 0", 0, 90), ("step 1", 100, 190))
     overlaps = partialmethod(_no_series, ("step 0", 0, 150), ("step 1", 100, 250), ("step 2", 200, 350))
     none_of_the_work = partialmethod(_no_series, ("step 0", 400, 500), ("step 1", 500, 600), ("step 2", 600, 700))
-    no_numbers = partialmethod(_no_series, ("step", 0, 90), ("step", 100, 190), ("step", 200, 290))
     never_closed = partialmethod(_no_series, ("step 0", 0, 90), ("step 1", 100, 190), ("step 2", 200, None))
 
 
@@ -192,6 +196,107 @@ def test_without_gpu_work_the_words_alone_tell(run):
         run.range(f"phase {place}", 100 * place, 100 * place + 60)
     (found,) = steps_of(run).of_task.values()
     assert found.name == "step *"
+
+
+ADAM = "void multi_tensor_apply_kernel<TensorListMetadata<4>, AdamFunctor<float>>(int)"
+XLA = "XlaModule:#hlo_module={},program_id={}#"
+
+
+class TestWithoutNumbers:
+    @staticmethod
+    def repeat(run: Run, *parts: tuple[str, int], outer: str = "", times: int = 6, optimizer: int = 0) -> None:
+        """Write rounds of ranges ``parts`` that each launch some kernels, in a range ``outer``, 1 ms apart.
+
+        Every ``optimizer`` rounds, the optimizer runs.
+        """
+        for number in range(times):
+            begin = start = 1000 * number
+            for name, launches in parts:
+                run.range(name, start, start + 20 * launches)
+                for launch in range(launches):
+                    run.launch(start + 20 * launch + 5, start + 20 * launch + 15)
+                start += 20 * launches
+            if optimizer and (number + 1) % optimizer == 0:
+                run.launch(start + 5, start + 15, name=ADAM)
+            if outer:
+                run.range(outer, begin, start + 20)
+
+    @pytest.mark.parametrize("name", ["train_step", "execute_model", "Executor._forward_step", "EngineCore.step"])
+    def test_a_range_that_repeats_and_holds_the_work_is_a_step(self, run, name):
+        self.repeat(run, ("forward", 4), ("backward", 8), outer=name)
+        (found,) = steps_of(run).of_task.values()
+        assert (found.name, found.numbers.tolist(), found.gpu.op_count.tolist()) == (name, [*range(6)], [12] * 6)
+
+    def test_ranges_that_differ_in_sizes_are_steps_of_one_name(self, run):
+        for number, size in enumerate((2048, 1, 7, 2048, 1, 7)):
+            run.range(f"execute_context_1({size})_generation_0(0)", 1000 * number, 1000 * number + 90)
+            run.launch(1000 * number + 5, 1000 * number + 10)
+        (found,) = steps_of(run).of_task.values()
+        assert (found.name, len(found)) == ("execute_context_*(*)_generation_*(*)", 6)
+
+    def test_of_nested_ranges_of_one_name_the_outer_counts(self, run):
+        self.repeat(run, ("execute_model", 4), outer="execute_model")
+        (found,) = steps_of(run).of_task.values()
+        assert (found.name, found.ends[0]) == ("execute_model", 100_000)
+
+    @pytest.mark.parametrize("name", ["backward_step", "TransformerLayer"])
+    def test_parts_of_steps_are_only_proposed(self, run, name):
+        self.repeat(run, ("other", 2), (name, 4))
+        steps = steps_of(run)
+        assert not steps.of_task
+        assert f"the likeliest are `{name}` (6): --steps-by nvtx takes them as steps" in steps.why_none[0]
+
+    def test_micro_batches_are_no_steps_if_the_optimizer_runs_less_often(self, run):
+        self.repeat(run, ("training_step", 4), times=12, optimizer=3)
+        (found,) = steps_of(run).of_task.values()
+        assert (found.anchor, len(found)) == ("optimizer", 4)
+
+    @pytest.mark.parametrize("name", ["train_step", "Trainer.once"])
+    def test_a_range_counts_before_an_optimizer_that_runs_in_it(self, run, name):
+        self.repeat(run, ("first", 2), ("second", 2), outer=name, optimizer=1)
+        (found,) = steps_of(run).of_task.values()
+        assert (found.anchor, found.name) == ("nvtx", name)
+
+    def test_a_process_without_gpu_work_may_have_the_ranges(self, run):
+        engine = run.export.process(4000, "engine")
+        thread = run.export.thread(engine, 4000, "engine")
+        self.repeat(run, ("forward", 4))
+        for number in range(6):
+            run.range("EngineCore.step", 1000 * number, 1000 * number + 200, thread)
+        ((task, found),) = steps_of(run).of_task.items()
+        assert (task.process, found.name, len(found)) == (run.process.global_id, "EngineCore.step", 6)
+
+    def test_a_round_of_programs_is_a_step(self, run):
+        programs = [(XLA.format(f"jit_train_step_{number}", number + 7), 3) for number in range(3)]
+        self.repeat(run, *programs)
+        (found,) = steps_of(run).of_task.values()
+        assert found.name == XLA.format("jit_train_step_*", "*") + " and 2 more"
+        assert (found.numbers.tolist(), found.gpu.op_count.tolist()) == ([*range(6)], [9] * 6)
+
+    def test_ids_that_rise_are_no_steps(self, run):
+        for number in range(30):
+            run.range(f"Thunk:#hlo_op=fusion.{number},unique_id={2**32 + number}#", 100 * number, 100 * number + 90)
+            run.range(f"thunk {2**32 + number}", 100 * number + 1, 100 * number + 80)
+            run.launch(100 * number + 5, 100 * number + 10, name=f"fusion_{number % 3}(int)")
+        assert not steps_of(run).of_task
+
+    def test_ranks_have_ranges_of_one_name(self, tmp_path, opened):
+        ranks = [Run(ExportWriter(tmp_path / f"rank{rank}.sqlite"), 5000 + rank) for rank in range(3)]
+        for rank, run in enumerate(ranks):
+            self.repeat(run, ("forward", 4), outer="train_step")
+            for number in range(6 if rank == 1 else 0):
+                run.range(f"iteration {number}", 1000 * number - 1, 1000 * number + 200)
+            run.export.close()
+        job = OpenJob(opened(*(run.export.path for run in ranks)))
+        assert [found.name for found in job.steps().of_task.values()] == ["train_step"] * 3
+
+    def test_a_rank_without_the_ranges_makes_all_use_the_optimizer(self, tmp_path, opened):
+        ranks = [Run(ExportWriter(tmp_path / f"rank{rank}.sqlite"), 5000 + rank) for rank in range(2)]
+        for name, run in zip(("train_step", ""), ranks, strict=True):
+            self.repeat(run, ("forward", 2), ("backward", 4), outer=name, optimizer=1)
+            run.export.close()
+        job = OpenJob(opened(*(run.export.path for run in ranks)))
+        assert [found.anchor for found in job.steps().of_task.values()] == ["optimizer"] * 2
 
 
 class TestNamed:
@@ -250,7 +355,7 @@ class TestJobs:
         other.launch(10, 20)
         other.export.close()
         notes = OpenJob(opened(*paths, other.export.path)).steps().notes
-        assert notes[1].startswith("no steps of rank 7: no numbered NVTX ranges")
+        assert notes[1].startswith("no steps of rank 7: no NVTX ranges named as steps")
 
     def test_nothing_to_find(self, tmp_path, opened):
         for paths in ([], [empty_export(tmp_path / "empty.sqlite")]):

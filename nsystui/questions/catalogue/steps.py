@@ -68,7 +68,7 @@ QUESTIONS = (
         _ask_steps,
         description="""\
 How long the training steps took on the GPU: a row per rank with median, p5, p95, CV and slow steps.
-Steps are the numbered NVTX ranges (`step 7`, `iteration 7`) that launch at least half of the GPU's work.
+Steps are NVTX ranges (`step 7`, `train_step`) that repeat and launch most of the GPU's work.
 Without them, steps are found by repetition in the GPU's work: the optimizer's kernels, collectives, one CUDA
 graph, any operation.
 

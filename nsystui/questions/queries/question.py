@@ -105,8 +105,8 @@ class Option(NamedTuple):
 STEPS = (
     Option(
         "step-range",
-        "which NVTX ranges (domain:text) are steps; a group in it is their number (default: numbered ranges, such "
-        "as `step 7`, that hold half of the GPU's work)",
+        "which NVTX ranges (domain:text) are steps; a group in it is their number (default: ranges such as "
+        "`step 7` or `train_step` that hold most of the GPU's work)",
         metavar="REGEX",
         group="",
     ),

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -48,18 +48,21 @@ _MIN_VOTES = 0.1
 _JUMP = 1.5
 _MAX_JUMPS = 8
 """Distances this many times the next shorter may separate steps; only the largest jumps are tried."""
+_MAX_COMMON, _MAX_RUNS = 3, 64
+"""The number of kernels that may mark iterations, and of their runs in an iteration."""
 _TO_HOST = 2
+MARKS_STEP, MARKS_OPTIMIZER = 1, 2
 _LOSS = re.compile(r"loss|cross_?entropy", re.IGNORECASE)
 
 
 def anchored_steps(tasks: Collection[Task], session: Session, reports: list[Report]) -> dict[int, Arrays]:
     """Find the steps of each report by every anchor, to be stored with its columns."""
     steps_by_report: dict[int, list[TaskSteps]] = {report.index: [] for report in reports}
-    names = _names(session, list(steps_by_report))
+    names = OperationNames.load(session, steps_by_report)
     parts: dict[Task, list[dict[str, Any]]] = {}
     for task, batch in launched_work(session, steps_by_report, _MORE_COLUMNS):
         if task in tasks:
-            batch["code"] = np.searchsorted(names.keys, batch.pop("key")).astype(np.int32)
+            batch["code"] = names.codes(batch.pop("key"))
             if not batch["graph"].any():
                 batch["graph"] = batch["graph"].astype(np.int8)  # the usual case: a byte is enough
             # Sorted batches make the sort of all batches fast.
@@ -83,6 +86,8 @@ _MORE_COLUMNS: Mapping[str, Sequence[sa.Label[Any]]] = {
     "memory_ops": (_key(_OPERATION), sa.func.coalesce(tables.memory_ops.c.graph_node_id, 0).label("graph")),
     "graph_launches": (_key(_GRAPH), (_EXEC + 1).label("graph")),
 }
+KEYS = {name: columns[:1] for name, columns in _MORE_COLUMNS.items()}
+"""The key in `OperationNames` of each operation, by table."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,6 +97,28 @@ class OperationNames:
     keys: NDArray[np.int64]
     texts: Sequence[str]
     is_to_host: NDArray[np.bool_]
+    is_kernel: NDArray[np.bool_]
+
+    @classmethod
+    def load(cls, session: Session, reports: Collection[int]) -> OperationNames:
+        name_by_key: dict[int, tuple[str, bool, bool]] = {}
+        kind = tables.memory_ops.c.copy_kind
+        for table, text, is_to_host in (
+            (tables.kernels, _KERNEL, sa.false()),
+            (tables.memory_ops, _OPERATION, sa.func.coalesce(kind == _TO_HOST, sa.false())),
+            (tables.graph_launches, _GRAPH, sa.false()),
+        ):
+            if session.count(table):
+                query = sa.select(_key(text), text, is_to_host).where(of_reports(table.c.report, reports)).distinct()
+                is_kernel = table is tables.kernels
+                name_by_key |= {key: (name, is_copy, is_kernel) for key, name, is_copy in session.rows(query)}
+        keys = sorted(name_by_key)
+        texts, *flags = zip(*(name_by_key[key] for key in keys), strict=True) if keys else ((), (), ())
+        return cls(np.array(keys, np.int64), texts, *(np.array(flag, bool) for flag in flags))
+
+    def codes(self, keys: NDArray[np.int64]) -> NDArray[np.int32]:
+        """Return the index of the name of each key."""
+        return np.searchsorted(self.keys, keys).astype(np.int32)
 
     @cached_property
     def families(self) -> NDArray[Any]:
@@ -102,28 +129,12 @@ class OperationNames:
         return np.flatnonzero(np.isin(self.families, families))
 
     @cached_property
-    def is_telling(self) -> NDArray[np.bool_]:
-        """Whether the name distinguishes steps from layers: copies to the host, loss, optimizer."""
-        is_telling = self.is_to_host.copy()
-        is_telling[[code for code, text in enumerate(self.texts) if _LOSS.search(text)]] = True
-        is_telling[self.of(OPTIMIZER)] = True
-        return is_telling
-
-
-def _names(session: Session, reports: Sequence[int]) -> OperationNames:
-    name_by_key: dict[int, tuple[str, bool]] = {}
-    kind = tables.memory_ops.c.copy_kind
-    for table, text, is_to_host in (
-        (tables.kernels, _KERNEL, sa.false()),
-        (tables.memory_ops, _OPERATION, sa.func.coalesce(kind == _TO_HOST, sa.false())),
-        (tables.graph_launches, _GRAPH, sa.false()),
-    ):
-        if session.count(table):
-            query = sa.select(_key(text), text, is_to_host).where(of_reports(table.c.report, reports)).distinct()
-            name_by_key |= {key: (name, is_copy) for key, name, is_copy in session.rows(query)}
-    keys = sorted(name_by_key)
-    is_copy = np.array([name_by_key[key][1] for key in keys], bool)
-    return OperationNames(np.array(keys, np.int64), [name_by_key[key][0] for key in keys], is_copy)
+    def marks(self) -> NDArray[np.int8]:
+        """`MARKS_STEP` for names that layers lack (copies to the host, loss), `MARKS_OPTIMIZER`, or 0."""
+        marks = np.where(self.is_to_host, MARKS_STEP, 0).astype(np.int8)
+        marks[[code for code, text in enumerate(self.texts) if _LOSS.search(text)]] = MARKS_STEP
+        marks[self.of(OPTIMIZER)] = MARKS_OPTIMIZER
+        return marks
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,7 +179,11 @@ class OperationSequence:
             anchors.GRAPH: self._best(list(self._graphs())),
             anchors.KERNELS: self._any_operation(),
         }
-        return [self._as_steps(task, kind, rep) for kind, rep in repetitions.items() if rep is not None]
+        steps = [self._as_steps(task, kind, rep) for kind, rep in repetitions.items() if rep is not None]
+        iterations = None if steps else self._iterations()
+        if iterations is not None:
+            steps.append(replace(self._as_steps(task, anchors.KERNELS, iterations), is_doubtful=True))
+        return steps
 
     @cached_property
     def _runs(self) -> dict[int, Times]:
@@ -272,6 +287,27 @@ class OperationSequence:
                 return max(candidates, key=lambda rep: float(np.median(pauses[rep.edges[1:-1] - 1])), default=None)
         return None
 
+    def _iterations(self) -> _Repetition | None:
+        """Return the shortest repetition of one of the commonest kernels that returns at one distance.
+
+        The distance is counted in kernels: to the next kernel of this name, or to a later one if it runs several times
+        in an iteration. Iterations begin after the longest launch pauses.
+        """
+        kernels = np.flatnonzero(self.names.is_kernel[self.code])
+        counts = np.bincount(self.code[kernels], minlength=len(self.names.texts))
+        pauses = np.diff(self.launch, prepend=self.launch[:1])
+        for code in np.argsort(-counts, kind="stable")[:_MAX_COMMON].tolist():
+            indices = np.flatnonzero(self.code[kernels] == code)
+            for runs in range(1, min(_MAX_RUNS, len(indices) // FEWEST) + 1):
+                distances = indices[runs:] - indices[:-runs]
+                if (distances == np.median(distances)).mean() < _MIN_ALIKE:
+                    continue
+                phases = [kernels[indices[first::runs]] for first in range(runs)]
+                begins = max(phases, key=lambda phase: float(np.median(pauses[phase])))
+                if self._busy[-1] - self._busy[begins[0]] >= LEAST_COVERAGE * self._busy[-1]:
+                    return _Repetition(np.append(begins, len(self.code)), smart_name(self.names.texts[code]))
+        return None
+
     def _as_steps(self, task: Task, anchor: str, repetition: _Repetition) -> TaskSteps:
         agree, differ = self._votes(repetition)
         edges, count = repetition.edges, len(repetition)
@@ -292,7 +328,7 @@ class OperationSequence:
             anchor,
             len(agree),
             differ,
-            needs_proof and not bool(self.names.is_telling[agree].any()),
+            needs_proof and not bool(self.names.marks[agree].any()),
         )
 
 

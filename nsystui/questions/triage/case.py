@@ -14,6 +14,7 @@ import numpy as np
 import sqlalchemy as sa
 from numpy.typing import NDArray
 
+from nsystui.base import anchors
 from nsystui.base.answer import Answer, Column, Row, TableAnswer, Unit
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.base.text import few_numbers
@@ -341,9 +342,13 @@ class Case:
 
     @cached_property
     def steps(self) -> Mapping[Task, StepTimes]:
-        """The steps of every selected task with steps."""
-        times_by_task = step_times(self.job.steps(self.step_name), self.scope.window)
-        return {task: times for task, times in times_by_task.items() if task in self.tasks}
+        """The steps of every selected task with steps, except iterations of kernels that may be layers."""
+        steps = self.job.steps(self.step_name)
+        iterations = {
+            task for task, item in steps.of_task.items() if item.is_doubtful and item.anchor == anchors.KERNELS
+        }
+        times_by_task = step_times(steps, self.scope.window)
+        return {task: times for task, times in times_by_task.items() if task in self.tasks - iterations}
 
 
 def worked_by(devices: Iterable[DeviceIntervals], window: Window) -> Intervals:
