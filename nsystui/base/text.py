@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import shlex
 import unicodedata
-from bisect import bisect_left
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from functools import cache
 from itertools import chain
@@ -146,42 +146,35 @@ def shorten(text: str, width: int) -> str:
     return head + ELLIPSIS
 
 
+_LEAST_HEAD = 4
+"""The fewest cells of a beginning before a cut."""
+
+
 def cut_apart(texts: Iterable[str], width: int) -> dict[str, str]:
-    """Cut texts to at most ``width`` cells: at their ends, or within what they share, if they would look alike.
-
-    A text that is cut within keeps its beginning, and characters that tell it from other texts.
-    """
+    """Cut texts to ``width`` cells: at their ends, or inside their common beginning if they would look alike."""
     shown: dict[str, str] = {}
-    groups = [(sorted(set(texts)), "", 0)]
-    while groups:
-        group, head, start = groups.pop()
-        alike: dict[str, list[str]] = {}
-        for text in group:
-            alike.setdefault(shorten(head + text[start:], width), []).append(text)
-        for cut, members in alike.items():
-            shown.update(dict.fromkeys(members, cut))
-            first, index = members[0], bisect_left(group, members[0])
-            end = index + len(members)
-            shared, kept = _common(first, members[-1]), head or _take(first, width // 4) + ELLIPSIS
-            others = (group[number] for number in range(index - 1, -1, -1) if not first.startswith(group[number]))
-            neighbours = (next(others, ""), *group[end : end + 1])
-            parted = max(_common(first, other) for other in neighbours)
-            if parted >= max(start, width // 4) and width_of(kept) <= width // 3:
-                kept += first[max(parted - 2, start) : parted + 1] + ELLIPSIS
-            room = width - width_of(kept)
+    groups: dict[str, list[str]] = {}
+    ordered, before, least = sorted(set(texts)), "", width // 4
+    for text in ordered:
+        groups.setdefault(shorten(text, width), []).append(text)
+    for cut, group in groups.items():
+        first, last = group[0], group[-1]
+        shared = len(commonprefix([first, last]))  # noqa: RUF071 - texts, not paths
+        if len(group) == 1 or shared <= least or least < _LEAST_HEAD:
+            shown |= dict.fromkeys(group, cut)
+        else:
             word = first.rfind(" ", 0, shared) + 1
-            next_start = word if shared - word <= room // 2 else shared - room // 3
-            next_start = min(next_start, max(map(len, members)) - room)
-            next_start = max(next_start, first.find(" ", next_start, shared) + 1)
-            next_start = next_start if next_start > start else shared
-            if len(members) > 1 and next_start > max(start, width // 4):
-                groups.append((members, kept, next_start))
+            tail = word if shared - word <= least else shared - least // 2
+            head = min(max(least, width - 1 - (max(map(len, group)) - tail)), tail)
+            kept = _take(first, head) + ELLIPSIS
+            neighbours = (before, *ordered[bisect_right(ordered, last) :][:1])
+            parted = max(len(commonprefix([first, other])) for other in neighbours)  # noqa: RUF071
+            if head <= parted < tail:  # what tells this group from its neighbours
+                kept = _take(first, least) + ELLIPSIS + first[max(parted - 2, 0) : parted + 1] + ELLIPSIS
+            cuts = cut_apart((text[tail:] for text in group), width - width_of(kept))
+            shown |= {text: kept + cuts[text[tail:]] for text in group}
+        before = last
     return shown
-
-
-def _common(text: str, other: str) -> int:
-    """Return the length of the common beginning."""
-    return len(commonprefix([text, other]))  # noqa: RUF071 - texts, not paths
 
 
 def fit(text: str, width: int, align: Literal["left", "right"] = "left") -> str:

@@ -107,7 +107,7 @@ _INTEGRATED = re.compile(r"\b(?:Jetson|Tegra|Xavier|Orin|Thor|GB10)\b")
 
 
 def has_one_memory(session: Session) -> bool:
-    """Return whether the names of all GPUs are those of integrated GPUs, which share one memory with the CPU."""
+    """Return whether all GPUs are integrated GPUs by their names: they share one memory with the CPU."""
     name = tables.devices.c.name
     names = session.rows(sa.select(name).distinct()) if session.count(tables.devices) else []
     return bool(names) and all(_INTEGRATED.search(text or "") for (text,) in names)

@@ -49,7 +49,7 @@ _OF_DICT = sa.func.split_part(LABEL, "{", 1).concat(sa.func.nullif(sa.func.conca
 _IS_DICT = sa.or_(sa.func.contains(LABEL, "{'"), sa.func.contains(LABEL, '{"'))
 _FOLDED = sa.case((_IS_DICT, sa.func.coalesce(_OF_DICT, _CUT)), else_=_CUT)
 FOLDED_LABEL = sa.func.coalesce(sa.func.nullif(_FOLDED, ""), "[no name]", type_=sa.Text)
-"""`LABEL` by what it means: without arguments, shapes and ids of a call; the module or operator of a dict.
+"""The meaning of a `LABEL`: without arguments, shapes and ids of a call; the module or operator of a dict.
 
 ``aten::add, seq = 7`` is ``aten::add``, ``{'Module': 'layers.3.mlp', 'Inputs': [[1, 64]]}`` (vLLM, TensorRT-LLM) is
 ``layers.3.mlp``, ``{'mod': 'torch', 'op': 'add', 'args': []}`` (PyProf) is ``torch.add``.
