@@ -1,6 +1,6 @@
 """Kernels that CUDA graphs replay belong to the NVTX range in which they were captured (docs/exports.md#cuda-graphs).
 
-Each program captures two layers, ``layer.0`` and ``layer.1``, with a node each: 1 and 2. Node N of a copy is N + 100.
+Each program captures two layers, ``layer_0`` and ``layer_1``, with a node each: 1 and 2. Node N of a copy is N + 100.
 Each of its replays takes 10 ns in the first layer, 20 ns in the second.
 """
 
@@ -103,7 +103,7 @@ def written(path: Path, nodes: Nodes, *, pids: tuple[int, ...] = (100,), version
         for number, pid in enumerate(pids):
             process = export.process(pid)
             thread = export.thread(process, pid, "python")
-            for start, end, name in ((100, 310, "capture"), (110, 199, "layer.0"), (200, 300, "layer.1")):
+            for start, end, name in ((100, 310, "capture"), (110, 199, "layer_0"), (200, 300, "layer_1")):
                 export.nvtx_range(thread, start, end, name if not number else f"{name} of {pid}")
             nodes(export, thread)
             for replay in range(REPLAYS):
@@ -139,7 +139,7 @@ def tree(job: OpenJob, fold: str = "none") -> dict[str, dict[str, object]]:
     return {row["path"]: row for row in records(nvtx_tree_table(job.nvtx_tree(Selection(), "all", fold)))}
 
 
-CAPTURED = {("layer.0", "captured"): FIRST, ("layer.1", "captured"): SECOND}
+CAPTURED = {("layer_0", "captured"): FIRST, ("layer_1", "captured"): SECOND}
 
 
 @pytest.mark.parametrize("nodes", [copied, copied_twice, written_late])
@@ -148,8 +148,8 @@ def test_replayed_kernels_belong_to_the_range_of_their_capture(opened: Callable[
     assert times_by_range(job) == CAPTURED
     rows = tree(job)
     assert rows["capture"]["replayed"] == FIRST + SECOND
-    assert rows["capture › layer.0"]["replayed"] == FIRST
-    assert rows["capture › layer.1"]["replayed"] == SECOND
+    assert rows["capture › layer_0"]["replayed"] == FIRST
+    assert rows["capture › layer_1"]["replayed"] == SECOND
     assert rows["execute"]["replayed"] is None
     # What launched the kernels is still shown.
     assert rows["execute"]["gpu_total"] == 40 * REPLAYS
@@ -182,9 +182,9 @@ def test_a_kernel_of_an_unknown_capture_stays_in_the_range_of_its_launch(
 ) -> None:
     job = opened(nodes)
     lost = FIRST if count == REPLAYS else FIRST + SECOND
-    known = {("layer.1", "captured"): SECOND} if count == REPLAYS else {}
+    known = {("layer_1", "captured"): SECOND} if count == REPLAYS else {}
     assert times_by_range(job) == known | {("execute", "launched"): lost}
-    assert tree(job).get("capture › layer.0", {}).get("replayed") is None
+    assert tree(job).get("capture › layer_0", {}).get("replayed") is None
     notes = kernels_in_ranges(job, Selection(), group_by=(GroupBy.RANGE,)).notes
     assert any(f"{count} of {2 * REPLAYS} operations of CUDA graphs {reason}" in note for note in notes)
 
@@ -203,9 +203,9 @@ def test_the_path_and_the_operations_of_steps_name_the_range_of_the_capture(open
     job = opened(copied)
     rows = records(path_table(job, Selection(window=Window(1000, 1140)), by="range"))
     times = {row["range"]: row["time"] for row in rows if row["kind"] == "compute"}
-    assert times == {"captured in layer.0": 10, "captured in layer.1": 20}
+    assert times == {"captured in layer_0": 10, "captured in layer_1": 20}
     operations = {row["name"]: row for row in records(operations_of_steps(job, Selection(), "execute"))}
-    assert operations["layer.*"]["replayed"] == 30
+    assert operations["layer_*"]["replayed"] == 30
     assert operations["execute"]["gpu"] == 40 and operations["execute"]["replayed"] is None
 
 
@@ -217,7 +217,7 @@ def test_an_event_leads_to_the_range_of_its_capture(opened: Callable[..., OpenJo
     row = event_row(job.session, key, job.ranks)
     assert row is not None
     context = event_details(job, row)[2]
-    assert context == ["captured in NVTX capture › layer.0", "NVTX execute"]
+    assert context == ["captured in NVTX capture › layer_0", "NVTX execute"]
 
 
 def test_kernels_by_graph_have_the_number_of_the_graph(opened: Callable[..., OpenJob]) -> None:

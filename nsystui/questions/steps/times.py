@@ -242,7 +242,7 @@ def _reasons(session: Session, by_anchor: _ByAnchor, tasks: Collection[Task]) ->
             size = _range(int(np.median(task_steps.gpu.op_count)) for task_steps in doubts)
             yield (
                 f"{'1 operation comes' if size == '1' else f'{size} operations come'} back {_range(map(len, doubts))} "
-                "times, but nothing in them tells a step from a layer (no copy to the host, loss or optimizer): "
+                "times, but nothing distinguishes a step from a layer (no copy to the host, loss or optimizer): "
                 f"--steps-by {kind} takes them as steps"
             )
             return

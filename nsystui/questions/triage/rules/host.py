@@ -498,9 +498,10 @@ def _start_and_end_finding(case: Case, part: str, cost: int) -> Finding:
     times: dict[tuple[str, str], int] = {}
     kinds: dict[str, int] = {}
     attribution = idle.attribution
-    for cause_index, time in zip(attribution.cause.tolist(), attribution.time.tolist(), strict=True):
-        cause = attribution.causes[cause_index]
-        key = (cause.kind, cause.words if cause.what or cause.thread else "")
+    sums = np.bincount(attribution.cause, attribution.time).astype(np.int64)
+    for cause, time in zip(attribution.causes, sums.tolist(), strict=False):
+        is_named = cause.what or (cause.thread and case.mean([time]) >= _MIN_SHARE * cost)
+        key = (cause.kind, cause.words if is_named else "")
         times[key] = times.get(key, 0) + time
         kinds[cause.kind] = kinds.get(cause.kind, 0) + time
     rows = [(kind, what or None, time) for (kind, what), time in times.items() if time]
