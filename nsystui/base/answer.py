@@ -390,7 +390,7 @@ _PLAIN_KINDS = {int, float, str, type(None)}
 
 
 def _plain(cells: Iterable[Any]) -> list[Value]:
-    """Convert scalars of numpy and pandas to Python values; NaN and NA to ``None``."""
+    """Convert scalars of numpy and pandas; NaN and NA become ``None``."""
     values = list(cells)
     kinds = set(map(type, values))
     if kinds <= _PLAIN_KINDS and (float not in kinds or all(value == value for value in values)):

@@ -48,7 +48,7 @@ class Parser(argparse.ArgumentParser):
     """A parser that refuses empty values of options, and bytes that no text of an export has."""
 
     def _get_value(self, action: argparse.Action, arg_string: str) -> object:
-        """Convert a word as argparse does. Raises ArgumentError for bytes that no text of an export has."""
+        """Convert a word like argparse. Raises ArgumentError for bytes that no export's text has."""
         if "\0" in arg_string or not (is_utf8(arg_string) or action.metavar in FILE_NAMES or action.dest == "ranks"):
             raise argparse.ArgumentError(action, f"{arg_string!r} is not UTF-8 text, or has a NUL byte")
         return super()._get_value(action, arg_string)

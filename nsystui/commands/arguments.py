@@ -254,7 +254,7 @@ def source_of(request: Request) -> JobSource:
 
 
 def _expect(job: OpenJob, expected: Expected, with_clock: bool) -> None:
-    """Announce to the session which columns will be read, including columns for aligning the clocks."""
+    """Announce to the session which columns will be read, also for aligning the clocks."""
     columns, tallied = expected
     merged = {table: set(names) for table, names in columns.items()}
     if with_clock:

@@ -268,7 +268,7 @@ def _worded(value: object) -> str:
 
 
 def _line_of(lines: Sequence[str], key: str, section: str) -> int | None:
-    """Return the number of the line that sets a key or begins its section, or ``None`` if it is not recognised."""
+    """Return the line that sets a key or begins its section, if it is recognised."""
     name = re.compile(rf"""\s*(\[\s*)?(?:{re.escape(section)}\s*\.\s*)?["']?{re.escape(key)}["']?\s*[=.\]]""")
     in_section = not section
     for number, line in enumerate(lines, 1):

@@ -30,7 +30,7 @@ def draw(
 
 
 def _columns_of(width: int) -> int:
-    """Return how many blocks fit into ``width`` cells next to labels and values."""
+    """Return how many blocks fit next to labels and values."""
     return max(width - _LABEL - _VALUE - 2, _MIN_COLUMNS)
 
 

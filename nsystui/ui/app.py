@@ -161,7 +161,7 @@ class NsystuiApp(App[int], LoadingListener):
         return self._exception
 
     def _handle_exception(self, error: Exception) -> None:
-        """End after an unhandled error; ignore errors while closing, when screens may lack widgets."""
+        """End after an unhandled error; ignore errors while closing: screens may lack widgets."""
         if not self._exit:
             super()._handle_exception(error)
 
@@ -180,7 +180,7 @@ class NsystuiApp(App[int], LoadingListener):
 
     @in_background("kept")
     async def _begin(self) -> None:
-        """Show the saved overview of the files before opening them, which imports much more."""
+        """Show the files' saved overview before opening them, which imports much more."""
         with suppress(NsystuiError):
             self.kept = await to_thread(kept_overview, self.source)
         if (overview := self.kept) is not None:
@@ -214,7 +214,7 @@ class NsystuiApp(App[int], LoadingListener):
 
     @property
     def _keeps_keys(self) -> bool:
-        """Whether the next key waits for an answer on the current screen."""
+        """Return whether the next key waits for an answer."""
         keeps, event = getattr(self.screen, "keeps", None), self._typed[0] if self._typed else None
         return keeps is not None and isinstance(event, events.Key) and keeps(event.key)
 
@@ -568,7 +568,7 @@ class NsystuiApp(App[int], LoadingListener):
     warned = in_own_task(say)  # type: ignore[arg-type]
 
     def _call_screen(self, name: str, *arguments: str) -> None:
-        """Call a method of the current screen, if it has a method of that name and is mounted."""
+        """Call a method of the current screen, if it is mounted and has the method."""
         screen: Screen[object] = self.screen
         if screen.is_mounted and hasattr(screen, name):
             getattr(screen, name)(*arguments)

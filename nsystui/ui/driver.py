@@ -157,7 +157,7 @@ class TerminalDriver(LinuxDriver):
             os._exit(status)
 
     def _call_soon(self, callback: Callable[..., None], *arguments: Any) -> None:
-        """Call a function between two tasks of the event loop, unless the loop has ended."""
+        """Call a function between two tasks of the event loop, unless it has ended."""
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(callback, *arguments)
 

@@ -136,7 +136,7 @@ class Loading:
         self._remember(job)
 
     def _remember(self, job: OpenJob) -> None:
-        """Save the first answers for the commands; after a failure, the commands compute them."""
+        """Save the first answers for the commands, which compute them after a failure."""
         from nsystui.questions.answers.remembered import remember_first_questions
 
         cache = job.session.cache
@@ -145,7 +145,7 @@ class Loading:
                 remember_first_questions(job, cache)
 
     def _read_kernels(self, job: OpenJob, files: Sequence[Opened]) -> None:
-        """Read the columns of the kernel summary before all others, and show the summary."""
+        """Read the columns of the kernel summary first, and show it."""
         from nsystui.questions.kernels.summary import kernel_summary, smart_kernel_names
         from nsystui.store.packing import PackingCancelled
         from nsystui.store.session import Session
@@ -294,7 +294,7 @@ class LogLoading:
                 self._report_tables(summary, reader)
 
     def _report_tables(self, summary: LogSummary, reader: LogReader, **changes: object) -> None:
-        """Make the tables in the reading thread, so that nothing adds to the summary meanwhile."""
+        """Make the tables in the reading thread, so that nothing adds to the summary."""
         from nsystui.questions.nccl_log.summary import notes, nothing
         from nsystui.questions.nccl_log.tables import TABLES
 
@@ -364,7 +364,7 @@ def kept_overview(source: JobSource) -> KeptOverview | None:
 
 
 def _memory(source: JobSource) -> tuple[Remembered | None, tuple[str, ...]]:
-    """Return the saved answers about the files, and the key of the overview."""
+    """Return the saved answers, and the key of the overview."""
     from nsystui.questions.answers.remembered import Remembered
 
     options = (source.ranks, source.clock, str(source.steps_by), str(source.step_range))

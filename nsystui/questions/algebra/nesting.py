@@ -158,7 +158,7 @@ def _rows_of(order: Rows, indices: Rows) -> Rows:
 
 
 def _levels(parent: Rows) -> Rows:
-    """Count each row's ancestors. Each pass doubles the levels climbed (pointer doubling)."""
+    """Count each row's ancestors; each pass doubles the levels climbed (pointer doubling)."""
     level = (parent >= 0).astype(np.int64)
     ancestor = parent.copy()
     climbing = np.flatnonzero(ancestor >= 0)

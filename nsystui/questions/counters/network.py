@@ -207,7 +207,7 @@ def _names(job: OpenJob) -> dict[tuple[int, int], tuple[Any, Any]]:
 def _of_efa(
     job: OpenJob, hosts: dict[int, str], selected_reports: set[int], notes: list[str]
 ) -> Iterator[tuple[int, _Key, str, int, Samples]]:
-    """Yield samples as `_sampled` does, from EFA counters that are running totals of bytes."""
+    """Yield samples like `_sampled` from EFA counters that are running totals of bytes."""
     efa = counters(job, selected_reports)
     left_out = set()
     for lane in efa.lanes:
@@ -281,7 +281,7 @@ def _integral(times: Times, values: Floats, edges: NDArray[np.floating[Any]]) ->
 
 
 def _peak(samples: Samples, times: Intervals) -> float | None:
-    """Return the highest rate at any time of ``times``, adding up samples of several ports."""
+    """Return the highest rate in ``times``, adding up samples of several ports."""
     starts, ends, rates = samples
     low, high = int(times.starts[0]), int(times.ends[-1])
     inside = (ends > low) & (starts < high)
@@ -360,7 +360,7 @@ def slow_collectives(job: OpenJob, selection: Selection) -> dict[str, Intervals]
 
 
 def _group_row(group: Any, link_adapters: list[Adapter]) -> tuple[Any, ...] | None:
-    """Return time, rates, waits, slow waits, hosts and the sampled share, or ``None`` without samples."""
+    """Return time, rates, waits, slow waits, hosts and the sampled share, if there are samples."""
     is_slow = group["is_slow"].to_numpy(bool)
     by_host: dict[str, list[Adapter]] = {}
     for adapter in link_adapters:

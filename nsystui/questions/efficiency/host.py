@@ -104,7 +104,7 @@ def _arrays_of(session: Session, report: Report) -> Arrays:
 
 
 def _query(table: sa.Table, report: Report) -> sa.Select[Any]:
-    """Select (process, start, end) of each call; calls that never returned end with the session."""
+    """Select (process, start, end); calls that never returned end with the session."""
     columns = table.c
     last = recorded(report).end - report.clock_offset
     end = sa.func.coalesce(columns.end, last, type_=sa.BigInteger).label("end")

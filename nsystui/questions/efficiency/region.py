@@ -53,7 +53,7 @@ def mfu_of_region(
 
 
 def _bytes_moved(job: OpenJob, devices: Sequence[Device], ranges: NvtxRanges, rows: Times) -> float | None:
-    """Return the bytes that DRAM moved in some ranges' GPU time, or ``None`` if unknown for a range."""
+    """Return the bytes that DRAM moved in the ranges' GPU time, or ``None`` if unknown for a range."""
     lanes = [Task(lane.report, lane.process) for lane in ranges.lanes]
     lane, starts = ranges.lane[rows], ranges.values("gpu_start", rows)
     ends = starts + ranges.values("gpu_length", rows)

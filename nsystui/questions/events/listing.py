@@ -262,7 +262,7 @@ def kinds_with_name(session: Session, kinds: Sequence[EventKind], wanted: NameFi
 
 
 def _names(session: Session, kind: EventKind) -> frozenset[str]:
-    """Return the names of the events of a kind in all reports; missing names are empty."""
+    """Return the names in all reports; missing names are empty."""
     source = KIND_TABLES[kind]
     report = source.table.c.report
 

@@ -136,7 +136,7 @@ def limiter_of(values: Mapping[str, float]) -> str | None:
 def _matched(
     session: Session, names: Names, launches: Sequence[NcuLaunch], by_shape: bool
 ) -> tuple[Mapping[_RowKey, list[NcuLaunch]], list[str], list[str]]:
-    """Return the launches by row, names that match no kernel, and names that match several."""
+    """Return launches by row, names that match no kernel, and names that match several."""
     kernels = _kernels(session)
     forms: tuple[dict[str, list[_Kernel]], ...] = ({}, {}, {}, {})
     for kernel in kernels:
@@ -194,7 +194,7 @@ _CAST = re.compile(r"\((?:(?:un)?signed )?(?:int|short|char|long|long long)\)(?=
 
 
 def _plain(name: str) -> str:
-    """Normalise what demanglers write differently in a name: booleans, casts, blanks, anonymous namespaces."""
+    """Normalise what demanglers write differently: booleans, casts, blanks, anonymous namespaces."""
     name = _BOOL.sub(lambda match: ("false", "true")[int(match[1])], name)
     name = _CAST.sub("", name).replace("(anonymous namespace)", "<unnamed>")
     return name.replace(" ", "")

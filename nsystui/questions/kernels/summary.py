@@ -191,7 +191,7 @@ _COUNT_SHARE = Column("count_share", header="Instances (%)", label="count %", un
 
 
 def _with_count_shares(answer: TableAnswer) -> TableAnswer:
-    """Add each row's share of all launches or, by step, of the step's launches."""
+    """Add each row's share of all launches or of the step's launches."""
     counts = [int(count or 0) for count in answer.cells("count")]
     steps = answer.cells("step") if STEP in answer.columns else [None] * len(counts)
     totals: Counter[Value] = Counter()

@@ -194,7 +194,7 @@ def _events(session: Session, selection: Selection) -> pd.DataFrame:
 
 
 def _allocations(events: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame, int]:
-    """Return allocations with time and row of their end, frees without allocation, and the number of missing frees."""
+    """Return allocations with time and row of their end, frees without allocation, and the count of missing frees."""
     ordered = events.sort_values(["report", "process", "address", "start", "row"])
     addresses, start, row = (ordered[key].to_numpy() for key in (["report", "process", "address"], "start", "row"))
     is_alloc = ordered["is_free"].to_numpy() == 0

@@ -87,7 +87,7 @@ def _captures(session: Session, reports: list[Report]) -> dict[int, Arrays]:
 
 
 def _resolved(session: Session, report: Report) -> Captures:
-    """Follow each node to its original, and find the original's capture."""
+    """Find the capture of each node's original."""
     columns = tables.graph_nodes.c
     names = ("process", "thread", "time", "node", "original")
     has_value = [columns[name].is_not(None) for name in names[:-1]]
@@ -169,7 +169,7 @@ def _calls(
 
 
 def _are_inside(calls: tuple[Ints, Ints, Ints], thread: Ints, time: Ints) -> Flags:
-    """Return whether each of m moments is inside a call of its thread; shape ``(m,)``."""
+    """Return whether each moment is inside a call of its thread; shape ``(m,)``."""
     return ~are_outside(calls_inside(calls[1], calls[2], calls[0], time, time, thread), len(time))
 
 

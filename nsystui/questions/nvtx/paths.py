@@ -140,7 +140,7 @@ def group_ranges(ranges: NvtxRanges, by: TreeGrouping) -> Grouping:
 
 
 def _lanes_by_process(ranges: NvtxRanges) -> list[list[int]]:
-    """Return the indices of the lanes with ranges, by process: in order of rank, then without a rank."""
+    """Return the lanes with ranges by process: in order of rank, then without a rank."""
     lanes_by_process: dict[tuple[int, int], list[int]] = {}
     for number in np.unique(ranges.columns.chains.lane).tolist():
         lane = ranges.lanes[number]

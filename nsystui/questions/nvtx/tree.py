@@ -499,7 +499,7 @@ class NvtxTree:
         return is_match
 
     def _leading(self, number: int, leads_to_match: NDArray[np.bool_], order: Order) -> list[int]:
-        """Return the children of a node that match or contain a match, in order."""
+        """Return a node's children that match or contain a match, in order."""
         if not leads_to_match[self.maker.paths.children_of(number)].any():
             return []
         shown = self.maker.sorted_paths(number, order)

@@ -111,7 +111,7 @@ def title_of(reports: Sequence[Report]) -> str:
 
 
 def _count_gpus(session: Session) -> int:
-    """Count the GPUs that worked; a GPU that several processes share counts once."""
+    """Count the GPUs that worked, shared GPUs once."""
     reports = {report.index: report for report in session.reports}
     devices = used_devices(session)
     used = [device for device in devices if device.device != UNKNOWN] or devices
@@ -129,7 +129,7 @@ def _duration(session: Session) -> int | None:
 
 
 def _assumed_gpus(session: Session, selection: Selection) -> Iterator[str]:
-    """Yield a note if an export of several GPUs does not record which GPU a process used."""
+    """Note an export of several GPUs that does not record which GPU a process used."""
     for report in selected_reports(session, selection):
         if not report.metadata.cuda_devices and len(report.metadata.gpus) > 1:
             yield (

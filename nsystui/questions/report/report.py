@@ -265,7 +265,7 @@ def _command(asked: Asked, words: str) -> str:
 def _section(
     key: str, title: str, tables: Sequence[ReportTable], *names: str, drawing: Drawing | None = None
 ) -> Section:
-    """Return a section of the tables with rows, and the notes of all tables, each once."""
+    """Collect the tables with rows, and the notes of all tables, each once."""
     notes = tuple(dict.fromkeys(note for table in tables for note in table.answer.notes))
     filled = tuple(replace(table, answer=replace(table.answer, notes=())) for table in tables if len(table.answer))
     if not filled and not notes:

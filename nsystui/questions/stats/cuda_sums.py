@@ -149,7 +149,7 @@ class LaunchRanges:
 
 
 def _launch_ranges(session: Session, selection: Selection, report: Report) -> tuple[Rows, Rows, list[str]]:
-    """Return the rows of kernels with a range, the indices of their range names, and the names."""
+    """Return the rows of kernels with a range, their range names' indices, and the names."""
     ranges, calls, kernels = tables.nvtx_ranges, tables.api_calls, tables.kernels
     texts = Texts()
     conditions = [ranges.c.end.is_not(None), *where(ranges, selection)]
@@ -401,7 +401,7 @@ def _calls_and_gpu_work(session: Session, selection: Selection, options: ReportO
 
 
 def _together(**categories: pd.DataFrame) -> pd.DataFrame:
-    """Return all categories' groups in one table; shares are of the time of all categories."""
+    """Join all categories' groups; shares are of the time of all categories."""
     import pandas as pd
 
     parts = [part.astype({"name": object}).assign(category=category) for category, part in categories.items()]

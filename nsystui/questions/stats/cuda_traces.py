@@ -95,7 +95,7 @@ def _threads() -> sa.Subquery:
 
 
 def _api_trace(session: Session, selection: Selection, _: ReportOptions) -> PagedAnswer:
-    """Answer ``cuda_api_trace``: all rows of calls, also the second rows of ``--cudabacktrace``; start in job time."""
+    """Answer ``cuda_api_trace``: all calls, also the second rows of ``--cudabacktrace``; start in job time."""
     query, everything = _calls_query(selection), _calls_query(Selection())
     note = missing_note(session, tables.api_calls)
     return PagedAnswer.of(

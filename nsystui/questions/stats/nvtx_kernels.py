@@ -192,7 +192,7 @@ def _portions(ranges: Ranges, inside: Sequence[Inside], is_selected: Flags, max_
 
 
 def _counted(ranges: Ranges, calls: _KernelCalls, inside: Sequence[Inside], members: Ints) -> pd.DataFrame:
-    """Pair each range of ``members`` (indices) with the kernels in it, and return a row per group of pairs."""
+    """Pair each range of ``members`` (indices) with the kernels in it; return a row per group."""
     of_range, of_call = _pairs(inside, members)
     threads, lane = np.unique(ranges.thread, return_inverse=True)
     # One number for (name, style, thread), decoded below.
@@ -231,7 +231,7 @@ def _grouped(outer: Ints, calls: _KernelCalls, of_call: Ints) -> tuple[pd.DataFr
 
 
 def _pairs(inside: Sequence[Inside], members: Ints) -> tuple[Ints, Ints]:
-    """Return range and call indices, a pair for each call inside each range of ``members``."""
+    """Return indices of a range and a call for each call inside a range of ``members``."""
     of_range, of_call = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     for part in inside:
         first = part.since[members]

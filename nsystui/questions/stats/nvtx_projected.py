@@ -293,7 +293,7 @@ def projected_trace(session: Session, selection: Selection, _: ReportOptions) ->
 
 
 def _outside(ranges: Ranges, launches: LaunchCallColumns) -> list[Row]:
-    """Return nsys's row for all calls of a report outside of ranges, if any.
+    """Return nsys's row for all calls outside of ranges, if any.
 
     Its process and thread belong to the call whose work ended last, as in the only known case.
     """

@@ -291,7 +291,7 @@ def _identity(table: sa.Table, base: NameBase | None) -> sa.ColumnElement[str]:
 
 
 def _numbered(selection: Selection, conditions: Sequence[Condition], base: NameBase | None) -> sa.Subquery:
-    """Select kernels with ``position``, from 1, among the ``launches`` of their ``identity`` in the process."""
+    """Number kernels from 1, as ``position``, among the ``launches`` of their ``identity`` in the process."""
     table = tables.kernels
     facts = ("report", "clock_offset", "process", "device", "stream", "start", "end", "row", "correlation_id")
     names = ("name", "short_name", "mangled_name", "is_nccl", "graph_node_id")

@@ -165,7 +165,7 @@ def idle_before(job: OpenJob, row: Row) -> list[str]:
 
 
 def _partner(job: OpenJob, row: Row) -> tuple[list[str], Row | None]:
-    """Return the other end of a launch in words, and the API call of GPU work."""
+    """Return a launch's other end in words, and the API call of GPU work."""
     from nsystui.questions.events.kinds import EventKind
     from nsystui.questions.events.listing import key_of, partners
 
@@ -200,7 +200,7 @@ def _name(row: Row) -> Value:
 
 
 def _capture(session: Session, row: Row) -> list[str]:
-    """Return the NVTX ranges in which an operation of a CUDA graph was captured, in words."""
+    """Describe the NVTX ranges in which an operation of a CUDA graph was captured."""
     from nsystui.questions.events.listing import key_of
     from nsystui.questions.nvtx.around import path_at
     from nsystui.questions.nvtx.captures import capture_of

@@ -133,7 +133,7 @@ _ROUNDED, _TWO_DIGITS = 0.9995, 9.95
 
 
 def _scaled(value: float, unit: str) -> tuple[float, str]:
-    """Return a value in the largest multiple of its unit that is at most the value, and that multiple."""
+    """Return a value in the largest multiple of its unit that does not exceed it, and that multiple."""
     if unit in _PREFIXED:
         value, unit = value * _PREFIXED[unit], "Hz"
     size, prefix = next((pair for pair in _PREFIXES if value >= _ROUNDED * pair[0]), (1.0, ""))
@@ -300,7 +300,7 @@ def _gpus(
 def _queues(
     job: OpenJob, selection: Selection, window: Window, columns: int
 ) -> Mapping[tuple[Task, int], tuple[Metric, ...]]:
-    """Return the waiting launches of each stream, as shares of the highest mean; by (task, ordinal)."""
+    """Return each stream's waiting launches as shares of the highest mean, by (task, ordinal)."""
     length = window.end - window.start
     if length <= 0:
         return {}
@@ -331,7 +331,7 @@ _AdapterLane = tuple[str, NDArray[np.float64], float | None, str]
 
 
 def _hosts(job: OpenJob, selection: Selection, window: Window, columns: int) -> tuple[GpuLanes, ...]:
-    """Return the network by host: times of its slow collectives; bytes sent and received, and waits, of each adapter.
+    """Return each host's network: times of slow collectives; bytes sent and received, and waits, of each adapter.
 
     Switches belong to no host. Rates, and waits, are shares of the largest in view.
     """
@@ -511,7 +511,6 @@ def detail_lines(
 
 
 def _device_words(gpu: GpuLanes) -> str:
-    """Return ``rank 5 · device 0 · GPU 3 · H100 80GB HBM3 · host n05``."""
     device = gpu.device
     if gpu.is_host:
         return f"{gpu.title}: network adapters; rates as shares of the largest in view"

@@ -82,7 +82,7 @@ def title_and_facts(facts: JobFacts, width: int, so_far: bool = False, lines: in
 
 
 def _line(facts: Sequence[str], width: int) -> Line:
-    """Return as many facts as fit on a line; the first is cut if it does not fit."""
+    """Return the facts that fit on a line; the first is cut if it does not fit."""
     shown = list(facts)
     while len(shown) > 1 and width_of(_SEPARATOR.join(shown)) > width:
         shown.pop()

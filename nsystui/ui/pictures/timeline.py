@@ -129,7 +129,7 @@ def timeline_picture(job: OpenJob, selection: Selection, request: TimelineReques
 
 
 def _visible(lanes: tuple[LaneIdentity, ...], request: TimelineRequest) -> list[int]:
-    """Return the numbers of the lanes to draw: from the first, or around the requested lane."""
+    """Return the lanes to draw: from the first, or around the requested lane."""
     first = request.first
     if request.lane in lanes:
         index = lanes.index(request.lane)
@@ -163,7 +163,7 @@ def line_of(picture: LanePicture) -> LaneLine:
 
 
 def _names(drawn: LaneText) -> Iterator[tuple[int, str]]:
-    """Yield the names that fit their events, whole or cut, with their columns; a blank follows a cut name."""
+    """Yield the names that fit their events, whole or cut, with columns; a blank follows a cut name."""
     for name in drawn.names:
         full_columns = [column for column in range(name.first, name.last + 1) if drawn.busy[column] >= _FULL]
         room = name.last - full_columns[0] if full_columns else 0

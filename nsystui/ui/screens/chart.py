@@ -60,7 +60,7 @@ class ChartScreen(JobScreen):
 
     @on(StripChart.Resized)
     def _chart_resized(self, message: StripChart.Resized) -> None:
-        """Compute the details again: columns of a hidden chart, which has no width, have no times."""
+        """Compute the details again: a hidden chart has no width, and its columns no times."""
         message.stop()
         self.show_detail()
 

@@ -71,7 +71,7 @@ def findings_answer(triage: Triage) -> TableAnswer:
 
 
 def _row(number: int, finding: Finding) -> Row:
-    """Return the row of a finding; a symptom is indented below its cause."""
+    """Indent a symptom below its cause."""
     name = f"└ {finding.id}" if finding.under else finding.id
     gain = None if finding.gain is None else finding.gain.recoverable
     return (finding.severity.value[0].upper(), name, finding.cost, finding.percent, gain, finding.sentence, number)
@@ -224,7 +224,7 @@ class FindingsTable(WindowTable):
 
 
 def _category(values: Record) -> str:
-    """Return the category of a severity; remarks are less prominent than problems."""
+    """Show remarks less prominently than problems."""
     return {"E": "error", "W": "warning"}.get(str(values["severity"]), "idle")
 
 

@@ -288,7 +288,7 @@ class NcclSizesScreen(CollectivesScreen):
         return [self.drawing.value.format(name), *lines]
 
     def _spread(self, name: str, points: Points, width: int) -> list[str]:
-        """Return two histograms of the kernels of the cursor's row: with growing and with equal bins."""
+        """Draw two histograms of the cursor row's kernels: with growing and with equal bins."""
         from pandas import Series
 
         size, sizes = self.values()[_SIZE_KEYS[self.by]], points.kernel_sizes
@@ -345,12 +345,12 @@ class NcclSizesScreen(CollectivesScreen):
 
 
 def _is_without_wait(answer: Answer) -> bool:
-    """Return whether an answer's bandwidths exclude waits, as far as these are known."""
+    """Return whether bandwidths exclude waits, as far as these are known."""
     return any(column.key == "busbw_without_wait" and column.importance < FILES_ONLY for column in answer.columns)
 
 
 def _points_of(job: OpenJob, selection: Selection, pairing: NcclPairing, exact: TableAnswer) -> dict[str, Points]:
-    """Return the drawing data of each collective of ``exact``, which is `bandwidth_by_size` by exact size."""
+    """Return each collective's drawing data; ``exact`` is `bandwidth_by_size` by exact size."""
     return {
         name: Points(
             *bandwidth_curve(exact, name), *durations_and_sizes(pairing, selection, name), _reported(job, pairing, name)
@@ -360,7 +360,7 @@ def _points_of(job: OpenJob, selection: Selection, pairing: NcclPairing, exact: 
 
 
 def _largest_bins(bars: Sequence[SizeBin], count: int) -> list[SizeBin]:
-    """Return the bins with calls, in order; at most the ``count`` bins with most calls."""
+    """Return the ``count`` bins with most calls, in order, without empty bins."""
     used = [bar for bar in bars if bar.calls]
     largest_counts = sorted((bar.calls for bar in used), reverse=True)[:count]
     return [bar for bar in used if bar.calls >= largest_counts[-1]][:count] if used else []

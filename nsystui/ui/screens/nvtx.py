@@ -385,7 +385,7 @@ _OPEN_LEVELS = 3
 
 
 def _first_opened(tree: NvtxTree, order: Order) -> set[int]:
-    """Return the nodes open at first: up to four ranks or threads, else busy paths, to show the busiest layer."""
+    """Return the nodes open at first: up to four ranks or threads, else busy paths to the busiest layer."""
     roots = tree.roots(order)
     if len(roots) <= 4 and all(node.kind in (NodeKind.RANK, NodeKind.THREAD) for node in roots):
         return {node.id for node in roots}

@@ -110,7 +110,7 @@ class Outline(Generic[AnyNode]):
         self.lines = self._flatten([Line(node, 0, 0) for node in self.tree.roots(self.order)])
 
     def _flatten(self, lines: Sequence[Line[AnyNode]]) -> list[Line[AnyNode]]:
-        """Return the lines with opened rows inside them, without recursion: trees may be deep."""
+        """Insert the rows of opened lines, without recursion: trees may be deep."""
         flattened: list[Line[AnyNode]] = []
         pending = list(reversed(lines))
         while pending:
@@ -125,7 +125,7 @@ class Outline(Generic[AnyNode]):
         return self._fetch(Line(line.node, line.depth + 1, indent, line.node.child_count))
 
     def _fetch(self, rest: Line[AnyNode], skip: int = 0) -> list[Line[AnyNode]]:
-        """Fetch a page of ``rest``'s children after the first ``skip``; rows around it fetch the other children."""
+        """Fetch a page of ``rest``'s children after ``skip``; rows around it fetch the others."""
         offset = rest.offset + skip
         nodes = self.tree.children(rest.node, offset, min(PAGE, rest.rest - skip), self.order)
         lines = [replace(rest, rest=skip)] if skip else []

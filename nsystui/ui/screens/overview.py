@@ -236,7 +236,7 @@ class OverviewScreen(TablesScreen):
         self._show_looking()
 
     def _show_looking(self) -> None:
-        """Show the state of the search for findings, or their summary once shown."""
+        """Show the state of the search for findings, then their summary."""
         lines = self._summary()
         status = "" if self.findings.display else self.findings.status
         self.looking.show_lines([[(_FINDINGS_LABEL, "bold"), (status, "")]] if status else lines)
@@ -284,7 +284,7 @@ class OverviewScreen(TablesScreen):
 
     @property
     def _many_ranks(self) -> int:
-        """The number of ranks above which ranks with findings are first, because some may be out of sight."""
+        """The number of ranks above which ranks with findings are first: some may be out of sight."""
         return words.MANY_RANKS if self.app.size.height >= _ROOMY else _FEW_RANKS
 
     @property
@@ -296,7 +296,7 @@ class OverviewScreen(TablesScreen):
 
     @in_background("idle")
     async def _seek_idle(self) -> None:
-        """Compute the idle time once everything is loaded, with causes unless findings wait for the user."""
+        """Compute the idle time after loading, with causes unless findings wait for the user."""
         job, picture = self.job, self.picture
         if job is None or picture is None or picture.spent is None or self.explorer.loading_now:
             return
@@ -379,7 +379,7 @@ class OverviewScreen(TablesScreen):
         return _MIN_KERNEL_LINES if self.findings.display else _KERNEL_LINES
 
     def _share_room(self) -> None:
-        """Give findings and ranks the lines that they need, and all other lines, at least a minimum, to the kernels.
+        """Give findings and ranks the lines that they need, and the kernels the rest, at least a minimum.
 
         On a wide terminal, ranks that would take half of the room are next to the kernels.
         """

@@ -266,7 +266,7 @@ _MARK = "◂"
 
 
 def _typical_value(values: np.ndarray[Any, Any], is_of_steps: bool) -> float:
-    """Return a line's median step, ns, or its mean over time, percent; NaN if no value is known."""
+    """Return a line's median step, ns, or its mean over time, percent; NaN if all are unknown."""
     finite = values[np.isfinite(values)]
     if not len(finite):
         return float("nan")

@@ -96,7 +96,7 @@ class RecipeScreen(TableScreen):
         return Names(self.option_values.get("names") or Names.FULL)
 
     def _instances(self, name: str) -> TableScreen | None:
-        """Return a screen of the launches, calls or ranges of a name, if rows are such names."""
+        """Return the launches, calls or ranges of a name, if rows are such names."""
         row = self.recipe.row
         if row == "kernel":
             return KernelInstancesScreen(name, self._names())

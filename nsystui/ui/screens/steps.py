@@ -148,7 +148,7 @@ class StepsScreen(GroupedViewsScreen):
         self._draw(rank, row.get("step"), await to_thread(steps_side_by_side, job, selection, rank))
 
     def _draw(self, rank: int | None, step: Value, steps: tuple[Times, NDArray[np.float64], NDArray[np.bool_]]) -> None:
-        """Draw a column for each step, or for the mean of several steps, and mark slow steps.
+        """Draw a column per step, or for the mean of several steps, and mark slow steps.
 
         If columns have several steps, and no step is slow, mark the longest step.
         """
@@ -280,7 +280,7 @@ _FIGURES = {"median": "median", "min": "minimum", "max": "maximum"}
 
 
 def _part_cells(values: Record) -> Mapping[str, str]:
-    """Return the colours of a step's cells: of its parts, and of warnings for a slow step."""
+    """Return the colours of a step's parts, and of warnings for a slow step."""
     slow = dict.fromkeys(("step", "duration", "slow"), "warning") if values.get("slow") == "slow" else {}
     return {part: colour for part, colour in _COLOURS.items() if values.get(part)} | slow
 

@@ -65,7 +65,7 @@ class TimelineScreen(LanesScreen):
         self._go_to_neighbour(lane, partial(find, lane, time, forward))
 
     def _go_to_interval(self, lane: LaneIdentity, time: int, forward: bool) -> bool:
-        """Move to the next change of the thread's function or CPU state; during a name search, to a matching function.
+        """Move to the thread's next function or CPU state, or to a function that matches the search.
 
         Return whether there is such a change.
         """
@@ -314,7 +314,7 @@ class TimelineScreen(LanesScreen):
             self._show_event(match.row, match.lane)
 
     async def _find_match(self, find: Callable[[Matches], Result]) -> Result | None:
-        """Call ``find`` in a thread with the matching events; return ``None`` if the search has changed by then."""
+        """Call ``find`` in a thread with the matches; return ``None`` if the search changed meanwhile."""
         picture, job, name, selection = self.picture, self.job, self._marked_names, self.selection
         if picture is None or job is None or name is None:
             return None

@@ -105,7 +105,7 @@ def _part_at(parts: Iterable[str], x: int) -> int | None:
 
 
 def _fit_phrases(text: str, room: int) -> str:
-    """Return as many phrases of ``loading 0 of 1  ▓░░░ 10 %  344,062 rows`` as ``room`` cells hold.
+    """Keep the phrases of ``loading 0 of 1  ▓░░░ 10 %  344,062 rows`` that fit ``room`` cells.
 
     The bar stays, or at least its share: ``loading 10 %``.
     """
@@ -119,7 +119,7 @@ def _fit_phrases(text: str, room: int) -> str:
 
 
 def _cut_parts(parts: Sequence[StyledText], room: int) -> list[StyledText]:
-    """Return ``parts`` in at most ``room`` cells: shorten the first that is too long, and leave out later parts."""
+    """Shorten the first part that is too long for ``room`` cells, and omit later parts."""
     shortened: list[StyledText] = []
     for text, name in parts:
         if width_of(text) > room and shortened and room < SHORTEST_CUT:

@@ -261,7 +261,7 @@ class StripChart(TimeChart):
         return self.lanes[lane].value
 
     def _join(self, lane: int, words_of: Callable[[int], str], width: int) -> str:
-        """Return the words of both lanes of a row if they fit, else of the current or the first lane."""
+        """Return both lanes' words if they fit, else the current or first lane's."""
         preferred = self.cursor_lane if self.is_current(lane) else lane
         both = " ".join(words_of(index) for index in (lane, lane + 1) if index < len(self.lanes))
         return both if width_of(both) <= width else words_of(preferred)
@@ -332,7 +332,7 @@ class StripChart(TimeChart):
         return dominant(shown.stack, width) if shown.stack else shades(shown.bins, width, shown.category or "nvtx")
 
     def _fill(self, front: str, behind: str = "") -> Style:
-        """Return the style of a cell: a category in front (``nccl:3`` for a shade), and behind its glyph."""
+        """Return a style: a category in front (``nccl:3`` for a shade), and behind its glyph."""
         key = (front, behind)
         if key not in self._fills:
             style = self._fill_color(front) if front else self.get_component_rich_style("strip-chart--lane")
@@ -368,7 +368,7 @@ class StripChart(TimeChart):
 
 
 def _colour(glyphs: str, category: str) -> list[Cell]:
-    """Give glyphs, except blanks, the colour of a category: the cursor on a blank must not look like data."""
+    """Colour glyphs except blanks: the cursor on a blank must not look like data."""
     return [(glyph, category if glyph != " " else "", "") for glyph in glyphs]
 
 

@@ -357,7 +357,7 @@ class TableLayout:
         return [*cut_pieces, Piece(" " * room)]
 
     def _parts_of(self, column: Column, value: float, row: Row) -> list[tuple[str, float]]:
-        """Return the parts of a stacked bar, which add up to ``value``, with their categories."""
+        """Return a stacked bar's parts, which add up to ``value``, with their categories."""
         indices = {measure.column.key: index for index, measure in enumerate(self.measures)}
         parts, rest = [], value
         for key, category in column.stack:

@@ -251,7 +251,7 @@ class TimeChart(CategoryWidget, OwnFocus, can_focus=True):
                     self.refresh(Region(first, y, end - first, 1))
 
     def _changed(self, old: _Line, new: _Line) -> list[tuple[int, int]]:
-        """Return the spans of cells in which two lines differ; label, columns and value are separate spans."""
+        """Return the spans of cells in which lines differ; label, columns and value are separate."""
         if len(old.cells) != len(new.cells):
             return [(0, self.size.width)]
         pairs = zip(zip(old.cells, old.styles, strict=True), zip(new.cells, new.styles, strict=True), strict=True)
