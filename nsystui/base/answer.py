@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 FILES_ONLY = 9
-"""The importance of a column that identifies a row: files contain it, screens do not."""
+"""The importance of an identifying column, which files contain, but not screens."""
 
 
 UNKNOWN = -1

@@ -1,4 +1,4 @@
-"""Maps of recipes as text: for each figure, a line of blocks per GPU, process or adapter."""
+"""Maps of recipes as text: a line of blocks per figure and GPU, process or adapter."""
 
 from __future__ import annotations
 

@@ -139,7 +139,7 @@ class _Run:
         return f"packed {len(self._done):,} of {len(self.paths):,} ranks"
 
     def look_for_packed(self) -> None:
-        """Find exports that are packed already: unchanged, with the same rank and the requested output."""
+        """Find packed exports: unchanged, with the same rank and the requested output."""
         from nsystui.questions.capture.job_output import has_output
 
         def matches(report: JobReport) -> bool:

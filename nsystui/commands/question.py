@@ -1,4 +1,4 @@
-"""The catalogue's questions as commands: each opens, selects, asks, delivers and closes alike."""
+"""The catalogue's questions as commands: all open, select, ask, deliver and close alike."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def run(question: Question, request: Request) -> int:
 
 
 def drawn(question: Question, job: OpenJob, selection: Selection, options: object) -> Drawing | None:
-    """Return the drawing or map of a question that has one, or ``None`` if there is nothing to draw."""
+    """Return the question's drawing or map, or ``None`` if there is nothing to draw."""
     from nsystui.questions.answers.answering import draw_map
     from nsystui.questions.report.drawings import map_lanes
 

@@ -62,7 +62,7 @@ def print_answer(answer: Answer, file_format: str, *, is_wide: bool = True, is_c
             answer, omissions = _fitted(answer, is_wide, is_cut)
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(encoding=encoding, errors="backslashreplace", newline="")
-        # A file or pipe may be read anywhere: only the encoding of the stream counts.
+        # A file or pipe may be read anywhere: only the stream's encoding counts.
         environ = original_environ() if stream.isatty() else {"LC_ALL": "C.UTF-8"}
         target = _SafeLines(stream) if file_format == "csv" and stream.isatty() else stream
         rows = write(answer, file_format, target, ascii_only=wants_ascii(environ, encoding))

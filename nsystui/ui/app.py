@@ -1,6 +1,6 @@
-"""The application: its screens and their keys, the selection that they share, and the loading.
+"""The application: its screens and keys, their shared selection, and the loading.
 
-Imports nothing heavier than Textual, because all imports precede the first painted window.
+Imports nothing heavier than Textual: imports precede the first painted window.
 """
 
 from __future__ import annotations
@@ -197,7 +197,7 @@ class NsystuiApp(App[int], LoadingListener):
             self._leave(str(error))
 
     async def on_event(self, event: events.Event) -> None:
-        """Queue keys, clicks and pastes for `_act`, except keys that act at once; a click drops the waiting keys."""
+        """Queue keys, clicks and pastes for `_act`, except keys that act at once; a click drops waiting keys."""
         acts_at_once = isinstance(event, events.Key) and event.key in ("ctrl+c", "ctrl+q", "ctrl+z")
         if not isinstance(event, events.InputEvent | events.Paste) or event.is_forwarded or acts_at_once:
             await super().on_event(event)
@@ -279,7 +279,7 @@ class NsystuiApp(App[int], LoadingListener):
         return self.screen
 
     async def go_to_tab(self, mode: str) -> None:
-        """Switch to a mode as it was left; in the current mode, close the screens above and show the first view."""
+        """Switch to a mode as it was left; in the current mode, return to the first view."""
         self.remember()
         if mode != self.current_mode:
             await self.switch_mode(mode)
@@ -335,7 +335,7 @@ class NsystuiApp(App[int], LoadingListener):
             self.push_screen(screen)
 
     def is_screen_installed(self, screen: Screen[Any] | str) -> bool:
-        """Return whether Textual must keep a closed screen: going back reopens it."""
+        """Return whether going back may reopen a closed screen, which Textual must keep."""
         return super().is_screen_installed(screen) or self._history.keeps(screen)
 
     async def _forget_steps(self) -> None:
@@ -518,7 +518,7 @@ class NsystuiApp(App[int], LoadingListener):
 
     @property
     def state_of_loading(self) -> str:
-        """The first line's number of loaded files; empty during loading."""
+        """The first line's count of loaded files; empty during loading."""
         if self.loading_now or not self.files:
             return ""
         ready = sum(state.ready for state in self.files.values())

@@ -1,4 +1,4 @@
-"""The command palette: commands, views and questions by their titles, then kernels, NVTX ranges and findings."""
+"""The command palette: commands, views and questions by title, then kernels, NVTX ranges and findings."""
 
 from __future__ import annotations
 

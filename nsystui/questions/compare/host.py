@@ -1,7 +1,7 @@
 """CPU samples of two sides: functions and the call tree, by the running time that the samples represent.
 
-See docs/numbers.md#comparison. Functions match if their names and the file names of their modules are equal, nodes of
-the tree if all functions on their paths match.
+See docs/numbers.md#comparison. Functions match if their names and their modules' file names are equal, tree nodes if
+all functions on their paths match.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _NO_GROUP = SampleGroup((), {})
 
 @dataclass(frozen=True, eq=False)
 class _Sampled:
-    """The counted samples of a side, and the running time that each represents, ns.
+    """A side's counted samples, and the running time that each represents, ns.
 
     ``time`` is ``None`` if there are too few samples to estimate it; tables divide it by ``divisor``.
     """

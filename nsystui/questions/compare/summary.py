@@ -1,4 +1,4 @@
-"""The summary of a comparison: utilisation, steps, GPU time, NCCL, memory, and the table that explains each row."""
+"""A comparison's summary: utilisation, steps, GPU time, NCCL, memory, and the table that explains each row."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ class _Line:
 
     @property
     def change(self) -> float:
-        """Growth from the smaller to the larger value, %; of percentages, in points."""
+        """Growth from the smaller value, %; of percentages, in points."""
         if not self.fact or self.a is None or self.b is None:
             return 0.0
         if self.unit == "%":
@@ -386,7 +386,7 @@ def _largest(what: str, answer: TableAnswer, each: str = "") -> Iterator[str]:
 
 @dataclass(frozen=True)
 class ComparisonOptions:
-    """Options of a comparison: kernel names, whether to fold numbered NVTX names, and which ranges are steps."""
+    """Options: kernel names, whether to fold numbered NVTX names, and which ranges are steps."""
 
     names: Names = Names.FULL
     fold_numbers: bool = True

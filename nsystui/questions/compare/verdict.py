@@ -1,4 +1,4 @@
-"""The verdict of a comparison: whether B is faster than A, by time, and the parts of time that caused it.
+"""The verdict of a comparison: whether B is faster than A, and the parts of time that caused it.
 
 See docs/numbers.md#verdict. The compared time is the first of these times that both sides have:
 
@@ -49,7 +49,7 @@ _AROUND = ("start-up", "tail", "not recorded")
 """The parts before and after the work."""
 _MAX_PARTS = 3
 _MIN_CHANGE = 0.05
-"""The sentence omits parts whose change is at most this share of the largest change."""
+"""The sentence omits changes of at most this share of the largest."""
 _COMMON, _ALIKE, _SAME_WORK = 0.8, 0.15, 0.02
 _MAJORITY = 0.5
 _OTHER_WORK = 10

@@ -3,8 +3,8 @@
     MFU = FLOPs of a range / its GPU time / GPUs / peak        (docs/numbers.md#mfu)
     intensity = FLOPs of all ranges / bytes that DRAM read and wrote in their GPU time
 
-A range's GPU time is from the start of the first operation launched in it to the end of the last. DRAM metrics are
-shares of the GPU's bandwidth in the export.
+A range's GPU time is from the start of its first operation to the end of the last. DRAM metrics are shares of the GPU's
+bandwidth in the export.
 """
 
 from __future__ import annotations

@@ -73,13 +73,13 @@ class _Kernel(NamedTuple):
 _Shape = tuple[str, str]
 """Grid and block, as tables write them."""
 _RowKey = tuple[str, _Shape | None]
-"""The identity of a row: its name and, in a table by shape, its shape."""
+"""A row's name and, in a table by shape, its shape."""
 
 
 def with_ncu(
     answer: TableAnswer, session: Session, names: Names, launches: Sequence[NcuLaunch], by_shape: bool
 ) -> TableAnswer:
-    """Add ncu's metrics to the rows of a kernel summary, if ncu profiled the kernel.
+    """Add ncu's metrics to the rows of profiled kernels.
 
     Values are means over its profiled launches. Grid and block identify kernels that share a name.
     """
@@ -125,7 +125,7 @@ def bound_of(compute: float | None, memory: float | None) -> str | None:
 
 
 def limiter_of(values: Mapping[str, float]) -> str | None:
-    """Return what limits the blocks on a multiprocessor, comma-separated; ``None`` if any limit is unknown."""
+    """Return what limits a multiprocessor's blocks, comma-separated; ``None`` if any limit is unknown."""
     limits = {key: values[key] for key in LIMITS if key in values}
     if len(limits) < len(LIMITS):
         return None

@@ -186,7 +186,7 @@ def replays_of(session: Session, report: Report, selection: Selection) -> tuple[
 
 
 def capture_notes(session: Session) -> tuple[str, ...]:
-    """Return why graphs' operations do not belong to the range of their capture, and what to record."""
+    """Return why graphs' operations lack the range of their capture, and what to record."""
     reports = {report.index: report for report in session.reports if report.count(tables.nvtx_ranges)}
     total, counts, advice, replaying = 0, {UNRECORDED: 0, AMBIGUOUS: 0}, canonical.GRAPH_NODES.record, set()
     for columns in (tables.kernels.c, tables.memory_ops.c):

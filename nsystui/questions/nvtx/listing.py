@@ -1,4 +1,4 @@
-"""NVTX tables: the summary by name, the tree as rows, the instances of a name, a range's GPU work."""
+"""NVTX tables: summary by name, tree, instances of a name, a range's GPU work."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def nvtx_summary(
 
 
 _MAX_NAMES, _ENDS = 32, 8
-"""The most names in a path, and how many outermost and innermost names a deeper path shows."""
+"""The most names in a path, and the numbers of outermost and innermost names of deeper paths."""
 TREE_COLUMNS = (
     Column("path", header="Path", label="range"),
     Column("level", header="Level", label="level", unit=Unit.NUMBER, importance=4),

@@ -1,7 +1,7 @@
 """The tree of NVTX ranges: ranks, threads, paths, single ranges; opening a parent makes its nodes.
 
-Data are numpy arrays over paths and ranges, so a path of a million ranges or thousands of levels opens as fast as any
-other. Nothing recurses.
+Data are numpy arrays, so a path of a million ranges or thousands of levels opens as fast as any other. Nothing
+recurses.
 """
 
 from __future__ import annotations
@@ -330,7 +330,7 @@ class NvtxTree:
 
     @property
     def natural_order(self) -> Order:
-        """GPU time if any range launched or captured GPU work, otherwise time on the CPU."""
+        """GPU time if any range launched or captured GPU work, else CPU time."""
         return Order.GPU if self.maker.totals.projected.any() or self.has_replays else Order.TOTAL
 
     @property

@@ -92,7 +92,7 @@ class _Words:
         return self.advice(self._names.sub(self._word, self._people.sub(self._word, text)))
 
     def advice(self, text: str) -> str:
-        """Return a sentence as `text` does, without labels for files, commands and names in tables."""
+        """Return a sentence like `text`, without labels for files, commands and names in tables."""
         text = _TOKEN.sub(self._token, self._people.sub(self._word, text))
         return re.sub(r"\(name\)(?:\s+\(name\))+", "(name)", text)
 

@@ -247,7 +247,7 @@ class _Executions:
     """The kernels with the API calls that launched them, as parts of queries; times in ns.
 
     A kernel is queued from the end of its call to its start; it was never queued if it starts during the call. With
-    ``--cudabacktrace`` a call is recorded twice, and nsys counts its kernel twice.
+    ``--cudabacktrace``, a call is recorded twice, and its kernel counts twice in nsys.
     """
 
     def __init__(self, selection: Selection, options: ReportOptions) -> None:

@@ -1,10 +1,10 @@
-"""``nvtx_kern_sum``: the kernels that were launched inside NVTX ranges, by range and kernel.
+"""``nvtx_kern_sum``: kernels launched inside NVTX ranges, by range and kernel.
 
 See docs/numbers.md#nsys-stats.
 
 A kernel counts for all ranges of the launching thread that fully contain its API call, so overlapping ranges need no
-tree: the calls inside a range are slices of the sorted calls. Kernels whose call is outside of all ranges have rows
-without a range; kernels with an unknown call also lack process and thread.
+tree: the calls inside a range are slices of the sorted calls. Kernels called outside of all ranges have rows without a
+range; kernels with an unknown call also lack process and thread.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 
 def distinct(group: Ints, member: Ints) -> Ints:
-    """Return the number of distinct members of each of the groups 0, 1, …. Shapes ``(n,)``; no negative numbers."""
+    """Return the number of distinct members of the groups 0, 1, …. Shapes ``(n,)``; no negative numbers."""
     width = int(member.max(initial=0)) + 1
     pairs = np.sort(group * width + member)
     is_new = np.diff(pairs, prepend=-1) != 0
@@ -100,7 +100,7 @@ def kernels_by_range(session: Session, selection: Selection, options: ReportOpti
     """Answer ``nvtx_kern_sum``: a row per range name, style, thread and kernel name, in this order, longest first.
 
     The statistics are over kernel durations. The name filter applies to ``domain:text`` of the range, which is empty
-    for kernels outside of all ranges. Threads of different reports stay apart even if their numbers are equal.
+    for kernels outside of all ranges. Threads of different reports stay apart even with equal numbers.
     """
     import pandas as pd
 

@@ -240,7 +240,7 @@ def _sizes(session: Session, report: Report, selection: Selection) -> Arrays:
 
 @dataclass(frozen=True, eq=False)
 class _Rows:
-    """Makes the rows of the trace: index i ≥ 0 is a range of ``ranges``; -1, -2, … are rows of ``outside``."""
+    """The rows of the trace: index i ≥ 0 is a range of ``ranges``; -1, -2, … are rows of ``outside``."""
 
     texts: list[str]
     ranges: ProjectedRanges

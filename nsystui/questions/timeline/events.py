@@ -1,4 +1,4 @@
-"""The events of lanes (GPU operations, NVTX ranges, calls): longest, neighbours, matches of a name."""
+"""The events of lanes (GPU operations, NVTX ranges, calls): longest, neighbours, matches."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def longest_in(timeline: Timeline, lane: LaneIdentity, window: Window) -> tuple[
 
 @dataclass
 class Neighbours:
-    """The operations next to a moment on a lane; the last rows are cached for a held key."""
+    """The operations next to a moment; the last rows are cached for a held key."""
 
     timeline: Timeline
     _lane: LaneIdentity | None = None

@@ -68,7 +68,7 @@ StreamPlace = tuple[Task, int, int, int]
 
 @dataclass
 class _Launches:
-    """The launches of a stream: times of calls and of operations' starts; calls and threads of a sample of them."""
+    """A stream's launches: times of calls and of operations' starts; calls and threads of a sample."""
 
     called: list[Times] = field(default_factory=list)
     start: list[Times] = field(default_factory=list)
@@ -96,7 +96,7 @@ class _Launches:
 
 @dataclass(frozen=True, eq=False)
 class LaunchQueue:
-    """The launches of a stream: times of the calls and of the operations' starts, job time, ns, ascending."""
+    """A stream's launches: times of calls and of operations' starts, job time, ns, ascending."""
 
     called: Times
     start: Times

@@ -262,7 +262,7 @@ def ncu_commands(
 
 
 def launcher_of_job(job: OpenJob) -> str | None:
-    """Return which of `LAUNCHERS` started the ranks, if the captured environments show it."""
+    """Return the ranks' launcher in `LAUNCHERS`, if the captured environments show it."""
     reports = {report.index: report for report in job.session.reports}
     return launcher_of([(ranked.rank, reports[ranked.task.report].metadata.environment) for ranked in job.ranks])
 

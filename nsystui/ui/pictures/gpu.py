@@ -51,7 +51,7 @@ STACK = (
     ("memory_only", "memory", "memory"),
     ("graph_only", "graph", "graph"),
 )
-"""The parts of a busy device that add up to it, from below: name in ``DeviceLanes``, label, category."""
+"""The parts that add up to a busy device, from below: name in ``DeviceLanes``, label, category."""
 
 PARTS = (("kernels", "compute", "compute"), ("nccl", "NCCL", "nccl"), ("memory", "memory", "memory"), ("graph",) * 3)
 """The parts of a busy device, with overlaps: name in ``DeviceLanes``, label, category."""
@@ -127,7 +127,7 @@ _WAITING = "launches"
 """The unit of a queue."""
 _PREFIXES = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
 _PREFIXED = {f"{prefix}Hz": size for size, prefix in _PREFIXES}
-"""Clock units that already have a prefix: 1,755 ``MHz`` are 1.76 ``GHz``."""
+"""Clock units with a prefix: 1,755 ``MHz`` are 1.76 ``GHz``."""
 _ROUNDED, _TWO_DIGITS = 0.9995, 9.95
 """The multiple of a prefix at which it is used; the number at which decimals no longer fit."""
 
@@ -179,7 +179,7 @@ class GpuPicture:
     has_queues: bool
     """Whether API calls were recorded."""
     answer: TableAnswer
-    """The utilisation table of ``window``, one row for each device."""
+    """The utilisation table of ``window`` by device."""
     notes: tuple[str, ...]
     ranks: tuple[RankedTask, ...]
 
@@ -401,7 +401,7 @@ def _metrics(lanes: Sequence[MetricLane]) -> dict[tuple[int, int | None], tuple[
 def held_back(bins: Bins) -> Bins:
     """Return ``bins`` with gaps between samples filled, if a column is shorter than the sampling period.
 
-    A sample covers the bins since the previous sample. Unusually long gaps remain, because nothing was recorded there.
+    A sample covers the bins since the previous sample. Unusually long gaps remain: nothing was recorded there.
     """
     sampled = [index for index, value in enumerate(bins) if not math.isnan(value)]
     steps = list(pairwise(sampled))
@@ -466,7 +466,7 @@ class ComparedLanes:
 
 
 def compared_lanes(job: OpenJob, selection: Selection, rank: int, columns: int, height: int) -> ComparedLanes:
-    """Return the lanes of a rank and, below them, of the rank with median compute. Blocks.
+    """Return the lanes of a rank, and below, of the rank with median compute. Blocks.
 
     Compute, not busy time: ranks that wait for a slow rank are as busy as it is.
     """
@@ -552,7 +552,7 @@ LANE_COLUMNS = (
 
 
 def lanes_table(picture: GpuPicture) -> TableAnswer:
-    """Return the lanes as shown: a row for each column of each part and metric of each GPU.
+    """Return the lanes as shown: a row per column, part or metric, and GPU.
 
     A device has the parts of its stack and ``idle``, together 100 %. Metrics in other units have a value instead of a
     percentage; both are empty if nothing was recorded.

@@ -50,7 +50,7 @@ _FEW_REPORTS = 16
 _MOST_ROWS = 4_000_000
 # The busy share at which a column is full.
 _FULL = 15 / 16
-# A lane that is busy for a smaller share of the selected time stays one row high.
+# A lane busy for a smaller share of the selected time stays one row high.
 _QUIET = 0.01
 
 
@@ -207,7 +207,7 @@ class EventFacts:
 def column_line(
     picture: LanePicture, column: int, times: tuple[int, int], time: int, mark: int | None, width: int
 ) -> Line:
-    """Return the time of the cursor and its column's contents; on narrow screens, categories are letters."""
+    """Return the cursor's time and its column's contents; on narrow screens, categories are letters."""
     parts: Line = []
     if mark is not None:
         parts += [(f"◆ {format_value(Unit.DURATION, abs(time - mark))}", "bold"), (" from the mark  ", "")]

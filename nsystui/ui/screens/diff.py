@@ -1,4 +1,4 @@
-"""Comparison of two sides by a summary and tables: over a job's screens, or alone for two jobs."""
+"""Comparison of two sides by summary and tables: over a job's screens, or alone for two jobs."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ class DiffScreen(FilteredTableScreen):
         return [[title.strip()], *more_lines]
 
     def natural_order(self) -> tuple[str | None, bool]:
-        """Return the order with the largest difference first, unless the table has its own order."""
+        """Return the table's own order, else the largest difference first."""
         return (None, True) if self._current in (_SUMMARY, "steps", "calltree") else ("difference", True)
 
     def empty_text(self, answer: Answer) -> str:

@@ -61,7 +61,7 @@ def histogram(bars: Sequence[SizeBin], width: int) -> list[str]:
 
 _GAP = "  │  "
 _DETAILS_WIDTH = 52
-"""Width of the details next to the drawing on a wide terminal, in cells."""
+"""Width of the details next to the drawing on a wide terminal, cells."""
 
 
 class NcclCallsScreen(EventRowsScreen):
@@ -93,7 +93,7 @@ class NcclCallsScreen(EventRowsScreen):
         return "nccl" if self.what == KERNEL else "api"
 
     def action_partner(self) -> None:
-        """Move to the kernel of a call, or to the call of a kernel."""
+        """Move from a call to its kernel, or back."""
         values = self.values()
         if not values:
             return
@@ -110,7 +110,7 @@ _MIN_HEIGHT, _HEIGHT_SHARE = 11, 0.4
 """The minimum lines of the drawing, and its share of a tall screen."""
 
 _TALL, _MIN_CURVES, _MAX_CURVES = 30, 9, 24
-"""The minimum terminal height for bandwidth curves in the summary, and their minimum and maximum lines."""
+"""The minimum terminal height for the summary's bandwidth curves, and their minimum and maximum lines."""
 
 
 class DrawingsBelow(Enum):
@@ -219,7 +219,7 @@ class CollectivesScreen(TableScreen):
 
 
 class NcclSizesScreen(CollectivesScreen):
-    """Kernels of known size by collective and size; the drawing shows the collective under the cursor."""
+    """Kernels by collective and known size; the drawing shows the cursor's collective."""
 
     PARAMETERS = ("by",)
     SCREEN = "nccl sizes"
@@ -469,7 +469,7 @@ class NcclScreen(CollectivesScreen):
         return "rows of kernels" if self.answered == KERNEL else "rows of CPU calls"
 
     def view_name(self) -> str:
-        """Return the view of kernels if they exist and are requested, else of calls."""
+        """Return the view of kernels if they exist and are requested, else calls."""
         return "nccl" if self._has_kernels and self.what == KERNEL else "nccl calls"
 
     def has_view(self, view: TabView) -> bool:

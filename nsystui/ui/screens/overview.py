@@ -49,7 +49,7 @@ _FEW_RANKS = 3
 _FINDINGS_LABEL = "Findings  "
 
 _FINDINGS_LINES = 3
-"""Visible findings on a terminal of 24 lines; one more or fewer for every three lines."""
+"""Visible findings on 24 lines; one more or fewer for every three lines."""
 
 _FRAME = 3
 """Lines of the title, the selection and the keys."""
@@ -112,7 +112,7 @@ class OverviewScreen(TablesScreen):
         yield from (self.head, self.looking, self.findings, Container(self.ranks, self.kernels, id="tables"))
 
     def show_waiting(self) -> None:
-        """Show the kept overview, else the files and a first table of the kernels."""
+        """Show the kept overview, else the files and a first kernel table."""
         kept, preview = self.explorer.kept, self.explorer.seen
         if kept is not None and self.selection == Selection():
             self._show_kept(kept)
@@ -154,7 +154,7 @@ class OverviewScreen(TablesScreen):
         return (self._bins,)
 
     def ask(self, job: OpenJob, selection: Selection) -> OverviewPicture:
-        """Compute everything on this screen except findings and idle time."""
+        """Compute everything except findings and idle time."""
         from nsystui.ui.pictures.overview import overview_picture
 
         return overview_picture(job, selection, self._bins)
@@ -345,7 +345,7 @@ class OverviewScreen(TablesScreen):
         return words.labelled(label, source.losses, width, 2 if height >= _ROOMY else 1)
 
     def keeps(self, key: str) -> bool:
-        """Return whether a key must wait, also Enter on kept findings, which are being computed again."""
+        """Return whether a key must wait, also Enter while kept findings are computed again."""
         return super().keeps(key) or (key == "enter" and self.focused is self.findings and self.findings.is_looking)
 
     def show_status(self, status: str) -> None:

@@ -115,7 +115,7 @@ class StepsScreen(GroupedViewsScreen):
         self.chart.styles.height = self._chart_rows + 2
 
     def show_count(self) -> None:
-        """Show the number and times of the steps, and on a wide terminal their anchor."""
+        """Show the steps' number and times, and on a wide terminal their anchor."""
         super().show_count()
         if self._words is not None:
             count, anchor, times = self._words
@@ -136,7 +136,7 @@ class StepsScreen(GroupedViewsScreen):
 
     @in_background("chart")
     async def cursor_rests(self) -> None:
-        """Draw the steps of the rank under the cursor, or the mean of all ranks, and mark its step."""
+        """Draw the steps of the cursor's rank, or the mean of all ranks, and mark its step."""
         super().cursor_rests()
         job, selection, row = self.job, self.selection, self.values()
         if job is None or not self.chart.display:
@@ -193,7 +193,7 @@ class StepsScreen(GroupedViewsScreen):
             self.explorer.next_anchor()
 
     def event_here(self) -> EventKey | None:
-        """Return the event of the path's row under the cursor; of several pieces, the event of the longest."""
+        """Return the event of the path's row, or of its longest piece."""
         values = self.values()
         report, row, start = (values.get(key) for key in ("report", "row", "event_start"))
         if not isinstance(report, int) or not isinstance(row, int) or not isinstance(start, int):

@@ -1,4 +1,4 @@
-"""L Timeline: moves from event to event on the lanes of ranks, GPUs, streams and threads."""
+"""L Timeline: moves between events on the lanes of ranks, GPUs, streams and threads."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ class TimelineScreen(LanesScreen):
             self._show_event(partner.row, partner.lane)
 
     def open_at(self, key: EventKey | None, window: Window | None) -> None:
-        """Show an event or a span of time of another screen in the middle of the view."""
+        """Show another screen's event or span of time in the middle of the view."""
         job = self.job
         if job is None or (key is None and window is None):
             return
@@ -221,7 +221,7 @@ class TimelineScreen(LanesScreen):
 
     @in_background("path")
     async def action_path(self) -> None:
-        """Show or remove the critical path of the step under the cursor, on a lane of its own."""
+        """Show or remove the critical path of the cursor's step, on its own lane."""
         picture, lane, job, time = self.drawn(), self.lane, self.job, self.time
         if picture is None or lane is None or job is None:
             return
@@ -332,7 +332,7 @@ class TimelineScreen(LanesScreen):
         return result if self._marked_names == name and self.picture is not None else None
 
     def action_take_window(self) -> None:
-        """Select the time from the mark to the cursor, or the time in view, for every screen."""
+        """Select the time from the mark to the cursor, or the time in view."""
         picture = self.drawn()
         if picture is None:
             return

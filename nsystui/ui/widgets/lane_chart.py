@@ -18,7 +18,7 @@ from nsystui.ui.widgets.time_chart import CURSOR_ROWS, REVERSE, TimeChart
 _EIGHTHS = 8
 _GAP_ABOVE = "▔"
 _THIN = 2
-"""Shade of ranges that fill part of a row, which would be invisible in the colour of broad ranges."""
+"""Shade of ranges that fill part of a row, invisible in the colour of broad ranges."""
 _GROWTH = (*("gpu", "gpu", "stream", "gpu", "stream", "host", "gpu"), *("stream", "gpu", "gpu", "stream", "host"))
 """Kinds of lanes in the order in which they get another row, repeated while there is room."""
 
@@ -47,7 +47,7 @@ class LaneLine:
 
 @dataclass(frozen=True)
 class _Cell:
-    """How a cell is drawn: filled with the colour of its category (except a gap above), or written in this colour."""
+    """How a cell is drawn: filled with its category's colour (except a gap above), or written in it."""
 
     category: str = ""
     is_filled: bool = False

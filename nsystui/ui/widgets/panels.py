@@ -202,11 +202,11 @@ class SidePanel(CategoryWidget, PlainLines):
 
 
 _MAX_FLAT = 8
-"""Height up to which a pane has a line for each paragraph; taller panes have a line for each fact."""
+"""Height up to which a pane has a line per paragraph; taller panes have a line per fact."""
 
 
 class DetailPane(PlainLines):
-    """The details of the row under the cursor and the doors from it, arranged for the pane's size."""
+    """The details of the cursor's row and its doors, arranged for the pane's size."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"detail-pane--name"}
 

@@ -24,7 +24,7 @@ _MIN_ROWS, _MAX_ROWS = 5, 16
 """Rows of a still chart with one lane: at least its label and four notes."""
 
 CROSSHAIR_ROWS = 3
-"""Up to this many rows, the cursor crosses all lanes; with more rows, only the current lane."""
+"""Up to this many rows, the cursor crosses all lanes; with more, the current lane."""
 
 
 @dataclass(frozen=True)
@@ -209,7 +209,7 @@ class StripChart(TimeChart):
         self.cursor_lane = self.lane_at(row)[0] if 0 <= row < len(self._row_parts) else last_or_first
 
     def action_mark(self) -> None:
-        """Begin a span at the cursor; the second time, end it; the third time, remove it."""
+        """Begin a span at the cursor, then end it, then remove it."""
         if self._anchor is not None:
             self._anchor = None
         elif self.span is not None:
@@ -379,7 +379,7 @@ class StillChart(StripChart, can_focus=False):
     DEFAULT_CSS = "StillChart { display: none; }"
 
     def fit_lines(self, lines: int) -> int:
-        """Use at most ``lines`` lines; return the rows for a lane, 0 if too few or before the layout."""
+        """Use at most ``lines`` lines; return a lane's rows, 0 if too few or before the layout."""
         rows = min(lines - self.axis_lines(), _MAX_ROWS)
         self.display = rows >= _MIN_ROWS
         self.styles.height = rows + self.axis_lines()

@@ -78,7 +78,7 @@ class PageFailed(TableMessage, namespace="window_table"):
 
 
 MARKER = "▸ "
-"""The mark before the cursor's row in the focused table, for screen readers and terminals without colour."""
+"""The mark before the focused cursor's row, for screen readers and terminals without colour."""
 
 PATIENCE = 0.15
 """Seconds that ``background`` waits for rows before it draws ``…`` instead."""
@@ -328,7 +328,7 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
         self.post_message(self.SortRequested(self, key, descending))
 
     def row_at(self, index: int) -> Row | None:
-        """Return a row, or ``None`` if it does not exist or (``background``) its page has not arrived."""
+        """Return a row, or ``None`` if missing or (``background``) its page has not arrived."""
         if self._cache is None or not 0 <= index < len(self._cache):
             return None
         if not self.background:
