@@ -55,7 +55,7 @@ def _has_code(error: BaseException, numbers: tuple[int, ...]) -> bool:
 
 
 def _limit(name: str) -> str:
-    """Return a process's limit in words, in brackets; empty if unlimited."""
+    """Return the process's limit in words, in brackets; empty if unlimited."""
     soft = _soft_limit(name)
     if soft is None:
         return ""

@@ -144,7 +144,7 @@ def look_of(screen: Drawn, environ: Mapping[str, str]) -> Look:
 
 
 def run_app(screen: Drawn, environ: Mapping[str, str], app: NsystuiApp) -> int:
-    """Run an application, report why nothing was shown, and return its status. Raises `app.failure`."""
+    """Run an application, report why nothing was shown, and return the exit status. Raises `app.failure`."""
     from nsystui.commands.arguments import complain
 
     app.run(mouse=not terminal.over_ssh(environ) if screen.mouse is None else screen.mouse)

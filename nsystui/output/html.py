@@ -200,7 +200,7 @@ def _drawing(drawing: Drawing, has_title: bool = True) -> str:
 
 
 def _scrolled(title: str) -> str:
-    """Open an element that scrolls if too wide, also by keyboard."""
+    """Return the opening tag of an element that scrolls if too wide, also by keyboard."""
     return f'<div class="wide" tabindex="0" role="region" aria-label="{_text(title)}">'
 
 

@@ -262,7 +262,7 @@ _COMPOSED = (*(f"compose_{level}" for level in _LEVELS), "topcompose1", "topcomp
 _MAX_FLOAT = f"{sys.float_info.max:.12f}"
 
 Window = tuple[str, str, Sequence[str]]
-"""A window's name, its function of a thread's records, and the lines that select them."""
+"""A window's name, its function of a thread's records, and the lines that select the records."""
 
 
 def view_texts(types: EventTypes) -> dict[str, str]:

@@ -119,7 +119,7 @@ class RangeColumns:
         return self.report.count(tables.nvtx_ranges) <= _SMALL
 
     def _file_of(self, question: str) -> str:
-        """Return one file per maker for small reports, because large jobs have many reports."""
+        """Return the file's name; small reports have one per maker, because large jobs have many reports."""
         return f"nvtx-{_MAKERS[question].__name__.strip('_')}" if self._is_small else f"nvtx-{question}"
 
     def _is_saved(self, question: str) -> bool:

@@ -106,7 +106,7 @@ class StepTimes:
 
 
 def medians_of_phases(times: NDArray[np.int64], phases: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return each step's phase's median time, shape ``(n,)``."""
+    """Return the median time of each step's phase, shape ``(n,)``."""
     medians = np.zeros(len(times))
     for phase in np.unique(phases).tolist():
         medians[phases == phase] = np.median(times[phases == phase])
@@ -135,7 +135,7 @@ def figures(times: StepTimes) -> StepFigures | None:
 
 
 def figures_of_all(all_times: Sequence[StepTimes]) -> StepFigures:
-    """Return the key figures of tasks' steps; slow steps are slow within their rank."""
+    """Return the key figures of tasks' steps; slow steps are slow compared with their rank."""
     values = np.concatenate([times.duration for times in all_times])
     low, high = np.percentile(values, [5, 95])
     gaps = np.concatenate([times.gap[times.gap != NO_GAP] for times in all_times])

@@ -182,7 +182,7 @@ def _megabytes(size: float | None) -> float | None:
 
 
 def _hexadecimal(address: int) -> str:
-    """Return ``0x7F9C80000000``: addresses are unsigned, unlike SQLite's integers."""
+    """Return ``0x7F9C80000000``, nsys's form: addresses are unsigned, unlike SQLite's integers."""
     return f"0x{address & 0xFFFF_FFFF_FFFF_FFFF:X}"
 
 

@@ -55,7 +55,7 @@ class ExportingScreen(AskingScreen):
         self.ask_for_export(None if answer is None else answer.name)
 
     def ask_for_export(self, table: str | None) -> None:
-        """Ask for a file name for the drawing or the table (``None``: no table)."""
+        """Ask for a file name for the drawing or the table of this name (``None``: no table)."""
         proposed = None if table is None else self.proposed_name(table)
         if proposed is None:
             self.say("there is no table here to export")

@@ -37,7 +37,7 @@ _KINDS = {"memory": EventKind.MEMORY, "api": EventKind.API, "os": EventKind.OS, 
 
 
 def distribution_lines(shape: Distribution) -> list[str]:
-    """Return a histogram of durations with key figures, for a panel."""
+    """Return a panel's lines: a histogram of durations with key figures."""
     if not shape.count:
         return []
     labels = [format_value(Unit.DURATION, low) for low in shape.edges[:-1]]

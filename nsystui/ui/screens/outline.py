@@ -125,7 +125,7 @@ class Outline(Generic[AnyNode]):
         return self._fetch(Line(line.node, line.depth + 1, indent, line.node.child_count))
 
     def _fetch(self, rest: Line[AnyNode], skip: int = 0) -> list[Line[AnyNode]]:
-        """Fetch a page of ``rest``'s children after ``skip``; rows around it fetch the others."""
+        """Fetch a page of ``rest``'s children after ``skip``; rows around it fetch the other children."""
         offset = rest.offset + skip
         nodes = self.tree.children(rest.node, offset, min(PAGE, rest.rest - skip), self.order)
         lines = [replace(rest, rest=skip)] if skip else []

@@ -332,7 +332,7 @@ class TimelineScreen(LanesScreen):
         return result if self._marked_names == name and self.picture is not None else None
 
     def action_take_window(self) -> None:
-        """Select the time from the mark to the cursor, or the time in view."""
+        """Select the time from the mark to the cursor, or the time in view, for every screen."""
         picture = self.drawn()
         if picture is None:
             return

@@ -98,7 +98,7 @@ class OwnFocus(Widget):
 
 
 def in_own_task(method: Callable[P, object]) -> Callable[P, None]:
-    """Let any thread call a method, which runs between two messages of its owner."""
+    """Let any thread call a method, which runs between two messages of its application or widget."""
 
     @wraps(method)
     def call_later(*args: P.args, **kwargs: P.kwargs) -> None:

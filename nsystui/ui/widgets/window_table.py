@@ -78,7 +78,7 @@ class PageFailed(TableMessage, namespace="window_table"):
 
 
 MARKER = "▸ "
-"""The mark before the focused cursor's row, for screen readers and terminals without colour."""
+"""The mark before the cursor's row in the focused table, for screen readers and terminals without colour."""
 
 PATIENCE = 0.15
 """Seconds that ``background`` waits for rows before it draws ``…`` instead."""
