@@ -294,7 +294,7 @@ class LogLoading:
                 self._report_tables(summary, reader)
 
     def _report_tables(self, summary: LogSummary, reader: LogReader, **changes: object) -> None:
-        """Make the tables in the reading thread, so that nothing adds to the summary."""
+        """Make the tables in the reading thread, so that nothing adds to the summary meanwhile."""
         from nsystui.questions.nccl_log.summary import notes, nothing
         from nsystui.questions.nccl_log.tables import TABLES
 

@@ -191,7 +191,7 @@ def _parents_where_nested(starts: Times, ends: Times) -> tuple[Rows, NDArray[np.
     is_point = starts == ends
     solid_ends, points = np.sort(ends[~is_point]), starts[is_point]
     # A range's level is the number of earlier ranges in pre-order that are open at its start. A range that ends then is
-    # closed for its successor, but contains a range without length.
+    # closed for its successor, but contains a range without length at that moment.
     closed = np.searchsorted(solid_ends, starts, side="right")
     closed[is_point] = np.searchsorted(solid_ends, points, side="left")
     closed += np.searchsorted(points, starts, side="left")

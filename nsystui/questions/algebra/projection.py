@@ -25,8 +25,8 @@ class LaunchCalls:
     """The m API calls that launched GPU work, one for each (process, correlation id); arrays of shape ``(m,)``.
 
     ``starts``, ``ends``, ``threads``: the call on the CPU. ``op_start``, ``op_end``: first start and last end of its
-    GPU operations (many for a CUDA graph traced by node). ``op_time``: the sum of their durations. Times are int64 ns.
-    Each call has a GPU operation.
+    GPU operations (one for a kernel, many for a CUDA graph traced by node). ``op_time``: the sum of their durations.
+    Times are int64 ns. Each call has a GPU operation.
     """
 
     starts: Times

@@ -1,7 +1,7 @@
 """Preparation of a packed job: final rank numbers, and answers to the first questions about it.
 
 A report's rank depends on all reports of the job. `RanksAhead` determines it once no other report can change it, so
-that the report can move to the packed job before the next are read.
+that the report can move to the packed job before the next reports are read.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Model FLOPs utilisation: the share of the GPUs' peak spent on the model's arithmetic (docs/numbers.md#mfu).
 
-MFU = FLOPs of a step / step time / GPUs / peak ceiling = MFU · T / (T - R) T: time of the steps, R: their time without
-a compute kernel
+    MFU = FLOPs of a step / step time / GPUs / peak
+    ceiling = MFU · T / (T - R)    T: time of the steps, R: their time without a compute kernel
 
 The user gives the FLOPs of a step of the whole job: about 6·N·tokens to train a transformer of N parameters (8·N·tokens
 with recomputed activations). The step time is a median. Steps follow each other on the GPU without gaps

@@ -2,7 +2,7 @@
 
 A rank is odd by the modified z-score of Iglewicz and Hoaglin (1993), 0.6745 · (x − median) / MAD with MAD the median
 absolute deviation: unlike mean and standard deviation, odd ranks hardly affect it. A value is odd above 3.5. Equal
-ranks have a MAD of 0, so a value must also differ by an amount that matters.
+values have a MAD of 0, so a value must also differ by an amount that matters.
 """
 
 from __future__ import annotations

@@ -75,8 +75,8 @@ def innermost(ranges: Spans, calls: Spans) -> Rows:
     """Return, for each call, the index of the range around it on its thread that starts last, or -1; shape ``(m,)``.
 
     ``ranges`` and ``calls`` are (starts, ends, threads) of n ranges and m calls, ns. If ranges start together, the
-    inner range is the shorter, or the later if they are equal. A range that ends before it starts has no length. O((n +
-    m) log n).
+    inner range is the shorter, or the later if they are equal. A range that ends before it starts has no length.
+    O((n + m) log n).
     """
     n = len(ranges[0])
     if not n or not len(calls[0]):

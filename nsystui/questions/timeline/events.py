@@ -183,7 +183,7 @@ def longest_in(timeline: Timeline, lane: LaneIdentity, window: Window) -> tuple[
 
 @dataclass
 class Neighbours:
-    """The operations next to a moment; the last rows are cached for a held key."""
+    """The operations next to a moment on a lane; the last rows are cached for a held key."""
 
     timeline: Timeline
     _lane: LaneIdentity | None = None

@@ -60,9 +60,9 @@ _NO_CHOICE = {
 class Asker:
     """Asks a screen's question in a thread; a newer question replaces the current question.
 
-    While reports are being read, new data wait for the current answer and a pause of twice its time: sixty-four
-    reports, ready in turn, would start sixty-four questions, which slow the reading. A change of the selection or the
-    screen's parameters is asked at once.
+    While reports are being read, new data wait for the current answer and a pause of twice its time: otherwise,
+    sixty-four reports, ready in turn, would start sixty-four questions, which slow the reading. A change of the
+    selection or the screen's parameters is asked at once.
     """
 
     def __init__(self, screen: JobScreen) -> None:

@@ -279,7 +279,7 @@ class KernelsScreen(ViewsScreen):
         self.ask_with(options={**self.options, "names": names.value})
 
     def open_row(self) -> None:
-        """Open the launches or calls of a name, or the kernels of a kind; or select a stream."""
+        """Open the launches or calls of a name, or the kernels of a kind; or select a stream on all screens."""
         if self.answered.question.row == "stream":
             self._select_stream()
             return
