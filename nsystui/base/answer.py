@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 FILES_ONLY = 9
-"""The importance of a column that identifies a row: files contain it, screens do not."""
+"""The importance of an identifying column, which files contain, but not screens."""
 
 
 UNKNOWN = -1
@@ -390,7 +390,7 @@ _PLAIN_KINDS = {int, float, str, type(None)}
 
 
 def _plain(cells: Iterable[Any]) -> list[Value]:
-    """Convert scalars of numpy and pandas to Python values; NaN and NA to ``None``."""
+    """Convert scalars of numpy and pandas; NaN and NA become ``None``."""
     values = list(cells)
     kinds = set(map(type, values))
     if kinds <= _PLAIN_KINDS and (float not in kinds or all(value == value for value in values)):

@@ -103,8 +103,8 @@ class DrawnLane:
 class DrawnLanes:
     """Lanes from ``start`` to ``end`` (ns, job time), whose parts are stacked.
 
-    ``more`` is the number of lanes that are not drawn. With ``numbers``, the columns are steps with these numbers
-    instead of spans of time.
+    ``more`` counts the lanes that are not drawn. With ``numbers``, the columns are steps with these numbers instead of
+    spans.
     """
 
     title: str

@@ -10,7 +10,7 @@ Member = TypeVar("Member", bound=Enum)
 
 
 class NsystuiError(Exception):
-    """A failure to report in one line; ``exit_code`` is the exit status."""
+    """A failure to report in one line, with its exit status."""
 
     exit_code = 2
 

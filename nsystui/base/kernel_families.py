@@ -37,7 +37,7 @@ _FRAMEWORK = r"\b(?:at|c10|caffe2|tf|phi|moe)::|" + _words(
 
 
 def _of_frameworks(pattern: str) -> str:
-    """Let common words match only in names that also contain a machine-learning framework."""
+    """Match common words only in names that also contain a machine-learning framework."""
     return rf"^(?=.*?(?:{_FRAMEWORK})).*?{_words(pattern)}"
 
 

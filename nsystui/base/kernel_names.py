@@ -131,7 +131,7 @@ def _tidy(base: str) -> str:
 
 
 def _arguments(part: _Part, detail: int, depth: int) -> list[str]:
-    """Return the distinct template arguments to show, numbers last, because shortening cuts the end."""
+    """Return the distinct template arguments, numbers last, because shortening cuts the end."""
     if depth >= len(_MAX_ARGUMENTS):
         return []
     shown = list(dict.fromkeys(text for arg in part.arguments if (text := _argument(arg, detail, depth))))
@@ -180,7 +180,7 @@ def _lambda_mark(parts: list[_Part], detail: int) -> str:
 
 
 def _declarator(name: str) -> str:
-    """Return the qualified name of a function without its return type."""
+    """Return a function's qualified name without its return type."""
     words = list(_split(name.replace("operator ()", "operator()").replace("() const", "()"), " "))
     if len(words) > 1 and "(" not in words[0].split("<", 1)[0]:
         words = words[1:]
@@ -188,7 +188,7 @@ def _declarator(name: str) -> str:
 
 
 def _parts(qualified: str) -> list[_Part]:
-    """Split a qualified name into parts, including lambdas, without calls of operators."""
+    """Split a name into parts, including lambdas, without calls of operators."""
     parts = []
     for text in _split(qualified.replace("operator ()", "operator()"), "::"):
         text = text.strip()
@@ -214,7 +214,7 @@ _OPENING, _CLOSING = "<([{", ">)]}"
 
 
 def _closing_index(text: str, begin: int) -> int:
-    """Return the index of the bracket that closes the bracket at ``begin``, or the end of the text."""
+    """Return the index of the bracket that closes the bracket at ``begin``, or the text's end."""
     depth = 0
     for index in range(begin, len(text)):
         depth += (text[index] in _OPENING) - (text[index] in _CLOSING)

@@ -1,7 +1,7 @@
 """Parquet files written by DuckDB, also on file systems without locks.
 
 DuckDB locks the files that it writes, and fails on file systems without locks, such as some mounts of Lustre and NFS.
-There, it writes to a pipe, which it does not lock, and a thread copies the bytes to the file.
+There, it writes to a pipe without a lock, and a thread copies the bytes to the file.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ def _has_code(error: BaseException, numbers: tuple[int, ...]) -> bool:
 
 
 def _limit(name: str) -> str:
-    """Return a limit of the process in words, in brackets; empty if it is unlimited."""
+    """Return the process's limit in words, in brackets; empty if unlimited."""
     soft = _soft_limit(name)
     if soft is None:
         return ""
@@ -186,7 +186,7 @@ def _groups(root: Path, controller: str) -> Iterator[Path]:
 
 
 def _numbers(file: Path) -> list[int]:
-    """Return the numbers in a file, ignoring ``max`` and -1; empty if the file does not exist."""
+    """Return a file's numbers, without ``max`` and -1; empty if it does not exist."""
     return [int(word) for line in _lines(file) for word in line.split() if word.isdecimal()]
 
 

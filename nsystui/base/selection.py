@@ -102,7 +102,7 @@ def _compiled(pattern: str, ignore_case: bool) -> re.Pattern[str]:
 
 
 def _lower(name: str) -> str:
-    """Lower-case each letter alone, like SQL: ``str.lower`` uses another sigma at the end of a word."""
+    """Lower-case each letter alone, like SQL: ``str.lower`` uses another sigma at a word's end."""
     return name.lower() if name.isascii() else "".join("i" if char == "İ" else char.lower() for char in name)
 
 

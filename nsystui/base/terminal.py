@@ -161,7 +161,7 @@ def discard_rest(stream: TextIO) -> None:
 
 
 def _number_in(environ: Mapping[str, str], name: str) -> int:
-    """Return the number in a variable, else 0. Only 18 digits are read: such a number is as good as infinite."""
+    """Return a variable's number, else 0. Only 18 digits are read: such a number is as good as infinite."""
     return whole_number(environ.get(name, "")[:18]) or 0
 
 

@@ -83,7 +83,7 @@ def safe_text(text: str, ascii: bool = False) -> str:  # noqa: A002 - the word t
 
 @cache
 def _is_mark(char: str) -> bool:
-    """Return whether a character has no cell: a mark, or a vowel or end of a decomposed Hangul syllable."""
+    """Return whether a character has no cell: a mark, or a decomposed Hangul syllable's vowel or end."""
     return unicodedata.category(char) in ("Mn", "Me") or "\u1160" <= char <= "\u11ff" or "\ud7b0" <= char <= "\ud7fb"
 
 
@@ -125,7 +125,7 @@ def width_of(text: str) -> int:
 
 
 def _take(text: str, budget: int) -> str:
-    """Return the longest prefix of ``text`` that takes at most ``budget`` cells."""
+    """Return the longest prefix of at most ``budget`` cells."""
     width = 0
     for index, char in enumerate(text):
         width += width_of(char)

@@ -36,14 +36,14 @@ _FREQUENCIES: _Scales = ((1, "Hz"), (10**3, "kHz"), (10**6, "MHz"), (10**9, "GHz
 
 
 def _four_digits(number: float) -> str:
-    """Return at most four significant digits without trailing zeros, but all digits before the point."""
+    """Return at most four significant digits without trailing zeros, but all before the point."""
     if abs(number) >= 999.95:  # four digits would round to 1000
         return f"{number:,.0f}"
     return f"{number:.4g}" if number else "0"
 
 
 def _scaled(value: float, scales: _Scales, limit: int) -> str:
-    """Return ``value`` in the first of the ``scales`` in which it is less than ``limit`` after rounding."""
+    """Return ``value`` in the first scale in which it is less than ``limit`` after rounding."""
     for size, name in scales[:-1]:
         if abs(value) < limit * size:
             number = value / size
@@ -241,7 +241,7 @@ _NUMBER = re.compile(r"(?P<whole>[-+]?[0-9][0-9,]*)(?P<fraction>\.[0-9 ]*[0-9])?
 
 
 def _parts(cell: str) -> tuple[str, str, str]:
-    """Split a worded value: text before the decimal point, text from the point on, and a blank with the unit."""
+    """Split a worded value: text before the decimal point, from the point on, and a blank with the unit."""
     match = _NUMBER.fullmatch(cell)
     if match is None:  # "–", or text: aligned with the ends of whole numbers
         return cell, "", ""

@@ -45,10 +45,10 @@ FILE_NAMES = ("FILE", "FILE.prv", "LOG", "OTHER", "CSV", "DIR", "SCHEDULER", "--
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that refuses empty values of options, and bytes that no text of an export has."""
+    """A parser that refuses empty options, and bytes that no export's text has."""
 
     def _get_value(self, action: argparse.Action, arg_string: str) -> object:
-        """Convert a word as argparse does. Raises ArgumentError for bytes that no text of an export has."""
+        """Convert a word like argparse. Raises ArgumentError for bytes that no export's text has."""
         if "\0" in arg_string or not (is_utf8(arg_string) or action.metavar in FILE_NAMES or action.dest == "ranks"):
             raise argparse.ArgumentError(action, f"{arg_string!r} is not UTF-8 text, or has a NUL byte")
         return super()._get_value(action, arg_string)
@@ -68,7 +68,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def commands() -> dict[str, str]:
-    """Return every command with its line of help, in the order of the program's help."""
+    """Return every command with its line of help, in the help's order."""
     from nsystui.questions.queries.registry import of_family
 
     entries = {name: (order, line) for name, (order, line, _) in _COMMANDS.items()}
@@ -77,7 +77,7 @@ def commands() -> dict[str, str]:
 
 
 def is_command(word: str) -> bool:
-    """Return whether a word is the name of a command, without loading the catalogue for an option or most files."""
+    """Return whether a word is a command, without loading the catalogue for an option or most files."""
     if word in _COMMANDS:
         return True
     if word.startswith("-") or not (word.replace("-", "").isalpha() and word.islower()):

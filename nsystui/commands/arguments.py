@@ -79,7 +79,7 @@ def add_dask(parser: argparse.ArgumentParser) -> None:
 
 
 def check_dask(question: Question, values: Values = MappingProxyType({})) -> None:
-    """Raise UsageError if a question with these ``values`` of its options cannot run on a cluster."""
+    """Raise UsageError if a question with these option ``values`` cannot run on a cluster."""
     listed = [f"--{option.flag}" for option in question.options if option.lists and option.is_given(values)]
     if listed or not question.of_reports:
         name = " ".join([question.name, *listed])
@@ -254,7 +254,7 @@ def source_of(request: Request) -> JobSource:
 
 
 def _expect(job: OpenJob, expected: Expected, with_clock: bool) -> None:
-    """Announce to the session which columns will be read, including columns for aligning the clocks."""
+    """Announce to the session which columns will be read, also for aligning the clocks."""
     columns, tallied = expected
     merged = {table: set(names) for table, names in columns.items()}
     if with_clock:
@@ -327,7 +327,7 @@ def deliver_empty(output: Output, answer: Answer) -> None:
 
 
 def no_rows(request: Request, total: int | None = None) -> str:
-    """Return why a table is empty, although the exports have its data; ``total`` counts rows before the filter."""
+    """Return why a table with recorded data is empty; ``total`` counts rows before the filter."""
     if request.selecting.is_narrowing or any(map(request.args.get, _NARROWING)):
         return "no rows in this selection"
     return (

@@ -206,7 +206,7 @@ class _Reader:
         return bool(self._of_type(key, value, bool, "true, or false"))
 
     def thresholds(self, key: str, value: object) -> list[str]:
-        """Return settings as for ``--set``; settings of the command line follow, and override them."""
+        """Return settings as for ``--set``; the command line's follow, and override them."""
         from nsystui.questions.triage.thresholds import Thresholds, meanings
 
         names = [name for name, *_ in meanings()]
@@ -268,7 +268,7 @@ def _worded(value: object) -> str:
 
 
 def _line_of(lines: Sequence[str], key: str, section: str) -> int | None:
-    """Return the number of the line that sets a key or begins its section, or ``None`` if it is not recognised."""
+    """Return the line that sets a key or begins its section, if it is recognised."""
     name = re.compile(rf"""\s*(\[\s*)?(?:{re.escape(section)}\s*\.\s*)?["']?{re.escape(key)}["']?\s*[=.\]]""")
     in_section = not section
     for number, line in enumerate(lines, 1):
@@ -324,7 +324,7 @@ def default_cache(config: Config = NO_CONFIG, environ: Mapping[str, str] = os.en
 
 
 def drop_left_in_cache(config: Config) -> None:
-    """Remove incomplete files of killed programs from the cache, if the cache is the user's own."""
+    """Remove killed programs' incomplete files from the cache, if it is the user's own."""
     from nsystui.base.partial_files import why_not_ours
     from nsystui.store.cache import drop_left
 

@@ -54,7 +54,7 @@ def run(request: Request) -> int:
 
 
 def _unpack(directory: Path, request: Request) -> list[Path]:
-    """Write the exports and return their paths. Existing files stay: ``rank0.sqlite`` may be somebody's only copy."""
+    """Write the exports. Existing files stay: ``rank0.sqlite`` may be somebody's only copy."""
     import tarfile
 
     from nsystui.output.files import save_together

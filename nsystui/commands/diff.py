@@ -138,7 +138,7 @@ def _check_sides(request: Request) -> None:
 
 
 def _side_request(request: Request, side: str) -> Request:
-    """Return the request that opens the job of a side; ``--ranks`` may assign ranks to the files of both jobs."""
+    """Return the request that opens a side's job; ``--ranks`` may assign ranks to both jobs' files."""
     from nsystui.store.database import SMALLEST_MEMORY
 
     args = request.args
@@ -186,7 +186,7 @@ def _answer(request: Request, names: Sequence[str], sides: tuple[Side, Side], op
 
 
 def _print_verdict(request: Request, summary: TableAnswer | None) -> str:
-    """Print the verdict before the tables of a text and return it; other formats have it as a note."""
+    """Print the verdict before a text's tables and return it; other formats have it as a note."""
     import textwrap
 
     from nsystui.output.files import print_lines
@@ -200,7 +200,7 @@ def _print_verdict(request: Request, summary: TableAnswer | None) -> str:
 
 
 def _tables(request: Request, answers: dict[str, TableAnswer], sides: tuple[Side, Side], lead: str) -> Iterator[Titled]:
-    """Yield the tables, sorted and cut, each note only with its first table; a text omits tables without rows."""
+    """Sort and cut the tables, each note only once; a text omits tables without rows."""
     from nsystui.base.terminal import reading_width
     from nsystui.output.formats import fitting
     from nsystui.questions.compare import TABLES

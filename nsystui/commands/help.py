@@ -70,7 +70,7 @@ def _title(name: str) -> str:
 
 
 def _text(name: str, word: str) -> str:
-    """Return the Markdown of a topic. Raises UsageError if ``word`` is not a topic."""
+    """Return a topic's Markdown. Raises UsageError if ``word`` is not a topic."""
     if name not in topics():
         hint = meant(name, topics(), "`nsystui help` lists the topics")
         raise UsageError(f"there is no topic {word!r}: {hint}")
@@ -78,7 +78,7 @@ def _text(name: str, word: str) -> str:
 
 
 def _link_text(link: re.Match[str]) -> str:
-    """Return the text that replaces a link to a topic, because a terminal may not follow links."""
+    """Replace a link to a topic, because a terminal may not follow links."""
     words, topic = link.groups()
     if not topic:
         return words
@@ -114,7 +114,7 @@ def rendered(markdown: str, columns: int, environ: Mapping[str, str], encoding: 
 
 
 def _page(text: str, environ: Mapping[str, str]) -> None:
-    """Show a text through the user's pager, or print it if there is no pager."""
+    """Show a text through the user's pager, if there is one."""
     import shutil
     import signal
     import subprocess
@@ -179,7 +179,7 @@ def completed_parser(
 
 
 def _completer(action: argparse.Action, command: str, has_commands: bool) -> Callable[..., Iterable[str]] | None:
-    """Return a function that offers completions of an action; ``None`` if it has only choices."""
+    """Return a function that offers completions; ``None`` for an action that has only choices."""
     from argcomplete.completers import DirectoriesCompleter, FilesCompleter
 
     if action.metavar == "DIR":
@@ -238,7 +238,7 @@ def _members(command: str, option: str) -> list[str]:
 
 
 def _in_list(prefix: str, words: Words) -> Words:
-    """Return the words, each with the text up to the last comma before it."""
+    """Return the words, each after the text up to the last comma."""
     start = prefix[: prefix.rfind(",") + 1]
     return {start + word: line for word, line in words.items()}
 

@@ -235,7 +235,7 @@ def _state(cache: Cache) -> Iterator[str]:
 
 
 def file_system(directory: Path | str, mounts: Path = Path("/proc/self/mountinfo")) -> str | None:
-    """Return the type of the file system of a directory, which need not exist; ``None`` if it is unknown."""
+    """Return the type of a directory's file system, if known; the directory need not exist."""
     path = os.path.realpath(directory)
     mount, mount_type = "", None
     try:
@@ -261,7 +261,7 @@ def limit_lines(limits: Limits) -> Iterator[str]:
 
 
 def config_lines(config: Config, is_refused: bool, environ: Mapping[str, str]) -> Iterator[str]:
-    """Yield which config file was read, and its keys."""
+    """Yield the config file that was read, and its keys."""
     if not config.path:
         yield f"config: {'not read (--no-config)' if is_refused else 'no file'}"
         return
@@ -274,7 +274,7 @@ def config_lines(config: Config, is_refused: bool, environ: Mapping[str, str]) -
 
 
 def export_lines(files: Sequence[str]) -> Iterator[str]:
-    """Yield the schema of each export and the rows of its tables, or why it cannot be opened."""
+    """Yield each export's schema and its tables' rows, or why it cannot be opened."""
     from nsystui.exports.discover import discover
 
     if not files:

@@ -1,4 +1,4 @@
-"""Maps of recipes as text: for each figure, a line of blocks per GPU, process or adapter."""
+"""Maps of recipes as text: a line of blocks per figure and GPU, process or adapter."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def draw(
 
 
 def _columns_of(width: int) -> int:
-    """Return how many blocks fit into ``width`` cells next to labels and values."""
+    """Return how many blocks fit next to labels and values."""
     return max(width - _LABEL - _VALUE - 2, _MIN_COLUMNS)
 
 

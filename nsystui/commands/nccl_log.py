@@ -102,7 +102,7 @@ def _read_all(request: Request, summary: LogSummary, reader: LogReader, cut: Ste
 def _read(
     log: OpenLog, summary: LogSummary, reader: LogReader, cut: StepCut | None, line: ProgressLine, offset: int
 ) -> None:
-    """Add a log that begins ``offset`` bytes after the beginning of the first log."""
+    """Add a log that begins ``offset`` bytes after the first log's beginning."""
     from nsystui.base.answer import Unit
     from nsystui.base.units import format_value
 

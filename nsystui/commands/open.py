@@ -156,7 +156,7 @@ def run_app(screen: Drawn, environ: Mapping[str, str], app: NsystuiApp) -> int:
 
 
 def _log_steps(request: Request, files: NamedFiles) -> IterationSpan | None:
-    """Return the training steps of ``--steps``. Raises UsageError if there is no log to select them in."""
+    """Return the steps of ``--steps``. Raises UsageError if there is no log to select them in."""
     steps = request.args["steps"] if "nccl_log" in request.args else None
     if steps is None:
         return None
@@ -186,7 +186,7 @@ def source_of(request: Request, files: NamedFiles) -> JobSource:
 
 
 def _rank_numbering(request: Request, files: NamedFiles) -> str:
-    """Return the numbering of ranks in ``--ranks``. Raises UsageError if it does not fit the files."""
+    """Return the numbering of ``--ranks``. Raises UsageError if it does not fit the files."""
     from nsystui.exports.discover import discover, names_of
     from nsystui.questions.queries.numbering import numbering
 

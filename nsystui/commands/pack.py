@@ -139,7 +139,7 @@ class _Run:
         return f"packed {len(self._done):,} of {len(self.paths):,} ranks"
 
     def look_for_packed(self) -> None:
-        """Find exports that are packed already: unchanged, with the same rank and the requested output."""
+        """Find packed exports: unchanged, with the same rank and the requested output."""
         from nsystui.questions.capture.job_output import has_output
 
         def matches(report: JobReport) -> bool:
@@ -230,7 +230,7 @@ class _Run:
 
 
 def _batches(exports: Sequence[Export], min_exports: int) -> Iterator[list[Export]]:
-    """Yield batches of exports to pack together: ``min_exports``, or more small exports."""
+    """Yield batches of ``min_exports``, or more small exports."""
     batch: list[Export] = []
     free_bytes = _MAX_BYTES
     for export in exports:
@@ -246,7 +246,7 @@ def _batches(exports: Sequence[Export], min_exports: int) -> Iterator[list[Expor
 
 
 def _opener(request: Request, limits: Limits, line: ProgressLine, names: Mapping[Path, str]) -> Opener:
-    """Return an opener of exports, which converts reports into the cache."""
+    """Return an opener that converts reports into the cache."""
     from nsystui.commands.progress import OpeningProgress
     from nsystui.questions.job.opening import JobSource, Opener
 

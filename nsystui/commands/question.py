@@ -1,4 +1,4 @@
-"""The catalogue's questions as commands: each opens, selects, asks, delivers and closes alike."""
+"""The catalogue's questions as commands: all open, select, ask, deliver and close alike."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _argparse_words(option: Option) -> dict[str, Any]:
 
 
 def _reader(kind: Callable[[str], Any]) -> Callable[[str], Any]:
-    """Return a function that reads a value; argparse reports its errors after the name of the option."""
+    """Return a reader of values; argparse reports its errors after the option's name."""
 
     def read(text: str) -> Any:
         try:
@@ -137,7 +137,7 @@ def run(question: Question, request: Request) -> int:
 
 
 def drawn(question: Question, job: OpenJob, selection: Selection, options: object) -> Drawing | None:
-    """Return the drawing or map of a question that has one, or ``None`` if there is nothing to draw."""
+    """Return the question's drawing or map, or ``None`` if there is nothing to draw."""
     from nsystui.questions.answers.answering import draw_map
     from nsystui.questions.report.drawings import map_lanes
 
@@ -176,7 +176,7 @@ def _open_job(question: Question, request: Request) -> OpenJob:
 
 
 def _as_text(question: Question, request: Request, job: OpenJob, selection: Selection, options: Any) -> int | None:
-    """Print the drawing of a question that has one; return the exit status, or ``None`` if nothing is drawn."""
+    """Print a question's drawing; return the exit status, or ``None`` if nothing is drawn."""
     drawing: TextDrawing | None = None
     if question.map is not None:
         from nsystui.commands.map_drawing import draw

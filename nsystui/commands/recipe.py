@@ -53,7 +53,7 @@ def _listing(_: object) -> list[str]:
 
 
 def _about(name: str) -> list[str]:
-    """Return the help of a recipe: its answer, needs and options, and how NVIDIA's recipe differs."""
+    """Return a recipe's answer, needs and options, and how NVIDIA's recipe differs."""
     import textwrap
 
     from nsystui.exports.canonical import BY_NAME

@@ -50,7 +50,7 @@ class Selecting:
 
     @property
     def numbering(self) -> str:
-        """The assignment of ranks to files in ``--ranks``; empty if that selects ranks, or is not given."""
+        """The assignment of ranks to files in ``--ranks``, else empty."""
         return self.ranks if self.ranks and numbering(self.ranks) is not None else ""
 
     @property

@@ -113,7 +113,7 @@ def _deliver(request: Request, tables: Iterator[Titled], is_alone: bool) -> None
 
 
 def _filtered_selection(request: Request, job: OpenJob) -> Selection:
-    """Return the selection of the flags, narrowed by ``--filter-time`` and ``--filter-nvtx``."""
+    """Narrow the flags' selection by ``--filter-time`` and ``--filter-nvtx``."""
     from dataclasses import replace
 
     from nsystui.base.errors import UsageError
@@ -152,7 +152,7 @@ def _tables(
     quiet: bool,
     is_alone: bool,
 ) -> Iterator[Titled]:
-    """Yield a table for each report and rank with rows; unless ``quiet``, explain missing tables on stderr.
+    """Yield a table per report and rank with rows; unless ``quiet``, explain missing tables on stderr.
 
     A report that ``is_alone`` has a table even without rows.
     """

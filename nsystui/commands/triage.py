@@ -115,7 +115,7 @@ def run(request: Request) -> int:
 def _findings(
     request: Request, thresholds: Thresholds, files: str, memory: Remembered | None, key: tuple[str, ...]
 ) -> tuple[str, TableAnswer]:
-    """Return the findings as JSON (``lines`` and ``report`` for people) and as a table, and remember both."""
+    """Return and remember the findings as JSON (``lines`` and ``report`` for people) and as a table."""
     from contextlib import closing
 
     from nsystui.output.findings import lines, report

@@ -109,7 +109,7 @@ class _Writer:
             yield len(rows), [self._sample(row) for row in rows]
 
     def _host_lines(self, rows: Sequence[tuple[Any, ...]], open_ends_by_track: dict[int, list[int]]) -> Lines:
-        """Convert calls and ranges; ``open_ends_by_track`` has the ends of the open slices."""
+        """Convert calls and ranges; ``open_ends_by_track`` has the open slices' ends."""
         lines: list[str] = []
         for row in rows:
             report, process, thread, kind, domain, start, end, name, is_loose, correlation, size, communicator = row
@@ -133,7 +133,7 @@ class _Writer:
     def _host_track(
         self, report: int, process: int | None, thread: int | None, kind: str, domain: str | None
     ) -> tuple[int, str]:
-        """Return the track of a thread's calls or ranges, and the fields of all its lines."""
+        """Return the track of a thread's calls or ranges, and their shared fields."""
         key = (report, process, thread, kind, domain)
         cached = self._host_tracks.get(key)
         if cached is not None:
@@ -173,7 +173,7 @@ class _Writer:
         return len(rows), lines
 
     def _gpu_track(self, report: int, process: int | None, device: int, stream: int, lane: int) -> tuple[int, int, str]:
-        """Return the process and track of a stream's lane, and the fields of all its lines."""
+        """Return a stream lane's process and track, and its lines' shared fields."""
         key = (report, process, device, stream, lane)
         cached = self._gpu_tracks.get(key)
         if cached is not None:
@@ -190,7 +190,7 @@ class _Writer:
         )
 
     def _pair(self, event: str, start: int, end: int, args: str) -> tuple[str, str]:
-        """Return the lines of a range that may overlap another; viewers show each id on a separate track."""
+        """Return the lines of a range that may overlap others; viewers give each id its track."""
         self._last_id += 1
         event = f'{event},"id":"{self._last_id:#x}"'
         return (

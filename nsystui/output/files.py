@@ -62,7 +62,7 @@ def print_answer(answer: Answer, file_format: str, *, is_wide: bool = True, is_c
             answer, omissions = _fitted(answer, is_wide, is_cut)
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(encoding=encoding, errors="backslashreplace", newline="")
-        # A file or pipe may be read anywhere: only the encoding of the stream counts.
+        # A file or pipe may be read anywhere: only the stream's encoding counts.
         environ = original_environ() if stream.isatty() else {"LC_ALL": "C.UTF-8"}
         target = _SafeLines(stream) if file_format == "csv" and stream.isatty() else stream
         rows = write(answer, file_format, target, ascii_only=wants_ascii(environ, encoding))
@@ -219,7 +219,7 @@ def save_together(contents: Mapping[Path, Contents], overwrite: bool) -> list[in
 
 
 def _target(path: Path, overwrite: bool) -> Path:
-    """Return the path to write (a link's target), and remove temporary files of killed programs next to it."""
+    """Return the path to write (a link's target), and remove killed programs' temporary files next to it."""
     target = Path(os.path.expanduser(path))
     shown_name = safe_text(str(target))
     if os.path.isdir(target):
@@ -234,7 +234,7 @@ def _target(path: Path, overwrite: bool) -> Path:
 
 @contextmanager
 def _explained(target: Path) -> Iterator[None]:
-    """Replace an OSError by an OutputError with the file and the reason."""
+    """Replace an OSError by an OutputError with file and reason."""
     try:
         yield
     except FileExistsError:
@@ -284,7 +284,7 @@ def _write_stream(fill: Callable[[BinaryIO], int], path: Path, is_compressed: bo
 
 
 def _take_name(temporary: Path, target: Path, overwrite: bool) -> None:
-    """Rename the finished file. Raises ``FileExistsError`` if the name is taken, unless ``overwrite`` is true."""
+    """Rename the finished file. Raises ``FileExistsError`` if the name is taken, unless ``overwrite``."""
     if overwrite:
         with suppress(OSError):  # no file to replace, or another user's: the umask applies
             shutil.copymode(target, temporary)

@@ -119,7 +119,7 @@ def report(result: Triage, files: str = _FILES) -> str:
 
 
 def body_report(finding: Finding, files: str) -> list[str]:
-    """Return a finding without its heading, with the first rows of its evidence."""
+    """Return a finding's body, with the first rows of its evidence."""
     gain = [] if finding.gain is None else [f"* **To win**: {plain(finding.gain.words)}"]
     parts = [
         f"{plain(finding.sentence)}\n",
@@ -156,7 +156,7 @@ def plain(text: str) -> str:
 
 
 def change_lines(comparison: Against, files: str = _FILES, lists_unjudged: bool = False) -> list[str]:
-    """Return lines for a terminal: findings, in full if new or worse, and the largest changes."""
+    """Return lines for a terminal: findings (new and worse in full), and the largest changes."""
     text = [*textwrap.wrap(comparison.words, _WIDTH), comparison.headline, ""]
     for change in comparison.listed:
         title = f"{change.kind.value.upper():<7} {_change_title(change, comparison)}"

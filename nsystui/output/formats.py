@@ -102,7 +102,7 @@ def _file_value(decimals: int | None, round_value: Callable[[float, int], float]
 
 
 def _file_pages(answer: Answer, progress: Progress | None) -> Iterator[list[Sequence[Value]]]:
-    """Yield pages of columns with the values of files; call ``progress`` after each page."""
+    """Yield pages of columns with the values of files; call ``progress`` after each."""
     rows = 0
     for page in column_batches(answer):
         yield [file_values(column, values) for column, values in zip(answer.columns, page, strict=True)]
@@ -158,7 +158,7 @@ def _write_csv(answer: Answer, stream: Writable, progress: Progress | None) -> i
 def _formatted(
     columns: Sequence[Column], page: Iterable[Sequence[Any]], escape: Callable[[str], str]
 ) -> tuple[list[str], list[Sequence[Any]]]:
-    """Return the ``%`` format of each column of ``page``, and the cells to insert.
+    """Return the ``%`` format of each column, and the cells to insert.
 
     Texts pass through ``escape``; missing values are empty. A single ``%`` then formats a line, because there may be
     millions of lines.

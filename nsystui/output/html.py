@@ -200,7 +200,7 @@ def _drawing(drawing: Drawing, has_title: bool = True) -> str:
 
 
 def _scrolled(title: str) -> str:
-    """Return the opening tag of an element that scrolls if it is too wide, also by keyboard."""
+    """Return the opening tag of an element that scrolls if too wide, also by keyboard."""
     return f'<div class="wide" tabindex="0" role="region" aria-label="{_text(title)}">'
 
 
@@ -254,7 +254,7 @@ _WORDED = re.compile(r"\s*(?:[-+<]?[0-9][0-9,. ]*(?: ?[^\s0-9]+)?|–)\s*")
 
 
 def _theme(theme: int) -> str:
-    """Return the CSS variables of a theme: 0 is dark, 1 is light."""
+    """Return a theme's CSS variables: 0 is dark, 1 is light."""
     ink, paper = INK[theme], PAPER[theme]
     soft, line, card = (("#9aa1ad", "#2c3038", "#1d2027"), ("#5b6470", "#dfe3e8", "#f6f7f9"))[theme]
     accent = ("#62a8ff", "#0b4a99")[theme]

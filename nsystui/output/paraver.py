@@ -69,7 +69,7 @@ class ParaverRows:
         self.prefixes = self._prefixes()
 
     def _metrics_row(self, trace: Trace, gpu_row: GpuRow) -> tuple[Task, str]:
-        """Return the task with the row of a GPU's metrics (a user of the GPU, if possible), and the row's label."""
+        """Return the task with a GPU's metrics (a user of the GPU, if possible), and the row's label."""
         report, gpu = gpu_row
         users = trace.users_of(report, gpu)
         tasks = [process.task for process in self.processes]
@@ -206,7 +206,7 @@ class _Body:
                 yield _record(prefix, time, [(number, values.get(number, 0)) for number, _ in pairs])
 
     def _event_records(self, row: tuple[Any, ...]) -> Iterator[str]:
-        """Yield the records due at the start of an event, and the event's records."""
+        """Yield the records due at an event's start, and its records."""
         report, process, thread, device, stream, start, end, kind, group, domain, is_loose, name = row[:12]
         task = Task(report, -1 if process is None else process)
         start, end = start - self._origin, end - self._origin
@@ -262,7 +262,7 @@ _COMPOSED = (*(f"compose_{level}" for level in _LEVELS), "topcompose1", "topcomp
 _MAX_FLOAT = f"{sys.float_info.max:.12f}"
 
 Window = tuple[str, str, Sequence[str]]
-"""A window: its name, its function of a thread's records, and the lines that select the records."""
+"""A window's name, its function of a thread's records, and the lines that select the records."""
 
 
 def view_texts(types: EventTypes) -> dict[str, str]:
@@ -293,7 +293,7 @@ def view_texts(types: EventTypes) -> dict[str, str]:
 
 
 def _value(label: str, number: int) -> Window:
-    """Return the window that shows the value of an event type over time."""
+    """Return the window of an event type's value over time."""
     name = safe_text(label).replace('"', "'") or "(no name)"
     lines = (f"window_filter_module evt_type 1 {number}", f'window_filter_module evt_type_label 1 "{name}"')
     return name, "Last Evt Val", lines

@@ -229,7 +229,7 @@ class EventTypes:
 
 
 def _types_of(classes: Iterable[EventClass]) -> dict[EventClass, int | None]:
-    """Return the type of each class by kind, or by domain for NVTX ranges; start/end ranges share a type."""
+    """Return each class's type: by kind, or by domain for NVTX ranges; start/end ranges share a type."""
     domains = sorted({domain for _, _, domain, is_loose in classes if not is_loose} - {"", NCCL_DOMAIN, *_DOMAINS})
     by_domain = {"": _PUSH_POP, NCCL_DOMAIN: _NCCL_CALL, **_DOMAINS}
     by_domain |= {domain: _FIRST_DOMAIN + _DOMAIN_STEP * index for index, domain in enumerate(domains)}

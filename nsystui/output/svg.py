@@ -327,7 +327,7 @@ def _mark(number: int, category: str, x: float, y: float, words: str = "") -> st
 
 
 def _powers(low: float, high: float) -> list[float]:
-    """Return at most eight powers of two between two sizes, or the sizes if no power is between them."""
+    """Return at most eight powers of two between two sizes, or the sizes without powers between."""
     first, last = math.ceil(math.log2(low)), math.floor(math.log2(high))
     step = max(1, math.ceil((last - first + 1) / 8))
     return [2.0**power for power in range(first, last + 1, step)] or [low, high]

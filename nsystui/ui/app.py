@@ -1,6 +1,6 @@
-"""The application: its screens and their keys, the selection that they share, and the loading.
+"""The application: its screens and keys, their shared selection, and the loading.
 
-Imports nothing heavier than Textual, because all imports precede the first painted window.
+Imports nothing heavier than Textual: imports precede the first painted window.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ class NsystuiApp(App[int], LoadingListener):
         return self._exception
 
     def _handle_exception(self, error: Exception) -> None:
-        """End after an unhandled error; ignore errors while closing, when screens may lack widgets."""
+        """End after an unhandled error; ignore errors while closing: screens may lack widgets."""
         if not self._exit:
             super()._handle_exception(error)
 
@@ -180,7 +180,7 @@ class NsystuiApp(App[int], LoadingListener):
 
     @in_background("kept")
     async def _begin(self) -> None:
-        """Show the saved overview of the files before opening them, which imports much more."""
+        """Show the files' saved overview before opening them, which imports much more."""
         with suppress(NsystuiError):
             self.kept = await to_thread(kept_overview, self.source)
         if (overview := self.kept) is not None:
@@ -197,7 +197,7 @@ class NsystuiApp(App[int], LoadingListener):
             self._leave(str(error))
 
     async def on_event(self, event: events.Event) -> None:
-        """Queue keys, clicks and pastes for `_act`, except keys that act at once; a click drops the waiting keys."""
+        """Queue keys, clicks and pastes for `_act`, except keys that act at once; a click drops waiting keys."""
         acts_at_once = isinstance(event, events.Key) and event.key in ("ctrl+c", "ctrl+q", "ctrl+z")
         if not isinstance(event, events.InputEvent | events.Paste) or event.is_forwarded or acts_at_once:
             await super().on_event(event)
@@ -214,7 +214,7 @@ class NsystuiApp(App[int], LoadingListener):
 
     @property
     def _keeps_keys(self) -> bool:
-        """Whether the next key waits for an answer on the current screen."""
+        """Return whether the next key waits for an answer."""
         keeps, event = getattr(self.screen, "keeps", None), self._typed[0] if self._typed else None
         return keeps is not None and isinstance(event, events.Key) and keeps(event.key)
 
@@ -279,7 +279,7 @@ class NsystuiApp(App[int], LoadingListener):
         return self.screen
 
     async def go_to_tab(self, mode: str) -> None:
-        """Switch to a mode as it was left; in the current mode, close the screens above and show the first view."""
+        """Switch to a mode as it was left; in the current mode, return to the first view."""
         self.remember()
         if mode != self.current_mode:
             await self.switch_mode(mode)
@@ -335,7 +335,7 @@ class NsystuiApp(App[int], LoadingListener):
             self.push_screen(screen)
 
     def is_screen_installed(self, screen: Screen[Any] | str) -> bool:
-        """Return whether Textual must keep a closed screen: going back reopens it."""
+        """Return whether going back may reopen a closed screen, which Textual must keep."""
         return super().is_screen_installed(screen) or self._history.keeps(screen)
 
     async def _forget_steps(self) -> None:
@@ -518,7 +518,7 @@ class NsystuiApp(App[int], LoadingListener):
 
     @property
     def state_of_loading(self) -> str:
-        """The first line's number of loaded files; empty during loading."""
+        """The first line's count of loaded files; empty during loading."""
         if self.loading_now or not self.files:
             return ""
         ready = sum(state.ready for state in self.files.values())
@@ -568,7 +568,7 @@ class NsystuiApp(App[int], LoadingListener):
     warned = in_own_task(say)  # type: ignore[arg-type]
 
     def _call_screen(self, name: str, *arguments: str) -> None:
-        """Call a method of the current screen, if it has a method of that name and is mounted."""
+        """Call a method of the current screen, if it is mounted and has the method."""
         screen: Screen[object] = self.screen
         if screen.is_mounted and hasattr(screen, name):
             getattr(screen, name)(*arguments)

@@ -1,4 +1,4 @@
-"""A filter that turns glyphs of painted lines into ASCII, for terminals and locales without UTF-8."""
+"""A filter that turns painted glyphs into ASCII, for terminals and locales without UTF-8."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The application that compares two jobs, or two parts of one."""
+"""The application that compares two jobs, or two parts of a job."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from nsystui.ui.app import NsystuiApp
 
 _AROUND = 0.25
-"""Context before and after a finding's window, as a share of its length, because nothing runs in a gap."""
+"""Context around a finding's window, as a share of its length, because nothing runs in a gap."""
 
 
 async def show_view(app: NsystuiApp, name: str, selection: Selection | None = None, **options: str) -> Any:
@@ -59,7 +59,7 @@ def show_thread(app: NsystuiApp, task: Task, thread: int, window: Window, is_sam
 
 
 async def show_finding(app: NsystuiApp, finding: Finding) -> None:
-    """Go to the view behind a finding's door, with the window and the names that the door selects."""
+    """Go to the view behind a finding's door, with the door's window and names."""
     from nsystui.base.selection import Window
     from nsystui.questions.triage.finding import DIAGNOSTICS
 

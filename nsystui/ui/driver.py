@@ -40,8 +40,7 @@ if TYPE_CHECKING:
 _END_SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 """Signals that end the program, with status 128 + number, as in a shell."""
 _PATIENCE, _LAST_PATIENCE = 3.5, 1.0
-"""Seconds for the program to end after a signal or the loss of the terminal, and then for the terminal to receive the
-last bytes."""
+"""Seconds to end after a signal or the loss of the terminal, and then for the terminal to receive the last bytes."""
 
 _TRIES = 100
 """Tries to restore the terminal's settings: a signal may interrupt each try."""
@@ -157,7 +156,7 @@ class TerminalDriver(LinuxDriver):
             os._exit(status)
 
     def _call_soon(self, callback: Callable[..., None], *arguments: Any) -> None:
-        """Call a function between two tasks of the event loop, unless the loop has ended."""
+        """Call a function between two tasks of the event loop, unless it has ended."""
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(callback, *arguments)
 
@@ -268,7 +267,7 @@ class TerminalDriver(LinuxDriver):
     # -- input ----------------------------------------------------------------------------------------------------
 
     def run_input_thread(self) -> None:
-        """Read the input; bytes that are not UTF-8 become replacement characters."""
+        """Read the input; invalid UTF-8 becomes replacement characters."""
         decode = getincrementaldecoder("utf-8")("replace").decode
         while not self.exit_event.is_set():
             try:

@@ -1,4 +1,4 @@
-"""The history of a user's steps, jumps between screens and selections: going back undoes the last."""
+"""The history of a user's jumps between screens and selections: going back undoes the last."""
 
 from __future__ import annotations
 

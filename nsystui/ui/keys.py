@@ -360,7 +360,7 @@ _KEYS: Mapping[str, tuple[tuple[str, str, str, str, str], ...]] = {
         ("q,ctrl+c,ctrl+q", "q", "quit", "quit", "quit"),
     ),
 }
-"""The fields of each place's keys; keys of a single place are first, for narrow key lines."""
+"""The fields of each place's keys; a single place's keys are first, for narrow key lines."""
 KEYS = tuple(KeyBinding(*fields, place_name) for place_name, rows in _KEYS.items() for fields in rows)
 
 # Maximum number of waiting keys and mouse events; further events are dropped.
@@ -369,7 +369,7 @@ TYPED_AHEAD = 512
 MOVES = frozenset("hjklgG") | {"up", "down", "left", "right", "pageup", "pagedown", "home", "end"}
 """Keys that move the cursor."""
 ON_ROWS = MOVES | frozenset("tcwueEmnNosxXyY") | {"enter", "space"}
-"""Keys that act on rows or the cursor: they wait for an answer being computed."""
+"""Keys that act on rows or the cursor, and wait for an answer."""
 
 _TAB_KEYS = "123456789L"
 _SHORT = ("Ovw", "Krn", "NCCL", "GPU", "NVTX", "Evt", "Rnk", "Hst", "Stp", "Time")
@@ -387,12 +387,12 @@ def with_key(screen: str) -> str:
 
 
 def textual_key(shown: str) -> str:
-    """Return Textual's first name for a key by its name in the key line."""
+    """Return Textual's first name for a key line's name."""
     return next((key.keys.partition(",")[0] for key in KEYS if key.shown == shown), shown)
 
 
 def shown_key(name: str) -> str:
-    """Return the key line's name for a key by Textual's name; for a pair such as ``[ ]``, only the first key."""
+    """Return the key line's name for Textual's; for a pair such as ``[ ]``, only the first key."""
     shown = [key.shown for key in KEYS if key.keys.split(",")[0] == name]
     return min(shown, key=len, default=name).split()[0]
 

@@ -62,7 +62,7 @@ class LoadingListener(Listener):
 _FIRST_REPORTS = 32
 """Reports of a packed job opened before waiting for a screen's first answer."""
 _FIRST_ANSWER = 3.0
-"""Maximum seconds that the opening waits after each further report."""
+"""Maximum seconds to wait after each further report."""
 
 _FEW_EXPORTS, _MANY_KERNELS = 8, 200_000
 """The kernel summary is read first for at most this many exports, with at least this many kernels."""
@@ -136,7 +136,7 @@ class Loading:
         self._remember(job)
 
     def _remember(self, job: OpenJob) -> None:
-        """Save the first answers for the commands; after a failure, the commands compute them."""
+        """Save the first answers for the commands, which compute them after a failure."""
         from nsystui.questions.answers.remembered import remember_first_questions
 
         cache = job.session.cache
@@ -145,7 +145,7 @@ class Loading:
                 remember_first_questions(job, cache)
 
     def _read_kernels(self, job: OpenJob, files: Sequence[Opened]) -> None:
-        """Read the columns of the kernel summary before all others, and show the summary."""
+        """Read the columns of the kernel summary first, and show it."""
         from nsystui.questions.kernels.summary import kernel_summary, smart_kernel_names
         from nsystui.store.packing import PackingCancelled
         from nsystui.store.session import Session
@@ -178,7 +178,7 @@ make them."""
 
 @dataclass(frozen=True)
 class LogState:
-    """Progress of reading the logs, and the tables of the part that was read.
+    """Progress of reading the logs, and tables of the part read.
 
     ``read`` of ``size`` bytes on disk are read. ``tables`` is empty until the first are made, each with the notes;
     ``lines``, ``calls``, ``gpus`` (with calls) and ``moved`` (bytes of all calls) are the counts at that time.
@@ -215,7 +215,7 @@ class LogState:
 
     @property
     def failed(self) -> str:
-        """The logs that could not be read, in one sentence; empty if all could be read."""
+        """The logs that could not be read, in a sentence; empty without failures."""
         if not self.failures:
             return ""
         remaining = len(self.failures) - 1
@@ -227,7 +227,7 @@ class _StoppedError(Exception):
 
 
 class LogLoading:
-    """Reads several logs as one log, all of it or only some training ``steps``.
+    """Reads several logs as one, or only some training ``steps``.
 
     Calls ``callback`` with the state from time to time, in the reading thread.
     """
@@ -364,7 +364,7 @@ def kept_overview(source: JobSource) -> KeptOverview | None:
 
 
 def _memory(source: JobSource) -> tuple[Remembered | None, tuple[str, ...]]:
-    """Return the saved answers about the files, and the key of the overview."""
+    """Return the saved answers, and the key of the overview."""
     from nsystui.questions.answers.remembered import Remembered
 
     options = (source.ranks, source.clock, str(source.steps_by), str(source.step_range))

@@ -25,7 +25,7 @@ _THEMES = {
     "textual-unknown": ("either", _GREY, _GREY),
     **dict.fromkeys(("ansi-dark", "ansi-light", "ansi-unknown"), ("ansi", "ansi_default", "ansi_default")),
 }
-"""The colour set for categories, the text colour, and the page colour, which is used only for mixing."""
+"""The colour set for categories, the text colour, and the page colour, only for mixing."""
 _UNKNOWN = {
     **dict.fromkeys(("surface", "panel", "panel-darken-1", "boost", "text", "text-muted", "text-disabled"), _GREY),
     "text-error": COLOURS["error"].either,
@@ -41,7 +41,7 @@ _DEFAULT_PAGE, _DEFAULT_TEXT = Style(bgcolor=RichColor.default()), Style(color=R
 
 
 _COLOURED_WORDS = {"either": {"error", "warning", "worse"}, "ansi": {"error", "worse"}}
-"""Categories with coloured words, by colour set: other colours would be hard to read on some pages."""
+"""Categories with coloured words, by colour set: others would be hard to read on some pages."""
 
 
 def register_themes(app: App[Any]) -> None:

@@ -1,4 +1,4 @@
-"""The command palette: commands, views and questions by their titles, then kernels, NVTX ranges and findings."""
+"""The command palette: commands, views and questions by title, then kernels, NVTX ranges and findings."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def words_of(question: Question) -> str:
 
 
 def _has_job(screen: JobScreen) -> bool:
-    """Return whether a screen is about a single job, not a comparison of two jobs."""
+    """Return whether a screen shows a single job, not a comparison."""
     return "diff alone" not in screen.places()
 
 

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 class Groups:
     """n values and the numbers of their groups. Shapes: ``(n,)``, or ``(groups,)`` per group.
 
-    ``number``: the group numbers, ascending. ``order``: the indices of the values by group, ascending in each.
-    ``first``, ``count``: the start of each group in that order, and its number of values.
+    ``number``: the group numbers, ascending. ``order``: the values' indices by group, ascending in each. ``first``,
+    ``count``: each group's start in that order, and its number of values.
     """
 
     value: NDArray[np.int64]
@@ -31,7 +31,7 @@ class Groups:
         return cls(value, ordered[first], order, first, np.diff(first, append=len(order)))
 
     def summed(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Return each group's sum of other values of the same rows."""
+        """Return each group's sum of other values."""
         return self._group_sums(values[self.order])
 
     def _group_sums(self, ordered: NDArray[Any]) -> NDArray[Any]:

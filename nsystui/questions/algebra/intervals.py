@@ -4,7 +4,7 @@ Intervals are half open, ``[start, end)``. In the formulas of docs/numbers.md#gp
 |U(X)| its ``length``, and exposed communication ``subtract(U(C), U(K)).length`` (HTA's ``get_comm_comp_overlap``, POP's
 device metrics). Only `disjoint_runs` loops over intervals in Python.
 
-A GPU can have ten million intervals, 153 MiB. Large sets are therefore combined in slices of time; `Intervals.clip` and
+A GPU can have ten million intervals, 153 MiB: large sets are combined in slices of time; `Intervals.clip` and
 `Intervals.gaps` copy as little as possible.
 """
 
@@ -41,7 +41,7 @@ def as_times(values: ArrayLike, name: str = "times") -> Times:
 
 @dataclass(frozen=True, eq=False)
 class Intervals:
-    """Points in time as sorted, disjoint intervals that do not touch, as `union` returns them; shapes ``(n,)``, ns."""
+    """Sorted, disjoint intervals that do not touch, as `union` returns them; shapes ``(n,)``, ns."""
 
     starts: Times
     ends: Times
@@ -56,7 +56,7 @@ class Intervals:
 
     @property
     def lengths(self) -> Times:
-        """The length of each interval, ns, shape ``(n,)``."""
+        """Each interval's length, ns, shape ``(n,)``."""
         return self.ends - self.starts
 
     @property
@@ -82,7 +82,7 @@ class Intervals:
         return Intervals(starts, ends)
 
     def gaps(self, lo: int, hi: int) -> Intervals:
-        """Return the part of ``[lo, hi)`` that is not covered."""
+        """Return the uncovered part of ``[lo, hi)``."""
         if hi <= lo:
             return EMPTY
         inside = self.clip(lo, hi)
@@ -142,8 +142,7 @@ def union(starts: ArrayLike, ends: ArrayLike) -> Intervals:
     """Return the union of ranges ``[starts[i], ends[i])`` in any order.
 
     Touching intervals are joined. Ranges of no length, and damaged ranges of negative length, are dropped. Sorted
-    ranges that do not touch are not copied. O(n log n); close to O(n) for nearly sorted ranges (10 million: half a
-    second).
+    ranges that do not touch are not copied. O(n log n); near O(n) for nearly sorted ranges (10 million: 0.5 s).
 
     Raises ``ValueError`` if the shapes differ, and ``TypeError`` for times that are not integers.
     """
@@ -159,7 +158,7 @@ def union(starts: ArrayLike, ends: ArrayLike) -> Intervals:
         return Intervals(begin, finish)
     # Starts and ends can be sorted separately: the first j+1 ranges to start are all over before the next range starts
     # if and only if the (j+1)th smallest end is before that start. A stable sort of nearly sorted times, as in exports,
-    # takes little more than a comparison.
+    # costs little more than a comparison.
     begin, finish = np.sort(begin, kind="stable"), np.sort(finish, kind="stable")
     is_gap = begin[1:] > finish[:-1]
     is_first = np.concatenate(([True], is_gap))

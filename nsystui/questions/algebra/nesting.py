@@ -40,9 +40,9 @@ class Nesting:
 def nest(starts: ArrayLike, ends: ArrayLike, threads: ArrayLike) -> Nesting:
     """Nest n ranges of any number of threads; shapes ``(n,)``, times in ns.
 
-    Ranges that overlap without nesting (start/end ranges may) are not parents of each other. If two containers are
-    equally tight, the parent is the container that starts later; of identical ranges, the earlier row contains the
-    later row. A range that ends before it starts has length 0.
+    Ranges that overlap without nesting (start/end ranges may) are not each other's parents. The parent is the later of
+    equally tight containers; of identical ranges, the earlier row contains the later row. A range that ends before it
+    starts has length 0.
 
     O(n log n) for strictly nested ranges, such as push/pop ranges (1 million in about half a second); stretches with
     other ranges cost a few times as much. Depth costs nothing.
@@ -64,7 +64,7 @@ _BLOCK = 1 << 18  # ranges nested at a time: each temporarily takes some 200 byt
 def tree_of(starts: NDArray[Any], ends: NDArray[Any], threads: NDArray[Any]) -> tuple[SmallRows, SmallRows, Times]:
     """Return ``parent``, ``level`` and ``self_time`` of `nest`, for millions of ranges in little memory.
 
-    Ranges are nested in blocks by start, with the earlier ranges that are still open: these include all containers.
+    Ranges are nested in blocks by start, with the earlier open ranges, which include all containers.
     """
     if not starts.shape == ends.shape == threads.shape:
         raise ValueError(f"{len(starts)} starts, {len(ends)} ends and {len(threads)} threads")
@@ -139,8 +139,8 @@ def _sibling_overlaps(starts: Times, ends: Times, parent: Rows, children: Rows) 
 def one_timeline(starts: Times, ends: Times, threads: Times) -> tuple[Times, Times]:
     """Shift ``starts`` and ``ends`` so that threads follow each other on one time line without touching.
 
-    One sweep then replaces a loop over threads. Order and containment on a thread are preserved, but not lengths: if
-    the time line would exceed int64, ranks replace times. The arrays must not be empty.
+    One sweep then replaces a loop over threads. Order and containment on a thread stay, but not lengths: if the time
+    line would exceed int64, ranks replace times. The arrays must not be empty.
     """
     # For few threads, a search is several times as fast as the inverse from ``unique``.
     lane = np.searchsorted(np.unique(threads), threads)
@@ -158,7 +158,7 @@ def _rows_of(order: Rows, indices: Rows) -> Rows:
 
 
 def _levels(parent: Rows) -> Rows:
-    """Count each row's ancestors. Each pass doubles the levels climbed (pointer doubling)."""
+    """Count each row's ancestors; each pass doubles the levels climbed (pointer doubling)."""
     level = (parent >= 0).astype(np.int64)
     ancestor = parent.copy()
     climbing = np.flatnonzero(ancestor >= 0)

@@ -24,9 +24,9 @@ from nsystui.questions.algebra.nesting import one_timeline
 class LaunchCalls:
     """The m API calls that launched GPU work, one for each (process, correlation id); arrays of shape ``(m,)``.
 
-    ``starts``, ``ends``, ``threads``: the call on the CPU. ``op_start``, ``op_end``: the first start and the last end
-    of its GPU operations (one for a kernel, many for a CUDA graph traced by node). ``op_time``: the sum of their
-    durations. Times are int64 ns. Each call has a GPU operation.
+    ``starts``, ``ends``, ``threads``: the call on the CPU. ``op_start``, ``op_end``: first start and last end of its
+    GPU operations (one for a kernel, many for a CUDA graph traced by node). ``op_time``: the sum of their durations.
+    Times are int64 ns. Each call has a GPU operation.
     """
 
     starts: Times
@@ -108,8 +108,8 @@ def project_parts(
 ) -> Delays:
     """Project ranges as `project` does, one part of the calls at a time.
 
-    Ranges must be sorted by start; ``lengths`` are in ns. This needs the memory of one part and the ranges that it
-    touches: few if its calls are close in time.
+    Ranges must be sorted by start; ``lengths`` are in ns. Needs the memory of one part and the ranges that it touches:
+    few if its calls are close in time.
     """
     n = len(starts)
     count, first, last, busy = _zeros(n), _zeros(n), _zeros(n), _zeros(n)

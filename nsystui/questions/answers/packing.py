@@ -1,7 +1,7 @@
 """Preparation of a packed job: final rank numbers, and answers to the first questions about it.
 
-A report's rank depends on all reports of the job. `RanksAhead` determines it as soon as no other report can change it,
-so that the report can move to the packed job before the next reports are read.
+A report's rank depends on all reports of the job. `RanksAhead` determines it once no other report can change it, so
+that the report can move to the packed job before the next reports are read.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ RanksAndErrors = tuple[list[ReportRanks], list[ExportError]]
 
 
 def report_ranks(job: OpenJob) -> RanksAndErrors:
-    """Return the ranks of each report when all reports of the job are open.
+    """Return each report's ranks when all reports of the job are open.
 
     If nothing distinguishes the reports, each is numbered alone, because their order could differ the next time.
     """

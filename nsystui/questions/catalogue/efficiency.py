@@ -83,7 +83,7 @@ def _ask(job: OpenJob, selection: Selection, options: _Options) -> Answer:
 
 
 def _tables(job: OpenJob, selection: Selection, options: _Options) -> list[Titled]:
-    """Return the tables in order, each note only with the first table that has it."""
+    """Return the tables in order, each note only once."""
     from dataclasses import replace
 
     from nsystui.questions.efficiency import tables

@@ -90,7 +90,7 @@ def _ask(job: OpenJob, selection: Selection, options: _Options) -> Answer:
 
 
 def _draw(job: OpenJob, selection: Selection, options: _Options) -> Shapes | None:
-    """Draw the histogram of ``--durations``, else the bandwidth over the message size."""
+    """Draw the histogram of ``--durations``, else bandwidth over message size."""
     from nsystui.base.answer import TableAnswer
     from nsystui.questions.report.drawings import bandwidth_curves, duration_bars
 

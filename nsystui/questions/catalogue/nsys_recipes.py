@@ -1,4 +1,4 @@
-"""The recipes of ``nsys recipe``: their subjects, the data they need, and how NVIDIA's versions differ.
+"""The recipes of ``nsys recipe``: subjects, needed data, and how NVIDIA's versions differ.
 
 `nsystui.questions.recipes` computes them.
 """

@@ -1,4 +1,4 @@
-"""The reports of ``nsys stats``: their rows, the data they need, and the options after their names.
+"""The reports of ``nsys stats``: rows, needed data, and options.
 
 `nsystui.questions.stats` computes them.
 """
@@ -54,7 +54,7 @@ _CLUSTER_REPORTS = frozenset(
         "osrt_sum",
     )
 )
-"""Reports that the workers of a cluster compute: not reports of single rows, or of ranges' GPU work."""
+"""Reports that a cluster's workers compute: not reports of single rows, or of ranges' GPU work."""
 
 
 def _options(values: Values) -> ReportOptions:

@@ -1,4 +1,4 @@
-"""The ranks of a job compared: how busy they were, their steps, and waiting for each other."""
+"""A job's ranks compared: how busy they were, their steps, and waits for each other."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def _read_kernels(values: Values) -> _Kernels:
 
 
 def _read_ncu(files: list[str], groups: tuple[GroupBy, ...], instances: str | None) -> list[NcuLaunch]:
-    """Return the profiled launches of all files; a file named twice counts once."""
+    """Return the launches of all files; a file named twice counts once."""
     from pathlib import Path
 
     from nsystui.base.errors import UsageError
@@ -98,7 +98,7 @@ def _ask_kernels(job: OpenJob, selection: Selection, options: _Kernels) -> Answe
 
 
 def _work(name: str) -> Ask:
-    """Return a function that summarises a kind of work (see `kernels.activities`) or lists its single events."""
+    """Return a function that summarises a kind of work (see `kernels.activities`) or lists its events."""
 
     def ask(job: OpenJob, selection: Selection, options: dict[str, Any]) -> Answer:
         from nsystui.questions.kernels import activities
@@ -130,7 +130,7 @@ def _view(name: str, *tables: str) -> View:
 def _calls(
     name: str, subject: str, description: str, order: int, row: Row | None = None, label: str = "", **texts: str
 ) -> Question:
-    """Return the question about calls by name; with ``row``, it also has a table on the screen of kernels."""
+    """Return the question about calls; with ``row``, it also has a table on the screen of kernels."""
     question = Question(
         name,
         subject,

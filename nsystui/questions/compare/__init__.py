@@ -1,4 +1,4 @@
-"""Comparison of two sides: two jobs, or two ranks, groups of ranks or time windows of the same job."""
+"""Comparison of two jobs, or of two ranks, groups of ranks or time windows of a job."""
 
 from __future__ import annotations
 

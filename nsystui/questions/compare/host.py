@@ -1,7 +1,7 @@
 """CPU samples of two sides: functions and the call tree, by the running time that the samples represent.
 
-See docs/numbers.md#comparison. Functions match if their names and the file names of their modules are equal, nodes of
-the tree if all functions on their paths match.
+See docs/numbers.md#comparison. Functions match if their names and their modules' file names are equal, tree nodes if
+all functions on their paths match.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _NO_GROUP = SampleGroup((), {})
 
 @dataclass(frozen=True, eq=False)
 class _Sampled:
-    """The counted samples of a side, and the running time that each represents, ns.
+    """A side's counted samples, and the running time that each represents, ns.
 
     ``time`` is ``None`` if there are too few samples to estimate it; tables divide it by ``divisor``.
     """
@@ -153,7 +153,7 @@ def call_tree(a: Side, b: Side, step_range: str | None = None) -> Compared:
 
 
 def _changed(pair: _Pair, trees: Sequence[CallTree]) -> tuple[CallTree, float]:
-    """Return the tree with the largest difference at or below each node, and the total time of the larger side, ns."""
+    """Return the tree of the largest difference at or below each node, and the larger side's total time, ns."""
     tree = trees[0].tree
     a, b = (tree.total * (side.weight or 1.0) for tree, side in zip(trees, pair.sides, strict=True))
     largest = np.rint(np.abs(b - a)).astype(np.int64)
@@ -164,7 +164,7 @@ def _changed(pair: _Pair, trees: Sequence[CallTree]) -> tuple[CallTree, float]:
 
 
 def _indents(shown_nodes: Sequence[tuple[int, int]], parents: Numbers) -> list[int]:
-    """Return the indentation of each node: only siblings are indented, because chains of calls are deep."""
+    """Indent only siblings, because chains of calls are deep."""
     children = np.bincount(parents[[node for node, _ in shown_nodes]], minlength=len(parents)) if shown_nodes else ()
     levels = {0: -1}
     for node, _ in shown_nodes:
@@ -238,7 +238,7 @@ _POSITION = tuple(
 
 
 def _columns(key: str, title: str, each: str, importance: int) -> tuple[Column, ...]:
-    """Return the columns of `_Pair.cells`; with ``importance`` 0, its difference is the table's main column."""
+    """Return the columns of `_Pair.cells`; with ``importance`` 0, the difference is the main column."""
     word, digits = title.lower(), 0 if each else None
     change = f"{key}_difference" if importance else "difference"
     per, short = (f" per {each.capitalize()}", f"/{each}") if each else ("", "")

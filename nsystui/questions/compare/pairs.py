@@ -147,7 +147,7 @@ def compared(
     extras: Sequence[Extra] = (),
     what: str = "",
 ) -> Compared:
-    """Return the table of two sides, largest difference first; ``names`` are the columns of the keys of ``sides``.
+    """Return the table of two sides, largest difference first; ``names`` are the key columns of ``sides``.
 
     If a side has no ranks in ``basis``, its values are missing, and no row is new or gone.
     """
@@ -256,7 +256,7 @@ def _sum(values: Sequence[float | None]) -> float | None:
 
 
 def split(count_a: float | None, count_b: float | None, total_a: float | None, total_b: float | None) -> _Split:
-    """Split the difference of two totals by count and duration; ``None`` twice if an argument is missing.
+    """Split two totals' difference by count and duration; ``None`` twice if an argument is missing.
 
     A row on only one side differs by count.
     """

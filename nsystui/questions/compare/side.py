@@ -1,4 +1,4 @@
-"""One side of a comparison: its selection, label, and the ranks or steps that divide its sums."""
+"""A side of a comparison: its selection, label, and the ranks or steps that divide its sums."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ ALWAYS = Window(-(1 << 61), 1 << 61)
 
 @dataclass(frozen=True)
 class WholeSteps:
-    """The number of steps of all ranks that are whole in the window, and of ranks with such steps.
+    """The number of all ranks' steps that are whole in the window, and of ranks with such steps.
 
-    ``spans``: by report, the time from the start of the first step to the end of the last.
+    ``spans``: by report, the time from the first step's start to the last's end.
     """
 
     spans: Mapping[int, Window]

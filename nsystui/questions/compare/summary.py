@@ -1,4 +1,4 @@
-"""The summary of a comparison: utilisation, steps, GPU time, NCCL, memory, and the table that explains each row."""
+"""A comparison's summary: utilisation, steps, GPU time, NCCL, memory, and the table that explains each row."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ class _Line:
 
     @property
     def change(self) -> float:
-        """Growth from the smaller to the larger value, %; of percentages, in points."""
+        """Growth from the smaller value, %; of percentages, in points."""
         if not self.fact or self.a is None or self.b is None:
             return 0.0
         if self.unit == "%":
@@ -231,7 +231,7 @@ def worded(answer: T) -> T:
 
 
 def _signed(unit: Unit, value: Value) -> str:
-    """Return the value with its sign; percentages differ by points."""
+    """Return a signed value; percentages differ by points."""
     text = format_value(unit, value).replace("%", "pp")
     if text.startswith("-") and not any(digit in text for digit in "123456789"):
         return text[1:]
@@ -296,7 +296,7 @@ def _work(
 
 
 def _facts(sides: tuple[Side, Side], step_range: str | None) -> Iterator[_Line]:
-    """Yield facts about the runs: pageable copies, kernels of a step, worker processes."""
+    """Yield pageable copies, kernels of a step, and worker processes."""
     pageable = []
     for side in sides:
         copies = [copy for copy in host_copies(side.job.session, side.selection) if copy.memory is not None]
@@ -321,7 +321,7 @@ def _facts(sides: tuple[Side, Side], step_range: str | None) -> Iterator[_Line]:
 
 
 def _launches_per_step(side: Side, step_range: str | None) -> _Pair:
-    """Return the mean number of kernels, and of NCCL kernels, of a rank's step; missing without steps."""
+    """Return the mean number of kernels, and of NCCL kernels, of a rank's step, if there are steps."""
     count = spreads(side, step_range)[STEP].count
     if not count or not side.gpu_ranks:
         return None, None
@@ -345,7 +345,7 @@ def _pair(answer: Compared, key: str, basis: Basis) -> _Pair:
 
 
 def _sum(answer: Compared, key: str, ranks: int = 1) -> float | None:
-    """Return the sum of a column; missing if no rank recorded it."""
+    """Return a column's sum; missing if no rank recorded it."""
     return _total(answer.records(), key) if ranks else None
 
 
@@ -354,7 +354,7 @@ def _total(rows: Iterable[Mapping[str, Value]], key: str) -> float:
 
 
 def _other_work(launched: Compared, utilisations: tuple[Utilisation, Utilisation]) -> str:
-    """Return a note if one side launched more kernels, which changes sums even if no kernel is slower; else empty."""
+    """Note if one side launched more kernels, which changes sums even if no kernel is slower; else empty."""
     a, b = _sum(launched, "count_a"), _sum(launched, "count_b")
     if not a or not b or abs(b / a - 1) <= _OTHER_WORK:
         return ""
@@ -386,7 +386,7 @@ def _largest(what: str, answer: TableAnswer, each: str = "") -> Iterator[str]:
 
 @dataclass(frozen=True)
 class ComparisonOptions:
-    """Options of a comparison: kernel names, whether to fold numbered NVTX names, and which ranges are steps."""
+    """Options: kernel names, whether to fold numbered NVTX names, and which ranges are steps."""
 
     names: Names = Names.FULL
     fold_numbers: bool = True

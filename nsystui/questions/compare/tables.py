@@ -1,4 +1,4 @@
-"""The tables of a comparison: GPU work, NCCL, NVTX ranges and training steps of two sides, row by row."""
+"""Tables of a comparison: GPU work, NCCL, NVTX ranges and training steps of two sides."""
 
 from __future__ import annotations
 
@@ -212,8 +212,8 @@ def nvtx(a: Side, b: Side, fold_numbers: bool = True, step_range: str | None = N
     share a row, as in the NVTX screen's tree: two runs rarely number steps alike. A range includes its children, so
     rows overlap.
 
-    If all ranks have steps (`Job.steps`), times and counts are per step, of ranges that begin between the first step's
-    start and the last step's end.
+    If all ranks have steps (`Job.steps`), times and counts are per step, of ranges that begin from the first step's
+    start to the last's end.
     """
     # No name filter: the tree's filter would also keep parents and children of matching ranges.
     ranges = [side.job.nvtx_ranges(side.selection.with_name(None)) for side in (a, b)]

@@ -1,4 +1,4 @@
-"""The verdict of a comparison: whether B is faster than A, by time, and the parts of time that caused it.
+"""The verdict of a comparison: whether B is faster than A, and the parts of time that caused it.
 
 See docs/numbers.md#verdict. The compared time is the first of these times that both sides have:
 
@@ -49,7 +49,7 @@ _AROUND = ("start-up", "tail", "not recorded")
 """The parts before and after the work."""
 _MAX_PARTS = 3
 _MIN_CHANGE = 0.05
-"""The sentence omits parts whose change is at most this share of the largest change."""
+"""The sentence omits changes of at most this share of the largest."""
 _COMMON, _ALIKE, _SAME_WORK = 0.8, 0.15, 0.02
 _MAJORITY = 0.5
 _OTHER_WORK = 10
@@ -191,7 +191,7 @@ def verdict(a: Side, b: Side, launched: Compared, step_range: str | None = None)
 
 
 def _job_budget(side: Side, other: Side) -> tuple[Budget | None, int]:
-    """Return the budget of all GPUs of a side, and their number."""
+    """Return the budget of a side's GPUs, and their number."""
     selection = side.selection_for_shares(other)
     tasks = {item.task for item in side.ranks}
     budgets = [budget for budget in device_budgets(side.job, selection) if budget.device.task.task in tasks]
@@ -245,7 +245,7 @@ def _steady_steps(side: Side, step_range: str | None) -> _Steps:
 
 
 def _work(launched: Compared) -> float | None:
-    """Return B's amount of work as a multiple of A's, or ``None`` if the kernels do not show it."""
+    """Return B's amount of work as a multiple of A's, if the kernels show it."""
     rows = [row for row in launched.records() if not is_nccl_kernel(str(row["name"]))]
     times = np.array([float(row["total_a"] or 0) + float(row["total_b"] or 0) for row in rows])
     all_time = times.sum()
@@ -263,7 +263,7 @@ def _work(launched: Compared) -> float | None:
 
 
 def _other_work(a: Side, b: Side, launched: Compared) -> str:
-    """Return in words how the threads of the largest kernel differ, if such kernels take most time; else empty."""
+    """Describe how the largest kernel's threads differ, if such kernels take most time; else empty."""
     rows = [row for row in launched.records() if not is_nccl_kernel(str(row["name"]))]
     times = {row["name"]: float(row["total_a"] or 0) + float(row["total_b"] or 0) for row in rows}
     threads = [_threads(side) for side in (a, b)]
@@ -278,7 +278,7 @@ def _other_work(a: Side, b: Side, launched: Compared) -> str:
 
 
 def _threads(side: Side) -> dict[Value, float]:
-    """Return the mean number of threads in a launch of each kernel with recorded grid and block."""
+    """Return the mean threads of a launch of each kernel with recorded grid and block."""
     kernels = tables.kernels.c
     sizes = [sa.cast(kernels[f"{what}_{axis}"], sa.Double) for what in ("grid", "block") for axis in "xyz"]
     query = sa.select(kernels.name, sa.func.avg(reduce(mul, sizes))).where(*where(tables.kernels, side.selection))

@@ -1,7 +1,7 @@
 """GPU metrics of another capture of the same program, next to the rows of the kernel summary.
 
 Sampling costs time, so one capture has the times and another the metrics, in a table of ``nsystui metrics --by
-kernel``. A row gets the metrics of its kernel's name.
+kernel``. Rows match by kernel name.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def _number(cell: str, kind: type[int] | type[float]) -> int | float:
 
 
 def with_captured_metrics(answer: TableAnswer, captured: CapturedMetrics, job_kernels: Collection[str]) -> TableAnswer:
-    """Add the other capture's metrics to the kernel summary by smart name; missing for kernels that it lacks.
+    """Add the other capture's metrics by smart name; missing for kernels that it lacks.
 
     Notes report the share of kernel time without metrics, and kernels of the other capture that are not in
     ``job_kernels``.

@@ -87,7 +87,7 @@ def counters(job: OpenJob, reports: Collection[int]) -> Counters:
 
 
 def _from_rows(job: OpenJob, fields: set[str]) -> Iterator[tuple[_Key, tuple[Times, Floats]]]:
-    """Yield the series of exports with a row for each value; add all field names to ``fields``."""
+    """Yield the series of exports with a row per value; add all field names to ``fields``."""
     keys = (_SAMPLES.c.report, _SAMPLES.c.type_id, _SAMPLES.c.source, _SAMPLES.c.type, _SAMPLES.c.field)
     is_known = [_SAMPLES.c.field.is_not(None), _SAMPLES.c.time.is_not(None), _SAMPLES.c.type_id.is_not(None)]
     for report, type_id, source, kind, field in job.session.rows(sa.select(*keys).where(*is_known).distinct()):
@@ -101,7 +101,7 @@ def _from_rows(job: OpenJob, fields: set[str]) -> Iterator[tuple[_Key, tuple[Tim
 
 
 def _from_json(job: OpenJob, reports: Collection[int], fields: set[str]) -> Iterator[tuple[_Key, tuple[Times, Floats]]]:
-    """Yield the series of exports whose events are JSON; add all field names to ``fields``."""
+    """Yield the series of exports with JSON events; add all field names to ``fields``."""
     time = (_SAMPLES.c.time + _SAMPLES.c.clock_offset).label("time")
     columns = (_SAMPLES.c.report, time, _SAMPLES.c.type_id, _SAMPLES.c.source, _SAMPLES.c.type, _SAMPLES.c.data)
     is_known = [_SAMPLES.c.data.is_not(None), _SAMPLES.c.time.is_not(None), _SAMPLES.c.type_id.is_not(None)]
@@ -154,7 +154,7 @@ def _adapter(source: str | None, kind: str | None, device: str, type_id: int) ->
 
 
 def _totals(series: dict[_Key, tuple[Times, Floats]]) -> frozenset[str]:
-    """Return the fields that rise more than once on an adapter and never fall, except rates by name."""
+    """Return fields that rise repeatedly on an adapter and never fall, except rates by name."""
     falling, rising = set(), set()
     for key, (times, values) in series.items():
         steps = np.diff(values[np.argsort(times, kind="stable")])

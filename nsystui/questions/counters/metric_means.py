@@ -158,8 +158,8 @@ def metric_means(job: OpenJob, selection: Selection, group_by: str) -> TableAnsw
     """Tabulate the means of every metric by ``group_by``, a key of ``SUBJECTS``, the largest time first.
 
     ``samples`` were taken in this time, and ``alone`` of them while a single kernel ran since the previous sample
-    (missing for ranges and steps). ``described`` is the share of the time that samples describe, ``resolved`` the share
-    in intervals with two samples or more: if small, the means include work before and after.
+    (missing for ranges and steps). ``described`` is the share of time that samples describe, ``resolved`` the share in
+    intervals with two samples or more: if small, the means include work before and after.
     """
     sources = metric_sources(job.session, selection, every=True)
     if not sources:
@@ -238,7 +238,7 @@ _FEWEST_SAMPLES = 2
 
 
 def _alone(job: OpenJob, gpu: GpuKey, samples: MetricSamples) -> MetricSamples:
-    """Return the samples of the time in which exactly one kernel ran on the GPU."""
+    """Keep samples of the time in which exactly one kernel ran on the GPU."""
     kernels = list(_launches(job, Selection(), gpu, Texts()))
     starts, ends = (
         np.concatenate([np.zeros(0, np.int64), *(getattr(run, name) for run in kernels)]) for name in ("starts", "ends")
@@ -298,7 +298,7 @@ def _busiest(shares: dict[str, Floats], count: int) -> list[tuple[Value, Value, 
 def _launches(
     job: OpenJob, selection: Selection, gpu: GpuKey, names: Texts, min_duration: int = 0
 ) -> Iterator[WorkIntervals]:
-    """Yield launches on a GPU of at least ``min_duration`` ns, in batches; ``rows`` are numbers of names."""
+    """Yield launches of at least ``min_duration`` ns, in batches; ``rows`` are numbers of names."""
     kernels = tables.kernels
     devices = [used for used in used_devices(job.session) if (used.task.report, used.gpu) == gpu]
     conditions = [sa.and_(kernels.c.process == used.task.process, kernels.c.device == used.device) for used in devices]
@@ -324,7 +324,7 @@ def _by_kernel(job: OpenJob, selection: Selection) -> Subject:
 
 
 def _by_launch(job: OpenJob, selection: Selection) -> Subject:
-    """Return the launches that may hold two samples: at least half a sampling period long."""
+    """Return launches that may hold two samples: at least half a sampling period long."""
     names, smart, users = Texts(), job.smart_names(), users_of_gpus(job, selection)
     periods = _periods(job)
     rows: list[Row] = []
@@ -358,7 +358,7 @@ def _periods(job: OpenJob) -> dict[GpuKey, int]:
 
 
 def _by_range(job: OpenJob, selection: Selection) -> Subject:
-    """Return a row for each NVTX range name: its projected ranges, on each GPU of its process."""
+    """Return a row per NVTX range name: its projected ranges, on each GPU of its process."""
     ranges = job.nvtx_ranges(selection)
     gpus = _gpus_of_tasks(job, selection)
     gpus_of_lanes = [gpus.get(Task(lane.report, lane.process), []) for lane in ranges.lanes]
@@ -376,7 +376,7 @@ def _by_range(job: OpenJob, selection: Selection) -> Subject:
 
 
 def _by_step(job: OpenJob, selection: Selection) -> Subject:
-    """Return a row for each step of each rank, on all GPUs of the rank."""
+    """Return a row per step and rank, on all GPUs of the rank."""
     gpus = _gpus_of_tasks(job, selection)
     times = step_times(job.steps(), selection.window)
     rows: list[Row] = []
@@ -394,7 +394,7 @@ def _by_step(job: OpenJob, selection: Selection) -> Subject:
 
 
 def _by_collective(job: OpenJob, selection: Selection) -> Subject:
-    """Return a row for each collective and message size, with the kernels that ran it."""
+    """Return a row per collective and message size, with the kernels that ran it."""
     kernels = selected(job.pairing().kernels, selection)
     kernels = kernels[kernels["end"].notna()]
     gpus = {(used.task.report, used.task.process, used.device): used.gpu for used in used_devices(job.session)}

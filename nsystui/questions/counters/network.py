@@ -91,7 +91,7 @@ class _Key:
 
 @dataclass(frozen=True, eq=False)
 class Adapter:
-    """An adapter or a switch (without host), with samples of bytes received and sent, and of send waits."""
+    """An adapter or a switch (without host), with samples of received and sent bytes, and of send waits."""
 
     host: str
     link: str
@@ -102,7 +102,7 @@ class Adapter:
 
 
 def adapters(job: OpenJob, selection: Selection, with_efa: bool = True) -> tuple[tuple[Adapter, ...], tuple[str, ...]]:
-    """Return the adapters and switches in the reports of the selected ranks, each once, and notes."""
+    """Return the adapters and switches of the selected ranks' reports, each once, and notes."""
 
     def make() -> tuple[tuple[Adapter, ...], tuple[str, ...]]:
         hosts = hosts_of(job)
@@ -207,7 +207,7 @@ def _names(job: OpenJob) -> dict[tuple[int, int], tuple[Any, Any]]:
 def _of_efa(
     job: OpenJob, hosts: dict[int, str], selected_reports: set[int], notes: list[str]
 ) -> Iterator[tuple[int, _Key, str, int, Samples]]:
-    """Yield samples as `_sampled` does, from EFA counters that are running totals of bytes."""
+    """Yield samples like `_sampled` from EFA counters that are running totals of bytes."""
     efa = counters(job, selected_reports)
     left_out = set()
     for lane in efa.lanes:
@@ -230,7 +230,7 @@ def _joined(parts: Iterable[Samples]) -> Samples:
 
 
 def once(parts: Iterable[Samples]) -> Samples:
-    """Merge the samples of several reports: the longest series, and samples of other times from other reports."""
+    """Merge the samples of several reports: the longest series, and other reports' samples of other times."""
     covered, merged = EMPTY, []
     for starts, ends, rates in sorted(parts, key=lambda samples: -union(samples[0], samples[1]).length):
         first = np.searchsorted(covered.ends, starts, side="right")
@@ -281,7 +281,7 @@ def _integral(times: Times, values: Floats, edges: NDArray[np.floating[Any]]) ->
 
 
 def _peak(samples: Samples, times: Intervals) -> float | None:
-    """Return the highest rate at any time of ``times``, adding up samples of several ports."""
+    """Return the highest rate in ``times``, adding up samples of several ports."""
     starts, ends, rates = samples
     low, high = int(times.starts[0]), int(times.ends[-1])
     inside = (ends > low) & (starts < high)
@@ -295,7 +295,7 @@ def _peak(samples: Samples, times: Intervals) -> float | None:
 def network_table(job: OpenJob, selection: Selection) -> TableAnswer:
     """Tabulate each adapter's and switch's traffic in the selected time: mean rates of its sampled part, and peaks.
 
-    ``reports`` is the number of reports that saw it.
+    ``reports`` counts the reports that saw it.
     """
     sampled_adapters, notes = adapters(job, selection)
     window = job.extent(selection)
@@ -360,7 +360,7 @@ def slow_collectives(job: OpenJob, selection: Selection) -> dict[str, Intervals]
 
 
 def _group_row(group: Any, link_adapters: list[Adapter]) -> tuple[Any, ...] | None:
-    """Return time, rates, waits, slow waits, hosts and the sampled share, or ``None`` without samples."""
+    """Return time, rates, waits, slow waits, hosts and the sampled share, if there are samples."""
     is_slow = group["is_slow"].to_numpy(bool)
     by_host: dict[str, list[Adapter]] = {}
     for adapter in link_adapters:

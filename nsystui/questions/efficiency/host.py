@@ -104,7 +104,7 @@ def _arrays_of(session: Session, report: Report) -> Arrays:
 
 
 def _query(table: sa.Table, report: Report) -> sa.Select[Any]:
-    """Select (process, start, end) of each call; calls that never returned end with the session."""
+    """Select (process, start, end); calls that never returned end with the session."""
     columns = table.c
     last = recorded(report).end - report.clock_offset
     end = sa.func.coalesce(columns.end, last, type_=sa.BigInteger).label("end")
@@ -145,7 +145,7 @@ class HostTime:
 
 @dataclass(frozen=True)
 class HostEfficiency:
-    """The factors, each from 0 to 1; ``None`` if the calls it needs were not recorded for every process."""
+    """The factors, each from 0 to 1; ``None`` unless its calls were recorded for every process."""
 
     processes: tuple[HostTime, ...]
     mpi_load_balance: float | None
@@ -174,7 +174,7 @@ class HostEfficiency:
 
 
 def host_times(calls: Sequence[HostCalls], window: Window, pauses: Mapping[int, Intervals]) -> list[HostTime]:
-    """Return the time of each process of ``calls`` in ``window``, by use, without the ``pauses`` of its report."""
+    """Return each process's time in ``window`` by use, without its report's ``pauses``."""
     lo, hi = window.start, window.end
     return [
         HostTime(

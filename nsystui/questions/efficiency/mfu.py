@@ -1,7 +1,7 @@
 """Model FLOPs utilisation: the share of the GPUs' peak spent on the model's arithmetic (docs/numbers.md#mfu).
 
     MFU = FLOPs of a step / step time / GPUs / peak
-    ceiling = MFU · T / (T - R)    T: time of the steps, R: time in them without a compute kernel
+    ceiling = MFU · T / (T - R)    T: time of the steps, R: their time without a compute kernel
 
 The user gives the FLOPs of a step of the whole job: about 6·N·tokens to train a transformer of N parameters (8·N·tokens
 with recomputed activations). The step time is a median. Steps follow each other on the GPU without gaps
@@ -59,7 +59,7 @@ _UNKNOWN = re.compile(r"\bMIG\b|\bGRID\b|-\d+[ABCQ]\b|A100-SXM-64GB")
 
 
 def known_peak(model: str) -> Peak | None:
-    """Return the peak of a GPU by the name that nsys writes (``NVIDIA A100-SXM4-40GB``), if known."""
+    """Return a GPU's peak by nsys's name (``NVIDIA A100-SXM4-40GB``), if known."""
     if _UNKNOWN.search(model):
         return None
     for pattern, tflops, source in _PEAKS:
@@ -164,7 +164,7 @@ def _gpus(request: MfuRequest, gpus: Sequence[DeviceIntervals], reports: Sequenc
 
 
 def recorded_size(reports: Iterable[Report]) -> int:
-    """Return the job's number of processes by the captured environment, or 0 if not recorded."""
+    """Return the job's number of processes by the captured environment, else 0."""
     names = (*SIZE_VARIABLES, ALLOCATION_VARIABLE)
     return max((_number(report, name) or 0 for report in reports for name in names), default=0)
 
@@ -177,7 +177,7 @@ def _number(report: Report, name: str) -> int | None:
 
 
 def peak_of(request: MfuRequest, gpus: Sequence[DeviceIntervals]) -> tuple[Peak | None, str]:
-    """Return the peak of each GPU, if known, and a note with its source, or why it is unknown."""
+    """Return each GPU's peak, if known, and a note with its source, or why it is unknown."""
     if request.peak_tflops is not None:
         return Peak(request.peak_tflops, "--peak-tflops"), f"peak {request.peak_tflops:g} TFLOP/s (--peak-tflops)"
     models = sorted({gpu.device.model or "" for gpu in gpus})

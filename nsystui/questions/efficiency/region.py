@@ -3,8 +3,8 @@
     MFU = FLOPs of a range / its GPU time / GPUs / peak        (docs/numbers.md#mfu)
     intensity = FLOPs of all ranges / bytes that DRAM read and wrote in their GPU time
 
-A range's GPU time is from the start of the first operation launched in it to the end of the last. DRAM metrics are
-shares of the GPU's bandwidth in the export.
+A range's GPU time is from the start of its first operation to the end of the last. DRAM metrics are shares of the GPU's
+bandwidth in the export.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def mfu_of_region(
 
 
 def _bytes_moved(job: OpenJob, devices: Sequence[Device], ranges: NvtxRanges, rows: Times) -> float | None:
-    """Return the bytes that DRAM moved in some ranges' GPU time, or ``None`` if unknown for a range."""
+    """Return the bytes that DRAM moved in the ranges' GPU time, or ``None`` if unknown for a range."""
     lanes = [Task(lane.report, lane.process) for lane in ranges.lanes]
     lane, starts = ranges.lane[rows], ranges.values("gpu_start", rows)
     ends = starts + ranges.values("gpu_length", rows)

@@ -1,4 +1,4 @@
-"""The efficiency of a job in a window common to all ranks, its factors in order, and the scaling between two jobs.
+"""A job's efficiency in a window common to all ranks, its factors in order, and the scaling between two jobs.
 
 Scalability compares jobs of different size (docs/numbers.md#device-efficiency). Both must have done the same work, such
 as equally many steps, in total (strong scaling) or per device (weak scaling).
@@ -287,7 +287,7 @@ def mfu_of(job: OpenJob, selection: Selection, result: Efficiency, request: MfuR
 
 
 def steps_in(job: OpenJob, result: Efficiency, name: str | None = None) -> int | None:
-    """Return the largest number of steps of a task that begin in the window, or ``None`` without known steps."""
+    """Return a task's largest number of steps that begin in the window, or ``None`` without known steps."""
     tasks = {device.task.task for gpu in result.gpus for device in gpu.devices}
     times = step_times(job.steps(name), result.window)
     return max((len(steps) for task, steps in times.items() if task in tasks), default=None)

@@ -99,7 +99,7 @@ _REGION_COLUMNS = (
 
 
 def breakdown_table(result: Efficiency) -> TableAnswer:
-    """Return a row over all GPUs and a row per GPU: its time by use, in percent of the window and in ns.
+    """Return a row over all GPUs and a row per GPU: time by use, in percent of the window and ns.
 
     See docs/numbers.md#gpu-time. The disjoint parts add up to the window, in the first row to all GPUs' windows.
     """
@@ -170,7 +170,7 @@ def process_table(result: Efficiency) -> TableAnswer:
 
 
 def mfu_table(result: Mfu) -> TableAnswer:
-    """Return one row: the MFU and its parts; unknown parts are missing, and notes name the reason."""
+    """Return one row: the MFU and its parts; notes explain missing parts."""
     peak, source = (None, None) if result.peak is None else (result.peak.tflops, result.peak.source)
     value, ceiling = (None if share is None else 100.0 * share for share in (result.value, result.ceiling))
     measured = (value, ceiling, result.achieved, peak, source, result.step_time, result.intervals, result.gpus)

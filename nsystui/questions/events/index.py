@@ -1,7 +1,7 @@
 """The time index of the event list; if everything is selected, from cached counts.
 
 Events of each kind are counted in bins of a report's own clock. The bins depend on the other open reports: they are
-cached with the counts, and counts of other bins are ignored.
+cached with the counts; counts of other bins are ignored.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from nsystui.store import tables
 
 
 class EventKind(Enum):
-    """The kind of an event; the value is its name on screen, in CSV and on the command line."""
+    """The kind of an event; the value is its name everywhere: on screen, in CSV, on the command line."""
 
     API = "api"
     KERNEL = "kernel"
@@ -64,7 +64,7 @@ DEFAULT_KINDS = (
     EventKind.MARK,
     *RUNTIMES,
 )
-"""OS runtime calls are many and seldom relevant: shown on request, or if there is little else."""
+"""OS runtime calls are many and seldom relevant: shown on request, or with little else."""
 
 
 def kinds_of(text: str) -> tuple[EventKind, ...]:
@@ -74,7 +74,7 @@ def kinds_of(text: str) -> tuple[EventKind, ...]:
 
 @dataclass(frozen=True)
 class KindTable:
-    """The source of a kind: its table, its name expression, and the condition that excludes other kinds."""
+    """A kind's table, name expression, and the condition that excludes other kinds."""
 
     kind: EventKind
     table: sa.Table

@@ -62,7 +62,7 @@ _SPAN_GROWTH = 16
 
 @dataclass(frozen=True)
 class EventKey:
-    """The identity of an event: its report, kind and row; ``start`` (job time, ns) makes reading it fast."""
+    """An event's identity: report, kind and row; ``start`` (job time, ns) makes reading it fast."""
 
     report: int
     kind: EventKind
@@ -120,7 +120,7 @@ class EventList:
             return self.session.rows(ordered.limit(limit).offset(offset - int(self.index.before[first])))
 
     def sorted_by(self, key: str, descending: bool) -> Answer:
-        """Return the same rows in the order of a column, or this list if it has no kinds."""
+        """Return the rows in a column's order, or this list if it has no kinds."""
         if (key == "start" and not descending) or not self.kinds:
             return self
         rows = self._union().subquery()
@@ -140,7 +140,7 @@ class EventList:
         return next((first + index for index, row in enumerate(rows) if key_of(row) == key), None)
 
     def at_time(self, moment: int) -> int:
-        """Return the index of the first event from ``moment`` on, or of the last event if all start earlier."""
+        """Return the index of the first event from ``moment`` on, else of the last event."""
         index = self.index
         if moment <= index.low or not len(self):
             return 0
@@ -262,7 +262,7 @@ def kinds_with_name(session: Session, kinds: Sequence[EventKind], wanted: NameFi
 
 
 def _names(session: Session, kind: EventKind) -> frozenset[str]:
-    """Return the names of the events of a kind in all reports; missing names are empty."""
+    """Return the names in all reports; missing names are empty."""
     source = KIND_TABLES[kind]
     report = source.table.c.report
 
@@ -281,7 +281,7 @@ def _names(session: Session, kind: EventKind) -> frozenset[str]:
 
 @dataclass(frozen=True)
 class Partners:
-    """The events at the other end of a launch, or the ``reason`` why there are no ``rows`` (of an event list)."""
+    """The events at a launch's other end, or the ``reason`` for no ``rows`` (of an event list)."""
 
     rows: tuple[Row, ...]
     reason: str = ""

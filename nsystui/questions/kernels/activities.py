@@ -67,7 +67,7 @@ WORKS = {work.name: work for work in (MEMORY, API, OS, MPI)}
 
 
 def work_summary(session: Session, selection: Selection, work: Work) -> TableAnswer:
-    """Summarise an activity, one row per name: share of the time, statistics of durations, ns."""
+    """Summarise an activity by name: share of the time, statistics of durations, ns."""
     columns = (*statistics.duration_columns(work.count_header), Column("name", header=work.name_header, label="name"))
 
     def ask() -> list[Row]:
@@ -182,7 +182,7 @@ def _detail(table: sa.FromClause) -> sa.ColumnElement[Any]:
 
 _HOST_TO_DEVICE = 1
 _STAGED = 64_000
-"""Bytes up to which the call of a synchronous host-to-device copy returns before the copy is done."""
+"""Bytes up to which a synchronous host-to-device copy's call returns before the copy is done."""
 
 
 class MemoryCalls(Enum):

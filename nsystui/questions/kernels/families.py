@@ -23,11 +23,11 @@ from nsystui.store.session import Session
 UNION = Column("union", header="Union (ns)", label="union", unit=Unit.DURATION, importance=1)
 ALONE = Column("alone", header="Alone (ns)", label="alone", unit=Unit.DURATION, importance=1)
 _LISTED = 1.0
-"""A note names kernels without a family with at least this share of the kernel time, %."""
+"""A note names kernels without a family from this share of the kernel time, %."""
 
 
 def with_union_times(answer: TableAnswer, session: Session, selection: Selection, families: Rules) -> TableAnswer:
-    """Add to a summary by family the time in which any kernel of the family ran, and in which no other family did.
+    """Add the time in which any kernel of the family ran, and in which no other family did.
 
     Both are in ns, summed over the GPUs. A note names large kernels without a family.
     """

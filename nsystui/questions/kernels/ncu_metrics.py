@@ -73,13 +73,13 @@ class _Kernel(NamedTuple):
 _Shape = tuple[str, str]
 """Grid and block, as tables write them."""
 _RowKey = tuple[str, _Shape | None]
-"""The identity of a row: its name and, in a table by shape, its shape."""
+"""A row's name and, in a table by shape, its shape."""
 
 
 def with_ncu(
     answer: TableAnswer, session: Session, names: Names, launches: Sequence[NcuLaunch], by_shape: bool
 ) -> TableAnswer:
-    """Add ncu's metrics to the rows of a kernel summary, if ncu profiled the kernel.
+    """Add ncu's metrics to the rows of profiled kernels.
 
     Values are means over its profiled launches. Grid and block identify kernels that share a name.
     """
@@ -125,7 +125,7 @@ def bound_of(compute: float | None, memory: float | None) -> str | None:
 
 
 def limiter_of(values: Mapping[str, float]) -> str | None:
-    """Return what limits the blocks on a multiprocessor, comma-separated; ``None`` if any limit is unknown."""
+    """Return what limits a multiprocessor's blocks, comma-separated; ``None`` if any limit is unknown."""
     limits = {key: values[key] for key in LIMITS if key in values}
     if len(limits) < len(LIMITS):
         return None
@@ -136,7 +136,7 @@ def limiter_of(values: Mapping[str, float]) -> str | None:
 def _matched(
     session: Session, names: Names, launches: Sequence[NcuLaunch], by_shape: bool
 ) -> tuple[Mapping[_RowKey, list[NcuLaunch]], list[str], list[str]]:
-    """Return the launches by row, names that match no kernel, and names that match several."""
+    """Return launches by row, names that match no kernel, and names that match several."""
     kernels = _kernels(session)
     forms: tuple[dict[str, list[_Kernel]], ...] = ({}, {}, {}, {})
     for kernel in kernels:
@@ -194,7 +194,7 @@ _CAST = re.compile(r"\((?:(?:un)?signed )?(?:int|short|char|long|long long)\)(?=
 
 
 def _plain(name: str) -> str:
-    """Normalise what demanglers write differently in a name: booleans, casts, blanks, anonymous namespaces."""
+    """Normalise what demanglers write differently: booleans, casts, blanks, anonymous namespaces."""
     name = _BOOL.sub(lambda match: ("false", "true")[int(match[1])], name)
     name = _CAST.sub("", name).replace("(anonymous namespace)", "<unnamed>")
     return name.replace(" ", "")

@@ -14,14 +14,14 @@ from nsystui.store.session import Session
 
 _WARP = 32
 _REGISTER_UNIT = 256
-"""Registers are allocated to a warp in multiples of this number, and to `_WARP_GROUP` warps at once."""
+"""Registers are allocated to warps in multiples of this number, to `_WARP_GROUP` warps at once."""
 _WARP_GROUP = 4
 
 
 def theoretical_occupancy(session: Session) -> sa.ColumnElement[Any]:
     """Return the theoretical occupancy of rows of ``kernels``, percent of a multiprocessor's warps.
 
-    Missing if registers, block or the GPU's limits are not recorded, or if a report's GPUs differ.
+    Missing if registers, block or GPU limits are not recorded, or a report's GPUs differ.
     """
     gpus = {(report.index, gpu.gpu): gpu.multiprocessor for report in session.reports for gpu in report.metadata.gpus}
     limits_by_report: dict[int, set[Multiprocessor | None]] = {}

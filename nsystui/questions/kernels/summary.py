@@ -137,7 +137,7 @@ def kernel_summary(
     only: str = "",
     summarise: Callable[..., Sequence[Row]] = statistics.summary_rows,
 ) -> TableAnswer:
-    """Summarise kernels, one row per name (and group): share of kernel time, statistics of durations, ns.
+    """Summarise kernels by name (and group): share of kernel time, statistics of durations, ns.
 
     Ranks and roles need ``ranks``. ``families`` are the user's rules; ``only`` is a family, a precision or one of
     `LAUNCHES`. Without grouping, columns, order and values equal ``cuda_gpu_kern_sum``; smart names add family and
@@ -191,7 +191,7 @@ _COUNT_SHARE = Column("count_share", header="Instances (%)", label="count %", un
 
 
 def _with_count_shares(answer: TableAnswer) -> TableAnswer:
-    """Add each row's share of all launches or, by step, of the step's launches."""
+    """Add each row's share of all launches or of the step's launches."""
     counts = [int(count or 0) for count in answer.cells("count")]
     steps = answer.cells("step") if STEP in answer.columns else [None] * len(counts)
     totals: Counter[Value] = Counter()
@@ -300,8 +300,8 @@ def kernel_instances(
 ) -> PagedAnswer:
     """List the launches of one kernel, by page; start in job time, ns.
 
-    The launch delay is the time from the start of the API call to the start of the kernel, if the call was recorded;
-    0 if CUPTI's clocks make it negative by less than a microsecond (docs/exports.md#launches).
+    The launch delay is from the start of the API call, if recorded, to the kernel's; 0 if CUPTI's clocks make it
+    negative by less than a microsecond (docs/exports.md#launches).
     """
     kernels = tables.kernels
     if names is Names.SMART:  # may also be the full name

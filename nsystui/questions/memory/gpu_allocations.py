@@ -1,4 +1,4 @@
-"""Allocations of GPU memory, each with its call, call stack and the NVTX ranges around it.
+"""Allocations of GPU memory with their calls, call stacks and NVTX ranges.
 
 See docs/numbers.md#gpu-memory.
 """

@@ -1,7 +1,7 @@
 """CUDA memory of a job: use over time, allocations, and memory pools.
 
-See docs/numbers.md#gpu-memory. A free ends the allocation at its address, even if sizes differ; if no free was
-recorded, the next allocation at this address does. Only memory allocated during the recording counts.
+See docs/numbers.md#gpu-memory. A free ends the allocation at its address, even if sizes differ; without a recorded
+free, the next allocation there does. Only memory allocated during the recording counts.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Curve:
         return first, last
 
     def peak(self, window: Window) -> tuple[int, int, int]:
-        """Return the peak in a window, bytes, its first moment (job time), and the number of changes until then."""
+        """Return a window's peak, bytes, its first moment (job time), and the number of changes until then."""
         first, last = self.moments(window)
         number = first + int(np.argmax(self.used[first : last + 1]))
         time = int(self.times[number - 1]) if number > first else window.start
@@ -194,7 +194,7 @@ def _events(session: Session, selection: Selection) -> pd.DataFrame:
 
 
 def _allocations(events: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame, int]:
-    """Return allocations with time and row of their end, frees without allocation, and the number of missing frees."""
+    """Return allocations with time and row of their end, frees without allocation, and the count of missing frees."""
     ordered = events.sort_values(["report", "process", "address", "start", "row"])
     addresses, start, row = (ordered[key].to_numpy() for key in (["report", "process", "address"], "start", "row"))
     is_alloc = ordered["is_free"].to_numpy() == 0
@@ -310,7 +310,7 @@ def memory_over_time(job: OpenJob, selection: Selection, bins: int) -> TableAnsw
 
 
 def windows_of(job: OpenJob, selection: Selection) -> Mapping[int, Window]:
-    """Return each report's window by index; a window not selected by the user includes its last moment."""
+    """Return each report's window by index; unless the user selected it, it includes its last moment."""
     windows = extents(job.session, selection)
     if selection.window is not None:
         return windows
@@ -357,7 +357,7 @@ def _call_times(session: Session, selection: Selection) -> dict[tuple[Task, int,
 
 
 def pool_table(job: OpenJob, selection: Selection) -> TableAnswer:
-    """Tabulate the memory pools: the most memory reserved, and how much of it was used."""
+    """Tabulate the memory pools: most memory reserved, and its used part."""
     session = job.session
     ranks = {item.task: item.rank for item in job.ranks}
     states: dict[tuple[Task, int, int], list[tuple[int, int, int, str]]] = {}

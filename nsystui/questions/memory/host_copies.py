@@ -107,14 +107,14 @@ _INTEGRATED = re.compile(r"\b(?:Jetson|Tegra|Xavier|Orin|Thor|GB10)\b")
 
 
 def has_one_memory(session: Session) -> bool:
-    """Return whether all GPUs are integrated GPUs by their names: they share one memory with the CPU."""
+    """Return whether all GPUs are, by name, integrated GPUs, which share one memory with the CPU."""
     name = tables.devices.c.name
     names = session.rows(sa.select(name).distinct()) if session.count(tables.devices) else []
     return bool(names) and all(_INTEGRATED.search(text or "") for (text,) in names)
 
 
 def link_of(session: Session) -> tuple[int, int] | None:
-    """Return PCIe generation and approximate rate of copies, GB/s, if known and the same for all GPUs."""
+    """Return PCIe generation and approximate rate of copies, GB/s, if known and common to all GPUs."""
     devices = tables.devices.c
     query = sa.select(devices.chip, devices.name, devices.bus).distinct()
     chips = session.rows(query) if session.count(tables.devices) else []
@@ -155,9 +155,9 @@ RATE_COLUMNS = (
 def memory_rates(session: Session, selection: Selection) -> TableAnswer:
     """Tabulate the rates of copies and memsets by operation and kinds of memory, bytes/s, longest total first.
 
-    ``busy``: the share of the selected time in which any ran, averaged over the GPUs with memory operations.
-    ``rate``: total bytes by total time; ``min`` to ``max``: of single operations. ``of_link``: ``rate`` as a share of
-    the rate of 16 lanes of the GPUs' PCIe generation, for copies between host and GPU.
+    ``busy``: the share of the selected time in which any ran, averaged over the GPUs with memory operations. ``rate``:
+    total bytes by total time; ``min`` to ``max``: of single operations. ``of_link``: ``rate`` as a share of 16 lanes of
+    the GPUs' PCIe generation, for copies between host and GPU.
     """
     table = tables.memory_ops
     columns = table.c

@@ -1,4 +1,4 @@
-"""NVTX ranges around an event: the open ranges of its thread, or of its launching call's thread."""
+"""NVTX ranges around an event: the open ranges of its thread, or its launching call's."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Around:
 
 
 def path_at(session: Session, report: int, thread: int, time: int, until: int | None = None) -> tuple[str, ...]:
-    """Return the names of a thread's (globalTid) ranges that are open at ``time`` (job time, ns), outermost first.
+    """Return the names of a thread's (globalTid) ranges open at ``time`` (job time, ns), outermost first.
 
     With ``until``, only ranges that last until then count.
     """

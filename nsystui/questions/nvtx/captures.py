@@ -87,7 +87,7 @@ def _captures(session: Session, reports: list[Report]) -> dict[int, Arrays]:
 
 
 def _resolved(session: Session, report: Report) -> Captures:
-    """Follow each node to its original, and find the original's capture."""
+    """Find the capture of each node's original."""
     columns = tables.graph_nodes.c
     names = ("process", "thread", "time", "node", "original")
     has_value = [columns[name].is_not(None) for name in names[:-1]]
@@ -169,7 +169,7 @@ def _calls(
 
 
 def _are_inside(calls: tuple[Ints, Ints, Ints], thread: Ints, time: Ints) -> Flags:
-    """Return whether each of m moments is inside a call of its thread; shape ``(m,)``."""
+    """Return whether each moment is inside a call of its thread; shape ``(m,)``."""
     return ~are_outside(calls_inside(calls[1], calls[2], calls[0], time, time, thread), len(time))
 
 
@@ -186,7 +186,7 @@ def replays_of(session: Session, report: Report, selection: Selection) -> tuple[
 
 
 def capture_notes(session: Session) -> tuple[str, ...]:
-    """Return why graphs' operations do not belong to the range of their capture, and what to record."""
+    """Return why graphs' operations lack the range of their capture, and what to record."""
     reports = {report.index: report for report in session.reports if report.count(tables.nvtx_ranges)}
     total, counts, advice, replaying = 0, {UNRECORDED: 0, AMBIGUOUS: 0}, canonical.GRAPH_NODES.record, set()
     for columns in (tables.kernels.c, tables.memory_ops.c):

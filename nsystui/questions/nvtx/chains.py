@@ -96,7 +96,7 @@ class Chains:
         return np.concatenate(([0], np.cumsum(self.totals.count)))
 
     def range_positions(self, chains: Ints) -> Ints:
-        """Return the positions of some chains' ranges in the order of `edges`."""
+        """Return the positions of chains' ranges in the order of `edges`."""
         counts = self.totals.count[chains]
         skipped = np.cumsum(counts) - counts
         positions: Ints = np.arange(int(counts.sum())) + np.repeat(self.edges[chains] - skipped, counts)
@@ -140,7 +140,7 @@ def _unique_codes(values: Ints) -> tuple[Ints, Ints]:
 
 
 def narrow(values: NDArray[Any]) -> NDArray[Any]:
-    """Store signed integers in the fewest bytes that hold all; callers must widen them before sums."""
+    """Store signed integers in the fewest bytes; callers must widen them before sums."""
     if values.dtype.kind not in "iu" or not len(values):
         return values
     low, high = int(values.min()), int(values.max())

@@ -1,6 +1,6 @@
 """Columns of a report's NVTX ranges, each computed and saved once, and read separately.
 
-The columns of millions of ranges take hundreds of megabytes, and a screen needs only a few of them.
+The columns of millions of ranges take hundreds of megabytes; a screen needs few.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class RangeColumns:
         return self.report.count(tables.nvtx_ranges) <= _SMALL
 
     def _file_of(self, question: str) -> str:
-        """Return the file's name; small reports have one file per maker, because large jobs have many reports."""
+        """Return the file's name; small reports have one per maker, because large jobs have many reports."""
         return f"nvtx-{_MAKERS[question].__name__.strip('_')}" if self._is_small else f"nvtx-{question}"
 
     def _is_saved(self, question: str) -> bool:
@@ -263,7 +263,7 @@ def _project(ranges: RangeColumns) -> Made:
 
 
 def _replay(ranges: RangeColumns) -> Made:
-    """Add up the operations of CUDA graphs that were captured in each range."""
+    """Add up the operations of CUDA graphs captured in each range."""
     start, is_whole = ranges["start"].astype(np.int64, copy=False), (ranges["flags"] & (WHOLE | OPEN)) == WHOLE
     if not ranges.report.count(tables.graph_nodes):
         return _made(replayed=np.zeros(len(start), np.int8))

@@ -1,4 +1,4 @@
-"""NVTX tables: the summary by name, the tree as rows, the instances of a name, a range's GPU work."""
+"""NVTX tables: summary by name, tree, instances of a name, a range's GPU work."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def nvtx_summary(
 
 
 _MAX_NAMES, _ENDS = 32, 8
-"""The most names in a path, and how many outermost and innermost names a deeper path shows."""
+"""The most names in a path, and the numbers of outermost and innermost names of deeper paths."""
 TREE_COLUMNS = (
     Column("path", header="Path", label="range"),
     Column("level", header="Level", label="level", unit=Unit.NUMBER, importance=4),
@@ -245,7 +245,7 @@ def kernels_of(ranges: NvtxRanges, index: int, ranks: Sequence[RankedTask] = ())
 
 
 def _work(ranges: NvtxRanges, index: int, launches: sa.Subquery, ranks: Sequence[RankedTask]) -> sa.Subquery:
-    """Select GPU operations of the range's process with a correlation id among ``launches``."""
+    """Select GPU operations of the range's process whose correlation id is among ``launches``."""
     gpu_selection = Selection(devices=ranges.selection.devices, streams=ranges.selection.streams)
     lane, offset = ranges.lane_of(index), _clock_offset(ranges, index)
     parts: list[sa.Select[Any]] = []
@@ -264,6 +264,6 @@ def _work(ranges: NvtxRanges, index: int, launches: sa.Subquery, ranks: Sequence
 
 
 def _clock_offset(ranges: NvtxRanges, index: int) -> int:
-    """Return the offset of a range's report as a number, because Parquet skips row groups only for constants."""
+    """Return the offset as a number, because Parquet skips row groups only for constants."""
     number = ranges.lane_of(index).report
     return report_at(ranges.session, number).clock_offset

@@ -1,4 +1,4 @@
-"""The loader of NVTX: the ranges of a report, and the API calls whose GPU work is projected onto them.
+"""The loader of NVTX: a report's ranges, and the API calls whose GPU work is projected onto them.
 
 The screens and the reports of ``nsys stats`` use it differently (docs/exports.md#nvtx, docs/exports.md#launches):
 
@@ -38,7 +38,7 @@ LABEL = KIND_TABLES[EventKind.NVTX].name
 """A range's name in SQL, as nsys writes it: ``domain:text``, or only the text in the default domain."""
 
 _SUFFIXES = (", seq =", ", op_id =", ", sizes =", " in=[", ",unique_hlo_op_id=", ",program_id=")
-"""What begins the part of a name that varies from call to call: PyTorch's numbers, SGLang's shapes, XLA's ids."""
+"""The beginning of a name's varying part: PyTorch's numbers, SGLang's shapes, XLA's ids."""
 _ENDS = [sa.func.nullif(sa.func.instr(LABEL, suffix), 0) for suffix in _SUFFIXES]
 _CUT = sa.func.coalesce(sa.func.left(LABEL, sa.func.least(*_ENDS) - 1), LABEL)
 _MEANINGS = [
@@ -49,7 +49,7 @@ _OF_DICT = sa.func.split_part(LABEL, "{", 1).concat(sa.func.nullif(sa.func.conca
 _IS_DICT = sa.or_(sa.func.contains(LABEL, "{'"), sa.func.contains(LABEL, '{"'))
 _FOLDED = sa.case((_IS_DICT, sa.func.coalesce(_OF_DICT, _CUT)), else_=_CUT)
 FOLDED_LABEL = sa.func.coalesce(sa.func.nullif(_FOLDED, ""), "[no name]", type_=sa.Text)
-"""The meaning of a `LABEL`: without arguments, shapes and ids of a call; the module or operator of a dict.
+"""`LABEL` by its meaning: without arguments, shapes and ids of a call; the module or operator of a dict.
 
 ``aten::add, seq = 7`` is ``aten::add``, ``{'Module': 'layers.3.mlp', 'Inputs': [[1, 64]]}`` (vLLM, TensorRT-LLM) is
 ``layers.3.mlp``, ``{'mod': 'torch', 'op': 'add', 'args': []}`` (PyProf) is ``torch.add``.
@@ -95,7 +95,7 @@ def coded_arrays(
 ) -> dict[str, NDArray[Any]]:
     """Read the columns of ``query`` as ``types``, without missing values; texts become codes of ``texts``.
 
-    Reads rows in batches, so that each text is in memory once.
+    Batches keep each text in memory once.
     """
     batches = []
     for batch in session.array_batches(query):
@@ -215,8 +215,8 @@ def range_parts(
 def ranges_as_nsys(session: Session, report: Report, selection: Selection, texts: Texts) -> Ranges:
     """Read the selected ranges of a report in job time, for ``nsys stats``.
 
-    The name filter is ignored, because it must not change the nesting. Ranges that ended on another thread are left
-    out, because no thread contains them.
+    Ignores the name filter, which must not change the nesting. Leaves out ranges that ended on another thread, because
+    no thread contains them.
     """
     last = last_times()
     end = session.part([report.index]).scalar(sa.select(last.c.time).where(last.c.report == report.index))

@@ -18,7 +18,7 @@ from nsystui.questions.nvtx.ranges import NvtxRanges, RangeThread
 from nsystui.questions.queries.time_window import report_at
 
 FEWEST_VARIANTS = 3
-"""The fewest names, different only in their numbers, that are folded: ``fp16`` and ``fp32`` are two things."""
+"""The fewest names that fold, different only in numbers: ``fp16`` and ``fp32`` are two things."""
 
 _MAX_APART = 256
 """The most numbered names that stay apart because they recur in every range around them: layers, not steps."""
@@ -85,7 +85,7 @@ class NodeKind(Enum):
 
 
 class TreeGrouping(Enum):
-    """Which ranges stay apart in the tree: ranges of different threads, of different ranks, or no ranges."""
+    """Which ranges stay apart in the tree: ranges of different threads or ranks, or no ranges."""
 
     THREAD = "rank-thread"
     RANK = "rank"
@@ -140,7 +140,7 @@ def group_ranges(ranges: NvtxRanges, by: TreeGrouping) -> Grouping:
 
 
 def _lanes_by_process(ranges: NvtxRanges) -> list[list[int]]:
-    """Return the indices of the lanes with ranges, by process: in order of rank, then without a rank."""
+    """Return the lanes with ranges by process: in order of rank, then without a rank."""
     lanes_by_process: dict[tuple[int, int], list[int]] = {}
     for number in np.unique(ranges.columns.chains.lane).tolist():
         lane = ranges.lanes[number]

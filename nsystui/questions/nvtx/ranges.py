@@ -214,7 +214,7 @@ class NvtxRanges:
         return len(self.columns)
 
     def forget(self) -> None:
-        """Free the columns that were read; the next use reads them again."""
+        """Free the read columns; the next use reads them again."""
         if isinstance(self.columns, _JobColumns):
             self.columns.forget()
 
@@ -359,7 +359,7 @@ class NvtxRanges:
         return [names[key] for key in keys]
 
     def innermost_at(self, lanes: Ints, times: Ints) -> Ints:
-        """Return the index of the innermost push/pop range at each job time on each lane, or -1; shapes ``(m,)``."""
+        """Return the innermost push/pop range's index at each job time on each lane, or -1; shapes ``(m,)``."""
         innermost = np.full(len(times), NO_PARENT, np.int64)
         for lane in np.unique(lanes[lanes >= 0]).tolist():
             moments = np.flatnonzero(lanes == lane)
@@ -385,7 +385,7 @@ class NvtxRanges:
         return np.array([lanes.get(key, NO_PARENT) for key in keys], np.int64)
 
     def around_captures(self, reports: Ints, processes: Ints, nodes: Ints) -> Ints:
-        """Return the index of the innermost range around the capture of m nodes, or -1 if unknown; shapes ``(m,)``."""
+        """Return the innermost range's index around the capture of m nodes, or -1 if unknown; shapes ``(m,)``."""
         innermost = np.full(len(nodes), NO_PARENT, np.int64)
         for number in np.unique(reports[nodes != NO_NODE]).tolist():
             rows, report = np.flatnonzero(reports == number), report_at(self.session, number)
@@ -414,7 +414,7 @@ class NvtxRanges:
         )
 
     def narrowed(self, selection: Selection) -> NvtxRanges:
-        """Return the ranges of ``selection``, from ranges loaded without its window and name filter."""
+        """Return the ranges of ``selection`` from ranges loaded without window and name filter."""
         ranges = replace(self, selection=selection)
         if selection.window is not None:
             ranges = ranges.within(selection.window)

@@ -1,7 +1,7 @@
 """The tree of NVTX ranges: ranks, threads, paths, single ranges; opening a parent makes its nodes.
 
-Data are numpy arrays over paths and ranges, so a path of a million ranges or thousands of levels opens as fast as any
-other. Nothing recurses.
+Data are numpy arrays, so a path of a million ranges or thousands of levels opens as fast as any other. Nothing
+recurses.
 """
 
 from __future__ import annotations
@@ -330,7 +330,7 @@ class NvtxTree:
 
     @property
     def natural_order(self) -> Order:
-        """GPU time if any range launched or captured GPU work, otherwise time on the CPU."""
+        """GPU time if any range launched or captured GPU work, else CPU time."""
         return Order.GPU if self.maker.totals.projected.any() or self.has_replays else Order.TOTAL
 
     @property
@@ -499,7 +499,7 @@ class NvtxTree:
         return is_match
 
     def _leading(self, number: int, leads_to_match: NDArray[np.bool_], order: Order) -> list[int]:
-        """Return the children of a node that match or contain a match, in order."""
+        """Return a node's children that match or contain a match, in order."""
         if not leads_to_match[self.maker.paths.children_of(number)].any():
             return []
         shown = self.maker.sorted_paths(number, order)

@@ -36,7 +36,7 @@ PARTS = {
 
 
 class Merge(Enum):
-    """The value of several ranks that share a line."""
+    """The value of ranks that share a line."""
 
     MEAN = "mean"
     MINIMUM = "minimum"
@@ -109,7 +109,7 @@ def time_map(
     bins: int,
     figure: str,
 ) -> RankMap:
-    """Return a figure of every rank over ``window`` in ``bins`` equal spans: the mean of its GPUs.
+    """Return every rank's figure over ``window`` in ``bins`` equal spans: the mean of its GPUs.
 
     ``figure``: one of ``PARTS``, or a GPU metric (see ``figures_of``). ``busy`` is of the same selection.
     """

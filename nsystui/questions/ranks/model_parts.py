@@ -83,7 +83,7 @@ def _grouped(figures: NDArray[np.float64], by_launches: bool = False) -> list[li
 
 
 def _work(session: Session) -> dict[Task, dict[str, tuple[int, int]]]:
-    """Return launches and time, ns, of each kernel of a rank by its bare name."""
+    """Return launches and time, ns, of a rank's kernels by bare name."""
 
     def compute(part: Session, reports: list[Report]) -> dict[int, dict[str, Any]]:
         kernels = tables.kernels

@@ -96,7 +96,7 @@ _NUMBERED = re.compile(r"(?:^|[\W_]+)(?:rank|node|task|proc|profile|report|n|r)?
 
 
 def title_of(reports: Sequence[Report]) -> str:
-    """Return the common prefix of the reports' names before the rank, else their common folder, else the command."""
+    """Return the reports' common prefix before the rank, else their common folder, else the command."""
     names = [report.name for report in reports]
     if len(names) == 1:
         return names[0]
@@ -111,7 +111,7 @@ def title_of(reports: Sequence[Report]) -> str:
 
 
 def _count_gpus(session: Session) -> int:
-    """Count the GPUs that worked; a GPU that several processes share counts once."""
+    """Count the GPUs that worked, shared GPUs once."""
     reports = {report.index: report for report in session.reports}
     devices = used_devices(session)
     used = [device for device in devices if device.device != UNKNOWN] or devices
@@ -129,7 +129,7 @@ def _duration(session: Session) -> int | None:
 
 
 def _assumed_gpus(session: Session, selection: Selection) -> Iterator[str]:
-    """Yield a note if an export of several GPUs does not record which GPU a process used."""
+    """Note an export of several GPUs that does not record which GPU a process used."""
     for report in selected_reports(session, selection):
         if not report.metadata.cuda_devices and len(report.metadata.gpus) > 1:
             yield (
@@ -169,8 +169,8 @@ def task_table(session: Session, selection: Selection, ranks: Sequence[RankedTas
     """Return one row for each selected task: its host and GPU, its work, and what kept its GPUs busy.
 
     Percentages are of the selection's window, else of the job's extent, the same for every rank (``extents``), and
-    means over a task's GPUs. Columns about GPUs are empty for tasks without a GPU. ``busy`` is from
-    ``BusyIntervals.load`` with the same selection (its window may differ).
+    means over a task's GPUs. GPU columns are empty for tasks without a GPU. ``busy`` is from ``BusyIntervals.load``
+    with the same selection (its window may differ).
     """
     shown_ranks = selected_ranks(ranks, selection)
     counts = task_counts(session, selection, shown_ranks)

@@ -1,4 +1,4 @@
-"""Ranks that run other collectives than the other ranks of a communicator (docs/ranks.md#matching)."""
+"""Ranks that differ in collectives from their communicator's ranks (docs/ranks.md#matching)."""
 
 from __future__ import annotations
 

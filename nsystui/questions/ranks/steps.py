@@ -135,7 +135,7 @@ def figures(times: StepTimes) -> StepFigures | None:
 
 
 def figures_of_all(all_times: Sequence[StepTimes]) -> StepFigures:
-    """Return the key figures of one or more tasks' steps; slow steps are slow compared with their own rank."""
+    """Return the key figures of tasks' steps; slow steps are slow compared with their rank."""
     values = np.concatenate([times.duration for times in all_times])
     low, high = np.percentile(values, [5, 95])
     gaps = np.concatenate([times.gap[times.gap != NO_GAP] for times in all_times])

@@ -56,7 +56,7 @@ def named_kernels(session: Session, name: str, names: Names) -> NamedKernels:
 
 
 EDGES: tuple[int, ...] = (0, *(step * 10**decade for decade in range(13) for step in (1, 2, 5)))
-"""The lower edges of the classes, ns: the same for all kernels and ranks, to compare histograms."""
+"""The lower edges of the classes, ns: common to all kernels and ranks, to compare histograms."""
 
 COLUMNS = (
     Column("low", header="From (ns)", label="from", unit=Unit.DURATION),

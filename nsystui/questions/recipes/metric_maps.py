@@ -47,7 +47,7 @@ _FAMILIES = ("SM active", "SM issue", "tensor active")
 
 
 def _gpu_map(job: OpenJob, selection: Selection, options: RecipeOptions) -> RecipeMap:
-    """Return a map with a line per GPU of each report: the means of each bin's samples."""
+    """Return a line per GPU of each report: the means of each bin's samples."""
     window = job.extent(selection)
     sources = [source for source in metric_sources(job.session, selection) if source.family in _FAMILIES]
     values_by_gpu: dict[tuple[int, int], tuple[Floats, Floats]] = {}
@@ -88,7 +88,7 @@ _KEY_COLUMNS = (HOST, ADAPTER, LINK, GUID)
 
 
 def _network_map(job: OpenJob, selection: Selection, options: RecipeOptions) -> RecipeMap:
-    """Return a map with a line per adapter and switch (by host and GUID): mean rates over the sampled part of each bin.
+    """Return a line per adapter and switch (by host and GUID): mean rates over the sampled part of each bin.
 
     Each EFA counter is a separate figure.
     """

@@ -1,7 +1,7 @@
 """The pace of a kernel or NVTX range: its instances on each rank, by time, are iterations (docs/recipes.md#recipes).
 
-A delta is the time from the end of the previous instance on the rank to the start of this instance: negative if they
-overlap, and missing for the first.
+A delta is the time from the end of the rank's previous instance to the start of this instance: negative if they
+overlap, missing for the first.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ Question = Callable[[Session, Selection], Answer]
 
 
 def of_each_rank(job: OpenJob, selection: Selection, question: Question) -> Answer:
-    """Concatenate the answers for each rank, with a column for the rank first."""
+    """Concatenate the ranks' answers after a column for the rank."""
     parts = [(item.rank, of_rank(job, selection, item, question)) for item in selected_ranks(job.ranks, selection)]
     if not parts:
         empty = question(job.session, selection)
@@ -168,7 +168,7 @@ class RecipeMap:
     notes: tuple[str, ...] = ()
 
     def shares(self, figure: int) -> list[NDArray[np.float64]]:
-        """Return a figure of every line, scaled to 0…1 for a drawing; 1 is 100 % or the largest rate."""
+        """Return every line's figure scaled to 0…1; 1 is 100 % or the largest rate."""
         rows = [line.values[figure] for line in self.lines]
         if self.figures[figure].column.unit is Unit.PERCENT:
             return [row / 100.0 for row in rows]

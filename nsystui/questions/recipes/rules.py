@@ -140,7 +140,7 @@ class _Gap(NamedTuple):
 
 
 def _gaps(job: OpenJob, selection: Selection, options: RecipeOptions) -> Answer:
-    """List the gaps of more than ``options.gap`` ns between the operations of a GPU, longest first."""
+    """List gaps of more than ``options.gap`` ns between a GPU's operations, longest first."""
     busy, windows = job.busy(selection), extents(job.session, selection)
     overhead = overhead_by_name(job.session, selection)
     reports_with_overhead = {report.index for report in job.session.reports if report.has(tables.profiler_overhead)}
@@ -173,7 +173,7 @@ def _profiler_work(work: Mapping[str, Intervals], gaps: Intervals) -> list[tuple
 
 
 def _low_utilisation(job: OpenJob, selection: Selection, options: RecipeOptions) -> Answer:
-    """List the parts of GPUs' time with low utilisation, lowest first; adjacent parts are merged.
+    """List the parts of GPUs' time with low utilisation, lowest first, adjacent parts merged.
 
     The time from a GPU's first to last operation has ``options.chunks`` equal parts.
     """

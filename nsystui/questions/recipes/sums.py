@@ -264,7 +264,7 @@ def _quartiles(session: Session, rows: _Rows) -> dict[Key, tuple[Value, Value]]:
 
 
 def _from_frame(keys: tuple[str, ...], summary: Callable[[OpenJob, Session, Selection], TableAnswer]) -> Ask:
-    """Return a recipe of a summary of projected times, whose frame already has the quartiles."""
+    """Return a recipe of a summary of projected times, whose frame has the quartiles."""
 
     def ask(job: OpenJob, selection: Selection, options: RecipeOptions) -> Answer:
         if options.by_rank:

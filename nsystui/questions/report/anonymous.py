@@ -92,7 +92,7 @@ class _Words:
         return self.advice(self._names.sub(self._word, self._people.sub(self._word, text)))
 
     def advice(self, text: str) -> str:
-        """Return a sentence as `text` does, without labels for files, commands and names in tables."""
+        """Return a sentence like `text`, without labels for files, commands and names in tables."""
         text = _TOKEN.sub(self._token, self._people.sub(self._word, text))
         return re.sub(r"\(name\)(?:\s+\(name\))+", "(name)", text)
 
@@ -159,7 +159,7 @@ def _plain() -> frozenset[str]:
 
 @cache
 def _ours() -> frozenset[str]:
-    """Return the words of this program's sources, also in comments, and the plain words."""
+    """Return the words of this program's sources and comments, and the plain words."""
     rooms = [Path(__file__).parents[2] / room for room in ("questions", "base", "exports", "store")]
     texts = (file.read_text(encoding="utf-8") for room in rooms for file in room.rglob("*.py"))
     words = {word for text in texts for word in _WORD.findall(text)}
@@ -167,7 +167,7 @@ def _ours() -> frozenset[str]:
 
 
 def _any_of(names: Iterable[str], suffix: str = "") -> re.Pattern[str]:
-    """Return a pattern of names and ``suffix``, longest first: a host's short name begins its full name."""
+    """Return a pattern of the names, longest first: a host's short name begins its full name."""
     ordered = sorted((name for name in names if len(name) > 1 and not name.isdecimal()), key=len, reverse=True)
     alternatives = "|".join(map(re.escape, ordered)) or "(?!)"
     return re.compile(rf"(?<![A-Za-z0-9])({alternatives})(?![A-Za-z0-9]){suffix}", re.IGNORECASE)

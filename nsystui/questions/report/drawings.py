@@ -30,7 +30,7 @@ from nsystui.questions.timeline.streams import queues_over_time
 MAX_LANES = 512
 LANE_COLUMNS = 380
 _LANE_COLUMNS = ((8, LANE_COLUMNS), (96, 190), (10**9, 95))
-"""Maximum number of lanes, and the columns for it: a drawing of 512 lanes stays below two megabytes."""
+"""Maximum lanes, and their columns: a drawing of 512 lanes stays below two megabytes."""
 
 BUDGET_PARTS = (
     Part("compute", "compute"),
@@ -137,7 +137,7 @@ def device_label(device: Device) -> str:
 
 
 def bandwidth_curves(job: OpenJob, selection: Selection, sizes: TableAnswer) -> Curves | None:
-    """Return a curve of known median bus bandwidths for each collective; ``sizes`` is by exact message size."""
+    """Return a curve of known median bus bandwidths per collective; ``sizes`` is by exact message size."""
     names = sorted(set(map(str, filter(None, sizes.cells("collective")))))
     curves = [(name, tuple(zip(*bandwidth_curve(sizes, name), strict=True))) for name in names]
     series = tuple(Series(name, "nccl", points) for name, points in curves if points)
@@ -193,7 +193,7 @@ def step_lanes(answer: Answer, limit: int = MAX_LANES) -> DrawnLanes | None:
 
 
 def metric_lanes(job: OpenJob, selection: Selection, columns: int) -> DrawnLanes | None:
-    """Return a lane for each metric of each GPU, scaled to 100 % or its maximum, as in ``metrics --over-time``."""
+    """Return a lane per metric and GPU, scaled to 100 % or its maximum, as in ``metrics --over-time``."""
 
     def words(row: Record, largest: float) -> tuple[float, str]:
         if str(row["unit"] or "").startswith("%"):
@@ -205,7 +205,7 @@ def metric_lanes(job: OpenJob, selection: Selection, columns: int) -> DrawnLanes
 
 
 def memory_lanes(job: OpenJob, selection: Selection, columns: int) -> DrawnLanes | None:
-    """Return a lane for each memory of each GPU, scaled to the largest peak, as in ``gpu-memory --over-time``."""
+    """Return a lane per memory and GPU, scaled to the largest peak, as in ``gpu-memory --over-time``."""
     answer = memory_over_time(job, selection, columns)
     values = [record(answer.columns, row)["peak"] for row in iter_rows(answer)]
     peaks = [float(value) for value in values if isinstance(value, int | float)]

@@ -1,4 +1,4 @@
-"""A report on a job as data: verdict, findings, tables and drawings, for one file to send.
+"""A job's report as data: verdict, findings, tables and drawings, for one file to send.
 
 Every table answers a question of the catalogue, or a command. A long table has only its first rows, the number of all
 rows, and the command that prints them.
@@ -140,7 +140,7 @@ Advanced = Callable[[int, int, str], object]
 def job_report(asked: Asked, baseline: Side | None = None, advanced: Advanced = lambda *_: None) -> JobPage:
     """Return the report, also of changes against a ``baseline``. Raises UsageError for an invalid ``step_range``.
 
-    ``advanced`` is called before each section with the numbers of finished and of all sections, and the title.
+    ``advanced`` gets the numbers of finished and of all sections, and the title, before each section.
     """
     job, selection = asked.job, asked.selection
     facts = job_facts(job.session, job.ranks)
@@ -265,7 +265,7 @@ def _command(asked: Asked, words: str) -> str:
 def _section(
     key: str, title: str, tables: Sequence[ReportTable], *names: str, drawing: Drawing | None = None
 ) -> Section:
-    """Return a section of the tables with rows, and the notes of all tables, each once."""
+    """Collect the tables with rows, and the notes of all tables, each once."""
     notes = tuple(dict.fromkeys(note for table in tables for note in table.answer.notes))
     filled = tuple(replace(table, answer=replace(table.answer, notes=())) for table in tables if len(table.answer))
     if not filled and not notes:

@@ -1,7 +1,7 @@
 """Summaries of CUDA work and calls by name, as in ``nsys stats``, also by the NVTX range around the launch.
 
-A kernel keeps its name alone if its launch was not recorded, is in no range, or is in a range without a text. Domains
-of ranges are not shown. The selection's name filter applies to the kernel's name.
+A kernel keeps its name alone if its launch was not recorded, is in no range, or in a range without a text. Domains are
+not shown. The selection's name filter applies to the kernel's name.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ def innermost(ranges: Spans, calls: Spans) -> Rows:
     """Return, for each call, the index of the range around it on its thread that starts last, or -1; shape ``(m,)``.
 
     ``ranges`` and ``calls`` are (starts, ends, threads) of n ranges and m calls, ns. If ranges start together, the
-    shorter range is the inner range; if they are equal, the later range is. A range that ends before it starts has no
-    length. O((n + m) log n).
+    inner range is the shorter, or the later if they are equal. A range that ends before it starts has no length.
+    O((n + m) log n).
     """
     n = len(ranges[0])
     if not n or not len(calls[0]):
@@ -149,7 +149,7 @@ class LaunchRanges:
 
 
 def _launch_ranges(session: Session, selection: Selection, report: Report) -> tuple[Rows, Rows, list[str]]:
-    """Return the rows of kernels with a range, the indices of their range names, and the names."""
+    """Return the rows of kernels with a range, their range names' indices, and the names."""
     ranges, calls, kernels = tables.nvtx_ranges, tables.api_calls, tables.kernels
     texts = Texts()
     conditions = [ranges.c.end.is_not(None), *where(ranges, selection)]
@@ -401,7 +401,7 @@ def _calls_and_gpu_work(session: Session, selection: Selection, options: ReportO
 
 
 def _together(**categories: pd.DataFrame) -> pd.DataFrame:
-    """Return all categories' groups in one table; shares are of the time of all categories."""
+    """Join all categories' groups; shares are of the time of all categories."""
     import pandas as pd
 
     parts = [part.astype({"name": object}).assign(category=category) for category, part in categories.items()]

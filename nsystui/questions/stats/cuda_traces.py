@@ -95,7 +95,7 @@ def _threads() -> sa.Subquery:
 
 
 def _api_trace(session: Session, selection: Selection, _: ReportOptions) -> PagedAnswer:
-    """Answer ``cuda_api_trace``: all rows of calls, also the second rows of ``--cudabacktrace``; start in job time."""
+    """Answer ``cuda_api_trace``: all calls, also the second rows of ``--cudabacktrace``; start in job time."""
     query, everything = _calls_query(selection), _calls_query(Selection())
     note = missing_note(session, tables.api_calls)
     return PagedAnswer.of(
@@ -247,7 +247,7 @@ class _Executions:
     """The kernels with the API calls that launched them, as parts of queries; times in ns.
 
     A kernel is queued from the end of its call to its start; it was never queued if it starts during the call. With
-    ``--cudabacktrace`` a call is recorded twice, and nsys counts its kernel twice.
+    ``--cudabacktrace``, a call is recorded twice, and its kernel counts twice in nsys.
     """
 
     def __init__(self, selection: Selection, options: ReportOptions) -> None:

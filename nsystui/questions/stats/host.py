@@ -143,7 +143,7 @@ def _mpi_ranks() -> sa.Subquery[Any]:
 
 
 def _megabytes(call_type: str, size: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
-    """Return ``size`` in MB for calls of one type, ``NULL`` for calls of other types."""
+    """Return MB for calls of one type, ``NULL`` for other types."""
     return sa.case((_MPI_CALLS.c.call_type == call_type, sa.cast(size, sa.Double) / MEGABYTE))
 
 

@@ -1,10 +1,10 @@
-"""``nvtx_kern_sum``: the kernels that were launched inside NVTX ranges, by range and kernel.
+"""``nvtx_kern_sum``: kernels launched inside NVTX ranges, by range and kernel.
 
 See docs/numbers.md#nsys-stats.
 
 A kernel counts for all ranges of the launching thread that fully contain its API call, so overlapping ranges need no
-tree: the calls inside a range are slices of the sorted calls. Kernels whose call is outside of all ranges have rows
-without a range; kernels with an unknown call also lack process and thread.
+tree: the calls inside a range are slices of the sorted calls. Kernels called outside of all ranges have rows without a
+range; kernels with an unknown call also lack process and thread.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 
 def distinct(group: Ints, member: Ints) -> Ints:
-    """Return the number of distinct members of each of the groups 0, 1, …. Shapes ``(n,)``; no negative numbers."""
+    """Return the number of distinct members of the groups 0, 1, …. Shapes ``(n,)``; no negative numbers."""
     width = int(member.max(initial=0)) + 1
     pairs = np.sort(group * width + member)
     is_new = np.diff(pairs, prepend=-1) != 0
@@ -100,7 +100,7 @@ def kernels_by_range(session: Session, selection: Selection, options: ReportOpti
     """Answer ``nvtx_kern_sum``: a row per range name, style, thread and kernel name, in this order, longest first.
 
     The statistics are over kernel durations. The name filter applies to ``domain:text`` of the range, which is empty
-    for kernels outside of all ranges. Threads of different reports stay apart even if their numbers are equal.
+    for kernels outside of all ranges. Threads of different reports stay apart even with equal numbers.
     """
     import pandas as pd
 
@@ -192,7 +192,7 @@ def _portions(ranges: Ranges, inside: Sequence[Inside], is_selected: Flags, max_
 
 
 def _counted(ranges: Ranges, calls: _KernelCalls, inside: Sequence[Inside], members: Ints) -> pd.DataFrame:
-    """Pair each range of ``members`` (indices) with the kernels in it, and return a row per group of pairs."""
+    """Pair each range of ``members`` (indices) with the kernels in it; return a row per group."""
     of_range, of_call = _pairs(inside, members)
     threads, lane = np.unique(ranges.thread, return_inverse=True)
     # One number for (name, style, thread), decoded below.
@@ -231,7 +231,7 @@ def _grouped(outer: Ints, calls: _KernelCalls, of_call: Ints) -> tuple[pd.DataFr
 
 
 def _pairs(inside: Sequence[Inside], members: Ints) -> tuple[Ints, Ints]:
-    """Return range and call indices, a pair for each call inside each range of ``members``."""
+    """Return indices of a range and a call for each call inside a range of ``members``."""
     of_range, of_call = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     for part in inside:
         first = part.since[members]

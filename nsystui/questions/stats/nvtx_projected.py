@@ -240,7 +240,7 @@ def _sizes(session: Session, report: Report, selection: Selection) -> Arrays:
 
 @dataclass(frozen=True, eq=False)
 class _Rows:
-    """Makes the rows of the trace: index i ≥ 0 is a range of ``ranges``; -1, -2, … are rows of ``outside``."""
+    """The rows of the trace: index i ≥ 0 is a range of ``ranges``; -1, -2, … are rows of ``outside``."""
 
     texts: list[str]
     ranges: ProjectedRanges
@@ -293,7 +293,7 @@ def projected_trace(session: Session, selection: Selection, _: ReportOptions) ->
 
 
 def _outside(ranges: Ranges, launches: LaunchCallColumns) -> list[Row]:
-    """Return nsys's row for all calls of a report outside of ranges, if any.
+    """Return nsys's row for all calls outside of ranges, if any.
 
     Its process and thread belong to the call whose work ended last, as in the only known case.
     """

@@ -84,7 +84,7 @@ def stacks(indices: Sequence[int], parent: Ints, row: Ints) -> list[str]:
 
 
 def depth_note(level: Ints) -> str:
-    """Return a note if ranges on these levels are too deep for their texts, or an empty string."""
+    """Return a note if ranges on these levels are too deep for their texts, else empty."""
     levels = int(level.max(initial=0)) + 1
     note = f"ranges are nested {levels:,} levels deep: RangeStack has the {MAX_LEVELS} innermost, ParentId leads to all"
     return note if levels > MAX_LEVELS else ""

@@ -1,4 +1,4 @@
-"""The options of a report of ``nsys stats``, and its time filters: a window, or an NVTX range."""
+"""The options of a report of ``nsys stats``, and its filters by window or NVTX range."""
 
 from __future__ import annotations
 

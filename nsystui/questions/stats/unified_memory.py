@@ -86,7 +86,7 @@ def _one_row(
     address: sa.ColumnElement[Any],
     *conditions: sa.ColumnElement[bool],
 ) -> tuple[Any, Any, Any]:
-    """Return an amount over the selected rows of a table, and their lowest and highest address, if any."""
+    """Return an amount over the selected rows, and their lowest and highest address, if any."""
     query = sa.select(amount, sa.func.min(address), sa.func.max(address)).select_from(table)
     ((value, lowest, highest),) = session.rows(query.where(*where(table, selection), *conditions))
     return value, lowest, highest
@@ -182,7 +182,7 @@ def _megabytes(size: float | None) -> float | None:
 
 
 def _hexadecimal(address: int) -> str:
-    """Return ``0x7F9C80000000``, nsys's form of addresses, which are unsigned, unlike SQLite's integers."""
+    """Return ``0x7F9C80000000``, nsys's form: addresses are unsigned, unlike SQLite's integers."""
     return f"0x{address & 0xFFFF_FFFF_FFFF_FFFF:X}"
 
 

@@ -1,4 +1,4 @@
-"""The events of lanes (GPU operations, NVTX ranges, calls): longest, neighbours, matches of a name."""
+"""The events of lanes (GPU operations, NVTX ranges, calls): longest, neighbours, matches."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class EventSpan:
 def _operations(
     timeline: Timeline, lanes: Sequence[LaneIdentity], extra: Any
 ) -> sa.CompoundSelect[Any] | sa.Select[Any]:
-    """Select GPU operations of some lanes as rows of the event list; ``extra`` returns more conditions."""
+    """Select GPU operations as rows of the event list; ``extra`` returns more conditions."""
     parts, streams = [], timeline.selection.streams
     for event_kind in (EventKind.KERNEL, EventKind.MEMORY, EventKind.GRAPH):
         table, name = KIND_TABLES[event_kind].table, KIND_TABLES[event_kind].name
@@ -79,7 +79,7 @@ def _operations(
 
 
 def _on_lanes(table: sa.Table, lanes: Sequence[LaneIdentity]) -> Condition:
-    """Return the condition for operations of these lanes; streams are omitted if their device has a lane."""
+    """Return the condition; streams are omitted if their device has a lane."""
     lanes_by_key = _lanes_by_key(lanes)
     devices = [key for key in lanes_by_key if key[-1] is None]
     streams = [key for key in lanes_by_key if key[-1] is not None and (*key[:-1], None) not in lanes_by_key]
@@ -93,7 +93,7 @@ def _on_lanes(table: sa.Table, lanes: Sequence[LaneIdentity]) -> Condition:
 
 
 def _overlapping(timeline: Timeline, lanes: Sequence[LaneIdentity], window: Window) -> Any:
-    """Return the condition for operations in ``window``; constants first, to skip Parquet row groups."""
+    """Return the condition: constants first, to skip Parquet row groups."""
     offsets = {timeline.clock_offset(lane) for lane in lanes}
 
     def conditions(table: sa.Table, name: sa.ColumnElement[Any]) -> list[Condition]:
@@ -211,7 +211,7 @@ class Neighbours:
         return None
 
     def _run(self, lane: LaneIdentity, low: int, high: int, forward: bool) -> Sequence[Row]:
-        """Return the operations that start in ``[low, high)``, nearest first, at most `_MAX_RUN`."""
+        """Return operations that start in ``[low, high)``, nearest first, at most `_MAX_RUN`."""
         timeline = self.timeline
         offset = timeline.clock_offset(lane)
 

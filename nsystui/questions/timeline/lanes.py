@@ -331,7 +331,7 @@ def _calls_of(session: Session, report: Report, kind: EventKind, table: sa.Table
 
 
 def _thread_names(session: Session, report: Report) -> dict[int, str]:
-    """Return the names of threads, numbered if threads of a process share a name, except the main thread."""
+    """Number the names that threads of a process share, except the main thread's."""
     columns = tables.threads.c
     query: sa.Select[Any] = sa.select(columns.thread, columns.name).where(
         columns.report == report.index, columns.name.is_not(None)
@@ -489,7 +489,7 @@ class Timeline:
             yield from self._thread_lanes(rank, thread, inside)
 
     def _threads(self, rank: RankedTask, inside: ReportLanes) -> list[int]:
-        """Return the threads of a rank: the main thread, then by time in ranges, in calls, and on CPUs.
+        """Return a rank's threads: the main thread, then by time in ranges, in calls, and on CPUs.
 
         Threads without ranges and calls are included if they ran for 1/100 of the time.
         """

@@ -1,4 +1,4 @@
-"""The critical path of a step as a lane of consecutive pieces, each with its event, if any."""
+"""A step's critical path as a lane of consecutive pieces with their events, if any."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ StreamPlace = tuple[Task, int, int, int]
 
 @dataclass
 class _Launches:
-    """The launches of a stream: times of calls and of operations' starts; calls and threads of a sample of them."""
+    """A stream's launches: times of calls and of operations' starts; calls and threads of a sample."""
 
     called: list[Times] = field(default_factory=list)
     start: list[Times] = field(default_factory=list)
@@ -96,7 +96,7 @@ class _Launches:
 
 @dataclass(frozen=True, eq=False)
 class LaunchQueue:
-    """The launches of a stream: times of the calls and of the operations' starts, job time, ns, ascending."""
+    """A stream's launches: times of calls and of operations' starts, job time, ns, ascending."""
 
     called: Times
     start: Times
@@ -174,7 +174,7 @@ def stream_table(job: OpenJob, selection: Selection) -> TableAnswer:
 
 
 def _with_contexts(answer: TableAnswer, places: Iterable[StreamPlace]) -> TableAnswer:
-    """Show the context of each stream, the fourth value of the rows, if contexts share stream numbers."""
+    """Show each stream's context, the fourth value of the rows, if contexts share stream numbers."""
     keys = list(places)
     if len({key[:3] for key in keys}) < len(keys):
         return replace(answer, columns=(*answer.columns[:3], _CONTEXT, *answer.columns[3:]))
@@ -239,13 +239,13 @@ def _launches(session: Session, counts: Mapping[StreamPlace, int]) -> dict[Strea
 
 
 def _first_operations(replayed: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the first operation of each launch: see `_Launches.replayed`."""
+    """Return each launch's first operation: see `_Launches.replayed`."""
     replayed = replayed[:, np.lexsort(replayed[:2])]
     return replayed[:, np.unique(replayed[1], return_index=True)[1]]
 
 
 def _queue(launches: _Launches) -> tuple[int, float, int, float, float]:
-    """Return the largest and mean queue, the time at the limit, and the delay: median and 90th percentile, ns."""
+    """Return the queue's maximum and mean, the time at the limit, and the delay's median and 90th percentile, ns."""
     called, start = launches.times()
     delay = start - called
     waited, (median, p90) = int(delay.sum()), np.percentile(delay, (50, 90), overwrite_input=True).tolist()

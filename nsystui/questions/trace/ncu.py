@@ -262,7 +262,7 @@ def ncu_commands(
 
 
 def launcher_of_job(job: OpenJob) -> str | None:
-    """Return which of `LAUNCHERS` started the ranks, if the captured environments show it."""
+    """Return the ranks' launcher in `LAUNCHERS`, if the captured environments show it."""
     reports = {report.index: report for report in job.session.reports}
     return launcher_of([(ranked.rank, reports[ranked.task.report].metadata.environment) for ranked in job.ranks])
 
@@ -291,7 +291,7 @@ def _identity(table: sa.Table, base: NameBase | None) -> sa.ColumnElement[str]:
 
 
 def _numbered(selection: Selection, conditions: Sequence[Condition], base: NameBase | None) -> sa.Subquery:
-    """Select kernels with ``position``, from 1, among the ``launches`` of their ``identity`` in the process."""
+    """Number kernels from 1, as ``position``, among the ``launches`` of their ``identity`` in the process."""
     table = tables.kernels
     facts = ("report", "clock_offset", "process", "device", "stream", "start", "end", "row", "correlation_id")
     names = ("name", "short_name", "mangled_name", "is_nccl", "graph_node_id")

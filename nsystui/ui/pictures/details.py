@@ -1,4 +1,4 @@
-"""The details of a row: paragraphs of facts, first its name. Details of an event need queries: ask in a thread."""
+"""A row's details: paragraphs of facts, first its name. An event's details need queries: ask in a thread."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def doors_of(places: Sequence[str], is_event: bool) -> str:
 def row_details(
     columns: Sequence[Column], row: Row, name: str | None, facts: Mapping[str, str], around: Sequence[str] = ()
 ) -> Details:
-    """Return the details of any table's row: its name and the ``facts`` without room in the table.
+    """Return a row's details: its name and the ``facts`` without room in the table.
 
     ``name`` is the key of the name column.
     """
@@ -53,7 +53,7 @@ def row_details(
 
 
 def event_details(job: OpenJob, row: Row, table_facts: Mapping[str, str] = MappingProxyType({})) -> Details:
-    """Return the details of an event of the event list: launch, NVTX ranges around it, position, facts.
+    """Return an event's details: launch, NVTX ranges around it, position, facts.
 
     GPU work also has the thread's activity while the GPU was idle before it. ``table_facts`` that the event lacks
     precede its facts.
@@ -95,14 +95,14 @@ _PATH_INDEX = 2
 
 
 def with_context(details: Details, context: Sequence[str]) -> Details:
-    """Return the details of an event with its context, which is computed later."""
+    """Return an event's details with its context, which is computed later."""
     return [[*context, *paragraph] if index == _PATH_INDEX else paragraph for index, paragraph in enumerate(details)]
 
 
 def event_context(job: OpenJob, key: EventKey) -> list[str]:
-    """Return the step of an event; for an NCCL kernel also its message, communicator and last rank to arrive.
+    """Return an event's step; for an NCCL kernel also its message, communicator and last rank to arrive.
 
-    Steps and collectives need the whole job: the first call takes as long as their screens do.
+    Steps and collectives need the whole job: the first call takes as long as their screens.
     """
     from nsystui.questions.events.kinds import EventKind
 
@@ -165,7 +165,7 @@ def idle_before(job: OpenJob, row: Row) -> list[str]:
 
 
 def _partner(job: OpenJob, row: Row) -> tuple[list[str], Row | None]:
-    """Return the other end of a launch in words, and the API call of GPU work."""
+    """Return a launch's other end in words, and the API call of GPU work."""
     from nsystui.questions.events.kinds import EventKind
     from nsystui.questions.events.listing import key_of, partners
 
@@ -200,7 +200,7 @@ def _name(row: Row) -> Value:
 
 
 def _capture(session: Session, row: Row) -> list[str]:
-    """Return the NVTX ranges in which an operation of a CUDA graph was captured, in words."""
+    """Describe the NVTX ranges in which an operation of a CUDA graph was captured."""
     from nsystui.questions.events.listing import key_of
     from nsystui.questions.nvtx.around import path_at
     from nsystui.questions.nvtx.captures import capture_of

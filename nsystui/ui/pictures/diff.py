@@ -58,7 +58,7 @@ def _bar(change: float | None, largest: float) -> str | None:
 
 
 def change_styles(values: Record) -> dict[str, str]:
-    """Return the categories of the cells that show a row's change: less time is better, more is worse."""
+    """Return the categories of cells that show a change: less time is better, more is worse."""
     change = values.get("difference")
     if not change or not isinstance(change, int | float):
         return {}
@@ -67,7 +67,7 @@ def change_styles(values: Record) -> dict[str, str]:
 
 
 def summary_styles(summary: TableAnswer) -> dict[Value, dict[str, str]]:
-    """Return the `change_styles` of the rows of a summary by measure, if a change is better or worse."""
+    """Return the `change_styles` of a summary's rows by measure, if a change is better or worse."""
     styles = {}
     for row in summary.rows:
         values = record(summary.columns, row)

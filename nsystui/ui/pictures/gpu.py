@@ -51,7 +51,7 @@ STACK = (
     ("memory_only", "memory", "memory"),
     ("graph_only", "graph", "graph"),
 )
-"""The parts of a busy device that add up to it, from below: name in ``DeviceLanes``, label, category."""
+"""The parts that add up to a busy device, from below: name in ``DeviceLanes``, label, category."""
 
 PARTS = (("kernels", "compute", "compute"), ("nccl", "NCCL", "nccl"), ("memory", "memory", "memory"), ("graph",) * 3)
 """The parts of a busy device, with overlaps: name in ``DeviceLanes``, label, category."""
@@ -127,13 +127,13 @@ _WAITING = "launches"
 """The unit of a queue."""
 _PREFIXES = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
 _PREFIXED = {f"{prefix}Hz": size for size, prefix in _PREFIXES}
-"""Clock units that already have a prefix: 1,755 ``MHz`` are 1.76 ``GHz``."""
+"""Clock units with a prefix: 1,755 ``MHz`` are 1.76 ``GHz``."""
 _ROUNDED, _TWO_DIGITS = 0.9995, 9.95
 """The multiple of a prefix at which it is used; the number at which decimals no longer fit."""
 
 
 def _scaled(value: float, unit: str) -> tuple[float, str]:
-    """Return a value in the largest multiple of its unit that is at most the value, and that multiple."""
+    """Return a value in the largest multiple of its unit that does not exceed it, and that multiple."""
     if unit in _PREFIXED:
         value, unit = value * _PREFIXED[unit], "Hz"
     size, prefix = next((pair for pair in _PREFIXES if value >= _ROUNDED * pair[0]), (1.0, ""))
@@ -179,7 +179,7 @@ class GpuPicture:
     has_queues: bool
     """Whether API calls were recorded."""
     answer: TableAnswer
-    """The utilisation table of ``window``, one row for each device."""
+    """The utilisation table of ``window`` by device."""
     notes: tuple[str, ...]
     ranks: tuple[RankedTask, ...]
 
@@ -300,7 +300,7 @@ def _gpus(
 def _queues(
     job: OpenJob, selection: Selection, window: Window, columns: int
 ) -> Mapping[tuple[Task, int], tuple[Metric, ...]]:
-    """Return the waiting launches of each stream, as shares of the highest mean; by (task, ordinal)."""
+    """Return each stream's waiting launches as shares of the highest mean, by (task, ordinal)."""
     length = window.end - window.start
     if length <= 0:
         return {}
@@ -331,7 +331,7 @@ _AdapterLane = tuple[str, NDArray[np.float64], float | None, str]
 
 
 def _hosts(job: OpenJob, selection: Selection, window: Window, columns: int) -> tuple[GpuLanes, ...]:
-    """Return the network by host: times of its slow collectives; bytes sent and received, and waits, of each adapter.
+    """Return each host's network: times of slow collectives; bytes sent and received, and waits, of each adapter.
 
     Switches belong to no host. Rates, and waits, are shares of the largest in view.
     """
@@ -401,7 +401,7 @@ def _metrics(lanes: Sequence[MetricLane]) -> dict[tuple[int, int | None], tuple[
 def held_back(bins: Bins) -> Bins:
     """Return ``bins`` with gaps between samples filled, if a column is shorter than the sampling period.
 
-    A sample covers the bins since the previous sample. Unusually long gaps remain, because nothing was recorded there.
+    A sample covers the bins since the previous sample. Unusually long gaps remain: nothing was recorded there.
     """
     sampled = [index for index, value in enumerate(bins) if not math.isnan(value)]
     steps = list(pairwise(sampled))
@@ -466,7 +466,7 @@ class ComparedLanes:
 
 
 def compared_lanes(job: OpenJob, selection: Selection, rank: int, columns: int, height: int) -> ComparedLanes:
-    """Return the lanes of a rank and, below them, of the rank with median compute. Blocks.
+    """Return the lanes of a rank, and below, of the rank with median compute. Blocks.
 
     Compute, not busy time: ranks that wait for a slow rank are as busy as it is.
     """
@@ -511,7 +511,6 @@ def detail_lines(
 
 
 def _device_words(gpu: GpuLanes) -> str:
-    """Return ``rank 5 · device 0 · GPU 3 · H100 80GB HBM3 · host n05``."""
     device = gpu.device
     if gpu.is_host:
         return f"{gpu.title}: network adapters; rates as shares of the largest in view"
@@ -553,7 +552,7 @@ LANE_COLUMNS = (
 
 
 def lanes_table(picture: GpuPicture) -> TableAnswer:
-    """Return the lanes as shown: a row for each column of each part and metric of each GPU.
+    """Return the lanes as shown: a row per column, part or metric, and GPU.
 
     A device has the parts of its stack and ``idle``, together 100 %. Metrics in other units have a value instead of a
     percentage; both are empty if nothing was recorded.

@@ -1,4 +1,4 @@
-"""The picture on a job's overview. Heavy imports: only threads import this module."""
+"""The picture on a job's overview. Only threads import this module, because its imports are heavy."""
 
 from __future__ import annotations
 

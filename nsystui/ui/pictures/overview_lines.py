@@ -35,7 +35,7 @@ _SEPARATOR = " · "
 _VALUE_WIDTH = 13
 _SHORTEST_TITLE = 15
 _MIN_IDLE = 0.05
-"""Idle parts below this percentage are left out, because a screen has few lines."""
+"""Idle parts below this percentage are omitted, because a screen has few lines."""
 _MODES_WIDTH = len("   ● loaded") + sum(len(key) + len(name) + 2 for key, name, _ in keys.TABS)
 
 
@@ -82,7 +82,7 @@ def title_and_facts(facts: JobFacts, width: int, so_far: bool = False, lines: in
 
 
 def _line(facts: Sequence[str], width: int) -> Line:
-    """Return as many facts as fit on a line; the first is cut if it does not fit."""
+    """Return the facts that fit on a line; the first is cut if it does not fit."""
     shown = list(facts)
     while len(shown) > 1 and width_of(_SEPARATOR.join(shown)) > width:
         shown.pop()
@@ -108,7 +108,7 @@ _PARTS = (
     ("graph_only", "graphs", "graph", "▆"),
     ("idle", "idle", "idle", "░"),
 )
-"""The parts of the GPU time: field, name, category, and glyph, because colour alone is not enough."""
+"""Parts of the GPU time: field, name, category, and glyph, because colour is not enough."""
 
 
 def time_lines(

@@ -50,7 +50,7 @@ _FEW_REPORTS = 16
 _MOST_ROWS = 4_000_000
 # The busy share at which a column is full.
 _FULL = 15 / 16
-# A lane that is busy for a smaller share of the selected time stays one row high.
+# A lane busy for a smaller share of the selected time stays one row high.
 _QUIET = 0.01
 
 
@@ -129,7 +129,7 @@ def timeline_picture(job: OpenJob, selection: Selection, request: TimelineReques
 
 
 def _visible(lanes: tuple[LaneIdentity, ...], request: TimelineRequest) -> list[int]:
-    """Return the numbers of the lanes to draw: from the first, or around the requested lane."""
+    """Return the lanes to draw: from the first, or around the requested lane."""
     first = request.first
     if request.lane in lanes:
         index = lanes.index(request.lane)
@@ -163,7 +163,7 @@ def line_of(picture: LanePicture) -> LaneLine:
 
 
 def _names(drawn: LaneText) -> Iterator[tuple[int, str]]:
-    """Yield the names that fit their events, whole or cut, with their columns; a blank follows a cut name."""
+    """Yield the names that fit their events, whole or cut, with columns; a blank follows a cut name."""
     for name in drawn.names:
         full_columns = [column for column in range(name.first, name.last + 1) if drawn.busy[column] >= _FULL]
         room = name.last - full_columns[0] if full_columns else 0
@@ -207,7 +207,7 @@ class EventFacts:
 def column_line(
     picture: LanePicture, column: int, times: tuple[int, int], time: int, mark: int | None, width: int
 ) -> Line:
-    """Return the time of the cursor and its column's contents; on narrow screens, categories are letters."""
+    """Return the cursor's time and its column's contents; on narrow screens, categories are letters."""
     parts: Line = []
     if mark is not None:
         parts += [(f"◆ {format_value(Unit.DURATION, abs(time - mark))}", "bold"), (" from the mark  ", "")]

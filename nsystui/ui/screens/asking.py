@@ -1,4 +1,4 @@
-"""The base of every screen: the application, its job and selection, and a line for prompts and notices."""
+"""The base of every screen: application, job and selection, and a line for prompts and notices."""
 
 from __future__ import annotations
 

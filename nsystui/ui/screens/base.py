@@ -1,4 +1,4 @@
-"""The base of all screens on a job: the lines around the body, views and choices, and ways to other screens."""
+"""The base of all screens on a job: lines around the body, views, choices, and ways to other screens."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ _NO_CHOICE = {
 class Asker:
     """Asks a screen's question in a thread; a newer question replaces the current question.
 
-    While reports are being read, new data wait for the current answer and a pause of twice its time. Otherwise,
-    sixty-four reports, ready in turn, would start sixty-four questions, which slow down the reading. A change of the
+    While reports are being read, new data wait for the current answer and a pause of twice its time: otherwise,
+    sixty-four reports, ready in turn, would start sixty-four questions, which slow the reading. A change of the
     selection or the screen's parameters is asked at once.
     """
 
@@ -74,7 +74,7 @@ class Asker:
         self._next = 0.0
         self._pause_timer: Timer | None = None
         self.is_late = False
-        """Whether the screen has shown an outdated answer for a moment."""
+        """Whether an outdated answer has been shown for a moment."""
 
     @property
     def is_settled(self) -> bool:
@@ -88,12 +88,12 @@ class Asker:
 
     @property
     def is_outdated(self) -> bool:
-        """Whether the screen shows the answer to an older question, while the newest is computed or has failed."""
+        """Whether the screen shows an older question's answer, while the newest is computed or has failed."""
         return self._answered is not None and self._asked is not None and self._answered[1:] != self._asked[1:]
 
     @property
     def is_awaited(self) -> bool:
-        """Whether the newest question awaits its first answer, even from less data; false once it has failed."""
+        """Whether the newest question awaits its first answer, even from less data, and has not failed."""
         return self._finished is None or (not self.is_settled and (self._answered is None or self.is_outdated))
 
     def ask(self, job: OpenJob, token: Token) -> None:
@@ -209,7 +209,7 @@ class JobScreen(ExportingScreen, SelectingScreen):
         return self.question.is_settled and self._rest_timer is None
 
     def places(self) -> tuple[str, ...]:
-        """Return the places of the keys in the key line and the help, most specific first."""
+        """Return the keys' places in key line and help, most specific first."""
         return self.PLACES
 
     def body(self) -> Iterable[Widget]:
@@ -217,7 +217,7 @@ class JobScreen(ExportingScreen, SelectingScreen):
         return ()
 
     def parameters(self) -> Token:
-        """Return everything except the selection that changes the answer: a grouping, a table, a zoom."""
+        """Return what changes the answer except the selection: a grouping, a table, a zoom."""
         return tuple(getattr(self, name) for name in self.PARAMETERS)
 
     def ask_with(self, **changes: object) -> None:
@@ -281,12 +281,12 @@ class JobScreen(ExportingScreen, SelectingScreen):
             self.explorer.select(crumbs[message.index][1])
 
     def show_status(self, status: str) -> None:
-        """Show the loading's progress on the first line, or that rows are being computed again."""
+        """Show the loading's progress, or that rows are being computed again."""
         status = status or (self._computing if self.question.is_late else "")
         self.query_one("#title", TitleLine).set_status(status or self.explorer.state_of_loading, at_once=not status)
 
     def show_title(self, right: str = "", about: str = "") -> None:
-        """Update the lines above: the job's name (or ``about``), the path, and the count at the ``right``."""
+        """Update the lines above: job name (or ``about``), path, and count at the ``right``."""
         self.query_one("#title", TitleLine).update(about or self.explorer.job_name)
         self.query_one("#selection", SelectionLine).show_count(right)
         self.show_choices()
@@ -329,7 +329,7 @@ class JobScreen(ExportingScreen, SelectingScreen):
         self._restore_cursors()
 
     def choices(self) -> tuple[Choice, ...]:
-        """Return the screen's choices: the tab's view, and a subclass's choices, such as a grouping."""
+        """Return the choices: the tab's view, and a subclass's, such as a grouping."""
         views = self.views()
         if len(views) < 2:
             return ()
@@ -405,7 +405,7 @@ class JobScreen(ExportingScreen, SelectingScreen):
             self.set_focus(state.focused)
 
     def cursor_moved(self) -> None:
-        """Call ``cursor_rests`` if no key follows: a held key must not send details over a slow line."""
+        """Call ``cursor_rests`` if no key follows: held keys must not send details over a slow line."""
         if self._rest_timer is not None:
             self._rest_timer.stop()
 
@@ -499,7 +499,7 @@ class JobScreen(ExportingScreen, SelectingScreen):
         self.lay_over(screen_of("palette"))
 
     def open_question(self, question: Question) -> None:
-        """Open a question's table or map over this screen, or ask for the other side of a comparison."""
+        """Open a question's table or map, or ask for a comparison's other side."""
         from nsystui.questions.queries.question import COMPARISON
 
         if not self.has_job():

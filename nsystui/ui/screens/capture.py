@@ -27,7 +27,7 @@ class DiagnosticsScreen(TextTableScreen):
 
 
 class ContentsScreen(TableScreen):
-    """The number of rows of each kind in the exports, and how to record missing kinds."""
+    """The rows of each kind in the exports, and how to record missing kinds."""
 
     COUNTED = "tables"
     MODE_KEY = "1"

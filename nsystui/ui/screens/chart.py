@@ -31,7 +31,7 @@ class ChartScreen(JobScreen):
     """Make the chart, which takes the keys."""
 
     def body(self) -> Iterable[Widget]:
-        """Compose the chart, its details, and the text that replaces both if nothing is drawn."""
+        """Compose the chart, its details, and the text that replaces both."""
         self.chart = self.make_chart()
         self.detail = PartLines(id="detail")
         self.empty = WindowTable(id="empty")
@@ -43,7 +43,7 @@ class ChartScreen(JobScreen):
         self.show_empty(text)
 
     def show_empty(self, text: str) -> None:
-        """Show a text instead of the chart, or the chart again if the text is empty."""
+        """Show a text instead of the chart, or the chart if it is empty."""
         self.empty.display = bool(text)
         self.chart.display = self.detail.display = not text
         self.empty.empty_text = text
@@ -60,7 +60,7 @@ class ChartScreen(JobScreen):
 
     @on(StripChart.Resized)
     def _chart_resized(self, message: StripChart.Resized) -> None:
-        """Compute the details again: columns of a hidden chart, which has no width, have no times."""
+        """Compute the details again: a hidden chart has no width, and its columns no times."""
         message.stop()
         self.show_detail()
 

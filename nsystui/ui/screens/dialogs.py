@@ -1,4 +1,4 @@
-"""Dialogs with text in a frame over a screen: their base, and the help."""
+"""Dialogs with framed text over a screen: their base, and the help."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _FRAME = 6
 """Width of the frame around the help, with its scroll bar, cells."""
 
 _MIN_WIDTH = 20
-"""Minimum length of wrapped lines, cells: a narrower terminal cuts them."""
+"""Minimum length of wrapped lines, cells: narrower terminals cut them."""
 
 
 class TextDialog(ModalScreen[None], ThrottledScreen[None]):

@@ -1,4 +1,4 @@
-"""Comparison of two sides by a summary and tables: over a job's screens, or alone for two jobs."""
+"""Comparison of two sides by summary and tables: over a job's screens, or alone for two jobs."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class DiffScreen(FilteredTableScreen):
 
     @property
     def _is_of_open_job(self) -> bool:
-        """Whether both sides are parts of the job that the other screens show."""
+        """Whether both sides are parts of the other screens' job."""
         return self._sides is not None and all(side.job is self.explorer.job for side in self._sides)
 
     def show_selection(self) -> None:
@@ -190,7 +190,7 @@ class DiffScreen(FilteredTableScreen):
         return [[title.strip()], *more_lines]
 
     def natural_order(self) -> tuple[str | None, bool]:
-        """Return the order with the largest difference first, unless the table has its own order."""
+        """Return the table's own order, else the largest difference first."""
         return (None, True) if self._current in (_SUMMARY, "steps", "calltree") else ("difference", True)
 
     def empty_text(self, answer: Answer) -> str:
@@ -203,7 +203,7 @@ class DiffScreen(FilteredTableScreen):
         return words.get(self._current, self._current if self._current in ("functions", "families") else "names")
 
     def _styles_of(self, values: Record) -> dict[str, str]:
-        """Return the categories of a row's cells; in the summary, words have the categories of their numbers."""
+        """Return the cells' categories; in the summary, words have the categories of their numbers."""
         if self._current != _SUMMARY or self.answer is None:
             return change_styles(values)
         return summary_styles(self.answer).get(values.get("what"), {})
@@ -254,7 +254,7 @@ class DiffScreen(FilteredTableScreen):
         self._ask_again("nvtx")
 
     def _ask_again(self, table: str) -> None:
-        """Show the table that an option affects, or make it again if it is shown."""
+        """Show the table that an option affects, made again if it is already shown."""
         if self.name_of_table != table:
             self._show_table(table)
         elif self.job is not None:
@@ -433,7 +433,7 @@ class OtherJobScreen(DiffScreen, LoadingListener):
             self._close_other()
 
     def _close_other(self) -> None:
-        """Close B if both the reading and the screen have ended."""
+        """Close B if the reading and the screen have ended."""
         if self._is_closed and self._is_read and self._other is not None:
             self._other.close()
             self._other = None

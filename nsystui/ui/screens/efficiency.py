@@ -1,4 +1,4 @@
-"""4 GPU, efficiency: the factors of POP as a tree, and below it a table, such as the time of each GPU."""
+"""4 GPU, efficiency: POP's factors as a tree, above a table, such as each GPU's time."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ LOWEST = "◂ "
 
 
 def factor_lines(factors: Sequence[Factor], width: int) -> list[Line]:
-    """Return the lines of a tree, in which factors are below their product; leave out factors of an unknown product."""
+    """Return the lines of a tree with factors below their product, without factors of an unknown product."""
     shown = _without_unknown(factors)
     top_factors = [item for item in shown if item.depth == 1 and item.value is not None]
     lowest = min(top_factors, key=lambda item: item.value or 0) if len(top_factors) > 1 else None

@@ -53,7 +53,7 @@ class PartnersScreen(ModalScreen[EventKey | None], ThrottledScreen[EventKey | No
 
 @in_background("partner")
 async def find_partner(screen: TableScreen, go: Callable[[EventKey], None]) -> None:
-    """Find the GPU work of the call under the cursor, or the reverse; the user chooses if there are several."""
+    """Find the GPU work of the cursor's call, or the reverse; the user chooses among several."""
     key, job = screen.event_here(), screen.job
     if key is None or job is None:
         return
@@ -100,7 +100,7 @@ class EventsScreen(TableScreen):
         self.searched: NameFilter | None = None
 
     def show_event(self, key: EventKey) -> None:
-        """Move the cursor to an event, in order of time; list all kinds if its kind is not listed."""
+        """Move the cursor to an event, by time; list all kinds if its kind is not listed."""
         self.target, self._sort = key, None
         if self.chosen and key.kind not in self.chosen:
             self.chosen = ()
@@ -230,7 +230,7 @@ class EventsScreen(TableScreen):
 
     @in_background("find")
     async def _look(self, find: Callable[[], int | None], reason: str) -> None:
-        """Move the cursor to the row that ``find`` returns in a thread, or show ``reason`` for ``None``."""
+        """Move the cursor to the row that ``find`` returns in a thread, or show ``reason``."""
         index = await to_thread(find)
         if index is None:
             self.say(reason)

@@ -1,4 +1,4 @@
-"""Export of a screen's table or drawing, to a file that the user names or to the clipboard."""
+"""Export of a screen's table or drawing, to a file or the clipboard."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from nsystui.base.drawing import Drawing
 
 Writer = Callable[[Path, bool], int | None]
-"""Writes a file, given the path and whether to overwrite; returns the number of rows, or ``None`` without rows."""
+"""Writes a file, given path and whether to overwrite; returns the number of rows, or ``None``."""
 
 _COPIED = "if the terminal allows OSC 52 (tmux: set -g set-clipboard on)"
 
@@ -39,7 +39,7 @@ class ExportingScreen(AskingScreen):
         return None
 
     def proposed_name(self, table: str) -> str | None:
-        """Return the file name that ``e`` proposes for a table; ``None`` before a report is loaded."""
+        """Return the file name that ``e`` proposes; ``None`` before a report is loaded."""
         from nsystui.output.files import propose_name
 
         job, name = self.explorer.job_name, self.selection.name
@@ -50,12 +50,12 @@ class ExportingScreen(AskingScreen):
         return None
 
     def action_export(self) -> None:
-        """Ask for a file name, and write the table, or the drawing if the name ends in .svg."""
+        """Ask for a file name, and export to it."""
         answer = self.answer_to_export()
         self.ask_for_export(None if answer is None else answer.name)
 
     def ask_for_export(self, table: str | None) -> None:
-        """Ask for a file name for the drawing or the table of this name; ``None`` if there is no table."""
+        """Ask for a file name for the drawing or the table of this name (``None``: no table)."""
         proposed = None if table is None else self.proposed_name(table)
         if proposed is None:
             self.say("there is no table here to export")

@@ -1,4 +1,4 @@
-"""Findings: their table on the overview, a finding with its evidence, and the rules that could not judge."""
+"""Findings: their table, a finding with its evidence, and the rules that could not judge."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ _ROOMY = 30
 
 
 def findings_answer(triage: Triage) -> TableAnswer:
-    """Return the health if nothing is wrong, the findings, worst first, and a count of rules that could not judge."""
+    """Return the health if nothing is wrong, findings, worst first, and a count of rules that could not judge."""
     rows: list[Row] = [_row(number, item) for number, item in enumerate(triage.findings)]
     if triage.health:
         rows.insert(0, (HEALTHY, "", None, None, None, triage.health.lower(), None))
@@ -71,7 +71,7 @@ def findings_answer(triage: Triage) -> TableAnswer:
 
 
 def _row(number: int, finding: Finding) -> Row:
-    """Return the row of a finding; a symptom is indented below its cause."""
+    """Indent a symptom below its cause."""
     name = f"└ {finding.id}" if finding.under else finding.id
     gain = None if finding.gain is None else finding.gain.recoverable
     return (finding.severity.value[0].upper(), name, finding.cost, finding.percent, gain, finding.sentence, number)
@@ -155,7 +155,7 @@ class FindingsTable(WindowTable):
         self.display = False
 
     def seek(self, job: OpenJob, selection: Selection, is_asked_for: bool = False) -> None:
-        """Check a selection, unless it was checked before; huge jobs are checked only if the user asks for it."""
+        """Check a selection once; huge jobs are checked only on request."""
         token = (job.version, selection)
         if token == self._token and not (is_asked_for and self.waits):
             return
@@ -224,7 +224,7 @@ class FindingsTable(WindowTable):
 
 
 def _category(values: Record) -> str:
-    """Return the category of a severity; remarks are less prominent than problems."""
+    """Show remarks less prominently than problems."""
     return {"E": "error", "W": "warning"}.get(str(values["severity"]), "idle")
 
 

@@ -1,4 +1,4 @@
-"""4 GPU: the utilisation of each GPU over time, and tables of metrics and the network, grouped by an option."""
+"""4 GPU: each GPU's utilisation over time, and grouped tables of metrics and the network."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ class GpuScreen(ZoomableChartScreen):
         return gpu_picture(job, selection, self._request)
 
     def show(self, result: Any, same_place: bool) -> None:
-        """Draw the lanes with the cursor in its previous position, or show why there are no lanes."""
+        """Draw the lanes with the cursor at its position, or show why there are no lanes."""
         picture: GpuPicture = result
         self.picture = picture
         count = sum(not gpu.is_host for gpu in picture.gpus)
@@ -153,7 +153,7 @@ class GpuScreen(ZoomableChartScreen):
         self.show_detail()
 
     def _lane_of(self, picture: GpuPicture) -> int:
-        """Return the index of the cursor's lane in a new picture, else of a lane of its GPU, else the same index."""
+        """Find the cursor's lane in a new picture, else a lane of its GPU, else keep its index."""
         lanes = zip(picture.owners, picture.lanes, strict=True)
         keys = [(picture.gpus[owner].key, lane.label) for owner, lane in lanes]
         indices = (index for size in (2, 1) for index, key in enumerate(keys) if key[:size] == self._lane[:size])
@@ -241,7 +241,7 @@ class GpuScreen(ZoomableChartScreen):
         return lanes_table(self.picture) if self.picture is not None and self.picture.lanes else None
 
     def drawing_to_export(self) -> Callable[[], Drawing | None] | None:
-        """Return a function that draws the chosen lanes, in more columns than a terminal has."""
+        """Return a function that draws the chosen lanes in more columns than a terminal has."""
         job, selection, request = self.job, self.selection, self._request
         if job is None or self.picture is None or not self.picture.lanes:
             return None

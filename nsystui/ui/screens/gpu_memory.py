@@ -1,4 +1,4 @@
-"""4 GPU, memory: CUDA allocations, the peak of each rank, device and kind, and the allocations in use at the peak."""
+"""4 GPU, memory: CUDA allocations, the peak of each rank, device and kind, and its allocations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""8 Host: the activity of CPU threads, by thread, by function and as a call tree, and the causes of gaps."""
+"""8 Host: CPU threads' activity, by thread, by function and as a call tree, and causes of gaps."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ _BY: Mapping[str, tuple[tuple[str, Mapping[str, Any]], ...]] = {
 
 @dataclass(frozen=True)
 class SampledThreads:
-    """A thread (by its system's number), or all threads of some tasks, with CPU samples."""
+    """A thread (by its system's number), or some tasks' threads, with CPU samples."""
 
     tasks: frozenset[Task]
     tid: int | None
@@ -332,7 +332,7 @@ class CallNodes:
         return bool(100 * self.calls.total[number] < LEAST * self.calls.samples)
 
     def _sorted(self, number: int, order: str) -> list[int]:
-        """Return the children of a node, sorted by a column, names ascending; small nodes are last."""
+        """Sort a node's children by a column, names ascending, small nodes last."""
 
         def sort_key(node: int) -> tuple[bool, Any]:
             if order in ("own", "own_percent"):

@@ -1,4 +1,4 @@
-"""2 Kernels: the kernel summary, the other tables of work by name, and the instances of a name."""
+"""2 Kernels: the kernel summary, other tables of work by name, and instances of a name."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _KINDS = {"memory": EventKind.MEMORY, "api": EventKind.API, "os": EventKind.OS, 
 
 
 def distribution_lines(shape: Distribution) -> list[str]:
-    """Return a histogram of durations with its key figures, as lines for a panel."""
+    """Return a panel's lines: a histogram of durations with key figures."""
     if not shape.count:
         return []
     labels = [format_value(Unit.DURATION, low) for low in shape.edges[:-1]]
@@ -116,7 +116,7 @@ class KernelInstancesScreen(EventRowsScreen):
         return answer, distribution(durations(job.session, selection, self.kernel, self.names))
 
     def show(self, result: Any, same_place: bool) -> None:
-        """Show the launches, and a histogram of their durations next to them."""
+        """Show the launches next to a histogram of their durations."""
         answer, shape = result
         self.panel.category = "nccl" if is_nccl_kernel(self.kernel) else "compute"
         self.panel.show_lines(distribution_lines(shape))
@@ -199,7 +199,7 @@ class KernelsScreen(ViewsScreen):
         self.options = {"names": Names.SMART.value, "by": "", "only": ""}
 
     def places(self) -> tuple[str, ...]:
-        """Return the key groups, without keys for kernel names if the rows are not kernels."""
+        """Return the key groups, without keys for kernel names unless rows are kernels."""
         return tuple(group for group in self.PLACES if group != "kernel names" or self.view.question.row == "kernel")
 
     def empty_text(self, answer: Answer) -> str:
@@ -216,7 +216,7 @@ class KernelsScreen(ViewsScreen):
         return f"v shows {', '.join(views)}" if views else ""
 
     def show_waiting(self) -> None:
-        """Show the kernels of a sample, labelled as such, then all kernels, until a report is ready."""
+        """Show a labelled sample of kernels, then all kernels, until a report is ready."""
         preview = self.explorer.seen
         if preview.answer is None:
             super().show_waiting()

@@ -1,4 +1,4 @@
-"""Lanes of ranks, GPUs, streams and threads over time: the view, and the cursor with its event."""
+"""Lanes of ranks, GPUs, streams and threads over time, and a cursor with its event."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _TALL = 30
 
 
 class LanesScreen(ZoomableChartScreen):
-    """Lanes over time, the visible span of time, and a cursor at a lane and a time.
+    """Lanes over time, and a cursor at a lane and a time.
 
     Only visible lanes are drawn. Names and unread data are drawn when the cursor rests, not while a key is held.
     """
@@ -72,7 +72,7 @@ class LanesScreen(ZoomableChartScreen):
         self.facts: EventFacts | None = None
         """The details of the event under the cursor, once looked up."""
         self.opens: Hashable = None
-        """The `target` of an Enter key that waits until the event is looked up."""
+        """The `target` of an Enter key that waits for the event's look-up."""
         self._rests = False
         self._request = TimelineRequest(None, 1, 1, 0, None, None, False, None)
         self._neighbours: Neighbours | None = None
@@ -106,7 +106,7 @@ class LanesScreen(ZoomableChartScreen):
 
     @property
     def _marked_names(self) -> NameFilter | None:
-        """The names to mark: from the search, else from the filter, which hides nothing on a timeline."""
+        """The names to mark: the search, else the filter, which hides nothing on a timeline."""
         return self.search or self.selection.name
 
     def ask(self, job: OpenJob, selection: Selection) -> TimelinePicture:
@@ -178,7 +178,7 @@ class LanesScreen(ZoomableChartScreen):
         return (time - window.start) * self.chart.chart_width // max(window.end - window.start, 1)
 
     def times_of(self, column: int) -> tuple[int, int]:
-        """Return the first times of a column and of the next column, ns: the inverse of ``_column_of``."""
+        """Return the first times of a column and the next, ns: the inverse of ``_column_of``."""
         assert self.picture is not None
         window, width = self.picture.window, self.chart.chart_width
         length = window.end - window.start
@@ -195,7 +195,7 @@ class LanesScreen(ZoomableChartScreen):
         self.chart.move(number, self._column_of(self.time), mark)
 
     def _nearest(self, picture: TimelinePicture, target: LaneIdentity) -> int:
-        """Return the number of the lane, else of its GPU's lane, else of a lane of its rank, else of the cursor's."""
+        """Return the lane's number, else its GPU's lane, else a lane of its rank, else the cursor's."""
         for matches in (
             lambda lane: lane == target,
             lambda lane: (lane.task, lane.device, lane.stream) == (target.task, target.device, None),
@@ -207,7 +207,7 @@ class LanesScreen(ZoomableChartScreen):
         return self.chart.cursor_lane
 
     def _follow(self) -> None:
-        """Show the cursor's column at once, and its event when the cursor rests."""
+        """Show the cursor's column at once, and its event when it rests."""
         self.facts = None
         self.show_detail()
         self.cursor_moved()
@@ -283,7 +283,7 @@ class LanesScreen(ZoomableChartScreen):
 
     @property
     def is_awaiting(self) -> bool:
-        """Whether there are no lanes yet: lanes stay while names or another view are computed."""
+        """Whether no lanes exist yet: they stay while names or another view are computed."""
         return self.picture is None and super().is_awaiting
 
     def why_empty(self) -> str:

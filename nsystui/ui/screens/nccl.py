@@ -61,7 +61,7 @@ def histogram(bars: Sequence[SizeBin], width: int) -> list[str]:
 
 _GAP = "  │  "
 _DETAILS_WIDTH = 52
-"""Width of the details next to the drawing on a wide terminal, in cells."""
+"""Width of the details next to the drawing on a wide terminal, cells."""
 
 
 class NcclCallsScreen(EventRowsScreen):
@@ -93,7 +93,7 @@ class NcclCallsScreen(EventRowsScreen):
         return "nccl" if self.what == KERNEL else "api"
 
     def action_partner(self) -> None:
-        """Move to the kernel of a call, or to the call of a kernel."""
+        """Move from a call to its kernel, or back."""
         values = self.values()
         if not values:
             return
@@ -110,7 +110,7 @@ _MIN_HEIGHT, _HEIGHT_SHARE = 11, 0.4
 """The minimum lines of the drawing, and its share of a tall screen."""
 
 _TALL, _MIN_CURVES, _MAX_CURVES = 30, 9, 24
-"""The minimum terminal height for bandwidth curves in the summary, and their minimum and maximum lines."""
+"""The minimum terminal height for the summary's bandwidth curves, and their minimum and maximum lines."""
 
 
 class DrawingsBelow(Enum):
@@ -219,7 +219,7 @@ class CollectivesScreen(TableScreen):
 
 
 class NcclSizesScreen(CollectivesScreen):
-    """Kernels of known size by collective and size; the drawing shows the collective under the cursor."""
+    """Kernels by collective and known size; the drawing shows the cursor's collective."""
 
     PARAMETERS = ("by",)
     SCREEN = "nccl sizes"
@@ -288,7 +288,7 @@ class NcclSizesScreen(CollectivesScreen):
         return [self.drawing.value.format(name), *lines]
 
     def _spread(self, name: str, points: Points, width: int) -> list[str]:
-        """Return two histograms of the kernels of the cursor's row: with growing and with equal bins."""
+        """Draw two histograms of the cursor row's kernels: with growing and with equal bins."""
         from pandas import Series
 
         size, sizes = self.values()[_SIZE_KEYS[self.by]], points.kernel_sizes
@@ -345,12 +345,12 @@ class NcclSizesScreen(CollectivesScreen):
 
 
 def _is_without_wait(answer: Answer) -> bool:
-    """Return whether an answer's bandwidths exclude waits, as far as these are known."""
+    """Return whether bandwidths exclude waits, as far as these are known."""
     return any(column.key == "busbw_without_wait" and column.importance < FILES_ONLY for column in answer.columns)
 
 
 def _points_of(job: OpenJob, selection: Selection, pairing: NcclPairing, exact: TableAnswer) -> dict[str, Points]:
-    """Return the drawing data of each collective of ``exact``, which is `bandwidth_by_size` by exact size."""
+    """Return each collective's drawing data; ``exact`` is `bandwidth_by_size` by exact size."""
     return {
         name: Points(
             *bandwidth_curve(exact, name), *durations_and_sizes(pairing, selection, name), _reported(job, pairing, name)
@@ -360,7 +360,7 @@ def _points_of(job: OpenJob, selection: Selection, pairing: NcclPairing, exact: 
 
 
 def _largest_bins(bars: Sequence[SizeBin], count: int) -> list[SizeBin]:
-    """Return the bins with calls, in order; at most the ``count`` bins with most calls."""
+    """Return the ``count`` bins with most calls, in order, without empty bins."""
     used = [bar for bar in bars if bar.calls]
     largest_counts = sorted((bar.calls for bar in used), reverse=True)[:count]
     return [bar for bar in used if bar.calls >= largest_counts[-1]][:count] if used else []
@@ -469,7 +469,7 @@ class NcclScreen(CollectivesScreen):
         return "rows of kernels" if self.answered == KERNEL else "rows of CPU calls"
 
     def view_name(self) -> str:
-        """Return the view of kernels if they exist and are requested, else of calls."""
+        """Return the view of kernels if they exist and are requested, else calls."""
         return "nccl" if self._has_kernels and self.what == KERNEL else "nccl calls"
 
     def has_view(self, view: TabView) -> bool:

@@ -24,7 +24,7 @@ _TABLE_ORDER = (
     *("problems", "rings", "trees", "channels", "transports", "nics", "init", "settings"),
     *("steps", "iterations", "results", "lines"),
 )
-"""The tables in the order of a user's questions: the calls, then their callers, then their links."""
+"""The tables in the order of a user's questions: calls, callers, links."""
 
 Tables = Mapping[str, TableAnswer]
 Matches = Callable[[Record], bool]
@@ -32,7 +32,7 @@ Matches = Callable[[Record], bool]
 
 @dataclass(frozen=True)
 class RowsInside:
-    """The rows of ``table`` that make up a row of another table; ``crumb`` names that row.
+    """The rows of ``table`` behind a row of another table, which ``crumb`` names.
 
     ``choose`` returns the condition that these rows meet, given the current tables.
     """
@@ -50,7 +50,7 @@ def rows_inside(tables: Tables, inside: RowsInside) -> TableAnswer:
 
 
 def inside_of(table: str, row: Record) -> RowsInside | None:
-    """Return the rows that make up a row of ``table``; ``None`` if there are no such rows."""
+    """Return the rows that make up a row of ``table``, if any."""
     if table == "ops":
         return RowsInside("calls", f"{row['op']} calls", lambda _: lambda call: call["op"] == row["op"])
     if table == "sizes":
@@ -81,8 +81,8 @@ def _ranks_of(row: Record, tables: Tables) -> Matches:
 class NcclLogScreen(FilteredTableScreen):
     """The tables of the log; with ``inside``, the rows of a table that make up a row of another table.
 
-    The rows are the application's ``nccl_log``, not a question's answer, and change during reading. The filter is this
-    screen's, because other screens' selection is for exports.
+    The rows are the application's ``nccl_log``, not an answer, and change during reading. The filter is this screen's:
+    the shared selection is for exports.
     """
 
     MODE_KEY = "3"
@@ -136,7 +136,7 @@ class NcclLogScreen(FilteredTableScreen):
         super().show_status(self.nccl_log.status or status)
 
     def show_selection(self) -> None:
-        """Show the logs, their size and the filter instead of the selection."""
+        """Show logs, their size and the filter instead of the selection."""
         names = self.nccl_log.names
         title = os.path.basename(names[0]) if len(names) == 1 else f"{len(names):,} logs"
         parts = [title, *([format_value(Unit.BYTES, self.nccl_log.size)] if self.nccl_log.size else [])]
@@ -168,7 +168,7 @@ class NcclLogScreen(FilteredTableScreen):
         self.show(rows_with(answer, self.words), same_place)
 
     def _tables_with_rows(self) -> list[str]:
-        """Return the tables with rows, and the shown table even if it is empty."""
+        """Return the tables with rows, and the shown table even if empty."""
         return [name for name in _TABLE_ORDER if len(self._tables[name]) or name == self.name_of_table]
 
     def natural_order(self) -> tuple[str | None, bool]:

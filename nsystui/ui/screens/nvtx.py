@@ -1,4 +1,4 @@
-"""5 NVTX: the ranges as a tree, with the GPU time of the work launched in each range."""
+"""5 NVTX: the ranges as a tree, with the GPU time of their work."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ class NvtxOutline(Outline[Node]):
         return row
 
     def table(self) -> TableAnswer:
-        """Return the opened rows as a table for a file, with their paths and the starts of single ranges.
+        """Return the opened rows for a file, with their paths and the starts of single ranges.
 
         As on the screen, ranks and threads are rows, but without a level.
         """
@@ -206,7 +206,7 @@ class NvtxScreen(OutlineScreen[Node]):
         self._exported = "rows"
 
     def body(self) -> Iterable[Widget]:
-        """Compose the tree with bars of GPU time, and below it the durations of the ranges of a path."""
+        """Compose the tree with bars of GPU time, above the durations of a path's ranges."""
         tree, notes = super().body()
 
         def axis(_: int, count: int, width: int) -> str:
@@ -227,7 +227,7 @@ class NvtxScreen(OutlineScreen[Node]):
         return tree, None if target is None else tree.number_of(target.report, target.row)
 
     def show(self, result: Any, same_place: bool) -> None:
-        """Show the tree with the same nodes open, and move to the requested range."""
+        """Keep the same nodes open, and move to the requested range."""
         tree, number = result
         order = ORDERS[self._order_key] if self._order_key else tree.natural_order
         self.nvtx_tree = tree
@@ -250,7 +250,7 @@ class NvtxScreen(OutlineScreen[Node]):
 
     @in_background("chart")
     async def cursor_rests(self) -> None:
-        """Draw the durations of the ranges of the path under the cursor, if the tree leaves room."""
+        """Draw the durations of the cursor's path, if the tree leaves room."""
         super().cursor_rests()
         tree, node = self.nvtx_tree, self.node()
         if tree is None or node is None:
@@ -326,7 +326,7 @@ class NvtxScreen(OutlineScreen[Node]):
         self.say("this is the tree of the NVTX ranges")
 
     def row_window(self) -> Window | None:
-        """Return the time of a range, or from the first start to the last end of several ranges."""
+        """Return the time of a range, or of several from first start to last end."""
         node = self.node()
         return None if node is None else node.selection_window
 
@@ -385,7 +385,7 @@ _OPEN_LEVELS = 3
 
 
 def _first_opened(tree: NvtxTree, order: Order) -> set[int]:
-    """Return the nodes open at first: up to four ranks or threads, else busy paths, to show the busiest layer."""
+    """Return the nodes open at first: up to four ranks or threads, else busy paths to the busiest layer."""
     roots = tree.roots(order)
     if len(roots) <= 4 and all(node.kind in (NodeKind.RANK, NodeKind.THREAD) for node in roots):
         return {node.id for node in roots}

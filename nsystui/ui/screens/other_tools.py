@@ -26,7 +26,7 @@ _MAX_COMMANDS = 8
 
 @in_background("ncu")
 async def show_ncu_commands(screen: ExportingScreen, question: NcuQuestion | str) -> None:
-    """Show and copy the ``ncu`` commands for the kernel under the cursor; without a kernel, show the reason."""
+    """Show and copy the ``ncu`` commands for the cursor's kernel, else show the reason."""
     job = screen.job
     if job is None:
         screen.say("one moment: the export is being read")

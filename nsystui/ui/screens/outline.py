@@ -1,4 +1,4 @@
-"""Trees in tables: rows that open and close. A screen provides the tree, and the cells of a node."""
+"""Trees in tables: rows that open and close. A screen provides the tree and the cells."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class OutlineTree(Protocol[AnyNode]):
         """Return the ids from the root to the parent of a node."""
 
     def find_all(self, before: Any, numbers: Iterable[int]) -> set[int]:
-        """Return the ids in this tree of nodes of ``before``, an earlier tree; nodes missing here are left out."""
+        """Return this tree's ids of the nodes of ``before``, an earlier tree, without missing nodes."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class Outline(Generic[AnyNode]):
         self.lines = self._flatten([Line(node, 0, 0) for node in self.tree.roots(self.order)])
 
     def _flatten(self, lines: Sequence[Line[AnyNode]]) -> list[Line[AnyNode]]:
-        """Return the lines with opened rows inside them, without recursion: trees may be deep."""
+        """Insert the rows of opened lines, without recursion: trees may be deep."""
         flattened: list[Line[AnyNode]] = []
         pending = list(reversed(lines))
         while pending:
@@ -125,7 +125,7 @@ class Outline(Generic[AnyNode]):
         return self._fetch(Line(line.node, line.depth + 1, indent, line.node.child_count))
 
     def _fetch(self, rest: Line[AnyNode], skip: int = 0) -> list[Line[AnyNode]]:
-        """Fetch a page of ``rest``'s children after the first ``skip``; rows around it fetch the other children."""
+        """Fetch a page of ``rest``'s children after ``skip``; rows around it fetch the other children."""
         offset = rest.offset + skip
         nodes = self.tree.children(rest.node, offset, min(PAGE, rest.rest - skip), self.order)
         lines = [replace(rest, rest=skip)] if skip else []
@@ -186,7 +186,7 @@ class Outline(Generic[AnyNode]):
         return next(key for key, order in self.layout.orders.items() if order == self.order)
 
     def sorted_by(self, key: str, descending: bool) -> Self:
-        """Return the tree with siblings sorted by a column (names and times ascending, amounts descending)."""
+        """Sort siblings by a column (names and times ascending, amounts descending)."""
         return replace(self, order=self.layout.orders[key], opened=set(self.opened), lines=[])
 
 
@@ -211,7 +211,7 @@ class OutlineScreen(TableScreen, Generic[AnyNode]):
         return set() if self.outline is None else tree.find_all(self.outline.tree, self.outline.opened)
 
     def show_outline(self, outline: Outline[AnyNode]) -> None:
-        """Show a tree with the cursor on the same node, and notes below it if it has rows."""
+        """Show a tree with the cursor on the same node, above notes if it has rows."""
         node, previous, row = self.node(), self.outline, 0
         if self.table.is_placed and node is not None and previous is not None:
             # The same node in the new tree, else the innermost node around it there.
@@ -267,7 +267,7 @@ class OutlineScreen(TableScreen, Generic[AnyNode]):
         self.show_count()
 
     def around_row(self) -> Sequence[str]:
-        """Return a line with the names of the nodes around the row, outermost first."""
+        """Return the names of the nodes around the row, outermost first."""
         node, outline = self.node(), self.outline
         if node is None or outline is None:
             return ()

@@ -49,7 +49,7 @@ _FEW_RANKS = 3
 _FINDINGS_LABEL = "Findings  "
 
 _FINDINGS_LINES = 3
-"""Visible findings on a terminal of 24 lines; one more or fewer for every three lines."""
+"""Visible findings on 24 lines; one more or fewer for every three lines."""
 
 _FRAME = 3
 """Lines of the title, the selection and the keys."""
@@ -112,7 +112,7 @@ class OverviewScreen(TablesScreen):
         yield from (self.head, self.looking, self.findings, Container(self.ranks, self.kernels, id="tables"))
 
     def show_waiting(self) -> None:
-        """Show the kept overview, else the files and a first table of the kernels."""
+        """Show the kept overview, else the files and a first kernel table."""
         kept, preview = self.explorer.kept, self.explorer.seen
         if kept is not None and self.selection == Selection():
             self._show_kept(kept)
@@ -154,7 +154,7 @@ class OverviewScreen(TablesScreen):
         return (self._bins,)
 
     def ask(self, job: OpenJob, selection: Selection) -> OverviewPicture:
-        """Compute everything on this screen except findings and idle time."""
+        """Compute everything except findings and idle time."""
         from nsystui.ui.pictures.overview import overview_picture
 
         return overview_picture(job, selection, self._bins)
@@ -236,7 +236,7 @@ class OverviewScreen(TablesScreen):
         self._show_looking()
 
     def _show_looking(self) -> None:
-        """Show the state of the search for findings, or their summary once shown."""
+        """Show the state of the search for findings, then their summary."""
         lines = self._summary()
         status = "" if self.findings.display else self.findings.status
         self.looking.show_lines([[(_FINDINGS_LABEL, "bold"), (status, "")]] if status else lines)
@@ -284,7 +284,7 @@ class OverviewScreen(TablesScreen):
 
     @property
     def _many_ranks(self) -> int:
-        """The number of ranks above which ranks with findings are first, because some may be out of sight."""
+        """The number of ranks above which ranks with findings are first: some may be out of sight."""
         return words.MANY_RANKS if self.app.size.height >= _ROOMY else _FEW_RANKS
 
     @property
@@ -296,7 +296,7 @@ class OverviewScreen(TablesScreen):
 
     @in_background("idle")
     async def _seek_idle(self) -> None:
-        """Compute the idle time once everything is loaded, with causes unless findings wait for the user."""
+        """Compute the idle time after loading, with causes unless findings wait for the user."""
         job, picture = self.job, self.picture
         if job is None or picture is None or picture.spent is None or self.explorer.loading_now:
             return
@@ -345,7 +345,7 @@ class OverviewScreen(TablesScreen):
         return words.labelled(label, source.losses, width, 2 if height >= _ROOMY else 1)
 
     def keeps(self, key: str) -> bool:
-        """Return whether a key must wait, also Enter on kept findings, which are being computed again."""
+        """Return whether a key must wait, also Enter while kept findings are computed again."""
         return super().keeps(key) or (key == "enter" and self.focused is self.findings and self.findings.is_looking)
 
     def show_status(self, status: str) -> None:
@@ -379,7 +379,7 @@ class OverviewScreen(TablesScreen):
         return _MIN_KERNEL_LINES if self.findings.display else _KERNEL_LINES
 
     def _share_room(self) -> None:
-        """Give findings and ranks the lines that they need, and all other lines, at least a minimum, to the kernels.
+        """Give findings and ranks the lines that they need, and the kernels the rest, at least a minimum.
 
         On a wide terminal, ranks that would take half of the room are next to the kernels.
         """

@@ -1,4 +1,4 @@
-"""Comparisons from a screen with rows of ranks: two ranks, or two groups, in the selected time."""
+"""Comparisons from a screen of ranks: two ranks, or two groups, in the selected time."""
 
 from __future__ import annotations
 

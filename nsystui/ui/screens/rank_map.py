@@ -1,4 +1,4 @@
-"""The map of all ranks: a line for each rank (or several), a cell for each span of time or step."""
+"""The map of all ranks: a line per rank (or several), a cell per span of time or step."""
 
 from __future__ import annotations
 
@@ -208,7 +208,7 @@ class RankMapScreen(ChartScreen):
         self.ask_with(_merge={**self._merge, self._of_steps: merge})
 
     def open_column(self) -> None:
-        """Open the ranks of a line on separate lines, or the time of a single rank."""
+        """Open a line's ranks on separate lines, or a single rank's time."""
         cell = self._cell()
         if cell is None:
             return
@@ -266,7 +266,7 @@ _MARK = "◂"
 
 
 def _typical_value(values: np.ndarray[Any, Any], is_of_steps: bool) -> float:
-    """Return a line's median step, ns, or its mean over time, percent; NaN if no value is known."""
+    """Return a line's median step, ns, or its mean over time, percent; NaN if all are unknown."""
     finite = values[np.isfinite(values)]
     if not len(finite):
         return float("nan")

@@ -69,7 +69,7 @@ class RanksScreen(ViewsScreen):
 
     @property
     def _lane_height(self) -> int:
-        """The lines of each of two lanes, which share the room that the table leaves."""
+        """The lines of each of two lanes, which share the table's unused room."""
         return max(_MIN_LANE_HEIGHT, min((self.free_lines - _AXIS) // 2, _MAX_LANE_HEIGHT))
 
     def row_details(self) -> Details:

@@ -27,7 +27,7 @@ from nsystui.ui.widgets.strip_chart import Lane, StripChart
 
 
 class RecipeScreen(TableScreen):
-    """The table of a question, with notes on its numbers and on differences from NVIDIA's recipe."""
+    """A question's table, with notes on its numbers and differences from NVIDIA's recipe."""
 
     PLACES = ("recipe", "table", "everywhere")
     STATE = (*TableScreen.STATE, "option_values")
@@ -96,7 +96,7 @@ class RecipeScreen(TableScreen):
         return Names(self.option_values.get("names") or Names.FULL)
 
     def _instances(self, name: str) -> TableScreen | None:
-        """Return a screen of the launches, calls or ranges of a name, if rows are such names."""
+        """Return the launches, calls or ranges of a name, if rows are such names."""
         row = self.recipe.row
         if row == "kernel":
             return KernelInstancesScreen(name, self._names())
@@ -157,7 +157,7 @@ class RecipeMapScreen(ChartScreen):
         self.show_detail()
 
     def show_detail(self) -> None:
-        """Show all figures of the line at the cursor, and the first note."""
+        """Show all figures of the cursor's line, and the first note."""
         recipe_map, lane = self._map, self.chart.cursor_lane
         if recipe_map is None or lane >= len(recipe_map.lines):
             return

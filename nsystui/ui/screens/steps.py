@@ -115,7 +115,7 @@ class StepsScreen(GroupedViewsScreen):
         self.chart.styles.height = self._chart_rows + 2
 
     def show_count(self) -> None:
-        """Show the number and times of the steps, and on a wide terminal their anchor."""
+        """Show the steps' number and times, and on a wide terminal their anchor."""
         super().show_count()
         if self._words is not None:
             count, anchor, times = self._words
@@ -136,7 +136,7 @@ class StepsScreen(GroupedViewsScreen):
 
     @in_background("chart")
     async def cursor_rests(self) -> None:
-        """Draw the steps of the rank under the cursor, or the mean of all ranks, and mark its step."""
+        """Draw the steps of the cursor's rank, or the mean of all ranks, and mark its step."""
         super().cursor_rests()
         job, selection, row = self.job, self.selection, self.values()
         if job is None or not self.chart.display:
@@ -148,7 +148,7 @@ class StepsScreen(GroupedViewsScreen):
         self._draw(rank, row.get("step"), await to_thread(steps_side_by_side, job, selection, rank))
 
     def _draw(self, rank: int | None, step: Value, steps: tuple[Times, NDArray[np.float64], NDArray[np.bool_]]) -> None:
-        """Draw a column for each step, or for the mean of several steps, and mark slow steps.
+        """Draw a column per step, or for the mean of several steps, and mark slow steps.
 
         If columns have several steps, and no step is slow, mark the longest step.
         """
@@ -193,7 +193,7 @@ class StepsScreen(GroupedViewsScreen):
             self.explorer.next_anchor()
 
     def event_here(self) -> EventKey | None:
-        """Return the event of the path's row under the cursor; of several pieces, the event of the longest."""
+        """Return the event of the path's row, or of its longest piece."""
         values = self.values()
         report, row, start = (values.get(key) for key in ("report", "row", "event_start"))
         if not isinstance(report, int) or not isinstance(row, int) or not isinstance(start, int):
@@ -280,7 +280,7 @@ _FIGURES = {"median": "median", "min": "minimum", "max": "maximum"}
 
 
 def _part_cells(values: Record) -> Mapping[str, str]:
-    """Return the colours of a step's cells: of its parts, and of warnings for a slow step."""
+    """Return the colours of a step's parts, and of warnings for a slow step."""
     slow = dict.fromkeys(("step", "duration", "slow"), "warning") if values.get("slow") == "slow" else {}
     return {part: colour for part, colour in _COLOURS.items() if values.get(part)} | slow
 

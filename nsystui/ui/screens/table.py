@@ -1,4 +1,4 @@
-"""The base of screens with one table, and variants for views, groupings, long texts and filters."""
+"""The base of screens with a table, and variants for views, groupings, long texts and filters."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class TablesScreen(JobScreen):
         raise NotImplementedError
 
     def keeps(self, key: str) -> bool:
-        """Return whether a key must wait, also for a row that is being read; keys that move wait only without rows."""
+        """Return whether a key must wait, also for a row being read; keys that move wait only without rows."""
         is_free = key in MOVES and self.table.row_count > 0 and not self.question.is_outdated
         is_read_for = key in ON_ROWS and self.table.awaits_row and not self.prompt.is_open
         return not is_free and (is_read_for or super().keeps(key))
@@ -82,7 +82,7 @@ class TablesScreen(JobScreen):
 
 
 class TableScreen(TablesScreen):
-    """A screen with one answer in one table: its order, "N of M", the time of a row, and an optional panel.
+    """A screen with one answer in a table: order, "N of M", time of a row, and an optional panel.
 
     ``ask`` returns an ``Answer``; a screen with a panel fills it when the cursor moves or the answer arrives.
     """
@@ -105,7 +105,7 @@ class TableScreen(TablesScreen):
     """The notice if Enter opens no row."""
     NO_TIME = "these rows are sums over time: open a row to see single events with times"
     LENGTHS: ClassVar[tuple[str, ...]] = ("duration",)
-    """The columns with the length of an event from ``start``: the first with a value counts."""
+    """The columns with an event's length from ``start``: the first value counts."""
 
     DEFAULT_CSS = """
     TableScreen #around { height: 1fr; layout: vertical; }
@@ -160,7 +160,7 @@ class TableScreen(TablesScreen):
 
     @property
     def free_lines(self) -> int:
-        """The lines of the terminal that rows, the details below them and notes do not need."""
+        """The terminal's lines that rows, details below them and notes do not need."""
         details = 0 if self.has_class("-beside") else _DETAIL_LINES
         notes = self.notes.get_content_height(self.size, self.size, self.size.width)
         return self.app.size.height - _FRAME - notes - details - self.table.row_count
@@ -174,7 +174,7 @@ class TableScreen(TablesScreen):
         return self.job.smart_names() if self.job is not None else {}
 
     def row_category(self, values: Record) -> str | None:
-        """Return the category that colours a row's name, from its values by column key."""
+        """Return the category that colours a row's name, from its values by key."""
         return None
 
     def show(self, result: Any, same_place: bool) -> None:
@@ -289,7 +289,7 @@ class TableScreen(TablesScreen):
 
     @in_background("detail")
     async def cursor_rests(self) -> None:
-        """Show the details of the row, computed in a thread if they need a question."""
+        """Show the row's details, computed in a thread if they need a question."""
         job, row, question = self.job, self.table.cursor_row, self.details_question()
         if not self.HAS_DETAILS:
             return
@@ -315,7 +315,7 @@ class TableScreen(TablesScreen):
             self.cursor_rests()
 
     def row_details(self) -> Details:
-        """Return the details of the cursor's row that need no question: its name and hidden columns."""
+        """Return the row's details that need no question: its name and hidden columns."""
         answer, row = self.table.answer, self.table.current_row
         if answer is None or row is None:
             return []
@@ -326,7 +326,7 @@ class TableScreen(TablesScreen):
         return ()
 
     def details_question(self) -> Callable[[OpenJob], Details] | None:
-        """Return a question for the details of the cursor's row; a thread runs it when the cursor rests."""
+        """Return a question for the row's details; a thread runs it when the cursor rests."""
         return None
 
     @on(SortRequested)
@@ -448,7 +448,7 @@ class GroupedViewsScreen(ViewsScreen):
 
 
 class TextTableScreen(TableScreen):
-    """A table of long texts: the details show the complete text under the cursor."""
+    """A table of long texts: the details show the cursor's complete text."""
 
     MODE_KEY = "1"
     TEXT: ClassVar[str] = "{text}"

@@ -1,4 +1,4 @@
-"""L Timeline: moves from event to event on the lanes of ranks, GPUs, streams and threads."""
+"""L Timeline: moves between events on the lanes of ranks, GPUs, streams and threads."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class TimelineScreen(LanesScreen):
         self._go_to_neighbour(lane, partial(find, lane, time, forward))
 
     def _go_to_interval(self, lane: LaneIdentity, time: int, forward: bool) -> bool:
-        """Move to the next change of the thread's function or CPU state; during a name search, to a matching function.
+        """Move to the thread's next function or CPU state, or to a function that matches the search.
 
         Return whether there is such a change.
         """
@@ -137,7 +137,7 @@ class TimelineScreen(LanesScreen):
             self._show_event(partner.row, partner.lane)
 
     def open_at(self, key: EventKey | None, window: Window | None) -> None:
-        """Show an event or a span of time of another screen in the middle of the view."""
+        """Show another screen's event or span of time in the middle of the view."""
         job = self.job
         if job is None or (key is None and window is None):
             return
@@ -221,7 +221,7 @@ class TimelineScreen(LanesScreen):
 
     @in_background("path")
     async def action_path(self) -> None:
-        """Show or remove the critical path of the step under the cursor, on a lane of its own."""
+        """Show or remove the critical path of the cursor's step, on its own lane."""
         picture, lane, job, time = self.drawn(), self.lane, self.job, self.time
         if picture is None or lane is None or job is None:
             return
@@ -314,7 +314,7 @@ class TimelineScreen(LanesScreen):
             self._show_event(match.row, match.lane)
 
     async def _find_match(self, find: Callable[[Matches], Result]) -> Result | None:
-        """Call ``find`` in a thread with the matching events; return ``None`` if the search has changed by then."""
+        """Call ``find`` in a thread with the matches; return ``None`` if the search changed meanwhile."""
         picture, job, name, selection = self.picture, self.job, self._marked_names, self.selection
         if picture is None or job is None or name is None:
             return None

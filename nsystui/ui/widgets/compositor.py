@@ -1,7 +1,7 @@
 """Repaints of changed cells only: the only module that uses Textual's private compositor.
 
-Textual sends a changed line from the beginning of its widget: a cursor that moves through the colours of a chart would
-take 2 KB per step. No public API sends less. If the compositor is not Textual 8.2's, Textual's larger updates stay.
+Textual sends a changed line from its widget's beginning: a cursor moving through a chart's colours would take 2 KB per
+step. No public API sends less. If the compositor is not Textual 8.2's, Textual's larger updates stay.
 """
 
 from __future__ import annotations

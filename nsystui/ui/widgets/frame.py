@@ -1,4 +1,4 @@
-"""The lines around every screen, each cut to its width: title, selection, choices, keys and status."""
+"""The lines around every screen, cut to its width: title, selection, choices, keys and status."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ BETWEEN = "  "
 """Space between the phrases of a status."""
 
 SHORTEST_CUT = 8
-"""In fewer cells, a second text is left out, because it would be unreadable."""
+"""In fewer cells, a second text would be unreadable, and is left out."""
 
 UPDATE_INTERVAL = 0.5
 """Seconds between two updates of a progress text."""
@@ -105,7 +105,7 @@ def _part_at(parts: Iterable[str], x: int) -> int | None:
 
 
 def _fit_phrases(text: str, room: int) -> str:
-    """Return as many phrases of ``loading 0 of 1  ▓░░░ 10 %  344,062 rows`` as ``room`` cells hold.
+    """Keep the phrases of ``loading 0 of 1  ▓░░░ 10 %  344,062 rows`` that fit ``room`` cells.
 
     The bar stays, or at least its share: ``loading 10 %``.
     """
@@ -119,7 +119,7 @@ def _fit_phrases(text: str, room: int) -> str:
 
 
 def _cut_parts(parts: Sequence[StyledText], room: int) -> list[StyledText]:
-    """Return ``parts`` in at most ``room`` cells: shorten the first that is too long, and leave out later parts."""
+    """Shorten the first part that is too long for ``room`` cells, and omit later parts."""
     shortened: list[StyledText] = []
     for text, name in parts:
         if width_of(text) > room and shortened and room < SHORTEST_CUT:
@@ -131,7 +131,7 @@ def _cut_parts(parts: Sequence[StyledText], room: int) -> list[StyledText]:
 
 
 class StatusText(TextLine):
-    """A line with the status of an operation, updated at most twice a second."""
+    """A line with an operation's status, updated at most twice a second."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"status-text--status"}
 
@@ -280,7 +280,8 @@ class SelectionLine(TextLine):
 
 
 class KeyLine(TextLine):
-    """The last line: as many active keys as fit uncut, always with the keys in ``ALWAYS``, which lead to all others."""
+    """The last line: the active keys that fit uncut, always with the keys in ``ALWAYS``, which lead to all other
+    keys."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"key-line--key", "key-line--label", "key-line--notice"}
 
@@ -359,7 +360,7 @@ class Choice(NamedTuple):
 
 
 class ChoiceLine(TextLine):
-    """Line 3: the path to this screen, its views, and how rows are grouped and shown.
+    """Line 3: the path, the views, and how rows are grouped and shown.
 
     If not all options fit, the last choice is shortened first, beginning with the option that its key reaches last.
     """

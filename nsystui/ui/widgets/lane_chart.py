@@ -18,7 +18,7 @@ from nsystui.ui.widgets.time_chart import CURSOR_ROWS, REVERSE, TimeChart
 _EIGHTHS = 8
 _GAP_ABOVE = "▔"
 _THIN = 2
-"""Shade of ranges that fill part of a row, which would be invisible in the colour of broad ranges."""
+"""Shade of ranges that fill part of a row, invisible in the colour of broad ranges."""
 _GROWTH = (*("gpu", "gpu", "stream", "gpu", "stream", "host", "gpu"), *("stream", "gpu", "gpu", "stream", "host"))
 """Kinds of lanes in the order in which they get another row, repeated while there is room."""
 
@@ -47,7 +47,7 @@ class LaneLine:
 
 @dataclass(frozen=True)
 class _Cell:
-    """How a cell is drawn: filled with the colour of its category (except a gap above), or written in this colour."""
+    """How a cell is drawn: filled with its category's colour (except a gap above), or written in it."""
 
     category: str = ""
     is_filled: bool = False
@@ -171,7 +171,7 @@ class LaneChart(TimeChart):
         super().fit_window()
 
     def _distribute(self, room: int) -> tuple[int, ...]:
-        """Return the rows of each lane: one each, then more, one kind of lanes at a time.
+        """Return each lane's rows: one each, then more, one kind of lanes at a time.
 
         All GPUs have the same height, to be compared. Further rows of letters would add nothing.
         """
@@ -217,7 +217,7 @@ class LaneChart(TimeChart):
         return text, [self._style(cell) for cell in cells]
 
     def _filled(self, line: LaneLine, row: int, rows: int, width: int) -> tuple[str, list[_Cell]]:
-        """Draw a row of a lane in colours, as high as it is busy; high lanes have a gap above."""
+        """Draw a row of a lane as high as it is busy; high lanes have a gap above."""
         text, cells = [], []
         max_eighths = _EIGHTHS * rows - (1 if rows > 1 else 0)
         for column in range(width):  # after a resize, the line still has its old length
@@ -288,7 +288,7 @@ class LaneChart(TimeChart):
 
 
 def _lettered(line: LaneLine, width: int) -> tuple[str, list[_Cell]]:
-    """Draw a lane in letters: capitals on their colour, small letters in it."""
+    """Draw capitals on their colour, small letters in it."""
     cells = []
     for column, category in enumerate(line.categories[:width]):
         is_block = category != "nvtx" and line.busy[column] >= _BLOCK

@@ -28,7 +28,7 @@ class PageCache:
         self._row_count = len(answer)
         self._is_reading = False
         self.failure: Exception | None = None
-        """The error of a page, after which no page is read, because each would fail again."""
+        """A page's error, after which no page is read, because each would fail again."""
 
     def __len__(self) -> int:
         return self._row_count

@@ -100,7 +100,7 @@ class PartLines(CategoryWidget):
         return Strip(Segment.simplify(segment for segment in segments if segment.text), width)
 
     def _style_of(self, style: str, text: str) -> Style:
-        """Return the style of a part: bars and swatches are fills, coloured on every terminal."""
+        """Return a part's style: bars and swatches are fills, coloured on every terminal."""
         if not style:
             return self.rich_style
         if "/" in style:
@@ -202,11 +202,11 @@ class SidePanel(CategoryWidget, PlainLines):
 
 
 _MAX_FLAT = 8
-"""Height up to which a pane has a line for each paragraph; taller panes have a line for each fact."""
+"""Height up to which a pane has a line per paragraph; taller panes have a line per fact."""
 
 
 class DetailPane(PlainLines):
-    """The details of the row under the cursor and the doors from it, arranged for the pane's size."""
+    """The details of the cursor's row and its doors, arranged for the pane's size."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"detail-pane--name"}
 
@@ -264,7 +264,7 @@ def fill(details: Sequence[Sequence[str]], width: int, room: int) -> list[str]:
 
 
 def _fill_paragraph(facts: Sequence[str], width: int, max_lines: int) -> list[str]:
-    """Join facts in lines, unbroken if they fit ``width``; the last of ``max_lines`` holds all remaining facts."""
+    """Join facts in lines, unbroken if they fit; the last of ``max_lines`` holds all remaining facts."""
     lines: list[str] = []
     for piece in (piece for fact in facts for piece in textwrap.wrap(safe_text(fact), width)):
         if lines and width_of(lines[-1]) + 2 + width_of(piece) <= width:

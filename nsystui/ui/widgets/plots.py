@@ -61,7 +61,7 @@ def _steps(min_step: float) -> Iterator[int]:
 
 
 def _tick_label(time: int, step: int, largest: int) -> str:
-    """Return ``time`` with the decimals that ``step`` needs, in the unit for the ``largest`` time of the axis."""
+    """Return ``time`` with the decimals of ``step``, in the unit for the axis's ``largest`` time."""
     size, unit = next((size, unit) for size, unit in _UNITS if largest >= size or size == 1)
     whole, rest = divmod(abs(time), size)
     digits = f"{rest:0{len(str(size)) - 1}d}" if size > 1 else ""

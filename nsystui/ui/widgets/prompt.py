@@ -45,8 +45,8 @@ class _SafeText(Highlighter):
 class LinePrompt(Widget):
     """A line to type in, over the key line; hidden until ``ask``. A screen needs only one.
 
-    It has its own layer and always keeps its space: opening it moves nothing and repaints one line. Enter submits
-    unless ``parse`` rejects the text, and Esc cancels; both close it and restore the focus.
+    It has its own layer and keeps its space: opening it moves nothing and repaints one line. Enter submits unless
+    ``parse`` rejects the text, and Esc cancels; both close it and restore the focus.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "cancel", "cancel", show=False)]

@@ -1,4 +1,4 @@
-"""Screens and widgets that repaint little: one picture at a time on a slow line, and none for a change of focus.
+"""Screens and widgets that repaint little: a picture at a time on a slow line, and nothing for a change of focus.
 
 Textual queues up to thirty changes: with a key held down over a modem's 56 kbit/s, the screen kept moving for a dozen
 seconds after its release.

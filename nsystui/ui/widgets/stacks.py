@@ -78,7 +78,7 @@ def _stacked(shares: Sequence[tuple[str, float]], height: int, is_plain: bool) -
 
 
 def _cell(units: Sequence[tuple[str, int]]) -> Cell:
-    """Return a cell from its eighths by category, lowest first; it shows at most the two largest categories."""
+    """Return a cell from its eighths by category, lowest first; it shows the two largest categories."""
     filled = sum(count for _, count in units)
     if not filled:
         return _EMPTY

@@ -24,7 +24,7 @@ _MIN_ROWS, _MAX_ROWS = 5, 16
 """Rows of a still chart with one lane: at least its label and four notes."""
 
 CROSSHAIR_ROWS = 3
-"""Up to this many rows, the cursor crosses all lanes; with more rows, only the current lane."""
+"""Up to this many rows, the cursor crosses all lanes; with more, the current lane."""
 
 
 @dataclass(frozen=True)
@@ -209,7 +209,7 @@ class StripChart(TimeChart):
         self.cursor_lane = self.lane_at(row)[0] if 0 <= row < len(self._row_parts) else last_or_first
 
     def action_mark(self) -> None:
-        """Begin a span at the cursor; the second time, end it; the third time, remove it."""
+        """Begin a span at the cursor, then end it, then remove it."""
         if self._anchor is not None:
             self._anchor = None
         elif self.span is not None:
@@ -261,7 +261,7 @@ class StripChart(TimeChart):
         return self.lanes[lane].value
 
     def _join(self, lane: int, words_of: Callable[[int], str], width: int) -> str:
-        """Return the words of both lanes of a row if they fit, else of the current or the first lane."""
+        """Return both lanes' words if they fit, else the current or first lane's."""
         preferred = self.cursor_lane if self.is_current(lane) else lane
         both = " ".join(words_of(index) for index in (lane, lane + 1) if index < len(self.lanes))
         return both if width_of(both) <= width else words_of(preferred)
@@ -332,7 +332,7 @@ class StripChart(TimeChart):
         return dominant(shown.stack, width) if shown.stack else shades(shown.bins, width, shown.category or "nvtx")
 
     def _fill(self, front: str, behind: str = "") -> Style:
-        """Return the style of a cell: a category in front (``nccl:3`` for a shade), and behind its glyph."""
+        """Return a style: a category in front (``nccl:3`` for a shade), and behind its glyph."""
         key = (front, behind)
         if key not in self._fills:
             style = self._fill_color(front) if front else self.get_component_rich_style("strip-chart--lane")
@@ -368,7 +368,7 @@ class StripChart(TimeChart):
 
 
 def _colour(glyphs: str, category: str) -> list[Cell]:
-    """Give glyphs, except blanks, the colour of a category: the cursor on a blank must not look like data."""
+    """Colour glyphs except blanks: the cursor on a blank must not look like data."""
     return [(glyph, category if glyph != " " else "", "") for glyph in glyphs]
 
 
@@ -379,7 +379,7 @@ class StillChart(StripChart, can_focus=False):
     DEFAULT_CSS = "StillChart { display: none; }"
 
     def fit_lines(self, lines: int) -> int:
-        """Use at most ``lines`` lines; return the rows for a lane, 0 if too few or before the layout."""
+        """Use at most ``lines`` lines; return a lane's rows, 0 if too few or before the layout."""
         rows = min(lines - self.axis_lines(), _MAX_ROWS)
         self.display = rows >= _MIN_ROWS
         self.styles.height = rows + self.axis_lines()

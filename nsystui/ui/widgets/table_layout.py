@@ -315,7 +315,7 @@ class TableLayout:
         return keys[(index + step) % len(keys)] if keys else None
 
     def descends(self, key: str) -> bool:
-        """Return whether the rows are first sorted descending: by amounts, not by names and times."""
+        """Return whether rows are first sorted descending: by amounts, not names and times."""
         units = {measure.column.key: measure.column.unit for measure in self.measures}
         return units[key] not in (Unit.TEXT, Unit.TIME)
 
@@ -357,7 +357,7 @@ class TableLayout:
         return [*cut_pieces, Piece(" " * room)]
 
     def _parts_of(self, column: Column, value: float, row: Row) -> list[tuple[str, float]]:
-        """Return the parts of a stacked bar, which add up to ``value``, with their categories."""
+        """Return a stacked bar's parts, which add up to ``value``, with their categories."""
         indices = {measure.column.key: index for index, measure in enumerate(self.measures)}
         parts, rest = [], value
         for key, category in column.stack:
@@ -378,7 +378,7 @@ class TableLayout:
 
 
 def message_lines(words: str, width: int) -> list[str]:
-    """Return sentences as lines of ``width`` cells, indented by two: the body of a table without rows."""
+    """Return sentences as lines of ``width`` cells, indented by two: an empty table's body."""
     room = max(8, width - 4)  # options to copy are not broken at hyphens
     paragraphs = [textwrap.wrap(safe_text(part), room, break_on_hyphens=False) or [""] for part in words.splitlines()]
     return [set_cell_size("  " + line, width) for lines in paragraphs for line in lines]

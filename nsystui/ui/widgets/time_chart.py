@@ -1,7 +1,6 @@
 """The common base of charts over time: labels, an axis, a cursor with its column and lane.
 
-A key repaints changed cells only: Textual would send each line up to its last changed cell, 5 KB per key for a cursor
-through sixteen lanes.
+A key repaints changed cells: Textual would send each line up to its last changed cell, 5 KB per key for sixteen lanes.
 """
 
 from __future__ import annotations
@@ -99,11 +98,11 @@ class TimeChart(CategoryWidget, OwnFocus, can_focus=True):
         raise NotImplementedError
 
     def cells_of(self, lane: int, part: int) -> tuple[str, Sequence[Style]]:
-        """Return a character and a style for each column of a row of a lane, including the cursor."""
+        """Return character and style for each column of a lane's row, including the cursor."""
         raise NotImplementedError
 
     def axis_cells(self, number: int) -> str:
-        """Return a character for each column of a line of the axis, including marks."""
+        """Return a character for each column of an axis line, including marks."""
         raise NotImplementedError
 
     def axis_label(self, number: int) -> str:
@@ -120,7 +119,7 @@ class TimeChart(CategoryWidget, OwnFocus, can_focus=True):
         raise NotImplementedError
 
     def lane_at(self, row: int) -> tuple[int, int]:
-        """Return the (first) lane of a row, and the index of the row in it."""
+        """Return a row's (first) lane, and the row's index in it."""
         return self._row_parts[row]
 
     def rows_of(self, lane: int) -> tuple[int, int]:
@@ -251,7 +250,7 @@ class TimeChart(CategoryWidget, OwnFocus, can_focus=True):
                     self.refresh(Region(first, y, end - first, 1))
 
     def _changed(self, old: _Line, new: _Line) -> list[tuple[int, int]]:
-        """Return the spans of cells in which two lines differ; label, columns and value are separate spans."""
+        """Return the spans of cells in which lines differ; label, columns and value are separate."""
         if len(old.cells) != len(new.cells):
             return [(0, self.size.width)]
         pairs = zip(zip(old.cells, old.styles, strict=True), zip(new.cells, new.styles, strict=True), strict=True)

@@ -328,7 +328,7 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
         self.post_message(self.SortRequested(self, key, descending))
 
     def row_at(self, index: int) -> Row | None:
-        """Return a row, or ``None`` if it does not exist or (``background``) its page has not arrived."""
+        """Return a row, or ``None`` if missing or (``background``) its page has not arrived."""
         if self._cache is None or not 0 <= index < len(self._cache):
             return None
         if not self.background:
@@ -379,14 +379,14 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
             self.refresh(Region(0, self._above + 1 + row - self._window.top, self.size.width, 1))
 
     def _scroll(self, rows: int) -> None:
-        """Move the window, and the cursor with it, so that the eye stays on the same line."""
+        """Move the window and the cursor, so that the eye stays on the same line."""
         offset = self._window.scroll(rows)
         if offset:
             self._redraw()
         self.cursor_row += offset or rows  # at an end, only the cursor moves
 
     def _redraw(self) -> None:
-        """Draw the window after its rows or room changed; in the background, when its rows have arrived.
+        """Draw the window after its rows or room changed, or in the background when rows arrive.
 
         Until then, but at most for ``PATIENCE``, the old picture stays: most pages arrive earlier, and placeholders
         would double the bytes.
@@ -549,7 +549,7 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
         return Strip(segments).adjust_cell_length(width, self.rich_style)
 
     def _row_segments(self, index: int, width: int) -> list[Segment]:
-        """Draw a row in as few segments as possible: each change of style costs some 25 bytes."""
+        """Draw a row in few segments: each change of style costs some 25 bytes."""
         at_cursor = index == self.cursor_row and self.has_focus
         gutter = MARKER if at_cursor else " " * len(MARKER)
         style = self._style("window-table--cursor") if at_cursor else self.rich_style
@@ -571,7 +571,7 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
         return list(Segment.simplify(segment for segment in segments if segment.text))
 
     def _styles_of(self, row: Row | None) -> tuple[dict[PieceKind, Style], dict[str, Style]]:
-        """Return the styles of the pieces of a row, and of columns with their own category by key."""
+        """Return the styles of a row's pieces, and of columns with their own category."""
         values = record(self.answer.columns, row) if row is not None and self.answer is not None else None
         category = self.row_style(values) if values is not None and self.row_style is not None else None
         categories = self.cell_styles(values) if values is not None and self.cell_styles is not None else {}
