@@ -218,16 +218,23 @@ def _candidates(
             if candidate is not None:
                 candidate.is_foreign = task != local
                 by_task.setdefault(task, []).append(candidate)
-    _add_work(session, by_task, name_filter is None)
+    if name_filter is None:
+        named = {task: [item for item in group if item.is_named] for task, group in by_task.items()}
+        _add_work(session, named, needs_marks=False)
+        if all(any(item.is_sure and not item.is_foreign for item in group) for group in named.values()):
+            return [named[task] for task in sorted(named)]  # other candidates cost more, and would not be chosen
+        others = {task: [item for item in group if not item.is_named] for task, group in by_task.items()}
+        _add_work(session, others, needs_marks=True)
+    else:
+        _add_work(session, by_task, needs_marks=False)
     return [by_task[task] for task in sorted(by_task)]
 
 
-def _add_work(session: Session, by_task: Mapping[Task, Sequence[_Candidate]], is_free: bool) -> None:
-    """Add the work of each task to its candidates; ``is_free``: the user named no ranges."""
-    reports = {task.report for task in by_task}
-    needs_marks = is_free and any(not candidate.is_named for group in by_task.values() for candidate in group)
+def _add_work(session: Session, by_task: Mapping[Task, Sequence[_Candidate]], needs_marks: bool) -> None:
+    """Add the work of each task to its candidates, with the marks of operations if needed."""
+    reports = {task.report for task, group in by_task.items() if group}
     names = OperationNames.load(session, reports) if needs_marks else None
-    for task, batch in launched_work(session, reports, KEYS if names else {}):
+    for task, batch in launched_work(session, reports, KEYS if names else {}) if reports else ():
         marks = names.marks[names.codes(batch.pop("key"))] if names else None
         for candidate in by_task.get(task, ()):
             candidate.add(**batch, marks=marks)
