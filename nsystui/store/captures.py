@@ -95,11 +95,10 @@ def with_joined_captures(reports: Iterable[Report]) -> tuple[Report, ...]:
     for report in sorted(sources, key=lambda source: source.metadata.session_start_utc or 0):
         facts = report.metadata
         runs = groups.setdefault((facts.host, facts.command, *sorted(facts.environment.items())), [])
-        run = next((run for run in runs if _continues(run[-1], report)), None)
-        if run is None:
-            runs.append([report])
-        else:
-            run.append(report)
+        run: list[Report] = next((run for run in runs if _continues(run[-1], report)), [])
+        if not run:
+            runs.append(run)
+        run.append(report)
     return tuple(joined(run) for runs in groups.values() for run in runs)
 
 

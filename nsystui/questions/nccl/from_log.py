@@ -300,12 +300,8 @@ def log_notes(kernels: pd.DataFrame, calls: pd.DataFrame, log: LogSizes, reasons
     aligned = int((calls["size_source"] == SOURCE).sum())
     aligned += int((kernels["datatype"].notna() & (kernels["reason"] == Reason.NO_CALLS.value)).sum())
     aligned_note = f"message sizes from the debug log, by the order of the calls: {aligned:,}" if aligned else ""
-    what = (
-        "values are unknown if the log does not match"
-        if records
-        else "sizes are unknown if the debug log does not match"
-    )
-    unknown_note = f"{what}: {'; '.join(reasons)}" if reasons else ""
+    what, source = ("values", "log") if records else ("sizes", "debug log")
+    unknown_note = f"{what} are unknown if the {source} does not match: {'; '.join(reasons)}" if reasons else ""
     if not (records or aligned_note or unknown_note) and calls["message_size"].isna().any():
         unknown_note = "the debug log has no calls of these processes (host and pid are compared)"
     return tuple(text for text in (records, aligned_note, unknown_note) if text)

@@ -178,10 +178,8 @@ class RankedTask:
     @property
     def gpu(self) -> str:
         """The models of its GPUs; equal models are shown once, with their number."""
-        names = list(dict.fromkeys(self.gpu_names))
-        count = len([device for device in self.devices if device != UNKNOWN])
-        text = " + ".join(names)
-        return f"{count}× {text}" if count > 1 and len(names) == 1 else text
+        names, count = list(dict.fromkeys(self.gpu_names)), sum(device != UNKNOWN for device in self.devices)
+        return f"{count}× {names[0]}" if count > 1 and len(names) == 1 else " + ".join(names)
 
 
 def ranked_tasks(session: Session, given: Numbering | None = None) -> tuple[RankedTask, ...]:
@@ -244,8 +242,7 @@ def world_size(session: Session) -> int | None:
     The size of an allocation counts only if something else shows several processes: a batch script of ``-n 8`` that
     starts one program has ``SLURM_NTASKS=8``, too.
     """
-    recorded_sizes = set()
-    allocation_sizes = set()
+    recorded_sizes, allocation_sizes = set(), set()
     for report in session.reports:
         environment = report.metadata.environment
         sizes = {size for name in SIZE_VARIABLES if (size := _number(environment.get(name, "")))}
@@ -336,18 +333,16 @@ def _launching(session: Session, devices: Collection[Task]) -> Iterator[Task]:
     """
 
     def compute(part: Session, reports: list[Report]) -> dict[int, Arrays]:
-        launching = launches_without_work(part, reports)
-        processes = {
-            report.index: [item.process for item in launching if item.report == report.index] for report in reports
-        }
+        processes: dict[int, list[int]] = {report.index: [] for report in reports}
+        for task in launches_without_work(part, reports):
+            processes[task.report].append(task.process)
         return {index: {"process": np.array(values, np.int64)} for index, values in processes.items()}
 
     reports = []
     for index in {task.report for task in devices}:
         report = report_at(session, index)
-        contexts = {
-            device.pid for device in report.metadata.cuda_devices
-        } | report.metadata.blocking_streams_by_pid.keys()
+        facts = report.metadata
+        contexts = facts.blocking_streams_by_pid.keys() | {device.pid for device in facts.cuda_devices}
         if not contexts or contexts - {pid_of(task.process) for task in devices if task.report == index}:
             reports.append(report)
     for index, arrays in of_each_report(session, reports, "launching-processes", compute, in_memory=True).items():
@@ -431,12 +426,8 @@ def _from_process_names(session: Session, tasks: list[Task]) -> Ranks:
 
 
 def _from_mpi(session: Session, tasks: list[Task]) -> Ranks:
-    ranks = {}
-    for task in tasks:
-        rank = report_at(session, task.report).metadata.mpi_ranks.get(task.process)
-        if rank is not None:
-            ranks[task] = rank
-    return ranks
+    ranks = {task: report_at(session, task.report).metadata.mpi_ranks.get(task.process) for task in tasks}
+    return {task: rank for task, rank in ranks.items() if rank is not None}
 
 
 def _from_nccl(session: Session, tasks: list[Task]) -> Ranks:
