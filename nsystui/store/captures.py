@@ -66,7 +66,7 @@ class CaptureFacts:
 
 
 class _Sums(ChainMap[str, T]):
-    """The sums of counts over captures."""
+    """Counts, summed over captures."""
 
     def __getitem__(self, table: str) -> T:
         counts = [counts[table] for counts in self.maps if table in counts]
@@ -113,7 +113,7 @@ def _continues(before: Report, after: Report) -> bool:
 
 
 def _is_later(before: Report, after: Report) -> bool:
-    """Return whether a report begins after the last event of another, without a restart of the machine in between."""
+    """Return whether a report begins after the last event of another, without a restart of the machine between."""
     start, next_start = utc_starts([before, after])
     clock, next_clock = before.metadata.system_clock, after.metadata.system_clock
     if start is None or next_start is None:

@@ -408,7 +408,6 @@ def cause_cells(cause: Cause) -> tuple[str | None, ...]:
 def _answer(
     job: OpenJob, columns: Sequence[Column], rows: Sequence[Row], total: int, notes: Sequence[str]
 ) -> TableAnswer:
-    """Make the table, with a column of files if file accesses were recorded."""
     used = [index for index, item in enumerate(columns) if item is not _FILE or job.session.count(tables.file_accesses)]
     shown = [tuple(row[index] for index in used) for row in rows]
     return with_graphs(TableAnswer("gaps", tuple(columns[index] for index in used), shown, total, tuple(notes)))

@@ -56,7 +56,7 @@ def _stopped(session: Session, reports: Sequence[Report]) -> dict[int, Arrays]:
 
 
 def capture_note(session: Session, reports: Sequence[Report]) -> str:
-    """Return the note on processes with several captures, if any."""
+    """Return the note on pauses, or an empty text."""
     paused = []
     for report in reports:
         if time := pauses(session, report).length:

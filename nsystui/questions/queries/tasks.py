@@ -217,7 +217,7 @@ def ranked_tasks(session: Session, given: Numbering | None = None) -> tuple[Rank
 
 
 _LAUNCHER = "nsys-launcher"
-"""The program of nsys that starts the profiled program; in some exports the process keeps its name."""
+"""nsys's program that starts the profiled program; in some exports, the process keeps this name."""
 
 
 def selected_ranks(ranks: Sequence[RankedTask], selection: Selection) -> list[RankedTask]:
@@ -309,9 +309,9 @@ def _devices(session: Session) -> dict[Task, tuple[tuple[int, str], ...]]:
 
 
 def _tasks(session: Session, devices: Mapping[Task, Any]) -> list[Task]:
-    """Return the tasks of each report: its processes with GPU work, and processes whose launched work was not recorded.
+    """Return the tasks of each report: processes with GPU work, or whose launched work was not recorded.
 
-    Otherwise: processes that called CUDA or MPI or had NVTX ranges, or else the process with the most OS runtime calls.
+    Without any, processes with CUDA or MPI calls or NVTX ranges, or else the process with the most OS runtime calls.
     """
     tasks = set(devices)
     with_gpu = {task.report for task in devices}
