@@ -161,11 +161,9 @@ def communicators_table(summary: LogSummary) -> Iterator[Row]:
         sums = [summary.members.get(member, _NO_CALLS) for member in members]
         calls = [item.calls for item in sums]
         # If the log has no calls at all, a communicator's number of calls is unknown, not 0.
-        numbers = (
-            (sum(calls), min(calls), max(calls), sum(item.bytes for item in sums)) if summary.calls else (None,) * 4
-        )
-        ranks_in_log = spans(member.rank for member in members)
-        yield name or f"{len(members)} without a name", ranks, ranks_in_log, *numbers
+        numbers = sum(calls), min(calls), max(calls), sum(item.bytes for item in sums)
+        cells = name or f"{len(members)} without a name", ranks, spans(member.rank for member in members)
+        yield *cells, *(numbers if summary.calls else (None,) * 4)
 
 
 @_table(

@@ -190,8 +190,7 @@ def ranked_tasks(session: Session, given: Numbering | None = None) -> tuple[Rank
     devices = _devices(session)
     tasks = _tasks(session, devices)
     ranks, source = _numbered(session, tasks, devices, given)
-    names = process_names(session)
-    single_tasks = _single_tasks(tasks)
+    names, single_tasks = process_names(session), _single_tasks(tasks)
     ranked = []
     for task in tasks:
         report = report_at(session, task.report)
