@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -152,12 +152,7 @@ def _relation(
         return value.cast(kind).alias(name)
 
     def column(name: str) -> duckdb.Expression:
-        value = ColumnExpression(fields[name])
-        # Times on the first capture's clock, and numbers that no other capture has.
-        if name in _TIMES:
-            value += of_report("shift")
-        elif name in _COUNTED and (name != "function" or "depth" in fields):  # a text in OpenACC events
-            value += of_report("capture") * _COUNTED_BY_CAPTURE
+        value = _of_capture(ColumnExpression(fields[name]), name, fields, of_report)
         if first.clock_rate and name in _TIMES:
             value += (value * of_report("clock_rate", "DOUBLE")).cast("BIGINT")
         return value.alias(name)
@@ -166,6 +161,17 @@ def _relation(
     fields = {field if name == stored_name else name: name for name in stored}
     selected = map(column, fields if names is None else names)
     return rows.select(of_report("report"), of_report("clock_offset"), *selected)
+
+
+def _of_capture(
+    value: duckdb.Expression, name: str, names: Container[str], of_report: Callable[[str], duckdb.Expression]
+) -> duckdb.Expression:
+    """Return a column with times on the first capture's clock, and numbers that no other capture has."""
+    if name in _TIMES:
+        return value + of_report("shift")
+    if name not in _COUNTED or (name == "function" and "depth" not in names):  # a text in OpenACC events
+        return value
+    return value + of_report("capture") * _COUNTED_BY_CAPTURE
 
 
 def used_columns(query: sa.Executable) -> Mapping[str, frozenset[str]]:
