@@ -102,9 +102,9 @@ def natural_key(name: str) -> list[tuple[int, int, str]]:
 def discover(arguments: Iterable[str]) -> list[Path]:
     """Return the files named by ``arguments``, in natural order and without duplicates.
 
-    A packed job becomes its reports, any other directory the exports in it, or without any, the exports of its
-    subdirectories. A missing name with glob characters is expanded (the shell does not expand quoted globs); without a
-    match it remains, and opening it reports the error. Raises UsageError if a name is empty, such as a script's unset
+    A packed job becomes its reports, any other directory its exports or, without exports, the exports of its
+    subdirectories. Missing names with glob characters are expanded (the shell does not expand quoted globs); without a
+    match they remain, and opening them reports the error. Raises UsageError for an empty name, such as an unset
     variable.
     """
     paths: dict[str, Path] = {}

@@ -334,11 +334,10 @@ class _Reader:
         return tuple(BlockingStream(pid, context, stream, flag == 3) for pid, context, stream, flag in sorted(streams))
 
     def _may_pause(self) -> bool:
-        if not self._schema.has_column("StringIds", "value"):
-            return False
         names = "SELECT DISTINCT value GLOB 'cu*ProfilerStop*' FROM StringIds WHERE value GLOB 'cu*ProfilerSt[ao]*'"
         with suppress(*opening.READ_ERRORS):  # reading the names reports the damage
-            return len(self._connection.execute(names).fetchall()) > 1
+            is_readable = self._schema.has_column("StringIds", "value")
+            return is_readable and len(self._connection.execute(names).fetchall()) > 1
         return False
 
     def _mpi_ranks(self) -> dict[int, int]:

@@ -66,7 +66,7 @@ class CaptureFacts:
 
 
 class _Sums(ChainMap[str, T]):
-    """The sums of counts over captures."""
+    """Counts, summed over captures."""
 
     def __getitem__(self, table: str) -> T:
         counts = [counts[table] for counts in self.maps if table in counts]
@@ -95,11 +95,10 @@ def with_joined_captures(reports: Iterable[Report]) -> tuple[Report, ...]:
     for report in sorted(sources, key=lambda source: source.metadata.session_start_utc or 0):
         facts = report.metadata
         runs = groups.setdefault((facts.host, facts.command, *sorted(facts.environment.items())), [])
-        run = next((run for run in runs if _continues(run[-1], report)), None)
-        if run is None:
-            runs.append([report])
-        else:
-            run.append(report)
+        run: list[Report] = next((run for run in runs if _continues(run[-1], report)), [])
+        if not run:
+            runs.append(run)
+        run.append(report)
     return tuple(joined(run) for runs in groups.values() for run in runs)
 
 
@@ -114,7 +113,7 @@ def _continues(before: Report, after: Report) -> bool:
 
 
 def _is_later(before: Report, after: Report) -> bool:
-    """Return whether a report begins after the last event of another, without a restart of the machine in between."""
+    """Return whether a report begins after the last event of another, without a restart of the machine between."""
     start, next_start = utc_starts([before, after])
     clock, next_clock = before.metadata.system_clock, after.metadata.system_clock
     if start is None or next_start is None:

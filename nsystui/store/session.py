@@ -376,16 +376,20 @@ class Session:
         self.version += 1
 
     def _ensure_views(self, query: sa.Executable) -> None:
-        """Make the views that ``query`` reads, if a report has joined or the query needs more columns."""
+        """Make the views that ``query`` reads, if a report has joined or the query needs more columns.
+
+        With unpacked reports, a view has only columns that were read.
+        """
         used = used_columns(query)
         with self._lock:
             self._load(used)
             if not self._current_views and not self._schema:
                 keep_metadata(self.database, len(self.reports) <= _MANY)
             for name in used.keys() - self._current_views:
-                table = canonical.BY_NAME[name]
+                table, read = canonical.BY_NAME[name], self._view_columns.get(name, ())
+                columns = [key for key in table.field_names if key in read] if self._on_demand else None
                 with self._query_errors():
-                    make_view(self.database, table, self._rows(table), self._names(table))
+                    make_view(self.database, table, self._rows(table), columns)
                 self._current_views.add(name)
 
     def _load(self, used: Mapping[str, Collection[str]]) -> None:
@@ -477,12 +481,6 @@ class Session:
                     yield from loaded_rows(self._on_demand[source.index].loaded[table.name], rows)
                 elif source.index in self._packed:
                     yield from packed_rows(self._packed[source.index], table, rows)
-
-    def _names(self, table: CanonicalTable) -> list[str] | None:
-        """Return the columns of a view, or ``None`` for all; with unpacked reports, only columns that were read."""
-        if not self._on_demand:
-            return None
-        return [name for name in table.field_names if name in self._view_columns[table.name]]
 
     def rows(self, query: sa.Executable) -> Sequence[tuple[Any, ...]]:
         """Return the result as tuples of Python values."""

@@ -80,7 +80,10 @@ class InspectorReader:
             if rank is None:
                 raise ValueError("no header")
             if "dump_stats" in record:
-                self._begin(record, rank)
+                numbers = [_number(record["dump_stats"].get(f"{kind}_records")) for kind in ("coll", "p2p", "proxy")]
+                has_headers = record["metadata"]["inspector_output_format_version"] in _WITH_HEADERS
+                self.damaged += self.left
+                self.left, self._rank = (0, None) if has_headers else (sum(filter(None, numbers)), rank)
             return _call_of(record, rank) if "coll_perf" in record or "p2p_perf" in record else None
         except _DAMAGE:
             self.damaged += 1
@@ -88,12 +91,6 @@ class InspectorReader:
         finally:
             if "header" not in record:
                 self.left = max(self.left - 1, 0)
-
-    def _begin(self, record: dict[str, Any], rank: InspectedRank) -> None:
-        numbers = [_number(record["dump_stats"].get(f"{kind}_records")) for kind in ("coll", "p2p", "proxy")]
-        has_headers = record["metadata"]["inspector_output_format_version"] in _WITH_HEADERS
-        self.damaged += self.left
-        self.left, self._rank = (0, None) if has_headers else (sum(filter(None, numbers)), rank)
 
 
 def _rank_of(record: dict[str, Any]) -> InspectedRank:

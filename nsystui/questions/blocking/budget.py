@@ -287,7 +287,6 @@ def notes_of(
 
 
 def _causes(job: OpenJob, gpus: Sequence[RankIterations]) -> list[str]:
-    """Return a note on the causes of launch-starved time."""
 
     starved = [
         (gpu.of.task, gpu.of.device, intersect(gpu.of.when["starved"], union(gpu.of.starts, gpu.of.ends)))

@@ -133,7 +133,7 @@ def operations_of(rows: ProcessRows, window: Window | None, communication: Colle
     joined = {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
     order = np.lexsort((joined["end"], joined["start"]))
     work = {key: column[order] for key, column in joined.items()}
-    for key in ("context", "stream", "correlation"):  # of a migration, they are no facts
+    for key in ("context", "stream", "correlation"):  # undefined for migrations
         work[key][work["kind"] == MIGRATION] = NONE
     called, returned, thread = _launches(rows, work["correlation"])
     is_node = work.pop("is_node").astype(bool)

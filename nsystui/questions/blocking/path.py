@@ -156,7 +156,6 @@ class _Side:
             self.waits_of[thread] = ends.tolist(), starts.tolist(), calls.operation[rows].tolist()
 
     def is_in_call(self, thread: int, time: int) -> bool:
-        """Return whether a thread is in a CUDA call at a time."""
         calls = self.calls_of.get(thread, NO_SEGMENTS)
         index = int(np.searchsorted(calls.starts, time)) - 1
         return index >= 0 and bool(calls.ends[index] > time)

@@ -141,10 +141,8 @@ class _HostWork:
         self.idle, graph_gaps = [], job.graph_gaps(selection)
         self.in_graphs = [graph_gaps.get((gpu.of.task, gpu.of.device), EMPTY) for gpu in gpus]
         for gpu, in_graphs in zip(gpus, self.in_graphs, strict=True) if self.prepares else ():
-            device, window = (
-                devices.get((gpu.of.task, gpu.of.device)),
-                Window(int(gpu.of.starts.min()), int(gpu.of.ends.max())),
-            )
+            device = devices.get((gpu.of.task, gpu.of.device))
+            window = Window(int(gpu.of.starts.min()), int(gpu.of.ends.max()))
             self.idle.append(EMPTY if device is None else subtract(device.idle(window), in_graphs))
 
     def of(self, masks: Sequence[NDArray[np.bool_]]) -> _Host:

@@ -244,7 +244,7 @@ _WINDOWS = 4
 class DeviceIntervals:
     """The busy times of one device by category, job time; for a shared GPU, over all its processes.
 
-    ``device`` belongs to the process with the most busy time, ``others`` to the other processes.
+    ``device`` belongs to the process with the most busy time, ``others`` to other processes.
     """
 
     device: Device
@@ -254,7 +254,7 @@ class DeviceIntervals:
     """The offset added to the report's own times, ns."""
     others: tuple[Device, ...] = ()
     pauses: Intervals = field(default_factory=lambda: EMPTY)
-    """Times without any capture, which are neither busy nor idle."""
+    """Times without a capture, neither busy nor idle."""
     _breakdowns: dict[Window, Breakdown] = field(default_factory=dict, init=False, repr=False)
 
     @property

@@ -29,7 +29,7 @@ _KEYS = ("process", "device", "begin", "end")
 def graph_gaps(session: Session, gpus: Sequence[DeviceIntervals]) -> dict[tuple[Task, int], Intervals]:
     """Return the idle time of each GPU inside replays, by task and device of each of its processes; job time.
 
-    An idle gap is inside a replay if an operation ends it whose graph launch had begun on the GPU before the gap. GPUs
+    A gap is inside a replay if the graph launch of the operation that ends it had begun on the GPU before it. GPUs
     without such gaps are left out.
     """
     reports = {report.index: report for report in session.reports}

@@ -167,7 +167,7 @@ def gpu_key(report: Report, task: Task, device: int) -> Hashable:
     if number is None:
         return (report.index if len(report.metadata.gpus) == 1 else task), device
     uuid, name = next(((gpu.uuid, gpu.name) for gpu in report.metadata.gpus if gpu.gpu == number), ("", ""))
-    if re.search(r"\bMIG\b", name):  # the UUID and number of a slice may be those of its GPU
+    if re.search(r"\bMIG\b", name):  # a slice may have its GPU's UUID and number
         return report.index, number
     return None if report.on_job_clock else report.index, uuid or (report.metadata.host or report.index, number)
 
@@ -216,7 +216,6 @@ def selected_devices(session: Session, selection: Selection, ranks: Sequence[Ran
 def _devices(
     session: Session, selection: Selection, devices: Sequence[Device], previous: BusyIntervals | None
 ) -> Iterator[DeviceIntervals]:
-    """Yield the intervals of ``devices``, from ``previous`` if possible."""
     reports = {report.index: report for report in session.reports}
     cached = {_key(item.device): item for item in previous.devices} if previous and selection.streams is None else {}
     missing = [item for item in devices if _key(item) not in cached]
@@ -275,7 +274,6 @@ _REPORTS_AT_ONCE = 64
 
 
 def _notes(session: Session, reports: Sequence[Report], selection: Selection) -> Iterator[str]:
-    """Yield the notes on the utilisation of ``selection``."""
     without_work = [report for report in reports if not any(report.count(table) for table in GPU_TABLES)]
     if without_work:
         names = which_of([report.name for report in without_work], len(reports))

@@ -246,7 +246,7 @@ def _pieces(
 ) -> Iterator[tuple[Numbers, Numbers, Numbers, Times]]:
     """Yield span, cause, range and time of each piece; ``launcher`` indexes ``host.threads``, shape (spans,)."""
     launchers = list(host.threads)
-    # One thread often launches for all GPUs of a task; only gaps inside graphs differ by GPU.
+    # A thread often launches for all GPUs of a task; only gaps inside graphs differ.
     keys = [(task, device if (task, device) in host.graph_gaps else None) for task, device in spans.gpus]
     users = list(dict.fromkeys(keys))
     user_of_span = np.array([users.index(key) for key in keys], np.int64)[spans.gpu]
@@ -453,7 +453,6 @@ class _Host:
     def _os_calls(
         self, thread: Thread, inside: Intervals, matches: Callable[[str], bool], kind: str = IN_OS, name: str = ""
     ) -> Segments:
-        """Return a thread's OS runtime calls with matching names, by caller."""
         segments = self.os.threads.get(thread, NO_SEGMENTS)
         callers = self.os_callers.get(thread[0], {})
         is_match = np.array([matches(call) for call in self.os.names], bool)

@@ -182,7 +182,8 @@ def gaps_table(job: OpenJob, selection: Selection, by: str = "all", step_name: s
     idle = idle_time(job, selection, step_name, is_range)
     ranks = {item.task: item.role if by == "role" else item.rank for item in job.ranks}
     pairs = pairs_around(job, idle.attribution.spans) if by == "pair" else ([], np.zeros(0, np.int64))
-    steps = _steps(job, selection, step_name, idle.attribution.spans) if by == "pair" else 0
+    steps_of = step_times(job.steps(step_name), selection.window) if by == "pair" else {}
+    steps = sum(len(steps_of.get(task, ())) for task, _ in idle.attribution.spans.gpus)
     shown, cause_indices, attribution = *_shown(idle, by, ranks, pairs), idle.attribution
     row_indices = {key: index for index, key in enumerate(dict.fromkeys(_row_key(key, merges_causes) for key in shown))}
     row_of_cause = np.array([row_indices[_row_key(key, merges_causes)] for key in shown], np.int64)
@@ -214,12 +215,6 @@ def gaps_table(job: OpenJob, selection: Selection, by: str = "all", step_name: s
     reads = any(cause.reads for _, cause in shown)
     notes = (*_notes(job, selection, is_range), *([missing_note(job.session, tables.file_accesses)] if reads else []))
     return _answer(job, columns, rows, total_rows, [note for note in notes if note])
-
-
-def _steps(job: OpenJob, selection: Selection, step_name: str | None, spans: IdleSpans) -> int:
-    """Count the steps of all GPUs with idle spans in the selected time."""
-    times = step_times(job.steps(step_name), selection.window)
-    return sum(len(times.get(task, ())) for task, _ in spans.gpus)
 
 
 _BY_TASK = ("rank", "role")
@@ -413,7 +408,6 @@ def cause_cells(cause: Cause) -> tuple[str | None, ...]:
 def _answer(
     job: OpenJob, columns: Sequence[Column], rows: Sequence[Row], total: int, notes: Sequence[str]
 ) -> TableAnswer:
-    """Make the table, with a column of files if file accesses were recorded."""
     used = [index for index, item in enumerate(columns) if item is not _FILE or job.session.count(tables.file_accesses)]
     shown = [tuple(row[index] for index in used) for row in rows]
     return with_graphs(TableAnswer("gaps", tuple(columns[index] for index in used), shown, total, tuple(notes)))

@@ -218,7 +218,6 @@ def _compute(session: Session, reports: list[Report]) -> dict[int, Arrays]:
 
 
 def _stacks(names: Mapping[int, str], chains_of_kind: Mapping[str, _Chains]) -> Arrays:
-    """Build the tree of all stacks, and the chains of each kind."""
     chains: list[tuple[Numbers, Numbers]] = []
     parts: list[Arrays] = []
     stacks = 0

@@ -128,14 +128,6 @@ def _lacking(session: Session) -> dict[int, frozenset[str]]:
     return lacking
 
 
-def _idle(job: OpenJob, selection: Selection, windows: Mapping[int, Window]) -> dict[Task, list[Intervals]]:
-    idle: dict[Task, list[Intervals]] = {}
-    for gpu in job.busy(selection).devices:
-        task = gpu.device.task.task
-        idle.setdefault(task, []).append(gpu.idle(windows[task.report]))
-    return idle
-
-
 def thread_time(thread: Thread, times: HostTimes, window: Window) -> tuple[ThreadTime, Mapping[str, Intervals]]:
     """Split the window into the parts of `ThreadTime`: the length of each, and its intervals."""
     remaining = union([window.start], [window.end])
@@ -249,7 +241,10 @@ def threads_table(job: OpenJob, selection: Selection) -> TableAnswer:
         it for it in threads if it.thread[0] in windows and (selection.tasks is None or it.task in selection.tasks)
     ]
     for slice_times, slice_windows in times.slices(session, selection, windows):
-        idle = _idle(job, selection, slice_windows)
+        idle: dict[Task, list[Intervals]] = {}
+        for gpu in job.busy(selection).devices:
+            task = gpu.device.task.task
+            idle.setdefault(task, []).append(gpu.idle(slice_windows[task.report]))
         for thread in threads:
             spent, intervals = thread_time(thread.thread, slice_times, slice_windows[thread.thread[0]])
             while_idle = _while_idle(intervals, idle.get(thread.task), spent)

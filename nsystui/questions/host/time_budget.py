@@ -175,7 +175,7 @@ def cause_words(causes: Sequence[SummedCause], total: int, limit: int = 5) -> st
 
 
 def idle_words(budget: Budget, causes: IdleCauses | None, limit: int, min_percent: float = 0) -> list[str]:
-    """Return ``start-up 18.2 % (cudaMalloc 6.1 %, …)`` for each part of the idle time, with at most ``limit`` causes.
+    """Return ``start-up 18.2 % (cudaMalloc 6.1 %, …)`` for each part of idle time, with at most ``limit`` causes.
 
     Parts below ``min_percent`` are left out.
     """

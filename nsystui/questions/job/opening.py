@@ -101,7 +101,7 @@ class Export:
 
 
 class Opener:
-    """Opens the files of a source, all at once or in steps. ``names``: the reports' names, if `start` is not called."""
+    """Opens the files of a source, at once or in steps. ``names``: the reports' names, if `start` is not called."""
 
     def __init__(self, source: JobSource, listener: Listener, names: Mapping[Path, str] | None = None) -> None:
         self.source = source

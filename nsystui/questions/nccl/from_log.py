@@ -1,9 +1,9 @@
 """What an export does not record, from NCCL's debug log of the same run (sizes) and NCCL Inspector (also algorithms).
 
-Log lines have no times, so calls are aligned by order (docs/nccl.md#debug-log): a process's calls of one collective on
-one communicator have the same order in log and export. They are aligned only if log and export have equally many; an
-export of a part of the run has fewer, and gets no sizes. NCCL Inspector's records may have gaps: they are numbered from
-the communicator's beginning, so the export must have the calls from there on.
+Log lines have no times, so calls are aligned by order (docs/nccl.md#debug-log): log and export have a process's calls
+of one collective on one communicator in the same order. They must have equally many: an export of a part of the run
+gets no sizes. NCCL Inspector's records may have gaps, but are numbered from the communicator's beginning, so the export
+must have the calls from there on.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ def _by_stream(calls: pd.DataFrame, candidates: Sequence[_Candidate]) -> list[Se
 
 
 def _short(host: str) -> str:
-    """Return a host's name without its domain, as logs contain it."""
+    """Return a host's name as in logs, without its domain."""
     return host.partition(".")[0].lower()
 
 
@@ -216,7 +216,7 @@ def with_log_sizes(
 
 
 def kernels_with_log_sizes(kernels: pd.DataFrame, log: LogSizes) -> tuple[pd.DataFrame, list[str]]:
-    """Do the same for ``kernels`` of processes without NVTX calls, by the collectives in names.
+    """Fill in ``kernels`` of processes without NVTX calls like `with_log_sizes`, by the collectives in their names.
 
     Kernels of sends and receives run several calls, so their sizes stay missing.
     """
@@ -240,8 +240,7 @@ def _filled(
     is_call = pd.Series(is_candidate & pd.notna(collectives), index=frame.index)
     is_creation = frame["name"].str.match(MAKES_COMMUNICATOR, na=False)
     creation, first = (starts.where(chosen).groupby(task).transform("min") for chosen in (is_creation, is_call))
-    # Calls without a kernel, as in a CUDA graph, may be launched never or often; calls without a communicator may be of
-    # several.
+    # Calls without a kernel, as in a CUDA graph, may run never or often; without a communicator, they may have several.
     communicators = frame["communicator"].astype(object).fillna("")
     is_known = (communicators != "") | (is_creation.groupby(task).transform("sum") == 1)
     is_whole = is_known & (creation < first).fillna(False) & frame["stream"].notna()
@@ -263,9 +262,9 @@ def _filled(
 
 
 def _add(columns: Mapping[str, Objects], calls: pd.DataFrame, log: LogSizes, source: str) -> str:
-    """Fill in missing values of a process's ``calls`` of one collective, and return the reason if they stay missing.
+    """Fill in missing values of a process's ``calls`` of one collective, or return the reason if they stay missing.
 
-    NCCL may reorder calls that it launches together, so these take only records of their size.
+    NCCL may reorder calls that it launches together: they take only records of their size.
     """
     import pandas as pd
 
@@ -288,7 +287,7 @@ def _add(columns: Mapping[str, Objects], calls: pd.DataFrame, log: LogSizes, sou
 
 
 def log_notes(kernels: pd.DataFrame, calls: pd.DataFrame, log: LogSizes, reasons: Sequence[str]) -> tuple[str, ...]:
-    """Return the notes of a table whose sizes may be from the log."""
+    """Return the notes of a table with sizes from the log."""
     others, records = log.inspected.others, ""
     if total := len(log.inspected.values) // 4 + others.total():
         frames = (calls, kernels[kernels["reason"] == Reason.NO_CALLS.value])
@@ -300,12 +299,8 @@ def log_notes(kernels: pd.DataFrame, calls: pd.DataFrame, log: LogSizes, reasons
     aligned = int((calls["size_source"] == SOURCE).sum())
     aligned += int((kernels["datatype"].notna() & (kernels["reason"] == Reason.NO_CALLS.value)).sum())
     aligned_note = f"message sizes from the debug log, by the order of the calls: {aligned:,}" if aligned else ""
-    what = (
-        "values are unknown if the log does not match"
-        if records
-        else "sizes are unknown if the debug log does not match"
-    )
-    unknown_note = f"{what}: {'; '.join(reasons)}" if reasons else ""
+    what, source = ("values", "log") if records else ("sizes", "debug log")
+    unknown_note = f"{what} are unknown if the {source} does not match: {'; '.join(reasons)}" if reasons else ""
     if not (records or aligned_note or unknown_note) and calls["message_size"].isna().any():
         unknown_note = "the debug log has no calls of these processes (host and pid are compared)"
     return tuple(text for text in (records, aligned_note, unknown_note) if text)

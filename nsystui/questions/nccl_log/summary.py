@@ -90,7 +90,7 @@ class MeanAndEnds:
 
 @dataclass
 class InspectedCalls:
-    """Calls as NCCL Inspector measured them: times, ns, and bus bandwidths, bytes/s."""
+    """Calls as NCCL Inspector measured them: times (ns) and bus bandwidths (bytes/s)."""
 
     number: int = 0
     time: MeanAndEnds = field(default_factory=MeanAndEnds)

@@ -1,7 +1,4 @@
-"""The tables of a debug log, by the names that users know: calls, communicators, ranks, tuning, steps, lines.
-
-For the topology's tables, see docs/nccl.md#topology.
-"""
+"""The tables of a debug log, by the names that users know; for the topology's tables, see docs/nccl.md#topology."""
 
 from __future__ import annotations
 
@@ -141,7 +138,6 @@ def _mean(numbers: Sequence[int]) -> float | None:
 _SIZE = Column("ranks", header="Ranks", label="ranks", unit=Unit.COUNT, importance=2)
 _GPU = (HOST, PID.with_importance(1), Column("device", header="CUDA Device", label="device", unit=Unit.NUMBER))
 _NO_CALLS = MemberCalls()
-_UNKNOWN = (None,) * 4
 
 
 @_table(
@@ -165,9 +161,9 @@ def communicators_table(summary: LogSummary) -> Iterator[Row]:
         sums = [summary.members.get(member, _NO_CALLS) for member in members]
         calls = [item.calls for item in sums]
         # If the log has no calls at all, a communicator's number of calls is unknown, not 0.
-        numbers = (sum(calls), min(calls), max(calls), sum(item.bytes for item in sums)) if summary.calls else _UNKNOWN
-        ranks_in_log = spans(member.rank for member in members)
-        yield name or f"{len(members)} without a name", ranks, ranks_in_log, *numbers
+        numbers = sum(calls), min(calls), max(calls), sum(item.bytes for item in sums)
+        cells = name or f"{len(members)} without a name", ranks, spans(member.rank for member in members)
+        yield *cells, *(numbers if summary.calls else (None,) * 4)
 
 
 @_table(
@@ -188,10 +184,8 @@ def ranks_table(summary: LogSummary) -> Iterator[Row]:
         for member in sorted(members, key=lambda member: (member.rank is None, member.rank or 0)):
             member_calls = summary.members.get(member, _NO_CALLS)
             last = f"{member_calls.last_op_count:x}" if member_calls.last_op_count >= 0 else None
-            cells = (member.communicator, member.rank, member.ranks, *_gpu(member))
-            yield (
-                (*cells, member_calls.calls, last, member_calls.bytes) if summary.calls else (*cells, None, None, None)
-            )
+            numbers = (member_calls.calls, last, member_calls.bytes) if summary.calls else (None, None, None)
+            yield member.communicator, member.rank, member.ranks, *_gpu(member), *numbers
 
 
 @_table(
@@ -215,9 +209,8 @@ def gpus_table(summary: LogSummary) -> Iterator[Row]:
         member_calls = [summary.members[member] for member in members]
         communicators = len({member.communicator for member in members} - {None})
         # RCCL's global rank, else the rank in the largest communicator.
-        rank = next((member.global_rank for member in members if member.global_rank is not None), None)
-        if rank is None:
-            rank = max(members, key=lambda member: member.ranks or 0).rank
+        largest = max(members, key=lambda member: member.ranks or 0)
+        rank = next((member.global_rank for member in members if member.global_rank is not None), largest.rank)
         totals = sum(item.calls for item in member_calls), sum(item.bytes for item in member_calls)
         rows.append((rank, *_gpu(members[0]), communicators, *totals))
     by_rank = TableAnswer("", gpus_table.columns, rows)
@@ -239,6 +232,7 @@ def _by_communicator(summary: LogSummary) -> dict[tuple[str | None, int | None],
 
 
 _NS_PER_S = 1e9
+_BYTES_OF_ALL_RANKS = frozenset({"AllGather", "ReduceScatter", "AlltoAll"})
 
 
 @_table(
@@ -259,27 +253,18 @@ def tuning_table(summary: LogSummary) -> Iterator[Row]:
     For AllGather, ReduceScatter and AlltoAll, these are the bytes of all ranks together. The lines do not name the
     communicator: the row lists communicators whose rank 0 called the op with that many bytes.
     """
-    callers = _callers(summary)
-    for line, number in sorted(
-        summary.tuning.items(), key=lambda item: (str(item[0].op or ""), -int(item[0].size or 0), -item[1])
-    ):
-        names = few(callers.get((line.op, line.size), ())) or None
-        yield line.op, line.size, line.algorithm, line.protocol, line.channels, number, names
-
-
-_BYTES_OF_ALL_RANKS = frozenset({"AllGather", "ReduceScatter", "AlltoAll"})
-
-
-def _callers(summary: LogSummary) -> dict[tuple[str | None, int | None], list[str]]:
     callers: dict[tuple[str | None, int | None], list[str]] = {}
     for member, member_calls in summary.members.items():
         for op, size in sorted(member_calls.sizes):
-            if op in _BYTES_OF_ALL_RANKS and member.ranks is None:
-                continue
-            names = callers.setdefault((op, size * (member.ranks or 1) if op in _BYTES_OF_ALL_RANKS else size), [])
+            ranks = member.ranks if op in _BYTES_OF_ALL_RANKS else 1
+            names = callers.setdefault((op, size * ranks), []) if ranks else []
             if member.communicator is not None and member.communicator not in names:
                 names.append(member.communicator)
-    return callers
+    for line, number in sorted(
+        summary.tuning.items(), key=lambda item: (str(item[0].op or ""), -int(item[0].size or 0), -item[1])
+    ):
+        communicators = few(callers.get((line.op, line.size), ())) or None
+        yield line.op, line.size, line.algorithm, line.protocol, line.channels, number, communicators
 
 
 @_table(

@@ -71,10 +71,13 @@ def left_out_note(reports: Sequence[Report]) -> str:
     sentences = []
     for template, phrase_of in (
         ("left out of {} because their times are impossible: {}; ", _impossible),
-        ("the string table of {} lacks the names of {}; ", _nameless),
+        (
+            "the string table of {} lacks the names of {}; ",
+            lambda rows: f"{rows.nameless:,} {{}}" if rows.nameless else "",
+        ),
         (
             "never ended in {}: {}; they have no duration and no ranges inside (`stats` ends them as nsys does)",
-            _open,
+            lambda rows: f"{rows.open:,} {{}}" if rows.open else "",
         ),
     ):
         affected = [report for report in reports if any(map(phrase_of, report.packed.left_out.values()))]
@@ -106,11 +109,3 @@ def _impossible(rows: LeftOut) -> str:
     """Return ``12 {} (2 without a time, 10 ending before the start)``."""
     reasons = [f"{count:,} {why}" for count, why in zip(rows.by_reason, REASONS, strict=True) if count]
     return f"{rows.rows:,} {{}} ({', '.join(reasons)})" if reasons else ""
-
-
-def _open(rows: LeftOut) -> str:
-    return f"{rows.open:,} {{}}" if rows.open else ""
-
-
-def _nameless(rows: LeftOut) -> str:
-    return f"{rows.nameless:,} {{}}" if rows.nameless else ""

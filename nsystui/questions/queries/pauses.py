@@ -56,12 +56,10 @@ def _stopped(session: Session, reports: Sequence[Report]) -> dict[int, Arrays]:
 
 
 def capture_note(session: Session, reports: Sequence[Report]) -> str:
-    """Return the note on processes with several captures, if any."""
-    times = [(report, pauses(session, report).length) for report in reports]
-    paused = [
-        f"{report.name}: {format_value(Unit.DURATION, time)}"
-        + (f" between {len(report.captures)} captures" if report.captures else "")
-        for report, time in times
-        if time
-    ]
+    """Return the note on pauses, or an empty text."""
+    paused = []
+    for report in reports:
+        if time := pauses(session, report).length:
+            captures = f" between {len(report.captures)} captures" if report.captures else ""
+            paused.append(f"{report.name}: {format_value(Unit.DURATION, time)}{captures}")
     return f"pauses between captures of a process do not count ({few(paused)})" if paused else ""

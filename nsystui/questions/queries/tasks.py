@@ -178,10 +178,8 @@ class RankedTask:
     @property
     def gpu(self) -> str:
         """The models of its GPUs; equal models are shown once, with their number."""
-        names = list(dict.fromkeys(self.gpu_names))
-        count = len([device for device in self.devices if device != UNKNOWN])
-        text = " + ".join(names)
-        return f"{count}× {text}" if count > 1 and len(names) == 1 else text
+        names, count = list(dict.fromkeys(self.gpu_names)), sum(device != UNKNOWN for device in self.devices)
+        return f"{count}× {names[0]}" if count > 1 and len(names) == 1 else " + ".join(names)
 
 
 def ranked_tasks(session: Session, given: Numbering | None = None) -> tuple[RankedTask, ...]:
@@ -192,8 +190,7 @@ def ranked_tasks(session: Session, given: Numbering | None = None) -> tuple[Rank
     devices = _devices(session)
     tasks = _tasks(session, devices)
     ranks, source = _numbered(session, tasks, devices, given)
-    names = process_names(session)
-    single_tasks = _single_tasks(tasks)
+    names, single_tasks = process_names(session), _single_tasks(tasks)
     ranked = []
     for task in tasks:
         report = report_at(session, task.report)
@@ -219,7 +216,7 @@ def ranked_tasks(session: Session, given: Numbering | None = None) -> tuple[Rank
 
 
 _LAUNCHER = "nsys-launcher"
-"""The program of nsys that starts the profiled program; in some exports the process keeps its name."""
+"""nsys's program that starts the profiled program; in some exports, the process keeps this name."""
 
 
 def selected_ranks(ranks: Sequence[RankedTask], selection: Selection) -> list[RankedTask]:
@@ -244,8 +241,7 @@ def world_size(session: Session) -> int | None:
     The size of an allocation counts only if something else shows several processes: a batch script of ``-n 8`` that
     starts one program has ``SLURM_NTASKS=8``, too.
     """
-    recorded_sizes = set()
-    allocation_sizes = set()
+    recorded_sizes, allocation_sizes = set(), set()
     for report in session.reports:
         environment = report.metadata.environment
         sizes = {size for name in SIZE_VARIABLES if (size := _number(environment.get(name, "")))}
@@ -312,9 +308,9 @@ def _devices(session: Session) -> dict[Task, tuple[tuple[int, str], ...]]:
 
 
 def _tasks(session: Session, devices: Mapping[Task, Any]) -> list[Task]:
-    """Return the tasks of each report: its processes with GPU work, and processes whose launched work was not recorded.
+    """Return the tasks of each report: processes with GPU work, or whose launched work was not recorded.
 
-    Otherwise: processes that called CUDA or MPI or had NVTX ranges, or else the process with the most OS runtime calls.
+    Without any, processes with CUDA or MPI calls or NVTX ranges, or else the process with the most OS runtime calls.
     """
     tasks = set(devices)
     with_gpu = {task.report for task in devices}
@@ -336,18 +332,16 @@ def _launching(session: Session, devices: Collection[Task]) -> Iterator[Task]:
     """
 
     def compute(part: Session, reports: list[Report]) -> dict[int, Arrays]:
-        launching = launches_without_work(part, reports)
-        processes = {
-            report.index: [item.process for item in launching if item.report == report.index] for report in reports
-        }
+        processes: dict[int, list[int]] = {report.index: [] for report in reports}
+        for task in launches_without_work(part, reports):
+            processes[task.report].append(task.process)
         return {index: {"process": np.array(values, np.int64)} for index, values in processes.items()}
 
     reports = []
     for index in {task.report for task in devices}:
         report = report_at(session, index)
-        contexts = {
-            device.pid for device in report.metadata.cuda_devices
-        } | report.metadata.blocking_streams_by_pid.keys()
+        facts = report.metadata
+        contexts = facts.blocking_streams_by_pid.keys() | {device.pid for device in facts.cuda_devices}
         if not contexts or contexts - {pid_of(task.process) for task in devices if task.report == index}:
             reports.append(report)
     for index, arrays in of_each_report(session, reports, "launching-processes", compute, in_memory=True).items():
@@ -431,12 +425,8 @@ def _from_process_names(session: Session, tasks: list[Task]) -> Ranks:
 
 
 def _from_mpi(session: Session, tasks: list[Task]) -> Ranks:
-    ranks = {}
-    for task in tasks:
-        rank = report_at(session, task.report).metadata.mpi_ranks.get(task.process)
-        if rank is not None:
-            ranks[task] = rank
-    return ranks
+    ranks = {task: report_at(session, task.report).metadata.mpi_ranks.get(task.process) for task in tasks}
+    return {task: rank for task, rank in ranks.items() if rank is not None}
 
 
 def _from_nccl(session: Session, tasks: list[Task]) -> Ranks:
