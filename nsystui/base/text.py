@@ -169,7 +169,7 @@ def cut_apart(texts: Iterable[str], width: int) -> dict[str, str]:
             kept = _take(first, head) + ELLIPSIS
             neighbours = (before, *ordered[bisect_right(ordered, last) :][:1])
             parted = max(len(commonprefix([first, other])) for other in neighbours)  # noqa: RUF071
-            if head <= parted < tail:  # what tells this group from its neighbours
+            if head <= parted < tail:  # show the difference from the neighbours
                 kept = _take(first, least) + ELLIPSIS + first[max(parted - 2, 0) : parted + 1] + ELLIPSIS
             cuts = cut_apart((text[tail:] for text in group), width - width_of(kept))
             shown |= {text: kept + cuts[text[tail:]] for text in group}

@@ -293,7 +293,6 @@ def view_texts(types: EventTypes) -> dict[str, str]:
 
 
 def _value(label: str, number: int) -> Window:
-    """Return the window of an event type's value over time."""
     name = safe_text(label).replace('"', "'") or "(no name)"
     lines = (f"window_filter_module evt_type 1 {number}", f'window_filter_module evt_type_label 1 "{name}"')
     return name, "Last Evt Val", lines

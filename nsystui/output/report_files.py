@@ -65,7 +65,6 @@ def save_report(report: JobPage, path: str, overwrite: bool = False) -> tuple[Pa
 
 
 def _folder(target: Path) -> Path:
-    """Return ``report.files`` for ``report.md``."""
     return target.with_name(f"{target.stem}.files")
 
 

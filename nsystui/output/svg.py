@@ -109,7 +109,6 @@ def _cut(text: str, width: float) -> str:
 
 
 def _legend(parts: Sequence[Part], left: int, y: int) -> tuple[list[str], int]:
-    """Return the legend and its height; a single part has no legend."""
     if len(parts) < 2:
         return [], 0
     body, x, line = [], float(left), 0

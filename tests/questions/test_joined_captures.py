@@ -119,7 +119,8 @@ def test_steps_are_counted_through_and_end_with_their_capture(opened, tmp_path):
 ])  # fmt: skip
 def test_each_of_several_ranks_has_its_captures(opened, tmp_path, files):
     for name, how in files.items():
-        capture(tmp_path / f"{name}.sqlite", how.pop("at", 0) * SECOND, **how)
+        given = {key: how[key] for key in how.keys() - {"at"}}
+        capture(tmp_path / f"{name}.sqlite", how.get("at", 0) * SECOND, **given)
     job = opened(".")
     assert [item.rank for item in job.ranks] == [0, 1] and len({item.pid for item in job.ranks}) == 2
     assert job.shares_clock
@@ -136,7 +137,8 @@ def test_each_of_several_ranks_has_its_captures(opened, tmp_path, files):
 ], ids=["gpu", "host", "pid", "overlap", "order", "name", "folder"])  # fmt: skip
 def test_other_processes_and_other_starts_are_ranks_of_their_own(opened, tmp_path, files):
     for name, how in files.items():
-        capture(tmp_path / f"{name}.sqlite", int(how.pop("at", 0) * SECOND), **how)
+        given = {key: how[key] for key in how.keys() - {"at"}}
+        capture(tmp_path / f"{name}.sqlite", int(how.get("at", 0) * SECOND), **given)
     job = opened(*(f"{name}.sqlite" for name in files))
     assert len(job.ranks) == len(job.session.reports) == 2
 

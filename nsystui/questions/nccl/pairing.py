@@ -393,7 +393,7 @@ class NcclPairing:
 
     ``kernels``: also ``backend`` (of `BACKENDS`; only NCCL's have calls), ``device``, ``stream``, and ``launch_start``
     and ``launch_thread`` (missing if the launch was not recorded). A call's copies are a row with ``COPIES_BACKEND``,
-    from the first start to the last end; their ``row`` is that of the first in `memory_ops`, negative. ``collective``
+    from the first start to the last end; their ``row`` is the negative row of the first in `memory_ops`. ``collective``
     is from its calls and PyTorch's label, or, if unpaired, from its name. ``message_size`` is the sum over its calls,
     for sends and receives both ways; ``one_way``, only for these, is the larger direction. Kernels that share calls get
     even shares, and are estimated.

@@ -102,7 +102,7 @@ def is_nccl_copy(session: Session) -> sa.ColumnElement[bool]:
 
 
 def rows_of_nccl_copies(session: Session) -> sa.Select[Any] | None:
-    """Select ``report``, ``row`` and ``window`` of `nccl_copies`; ``None`` if there are none."""
+    """Select ``report``, ``row`` and ``window`` of `nccl_copies`, if any."""
     from nsystui.questions.queries.conditions import given
 
     copies = {report: arrays for report, arrays in nccl_copies(session).items() if len(arrays["row"])}

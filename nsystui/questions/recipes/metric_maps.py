@@ -72,7 +72,6 @@ def _gpu_map(job: OpenJob, selection: Selection, options: RecipeOptions) -> Reci
 
 
 def _users(job: OpenJob) -> dict[tuple[int, int], list[int]]:
-    """Return the ranks that used each GPU, by (report, the machine's number)."""
     ranks_by_gpu: dict[tuple[int, int], list[int]] = {}
     for item in job.busy(Selection()).devices:
         device = item.device

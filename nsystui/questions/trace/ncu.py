@@ -312,7 +312,6 @@ def _numbered(selection: Selection, conditions: Sequence[Condition], base: NameB
 
 
 def _templates(job: OpenJob, conditions: Sequence[Condition]) -> frozenset[tuple[int, int, str]]:
-    """Return each (report, process, function) that has several kernels."""
     table = tables.kernels
     kernel = (table.c.report, table.c.process, table.c.short_name)
     query = sa.select(*kernel).where(*conditions).group_by(*kernel)

@@ -345,7 +345,6 @@ class NcclSizesScreen(CollectivesScreen):
 
 
 def _is_without_wait(answer: Answer) -> bool:
-    """Return whether bandwidths exclude waits, as far as these are known."""
     return any(column.key == "busbw_without_wait" and column.importance < FILES_ONLY for column in answer.columns)
 
 

@@ -51,7 +51,6 @@ def _block(value: float) -> str:
 
 
 def _steps(min_step: float) -> Iterator[int]:
-    """Yield 1, 2, 5, 10, 20, 50 … ns, from ``min_step`` on."""
     power = 1
     while True:
         for factor in (1, 2, 5):
