@@ -463,7 +463,7 @@ def test_programs_by_chance_are_told_as_naively(by_chance: Path):
         assert len({task for task, _ in found.whole}) == len(SEEDS) < len(found.whole)
         assert expect(job, Naive(by_chance)) > 3 * len(SEEDS)
         every = np.sum([one.parts[0] for one in found.whole.values()], axis=0)
-        assert every.all(), dict(zip(PARTS, every.tolist(), strict=True))
+        assert {part for part, time in zip(PARTS, every.tolist(), strict=True) if not time} == {"migrations"}
 
 
 LOST = {
@@ -520,7 +520,7 @@ def test_a_window_is_one_iteration(tmp_path: Path):
                 assert possible_of(one) == gpu.possible(window.start, window.end), where
                 assert one.busy[0] == gpu.busy(window.start, window.end), where
                 seen |= parts_of(one).keys()
-    assert seen == {*PARTS}
+    assert seen == {*PARTS} - {"migrations"}
 
 
 def test_the_first_node_of_a_graph_that_ended_before_the_window_is_the_first_all_the_same(tmp_path: Path):

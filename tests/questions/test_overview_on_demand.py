@@ -180,7 +180,16 @@ class TestWhatIsRead:
         written = {place.name.partition(".")[2].partition("-")[0] for place in cache.directory.iterdir()}
         assert written == {"results", "kernels", "memory_ops", "processes", "nccl_calls"}
         results = {file.stem.split("=")[1] for file in cache.directory.glob("*.results/*")}
-        assert results == {"busy", "counts", "kernel-names", "nccl-ranks", "processes", "tallies", "whole"}
+        assert results == {
+            "busy",
+            "counts",
+            "kernel-names",
+            "nccl-copies",
+            "nccl-ranks",
+            "processes",
+            "tallies",
+            "whole",
+        }
         for _ in range(2):
             read.clear()
             assert asked(job, cache) == expected

@@ -95,16 +95,17 @@ def _figures(
     slow = sum(int(gpu.is_slow()[mask].sum()) for gpu, mask in zip(gpus, masks, strict=True))
     total = int(times.sum())
     busy = sum(int(gpu.of.busy[mask].sum()) for gpu, mask in zip(gpus, masks, strict=True))
-    idle = total - busy - host.in_graphs  # the host cannot shorten gaps inside graphs
+    idle = total - busy
+    of_host = idle - host.in_graphs  # the host cannot shorten gaps inside graphs
     measures = {
         "idle": _percent(idle, total),
         "launch": _percent(host.launch, total),
         "exposed": _percent(host.exposed, host.prepare),
         "of_time": _percent(host.exposed, total),
-        "of_idle": _percent(host.exposed, idle),
+        "of_idle": _percent(host.exposed, of_host),
     }
     figures = (float(np.median(times)), int(times.min()), int(times.max()), slow)
-    verdict = "yes" if is_host_bound(measures, phase) else "no"
+    verdict = "yes" if is_host_bound({**measures, "idle": _percent(of_host, total)}, phase) else "no"
     return (
         len(times),
         _percent(total, total_time),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import astuple, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,13 +13,15 @@ from nsystui.base.text import which_of
 from nsystui.exports.discover import is_packed_report
 from nsystui.exports.job_output import JobOutput, OutputLine, read_job_output
 from nsystui.exports.metadata import pid_of
-from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.time_window import recorded
 from nsystui.questions.steps.task_steps import NO_STEP
 from nsystui.store.packed_job import JobReport
 from nsystui.store.report import Report
 from nsystui.store.results import Results
 from nsystui.store.session import Session
+
+if TYPE_CHECKING:
+    from nsystui.questions.job.job import OpenJob
 
 COLUMNS = (
     RANK,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import sqlalchemy as sa
@@ -18,13 +18,15 @@ from nsystui.base.selection import Task
 from nsystui.exports import canonical
 from nsystui.exports.metadata import pid_of
 from nsystui.questions.algebra.intervals import Times
-from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.conditions import is_launched_by, of_reports
 from nsystui.questions.steps.task_steps import launch_id_spans, rows_by_task
 from nsystui.store import tables
 from nsystui.store.gpu_clock import CLOCK_NOISE
 from nsystui.store.report import Report
 from nsystui.store.session import Session
+
+if TYPE_CHECKING:
+    from nsystui.questions.job.job import OpenJob
 
 _STREAM = ("device", "context", "stream")
 _ALL_STREAMS = -2

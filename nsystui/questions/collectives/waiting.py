@@ -20,7 +20,7 @@ from nsystui.base.selection import Selection, Task, Window
 from nsystui.base.text import few_numbers
 from nsystui.questions.algebra.intervals import Intervals, Times, subtract, union
 from nsystui.questions.collectives.matching import UNKNOWN, MatchedCollectives, Matching, Matrix, Member
-from nsystui.questions.collectives.verdict import VERDICT, verdict
+from nsystui.questions.nccl.verdict import VERDICT, verdict
 from nsystui.questions.queries.tasks import RankedTask
 
 if TYPE_CHECKING:

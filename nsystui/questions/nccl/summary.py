@@ -14,7 +14,6 @@ from nsystui.base.kernel_families import COPIES_BACKEND, NCCL_BACKEND
 from nsystui.base.selection import Selection, Task
 from nsystui.base.text import few, few_numbers
 from nsystui.exports import canonical
-from nsystui.questions.collectives.verdict import VERDICT, verdict
 from nsystui.questions.nccl.bandwidth import Floats, rate
 from nsystui.questions.nccl.grouping import (
     COLUMNS,
@@ -28,6 +27,7 @@ from nsystui.questions.nccl.grouping import (
 from nsystui.questions.nccl.pairing import NcclPairing, PairingQuality
 from nsystui.questions.nccl.roles import communicator_roles
 from nsystui.questions.nccl.units import Ints, first_of_each
+from nsystui.questions.nccl.verdict import VERDICT, verdict
 from nsystui.questions.queries.conditions import duration, where
 from nsystui.questions.queries.derived import rows_by_report
 from nsystui.questions.queries.recording import recording_advice

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from nsystui.base.answer import Unit
 from nsystui.base.selection import Selection
 from nsystui.base.text import few_numbers
 from nsystui.base.units import format_value
 from nsystui.questions.capture.launch_account import launch_accounts
 from nsystui.questions.collectives.matching import Member
-from nsystui.questions.job.job import OpenJob
 from nsystui.questions.nccl.bandwidth import in_steps
+
+if TYPE_CHECKING:
+    from nsystui.questions.job.job import OpenJob
 
 
 def differences(job: OpenJob, step_name: str | None = None) -> list[tuple[int, int, str]]:

@@ -15,13 +15,13 @@ from nsystui.base.text import counted
 from nsystui.base.units import format_value, numbered
 from nsystui.questions.algebra.intervals import Times, union
 from nsystui.questions.collectives.matching import Matrix, Member
-from nsystui.questions.collectives.verdict import UNKNOWN
 from nsystui.questions.collectives.waiting import NOBODY, SYNCHRONOUS, Arrivals, Lateness, lateness
 from nsystui.questions.gpu.device_time import DeviceIntervals, total
 from nsystui.questions.nccl.bandwidth import launched_in_steps
 from nsystui.questions.nccl.grouping import NcclProperty, selected
 from nsystui.questions.nccl.summary import nccl_summary
 from nsystui.questions.nccl.units import whole
+from nsystui.questions.nccl.verdict import UNKNOWN
 from nsystui.questions.queries.tasks import world_size
 from nsystui.questions.ranks.partings import differences
 from nsystui.questions.timeline.streams import stream_times
