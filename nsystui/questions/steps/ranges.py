@@ -286,11 +286,13 @@ def _ranges_query(session: Session, tasks: Sequence[Task], name_filter: NameFilt
         query = sa.select(*_range_columns(sa.literal(name_filter.pattern)), is_named.label("is_chosen"))
         return query.where(*is_closed, _TEMPLATE.in_(templates)).order_by("start", sa.desc("end"))
     kinds = sorted({template for *_, template in session.rows(_kinds_query(tasks))})
+    if not kinds:
+        return None
     # Comparing beginnings excludes most ranges, at less cost than templates.
     beginnings = sorted({template.partition("*")[0] for template in kinds})
     may_be = sa.or_(*(sa.func.starts_with(FOLDED_LABEL, beginning) for beginning in beginnings))
     query = sa.select(*_range_columns(_KIND), sa.true().label("is_chosen"))
-    return query.where(*is_closed, may_be, _KIND.in_(kinds)).order_by("start", sa.desc("end")) if kinds else None
+    return query.where(*is_closed, may_be, _KIND.in_(kinds)).order_by("start", sa.desc("end"))
 
 
 def _candidate(
