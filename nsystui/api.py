@@ -207,11 +207,10 @@ class Job:
         from nsystui.commands.arguments import arranged, selection_of
         from nsystui.questions.answers.answering import ask
 
-        opened = self._job
         declaration = _question(question)
         request = self._parsed(question, declaration, options)
-        selection = selection_of(request.selecting, opened)
-        answer = ask(declaration, opened, selection, declaration.read(request.args))
+        selection = selection_of(request.selecting, self._job)
+        answer = ask(declaration, self._job, selection, declaration.read(request.args))
         return frame_of(arranged(request.output, answer))
 
     def draw(self, question: str, **options: Any) -> Svg:
@@ -227,9 +226,8 @@ class Job:
         if declaration.drawing is None and declaration.map is None:
             raise UsageError(f"{question} has no drawing: job.ask({question!r}) returns its table")
         request = self._parsed(question, declaration, options)
-        drawing = drawn(
-            declaration, self._job, selection_of(request.selecting, self._job), declaration.read(request.args)
-        )
+        selection = selection_of(request.selecting, self._job)
+        drawing = drawn(declaration, self._job, selection, declaration.read(request.args))
         if drawing is None:
             raise UsageError(f'{question}: there is nothing to draw; job.ask({question!r}).attrs["notes"] says why')
         return Svg(svg(drawing))

@@ -49,15 +49,20 @@ def late_rank(case: Case, arrivals: Sequence[Arrivals], task: Task, is_straggler
             of_late = spent.pop(index, None)
             if of_late is not None and spent:
                 excess, count = excess + of_late - np.median(list(spent.values()), axis=0), count + len(operations)
-    delay, idle_time, loading_time, kernel_time = excess.tolist()
-    kind, time = KERNELS_LONGER, kernel_time
-    if 2 * idle_time >= delay:
-        kind, time = (LOADER, loading_time) if 2 * loading_time >= idle_time else (STALL, idle_time)
     total = len(steps) if steps is not None else 0
     is_rare = 2 * len(by_step) < total
-    if not count or not 0 < delay <= 2 * time or task in case.once("lost kernels", set):
+    kind, time = _cause(*excess.tolist())
+    if not count or not time or task in case.once("lost kernels", set):
         return LateRank(task, is_straggler, by_step, is_rare)
     when = f"in {len(by_step)} of {total} steps ({few_numbers(by_step)})" if is_rare else "a step"
     time /= min(count, len(by_step)) or count
     words = f"{_TAKES[kind]} {time_words(time)} longer {when if by_step else 'before a collective'}"
     return LateRank(task, is_straggler, by_step, is_rare, kind, words)
+
+
+def _cause(delay: float, idle: float, loading: float, kernels: float) -> tuple[str, float]:
+    """Return the part with half of a delay or more, and its time; 0 if no part has as much. All in ns."""
+    kind, time = KERNELS_LONGER, kernels
+    if 2 * idle >= delay:
+        kind, time = (LOADER, loading) if 2 * loading >= idle else (STALL, idle)
+    return kind, time if 0 < delay <= 2 * time else 0.0

@@ -376,7 +376,7 @@ class NvtxScreen(OutlineScreen[Node]):
 _FOLDING_WORDS = {
     Folding.STEPS: "steps in one row, layers apart",
     Folding.NONE: "numbered names one by one",
-    Folding.ALL: "numbered names in one row: a module of all layers",
+    Folding.ALL: "modules of all layers in one row",
 }
 
 
