@@ -119,12 +119,14 @@ def test_the_rooms_of_questions_import_each_other_in_no_circle():
 
 
 def test_the_name_of_a_public_type_is_used_once():
-    """A reader knows the type by its name, and a search finds only its uses."""
+    """A reader knows the type or alias by its name, and a search finds only its uses."""
     where: dict[str, list[str]] = {}
     for path in sorted(ROOT.rglob("*.py")):
         for node in parsed(path).body:
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                where.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
+            names = [target.id for target in getattr(node, "targets", ()) if isinstance(target, ast.Name)]  # aliases
+            for name in [node.name] if isinstance(node, ast.ClassDef) else names:
+                if name[0].isupper() and not name.isupper():
+                    where.setdefault(name, []).append(str(path.relative_to(ROOT)))
     assert {name: paths for name, paths in where.items() if len(paths) > 1} == {}
 
 

@@ -19,7 +19,7 @@ from nsystui.questions.blocking.operations import operations_of_steps
 from nsystui.questions.blocking.path import path_table
 from nsystui.questions.events.kinds import EventKind
 from nsystui.questions.events.listing import EventKey, event_row
-from nsystui.questions.host.kernels_in_ranges import kernels_in_ranges
+from nsystui.questions.host.naming import kernels_in_ranges
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.kernels.summary import GroupBy, kernel_summary
 from nsystui.questions.nvtx.around import range_around

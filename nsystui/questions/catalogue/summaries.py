@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from nsystui.questions.queries.question import Ask, Option, Question, Row, Values, View, steps_in
+from nsystui.questions.queries.question import Ask, Option, Question, RowKind, Values, View, steps_in
 
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer
@@ -78,7 +78,7 @@ def _ask_kernels(job: OpenJob, selection: Selection, options: _Kernels) -> Answe
 
         return kernels_in_steps(job, selection, job.steps(options.step_range), **arguments)
     if GroupBy.RANGE in options.groups:
-        from nsystui.questions.host.kernels_in_ranges import kernels_in_ranges
+        from nsystui.questions.host.naming import kernels_in_ranges
 
         return kernels_in_ranges(job, selection, **arguments)
     answer = kernel_summary(job.session, selection, **arguments)
@@ -128,7 +128,7 @@ def _view(name: str, *tables: str) -> View:
 
 
 def _calls(
-    name: str, subject: str, description: str, order: int, row: Row | None = None, label: str = "", **texts: str
+    name: str, subject: str, description: str, order: int, row: RowKind | None = None, label: str = "", **texts: str
 ) -> Question:
     """Return the question about calls; with ``row``, it also has a table on the screen of kernels."""
     question = Question(

@@ -1,28 +1,31 @@
-"""The threads of a job: names, ranks, launched operations, and NVTX ranges."""
+"""A job's threads: names, ranks, launched operations, NVTX ranges, and kernels by range."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
 import sqlalchemy as sa
-from numpy.typing import NDArray
 
+from nsystui.base.answer import TableAnswer
 from nsystui.base.selection import Selection, Task, Window
+from nsystui.base.types import Flags, Ints
 from nsystui.exports.metadata import pid_of, process_of, tid_of
 from nsystui.questions.algebra.groups import distinct
 from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.host.segments import NO_THREAD, Segments, Thread
-from nsystui.questions.host.stacks import Numbers
 from nsystui.questions.job.job import OpenJob
+from nsystui.questions.kernels.summary import kernel_summary
 from nsystui.questions.nvtx.paths import numbered, template
 from nsystui.questions.nvtx.ranges import NvtxRanges
 from nsystui.questions.queries.conditions import is_launched_by, of_reports, of_tasks
 from nsystui.questions.queries.mpi import DOMAIN
 from nsystui.questions.queries.tasks import GPU_TABLES, process_names
+from nsystui.questions.steps.kernels_in_steps import rows_by_number
 from nsystui.store import tables
 from nsystui.store.session import Session
 
@@ -57,17 +60,14 @@ class HostThread:
 
 
 def thread_names(session: Session) -> dict[Thread, str]:
-    """Return the names of the threads that have any; nsys writes a thread's last name."""
+    """Return the names of named threads; nsys writes a thread's last name."""
     columns = tables.threads.c
     query = sa.select(columns.report, columns.thread, columns.name).where(columns.name.is_not(None))
     return {(report, thread): name for report, thread, name in session.rows(query)} if session.reports else {}
 
 
 def worker_processes(job: OpenJob, ranks: Iterable[Task]) -> set[Task]:
-    """Return processes that run a program of ``ranks`` in its report, are no rank, and were on a CPU.
-
-    They are mostly workers of data loaders.
-    """
+    """Return processes, mostly data loaders, that run a program of ``ranks``, are no rank, and were on a CPU."""
     events, programs = tables.sched_events, process_names(job.session)
     if not job.session.count(events):
         return set()
@@ -119,7 +119,7 @@ def usual_threads(session: Session, tasks: Iterable[Task]) -> dict[Task, Thread]
     return {task: (task.report, thread) for task, (_, thread) in busiest.items()}
 
 
-Launches = Mapping[tuple[Task, int], tuple[Times, Numbers]]
+Launches = Mapping[tuple[Task, int], tuple[Times, Ints]]
 """For each GPU (task, CUDA ordinal), ascending times of its operations, and the threads that launched them."""
 
 
@@ -154,7 +154,7 @@ def launching_threads(
             report, process, device = (int(operations[key][first]) for key in ("report", "process", "device"))
             part = tuple(operations[key][gpu_codes == code].astype(np.int64) for key in ("start", "end", "thread"))
             parts.setdefault((Task(report, process), device), []).append(part)
-    launches: tuple[dict[tuple[Task, int], tuple[Times, Numbers]], ...] = ({}, {})
+    launches: tuple[dict[tuple[Task, int], tuple[Times, Ints]], ...] = ({}, {})
     for gpu, parts_of_gpu in parts.items():
         *edges, threads = (np.concatenate(part) for part in zip(*parts_of_gpu, strict=True))
         for launches_by_edge, times in zip(launches, edges, strict=True):
@@ -163,7 +163,7 @@ def launching_threads(
     return launches[0], launches[1]
 
 
-def threads_at(launches: Launches, task: Task, device: int, moments: Times) -> Numbers:
+def threads_at(launches: Launches, task: Task, device: int, moments: Times) -> Ints:
     """Return the threads (globalTid) that launched a GPU's operations at ``moments``, or ``NO_THREAD``."""
     times, threads = launches.get((task, device), (_NO_TIMES, _NO_TIMES))
     if not len(times):
@@ -188,7 +188,7 @@ class ThreadRanges:
 
     ranges: NvtxRanges
     names: tuple[str, ...]
-    labels: Numbers
+    labels: Ints
     reports: frozenset[int]
 
     @classmethod
@@ -230,8 +230,8 @@ class ThreadRanges:
         return Segments(edges[:-1], edges[1:], self._labels(around))
 
     def of_operations(
-        self, reports: Numbers, processes: Numbers, launches: Times, threads: Numbers, nodes: Numbers
-    ) -> tuple[Numbers, NDArray[np.bool_]]:
+        self, reports: Ints, processes: Ints, launches: Times, threads: Ints, nodes: Ints
+    ) -> tuple[Ints, Flags]:
         """Return the ranges of n operations, as indices into ``names``, and whether they were captured there.
 
         An operation that a CUDA graph replays is in the range around the capture of its node, if that is known; others
@@ -242,10 +242,30 @@ class ThreadRanges:
         launched = np.where(np.isin(reports, list(self.reports)), launched, 1)
         return np.where(captured > 0, captured, launched), captured > 0
 
-    def _labels(self, around: Numbers) -> Numbers:
+    def _labels(self, around: Ints) -> Ints:
         ranges = self.ranges
         if not len(ranges):
             return np.zeros(len(around), np.int64)
         while len(mpi := np.flatnonzero((around >= 0) & (self.labels[ranges.values("name", around)] < 0))):
             around[mpi] = ranges.values("parent", around[mpi])
         return np.where(around >= 0, self.labels[ranges.values("name", around)], 0)
+
+
+def kernels_in_ranges(job: OpenJob, selection: Selection, **options: Any) -> TableAnswer:
+    """Summarise kernels by the NVTX range of their launch, or of their capture in a CUDA graph, and by other keys.
+
+    ``options`` are further arguments of `kernel_summary`.
+    """
+    ranges = ThreadRanges.load(job)
+
+    def number_of(*kernels: Ints) -> Ints:
+        labels, is_captured = ranges.of_operations(*kernels)
+        return 2 * labels + is_captured
+
+    def cells_of(numbers: Ints) -> dict[str, list[str]]:
+        origins = ["captured" if number else "launched" for number in (numbers & 1).tolist()]
+        return {"origin": origins, "range": [ranges.names[number] for number in (numbers >> 1).tolist()]}
+
+    rows = partial(rows_by_number, number_of, cells_of, np.zeros_like)
+    answer = kernel_summary(job.session, selection, **options, summarise=rows)
+    return replace(answer, notes=(*answer.notes, *ranges.ranges.notes))

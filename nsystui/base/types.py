@@ -1,0 +1,28 @@
+"""Shared types; types of a library are ``Any`` while the program runs, so that annotations load no library."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+CountRows = Callable[[int], object]
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pandas as pd
+    import sqlalchemy as sa
+    from numpy.typing import NDArray
+
+    Array = NDArray[Any]
+    Ints = NDArray[np.int64]
+    Floats = NDArray[np.float64]
+    Flags = NDArray[np.bool_]
+    DataSeries = pd.Series[Any]
+
+    Expression = sa.ColumnElement[Any]
+    Condition = sa.ColumnElement[bool]
+    Labelled = sa.Label[Any]
+    Query = sa.Select[*tuple[Any, ...]]
+    AnyQuery = Query | sa.CompoundSelect[*tuple[Any, ...]]
+else:
+    Array = Ints = Floats = Flags = DataSeries = Expression = Condition = Labelled = Query = AnyQuery = Any
