@@ -122,6 +122,16 @@ def test_a_worker_without_calls_may_be_forked(advice_on):
     assert FORK in advice_on(write)
 
 
+def test_workers_are_no_cause_of_missing_ranges_where_cuda_calls_were_recorded(advice_on):
+    def write(out):
+        working(out, 7)
+        out.process(1, "systemd")
+
+    text = advice_on(write, canonical.NVTX_RANGES)
+    assert "opens NVTX ranges" in text and FORK not in text and "spawn" not in text
+    assert FORK in advice_on(silent(), canonical.NVTX_RANGES)
+
+
 def test_a_capture_range_is_named_where_one_was_asked_for(advice_on):
     assert "capture range" in advice_on(silent(), settings={"START_TRIGGER": "CudaProfilerStart"})
 

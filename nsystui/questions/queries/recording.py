@@ -187,7 +187,8 @@ def _suggested_fixes(session: Session, report: Report, trace: _Trace) -> Sequenc
         fixes += [_FLUSH, _PERMISSION, _NEWER] if launched else []
         if "--capture-range" in facts.asked:
             fixes.append(_RANGE)
-    if trace is _NVTX or not launched or set(names) - set(calls):
+    # Where CUDA calls were recorded, ranges would have been, too.
+    if not calls or (trace is _CUDA and (not launched or set(names) - set(calls))):
         if "--trace-fork-before-exec" not in facts.asked:
             fixes.append("record forked workers too (--trace-fork-before-exec=true)")
         is_vllm = any("vllm" in name.lower() for name in (facts.command, *names.values()))

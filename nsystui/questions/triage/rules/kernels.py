@@ -320,8 +320,8 @@ def _finding(case: Case, rows: Sequence[_Row], cost: int, span: Window) -> Findi
         f"(up to {time_words(worst.max)} instead of {time_words(worst.usual)})."
     )
     advice = Advice(
-        "Look at what ran at the same time (Timeline): other streams, copies, another process on the GPU, page faults.",
-        "The same launch on the same GPU takes longer only if something else uses the GPU.",
+        "Look at what ran at the same time (Timeline): other streams, copies, page faults, another process on the GPU.",
+        "A launch takes longer if something else uses the GPU, if it waits for pages, or if its data is different.",
     )
     measured = (
         "Time of these launches above the median of their kernel (same name, grid and block). Only rare launches (3 % "
