@@ -14,10 +14,16 @@ from synthetic import ExportWriter
 from triaging import finding, triaged
 
 from nsystui.cli import main
-from nsystui.questions.blocking.gain import Standing
+from nsystui.questions.blocking.gain import Gain, Standing
 
 US, MS = 1_000, 1_000_000
 STEPS = 12
+
+
+def test_the_factor_is_said_only_where_it_says_something():
+    words = [Gain(won, 1_000_000, Standing.MEASURED).words for won in (2_000, 100_000, 950_000, 1_000_000)]
+    assert [", 1.11 times as fast" in text for text in words] == [False, True, False, False]
+    assert sum("times as fast" in text for text in words) == 1
 
 
 def stepping(path: Path, gaps: list[tuple[int, int]], length: int = 20 * MS) -> Path:

@@ -270,6 +270,12 @@ def test_what_cuda_graphs_hide_is_not_said_to_be_missing(tmp_path):
     }
 
 
+def test_nothing_is_said_of_what_graphs_hide(tmp_path):
+    found = triaged(whole_graph_export(tmp_path / "a.sqlite"))
+    assert found.health == "No issues found outside of CUDA graphs, which were not traced inside"
+    assert "No loss was found outside of CUDA graphs, which were not traced inside." in found.summary
+
+
 def test_a_tail_that_is_the_profilers_is_not_to_be_shortened(tmp_path):
     with one_gpu(tmp_path / "a.sqlite") as gpu:
         for _ in gpu.rounds(4, 10 * MS, 10 * MS):

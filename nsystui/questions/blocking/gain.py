@@ -20,6 +20,10 @@ class Standing(Enum):
     """The export does not show its purpose, or that the work is avoidable."""
 
 
+_MAX_FACTOR = 10
+"""A larger factor is shown only as times: whatever remains would then take the most time."""
+
+
 @dataclass(frozen=True)
 class Gain:
     """The largest possible gain in an iteration, the mean over the GPUs, ns (docs/path.md#gains).
@@ -43,7 +47,7 @@ class Gain:
     def words(self) -> str:
         """``at most 8.53 ms of a step of 116.4 ms, 1.08 times as fast (measured; may include straggler)``."""
         won, total = (format_value(Unit.DURATION, time) for time in (self.recoverable, self.iteration))
-        factor = "" if self.speedup is None else f", {self.speedup:.2f} times as fast"
+        factor = f", {self.speedup:.2f} times as fast" if 1.005 <= (self.speedup or 0) < _MAX_FACTOR else ""
         others = f"; may include {', '.join(self.includes)}" if self.includes else ""
         return f"at most {won} of {'a step of ' if self.is_step else ''}{total}{factor} ({self.standing.value}{others})"
 

@@ -41,7 +41,8 @@ from nsystui.store.report import Report
 _LITTLE = 5.0
 """Communication below this cost, in %, counts as hidden."""
 _MIN_ONCE = 20.0
-"""The minimum share of start-up or tail in the summary, %."""
+"""The minimum share of start-up, tail or graphs in the summary, %."""
+_GRAPHS = "CUDA graphs, which were not traced inside"
 _CAUSES = 3
 """The number of named causes of each part of idle time."""
 _BUSY = {"compute": "compute", "exposed_nccl": "exposed NCCL", "memory": "memory", "graph": "graphs"}
@@ -123,7 +124,8 @@ class Triage:
         hidden = [item.gist for item in self.findings if item.id == "communication" and (item.percent or 0) < _LITTLE]
         whose = ("GPUs are", "The GPU is")[self.gpus == 1]
         busy = {0: "<1"}.get(round(self.busy), f"{self.busy:.0f}")
-        nothing = "No loss was found." * (not self.damaged)
+        outside = f" outside of {_GRAPHS}" * self._is_in_graphs
+        nothing = f"No loss was found{outside}." * (not self.damaged)
         lost = f"Largest loss{'es' * (len(losses) > 1)}: {', '.join(losses)}." if losses else nothing
         is_bound = any(finding.id == PARTIAL[0] and _makes_idle_unknown(finding) for finding in self.findings)
         bound = "at least " * is_bound
@@ -249,11 +251,16 @@ class Triage:
 
     @property
     def health(self) -> str:
-        """``No issues found``, except large one-time costs; empty after a warning or failure."""
+        """``No issues found``, except large one-time costs and graphs; empty after a warning or failure."""
         if self.broken or self._hardly_works or any(finding.severity is not Severity.INFO for finding in self.findings):
             return ""
-        paid_once = " and ".join(words.partition(" (")[0] for _, words in self._paid_once())
-        return f"No issues found outside of {paid_once}" if paid_once else "No issues found"
+        unjudged = [words.partition(" (")[0] for _, words in self._paid_once()] + [_GRAPHS] * self._is_in_graphs
+        return f"No issues found outside of {' and '.join(unjudged)}" if unjudged else "No issues found"
+
+    @property
+    def _is_in_graphs(self) -> bool:
+        """Whether the time in graphs that were traced as a whole is a large share."""
+        return 100 * self.budget.graph >= _MIN_ONCE * max(self.budget.time, 1)
 
     @property
     def _hardly_works(self) -> bool:
