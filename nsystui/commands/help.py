@@ -54,7 +54,8 @@ def run(request: Request) -> int:
     if topic is None:
         width = max(map(len, topics()))
         print_lines(["topics (`nsystui help TOPIC` shows one):"])
-        print_lines(f"  {name:{width}}  {_title(name)}" for name in topics())
+        titles = {name: _text(name, name).partition("\n")[0].removeprefix("# ") for name in topics()}
+        print_lines(f"  {name:{width}}  {title}" for name, title in titles.items())
         return 0
     text = _text(topic.lower().removesuffix(".md"), topic)
     environ = original_environ()
@@ -63,10 +64,6 @@ def run(request: Request) -> int:
     else:
         _page(rendered(text, size(sys.stdout.fileno())[0], environ, sys.stdout.encoding), environ)
     return 0
-
-
-def _title(name: str) -> str:
-    return _text(name, name).partition("\n")[0].removeprefix("# ")
 
 
 def _text(name: str, word: str) -> str:

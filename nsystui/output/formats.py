@@ -160,8 +160,7 @@ def _formatted(
 ) -> tuple[list[str], list[Sequence[Any]]]:
     """Return the ``%`` format of each column, and the cells to insert.
 
-    Texts pass through ``escape``; missing values are empty. A single ``%`` then formats a line, because there may be
-    millions of lines.
+    Texts pass through ``escape``; missing values are empty. One ``%`` formats a line: there may be millions.
     """
     formats: list[str] = []
     cells: list[Sequence[Any]] = []

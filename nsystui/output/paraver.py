@@ -302,8 +302,7 @@ def _value(label: str, number: int) -> _Window:
 def _view(windows: Sequence[_Window], histograms: Sequence[tuple[str, str, int | None]] = ()) -> str:
     """Return the text of a view. Histograms hide their windows; without histograms, the first window is open.
 
-    Each histogram shows the window at its index, and has a name, a statistic, and the number of columns of width 1, or
-    ``None`` if Paraver chooses them.
+    A histogram has its window's index, a name, a statistic, and its number of columns of width 1 (``None``: any).
     """
     parts = [f"#ParaverCFG\nConfigFile.Version: 3.4\nConfigFile.NumWindows: {len(windows)}\n\n"]
     for number, window in enumerate(windows, 1):

@@ -321,8 +321,7 @@ def _name_ids(frames: str) -> str:
 def _stacks(kind: str, frames: str = "chunk") -> dict[str, Transform]:
     """Return the transforms of ``frames``, a table or query of DuckDB's: chains, each different stack once, and names.
 
-    ``signature`` is a chain's frames as one number, whatever their order, because it includes their depth. A stack's
-    number is its first row in the chunk, which no other chunk has.
+    ``signature`` is a chain's frames and their depths as one number. A stack's number is its first row in the chunk.
     """
     fields = {
         "kind": f"'{kind}'",

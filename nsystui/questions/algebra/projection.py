@@ -199,8 +199,7 @@ def are_outside(inside: Iterable[Inside], calls: int) -> Flags:
 def _layers(starts: Times, ends: Times) -> Iterator[Ints]:
     """Yield the calls in the fewest groups in which both starts and ends ascend.
 
-    One group suffices unless a call contains another. Greedy (patience sorting): each call is added to the first group
-    whose last end is not after its end.
+    Greedy (patience sorting): each call is added to the first group whose last end is not after its end.
     """
     order = np.lexsort((ends, starts))
     if bool((np.diff(ends[order]) >= 0).all()):
@@ -224,8 +223,8 @@ def _layers(starts: Times, ends: Times) -> Iterator[Ints]:
 def _fold(op: np.ufunc, values: Times, since: Times, until: Times) -> Times:
     """Return ``op`` (minimum or maximum) over ``values[since[i]:until[i]]`` for each i; no slice may be empty.
 
-    A sparse table: any slice is the union of two pieces, perhaps overlapping, whose length is a power of two. One pass
-    per power computes all slices from the previous pass: O((slices + values) log values).
+    A sparse table: a slice is the union of two pieces whose length is a power of two, and one pass computes all
+    pieces of a length: O((slices + values) log values).
     """
     power = np.frexp(until - since)[1] - 1
     result = np.empty(len(since), np.int64)

@@ -154,7 +154,8 @@ def compared(
     a, b = sides
     table_rows = [_row(key, a.get(key), b.get(key), basis, extras) for key in dict.fromkeys((*a, *b))]
     change = sum(abs(row.difference) for row in table_rows if row.difference is not None)
-    rows = [row.cells(change) for row in sorted(table_rows, key=_order)]
+    table_rows.sort(key=lambda row: (row.difference is None, -abs(row.difference or row.size), str(row.key)))
+    rows = [row.cells(change) for row in table_rows]
     return Compared(name, columns(names, basis, extras, what), rows, len(rows), tuple(notes), basis.each)
 
 
@@ -170,10 +171,6 @@ class _Row:
     def cells(self, change: float) -> Row:
         share = None if self.difference is None else 100.0 * abs(self.difference) / change if change else 0.0
         return (*self.before_share, share, *self.after_share, *self.key)
-
-
-def _order(row: _Row) -> tuple[bool, float, str]:
-    return row.difference is None, -abs(row.difference or row.size), str(row.key)
 
 
 _NOTHING = Measured(0, 0)

@@ -141,8 +141,7 @@ _IN_FLIGHT = Column(
 def _in_flight(job: OpenJob, selection: Selection, window: Window, bins: int) -> dict[tuple[Value, Value], Floats]:
     """Return the mean number of kernels that ran at once in each span, by rank and device.
 
-    It is the time of all kernels in the span divided by its length. Only counts and summed times of kernels that began
-    (and ended) there are read.
+    It is the time of all kernels in the span divided by its length.
     """
     kernels, width = tables.kernels, window.end - window.start
     users: dict[tuple[Task, int], tuple[Value, Value]] = {

@@ -166,14 +166,11 @@ def _gpus(request: MfuRequest, gpus: Sequence[DeviceIntervals], reports: Sequenc
 def recorded_size(reports: Iterable[Report]) -> int:
     """Return the job's number of processes by the captured environment, else 0."""
     names = (*SIZE_VARIABLES, ALLOCATION_VARIABLE)
-    return max((_number(report, name) or 0 for report in reports for name in names), default=0)
+    texts = [report.metadata.environment.get(name, "") for report in reports for name in names]
+    return max((whole_number(text, _MAX_PROCESSES) or 0 for text in texts), default=0)
 
 
 _MAX_PROCESSES = 999_999
-
-
-def _number(report: Report, name: str) -> int | None:
-    return whole_number(report.metadata.environment.get(name, ""), _MAX_PROCESSES)
 
 
 def peak_of(request: MfuRequest, gpus: Sequence[DeviceIntervals]) -> tuple[Peak | None, str]:

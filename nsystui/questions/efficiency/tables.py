@@ -10,7 +10,7 @@ from nsystui.base.answer import DEVICE, FILES_ONLY, HOST, PID, RANK, Column, Row
 from nsystui.questions.efficiency.device import Useful
 from nsystui.questions.efficiency.mfu import Mfu
 from nsystui.questions.efficiency.result import Efficiency, Factor, Scalability, device_factors, host_factors
-from nsystui.questions.gpu.device_time import Breakdown, DeviceIntervals, total
+from nsystui.questions.gpu.device_time import Breakdown, total
 
 EVERYTHING = "all"
 """The rank in the row over all GPUs."""
@@ -107,18 +107,15 @@ def breakdown_table(result: Efficiency) -> TableAnswer:
     if result.gpus:
         rows.append((EVERYTHING, None, None, None, *_spent_cells(total(result.spent), result.useful)))
     for gpu, spent in zip(result.gpus, result.spent, strict=True):
-        rows.append((*_gpu_cells(gpu), *_spent_cells(spent, result.useful)))
+        device = gpu.device
+        cells = ",".join(map(str, gpu.ranks)), device.device, device.gpu, device.model
+        rows.append((*cells, *_spent_cells(spent, result.useful)))
     columns = tuple(
         column.with_importance(FILES_ONLY) if column.unit is Unit.PERCENT and not any(cells) else column
         for column, cells in zip(BREAKDOWN_COLUMNS, zip(*rows, strict=True), strict=False)
     )
     notes = (*result.notes, *result.device_notes)
     return TableAnswer("breakdown", columns or BREAKDOWN_COLUMNS, rows, len(rows), notes)
-
-
-def _gpu_cells(gpu: DeviceIntervals) -> Row:
-    first = gpu.device
-    return ",".join(map(str, gpu.ranks)), first.device, first.gpu, first.model
 
 
 def _spent_cells(spent: Breakdown, useful: Useful) -> Row:

@@ -143,7 +143,8 @@ def _overlaps(job: OpenJob, selection: Selection) -> Answer:
     job_times = [(table.c[key] + table.c.clock_offset).label(f"job_{key}") for key in ("start", "end")]
     is_complete = [table.c.start.is_not(None), table.c.end.is_not(None), table.c.device.is_not(None)]
     query = sa.select(*keys, name, *job_times).where(*where(table, selection, table.c.name), *is_complete)
-    devices = {_device_key(item): item for item in job.busy(Selection(tasks=selection.tasks)).devices}
+    gpus = [(item.device.task.task, item) for item in job.busy(Selection(tasks=selection.tasks)).devices]
+    devices = {(task.report, task.process, item.device.device): item for task, item in gpus}
     sums: dict[tuple[int, str], list[int]] = {}
     if job.session.count(table):
         for batch in job.session.array_batches(query):
@@ -159,11 +160,6 @@ def _overlaps(job: OpenJob, selection: Selection) -> Answer:
     ]
     total_rows = len(rows) if selection.is_everything else None
     return TableAnswer("nccl-gpu-overlap", _COLUMNS, rows, total_rows, kernel_notes(job.session))
-
-
-def _device_key(item: DeviceIntervals) -> tuple[int, int, int]:
-    task = item.device.task.task
-    return task.report, task.process, item.device.device
 
 
 def _overlap_times(

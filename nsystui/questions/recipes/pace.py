@@ -195,7 +195,7 @@ def _ranges(is_on_gpu: bool) -> Callable[[OpenJob, Selection, RecipeOptions], _S
 def _named(ranges: NvtxRanges, wanted: str) -> tuple[str, Flags] | None:
     """Return the label of the wanted ranges, and whether each name matches; ``*`` matches numbers.
 
-    If no full name matches, the text without domain is enough. Raises UsageError if nothing or several domains match.
+    A full name or else the text without domain matches. Raises UsageError if nothing or several domains match.
     """
     if not ranges.names:
         return None

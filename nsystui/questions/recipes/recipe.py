@@ -196,9 +196,6 @@ def map_table(shown: RecipeMap) -> TableAnswer:
     rows: list[Row] = []
     for line in shown.lines:
         for number, values in enumerate(line.values.T.tolist()):
-            rows.append((*line.key, edges[number], edges[number + 1], *_without_nan(values)))
+            known = (None if value != value else value for value in values)  # NaN is not equal to itself
+            rows.append((*line.key, edges[number], edges[number + 1], *known))
     return TableAnswer(shown.name, columns, rows, len(rows), shown.notes)
-
-
-def _without_nan(values: Sequence[float]) -> list[float | None]:
-    return [None if value != value else value for value in values]  # NaN is not equal to itself

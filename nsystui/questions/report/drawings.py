@@ -275,7 +275,8 @@ def timeline_lanes(pictures: Sequence[LanePicture], title: str = "timeline") -> 
         words = "–" if picture.busy is None else format_value(Unit.PERCENT, 100 * picture.busy)
         names = tuple(LaneName(name.first, name.last, name.text) for name in lane_text(picture).names)
         lanes.append(DrawnLane(lane_label(picture.lane).strip(), values, words, names))
-    parts = tuple(_part(CATEGORIES[number]) for number in used)
+    words_of = {"nccl": "NCCL", "nvtx": "NVTX", "api": "API", "os": "OS, MPI", "cpu": "CPU"}
+    parts = tuple(Part(words_of.get(CATEGORIES[number], CATEGORIES[number]), CATEGORIES[number]) for number in used)
     return DrawnLanes(title, window.start, window.end, parts, tuple(lanes), len(pictures) - len(lanes))
 
 
@@ -300,8 +301,3 @@ def map_lanes(shown: RecipeMap) -> DrawnLanes | None:
     return DrawnLanes(
         shown.name, shown.window.start, shown.window.end, tuple(parts.values()), tuple(lanes[:MAX_LANES]), more
     )
-
-
-def _part(category: str) -> Part:
-    words = {"nccl": "NCCL", "nvtx": "NVTX", "api": "API", "os": "OS, MPI", "cpu": "CPU"}
-    return Part(words.get(category, category), category)

@@ -92,8 +92,7 @@ def innermost(ranges: _Spans, calls: _Spans) -> _Rows:
 def _last_reaching(values: Times, before: _Rows, minimum: Times) -> _Rows:
     """Return, for each i, the last index in ``values[: before[i]]`` of a value of at least ``minimum[i]``, or -1.
 
-    All searches climb a pyramid of maxima together, each to the nearest block on its left with such a value, and then
-    descend in that block.
+    All searches climb a pyramid of maxima together to the nearest such block on the left, and then descend in it.
     """
     # ``values``, then the maxima of each full block of 2, 4, 8 … values.
     pyramid = [values]

@@ -169,8 +169,8 @@ _CONGESTION_COLUMNS = (
 def _congestion(session: Session, selection: Selection, options: ReportOptions) -> PagedAnswer:
     """Answer ``network_congestion``: samples with more send waits (ticks/ms) than the threshold, by start in job time.
 
-    The GUID is an unsigned hexadecimal number; switches have no name. Header and form of the GUID are UNVERIFIED: they
-    follow the documentation, because no output of nsys 2023.4 is known.
+    The GUID is an unsigned hexadecimal number; switches have no name. UNVERIFIED: header and GUID follow nsys's
+    documentation.
     """
     is_waiting = _SAMPLES.c.metric == _SEND_WAITS
     conditions = [*where(_SAMPLES, selection, _SAMPLES.c.metric), is_waiting]

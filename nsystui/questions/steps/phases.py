@@ -151,14 +151,14 @@ def _kinds(session: Session, reports: Sequence[int]) -> dict[int, dict[str, int]
     kinds_by_report = {}
     for report, kernel_names in names.items():
         families = {text: family_of(text) for text in kernel_names}
-        kinds = {text: _kind(text) for text, family in families.items() if family == ATTENTION}
+        kinds = {
+            text: _OF_PREFILL if _PREFILLS.search(text) else _OF_DECODE if _DECODES.search(text) else _ATTENTION
+            for text, family in families.items()
+            if family == ATTENTION
+        }
         if kinds and OPTIMIZER not in families.values() and not any(map(_TRAINS.search, kernel_names)):
             kinds_by_report[report] = kinds
     return kinds_by_report
-
-
-def _kind(name: str) -> int:
-    return _OF_PREFILL if _PREFILLS.search(name) else _OF_DECODE if _DECODES.search(name) else _ATTENTION
 
 
 def _queries(session: Session, kinds: Mapping[int, Mapping[str, int]]) -> Iterator[Query]:

@@ -379,7 +379,7 @@ class OverviewScreen(TablesScreen):
         return _MIN_KERNEL_LINES if self.findings.display else _KERNEL_LINES
 
     def _share_room(self) -> None:
-        """Give findings and ranks the lines that they need, and the kernels the rest, at least a minimum.
+        """Give findings and ranks the lines that they need, and the kernels the others.
 
         On a wide terminal, ranks that would take half of the room are next to the kernels.
         """

@@ -201,7 +201,10 @@ def label_width(y_words: _Words, ends: Ends) -> int:
 
 def plot_lines(plot: Density, width: int, x_words: _Words, y_words: _Words) -> list[str]:
     """Return a line of ``width`` cells for each row of ``plot`` and for the x axis, with labels at the ends of axes."""
-    rows = ["".join(_mark(count) for count in counts) for counts in plot.counts]
+    rows = [
+        "".join(next((mark for least, mark in _MARKS if count >= least), " ") for count in counts)
+        for counts in plot.counts
+    ]
     return framed(rows, (plot.x, plot.y), width, (x_words, y_words))
 
 
@@ -216,7 +219,3 @@ def framed(rows: Sequence[str], ends: tuple[Ends, Ends], width: int, words: tupl
     left, right = (words[0](end) for end in ends[0])
     room = max(width - labels - width_of(left), 0)
     return [*lines, fit(" " * labels + left + fit(right, room, "right"), width)]
-
-
-def _mark(count: int) -> str:
-    return next((mark for min_count, mark in _MARKS if count >= min_count), " ")

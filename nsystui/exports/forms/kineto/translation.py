@@ -84,7 +84,8 @@ def _translate(path: Path, target: Path, advance: Advance, origin: int | None) -
     events = trace.events()
     first = list(islice(events, _FIRST_EVENTS))
     if origin is None:
-        origin = min((time for event in first if (time := _start(event)) is not None), default=0)
+        starts = [nanoseconds(event.get("ts")) for event in first if event.get("ph") == "X"]
+        origin = min((start for start in starts if start is not None), default=0)
     pid = _process_of(first)
     named = _NAMED_AFTER_HOST.match(path.name)
     host = named["host"] if named and int(named["pid"]) == pid else ""
@@ -102,10 +103,6 @@ def _translate(path: Path, target: Path, advance: Advance, origin: int | None) -
         translator.finish()
         export.facts = trace.facts()
     return translator.earliest if translator.earliest < origin + EARLIEST else None
-
-
-def _start(event: Event) -> int | None:
-    return nanoseconds(event.get("ts")) if event.get("ph") == "X" else None
 
 
 def _process_of(events: Sequence[Event]) -> int | None:
