@@ -77,6 +77,14 @@ def test_a_late_rank_has_one_cause_and_one_finding(tmp_path: Path, how: Any, say
         assert all(item.under == "straggler" for item in triage.findings if item.id == "idle-gaps")
 
 
+def test_a_rank_that_is_last_as_often_for_less_time_is_mentioned(tmp_path: Path) -> None:
+    def compute(rank: int, step: int) -> int:
+        return 30 * MS * (rank == 2 and step % 2 == 0) + MS * (rank == 1 and step % 2)
+
+    text = finding(triaged(*ddp_job(tmp_path, computes=compute)), "straggler").sentence
+    assert "Rank 2 (host) arrives last at 10 of 40 collectives, another rank at 10 for less time" in text
+
+
 def test_two_slow_steps_of_a_rank_are_no_reason_to_exclude_its_node(tmp_path: Path) -> None:
     triage = triaged(*ddp_job(tmp_path, computes=on(2, 90 * MS, (7, 13))))
     told(finding(triage, "straggler"), never=["node", "slower"])

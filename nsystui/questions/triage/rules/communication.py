@@ -62,6 +62,10 @@ _RARE = Advice(
     "Compare such a step with the step before it on this rank (`nsystui diff` with --time-a and --time-b).",
     "In its other steps this rank is not late, so its GPU is not slow.",
 )
+_VARIES = Advice(
+    "Look at what the late rank does just before a long wait (Ranks screen, then Timeline; `nsystui gaps --by rank`).",
+    "Waiting that moves from rank to rank comes from work that varies, not from one slow GPU.",
+)
 _NONE = (None, None)
 _DIFFERS = 0.03
 """The minimum relative difference of a rank's compute time or kernel count from other ranks'."""
@@ -174,18 +178,18 @@ def _judged(
     size, late_ranks = world_size(case.job.session), {rank.task: rank for rank in case.late_ranks if rank.is_straggler}
     among = f" ({len(case.job.ranks)} of {size} ranks are open)" if size and size > len(case.job.ranks) else ""
     findings: list[Finding | NotChecked] = []
-    for item in case.job.ranks:
+    for item in (rank for rank in case.job.ranks if rank.task in late_ranks):
         cost, loss = costs.get(item.task, 0), caused.get(item.task, 0)
-        if item.task not in late_ranks:
-            continue
         late, other = lateness_by_task[item.task], "Each other" if len(case.devices) > 2 else "The other"
         why, advice = _reason(case, late_ranks[item.task], computed, parts)
         words = f": {late_ranks[item.task].words}" if late_ranks[item.task].words else ""
+        rival = max((rank.late for task, rank in lateness_by_task.items() if task != item.task), default=0)
+        often = f", another rank at {rival:,} for less time" * (rival >= late.late)
         wait = time_words(late.caused)
         hidden = f" ({wait} including waits that compute hides)" if wait != time_words(loss) else ""
         text = (
             f"Rank {item.rank} ({item.host or 'host unknown'}) arrives last at {late.late:,} of "
-            f"{counted(late.operations, 'collective')}{among}{words}. "
+            f"{counted(late.operations, 'collective')}{often}{among}{words}. "
             f"{other} GPU loses {time_words(loss)} waiting{hidden}.{why}"
         )
         loader = "'s data loader" if late_ranks[item.task].cause == LOADER else ""
@@ -193,19 +197,13 @@ def _judged(
         findings.append(case.finding("straggler", text, advice, door, cost, _METHOD, evidence, ranks=ranks, gist=gist))
     cost = case.mean(suffered.values())
     if not findings and case.percent(cost) >= case.thresholds.imbalance_percent:
-        largest = max(case.job.ranks, key=lambda item: costs.get(item.task, 0))
         text = (
-            f"Waiting at collectives for late ranks costs {time_words(cost)} per GPU{among}. The late "
-            f"rank varies: rank {largest.rank} causes the largest part, {time_words(costs.get(largest.task, 0))}."
-            f"{_division(computed, parts)}"
-        )
-        advice = Advice(
-            "Look at what the late rank does just before a long wait (Ranks screen, then Timeline; "
-            "`nsystui gaps --by rank`).",
-            "Waiting that moves from rank to rank comes from work that varies, not from one slow GPU.",
+            f"Waiting at collectives for late ranks costs {time_words(cost)} per GPU{among}. The late rank varies: "
+            f"rank {max(case.job.ranks, key=lambda item: costs.get(item.task, 0)).rank} causes the largest part, "
+            f"{time_words(max(costs.values()))}.{_division(computed, parts)}"
         )
         numbers = tuple(sorted(item.rank for item in case.ranks))
-        findings.append(case.finding("imbalance", text, advice, door, cost, _METHOD, evidence, ranks=numbers))
+        findings.append(case.finding("imbalance", text, _VARIES, door, cost, _METHOD, evidence, ranks=numbers))
     return findings
 
 
