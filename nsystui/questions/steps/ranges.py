@@ -289,11 +289,8 @@ def _ranges_query(session: Session, tasks: Sequence[Task], name_filter: NameFilt
     kinds = sorted({template for *_, template in session.rows(_kinds_query(tasks))})
     if not kinds:
         return None
-    # Comparing beginnings excludes most ranges, at less cost than templates.
-    beginnings = sorted({template.partition("*")[0] for template in kinds})
-    may_be = sa.or_(*(sa.func.starts_with(FOLDED_LABEL, beginning) for beginning in beginnings))
     query = sa.select(*_range_columns(_KIND), sa.true().label("is_chosen"))
-    return query.where(*is_closed, may_be, _KIND.in_(kinds)).order_by("start", sa.desc("end"))
+    return query.where(*is_closed, _KIND.in_(kinds)).order_by("start", sa.desc("end"))
 
 
 def _candidate(
@@ -368,10 +365,12 @@ def _numbers(names: Sequence[str]) -> Times:
 
     If several numbers ascend, the number that ascends slowest counts. All are 0 if a name has no number.
     """
-    numbers_of_names = ((whole_number(digits, _MAX_NUMBER) for digits in _NUMBER.findall(name)) for name in names)
+    codes = {name: code for code, name in enumerate(dict.fromkeys(names))}
+    numbers_of_names = ((whole_number(digits, _MAX_NUMBER) for digits in _NUMBER.findall(name)) for name in codes)
     parts = [[number for number in numbers if number is not None] for numbers in numbers_of_names]
     width = min(map(len, parts))
     columns = np.array([part[:width] for part in parts], np.int64).reshape(len(parts), width)
+    columns = columns[[codes[name] for name in names]]
     if not columns.shape[1]:
         return np.zeros(len(names), np.int64)
     ascending = [column for column in columns.T if (np.diff(column) > 0).all()]
