@@ -35,6 +35,7 @@ from nsystui.base.types import Array, Query
 from nsystui.base.units import format_value
 from nsystui.exports import canonical
 from nsystui.exports.metadata import pid_of
+from nsystui.questions.algebra.groups import distinct
 from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.queries.nccl_copies import is_nccl_copy
 from nsystui.questions.queries.process_rows import ProcessRows
@@ -433,7 +434,7 @@ class _Events:
         is_of_kind = (np.isin(syncs["correlation"], ids[kinds == kind]) for kind in range(_RECORD))
         waits, *by_stream_and_event = ({key: column[chosen] for key, column in syncs.items()} for chosen in is_of_kind)
         calls, recorded = (
-            np.union1d(ids[is_executed & (kinds == kind)], rows_of_kind["correlation"])
+            distinct(np.append(ids[is_executed & (kinds == kind)], rows_of_kind["correlation"]))
             for kind, rows_of_kind in ((0, waits), (_RECORD, records))
         )
         lost = recorded[~np.isin(recorded, records["correlation"])]
