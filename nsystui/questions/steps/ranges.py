@@ -9,6 +9,7 @@ the ranges instead.
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -205,27 +206,26 @@ def _candidates(
     tasks = [task for task in tasks if task.report in indices]
     if not tasks or not session.count(tables.nvtx_ranges):
         return []
-    by_task: dict[Task, list[_Candidate]] = {}
+    named, others = defaultdict[Task, list[_Candidate]](list), defaultdict[Task, list[_Candidate]](list)
     if name_filter is not None:
-        _read(session, tasks, _named_query(tasks, name_filter), by_task, name_filter)
-        _add_work(session, by_task, needs_marks=False)
-        return [by_task[task] for task in sorted(by_task)]
+        for candidate in _read(session, tasks, _named_query(tasks, name_filter), name_filter):
+            named[candidate.task].append(candidate)
+        _add_work(session, named, needs_marks=False)
+        return [named[task] for task in sorted(named)]
     kinds = session.rows(_kinds_query(tasks))
     users = {task for report, process, *_ in kinds for task in _users(tasks, Task(report, process))}
     templates = {template for *_, template in kinds}
     with_word = {template for template in templates if any(word.search(template) for word in _WORDS)}
-    named: dict[Task, list[_Candidate]] = {}
-    for chosen, judged in ((with_word, users), (templates - with_word, by_task)):
-        if chosen:
-            _read(session, tasks, _kind_query(tasks, chosen), by_task)
+    for chosen in (with_word, templates - with_word):
+        for candidate in _read(session, tasks, _kind_query(tasks, chosen)) if chosen else ():
+            (named if candidate.is_named else others)[candidate.task].append(candidate)
         if chosen is with_word:
-            named = {task: [item for item in group if item.is_named] for task, group in by_task.items()}
             _add_work(session, named, needs_marks=False)
+        judged = users if chosen is with_word else {*named, *others}
         if all(any(item.is_sure and not item.is_foreign for item in named.get(task, ())) for task in judged):
             return [named[task] for task in sorted(named)]  # other candidates cost more, and would not be chosen
-    others = {task: [item for item in group if not item.is_named] for task, group in by_task.items()}
     _add_work(session, others, needs_marks=True)
-    return [by_task[task] for task in sorted(by_task)]
+    return [named[task] + others[task] for task in sorted({*named, *others})]
 
 
 def _users(tasks: Sequence[Task], local: Task) -> list[Task]:
@@ -234,24 +234,19 @@ def _users(tasks: Sequence[Task], local: Task) -> list[Task]:
 
 
 def _read(
-    session: Session,
-    tasks: Sequence[Task],
-    query: Query,
-    by_task: dict[Task, list[_Candidate]],
-    name_filter: NameFilter | None = None,
-) -> None:
-    """Add the candidates in the ranges of ``query`` to ``by_task``."""
+    session: Session, tasks: Sequence[Task], query: Query, name_filter: NameFilter | None = None
+) -> Iterator[_Candidate]:
+    """Yield the candidates in the ranges of ``query``."""
     ranges = session.arrays(query)
-    for (report, process, _, template), rows in places_by(
-        ranges[key] for key in ("report", "process", "thread", "template")
-    ).items():
+    keys = (ranges[key] for key in ("report", "process", "thread", "template"))
+    for (report, process, _, template), rows in places_by(keys).items():
         local, columns = Task(report, process), (ranges[key][rows] for key in ("start", "end", "name", "is_chosen"))
         starts, ends, names, is_chosen = columns
         for task in _users(tasks, local):
             candidate = _candidate(task, template, starts, ends, names.tolist(), is_chosen.astype(bool), name_filter)
             if candidate is not None:
                 candidate.is_foreign = task != local
-                by_task.setdefault(task, []).append(candidate)
+                yield candidate
 
 
 def _add_work(session: Session, by_task: Mapping[Task, Sequence[_Candidate]], needs_marks: bool) -> None:
