@@ -280,6 +280,18 @@ class TestWithoutNumbers:
             run.launch(100 * number + 5, 100 * number + 10, name=f"fusion_{number % 3}(int)")
         assert not steps_of(run).of_task
 
+    def test_ranges_without_a_word_count_next_to_a_process_with_numbered_steps(self, run):
+        other = Run(run.export, 6000)
+        run.series("iteration {}")
+        for number in range(6):
+            other.range(f"round {number}", 1000 * number, 1000 * number + 90)
+            other.launch(1000 * number + 5, 1000 * number + 15, name=ADAM)
+        found = steps_of(run).of_task
+        assert {task.process: len(steps) for task, steps in found.items()} == {
+            run.process.global_id: 3,
+            other.process.global_id: 6,
+        }
+
     def test_ranks_have_ranges_of_one_name(self, tmp_path, opened):
         ranks = [Run(ExportWriter(tmp_path / f"rank{rank}.sqlite"), 5000 + rank) for rank in range(3)]
         for rank, run in enumerate(ranks):

@@ -35,6 +35,7 @@ from nsystui.base.types import Array, Query
 from nsystui.base.units import format_value
 from nsystui.exports import canonical
 from nsystui.exports.metadata import pid_of
+from nsystui.questions.algebra.groups import distinct
 from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.queries.nccl_copies import is_nccl_copy
 from nsystui.questions.queries.process_rows import ProcessRows
@@ -345,15 +346,17 @@ def _unseen(
     if not len(events.calls) and not report_at(rows.session, rows.task.report).count(tables.cuda_events):
         return work["correlation"]
     unseen = np.full(len(work["start"]), NONE, np.int64)
-    lost, unmatched = np.setdiff1d(events.calls, events.waits["correlation"]), np.flatnonzero(events.of_record == NONE)
-    stream, wait = streams.numbers(events.waits, unmatched), events.waits["correlation"][unmatched]
-    last_ids = {} if window is None or not len(lost) + len(unmatched) else _launched_before(rows, window)
+    lost = events.calls[~np.isin(events.calls, events.waits["correlation"])]
+    unmatched = np.flatnonzero(events.of_record == NONE)
+    wait = events.waits["correlation"][unmatched]
+    stream = np.append(np.full(len(lost), NONE), streams.numbers(events.waits, unmatched))
+    calls, is_lost = np.append(lost, wait), np.arange(len(lost) + len(wait)) < len(lost)
+    records = np.append(_before(events.recorded, lost), _before(events.lost, wait))
+    last_ids = {} if window is None or not len(calls) else _launched_before(rows, window)
     for number, key in enumerate(streams.keys):
-        calls = np.union1d(lost, wait[stream == number])
-        calls = calls[calls > last_ids.get(key, NONE)]
-        waiter = streams.first_after(np.full(len(calls), number), calls)
-        records = np.where(np.isin(calls, lost), _before(events.recorded, calls), _before(events.lost, calls))
-        np.maximum.at(unseen, waiter[waiter != NONE], records[waiter != NONE])
+        chosen = np.flatnonzero((is_lost | (stream == number)) & (calls > last_ids.get(key, NONE)))
+        waiter = streams.first_after(np.full(len(chosen), number), calls[chosen])
+        np.maximum.at(unseen, waiter[waiter != NONE], records[chosen[waiter != NONE]])
     return unseen
 
 
@@ -428,15 +431,13 @@ class _Events:
         for capturing in np.unique(thread[kinds == _BEGIN]):
             begun, ended = (np.sort(ids[(thread == capturing) & (kinds == edge)]) for edge in (_BEGIN, _END))
             is_executed &= (thread != capturing) | (np.searchsorted(begun, ids) <= np.searchsorted(ended, ids))
-        waits, *by_stream_and_event = (
-            {key: column[np.isin(syncs["correlation"], ids[kinds == kind])] for key, column in syncs.items()}
-            for kind in range(_RECORD)
-        )
+        is_of_kind = (np.isin(syncs["correlation"], ids[kinds == kind]) for kind in range(_RECORD))
+        waits, *by_stream_and_event = ({key: column[chosen] for key, column in syncs.items()} for chosen in is_of_kind)
         calls, recorded = (
-            np.union1d(ids[is_executed & (kinds == kind)], rows_of_kind["correlation"])
+            distinct(np.append(ids[is_executed & (kinds == kind)], rows_of_kind["correlation"]))
             for kind, rows_of_kind in ((0, waits), (_RECORD, records))
         )
-        lost = np.setdiff1d(recorded, records["correlation"])
+        lost = recorded[~np.isin(recorded, records["correlation"])]
         return cls(calls, recorded, lost, records, waits, _matching(waits, records, lost), *by_stream_and_event)
 
 
