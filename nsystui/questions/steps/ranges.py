@@ -24,7 +24,7 @@ from nsystui.base.text import whole_number
 from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.algebra.projection import Projection
 from nsystui.questions.nvtx.loading import FOLDED_LABEL
-from nsystui.questions.queries.conditions import Condition, job_end, job_start, matches, of_reports
+from nsystui.questions.queries.conditions import job_end, job_start, matches, of_reports
 from nsystui.questions.queries.statistics import places_by
 from nsystui.questions.steps.anchors import KEYS, MARKS_OPTIMIZER, MARKS_STEP, OperationNames
 from nsystui.questions.steps.task_steps import (
@@ -58,10 +58,6 @@ _FIELDS = ":#"
 """Precedes the fields of XLA's names, whose numbers are ids: ``XlaModule:#hlo_module=jit_step_1,program_id=7#``."""
 _OPERATION = "hlo_op="
 """The field of an operation, which is a part of a program."""
-_TEMPLATE = sa.func.regexp_replace(FOLDED_LABEL, "[0-9]+", "*", "g", type_=sa.Text)
-"""The name shared by ranges of one kind: ``step *`` for ``step 7``."""
-_KIND = sa.func.regexp_replace(_TEMPLATE, f"{_FIELDS}.*", _FIELDS, type_=sa.Text)
-"""`_TEMPLATE` without fields."""
 
 
 @dataclass(eq=False)
@@ -240,32 +236,33 @@ def _add_work(session: Session, by_task: Mapping[Task, Sequence[_Candidate]], ne
             candidate.add(**batch, marks=marks)
 
 
-def _is_closed(tasks: Iterable[Task]) -> tuple[Condition, ...]:
-    """Return conditions for the reports' NVTX ranges that ended on the thread that began them."""
+def _closed_ranges(tasks: Iterable[Task]) -> sa.Subquery:
+    """Select the reports' NVTX ranges that ended on the thread that began them.
+
+    ``step *`` is the template of ``step 7``; a kind lacks fields. A subquery has the names, whose SQL is long.
+    """
     columns = tables.nvtx_ranges.c
-    return (
+    times = (job_start(tables.nvtx_ranges).label("start"), job_end(tables.nvtx_ranges).label("end"))
+    named = sa.select(columns.report, columns.process, columns.thread, *times, FOLDED_LABEL.label("name")).where(
         of_reports(columns.report, {task.report for task in tasks}),
         columns.end > columns.start,
         sa.func.coalesce(columns.end_thread, columns.thread) == columns.thread,
     )
-
-
-def _range_columns(template: sa.ColumnElement[Any]) -> tuple[sa.ColumnElement[Any], ...]:
-    columns = tables.nvtx_ranges.c
-    times = (job_start(tables.nvtx_ranges).label("start"), job_end(tables.nvtx_ranges).label("end"))
-    keys = (columns.report, columns.process, columns.thread, template.label("template"))
-    return (*keys, *times, FOLDED_LABEL.label("name"))
+    ranges = named.subquery("named").c
+    template = sa.func.regexp_replace(ranges.name, "[0-9]+", "*", "g", type_=sa.Text)
+    kind = sa.func.regexp_replace(template, f"{_FIELDS}.*", _FIELDS, type_=sa.Text)
+    return sa.select(*ranges, template.label("template"), kind.label("kind")).subquery("ranges")
 
 
 def _kinds_query(tasks: Iterable[Task]) -> sa.Select[Any]:
-    """Select the longest kinds of ranges (report, process, thread and template) of each process.
+    """Select the longest kinds of ranges (report, process, thread, kind) of each process.
 
     Ranges have a separate query, so that not all are in memory.
     """
-    ranges = sa.select(*_range_columns(_KIND)).where(*_is_closed(tasks)).subquery("ranges")
-    kind = (ranges.c.report, ranges.c.process, ranges.c.thread, ranges.c.template)
+    ranges = _closed_ranges(tasks)
+    kind = (ranges.c.report, ranges.c.process, ranges.c.thread, ranges.c.kind)
     words = "|".join(word.pattern for word in _WORDS)
-    has_word = sa.func.regexp_matches(ranges.c.template, words, "i", type_=sa.Boolean)
+    has_word = sa.func.regexp_matches(ranges.c.kind, words, "i", type_=sa.Boolean)
     time = sa.func.sum(ranges.c.end - ranges.c.start)
     position = sa.func.row_number().over(partition_by=(*kind[:2], has_word), order_by=time.desc())
     kinds = (
@@ -278,21 +275,22 @@ def _kinds_query(tasks: Iterable[Task]) -> sa.Select[Any]:
 
 
 def _ranges_query(session: Session, tasks: Sequence[Task], name_filter: NameFilter | None) -> sa.Select[Any] | None:
-    is_closed = _is_closed(tasks)
+    ranges = _closed_ranges(tasks)
+    columns = [ranges.c[name] for name in ("report", "process", "thread", "start", "end", "name")]
     if name_filter is not None:
-        is_named = matches(FOLDED_LABEL, name_filter)
-        templates = sa.select(_TEMPLATE).where(*is_closed, is_named).distinct()
+        is_named = matches(ranges.c.name, name_filter)
+        templates = sa.select(ranges.c.template).where(is_named).distinct()
         # Ranges whose names differ only in numbers also end a step.
-        query = sa.select(*_range_columns(sa.literal(name_filter.pattern)), is_named.label("is_chosen"))
-        return query.where(*is_closed, _TEMPLATE.in_(templates)).order_by("start", sa.desc("end"))
+        query = sa.select(*columns, sa.literal(name_filter.pattern).label("template"), is_named.label("is_chosen"))
+        return query.where(ranges.c.template.in_(templates)).order_by("start", sa.desc("end"))
     kinds = sorted({template for *_, template in session.rows(_kinds_query(tasks))})
     if not kinds:
         return None
     # Comparing beginnings excludes most ranges, at less cost than templates.
-    beginnings = sorted({template.partition("*")[0] for template in kinds})
-    may_be = sa.or_(*(sa.func.starts_with(FOLDED_LABEL, beginning) for beginning in beginnings))
-    query = sa.select(*_range_columns(_KIND), sa.true().label("is_chosen"))
-    return query.where(*is_closed, may_be, _KIND.in_(kinds)).order_by("start", sa.desc("end"))
+    beginnings = "|".join(sorted({re.escape(template.partition("*")[0]) for template in kinds}))
+    may_be = sa.func.regexp_matches(ranges.c.name, f"^(?:{beginnings})", "s", type_=sa.Boolean)
+    query = sa.select(*columns, ranges.c.kind.label("template"), sa.true().label("is_chosen"))
+    return query.where(may_be, ranges.c.kind.in_(kinds)).order_by("start", sa.desc("end"))
 
 
 def _candidate(
