@@ -239,7 +239,7 @@ def _add_work(session: Session, by_task: Mapping[Task, Sequence[_Candidate]], ne
 def _closed_ranges(tasks: Iterable[Task]) -> sa.Subquery:
     """Select the reports' NVTX ranges that ended on the thread that began them.
 
-    ``step *`` is the template of ``step 7``; a kind lacks fields. A subquery has the names, whose SQL is long.
+    ``step *`` is the template of ``step 7``; a kind lacks fields. A subquery has the names: long SQL.
     """
     columns = tables.nvtx_ranges.c
     times = (job_start(tables.nvtx_ranges).label("start"), job_end(tables.nvtx_ranges).label("end"))
