@@ -98,6 +98,8 @@ def schemas() -> dict[str, Any]:
 )
 def test_answers_are_as_recorded(here, schemas, path, keep):
     _, *blocks = blocks_of(path.read_text(encoding="utf-8"))
+    if path.stem in RARE:
+        blocks = some(3 * len(blocks), blocks)
     differences = []
     with jobs_kept_open() if keep else nullcontext():
         for block in blocks:
