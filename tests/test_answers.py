@@ -50,8 +50,8 @@ from nsystui.questions.queries.registry import question_named, questions
 
 SUBJECTS = sorted(ANSWERS.glob("*.txt"))
 LINES = [line for path in SUBJECTS for line in commands_of(path)]
-RARE = ("more-illnesses", "rare-illnesses", "variants-of-illnesses")
-"""Subjects of the campaign: a command there takes 0.6 CPU seconds, and few jobs have its findings."""
+RARE = ("at-length", "more-illnesses", "rare-illnesses", "variants-of-illnesses")
+"""Subjects of which campaigns ask a sample: a command takes 0.6 CPU seconds, and few jobs have its findings."""
 MANY = 60
 """The most rows of an answer that are compared in every form; longer answers are not sorted by every column."""
 ADVICE = """
