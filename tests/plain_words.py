@@ -50,7 +50,7 @@ def sentences(text: str, nodes: Sequence[ast.AST]) -> Iterator[tuple[int, str]]:
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
             for paragraph in re.split(r"\n\s*\n", node.value.value.strip()):
                 yield from ((node.lineno, sentence) for sentence in _END.split(" ".join(paragraph.split())))
-    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+    tokens = tokenize.generate_tokens(io.StringIO(text).readline) if "#" in text else ()
     breaks = (tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT)
     others = (token for token in tokens if token.type not in breaks)
     for is_comment, group in groupby(others, lambda token: token.type == tokenize.COMMENT):

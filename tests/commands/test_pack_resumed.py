@@ -152,7 +152,7 @@ TOLD = {
 }
 
 
-@pytest.mark.parametrize("source", TOLD)
+@pytest.mark.parametrize("source", campaign.some(3 * len(TOLD), TOLD))
 def test_a_rank_is_there_before_the_next_export_is_read(run, tmp_path, one_by_one, interrupted_at, source):
     exports = written(tmp_path / "in", TOLD[source])
     flags = ["--ranks", r"x(\d)"] * (source == "--ranks")
@@ -212,7 +212,7 @@ def test_ranks_that_are_certain_early_are_those_of_all_exports_together(tmp_path
                     assert one.ranks == expected[number], (told, number)
 
 
-@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("how", campaign.some(10, [signal.SIGTERM, signal.SIGINT, signal.SIGKILL]))
 def test_however_a_run_is_ended_the_next_one_completes_it(run, tmp_path, demo_job, how):
     for lines in (1, 3):
         job = tmp_path / f"{lines}"

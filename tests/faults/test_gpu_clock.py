@@ -7,6 +7,7 @@ import shutil
 
 import program
 import pytest
+from campaign import first
 from support import edit, native, shared
 from synthetic import ExportWriter
 from triaging import finding, told, triaged
@@ -96,7 +97,7 @@ def test_a_packed_job_and_a_second_command_have_corrected_times(tmp_path, monkey
     assert all(len(NOTE.findall(ran.err)) == 1 for ran in (first, second, packed))
 
 
-@pytest.mark.parametrize("shift", [823_456_789, -156_789_123])
+@pytest.mark.parametrize("shift", first(1, [823_456_789, -156_789_123]))
 def test_any_offset_leaves_work_between_its_launch_and_its_wait(tmp_path, shift):
     path = shifted(written(tmp_path / "right" / "rank0.sqlite"), tmp_path / "wrong", shift)
     ran = program.answered("info", "--show", "launches", "--format", "json", path)

@@ -229,7 +229,7 @@ class Found(dict):
 async def test_every_screen_shows_and_copies_printable_text(job, cache_directory, size):
     found = Found()
     async with jobs.running(job, cache_directory, size) as (app, pilot):
-        for keys in WALKS:
+        for keys in some(len(WALKS), WALKS):
             for number, key in enumerate(keys, 1):
                 await pilot.press(key)
                 found.look(app, keys[:number])
@@ -246,7 +246,7 @@ async def back(app: NsystuiApp, pilot: object) -> None:
 async def test_recipes_have_screens_of_printable_text(job, cache_directory):
     found = Found()
     async with jobs.running(job, cache_directory, (160, 48)) as (app, pilot):
-        for recipe in all_recipes():
+        for recipe in some(len(all_recipes()), all_recipes()):
             app.screen.open_question(recipe)
             await pilot.pause()
             found.look(app, recipe.name)
@@ -261,7 +261,7 @@ async def test_prompts_and_what_is_selected_show_a_name_in_printable_text(job, c
     found = Found()
     async with jobs.running(job[:1], cache_directory) as (app, pilot):
         await pilot.press("2")
-        for number, text in enumerate(texts):
+        for number, text in enumerate(some(len(texts), texts)):
             app.select(app.selection.with_name(f"x{text}"))
             await pilot.pause()
             for key in ("f", "e"):

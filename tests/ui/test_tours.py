@@ -138,7 +138,9 @@ def program(request, demo_job, written_once, columns, tmp_path):
     return NsystuiApp(files(*demo_job), DARK)
 
 
-IN_CAMPAIGN = ("light", "many ranks", "many steps", "graphs", "nodes", "traces", "left out", "without colours")
+IN_CAMPAIGN = (
+    "light", "many ranks", "many steps", "graphs", "nodes", "traces", "left out", "without colours", "more recipes",
+)  # fmt: skip
 MARKS = {name: [pytest.mark.campaign] for name in IN_CAMPAIGN}
 MARKS |= {name: [pytest.mark.findings] for name in ("overview", "empty")}
 NAMES = sorted(path.stem for path in TOURS.glob("*.txt"))

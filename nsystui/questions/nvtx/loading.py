@@ -46,7 +46,7 @@ _MEANINGS = [
 ]
 _OF_DICT = sa.func.split_part(LABEL, "{", 1).concat(sa.func.nullif(sa.func.concat_ws(".", *_MEANINGS), ""))
 _IS_DICT = sa.or_(sa.func.contains(LABEL, "{'"), sa.func.contains(LABEL, '{"'))
-_FOLDED = sa.case((_IS_DICT, sa.func.coalesce(_OF_DICT, _CUT)), else_=_CUT)
+_FOLDED = sa.func.coalesce(sa.case((_IS_DICT, _OF_DICT)), _CUT)
 FOLDED_LABEL = sa.func.coalesce(sa.func.nullif(_FOLDED, ""), "[no name]", type_=sa.Text)
 """`LABEL` by its meaning: without arguments, shapes and ids of a call; the module or operator of a dict.
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from nsystui.base.selection import NameFilter, Task
 from nsystui.base.text import whole_number
-from nsystui.base.types import Condition, Expression, Flags, Query
+from nsystui.base.types import Flags, Query
 from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.algebra.projection import Projection
 from nsystui.questions.nvtx.loading import FOLDED_LABEL
@@ -60,10 +60,6 @@ _FIELDS = ":#"
 """Precedes the fields of XLA's names, whose numbers are ids: ``XlaModule:#hlo_module=jit_step_1,program_id=7#``."""
 _OPERATION = "hlo_op="
 """The field of an operation, which is a part of a program."""
-_TEMPLATE = sa.func.regexp_replace(FOLDED_LABEL, "[0-9]+", "*", "g", type_=sa.Text)
-"""The name shared by ranges of one kind: ``step *`` for ``step 7``."""
-_KIND = sa.func.regexp_replace(_TEMPLATE, f"{_FIELDS}.*", _FIELDS, type_=sa.Text)
-"""`_TEMPLATE` without fields."""
 
 
 @dataclass(eq=False)
@@ -259,32 +255,33 @@ def _add_work(session: Session, by_task: Mapping[Task, Sequence[_Candidate]], ne
             candidate.add(**batch, marks=marks)
 
 
-def _is_closed(tasks: Iterable[Task]) -> tuple[Condition, ...]:
-    """Return conditions for the reports' NVTX ranges that ended on the thread that began them."""
+def _closed_ranges(tasks: Iterable[Task]) -> sa.Subquery:
+    """Select the reports' NVTX ranges that ended on the thread that began them.
+
+    ``step *`` is the template of ``step 7``; a kind lacks fields. A subquery has the names: long SQL.
+    """
     columns = tables.nvtx_ranges.c
-    return (
+    times = (job_start(tables.nvtx_ranges).label("start"), job_end(tables.nvtx_ranges).label("end"))
+    named = sa.select(columns.report, columns.process, columns.thread, *times, FOLDED_LABEL.label("name")).where(
         of_reports(columns.report, {task.report for task in tasks}),
         columns.end > columns.start,
         sa.func.coalesce(columns.end_thread, columns.thread) == columns.thread,
     )
-
-
-def _range_columns(template: Expression) -> tuple[Expression, ...]:
-    columns = tables.nvtx_ranges.c
-    times = (job_start(tables.nvtx_ranges).label("start"), job_end(tables.nvtx_ranges).label("end"))
-    keys = (columns.report, columns.process, columns.thread, template.label("template"))
-    return (*keys, *times, FOLDED_LABEL.label("name"))
+    ranges = named.subquery("named").c
+    template = sa.func.regexp_replace(ranges.name, "[0-9]+", "*", "g", type_=sa.Text)
+    kind = sa.func.regexp_replace(template, f"{_FIELDS}.*", _FIELDS, type_=sa.Text)
+    return sa.select(*ranges, template.label("template"), kind.label("kind")).subquery("ranges")
 
 
 def _kinds_query(tasks: Iterable[Task]) -> Query:
-    """Select the longest kinds of ranges (report, process, thread and template) of each process.
+    """Select the longest kinds of ranges (report, process, thread, kind) of each process.
 
     Ranges have a separate query, so that not all are in memory.
     """
-    ranges = sa.select(*_range_columns(_KIND)).where(*_is_closed(tasks)).subquery("ranges")
-    kind = (ranges.c.report, ranges.c.process, ranges.c.thread, ranges.c.template)
+    ranges = _closed_ranges(tasks)
+    kind = (ranges.c.report, ranges.c.process, ranges.c.thread, ranges.c.kind)
     words = "|".join(word.pattern for word in _WORDS)
-    has_word = sa.func.regexp_matches(ranges.c.template, words, "i", type_=sa.Boolean)
+    has_word = sa.func.regexp_matches(ranges.c.kind, words, "i", type_=sa.Boolean)
     time = sa.func.sum(ranges.c.end - ranges.c.start)
     position = sa.func.row_number().over(partition_by=(*kind[:2], has_word), order_by=time.desc())
     kinds = (
@@ -296,19 +293,26 @@ def _kinds_query(tasks: Iterable[Task]) -> Query:
     return sa.select(*(kinds.c[column.name] for column in kind)).where(kinds.c.place <= _MAX_NAMES)
 
 
+_COLUMNS = ("report", "process", "thread", "start", "end", "name")
+
+
 def _named_query(tasks: Sequence[Task], name_filter: NameFilter) -> Query:
-    is_closed, is_named = _is_closed(tasks), matches(FOLDED_LABEL, name_filter)
-    templates = sa.select(_TEMPLATE).where(*is_closed, is_named).distinct()
+    ranges = _closed_ranges(tasks)
+    is_named = matches(ranges.c.name, name_filter)
+    templates = sa.select(ranges.c.template).where(is_named).distinct()
     # Ranges whose names differ only in numbers also end a step.
-    query = sa.select(*_range_columns(sa.literal(name_filter.pattern)), is_named.label("is_chosen"))
-    return query.where(*is_closed, _TEMPLATE.in_(templates)).order_by("start", sa.desc("end"))
+    labels = sa.literal(name_filter.pattern).label("template"), is_named.label("is_chosen")
+    query = sa.select(*(ranges.c[name] for name in _COLUMNS), *labels)
+    return query.where(ranges.c.template.in_(templates)).order_by("start", sa.desc("end"))
 
 
 def _kind_query(tasks: Sequence[Task], templates: Collection[str]) -> Query:
+    ranges = _closed_ranges(tasks)
     # For a short list of values, DuckDB would compute the kind once per value.
     kinds = sa.values(sa.column("kind", sa.Text), name="kinds").data([(template,) for template in sorted(templates)])
-    query = sa.select(*_range_columns(_KIND), sa.true().label("is_chosen"))
-    return query.where(*_is_closed(tasks), _KIND.in_(sa.select(kinds))).order_by("start", sa.desc("end"))
+    labels = ranges.c.kind.label("template"), sa.true().label("is_chosen")
+    query = sa.select(*(ranges.c[name] for name in _COLUMNS), *labels)
+    return query.where(ranges.c.kind.in_(sa.select(kinds))).order_by("start", sa.desc("end"))
 
 
 def _candidate(
