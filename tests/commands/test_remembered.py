@@ -194,12 +194,6 @@ class TestRows:
         answer = TableAnswer("kernels", self.COLUMNS, [("a", 1.5), ("b", None)], 7, ("a note",))
         assert from_json(to_json(answer)) == answer
 
-    @pytest.mark.parametrize("descending", [True, False])
-    def test_missing_values_are_last_and_equal_ones_keep_their_order(self, descending):
-        rows = [("a", 1.0), ("b", None), ("c", 2.0), ("d", 1.0)]
-        ordered = TableAnswer("kernels", self.COLUMNS, rows).sorted_by("max", descending)
-        assert [name for name, _ in ordered.rows] == (["c", "a", "d", "b"] if descending else ["a", "d", "c", "b"])
-
 
 class TestRememberedWhileLoading:
     """The answers that the application stores for later commands."""

@@ -51,10 +51,6 @@ def counted(path: Path, whole: bool) -> Mapping[str, int]:
         return {name: session.rows(query)[0][0] for name, query in zip(NATIVE, queries, strict=True)}
 
 
-def written(path: Path) -> Mapping[str, int]:
-    return {name: sum(native_count(path, one) for one in natives) for name, natives in NATIVE.items()}
-
-
 def read(path: Path, whole: bool) -> Mapping[str, int] | ExportError:
     """Return the number of rows by table, or the error, which must be one line with the name of the export."""
     try:
@@ -212,23 +208,6 @@ class TestExactDamage:
         place = data.index(b"CREATE TABLE " + RUNTIME.encode())
         self.patch(export, place + len("CREATE TABLE CUPTI"), b"X")
         assert "malformed database schema" in said_of(export, whole=True)
-
-    @pytest.mark.campaign
-    def test_other_files_are_unaffected(self, export, originals):
-        leaf = self.leaves(export, RUNTIME)[1]
-        self.patch(export, leaf, b"\xff" * 4096)
-        with closing(Session(warn=lambda _: None)) as session:
-            session.add(originals[0])
-            with pytest.raises(ExportError):
-                session.add(export)
-            count = sa.select(sa.func.count()).select_from(tables.api_calls)
-            assert session.scalar(count) == native_count(originals[0], RUNTIME)
-
-
-def test_the_sqlite_module_agrees_that_the_originals_are_whole(originals):
-    for path in originals:
-        with closing(sqlite3.connect(path)) as connection:
-            assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
 
 
 def misplaced(data: bytes, chance: random.Random) -> bytes:

@@ -85,24 +85,6 @@ def asked(words: tuple[str, ...], files: list[Path], formats: Sequence[str] = FO
 
 
 @pytest.mark.campaign
-def test_the_export_holds_what_it_should(job):
-    with closing(sqlite3.connect(job[0])) as connection:
-        names = "".join(text for (text,) in connection.execute("SELECT value FROM StringIds"))
-    assert all(text in names for text in hostile.TEXTS)
-    ran = program.run("kernels", *job, "--format", "csv")
-    assert any(text in ran.out for text in hostile.TEXTS if "\n" not in text and '"' not in text)
-
-
-@pytest.mark.campaign
-def test_commands_print_nothing_that_a_terminal_obeys_or_hides(job, others):
-    """As tables, and for a few commands in each format."""
-    ran = [one for words in program.FEW for one in asked(words, job[:1], ("table",))]
-    ran += [one for words in (("kernels",), ("info",)) for one in asked(words, job, ("csv", "json", "md"))]
-    ran += [one for path in others for name in ("memory", "osrt") for one in asked((name,), [path], ("table",))]
-    expect_printable(ran)
-
-
-@pytest.mark.campaign
 @pytest.mark.parametrize("part", some(4, range(4)))
 def test_no_command_prints_in_any_format_what_a_terminal_obeys_or_hides(part, job, others):
     ran = []

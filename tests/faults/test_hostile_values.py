@@ -147,12 +147,6 @@ def test_ranges_that_all_end_before_they_start_are_not_called_unrecorded(tmp_pat
 
 
 @pytest.mark.campaign
-def test_kernels_of_no_process_have_a_command_all_the_same(export):
-    edit(export, f"UPDATE {KERNEL} SET globalPid = NULL WHERE rowid % 2 = 0")
-    assert program.answered("ncu", export).status == 0
-
-
-@pytest.mark.campaign
 @pytest.mark.parametrize("length", [100_000, 10_000_000])
 def test_a_name_of_megabytes(tmp_path, length):
     path = tmp_path / "long.sqlite"

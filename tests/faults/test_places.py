@@ -172,17 +172,6 @@ class TestChanges:
 
     @pytest.mark.campaign
     @pytest.mark.parametrize("way", WAYS)
-    def test_an_answer_that_is_remembered_is_not_given_for_another_export(self, tmp_path, contents, way):
-        export = tmp_path / "rank0.sqlite"
-        export.write_bytes(contents[0])
-        before = program.run("kernels", export, "--format", "csv").out
-        way(export, contents[1])
-        after = program.run("kernels", export, "--format", "csv").out
-        assert after != before
-        assert after == program.run("kernels", export, "--format", "csv", "--no-cache").out
-
-    @pytest.mark.campaign
-    @pytest.mark.parametrize("way", WAYS)
     def test_an_export_that_changes_at_any_moment_gives_the_old_answer_the_new_one_or_says_so(
         self, tmp_path, contents, way
     ):
@@ -201,12 +190,6 @@ class TestChanges:
             change.join()
             assert ran.out in answers if ran.status == 0 else (ran.status == 2 and CHANGED in ran.err), number
             assert program.run("kernels", export, "--format", "csv").out == answers[1], number
-
-    def test_one_that_grows_is_said_to_be_written(self, export, original):
-        export.write_bytes(original.read_bytes()[:-4096])
-        assert "cut short or still being written" in program.run("kernels", export).err
-        export.write_bytes(original.read_bytes())
-        assert program.run("kernels", export).status == 0
 
 
 class TestWithLess:

@@ -26,12 +26,12 @@ from nsystui.base.selection import Selection, Task, Window
 from nsystui.questions.host import causes, gaps, kept_causes, naming, stacks
 from nsystui.questions.host.attribution import attribute
 from nsystui.questions.host.calltree import call_tree_table, tree_of
-from nsystui.questions.host.functions import functions_table, samples_of
+from nsystui.questions.host.functions import functions_table
 from nsystui.questions.host.gaps import gaps_list, gaps_table, parts_of_row
 from nsystui.questions.host.threads import PARTS, thread_over_time, threads_table
 from nsystui.questions.host.time_budget import budget_with_causes
 from nsystui.questions.job.job import OpenJob
-from nsystui.store import packing, tables
+from nsystui.store import tables
 from nsystui.store.cache import Cache
 from nsystui.store.database import Limits
 from nsystui.store.session import Session
@@ -93,16 +93,6 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenJob]:
     """Yield the open job of ``written``."""
     with job_of(written(tmp_path_factory.mktemp("host") / "a.sqlite")) as job:
         yield job
-
-
-@pytest.mark.campaign
-def test_the_size_of_chunks_changes_no_stack(host: OpenJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    whole = functions_table(host, Selection()).rows
-    path = written(tmp_path / "a.sqlite")
-    for chunk in (1, 3):
-        monkeypatch.setattr(packing, "CHUNK_ROWS", chunk)
-        with job_of(path) as job:
-            assert functions_table(job, Selection()).rows == whole, chunk
 
 
 @pytest.mark.parametrize("schema", campaign.first(1, ["3.25.0", "2.9.1", "3.7.2", "3.13.2"]))
@@ -253,15 +243,6 @@ def test_a_switch_that_was_lost_makes_no_time_out_of_nothing(tmp_path: Path):
     with job_of(path) as job:
         row = threads_table(job, Selection(Window(0, 14 * MS))).records()[0]
     assert row["cpu"] == 12 * MS and sum(row[part] or 0 for part in PARTS) == 14 * MS
-
-
-@pytest.mark.campaign
-def test_samples_are_alike_where_columns_are_read_on_demand(tmp_path: Path):
-    path = written(tmp_path / "a.sqlite")
-    with closing(Session()) as session:
-        session.add(path, whole=False)
-        assert len(samples_of(session, Selection())) == 14
-        assert sum(functions_table(OpenJob(session), Selection()).cells("own")) == 14
 
 
 def gaps_export(path: Path) -> Path:

@@ -79,17 +79,6 @@ def training(export: Export) -> None:
         export.launch((at + 50, at + 55), (at + 160, at + 170 + step))
 
 
-@pytest.mark.campaign
-def test_ranges_nest_and_project(session_of):
-    ranges = load(session_of(training))
-    assert names_of(ranges) == [name for step in range(3) for name in (f"step {step}", "data", "forward")]
-    assert ranges.parent.tolist() == [-1, 0, 0, -1, 3, 3, -1, 6, 6]
-    assert (ranges.self_time.tolist(), ranges.op_count.tolist()) == ([50, 10, 30] * 3, [2, 0, 2] * 3)
-    assert ranges.gpu_start.tolist() == [50, 0, 50, 150, 0, 150, 250, 0, 250]
-    assert ranges.gpu_end.tolist() == [170, 0, 170, 271, 0, 271, 372, 0, 372]
-    assert ranges.op_time.tolist() == [110, 0, 110, 111, 0, 111, 112, 0, 112]
-
-
 def test_a_range_that_never_ended_has_no_duration_and_contains_nothing(session_of):
     unended = program(
         (10, None, "unended"), (20, 30, "after"), (100, 200, "around"), (110, None, "unended"), (120, 130, "inside"),

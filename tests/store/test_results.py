@@ -270,18 +270,6 @@ class TestWhatIsMadeOfThem:
             assert everything(job, Selection()) == whole
 
     @pytest.mark.campaign
-    def test_damaged_files_are_made_anew(self, exports, cache, whole):
-        with opened(exports, cache) as job:
-            everything(job, Selection())
-        files = {file: file.read_bytes() for file in result_files(cache)}
-        for damage in (lambda data: data[:-1], lambda data: b"", lambda data: b"\x80" * len(data)):
-            for file, data in files.items():
-                file.write_bytes(damage(data))
-            with opened(exports, cache) as job:
-                assert everything(job, Selection()) == whole
-            assert {file: file.read_bytes() for file in result_files(cache)} == files
-
-    @pytest.mark.campaign
     @pytest.mark.parametrize(("small", "file"), [(1 << 16, "nvtx-read"), (0, "nvtx-start")])
     def test_the_results_of_another_version_are_left_alone(self, exports, cache, monkeypatch, small, file):
         monkeypatch.setattr("nsystui.questions.nvtx.columns._SMALL", small)
@@ -302,13 +290,6 @@ class TestWhatIsMadeOfThem:
         for some in (exports[3:], [exports[3], exports[1]]):
             with opened(some, cache) as kept, opened(some, None) as plain:
                 assert everything(kept, Selection()) == everything(plain, Selection())
-
-    @pytest.mark.campaign
-    def test_a_cache_that_cannot_be_written_serves(self, exports, cache, whole, monkeypatch):
-        monkeypatch.setattr(os, "replace", Mock(side_effect=OSError(errno.EROFS, "Read-only file system")))
-        with opened(exports, cache) as job:
-            assert everything(job, Selection()) == whole
-        assert result_files(cache) == []
 
     @pytest.mark.campaign
     def test_one_rank_keeps_only_its_own(self, exports, cache):

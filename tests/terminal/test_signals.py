@@ -195,17 +195,6 @@ def test_a_dropped_connection_ends_it_and_leaves_nothing(job, environment, words
 
 
 @pytest.mark.campaign
-def test_keys_and_sizes_while_it_loads(job, unpacked):
-    with Terminal([*PROGRAM, *job], unpacked) as terminal:
-        terminal.listen(0.2)
-        for number, (columns, lines) in enumerate(((40, 10), (200, 60), (20, 5), (80, 24)) * 3):
-            terminal.resize(columns, lines)
-            terminal.press("123456789L"[number % 10])
-            terminal.listen(0.1)
-        assert_obeys(terminal)
-
-
-@pytest.mark.campaign
 def test_without_one_of_its_streams_it_ends_with_2(job, environment):
     reasons = {"</dev/null": "standard input", "<&-": "standard input", "2>/dev/null": "", "2>&-": ""}
     for redirection, reason in reasons.items():
