@@ -1,7 +1,5 @@
 """An NCCL program in an export of its own, written call by call, used by the tests of NCCL's tables."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import count
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Exports in tests: paths of real exports, queries with SQLite, changes, and fingerprints of files."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import os

@@ -1,7 +1,5 @@
 """Imports between rooms, read from the sources, and the modules that each entry point loads in a fresh Python."""
 
-from __future__ import annotations
-
 import ast
 import subprocess
 import sys

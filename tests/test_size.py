@@ -21,8 +21,6 @@ How each measure is counted:
 ``python tests/test_size.py --lower`` sets each limit to the measure if the measure is below it.
 """
 
-from __future__ import annotations
-
 import ast
 import sys
 import tomllib

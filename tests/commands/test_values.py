@@ -1,7 +1,5 @@
 """Odd values in the command line, the config file and the environment: any bytes, ``--``, 100 kB."""
 
-from __future__ import annotations
-
 import argparse
 import io
 import os

@@ -1,7 +1,5 @@
 """The program in fault tests: any command on some files, in this process, and its outcome."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import os

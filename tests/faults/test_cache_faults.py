@@ -1,7 +1,5 @@
 """The cache after killed processes, with several processes, and with files that another user wrote."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Cut and flipped bytes: the rows are right, or an error names the file and its damage; no row is lost silently."""
 
-from __future__ import annotations
-
 import random
 import sqlite3
 from collections.abc import Iterable, Mapping

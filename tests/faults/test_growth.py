@@ -1,7 +1,5 @@
 """Very many rows of a kind: time and memory grow in proportion, and paths of deep ranges are shortened."""
 
-from __future__ import annotations
-
 import csv
 import io
 import os

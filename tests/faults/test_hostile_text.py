@@ -1,7 +1,5 @@
 """Names with escape sequences and invisible characters: no output lets a terminal obey or hide them."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """Rows that nsys would never write: every command answers or reports why it cannot, and no command hangs."""
 
-from __future__ import annotations
-
 import resource
 import shutil
 import sqlite3

@@ -1,7 +1,5 @@
 """Rows with impossible times: every command answers as if they were absent, and counts them in one note."""
 
-from __future__ import annotations
-
 import re
 import sqlite3
 from collections.abc import Sequence

@@ -3,8 +3,6 @@
 The triage judges with the tables that can be read, and names the others and the rules that need them.
 """
 
-from __future__ import annotations
-
 import csv
 import gzip
 import io

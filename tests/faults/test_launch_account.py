@@ -1,7 +1,5 @@
 """Accounts of launches: kernels and launches that a capture lacks, and GPU clocks that differ from the CPU's."""
 
-from __future__ import annotations
-
 import csv
 import io
 

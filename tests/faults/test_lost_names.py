@@ -1,7 +1,5 @@
 """Names that StringIds has lost: rows stay apart by the number of the name, and every command reports it."""
 
-from __future__ import annotations
-
 import csv
 import io
 from pathlib import Path

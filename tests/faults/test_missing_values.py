@@ -1,7 +1,5 @@
 """Values that nsys left out: if any column is NULL, commands answer, and count the row as unknown."""
 
-from __future__ import annotations
-
 import csv
 import io
 import shutil

@@ -1,7 +1,5 @@
 """Files in odd places, files that change while they are read, and systems with little memory or other limits."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -4,8 +4,6 @@ Each file is poisoned in each way, if possible with its old size and time; then 
 of these cases run always, more of them in the campaign.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import re

@@ -1,7 +1,5 @@
 """Ranges that never ended are counted apart, without a duration; ranges may begin long before the capture."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

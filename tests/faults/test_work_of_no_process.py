@@ -1,7 +1,5 @@
 """GPU work of an unrecorded process is GPU work in every answer."""
 
-from __future__ import annotations
-
 import csv
 import io
 

@@ -1,7 +1,5 @@
 """Jobs whose ranks load data, compute and reduce twice in each step, all on one clock."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Many small NCCL programs side by side in one export, which is read once: each is a process of its own."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from itertools import count
 from pathlib import Path

@@ -1,7 +1,5 @@
 """An inference server, step by step: kernels launched one by one, and kernels that a CUDA graph replays."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

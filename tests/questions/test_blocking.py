@@ -1,7 +1,5 @@
 """Blocking time of GPUs: programs with parts known to the ns, and a naive computation of random programs."""
 
-from __future__ import annotations
-
 import csv
 import io
 from collections.abc import Callable, Iterator, Mapping

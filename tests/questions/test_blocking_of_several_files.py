@@ -1,7 +1,5 @@
 """Blocking time in a job of several files: each GPU is judged by its own operations, on its own clock."""
 
-from __future__ import annotations
-
 from contextlib import closing
 
 import pytest

@@ -1,7 +1,5 @@
 """Clocks of hosts that drift apart: found by collectives, corrected in all times, and reported."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Two sides compared: differences that add up, sides of different sizes, and missing data."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import closing
 from itertools import count

@@ -1,7 +1,5 @@
 """CPU samples of two sides, against differences computed straight from the rows of the exports."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing

@@ -1,7 +1,5 @@
 """Jumps between a call and its GPU work, in both directions, or the reason why they are not possible."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Facts of single reports: computed once, in runs that fit into memory, each kept before the next begins."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import closing
 

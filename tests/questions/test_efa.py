@@ -1,7 +1,5 @@
 """The counters of AWS's EFA plugin on the network's map: generic events, identified only by names and data."""
 
-from __future__ import annotations
-
 import re
 import tempfile
 from collections.abc import Callable, Mapping, Sequence

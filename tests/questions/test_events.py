@@ -1,7 +1,5 @@
 """The event list: pages, positions and searches agree with a plainly sorted list of everything."""
 
-from __future__ import annotations
-
 import random
 import re
 from collections import Counter

@@ -1,7 +1,5 @@
 """Gains of findings and of parts of a step, and the split of NCCL's blocking time, against separate sums."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Sequence

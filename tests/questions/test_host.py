@@ -1,7 +1,5 @@
 """Threads, functions and the call tree, against counts made straight from the rows of an export with SQLite."""
 
-from __future__ import annotations
-
 import random
 import re
 from collections import Counter, defaultdict

@@ -1,7 +1,5 @@
 """The kernel summary and related tables, against a plain recomputation."""
 
-from __future__ import annotations
-
 import random
 import statistics
 from contextlib import closing

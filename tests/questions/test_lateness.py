@@ -1,7 +1,5 @@
 """Verdicts on collectives, and causes of late ranks."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

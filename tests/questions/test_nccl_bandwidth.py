@@ -3,8 +3,6 @@
 Kernels last 5 µs. The programs of ``Programs`` are the processes of one export.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

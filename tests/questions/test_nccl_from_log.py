@@ -1,7 +1,5 @@
 """Message sizes from NCCL's debug log: by order, and only if the log has exactly the calls of the export."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path

@@ -1,7 +1,5 @@
 """NCCL Inspector's records joined to calls of an export: by number, with gaps, and never by guessing."""
 
-from __future__ import annotations
-
 import json
 from contextlib import closing
 from pathlib import Path

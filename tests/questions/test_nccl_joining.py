@@ -1,7 +1,5 @@
 """A pairing made of some reports at a time equals the pairing of all at once."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pandas as pd

@@ -1,7 +1,5 @@
 """The nominal rate of the link between GPUs, only if the exports leave no doubt which link that is."""
 
-from __future__ import annotations
-
 import pytest
 
 from nsystui.base.selection import Task

@@ -1,7 +1,5 @@
 """Communicator and rank of a pointer, while communicators are created and destroyed."""
 
-from __future__ import annotations
-
 import pytest
 
 from nsystui.exports.nccl_log.lines import CommunicatorLine, CommunicatorState, LogProcess, Signature, Writer

@@ -1,7 +1,5 @@
 """The tables of a debug log, from synthetic and real lines: exact numbers, and missing numbers stay missing."""
 
-from __future__ import annotations
-
 import io
 import re
 from collections import Counter

@@ -1,7 +1,5 @@
 """Names of NCCL's kernels in every version, and message size buckets. Examples: NCCL's sources and real exports."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

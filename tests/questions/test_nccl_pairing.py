@@ -3,8 +3,6 @@
 The programs of ``Programs`` are the processes of one export.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

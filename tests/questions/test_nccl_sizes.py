@@ -1,7 +1,5 @@
 """Message sizes: bins of calls and bytes; durations, bandwidths and their spread for each size."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Iterator
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """The NCCL table and the rows behind it: groups, sums, selections, notes, and jumps from calls to kernels."""
 
-from __future__ import annotations
-
 import csv
 from itertools import combinations
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Traffic of network adapters: each adapter counts once, and rates during collectives equal a naive integration."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

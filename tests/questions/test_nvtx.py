@@ -1,7 +1,5 @@
 """NVTX: loading, projection, the tree by path, its pages, and the tables."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 

@@ -1,7 +1,5 @@
 """Parts of a GPU, and GPUs that share one memory with the CPU."""
 
-from __future__ import annotations
-
 from contextlib import closing
 
 import pytest

@@ -1,7 +1,5 @@
 """The overview of exports that are not packed: the same numbers, from few columns, which stay in the cache."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager

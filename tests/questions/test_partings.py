@@ -1,7 +1,5 @@
 """Ranks that run other collectives are matched as far as they agree, and their differences are named."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The critical path of small programs whose pieces are known to the ns, and of real exports."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Steps of inference servers: their phases, the times of each phase, and whether the host bounds it."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from contextlib import closing

@@ -1,7 +1,5 @@
 """Ranks compared: odd figures, step times, and the maps of all ranks."""
 
-from __future__ import annotations
-
 from contextlib import closing
 from typing import Any
 

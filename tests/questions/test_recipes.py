@@ -1,7 +1,5 @@
 """The recipes against sums of SQLite's rows, and against mistakes of NVIDIA's recipes."""
 
-from __future__ import annotations
-
 import math
 import shutil
 from collections import defaultdict

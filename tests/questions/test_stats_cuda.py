@@ -1,7 +1,5 @@
 """The CUDA reports of ``nsys stats`` for cases without NVIDIA's output: synthetic exports with known answers."""
 
-from __future__ import annotations
-
 import csv
 import io
 from collections import Counter

@@ -1,7 +1,5 @@
 """The NVTX reports of ``nsys stats`` against every pair of range and kernel, and peculiarities of nsys."""
 
-from __future__ import annotations
-
 import statistics
 from collections import defaultdict
 from collections.abc import Iterator

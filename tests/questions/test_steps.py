@@ -1,7 +1,5 @@
 """Steps from NVTX ranges that repeat, by the GPU work that they launch, or by the user's choice."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from contextlib import closing

@@ -1,7 +1,5 @@
 """The numbers of ranks: from the first source that gives every task a different number, or from the user."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any

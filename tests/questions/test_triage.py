@@ -1,7 +1,5 @@
 """The triage: each illness is found at its cost, and a healthy job has no finding."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """Findings about start-up and tail, compilers, round trips of data, NCCL and MPI."""
 
-from __future__ import annotations
-
 from contextlib import closing
 
 import pytest

@@ -1,7 +1,5 @@
 """Triage states nothing false or misleading: each test is about a statement that it once made."""
 
-from __future__ import annotations
-
 from contextlib import closing
 from itertools import product
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Time of waits whose producer was not recorded has bounds, and is never attributed to another part."""
 
-from __future__ import annotations
-
 import csv
 import io
 from collections.abc import Callable, Mapping

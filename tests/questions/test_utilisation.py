@@ -3,8 +3,6 @@
 See docs/contributing.md#reference-data.
 """
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """Summaries of whole jobs are computed once for each set of exports, and are the same from the cache."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path

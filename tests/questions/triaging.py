@@ -1,7 +1,5 @@
 """Helpers for tests of triage: the triage of exports, and checks of its findings."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The cache: used if it matches the export, packed anew if not, and never a reason to fail."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Columns read on demand: only the requested columns, with the rows of a whole pack."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sqlite3

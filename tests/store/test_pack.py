@@ -1,7 +1,5 @@
 """Packing: every row of an export arrives once, unchanged, whatever the export and however it is cut into chunks."""
 
-from __future__ import annotations
-
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing

@@ -1,7 +1,5 @@
 """Derived results: stored whole or not at all; answers are the same with and without them."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil

@@ -1,7 +1,5 @@
 """A session: one SQL over many reports, in the order of the command line, on one clock."""
 
-from __future__ import annotations
-
 import signal
 import threading
 from collections.abc import Iterator

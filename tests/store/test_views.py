@@ -1,7 +1,5 @@
 """The views of sessions with hundreds of reports."""
 
-from __future__ import annotations
-
 from contextlib import closing
 
 import pytest

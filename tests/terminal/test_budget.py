@@ -1,7 +1,5 @@
 """The bytes that the program sends through a real terminal at 120x36, key by key: a slow line must not feel slow."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Ends and stops of the program: the terminal is a shell's again, and no process, thread or file is left."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import random

@@ -1,7 +1,5 @@
 """Keys on every screen and view, also before the screen has its answer: nothing ends the program."""
 
-from __future__ import annotations
-
 from itertools import product
 from pathlib import Path
 from random import Random

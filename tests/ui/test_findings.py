@@ -1,7 +1,5 @@
 """Findings on the overview: worst first, with their pages, computed in the background."""
 
-from __future__ import annotations
-
 import pytest
 from jobs import NARROW, line_with, name_of_screen, press, rested, running, screen_text
 from synthetic.demo import TrainingJob

@@ -1,7 +1,5 @@
 """4 GPU: lanes, the cursor and its values, zooming, selecting, exporting."""
 
-from __future__ import annotations
-
 import csv
 import math
 import threading

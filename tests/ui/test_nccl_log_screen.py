@@ -1,7 +1,5 @@
 """NCCL's debug log on the screen: its tables and their keys, alone and with exports, while it is being read."""
 
-from __future__ import annotations
-
 import contextlib
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The network over 4 GPU: offered if adapters were sampled, by adapter or during collectives."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from jobs import WIDE, line_with, press, running, screen_text, shows

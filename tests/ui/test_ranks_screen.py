@@ -1,7 +1,5 @@
 """7 Ranks: the tables, the screen behind a row, the clock, and the map of all ranks."""
 
-from __future__ import annotations
-
 import threading
 
 import pytest

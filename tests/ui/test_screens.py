@@ -1,7 +1,5 @@
 """The keys that a user presses, on a demo job: drilling down, jumping, selecting, exporting."""
 
-from __future__ import annotations
-
 import csv
 import io
 import itertools

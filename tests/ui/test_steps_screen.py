@@ -1,7 +1,5 @@
 """9 Steps: cached results of each report serve jobs of several."""
 
-from __future__ import annotations
-
 import nsystui
 
 
