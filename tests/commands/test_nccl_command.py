@@ -1,6 +1,6 @@
 """``nccl`` in a script: groups, sizes, single calls, steps."""
 
-from nccl_program import Program
+from nccl_jobs import Program
 
 # A send and a receive share a kernel.
 

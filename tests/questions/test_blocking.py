@@ -10,10 +10,11 @@ from typing import Any
 import campaign
 import numpy as np
 import pytest
-from blocking_program import BLOCKING, CUSTOM, DEFAULT, NCCL, NON_BLOCKING, Dice, Naive, Program
+from naive_blocking import Naive
 from support import edit, session_over, shared
 from synthetic import ExportWriter
 from synthetic.demo import TrainingJob
+from synthetic.gpu_program import BLOCKING, CUSTOM, DEFAULT, NCCL, NON_BLOCKING, Dice, Program
 from synthetic.writing.writer import DRIVER_CALL, EVENT_SYNC, NO_STREAM, STREAM_SYNC
 
 from nsystui.base.selection import Selection, Task, Window

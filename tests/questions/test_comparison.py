@@ -131,21 +131,6 @@ def test_sorting_by_a_difference_looks_at_its_size():
 
 
 @pytest.mark.campaign
-@pytest.mark.parametrize("name", TABLES)
-def test_jobs_do_not_differ_from_themselves_and_two_differ_alike_from_either_side(demo, faster, forth, name):
-    same, back = (records(TABLES[name].make(side(a), side(demo), ComparisonOptions())) for a in (demo, faster))
-    assert same or name == "calltree"  # the call tree has only differences
-    assert all(not value for row in same for key, value in row.items() if key.endswith("difference"))
-    assert all(row["ratio"] in (1, None) and row.get("status", "both") == "both" for row in same)
-    found = records(forth[name])
-    told = [key for key in ("what", "name", "collective", "bucket") if key in found[0]]
-    other = {tuple(row[key] for key in told): row for row in back}
-    assert len(other) == len(found) > 2
-    for row in found:
-        assert row["difference"] == pytest.approx(-other[tuple(row[key] for key in told)]["difference"], abs=1e-3)
-
-
-@pytest.mark.campaign
 def test_totals_are_those_of_the_single_summaries(demo, faster):
     a, b = side(demo, 0, 1), side(faster, 2, 3)
     for answer, summary_of in (

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from blocking_program import NCCL, Program
 from synthetic import ExportWriter
+from synthetic.gpu_program import NCCL, Program
 from triaging import finding, triaged
 
 from nsystui.cli import main

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from campaign import first
-from ddp_job import MS, OfStep, ddp_job
+from synthetic.ddp_job import MS, OfStep, ddp_job
 from triaging import finding, ids, job_of, told, triaged
 
 from nsystui.base.selection import Selection

@@ -11,10 +11,10 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from nccl_cases import REDUCE, Process, names_of, written
-from nccl_program import Program, job_of
+from nccl_jobs import Program, job_of, names_of, written
 from synthetic import training_job
 from synthetic.demo import NcclPayloads
+from synthetic.nccl_program import REDUCE, NcclProcess
 from test_nccl_pairing import do
 
 from nsystui.base.selection import Selection, Task, Window
@@ -36,7 +36,7 @@ FOUR, TWO, UNKNOWN = 0xD4, 0xD2, 0xD0
 NOTHING, SAME = (None, None), [(16.0, 16.0)]
 
 
-class Programs(Process):
+class Programs(NcclProcess):
     """Each method writes a program, and returns algorithm and bus bandwidth of its kernel rows, GB/s, by collective.
 
     A first element that is a grouping selects rows by that grouping.

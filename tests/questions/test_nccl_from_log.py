@@ -6,7 +6,7 @@ from pathlib import Path
 
 import campaign
 import pytest
-from nccl_program import Program, rows
+from nccl_jobs import Program, rows
 
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.nccl.from_log import read_log

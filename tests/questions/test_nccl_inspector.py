@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from nccl_program import A, B, Program, rows
+from nccl_jobs import Program, rows
+from synthetic.nccl_program import A, B
 
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.nccl.from_log import read_log

@@ -10,10 +10,10 @@ import pytest
 import synthetic
 from hypothesis import given
 from hypothesis import strategies as st
-from nccl_cases import REDUCE, Process, names_of, written
-from nccl_program import A, B, Program, pairing_of, rows
+from nccl_jobs import Program, names_of, pairing_of, rows, written
 from support import shared
 from synthetic.demo import NcclPayloads, TrainingJob
+from synthetic.nccl_program import REDUCE, A, B, NcclProcess
 
 from nsystui.questions.nccl.names import PairingState, Reason
 from nsystui.questions.nccl.pairing import NcclPairing, PairingQuality
@@ -31,7 +31,7 @@ def quality_of(pairing: NcclPairing) -> PairingQuality:
 
 
 class Steps:
-    """The steps of a program: each call of a method here calls the method of a ``Process`` when it is written."""
+    """The steps of a program: each call of a method here calls the method of a ``NcclProcess`` when it is written."""
 
     def __init__(self, *steps: tuple[str, Any, Any]) -> None:
         self.steps = steps
@@ -42,7 +42,7 @@ class Steps:
     def returning(self, expected: Any) -> Any:
         """Return a method for a class of programs, which returns the expected result."""
 
-        def write(process: Process) -> Any:
+        def write(process: NcclProcess) -> Any:
             for name, values, told in self.steps:
                 getattr(process, name)(*values, **told)
             return expected
@@ -163,7 +163,7 @@ PROGRAMS: dict[str, tuple[Any, Expected]] = {
 }  # fmt: skip
 
 
-class Programs(Process):
+class Programs(NcclProcess):
     """Each method writes a program, and returns the expected result: the rows of some columns."""
 
     def _elsewhere(self, kernel: str) -> None:

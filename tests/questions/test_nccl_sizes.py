@@ -7,7 +7,7 @@ from itertools import pairwise
 import campaign
 import numpy as np
 import pytest
-from nccl_program import Program, job_of, values
+from nccl_jobs import Program, job_of, values
 from synthetic import PAYLOAD_BYTES, ExportWriter, payload_export
 
 from nsystui.base.answer import TableAnswer, Unit

@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 from hypothesis import example, given
 from hypothesis import strategies as st
-from nccl_program import A, B, Program, job_of, values
+from nccl_jobs import Program, job_of, values
 from support import SHARED, shared
 from synthetic import (
     PAYLOAD_BYTES,
@@ -23,6 +23,7 @@ from synthetic import (
     training_job,
 )
 from synthetic.demo import TrainingJob
+from synthetic.nccl_program import A, B
 
 from nsystui.base.answer import TableAnswer
 from nsystui.base.selection import Selection, Task, Window

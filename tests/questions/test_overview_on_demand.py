@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import synthetic
-from support import damage_rows, edit, native
+from support import edit, native
 from synthetic import demo
 
 from nsystui.base.selection import Selection, Window
@@ -199,12 +199,6 @@ class TestWhatIsRead:
 
 @pytest.mark.campaign
 class TestBesideAPack:
-    def test_a_pack_is_used_where_there_is_one(self, job: list[Path], cache: Cache, read: list[str]):
-        expected = asked(job, cache, whole=True)
-        read.clear()
-        assert asked(job, cache) == expected
-        assert read == []
-
     def test_what_was_kept_without_a_pack_serves_with_one(
         self, job: list[Path], cache: Cache, monkeypatch: pytest.MonkeyPatch
     ):
@@ -214,30 +208,3 @@ class TestBesideAPack:
         monkeypatch.setattr(Session, "_executed", lambda *_: pytest.fail("asked"))
         monkeypatch.setattr(Session, "rows", lambda *_: pytest.fail("asked"))
         assert asked(job, cache, whole=True) == expected
-
-    def test_a_changed_export_is_read_anew(self, job: list[Path], cache: Cache, read: list[str]):
-        job = job[:1]
-        asked(job, cache)
-        edit(job[0], f"DELETE FROM {RUNTIME} WHERE rowid > 10")
-        read.clear()
-        assert asked(job, cache) == asked(job, None, whole=True)
-        assert len(scans(read, KERNEL)) >= 1
-
-
-@pytest.mark.campaign
-def test_an_export_that_cannot_be_read_whole_is_left_out_every_time(job: list[Path], cache: Cache):
-    damage_rows(job[1], KERNEL)
-    with opened(job[:1], None) as alone:
-        expected = overview(alone)[2]  # type: ignore[index]
-    for _ in range(2):
-        said: list[str] = []
-        session = Session(cache=cache, warn=said.append)
-        for path in job:
-            session.add(path, whole=False)
-        session.expect(columns_read(of_streams=False), TALLIED)
-        each = OpenJob(session)
-        assert overview(each)[2] == expected  # type: ignore[index]
-        each.close()
-        # The second time the damage is known before anything is read.
-        assert said[-1].startswith((f"{job[1]}: SQLite cannot read it", f"{job[1]}: the answer needs "))
-        assert all(str(job[1]) in line for line in said)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from campaign import first
-from ddp_job import ddp_job
+from synthetic.ddp_job import ddp_job
 from triaging import finding, ids, job_of, triaged
 
 from nsystui.cli import main

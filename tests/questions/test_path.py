@@ -5,9 +5,9 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from blocking_program import Program
 from support import SHARED, session_over, shared
 from synthetic import ExportWriter
+from synthetic.gpu_program import Program
 from synthetic.writing.writer import EVENT_SYNC, NO_STREAM, STREAM_SYNC
 
 import nsystui

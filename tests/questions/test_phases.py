@@ -7,9 +7,9 @@ from pathlib import Path
 from statistics import median
 
 import pytest
-from blocking_program import Program
-from server_program import ADAM, CONTEXT, DECODE, FLASH, FMHA, GEMM, MS, ORDER, PREFILL, SPLIT, US, Server
 from support import records, session_over
+from synthetic.gpu_program import Program
+from synthetic.server_program import ADAM, CONTEXT, DECODE, FLASH, FMHA, GEMM, MS, ORDER, PREFILL, SPLIT, US, Server
 from triaging import finding, told, triaged
 
 from nsystui.base.selection import Selection, Task

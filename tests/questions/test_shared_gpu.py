@@ -6,8 +6,8 @@ from pathlib import Path
 
 import campaign
 import pytest
-from blocking_program import Program
 from synthetic import ExportWriter
+from synthetic.gpu_program import Program
 from triaging import finding, job_of, judged
 
 from nsystui.base.selection import Selection

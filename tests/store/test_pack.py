@@ -400,11 +400,6 @@ class TestChunks:
         monkeypatch.setattr(packing.Packer, "run", lambda packer: pytest.fail("packed again"))
         assert self.everything(exports, cache) == whole
 
-    def test_rows_with_gaps_between_them(self, export, session, monkeypatch):
-        monkeypatch.setattr(packing, "CHUNK_ROWS", 10)
-        edit(export, "DELETE FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE rowid BETWEEN 5 AND 150")
-        assert session.add(export).packed.counts["kernels"] == 54
-
     def test_rows_whose_keys_are_far_apart_do_not_take_for_ever(self, tmp_path, session):
         with ExportWriter(tmp_path / "far.sqlite", "3.28.1") as export:
             main = export.thread(export.process(5_000), 5_000, "main")

@@ -25,19 +25,6 @@ def ended(app) -> bool:
     return app.return_code is not None or app.failure is not None
 
 
-@pytest.mark.campaign
-@pytest.mark.findings
-async def test_a_row_is_copied_in_every_view_also_before_its_answer_is_there(demo_job, cache):
-    async with running(demo_job[:1], cache, WIDE) as (app, pilot):
-        for tab in TABS[::2]:  # the campaign presses every key everywhere
-            tap(app, tab, "y")
-            await pilot.press("y")
-            for view in range(views(app)):
-                tap(app, "v", "y")
-                await pilot.press("tab", "y")
-                assert not ended(app), (tab, view)
-
-
 EVERY_KEY = sorted({name for key in keys.KEYS if key.action != "quit" for name in key.keys.split(",")} - {"ctrl+z"})
 
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from blocking_program import Program
-from synthetic import ExportWriter
+from .gpu_program import Program
+from .writer import ExportWriter
 
 US, MS = 1_000, 1_000_000
 PREFILL, DECODE = (2, 0), (0, 9)

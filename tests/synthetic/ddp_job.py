@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from synthetic.demo.model import nccl_kernel
-from synthetic.illnesses import one_gpu
-from synthetic.writing.target import CaptureSession
+from .demo.model import nccl_kernel
+from .illnesses import one_gpu
+from .writing.target import CaptureSession
 
 MS = 1_000_000
 ALL_REDUCE = nccl_kernel("AllReduce").name
