@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
-import hostile
 import jobs
 import program
 import pytest
@@ -20,7 +19,7 @@ import synthetic
 from campaign import some
 from harness import Terminal
 from scenes import SCENES
-from synthetic import demo
+from synthetic import demo, hostile
 
 from nsystui.questions.job.opening import JobSource
 from nsystui.questions.recipes import all_recipes

@@ -7,13 +7,12 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import campaign
-import hostile
 import program
 import pytest
 import sqlalchemy as sa
 import synthetic
 from support import edit
-from synthetic import demo
+from synthetic import demo, hostile
 
 from nsystui.store import tables
 from nsystui.store.session import Session

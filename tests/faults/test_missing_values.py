@@ -9,12 +9,11 @@ from contextlib import closing
 from pathlib import Path
 
 import campaign
-import hostile
 import program
 import pytest
 import synthetic
 from support import edit
-from synthetic import demo
+from synthetic import demo, hostile
 
 KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
 MADE = (

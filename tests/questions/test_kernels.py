@@ -284,12 +284,6 @@ class TestInstances:
             delays += [record["launch_delay"] for record in records(kernel_instances(session, EVERYTHING, name))]
         assert sorted(delays, key=str) == [0] + [20_000] * 16 + [None] * 4
 
-    @pytest.mark.campaign
-    def test_the_second_rows_of_cudabacktrace_change_no_delay(self, tmp_path, session):
-        session.add(synthetic.old_schema_export(tmp_path / "old.sqlite"))
-        found = records(kernel_instances(session, EVERYTHING, kernel_summary(session, EVERYTHING).rows[0][-1]))
-        assert {record["launch_delay"] for record in found} == {20_000}
-
     def test_a_window_narrows_them_and_the_filter_on_names_does_not(self, chance):
         window = Window(100_000, 400_000)
         narrowed = Selection(window=window, name=NameFilter("something else"))
