@@ -176,7 +176,7 @@ def test_help_version_the_demo_and_the_writing_of_answers_load_nothing_heavy(tmp
         run(*words),
     ]
     for step, loaded in zip(steps, loaded_after(*steps), strict=True):
-        heavy = {*HEAVY, *SCREENS} if "demo" in step else {*HEAVY, *SCREENS, "platformdirs"}
+        heavy = {*HEAVY, *SCREENS} if "demo" in step else {*HEAVY, *SCREENS, "platformdirs", "tomllib"}
         assert loaded.isdisjoint(heavy), step
     assert sorted(path.name for path in tmp_path.iterdir()) == [f"rank{rank}.sqlite" for rank in range(4)]
 

@@ -1,8 +1,5 @@
 """Accounts of launches: kernels and launches that a capture lacks, and GPU clocks that differ from the CPU's."""
 
-import csv
-import io
-
 import program
 import pytest
 from support import edit, native, real_exports
@@ -35,9 +32,7 @@ def partial(path):
 
 def accounts(path):
     """Return the rows of ``nsystui info --show launches`` by heading."""
-    return list(
-        csv.DictReader(io.StringIO(program.answered("info", path, "--show", "launches", "--format", "csv").out))
-    )
+    return program.rows("info", path, "--show", "launches")
 
 
 def written(tmp_path, *processes):

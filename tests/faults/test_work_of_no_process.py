@@ -1,8 +1,5 @@
 """GPU work of an unrecorded process is GPU work in every answer."""
 
-import csv
-import io
-
 import program
 import pytest
 from support import edit
@@ -24,12 +21,6 @@ def exports(request, tmp_path_factory):
     return right, wrong
 
 
-def rows(*words):
-    ran = program.answered(*words, "--format", "csv")
-    assert ran.status == 0, ran.err
-    return list(csv.DictReader(io.StringIO(ran.out)))
-
-
 ASKED = (("kernels",), ("memory",), ("gpu",), ("gpu", "--over-time"), ("stats", "-r", "cuda_gpu_kern_sum,cuda_gpu_sum"))
 
 
@@ -37,14 +28,14 @@ ASKED = (("kernels",), ("memory",), ("gpu",), ("gpu", "--over-time"), ("stats", 
 @pytest.mark.parametrize("more", [("--no-cache",), ()], ids=["no-cache", "cache"])
 def test_gpu_work_is_the_same_with_and_without_its_process(exports, more):
     for words in ASKED:
-        right, wrong = ([{**row, "Process": ""} for row in rows(*words, path, *more)] for path in exports)
+        right, wrong = ([{**row, "Process": ""} for row in program.rows(*words, path, *more)] for path in exports)
         assert right and wrong == right, words
 
 
 @pytest.mark.campaign
 def test_the_overview_and_the_ranks_have_it(exports):
     for words in (("overview",), ("ranks",), ("efficiency", "--tables", "device")):
-        right, wrong = (rows(*words, path)[0] for path in exports)
+        right, wrong = (program.rows(*words, path)[0] for path in exports)
         same = {name for name in right if name in ("Rank", "Kernels", "Memory Ops", "GPUs", "Compute (%)", "NCCL (%)")}
         assert {name: wrong[name] for name in same} == {name: right[name] for name in same}
 
@@ -60,8 +51,8 @@ def test_triage_and_nccl_do_not_say_that_there_is_none(exports):
 @pytest.mark.campaign
 def test_some_without_a_process_change_no_rank(tmp_path):
     paths = JOB.write(tmp_path / "job")
-    before = {row["Rank"]: row for row in rows("ranks", *paths)}
+    before = {row["Rank"]: row for row in program.rows("ranks", *paths)}
     edit(paths[1], f"UPDATE {WORK[0]} SET globalPid = NULL WHERE rowid % 7 = 0")
-    after = {row["Rank"]: row for row in rows("ranks", *paths)}
+    after = {row["Rank"]: row for row in program.rows("ranks", *paths)}
     assert set(before) < set(after) and len(after) == 3
     assert after["0"]["Report"] == before["0"]["Report"] and after["1"]["Report"] == before["1"]["Report"]

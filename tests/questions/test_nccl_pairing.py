@@ -3,21 +3,25 @@
 The programs of ``Programs`` are the processes of one export.
 """
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import synthetic
 from hypothesis import given
 from hypothesis import strategies as st
 from nccl_jobs import Program, names_of, pairing_of, rows, written
+from pandas.testing import assert_frame_equal
 from support import shared
 from synthetic.demo import NcclPayloads, TrainingJob
 from synthetic.nccl_program import REDUCE, A, B, NcclProcess
 
 from nsystui.questions.nccl.names import PairingState, Reason
-from nsystui.questions.nccl.pairing import NcclPairing, PairingQuality
+from nsystui.questions.nccl.pairing import NcclPairing, PairingQuality, joined
 from nsystui.questions.nccl.units import NONE, Role, find_units, outer_calls
+from nsystui.questions.queries import derived
 
 PAIRED, ESTIMATED, UNPAIRED = PairingState.PAIRED, PairingState.ESTIMATED, PairingState.UNPAIRED
 
@@ -447,3 +451,41 @@ def test_outer_calls_are_those_around(drawn):
     outer = outer_calls(starts, ends, roles)
     assert (outer >= 0).tolist() == is_inside
     assert all(ends[around] >= ends[place] for place, around in enumerate(outer.tolist()) if around >= 0)
+
+
+@pytest.fixture(scope="module", params=[*NcclPayloads])
+def exports(request, tmp_path_factory) -> list[Path]:
+    """Return three reports with payloads of a layout."""
+    job = TrainingJob(ranks=3, steps=2, layers=1, payload_layout=request.param, gpu_metrics=False)
+    return job.write(tmp_path_factory.mktemp("three"))
+
+
+def without_numbers(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the frame with operations by their first row and categories as texts."""
+    first = frame["operation"].map(frame.reset_index().groupby("operation")["index"].min())
+    plain = frame.assign(operation=first.where(frame["operation"] >= 0, -1))
+    return plain.astype({key: object for key in plain if isinstance(plain[key].dtype, pd.CategoricalDtype)})
+
+
+@pytest.mark.campaign
+def test_reports_one_at_a_time_give_the_same(exports, opened, monkeypatch):
+    session = opened(*exports)
+    whole = NcclPairing.load(session)
+    monkeypatch.setattr(derived, "_MOST_ROWS", 1)
+    apart = NcclPairing.load(session)
+    assert len(whole.kernels) and len(whole.calls)
+    for one, other in ((apart.kernels, whole.kernels), (apart.calls, whole.calls)):
+        assert_frame_equal(without_numbers(one), without_numbers(other), check_dtype=False)
+    for kernel in range(0, len(whole.kernels), 7):
+        assert apart.calls_of(kernel).index.tolist() == whole.calls_of(kernel).index.tolist()
+
+
+def test_what_one_report_tells_of_a_communicator_holds_for_the_others():
+    def part(ranks: int | None) -> tuple[pd.DataFrame, pd.DataFrame]:
+        numbers = {"operation": [0], "partner": [0], "ranks": pd.array([ranks], "Int64")}
+        frame = pd.DataFrame({**numbers, "communicator": pd.Categorical(["0xa"])})
+        return frame, frame.copy()
+
+    kernels, calls = joined([part(None), part(8), part(None)])
+    assert kernels["ranks"].tolist() == calls["ranks"].tolist() == [8, 8, 8]
+    assert kernels["operation"].tolist() == kernels["partner"].tolist() == [0, 1, 2]
