@@ -1,7 +1,6 @@
 """Files in odd places, files that change while they are read, and systems with little memory or other limits."""
 
 import os
-import re
 import shutil
 import socket
 import sqlite3
@@ -21,7 +20,6 @@ import sqlalchemy as sa
 import synthetic
 from campaign import SEED, cases
 from disks import half_written
-from support import fingerprint
 
 from nsystui.base.errors import ExportError
 from nsystui.store import tables
@@ -191,9 +189,6 @@ class TestChanges:
 
 
 class TestWithLess:
-    WRITING = (("pack", "-o", "packed"), ("export", "--trace", "job.json"))
-    OTHERS = [pytest.param(words, marks=pytest.mark.campaign) for words in WRITING]
-
     @pytest.fixture(scope="class")
     def no_locks(self, tmp_path_factory) -> str:
         compiler = shutil.which("cc") or shutil.which("gcc")
@@ -205,26 +200,6 @@ class TestWithLess:
         if subprocess.run(words, capture_output=True, check=False).returncode:
             pytest.skip("the C compiler here makes no shared library")
         return str(place / "locks.so")
-
-    @pytest.mark.campaign
-    @pytest.mark.parametrize("words", [("kernels",), *OTHERS], ids=" ".join)
-    def test_a_mount_without_locks(self, export, tmp_path, no_locks, words, monkeypatch):
-        monkeypatch.chdir(tmp_path)
-        more = ("--ranks", f"{export}=0") if words[0] == "pack" else ()
-        if words[0] == "pack":
-            export.unlink()
-            synthetic.whole_graph_export(export)  # of one process
-        before = fingerprint(export.parent)
-        done = program.outside(*words, export, *more, LD_PRELOAD=no_locks, NSYSTUI_CACHE_DIR=str(tmp_path / "cache"))
-        assert done.returncode == 0 and "cannot be written" not in done.stderr, done.stderr
-        assert fingerprint(export.parent) == before
-        assert half_written(tmp_path) == []
-        again = program.run(words[0], export, *words[1:], *more, *(("--force",) if len(words) > 2 else ()))
-        # Packs have different identities, which compress to a few bytes more or fewer.
-        assert re.sub(r"[\d.]+ KiB", "", again.out) == re.sub(r"[\d.]+ KiB", "", done.stdout)
-        if words[0] == "pack":
-            answers = [program.run("kernels", place, "--format", "csv").out for place in (export, tmp_path / "packed")]
-            assert answers[0] == answers[1] != ""
 
     @pytest.mark.campaign
     def test_commands_work_without_locks(self, export, tmp_path, no_locks):

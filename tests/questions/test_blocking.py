@@ -751,31 +751,3 @@ class TestCommands:
         path = stepping(tmp_path / "b.sqlite")
         for words in (("budget", "--by", "step"), ("steps", "--budget")):
             assert asked(*words, path, "--devices", "3")[0] == []
-
-    @pytest.mark.campaign
-    @pytest.mark.parametrize("lost", ["DROP TABLE", "DELETE FROM"])
-    def test_without_records_of_events_it_says_what_to_record(self, asked: Any, tmp_path: Path, lost: str):
-        with ExportWriter(tmp_path / "a.sqlite") as export:
-            Cases(export, 4711).nccl_blocks_who_waits_for_its_event()
-        rows, notes = asked("budget", "--by", "step", tmp_path / "a.sqlite")
-        assert "blocked by NCCL" in [row["Part"] for row in rows] and "--cuda-event-trace" not in notes
-        edit(tmp_path / "a.sqlite", f"{lost} CUPTI_ACTIVITY_KIND_CUDA_EVENT")
-        rows, notes = asked("budget", "--by", "step", tmp_path / "a.sqlite")
-        parts = {row["Part"]: (row["Total (ns)"], row["At Most (%)"]) for row in rows}
-        assert parts["blocked by NCCL"] == ("0", f"{100 * 80 / 180:.2f}")
-        assert parts["unresolved"][0] == "80" and parts["stalled"] == ("5", f"{100 * 85 / 180:.2f}")
-        assert "1 of 1 waits" not in notes and "2 of 2 waits" in notes and "--cuda-event-trace=true" in notes
-        _, notes = asked("budget", "--by", "step", stepping(tmp_path / "b.sqlite"))
-        assert "--cuda-event-trace" not in notes
-
-    @pytest.mark.campaign
-    def test_a_packed_job_answers_as_its_export(self, asked: Any, tmp_path: Path, capsys: Any):
-        """Default streams and numbers of records are packed, too; some cases depend on them."""
-        with ExportWriter(tmp_path / "a.sqlite") as export:
-            for number, name in enumerate(CASES):
-                getattr(Cases(export, 1000 + 10 * number), name)()
-        assert main(["pack", str(tmp_path / "a.sqlite"), "-o", str(tmp_path / "job")]) == 0
-        capsys.readouterr()
-        rows, _ = asked("budget", "--by", "step", tmp_path / "a.sqlite")
-        assert rows[0]["Iterations"] == str(len(CASES))
-        assert asked("budget", "--by", "step", tmp_path / "job")[0] == rows

@@ -113,17 +113,6 @@ class TestKernels:
         assert found == ["prefill", "decode", "decode"] * 3
 
     @pytest.mark.campaign
-    def test_attention_kernels_tell_what_is_launched_one_by_one(self, server):
-        works = [[(FLASH, MS)], [(GEMM, MS), (SPLIT, US)], [(FLASH, MS), (SPLIT, MS)], [(GEMM, MS)]]
-        found = phases_of(self.steps(server, *({"eager": work} for work in works)))
-        assert found == ["prefill", "decode", "mixed", None] * 3
-
-    @pytest.mark.campaign
-    def test_a_context_kernel_prefills_in_a_graph_too(self, server):
-        found = phases_of(self.steps(server, {"replayed": [(CONTEXT, MS)]}, {"replayed": [(GEMM, MS)]}))
-        assert found == ["prefill", "decode"] * 3
-
-    @pytest.mark.campaign
     def test_a_graph_that_was_traced_as_a_whole_is_replayed(self, server):
         for number in range(6):
             if number % 2:
