@@ -396,20 +396,6 @@ def test_advice_to_record_with_nsys_says_that_this_profiler_has_none(run, traces
     assert "nsys 2024.4 and later" not in said
 
 
-@pytest.mark.campaign
-def test_a_trace_without_gpu_activities_is_told_the_option_of_its_own_profiler(run, traces, tmp_path):
-    on_gpu = ("kernel", "gpu_memcpy", "gpu_memset", "gpu_user_annotation", "cuda_runtime", "cuda_driver")
-    with gzip.open(traces[0], "rt") as file:
-        trace = json.load(file)
-    trace["traceEvents"] = [event for event in trace["traceEvents"] if event.get("cat") not in on_gpu]
-    lacking = tmp_path / traces[0].name
-    with gzip.open(lacking, "wt") as file:
-        json.dump(trace, file)
-    said = " ".join(run("triage", lacking, "--not-checked").out.split())
-    assert "needs GPU work: trace with ProfilerActivity.CUDA among the activities" in said
-    assert "nsys profile -t cuda`" not in said
-
-
 @pytest.mark.parametrize("argument", ["name", "Process Group Ranks", "Input Dims"])
 @pytest.mark.parametrize("levels", [1_100, 100_000])
 def test_values_nested_too_deep_are_one_line(run, tmp_path, argument, levels):

@@ -54,15 +54,6 @@ def copied(packed: Path, target: Path) -> Path:
 class TestAnswers:
     """A packed job gives the answers of its exports; test_answers asks every question of both."""
 
-    @pytest.mark.parametrize("name", ["mpi-cuda-saxpy-schema2.9", "h100-2rank-moe-after", "cuda-graphs"])
-    def test_of_a_real_export(self, run, tmp_path, name):
-        (export,) = shared(name)
-        assert run("pack", export, "-o", tmp_path / "job").status == 0
-        for command in ("overview", "kernels", "nccl", "ranks", "steps", "mpi", "events"):
-            flags = ["--top", "100"] if command == "events" else []
-            of_exports, of_packed = (run(command, one, *flags, "--format", "csv") for one in (export, tmp_path / "job"))
-            assert (of_packed.status, of_packed.out) == (of_exports.status, of_exports.out), command
-
     def test_of_many_ranks_metadata_are_not_kept_and_answers_are_the_same(self, run, packed, monkeypatch):
         questions = (("kernels", "--no-cache"), ("events", "--top", "9"), ("gaps", "--by", "rank", "--no-cache"))
         before = [run(name, packed, *options, "--format", "csv").out for name, *options in questions]

@@ -56,17 +56,6 @@ for ran in map(lambda words: program.run(*words), [*asked, *program.writers(out,
         print(ran)
 """
 
-SCREENS = """
-import asyncio, jobs
-async def look():
-    async with jobs.running([Path(sys.argv[1])], Path(sys.argv[2]), jobs.WIDE) as (app, pilot):
-        for key in ("2", "3", "4"):
-            await pilot.press(key)
-            if [line for line in jobs.screen_text(app) if "cannot be" in line]:
-                print(jobs.screen_text(app))
-asyncio.run(look())
-"""
-
 
 def of_bad_file(path: Path, good: Path) -> str:
     """Return the message about a file that is not an export; an export next to it is answered as if it were alone."""
@@ -209,14 +198,6 @@ class TestWithLess:
         assert (done.returncode, done.stdout) == (0, ""), done.stdout + done.stderr
         assert list((tmp_path / "cache").glob("*/*.parquet"))
         assert half_written(tmp_path) == []
-
-    @pytest.mark.campaign
-    def test_screens_keep_what_they_read_without_locks(self, export, tmp_path, no_locks):
-        cache = tmp_path / "cache"
-        done = program.alone(SCREENS, export, cache, LD_PRELOAD=no_locks)
-        assert (done.returncode, done.stdout) == (0, ""), done.stdout + done.stderr
-        assert list(cache.glob("*/kernels-*.parquet"))
-        assert half_written(cache) == []
 
     def test_the_library_refuses_locks(self, no_locks):
         lines = "import fcntl, tempfile\nfcntl.lockf(tempfile.TemporaryFile(), fcntl.LOCK_EX)"

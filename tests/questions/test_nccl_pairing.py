@@ -316,37 +316,10 @@ def test_kernels_and_calls_lead_to_each_other_by_their_index(tmp_path):
 
 
 @pytest.mark.campaign
-@pytest.mark.parametrize("layout", list(NcclPayloads))
-@pytest.mark.parametrize("binary", [False, True])
-def test_both_forms_and_layouts_of_the_payload(tmp_path, layout, binary):
-    path = tmp_path / "payload.sqlite"
-    pairing = pairing_of(synthetic.payload_export(path, json=not binary, binary=binary, layout=layout))
-    sizes = synthetic.PAYLOAD_BYTES
-    assert rows(pairing.kernels, "collective", "message_size", "ranks", "root", "reduction", "state") == [
-        ("AllReduce", sizes["ncclAllReduce"], 4, None, "Avg", PAIRED),
-        ("AllGather", sizes["ncclAllGather"], 4, None, None, PAIRED),
-        ("ReduceScatter", sizes["ncclReduceScatter"], 4, None, "Sum", PAIRED),
-        ("Broadcast", sizes["ncclBroadcast"], 4, 0, None, PAIRED),
-        ("Reduce", sizes["ncclReduce"], 4, 0, "Sum", PAIRED),
-        ("SendRecv", 2 * sizes["ncclSend"], 4, None, None, PAIRED),
-    ]
-    communicator = "0xfedcba9876543210" if layout is NcclPayloads.SINCE_2_25 else None
-    assert set(rows(pairing.kernels, "communicator")) == {(communicator,)}
-
-
-@pytest.mark.campaign
 def test_no_payload_tells_no_sizes(tmp_path):
     kernels = pairing_of(synthetic.payload_export(tmp_path / "plain.sqlite", json=False)).kernels
     assert rows(kernels, "collective")[-1] == ("SendRecv",)
     assert set(rows(kernels, "message_size", "communicator", "ranks", "state")) == {(None, None, None, PAIRED)}
-
-
-@pytest.mark.campaign
-def test_instrumented_calls(tmp_path):
-    pairing = pairing_of(synthetic.instrumented_nccl_export(tmp_path / "instrumented.sqlite"))
-    told = rows(pairing.kernels, "collective", "message_size", "communicator", "state")
-    sizes = [("AllReduce", 65_536)] * 8 + [("AllGather", 2_097_152)] * 4
-    assert told == [(*one, "0xfedcba9876543210", PAIRED) for one in sizes]
 
 
 @pytest.mark.campaign
@@ -365,20 +338,6 @@ def test_ranks_of_an_old_nccl_are_trusted_only_if_nothing_else_can_be_meant(tmp_
         program.call("ncclCommInitRankConfig", ranks=8)
         program.call("ncclAllReduce", size=1, launches=1)
         assert rows(program.pairing().kernels, "ranks")[-1] == (None if before else 8,), name
-
-
-@pytest.mark.campaign
-def test_a_whole_job(tmp_path):
-    job = TrainingJob(ranks=2, steps=2, layers=2)
-    pairing = pairing_of(*synthetic.training_job(tmp_path, ranks=2, steps=2, layers=2))
-    quality = quality_of(pairing)
-    assert quality.kernels[PAIRED] == 2 * 2 * len(job.step_collectives)
-    assert not quality.kernel_reasons and not quality.call_reasons
-    for report in (0, 1):
-        own = pairing.kernels[pairing.kernels["report"] == report]
-        assert set(own["rank"]) == {report}
-        told = [(kind, 2 * size if kind == "SendRecv" else size) for kind, size in job.step_collectives * 2]
-        assert rows(own, "collective", "message_size") == told
 
 
 class TestGolden:

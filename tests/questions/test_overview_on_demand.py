@@ -10,7 +10,7 @@ import synthetic
 from support import edit, native
 from synthetic import demo
 
-from nsystui.base.selection import Selection, Window
+from nsystui.base.selection import Selection
 from nsystui.questions.gpu.utilisation import columns_read, utilisation_table
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.time_window import event_span
@@ -134,23 +134,6 @@ def test_the_numbers_are_those_of_a_whole_pack(shape: str, tmp_path: Path, cache
     assert (asked(paths, None), asked(paths, cache)) == (expected, expected)
     # From kept columns without a pack, next to a pack.
     assert asked(paths, cache, whole=True) == expected
-
-
-@pytest.mark.campaign
-def test_the_numbers_of_a_selection_are_those_of_a_whole_pack(written: list[Path], cache: Cache):
-    with opened(written[:2], None, whole=True) as packed, opened(written[:2], cache) as unpacked:
-        for chosen in ("a window", "a stream", "a device", "a rank"):
-            found = []
-            for each in (packed, unpacked):
-                span = each.extent()
-                selection = {
-                    "a window": Selection(window=Window((span.start + span.end) // 2, span.end)),
-                    "a stream": Selection(streams=frozenset({7})),
-                    "a device": Selection(devices=frozenset({0})),
-                    "a rank": Selection(tasks=each.tasks_of_ranks(frozenset({1}))),
-                }[chosen]
-                found.append(overview(each, selection))
-            assert found[0] == found[1], chosen
 
 
 class TestWhatIsRead:

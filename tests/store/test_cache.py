@@ -252,6 +252,7 @@ class TestTrimming:
         assert (old.parent.exists(), new.exists()) == (False, True)
 
 
+@pytest.mark.campaign
 class TestUnwritable:
     """After one warning, columns are kept in memory."""
 
@@ -270,7 +271,6 @@ session.add(Path(sys.argv[1]))
 print("KERNELS", session.scalar(sa.select(sa.func.count()).select_from(tables.kernels)))
 """
 
-    @pytest.mark.campaign
     def test_a_directory_without_permission(self, export, tmp_path, unprivileged):
         for mode in (0o000, 0o500):
             directory = tmp_path / f"cache {mode}"
@@ -283,7 +283,6 @@ print("KERNELS", session.scalar(sa.select(sa.func.count()).select_from(tables.ke
             assert first.startswith(f"WARNING the cache {directory} cannot be written (Permission denied)"), mode
             assert last == "KERNELS 200", mode
 
-    @pytest.mark.campaign
     def test_a_full_pack_in_a_directory_that_is_only_readable_is_used(self, export, cache, unprivileged):
         kernels(cache, export)
         (mine,) = places(cache)

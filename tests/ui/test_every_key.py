@@ -14,6 +14,8 @@ from synthetic.variants import empty_export
 from nsystui.ui import keys
 from nsystui.ui.screens.base import JobScreen
 
+pytestmark = pytest.mark.campaign
+
 TABS = [tab[0] for tab in keys.TABS]
 
 
@@ -28,7 +30,6 @@ def ended(app) -> bool:
 EVERY_KEY = sorted({name for key in keys.KEYS if key.action != "quit" for name in key.keys.split(",")} - {"ctrl+z"})
 
 
-@pytest.mark.campaign
 @pytest.mark.findings
 @pytest.mark.parametrize("tab", some(len(TABS), TABS))
 async def test_every_key_of_the_program_in_every_view(two_ranks, cache, tab, tmp_path, monkeypatch):
@@ -47,7 +48,6 @@ async def test_every_key_of_the_program_in_every_view(two_ranks, cache, tab, tmp
             assert not ended(app), (tab, view)
 
 
-@pytest.mark.campaign
 @pytest.mark.findings
 @pytest.mark.parametrize("number", range(cases(2)))
 async def test_many_keys_at_once(two_ranks, cache, number, tmp_path, monkeypatch):
@@ -73,7 +73,6 @@ def many(directory: Path) -> list[Path]:
     return TrainingJob(ranks=8, steps=1, layers=1, gpu_metrics=False).write(directory)
 
 
-@pytest.mark.campaign
 @pytest.mark.findings
 @pytest.mark.parametrize("write", [server, empty, many])
 async def test_pairs_of_keys_on_every_tab_at_any_size(write, cache, tmp_path, monkeypatch):
