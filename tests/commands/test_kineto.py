@@ -304,14 +304,6 @@ def test_the_name_tells_the_host_where_it_tells_the_process(table, tmp_path):
         assert row["Host"] == host
 
 
-@pytest.mark.campaign
-def test_what_a_trace_lacks_is_said(run, trace):
-    done = run("info", trace)
-    assert "made of a PyTorch profiler trace, which has no OS calls" in done.err
-    assert "a PyTorch profiler trace does not contain it; record with `nsys profile -t osrt`" in done.out
-    assert "a PyTorch profiler trace does not contain it" in run("stats", "-r", "osrt_sum", trace).err
-
-
 def test_a_trace_of_the_cpu_alone_says_how_to_trace_the_gpu(run, tmp_path):
     said = run("kernels", write(tmp_path / "job.json", small_job()[:2])).err
     assert "no GPU kernels in this export: trace with ProfilerActivity.CUDA among the activities" in said

@@ -138,12 +138,8 @@ def test_ranges_of_a_domain_whose_name_is_lost_say_so(export):
 def test_samples_of_efa_whose_source_type_or_field_is_lost_are_counted(tmp_path, lost, rows):
     """As long as one name identifies them as EFA's."""
     path, packed = tmp_path / "efa.sqlite", tmp_path / "packed"
-    with synthetic.ExportWriter(path) as writer:
-        writer.nvtx_range(writer.thread(writer.process(100), 100, "main"), 0, 4 * 10**9, "all")
-        writer.generic_source(1, "efa_metrics")
-        writer.generic_type(3, 1, "EFA rdmap0s6", ["rx_bytes", "tx_bytes"])
-        for second in range(3):
-            writer.generic_event(second * 10**9, 3, {"rx_bytes": 9 - second, "tx_bytes": 5})
+    samples = [{"rx_bytes": 9 - second, "tx_bytes": 5} for second in range(3)]
+    synthetic.efa_export(path, "3.25.0", samples, kind="EFA rdmap0s6")
     ((number,),) = native(path, f"SELECT id FROM StringIds WHERE value = '{lost}'")
     edit(path, f"DELETE FROM StringIds WHERE id = {number}")
     asked = ("recipe", "network_traffic_map", "--no-cache", *CSV)

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-import synthetic
 from hypothesis import given
 from hypothesis import strategies as st
 from nccl_jobs import Program, names_of, pairing_of, rows, written
@@ -313,13 +312,6 @@ def test_kernels_and_calls_lead_to_each_other_by_their_index(tmp_path):
 
 
 # Forms of exports
-
-
-@pytest.mark.campaign
-def test_no_payload_tells_no_sizes(tmp_path):
-    kernels = pairing_of(synthetic.payload_export(tmp_path / "plain.sqlite", json=False)).kernels
-    assert rows(kernels, "collective")[-1] == ("SendRecv",)
-    assert set(rows(kernels, "message_size", "communicator", "ranks", "state")) == {(None, None, None, PAIRED)}
 
 
 @pytest.mark.campaign

@@ -11,11 +11,8 @@ import pytest
 from jobs import (
     WIDE,
     answer,
-    becomes_text,
     cells,
-    kept_at_work,
     last_line,
-    line_with,
     press,
     resize,
     rested,
@@ -39,7 +36,6 @@ from nsystui.ui.screens.kernels import KernelInstancesScreen
 from nsystui.ui.screens.nccl import NcclScreen
 from nsystui.ui.screens.nccl_log import NcclLogScreen
 from nsystui.ui.screens.nvtx import NvtxScreen
-from nsystui.ui.screens.ranks import RanksScreen
 from nsystui.ui.screens.timeline import TimelineScreen
 
 REAL = real_exports(of_every_kind=True)
@@ -309,6 +305,9 @@ async def test_a_screen_says_what_it_computes_also_while_it_shows_other_rows(job
         monkeypatch.setattr(NcclScreen, "ask", asked_slowly)
         tap(app, "3")
         assert await jobs.becomes_text(app, "computing NCCL › kernels…")
+        app.computing(Computation("steps", 3, 64))
+        assert await jobs.becomes_text(app, "computing steps: 3 of")
+        app.computing(None)
         computed.set()
         await rest()
         assert "● loaded" in screen_text(app)[0]
@@ -346,21 +345,3 @@ async def test_work_in_the_background_is_not_described_by_the_data_of_the_job(jo
     monkeypatch.setattr(Worker, "__init__", spied)
     async with running(job, cache, WIDE, "2", "4", "9"):
         assert len(described) > 3 and max(map(len, described)) < 100, described
-
-
-@pytest.mark.campaign
-async def test_a_first_answer_that_takes_long_is_waited_for_in_words(demo_job, cache_directory, monkeypatch):
-    may_answer, ask = threading.Event(), RanksScreen.ask
-    monkeypatch.setattr(RanksScreen, "ask", lambda *args: may_answer.wait(60) and ask(*args))
-    app = NsystuiApp(JobSource(tuple(map(str, demo_job)), cache_directory))
-    async with kept_at_work(app, WIDE) as rest:
-        await rest()
-        tap(app, "7")
-        assert await becomes_text(app, "computing Ranks › ranks…")
-        app.computing(Computation("steps", 3, 64))
-        assert await becomes_text(app, "computing steps: 3 of")
-        may_answer.set()
-        app.computing(None)
-        await rest()
-        assert not any("computing" in line for line in screen_text(app))
-        line_with(app, "4 of 4 ranks")
