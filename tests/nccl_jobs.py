@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from support import session_over
+from support import open_job, session_over
 from synthetic.nccl_program import NcclProcess, NcclProgram
 
 from nsystui.base.answer import TableAnswer
@@ -22,7 +22,7 @@ class Program(NcclProgram):
 
     def job(self) -> OpenJob:
         self.export.close()
-        return job_of(self.export.path)
+        return open_job(self.export.path)
 
 
 def pairing_of(*paths: Path) -> NcclPairing:
@@ -31,11 +31,6 @@ def pairing_of(*paths: Path) -> NcclPairing:
         return NcclPairing.load(session, ranked_tasks(session))
     finally:
         session.close()
-
-
-def job_of(*paths: Path) -> OpenJob:
-    """Open exports as a job, which the caller must close."""
-    return OpenJob(session_over(*paths))
 
 
 def rows(frame: Any, *columns: str) -> list[tuple[Any, ...]]:

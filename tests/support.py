@@ -85,6 +85,16 @@ def session_over(*paths: Path) -> Session:
     return session
 
 
+def open_job(*paths: Path) -> OpenJob:
+    """Return a job of exports, which the caller must close."""
+    return OpenJob(session_over(*paths))
+
+
+def job_of(*paths: Path) -> closing[OpenJob]:
+    """Open a job of exports, which is closed at the end of the block."""
+    return closing(open_job(*paths))
+
+
 def records(answer: Any) -> list[dict[str, Any]]:
     """Return the rows of an answer, each as a dictionary by the keys of the columns."""
     return [record(answer.columns, row) for row in iter_rows(answer)]

@@ -110,10 +110,6 @@ class TestTimes:
         edit(export, "INSERT INTO META_DATA_EXPORT (name, value) VALUES ('EXPORT_PARAM_TIME_NORMALIZE', 'true')")
         assert [program.run(*words).out for words in asked] == expected
 
-    def test_all_of_a_table_may_be_left_out(self, export, whole):
-        edit(export, f'UPDATE {KERNEL} SET start = NULL, "end" = NULL')
-        assert starts(export, whole) == []
-
 
 @pytest.mark.campaign
 def test_a_kernel_of_centuries_takes_no_memory(export):

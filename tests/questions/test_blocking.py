@@ -11,7 +11,7 @@ import campaign
 import numpy as np
 import pytest
 from naive_blocking import Naive
-from support import edit, session_over, shared
+from support import edit, job_of, shared
 from synthetic import ExportWriter
 from synthetic.demo import TrainingJob
 from synthetic.gpu_program import BLOCKING, CUSTOM, DEFAULT, NCCL, NON_BLOCKING, Dice, Program
@@ -29,10 +29,6 @@ from nsystui.store.session import Session
 
 MS = 1_000_000
 Parts = Mapping[str, int]
-
-
-def job_of(path: Path) -> closing[OpenJob]:
-    return closing(OpenJob(session_over(path)))
 
 
 def parts_of(one: Iterations, place: int = 0) -> dict[str, int]:

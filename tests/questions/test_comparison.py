@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support import records, session_over, shared
+from support import open_job, records, shared
 from synthetic import (
     ExportWriter,
     training_job,
@@ -48,14 +48,10 @@ def demo(demo_session: Session) -> OpenJob:
     return OpenJob(demo_session)
 
 
-def job_of(*paths: Path) -> OpenJob:
-    return OpenJob(session_over(*paths))
-
-
 @pytest.fixture(scope="module")
 def faster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenJob]:
     """Yield the demo job without its straggler."""
-    with closing(job_of(*training_job(tmp_path_factory.mktemp("faster"), 4, 3, layers=2, straggler=None))) as job:
+    with closing(open_job(*training_job(tmp_path_factory.mktemp("faster"), 4, 3, layers=2, straggler=None))) as job:
         yield job
 
 
@@ -151,7 +147,7 @@ def test_totals_are_those_of_the_single_summaries(demo, faster):
 
 @pytest.mark.campaign
 def test_nvtx_ranges_are_compared_per_step_of_jobs_of_different_lengths(demo, tmp_path):
-    with closing(job_of(*training_job(tmp_path, 2, 5, layers=1, straggler=None))) as other:
+    with closing(open_job(*training_job(tmp_path, 2, 5, layers=1, straggler=None))) as other:
         answer = nvtx(side(demo), side(other), fold_numbers=False)
     found = {name.removeprefix("training:"): row for name, row in by(answer).items()}
     (note,) = [note for note in answer.notes if "per step" in note]
@@ -194,7 +190,7 @@ def test_a_slower_operation_of_a_server_is_found_whatever_its_number_of_requests
     """The steps are found by kernels; the ranges of the last request follow its last kernel, and do not count."""
     before = served(tmp_path / "a.sqlite", 12, {"schedule": 10, "detokenise": 20, "respond": 30})
     after = served(tmp_path / "b.sqlite", 30, {"schedule": 5, "grammar": 40, "respond": 90})
-    with closing(job_of(before)) as a, closing(job_of(after)) as b:
+    with closing(open_job(before)) as a, closing(open_job(after)) as b:
         answer = nvtx(side(a), side(b))
     found = {name: (row["status"], row["difference"]) for name, row in by(answer).items()}
     assert found == {
@@ -224,7 +220,7 @@ def test_nvtx_ranges_of_ranks_without_whole_steps_are_not_per_step(demo):
 def test_nvtx_ranges_of_a_real_job_are_per_step():
     """Half of the DALI pipeline runs ahead, between steps; it is neither new nor gone."""
     paths = shared("ddp-a100-rank0of4", "ddp-a100-nobroadcast-rank0of4")
-    with closing(job_of(paths[0])) as before, closing(job_of(paths[1])) as after:
+    with closing(open_job(paths[0])) as before, closing(open_job(paths[1])) as after:
         answer = nvtx(side(before), side(after))
         notes = summary(side(before), side(after)).notes
     found = by(answer)

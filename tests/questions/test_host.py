@@ -13,7 +13,7 @@ from typing import Any
 import campaign
 import pytest
 import sqlalchemy as sa
-from support import edit, native, native_count, session_over, shared
+from support import edit, job_of, native, native_count, shared
 from synthetic import ExportWriter
 from synthetic.writing.host import RUNNING as STATE_RUNNING
 from synthetic.writing.host import Frame
@@ -51,10 +51,6 @@ MAIN, WORK, LEAF = (Frame(name, "/opt/app/main") for name in ("main", "app::work
 COPY = Frame("memcpy", "/usr/lib/libc.so.6")
 DRIVER = [Frame(f"0x7f00{number:08x}", "/usr/lib/libcuda.so.1", is_unresolved=True) for number in range(3)]
 KERNEL = Frame("do_syscall_64", "[kernel.kallsyms]", is_kernel=True)
-
-
-def job_of(*paths: Path) -> closing:
-    return closing(OpenJob(session_over(*paths)))
 
 
 @contextmanager

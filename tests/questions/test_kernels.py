@@ -3,7 +3,6 @@
 import random
 import statistics
 from contextlib import closing
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -241,21 +240,6 @@ class TestInstances:
             assert record["launch_delay"] == (None if pd.isna(row.delay) else row.delay)
             assert record["grid"] == f"{row.grid_x}·{row.grid_y}·{row.grid_z}"
         assert 0 < [one["launch_delay"] for one in found.values()].count(None) < len(frame)
-
-    @pytest.mark.campaign
-    def test_sorted_by_a_column_pages_are_the_whole_and_none_is_last(self, chance):
-        answer = kernel_instances(chance, EVERYTHING, "kernel_3", Names.SHORT, ranked_tasks(chance))
-        keys = [*[column.key for column in answer.columns[::3]], "launch_delay"]
-        for key, descending in product(keys, (True, False)):
-            paged = answer.sorted_by(key, descending)
-            whole = records(paged)
-            pages = [row for offset in range(0, len(paged) + 31, 31) for row in paged.page(offset, 31)]
-            assert [dict(zip(whole[0], row, strict=True)) for row in pages] == whole, key
-            values = [record[key] for record in whole]
-            there = [value for value in values if value is not None]
-            assert values == sorted(there, reverse=descending) + [None] * values.count(None), key
-        for offset, limit, count in ((0, 0, 0), (10**6, 5, 0), (0, 10**9, len(answer))):
-            assert len(answer.page(offset, limit)) == count
 
     @pytest.mark.campaign
     def test_two_calls_of_one_correlation_id_do_not_double_a_kernel(self, tmp_path, session):

@@ -11,7 +11,8 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from nccl_jobs import Program, job_of, names_of, written
+from nccl_jobs import Program, names_of, written
+from support import open_job
 from synthetic import training_job
 from synthetic.demo import NcclPayloads
 from synthetic.nccl_program import REDUCE, NcclProcess
@@ -134,7 +135,7 @@ def test_bandwidths_of_a_program(programs, name):
 
 @pytest.mark.campaign
 def test_an_old_nccl_gives_the_same_without_communicators(tmp_path):
-    job = job_of(*training_job(tmp_path, ranks=2, steps=1, layers=2, payload_layout=NcclPayloads.BEFORE_2_25))
+    job = open_job(*training_job(tmp_path, ranks=2, steps=1, layers=2, payload_layout=NcclPayloads.BEFORE_2_25))
     frame = nccl_summary(job.session, Selection(), job.ranks, job.pairing()).frame()
     told = frame[frame["what"] == KERNEL]
     assert told["communicator"].isna().all()
@@ -178,7 +179,7 @@ def by_hand_without_wait(job: Any) -> dict[tuple[str, int], float]:
 @pytest.mark.campaign
 def test_bandwidth_without_waiting_is_that_of_the_last_rank_to_arrive_where_all_ranks_are_open(tmp_path):
     paths = training_job(tmp_path, ranks=3, steps=2, layers=1)
-    job = job_of(*paths)
+    job = open_job(*paths)
     answer = nccl_summary(
         job.session, Selection(), job.ranks, job.pairing(), (NcclProperty.COLLECTIVE, NcclProperty.BYTES), KERNEL
     )
@@ -187,7 +188,7 @@ def test_bandwidth_without_waiting_is_that_of_the_last_rank_to_arrive_where_all_
     assert found and found == pytest.approx({key: by_hand_without_wait(job)[key] for key in found})
     assert (frame["busbw_without_wait"] >= frame["busbw"]).all()
     job.close()
-    job = job_of(*paths[:2])
+    job = open_job(*paths[:2])
     frame = nccl_summary(job.session, Selection(), job.ranks, job.pairing(), (NcclProperty.COLLECTIVE,), KERNEL).frame()
     assert frame["busbw"].notna().any() and frame["busbw_without_wait"].isna().all()
     job.close()
@@ -251,7 +252,7 @@ class TestExposedTime:
     @pytest.mark.campaign
     @pytest.mark.parametrize("name", ["ddp-a100-rank0of4", "h100-2rank-moe-before"])
     def test_real_jobs_without_concurrent_nccl_kernels_agree_with_the_union(self, shared_export, name):
-        job = job_of(shared_export(name))
+        job = open_job(shared_export(name))
         exposed = sum(device.parts.exposed_nccl.length for device in job.busy(Selection()).devices)
         assert int(job.pairing().kernels["exposed"].sum()) == exposed
         job.close()

@@ -10,8 +10,8 @@ import pytest
 import sqlalchemy as sa
 from hypothesis import example, given
 from hypothesis import strategies as st
-from nccl_jobs import Program, job_of, values
-from support import SHARED, shared
+from nccl_jobs import Program, values
+from support import SHARED, open_job, shared
 from synthetic import (
     PAYLOAD_BYTES,
     ExportWriter,
@@ -42,7 +42,7 @@ class Opened:
     """Some exports with their pairing, and the questions about them."""
 
     def __init__(self, *paths: Path) -> None:
-        self.job = job_of(*paths)
+        self.job = open_job(*paths)
         self.session, self.ranks = self.job.session, self.job.ranks
         self.pairing = self.job.pairing()
 

@@ -13,7 +13,6 @@ from synthetic.server_program import ADAM, CONTEXT, DECODE, FLASH, FMHA, GEMM, M
 from triaging import finding, told, triaged
 
 from nsystui.base.selection import Selection, Task
-from nsystui.cli import main
 from nsystui.questions.blocking.budget import budget_of_each_step
 from nsystui.questions.blocking.phase_table import budget_of_phases
 from nsystui.questions.job.job import OpenJob
@@ -233,15 +232,6 @@ class TestTable:
             "all": "no", "prefill": "no", "decode": "yes"
         }  # fmt: skip
         assert found["all"]["exposed"] is None  # no range for preparation by the host
-
-
-class TestGraphs:
-    def test_graphs_that_were_traced_as_a_whole_are_told(self, server, capsys):
-        server.step("step 0", eager=[(GEMM, MS)])
-        server.graph((server.now, server.now + US), (server.now + 2 * US, server.now + MS))
-        server.export.close()
-        assert main(["kernels", str(server.export.path), "--by", "graph"]) == 0
-        assert "1 whole CUDA graph launches are not in this table" in capsys.readouterr().err
 
 
 class TestTriage:

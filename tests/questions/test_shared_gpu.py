@@ -6,12 +6,12 @@ from pathlib import Path
 
 import campaign
 import pytest
-from support import edit, session_over
+from support import edit, open_job, session_over
 from synthetic import ExportWriter
 from synthetic.gpu_program import Program
 from synthetic.illnesses import MS, one_gpu
 from synthetic.rare_illnesses import exposed_copies
-from triaging import finding, job_of, judged, triaged
+from triaging import finding, judged, triaged
 
 from nsystui.base.selection import Selection
 from nsystui.questions.blocking.budget import budget_by_step, iterations, steps_side_by_side
@@ -61,7 +61,7 @@ class TestOneGpu:
     def test_the_budget_of_a_step_has_its_time_once(self, tmp_path, names, seed):
         paths = tuple(tmp_path / f"{name}.sqlite" for name in names)
         kernels = two_processes(paths, seed)
-        with closing(job_of(*paths)) as job:
+        with closing(open_job(*paths)) as job:
             (gpu,) = iterations(job, Selection())
             expected = [
                 swept(kernels, start // US, end // US) for start, end in zip(gpu.of.starts, gpu.of.ends, strict=True)
@@ -76,7 +76,7 @@ class TestOneGpu:
     def test_findings_on_its_idle_time_could_save_all_of_it(self, tmp_path, names, seed):
         paths = tuple(tmp_path / f"{name}.sqlite" for name in names)
         kernels = two_processes(paths, seed)
-        with closing(job_of(*paths)) as job:
+        with closing(open_job(*paths)) as job:
             gaps = finding(judged(job, rules=("idle_gaps",)), "idle-gaps")
             (gpu,) = iterations(job, Selection())
             idle = sum(
@@ -88,7 +88,7 @@ class TestOneGpu:
     def test_each_rank_still_has_its_steps(self, tmp_path, names, seed):
         paths = tuple(tmp_path / f"{name}.sqlite" for name in names)
         two_processes(paths, seed)
-        with closing(job_of(*paths)) as job:
+        with closing(open_job(*paths)) as job:
             assert [len(steps_side_by_side(job, Selection(), rank)[0]) for rank in (0, 1, None)] == [STEPS] * 3
             second = Selection(tasks=frozenset({job.ranks[1].task}))
             assert [gpu.rank for gpu in iterations(job, second)] == [1]

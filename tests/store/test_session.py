@@ -44,19 +44,6 @@ def offsets(session: Session) -> list[int]:
 
 
 class TestOrder:
-    @pytest.mark.campaign
-    def test_reports_added_out_of_order_stand_in_order(self, tmp_path, session):
-        paths = [export(tmp_path / f"{name}.sqlite", kernels=number + 1) for number, name in enumerate("abcd")]
-        for number in (2, 0, 3, 1):
-            session.add(paths[number], index=number)
-        assert [report.name for report in session.reports] == ["a", "b", "c", "d"]
-        assert [report.index for report in session.reports] == [0, 1, 2, 3]
-        table = tables.kernels.c
-        counts = sa.select(table.report, table.name, sa.func.count()).group_by(table.report, table.name)
-        assert session.rows(counts.order_by(table.report)) == [
-            (number, f"kernel {name}", number + 1) for number, name in enumerate("abcd")
-        ]
-
     def test_a_report_that_fails_takes_no_number(self, tmp_path, session):
         with pytest.raises(ExportError):
             session.add(tmp_path / "missing.sqlite")
