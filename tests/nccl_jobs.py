@@ -1,4 +1,4 @@
-"""NCCL programs of ``synthetic``, opened as jobs, and values of answers about them, for the tests of NCCL's tables."""
+"""NCCL programs of ``synthetic``, opened as jobs, and values of answers about them."""
 
 from collections.abc import Mapping
 from pathlib import Path
