@@ -22,7 +22,6 @@ from scenes import SCENES
 from synthetic import demo, hostile
 
 from nsystui.questions.job.opening import JobSource
-from nsystui.questions.recipes import all_recipes
 from nsystui.ui.app import LogApp, NsystuiApp
 
 LOG = "".join(
@@ -219,18 +218,6 @@ async def test_every_screen_shows_and_copies_printable_text(job, cache_directory
 async def back(app: NsystuiApp, pilot: object) -> None:
     while len(app.screen_stack) > 1 or app.screen.prompt.is_open:
         await pilot.press("escape")
-
-
-@pytest.mark.campaign
-async def test_recipes_have_screens_of_printable_text(job, cache_directory):
-    found = Found()
-    async with jobs.running(job, cache_directory, (160, 48)) as (app, pilot):
-        for recipe in all_recipes():
-            app.screen.open_question(recipe)
-            await pilot.pause()
-            found.look(app, recipe.name)
-            await back(app, pilot)
-    assert found == {}
 
 
 @pytest.mark.campaign

@@ -255,6 +255,16 @@ def test_correlation_ids_of_another_process_are_not_mixed_up(session_of):
     assert [kernels_of(ranges, index).page(0, 5)[0][0] for index in range(2)] == [30, 1_000]
 
 
+@pytest.mark.campaign
+def test_reports_share_thread_ids_but_neither_ranges_nor_clocks(session_of):
+    early = program((0, 5_000_000, "outer"), launches=[((10, 20), (30, 40))])
+    ranges = load(session_of(early, program((0, 1_000, "inner"), launches=[((10, 20), (30, 70))])))
+    assert ranges.parent.tolist() == [-1, -1]
+    assert (ranges.start.tolist(), ranges.gpu_start.tolist()) == ([0, 1_000_000], [30, 1_000_030])
+    assert [lane.rank for lane in ranges.lanes] == [0, 1]
+    assert kernels_of(ranges, 1).page(0, 5)[0][:2] == (1_000_030, 40)
+
+
 def test_an_event_without_a_range_on_its_thread_names_the_range_of_the_main_thread(session_of):
     def two_threads(export: Export) -> None:
         export.range(0, 90, "step 0")

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import asked_of_stats, csv_of_stats, session_over
 from synthetic import ExportWriter
+from synthetic.demo import CaptureSession as Capture
 from synthetic.demo import Process, Thread
 from synthetic.writing.writer import BACKTRACE_CALL, PAGEABLE
 
@@ -161,6 +162,42 @@ def test_the_range_that_starts_last_counts_and_equal_names_are_one_row(made):
         "66.7,200,2,100.0,100.0,100,100,0.0,a/b/c",
         "33.3,100,1,100.0,100.0,100,100,0.0,inner/k",
     ]
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory):
+    """Yield two reports with the same pids, row numbers and correlation ids; the second is 1 ms later."""
+    place = tmp_path_factory.mktemp("two")
+    for number, text in enumerate(("first", "second")):
+        capture = Capture(utc_epoch_ns=1_780_000_000_000_000_000 + 1_000_000 * number)
+        with ExportWriter(place / f"rank{number}.sqlite", session=capture) as export:
+            process = export.process(5_000)
+            main = export.thread(process, 5_000, f"{text} thread", priority=20 + number)
+            export.nvtx_range(main, 0, 10_000, text)
+            launch(export, process, main, 1_000 + number, 1, duration=100 + number)
+            launch(export, process, main, 2_000 + number, 2, duration=200 + number)
+    with closing(session_over(place / "rank0.sqlite", place / "rank1.sqlite")) as session:
+        yield session
+
+
+@pytest.mark.campaign
+def test_correlation_ids_of_different_reports_never_meet_and_traces_are_in_job_time_with_their_own_threads(two):
+    keys = ("API Start (ns)", "Kernel Start (ns)", "Queue Start (ns)", "Kernel Dur (ns)")
+    assert [tuple(row[key] for key in keys) for row in records(two, "cuda_kern_exec_trace")] == [
+        ("1000", "1050", "1010", "100"),
+        ("2000", "2050", "2010", "200"),
+        ("1001001", "1001051", "1001011", "101"),
+        ("1002001", "1002051", "1002011", "201"),
+    ]
+    assert [row["Count"] for row in records(two, "cuda_kern_exec_sum")] == ["2", "2"]
+    keys = ("Start (ns)", "T-Pri", "Thread Name")
+    assert [tuple(row[key] for key in keys) for row in records(two, "cuda_api_trace")] == [
+        ("1000", "20", "first thread"),
+        ("2000", "20", "first thread"),
+        ("1001001", "21", "second thread"),
+        ("1002001", "21", "second thread"),
+    ]
+    assert [row["Start (ns)"] for row in records(two, "cuda_gpu_trace")] == ["1050", "2050", "1001051", "1002051"]
 
 
 def test_correlation_ids_of_different_processes_never_meet(tmp_path, opened):

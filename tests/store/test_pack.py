@@ -124,13 +124,6 @@ class TestCounts:
         others = {("collective", "MPI_Allreduce", 4_096, None): 6, ("other", "MPI_Init", None, None): 1}
         assert Counter(found) == {**sends, **others}
 
-    @pytest.mark.campaign
-    def test_rows_before_the_session_are_no_ranges(self, tmp_path, session):
-        report = session.add(synthetic.delayed_capture_export(tmp_path / "late.sqlite"))
-        assert report.packed.counts["nvtx_ranges"] == 1
-        assert (report.packed.first_event, report.packed.last_event) == (1_000_000, 403_000_000)
-        assert column(session, tables.nvtx_ranges.c.domain) == ["DALI"]
-
 
 class TestApiCalls:
     def test_the_second_rows_of_cudabacktrace_are_kept_apart(self, tmp_path, both):

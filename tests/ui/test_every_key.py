@@ -48,19 +48,6 @@ async def test_every_key_of_the_program_in_every_view(two_ranks, cache, tab, tmp
             assert not ended(app), (tab, view)
 
 
-@pytest.mark.findings
-@pytest.mark.parametrize("number", range(cases(2)))
-async def test_many_keys_at_once(two_ranks, cache, number, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    random = Random(f"{SEED} {number}")
-    async with running(two_ranks, cache, NARROW) as (app, _):
-        for _ in range(40):
-            pressed = [random.choice(TABS), *random.choices([*EVERY_KEY, "enter", "v"], k=6)]
-            tap(app, *pressed)
-            await until_repainted()
-            assert not ended(app), pressed
-
-
 def server(directory: Path) -> list[Path]:
     return ServingJob(ranks=2, steps=6, layers=1).write(directory)
 

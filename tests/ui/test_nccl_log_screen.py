@@ -21,7 +21,6 @@ from nsystui.ui import loading
 from nsystui.ui.app import LogApp, NsystuiApp
 from nsystui.ui.loading import LogLoading, LogState
 
-SHARED = Path(__file__).parents[3] / "shared/data/nccl-logs"
 HEAVY = {"pandas", "numpy", "sqlalchemy", "duckdb", "pyarrow"}
 
 TUNING = "n0:1:7 [0] NCCL INFO AllReduce: 4096 Bytes -> Algo RING proto LL128 channel{Lo..Hi}={0..7}\n"
@@ -178,15 +177,6 @@ class TestReading:
         loading = LogLoading([str(log)], lambda _: None)
         loading.start()
         assert loading.state.is_over and loading.state.failed == "not read: a bug"
-
-    @pytest.mark.campaign
-    @pytest.mark.skipif(not SHARED.is_dir(), reason="the real logs are not on this machine")
-    @pytest.mark.parametrize(("number", "path"), enumerate(sorted(SHARED.glob("*.log"))), ids=str)
-    async def test_every_table_of_real_logs_is_painted(self, number, path):
-        async with open_logs(path, size=(NARROW, WIDE)[number % 2]) as (app, pilot):
-            for _ in range(9):
-                await pilot.press("down", "s", "s", "enter", "escape", "b")
-                assert has(app, f"[{app.screen.name_of_table}]")
 
 
 class TestBesideExports:
