@@ -7,14 +7,7 @@ import pytest
 
 from nsystui.base.errors import OutputError, UsageError
 from nsystui.cli import command_parser
-from nsystui.commands.configuration import (
-    default_cache,
-    default_path,
-    keys,
-    limits_for,
-    read_config,
-    remember_theme,
-)
+from nsystui.commands.configuration import default_cache, default_path, keys, limits_for, read_config, remember_theme
 from nsystui.commands.request import parsed as request_of
 
 EVERYTHING = """# for the cluster

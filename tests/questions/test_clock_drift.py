@@ -14,14 +14,7 @@ from synthetic.writing.target import CaptureSession
 from nsystui.base.selection import Selection, Task
 from nsystui.cli import main
 from nsystui.questions.collectives.alignment import ClockMode, fit_clock
-from nsystui.questions.collectives.matching import (
-    UNKNOWN,
-    KernelSequence,
-    MatchedCollectives,
-    Member,
-    match,
-    sequences,
-)
+from nsystui.questions.collectives.matching import UNKNOWN, KernelSequence, MatchedCollectives, Member, match, sequences
 from nsystui.questions.collectives.waiting import Arrivals, lateness
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.job.on_dask import ReportPlace, compute_there

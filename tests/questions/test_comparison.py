@@ -10,17 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support import open_job, records, shared
-from synthetic import (
-    ExportWriter,
-    training_job,
-)
+from synthetic import ExportWriter, nccl_without_nvtx_export, training_job
 
 from nsystui.base.answer import NAME, TableAnswer
 from nsystui.base.selection import Selection, Window
 from nsystui.questions.compare import TABLES, ComparisonOptions, summary
 from nsystui.questions.compare.pairs import Compared, Measured, compared
 from nsystui.questions.compare.side import Basis, Side
-from nsystui.questions.compare.tables import kernels, memory, nvtx
+from nsystui.questions.compare.tables import kernels, memory, nccl, nvtx
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.kernels.activities import MEMORY, work_summary
 from nsystui.questions.kernels.summary import Names, kernel_summary
@@ -211,6 +208,20 @@ def test_nvtx_ranges_of_ranks_without_whole_steps_are_not_per_step(demo):
 
 
 # Missing data
+
+
+# Real exports
+
+
+@pytest.mark.campaign
+def test_a_side_without_nvtx_is_missing_not_zero(demo, tmp_path):
+    with closing(open_job(nccl_without_nvtx_export(tmp_path / "silent.sqlite"))) as other:
+        answer = nvtx(side(demo), side(other))
+        found = nccl(side(demo), side(other))
+    assert {row["count_b"] for row in records(answer)} == {row["difference"] for row in records(answer)} == {None}
+    assert any(note.startswith("B: no NVTX ranges") for note in answer.notes)
+    assert "bucket" not in by(found, "collective")["AllReduce"]
+    assert any("only one side has message sizes" in note for note in found.notes)
 
 
 # Real exports

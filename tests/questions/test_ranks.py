@@ -21,14 +21,7 @@ from nsystui.questions.collectives.alignment import ClockMode
 from nsystui.questions.collectives.waiting import collective_kinds, collective_operations
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.ranks.heat import PARTS, Merge, RankMap, scaled, time_map
-from nsystui.questions.ranks.steps import (
-    NO_GAP,
-    StepTimes,
-    every_step,
-    figures,
-    step_times,
-    steps_across_ranks,
-)
+from nsystui.questions.ranks.steps import NO_GAP, StepTimes, every_step, figures, step_times, steps_across_ranks
 from nsystui.questions.ranks.table import Measure, is_odd, rank_table, scores
 from nsystui.questions.steps.task_steps import TaskSteps
 from nsystui.questions.triage.run import triage

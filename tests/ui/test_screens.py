@@ -8,18 +8,7 @@ import threading
 import campaign
 import jobs
 import pytest
-from jobs import (
-    WIDE,
-    answer,
-    cells,
-    last_line,
-    press,
-    resize,
-    rested,
-    running,
-    screen_text,
-    tap,
-)
+from jobs import WIDE, answer, cells, last_line, press, resize, rested, running, screen_text, tap
 from support import real_exports
 from synthetic import ExportWriter
 from textual.worker import Worker
