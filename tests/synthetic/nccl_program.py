@@ -1,4 +1,4 @@
-"""An NCCL program, written call by call; many small ones may share an export."""
+"""NCCL programs, written call by call; an export may have many small programs."""
 
 from collections.abc import Sequence
 from itertools import count
