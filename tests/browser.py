@@ -1,7 +1,5 @@
 """A real browser for tests of pages: Chromium without a window, driven through DevTools over a pipe."""
 
-from __future__ import annotations
-
 import base64
 import json
 import os

@@ -1,7 +1,5 @@
 """The cases of campaigns: ``NSYSTUI_CAMPAIGN=SEED[:FACTOR]`` chooses other cases, and more by the factor."""
 
-from __future__ import annotations
-
 import os
 import random
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """Fixtures for all tests: a small demo job, real exports if present, and a cache that is not the user's."""
 
-from __future__ import annotations
-
 import atexit
 import ctypes
 import gc

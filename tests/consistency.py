@@ -4,8 +4,6 @@ Run it with ``python -m tests.consistency FILE…``. It finds three kinds of con
 figure, shares do not add up to their whole, or one sentence denies another. It ends with 1 if it finds any.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

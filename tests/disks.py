@@ -1,7 +1,5 @@
 """Small disks for tests of full disks."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -7,8 +7,6 @@ end with ``until_idle``. Between the keys of a ``press`` only repaints are waite
 details of the rows on the way would be most of a test's work.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from asyncio.base_events import BaseEventLoop

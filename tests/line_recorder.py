@@ -3,8 +3,6 @@
 ``tests/mutants.py`` starts it. Lines that a shared fixture executes are the fixture's, not the first test's.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import resource

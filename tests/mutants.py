@@ -4,8 +4,6 @@ mutmut and cosmic-ray run all tests, or all of a file, for each mutant of a modu
 whole program and meets only the tests that execute its line, so that 100 mutants take minutes.
 """
 
-from __future__ import annotations
-
 import argparse
 import ast
 import hashlib

@@ -4,8 +4,6 @@
 cure. A habit shows where to look: a sentence without a habit may be hard to read, too.
 """
 
-from __future__ import annotations
-
 import ast
 import io
 import re

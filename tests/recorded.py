@@ -12,8 +12,6 @@ is their kind:
 - ``#`` a comment
 """
 
-from __future__ import annotations
-
 import csv
 import difflib
 import io

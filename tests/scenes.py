@@ -1,7 +1,5 @@
 """The pictures of the program: a screen after some keys, on some exports. Snapshots and screenshots use them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

@@ -7,8 +7,6 @@ named on the command line), as SVG and PNG; needs ``resvg-py`` (the extra ``scre
 fails if that snapshot has changed. So accept snapshots first, then make the pictures.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Exports in tests: paths of real exports, queries with SQLite, changes, and fingerprints of files."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import os
@@ -85,6 +83,16 @@ def session_over(*paths: Path) -> Session:
     for path in paths:
         session.add(path)
     return session
+
+
+def open_job(*paths: Path) -> OpenJob:
+    """Return a job of exports, which the caller must close."""
+    return OpenJob(session_over(*paths))
+
+
+def job_of(*paths: Path) -> closing[OpenJob]:
+    """Open a job of exports, which is closed at the end of the block."""
+    return closing(open_job(*paths))
 
 
 def records(answer: Any) -> list[dict[str, Any]]:

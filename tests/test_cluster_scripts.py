@@ -1,7 +1,5 @@
 """The job scripts of docs/cluster.md work, run by bash with replacements of the cluster's own programs."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """The answers about a job do not contradict each other."""
 
-from __future__ import annotations
-
 import pytest
 from campaign import some
 from consistency import Answers, contradictions

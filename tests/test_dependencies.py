@@ -3,8 +3,6 @@
 ``python tests/test_dependencies.py --update`` writes ``lowest.txt`` from the bounds in ``pyproject.toml``.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 import tomllib

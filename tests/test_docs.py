@@ -1,7 +1,5 @@
 """The documentation is right: its citations, examples, lists and tables agree with the program."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections import Counter

@@ -5,8 +5,6 @@ that is found, with the oldest dependencies that ``pyproject.toml`` allows and w
 install. No ``PATH`` has a compiler.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

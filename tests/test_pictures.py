@@ -1,7 +1,5 @@
 """The pictures in ``screenshots/`` show the screens as last accepted, and the README shows them."""
 
-from __future__ import annotations
-
 import json
 import re
 

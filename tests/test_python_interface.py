@@ -1,7 +1,5 @@
 """The interface for Python gives the answers of the commands, and the examples of its page are true."""
 
-from __future__ import annotations
-
 import doctest
 import json
 import os

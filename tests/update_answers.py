@@ -3,8 +3,6 @@
 A new answer is right only if you can say why it differs from the old answer: read the diff before you commit it.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys

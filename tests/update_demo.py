@@ -1,7 +1,5 @@
 """Write the exports that ``nsystui demo`` unpacks, always the same bytes: ``python tests/update_demo.py``."""
 
-from __future__ import annotations
-
 import io
 import lzma
 import sqlite3

@@ -1,7 +1,5 @@
 """Write the documents that are made from the code: ``python tests/update_docs.py``."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from nsystui.ui import keys

@@ -1,7 +1,5 @@
 """Answers: the same rows by pages, in any order, cut or whole."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest

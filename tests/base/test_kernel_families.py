@@ -1,7 +1,5 @@
 """Families and precisions of kernels by their names: names of real programs, each with its family."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Smart names keep the parts that distinguish kernels, and only these."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

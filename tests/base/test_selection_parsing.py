@@ -1,7 +1,5 @@
 """Numbers, spans and windows as a user types them, or a line about the mistake."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

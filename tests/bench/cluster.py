@@ -4,8 +4,6 @@
 question; each process has answered a question before, so that imports do not count.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

@@ -3,8 +3,6 @@
 No test reads a time: this is for people, who compare figures of one run on one machine.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import platform

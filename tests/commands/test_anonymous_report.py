@@ -1,7 +1,5 @@
 """An anonymous report: paths, hosts and users in every form stay out of it, names of kernels and ranges stay in it."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Sequence
 from contextlib import closing

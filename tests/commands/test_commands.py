@@ -1,6 +1,5 @@
 """Commands in a script: data on stdout, messages on stderr, and an exit status for each outcome."""
 
-import json
 import os
 import shlex
 import subprocess
@@ -74,17 +73,6 @@ def test_wrong_usage_is_one_line_and_status_2(refused, demo_job, words, monkeypa
 
 
 class TestFiles:
-    def test_a_broken_file_is_told_and_the_others_are_used(self, run, demo_job, tmp_path):
-        (tmp_path / "notes.sqlite").write_text("no export")
-        (tmp_path / "cut.sqlite").write_bytes(demo_job[0].read_bytes()[:-5_000])
-        words = ["--by", "rank", "--format", "csv"]
-        done = run("kernels", tmp_path, tmp_path / "missing.sqlite", *demo_job, *words)
-        assert (done.status, done.out) == (4, run("kernels", *demo_job, *words).out)
-        lines = done.err.splitlines()
-        assert len(lines) == 3 and all(line.startswith("nsystui: ") for line in lines)
-        for name in ("notes.sqlite: not a SQLite file", "cut.sqlite: cut short", "missing.sqlite: no such file"):
-            assert any(name in line for line in lines)
-
     @pytest.mark.parametrize("options", [(), ("--convert",)])
     def test_a_recording_is_answered_with_its_importer_and_never_exported(self, refused, tmp_path, fake_nsys, options):
         fake_nsys(f"touch {shlex.quote(str(tmp_path / 'asked'))}; exit 1")
@@ -103,16 +91,6 @@ class TestFiles:
         said = refused("kernels", path, lines=2)
         assert "\x1b" not in said
         said.encode()
-
-    @pytest.mark.campaign
-    def test_no_cache_writes_nothing_and_an_unwritable_one_is_a_warning(self, run, demo_job, tmp_path, monkeypatch):
-        monkeypatch.setenv("NSYSTUI_CACHE_DIR", str(tmp_path / "cache"))
-        assert run("kernels", *demo_job, "--no-cache").status == 0
-        assert list(tmp_path.iterdir()) == []
-        (tmp_path / "cache").write_text("in the way")
-        done = run("kernels", demo_job[0], "--format", "csv")
-        assert done.status == 0 and done.table
-        assert done.err.startswith("nsystui: warning: the cache ")
 
     def test_reports_are_converted_when_asked(self, table, tmp_path, monkeypatch, fake_nsys):
         made = synthetic.two_process_export(tmp_path / "made.sqlite")
@@ -148,24 +126,12 @@ class TestOutput:
         assert target.read_text().startswith("Time (%)")
         assert os.listdir(tmp_path) == ["kernels.csv"]
 
-    def test_a_place_that_is_not_there_is_said_and_no_export_is_the_output(self, refused, demo_job, tmp_path):
-        assert "does not exist" in refused("kernels", demo_job[0], "-o", tmp_path / "no/such/place.csv")
-        before = demo_job[0].read_bytes()
-        refused("kernels", demo_job[0], "-o", demo_job[0], "--force")
-        assert demo_job[0].read_bytes() == before
-
     def test_a_dash_is_stdout(self, run, demo_job):
         words = ["kernels", demo_job[0], "--format", "json"]
         assert run(*words, "-o", "-").out == run(*words).out
 
 
 class TestShell:
-    @pytest.mark.campaign
-    def test_a_reader_that_has_seen_enough_ends_it_quietly(self, demo_job):
-        done = shell(f"nsystui events {demo_job[0]} --format csv | head -2")
-        assert (done.returncode, done.stderr) == (141, "")
-        assert len(done.stdout.splitlines()) == 2
-
     @pytest.mark.parametrize("words", ["--help", "stats --list-reports"])
     def test_help_into_a_closed_pipe_is_quiet_too(self, words):
         done = shell(f"nsystui {words} | true")
@@ -178,24 +144,12 @@ class TestShell:
         assert done.stdout.isascii()
         assert "usage: nsystui [OPTIONS] FILE" in done.stdout
 
-    @pytest.mark.campaign
-    def test_stdout_is_data_only(self, demo_job, tmp_path):
-        (tmp_path / "broken.sqlite").write_text("x")
-        done = shell(f"nsystui kernels {demo_job[0]} {tmp_path / 'broken.sqlite'} --format json 2>/dev/null")
-        assert done.returncode == 4
-        json.loads(done.stdout)
-
     def test_a_full_device_is_said(self, demo_job):
         if not os.path.exists("/dev/full"):
             pytest.skip("this system has no /dev/full")
         done = shell(f"nsystui kernels {demo_job[0]} > /dev/full")
         assert done.returncode == 2
         assert done.stderr.startswith("nsystui: cannot write to standard output")
-
-    def test_without_a_terminal_the_screens_say_what_works(self, demo_job):
-        done = shell(f"nsystui {demo_job[0]} | cat")
-        assert (done.returncode, done.stdout) == (2, "")
-        assert "not a terminal" in done.stderr and "nsystui kernels FILE" in done.stderr
 
     def test_interrupting_is_one_line_and_130(self, run, demo_job, monkeypatch):
         def stop(*_, **__):

@@ -1,22 +1,13 @@
 """The config file: its settings, what overrides them, and the messages on its mistakes."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from nsystui.base.errors import OutputError, UsageError
 from nsystui.cli import command_parser
-from nsystui.commands.configuration import (
-    default_cache,
-    default_path,
-    keys,
-    limits_for,
-    read_config,
-    remember_theme,
-)
+from nsystui.commands.configuration import default_cache, default_path, keys, limits_for, read_config, remember_theme
 from nsystui.commands.request import parsed as request_of
 
 EVERYTHING = """# for the cluster
@@ -177,21 +168,6 @@ def test_where_the_file_is_looked_for(monkeypatch):
     assert default_path({"XDG_CONFIG_HOME": "/etc/xdg"}) == Path("/etc/xdg/nsystui/config.toml")
     for environ in ({}, {"XDG_CONFIG_HOME": ""}, {"XDG_CONFIG_HOME": "relative"}):
         assert default_path(environ) == Path("/home/me/.config/nsystui/config.toml")
-
-
-@pytest.mark.campaign
-def test_no_toml_is_imported_without_a_file():
-    code = """if True:
-        import sys
-        from contextlib import suppress
-        from nsystui.cli import main
-        for words in (["--help"], ["kernels", "--help"], ["--version"], ["kernels", "none.sqlite"]):
-            with suppress(SystemExit):
-                main(words)
-            assert "tomllib" not in sys.modules, words
-    """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
 
 
 def test_a_theme_chosen_on_a_screen_holds_for_later_sessions_but_flags_and_the_file_come_first(home):

@@ -1,7 +1,5 @@
 """``nsystui demo`` unpacks whole exports, and never overwrites a file."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

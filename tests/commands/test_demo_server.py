@@ -1,7 +1,5 @@
 """The demo's inference server: each command reports the faults in its docstring, with the same numbers."""
 
-from __future__ import annotations
-
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""``--format svg`` and ``-o x.svg``: the drawings of questions, against their tables."""
+"""``--format svg`` and ``-o x.svg``: the drawings of questions, against their tables; drawings of recipes."""
 
 import re
 from collections import defaultdict
@@ -6,6 +6,8 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+
+from nsystui.questions.recipes import all_recipes
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -57,3 +59,17 @@ def test_a_drawing_never_replaces_a_file_unasked(run, demo_job, tmp_path: Path):
     assert target.read_text() == "mine"
     assert run("gpu", *demo_job, "-o", target, "--force").status == 0
     assert target.read_text().startswith("<svg")
+
+
+@pytest.mark.parametrize("words", [[], ["--list-recipes"]])
+def test_without_a_name_it_lists_them_all_with_what_they_answer(run, words):
+    done = run("recipe", *words)
+    assert (done.status, done.err) == (0, "")
+    lines = [line.split(maxsplit=1) for line in done.out.splitlines()]
+    assert lines == [[recipe.name, recipe.help] for recipe in all_recipes()]
+
+
+def test_a_drawing_is_ascii_where_nothing_else_can_be_shown(run, demo_job, monkeypatch):
+    monkeypatch.setattr("nsystui.output.files.wants_ascii", lambda *_: True)
+    out = run("recipe", "nccl_gpu_time_util_map", demo_job[0]).out
+    assert out.isascii() and "#" in out

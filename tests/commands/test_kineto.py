@@ -304,14 +304,6 @@ def test_the_name_tells_the_host_where_it_tells_the_process(table, tmp_path):
         assert row["Host"] == host
 
 
-@pytest.mark.campaign
-def test_what_a_trace_lacks_is_said(run, trace):
-    done = run("info", trace)
-    assert "made of a PyTorch profiler trace, which has no OS calls" in done.err
-    assert "a PyTorch profiler trace does not contain it; record with `nsys profile -t osrt`" in done.out
-    assert "a PyTorch profiler trace does not contain it" in run("stats", "-r", "osrt_sum", trace).err
-
-
 def test_a_trace_of_the_cpu_alone_says_how_to_trace_the_gpu(run, tmp_path):
     said = run("kernels", write(tmp_path / "job.json", small_job()[:2])).err
     assert "no GPU kernels in this export: trace with ProfilerActivity.CUDA among the activities" in said
@@ -394,20 +386,6 @@ def test_advice_to_record_with_nsys_says_that_this_profiler_has_none(run, traces
         "a PyTorch profiler trace does not contain it; record with `nsys"
     )
     assert "nsys 2024.4 and later" not in said
-
-
-@pytest.mark.campaign
-def test_a_trace_without_gpu_activities_is_told_the_option_of_its_own_profiler(run, traces, tmp_path):
-    on_gpu = ("kernel", "gpu_memcpy", "gpu_memset", "gpu_user_annotation", "cuda_runtime", "cuda_driver")
-    with gzip.open(traces[0], "rt") as file:
-        trace = json.load(file)
-    trace["traceEvents"] = [event for event in trace["traceEvents"] if event.get("cat") not in on_gpu]
-    lacking = tmp_path / traces[0].name
-    with gzip.open(lacking, "wt") as file:
-        json.dump(trace, file)
-    said = " ".join(run("triage", lacking, "--not-checked").out.split())
-    assert "needs GPU work: trace with ProfilerActivity.CUDA among the activities" in said
-    assert "nsys profile -t cuda`" not in said
 
 
 @pytest.mark.parametrize("argument", ["name", "Process Group Ranks", "Input Dims"])

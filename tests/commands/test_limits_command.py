@@ -2,18 +2,16 @@
 
 import os
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 
 import campaign
 import pytest
 from disks import fill, half_written, small_disk
-from synthetic import benchmark_export, two_process_export
+from synthetic import two_process_export
 
 from nsystui.base import resources, terminal
 from nsystui.base.resources import NICE, usual_threads
-from nsystui.commands import configuration
 from nsystui.commands.configuration import default_cache
 from nsystui.store.database import SMALLEST_MEMORY, Limits
 from nsystui.store.session import Session
@@ -108,27 +106,6 @@ class TestNonsense:
                 assert refused("info", export, lines=1).startswith(f"nsystui: {name}={value}: ")
             monkeypatch.delenv(name)
 
-    @pytest.mark.campaign
-    def test_the_smallest_that_is_named_works(self, run, tmp_path, monkeypatch):
-        """Both with a packed export and with a summary's columns read on demand."""
-        path = benchmark_export(tmp_path / "larger.sqlite", kernels=60_000)
-        words = ("--memory-limit", f"{SMALLEST_MEMORY // MB}M", "--jobs", "4", "--format", "csv", path)
-        for command in (("overview",), ("stats", "-r", "cuda_gpu_kern_sum,cuda_api_sum"), ("events", "--top", "3")):
-            done = run(*command, *words)
-            assert (done.status, done.err.count("memory")) == (0, 0), done.err
-
-
-class TestTooLittleMemory:
-    @pytest.mark.campaign
-    def test_is_one_line_for_each_file(self, refused, tmp_path, monkeypatch, directory):
-        monkeypatch.setattr(configuration, "_default_memory", lambda: 40 * MB)
-        path = benchmark_export(tmp_path / "larger.sqlite", kernels=20_000)
-        first, last = refused("info", path).splitlines()
-        assert first.startswith(f"nsystui: {path}: its columns do not fit into the memory that DuckDB may take, 25MiB")
-        assert "--memory-limit 80MiB" in first
-        assert last == "nsystui: no export could be opened"
-        assert half_written(directory) == []
-
 
 class TestCacheLimit:
     def test_it_is_twenty_gigabytes_unless_the_variable_says_else(self):
@@ -138,13 +115,6 @@ class TestCacheLimit:
             ({"NSYSTUI_CACHE_LIMIT": "0"}, 0),
         ):
             assert default_cache(environ={"NSYSTUI_CACHE_DIR": "/c", **said}).cap == cap
-
-    @pytest.mark.campaign
-    def test_what_older_commands_kept_goes_when_another_needs_the_room(self, run, tmp_path, directory, monkeypatch):
-        monkeypatch.setenv("NSYSTUI_CACHE_LIMIT", "1k")
-        for name in ("before", "after"):
-            assert run("info", two_process_export(tmp_path / f"{name}.sqlite")).status == 0
-        assert {path.name.partition("-")[0] for path in directory.iterdir()} == {"after"}
 
 
 class TestConversions:
@@ -213,21 +183,3 @@ class TestFullDisk:
             assert warnings
             assert all("cannot be written (" in line and line.endswith("in memory") for line in warnings)
             assert half_written(disk) == []
-
-    @pytest.mark.campaign
-    def test_where_no_file_may_grow_too(self, export, directory):
-        """As with a quota; also runs if a test may not mount a disk."""
-        code = """if True:
-            import resource, sys
-            from nsystui.cli import main
-            sys.dont_write_bytecode = True  # Python would leave a module's bytecode cut off, for every start to come
-            resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
-            sys.exit(main(["kernels", *sys.argv[1:]]) or main(["overview", *sys.argv[1:]]))
-        """
-        words = [sys.executable, "-c", code, str(export), "--format", "csv"]
-        done = subprocess.run(words, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        assert done.stdout.count("Time (%),") == done.stdout.count("Rank,") == 1
-        assert len(done.stdout.splitlines()) > 3
-        assert done.stderr.count("cannot be written (") >= 2
-        assert half_written(directory) == []

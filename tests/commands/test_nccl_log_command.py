@@ -1,4 +1,4 @@
-"""``nccl-log`` in a script."""
+"""``nccl-log`` and ``nccl`` in a script."""
 
 import gzip
 import io
@@ -8,21 +8,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from nccl_jobs import Program
+from synthetic.nccl_log import call, init, step
 
-CALL = (
-    "n1:{pid}:7 [0] NCCL INFO AllReduce: opCount {n:x} sendbuff 0x1 recvbuff 0x2 count {count} datatype 7 op 0 root 0 "
-    "comm 0xc1 [nranks=2] stream 0x3\n"
-)
-INIT = "n1:{pid}:7 [0] NCCL INFO comm 0xc1 rank {rank} nranks 2 cudaDev 0 busId b000 commId 0xfe - Init COMPLETE\n"
-STEP = "Training epoch 0, iteration {n}/99 | train_step_timing in s: {time} | TFLOPS_per_GPU: 1.25e+03 | x: 1\n"
-LOG = (
-    INIT.format(pid=1, rank=0)
-    + INIT.format(pid=2, rank=1)
-    + "".join(
-        STEP.format(n=n, time=n / 10) + CALL.format(pid=1, n=n, count=2**31) + CALL.format(pid=2, n=n, count=100)
-        for n in (44, 45, 46)
-    )
-)
+LINES = [init(pid=1, rank=0), init(pid=2, rank=1)]
+for n in (44, 45, 46):
+    LINES += [step(n, n / 10, 1250), call(pid=1, op_count=n, count=2**31), call(pid=2, op_count=n, count=100)]
+LOG = "\n".join([*LINES, ""])
 
 
 @pytest.fixture
@@ -52,7 +44,7 @@ class TestFiles:
         return row["Calls"]
 
     def test_many_files_are_added_up_and_one_given_twice_counts_once(self, run, log, tmp_path):
-        (tmp_path / "other.log").write_text(CALL.format(pid=3, n=1, count=1))
+        (tmp_path / "other.log").write_text(call(pid=3, count=1) + "\n")
         words = ["--tables", "ops", "--format", "csv"]
         assert self.ops(run("nccl-log", log, log, tmp_path / "other.log", *words)) == "7"
         assert self.ops(run("nccl-log", f"{tmp_path}/*.log", *words)) == "7"
@@ -162,31 +154,44 @@ class TestProgram:
 
 
 def test_a_choice_of_the_tuner_has_the_communicators_that_called_for_it(run, tmp_path):
-    init = (
-        "n1:1:1 [0] NCCL INFO ncclCommInitRank comm {comm} rank 0 nranks {ranks} cudaDev 0 busId 1000 "
-        "commId {name} - Init START\n"
-    )
-    call = (
-        "n1:1:1 [0] NCCL INFO {op}: opCount 0 sendbuff 0x1 recvbuff 0x2 count {count} datatype 7 op 0 root 0 "
-        "comm {comm} [nranks={ranks}] stream 0x3\n"
-    )
-    choice = "n1:1:1 [0] NCCL INFO {op}: {size} Bytes -> Algo RING proto LL channel{{Lo..Hi}}={{0..1}}\n"
+    choice = "n1:1:1 [0] NCCL INFO {op}: {size} Bytes -> Algo RING proto LL channel{{Lo..Hi}}={{0..1}}"
+    lines = [
+        init(comm="0xc1", ranks=8, name="0xaaaa"),
+        init(comm="0xc2", ranks=2, name="0xbbbb"),
+        call(count=256, comm="0xc1", ranks=8),
+        choice.format(op="AllReduce", size=1024),
+        call(op="AllGather", count=256, comm="0xc2"),
+        choice.format(op="AllGather", size=2048),  # of both ranks together
+        call(count=512, comm="0xc1", ranks=8),
+        call(count=512, comm="0xc2"),
+        choice.format(op="AllReduce", size=2048),
+        choice.format(op="Broadcast", size=64),  # no such call is in the log
+    ]
     log = tmp_path / "nccl.log"
-    log.write_text(
-        init.format(comm="0xc1", ranks=8, name="0xaaaa")
-        + init.format(comm="0xc2", ranks=2, name="0xbbbb")
-        + call.format(op="AllReduce", count=256, comm="0xc1", ranks=8)
-        + choice.format(op="AllReduce", size=1024)
-        + call.format(op="AllGather", count=256, comm="0xc2", ranks=2)
-        + choice.format(op="AllGather", size=2048)  # of both ranks together
-        + call.format(op="AllReduce", count=512, comm="0xc1", ranks=8)
-        + call.format(op="AllReduce", count=512, comm="0xc2", ranks=2)
-        + choice.format(op="AllReduce", size=2048)
-        + choice.format(op="Broadcast", size=64)  # no such call is in the log
-    )
+    log.write_text("\n".join([*lines, ""]))
     rows = run("nccl-log", log, "--tables", "tuning", "--format", "json").json
     found = {(row["op"], row["bytes"]): row["communicators"] for row in rows}
     assert found == {
         ("AllReduce", 1024): "0xaaaa", ("AllGather", 2048): "0xbbbb", ("AllReduce", 2048): "0xaaaa, 0xbbbb",
         ("Broadcast", 64): None,
     }  # fmt: skip
+
+
+# A send and a receive share a kernel.
+
+
+def test_logs_tell_sizes_that_the_export_does_not(run, tmp_path):
+    program = Program(tmp_path / "rank0.sqlite")
+    for _ in range(2):
+        program.call("ncclAllReduce", launches=1, kernel="AllReduce")
+    program.export.close()
+    line = "node001:5000:5000 [0] NCCL INFO AllReduce: opCount {} sendbuff 0x7 recvbuff 0x9 count {} datatype 7 op 0 "
+    logs = [tmp_path / "a.log", tmp_path / "b.log"]
+    for number, log in enumerate(logs):
+        text = line.format(number, 100 * (number + 1)) + "root 0 comm 0x55b6 [nranks=4] stream 0x55\n"
+        log.write_text(text, encoding="utf-8")
+    told = run("nccl", program.export.path, "--by", "collective,bytes", "--format", "csv", "--nccl-log", *logs)
+    assert [(row["What"], row["Message Size (B)"], row["Datatype"]) for row in told.table] == [
+        ("kernel", "400", "fp32"), ("kernel", "800", "fp32"), ("call", "400", "fp32"), ("call", "800", "fp32"),
+    ]  # fmt: skip
+    assert "message sizes from the debug log, by the order of the calls: 2" in told.err

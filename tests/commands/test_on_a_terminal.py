@@ -1,7 +1,5 @@
 """Tables on a terminal: they fit its width and height, and report hidden parts. Other output is whole."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import pty

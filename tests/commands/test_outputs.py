@@ -1,7 +1,5 @@
 """No command overwrites a file that it reads. A command writes all of its files, or none."""
 
-from __future__ import annotations
-
 import gzip
 import os
 import shutil

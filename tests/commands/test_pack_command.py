@@ -3,11 +3,9 @@
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -55,15 +53,6 @@ def copied(packed: Path, target: Path) -> Path:
 @pytest.mark.campaign
 class TestAnswers:
     """A packed job gives the answers of its exports; test_answers asks every question of both."""
-
-    @pytest.mark.parametrize("name", ["mpi-cuda-saxpy-schema2.9", "h100-2rank-moe-after", "cuda-graphs"])
-    def test_of_a_real_export(self, run, tmp_path, name):
-        (export,) = shared(name)
-        assert run("pack", export, "-o", tmp_path / "job").status == 0
-        for command in ("overview", "kernels", "nccl", "ranks", "steps", "mpi", "events"):
-            flags = ["--top", "100"] if command == "events" else []
-            of_exports, of_packed = (run(command, one, *flags, "--format", "csv") for one in (export, tmp_path / "job"))
-            assert (of_packed.status, of_packed.out) == (of_exports.status, of_exports.out), command
 
     def test_of_many_ranks_metadata_are_not_kept_and_answers_are_the_same(self, run, packed, monkeypatch):
         questions = (("kernels", "--no-cache"), ("events", "--top", "9"), ("gaps", "--by", "rank", "--no-cache"))
@@ -209,24 +198,6 @@ class TestSeveralWriters:
         assert run("ranks", job, "--format", "csv").out == run("ranks", *demo_job[:2], "--format", "csv").out
         assert not [name for name in os.listdir(job) if name.startswith(".")]
 
-    @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
-    def test_a_process_that_is_ended_leaves_no_half_report(self, tmp_path, run, refused, demo_job, how):
-        job = tmp_path / "job"
-        ended = start(demo_job[0], "-o", job)
-        while not any(job.glob(".partial-*/.partial-*/*.parquet")) and ended.poll() is None:
-            time.sleep(0.002)
-        ended.send_signal(how)
-        _, said = ended.communicate()
-        if how == signal.SIGTERM:
-            assert (ended.returncode, said.count("\n")) == (143, 1) and "packed 0 of 1 ranks" in said
-            assert list(job.iterdir()) == []
-            return
-        assert ended.returncode == -signal.SIGKILL
-        assert not list(job.glob("*/rank=*"))
-        refused("overview", job, lines=2)
-        assert run("pack", demo_job[0], "-o", job).status == 0
-        assert run("overview", job).status == 0
-
 
 class TestRefusals:
     """A file that cannot be packed is reported in one line, and changes nothing."""
@@ -245,13 +216,6 @@ class TestRefusals:
         assert run("kernels", job, "--format", "csv").out == run("kernels", export, "--format", "csv").out
         rows = duckdb.sql(f"SELECT count(*) FROM '{job}/kernels/*/*.parquet'").fetchall()
         assert rows == [(native_count(export, "CUPTI_ACTIVITY_KIND_KERNEL"),)]
-
-    @pytest.mark.campaign
-    def test_two_reports_that_would_be_one_rank(self, run, refused, tmp_path, demo_job):
-        exports = [Path(shutil.copy(demo_job[1], tmp_path / f"{name}.sqlite")) for name in ("first", "second")]
-        said = refused("pack", *exports, "-o", tmp_path / "job")
-        assert "first and second are both rank 1" in said and "--ranks" in said
-        assert run("pack", *exports, "-o", tmp_path / "job", "--ranks", "first=0,second=1").status == 0
 
     @pytest.mark.campaign
     def test_reports_of_which_nothing_tells_the_rank(self, refused, tmp_path):

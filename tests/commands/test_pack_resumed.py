@@ -15,7 +15,7 @@ from typing import Any
 import campaign
 import pytest
 from support import edit, fingerprint
-from test_tasks import write
+from synthetic import rank_export
 
 from nsystui.base.errors import UsageError
 from nsystui.commands import pack
@@ -138,7 +138,7 @@ def written(directory: Path, told: list[dict[str, Any]]) -> list[Path]:
     directory.mkdir(parents=True)
     paths = [directory / f"{number}{one.get('name', 'of')}.sqlite" for number, one in enumerate(told)]
     for path, one in zip(paths, told, strict=True):
-        write(path, one | ({"nccl": [(one["nccl"], 8)]} if "nccl" in one else {}))
+        rank_export(path, one | ({"nccl": [(one["nccl"], 8)]} if "nccl" in one else {}))
     return paths
 
 
@@ -169,7 +169,7 @@ def test_ranks_in_groups_do_not_number_the_job(run, tmp_path, one_by_one):
     done = run("pack", *exports, "-o", tmp_path / "job")
     assert done.status == 0 and ranks_in(tmp_path / "job") == {0, 1, 2, 3}
     assert {line.rpartition("  ")[2] for line in done.out.splitlines()} == {"(file name)"}
-    write(tmp_path / "in/4_rank9.sqlite", {"nccl": [(7, 8)]})
+    rank_export(tmp_path / "in/4_rank9.sqlite", {"nccl": [(7, 8)]})
     assert "4 of 5 were packed before" in run("pack", tmp_path / "in", "-o", tmp_path / "job").err
     assert ranks_in(tmp_path / "job") == {0, 1, 2, 3, 9}
 

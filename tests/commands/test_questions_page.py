@@ -1,7 +1,5 @@
 """``help questions``: every command there runs, on the demo and on real exports, and every key exists."""
 
-from __future__ import annotations
-
 import fnmatch
 import re
 import shlex

@@ -11,9 +11,7 @@ from support import edit
 from synthetic import two_process_export
 
 import nsystui.commands.arguments as shared
-from nsystui.base.answer import NAME, Column, TableAnswer, Unit
 from nsystui.base.selection import Selection
-from nsystui.questions.answers.remembered import from_json, to_json
 from nsystui.questions.collectives.alignment import ClockMode
 from nsystui.questions.events import index as event_index
 from nsystui.questions.events.listing import EventList
@@ -185,20 +183,6 @@ class TestAskedAnew:
             opened.clear()
             assert run(*SUM, export).out == before, content
             assert opened == ["opened"], content
-
-
-class TestRows:
-    COLUMNS = (NAME, Column("max", header="Max (ns)", label="max", unit=Unit.DURATION, decimals=1, importance=4))
-
-    def test_json_and_back(self):
-        answer = TableAnswer("kernels", self.COLUMNS, [("a", 1.5), ("b", None)], 7, ("a note",))
-        assert from_json(to_json(answer)) == answer
-
-    @pytest.mark.parametrize("descending", [True, False])
-    def test_missing_values_are_last_and_equal_ones_keep_their_order(self, descending):
-        rows = [("a", 1.0), ("b", None), ("c", 2.0), ("d", 1.0)]
-        ordered = TableAnswer("kernels", self.COLUMNS, rows).sorted_by("max", descending)
-        assert [name for name, _ in ordered.rows] == (["c", "a", "d", "b"] if descending else ["a", "d", "c", "b"])
 
 
 class TestRememberedWhileLoading:

@@ -2,11 +2,8 @@
 
 import re
 
-import duckdb
 import pytest
 from synthetic import training_job
-
-import nsystui
 
 
 @pytest.fixture(scope="module")
@@ -39,18 +36,6 @@ def test_a_key_ends_in_the_unit_of_its_values_and_names_it_once(run, words):
             named = re.findall("(?<=_)(?:bytes_per_s|mb_per_s|ticks_per_ms|ns|bytes|mb|percent)(?=_|$)", f"_{key}")
             assert named == [SUFFIXES[about["unit"]]] if "unit" in about else not named, (schema["title"], key)
             assert not named or key.endswith(named[0]), (schema["title"], key)
-
-
-@pytest.mark.campaign
-def test_json_parquet_and_frames_have_the_same_keys(run, job_files, tmp_path):
-    required = run("schema", "kernels").json["items"]["required"]
-    target = tmp_path / "kernels.parquet"
-    assert run("kernels", "-o", target, job_files[0]).status == 0
-    with nsystui.open(job_files[0]) as job:
-        frame = job.ask("kernels")
-    assert list(run("kernels", "--format", "json", job_files[0]).json[0]) == required == list(frame.columns)
-    assert duckdb.read_parquet(str(target)).columns == required
-    assert list(frame.attrs["units"]) == required
 
 
 @pytest.mark.parametrize(("unit", "ns"), [("usec", 1e3), ("msec", 1e6), ("sec", 1e9)])

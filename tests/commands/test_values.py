@@ -1,7 +1,5 @@
 """Odd values in the command line, the config file and the environment: any bytes, ``--``, 100 kB."""
 
-from __future__ import annotations
-
 import argparse
 import io
 import os
@@ -13,6 +11,7 @@ from pathlib import Path
 
 import campaign
 import pytest
+from synthetic.nccl_log import call, init
 
 import nsystui
 from nsystui.base.partial_files import why_not_ours
@@ -215,14 +214,7 @@ MANY_LINES = [
     "export {0} --trace -", "export {0} --stacks -", "recipe", "mpi {0} --format json", "schema kernels",
     "record -- true", "recipe cuda_gpu_time_util_map {0}",
 ]  # fmt: skip
-LOG = "".join(
-    f"n1:{process}:7 [0] NCCL INFO {text}\n"
-    for process in (1, 2)
-    for text in (
-        f"comm 0xc1 rank {process - 1} nranks 2 cudaDev 0 busId b000 commId 0xfe - Init COMPLETE",
-        "AllReduce: opCount 1 sendbuff 0x1 recvbuff 0x2 count 9 datatype 7 op 0 root 0 comm 0xc1 [nranks=2] stream 0x3",
-    )
-)
+LOG = "\n".join(line for process in (1, 2) for line in (init(process, rank=process - 1), call(pid=process)))
 
 
 @pytest.fixture

@@ -3,8 +3,6 @@
 ``python -m pytest --snapshot-update tests/commands/test_what_is_told.py`` accepts new words: look at the diff.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

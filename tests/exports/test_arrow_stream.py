@@ -1,7 +1,5 @@
 """Arrow batches that are checked while DuckDB reads them."""
 
-from __future__ import annotations
-
 import sqlite3
 from contextlib import closing
 from pathlib import Path

@@ -48,14 +48,6 @@ class TestEverySchema:
             assert not [table.name for table in TABLES if report.count(table)], schema
             assert (report.packed.first_event, report.packed.last_event) == (None, None), schema
 
-    @pytest.mark.campaign
-    def test_whole_jobs_of_every_version(self, tmp_path, session):
-        for schema in SCHEMAS:
-            job = TrainingJob(ranks=1, steps=1, layers=1, schema=schema)
-            report = session.add(job.write(tmp_path / schema)[0])
-            kernels = job.compute_kernels_per_step + len(job.step_collectives)
-            assert report.packed.counts["kernels"] == kernels, schema
-
 
 @pytest.mark.campaign
 class TestMissingParts:

@@ -14,7 +14,7 @@ from synthetic.writing.host import Pool
 
 from nsystui.base.selection import Selection
 from nsystui.questions.kernels.activities import LIBRARIES, work_instances, work_summary
-from nsystui.store import packing, tables
+from nsystui.store import tables
 from nsystui.store.session import Session
 
 Opener = Callable[..., Session]
@@ -121,13 +121,6 @@ class TestDirectives:
         for column, name in (("lineNo", "Enqueue Launch@src/solve.f90"), ("srcFile", "Enqueue Launch")):
             session = simulation(f"ALTER TABLE CUPTI_ACTIVITY_KIND_OPENACC_LAUNCH DROP COLUMN {column}")
             assert (name,) in rows(session, tables.openacc_events, "name"), column
-
-    def test_the_size_of_chunks_changes_nothing(self, plain, simulation, monkeypatch):
-        for size in (1, 3):
-            monkeypatch.setattr(packing, "CHUNK_ROWS", size)
-            session = simulation()
-            for table in NEW:
-                assert rows(session, table) == rows(plain, table), (size, table.name)
 
 
 class TestMpi:

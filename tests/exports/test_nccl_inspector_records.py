@@ -1,7 +1,5 @@
 """NCCL Inspector's JSON lines of every format, damaged and mixed with other lines."""
 
-from __future__ import annotations
-
 import io
 import json
 from typing import Any

@@ -1,7 +1,5 @@
 """Fixtures for tests of faults: an export to change, and questions about it."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

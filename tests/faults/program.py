@@ -1,8 +1,7 @@
 """The program in fault tests: any command on some files, in this process, and its outcome."""
 
-from __future__ import annotations
-
 import contextlib
+import csv
 import io
 import os
 import signal
@@ -99,6 +98,16 @@ def answered(*words: str | Path) -> Ran:
     ran = run(*words)
     assert not failures([ran])
     return ran
+
+
+def rows(*words: str | Path) -> list[dict[str, str]]:
+    """Return the rows of a command that answers."""
+    return rows_of(answered(*words, "--format", "csv"))
+
+
+def rows_of(ran: Ran) -> list[dict[str, str]]:
+    """Return the rows of CSV."""
+    return list(csv.DictReader(io.StringIO(ran.out)))
 
 
 _PLAIN = [

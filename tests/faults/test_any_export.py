@@ -1,7 +1,5 @@
 """Arbitrary small exports: tables and columns are missing at random, and every answer is right."""
 
-from __future__ import annotations
-
 import sqlite3
 import tempfile
 from contextlib import closing

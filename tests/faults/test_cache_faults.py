@@ -1,7 +1,5 @@
 """The cache after killed processes, with several processes, and with files that another user wrote."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from concurrent.futures import ThreadPoolExecutor
@@ -314,16 +312,6 @@ class TestTampered:
         if keep_time:
             os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
 
-    @pytest.mark.campaign
-    def test_it_is_read_again_from_the_export(self, export, tmp_path, whole):
-        (file,) = self.kept(export, tmp_path / "cache", whole)
-        right = self.answer(export, tmp_path / "cache", whole)
-        for place, keep_time in ((0.01, False), (0.3, False), (0.6, False), (0.99, False), (0.4, True)):
-            (file,) = self.kept(export, tmp_path / "cache", whole)
-            self.flip(file, place, keep_time)
-            for _ in range(2):
-                assert self.answer(export, tmp_path / "cache", whole) == right, (place, keep_time)
-
     def test_one_that_duckdb_stumbles_over_is_a_line_and_gone(self, export, tmp_path, whole):
         """The file is damaged after its check, as by a failing disk."""
         (file,) = self.kept(export, tmp_path / "cache", whole)
@@ -350,21 +338,6 @@ class TestTampered:
         monkeypatch.setattr(seals, "checksum", lambda file: pytest.fail("looked through again"))
         assert self.answer(export, tmp_path / "copy", whole) == right
         assert half_written(tmp_path / "copy") == []
-
-    @pytest.mark.campaign
-    def test_everything_else_that_is_kept(self, export, tmp_path, monkeypatch):
-        monkeypatch.setenv("NSYSTUI_CACHE_DIR", str(tmp_path / "cache"))
-        asked = [(name, export, "--format", "csv") for name in ("kernels", "overview", "nvtx")]
-        right = [program.run(*words).out for words in asked]
-        twice = [(what, place) for what in ("report.json", "*.results/result=*") for place in (0.2, 0.9)]
-        for what, place in (*twice, ("answers/*.bin", 0.5)):
-            files = sorted((tmp_path / "cache").rglob(what))
-            assert files, what
-            for file in files:
-                self.flip(file, place, keep_time=True)
-            ran = [program.run(*words) for words in asked]
-            assert not program.failures(ran), (what, place)
-            assert [one.out for one in ran] == right, (what, place)
 
 
 WORDS = ("kernels", "--format", "csv")

@@ -1,7 +1,5 @@
 """Cut and flipped bytes: the rows are right, or an error names the file and its damage; no row is lost silently."""
 
-from __future__ import annotations
-
 import random
 import sqlite3
 from collections.abc import Iterable, Mapping
@@ -49,10 +47,6 @@ def counted(path: Path, whole: bool) -> Mapping[str, int]:
         found = [tables.METADATA.tables[name] for name in NATIVE]
         queries = (sa.select(sa.func.count(), sa.func.sum(table.c.row)).select_from(table) for table in found)
         return {name: session.rows(query)[0][0] for name, query in zip(NATIVE, queries, strict=True)}
-
-
-def written(path: Path) -> Mapping[str, int]:
-    return {name: sum(native_count(path, one) for one in natives) for name, natives in NATIVE.items()}
 
 
 def read(path: Path, whole: bool) -> Mapping[str, int] | ExportError:
@@ -212,23 +206,6 @@ class TestExactDamage:
         place = data.index(b"CREATE TABLE " + RUNTIME.encode())
         self.patch(export, place + len("CREATE TABLE CUPTI"), b"X")
         assert "malformed database schema" in said_of(export, whole=True)
-
-    @pytest.mark.campaign
-    def test_other_files_are_unaffected(self, export, originals):
-        leaf = self.leaves(export, RUNTIME)[1]
-        self.patch(export, leaf, b"\xff" * 4096)
-        with closing(Session(warn=lambda _: None)) as session:
-            session.add(originals[0])
-            with pytest.raises(ExportError):
-                session.add(export)
-            count = sa.select(sa.func.count()).select_from(tables.api_calls)
-            assert session.scalar(count) == native_count(originals[0], RUNTIME)
-
-
-def test_the_sqlite_module_agrees_that_the_originals_are_whole(originals):
-    for path in originals:
-        with closing(sqlite3.connect(path)) as connection:
-            assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
 
 
 def misplaced(data: bytes, chance: random.Random) -> bytes:

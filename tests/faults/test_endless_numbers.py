@@ -1,7 +1,5 @@
 """Numbers with more digits than Python reads, in any text input: missing, or an error that names the number."""
 
-from __future__ import annotations
-
 import program
 import pytest
 from support import edit

@@ -1,7 +1,5 @@
 """GPU clocks that differ from the CPU's by a constant: GPU times are corrected where both bounds meet."""
 
-from __future__ import annotations
-
 import re
 import shutil
 

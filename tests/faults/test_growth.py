@@ -1,9 +1,5 @@
 """Very many rows of a kind: time and memory grow in proportion, and paths of deep ranges are shortened."""
 
-from __future__ import annotations
-
-import csv
-import io
 import os
 import subprocess
 import sys
@@ -22,7 +18,7 @@ def _rows(path: Path, *words: str) -> tuple[list[dict[str, str]], str]:
     """Return the rows of a command's CSV, and its messages."""
     ran = program.run(*words, "--format", "csv", "--no-cache", path)
     assert not program.failures([ran])
-    return list(csv.DictReader(io.StringIO(ran.out))), ran.err
+    return program.rows_of(ran), ran.err
 
 
 @pytest.mark.parametrize("depth", [60, pytest.param(12_000, marks=pytest.mark.campaign)])

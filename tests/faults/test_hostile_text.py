@@ -1,7 +1,5 @@
 """Names with escape sequences and invisible characters: no output lets a terminal obey or hide them."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json
@@ -14,7 +12,6 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
-import hostile
 import jobs
 import program
 import pytest
@@ -22,10 +19,9 @@ import synthetic
 from campaign import some
 from harness import Terminal
 from scenes import SCENES
-from synthetic import demo
+from synthetic import demo, hostile
 
 from nsystui.questions.job.opening import JobSource
-from nsystui.questions.recipes import all_recipes
 from nsystui.ui.app import LogApp, NsystuiApp
 
 LOG = "".join(
@@ -82,24 +78,6 @@ def asked(words: tuple[str, ...], files: list[Path], formats: Sequence[str] = FO
     ran = [program.run(*words, *files, *([] if fmt == "table" else ["--format", fmt]), is_terminal=fmt == "csv")
            for fmt in formats]  # fmt: skip
     return [one for one in ran if "unrecognized arguments" not in one.err]
-
-
-@pytest.mark.campaign
-def test_the_export_holds_what_it_should(job):
-    with closing(sqlite3.connect(job[0])) as connection:
-        names = "".join(text for (text,) in connection.execute("SELECT value FROM StringIds"))
-    assert all(text in names for text in hostile.TEXTS)
-    ran = program.run("kernels", *job, "--format", "csv")
-    assert any(text in ran.out for text in hostile.TEXTS if "\n" not in text and '"' not in text)
-
-
-@pytest.mark.campaign
-def test_commands_print_nothing_that_a_terminal_obeys_or_hides(job, others):
-    """As tables, and for a few commands in each format."""
-    ran = [one for words in program.FEW for one in asked(words, job[:1], ("table",))]
-    ran += [one for words in (("kernels",), ("info",)) for one in asked(words, job, ("csv", "json", "md"))]
-    ran += [one for path in others for name in ("memory", "osrt") for one in asked((name,), [path], ("table",))]
-    expect_printable(ran)
 
 
 @pytest.mark.campaign
@@ -240,18 +218,6 @@ async def test_every_screen_shows_and_copies_printable_text(job, cache_directory
 async def back(app: NsystuiApp, pilot: object) -> None:
     while len(app.screen_stack) > 1 or app.screen.prompt.is_open:
         await pilot.press("escape")
-
-
-@pytest.mark.campaign
-async def test_recipes_have_screens_of_printable_text(job, cache_directory):
-    found = Found()
-    async with jobs.running(job, cache_directory, (160, 48)) as (app, pilot):
-        for recipe in some(len(all_recipes()), all_recipes()):
-            app.screen.open_question(recipe)
-            await pilot.pause()
-            found.look(app, recipe.name)
-            await back(app, pilot)
-    assert found == {}
 
 
 @pytest.mark.campaign

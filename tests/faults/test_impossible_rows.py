@@ -1,7 +1,5 @@
 """Rows with impossible times: every command answers as if they were absent, and counts them in one note."""
 
-from __future__ import annotations
-
 import re
 import sqlite3
 from collections.abc import Sequence
@@ -10,13 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import campaign
-import hostile
 import program
 import pytest
 import sqlalchemy as sa
 import synthetic
 from support import edit, native
-from synthetic import demo
+from synthetic import demo, hostile
 
 from nsystui.exports import canonical
 from nsystui.store import tables

@@ -3,11 +3,7 @@
 The triage judges with the tables that can be read, and names the others and the rules that need them.
 """
 
-from __future__ import annotations
-
-import csv
 import gzip
-import io
 import shutil
 from pathlib import Path
 
@@ -90,10 +86,10 @@ def test_it_is_known_of_this_export_alone(export, whole):
 @pytest.mark.parametrize("words", [("triage", "--no-cache"), ("triage",)], ids=" ".join)
 def test_the_triage_judges_with_the_rest(export, whole, words):
     words = (*words, "--set", "dominant_percent=1", "--set", "dominant_cost_percent=1")  # of kernels alone
-    expected = rows_of(program.run(*words, whole, *CSV).out)
+    expected = program.rows_of(program.run(*words, whole, *CSV))
     ran = program.answered(*words, export, *CSV)
     assert ran.status == 4 and RUNTIME in ran.err, ran.err
-    found = rows_of(ran.out)
+    found = program.rows_of(ran)
     assert [row for row in found if row["Severity"] != "not checked" and "API" in row["Finding"]] == []
     (about,) = [row for row in found if row["Id"] == "damaged"]
     assert RUNTIME in about["Finding"] and "CUDA runtime and driver calls" in about["Finding"]
@@ -104,10 +100,6 @@ def test_the_triage_judges_with_the_rest(export, whole, words):
     assert judged == [row for row in expected if row["Severity"] != "not checked"] != []
     for_people = " ".join(program.run(*words, "--not-checked", export).out.split())
     assert RUNTIME in for_people and "CUDA runtime and driver calls" in for_people
-
-
-def rows_of(text: str) -> list[dict[str, str]]:
-    return list(csv.DictReader(io.StringIO(text)))
 
 
 @pytest.mark.campaign
@@ -134,7 +126,7 @@ def test_a_triage_states_nothing_that_needs_what_could_not_be_read(whole, tmp_pa
     assert [words for words in ("No issues found", "blocked most", "Time: ", "launch latency") if words in said] == []
     assert ("busy" in said.partition("not checked")[0]) == (table == RUNTIME)
     assert (f"The use of the GPUs is not judged, which needs {contents}." in said) == (table != RUNTIME)
-    first = rows_of(program.run("triage", path, *CSV).out)[0]
+    first = program.rows_of(program.run("triage", path, *CSV))[0]
     assert first["Id"] == "damaged" and contents in first["Finding"]
 
 
@@ -150,7 +142,7 @@ def test_a_triage_of_several_exports_leaves_the_damaged_one_out(export, whole, t
     other = Path(shutil.copyfile(whole, tmp_path / "rank1.sqlite"))
     ran = program.run("triage", export, other, *CSV)
     assert ran.status == 4 and RUNTIME in ran.err
-    assert [row["Finding"] for row in rows_of(ran.out) if row["Id"] == "damaged"] == []
+    assert [row["Finding"] for row in program.rows_of(ran) if row["Id"] == "damaged"] == []
 
 
 def test_a_triage_without_names_is_refused(export):

@@ -1,10 +1,5 @@
 """Accounts of launches: kernels and launches that a capture lacks, and GPU clocks that differ from the CPU's."""
 
-from __future__ import annotations
-
-import csv
-import io
-
 import program
 import pytest
 from campaign import first
@@ -38,9 +33,7 @@ def partial(path):
 
 def accounts(path):
     """Return the rows of ``nsystui info --show launches`` by heading."""
-    return list(
-        csv.DictReader(io.StringIO(program.answered("info", path, "--show", "launches", "--format", "csv").out))
-    )
+    return program.rows("info", path, "--show", "launches")
 
 
 def written(tmp_path, *processes):

@@ -1,9 +1,5 @@
 """Values that nsys left out: if any column is NULL, commands answer, and count the row as unknown."""
 
-from __future__ import annotations
-
-import csv
-import io
 import shutil
 import sqlite3
 from collections.abc import Iterable
@@ -11,12 +7,11 @@ from contextlib import closing
 from pathlib import Path
 
 import campaign
-import hostile
 import program
 import pytest
 import synthetic
 from support import edit
-from synthetic import demo
+from synthetic import demo, hostile
 
 KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
 MADE = (
@@ -75,10 +70,6 @@ def asked_of(path: Path, questions: Iterable[tuple[str, ...]]) -> None:
     assert not program.failures([program.run(*words, path) for words in questions])
 
 
-def answered(*words: str | Path) -> list[dict[str, str]]:
-    return list(csv.DictReader(io.StringIO(program.answered(*words, "--format", "csv").out)))
-
-
 @pytest.mark.parametrize("name", campaign.first(0, MADE))
 def test_every_question_is_answered_where_each_column_lacks_a_value(tmp_path, job, name):
     path = with_gaps(loosened(name, tmp_path, job), tmp_path / "rank0.sqlite")
@@ -105,29 +96,29 @@ def test_a_column_may_be_missing_in_every_row(tmp_path, job, name):
 
 class TestAKernelWithoutAPlace:
     def test_is_counted_and_called_unknown(self, export):
-        before = [sum(int(row["Operations"]) for row in answered("streams", export))]
+        before = [sum(int(row["Operations"]) for row in program.rows("streams", export))]
         edit(export, f"UPDATE {KERNEL} SET deviceId = NULL WHERE rowid = 5")
         edit(export, f"UPDATE {KERNEL} SET streamId = NULL WHERE rowid = 8")
         told = program.answered("streams", export).out
         assert told.count("unknown device") == told.count("unknown stream") == 1
-        rows = answered("streams", export)
+        rows = program.rows("streams", export)
         assert [sum(int(row["Operations"]) for row in rows)] == before
         assert [row["Operations"] for row in rows if "" in (row["Device"], row["Strm"])] == ["1", "1"]
 
     def test_is_no_further_gpu(self, export):
-        (before,) = answered("overview", export)
+        (before,) = program.rows("overview", export)
         edit(export, f"UPDATE {KERNEL} SET deviceId = NULL WHERE rowid = 5")
-        (after,) = answered("overview", export)
+        (after,) = program.rows("overview", export)
         assert [after[name] for name in ("GPU", "GPU Model", "Kernels")] == [before["GPU"], before["GPU Model"], "100"]
         assert float(before["Busy (%)"]) - 0.2 < float(after["Busy (%)"]) <= float(before["Busy (%)"])
         assert "unknown device does not count in means" in program.answered("overview", export).err
 
     def test_can_be_selected(self, export):
         edit(export, f"UPDATE {KERNEL} SET deviceId = NULL WHERE rowid = 5")
-        (row,) = answered("kernels", export, "--devices", "unknown")
+        (row,) = program.rows("kernels", export, "--devices", "unknown")
         assert row["Instances"] == "1"
 
     def test_may_be_all_that_there_are(self, export):
         edit(export, f"UPDATE {KERNEL} SET deviceId = NULL, streamId = NULL, contextId = NULL")
-        (row,) = answered("overview", export)
+        (row,) = program.rows("overview", export)
         assert row["Kernels"] == "100"

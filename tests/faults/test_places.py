@@ -1,9 +1,6 @@
 """Files in odd places, files that change while they are read, and systems with little memory or other limits."""
 
-from __future__ import annotations
-
 import os
-import re
 import shutil
 import socket
 import sqlite3
@@ -23,7 +20,6 @@ import sqlalchemy as sa
 import synthetic
 from campaign import SEED, cases
 from disks import half_written
-from support import fingerprint
 
 from nsystui.base.errors import ExportError
 from nsystui.store import tables
@@ -58,17 +54,6 @@ asked += [(*words, export, "-o", out / f"{number}.parquet") for number, words in
 for ran in map(lambda words: program.run(*words), [*asked, *program.writers(out, [export])]):
     if ran.trouble or "cannot be written" in ran.err or "lock" in ran.err or "Function not" in ran.err:
         print(ran)
-"""
-
-SCREENS = """
-import asyncio, jobs
-async def look():
-    async with jobs.running([Path(sys.argv[1])], Path(sys.argv[2]), jobs.WIDE) as (app, pilot):
-        for key in ("2", "3", "4"):
-            await pilot.press(key)
-            if [line for line in jobs.screen_text(app) if "cannot be" in line]:
-                print(jobs.screen_text(app))
-asyncio.run(look())
 """
 
 
@@ -172,17 +157,6 @@ class TestChanges:
 
     @pytest.mark.campaign
     @pytest.mark.parametrize("way", WAYS)
-    def test_an_answer_that_is_remembered_is_not_given_for_another_export(self, tmp_path, contents, way):
-        export = tmp_path / "rank0.sqlite"
-        export.write_bytes(contents[0])
-        before = program.run("kernels", export, "--format", "csv").out
-        way(export, contents[1])
-        after = program.run("kernels", export, "--format", "csv").out
-        assert after != before
-        assert after == program.run("kernels", export, "--format", "csv", "--no-cache").out
-
-    @pytest.mark.campaign
-    @pytest.mark.parametrize("way", WAYS)
     def test_an_export_that_changes_at_any_moment_gives_the_old_answer_the_new_one_or_says_so(
         self, tmp_path, contents, way
     ):
@@ -202,17 +176,8 @@ class TestChanges:
             assert ran.out in answers if ran.status == 0 else (ran.status == 2 and CHANGED in ran.err), number
             assert program.run("kernels", export, "--format", "csv").out == answers[1], number
 
-    def test_one_that_grows_is_said_to_be_written(self, export, original):
-        export.write_bytes(original.read_bytes()[:-4096])
-        assert "cut short or still being written" in program.run("kernels", export).err
-        export.write_bytes(original.read_bytes())
-        assert program.run("kernels", export).status == 0
-
 
 class TestWithLess:
-    WRITING = (("pack", "-o", "packed"), ("export", "--trace", "job.json"))
-    OTHERS = [pytest.param(words, marks=pytest.mark.campaign) for words in WRITING]
-
     @pytest.fixture(scope="class")
     def no_locks(self, tmp_path_factory) -> str:
         compiler = shutil.which("cc") or shutil.which("gcc")
@@ -226,26 +191,6 @@ class TestWithLess:
         return str(place / "locks.so")
 
     @pytest.mark.campaign
-    @pytest.mark.parametrize("words", [("kernels",), *OTHERS], ids=" ".join)
-    def test_a_mount_without_locks(self, export, tmp_path, no_locks, words, monkeypatch):
-        monkeypatch.chdir(tmp_path)
-        more = ("--ranks", f"{export}=0") if words[0] == "pack" else ()
-        if words[0] == "pack":
-            export.unlink()
-            synthetic.whole_graph_export(export)  # of one process
-        before = fingerprint(export.parent)
-        done = program.outside(*words, export, *more, LD_PRELOAD=no_locks, NSYSTUI_CACHE_DIR=str(tmp_path / "cache"))
-        assert done.returncode == 0 and "cannot be written" not in done.stderr, done.stderr
-        assert fingerprint(export.parent) == before
-        assert half_written(tmp_path) == []
-        again = program.run(words[0], export, *words[1:], *more, *(("--force",) if len(words) > 2 else ()))
-        # Packs have different identities, which compress to a few bytes more or fewer.
-        assert re.sub(r"[\d.]+ KiB", "", again.out) == re.sub(r"[\d.]+ KiB", "", done.stdout)
-        if words[0] == "pack":
-            answers = [program.run("kernels", place, "--format", "csv").out for place in (export, tmp_path / "packed")]
-            assert answers[0] == answers[1] != ""
-
-    @pytest.mark.campaign
     def test_commands_work_without_locks(self, export, tmp_path, no_locks):
         """Every third command; columns are kept, so that the next command finds them."""
         place = {"LD_PRELOAD": no_locks, "NSYSTUI_CACHE_DIR": str(tmp_path / "cache")}
@@ -253,14 +198,6 @@ class TestWithLess:
         assert (done.returncode, done.stdout) == (0, ""), done.stdout + done.stderr
         assert list((tmp_path / "cache").glob("*/*.parquet"))
         assert half_written(tmp_path) == []
-
-    @pytest.mark.campaign
-    def test_screens_keep_what_they_read_without_locks(self, export, tmp_path, no_locks):
-        cache = tmp_path / "cache"
-        done = program.alone(SCREENS, export, cache, LD_PRELOAD=no_locks)
-        assert (done.returncode, done.stdout) == (0, ""), done.stdout + done.stderr
-        assert list(cache.glob("*/kernels-*.parquet"))
-        assert half_written(cache) == []
 
     def test_the_library_refuses_locks(self, no_locks):
         lines = "import fcntl, tempfile\nfcntl.lockf(tempfile.TemporaryFile(), fcntl.LOCK_EX)"

@@ -4,8 +4,6 @@ Each file is poisoned in each way, if possible with its old size and time; then 
 of these cases run always, more of them in the campaign.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import re
@@ -298,15 +296,6 @@ class TestPackedJob:
                     _keeping_time(WAYS[way])(file)
                 ran = program.run(command, job, *_ANSWERED)
                 assert (ran.out, ran.err, ran.trouble) == (right.out, right.err, ""), way
-
-    @pytest.mark.campaign
-    def test_what_was_computed_of_another_rank_is_computed_anew(self, packed, job):
-        for file in job.glob("reports/rank=0/result*"):
-            other = job / "reports" / "rank=1" / file.name
-            if other.exists():
-                _keeping_time(lambda one, other=other: one.write_bytes(other.read_bytes()))(file)
-        for words in (("overview",), ("nvtx",), ("steps",)):
-            assert program.run(*words, job, *_ANSWERED).out == program.run(*words, packed, *_ANSWERED).out
 
     @pytest.mark.parametrize("name", campaign.first(1, ["*.parquet", "report.json"]))
     def test_a_damaged_file_is_named(self, job, name):

@@ -1,7 +1,5 @@
 """A captured environment or command line is on no screen and in no file."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import jobs

@@ -1,7 +1,5 @@
 """Pipes, devices and endless text that users name are refused in one line, and nothing waits for them."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

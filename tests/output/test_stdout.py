@@ -53,23 +53,6 @@ def test_a_reader_that_goes_early_ends_it_quietly(rows, file_format):
     assert (result.returncode, result.stderr) == (141, b"")
 
 
-def test_head_ends_it_quietly():
-    with subprocess.Popen(program(many(30_000), "csv"), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        head = subprocess.run(["head", "-2"], stdin=process.stdout, capture_output=True)
-        process.stdout.close()
-        assert process.stderr.read() == b""
-        assert process.wait() == 141
-    assert head.stdout.count(b"\n") == 2
-
-
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
-def test_a_full_disk_is_one_error_and_not_two():
-    with open("/dev/full", "w") as full:
-        result = subprocess.run(program(many(10), "csv"), stdout=full, stderr=subprocess.PIPE, text=True)
-    assert result.stderr.rstrip().endswith("OutputError: cannot write to standard output: No space left on device")
-    assert "Exception ignored" not in result.stderr
-
-
 def test_no_stdout_is_said(monkeypatch):
     monkeypatch.setattr(sys, "stdout", None)
     with pytest.raises(OutputError, match="closed"):

@@ -1,7 +1,5 @@
 """The real exports, each opened once, and at the end of a run the number of tables that equal NVIDIA's."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

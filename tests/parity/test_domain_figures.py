@@ -4,8 +4,6 @@
 the tables of ``nsys stats`` as a whole in ``test_stats_parity.py``.
 """
 
-from __future__ import annotations
-
 import pytest
 import sqlalchemy as sa
 from support import native, shared

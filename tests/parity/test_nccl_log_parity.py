@@ -3,8 +3,6 @@
 awk rounds numbers above 2³¹ to six digits, so sizes are compared as awk would print the exact sizes.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Nesting and projection of the NVTX tree against the output of NVIDIA's ``nsys stats`` for the same files."""
 
-from __future__ import annotations
-
 import csv
 from collections import defaultdict
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The output of ``stats`` against NVIDIA's ``nsys stats`` for the same files, byte for byte."""
 
-from __future__ import annotations
-
 import io
 
 import pytest

@@ -1,7 +1,5 @@
 """Fixtures of the tests of questions."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """Sessions over small exports that functions of a test fill."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from typing import Any
 

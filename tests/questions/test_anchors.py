@@ -1,7 +1,5 @@
 """Steps of exports without NVTX ranges of steps are found by repetition in the GPU's work."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import sqlite3

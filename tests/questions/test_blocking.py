@@ -1,7 +1,5 @@
 """Blocking time of GPUs: programs with parts known to the ns, and a naive computation of random programs."""
 
-from __future__ import annotations
-
 import csv
 import io
 from collections.abc import Callable, Iterator, Mapping
@@ -12,10 +10,11 @@ from typing import Any
 import campaign
 import numpy as np
 import pytest
-from blocking_program import BLOCKING, CUSTOM, DEFAULT, NCCL, NON_BLOCKING, Dice, Naive, Program
-from support import edit, session_over, shared
+from naive_blocking import Naive
+from support import edit, job_of, shared
 from synthetic import ExportWriter
 from synthetic.demo import TrainingJob
+from synthetic.gpu_program import BLOCKING, CUSTOM, DEFAULT, NCCL, NON_BLOCKING, Dice, Program
 from synthetic.writing.writer import DRIVER_CALL, EVENT_SYNC, NO_STREAM, STREAM_SYNC
 
 from nsystui.base.selection import Selection, Task, Window
@@ -30,10 +29,6 @@ from nsystui.store.session import Session
 
 MS = 1_000_000
 Parts = Mapping[str, int]
-
-
-def job_of(path: Path) -> closing[OpenJob]:
-    return closing(OpenJob(session_over(path)))
 
 
 def parts_of(one: Iterations, place: int = 0) -> dict[str, int]:
@@ -752,31 +747,3 @@ class TestCommands:
         path = stepping(tmp_path / "b.sqlite")
         for words in (("budget", "--by", "step"), ("steps", "--budget")):
             assert asked(*words, path, "--devices", "3")[0] == []
-
-    @pytest.mark.campaign
-    @pytest.mark.parametrize("lost", ["DROP TABLE", "DELETE FROM"])
-    def test_without_records_of_events_it_says_what_to_record(self, asked: Any, tmp_path: Path, lost: str):
-        with ExportWriter(tmp_path / "a.sqlite") as export:
-            Cases(export, 4711).nccl_blocks_who_waits_for_its_event()
-        rows, notes = asked("budget", "--by", "step", tmp_path / "a.sqlite")
-        assert "blocked by NCCL" in [row["Part"] for row in rows] and "--cuda-event-trace" not in notes
-        edit(tmp_path / "a.sqlite", f"{lost} CUPTI_ACTIVITY_KIND_CUDA_EVENT")
-        rows, notes = asked("budget", "--by", "step", tmp_path / "a.sqlite")
-        parts = {row["Part"]: (row["Total (ns)"], row["At Most (%)"]) for row in rows}
-        assert parts["blocked by NCCL"] == ("0", f"{100 * 80 / 180:.2f}")
-        assert parts["unresolved"][0] == "80" and parts["stalled"] == ("5", f"{100 * 85 / 180:.2f}")
-        assert "1 of 1 waits" not in notes and "2 of 2 waits" in notes and "--cuda-event-trace=true" in notes
-        _, notes = asked("budget", "--by", "step", stepping(tmp_path / "b.sqlite"))
-        assert "--cuda-event-trace" not in notes
-
-    @pytest.mark.campaign
-    def test_a_packed_job_answers_as_its_export(self, asked: Any, tmp_path: Path, capsys: Any):
-        """Default streams and numbers of records are packed, too; some cases depend on them."""
-        with ExportWriter(tmp_path / "a.sqlite") as export:
-            for number, name in enumerate(CASES):
-                getattr(Cases(export, 1000 + 10 * number), name)()
-        assert main(["pack", str(tmp_path / "a.sqlite"), "-o", str(tmp_path / "job")]) == 0
-        capsys.readouterr()
-        rows, _ = asked("budget", "--by", "step", tmp_path / "a.sqlite")
-        assert rows[0]["Iterations"] == str(len(CASES))
-        assert asked("budget", "--by", "step", tmp_path / "job")[0] == rows

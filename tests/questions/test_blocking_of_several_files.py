@@ -1,12 +1,11 @@
-"""Blocking time in a job of several files: each GPU is judged by its own operations, on its own clock."""
-
-from __future__ import annotations
+"""Blocking time in a job of several files: each GPU is judged by its own operations, on its own clock, once."""
 
 from contextlib import closing
 
 import pytest
 from synthetic.demo import TrainingJob
 
+import nsystui
 from nsystui.base.selection import Window
 from nsystui.questions.blocking.parts import blocked_in, blocking
 from nsystui.questions.job.job import OpenJob
@@ -59,3 +58,11 @@ def test_a_window_is_that_of_job_time_in_each_file(paths, tmp_path):
         for (task, device), own in blocking(job).iterations.items():
             found = blocked_in(job, Window(int(own.starts[1]), int(own.ends[1])))[task, device]
             assert found.parts.tolist() == own.parts[1:2].tolist()
+
+
+def test_what_blocked_a_job_is_known_when_that_of_one_report_is_kept(demo_job, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with nsystui.open(demo_job[0]) as one:
+        first = len(one.ask("steps", budget=True))
+    with nsystui.open(*demo_job) as job:
+        assert len(job.ask("steps", budget=True)) == first * len(demo_job)

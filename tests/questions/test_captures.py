@@ -4,8 +4,6 @@ Each program captures two layers, ``layer_0`` and ``layer_1``, with a node each:
 Each of its replays takes 10 ns in the first layer, 20 ns in the second.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 

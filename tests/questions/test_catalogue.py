@@ -1,7 +1,5 @@
 """The catalogue of questions: a new file is a new question everywhere, and declarations are true."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

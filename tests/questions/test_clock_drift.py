@@ -1,7 +1,5 @@
 """Clocks of hosts that drift apart: found by collectives, corrected in all times, and reported."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,14 +14,7 @@ from synthetic.writing.target import CaptureSession
 from nsystui.base.selection import Selection, Task
 from nsystui.cli import main
 from nsystui.questions.collectives.alignment import ClockMode, fit_clock
-from nsystui.questions.collectives.matching import (
-    UNKNOWN,
-    KernelSequence,
-    MatchedCollectives,
-    Member,
-    match,
-    sequences,
-)
+from nsystui.questions.collectives.matching import UNKNOWN, KernelSequence, MatchedCollectives, Member, match, sequences
 from nsystui.questions.collectives.waiting import Arrivals, lateness
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.job.on_dask import ReportPlace, compute_there

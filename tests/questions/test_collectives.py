@@ -1,7 +1,5 @@
 """Collectives across ranks: kernels of the same collective, clocks that are ahead, late ranks and waits."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Sequence
 from contextlib import closing

@@ -1,7 +1,5 @@
 """Communication is not NCCL alone: kernels of other libraries, and kernels that the user names, count the same."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Callable

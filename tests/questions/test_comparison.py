@@ -1,7 +1,5 @@
 """Two sides compared: differences that add up, sides of different sizes, and missing data."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import closing
 from itertools import count
@@ -11,12 +9,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support import records, session_over, shared
-from synthetic import (
-    ExportWriter,
-    nccl_without_nvtx_export,
-    training_job,
-)
+from support import open_job, records, shared
+from synthetic import ExportWriter, nccl_without_nvtx_export, training_job
 
 from nsystui.base.answer import NAME, TableAnswer
 from nsystui.base.selection import Selection, Window
@@ -51,14 +45,10 @@ def demo(demo_session: Session) -> OpenJob:
     return OpenJob(demo_session)
 
 
-def job_of(*paths: Path) -> OpenJob:
-    return OpenJob(session_over(*paths))
-
-
 @pytest.fixture(scope="module")
 def faster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenJob]:
     """Yield the demo job without its straggler."""
-    with closing(job_of(*training_job(tmp_path_factory.mktemp("faster"), 4, 3, layers=2, straggler=None))) as job:
+    with closing(open_job(*training_job(tmp_path_factory.mktemp("faster"), 4, 3, layers=2, straggler=None))) as job:
         yield job
 
 
@@ -133,21 +123,6 @@ def test_sorting_by_a_difference_looks_at_its_size():
 
 
 @pytest.mark.campaign
-@pytest.mark.parametrize("name", TABLES)
-def test_jobs_do_not_differ_from_themselves_and_two_differ_alike_from_either_side(demo, faster, forth, name):
-    same, back = (records(TABLES[name].make(side(a), side(demo), ComparisonOptions())) for a in (demo, faster))
-    assert same or name == "calltree"  # the call tree has only differences
-    assert all(not value for row in same for key, value in row.items() if key.endswith("difference"))
-    assert all(row["ratio"] in (1, None) and row.get("status", "both") == "both" for row in same)
-    found = records(forth[name])
-    told = [key for key in ("what", "name", "collective", "bucket") if key in found[0]]
-    other = {tuple(row[key] for key in told): row for row in back}
-    assert len(other) == len(found) > 2
-    for row in found:
-        assert row["difference"] == pytest.approx(-other[tuple(row[key] for key in told)]["difference"], abs=1e-3)
-
-
-@pytest.mark.campaign
 def test_totals_are_those_of_the_single_summaries(demo, faster):
     a, b = side(demo, 0, 1), side(faster, 2, 3)
     for answer, summary_of in (
@@ -169,7 +144,7 @@ def test_totals_are_those_of_the_single_summaries(demo, faster):
 
 @pytest.mark.campaign
 def test_nvtx_ranges_are_compared_per_step_of_jobs_of_different_lengths(demo, tmp_path):
-    with closing(job_of(*training_job(tmp_path, 2, 5, layers=1, straggler=None))) as other:
+    with closing(open_job(*training_job(tmp_path, 2, 5, layers=1, straggler=None))) as other:
         answer = nvtx(side(demo), side(other), fold_numbers=False)
     found = {name.removeprefix("training:"): row for name, row in by(answer).items()}
     (note,) = [note for note in answer.notes if "per step" in note]
@@ -212,7 +187,7 @@ def test_a_slower_operation_of_a_server_is_found_whatever_its_number_of_requests
     """The steps are found by kernels; the ranges of the last request follow its last kernel, and do not count."""
     before = served(tmp_path / "a.sqlite", 12, {"schedule": 10, "detokenise": 20, "respond": 30})
     after = served(tmp_path / "b.sqlite", 30, {"schedule": 5, "grammar": 40, "respond": 90})
-    with closing(job_of(before)) as a, closing(job_of(after)) as b:
+    with closing(open_job(before)) as a, closing(open_job(after)) as b:
         answer = nvtx(side(a), side(b))
     found = {name: (row["status"], row["difference"]) for name, row in by(answer).items()}
     assert found == {
@@ -235,9 +210,12 @@ def test_nvtx_ranges_of_ranks_without_whole_steps_are_not_per_step(demo):
 # Missing data
 
 
+# Real exports
+
+
 @pytest.mark.campaign
 def test_a_side_without_nvtx_is_missing_not_zero(demo, tmp_path):
-    with closing(job_of(nccl_without_nvtx_export(tmp_path / "silent.sqlite"))) as other:
+    with closing(open_job(nccl_without_nvtx_export(tmp_path / "silent.sqlite"))) as other:
         answer = nvtx(side(demo), side(other))
         found = nccl(side(demo), side(other))
     assert {row["count_b"] for row in records(answer)} == {row["difference"] for row in records(answer)} == {None}
@@ -253,7 +231,7 @@ def test_a_side_without_nvtx_is_missing_not_zero(demo, tmp_path):
 def test_nvtx_ranges_of_a_real_job_are_per_step():
     """Half of the DALI pipeline runs ahead, between steps; it is neither new nor gone."""
     paths = shared("ddp-a100-rank0of4", "ddp-a100-nobroadcast-rank0of4")
-    with closing(job_of(paths[0])) as before, closing(job_of(paths[1])) as after:
+    with closing(open_job(paths[0])) as before, closing(open_job(paths[1])) as after:
         answer = nvtx(side(before), side(after))
         notes = summary(side(before), side(after)).notes
     found = by(answer)

@@ -1,7 +1,5 @@
 """CPU samples of two sides, against differences computed straight from the rows of the exports."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
@@ -9,9 +7,9 @@ from pathlib import Path
 
 import campaign
 import pytest
-from support import native, records, shared
+from support import native, open_job, records, shared
 from synthetic.writing.host import Frame
-from test_comparison import by, job_of, side
+from test_comparison import by, side
 from test_host import launched, training
 
 from nsystui.base.selection import NameFilter, Selection, Window
@@ -49,7 +47,7 @@ AFTER = {(MAIN,): 4, (LOAD, MAIN): 10, (TRAIN, MAIN): 60, (CODEC, TRAIN, MAIN): 
 
 @pytest.fixture(scope="module")
 def before(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenJob]:
-    with closing(job_of(written(tmp_path_factory.mktemp("before") / "a.sqlite", BEFORE))) as job:
+    with closing(open_job(written(tmp_path_factory.mktemp("before") / "a.sqlite", BEFORE))) as job:
         yield job
 
 
@@ -58,7 +56,7 @@ def test_functions_and_nodes_differ_by_the_running_time_of_their_samples(
     before: OpenJob, tmp_path: Path, period: int, install: str
 ):
     part = Selection(None, None, name=NameFilter("train"))
-    with closing(job_of(written(tmp_path / "b.sqlite", AFTER, period, install=install))) as after:
+    with closing(open_job(written(tmp_path / "b.sqlite", AFTER, period, install=install))) as after:
         found = by(functions(side(before), side(after)))
         tree = records(call_tree(side(before), side(after)))
         (top, below) = records(call_tree(Side(before, part, ""), Side(after, part, "")))
@@ -78,7 +76,7 @@ def test_functions_and_nodes_differ_by_the_running_time_of_their_samples(
 @pytest.mark.campaign
 def test_a_tree_of_two_reports_may_be_deeper_in_one(tmp_path: Path):
     paths = written(tmp_path / "a.sqlite", {(MAIN,): 2}), written(tmp_path / "b.sqlite", BEFORE)
-    with closing(job_of(*paths)) as job:
+    with closing(open_job(*paths)) as job:
         found = call_tree_table(job, Selection(), least=0).records()
     calls = [(row["call"].strip(), row["total"]) for row in found]
     assert calls == [("main", 102), ("load", 60), ("decode", 20), ("train", 36)]
@@ -92,7 +90,7 @@ def test_times_are_per_step_where_both_sides_have_steps(tmp_path: Path):
     long = written(tmp_path / "b.sqlite", twice, steps=8)
     # The same job over two windows: steps that are whole in each.
     middle = Window(100 * MS, 100 * MS + 53 * MS)
-    with closing(job_of(short)) as a, closing(job_of(long)) as b:
+    with closing(open_job(short)) as a, closing(open_job(long)) as b:
         answer = functions(side(a), side(b))
         halves = functions(side(a, window=middle), side(a))
     found = by(answer)
@@ -107,7 +105,7 @@ def test_times_are_per_step_where_both_sides_have_steps(tmp_path: Path):
 def test_a_side_without_samples_is_missing_not_zero(before: OpenJob, tmp_path: Path):
     with training(tmp_path / "none.sqlite") as (export, thread, _):
         launched(export, thread, (0, 1, 1, 2))
-    with closing(job_of(tmp_path / "none.sqlite")) as without:
+    with closing(open_job(tmp_path / "none.sqlite")) as without:
         for table in (functions, call_tree):
             answer = table(side(before), side(without))
             assert len(answer) and any("B: no CPU samples" in note for note in answer.notes)
@@ -120,7 +118,7 @@ def test_a_side_without_samples_is_missing_not_zero(before: OpenJob, tmp_path: P
 @pytest.mark.campaign
 def test_two_ranks_of_one_job_are_sides_too(tmp_path: Path):
     paths = written(tmp_path / "rank0.sqlite", BEFORE), written(tmp_path / "rank1.sqlite", AFTER)
-    with closing(job_of(*paths)) as job:
+    with closing(open_job(*paths)) as job:
         ranks = [item.rank for item in job.ranks]
         found = by(functions(side(job, ranks[0]), side(job, ranks[1])))
     assert found["load"]["difference"] == -30 * MS and found["decode"]["difference"] == -14 * MS
@@ -129,7 +127,7 @@ def test_two_ranks_of_one_job_are_sides_too(tmp_path: Path):
 @pytest.mark.campaign
 def test_samples_of_a_real_before_and_after_differ_as_their_rows_do():
     paths = shared("ai-training-before", "ai-training-after")
-    jobs = [job_of(path) for path in paths]
+    jobs = [open_job(path) for path in paths]
     naive = [Naive(path, *job.steps().of_task.values()) for path, job in zip(paths, jobs, strict=True)]
     found = {
         (row["full_name"], row["module"], row["mode"]): row

@@ -1,7 +1,5 @@
 """Jumps between a call and its GPU work, in both directions, or the reason why they are not possible."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 
@@ -83,13 +81,6 @@ def test_a_graph_launch_traced_whole_has_its_graph(tmp_path, session):
 
 
 @pytest.mark.campaign
-def test_a_call_and_its_second_row_of_cudabacktrace_are_one(tmp_path, session):
-    session.add(synthetic.old_schema_export(tmp_path / "old.sqlite"))
-    for row in listed(session, EventKind.KERNEL)[:5]:
-        assert len(partners_of(session, row).rows) == 1
-
-
-@pytest.mark.campaign
 class TestReasons:
     def test_a_launch_before_the_capture(self, tmp_path, session):
         session.add(synthetic.delayed_capture_export(tmp_path / "late.sqlite"))
@@ -148,19 +139,6 @@ class TestFacts:
             lines = lines_of(source, row)
             assert str(of(row, "name")) in lines[0]
             assert all(isinstance(line, str) for line in lines), kind
-
-    @pytest.mark.campaign
-    def test_hostile_names_and_ranges_that_were_never_closed_have_lines_like_others(self, tmp_path, session):
-        session.add(synthetic.hostile_names_export(tmp_path / "h.sqlite"))
-        rows = listed(session, EventKind.KERNEL, EventKind.NVTX, EventKind.API)
-        assert len(rows) == 3 * len(synthetic.HOSTILE_NAMES)
-        for number in range(len(synthetic.HOSTILE_NAMES)):  # each name once, by kinds in turn
-            row = rows[3 * number + number % 3]
-            assert lines_of(session, row)[0] == (of(row, "name") or "")
-        session.add(synthetic.open_ranges_export(tmp_path / "open.sqlite"))
-        for row in listed(session, EventKind.NVTX, EventKind.MARK):
-            if of(row, "report") == 1:
-                assert lines_of(session, row)
 
     def test_names_of_threads_are_told(self, tmp_path, session):
         with ExportWriter(tmp_path / "t.sqlite") as export:

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
+from support import open_job
 from synthetic import ExportWriter
 from synthetic.illnesses import one_gpu
-from triaging import finding, ids, job_of, told, triaged
+from triaging import finding, ids, told, triaged
 
 from nsystui.base.selection import Selection
 from nsystui.questions.host.gaps import gaps_table
@@ -108,7 +109,7 @@ def test_late_launches_without_overhead_say_nothing_of_it(tmp_path):
 
 
 def test_the_cause_of_idle_time_is_the_overhead_and_not_the_call_around_it(tmp_path):
-    with closing(job_of(launches(tmp_path / "a.sqlite"))) as job:
+    with closing(open_job(launches(tmp_path / "a.sqlite"))) as job:
         rows = gaps_table(job, Selection()).records()
     times = {(row["cause"], row["what"]): row["time"] for row in rows}
     assert times["in CUDA overhead", "Lazy function loading"] == 5 * 3_900_000

@@ -1,7 +1,5 @@
 """Histograms, grids and classes of durations leave no value out, and their key figures are as usual."""
 
-from __future__ import annotations
-
 import math
 from statistics import median
 

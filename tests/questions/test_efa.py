@@ -1,7 +1,5 @@
 """The counters of AWS's EFA plugin on the network's map: generic events, identified only by names and data."""
 
-from __future__ import annotations
-
 import re
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +11,7 @@ import campaign
 import pytest
 import sqlalchemy as sa
 from support import edit
-from synthetic import ExportWriter
+from synthetic import EFA_TYPE, ExportWriter, efa_export
 
 from nsystui.base.selection import Selection, Window
 from nsystui.questions.answers.answering import ask, draw_map
@@ -27,29 +25,15 @@ from nsystui.store.session import Session
 SCHEMAS = ("3.7.2", "3.25.0")
 MAP = recipe_named("network_traffic_map")
 SECOND = 10**9
-TYPE = 1 << 48 | 5 << 32 | 3
 RATE = "rdma_read_bytes per second"
 Values = Mapping[str, int | float | str]
-
-
-def export(path: Path, schema: str, events: Sequence[Values], source="efa_metrics", kind="rdmap0s6", **more) -> Path:
-    """Write an EFA event and an event of another source each second."""
-    with ExportWriter(path, schema) as writer:
-        writer.nvtx_range(writer.thread(writer.process(100), 100, "main"), 0, 4 * SECOND, "all")
-        writer.generic_source(1, source)
-        writer.generic_source(2, "default")
-        writer.generic_type(TYPE, 1, kind, list(events[0]))
-        writer.generic_type(TYPE + 1, 2, "EFAULT", ["other bytes"])
-        for number, values in enumerate(events):
-            writer.generic_event(number * SECOND, TYPE, values, **more)
-            writer.generic_event(number * SECOND, TYPE + 1, {"other bytes": 7})
-    return path
 
 
 @pytest.fixture
 def job(opened: Callable[..., Session], tmp_path: Path) -> Callable[..., OpenJob]:
     def make(schema: str, events: Sequence[Values], **more: Any) -> OpenJob:
-        return OpenJob(opened(export(Path(tempfile.mkdtemp(dir=tmp_path)) / "rank0.sqlite", schema, events, **more)))
+        place = Path(tempfile.mkdtemp(dir=tmp_path))
+        return OpenJob(opened(efa_export(place / "rank0.sqlite", schema, events, **more)))
 
     return make
 
@@ -109,7 +93,7 @@ class TestBothForms:
         assert drawn(found).notes == (UNDOCUMENTED, said)
 
     def test_beside_adapters_that_nsys_samples_itself(self, opened, tmp_path, schema):
-        path = export(tmp_path / "both.sqlite", schema, events_of(rx_bytes=[3, 2]))
+        path = efa_export(tmp_path / "both.sqlite", schema, events_of(rx_bytes=[3, 2]))
         other = tmp_path / "rank1.sqlite"
         with ExportWriter(other, schema) as writer:
             writer.nic(0, "mlx5_0", [("IB: Bytes sent", "bytes/ms")])
@@ -144,7 +128,7 @@ class TestOneForm:
         ("source", "bins"), campaign.first(1, [("CntVct", None), ("SessionNs", [2, None, None, None])])
     )
     def test_raw_times_are_taken_only_where_they_are_those_of_the_session(self, opened, tmp_path, source, bins):
-        path = export(tmp_path / "raw.sqlite", "3.7.2", events_of(rx_bytes=[5, 2]))
+        path = efa_export(tmp_path / "raw.sqlite", "3.7.2", events_of(rx_bytes=[5, 2]))
         replaced = f"replace(data, 'SessionNs', '{source}')"
         edit(path, "UPDATE GENERIC_EVENTS SET timestamp = NULL", f"UPDATE GENERIC_EVENT_SOURCES SET data = {replaced}")
         found = OpenJob(opened(path))
@@ -155,7 +139,7 @@ class TestOneForm:
             assert "no time in the session" in " ".join(drawn(found).notes)
 
     def test_nested_fields_and_what_is_no_json(self, job, tmp_path, opened):
-        path = export(tmp_path / "n.sqlite", "3.7.2", [{"rx_bytes": 1}, {"rx_bytes": 2}, {"rx_bytes": 1}])
+        path = efa_export(tmp_path / "n.sqlite", "3.7.2", [{"rx_bytes": 1}, {"rx_bytes": 2}, {"rx_bytes": 1}])
         nested = '{"port": {"rx_bytes": 4}, "ok": true}'
         edit(path, f"UPDATE GENERIC_EVENTS SET data = '{nested}' WHERE timestamp < {2 * SECOND}",
              f"UPDATE GENERIC_EVENTS SET data = '{{bad' WHERE timestamp = {2 * SECOND}")  # fmt: skip
@@ -168,7 +152,7 @@ class TestOneForm:
 
     @pytest.mark.campaign
     def test_missing_values_are_no_zeros(self, opened, tmp_path):
-        path = export(tmp_path / "m.sqlite", "3.25.0", events_of(rx_bytes=[5, 3, 4]))
+        path = efa_export(tmp_path / "m.sqlite", "3.25.0", events_of(rx_bytes=[5, 3, 4]))
         edit(path, "UPDATE GENERIC_EVENT_DATA SET uintVal = NULL WHERE uintVal = 3")
         assert series(OpenJob(opened(path))) == {"rx_bytes": [4, 4, None, None]}
 
@@ -177,13 +161,13 @@ class TestOneForm:
         session = job("3.25.0", events_of(rx_bytes=[5])).session
         table = tables.efa_samples
         columns = [table.c[name] for name in ("row", "time", "type_id", "source", "type", "event", "field", "value")]
-        assert session.rows(sa.select(*columns)) == [(1, 0, TYPE, "efa_metrics", "rdmap0s6", 1, "rx_bytes", 5.0)]
+        assert session.rows(sa.select(*columns)) == [(1, 0, EFA_TYPE, "efa_metrics", "rdmap0s6", 1, "rx_bytes", 5.0)]
 
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("schema", SCHEMAS)
 def test_each_column_read_on_demand_is_that_of_a_whole_pack(opened, tmp_path, schema):
-    path = export(tmp_path / "x.sqlite", schema, events_of(rx_bytes=[5, 6, 7], tx_bytes=[1, 0.5, 2]))
+    path = efa_export(tmp_path / "x.sqlite", schema, events_of(rx_bytes=[5, 6, 7], tx_bytes=[1, 0.5, 2]))
     whole, table = opened(path), tables.efa_samples
     for column in table.c:
         with closing(Session()) as single:

@@ -1,7 +1,5 @@
 """Parts that add up to the window and factors that multiply to the whole, against sets of nanoseconds."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Time of the host by efficiency factors, and model FLOPs utilisation."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 

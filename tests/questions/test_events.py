@@ -1,7 +1,5 @@
 """The event list: pages, positions and searches agree with a plainly sorted list of everything."""
 
-from __future__ import annotations
-
 import random
 import re
 from collections import Counter
@@ -16,7 +14,6 @@ import pytest
 import synthetic
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import edit
 from synthetic import ExportWriter
 from synthetic.demo import CaptureSession as Capture
 
@@ -201,12 +198,6 @@ class TestPages:
         size = max(1, len(expected) // 2)
         assert [row for offset in range(0, len(expected) + 1, size) for row in found.page(offset, size)] == expected
 
-    @pytest.mark.campaign
-    @settings(max_examples=15, deadline=None)
-    @given(offset=st.integers(-5, 600), limit=st.integers(-5, 600))
-    def test_any_page_is_that_part_of_the_whole(self, listed, whole, offset, limit):
-        assert list(listed.page(offset, limit)) == whole[max(offset, 0) :][: max(limit, 0)]
-
     def test_kinds_that_come_twice_count_once(self):
         assert kinds_of("kernel, nccl,kernel") == (EventKind.KERNEL, EventKind.NCCL)
 
@@ -322,15 +313,6 @@ class TestPlaces:
             assert (key.kind.value, key.start, key.report) == (row[1], row[0], values["report"])
             assert (values["rank"], values["pid"]) == (values["report"], 5_000 + values["report"])
             assert (values["tid"] is None) == (values["device"] is not None)
-
-
-@pytest.mark.campaign
-def test_rows_without_a_process_are_listed(tmp_path, session):
-    path = synthetic.two_process_export(tmp_path / "two.sqlite")
-    edit(path, "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET globalPid = NULL WHERE rowid = 1")
-    session.add(path)
-    row = next(row for row in build(session, EVERYTHING, (EventKind.KERNEL,)).page(0, 300) if row[-1] == 1)
-    assert dict(zip(KEYS, row, strict=True))["pid"] is None
 
 
 class TestKeptCounts:

@@ -1,7 +1,5 @@
 """Gains of findings and of parts of a step, and the split of NCCL's blocking time, against separate sums."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Sequence
@@ -9,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from blocking_program import NCCL, Program
 from synthetic import ExportWriter
+from synthetic.gpu_program import NCCL, Program
 from triaging import finding, triaged
 
 from nsystui.cli import main
@@ -211,18 +209,3 @@ def test_what_sends_and_receives_blocked_is_told_beside_the_other_collectives(
     assert rows["blocked by NCCL"]["total_ns"] == sum(time for _, time in waited)
     sent = sum(time for name, time in waited if name == SEND_RECV)
     assert rows["blocked by NCCL: send and receive"]["total_ns"] == sent
-
-
-@pytest.mark.campaign
-def test_waits_for_events_without_a_record_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    with ExportWriter(tmp_path / "a.sqlite") as export:
-        program = Program(export, 4711)
-        program.nccl((100, 110), (200, 300))
-        program.record(120, event=1, stream=20)
-        for number, event in enumerate((1, 2, 3)):
-            program.wait(130 + 10 * number, event, stream=13)
-        program.kernel((160, 170), (310, 400))
-    said = "2 of 3 waits of streams for events (66.7 %) are unresolved"
-    assert said in answer(capsys, tmp_path / "a.sqlite")[1]
-    assert main(["path", str(tmp_path / "a.sqlite")]) == 0
-    assert said in capsys.readouterr().err

@@ -1,7 +1,5 @@
 """Memory allocated through CUDA, against a ledger over the rows of the export."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterator
 from itertools import pairwise

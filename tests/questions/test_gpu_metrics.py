@@ -1,7 +1,5 @@
 """GPU metrics as tables, and their means over intervals, against loops over every sample and every interval."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator

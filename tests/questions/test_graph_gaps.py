@@ -3,8 +3,6 @@
 Times are µs where a function writes them.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from contextlib import closing

@@ -1,7 +1,5 @@
 """Threads, functions and the call tree, against counts made straight from the rows of an export with SQLite."""
 
-from __future__ import annotations
-
 import random
 import re
 from collections import Counter, defaultdict
@@ -15,7 +13,7 @@ from typing import Any
 import campaign
 import pytest
 import sqlalchemy as sa
-from support import edit, native, native_count, session_over, shared
+from support import edit, job_of, native, native_count, shared
 from synthetic import ExportWriter
 from synthetic.writing.host import RUNNING as STATE_RUNNING
 from synthetic.writing.host import Frame
@@ -26,12 +24,12 @@ from nsystui.base.selection import Selection, Task, Window
 from nsystui.questions.host import causes, gaps, kept_causes, naming, stacks
 from nsystui.questions.host.attribution import attribute
 from nsystui.questions.host.calltree import call_tree_table, tree_of
-from nsystui.questions.host.functions import functions_table, samples_of
+from nsystui.questions.host.functions import functions_table
 from nsystui.questions.host.gaps import gaps_list, gaps_table, parts_of_row
 from nsystui.questions.host.threads import PARTS, thread_over_time, threads_table
 from nsystui.questions.host.time_budget import budget_with_causes
 from nsystui.questions.job.job import OpenJob
-from nsystui.store import packing, tables
+from nsystui.store import tables
 from nsystui.store.cache import Cache
 from nsystui.store.database import Limits
 from nsystui.store.session import Session
@@ -53,10 +51,6 @@ MAIN, WORK, LEAF = (Frame(name, "/opt/app/main") for name in ("main", "app::work
 COPY = Frame("memcpy", "/usr/lib/libc.so.6")
 DRIVER = [Frame(f"0x7f00{number:08x}", "/usr/lib/libcuda.so.1", is_unresolved=True) for number in range(3)]
 KERNEL = Frame("do_syscall_64", "[kernel.kallsyms]", is_kernel=True)
-
-
-def job_of(*paths: Path) -> closing:
-    return closing(OpenJob(session_over(*paths)))
 
 
 @contextmanager
@@ -93,16 +87,6 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenJob]:
     """Yield the open job of ``written``."""
     with job_of(written(tmp_path_factory.mktemp("host") / "a.sqlite")) as job:
         yield job
-
-
-@pytest.mark.campaign
-def test_the_size_of_chunks_changes_no_stack(host: OpenJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    whole = functions_table(host, Selection()).rows
-    path = written(tmp_path / "a.sqlite")
-    for chunk in (1, 3):
-        monkeypatch.setattr(packing, "CHUNK_ROWS", chunk)
-        with job_of(path) as job:
-            assert functions_table(job, Selection()).rows == whole, chunk
 
 
 @pytest.mark.parametrize("schema", campaign.first(1, ["3.25.0", "2.9.1", "3.7.2", "3.13.2"]))
@@ -253,15 +237,6 @@ def test_a_switch_that_was_lost_makes_no_time_out_of_nothing(tmp_path: Path):
     with job_of(path) as job:
         row = threads_table(job, Selection(Window(0, 14 * MS))).records()[0]
     assert row["cpu"] == 12 * MS and sum(row[part] or 0 for part in PARTS) == 14 * MS
-
-
-@pytest.mark.campaign
-def test_samples_are_alike_where_columns_are_read_on_demand(tmp_path: Path):
-    path = written(tmp_path / "a.sqlite")
-    with closing(Session()) as session:
-        session.add(path, whole=False)
-        assert len(samples_of(session, Selection())) == 14
-        assert sum(functions_table(OpenJob(session), Selection()).cells("own")) == 14
 
 
 def gaps_export(path: Path) -> Path:

@@ -1,7 +1,5 @@
 """The GIL in the causes of idle time and in the times of threads, from the ranges that nsys writes of it."""
 
-from __future__ import annotations
-
 from contextlib import closing
 from pathlib import Path
 

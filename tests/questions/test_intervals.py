@@ -1,7 +1,5 @@
 """The interval algebra against sets of nanoseconds."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from fractions import Fraction

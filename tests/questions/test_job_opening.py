@@ -1,7 +1,5 @@
 """Opening files as one job: the events of a listener, the order of added reports, and refused files."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

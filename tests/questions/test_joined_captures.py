@@ -1,7 +1,5 @@
 """Captures of one process are one rank, and no time between them is idle; other starts of a process are not."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

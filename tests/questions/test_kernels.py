@@ -1,11 +1,8 @@
 """The kernel summary and related tables, against a plain recomputation."""
 
-from __future__ import annotations
-
 import random
 import statistics
 from contextlib import closing
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -245,21 +242,6 @@ class TestInstances:
         assert 0 < [one["launch_delay"] for one in found.values()].count(None) < len(frame)
 
     @pytest.mark.campaign
-    def test_sorted_by_a_column_pages_are_the_whole_and_none_is_last(self, chance):
-        answer = kernel_instances(chance, EVERYTHING, "kernel_3", Names.SHORT, ranked_tasks(chance))
-        keys = [*[column.key for column in answer.columns[::3]], "launch_delay"]
-        for key, descending in product(keys, (True, False)):
-            paged = answer.sorted_by(key, descending)
-            whole = records(paged)
-            pages = [row for offset in range(0, len(paged) + 31, 31) for row in paged.page(offset, 31)]
-            assert [dict(zip(whole[0], row, strict=True)) for row in pages] == whole, key
-            values = [record[key] for record in whole]
-            there = [value for value in values if value is not None]
-            assert values == sorted(there, reverse=descending) + [None] * values.count(None), key
-        for offset, limit, count in ((0, 0, 0), (10**6, 5, 0), (0, 10**9, len(answer))):
-            assert len(answer.page(offset, limit)) == count
-
-    @pytest.mark.campaign
     def test_two_calls_of_one_correlation_id_do_not_double_a_kernel(self, tmp_path, session):
         path = synthetic.two_process_export(tmp_path / "two.sqlite")
         edit(
@@ -285,12 +267,6 @@ class TestInstances:
         for *_, name in kernel_summary(session, EVERYTHING).rows:
             delays += [record["launch_delay"] for record in records(kernel_instances(session, EVERYTHING, name))]
         assert sorted(delays, key=str) == [0] + [20_000] * 16 + [None] * 4
-
-    @pytest.mark.campaign
-    def test_the_second_rows_of_cudabacktrace_change_no_delay(self, tmp_path, session):
-        session.add(synthetic.old_schema_export(tmp_path / "old.sqlite"))
-        found = records(kernel_instances(session, EVERYTHING, kernel_summary(session, EVERYTHING).rows[0][-1]))
-        assert {record["launch_delay"] for record in found} == {20_000}
 
     def test_a_window_narrows_them_and_the_filter_on_names_does_not(self, chance):
         window = Window(100_000, 400_000)

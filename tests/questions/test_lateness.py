@@ -1,14 +1,13 @@
 """Verdicts on collectives, and causes of late ranks."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
 import pytest
 from campaign import first
-from ddp_job import MS, OfStep, ddp_job
-from triaging import finding, ids, job_of, told, triaged
+from support import open_job
+from synthetic.ddp_job import MS, OfStep, ddp_job
+from triaging import finding, ids, told, triaged
 
 from nsystui.base.selection import Selection
 from nsystui.questions.collectives.alignment import ClockMode
@@ -35,7 +34,7 @@ def on(rank: int, time: int, steps: range | tuple[int, ...] = range(20)) -> OfSt
     ),
 )
 def test_a_collective_transfers_or_waits_if_all_ranks_are_open(tmp_path: Path, how: Any, verdict: str) -> None:
-    job = job_of(*ddp_job(tmp_path, **how))
+    job = open_job(*ddp_job(tmp_path, **how))
     job.align(ClockMode.COLLECTIVES)
     everything, collectives = Selection(), job.collectives()
     assert collective_kinds(everything, job.ranks, collectives).cells("verdict") == [verdict]

@@ -1,7 +1,5 @@
 """Exact medians without all values in memory."""
 
-from __future__ import annotations
-
 import statistics
 from collections import defaultdict
 

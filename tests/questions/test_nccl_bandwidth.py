@@ -1,9 +1,7 @@
-"""Bandwidth by the formulas of nccl-tests, computed by hand, and exposed time; unknown sizes give no bandwidth.
+"""Bandwidth by the formulas of nccl-tests, by hand, exposed time, and rates of links; unknown sizes give no bandwidth.
 
 Kernels last 5 µs. The programs of ``Programs`` are the processes of one export.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,16 +11,17 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from nccl_cases import REDUCE, Process, names_of, written
-from nccl_program import Program, job_of
+from nccl_jobs import Program, names_of, written
+from support import open_job
 from synthetic import training_job
 from synthetic.demo import NcclPayloads
+from synthetic.nccl_program import REDUCE, NcclProcess
 from test_nccl_pairing import do
 
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.questions.algebra.intervals import union
 from nsystui.questions.gpu.device_time import BusyParts, Device, DeviceIntervals
-from nsystui.questions.nccl.bandwidth import exposed_times, rate, sizes_moved
+from nsystui.questions.nccl.bandwidth import exposed_times, link_rate, rate, sizes_moved
 from nsystui.questions.nccl.grouping import NcclProperty
 from nsystui.questions.nccl.summary import KERNEL, nccl_summary
 from nsystui.questions.queries.tasks import RankedTask
@@ -38,7 +37,7 @@ FOUR, TWO, UNKNOWN = 0xD4, 0xD2, 0xD0
 NOTHING, SAME = (None, None), [(16.0, 16.0)]
 
 
-class Programs(Process):
+class Programs(NcclProcess):
     """Each method writes a program, and returns algorithm and bus bandwidth of its kernel rows, GB/s, by collective.
 
     A first element that is a grouping selects rows by that grouping.
@@ -136,7 +135,7 @@ def test_bandwidths_of_a_program(programs, name):
 
 @pytest.mark.campaign
 def test_an_old_nccl_gives_the_same_without_communicators(tmp_path):
-    job = job_of(*training_job(tmp_path, ranks=2, steps=1, layers=2, payload_layout=NcclPayloads.BEFORE_2_25))
+    job = open_job(*training_job(tmp_path, ranks=2, steps=1, layers=2, payload_layout=NcclPayloads.BEFORE_2_25))
     frame = nccl_summary(job.session, Selection(), job.ranks, job.pairing()).frame()
     told = frame[frame["what"] == KERNEL]
     assert told["communicator"].isna().all()
@@ -180,7 +179,7 @@ def by_hand_without_wait(job: Any) -> dict[tuple[str, int], float]:
 @pytest.mark.campaign
 def test_bandwidth_without_waiting_is_that_of_the_last_rank_to_arrive_where_all_ranks_are_open(tmp_path):
     paths = training_job(tmp_path, ranks=3, steps=2, layers=1)
-    job = job_of(*paths)
+    job = open_job(*paths)
     answer = nccl_summary(
         job.session, Selection(), job.ranks, job.pairing(), (NcclProperty.COLLECTIVE, NcclProperty.BYTES), KERNEL
     )
@@ -189,7 +188,7 @@ def test_bandwidth_without_waiting_is_that_of_the_last_rank_to_arrive_where_all_
     assert found and found == pytest.approx({key: by_hand_without_wait(job)[key] for key in found})
     assert (frame["busbw_without_wait"] >= frame["busbw"]).all()
     job.close()
-    job = job_of(*paths[:2])
+    job = open_job(*paths[:2])
     frame = nccl_summary(job.session, Selection(), job.ranks, job.pairing(), (NcclProperty.COLLECTIVE,), KERNEL).frame()
     assert frame["busbw"].notna().any() and frame["busbw_without_wait"].isna().all()
     job.close()
@@ -253,7 +252,39 @@ class TestExposedTime:
     @pytest.mark.campaign
     @pytest.mark.parametrize("name", ["ddp-a100-rank0of4", "h100-2rank-moe-before"])
     def test_real_jobs_without_concurrent_nccl_kernels_agree_with_the_union(self, shared_export, name):
-        job = job_of(shared_export(name))
+        job = open_job(shared_export(name))
         exposed = sum(device.parts.exposed_nccl.length for device in job.busy(Selection()).devices)
         assert int(job.pairing().kernels["exposed"].sum()) == exposed
         job.close()
+
+
+def rank(number: int, host: str, *models: str) -> RankedTask:
+    return RankedTask(Task(number, 1), number, "", None, host, 1, "", "", tuple(range(len(models))), models)
+
+
+@pytest.mark.parametrize(
+    ("model", "rate"),
+    [
+        ("NVIDIA H100 80GB HBM3", 450e9), ("NVIDIA H200", 450e9), ("NVIDIA A100-SXM4-40GB", 300e9),
+        ("Tesla V100-SXM2-16GB", 150e9), ("NVIDIA B200", 900e9), ("NVIDIA GB200", 900e9),
+    ],
+)  # fmt: skip
+def test_the_rate_of_one_direction_follows_from_the_model(model, rate):
+    found = link_rate([rank(0, "a", model, model), rank(1, "a", model)])
+    assert found is not None and found.rate == rate
+
+
+@pytest.mark.parametrize(
+    "model",
+    ["NVIDIA A100 80GB PCIe", "NVIDIA H100 NVL", "Tesla V100-PCIE-16GB", "Tesla T4", "",
+     "NVIDIA H100 80GB HBM3 MIG 3g.40gb", "GRID A100-10C"],
+)  # fmt: skip
+def test_no_rate_is_made_up_for_other_cards(model):
+    assert link_rate([rank(0, "a", model)]) is None
+
+
+def test_between_hosts_and_of_mixed_models_no_rate_is_told():
+    h100, a100 = "NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-40GB"
+    assert link_rate([rank(0, "a", h100), rank(1, "b", h100)]) is None
+    assert link_rate([rank(0, "a", h100), rank(1, "a", a100)]) is None
+    assert link_rate([]) is None

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support import session_over
+from support import job_of
 from synthetic.illnesses import MS, OneGpu, one_gpu
 from triaging import finding, triaged
 
 from nsystui.base.selection import Selection
 from nsystui.questions.blocking.budget import iterations
 from nsystui.questions.blocking.parts import PARTS
-from nsystui.questions.job.job import OpenJob
 from nsystui.questions.nccl.grouping import NcclProperty
 from nsystui.questions.nccl.listing import nccl_listing
 from nsystui.questions.nccl.summary import CALL, KERNEL, nccl_summary
@@ -85,13 +83,9 @@ def written(tmp_path: Path, communicate: Callable[[CopyEngine, int], None]) -> P
     return path
 
 
-def opened(path: Path) -> closing[OpenJob]:
-    return closing(OpenJob(session_over(path)))
-
-
 @pytest.mark.parametrize("communicate", BY_COPIES.values(), ids=BY_COPIES)
 def test_calls_that_copy_to_other_gpus_are_counted_sized_exposed_and_block(communicate, tmp_path):
-    with opened(written(tmp_path, communicate)) as job:
+    with job_of(written(tmp_path, communicate)) as job:
         session, everything, pairing = job.session, Selection(), job.pairing()
         (row,) = nccl_summary(session, everything, job.ranks, pairing, (NcclProperty.COLLECTIVE,), KERNEL).records()
         assert (row["collective"], row["backend"], row["count"]) == ("AllGather", "NCCL copies", STEPS)
@@ -114,7 +108,7 @@ def test_calls_that_copy_to_other_gpus_are_counted_sized_exposed_and_block(commu
 
 
 def test_rows_lead_from_a_call_to_its_first_copy_and_back(tmp_path):
-    with opened(written(tmp_path, all_gather)) as job:
+    with job_of(written(tmp_path, all_gather)) as job:
         for what, kind, partner in ((KERNEL, "memory", "nvtx"), (CALL, "nvtx", "memory")):
             listing = nccl_listing(job.session, Selection(), job.ranks, job.pairing(), {}, what).records()
             assert len(listing) == STEPS
@@ -150,7 +144,7 @@ NO_COMMUNICATION: dict[str, Callable[[CopyEngine, int], None]] = {
 
 @pytest.mark.parametrize("communicate", NO_COMMUNICATION.values(), ids=NO_COMMUNICATION)
 def test_other_copies_stay_memory(communicate, tmp_path):
-    with opened(written(tmp_path, communicate)) as job:
+    with job_of(written(tmp_path, communicate)) as job:
         assert not (job.pairing().kernels["backend"] == "NCCL copies").any()
         (device,) = job.gpus(Selection())
         assert device.breakdown(job.extent()).memory == STEPS * 2 * MS
@@ -161,7 +155,7 @@ def test_sizes_are_unknown_if_the_export_does_not_name_the_gpus(tmp_path):
         engine.range(start + 200_000, start + 300_000, "ncclAlltoAll")
         engine.copy(start + 210_000, start + 5 * MS, start + 7 * MS, None)
 
-    with opened(written(tmp_path, copy)) as job:
+    with job_of(written(tmp_path, copy)) as job:
         kernels = job.pairing().kernels
         assert kernels["collective"].tolist() == ["AlltoAll"] * STEPS
         assert kernels["message_size"].isna().all()

@@ -1,34 +1,24 @@
 """Message sizes from NCCL's debug log: by order, and only if the log has exactly the calls of the export."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import campaign
 import pytest
-from nccl_program import Program, rows
+from nccl_jobs import Program, rows
+from synthetic.nccl_log import call, init
 
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.nccl.from_log import read_log
 from nsystui.questions.nccl.pairing import NcclPairing
 
-INIT = (
-    "node001:{pid}:{pid} [0] NCCL INFO ncclCommInitRankConfig comm {comm} rank 3 nranks 4 cudaDev 0 nvmlDev 0 "
-    "busId 17000 commId 0x54fe282d32a87d85 - Init COMPLETE"
-)
-CALL = (
-    "node001:{pid}:{pid} [0] NCCL INFO {op}: opCount {number:x} sendbuff 0x7 recvbuff 0x9 count {count} datatype 7 "
-    "op 0 root 0 comm {comm} [nranks=4] stream 0x55"
-)
-
 
 def log(path: Path, *calls: tuple[str, int], pid: int = 5000, comm: str = "0x55b6") -> Path:
     with path.open("a", encoding="utf-8") as out:
-        print(INIT.format(pid=pid, comm=comm), file=out)
+        print(init(pid, comm, 3, 4, "0x54fe282d32a87d85", host="node001"), file=out)
         for number, (op, count) in enumerate(calls):
-            print(CALL.format(pid=pid, op=op, number=number, count=count, comm=comm), file=out)
+            print(call(op, count, pid=pid, comm=comm, op_count=number, ranks=4, host="node001"), file=out)
     return path
 
 

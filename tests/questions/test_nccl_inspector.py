@@ -1,7 +1,5 @@
 """NCCL Inspector's records joined to calls of an export: by number, with gaps, and never by guessing."""
 
-from __future__ import annotations
-
 import json
 from contextlib import closing
 from pathlib import Path
@@ -9,7 +7,8 @@ from typing import Any
 
 import pytest
 from campaign import first
-from nccl_program import A, B, Program, rows
+from nccl_jobs import Program, rows
+from synthetic.nccl_program import A, B
 
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.nccl.from_log import read_log

@@ -1,7 +1,5 @@
 """The tables of a debug log, from synthetic and real lines: exact numbers, and missing numbers stay missing."""
 
-from __future__ import annotations
-
 import io
 import re
 from collections import Counter
@@ -10,6 +8,7 @@ from typing import Any
 
 import pytest
 from support import SHARED
+from synthetic.nccl_log import call, init, step
 
 from nsystui.base.errors import ExportError, UsageError
 from nsystui.exports.nccl_log.lines import LogReader
@@ -23,26 +22,8 @@ GB = 1024**3
 UNKNOWN = dict.fromkeys(("min_bytes", "avg_bytes", "max_bytes", "total_bytes"))
 
 
-def call(op="AllReduce", count=10, datatype=7, pid=1, comm="0xc1", op_count=1, ranks=2, device=0) -> str:
-    return (
-        f"n1:{pid}:{pid} [{device}] NCCL INFO {op}: opCount {op_count:x} sendbuff 0x1 recvbuff 0x2 count {count} "
-        f"datatype {datatype} op 0 root 0 comm {comm} [nranks={ranks}] stream 0x3"
-    )
-
-
-def init(pid=1, comm="0xc1", rank=0, ranks=2, name="0xfe", device=0) -> str:
-    words = f"comm {comm} rank {rank} nranks {ranks} cudaDev {device} busId b000 commId {name}"
-    return f"n1:{pid}:{pid} [0] NCCL INFO {words} - Init COMPLETE"
-
-
 USED_AGAIN = (init(name="0x1"), call(), init().replace("Init", "Destroy"), init(name="0x2"), call(), call())
 """A pointer that means another communicator after it was destroyed."""
-
-
-def step(number: int, timing: float | None = None, tflops: float | None = None) -> str:
-    text = f"Training epoch 0, iteration {number}/99 | lr: 1e-5"
-    text += "" if timing is None else f" | train_step_timing in s: {timing}"
-    return text + ("" if tflops is None else f" | TFLOPS_per_GPU: {tflops}")
 
 
 def stream(texts: tuple[str, ...]) -> Callable[[int], bytes]:

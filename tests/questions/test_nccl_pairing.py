@@ -3,23 +3,24 @@
 The programs of ``Programs`` are the processes of one export.
 """
 
-from __future__ import annotations
-
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
-import synthetic
 from hypothesis import given
 from hypothesis import strategies as st
-from nccl_cases import REDUCE, Process, names_of, written
-from nccl_program import A, B, Program, pairing_of, rows
+from nccl_jobs import Program, names_of, pairing_of, rows, written
+from pandas.testing import assert_frame_equal
 from support import shared
 from synthetic.demo import NcclPayloads, TrainingJob
+from synthetic.nccl_program import REDUCE, A, B, NcclProcess
 
 from nsystui.questions.nccl.names import PairingState, Reason
-from nsystui.questions.nccl.pairing import NcclPairing, PairingQuality
+from nsystui.questions.nccl.pairing import NcclPairing, PairingQuality, joined
 from nsystui.questions.nccl.units import NONE, Role, find_units, outer_calls
+from nsystui.questions.queries import derived
 
 PAIRED, ESTIMATED, UNPAIRED = PairingState.PAIRED, PairingState.ESTIMATED, PairingState.UNPAIRED
 
@@ -33,7 +34,7 @@ def quality_of(pairing: NcclPairing) -> PairingQuality:
 
 
 class Steps:
-    """The steps of a program: each call of a method here calls the method of a ``Process`` when it is written."""
+    """The steps of a program: each call of a method here calls the method of a ``NcclProcess`` when it is written."""
 
     def __init__(self, *steps: tuple[str, Any, Any]) -> None:
         self.steps = steps
@@ -44,7 +45,7 @@ class Steps:
     def returning(self, expected: Any) -> Any:
         """Return a method for a class of programs, which returns the expected result."""
 
-        def write(process: Process) -> Any:
+        def write(process: NcclProcess) -> Any:
             for name, values, told in self.steps:
                 getattr(process, name)(*values, **told)
             return expected
@@ -165,7 +166,7 @@ PROGRAMS: dict[str, tuple[Any, Expected]] = {
 }  # fmt: skip
 
 
-class Programs(Process):
+class Programs(NcclProcess):
     """Each method writes a program, and returns the expected result: the rows of some columns."""
 
     def _elsewhere(self, kernel: str) -> None:
@@ -314,40 +315,6 @@ def test_kernels_and_calls_lead_to_each_other_by_their_index(tmp_path):
 
 
 @pytest.mark.campaign
-@pytest.mark.parametrize("layout", list(NcclPayloads))
-@pytest.mark.parametrize("binary", [False, True])
-def test_both_forms_and_layouts_of_the_payload(tmp_path, layout, binary):
-    path = tmp_path / "payload.sqlite"
-    pairing = pairing_of(synthetic.payload_export(path, json=not binary, binary=binary, layout=layout))
-    sizes = synthetic.PAYLOAD_BYTES
-    assert rows(pairing.kernels, "collective", "message_size", "ranks", "root", "reduction", "state") == [
-        ("AllReduce", sizes["ncclAllReduce"], 4, None, "Avg", PAIRED),
-        ("AllGather", sizes["ncclAllGather"], 4, None, None, PAIRED),
-        ("ReduceScatter", sizes["ncclReduceScatter"], 4, None, "Sum", PAIRED),
-        ("Broadcast", sizes["ncclBroadcast"], 4, 0, None, PAIRED),
-        ("Reduce", sizes["ncclReduce"], 4, 0, "Sum", PAIRED),
-        ("SendRecv", 2 * sizes["ncclSend"], 4, None, None, PAIRED),
-    ]
-    communicator = "0xfedcba9876543210" if layout is NcclPayloads.SINCE_2_25 else None
-    assert set(rows(pairing.kernels, "communicator")) == {(communicator,)}
-
-
-@pytest.mark.campaign
-def test_no_payload_tells_no_sizes(tmp_path):
-    kernels = pairing_of(synthetic.payload_export(tmp_path / "plain.sqlite", json=False)).kernels
-    assert rows(kernels, "collective")[-1] == ("SendRecv",)
-    assert set(rows(kernels, "message_size", "communicator", "ranks", "state")) == {(None, None, None, PAIRED)}
-
-
-@pytest.mark.campaign
-def test_instrumented_calls(tmp_path):
-    pairing = pairing_of(synthetic.instrumented_nccl_export(tmp_path / "instrumented.sqlite"))
-    told = rows(pairing.kernels, "collective", "message_size", "communicator", "state")
-    sizes = [("AllReduce", 65_536)] * 8 + [("AllGather", 2_097_152)] * 4
-    assert told == [(*one, "0xfedcba9876543210", PAIRED) for one in sizes]
-
-
-@pytest.mark.campaign
 def test_without_the_row_that_names_the_domain(tmp_path):
     program = Program(tmp_path / "nameless.sqlite", domain=False)
     program.group(("ncclSend", 100), ("ncclRecv", 50))
@@ -363,20 +330,6 @@ def test_ranks_of_an_old_nccl_are_trusted_only_if_nothing_else_can_be_meant(tmp_
         program.call("ncclCommInitRankConfig", ranks=8)
         program.call("ncclAllReduce", size=1, launches=1)
         assert rows(program.pairing().kernels, "ranks")[-1] == (None if before else 8,), name
-
-
-@pytest.mark.campaign
-def test_a_whole_job(tmp_path):
-    job = TrainingJob(ranks=2, steps=2, layers=2)
-    pairing = pairing_of(*synthetic.training_job(tmp_path, ranks=2, steps=2, layers=2))
-    quality = quality_of(pairing)
-    assert quality.kernels[PAIRED] == 2 * 2 * len(job.step_collectives)
-    assert not quality.kernel_reasons and not quality.call_reasons
-    for report in (0, 1):
-        own = pairing.kernels[pairing.kernels["report"] == report]
-        assert set(own["rank"]) == {report}
-        told = [(kind, 2 * size if kind == "SendRecv" else size) for kind, size in job.step_collectives * 2]
-        assert rows(own, "collective", "message_size") == told
 
 
 class TestGolden:
@@ -449,3 +402,41 @@ def test_outer_calls_are_those_around(drawn):
     outer = outer_calls(starts, ends, roles)
     assert (outer >= 0).tolist() == is_inside
     assert all(ends[around] >= ends[place] for place, around in enumerate(outer.tolist()) if around >= 0)
+
+
+@pytest.fixture(scope="module", params=[*NcclPayloads])
+def exports(request, tmp_path_factory) -> list[Path]:
+    """Return three reports with payloads of a layout."""
+    job = TrainingJob(ranks=3, steps=2, layers=1, payload_layout=request.param, gpu_metrics=False)
+    return job.write(tmp_path_factory.mktemp("three"))
+
+
+def without_numbers(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the frame with operations by their first row and categories as texts."""
+    first = frame["operation"].map(frame.reset_index().groupby("operation")["index"].min())
+    plain = frame.assign(operation=first.where(frame["operation"] >= 0, -1))
+    return plain.astype({key: object for key in plain if isinstance(plain[key].dtype, pd.CategoricalDtype)})
+
+
+@pytest.mark.campaign
+def test_reports_one_at_a_time_give_the_same(exports, opened, monkeypatch):
+    session = opened(*exports)
+    whole = NcclPairing.load(session)
+    monkeypatch.setattr(derived, "_MOST_ROWS", 1)
+    apart = NcclPairing.load(session)
+    assert len(whole.kernels) and len(whole.calls)
+    for one, other in ((apart.kernels, whole.kernels), (apart.calls, whole.calls)):
+        assert_frame_equal(without_numbers(one), without_numbers(other), check_dtype=False)
+    for kernel in range(0, len(whole.kernels), 7):
+        assert apart.calls_of(kernel).index.tolist() == whole.calls_of(kernel).index.tolist()
+
+
+def test_what_one_report_tells_of_a_communicator_holds_for_the_others():
+    def part(ranks: int | None) -> tuple[pd.DataFrame, pd.DataFrame]:
+        numbers = {"operation": [0], "partner": [0], "ranks": pd.array([ranks], "Int64")}
+        frame = pd.DataFrame({**numbers, "communicator": pd.Categorical(["0xa"])})
+        return frame, frame.copy()
+
+    kernels, calls = joined([part(None), part(8), part(None)])
+    assert kernels["ranks"].tolist() == calls["ranks"].tolist() == [8, 8, 8]
+    assert kernels["operation"].tolist() == kernels["partner"].tolist() == [0, 1, 2]

@@ -1,7 +1,5 @@
 """Message sizes: bins of calls and bytes; durations, bandwidths and their spread for each size."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Iterator
 from itertools import pairwise
@@ -9,7 +7,8 @@ from itertools import pairwise
 import campaign
 import numpy as np
 import pytest
-from nccl_program import Program, job_of, values
+from nccl_jobs import Program, values
+from support import open_job
 from synthetic import PAYLOAD_BYTES, ExportWriter, payload_export
 
 from nsystui.base.answer import TableAnswer, Unit
@@ -27,7 +26,7 @@ EVERYTHING = Selection()
 
 @pytest.fixture(scope="module")
 def payload(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenJob]:
-    job = job_of(payload_export(tmp_path_factory.mktemp("payload") / "payload.sqlite"))
+    job = open_job(payload_export(tmp_path_factory.mktemp("payload") / "payload.sqlite"))
     yield job
     job.close()
 
@@ -35,7 +34,7 @@ def payload(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenJob]:
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory) -> Iterator[OpenJob]:
     """Yield the same job without sizes."""
-    job = job_of(payload_export(tmp_path_factory.mktemp("plain") / "plain.sqlite", json=False))
+    job = open_job(payload_export(tmp_path_factory.mktemp("plain") / "plain.sqlite", json=False))
     yield job
     job.close()
 

@@ -1,7 +1,5 @@
 """The NCCL table and the rows behind it: groups, sums, selections, notes, and jumps from calls to kernels."""
 
-from __future__ import annotations
-
 import csv
 from itertools import combinations
 from pathlib import Path
@@ -12,8 +10,8 @@ import pytest
 import sqlalchemy as sa
 from hypothesis import example, given
 from hypothesis import strategies as st
-from nccl_program import A, B, Program, job_of, values
-from support import SHARED, shared
+from nccl_jobs import Program, values
+from support import SHARED, open_job, shared
 from synthetic import (
     PAYLOAD_BYTES,
     ExportWriter,
@@ -25,6 +23,7 @@ from synthetic import (
     training_job,
 )
 from synthetic.demo import TrainingJob
+from synthetic.nccl_program import A, B
 
 from nsystui.base.answer import TableAnswer
 from nsystui.base.selection import Selection, Task, Window
@@ -43,7 +42,7 @@ class Opened:
     """Some exports with their pairing, and the questions about them."""
 
     def __init__(self, *paths: Path) -> None:
-        self.job = job_of(*paths)
+        self.job = open_job(*paths)
         self.session, self.ranks = self.job.session, self.job.ranks
         self.pairing = self.job.pairing()
 

@@ -1,7 +1,5 @@
 """The commands for Nsight Compute: the number of a launch in its process, and names that shell and ncu accept."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Iterator

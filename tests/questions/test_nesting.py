@@ -1,7 +1,5 @@
 """The tree of ranges against the definition, for every pair, and against NVIDIA's."""
 
-from __future__ import annotations
-
 import csv
 from unittest import mock
 

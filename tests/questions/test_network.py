@@ -1,7 +1,5 @@
 """Traffic of network adapters: each adapter counts once, and rates during collectives equal a naive integration."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +9,7 @@ import synthetic
 from hypothesis import given
 from hypothesis import strategies as st
 from support import records
-from synthetic import ExportWriter
+from synthetic import ExportWriter, efa_export
 from synthetic.demo import CaptureSession as Capture
 from synthetic.demo.model import nccl_kernel
 
@@ -112,19 +110,10 @@ def test_a_switch_counts_once_and_has_no_host(opened, tmp_path):
     assert len(found) == 2
 
 
-EFA_TYPE = 1 << 48 | 5 << 32 | 3
-
-
 def efa_rank(path: Path, host: str, seconds: range, *fields: str) -> Path:
     """Write a rank with a sample of an EFA adapter each second: totals that rise by 1, 2, 3 … MB."""
-    with ExportWriter(path, session=Capture(hostname=host)) as export:
-        export.nvtx_range(export.thread(export.process(100, "app"), 100, "app"), 0, 4_000 * MS, "all")
-        export.generic_source(1, "efa_metrics")
-        export.generic_type(EFA_TYPE, 1, "rdmap0s6", list(fields))
-        for second in seconds:
-            total = 1_000_000 * second * (second + 1) // 2
-            export.generic_event(second * 1_000 * MS, EFA_TYPE, dict.fromkeys(fields, total))
-    return path
+    totals = [dict.fromkeys(fields, 500_000 * second * (second + 1)) for second in seconds]
+    return efa_export(path, "3.25.0", totals, session=Capture(hostname=host))
 
 
 def test_a_running_total_of_efa_is_a_rate_once_by_host(opened, tmp_path):

@@ -1,7 +1,5 @@
 """NVTX: loading, projection, the tree by path, its pages, and the tables."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 
@@ -77,17 +75,6 @@ def training(export: Export) -> None:
         export.range(at + 30, at + 60, "forward")
         export.launch((at + 35, at + 40), (at + 50, at + 150))
         export.launch((at + 50, at + 55), (at + 160, at + 170 + step))
-
-
-@pytest.mark.campaign
-def test_ranges_nest_and_project(session_of):
-    ranges = load(session_of(training))
-    assert names_of(ranges) == [name for step in range(3) for name in (f"step {step}", "data", "forward")]
-    assert ranges.parent.tolist() == [-1, 0, 0, -1, 3, 3, -1, 6, 6]
-    assert (ranges.self_time.tolist(), ranges.op_count.tolist()) == ([50, 10, 30] * 3, [2, 0, 2] * 3)
-    assert ranges.gpu_start.tolist() == [50, 0, 50, 150, 0, 150, 250, 0, 250]
-    assert ranges.gpu_end.tolist() == [170, 0, 170, 271, 0, 271, 372, 0, 372]
-    assert ranges.op_time.tolist() == [110, 0, 110, 111, 0, 111, 112, 0, 112]
 
 
 def test_a_range_that_never_ended_has_no_duration_and_contains_nothing(session_of):

@@ -1,7 +1,5 @@
 """The facts of a job, its tasks, its contents, and nsys's messages about the capture."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """The overview of exports that are not packed: the same numbers, from few columns, which stay in the cache."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -9,10 +7,10 @@ from pathlib import Path
 
 import pytest
 import synthetic
-from support import damage_rows, edit, native
+from support import edit, native
 from synthetic import demo
 
-from nsystui.base.selection import Selection, Window
+from nsystui.base.selection import Selection
 from nsystui.questions.gpu.utilisation import columns_read, utilisation_table
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.time_window import event_span
@@ -138,23 +136,6 @@ def test_the_numbers_are_those_of_a_whole_pack(shape: str, tmp_path: Path, cache
     assert asked(paths, cache, whole=True) == expected
 
 
-@pytest.mark.campaign
-def test_the_numbers_of_a_selection_are_those_of_a_whole_pack(written: list[Path], cache: Cache):
-    with opened(written[:2], None, whole=True) as packed, opened(written[:2], cache) as unpacked:
-        for chosen in ("a window", "a stream", "a device", "a rank"):
-            found = []
-            for each in (packed, unpacked):
-                span = each.extent()
-                selection = {
-                    "a window": Selection(window=Window((span.start + span.end) // 2, span.end)),
-                    "a stream": Selection(streams=frozenset({7})),
-                    "a device": Selection(devices=frozenset({0})),
-                    "a rank": Selection(tasks=each.tasks_of_ranks(frozenset({1}))),
-                }[chosen]
-                found.append(overview(each, selection))
-            assert found[0] == found[1], chosen
-
-
 class TestWhatIsRead:
     @pytest.fixture(autouse=True)
     def _nothing_is_packed(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,12 +182,6 @@ class TestWhatIsRead:
 
 @pytest.mark.campaign
 class TestBesideAPack:
-    def test_a_pack_is_used_where_there_is_one(self, job: list[Path], cache: Cache, read: list[str]):
-        expected = asked(job, cache, whole=True)
-        read.clear()
-        assert asked(job, cache) == expected
-        assert read == []
-
     def test_what_was_kept_without_a_pack_serves_with_one(
         self, job: list[Path], cache: Cache, monkeypatch: pytest.MonkeyPatch
     ):
@@ -216,30 +191,3 @@ class TestBesideAPack:
         monkeypatch.setattr(Session, "_executed", lambda *_: pytest.fail("asked"))
         monkeypatch.setattr(Session, "rows", lambda *_: pytest.fail("asked"))
         assert asked(job, cache, whole=True) == expected
-
-    def test_a_changed_export_is_read_anew(self, job: list[Path], cache: Cache, read: list[str]):
-        job = job[:1]
-        asked(job, cache)
-        edit(job[0], f"DELETE FROM {RUNTIME} WHERE rowid > 10")
-        read.clear()
-        assert asked(job, cache) == asked(job, None, whole=True)
-        assert len(scans(read, KERNEL)) >= 1
-
-
-@pytest.mark.campaign
-def test_an_export_that_cannot_be_read_whole_is_left_out_every_time(job: list[Path], cache: Cache):
-    damage_rows(job[1], KERNEL)
-    with opened(job[:1], None) as alone:
-        expected = overview(alone)[2]  # type: ignore[index]
-    for _ in range(2):
-        said: list[str] = []
-        session = Session(cache=cache, warn=said.append)
-        for path in job:
-            session.add(path, whole=False)
-        session.expect(columns_read(of_streams=False), TALLIED)
-        each = OpenJob(session)
-        assert overview(each)[2] == expected  # type: ignore[index]
-        each.close()
-        # The second time the damage is known before anything is read.
-        assert said[-1].startswith((f"{job[1]}: SQLite cannot read it", f"{job[1]}: the answer needs "))
-        assert all(str(job[1]) in line for line in said)

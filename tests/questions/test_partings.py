@@ -1,7 +1,5 @@
 """Ranks that run other collectives are matched as far as they agree, and their differences are named."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
@@ -9,8 +7,9 @@ from typing import Any
 
 import pytest
 from campaign import first
-from ddp_job import ddp_job
-from triaging import finding, ids, job_of, triaged
+from support import open_job
+from synthetic.ddp_job import ddp_job
+from triaging import finding, ids, triaged
 
 from nsystui.cli import main
 from nsystui.questions.collectives.alignment import ClockMode
@@ -18,7 +17,7 @@ from nsystui.questions.ranks.partings import differences
 
 
 def words_and_groups(paths: Sequence[Path]) -> tuple[list[str], list[tuple[int, int]]]:
-    with closing(job_of(*paths)) as job:
+    with closing(open_job(*paths)) as job:
         job.align(ClockMode.COLLECTIVES)
         groups = [(len(group.members), len(group)) for group in job.collectives().groups]
         return [words for _, _, words in differences(job)], groups

@@ -1,15 +1,13 @@
 """The critical path of small programs whose pieces are known to the ns, and of real exports."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from pathlib import Path
 
 import pytest
-from blocking_program import Program
-from support import SHARED, session_over, shared
+from support import SHARED, job_of, shared
 from synthetic import ExportWriter
+from synthetic.gpu_program import Program
 from synthetic.writing.writer import EVENT_SYNC, NO_STREAM, STREAM_SYNC
 
 import nsystui
@@ -20,10 +18,6 @@ from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.time_window import extent
 
 Pieces = list[tuple[int, int, str]]
-
-
-def job_of(*paths: Path) -> closing[OpenJob]:
-    return closing(OpenJob(session_over(*paths)))
 
 
 def written(path: Path, write: Callable[[Program], object], pid: int = 4000) -> Path:

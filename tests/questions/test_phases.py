@@ -1,7 +1,5 @@
 """Steps of inference servers: their phases, the times of each phase, and whether the host bounds it."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from contextlib import closing
@@ -9,13 +7,12 @@ from pathlib import Path
 from statistics import median
 
 import pytest
-from blocking_program import Program
-from server_program import ADAM, CONTEXT, DECODE, FLASH, FMHA, GEMM, MS, ORDER, PREFILL, SPLIT, US, Server
 from support import records, session_over
+from synthetic.gpu_program import Program
+from synthetic.server_program import ADAM, CONTEXT, DECODE, FLASH, FMHA, GEMM, MS, ORDER, PREFILL, SPLIT, US, Server
 from triaging import finding, told, triaged
 
 from nsystui.base.selection import Selection, Task
-from nsystui.cli import main
 from nsystui.questions.blocking.budget import budget_of_each_step
 from nsystui.questions.blocking.phase_table import budget_of_phases
 from nsystui.questions.job.job import OpenJob
@@ -113,17 +110,6 @@ class TestKernels:
         eager, replayed = {"eager": [(GEMM, MS), (FMHA, MS)]}, {"replayed": [(GEMM, MS), (FMHA, MS)]}
         found = phases_of(self.steps(server, eager, replayed, replayed))
         assert found == ["prefill", "decode", "decode"] * 3
-
-    @pytest.mark.campaign
-    def test_attention_kernels_tell_what_is_launched_one_by_one(self, server):
-        works = [[(FLASH, MS)], [(GEMM, MS), (SPLIT, US)], [(FLASH, MS), (SPLIT, MS)], [(GEMM, MS)]]
-        found = phases_of(self.steps(server, *({"eager": work} for work in works)))
-        assert found == ["prefill", "decode", "mixed", None] * 3
-
-    @pytest.mark.campaign
-    def test_a_context_kernel_prefills_in_a_graph_too(self, server):
-        found = phases_of(self.steps(server, {"replayed": [(CONTEXT, MS)]}, {"replayed": [(GEMM, MS)]}))
-        assert found == ["prefill", "decode"] * 3
 
     @pytest.mark.campaign
     def test_a_graph_that_was_traced_as_a_whole_is_replayed(self, server):
@@ -246,15 +232,6 @@ class TestTable:
             "all": "no", "prefill": "no", "decode": "yes"
         }  # fmt: skip
         assert found["all"]["exposed"] is None  # no range for preparation by the host
-
-
-class TestGraphs:
-    def test_graphs_that_were_traced_as_a_whole_are_told(self, server, capsys):
-        server.step("step 0", eager=[(GEMM, MS)])
-        server.graph((server.now, server.now + US), (server.now + 2 * US, server.now + MS))
-        server.export.close()
-        assert main(["kernels", str(server.export.path), "--by", "graph"]) == 0
-        assert "1 whole CUDA graph launches are not in this table" in capsys.readouterr().err
 
 
 class TestTriage:

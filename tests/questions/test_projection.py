@@ -1,7 +1,5 @@
 """The GPU projection against every pair of range and call, and against NVIDIA's."""
 
-from __future__ import annotations
-
 import csv
 import statistics
 from collections import defaultdict

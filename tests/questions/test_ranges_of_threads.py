@@ -3,8 +3,9 @@
 from contextlib import closing
 
 import pytest
+from support import open_job
 from synthetic.illnesses import one_gpu
-from triaging import finding, job_of, told, triaged
+from triaging import finding, told, triaged
 
 from nsystui.base.selection import Selection, Window
 from nsystui.questions.host.host_work import CpuSpan, host_work
@@ -44,7 +45,7 @@ def test_without_calls_the_launching_thread_is_unknown_and_has_no_range(tmp_path
         gpu.export.nvtx_range(other, MS, 20 * MS, "evaluate")
         for begin in (MS, 10 * MS):
             gpu.export.kernel(gpu.process, 0, 7, begin, begin + MS, name="work(float*)", correlation_id=None)
-    with closing(job_of(tmp_path / "a.sqlite")) as job:
+    with closing(open_job(tmp_path / "a.sqlite")) as job:
         (work,) = host_work(job, [CpuSpan(job.ranks[0].task, 0, Window(2 * MS, 10 * MS))])
     assert (work.range_name, work.next_range) == (None, None)
 
@@ -63,7 +64,7 @@ def test_the_work_of_another_thread_is_not_in_the_range_of_the_launching_thread(
         gpu.export.api(thread, 4 * MS, 20 * MS, "cudaMalloc_v3020", 9_999)
         for begin in range(22 * MS, 60 * MS, MS):
             gpu.kernel(begin, begin + MS - US, launched=begin - 10 * US)
-    with closing(job_of(tmp_path / "a.sqlite")) as job:
+    with closing(open_job(tmp_path / "a.sqlite")) as job:
         text = notes(job)
     assert ("cudaMalloc in `evaluate`" in text) == of_main, text
     assert ("cudaMalloc on loader 5001 " in text) != of_main and "5001 in" not in text, text

@@ -1,7 +1,5 @@
 """Ranks compared: odd figures, step times, and the maps of all ranks."""
 
-from __future__ import annotations
-
 from contextlib import closing
 from typing import Any
 
@@ -23,14 +21,7 @@ from nsystui.questions.collectives.alignment import ClockMode
 from nsystui.questions.collectives.waiting import collective_kinds, collective_operations
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.ranks.heat import PARTS, Merge, RankMap, scaled, time_map
-from nsystui.questions.ranks.steps import (
-    NO_GAP,
-    StepTimes,
-    every_step,
-    figures,
-    step_times,
-    steps_across_ranks,
-)
+from nsystui.questions.ranks.steps import NO_GAP, StepTimes, every_step, figures, step_times, steps_across_ranks
 from nsystui.questions.ranks.table import Measure, is_odd, rank_table, scores
 from nsystui.questions.steps.task_steps import TaskSteps
 from nsystui.questions.triage.run import triage
@@ -135,14 +126,6 @@ class TestTable:
     def rows(job: OpenJob, selection: Selection = EVERYTHING) -> list[dict[str, Any]]:
         return records(rank_table(job.session, selection, job.ranks, job.rank_facts(selection)))
 
-    @pytest.mark.campaign
-    def test_the_straggler_is_the_odd_one_and_says_why(self, job):
-        rows = self.rows(job)
-        worst = max(rows, key=lambda row: row["wait_caused"])
-        assert "late ▲" in worst["odd"] and "wait caused ▲" in worst["odd"]
-        assert [row["rank"] for row in rows if row["odd"] and "late" in row["odd"]] == [worst["rank"]]
-        assert worst["wait_suffered"] < min(row["wait_suffered"] for row in rows if row is not worst)
-
     def test_only_selected_ranks_have_rows_but_lateness_is_among_all(self, job):
         late = {row["rank"]: row["late"] for row in self.rows(job)}
         (row,) = self.rows(job, Selection(tasks=frozenset({job.ranks[2].task})))
@@ -158,14 +141,6 @@ class TestTable:
             (0, "A", 7), (1, "A", 7), (2, "B", 4), (3, "B", 4)
         ]  # fmt: skip
         assert any("A (ranks 0, 1), B (ranks 2, 3); ranks of different parts have different work" in n for n in notes)
-
-    @pytest.mark.campaign
-    def test_kernels_that_end_before_they_start_give_no_part(self, tmp_path):
-        paths = pipeline_stages(tmp_path).paths
-        for path in paths:
-            edit(path, "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET end = start - 5")
-        with closing(OpenJob(session_over(*paths))) as job:
-            assert len(self.rows(job)) == 4
 
     def test_a_part_of_a_job_says_so(self, opened):
         job = OpenJob(opened(*shared("alcf-allgather-rank0", "alcf-allgather-rank4")))

@@ -1,7 +1,5 @@
 """Rates of copies, families over time, the profiler's own work, API calls per step, against separate counts."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from contextlib import closing
 from statistics import median

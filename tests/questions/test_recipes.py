@@ -1,7 +1,5 @@
 """The recipes against sums of SQLite's rows, and against mistakes of NVIDIA's recipes."""
 
-from __future__ import annotations
-
 import math
 import shutil
 from collections import defaultdict
@@ -18,9 +16,8 @@ import sqlalchemy as sa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import native, records, shared
-from synthetic import ExportWriter, illnesses, old_schema_export
+from synthetic import ExportWriter, old_schema_export
 from synthetic.writing.writer import BACKTRACE_CALL, DEVICE, PAGEABLE, PINNED
-from triaging import finding, triaged
 
 from nsystui.base.answer import Unit
 from nsystui.base.errors import UsageError
@@ -378,14 +375,6 @@ class TestRules:
         job = OpenJob(opened(shared_export("ddp-a100-rank0of4")))
         expected = (11_183_795, 1_822_597_346, 11_183_795, "CUDA profiling data flush")
         assert gaps(job, 5 * MILLISECOND, "duration", "start", "profiler", "work") == [expected]
-
-    @pytest.mark.campaign
-    def test_gaps_and_the_triage_share_what_is_the_profilers(self, opened, tmp_path):
-        ill = illnesses.profiler_at_work(tmp_path / "ill.sqlite")
-        found = triaged(*ill.paths, rules=("idle_gaps", "profiler_overhead"), settings=("gap_percent=0",))
-        gaps = table(OpenJob(opened(*ill.paths)), "gpu_gaps", gap=0)
-        assert sum(row["profiler"] for row in gaps) == finding(found, "profiler-overhead").cost
-        assert sum(row["duration"] - row["profiler"] for row in gaps) == finding(found, "idle-gaps").cost
 
     def test_operations_side_by_side_do_not_make_a_gpu_busier_than_it_is(self, job_of):
         """Two streams, both busy in the first half of each part: their sum would be 100 %."""

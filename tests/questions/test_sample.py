@@ -1,7 +1,5 @@
 """A first look before packing: marked as a sample, and right within it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

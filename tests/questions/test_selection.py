@@ -1,7 +1,5 @@
 """The rows of a selection: the same in SQL, in memory, and by a plain reading of the rules."""
 
-from __future__ import annotations
-
 import re
 import warnings
 from contextlib import closing

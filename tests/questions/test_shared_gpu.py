@@ -1,4 +1,4 @@
-"""Two processes on one GPU: its time counts once, as in a sweep over every moment."""
+"""Two processes on one GPU, whose time counts once; parts of a GPU, and GPUs that share one memory with the CPU."""
 
 import random
 from contextlib import closing
@@ -6,12 +6,17 @@ from pathlib import Path
 
 import campaign
 import pytest
-from blocking_program import Program
+from support import edit, open_job, session_over
 from synthetic import ExportWriter
-from triaging import finding, job_of, judged
+from synthetic.gpu_program import Program
+from synthetic.illnesses import MS, one_gpu
+from synthetic.rare_illnesses import exposed_copies
+from triaging import finding, judged, triaged
 
 from nsystui.base.selection import Selection
 from nsystui.questions.blocking.budget import budget_by_step, iterations, steps_side_by_side
+from nsystui.questions.job.job import OpenJob
+from nsystui.questions.memory.host_copies import link_of
 
 US, STEPS, STEP = 1_000, 8, 100_000
 Kernels = dict[int, list[tuple[int, int]]]
@@ -56,7 +61,7 @@ class TestOneGpu:
     def test_the_budget_of_a_step_has_its_time_once(self, tmp_path, names, seed):
         paths = tuple(tmp_path / f"{name}.sqlite" for name in names)
         kernels = two_processes(paths, seed)
-        with closing(job_of(*paths)) as job:
+        with closing(open_job(*paths)) as job:
             (gpu,) = iterations(job, Selection())
             expected = [
                 swept(kernels, start // US, end // US) for start, end in zip(gpu.of.starts, gpu.of.ends, strict=True)
@@ -71,7 +76,7 @@ class TestOneGpu:
     def test_findings_on_its_idle_time_could_save_all_of_it(self, tmp_path, names, seed):
         paths = tuple(tmp_path / f"{name}.sqlite" for name in names)
         kernels = two_processes(paths, seed)
-        with closing(job_of(*paths)) as job:
+        with closing(open_job(*paths)) as job:
             gaps = finding(judged(job, rules=("idle_gaps",)), "idle-gaps")
             (gpu,) = iterations(job, Selection())
             idle = sum(
@@ -83,7 +88,45 @@ class TestOneGpu:
     def test_each_rank_still_has_its_steps(self, tmp_path, names, seed):
         paths = tuple(tmp_path / f"{name}.sqlite" for name in names)
         two_processes(paths, seed)
-        with closing(job_of(*paths)) as job:
+        with closing(open_job(*paths)) as job:
             assert [len(steps_side_by_side(job, Selection(), rank)[0]) for rank in (0, 1, None)] == [STEPS] * 3
             second = Selection(tasks=frozenset({job.ranks[1].task}))
             assert [gpu.rank for gpu in iterations(job, second)] == [1]
+
+
+INTEGRATED = ("Orin", "NVIDIA Tegra X2", "NVIDIA Thor", "NVIDIA GB10")
+
+
+def named(path, name: str) -> None:
+    edit(path, f"UPDATE TARGET_INFO_GPU SET name = '{name}'")
+
+
+@pytest.mark.parametrize(("name", "gpus"), [("NVIDIA H100 80GB HBM3 MIG 3g.40gb", 2), ("NVIDIA H100 80GB HBM3", 1)])
+def test_slices_in_two_files_are_two_gpus_although_they_name_the_same_gpu(name, gpus, tmp_path):
+    paths = [tmp_path / f"rank{rank}.sqlite" for rank in range(2)]
+    for rank, path in enumerate(paths):
+        with one_gpu(path) as gpu:
+            for start in range(MS, 20 * MS, 2 * MS):
+                gpu.kernel(start + rank * MS // 2, start + MS, launched=start - 10_000)
+        named(path, name)
+    with closing(OpenJob(session_over(*paths))) as job:
+        assert len(job.gpus(Selection())) == gpus
+
+
+@pytest.mark.parametrize("name", [*INTEGRATED, "NVIDIA A30 MIG 2g.12gb", "NVIDIA GB200"])
+def test_no_pcie_link_is_made_up(name, tmp_path):
+    (path,) = exposed_copies(tmp_path / "a.sqlite").paths
+    with closing(session_over(path)) as session:
+        assert link_of(session) is not None
+    named(path, name)
+    with closing(session_over(path)) as session:
+        assert link_of(session) is None
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("name", INTEGRATED)
+def test_copies_within_one_memory_can_be_left_out(name, tmp_path):
+    (path,) = exposed_copies(tmp_path / "a.sqlite").paths
+    named(path, name)
+    item = finding(triaged(path), "exposed-memory")
+    assert "share one memory" in item.advice.text and "inned" not in item.advice.text

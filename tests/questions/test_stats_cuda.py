@@ -1,10 +1,7 @@
 """The CUDA reports of ``nsys stats`` for cases without NVIDIA's output: synthetic exports with known answers."""
 
-from __future__ import annotations
-
 import csv
 import io
-from collections import Counter
 from contextlib import closing, contextmanager
 from typing import Any
 
@@ -14,18 +11,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support import asked_of_stats, csv_of_stats, session_over
-from synthetic import ExportWriter, old_schema_export
+from synthetic import ExportWriter
 from synthetic.demo import CaptureSession as Capture
 from synthetic.demo import Process, Thread
 from synthetic.writing.writer import BACKTRACE_CALL, PAGEABLE
 
 from nsystui.base.selection import Selection, Window
-from nsystui.questions.stats import all_reports, report_of
+from nsystui.questions.stats import all_reports
 from nsystui.questions.stats.cuda_sums import innermost
 
 EVERYTHING = Selection()
 CUDA = [report.name for report in all_reports() if report.name.startswith("cuda_")]
-WITH_RANGES = [name for name in CUDA if "nvtx-name" in report_of(name)[0].takes]
 
 
 def lines(session: Any, text: str, selection: Selection = EVERYTHING) -> list[str]:
@@ -166,20 +162,6 @@ def test_the_range_that_starts_last_counts_and_equal_names_are_one_row(made):
         "66.7,200,2,100.0,100.0,100,100,0.0,a/b/c",
         "33.3,100,1,100.0,100.0,100,100,0.0,inner/k",
     ]
-
-
-@pytest.mark.campaign
-def test_without_ranges_the_numbers_are_those_of_the_plain_report(made):
-    filling, open_ = made
-    with filling() as (export, process, main):
-        dice = np.random.default_rng(5)
-        for number in range(200):
-            name, length = f"k{number % 7}", int(dice.integers(1, 1_000))
-            launch(export, process, main, 2_000 * number, number, name=name, duration=length, delay=length % 20)
-    session = open_()
-    for report in WITH_RANGES:
-        assert lines(session, f"{report}:nvtx-name") == lines(session, report)
-    assert "NVTX" in " ".join(asked_of_stats(session, "cuda_gpu_kern_sum:nvtx-name").notes)
 
 
 @pytest.fixture(scope="module")
@@ -328,19 +310,6 @@ def test_a_kernel_that_starts_before_its_call_returns_was_not_queued(made):
             "100.0,100.0,100,100,0.0,cudaLaunchKernel,queued",
             "5000,5001,0,1,0,10.0,10.0,10,10,0.0,10.0,10.0,10,10,0.0,,,,,0.0,0.0,0.0,0,0,0.0,cudaLaunchKernel,early",
         ]
-
-
-@pytest.mark.campaign
-def test_calls_that_were_recorded_twice_count_as_nsys_counts_them(tmp_path, opened):
-    session = opened(old_schema_export(tmp_path / "doubles.sqlite"))
-    assert len(records(session, "cuda_kern_exec_trace")) == len(records(session, "cuda_api_trace")) == 80
-    assert sum(int(row["Count"]) for row in records(session, "cuda_kern_exec_sum")) == 80
-    found = [row["Operation"] for row in records(session, "cuda_api_gpu_sum") if row["Category"] == "CUDA_API"]
-    assert (Counter(found), Counter(found)["cudaLaunchKernel"]) == (Counter(names(session, "cuda_api_sum")), 2)
-    # The name of a kernel nevertheless has its range once.
-    ranged = records(session, "cuda_gpu_kern_sum:nvtx-name")
-    assert sum(int(row["Instances"]) for row in ranged) == 40
-    assert {row["Name"].partition("/")[0] for row in ranged} == {f"step {number}" for number in range(4)}
 
 
 def test_reports_are_in_order_and_there_once():

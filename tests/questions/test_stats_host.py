@@ -1,7 +1,5 @@
 """Reports on MPI, OpenMP, OpenACC, unified memory and the network: expected tables are computed by hand."""
 
-from __future__ import annotations
-
 from contextlib import closing
 
 import pytest

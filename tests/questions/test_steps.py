@@ -1,7 +1,5 @@
 """Steps from NVTX ranges that repeat, by the GPU work that they launch, or by the user's choice."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from contextlib import closing
@@ -15,12 +13,11 @@ import numpy as np
 import pytest
 from campaign import first
 from support import native, session_over
-from synthetic import ExportWriter, deep_nvtx_export, empty_export, training_job
+from synthetic import ExportWriter, empty_export, training_job
 from synthetic.demo import Thread
 
 from nsystui.base.errors import UsageError
 from nsystui.base.selection import Selection, Task
-from nsystui.cli import main
 from nsystui.questions.blocking.operations import operations_of_steps
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.nccl.bandwidth import in_steps
@@ -403,14 +400,6 @@ def test_ranges_nested_in_each_other_are_work_by_their_number(tmp_path, monkeypa
         assert not steps_of(nested).of_task
         counted.append(len(looks))
     assert 0 < counted[1] <= 4 * counted[0] + 100
-
-
-@pytest.mark.campaign
-@pytest.mark.parametrize("command", ["triage", "overview", "nvtx", "steps", "timeline"])
-def test_a_chain_of_thousands_of_ranges_is_answered(tmp_path, command, capsys):
-    path = deep_nvtx_export(tmp_path / "deep.sqlite", depth=2_000)
-    assert main([command, "--no-cache", str(path)]) == (3 if command == "steps" else 0)
-    assert "Traceback" not in capsys.readouterr().err
 
 
 def test_operations_of_a_step_are_the_ranges_that_begin_in_one(demo_session):

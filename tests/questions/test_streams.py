@@ -1,7 +1,5 @@
 """The streams of a GPU: kinds, queued launches and ranges, against counts over the rows of the export."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from contextlib import closing
 

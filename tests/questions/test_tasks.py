@@ -1,7 +1,5 @@
 """The numbers of ranks: from the first source that gives every task a different number, or from the user."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,10 +8,7 @@ import pytest
 import synthetic
 from hypothesis import given
 from hypothesis import strategies as st
-from synthetic import ExportWriter
-from synthetic.demo import CaptureSession as Capture
-from synthetic.demo import NcclPayloads
-from synthetic.demo.nccl import CUDA_DEVICE, RANK, RANKS, encode_payload
+from synthetic import ExportWriter, rank_export
 
 from nsystui.base.errors import UsageError
 from nsystui.base.selection import Task
@@ -40,33 +35,13 @@ def job(tmp_path: Path) -> Iterator[Callable[..., OpenJob]]:
             folder = tmp_path / f"{len(opened)}-{number}"
             folder.mkdir()
             path = folder / f"{told.get('name', 'report')}.sqlite"
-            write(path, told)
+            rank_export(path, told)
             opened[-1].add(path, whole=False)
         return OpenJob(opened[-1])
 
     yield make
     for session in opened:
         session.close()
-
-
-def write(path: Path, told: Mapping[str, Any]) -> None:
-    capture = Capture(environment=told.get("environment", {}), include_json=True)
-    with ExportWriter(path, session=capture) as export:
-        export.gpu(0)
-        for number in range(told.get("processes", 1)):
-            process = export.process(told.get("pid", 5_000) + number, "/usr/bin/python3.11")
-            main = export.thread(process, process.pid, "main")
-            device = told.get("devices", (0,) * 9)[number]
-            export.kernel(process, device, 7, 1, 2, name="k", correlation_id=None)
-            if "mpi" in told:
-                export.mpi_rank(main, told["mpi"])
-            if "nccl" in told:
-                export.nvtx_domain(main, 0, 1, "NCCL")
-            name = "ncclCommInitRank"
-            for moment, (rank, ranks) in enumerate(told.get("nccl", ())):
-                values = {RANK: rank, RANKS: ranks, CUDA_DEVICE: 0}
-                payload = encode_payload(name, NcclPayloads.BEFORE_2_25, values, domain_id=1)
-                export.nvtx_range(main, moment, moment + 1, name, domain_id=1, registered=True, payload=payload)
 
 
 def numbers(job: OpenJob) -> tuple[list[int], str]:

@@ -1,7 +1,5 @@
 """The budget of time, against sets of nanoseconds: its parts are disjoint and add up to the window."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from contextlib import closing

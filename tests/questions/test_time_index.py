@@ -1,7 +1,5 @@
 """Pages found by time equal the pages of the whole list in order."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path

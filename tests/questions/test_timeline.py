@@ -1,7 +1,5 @@
 """The lanes of the timeline, the dominant kind in their columns, and moves between events, against brute force."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from pathlib import Path
 

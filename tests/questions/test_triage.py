@@ -1,7 +1,5 @@
 """The triage: each illness is found at its cost, and a healthy job has no finding."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Callable, Iterator, Sequence
@@ -12,11 +10,12 @@ from typing import Any
 
 import campaign
 import pytest
+from support import open_job
 from synthetic import rare_illnesses
 from synthetic.demo import TrainingJob
 from synthetic.illnesses import one_gpu
 from synthetic.writing.writer import PAGEABLE, PINNED
-from triaging import finding, ids, job_of, judged, told, triaged
+from triaging import finding, ids, judged, told, triaged
 
 from nsystui.base.selection import Selection, Window
 from nsystui.cli import command_parser
@@ -54,7 +53,7 @@ def judged_job(tmp_path_factory) -> Iterator[Callable[..., Judged]]:
         key = (*(rules or ()), *sorted(changes.items()))
         if key not in made:
             healthy = TrainingJob(steps=STEPS, layers=12, straggler=None, straggler_factor=SLOW, stall_ms=0)
-            job = job_of(*replace(healthy, **changes).write(tmp_path_factory.mktemp("job")))
+            job = open_job(*replace(healthy, **changes).write(tmp_path_factory.mktemp("job")))
             made[key] = Judged(job, judged(job, rules=rules))
         return made[key]
 
@@ -155,7 +154,7 @@ def test_one_slow_step_is_no_drift_and_slow_as_the_thresholds_say_whatever_rule_
 
     with one_gpu(tmp_path / "one.sqlite") as gpu:
         gpu.steps([20 * MS] * 13 + [60 * MS], idle=10_000)
-    with closing(job_of(tmp_path / "one.sqlite")) as job:
+    with closing(open_job(tmp_path / "one.sqlite")) as job:
         found = judged(job)
         assert ids(found) == {"slow-steps"}
         assert finding(found, "slow-steps").cost == pytest.approx(40 * MS, rel=0.1)
@@ -179,7 +178,7 @@ def slivers(path: Path) -> Path:
 
 
 def test_moments_of_the_profiler_divide_no_gap_and_cost_the_program_nothing(tmp_path):
-    with closing(job_of(slivers(tmp_path / "a.sqlite"))) as job:
+    with closing(open_job(slivers(tmp_path / "a.sqlite"))) as job:
         found = judged(job, rules=("idle_gaps", "profiler_overhead"))
         listed, summed = gaps_list(job, Selection()), gaps_table(job, Selection())
     gaps = finding(found, "idle-gaps")
@@ -247,7 +246,7 @@ def test_the_name_of_a_call_tells_what_it_is_for():
 
 @pytest.mark.parametrize("gap_ms", [0.001, 5, 10, 20])
 def test_long_and_short_gaps_are_all_gaps(tmp_path, gap_ms):
-    with closing(job_of(slivers(tmp_path / "a.sqlite"))) as job:
+    with closing(open_job(slivers(tmp_path / "a.sqlite"))) as job:
         case = Case(job, Selection(), replace(Thresholds(), gap_ms=gap_ms))
         (device,) = case.devices
         long, short, gaps = case.long_idle(device), case.short_gaps(device), case.gaps(device)

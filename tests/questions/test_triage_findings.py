@@ -1,16 +1,14 @@
 """Findings about start-up and tail, compilers, round trips of data, NCCL and MPI."""
 
-from __future__ import annotations
-
 from contextlib import closing
 
 import pytest
-from support import session_over
+from support import open_job, session_over
 from synthetic import illnesses, rare_illnesses
 from synthetic.illnesses import one_gpu
 from synthetic.writing.host import Frame
 from synthetic.writing.target import CaptureSession as DemoSession
-from triaging import finding, job_of, told, triaged
+from triaging import finding, told, triaged
 
 from nsystui.base.selection import Selection
 from nsystui.questions.compare import Side
@@ -65,7 +63,7 @@ def test_a_gpu_that_waits_while_another_one_of_its_process_works_is_told_of(tmp_
 
 def test_a_longer_start_is_told_with_what_it_was_below_the_threshold(tmp_path):
     short, long = late(tmp_path / "short.sqlite", before=15, recorded=False), late(tmp_path / "long.sqlite")
-    with closing(job_of(long)) as job, closing(job_of(short)) as baseline:
+    with closing(open_job(long)) as job, closing(open_job(short)) as baseline:
         found = against(Side(job, Selection(), "long"), Side(baseline, Selection(), "short"))
     (one,) = [one for one in found.changes if one.finding.id == "start-up"]
     assert one.before is not None

@@ -1,7 +1,5 @@
 """Each illness is found at its cost and described in the right words; healthy parts are left alone."""
 
-from __future__ import annotations
-
 import shlex
 import sqlite3
 from collections import Counter, defaultdict

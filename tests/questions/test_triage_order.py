@@ -1,7 +1,5 @@
 """The order of findings and their summary, and the findings of a triage against a baseline's."""
 
-from __future__ import annotations
-
 import pytest
 from synthetic.illnesses import one_gpu
 from triaging import triaged

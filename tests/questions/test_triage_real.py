@@ -1,7 +1,5 @@
 """The triage of real exports: no rule fails, and known findings are reported."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

@@ -1,20 +1,18 @@
 """Triage states nothing false or misleading: each test is about a statement that it once made."""
 
-from __future__ import annotations
-
 from contextlib import closing
 from itertools import product
 from pathlib import Path
 
 import pytest
-from support import edit
+from support import edit, open_job
 from synthetic import ExportWriter, whole_graph_export
 from synthetic.demo import TrainingJob
 from synthetic.demo.model import nccl_kernel
 from synthetic.illnesses import one_gpu
 from synthetic.writing.target import CaptureSession as DemoSession
 from synthetic.writing.writer import MANAGED
-from triaging import finding, job_of, judged, told, triaged
+from triaging import finding, judged, told, triaged
 
 from nsystui.base.selection import Selection
 from nsystui.output.findings import change_lines
@@ -89,7 +87,7 @@ def test_an_allocation_is_no_job_of_so_many_ranks(tmp_path, environment, mpi, si
         gpu.kernel(MS, 50 * MS, launched=MS - 10_000)
         if mpi:
             gpu.export.mpi_collective(gpu.main, 51 * MS, 52 * MS, "MPI_Allreduce")
-    with closing(job_of(tmp_path / "a.sqlite")) as job:
+    with closing(open_job(tmp_path / "a.sqlite")) as job:
         assert world_size(job.session) == size
         missing = any(one.id == "ranks-missing" for one in judged(job, rules=("capture",)).findings)
     assert missing == (size is not None and size > 1)
@@ -119,7 +117,7 @@ def test_slow_steps_stand_under_the_gaps_that_made_them_slow(tmp_path):
 
 def test_slow_steps_are_held_against_the_median_that_the_table_of_steps_has(tmp_path):
     """The median of all steps is 10 ms; without the warm-up it would be 15 ms."""
-    with closing(job_of(stepped(tmp_path / "a.sqlite", [10] * 5 + [20, 60, 20, 20, 10]))) as job:
+    with closing(open_job(stepped(tmp_path / "a.sqlite", [10] * 5 + [20, 60, 20, 20, 10]))) as job:
         (row,) = steps_by_rank(job.ranks, job.steps()).records()
         slow = finding(judged(job, rules=("step_times",)), "slow-steps")
     assert row["median"] == pytest.approx(10 * MS, rel=0.01)
@@ -140,7 +138,7 @@ def test_time_before_the_capture_of_a_rank_began_is_no_start_up(tmp_path):
             gpu.call("cudaFree_v3020", 0, 10_000)
             for start in range(100 * MS, 900 * MS - late, 10 * MS):
                 gpu.kernel(start, start + 10 * MS, launched=start - 10_000)
-    with closing(job_of(*paths)) as job:
+    with closing(open_job(*paths)) as job:
         job.align(ClockMode.UTC)
         found, summed = triage(job, names=("start_and_end",)), gaps_table(job, Selection())
     assert found.budget.startup == pytest.approx(2 * 100 * MS, abs=10)
@@ -242,13 +240,13 @@ def test_the_launcher_of_nsys_is_not_the_program(tmp_path):
         export.cuda_device(process, 0, 0)
         export.api(main, MS, 2 * MS, "cudaLaunchKernel_v7000", 1)
         export.kernel(process, 0, 7, 2 * MS, 4 * MS, name="saxpy()", correlation_id=1)
-    with closing(job_of(path)) as job:
+    with closing(open_job(path)) as job:
         assert [item.process_name for item in job.ranks] == ["solver"]
 
 
 def test_a_run_of_ten_times_the_time_got_worse(tmp_path):
     short, long = stepped(tmp_path / "a.sqlite", [20] * 3, 10), stepped(tmp_path / "b.sqlite", [200] * 3, 100)
-    with closing(job_of(short)) as before, closing(job_of(long)) as after:
+    with closing(open_job(short)) as before, closing(open_job(long)) as after:
         head = change_lines(against(Side(after, Selection(), "b"), Side(before, Selection(), "a")))
         assert "Nothing got worse" not in "".join(head[:4])
         assert "10.0 × slower" in head[0]
@@ -256,7 +254,7 @@ def test_a_run_of_ten_times_the_time_got_worse(tmp_path):
 
 def test_more_steps_of_the_same_length_are_not_worse(tmp_path):
     short, long = stepped(tmp_path / "a.sqlite", [20] * 5), stepped(tmp_path / "b.sqlite", [20] * 50)
-    with closing(job_of(short)) as before, closing(job_of(long)) as after:
+    with closing(open_job(short)) as before, closing(open_job(long)) as after:
         head = " ".join(change_lines(against(Side(after, Selection(), "b"), Side(before, Selection(), "a")))[:4])
         assert head.startswith("About as fast: a step takes 20 ms on both sides")
         assert "of 50 steps instead of 5" in head
@@ -334,7 +332,7 @@ def test_the_straggler_that_is_gone_and_the_one_that_is_new_are_told_by_their_ra
         TrainingJob(ranks=2, steps=8, layers=4, straggler=rank, stall_ms=0).write(tmp_path / str(rank))
         for rank in range(2)
     ]
-    with closing(job_of(*paths[1])) as job, closing(job_of(*paths[0])) as baseline:
+    with closing(open_job(*paths[1])) as job, closing(open_job(*paths[0])) as baseline:
         text = "\n".join(change_lines(against(Side(job, Selection(), "B"), Side(baseline, Selection(), "A"))))
     assert "NEW     W  straggler of rank 1  " in text
     assert "GONE    W  straggler of rank 0 (was " in text

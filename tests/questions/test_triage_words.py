@@ -1,7 +1,5 @@
 """Sentences of triage, and the notes and help of all questions, are short and plain: recorded answers are read."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

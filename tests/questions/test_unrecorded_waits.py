@@ -1,7 +1,5 @@
 """Time of waits whose producer was not recorded has bounds, and is never attributed to another part."""
 
-from __future__ import annotations
-
 import csv
 import io
 from collections.abc import Callable, Mapping
@@ -10,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from blocking_program import GEMM, NCCL, Program
 from support import edit, session_over
 from synthetic import ExportWriter
+from synthetic.gpu_program import GEMM, NCCL, Program
 
 from nsystui.base.selection import Window
 from nsystui.cli import main

@@ -3,8 +3,6 @@
 See docs/contributing.md#reference-data.
 """
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Iterator, Sequence
@@ -115,18 +113,6 @@ def test_bins_add_up_to_the_totals_and_never_exceed_one(drawn, bins):
         assert shares.shape == (bins,)
         assert ((shares >= 0) & (shares <= 1)).all()
         assert shares.sum() * width == pytest.approx(getattr(lanes.totals, name))
-
-
-@pytest.mark.campaign
-def test_kernels_side_by_side_count_once_and_a_graph_launch_counts_as_busy(opened, tmp_path):
-    spent = only(opened(one_device(tmp_path / "a.sqlite", [("K", 0, 100)] * 5 + [("C", 50, 100)])), Window(0, 100))
-    assert spent.percent(spent.busy) == spent.percent(spent.kernels) == spent.overlap_percent == 100
-    assert spent.exposed_nccl == 0
-    busy = load(opened(one_device(tmp_path / "b.sqlite", [("K", 0, 10), ("G", 5, 100)])))
-    (lanes,) = busy.lanes(Window(0, 100), 1)
-    spent = lanes.totals
-    assert (spent.busy, spent.graph, spent.graph_only, spent.kernels) == (100, 95, 90, 10)
-    assert "1 whole CUDA graph launches count as busy" in busy.notes[0]
 
 
 def test_processes_that_share_an_ordinal_are_kept_apart(opened, tmp_path):

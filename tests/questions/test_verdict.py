@@ -1,7 +1,5 @@
 """The verdict of a comparison: faster or slower by time, whatever the shares say."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path

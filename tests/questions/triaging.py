@@ -1,12 +1,10 @@
 """Helpers for tests of triage: the triage of exports, and checks of its findings."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
-from support import session_over
+from support import open_job
 
 from nsystui.questions.collectives.alignment import ClockMode
 from nsystui.questions.job.job import OpenJob
@@ -15,12 +13,8 @@ from nsystui.questions.triage.run import Triage, triage
 from nsystui.questions.triage.thresholds import Thresholds
 
 
-def job_of(*paths: Path) -> OpenJob:
-    return OpenJob(session_over(*paths))
-
-
 def triaged(*paths: Path, settings: Sequence[str] = (), rules: Sequence[str] | None = None) -> Triage:
-    with closing(job_of(*paths)) as job:
+    with closing(open_job(*paths)) as job:
         return judged(job, settings, rules)
 
 

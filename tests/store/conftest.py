@@ -1,7 +1,5 @@
 """Fixtures for tests of the store: an export, a cache, and sessions in memory or through a cache."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing

@@ -1,22 +1,14 @@
 """The cache: used if it matches the export, packed anew if not, and never a reason to fail."""
 
-from __future__ import annotations
-
-import json
 import os
 import re
 import shutil
-import subprocess
-import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import campaign
-import numpy as np
 import pytest
 import sqlalchemy as sa
 from disks import fill, half_written, small_disk
@@ -109,32 +101,6 @@ class TestHitsAndMisses:
 @pytest.mark.campaign
 class TestDamage:
     """An incomplete pack counts as absent, and the next pack replaces it."""
-
-    SPOILED = {
-        "no facts": lambda facts, columns: facts.unlink(),
-        "facts cut short": lambda facts, columns: os.truncate(facts, facts.stat().st_size - 40),
-        "facts of nothing": lambda facts, columns: facts.write_text("null"),
-        "facts of another kind": lambda facts, columns: facts.write_text(
-            json.dumps({**json.loads(facts.read_text()), "metadata": {"mpi_ranks": []}})
-        ),
-        "facts in no encoding": lambda facts, columns: facts.write_bytes(b"\xff\xfe\xff"),
-        "facts of an older form": lambda facts, columns: facts.write_text(
-            json.dumps({k: v for k, v in json.loads(facts.read_text()).items() if k != "files"})
-        ),
-        "columns missing": lambda facts, columns: columns.unlink(),
-        "columns cut short": lambda facts, columns: os.truncate(columns, columns.stat().st_size - 100),
-        "columns empty": lambda facts, columns: os.truncate(columns, 0),
-        "everything gone": lambda facts, columns: [file.unlink() for file in facts.parent.iterdir()],
-    }
-
-    def test_it_is_packed_again(self, export, cache, packs):
-        kernels(cache, export)
-        (directory,) = places(cache)
-        for number, (how, spoil) in enumerate(self.SPOILED.items(), 1):
-            spoil(directory / "report.json", next(directory.glob("kernels-*.parquet")))
-            for _ in range(2):
-                assert (kernels(cache, export), len(packs)) == (200, 1 + number), how
-            assert places(cache) == [directory], how
 
     def test_a_part_of_a_table_that_is_missing_is_noticed(self, export, cache, packs, monkeypatch):
         monkeypatch.setattr("nsystui.store.packing.CHUNK_ROWS", 64)
@@ -286,16 +252,9 @@ class TestTrimming:
         assert (old.parent.exists(), new.exists()) == (False, True)
 
 
+@pytest.mark.campaign
 class TestUnwritable:
     """After one warning, columns are kept in memory."""
-
-    def test_a_file_is_where_the_directory_should_be_or_duckdb_cannot_name_it(self, export, tmp_path):
-        (tmp_path / "cache").write_text("a file")
-        for name, said in (("cache", "not a directory"), (os.fsdecode(b"\xff"), "not UTF-8")):
-            warnings: list[str] = []
-            assert kernels(Cache(tmp_path / name), export, warn=warnings) == 200
-            (warning,) = warnings
-            assert said in warning and "memory" in warning
 
     WORDS = """
 import resource, sys
@@ -312,7 +271,6 @@ session.add(Path(sys.argv[1]))
 print("KERNELS", session.scalar(sa.select(sa.func.count()).select_from(tables.kernels)))
 """
 
-    @pytest.mark.campaign
     def test_a_directory_without_permission(self, export, tmp_path, unprivileged):
         for mode in (0o000, 0o500):
             directory = tmp_path / f"cache {mode}"
@@ -325,17 +283,6 @@ print("KERNELS", session.scalar(sa.select(sa.func.count()).select_from(tables.ke
             assert first.startswith(f"WARNING the cache {directory} cannot be written (Permission denied)"), mode
             assert last == "KERNELS 200", mode
 
-    @pytest.mark.campaign
-    def test_a_disk_that_fills_up_half_way(self, export, tmp_path):
-        directory = tmp_path / "cache"
-        words = [sys.executable, "-c", self.WORDS, str(export), str(directory), "3000"]
-        done = subprocess.run(words, capture_output=True, text=True, check=False)
-        first, last = done.stdout.splitlines()
-        assert first.startswith(f"WARNING the cache {directory} cannot be written (")
-        assert last == "KERNELS 200"
-        assert list(directory.iterdir()) == []
-
-    @pytest.mark.campaign
     def test_a_full_pack_in_a_directory_that_is_only_readable_is_used(self, export, cache, unprivileged):
         kernels(cache, export)
         (mine,) = places(cache)
@@ -351,14 +298,6 @@ os.utime = lambda *_, **__: (_ for _ in ()).throw(PermissionError(13, "Permissio
             cache.directory.chmod(0o700)
             mine.chmod(0o700)
         assert done.stdout.splitlines() == ["KERNELS 200"], done.stderr
-
-    @pytest.mark.campaign
-    def test_facts_that_cannot_be_written(self, export, cache, monkeypatch):
-        monkeypatch.setattr(Path, "write_text", Mock(side_effect=OSError(28, "No space left on device")))
-        warnings: list[str] = []
-        assert kernels(cache, export, warn=warnings) == 200
-        assert "No space left on device" in warnings[0]
-        assert places(cache) == []
 
 
 class TestFullDisk:
@@ -379,16 +318,6 @@ class TestFullDisk:
         for said in ("cannot be written (", "No space left on device", "keeping columns in memory"):
             assert said in warning
 
-    @pytest.mark.campaign
-    def test_arrays_are_not_kept(self, export, tmp_path):
-        with small_disk(tmp_path) as disk, closing(Session(Cache(disk / "cache"), warn=pytest.fail)) as session:
-            results = session.results(session.add(export))
-            fill(disk)
-            results.save("facts", {"numbers": np.arange(1 << 16)})
-            assert results.load("facts") is None
-            assert half_written(disk) == []
-            assert int(session.scalar(sa.select(sa.func.count()).select_from(tables.kernels))) == 200
-
     def test_answers_are_not_remembered(self, tmp_path):
         with small_disk(tmp_path) as disk:
             answers = Cache(disk).results_of_several(["rank0"])
@@ -402,12 +331,6 @@ class TestFullDisk:
 
 @pytest.mark.campaign
 class TestSideBySide:
-    def test_two_sessions_pack_the_same_export_at_once(self, export, cache):
-        """Both pack and both work; one pack remains."""
-        with ThreadPoolExecutor(4) as pool:
-            assert list(pool.map(lambda _: kernels(cache, export), range(4))) == [200] * 4
-        assert [name[0] for name in names(cache)] == ["r"]
-
     def test_another_process_was_faster(self, export, cache, monkeypatch):
         finish = Partial.finish
 
@@ -427,8 +350,3 @@ class TestPlace:
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
         for environ in ({}, {"NSYSTUI_CACHE_DIR": ""}):
             assert cache_module.default_directory(environ).name == "nsystui"
-
-    @pytest.mark.campaign
-    def test_only_the_user_may_look_into_a_new_cache(self, export, cache):
-        kernels(cache, export)
-        assert [path.stat().st_mode & 0o077 for path in (cache.directory, places(cache)[0])] == [0, 0]

@@ -1,9 +1,6 @@
 """Columns read on demand: only the requested columns, with the rows of a whole pack."""
 
-from __future__ import annotations
-
 import os
-import shutil
 import signal
 import sqlite3
 import time
@@ -19,10 +16,9 @@ import campaign
 import pytest
 import sqlalchemy as sa
 import synthetic
-from support import damage_rows, edit, real_export
+from support import edit, real_export
 from synthetic.demo import TrainingJob
 
-from nsystui.base.errors import ExportError
 from nsystui.base.selection import Selection
 from nsystui.exports import opening
 from nsystui.questions.job.job import OpenJob
@@ -233,13 +229,6 @@ class TestKept:
         assert ask(export) == before
         assert read == []
 
-    def test_a_changed_export_is_read_anew(self, export, ask):
-        before = ask(export)
-        edit(export, f"DELETE FROM {NATIVE} WHERE rowid > 100")
-        os.utime(export, ns=(1, 1))
-        assert len(before) == 200
-        assert len(ask(export)) == 100
-
     @pytest.mark.campaign
     def test_a_whole_pack_is_used_where_there_is_one(self, export, cache, ask, read):
         with closing(Session(cache=cache)) as session:
@@ -306,55 +295,6 @@ class TestKept:
             (place / "report.json").write_text("{")
         assert len(ask(export)) == 200
         assert [path.name for path in cache.directory.iterdir()] == [place.name]
-
-    def test_the_cache_can_remove_them(self, export, cache, ask):
-        ask(export)
-        Cache(cache.directory, cap=0).trim()
-        assert list(cache.directory.iterdir()) == []
-
-    @pytest.mark.campaign
-    def test_what_a_session_reads_from_stays(self, export, original, cache):
-        with closing(Session(cache=Cache(cache.directory, cap=0))) as session:
-            session.add(export, whole=False)
-            names(session)
-            session.add(original)
-            assert len(names(session)) == 400
-
-    def test_a_cache_that_cannot_be_written_is_a_warning_and_memory(self, export, cache, ask):
-        cache.directory.write_text("a file where the directory should be")
-        said: list[str] = []
-        assert len(ask(export, said.append)) == 200
-        (line,) = said
-        assert line.startswith(f"the cache {cache.directory} is not used: it is not a directory")
-        assert line.endswith("; keeping columns in memory")
-
-
-class TestDamagedExports:
-    @pytest.fixture
-    def damaged(self, exports: list[Path], tmp_path: Path) -> Path:
-        """Return an export with a whole schema and damaged rows."""
-        path = Path(shutil.copy(exports[0], tmp_path / "damaged.sqlite"))
-        damage_rows(path, NATIVE)
-        return path
-
-    def test_what_is_no_export_is_told_at_once_and_damaged_pages_when_they_are_read(self, tmp_path, damaged, partly):
-        (tmp_path / "no.sqlite").write_bytes(b"no export")
-        with pytest.raises(ExportError, match="not a SQLite file"):
-            partly(tmp_path / "no.sqlite")
-        session = partly(damaged)
-        with pytest.raises(ExportError, match="SQLite cannot read it"):
-            names(session)
-
-    @pytest.mark.parametrize(("table", "rows"), [(KERNELS, 200), (tables.devices, 2)])
-    def test_the_others_are_answered_after_a_warning(self, damaged, export, table, rows):
-        said: list[str] = []
-        with closing(Session(warn=said.append)) as session:
-            session.add(damaged, whole=False)
-            session.add(export, whole=False)
-            assert len(session.rows(sa.select(table))) == rows
-            assert [report.path for report in session.reports] == [export]
-        (line,) = said
-        assert line.startswith(f"{damaged}: SQLite cannot read it")
 
 
 def test_the_columns_that_a_query_uses_are_found_anywhere_in_it():

@@ -1,7 +1,5 @@
 """SQLAlchemy's dialect for DuckDB: each kind of expression that the questions use, compiled and run."""
 
-from __future__ import annotations
-
 import duckdb
 import pytest
 import sqlalchemy as sa

@@ -1,7 +1,5 @@
 """The program's share of a machine: memory, threads and their priority."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys

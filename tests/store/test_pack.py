@@ -1,7 +1,5 @@
 """Packing: every row of an export arrives once, unchanged, whatever the export and however it is cut into chunks."""
 
-from __future__ import annotations
-
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -125,13 +123,6 @@ class TestCounts:
         sends = {("p2p", "MPI_Send", 65_536, peer): 1 for peer in range(4)}
         others = {("collective", "MPI_Allreduce", 4_096, None): 6, ("other", "MPI_Init", None, None): 1}
         assert Counter(found) == {**sends, **others}
-
-    @pytest.mark.campaign
-    def test_rows_before_the_session_are_no_ranges(self, tmp_path, session):
-        report = session.add(synthetic.delayed_capture_export(tmp_path / "late.sqlite"))
-        assert report.packed.counts["nvtx_ranges"] == 1
-        assert (report.packed.first_event, report.packed.last_event) == (1_000_000, 403_000_000)
-        assert column(session, tables.nvtx_ranges.c.domain) == ["DALI"]
 
 
 class TestApiCalls:
@@ -401,11 +392,6 @@ class TestChunks:
         assert self.everything(exports, cache) == whole
         monkeypatch.setattr(packing.Packer, "run", lambda packer: pytest.fail("packed again"))
         assert self.everything(exports, cache) == whole
-
-    def test_rows_with_gaps_between_them(self, export, session, monkeypatch):
-        monkeypatch.setattr(packing, "CHUNK_ROWS", 10)
-        edit(export, "DELETE FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE rowid BETWEEN 5 AND 150")
-        assert session.add(export).packed.counts["kernels"] == 54
 
     def test_rows_whose_keys_are_far_apart_do_not_take_for_ever(self, tmp_path, session):
         with ExportWriter(tmp_path / "far.sqlite", "3.28.1") as export:

@@ -1,7 +1,5 @@
 """Derived results: stored whole or not at all; answers are the same with and without them."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil
@@ -240,10 +238,10 @@ def selections(job: OpenJob) -> dict[str, Selection]:
     }
 
 
+@pytest.mark.campaign
 class TestWhatIsMadeOfThem:
     """Overviews and trees, with and without stored results."""
 
-    @pytest.mark.campaign
     @pytest.mark.parametrize("names", [("everything", "a window"), ("two ranks", "a name")])
     def test_they_are_the_same_computed_kept_and_without_a_cache(self, exports, cache, names):
         with opened(exports, None) as plain:
@@ -256,7 +254,6 @@ class TestWhatIsMadeOfThem:
         kinds = {file.name.split("=")[1].partition("-")[0] for file in result_files(cache)}
         assert kinds == {"busy", "counts", "kernel", "nccl", "nvtx", "processes"}
 
-    @pytest.mark.campaign
     @pytest.mark.parametrize("small", [1 << 16, 0])
     def test_nothing_is_computed_twice(self, exports, cache, whole, monkeypatch, small):
         monkeypatch.setattr("nsystui.questions.nvtx.columns._SMALL", small)
@@ -269,19 +266,6 @@ class TestWhatIsMadeOfThem:
         with opened(exports, cache) as job:
             assert everything(job, Selection()) == whole
 
-    @pytest.mark.campaign
-    def test_damaged_files_are_made_anew(self, exports, cache, whole):
-        with opened(exports, cache) as job:
-            everything(job, Selection())
-        files = {file: file.read_bytes() for file in result_files(cache)}
-        for damage in (lambda data: data[:-1], lambda data: b"", lambda data: b"\x80" * len(data)):
-            for file, data in files.items():
-                file.write_bytes(damage(data))
-            with opened(exports, cache) as job:
-                assert everything(job, Selection()) == whole
-            assert {file: file.read_bytes() for file in result_files(cache)} == files
-
-    @pytest.mark.campaign
     @pytest.mark.parametrize(("small", "file"), [(1 << 16, "nvtx-read"), (0, "nvtx-start")])
     def test_the_results_of_another_version_are_left_alone(self, exports, cache, monkeypatch, small, file):
         monkeypatch.setattr("nsystui.questions.nvtx.columns._SMALL", small)
@@ -293,7 +277,6 @@ class TestWhatIsMadeOfThem:
         assert len(list(cache.glob(f"*/result={file}=*.bin"))) == 2 * len(exports)
         assert len(list(cache.glob(f"*/result={file}=another.bin"))) == len(exports)
 
-    @pytest.mark.campaign
     def test_times_are_right_whatever_else_is_open(self, exports, cache):
         """The clock offset of a report depends on which report started first."""
         with opened(exports, cache) as job:
@@ -303,14 +286,6 @@ class TestWhatIsMadeOfThem:
             with opened(some, cache) as kept, opened(some, None) as plain:
                 assert everything(kept, Selection()) == everything(plain, Selection())
 
-    @pytest.mark.campaign
-    def test_a_cache_that_cannot_be_written_serves(self, exports, cache, whole, monkeypatch):
-        monkeypatch.setattr(os, "replace", Mock(side_effect=OSError(errno.EROFS, "Read-only file system")))
-        with opened(exports, cache) as job:
-            assert everything(job, Selection()) == whole
-        assert result_files(cache) == []
-
-    @pytest.mark.campaign
     def test_one_rank_keeps_only_its_own(self, exports, cache):
         with opened(exports, cache) as job:
             item: DeviceIntervals
@@ -318,7 +293,6 @@ class TestWhatIsMadeOfThem:
             assert item.parts.kernels.length > 0
         assert len(list(cache.glob("*/result=busy=*"))) == 1
 
-    @pytest.mark.campaign
     def test_a_narrowed_tree_is_that_of_its_selection(self, exports, cache):
         with opened(exports, cache) as job:
             for chosen in selections(job).values():

@@ -1,6 +1,4 @@
-"""A session: one SQL over many reports, in the order of the command line, on one clock."""
-
-from __future__ import annotations
+"""A session: one SQL over many reports, hundreds too, in the order of the command line, on one clock."""
 
 import signal
 import threading
@@ -18,9 +16,11 @@ from synthetic import ExportWriter, empty_export
 from synthetic.demo import CaptureSession as Capture
 
 from nsystui.base.errors import ExportError
+from nsystui.exports import canonical
 from nsystui.store import tables
-from nsystui.store.database import Limits
+from nsystui.store.database import Limits, connect
 from nsystui.store.session import Computation, Session
+from nsystui.store.views import Rows, make_view
 
 SECOND = 10**9
 START = 1_780_000_000 * SECOND
@@ -44,19 +44,6 @@ def offsets(session: Session) -> list[int]:
 
 
 class TestOrder:
-    @pytest.mark.campaign
-    def test_reports_added_out_of_order_stand_in_order(self, tmp_path, session):
-        paths = [export(tmp_path / f"{name}.sqlite", kernels=number + 1) for number, name in enumerate("abcd")]
-        for number in (2, 0, 3, 1):
-            session.add(paths[number], index=number)
-        assert [report.name for report in session.reports] == ["a", "b", "c", "d"]
-        assert [report.index for report in session.reports] == [0, 1, 2, 3]
-        table = tables.kernels.c
-        counts = sa.select(table.report, table.name, sa.func.count()).group_by(table.report, table.name)
-        assert session.rows(counts.order_by(table.report)) == [
-            (number, f"kernel {name}", number + 1) for number, name in enumerate("abcd")
-        ]
-
     def test_a_report_that_fails_takes_no_number(self, tmp_path, session):
         with pytest.raises(ExportError):
             session.add(tmp_path / "missing.sqlite")
@@ -279,3 +266,36 @@ def test_a_signal_ends_a_query_as_it_ends_all_else():
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("reports", [0, 1, 64, 65, 130])
+def test_a_view_has_the_rows_of_every_report_once(reports):
+    with closing(connect(Limits())) as database:
+        database.execute("CREATE TABLE rows AS SELECT range AS start FROM range(3)")
+        for _ in range(2):  # made anew when a report joins
+            make_view(database, canonical.KERNELS, [Rows(report, 0, table="rows") for report in range(reports)])
+        found = database.cursor().execute("SELECT count(*), count(DISTINCT report) FROM kernels").fetchone()
+        assert found == (3 * reports, reports)
+
+
+def test_files_of_several_reports_are_one_reading(tmp_path):
+    with closing(connect(Limits())) as database:
+        files = [str(tmp_path / f"it's {number}.parquet") for number in range(4)]
+        for number, file in enumerate(files):
+            database.execute(f"COPY (SELECT {number} AS start, 'a' AS here) TO $1 (FORMAT parquet)", [file])
+        first, second, third, last = files
+        # The fourth is the same export again.
+        some = ((0, 10, (first, second)), (2, -5, (third,)), (3, 7, (last,)), (4, 1 << 40, (first,)))
+        rows = [Rows(*one, renamed=("name", "here")) for one in some]
+        rows.append(Rows(5, 0, (last,), columns=frozenset({"start", "here"})))
+        make_view(database, canonical.KERNELS, rows[:-1])
+        found = database.execute("SELECT * FROM kernels").fetchall()
+        assert found == [(0, 10, 0, "a"), (0, 10, 1, "a"), (2, -5, 2, "a"), (3, 7, 3, "a"), (4, 1 << 40, 0, "a")]
+        assert database.execute("SELECT sql FROM duckdb_views WHERE NOT internal").fetchall()[0][0].count("scan(") == 2
+        only = "SELECT start FROM kernels WHERE report = 2"
+        assert database.execute(only).fetchall() == [(2,)]
+        plan = str(database.execute(f"EXPLAIN ANALYZE {only}").fetchall())
+        assert "Total Files Read: 1" in plan or "Scanning Files: 1/3" in plan, plan
+        make_view(database, canonical.KERNELS, rows, ["start"])
+        assert database.execute("SELECT * FROM kernels WHERE report > 3").fetchall() == [(4, 1 << 40, 0), (5, 0, 3)]

@@ -1,7 +1,5 @@
 """Rows are written as they arrive; unusual rows are read in another way, with the same result."""
 
-from __future__ import annotations
-
 from contextlib import closing
 from pathlib import Path
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+from synthetic.demo import NcclPayloads
 from synthetic.demo.model import LAYER_FORWARD
+from synthetic.demo.nccl import CUDA_DEVICE, RANK, RANKS, encode_payload
 from synthetic.writing.target import DEFAULT_STREAM, CaptureSession, Process, Thread
 from synthetic.writing.writer import BACKTRACE_CALL, MANAGED
 
@@ -214,3 +216,50 @@ def deep_nvtx_export(path: str | Path, depth: int = 3_000, schema: str = "3.25.0
         start = middle + 2_000
         export.kernel(process, 0, DEFAULT_STREAM, start, start + 50_000, name="deep(float *)", correlation_id=1)
     return Path(path)
+
+
+EFA_TYPE: Final = 1 << 48 | 5 << 32 | 3
+
+
+def efa_export(
+    path: Path,
+    schema: str,
+    events: Sequence[Mapping[str, Any]],
+    source: str = "efa_metrics",
+    kind: str = "rdmap0s6",
+    session: CaptureSession | None = None,
+    **more: Any,
+) -> Path:
+    """Write an EFA event and an event of another source each second."""
+    second = 10**9
+    with ExportWriter(path, schema, session=session) as writer:
+        writer.nvtx_range(writer.thread(writer.process(100), 100, "main"), 0, 4 * second, "all")
+        writer.generic_source(1, source)
+        writer.generic_source(2, "default")
+        writer.generic_type(EFA_TYPE, 1, kind, list(events[0]))
+        writer.generic_type(EFA_TYPE + 1, 2, "EFAULT", ["other bytes"])
+        for number, values in enumerate(events):
+            writer.generic_event(number * second, EFA_TYPE, values, **more)
+            writer.generic_event(number * second, EFA_TYPE + 1, {"other bytes": 7})
+    return path
+
+
+def rank_export(path: Path, told: Mapping[str, Any]) -> None:
+    """Write processes that ran a kernel, and what identifies their ranks: MPI, NCCL, the environment."""
+    capture = CaptureSession(environment=told.get("environment", {}), include_json=True)
+    with ExportWriter(path, session=capture) as export:
+        export.gpu(0)
+        for number in range(told.get("processes", 1)):
+            process = export.process(told.get("pid", 5_000) + number, "/usr/bin/python3.11")
+            main = export.thread(process, process.pid, "main")
+            device = told.get("devices", (0,) * 9)[number]
+            export.kernel(process, device, 7, 1, 2, name="k", correlation_id=None)
+            if "mpi" in told:
+                export.mpi_rank(main, told["mpi"])
+            if "nccl" in told:
+                export.nvtx_domain(main, 0, 1, "NCCL")
+            name = "ncclCommInitRank"
+            for moment, (rank, ranks) in enumerate(told.get("nccl", ())):
+                values = {RANK: rank, RANKS: ranks, CUDA_DEVICE: 0}
+                payload = encode_payload(name, NcclPayloads.BEFORE_2_25, values, domain_id=1)
+                export.nvtx_range(main, moment, moment + 1, name, domain_id=1, registered=True, payload=payload)

@@ -1,7 +1,5 @@
 """Fixtures for tests of terminals: a job, whose columns are read once in a run, and the program on it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A random user: keys, words and sizes for the program in a terminal, and checks of the program meanwhile."""
 
-from __future__ import annotations
-
 import os
 import random
 import time

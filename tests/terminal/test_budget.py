@@ -1,13 +1,13 @@
 """The bytes that the program sends through a real terminal at 120x36, key by key: a slow line must not feel slow."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 from harness import WITHOUT_FINDINGS, Terminal
+
+pytestmark = pytest.mark.campaign
 
 CURSOR, DETAILS, LINES, PAGE, SWITCH = 600, 2 * 1024, 1_200, 8 * 1024, 15 * 1024
 TITLES = ("Overview", "Kernels", "NCCL", "GPU", "NVTX", "Events", "Ranks", "Host")
@@ -50,11 +50,7 @@ def show(terminal: Terminal, mode: str) -> None:
     terminal.settle(quiet=0.5)
 
 
-OTHERS = [pytest.param(mode, marks=pytest.mark.campaign) for mode in "13568"]
-
-
-@pytest.mark.campaign
-@pytest.mark.parametrize("mode", ["2", *OTHERS])
+@pytest.mark.parametrize("mode", list("213568"))
 def test_a_step_of_the_cursor_and_a_page_send_little_and_nothing_is_sent_without_a_key(restless, mode):
     show(restless, mode)
     for key in ("down", "up"):
@@ -65,7 +61,6 @@ def test_a_step_of_the_cursor_and_a_page_send_little_and_nothing_is_sent_without
     assert restless.listen(1.0) == 0
 
 
-@pytest.mark.campaign
 def test_functions_a_step_along_time_and_a_prompt_whose_cursor_does_not_blink_send_little(restless):
     show(restless, "8")
     restless.press("v")
@@ -81,7 +76,6 @@ def test_functions_a_step_along_time_and_a_prompt_whose_cursor_does_not_blink_se
     assert restless.cost("escape") <= LINES
 
 
-@pytest.mark.campaign
 def test_details_are_a_few_lines_another_screen_sends_less_than_15_kib_and_nothing_comes_by_itself(resting):
     show(resting, "6")
     assert resting.cost("down") <= CURSOR + DETAILS

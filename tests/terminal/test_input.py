@@ -1,7 +1,5 @@
 """Whatever the keyboard, a paste or the environment sends: the program continues, answers, and can be ended."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import signal

@@ -1,7 +1,5 @@
 """Random keys, words and sizes: no exception, no frozen screen, no growth of memory, nothing left behind."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The program in tmux and screen: it draws, follows a resize, survives a detached client, and restores the window."""
 
-from __future__ import annotations
-
 import shlex
 import shutil
 

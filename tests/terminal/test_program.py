@@ -1,7 +1,5 @@
 """The program in real terminals: how it starts, draws, and leaves the terminal."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

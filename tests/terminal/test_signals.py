@@ -1,7 +1,5 @@
 """Ends and stops of the program: the terminal is a shell's again, and no process, thread or file is left."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import random
@@ -192,17 +190,6 @@ def test_a_dropped_connection_ends_it_and_leaves_nothing(job, environment, words
         terminal.hang_up()
         terminal.wait_exit()
         assert_nothing_left(terminal, environment)
-
-
-@pytest.mark.campaign
-def test_keys_and_sizes_while_it_loads(job, unpacked):
-    with Terminal([*PROGRAM, *job], unpacked) as terminal:
-        terminal.listen(0.2)
-        for number, (columns, lines) in enumerate(((40, 10), (200, 60), (20, 5), (80, 24)) * 3):
-            terminal.resize(columns, lines)
-            terminal.press("123456789L"[number % 10])
-            terminal.listen(0.1)
-        assert_obeys(terminal)
 
 
 @pytest.mark.campaign

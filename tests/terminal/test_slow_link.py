@@ -1,7 +1,5 @@
 """A line of 56 kbit/s: every key answers, the newest wins, and nothing queues up behind a held key."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Through a real sshd: the sequences for the terminal, and no processes after a lost connection."""
 
-from __future__ import annotations
-
 import getpass
 import os
 import shlex

@@ -3,8 +3,6 @@
 ``python watched.py ARGUMENTS…`` is ``nsystui ARGUMENTS…``: workers may fail without ending it, threads and tasks too.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import sys

@@ -1,7 +1,5 @@
 """Fixtures of the tests of the screens."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Helpers for tests of screens: the program on some files, pressed keys, and the text on the screen."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import time

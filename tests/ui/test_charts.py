@@ -1,7 +1,5 @@
 """Blocks, axes and histograms as text, then the strip chart in Textual's test driver."""
 
-from __future__ import annotations
-
 import math
 from itertools import product
 

@@ -3,8 +3,6 @@
 4.5 for text, 3 for bold text (WCAG 2.2, 1.4.3). https://www.w3.org/TR/WCAG22/#dfn-contrast-ratio
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 import pytest

@@ -1,7 +1,5 @@
 """The details of an event: its step, the collective that it is part of, and smart names of kernels around it."""
 
-from __future__ import annotations
-
 import pytest
 from jobs import WIDE, name_of_screen, press, rested, running
 from support import native

@@ -1,7 +1,5 @@
 """The comparison on a screen: two ranks of the open job, and two jobs alone."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Keys on every screen and view, also before the screen has its answer: nothing ends the program."""
 
-from __future__ import annotations
-
 from itertools import product
 from pathlib import Path
 from random import Random
@@ -16,6 +14,8 @@ from synthetic.variants import empty_export
 from nsystui.ui import keys
 from nsystui.ui.screens.base import JobScreen
 
+pytestmark = pytest.mark.campaign
+
 TABS = [tab[0] for tab in keys.TABS]
 
 
@@ -27,23 +27,9 @@ def ended(app) -> bool:
     return app.return_code is not None or app.failure is not None
 
 
-@pytest.mark.campaign
-@pytest.mark.findings
-async def test_a_row_is_copied_in_every_view_also_before_its_answer_is_there(demo_job, cache):
-    async with running(demo_job[:1], cache, WIDE) as (app, pilot):
-        for tab in TABS[::2]:  # the campaign presses every key everywhere
-            tap(app, tab, "y")
-            await pilot.press("y")
-            for view in range(views(app)):
-                tap(app, "v", "y")
-                await pilot.press("tab", "y")
-                assert not ended(app), (tab, view)
-
-
 EVERY_KEY = sorted({name for key in keys.KEYS if key.action != "quit" for name in key.keys.split(",")} - {"ctrl+z"})
 
 
-@pytest.mark.campaign
 @pytest.mark.findings
 @pytest.mark.parametrize("tab", some(len(TABS), TABS))
 async def test_every_key_of_the_program_in_every_view(two_ranks, cache, tab, tmp_path, monkeypatch):
@@ -62,20 +48,6 @@ async def test_every_key_of_the_program_in_every_view(two_ranks, cache, tab, tmp
             assert not ended(app), (tab, view)
 
 
-@pytest.mark.campaign
-@pytest.mark.findings
-@pytest.mark.parametrize("number", range(cases(2)))
-async def test_many_keys_at_once(two_ranks, cache, number, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    random = Random(f"{SEED} {number}")
-    async with running(two_ranks, cache, NARROW) as (app, _):
-        for _ in range(40):
-            pressed = [random.choice(TABS), *random.choices([*EVERY_KEY, "enter", "v"], k=6)]
-            tap(app, *pressed)
-            await until_repainted()
-            assert not ended(app), pressed
-
-
 def server(directory: Path) -> list[Path]:
     return ServingJob(ranks=2, steps=6, layers=1).write(directory)
 
@@ -88,7 +60,6 @@ def many(directory: Path) -> list[Path]:
     return TrainingJob(ranks=8, steps=1, layers=1, gpu_metrics=False).write(directory)
 
 
-@pytest.mark.campaign
 @pytest.mark.findings
 @pytest.mark.parametrize("write", [server, empty, many])
 async def test_pairs_of_keys_on_every_tab_at_any_size(write, cache, tmp_path, monkeypatch):

@@ -1,7 +1,5 @@
 """``e`` with a name that ends in .svg: a screen's drawing as a file."""
 
-from __future__ import annotations
-
 from xml.etree import ElementTree
 
 import pytest

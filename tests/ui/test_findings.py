@@ -1,7 +1,5 @@
 """Findings on the overview: worst first, with their pages, computed in the background."""
 
-from __future__ import annotations
-
 import pytest
 from jobs import NARROW, line_with, name_of_screen, press, rested, running, screen_text
 from synthetic.demo import TrainingJob
@@ -12,6 +10,8 @@ from nsystui.questions.queries.registry import views_of
 from nsystui.questions.triage.finding import DIAGNOSTICS, Advice, Door, Finding, Severity
 from nsystui.ui.doors import show_finding
 from nsystui.ui.screens.overview import OverviewScreen
+
+pytestmark = pytest.mark.campaign
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,6 @@ def rows(app) -> list[str]:
 
 @pytest.mark.findings
 class TestFound:
-    @pytest.mark.campaign
     async def test_a_selection_has_its_own_findings(self, stalled, cache_directory):
         async with running(stalled, cache_directory, NARROW) as (app, pilot):
             screen, whole = overview(app), overview(app).findings.triage
@@ -51,7 +50,6 @@ class TestFound:
             await pilot.press("escape")
             assert screen.findings.triage is whole
 
-    @pytest.mark.campaign
     async def test_every_view_of_a_finding_is_on_the_screen_that_it_names(self, stalled, cache_directory):
         async with running(stalled, cache_directory, NARROW) as (app, pilot):
             for view in (DIAGNOSTICS, *(view.name for home in SCREENS for view in views_of(home))):
@@ -67,7 +65,6 @@ class TestFound:
                 assert app.selection.name == (NameFilter("x") if door.filter else None)
                 await pilot.press("escape")
 
-    @pytest.mark.campaign
     async def test_a_healthy_job_is_said_to_be_healthy(self, healthy, cache_directory):
         async with running(healthy, cache_directory, NARROW) as (app, pilot):
             line_with(app, "no issues found")
@@ -78,7 +75,6 @@ class TestFound:
 class TestHugeJobs:
     """Here every job is huge: see conftest."""
 
-    @pytest.mark.campaign
     async def test_nothing_is_looked_for_until_a_key_asks(self, stalled, cache_directory):
         async with running(stalled, cache_directory, NARROW) as (app, pilot):
             assert "! checks" in line_with(app, "Findings") and overview(app).findings.triage is None
@@ -86,7 +82,6 @@ class TestHugeJobs:
             assert rows(await press(pilot, "r", *"1", "enter"))  # one request is enough
 
 
-@pytest.mark.campaign
 @pytest.mark.findings
 async def test_what_fails_is_said_and_the_screen_lives_on(healthy, cache_directory, monkeypatch):
     def broken(job: object) -> int:

@@ -1,7 +1,5 @@
 """Screens before a job is open: remembered answers of known files, exact kernels of new files, and waiting keys."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import shutil

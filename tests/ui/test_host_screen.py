@@ -1,7 +1,5 @@
 """8 Host: threads, functions and the call tree of the CPU samples, and jumps between them; GPU memory."""
 
-from __future__ import annotations
-
 import pytest
 from jobs import NARROW, running
 from synthetic import ExportWriter

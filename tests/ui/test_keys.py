@@ -1,7 +1,5 @@
 """One table of keys: bindings, key lines and help agree."""
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 import re

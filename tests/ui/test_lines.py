@@ -1,7 +1,5 @@
 """The lines around a screen and the prompt, in Textual's test driver."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from unittest.mock import Mock
 

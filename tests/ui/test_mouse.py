@@ -1,7 +1,5 @@
 """The mouse: a click, a drawn span and the wheel have the effect of keys."""
 
-from __future__ import annotations
-
 import pytest
 from jobs import NARROW, WIDE, line_with, press, rested, running, screen_text
 from textual import events

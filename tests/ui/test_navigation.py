@@ -1,7 +1,5 @@
 """One history for all jumps, permanent tabs, views by name, and a palette of all commands and names."""
 
-from __future__ import annotations
-
 import campaign
 import pytest
 from jobs import NARROW, WIDE, name_of_screen, press, running, screen_text

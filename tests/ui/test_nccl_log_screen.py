@@ -1,7 +1,5 @@
 """NCCL's debug log on the screen: its tables and their keys, alone and with exports, while it is being read."""
 
-from __future__ import annotations
-
 import contextlib
 import subprocess
 import sys
@@ -13,6 +11,7 @@ import jobs
 import pytest
 from harness import PROGRAM, Terminal
 from jobs import NARROW, WIDE, answer, becomes_text, line_with, name_of_screen, press, screen_text, shown, tap
+from synthetic.nccl_log import call, init
 
 from nsystui.cli import main
 from nsystui.exports.nccl_log.files import OpenLog
@@ -22,26 +21,20 @@ from nsystui.ui import loading
 from nsystui.ui.app import LogApp, NsystuiApp
 from nsystui.ui.loading import LogLoading, LogState
 
-SHARED = Path(__file__).parents[3] / "shared/data/nccl-logs"
 HEAVY = {"pandas", "numpy", "sqlalchemy", "duckdb", "pyarrow"}
 
-INIT = (
-    "n{rank}:{pid}:7 [0] NCCL INFO comm 0xc{rank} rank {rank} nranks 2 cudaDev 0 busId b000 commId 0xfe - "
-    "Init COMPLETE\n"
-)
-CALL = (
-    "n{rank}:{pid}:7 [0] NCCL INFO {op}: opCount {n:x} sendbuff 0x1 recvbuff 0x2 count {count} datatype 7 op 0 root 0 "
-    "comm 0xc{rank} [nranks=2] stream 0x3\n"
-)
 TUNING = "n0:1:7 [0] NCCL INFO AllReduce: 4096 Bytes -> Algo RING proto LL128 channel{Lo..Hi}={0..7}\n"
 
 
 def log_text(calls: int = 3) -> str:
     """Return the log of two ranks on two hosts: AllReduces of 4 KiB, and a Reduce of 4 MiB only on rank 0."""
-    lines = [INIT.format(rank=rank, pid=rank + 1) for rank in (0, 1)]
-    turns = [(n, rank) for n in range(calls) for rank in (0, 1)]
-    lines += [CALL.format(rank=rank, pid=rank + 1, op="AllReduce", n=n, count=1024) for n, rank in turns]
-    return "".join([*lines, CALL.format(rank=0, pid=1, op="Reduce", n=calls, count=2**20), TUNING])
+    lines = [init(rank + 1, f"0xc{rank}", rank, host=f"n{rank}") for rank in (0, 1)]
+    lines += [all_reduce(n, rank) for n in range(calls) for rank in (0, 1)]
+    return "\n".join([*lines, call("Reduce", 2**20, host="n0", comm="0xc0", op_count=calls), TUNING])
+
+
+def all_reduce(number: int, rank: int = 0, count: int = 1024) -> str:
+    return call(count=count, host=f"n{rank}", pid=rank + 1, comm=f"0xc{rank}", op_count=number)
 
 
 @pytest.fixture
@@ -64,11 +57,11 @@ def has(app, words: str) -> bool:
 
 class TestTables:
     async def test_steps_choose_what_is_counted_or_are_told_with_those_that_are_there(self, tmp_path):
-        path, text = tmp_path / "train.log", [INIT.format(rank=0, pid=1)]
+        path, text = tmp_path / "train.log", [init(comm="0xc0", host="n0")]
         for number in (4, 5, 6):
-            text += [f"Training epoch 0, iteration {number}/9 | x\n"]
-            text += [CALL.format(rank=0, pid=1, op="AllReduce", n=number, count=1024)] * number
-        path.write_text("".join(text))
+            text += [f"Training epoch 0, iteration {number}/9 | x"]
+            text += [all_reduce(number)] * number
+        path.write_text("\n".join([*text, ""]))
         async with open_logs(path, steps="5:") as (app, _pilot):
             line_with(app, "steps 5:")
             assert app.nccl_log.calls == 11
@@ -185,15 +178,6 @@ class TestReading:
         loading.start()
         assert loading.state.is_over and loading.state.failed == "not read: a bug"
 
-    @pytest.mark.campaign
-    @pytest.mark.skipif(not SHARED.is_dir(), reason="the real logs are not on this machine")
-    @pytest.mark.parametrize(("number", "path"), enumerate(sorted(SHARED.glob("*.log"))), ids=str)
-    async def test_every_table_of_real_logs_is_painted(self, number, path):
-        async with open_logs(path, size=(NARROW, WIDE)[number % 2]) as (app, pilot):
-            for _ in range(9):
-                await pilot.press("down", "s", "s", "enter", "escape", "b")
-                assert has(app, f"[{app.screen.name_of_table}]")
-
 
 class TestBesideExports:
     @pytest.mark.campaign
@@ -234,8 +218,8 @@ print(*sys.modules)"""
 def test_a_slow_line_gets_little(tmp_path):
     """The limits of other screens hold in a real terminal, with a table longer than the screen."""
     path = tmp_path / "sizes.log"
-    calls = (CALL.format(rank=0, pid=1, op="AllReduce", n=n, count=n + 1) for n in range(300))
-    path.write_text(INIT.format(rank=0, pid=1) + "".join(calls))
+    calls = (all_reduce(n, count=n + 1) for n in range(300))
+    path.write_text("\n".join([init(comm="0xc0", host="n0"), *calls, ""]))
     with Terminal([*PROGRAM, str(path)], {}, columns=120, lines=36, ready="300 calls") as terminal:
         terminal.press("b", "b")
         terminal.settle(quiet=0.8)

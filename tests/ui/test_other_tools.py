@@ -1,7 +1,5 @@
 """Keys for other tools: the ncu command of a kernel, and a trace of the selection."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import threading

@@ -1,7 +1,5 @@
 """1 Overview: facts, GPU time, ranks, kernels and remarks, at 80x24 and with the keys a user presses."""
 
-from __future__ import annotations
-
 import math
 import shutil
 import threading

@@ -1,7 +1,5 @@
 """``w``: from an event to the deepest NVTX range around it, or around the call that launched it."""
 
-from __future__ import annotations
-
 import pytest
 from jobs import NARROW, WIDE, line_with, name_of_screen, press, running, screen_text
 from support import native

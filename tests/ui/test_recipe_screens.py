@@ -1,7 +1,5 @@
 """The recipes of the command palette, and the screens that they open."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Repaints of changed cells: the screen that Textual paints, with fewer bytes; Textual's repaint if necessary."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pyte

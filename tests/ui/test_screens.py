@@ -1,7 +1,5 @@
 """The keys that a user presses, on a demo job: drilling down, jumping, selecting, exporting."""
 
-from __future__ import annotations
-
 import csv
 import io
 import itertools
@@ -10,15 +8,16 @@ import threading
 import campaign
 import jobs
 import pytest
-from jobs import WIDE, answer, cells, last_line, press, resize, rested, running, screen_text, shown, tap
+from jobs import WIDE, answer, cells, last_line, press, resize, rested, running, screen_text, tap
 from support import real_exports
-from synthetic import ExportWriter, training_job
+from synthetic import ExportWriter
 from textual.worker import Worker
 
 from nsystui.cli import main
 from nsystui.questions.job.opening import JobSource
 from nsystui.questions.kernels.summary import Names
 from nsystui.questions.nvtx.paths import NodeKind
+from nsystui.store.session import Computation
 from nsystui.ui.app import NsystuiApp
 from nsystui.ui.screens import screen_of
 from nsystui.ui.screens.gpu import GpuScreen
@@ -55,19 +54,6 @@ async def test_rows_are_sorted_by_the_column_of_a_letter_or_the_next_one(job, ca
         assert not any(segment.style and segment.style.reverse for segment in table.render_line(0))
         await pilot.press("s", "s")
         assert check_order()[0] != "count"
-
-
-@pytest.mark.campaign
-async def test_the_cursor_stays_on_its_row_when_rows_are_sorted_or_computed_anew(job, cache):
-    async with running(job, cache, WIDE, "2") as (app, pilot):
-        assert (await press(pilot, "s", "s")).screen.table.cursor_row == 0, "it was not moved"
-        name = (await press(pilot, "down", "down")).screen.values()["name"]
-        for keys in (("s", "c"), ("s", "c"), ("s", "s")):
-            assert (await press(pilot, *keys)).screen.values()["name"] == name
-        assert (await answer(app, pilot, "1", "r")).screen.values()["name"] == name
-        assert app.selection.tasks is not None
-        opened = (await press(pilot, "5", "down", "right", "down")).screen.node()
-        assert (await press(pilot, "s", "s")).screen.node() == opened
 
 
 @pytest.mark.campaign
@@ -163,15 +149,6 @@ async def test_an_existing_file_is_not_overwritten_without_asking_and_a_failing_
 
 
 @pytest.mark.campaign
-async def test_a_broken_file_alone_ends_the_program(tmp_path):
-    broken = tmp_path / "rank9.sqlite"
-    broken.write_bytes(b"not a database")
-    async with shown(NsystuiApp(JobSource((str(broken),), tmp_path / "cache"))) as (app, _):
-        pass
-    assert app.return_code == 2
-
-
-@pytest.mark.campaign
 @pytest.mark.skipif(not REAL, reason="the real exports are not on this machine")
 @pytest.mark.parametrize(
     ("number", "path"), campaign.some(len(REAL), enumerate(REAL)), ids=lambda value: getattr(value, "stem", "")
@@ -183,24 +160,6 @@ async def test_every_screen_opens_on_real_exports_and_answers_keys(number, path,
             while len(app.screen_stack) > 1:
                 await pilot.press("escape")
         assert app.is_running
-
-
-@pytest.mark.campaign
-async def test_a_report_is_converted_when_asked_and_counts_as_one_file(tmp_path, monkeypatch):
-    (tmp_path / "made").mkdir()
-    (exported,) = training_job(tmp_path / "made", ranks=1, steps=2)
-    program = tmp_path / "bin" / "nsys"
-    program.parent.mkdir()
-    program.write_text(f'#!/bin/sh\nwhile [ "$1" != "-o" ]; do shift; done\ncp "{exported}" "$2"\n', encoding="utf-8")
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", str(program.parent), prepend=":")
-    report = tmp_path / "rank0.nsys-rep"
-    report.write_bytes(b"report")
-    source = JobSource(
-        (str(report),), tmp_path / "cache", convert=True, conversion_directory=tmp_path / "cache/exports"
-    )
-    async with shown(NsystuiApp(source)) as (app, _):
-        assert list(app.files) == [report] and app.files[report].ready
 
 
 @pytest.mark.campaign
@@ -335,6 +294,9 @@ async def test_a_screen_says_what_it_computes_also_while_it_shows_other_rows(job
         monkeypatch.setattr(NcclScreen, "ask", asked_slowly)
         tap(app, "3")
         assert await jobs.becomes_text(app, "computing NCCL › kernels…")
+        app.computing(Computation("steps", 3, 64))
+        assert await jobs.becomes_text(app, "computing steps: 3 of")
+        app.computing(None)
         computed.set()
         await rest()
         assert "● loaded" in screen_text(app)[0]

@@ -1,7 +1,5 @@
 """``nsystui --dask ADDRESS packed``: the screens show results of a cluster's workers."""
 
-from __future__ import annotations
-
 import pytest
 from jobs import NARROW, screen_text
 

@@ -3,8 +3,6 @@
 ``python -m pytest --snapshot-update tests/ui/test_snapshots.py`` accepts new snapshots.
 """
 
-from __future__ import annotations
-
 import pytest
 from jobs import name_of_screen, running
 from pytest_textual_snapshot import normalize_svg

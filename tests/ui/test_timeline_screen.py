@@ -1,7 +1,5 @@
 """L Timeline: lanes, moves from event to event, zooming, marks, and the shared selection."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import pytest

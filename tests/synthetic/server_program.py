@@ -1,13 +1,11 @@
 """An inference server, step by step: kernels launched one by one, and kernels that a CUDA graph replays."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from blocking_program import Program
-from synthetic import ExportWriter
+from .gpu_program import Program
+from .writer import ExportWriter
 
 US, MS = 1_000, 1_000_000
 PREFILL, DECODE = (2, 0), (0, 9)

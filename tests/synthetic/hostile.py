@@ -1,7 +1,5 @@
 """Exports with values that nsys would never write: wrong types, NULL, impossible times, duplicates."""
 
-from __future__ import annotations
-
 import random
 import shutil
 import sqlite3

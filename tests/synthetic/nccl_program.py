@@ -1,30 +1,24 @@
-"""An NCCL program in an export of its own, written call by call, used by the tests of NCCL's tables."""
-
-from __future__ import annotations
+"""NCCL programs, written call by call; an export may have many small programs."""
 
 from collections.abc import Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any
 
-from support import session_over
-from synthetic import PAYLOAD_BYTES, ExportWriter
-from synthetic.demo import CaptureSession as Capture
-from synthetic.demo import NcclPayloads, Thread
-from synthetic.demo.nccl import encode_payload, payload_schema
-
-from nsystui.base.answer import TableAnswer
-from nsystui.questions.job.job import OpenJob
-from nsystui.questions.nccl.pairing import NcclPairing
-from nsystui.questions.queries.tasks import ranked_tasks
+from .demo import CaptureSession as Capture
+from .demo import NcclPayloads, Thread
+from .demo.nccl import encode_payload, payload_schema
+from .shapes import PAYLOAD_BYTES
+from .writer import ExportWriter
 
 COMM, SIZE, REDUCTION = "NCCL communicator ID", "Message size [bytes]", "Reduction operation"
 ROOT, PEER = "Root", "Peer rank"
 RANKS, RANK, DEVICE = "No. of ranks", "Rank", "CUDA device"
 A, B = 0xA0, 0xB0
+REDUCE = "AllReduce"
 
 
-class Program:
+class NcclProgram:
     """Writes what an NCCL program does; every event starts 10 µs after the previous event unless it is inside it."""
 
     def __init__(self, path: Path, layout: NcclPayloads = NcclPayloads.SINCE_2_25, domain: bool = True) -> None:
@@ -88,34 +82,27 @@ class Program:
             self.process, device, stream, start, end, name="gemm(float *)", correlation_id=next(self.correlation)
         )
 
-    def pairing(self) -> NcclPairing:
-        self.export.close()
-        return pairing_of(self.export.path)
 
-    def job(self) -> OpenJob:
-        self.export.close()
-        return job_of(self.export.path)
+class NcclProcess(NcclProgram):
+    """A program among others in one export; the same times, ids and communicators may occur in each.
 
+    A fact about a communicator in one program holds in the others, too.
+    """
 
-def pairing_of(*paths: Path) -> NcclPairing:
-    session = session_over(*paths)
-    try:
-        return NcclPairing.load(session, ranked_tasks(session))
-    finally:
-        session.close()
+    def __init__(self, first: NcclProgram, number: int) -> None:
+        self.export, self.layout = first.export, first.layout
+        pid = 6000 + 100 * number
+        self.process = self.export.process(pid, "python")
+        self.main, self.helper = self.thread(pid), self.thread(pid + 1)
+        self.now, self.correlation = 1_000_000, count(1)
+        self.export.nvtx_domain(self.main, 0, 1, "NCCL")
 
+    def reduce(self, size: int, **told: Any) -> None:
+        """Write an AllReduce, by default with its kernel."""
+        self.call("ncclAllReduce", size=size, **{"launches": 1, "kernel": REDUCE} | told)
 
-def job_of(*paths: Path) -> OpenJob:
-    """Open exports as a job, which the caller must close."""
-    return OpenJob(session_over(*paths))
-
-
-def rows(frame: Any, *columns: str) -> list[tuple[Any, ...]]:
-    """Return some columns as tuples, missing values as None."""
-    plain = [frame[column].astype(object).where(frame[column].notna(), None) for column in columns]
-    return list(zip(*plain, strict=True))
-
-
-def values(answer: TableAnswer, *keys: str) -> list[tuple[Any, ...]]:
-    """Return some columns of an answer, row by row."""
-    return list(zip(*(answer.cells(key) for key in keys), strict=True))
+    def graph_kernel(self) -> None:
+        """Write an AllReduce kernel of a CUDA graph that is launched now."""
+        self.export.api(self.main, self.now, self.now + 1_000, "cudaGraphLaunch_v10000", 99)
+        times, name = (self.now + 5_000, self.now + 9_000), "ncclDevKernel_AllReduce(int)"
+        self.export.kernel(self.process, 0, 20, *times, name=name, correlation_id=99, graph_node_id=7)

@@ -1,13 +1,11 @@
 """Jobs whose ranks load data, compute and reduce twice in each step, all on one clock."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 
-from synthetic.demo.model import nccl_kernel
-from synthetic.illnesses import one_gpu
-from synthetic.writing.target import CaptureSession
+from .demo.model import nccl_kernel
+from .illnesses import one_gpu
+from .writing.target import CaptureSession
 
 MS = 1_000_000
 ALL_REDUCE = nccl_kernel("AllReduce").name

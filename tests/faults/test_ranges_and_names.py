@@ -1,9 +1,6 @@
-"""Names that StringIds has lost: rows stay apart by the number of the name, and every command reports it."""
+"""Ranges that never ended are counted apart, without a duration; lost names keep rows apart, and are reported."""
 
-from __future__ import annotations
-
-import csv
-import io
+import json
 from pathlib import Path
 
 import campaign
@@ -11,6 +8,66 @@ import program
 import pytest
 import synthetic
 from support import edit, native
+from synthetic.writing.writer import PUSH_POP, START_END
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("NSYSTUI_CACHE_DIR", str(tmp_path / "cache"))
+
+
+@pytest.mark.parametrize("style", [PUSH_POP, START_END])
+def test_ranges_that_never_ended_are_counted_apart_in_every_table(tmp_path, style):
+    """60 of 100 ranges on one thread never ended, and one range on another thread."""
+    path = tmp_path / "a.sqlite"
+    with synthetic.ExportWriter(path) as writer:
+        process = writer.process(100)
+        thread, main = writer.thread(process, 150, "sender"), writer.thread(process, 100, "main")
+        for number in range(100):
+            end = 1_000 * number + 600 if number % 5 < 2 else None
+            writer.nvtx_range(thread, 1_000 * number, end, "Send(size=1)", style=style)
+        writer.nvtx_range(main, 5_000, None, "whole job", style=style)
+        writer.nvtx_range(main, 0, 100_000, "main")
+    ran = {words: program.run(*words.split(), path, "--format", "csv") for words in ("nvtx", "nvtx --summary")}
+    tree, summary = (
+        {row[name]: row for row in program.rows_of(ran[words])}
+        for words, name in zip(ran, ["Path", "Range"], strict=True)
+    )
+    send = tree["Send(size=1)"]
+    assert (send["Instances"], send["Never Ended"], send["Total Time (ns)"], send["Avg (ns)"]) == (
+        "40", "60", "24000", "600.0",
+    )  # fmt: skip
+    alone = next(row for name, row in tree.items() if name.endswith("whole job"))
+    assert (alone["Instances"], alone["Never Ended"], alone["Total Time (ns)"]) == ("0", "1", "")
+    assert (summary["Send(size=1)"]["Instances"], summary["Send(size=1)"]["Total Time (ns)"]) == ("40", "24000")
+    of_nsys = program.run("stats", "-r", "nvtx_sum", path, "--format", "csv")
+    assert {row["Range"].strip(":"): row["Instances"] for row in program.rows_of(of_nsys)}["Send(size=1)"] == "100"
+    said = "never ended in this export: 61 NVTX ranges"
+    asked = ("events", "timeline --all-lanes --width 80", "triage", "export --trace -")
+    for one in [*ran.values(), of_nsys, *(program.run(*words.split(), path) for words in asked)]:
+        assert one.err.count(said) == 1, one
+    again = program.run("nvtx", path)
+    assert again.err.count(said) == 1
+    trace = program.run("export", "--trace", "-", path, "--kinds", "nvtx").out
+    assert max(event.get("dur", 0) for event in json.loads(trace)["traceEvents"]) <= 100
+
+
+def test_ranges_from_long_before_the_capture_stay_and_do_not_stretch_it(tmp_path):
+    path = tmp_path / "a.sqlite"
+    with synthetic.ExportWriter(path) as writer:
+        process = writer.process(100)
+        main = writer.thread(process, 100, "main")
+        writer.nvtx_range(main, -20 * 10**9, None, "never ended")
+        writer.nvtx_range(main, -10 * 10**9, 700, "before")
+        writer.nvtx_range(main, -9 * 10**9, -8 * 10**9, "ncclAllReduce")
+        for number in range(10):
+            writer.kernel(process, 0, 7, 1_000 * number, 1_000 * number + 500, name="work", correlation_id=None)
+    ran = program.run("nvtx", path, "--format", "csv")
+    assert {row["Path"] for row in program.rows_of(ran)} == {"never ended", "before", "before › ncclAllReduce"}
+    assert "impossible" not in ran.err
+    (gpu,) = program.rows_of(program.run("gpu", path, "--format", "csv"))
+    assert float(gpu["Busy (%)"]) > 50
+
 
 CSV = ("--format", "csv")
 KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL"
@@ -24,7 +81,7 @@ def export(tmp_path, monkeypatch) -> Path:
 
 def names(ran: program.Ran) -> list[str]:
     assert ran.status == 0, ran.err
-    return [row["Name"] for row in csv.DictReader(io.StringIO(ran.out))]
+    return [row["Name"] for row in program.rows_of(ran)]
 
 
 @pytest.mark.campaign
@@ -81,12 +138,8 @@ def test_ranges_of_a_domain_whose_name_is_lost_say_so(export):
 def test_samples_of_efa_whose_source_type_or_field_is_lost_are_counted(tmp_path, lost, rows):
     """As long as one name identifies them as EFA's."""
     path, packed = tmp_path / "efa.sqlite", tmp_path / "packed"
-    with synthetic.ExportWriter(path) as writer:
-        writer.nvtx_range(writer.thread(writer.process(100), 100, "main"), 0, 4 * 10**9, "all")
-        writer.generic_source(1, "efa_metrics")
-        writer.generic_type(3, 1, "EFA rdmap0s6", ["rx_bytes", "tx_bytes"])
-        for second in range(3):
-            writer.generic_event(second * 10**9, 3, {"rx_bytes": 9 - second, "tx_bytes": 5})
+    samples = [{"rx_bytes": 9 - second, "tx_bytes": 5} for second in range(3)]
+    synthetic.efa_export(path, "3.25.0", samples, kind="EFA rdmap0s6")
     ((number,),) = native(path, f"SELECT id FROM StringIds WHERE value = '{lost}'")
     edit(path, f"DELETE FROM StringIds WHERE id = {number}")
     asked = ("recipe", "network_traffic_map", "--no-cache", *CSV)
