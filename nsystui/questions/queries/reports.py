@@ -191,7 +191,8 @@ def contents_table(session: Session) -> TableAnswer:
         reports_with_rows = len(session.reports) - len(lacking)
         record = recording_advice(session, lacking, table) if lacking else None
         times = _times(session, table) if reports_with_rows else (None, None)
-        rows.append((table.name, table.what, session.count(table), reports_with_rows, *times, record))
+        options = record and record.removeprefix("record with ")  # the heading says it
+        rows.append((table.name, table.what, session.count(table), reports_with_rows, *times, options))
     return TableAnswer("contents", CONTENTS_COLUMNS, rows, len(rows))
 
 
