@@ -67,8 +67,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(request: Request) -> int:
-    from nsystui.questions.trace.ncu import ncu_table
-
     args = request.args
     if args["launch"] is not None and args["launch"] < 1:
         raise UsageError(f"--launch {args['launch']}: launches count from 1")
@@ -78,7 +76,9 @@ def run(request: Request) -> int:
     for word in (args["set"] or "", *args["section"]):
         if not word.isprintable():
             raise UsageError(f"--set, --section: {word!r} is not a name")
-    request.output.check()
+    request.check()
+    from nsystui.questions.trace.ncu import ncu_table
+
     job = shared.open_job(request, whole=False)
     try:
         selection = shared.selection_of(request.selecting, job)

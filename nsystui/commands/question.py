@@ -87,7 +87,7 @@ def _reader(kind: Callable[[str], Any]) -> Callable[[str], Any]:
 
 def run(question: Question, request: Request) -> int:
     """Answer on stdout or in a file, and return the exit status."""
-    request.output.check(has_drawing=question.drawing is not None or question.map is not None)
+    request.check(has_drawing=question.drawing is not None or question.map is not None)
     values = request.args
     if request.opening.dask:
         shared.check_dask(question, values)
