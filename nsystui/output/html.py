@@ -211,8 +211,7 @@ def _table(table: ReportTable, has_title: bool = True) -> Iterator[str]:
     answer = table.answer
     values: Sequence[Sequence[Value]] = list(zip(*answer.rows, strict=True)) or [()] * len(answer.columns)
     filled = tuple(column for column, cells in zip(answer.columns, values, strict=True) if set(cells) != {None})
-    fitted = fitting(answer.with_columns(filled), _CELLS).columns
-    visible = [column for column in fitted if column.importance < FILES_ONLY]
+    visible = [item for item in fitting(answer.with_columns(filled), _CELLS).columns if item.importance < FILES_ONLY]
     shown = [column.key in {item.key for item in visible} for column in answer.columns]
     columns = list(compress(map(_Cells, answer.columns, wordings(answer.columns, answer.rows), values), shown))
     is_measured = visible[0].unit in (Unit.PERCENT, Unit.DURATION)
@@ -338,17 +337,14 @@ th:first-child,td:first-child{{position:sticky;left:0;background:var(--paper);ma
 .finding th:first-child,.finding td:first-child{{background:var(--card)}}
 .finding.under{{margin-left:10px}}main{{padding:16px 12px 40px}}}}
 @media print{{
-@page{{margin:10mm}}
-body{{display:block;font-size:8pt;line-height:1.25}}main{{max-width:none;padding:0}}
+@page{{margin:10mm}}body{{display:block;font-size:8pt;line-height:1.25}}main{{max-width:none;padding:0}}
 nav,.skip,article summary,details:has(.method){{display:none}}
-*{{-webkit-print-color-adjust:exact;print-color-adjust:exact}}
-h1{{font-size:18pt}}h2,.verdict{{font-size:12pt}}h2{{margin:8pt 0 3pt;padding-bottom:2pt}}h3{{font-size:9.5pt}}
-p,.notes,figure{{margin:2pt 0}}.finding{{padding:5pt 8pt;margin:0 0 5pt}}
-figcaption,caption{{font-size:7.5pt;padding:2pt 0}}
-.account,.note,.notes,.facts,.was,h2 small{{font-size:7pt}}code{{font-size:inherit}}
-.wide{{overflow:visible}}.wide svg{{min-width:0}}
-table{{font-size:6.5pt;line-height:1.15;margin:2pt 0}}td:not(.n){{min-width:4ch}}th,th.n{{white-space:normal}}
-th,td,th.n,td.n{{padding:.3pt 5pt .3pt 0}}
-tr,figure{{break-inside:avoid}}thead{{display:table-header-group}}h2,h3{{break-after:avoid}}
+*{{-webkit-print-color-adjust:exact;print-color-adjust:exact}}h1{{font-size:18pt}}h2,.verdict{{font-size:12pt}}
+h2{{margin:8pt 0 3pt;padding-bottom:2pt}}h3{{font-size:9.5pt}}p,.notes,figure{{margin:2pt 0}}
+.finding{{padding:5pt 8pt;margin:0 0 5pt}}figcaption,caption{{font-size:7.5pt;padding:2pt 0}}
+.account,.note,.notes,.facts,.was,h2 small{{font-size:7pt}}code{{font-size:inherit}}.wide{{overflow:visible}}
+.wide svg{{min-width:0}}table{{font-size:6.5pt;line-height:1.15;margin:2pt 0}}td:not(.n){{min-width:4ch}}
+th,th.n{{white-space:normal}}th,td,th.n,td.n{{padding:.3pt 5pt .3pt 0}}tr,figure{{break-inside:avoid}}
+thead{{display:table-header-group}}h2,h3{{break-after:avoid}}
 details::details-content{{content-visibility:visible;block-size:auto}}}}
 """.strip()

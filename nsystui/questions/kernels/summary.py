@@ -333,9 +333,8 @@ def kernel_instances(
         kernels.c.row,
     ).where(*conditions)
     count = sa.select(sa.func.count()).select_from(kernels).where(*conditions)
-    everything = sa.select(sa.func.count()).select_from(kernels).where(of_name)
-    if selection.with_name(None).is_everything:
-        everything = count
+    is_whole = selection.with_name(None).is_everything
+    everything = count if is_whole else sa.select(sa.func.count()).select_from(kernels).where(of_name)
     answer = PagedAnswer.of(
         session, "kernel-instances", INSTANCE_COLUMNS, query, count, everything, ("start", False), ("report", "row")
     )
