@@ -13,8 +13,9 @@ from enum import Enum
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol, Self, overload, runtime_checkable
 
+from nsystui.base.types import Array
+
 if TYPE_CHECKING:
-    import numpy as np
     import pandas as pd
 
 
@@ -257,7 +258,7 @@ class TableAnswer:
         cls,
         name: str,
         columns: tuple[Column, ...],
-        arrays: Mapping[str, np.ndarray[Any, Any]],
+        arrays: Mapping[str, Array],
         total: int | None = None,
         notes: tuple[str, ...] = (),
     ) -> Self:
@@ -349,7 +350,7 @@ class _LazyRows(Sequence[Row]):
 class ArrayRows(_LazyRows):
     """The rows of arrays of equal length."""
 
-    arrays: Mapping[str, np.ndarray[Any, Any]]
+    arrays: Mapping[str, Array]
     keys: tuple[str, ...]
 
     def __len__(self) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from enum import Enum
 from typing import TypeVar
 
-Member = TypeVar("Member", bound=Enum)
+_Member = TypeVar("_Member", bound=Enum)
 
 
 class NsystuiError(Exception):
@@ -81,7 +81,7 @@ def no_such_name(option: str, word: str, names: Iterable[str]) -> UsageError:
     return UsageError(f"{option} {shell_word(word)}: no such name; the nearest are {', '.join(nearest)}")
 
 
-def members_of(text: str, members: type[Member], noun: str) -> tuple[Member, ...]:
+def members_of(text: str, members: type[_Member], noun: str) -> tuple[_Member, ...]:
     """Parse distinct, comma-separated values of an enum, called ``noun`` in errors. Raises UsageError."""
     members_by_word = {str(member.value): member for member in members}
     words = [word.strip() for word in text.split(",") if word.strip()]

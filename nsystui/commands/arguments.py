@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from nsystui.questions.job.job import OpenJob
     from nsystui.questions.job.opening import JobSource
 
-    Expected = tuple[Mapping[str, Collection[str]], Collection[str]]
+    _Expected = tuple[Mapping[str, Collection[str]], Collection[str]]
 
 
 # Options that select rows of an answer, and all options whose answers are not remembered.
@@ -182,7 +182,7 @@ def open_job(
     request: Request,
     whole: bool = True,
     times: bool = False,
-    expected: Expected | None = None,
+    expected: _Expected | None = None,
     partly: bool = False,
     line: ProgressLine | None = None,
 ) -> OpenJob:
@@ -253,7 +253,7 @@ def source_of(request: Request) -> JobSource:
     )
 
 
-def _expect(job: OpenJob, expected: Expected, with_clock: bool) -> None:
+def _expect(job: OpenJob, expected: _Expected, with_clock: bool) -> None:
     """Announce to the session which columns will be read, also for aligning the clocks."""
     columns, tallied = expected
     merged = {table: set(names) for table, names in columns.items()}

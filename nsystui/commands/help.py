@@ -137,7 +137,7 @@ def _page(text: str, environ: Mapping[str, str]) -> None:
 
 SHELLS = ("bash", "zsh", "fish")
 
-Words = Mapping[str, str]
+_Words = Mapping[str, str]
 """Words that may be completed, with a line about each (or an empty text)."""
 
 
@@ -211,7 +211,7 @@ def _completer(action: argparse.Action, command: str, has_commands: bool) -> Cal
     return lambda prefix, **_: {**commands(), **dict.fromkeys(files(prefix), "")}
 
 
-def _names_of(family: str) -> Words:
+def _names_of(family: str) -> _Words:
     from nsystui.questions.queries.registry import of_family
 
     return {question.name: question.help for question in of_family(family)}
@@ -223,7 +223,7 @@ def _recorded() -> Mapping[str, Sequence[str]]:
     return {key: words.split() for key, _, words in (line.partition(": ") for line in lines)}
 
 
-def _in_list(prefix: str, words: Words) -> Words:
+def _in_list(prefix: str, words: _Words) -> _Words:
     """Return the words, each after the text up to the last comma."""
     start = prefix[: prefix.rfind(",") + 1]
     return {start + word: line for word, line in words.items()}

@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from nsystui.base.text import whole_number
+from nsystui.base.types import Expression
 from nsystui.exports import integrity, opening
 from nsystui.exports.schema import GpuClock, Schema
 
 if TYPE_CHECKING:
-    import sqlalchemy as sa
+    pass
 
 
 _BITS = 24
@@ -51,12 +52,12 @@ def process_id(pid: int, of_machine: int = 0) -> int:
     return of_machine | pid << _BITS
 
 
-def pid_column(global_id: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
+def pid_column(global_id: Expression) -> Expression:
     """Return `pid_of` in SQL."""
     return tid_column(global_id.op(">>")(_BITS))
 
 
-def tid_column(thread: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
+def tid_column(thread: Expression) -> Expression:
     """Return `tid_of` in SQL."""
     return thread.op("&")(_MASK)
 

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from nsystui.exports.schema import Schema
 
-Value = int | float | str
-Labels = dict[str, Value]
+_Value = int | float | str
+Labels = dict[str, _Value]
 
 COMMUNICATOR, MESSAGE_SIZE, OLD_MESSAGE_SIZE = "NCCL communicator ID", "Message size [bytes]", "Bytes"
 REDUCTION, ROOT, PEER = "Reduction operation", "Root", "Peer rank"
@@ -258,7 +258,7 @@ class NcclCall:
     datatype: str | None = None
 
 
-def interpret(labels: Mapping[str, Value]) -> NcclCall:
+def interpret(labels: Mapping[str, _Value]) -> NcclCall:
     """Return the call that ``labels`` of either generation describe; impossible values are ``None``."""
     size = labels.get(MESSAGE_SIZE, labels.get(OLD_MESSAGE_SIZE))
     return NcclCall(

@@ -10,17 +10,16 @@ another slice of their track, so such slices are never written.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 from nsystui.base.selection import Task
+from nsystui.base.types import CountRows
 from nsystui.base.version import __version__
 from nsystui.output.formats import to_json
 from nsystui.questions.events.kinds import EventKind
 from nsystui.questions.trace.layout import NCCL_DOMAIN, StreamLanes
 from nsystui.questions.trace.trace import Trace
-
-Progress = Callable[[int], object]
 
 
 class ByteSink(Protocol):
@@ -29,7 +28,7 @@ class ByteSink(Protocol):
     def write(self, data: bytes, /) -> object: ...
 
 
-def write_chrome_trace(trace: Trace, stream: ByteSink, progress: Progress = lambda rows: None) -> int:
+def write_chrome_trace(trace: Trace, stream: ByteSink, progress: CountRows = lambda rows: None) -> int:
     """Write the trace; return the number of the export's events, marks and samples in it.
 
     ``progress`` gets the number already written, and may raise to stop the writing. Memory holds one batch of rows.
@@ -55,7 +54,7 @@ def microseconds(time: int) -> str:
     return f"{time // 1000}.{time % 1000:03d}"
 
 
-Lines = tuple[int, list[str]]
+_Lines = tuple[int, list[str]]
 """The number of rows of the export, and their lines of JSON."""
 
 
@@ -94,7 +93,7 @@ class _Writer:
     def _meta(name: str, pid: int, tid: int, value: str) -> str:
         return f'{{"ph":"M","name":"{name}","pid":{pid},"tid":{tid},"args":{{{value}}}}}'
 
-    def batches(self) -> Iterator[Lines]:
+    def batches(self) -> Iterator[_Lines]:
         """Yield everything except the metadata; calls precede the work that they launched."""
         trace = self._trace
         open_ends_by_track: dict[int, list[int]] = {}
@@ -108,7 +107,7 @@ class _Writer:
         for rows in trace.samples():
             yield len(rows), [self._sample(row) for row in rows]
 
-    def _host_lines(self, rows: Sequence[tuple[Any, ...]], open_ends_by_track: dict[int, list[int]]) -> Lines:
+    def _host_lines(self, rows: Sequence[tuple[Any, ...]], open_ends_by_track: dict[int, list[int]]) -> _Lines:
         """Convert calls and ranges; ``open_ends_by_track`` has the open slices' ends."""
         lines: list[str] = []
         for row in rows:
@@ -144,7 +143,7 @@ class _Writer:
         track = self._host_tracks[key] = tid, f'"cat":"{category}","pid":{self._pids[task]},"tid":{tid}'
         return track
 
-    def _gpu_lines(self, rows: Sequence[tuple[Any, ...]], lanes: StreamLanes) -> Lines:
+    def _gpu_lines(self, rows: Sequence[tuple[Any, ...]], lanes: StreamLanes) -> _Lines:
         """Convert the work of streams, with arrows from calls."""
         lines: list[str] = []
         for row in rows:

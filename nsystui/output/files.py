@@ -19,7 +19,8 @@ from nsystui.base.errors import MissingDataError, OutputError, UsageError
 from nsystui.base.partial_files import drop_abandoned, partial_name
 from nsystui.base.terminal import complain, original_environ, size, text_width, wants_ascii
 from nsystui.base.text import ascii_glyphs, counted, safe_text
-from nsystui.output.formats import Progress, fitting, format_for_path, write
+from nsystui.base.types import CountRows
+from nsystui.output.formats import fitting, format_for_path, write
 from nsystui.output.pipe import quiet_pipe
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ def save(
     overwrite: bool = False,
     *,
     file_format: str | None = None,
-    progress: Progress | None = None,
+    progress: CountRows | None = None,
 ) -> int:
     """Save ``answer`` in ``file_format``, by default from the ending of ``path``; return the number of rows.
 
@@ -143,7 +144,7 @@ def save_stream(path: str | os.PathLike[str], overwrite: bool, fill: Callable[[B
     return save_together({Path(path): streamed(path, fill)}, overwrite)[0]
 
 
-def streamed(path: str | os.PathLike[str], fill: Callable[[BinaryIO], int]) -> Contents:
+def streamed(path: str | os.PathLike[str], fill: Callable[[BinaryIO], int]) -> _Contents:
     """Return contents for `save_together` that ``fill`` writes, compressed if the name ends in ``.gz``."""
     is_compressed = os.fspath(path).lower().endswith(".gz")
     return lambda temporary: _write_stream(fill, temporary, is_compressed)
@@ -179,11 +180,11 @@ def refuse_inputs(written: Iterable[str | os.PathLike[str]], read: Iterable[Path
                 raise UsageError(f"{safe_text(str(file))} is an input ({safe_text(str(path))}): name another file")
 
 
-Contents = str | Callable[[Path], int]
+_Contents = str | Callable[[Path], int]
 """A text, or a function that writes a new file and returns its number of rows."""
 
 
-def save_together(contents: Mapping[Path, Contents], overwrite: bool) -> list[int]:
+def save_together(contents: Mapping[Path, _Contents], overwrite: bool) -> list[int]:
     """Save all files or none; return the number of rows of each. Raises the errors of `save`.
 
     If a renaming fails, files replaced before are restored, and new files removed.
@@ -243,7 +244,7 @@ def _explained(target: Path) -> Iterator[None]:
         raise OutputError(f"cannot write {safe_text(str(target))}: {_why(error, target.parent)}") from error
 
 
-def _write_file(answer: Answer, path: Path, file_format: str, progress: Progress | None) -> int:
+def _write_file(answer: Answer, path: Path, file_format: str, progress: CountRows | None) -> int:
     """Write the file and wait for the disk: over NFS, a full disk or quota shows only then."""
     if file_format == "parquet":
         from nsystui.output.parquet import write_parquet
@@ -369,7 +370,7 @@ def trace_files(path: str | os.PathLike[str]) -> tuple[Path, ...]:
 
 
 def save_trace(
-    trace: Trace, path: str | os.PathLike[str], overwrite: bool = False, progress: Progress = lambda rows: None
+    trace: Trace, path: str | os.PathLike[str], overwrite: bool = False, progress: CountRows = lambda rows: None
 ) -> int:
     """Write the files of ``path``; return the number of the export's events in them.
 

@@ -38,6 +38,7 @@ from nsystui.base.answer import (
 )
 from nsystui.base.errors import UsageError
 from nsystui.base.text import ascii_glyphs, cut_apart, safe_text, width_of
+from nsystui.base.types import CountRows
 from nsystui.base.units import Wording, round_half_up, wordings
 
 FORMATS = ("table", "csv", "json", "md", "parquet")
@@ -47,7 +48,6 @@ DRAWING = "svg"
 
 _ENDINGS = {".csv": "csv", ".json": "json", ".md": "md", ".parquet": "parquet", ".txt": "table", ".svg": DRAWING}
 
-Progress = Callable[[int], None]
 """Called after each page with the number of rows written; it may raise to stop the writing."""
 
 _PAGE = 10_000
@@ -101,7 +101,7 @@ def _file_value(decimals: int | None, round_value: Callable[[float, int], float]
     return round_value(float(value), decimals) if decimals else round(value)
 
 
-def _file_pages(answer: Answer, progress: Progress | None) -> Iterator[list[Sequence[Value]]]:
+def _file_pages(answer: Answer, progress: CountRows | None) -> Iterator[list[Sequence[Value]]]:
     """Yield pages of columns with the values of files; call ``progress`` after each."""
     rows = 0
     for page in column_batches(answer):
@@ -112,7 +112,7 @@ def _file_pages(answer: Answer, progress: Progress | None) -> Iterator[list[Sequ
 
 
 def write(
-    answer: Answer, file_format: str, stream: Writable, *, ascii_only: bool = False, progress: Progress | None = None
+    answer: Answer, file_format: str, stream: Writable, *, ascii_only: bool = False, progress: CountRows | None = None
 ) -> int:
     r"""Write ``answer`` to ``stream`` as ``table``, ``csv``, ``json`` or ``md``; return the number of rows.
 
@@ -138,7 +138,7 @@ _ALONE_NEEDS_QUOTES = re.compile(r'[,\r\n"]|^$')
 """Cells that nsys quotes in a table of one column."""
 
 
-def _write_csv(answer: Answer, stream: Writable, progress: Progress | None) -> int:
+def _write_csv(answer: Answer, stream: Writable, progress: CountRows | None) -> int:
     needs_quotes = _NEEDS_QUOTES if len(answer.columns) > 1 else _ALONE_NEEDS_QUOTES
 
     def quoted(cell: str) -> str:
@@ -193,7 +193,7 @@ def to_json(value: object) -> str:
     return json.dumps(value, allow_nan=False).replace("\x7f", "\\u007f")
 
 
-def _write_json(answer: Answer, stream: Writable, progress: Progress | None) -> int:
+def _write_json(answer: Answer, stream: Writable, progress: CountRows | None) -> int:
     r"""Write an array of objects with the columns' keys, one per line, in ASCII (``\u`` escapes)."""
     keys = [to_json(column.file_key).replace("%", "%%") for column in answer.columns]
     line = "%s\n{" + ", ".join(f"{key}: %s" for key in keys) + "}"
@@ -222,7 +222,7 @@ def markdown_text(text: str) -> str:
     return _MARKUP.sub(r"\\\g<0>", safe_text(text))
 
 
-def _write_markdown(answer: Answer, stream: Writable, progress: Progress | None) -> int:
+def _write_markdown(answer: Answer, stream: Writable, progress: CountRows | None) -> int:
     """Write a GitHub table. Line breaks in a cell become ``␊``, so that a row is a line."""
 
     def line(cells: Iterable[str]) -> str:
@@ -312,7 +312,7 @@ def fitting(answer: TableAnswer, width: int) -> TableAnswer:
     return replace(answer, columns=columns, rows=rows)
 
 
-def _write_table(answer: Answer, stream: Writable, ascii_only: bool, progress: Progress | None) -> int:
+def _write_table(answer: Answer, stream: Writable, ascii_only: bool, progress: CountRows | None) -> int:
     """Write aligned, uncut text. The first page sets the widths, so that later pages can stream."""
 
     def put(cells: Iterable[str]) -> None:

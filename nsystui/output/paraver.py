@@ -24,7 +24,8 @@ from typing import Any
 
 from nsystui.base.selection import Task
 from nsystui.base.text import safe_text
-from nsystui.output.chrome_trace import ByteSink, Progress
+from nsystui.base.types import CountRows
+from nsystui.output.chrome_trace import ByteSink
 from nsystui.output.paraver_types import COPIES, DETAILS, LAUNCHES, NCCL_TYPES, STATES, EventTypes
 from nsystui.questions.events.kinds import GPU_KINDS, EventKind
 from nsystui.questions.trace.layout import StreamLanes
@@ -42,7 +43,7 @@ STATE_OF = {
 _GPU = frozenset(kind.value for kind in GPU_KINDS)
 _MARK, _MEMORY = EventKind.MARK.value, EventKind.MEMORY.value
 _SECOND = 1_000_000_000
-Row = tuple[Task, object]
+_Row = tuple[Task, object]
 """The key of a row: its process, and a thread's serialised id, (device, stream, lane), or a `GpuRow`."""
 GpuRow = tuple[int, int]
 """The metrics of a GPU: its report, and its number on the machine, -1 if unknown."""
@@ -55,13 +56,13 @@ class ParaverRows:
         layout = trace.layout
         self.processes = layout.processes
         self.hosts = list(dict.fromkeys(process.host for process in layout.processes))
-        self.labels_by_task: dict[Task, dict[Row, str]] = {process.task: {} for process in layout.processes}
+        self.labels_by_task: dict[Task, dict[_Row, str]] = {process.task: {} for process in layout.processes}
         for thread in layout.threads:
             self.labels_by_task[thread.task].setdefault((thread.task, thread.thread), thread.thread_label)
         for stream in layout.streams:
             for lane in range(stream.lanes):
                 self.labels_by_task[stream.task][stream.task, (stream.device, stream.stream, lane)] = stream.label(lane)
-        self.row_by_gpu: dict[GpuRow, Row] = {}
+        self.row_by_gpu: dict[GpuRow, _Row] = {}
         for gpu_row in sorted({(report, -1 if gpu is None else gpu) for report, gpu, *_ in trace.metrics()}):
             task, label = self._metrics_row(trace, gpu_row)
             self.row_by_gpu[gpu_row] = task, gpu_row
@@ -80,7 +81,7 @@ class ParaverRows:
             return tasks[0], f"{label} of {name}"
         return next((task for task in report_tasks if task.process in users), report_tasks[0]), label
 
-    def _prefixes(self) -> dict[Row, str]:
+    def _prefixes(self) -> dict[_Row, str]:
         """Return ``cpu:appl:task:thread`` of each row."""
         prefixes, cpu = {}, count(1)
         for host in self.hosts:
@@ -124,7 +125,7 @@ class ParaverRows:
 
 
 def write_records(
-    trace: Trace, rows: ParaverRows, types: EventTypes, stream: ByteSink, progress: Progress = lambda rows: None
+    trace: Trace, rows: ParaverRows, types: EventTypes, stream: ByteSink, progress: CountRows = lambda rows: None
 ) -> int:
     """Write the ``.prv``; return the number of the export's events in it, including samples of GPU metrics."""
     stream.write(rows.header(trace).encode())
@@ -138,7 +139,7 @@ def write_records(
     return written + body.sample_count
 
 
-Pairs = tuple[tuple[int, int], ...]
+_Pairs = tuple[tuple[int, int], ...]
 """The types of a record with their values; the first type is the event's."""
 
 _FIELD_INDICES = {field: index for index, field in enumerate(TIMED_FIELDS)}
@@ -152,9 +153,9 @@ class _Body:
         self._prefixes, self._types = rows.prefixes, types
         self._crossing = trace.layout.crossing
         self._lanes = StreamLanes()
-        self._ends: list[tuple[int, int, str, Pairs]] = []
+        self._ends: list[tuple[int, int, str, _Pairs]] = []
         self._numbers = count()
-        self._open: dict[tuple[str, int], list[Pairs]] = {}
+        self._open: dict[tuple[str, int], list[_Pairs]] = {}
         self._busy_until: dict[str, int] = {}
         self.sample_count = 0
         self._sample_records = self._read_samples(trace, rows)
@@ -211,7 +212,7 @@ class _Body:
         task = Task(report, -1 if process is None else process)
         start, end = start - self._origin, end - self._origin
         yield from self._due_records(start)
-        row_key: Row = (task, thread)
+        row_key: _Row = (task, thread)
         if kind in _GPU:
             row_key = (task, (device, stream, self._lanes.lane((task, device, stream), start, end)))
         prefix = self._prefixes[row_key]
@@ -261,7 +262,7 @@ _FILTERS = (
 _COMPOSED = (*(f"compose_{level}" for level in _LEVELS), "topcompose1", "topcompose2")
 _MAX_FLOAT = f"{sys.float_info.max:.12f}"
 
-Window = tuple[str, str, Sequence[str]]
+_Window = tuple[str, str, Sequence[str]]
 """A window's name, its function of a thread's records, and the lines that select the records."""
 
 
@@ -281,10 +282,10 @@ def view_texts(types: EventTypes) -> dict[str, str]:
         if numbers
     }
     if states:
-        timeline: Window = ("Timeline by state", "State As Is", ())
+        timeline: _Window = ("Timeline by state", "State As Is", ())
         texts["states"] = _view([timeline])
         texts["useful"] = _view([timeline], [("Useful time: time in each state", "Time", max(STATES) + 1)])
-        windows: list[Window] = []
+        windows: list[_Window] = []
         for state in states:
             semantic = f"window_semantic_module thread State Record Dur. {{ 1, {{ 1 {state}.000000000000 }} }}"
             windows.append((f"Duration: {STATES[state][0]}", "State Record Dur.", (semantic,)))
@@ -292,13 +293,13 @@ def view_texts(types: EventTypes) -> dict[str, str]:
     return texts
 
 
-def _value(label: str, number: int) -> Window:
+def _value(label: str, number: int) -> _Window:
     name = safe_text(label).replace('"', "'") or "(no name)"
     lines = (f"window_filter_module evt_type 1 {number}", f'window_filter_module evt_type_label 1 "{name}"')
     return name, "Last Evt Val", lines
 
 
-def _view(windows: Sequence[Window], histograms: Sequence[tuple[str, str, int | None]] = ()) -> str:
+def _view(windows: Sequence[_Window], histograms: Sequence[tuple[str, str, int | None]] = ()) -> str:
     """Return the text of a view. Histograms hide their windows; without histograms, the first window is open.
 
     Each histogram shows the window at its index, and has a name, a statistic, and the number of columns of width 1, or
@@ -312,7 +313,7 @@ def _view(windows: Sequence[Window], histograms: Sequence[tuple[str, str, int | 
     return "".join(parts)
 
 
-def _window_text(number: int, window: Window, is_open: bool) -> str:
+def _window_text(number: int, window: _Window, is_open: bool) -> str:
     name, function, lines = window
     functions = dict.fromkeys(_LEVELS, "Adding") | {"cpu": "Active Thd", "thread": function}
     selected = [f"{level}, {level_function}" for level, level_function in functions.items()] + list(_FILTERS)

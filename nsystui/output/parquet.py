@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from nsystui.base.answer import Answer, Column, Row, Unit, Value
 from nsystui.base.parquet_file import copy_to_parquet
-from nsystui.output.formats import Progress, file_values, pages
+from nsystui.base.types import CountRows
+from nsystui.output.formats import file_values, pages
 
 if TYPE_CHECKING:
     import duckdb
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 _BATCH = 122_880  # rows: a row group of DuckDB's
 
 
-def write_parquet(answer: Answer, path: Path, progress: Progress | None = None) -> int:
+def write_parquet(answer: Answer, path: Path, progress: CountRows | None = None) -> int:
     """Write ``answer`` to ``path``, replacing its content; return the number of rows.
 
     Text is VARCHAR, a column with decimals DOUBLE, other columns BIGINT; missing values are NULL. Floats keep all their

@@ -88,7 +88,7 @@ class ColumnFiles:
         return tuple(self.seals)
 
 
-Files = TypeVar("Files", PackedFiles, ColumnFiles)
+_Files = TypeVar("_Files", PackedFiles, ColumnFiles)
 T = TypeVar("T")
 
 
@@ -231,14 +231,14 @@ class SinkRows:
     count: Callable[[int, str], object] = lambda rows, written: None
 
 
-class Partial(Generic[Files]):
+class Partial(Generic[_Files]):
     """Cache files being written: a sink and a context manager, which removes unfinished files."""
 
-    def __init__(self, temporary: Path, path: Path, form: str, read: Callable[[Path], Files]) -> None:
+    def __init__(self, temporary: Path, path: Path, form: str, read: Callable[[Path], _Files]) -> None:
         self._temporary = temporary
         self._path = path
         self._form = form
-        self._read: Callable[[Path], Files] = read
+        self._read: Callable[[Path], _Files] = read
         self._parts = itertools.count()
         self._files: list[tuple[str, int, Path]] = []
 
@@ -266,7 +266,7 @@ class Partial(Generic[Files]):
             file.unlink()
         return int(written)
 
-    def finish(self, facts: Mapping[str, Any]) -> Files:
+    def finish(self, facts: Mapping[str, Any]) -> _Files:
         """Publish the files under their final name, with these facts, and return them. Raises OSError."""
         for table, group in itertools.groupby(sorted(self._files), lambda file: file[0]):
             for number, (_, _, file) in enumerate(group):
@@ -299,7 +299,7 @@ def _read_columns(directory: Path) -> ColumnFiles:
     return ColumnFiles(directory, frozenset(facts["names"]), int(facts["rows"]), seals)
 
 
-def _load(directory: Path, read: Callable[[Path], Files]) -> Files | None:
+def _load(directory: Path, read: Callable[[Path], _Files]) -> _Files | None:
     """Return the files in a directory of the cache, or ``None``. Remove damaged files."""
     try:
         return read(directory)
@@ -310,7 +310,7 @@ def _load(directory: Path, read: Callable[[Path], Files]) -> Files | None:
         return None
 
 
-def _mark_used(files: Files | None) -> Files | None:
+def _mark_used(files: _Files | None) -> _Files | None:
     if files is not None:
         with suppress(OSError):  # the cache may be read-only, or another user's
             os.utime(files.directory / FACTS)

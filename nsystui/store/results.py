@@ -26,14 +26,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from nsystui.base.inputs import json_in, opened
 from nsystui.base.partial_files import drop_abandoned, remove
+from nsystui.base.types import Array
 from nsystui.base.version import __version__
 from nsystui.exports import canonical
 from nsystui.store import seals
 
 if TYPE_CHECKING:
-    import numpy as np
-
-    Arrays = Mapping[str, np.ndarray[Any, Any]]
+    Arrays = Mapping[str, Array]
 
 T = TypeVar("T")
 _LENGTH_BYTES = 4
@@ -275,14 +274,14 @@ def as_arrays(result: Any) -> Arrays:
     return result
 
 
-def json_array(value: Any) -> np.ndarray[Any, Any]:
+def json_array(value: Any) -> Array:
     """Return a small JSON value (strings, rows with missing values) as an array, to save it with other arrays."""
     import numpy as np
 
     return np.frombuffer(json.dumps(value).encode(), np.uint8)
 
 
-def json_of(array: np.ndarray[Any, Any]) -> Any:
+def json_of(array: Array) -> Any:
     """Return the value of a `json_array`, with lists instead of tuples."""
     return json.loads(array.tobytes())
 
@@ -311,7 +310,7 @@ def _encoded(value: Any) -> list[bytes | memoryview]:
 
     A plain JSON value is stored in the header.
     """
-    arrays: dict[str, np.ndarray[Any, Any]] = {}
+    arrays: dict[str, Array] = {}
     if isinstance(value, Mapping) and any(hasattr(item, "dtype") for item in value.values()):
         import numpy as np
 
@@ -337,7 +336,7 @@ def _decoded(content: memoryview) -> Any:
     return arrays
 
 
-def _narrowest(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def _narrowest(array: Array) -> Array:
     """Return integers in the smallest type that holds them: most are small, and half the bytes read twice as fast."""
     import numpy as np
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 from nsystui.base.errors import ExportError
 from nsystui.base.partial_files import why_not_ours
 from nsystui.base.resources import awaited, step_back
+from nsystui.base.types import Array, Query
 from nsystui.exports import canonical, opening
 from nsystui.exports.canonical import CanonicalTable
 from nsystui.exports.discover import is_packed_report
@@ -37,7 +38,6 @@ from nsystui.store.views import Rows, loaded_rows, make_view, packed_rows, used_
 
 if TYPE_CHECKING:
     import duckdb
-    import numpy as np
     import pandas as pd
     import sqlalchemy as sa
 
@@ -83,7 +83,7 @@ class Computation:
 
 
 @dataclass(frozen=True)
-class Expected:
+class _Expected:
     """The columns, by canonical table, and the tables to tally that every report must provide."""
 
     columns: Mapping[str, frozenset[str]]
@@ -134,7 +134,7 @@ class Session:
     _on_demand: dict[int, OnDemand] = field(default_factory=dict)
     _identities: dict[int, str] = field(default_factory=dict)
     _memory: Memory = field(default_factory=Memory)
-    _expected: Expected | None = None
+    _expected: _Expected | None = None
     _packing: Packing | None = None
     _database: duckdb.DuckDBPyConnection | None = None
     _view_columns: dict[str, frozenset[str]] = field(default_factory=dict)
@@ -323,7 +323,7 @@ class Session:
         When a query first needs an unpacked report, all of this is read at once, with the span of its events: several
         exports in parallel, no table twice.
         """
-        self._expected = Expected({name: frozenset(names) for name, names in columns.items()}, tuple(tallied))
+        self._expected = _Expected({name: frozenset(names) for name, names in columns.items()}, tuple(tallied))
 
     def tally(self, report: Report, table: sa.Table | CanonicalTable) -> Tally | None:
         """Return the number, times and processes of a report's rows, without reading columns.
@@ -497,12 +497,12 @@ class Session:
 
         return pd.DataFrame({name: series(values) for name, values in self.arrays(query).items()})
 
-    def arrays(self, query: sa.Executable) -> dict[str, np.ndarray[Any, Any]]:
+    def arrays(self, query: sa.Executable) -> dict[str, Array]:
         """Return the result as numpy arrays, for millions of rows; missing values are masked."""
         with self._executed(query) as cursor:
             return dict(cursor.fetchnumpy())
 
-    def array_batches(self, query: sa.Executable) -> Iterator[dict[str, np.ndarray[Any, Any]]]:
+    def array_batches(self, query: sa.Executable) -> Iterator[dict[str, Array]]:
         """Yield the result as numpy arrays of at most 32,768 rows, for one pass in little memory.
 
         Columns must not have missing values, because integers would become floats. If the rows of the tables fit into
@@ -512,7 +512,7 @@ class Session:
         from sqlalchemy import Text
 
         rows = sum(most_rows(self.reports, canonical.BY_NAME[name]) for name in used_columns(query))
-        columns = cast("sa.Select[Any]", query).selected_columns
+        columns = cast("Query", query).selected_columns
         size = sum(_TEXT if isinstance(column.type, Text) else _NUMBER for column in columns)
         with self._executed(query) as cursor:
             if rows <= self.limits.rows_at_once(size):

@@ -21,7 +21,7 @@ from nsystui.base.selection import Selection
 from nsystui.base.units import format_value
 from nsystui.questions.job.opening import Export, JobSource, Listener, Opener
 from nsystui.ui.widgets.frame import UPDATE_INTERVAL, progress_bar
-from nsystui.ui.widgets.panels import Part
+from nsystui.ui.widgets.panels import TextPart
 
 if TYPE_CHECKING:
     from nsystui.exports.nccl_log.files import OpenLog
@@ -335,7 +335,7 @@ class KeptOverview:
     ranks: Answer
     kernels: Answer
     title: str
-    lines: Sequence[Sequence[Part]]
+    lines: Sequence[Sequence[TextPart]]
     losses: str
     names: Mapping[str, str]
     terminal: tuple[int, int, bool]

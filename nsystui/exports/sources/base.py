@@ -34,7 +34,7 @@ REASONS = ("without a time", "with a time outside the session", "ending before t
 
 
 @dataclass(frozen=True)
-class Times:
+class _Times:
     """SQL about a row of a chunk (as ``c``), for SQLite and DuckDB.
 
     ``possible`` is true if the row's times are possible; otherwise ``reason`` is an index into `REASONS`.
@@ -44,7 +44,7 @@ class Times:
     reason: str
 
 
-def times_of(table: CanonicalTable) -> Times | None:
+def times_of(table: CanonicalTable) -> _Times | None:
     """Return the rule for the rows of a table; ``None`` if they need no time."""
     if table in _NEED_NO_TIME:
         return None
@@ -52,16 +52,16 @@ def times_of(table: CanonicalTable) -> Times | None:
     return _times(names, may_be_open=table in _MAY_BE_OPEN) if names else None
 
 
-def _times(names: Sequence[str], may_be_open: bool) -> Times:
+def _times(names: Sequence[str], may_be_open: bool) -> _Times:
     first, *rest = (f'c."{name}"' for name in names)
     if not rest:
-        return Times(f"{first} <= {LATEST}", f"CASE WHEN {first} IS NULL THEN 0 ELSE 1 END")
+        return _Times(f"{first} <= {LATEST}", f"CASE WHEN {first} IS NULL THEN 0 ELSE 1 END")
     (last,) = rest
     missing = [f"{first} IS NULL", *([] if may_be_open else [f"{last} IS NULL"])]
     cases = f"WHEN {' OR '.join(missing)} THEN 0 WHEN {first} > {LATEST} OR {last} > {LATEST} THEN 1 ELSE 2"
     # If the end is between start and bound, the start is not beyond the bound.
     end = f"coalesce({last}, {first})" if may_be_open else last
-    return Times(f"{end} BETWEEN {first} AND {LATEST}", f"CASE {cases} END")
+    return _Times(f"{end} BETWEEN {first} AND {LATEST}", f"CASE {cases} END")
 
 
 POSSIBLE_RANGE = _times(["start", "end"], may_be_open=True).possible
@@ -84,7 +84,7 @@ class Transform:
     order: str = "start"
     is_distinct: bool = False
     first_choice: Mapping[str, str] = field(default_factory=dict)
-    times: Times | None = None
+    times: _Times | None = None
     rows: str = ""
 
     @property

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+
+from nsystui.base.types import Array, Floats, Ints
 
 
 @dataclass(frozen=True, eq=False)
@@ -17,28 +17,28 @@ class Groups:
     ``count``: each group's start in that order, and its number of values.
     """
 
-    value: NDArray[np.int64]
-    number: NDArray[np.int64]
-    order: NDArray[np.int64]
-    first: NDArray[np.int64]
-    count: NDArray[np.int64]
+    value: Ints
+    number: Ints
+    order: Ints
+    first: Ints
+    count: Ints
 
     @classmethod
-    def of(cls, group: NDArray[Any], value: NDArray[np.int64]) -> Groups:
+    def of(cls, group: Array, value: Ints) -> Groups:
         order = np.lexsort((value, group))
         ordered = group[order]
         first = np.flatnonzero(np.diff(ordered, prepend=ordered[:1] - 1))
         return cls(value, ordered[first], order, first, np.diff(first, append=len(order)))
 
-    def summed(self, values: NDArray[Any]) -> NDArray[Any]:
+    def summed(self, values: Array) -> Array:
         """Return each group's sum of other values."""
         return self._group_sums(values[self.order])
 
-    def _group_sums(self, ordered: NDArray[Any]) -> NDArray[Any]:
-        sums: NDArray[Any] = np.add.reduceat(ordered, self.first) if len(self.first) else ordered[:0]
+    def _group_sums(self, ordered: Array) -> Array:
+        sums: Array = np.add.reduceat(ordered, self.first) if len(self.first) else ordered[:0]
         return sums
 
-    def measures(self) -> dict[str, NDArray[Any]]:
+    def measures(self) -> dict[str, Array]:
         """Return ``total count avg median min max stddev q1 q3`` by name, as defined in `queries.statistics`."""
         values = self.value[self.order]
         total = self._group_sums(values)
@@ -56,21 +56,21 @@ class Groups:
             "q3": self._quantile(values, 3, 4),
         }
 
-    def _quantile(self, values: NDArray[np.int64], part: int, parts: int) -> NDArray[np.float64]:
+    def _quantile(self, values: Ints, part: int, parts: int) -> Floats:
         """Return the quantile ``part / parts`` of each group: a value, or the mean of two values."""
         below = self.first + np.maximum(-(-part * self.count // parts), 1) - 1
         above = self.first + np.minimum(part * self.count // parts, self.count - 1)
-        quantile: NDArray[np.float64] = (values[below] + values[above]) / 2.0
+        quantile: Floats = (values[below] + values[above]) / 2.0
         return quantile
 
 
-def distinct(values: NDArray[Any]) -> NDArray[Any]:
+def distinct(values: Array) -> Array:
     """Return the distinct values, ascending. For millions of times, np.unique's hash table takes minutes."""
     ordered = np.sort(values)
     return ordered[np.append(True, ordered[1:] != ordered[:-1])] if len(ordered) else ordered
 
 
-def measures_of(group: NDArray[Any], value: NDArray[Any], at_once: int) -> tuple[NDArray[Any], dict[str, NDArray[Any]]]:
+def measures_of(group: Array, value: Array, at_once: int) -> tuple[Array, dict[str, Array]]:
     """Return the group numbers, ascending, and `Groups.measures`, computing about ``at_once`` values at a time."""
     edges = np.unique(np.sort(group)[::at_once])
     numbers, parts = [], []

@@ -15,12 +15,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-Times = NDArray[np.int64]
+from nsystui.base.types import Array, Flags, Floats, Ints
+
+Times = Ints
 
 _BLOCK = 4096  # intervals per partial sum of `Intervals.before`
 _SLICE = 16  # blocks per slice of time
@@ -64,7 +65,7 @@ class Intervals:
         """The time covered, ns (``len()`` is the number of intervals)."""
         return int(self.lengths.sum())
 
-    def chosen(self, rows: NDArray[np.bool_]) -> Intervals:
+    def chosen(self, rows: Flags) -> Intervals:
         """Return the intervals for which ``rows``, shape ``(n,)``, is true."""
         return Intervals(self.starts[rows], self.ends[rows])
 
@@ -232,7 +233,7 @@ def _subtract(a: Intervals, b: Intervals) -> Intervals:
     return _intersect(a, b.gaps(int(a.starts[0]), int(a.ends[-1]))) if len(a) and len(b) else a
 
 
-def put_intervals(arrays: dict[str, NDArray[Any]], key: str, *sets: Intervals) -> None:
+def put_intervals(arrays: dict[str, Array], key: str, *sets: Intervals) -> None:
     """Add sets to ``arrays`` under names that begin with ``key``, for `intervals_at`.
 
     Lengths and differences of successive ends take at most half of the memory.
@@ -247,12 +248,12 @@ def put_intervals(arrays: dict[str, NDArray[Any]], key: str, *sets: Intervals) -
     arrays |= {f"{key}.sizes": sizes, f"{key}.firsts": ends[first], f"{key}.steps": _narrow(steps)}
 
 
-def _narrow(numbers: Times) -> NDArray[Any]:
+def _narrow(numbers: Times) -> Array:
     """Return positive numbers in few bytes, but not as uint64: int64 and uint64 combine to floats."""
     return numbers.astype(np.min_scalar_type(largest)) if (largest := numbers.max(initial=0)) < 1 << 32 else numbers
 
 
-def intervals_at(arrays: Mapping[str, NDArray[Any]], key: str) -> Iterator[Intervals]:
+def intervals_at(arrays: Mapping[str, Array], key: str) -> Iterator[Intervals]:
     """Yield the sets that `put_intervals` added, in order."""
     steps, lengths = (arrays[f"{key}.{name}"] for name in ("steps", "lengths"))
     cuts = pairwise([0, *np.cumsum(arrays[f"{key}.sizes"]).tolist()])
@@ -262,7 +263,7 @@ def intervals_at(arrays: Mapping[str, NDArray[Any]], key: str) -> Iterator[Inter
         yield Intervals(ends - lengths[low:high], ends)
 
 
-def covered_per_bin(intervals: Intervals, lo: int, hi: int, bins: int) -> NDArray[np.float64]:
+def covered_per_bin(intervals: Intervals, lo: int, hi: int, bins: int) -> Floats:
     """Return the time covered in each of ``bins`` equal spans of ``[lo, hi)``, ns, shape ``(bins,)``.
 
     Exact even if the bins are not whole ns; the sum is the length of ``clip(lo, hi)``. O(n + bins log n).
@@ -286,7 +287,7 @@ def covered_per_bin(intervals: Intervals, lo: int, hi: int, bins: int) -> NDArra
     return np.diff(covered) + np.diff(np.where(beyond > 0, part, 0)) / bins
 
 
-def disjoint_runs(spans: NDArray[np.int64], starts: Times, ends: Times) -> Iterator[NDArray[np.int64]]:
+def disjoint_runs(spans: Ints, starts: Times, ends: Times) -> Iterator[Ints]:
     """Yield ``spans`` (indices into ``starts`` and ``ends``) in runs by start, without overlaps."""
     order = spans[np.lexsort((ends[spans], starts[spans]))]
     if (starts[order][1:] >= ends[order][:-1]).all():

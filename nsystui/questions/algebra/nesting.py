@@ -8,14 +8,14 @@ its start or its end with its parent.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from nsystui.base.types import Array, Flags, Ints
 from nsystui.questions.algebra.intervals import Times, as_times
 
-Rows = NDArray[np.int64]
+_Rows = Ints
 SmallRows = NDArray[np.int32]
 NO_PARENT = -1
 
@@ -30,11 +30,11 @@ class Nesting:
     ``child_count``: the number of direct children.
     """
 
-    parent: Rows
-    level: Rows
+    parent: _Rows
+    level: _Rows
     child_time: Times
     self_time: Times
-    child_count: Rows
+    child_count: _Rows
 
 
 def nest(starts: ArrayLike, ends: ArrayLike, threads: ArrayLike) -> Nesting:
@@ -61,7 +61,7 @@ def nest(starts: ArrayLike, ends: ArrayLike, threads: ArrayLike) -> Nesting:
 _BLOCK = 1 << 18  # ranges nested at a time: each temporarily takes some 200 bytes
 
 
-def tree_of(starts: NDArray[Any], ends: NDArray[Any], threads: NDArray[Any]) -> tuple[SmallRows, SmallRows, Times]:
+def tree_of(starts: Array, ends: Array, threads: Array) -> tuple[SmallRows, SmallRows, Times]:
     """Return ``parent``, ``level`` and ``self_time`` of `nest`, for millions of ranges in little memory.
 
     Ranges are nested in blocks by start, with the earlier open ranges, which include all containers.
@@ -93,7 +93,7 @@ def tree_of(starts: NDArray[Any], ends: NDArray[Any], threads: NDArray[Any]) -> 
     return parent, level, self_time
 
 
-def _end_of_block(starts: Times, order: Rows | None, until: int) -> int:
+def _end_of_block(starts: Times, order: _Rows | None, until: int) -> int:
     """Return ``until``, or slightly more: ranges that start together may contain each other, and share a block."""
     if until >= len(starts):
         return len(starts)
@@ -103,7 +103,7 @@ def _end_of_block(starts: Times, order: Rows | None, until: int) -> int:
     return int(np.searchsorted(starts, last_start, side="right", sorter=order))
 
 
-def _nested(begin: Times, finish: Times, lanes: Times) -> tuple[Rows, Rows]:
+def _nested(begin: Times, finish: Times, lanes: Times) -> tuple[_Rows, _Rows]:
     if not len(begin):
         return np.empty(0, np.int64), np.empty(0, np.int64)
     line_start, line_end = one_timeline(begin, finish, lanes)
@@ -114,7 +114,7 @@ def _nested(begin: Times, finish: Times, lanes: Times) -> tuple[Rows, Rows]:
     return parent, order
 
 
-def _sibling_overlaps(starts: Times, ends: Times, parent: Rows, children: Rows) -> tuple[Rows, Times]:
+def _sibling_overlaps(starts: Times, ends: Times, parent: _Rows, children: _Rows) -> tuple[_Rows, Times]:
     """Return children and their overlaps with earlier siblings, ns, subtracted twice by parents.
 
     ``children``: the rows with a parent; siblings are sorted by start.
@@ -153,11 +153,11 @@ def one_timeline(starts: Times, ends: Times, threads: Times) -> tuple[Times, Tim
     return starts + shift, ends + shift
 
 
-def _rows_of(order: Rows, indices: Rows) -> Rows:
+def _rows_of(order: _Rows, indices: _Rows) -> _Rows:
     return np.where(indices >= 0, order[indices], NO_PARENT)
 
 
-def _levels(parent: Rows) -> Rows:
+def _levels(parent: _Rows) -> _Rows:
     """Count each row's ancestors; each pass doubles the levels climbed (pointer doubling)."""
     level = (parent >= 0).astype(np.int64)
     ancestor = parent.copy()
@@ -172,7 +172,7 @@ def _levels(parent: Rows) -> Rows:
     return level
 
 
-def _parents(starts: Times, ends: Times, duration: Times) -> Rows:
+def _parents(starts: Times, ends: Times, duration: Times) -> _Rows:
     parent, is_wrong = _parents_where_nested(starts, ends)
     if is_wrong.any():
         # Redo only islands (spans of time whose edges no range crosses or touches) with a wrong parent.
@@ -185,7 +185,7 @@ def _parents(starts: Times, ends: Times, duration: Times) -> Rows:
     return parent
 
 
-def _parents_where_nested(starts: Times, ends: Times) -> tuple[Rows, NDArray[np.bool_]]:
+def _parents_where_nested(starts: Times, ends: Times) -> tuple[_Rows, Flags]:
     """Return the parents if ranges nest strictly, and a mask of at least one range per island with wrong parents."""
     n = len(starts)
     is_point = starts == ends
@@ -210,11 +210,11 @@ def _parents_where_nested(starts: Times, ends: Times) -> tuple[Rows, NDArray[np.
     return parent, is_wrong
 
 
-def _is_in(values: Times, ordered: Times) -> NDArray[np.bool_]:
+def _is_in(values: Times, ordered: Times) -> Flags:
     return np.searchsorted(ordered, values, side="left") < np.searchsorted(ordered, values, side="right")
 
 
-def _parents_of_any(ends: Times, duration: Times) -> Rows:
+def _parents_of_any(ends: Times, duration: Times) -> _Rows:
     """Return the parents of any ranges in pre-order. O(n log n).
 
     Containers of a range precede it and do not end before it does; the parent is the tightest. Divide and conquer, with

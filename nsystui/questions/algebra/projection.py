@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from nsystui.base.types import Flags, Ints
 from nsystui.questions.algebra.intervals import Times, as_times
 from nsystui.questions.algebra.nesting import one_timeline
 
@@ -55,7 +56,7 @@ class Projection:
     ``end - start`` if the GPU idles, more if operations overlap.
     """
 
-    op_count: NDArray[np.int64]
+    op_count: Ints
     start: Times
     end: Times
     op_time: Times
@@ -139,9 +140,7 @@ def _zeros(n: int) -> NDArray[np.integer[Any]]:
     return np.zeros(n, np.int32)
 
 
-def _assigned(
-    array: NDArray[np.integer[Any]], rows: NDArray[np.int64] | slice, values: NDArray[np.int64]
-) -> NDArray[np.integer[Any]]:
+def _assigned(array: NDArray[np.integer[Any]], rows: Ints | slice, values: Ints) -> NDArray[np.integer[Any]]:
     limits = np.iinfo(array.dtype)
     if len(values) and (values.min() < limits.min or values.max() > limits.max):
         array = array.astype(np.int64)
@@ -156,9 +155,9 @@ class Inside:
     ``since``, ``until``: shape ``(n,)`` for n ranges; a range without such calls has ``until <= since``.
     """
 
-    calls: NDArray[np.int64]
-    since: NDArray[np.int64]
-    until: NDArray[np.int64]
+    calls: Ints
+    since: Ints
+    until: Ints
 
 
 def calls_inside(
@@ -185,7 +184,7 @@ def calls_inside(
         yield Inside(layer, since, until)
 
 
-def are_outside(inside: Iterable[Inside], calls: int) -> NDArray[np.bool_]:
+def are_outside(inside: Iterable[Inside], calls: int) -> Flags:
     """Return whether each call is in no range, from the parts of `calls_inside`; shape ``(calls,)``."""
     outside = np.ones(calls, np.bool_)
     for part in inside:
@@ -197,7 +196,7 @@ def are_outside(inside: Iterable[Inside], calls: int) -> NDArray[np.bool_]:
     return outside
 
 
-def _layers(starts: Times, ends: Times) -> Iterator[NDArray[np.int64]]:
+def _layers(starts: Times, ends: Times) -> Iterator[Ints]:
     """Yield the calls in the fewest groups in which both starts and ends ascend.
 
     One group suffices unless a call contains another. Greedy (patience sorting): each call is added to the first group

@@ -13,10 +13,10 @@ from operator import itemgetter
 
 import numpy as np
 import sqlalchemy as sa
-from numpy.typing import NDArray
 
 from nsystui.base.answer import DEVICE, DURATION, FILES_ONLY, RANK, START, STEP, Column, Row, TableAnswer, Unit
 from nsystui.base.selection import Selection, Task
+from nsystui.base.types import Flags, Floats
 from nsystui.base.units import format_value
 from nsystui.questions.algebra.intervals import EMPTY, Times, intersect, union
 from nsystui.questions.blocking.dependencies import unresolved_waits
@@ -99,7 +99,7 @@ class RankIterations:
         """The phase code of each iteration (`steps.phases.PHASES`)."""
         return np.full(len(self.of), NO_PHASE, np.int64) if self.steps is None else self.steps.phases
 
-    def is_slow(self) -> NDArray[np.bool_]:
+    def is_slow(self) -> Flags:
         """Return which iterations are slow for their phase."""
         return self.of.time > SLOW * medians_of_phases(self.of.time, self.phases)
 
@@ -354,9 +354,7 @@ def part_importance(gpus: Sequence[RankIterations]) -> dict[str, int]:
 _ON_CPU = "no step is known to have launched GPU work: `nsystui steps --every` has their times on the CPU"
 
 
-def steps_side_by_side(
-    job: OpenJob, selection: Selection, rank: int | None = None
-) -> tuple[Times, NDArray[np.float64], NDArray[np.bool_]]:
+def steps_side_by_side(job: OpenJob, selection: Selection, rank: int | None = None) -> tuple[Times, Floats, Flags]:
     """Return the selected steps' numbers ``(n,)``, `PARTS` ``(n, len(PARTS))``, ns, and which are slow.
 
     The parts belong to ``rank``, or are means over all selected GPUs.

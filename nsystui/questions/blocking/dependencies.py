@@ -28,10 +28,10 @@ from typing import Any
 
 import numpy as np
 import sqlalchemy as sa
-from numpy.typing import NDArray
 
 from nsystui.base.answer import Unit
 from nsystui.base.selection import Task, Window
+from nsystui.base.types import Array, Query
 from nsystui.base.units import format_value
 from nsystui.exports import canonical
 from nsystui.exports.metadata import pid_of
@@ -42,8 +42,6 @@ from nsystui.questions.queries.recording import recording_advice
 from nsystui.questions.queries.time_window import report_at
 from nsystui.store import tables
 from nsystui.store.session import Session
-
-Numbers = NDArray[Any]
 
 COMPUTE, NCCL, COMMUNICATION, TO_DEVICE, TO_HOST, ON_DEVICE, OTHER_COPY, MEMSET, MIGRATION = range(9)
 """Kinds of operations. Whole CUDA graphs are compute."""
@@ -74,27 +72,27 @@ class Operations:
     ``row``, ``table`` (0 kernels, 1 memory operations, 2 graphs): its row in the export.
     """
 
-    device: Numbers
-    context: Numbers
-    stream: Numbers
+    device: Array
+    context: Array
+    stream: Array
     start: Times
     end: Times
-    kind: Numbers
+    kind: Array
     correlation: Times
     called: Times
     returned: Times
     thread: Times
-    inside_graph: Numbers
+    inside_graph: Array
     producer: Times
     unseen: Times
     migration: Times
     row: Times
-    table: Numbers
+    table: Array
 
     def __len__(self) -> int:
         return len(self.start)
 
-    def last_ended(self, kinds: Numbers, indices: Times, unseen: Times, since: Times) -> Times:
+    def last_ended(self, kinds: Array, indices: Times, unseen: Times, since: Times) -> Times:
         """Return the end of the last operation that may have held each of ``indices``, or ``since``, ns.
 
         It has one of ``kinds`` (bool), ended before the held operation began, and was launched before ``unseen``.
@@ -118,7 +116,7 @@ def operations_of(rows: ProcessRows, window: Window | None, communication: Colle
     ``window`` (shared rows), all are read. ``communication``: names of kernels that communicate without NCCL.
     """
     session, task = rows.session, rows.task
-    parts: list[dict[str, Numbers]] = []
+    parts: list[dict[str, Array]] = []
     until = None if window is None else _until(session, task, window, communication)
     for index, table in enumerate((tables.kernels, tables.memory_ops, tables.graph_launches)):
         if not session.count(table):
@@ -145,7 +143,7 @@ def operations_of(rows: ProcessRows, window: Window | None, communication: Colle
     return Operations(**work, **launches, producer=producer, unseen=unseen, migration=_migrations(work))
 
 
-def _migrations(work: Mapping[str, Numbers]) -> Times:
+def _migrations(work: Mapping[str, Array]) -> Times:
     """Return `Operations.migration`."""
     migration = np.full(len(work["start"]), NONE, np.int64)
     for device in np.unique(work["device"][work["kind"] == MIGRATION]):
@@ -159,7 +157,7 @@ def _migrations(work: Mapping[str, Numbers]) -> Times:
     return migration
 
 
-def _work(session: Session, table: sa.Table, communication: Collection[str]) -> sa.Select[Any]:
+def _work(session: Session, table: sa.Table, communication: Collection[str]) -> Query:
     """Select the operations of a table, in the columns of `Operations`."""
     columns = table.c
     if table is tables.kernels:
@@ -236,7 +234,7 @@ def _launches(rows: ProcessRows, ids: Times) -> tuple[Times, Times, Times]:
     if not len(known_ids) or not rows.session.count(tables.api_calls):
         return unknown, unknown, unknown
 
-    def query() -> sa.Select[Any]:
+    def query() -> Query:
         selected = sa.select(calls.correlation_id, calls.start, calls.end, calls.thread)
         return selected.where(calls.correlation_id.is_not(None), calls.end.is_not(None))
 
@@ -272,7 +270,7 @@ def _last_to_end(count: int, end: Times, waiters: Sequence[Times], sources: Sequ
 class _Streams:
     """The operations of each stream in order, located by correlation ids."""
 
-    def __init__(self, context: Numbers, stream: Numbers, correlation: Times) -> None:
+    def __init__(self, context: Array, stream: Array, correlation: Times) -> None:
         self.order = np.lexsort((np.arange(len(stream)), stream, context))
         self.order = self.order[stream[self.order] != NONE]
         context, stream = context[self.order], stream[self.order]
@@ -293,7 +291,7 @@ class _Streams:
         """Return a stream's number, or ``NONE`` if it has no operations."""
         return self._number.get((context, stream), NONE)
 
-    def numbers(self, rows: Mapping[str, Numbers], indices: Numbers) -> Times:
+    def numbers(self, rows: Mapping[str, Array], indices: Array) -> Times:
         keys = zip(rows["context"][indices].tolist(), rows["stream"][indices].tolist(), strict=True)
         return np.array([self._number.get(key, NONE) for key in keys], np.int64)
 
@@ -306,7 +304,7 @@ class _Streams:
         """Return the first operation launched into each stream after each call, or ``NONE``."""
         return self._at(np.searchsorted(self._launched, (stream << _SHIFT) + correlation, side="right"), stream)
 
-    def _at(self, position: Numbers, stream: Times) -> Times:
+    def _at(self, position: Array, stream: Times) -> Times:
         is_in_stream = (stream >= 0) & (position >= 0) & (position < len(self.order))
         is_in_stream[is_in_stream] &= self.stream_numbers[position[is_in_stream]] == stream[is_in_stream]
         operations = np.full(len(position), NONE, np.int64)
@@ -314,7 +312,7 @@ class _Streams:
         return operations
 
 
-def _producers(rows: ProcessRows, work: dict[str, Numbers], window: Window | None) -> tuple[Times, Times]:
+def _producers(rows: ProcessRows, work: dict[str, Array], window: Window | None) -> tuple[Times, Times]:
     """Return `Operations.producer` and `Operations.unseen`."""
     streams, end = _Streams(work["context"], work["stream"], work["correlation"]), work["end"]
     waiters, sources = [streams.order[1:][~streams.is_first[1:]]], [streams.order[:-1][~streams.is_first[1:]]]
@@ -337,7 +335,7 @@ def _producers(rows: ProcessRows, work: dict[str, Numbers], window: Window | Non
 
 
 def _unseen(
-    rows: ProcessRows, work: dict[str, Numbers], streams: _Streams, events: _Events, window: Window | None
+    rows: ProcessRows, work: dict[str, Array], streams: _Streams, events: _Events, window: Window | None
 ) -> Times:
     """Return `Operations.unseen`: the last unresolved call between an operation and its predecessor.
 
@@ -362,7 +360,7 @@ def _unseen(
 _EVENT_COLUMNS = ("context", "stream", "event", "event_sync", "correlation_id")
 
 
-def _of_events(rows: ProcessRows, table: sa.Table) -> dict[str, Numbers]:
+def _of_events(rows: ProcessRows, table: sa.Table) -> dict[str, Array]:
     columns = dict.fromkeys(_EVENT_COLUMNS, np.zeros(0, np.int64))
     query = sa.select(*(table.c[key] for key in _EVENT_COLUMNS)).where(table.c.correlation_id.is_not(None))
     if rows.session.count(table) and rows.session.count(tables.api_calls):
@@ -371,7 +369,7 @@ def _of_events(rows: ProcessRows, table: sa.Table) -> dict[str, Numbers]:
     return {**columns, "correlation": columns["correlation_id"]}
 
 
-def _matching(waits: dict[str, Numbers], records: dict[str, Numbers], lost: Times) -> Times:
+def _matching(waits: dict[str, Array], records: dict[str, Array], lost: Times) -> Times:
     """Return the index in ``records`` of each wait's event, or ``NONE`` if it was not recorded before.
 
     A handle may belong to one of the calls ``lost`` instead, which recorded an event but have no row.
@@ -409,11 +407,11 @@ class _Events:
     calls: Times
     recorded: Times
     lost: Times
-    records: dict[str, Numbers]
-    waits: dict[str, Numbers]
+    records: dict[str, Array]
+    waits: dict[str, Array]
     of_record: Times
-    by_stream: dict[str, Numbers]
-    by_event: dict[str, Numbers]
+    by_stream: dict[str, Array]
+    by_event: dict[str, Array]
 
     @classmethod
     def of(cls, rows: ProcessRows) -> _Events:
@@ -480,7 +478,7 @@ class CudaCalls:
     thread: Times
     start: Times
     end: Times
-    name: Numbers
+    name: Array
     names: tuple[str, ...]
     operation: Times
 
@@ -498,7 +496,7 @@ def host_calls_of(rows: ProcessRows, window: Window, work: Operations) -> CudaCa
         return CudaCalls(nothing, nothing, nothing, nothing, (), nothing)
     is_inside = columns.end > window.start, columns.start < window.end
 
-    def query() -> sa.Select[Any]:
+    def query() -> Query:
         call = sa.select(columns.thread, columns.start, columns.end, columns.correlation_id, columns.name)
         return call.where(columns.thread.is_not(None)).order_by(columns.start, columns.end.desc())
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nsystui.base.answer import Column, Row, TableAnswer, Unit
 from nsystui.base.selection import Selection, Task
+from nsystui.base.types import Flags, Floats, Ints
 from nsystui.questions.algebra.nesting import NO_PARENT
 from nsystui.questions.job.job import OpenJob
-from nsystui.questions.nvtx.loading import Flags, Ints
 from nsystui.questions.nvtx.paths import template
 from nsystui.questions.nvtx.ranges import NvtxRanges
 from nsystui.questions.queries.conditions import duration, where
@@ -86,7 +85,7 @@ def _in_steps(steps: Steps, times: Mapping[Task, StepTimes], ranges: NvtxRanges)
     return is_in_step
 
 
-def _replayed(job: OpenJob, steps: Steps, times: Mapping[Task, StepTimes], ranges: NvtxRanges) -> NDArray[np.float64]:
+def _replayed(job: OpenJob, steps: Steps, times: Mapping[Task, StepTimes], ranges: NvtxRanges) -> Floats:
     """Sum the kernels that graphs replay in steps, by the name of each range around their capture, ns."""
 
     def number_of(report: Ints, process: Ints, launch: Ints, _: Ints, node: Ints) -> Ints:

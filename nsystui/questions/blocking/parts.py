@@ -23,13 +23,13 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import sqlalchemy as sa
-from numpy.typing import NDArray
 
 from nsystui.base.selection import Selection, Task, Window
+from nsystui.base.types import Array, Flags, Ints
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, intersect, merge, subtract, union
 from nsystui.questions.blocking.dependencies import (
     COMMUNICATION,
@@ -97,7 +97,7 @@ class Gaps:
     freed: Times
     held: Times
     end: Times
-    kind: NDArray[np.int64]
+    kind: Ints
     ended_by: Times
     possible: Mapping[str, Times]
 
@@ -188,7 +188,7 @@ class Iterations:
         """The length of each iteration without pauses between captures, ns."""
         return np.asarray(self.parts.sum(axis=1), np.int64)
 
-    def at(self, is_chosen: NDArray[np.bool_]) -> Iterations:
+    def at(self, is_chosen: Flags) -> Iterations:
         """Return the iterations with ``is_chosen``."""
         names = ("starts", "ends", "parts", "busy", "possible")
         return replace(self, **{name: getattr(self, name)[is_chosen] for name in names})
@@ -198,7 +198,7 @@ class Iterations:
         return self.parts[:, PARTS.index(name)]
 
     @property
-    def known(self) -> NDArray[Any]:
+    def known(self) -> Array:
         """``parts`` as objects, with ``None`` instead of 0 if the part may have time."""
         parts = self.parts.astype(object)
         parts[(self.parts == 0) & (self.possible > 0)] = None

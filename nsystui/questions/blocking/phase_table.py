@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import sqlalchemy as sa
-from numpy.typing import NDArray
 
 from nsystui.base.answer import Column, Row, TableAnswer, Unit, Value
 from nsystui.base.selection import Selection, Task, Window
+from nsystui.base.types import Condition, Flags
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, intersect, subtract, union
 from nsystui.questions.blocking.budget import STEP_PART_COLUMNS, RankIterations, iterations, notes_of, part_importance
 from nsystui.questions.job.job import OpenJob
@@ -84,9 +84,7 @@ def budget_of_phases(job: OpenJob, selection: Selection, step_name: str | None =
     return TableAnswer("phases", columns, rows, len(rows), (*notes, *([] if host.prepares else [_NOT_PREPARED])))
 
 
-def _figures(
-    gpus: Sequence[RankIterations], masks: Sequence[NDArray[np.bool_]], total_time: int, host: _Host, phase: str
-) -> Row:
+def _figures(gpus: Sequence[RankIterations], masks: Sequence[Flags], total_time: int, host: _Host, phase: str) -> Row:
     times = np.concatenate([gpu.of.time[mask] for gpu, mask in zip(gpus, masks, strict=True)])
     parts, possible = (
         np.median(np.concatenate([getattr(gpu.of, name)[mask] for gpu, mask in zip(gpus, masks, strict=True)]), axis=0)
@@ -146,7 +144,7 @@ class _HostWork:
             window = Window(int(gpu.of.starts.min()), int(gpu.of.ends.max()))
             self.idle.append(EMPTY if device is None else subtract(device.idle(window), in_graphs))
 
-    def of(self, masks: Sequence[NDArray[np.bool_]]) -> _Host:
+    def of(self, masks: Sequence[Flags]) -> _Host:
         """Return launch calls in the chosen steps' CPU ranges, and preparation during the iterations."""
         launch = prepare = exposed = in_graphs = 0
         for index, (gpu, mask) in enumerate(zip(self.gpus, masks, strict=True)):
@@ -164,7 +162,7 @@ class _HostWork:
         return _Host(in_graphs, launch if self.launches else None, *prepared)
 
 
-def _times(job: OpenJob, table: sa.Table, matches: sa.ColumnElement[bool], tasks: set[Task]) -> dict[Task, Intervals]:
+def _times(job: OpenJob, table: sa.Table, matches: Condition, tasks: set[Task]) -> dict[Task, Intervals]:
     """Return when any thread of each task is in a call or range that ``matches``; job time."""
     columns: Any = table.c
     times_by_task = {}

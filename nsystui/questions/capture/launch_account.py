@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import sqlalchemy as sa
 
 from nsystui.base.answer import RANK, UNKNOWN, Column, Row, TableAnswer, Unit
 from nsystui.base.selection import Task
+from nsystui.base.types import Condition, Query
 from nsystui.exports import canonical
 from nsystui.exports.metadata import pid_of
 from nsystui.questions.algebra.intervals import Times
@@ -166,7 +167,7 @@ def launch_accounts(session: Session, reports: Collection[Report]) -> dict[Task,
     }
 
 
-def _queries(reports: Sequence[int], first: int, last: int) -> Iterator[sa.Select[Any]]:
+def _queries(reports: Sequence[int], first: int, last: int) -> Iterator[Query]:
     """Yield queries of the successful calls, the kernels and the waits with ids from ``first`` to ``last``."""
     api, kernels, syncs = tables.api_calls, tables.kernels, tables.syncs
     is_launch = api.c.name.contains("Launch") & ~api.c.name.contains("HostFunc")
@@ -192,7 +193,7 @@ def _queries(reports: Sequence[int], first: int, last: int) -> Iterator[sa.Selec
         )
 
 
-def _by_task(session: Session, query: sa.Select[Any]) -> dict[Task, dict[str, Times]]:
+def _by_task(session: Session, query: Query) -> dict[Task, dict[str, Times]]:
     batches: defaultdict[Task, list[dict[str, Times]]] = defaultdict(list)
     for batch in session.array_batches(query):
         for task, rows in rows_by_task(batch):
@@ -203,7 +204,7 @@ def _by_task(session: Session, query: sa.Select[Any]) -> dict[Task, dict[str, Ti
     }
 
 
-def _succeeded(api: sa.FromClause) -> sa.ColumnElement[bool]:
+def _succeeded(api: sa.FromClause) -> Condition:
     return sa.or_(api.c.return_value.is_(None), api.c.return_value == 0)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from nsystui.base.text import whole_number
-from nsystui.questions.queries.question import Option, Question, Row, Values, View, in_module
+from nsystui.questions.queries.question import Option, Question, RowKind, Values, View, in_module
 
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer
@@ -76,7 +76,7 @@ def _report(
     module: str,
     needs: tuple[tuple[str, ...], ...],
     options: tuple[Option, ...] = (),
-    row: Row = "other",
+    row: RowKind = "other",
 ) -> Question:
     answer = in_module(f"stats.{module}", "ASK", name)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from nsystui.questions.queries.question import Ask, Option, Question, Row, Values, View, steps_in
+from nsystui.questions.queries.question import Ask, Option, Question, RowKind, Values, View, steps_in
 
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer
@@ -128,7 +128,7 @@ def _view(name: str, *tables: str) -> View:
 
 
 def _calls(
-    name: str, subject: str, description: str, order: int, row: Row | None = None, label: str = "", **texts: str
+    name: str, subject: str, description: str, order: int, row: RowKind | None = None, label: str = "", **texts: str
 ) -> Question:
     """Return the question about calls; with ``row``, it also has a table on the screen of kernels."""
     question = Question(

@@ -22,6 +22,7 @@ import sqlalchemy as sa
 from numpy.typing import NDArray
 
 from nsystui.base.selection import Task
+from nsystui.base.types import Floats, Ints
 from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.nccl.names import collective_of_kernel
 from nsystui.questions.nccl.pairing import NcclPairing
@@ -193,7 +194,7 @@ def _split(report: Report, arrays: Arrays) -> Iterator[KernelSequence]:
         )
 
 
-Matrix = NDArray[np.int64]
+Matrix = Ints
 
 _FEWEST_TO_DECIDE = 8
 _OPERATION_LIMIT = 256
@@ -300,7 +301,7 @@ def _ending_together(sequences: Sequence[KernelSequence]) -> Iterable[list[Kerne
     return clusters
 
 
-Values = NDArray[np.number]
+_Values = NDArray[np.number]
 
 _POINTS_TO_DECIDE = 32
 _MAX_RATE = 500e-6
@@ -308,7 +309,7 @@ _LEAST_DRIFT = 200_000
 _RATE_GAIN = 4
 
 
-def clock_rates(reference: Values, ends: Values, points: int = 256) -> NDArray[np.float64]:
+def clock_rates(reference: _Values, ends: _Values, points: int = 256) -> Floats:
     """Return how much faster the clock of ``reference`` runs than each other clock, or 0 if that is not proven.
 
     The arrays are ends of the same n collectives, ns, shapes ``(n,)`` and ``(m, n)``; at most ``points`` are read. The
@@ -330,9 +331,9 @@ def clock_rates(reference: Values, ends: Values, points: int = 256) -> NDArray[n
     return np.where(is_proven, rates, 0.0)
 
 
-def _variation(values: Values) -> NDArray[np.float64]:
+def _variation(values: _Values) -> Floats:
     """Return the median deviation from the median of each row."""
-    deviations: NDArray[np.float64] = np.abs(values - np.median(values, axis=1, keepdims=True))
+    deviations: Floats = np.abs(values - np.median(values, axis=1, keepdims=True))
     return np.median(deviations, axis=1)
 
 

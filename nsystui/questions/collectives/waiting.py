@@ -13,11 +13,11 @@ from itertools import compress
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nsystui.base.answer import COLLECTIVE, START, Column, Row, TableAnswer, Unit
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.base.text import few_numbers
+from nsystui.base.types import Floats, Ints
 from nsystui.questions.algebra.intervals import Intervals, Times, subtract, union
 from nsystui.questions.collectives.matching import UNKNOWN, MatchedCollectives, Matching, Matrix, Member
 from nsystui.questions.nccl.verdict import VERDICT, verdict
@@ -47,7 +47,7 @@ class Arrivals:
     """
 
     group: MatchedCollectives
-    operations: NDArray[np.int64]
+    operations: Ints
     """The indices of these operations in the group, shape ``(n,)``."""
     wait: Matrix
     transfer: Times
@@ -71,7 +71,7 @@ class Arrivals:
         last = np.where(is_late, duration.argmin(axis=0), NOBODY)
         return cls(group, operations, wait, transfer, spread, start.max(axis=0) - start.min(axis=0), last)
 
-    def cells(self, numbers: Mapping[Task, int], is_complete: bool = True) -> tuple[NDArray[np.float64], ...]:
+    def cells(self, numbers: Mapping[Task, int], is_complete: bool = True) -> tuple[Floats, ...]:
         """Return start, time of all members, transfer of all members and last rank for `verdict`, shapes ``(n,)``.
 
         The transfer is NaN unless the group ``is_complete``.
@@ -150,9 +150,7 @@ def lateness(arrivals: Sequence[Arrivals]) -> Mapping[Task, Lateness]:
     return {task: task_sum.total() for task, task_sum in sums.items()}
 
 
-def transfer_times(
-    kernels: pd.DataFrame, matching: Matching, ranks: Sequence[RankedTask]
-) -> dict[str, NDArray[np.float64]]:
+def transfer_times(kernels: pd.DataFrame, matching: Matching, ranks: Sequence[RankedTask]) -> dict[str, Floats]:
     """Return ``transfer`` (ns) and ``last`` rank of each kernel's operation in an `NcclPairing`, shapes ``(n,)``.
 
     The transfer is the duration of the last rank's kernel. Both are NaN unless the operation is synchronous and all

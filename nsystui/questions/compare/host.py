@@ -15,6 +15,7 @@ import numpy as np
 from nsystui.base.answer import FILES_ONLY, Column, Row, Unit, Value
 from nsystui.base.kernel_names import function_name
 from nsystui.base.selection import Window
+from nsystui.base.types import Ints
 from nsystui.base.units import format_value
 from nsystui.questions.compare.pairs import BOTH, GONE, NEW, Compared, minus, ratio
 from nsystui.questions.compare.side import ALWAYS, Basis, Side, both
@@ -33,7 +34,7 @@ from nsystui.questions.host.functions import (
 )
 from nsystui.questions.host.naming import named_threads
 from nsystui.questions.host.segments import RUNNING, scheduling_of
-from nsystui.questions.host.stacks import Function, Numbers
+from nsystui.questions.host.stacks import Function
 from nsystui.store import tables
 
 _NO_GROUP = SampleGroup((), {})
@@ -57,7 +58,7 @@ class _Sampled:
         """Time of a sample in the tables, ns."""
         return None if self.time is None else self.time / self.divisor
 
-    def measures(self, sample_counts: Numbers) -> tuple[list[float | None], list[float | None], list[int | None]]:
+    def measures(self, sample_counts: Ints) -> tuple[list[float | None], list[float | None], list[int | None]]:
         """Return the times, shares of all samples (%), and counts."""
         if not self.is_recorded:
             return [None] * len(sample_counts), [None] * len(sample_counts), [None] * len(sample_counts)
@@ -79,14 +80,14 @@ class _Pair:
         sides = [(side.samples, side.group) for side in self.sides]
         return call_trees(sides, is_root=is_root, alike=lambda function: replace(function, module=function.library))
 
-    def cells(self, a: Numbers, b: Numbers) -> list[Row]:
+    def cells(self, a: Ints, b: Ints) -> list[Row]:
         """Return a row per function or node: time difference, times, shares, and sample counts."""
         columns = [
             column for pair in zip(self.sides[0].measures(a), self.sides[1].measures(b), strict=True) for column in pair
         ]
         return [(minus(row[1], row[0]), *row) for row in zip(*columns, strict=True)]
 
-    def statuses(self, a: Numbers, b: Numbers) -> list[str | None]:
+    def statuses(self, a: Ints, b: Ints) -> list[str | None]:
         if not all(side.is_recorded for side in self.sides):
             return [None] * len(a)
         counts = zip(a.tolist(), b.tolist(), strict=True)
@@ -163,7 +164,7 @@ def _changed(pair: _Pair, trees: Sequence[CallTree]) -> tuple[CallTree, float]:
     return CallTree(tree, largest, largest), float(max(a[0], b[0]))
 
 
-def _indents(shown_nodes: Sequence[tuple[int, int]], parents: Numbers) -> list[int]:
+def _indents(shown_nodes: Sequence[tuple[int, int]], parents: Ints) -> list[int]:
     """Indent only siblings, because chains of calls are deep."""
     children = np.bincount(parents[[node for node, _ in shown_nodes]], minlength=len(parents)) if shown_nodes else ()
     levels = {0: -1}

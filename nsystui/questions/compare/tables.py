@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from nsystui.base.answer import NAME, Column, Row, TableAnswer, Unit, Value
 from nsystui.base.kernel_families import family_of
 from nsystui.base.selection import Window
+from nsystui.base.types import Flags
 from nsystui.questions.algebra.groups import measures_of
 from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.blocking.budget import LABELS, iterations
@@ -22,7 +23,6 @@ from nsystui.questions.kernels.activities import API, MEMORY, memory_sizes, work
 from nsystui.questions.kernels.summary import GroupBy, Names, kernel_summary
 from nsystui.questions.nccl.grouping import COLUMNS, USUAL, NcclProperty
 from nsystui.questions.nccl.summary import CALL, KERNEL, What, nccl_summary
-from nsystui.questions.nvtx.loading import Flags
 from nsystui.questions.nvtx.paths import numbered, template
 from nsystui.questions.queries.conditions import duration, where
 from nsystui.questions.ranks.steps import StepTimes, step_times

@@ -10,15 +10,13 @@ from typing import Any
 
 import numpy as np
 import sqlalchemy as sa
-from numpy.typing import NDArray
 
 from nsystui.base.inputs import json_in
 from nsystui.base.text import few
+from nsystui.base.types import Floats
 from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.job.job import OpenJob
 from nsystui.store import tables
-
-Floats = NDArray[np.float64]
 
 UNDOCUMENTED = (
     "EFA counters are shown under the names they were recorded with; NVIDIA documents neither names nor units"

@@ -27,15 +27,9 @@ from nsystui.base.answer import (
     Value,
 )
 from nsystui.base.selection import Selection, Task
+from nsystui.base.types import Floats
 from nsystui.questions.algebra.intervals import Intervals, Times
-from nsystui.questions.counters.metric_tables import (
-    Floats,
-    GpuKey,
-    columns_of,
-    metrics_answer,
-    plain_values,
-    users_of_gpus,
-)
+from nsystui.questions.counters.metric_tables import GpuKey, columns_of, metrics_answer, plain_values, users_of_gpus
 from nsystui.questions.gpu.metrics import (
     MetricSamples,
     MetricSource,

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import sqlalchemy as sa
-from numpy.typing import NDArray
 
 from nsystui.base.answer import DEVICE, RANK, START, Column, Row, TableAnswer, Unit, Value
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.base.text import safe_text
+from nsystui.base.types import Floats
 from nsystui.questions.gpu.metrics import MetricSamples, MetricSource, metric_lanes, metric_sources, samples_of
 from nsystui.questions.gpu.utilisation import selected_devices
 from nsystui.questions.queries.conditions import job_end, job_start, where
@@ -26,7 +26,6 @@ from nsystui.store.session import Session
 if TYPE_CHECKING:
     from nsystui.questions.job.job import OpenJob
 
-Floats = NDArray[np.float64]
 
 _GPU = Column("gpu", header="GPU", label="gpu", unit=Unit.NUMBER, importance=3)
 _METRIC = Column("metric", header="Metric", label="metric")
@@ -160,7 +159,7 @@ def _in_flight(job: OpenJob, selection: Selection, window: Window, bins: int) ->
         number = (since * bins).op("//")(width).label("number")
         query = sa.select(*device_key, number, sa.func.count(), sa.func.sum(since)).group_by(*device_key, number)
         query = query.where(*where(kernels, selection.with_name(None)), kernels.c.end.is_not(None))
-        counts: dict[tuple[Value, Value], NDArray[np.float64]] = {}
+        counts: dict[tuple[Value, Value], Floats] = {}
         for report, process, device, span, count, total in rows_by_report(job.session, query):
             if (Task(report, process), device) in users:
                 sums = counts.setdefault(users[Task(report, process), device], np.zeros((2, bins + 2)))

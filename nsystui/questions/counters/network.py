@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 
 from nsystui.base.answer import COLLECTIVE, COUNT, HOST, Column, Row, TableAnswer, Unit
 from nsystui.base.selection import Selection
+from nsystui.base.types import Floats
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, covered_per_bin, intersect, merge, union
 from nsystui.questions.counters.efa import counters
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.nccl.grouping import bucket_label, bucket_numbers, selected
 from nsystui.store import tables
 
-Floats = NDArray[np.float64]
 Samples = tuple[Times, Times, Floats]
 """Starts, ends (job time) and rates: bytes/s, or ticks/ms of send waits. Samples of several ports add up."""
 

@@ -22,13 +22,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import sqlalchemy as sa
-from numpy.typing import NDArray
 
 from nsystui.base.selection import Selection, Window
+from nsystui.base.types import Array, Query
 from nsystui.questions.algebra.intervals import Intervals, intervals_at, merge, put_intervals, subtract, union
 from nsystui.questions.efficiency.device import ratio
 from nsystui.questions.queries.derived import of_each_report
@@ -92,7 +92,7 @@ def _arrays_of(session: Session, report: Report) -> Arrays:
         mpi = _merged(session, _query(tables.nvtx_ranges, report).where(is_mpi_range(), ended))
     cuda = _merged(session, _query(tables.api_calls, report)) if report.count(tables.api_calls) else {}
     ucx = _merged(session, _query(tables.ucx_calls, report)) if report.count(tables.ucx_calls) else {}
-    arrays: dict[str, NDArray[Any]] = {}
+    arrays: dict[str, Array] = {}
     for process, calls in ucx.items():
         put_intervals(arrays, f"{process}.ucx", calls)
     for process, calls in mpi.items():
@@ -103,7 +103,7 @@ def _arrays_of(session: Session, report: Report) -> Arrays:
     return arrays
 
 
-def _query(table: sa.Table, report: Report) -> sa.Select[Any]:
+def _query(table: sa.Table, report: Report) -> Query:
     """Select (process, start, end); calls that never returned end with the session."""
     columns = table.c
     last = recorded(report).end - report.clock_offset
@@ -112,7 +112,7 @@ def _query(table: sa.Table, report: Report) -> sa.Select[Any]:
     return sa.select(columns.process, columns.start, end).where(columns.report == report.index, *is_placed)
 
 
-def _merged(session: Session, query: sa.Select[Any]) -> dict[int, Intervals]:
+def _merged(session: Session, query: Query) -> dict[int, Intervals]:
     parts: dict[int, list[Intervals]] = {}
     for batch in session.array_batches(query):
         for process in np.unique(batch["process"]).tolist():

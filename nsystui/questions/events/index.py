@@ -7,14 +7,15 @@ cached with the counts; counts of other bins are ignored.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import sqlalchemy as sa
 
 from nsystui.base.selection import Selection
+from nsystui.base.types import Condition, Expression, Query
 from nsystui.questions.events.kinds import KIND_TABLES, EventKind, events_query
-from nsystui.questions.queries.conditions import Condition, by_report, job_start, of_reports
+from nsystui.questions.queries.conditions import by_report, job_start, of_reports
 from nsystui.questions.queries.derived import of_each_report
 from nsystui.questions.queries.tasks import RankedTask
 from nsystui.questions.queries.time_index import Counts, TimeIndex
@@ -126,7 +127,7 @@ def counts_per_bin(session: Session, kind: EventKind, low: int, width: int, bins
     return total
 
 
-def _of_kind(kind: EventKind, reports: Sequence[Report], *columns: sa.ColumnElement[Any]) -> sa.Select[Any]:
+def _of_kind(kind: EventKind, reports: Sequence[Report], *columns: Expression) -> Query:
     source = KIND_TABLES[kind]
     report = source.table.c.report
     conditions: list[Condition] = [

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
 
 import sqlalchemy as sa
 
 from nsystui.base.errors import members_of
 from nsystui.base.selection import Selection
+from nsystui.base.types import Condition, Expression, Query
 from nsystui.questions.queries.conditions import job_start, where
 from nsystui.questions.queries.tasks import RankedTask, rank_of
 from nsystui.store import tables
@@ -78,11 +78,11 @@ class KindTable:
 
     kind: EventKind
     table: sa.Table
-    name: sa.ColumnElement[Any]
-    condition: sa.ColumnElement[bool] | None = None
+    name: Expression
+    condition: Condition | None = None
 
 
-def _domain_and_name(table: sa.Table) -> sa.ColumnElement[Any]:
+def _domain_and_name(table: sa.Table) -> Expression:
     """Return ``domain:text``, without a prefix for the default domain, as nsys writes it."""
     domain = sa.func.coalesce(table.c.domain, "")
     return sa.case((domain == "", table.c.name), else_=domain + ":" + table.c.name)
@@ -117,14 +117,14 @@ _NO_STREAM = 0xFFFFFFFF
 """The stream of a synchronisation that waits for no single stream."""
 
 
-def _or_null(table: sa.Table, name: str) -> sa.ColumnElement[Any]:
-    column: sa.ColumnElement[Any] = table.c[name] if name in table.c else sa.cast(sa.null(), sa.BigInteger)
+def _or_null(table: sa.Table, name: str) -> Expression:
+    column: Expression = table.c[name] if name in table.c else sa.cast(sa.null(), sa.BigInteger)
     return column.label(name)
 
 
 def events_query(
-    kind: EventKind, selection: Selection, ranks: Sequence[RankedTask], extra: Sequence[sa.ColumnElement[bool]] = ()
-) -> sa.Select[Any]:
+    kind: EventKind, selection: Selection, ranks: Sequence[RankedTask], extra: Sequence[Condition] = ()
+) -> Query:
     """Select events of a kind in the common shape; times in job time, ns."""
     source = KIND_TABLES[kind]
     table = source.table

@@ -19,6 +19,7 @@ import sqlalchemy as sa
 
 from nsystui.base.answer import DEVICE, DURATION, PROCESS_ID, RANK, REPORT_ID, ROW_ID, STREAM, Answer, Column, Row, Unit
 from nsystui.base.selection import NameFilter, Selection, Window
+from nsystui.base.types import AnyQuery, Condition, Expression
 from nsystui.base.units import format_value, numbered
 from nsystui.exports import canonical
 from nsystui.exports.canonical import NO_PROCESS
@@ -194,7 +195,7 @@ class EventList:
         extra: ByTable = lambda table: [],
         name: NameFilter | None = None,
         kinds: Sequence[EventKind] | None = None,
-    ) -> sa.CompoundSelect[Any] | sa.Select[Any]:
+    ) -> AnyQuery:
         parts = []
         for kind in self.kinds if kinds is None else kinds:
             source = KIND_TABLES[kind]
@@ -205,7 +206,7 @@ class EventList:
         return sa.union_all(*parts) if len(parts) > 1 else parts[0]
 
 
-def _order(rows: sa.Subquery) -> tuple[sa.ColumnElement[Any], ...]:
+def _order(rows: sa.Subquery) -> tuple[Expression, ...]:
     return rows.c.start, rows.c.kind_order, rows.c.report, rows.c.row
 
 
@@ -218,7 +219,7 @@ def default_kinds(session: Session) -> tuple[EventKind, ...]:
     return present
 
 
-def columns_of(rows: Any) -> list[sa.ColumnElement[Any]]:
+def columns_of(rows: Any) -> list[Expression]:
     """Return the columns of the answer; pid and tid are parts of NVIDIA's ids (docs/exports.md#identifiers)."""
     computed = {
         "tid": tid_column(rows.c.thread).label("tid"),
@@ -320,7 +321,7 @@ def partners(session: Session, key: EventKey, ranks: Sequence[RankedTask]) -> Pa
     return Partners((), "its API call was not recorded (it came before the capture, or API calls were not traced)")
 
 
-def _at(table: sa.Table, key: EventKey) -> sa.ColumnElement[bool]:
+def _at(table: sa.Table, key: EventKey) -> Condition:
     """Return the condition on the event's start, which lets Parquet skip all but one row group."""
     return table.c.start == key.start - table.c.clock_offset
 

@@ -24,11 +24,11 @@ from operator import add
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nsystui.base.answer import UNKNOWN
 from nsystui.base.resources import give_back
 from nsystui.base.selection import Selection, Task, Window
+from nsystui.base.types import Array, Floats
 from nsystui.exports.canonical import BY_NAME, CanonicalTable
 from nsystui.questions.algebra.intervals import (
     EMPTY,
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from nsystui.store.results import Arrays
 
 
-Shares = NDArray[np.float64]
+Shares = Floats
 """Shape ``(bins,)``: 0 to 1 of each bin's time; NaN where the report was not recording."""
 
 
@@ -345,7 +345,7 @@ _LANES = ("kernels", "nccl", "exposed_nccl", "memory", "graph", "memory_only", "
 _DISJOINT = ("kernels", "exposed_nccl", "memory_only", "graph_only")
 
 
-Place = tuple[int, ...]
+StreamKey = tuple[int, ...]
 """The values of `DEVICE_KEYS` of a device, or of `STREAM_KEYS` of a stream."""
 
 DEVICE_KEYS = ("process", "device")
@@ -414,9 +414,9 @@ def _merged(
 _PARTS = tuple(item.name for item in fields(BusyParts))
 
 
-def to_arrays(parts_by_place: Mapping[Place, BusyParts], keys: Sequence[str] = DEVICE_KEYS) -> Arrays:
+def to_arrays(parts_by_place: Mapping[StreamKey, BusyParts], keys: Sequence[str] = DEVICE_KEYS) -> Arrays:
     """Return arrays of the places and their intervals by part; inverse of `of_arrays`."""
-    arrays: dict[str, NDArray[Any]] = {
+    arrays: dict[str, Array] = {
         key: np.array([values[number] for values in parts_by_place], np.int64) for number, key in enumerate(keys)
     }
     for part in _PARTS:
@@ -424,7 +424,7 @@ def to_arrays(parts_by_place: Mapping[Place, BusyParts], keys: Sequence[str] = D
     return arrays
 
 
-def of_arrays(arrays: Arrays, clock_offset: int, keys: Sequence[str] = DEVICE_KEYS) -> dict[Place, BusyParts]:
+def of_arrays(arrays: Arrays, clock_offset: int, keys: Sequence[str] = DEVICE_KEYS) -> dict[StreamKey, BusyParts]:
     """Return the intervals by place, shifted by ``clock_offset`` to job time, ns."""
     places = zip(*(arrays[key].tolist() for key in keys), strict=True)
     parts = zip(*(intervals_at(arrays, part) for part in _PARTS), strict=True)

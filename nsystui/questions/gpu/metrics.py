@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 import sqlalchemy as sa
-from numpy.typing import NDArray
 
 from nsystui.base.selection import Selection, Window
+from nsystui.base.types import Condition, Expression, Floats
 from nsystui.questions.algebra.intervals import Times
-from nsystui.questions.queries.conditions import Condition, of_reports, of_tasks, where
+from nsystui.questions.queries.conditions import of_reports, of_tasks, where
 from nsystui.questions.queries.derived import rows_by_report
 from nsystui.store import tables
 from nsystui.store.session import Session
@@ -105,7 +105,7 @@ class MetricLane:
     ``mean`` is the mean of all samples in the window."""
 
     source: MetricSource
-    values: NDArray[np.float64]
+    values: Floats
     mean: float | None
 
 
@@ -176,7 +176,7 @@ def _binned(session: Session, window: Window, bins: int, sources: Sequence[Metri
     return list(rows_by_report(session, query))
 
 
-def _plausible(sources: Sequence[MetricSource]) -> sa.ColumnElement[Any]:
+def _plausible(sources: Sequence[MetricSource]) -> Expression:
     """Return the corrected value of a sample, because counters glitch (docs/exports.md#gpu-metrics): percentages are
     clipped to 0…100, other values below 0 are missing."""
     table = tables.gpu_metrics
@@ -221,7 +221,7 @@ class MetricSamples:
     source: MetricSource
     starts: Times
     ends: Times
-    values: NDArray[np.float64]
+    values: Floats
     implausible: int = 0
 
     @cached_property
@@ -230,7 +230,7 @@ class MetricSamples:
         return np.append(0, np.cumsum(self.ends - self.starts))
 
     @cached_property
-    def integral(self) -> NDArray[np.float64]:
+    def integral(self) -> Floats:
         """The metric's integral before each sample, then in total; shape ``(n + 1,)``."""
         return np.append(0.0, np.cumsum((self.ends - self.starts) * self.values))
 
@@ -284,9 +284,7 @@ def _spans(times: Times) -> tuple[Times, Times]:
     return times - periods, times
 
 
-def attributed(
-    metrics: Sequence[MetricSamples], starts: Times, ends: Times
-) -> Iterator[tuple[NDArray[np.float64], NDArray[np.float64]]]:
+def attributed(metrics: Sequence[MetricSamples], starts: Times, ends: Times) -> Iterator[tuple[Floats, Floats]]:
     """Yield, for each metric, how much of each interval samples describe, ns, and the metric's integral over that time.
 
     Shapes ``(n,)``. The mean over intervals is the sum of integrals divided by the sum of times: samples are weighted

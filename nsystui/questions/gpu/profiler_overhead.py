@@ -6,14 +6,14 @@ See docs/numbers.md#expert-rules.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import sqlalchemy as sa
 
 from nsystui.base.selection import Selection, Task
+from nsystui.base.types import Condition, Query
 from nsystui.questions.algebra.intervals import Intervals, merge, union
-from nsystui.questions.queries.conditions import Condition, job_end, job_start, where
+from nsystui.questions.queries.conditions import job_end, job_start, where
 from nsystui.questions.queries.data_notes import lack
 from nsystui.store import tables
 from nsystui.store.session import Session
@@ -26,7 +26,7 @@ def overhead_by_name(session: Session, selection: Selection) -> Mapping[Task, Ma
     if not session.count(_TABLE):
         return {}
     columns = _TABLE.c
-    query: sa.Select[Any] = sa.select(
+    query: Query = sa.select(
         columns.report,
         columns.process,
         sa.func.coalesce(columns.name, "(no name)", type_=sa.Text).label("name"),

@@ -27,7 +27,7 @@ from nsystui.questions.gpu.device_time import (
     Device,
     DeviceIntervals,
     DeviceLanes,
-    Place,
+    StreamKey,
     busy_parts,
     of_arrays,
     shifted,
@@ -247,14 +247,14 @@ def _read(
                 yield DeviceIntervals(item, recorded(report), parts, report.clock_offset)
 
 
-def _parts(session: Session, selection: Selection, reports: Sequence[Report]) -> dict[int, dict[Place, BusyParts]]:
+def _parts(session: Session, selection: Selection, reports: Sequence[Report]) -> dict[int, dict[StreamKey, BusyParts]]:
     """Return the intervals of every device of ``reports``, job time; stored per report unless streams are selected."""
 
     def compute(part: Session, missing: list[Report]) -> dict[int, Arrays]:
         indices = {report.index for report in missing}
         devices = [used for used in used_devices(part) if used.task.report in indices]
         places = [(used.task.report, used.task.process, used.device) for used in devices]
-        parts_by_report: dict[int, dict[Place, BusyParts]] = {index: {} for index in indices}
+        parts_by_report: dict[int, dict[StreamKey, BusyParts]] = {index: {} for index in indices}
         for (report, *ids), parts in zip(places, busy_parts(part, DEVICE_KEYS, places, selection.streams), strict=True):
             parts_by_report[report][tuple(ids)] = parts
         return {index: to_arrays(parts) for index, parts in parts_by_report.items()}

@@ -25,7 +25,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise, starmap
-from typing import Any
 
 import numpy as np
 import sqlalchemy as sa
@@ -33,6 +32,7 @@ from numpy.typing import NDArray
 
 from nsystui.base.resources import give_back
 from nsystui.base.selection import Selection, Task, Window
+from nsystui.base.types import Array, Ints
 from nsystui.questions.algebra.groups import distinct
 from nsystui.questions.algebra.intervals import (
     EMPTY,
@@ -96,7 +96,7 @@ from nsystui.questions.host.segments import (
     pairs,
     scheduling_of,
 )
-from nsystui.questions.host.stacks import LIBRARY, PYTHON, Files, Numbers, files_of, os_callers, program_function
+from nsystui.questions.host.stacks import LIBRARY, PYTHON, Files, files_of, os_callers, program_function
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.nvtx.chains import narrow
 from nsystui.questions.queries.conditions import where
@@ -134,11 +134,11 @@ class Attribution:
 
     spans: IdleSpans
     launchers: Sequence[Thread | None]
-    launcher: NDArray[Any]
+    launcher: Array
     causes: Sequence[Cause]
-    span: Numbers
-    cause: Numbers
-    range: Numbers
+    span: Ints
+    cause: Ints
+    range: Ints
     ranges: Sequence[str]
     time: Times
 
@@ -197,13 +197,13 @@ def attribute(
     host = _Host.load(job, spans, BESIDE if with_calls else 0, selection)
     ranges = ThreadRanges.load(job) if with_ranges else None
     names = ("",) if ranges is None else ranges.names
-    parts_by_column: dict[str, list[NDArray[Any]]] = {key: [] for key in ("launcher", "span", "cause", "range", "time")}
+    parts_by_column: dict[str, list[Array]] = {key: [] for key in ("launcher", "span", "cause", "range", "time")}
     for rows in job.session.slices(len(spans), _SPAN_BYTES, "causes of idle time", "gaps"):
         part = spans.at(rows)
         if len(part) < len(spans):
             host.read_calls(job.session, part)
         launcher = host.launchers(part)
-        pieces: list[tuple[Numbers, Numbers, Numbers, Times]] = []
+        pieces: list[tuple[Ints, Ints, Ints, Times]] = []
         piece_count, limit = 0, _MAX_PIECES
         for piece in _pieces(host, part, launcher, ranges, with_calls):
             pieces.append(piece)
@@ -222,7 +222,7 @@ def attribute(
     return Attribution(spans, tuple(host.threads), launcher, tuple(host.causes), span, cause, range_index, names, time)
 
 
-def _joined(parts: list[NDArray[Any]]) -> NDArray[Any]:
+def _joined(parts: list[Array]) -> Array:
     """Join the parts of a column, the largest part of the memory, and free them."""
     column = np.concatenate(parts)
     parts.clear()
@@ -231,8 +231,8 @@ def _joined(parts: list[NDArray[Any]]) -> NDArray[Any]:
 
 
 def _summed(
-    pieces: Iterable[tuple[Numbers, Numbers, Numbers, Times]], cause_count: int, range_count: int
-) -> tuple[Numbers, Numbers, Numbers, Times]:
+    pieces: Iterable[tuple[Ints, Ints, Ints, Times]], cause_count: int, range_count: int
+) -> tuple[Ints, Ints, Ints, Times]:
     span, cause, range_index, time = (np.concatenate(columns) for columns in zip(*pieces, strict=True))
     key, sum_index = np.unique((span * cause_count + cause) * range_count + range_index, return_inverse=True)
     sums = np.zeros(len(key), np.int64)
@@ -243,7 +243,7 @@ def _summed(
 
 def _pieces(
     host: _Host, spans: IdleSpans, launcher: NDArray[np.int32], ranges: ThreadRanges | None, with_calls: bool
-) -> Iterator[tuple[Numbers, Numbers, Numbers, Times]]:
+) -> Iterator[tuple[Ints, Ints, Ints, Times]]:
     """Yield span, cause, range and time of each piece; ``launcher`` indexes ``host.threads``, shape (spans,)."""
     launchers = list(host.threads)
     # A thread often launches for all GPUs of a task; only gaps inside graphs differ.
@@ -492,7 +492,7 @@ class _Host:
             codes[index] = self.code(Cause(kind, what, name, caller if caller != what else ""))
         return Segments(segments.starts, segments.ends, codes[key_index.reshape(-1)] if len(codes) else segments.labels)
 
-    def _with_frames(self, thread: Thread, segments: Segments) -> tuple[Segments, Numbers]:
+    def _with_frames(self, thread: Thread, segments: Segments) -> tuple[Segments, Ints]:
         """Split segments by the node of the thread's nearest Python sample, if any, else 0."""
         samples = None if thread[0] in self.samples.of_python else self.python.threads.get(thread)
         if samples is None:

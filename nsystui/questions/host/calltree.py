@@ -16,6 +16,7 @@ import numpy as np
 from nsystui.base.answer import FILES_ONLY, Column, Row, TableAnswer, Unit
 from nsystui.base.kernel_names import function_name
 from nsystui.base.selection import Selection
+from nsystui.base.types import Ints
 from nsystui.questions.host.functions import (
     FULL_NAME,
     KERNEL_MODE,
@@ -30,7 +31,7 @@ from nsystui.questions.host.functions import (
     samples_of_job,
     sampling_notes,
 )
-from nsystui.questions.host.stacks import Function, Numbers, StackTree
+from nsystui.questions.host.stacks import Function, StackTree
 from nsystui.questions.job.job import OpenJob
 
 
@@ -42,8 +43,8 @@ class CallTree:
     """
 
     tree: StackTree
-    self_samples: Numbers
-    total: Numbers
+    self_samples: Ints
+    total: Ints
 
     @property
     def samples(self) -> int:
@@ -144,8 +145,8 @@ def call_trees(
 
 
 def _paths(
-    tree: StackTree, codes: Numbers, counts: Numbers, unknown: int, is_start: Numbers | None, bottom_up: bool
-) -> tuple[Numbers, Numbers, Numbers]:
+    tree: StackTree, codes: Ints, counts: Ints, unknown: int, is_start: Ints | None, bottom_up: bool
+) -> tuple[Ints, Ints, Ints]:
     """Return sampled stacks as rows of function codes (-1 after the end), their lengths, and sample counts."""
     nodes = np.flatnonzero(counts)
     weight = counts[nodes]
@@ -180,8 +181,8 @@ def _paths(
 
 
 def _grown(
-    functions: tuple[Function, ...], paths: Sequence[Numbers], lengths: Sequence[Numbers]
-) -> tuple[StackTree, list[Numbers]]:
+    functions: tuple[Function, ...], paths: Sequence[Ints], lengths: Sequence[Ints]
+) -> tuple[StackTree, list[Ints]]:
     """Build the tree of all paths, level by level; return it and each path's node."""
     depth = max((int(length.max(initial=0)) for length in lengths), default=0)
     nodes = [np.zeros(len(length), np.int64) for length in lengths]

@@ -17,10 +17,11 @@ from nsystui.base.answer import FILES_ONLY, RANK, TID, Column, Row, TableAnswer,
 from nsystui.base.kernel_names import function_name
 from nsystui.base.selection import Selection, Window
 from nsystui.base.text import whole_number
+from nsystui.base.types import Ints
 from nsystui.questions.algebra.intervals import EMPTY
 from nsystui.questions.host.naming import HostThread, named_threads
 from nsystui.questions.host.segments import RUNNING, Segments, Thread, by_thread, one_after_the_other
-from nsystui.questions.host.stacks import PYTHON, SAMPLE, Function, Numbers, Stacks, StackTree, stacks_of
+from nsystui.questions.host.stacks import PYTHON, SAMPLE, Function, Stacks, StackTree, stacks_of
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.conditions import where
 from nsystui.questions.queries.data_notes import missing_note
@@ -35,8 +36,8 @@ from nsystui.store.session import Session
 class ThreadSamples:
     """The samples of one thread: ascending times (job time, ns), and nodes in the report's tree."""
 
-    times: Numbers
-    nodes: Numbers
+    times: Ints
+    nodes: Ints
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,7 +144,7 @@ class SampleGroup:
     """Samples counted together; ``node_counts``: samples of each tree node, by report."""
 
     threads: tuple[HostThread, ...]
-    node_counts: Mapping[int, Numbers]
+    node_counts: Mapping[int, Ints]
 
     @property
     def samples(self) -> int:
@@ -171,7 +172,7 @@ def grouped(samples: CpuSamples, threads: Sequence[HostThread], by: str) -> list
         groups.setdefault({"thread": thread.thread, "rank": rank, "role": thread.role}.get(by), []).append(thread)
     sample_groups = []
     for group in groups.values():
-        node_counts: dict[int, Numbers] = {}
+        node_counts: dict[int, Ints] = {}
         for report, stacks in samples.stacks.items():
             nodes = [samples.threads[thread.thread].nodes for thread in group if thread.thread[0] == report]
             if nodes:
@@ -180,7 +181,7 @@ def grouped(samples: CpuSamples, threads: Sequence[HostThread], by: str) -> list
     return sample_groups
 
 
-def counts(tree: StackTree, node_counts: Numbers) -> tuple[Numbers, Numbers]:
+def counts(tree: StackTree, node_counts: Ints) -> tuple[Ints, Ints]:
     """Count the samples of each function at the end of a stack, and anywhere; shapes ``(functions,)``."""
     size = len(tree.functions)
     at_end = np.bincount(tree.function[1:], node_counts[1:], size).astype(np.int64)

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from nsystui.base.answer import DEVICE, RANK, START, Column, Record, Row, TableAnswer, Unit
 from nsystui.base.resources import give_back
 from nsystui.base.selection import Selection, Task, Window
+from nsystui.base.types import Array, Ints
 from nsystui.base.units import format_value
 from nsystui.questions.algebra.groups import distinct
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, intersect, subtract
@@ -43,7 +44,6 @@ from nsystui.questions.host.host_work import CpuSpan, host_work
 from nsystui.questions.host.idle_spans import IdleSpan, IdleSpans
 from nsystui.questions.host.kept_causes import attribute_once
 from nsystui.questions.host.naming import named_threads, workers_by_rank
-from nsystui.questions.host.stacks import Numbers
 from nsystui.questions.host.time_budget import LONG_GAP, device_budgets, with_graphs
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.nvtx.chains import narrow
@@ -62,14 +62,14 @@ _MAX_WITH_RANGE = 100
 
 
 @dataclass(frozen=True, eq=False)
-class IdleTime:
+class _IdleTime:
     """All idle time of the selected GPUs by cause; ``idle`` is the exact sum, ns.
 
     ``parts``: the index in `PARTS` of each span, shape (spans,).
     """
 
     attribution: Attribution
-    parts: Numbers
+    parts: Ints
     idle: int
 
 
@@ -80,7 +80,7 @@ def idle_time(
     with_ranges: bool = False,
     parts: Sequence[str] = PARTS,
     min_length: int = 0,
-) -> IdleTime:
+) -> _IdleTime:
     """Find some ``parts`` of each working GPU's idle time in the window, in spans of ``min_length`` ns or more."""
     spans, part_indices = _spans(job, selection.with_name(None), step_name, parts, min_length)
     give_back()
@@ -88,12 +88,12 @@ def idle_time(
         attribution = attribute_once(job, spans, with_ranges)
     else:  # too many windows are possible to cache the causes of each
         attribution = attribute(job, spans, with_ranges, selection=selection)
-    return IdleTime(attribution, part_indices, int(attribution.time.sum()))
+    return _IdleTime(attribution, part_indices, int(attribution.time.sum()))
 
 
 def _spans(
     job: OpenJob, selection: Selection, step_name: str | None, part_names: Sequence[str], min_length: int
-) -> tuple[IdleSpans, Numbers]:
+) -> tuple[IdleSpans, Ints]:
     """Return the spans of `idle_time`, and the index of each span's part."""
     budgets = {(item.device.task.task, item.device.device): item for item in device_budgets(job, selection, step_name)}
     gpus: list[tuple[Task, int]] = []
@@ -242,12 +242,12 @@ def _row_key(key: _Shown, merges_causes: bool) -> tuple[Row, Cause | None]:
     return key[0], None if merges_causes else key[1]
 
 
-Pairs = tuple[Sequence[Row], NDArray[Any]]
+_Pairs = tuple[Sequence[Row], Array]
 _PAIR_BYTES = 4000
 """Memory per span for finding the operations around it."""
 
 
-def pairs_around(job: OpenJob, spans: IdleSpans) -> Pairs:
+def pairs_around(job: OpenJob, spans: IdleSpans) -> _Pairs:
     """Name the GPU's operations before and after the idle time of each span.
 
     Returns the distinct pairs, and the index of each span's pair. Touching spans are one idle time. If several
@@ -298,7 +298,7 @@ def pairs_around(job: OpenJob, spans: IdleSpans) -> Pairs:
     return [(texts[pair // len(texts)], texts[pair % len(texts)]) for pair in numbers], indices
 
 
-def _first_at(moments: Times, times: Times, codes: Numbers, no_code: int) -> Numbers:
+def _first_at(moments: Times, times: Times, codes: Ints, no_code: int) -> Ints:
     """Return the lowest code with a time equal to each moment, or ``no_code``; shape (moments,)."""
     order = np.lexsort((codes, times))
     index = np.searchsorted(times[order], moments)
@@ -306,7 +306,7 @@ def _first_at(moments: Times, times: Times, codes: Numbers, no_code: int) -> Num
     return np.where(is_match, np.append(codes[order], no_code)[index], no_code)
 
 
-def _shown(idle: IdleTime, by: str, ranks: _ByTask, pairs: Pairs) -> tuple[list[_Shown], NDArray[np.int32]]:
+def _shown(idle: _IdleTime, by: str, ranks: _ByTask, pairs: _Pairs) -> tuple[list[_Shown], NDArray[np.int32]]:
     """Return the causes shown for an attribution, and the index of each time's cause."""
     table = idle.attribution if by in _BY_TASK else over_ranks(idle.attribution)
     code_of_key: dict[int, int] = {}

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nsystui.base.selection import Task
+from nsystui.base.types import Array
 from nsystui.questions.algebra.intervals import Times
 
 
@@ -28,7 +27,7 @@ class IdleSpans:
     """Idle spans of GPUs, job time, ns, shapes ``(n,)``; span i belongs to ``gpus[gpu[i]]`` (see `IdleSpan`)."""
 
     gpus: Sequence[tuple[Task, int]]
-    gpu: NDArray[Any]
+    gpu: Array
     starts: Times
     ends: Times
 

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 import sqlalchemy as sa
-from numpy.typing import NDArray
 
 from nsystui.base.selection import Selection, Task
+from nsystui.base.types import Ints
 from nsystui.questions.queries.conditions import job_end, job_start, where
 from nsystui.store import tables
 from nsystui.store.session import Session
@@ -62,7 +62,7 @@ def exchanges(session: Session, selection: Selection) -> list[Pair]:
     return [pair for pair in pairs if pair is not None]
 
 
-_Columns = Mapping[str, NDArray[np.int64]]
+_Columns = Mapping[str, Ints]
 
 
 def _calls(session: Session, selection: Selection) -> dict[Task, _Columns]:

@@ -9,14 +9,13 @@ from functools import cached_property
 
 import numpy as np
 import sqlalchemy as sa
-from numpy.typing import NDArray
 
 from nsystui.base.selection import Selection, Task, Window
+from nsystui.base.types import Flags, Ints
 from nsystui.exports.metadata import pid_of, process_of, tid_of
 from nsystui.questions.algebra.groups import distinct
 from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.host.segments import NO_THREAD, Segments, Thread
-from nsystui.questions.host.stacks import Numbers
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.nvtx.paths import numbered, template
 from nsystui.questions.nvtx.ranges import NvtxRanges
@@ -119,7 +118,7 @@ def usual_threads(session: Session, tasks: Iterable[Task]) -> dict[Task, Thread]
     return {task: (task.report, thread) for task, (_, thread) in busiest.items()}
 
 
-Launches = Mapping[tuple[Task, int], tuple[Times, Numbers]]
+Launches = Mapping[tuple[Task, int], tuple[Times, Ints]]
 """For each GPU (task, CUDA ordinal), ascending times of its operations, and the threads that launched them."""
 
 
@@ -154,7 +153,7 @@ def launching_threads(
             report, process, device = (int(operations[key][first]) for key in ("report", "process", "device"))
             part = tuple(operations[key][gpu_codes == code].astype(np.int64) for key in ("start", "end", "thread"))
             parts.setdefault((Task(report, process), device), []).append(part)
-    launches: tuple[dict[tuple[Task, int], tuple[Times, Numbers]], ...] = ({}, {})
+    launches: tuple[dict[tuple[Task, int], tuple[Times, Ints]], ...] = ({}, {})
     for gpu, parts_of_gpu in parts.items():
         *edges, threads = (np.concatenate(part) for part in zip(*parts_of_gpu, strict=True))
         for launches_by_edge, times in zip(launches, edges, strict=True):
@@ -163,7 +162,7 @@ def launching_threads(
     return launches[0], launches[1]
 
 
-def threads_at(launches: Launches, task: Task, device: int, moments: Times) -> Numbers:
+def threads_at(launches: Launches, task: Task, device: int, moments: Times) -> Ints:
     """Return the threads (globalTid) that launched a GPU's operations at ``moments``, or ``NO_THREAD``."""
     times, threads = launches.get((task, device), (_NO_TIMES, _NO_TIMES))
     if not len(times):
@@ -188,7 +187,7 @@ class ThreadRanges:
 
     ranges: NvtxRanges
     names: tuple[str, ...]
-    labels: Numbers
+    labels: Ints
     reports: frozenset[int]
 
     @classmethod
@@ -230,8 +229,8 @@ class ThreadRanges:
         return Segments(edges[:-1], edges[1:], self._labels(around))
 
     def of_operations(
-        self, reports: Numbers, processes: Numbers, launches: Times, threads: Numbers, nodes: Numbers
-    ) -> tuple[Numbers, NDArray[np.bool_]]:
+        self, reports: Ints, processes: Ints, launches: Times, threads: Ints, nodes: Ints
+    ) -> tuple[Ints, Flags]:
         """Return the ranges of n operations, as indices into ``names``, and whether they were captured there.
 
         An operation that a CUDA graph replays is in the range around the capture of its node, if that is known; others
@@ -242,7 +241,7 @@ class ThreadRanges:
         launched = np.where(np.isin(reports, list(self.reports)), launched, 1)
         return np.where(captured > 0, captured, launched), captured > 0
 
-    def _labels(self, around: Numbers) -> Numbers:
+    def _labels(self, around: Ints) -> Ints:
         ranges = self.ranges
         if not len(ranges):
             return np.zeros(len(around), np.int64)

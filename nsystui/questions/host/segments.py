@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import sqlalchemy as sa
-from numpy.typing import NDArray
 
 from nsystui.base.selection import Selection, Task
+from nsystui.base.types import Array, Condition, Expression, Ints
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, merge, union
 from nsystui.questions.nvtx.loading import Texts, coded_arrays
 from nsystui.questions.queries.conditions import of_reports, where
@@ -32,7 +31,7 @@ class Segments:
 
     starts: Times
     ends: Times
-    labels: NDArray[np.int64]
+    labels: Ints
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -64,8 +63,8 @@ class SpanPieces:
 
     starts: Times
     ends: Times
-    span: NDArray[np.int64]
-    segment: NDArray[np.int64]
+    span: Ints
+    segment: Ints
 
 
 def pairs(spans: Intervals, segments: Segments) -> SpanPieces:
@@ -81,7 +80,7 @@ def pairs(spans: Intervals, segments: Segments) -> SpanPieces:
     return SpanPieces(starts, ends, span, segment)
 
 
-def outermost(starts: Times, ends: Times, labels: NDArray[np.int64]) -> Segments:
+def outermost(starts: Times, ends: Times, labels: Ints) -> Segments:
     """Make segments of a thread's outermost calls; a call that overlaps an earlier call is cut."""
     order = np.lexsort((-ends, starts))
     starts, ends, labels = starts[order], ends[order], labels[order]
@@ -112,7 +111,7 @@ FAR = 1 << 61
 """Later than any time, ns."""
 
 
-def by_thread(columns: Mapping[str, NDArray[Any]]) -> dict[Thread, NDArray[np.int64]]:
+def by_thread(columns: Mapping[str, Array]) -> dict[Thread, Ints]:
     """Return each thread's row indices, by ``report`` and ``thread``, without rows that have no thread."""
     thread = np.ma.filled(columns["thread"], NO_THREAD).astype(np.int64)
     report = columns["report"].astype(np.int64)
@@ -137,7 +136,7 @@ class Calls:
 
     names: tuple[str, ...]
     threads: Mapping[Thread, Segments]
-    chains: Mapping[Thread, NDArray[np.int64]] = field(default_factory=dict)
+    chains: Mapping[Thread, Ints] = field(default_factory=dict)
 
 
 NO_CALLS = Calls((), {})
@@ -148,7 +147,7 @@ def calls_of(
     table: sa.FromClause,
     selection: Selection,
     spans: Sequence[tuple[Task, int, int]] | None = None,
-    chain: sa.ColumnElement[Any] | None = None,
+    chain: Expression | None = None,
 ) -> Calls:
     """Read the outermost calls of ``table`` in the selection on each thread, labelled by name.
 
@@ -189,7 +188,7 @@ _SPAN_KEYS = ("report", "process", "lo", "hi")
 _MIN_WIDTH = 1_000_000
 
 
-def _overlaps(table: sa.FromClause, spans: Sequence[tuple[Task, int, int]]) -> sa.ColumnElement[bool]:
+def _overlaps(table: sa.FromClause, spans: Sequence[tuple[Task, int, int]]) -> Condition:
     columns, offset = table.c, table.c.clock_offset
     values = sa.values(*(sa.column(key, sa.BigInteger) for key in _SPAN_KEYS), name="asked").data(
         [(task.report, task.process, start, end) for task, start, end in spans]
@@ -200,7 +199,7 @@ def _overlaps(table: sa.FromClause, spans: Sequence[tuple[Task, int, int]]) -> s
     return sa.and_(overlaps, may_overlap(table, spans))
 
 
-def may_overlap(table: sa.FromClause, spans: Sequence[tuple[Task, int, int]]) -> sa.ColumnElement[bool]:
+def may_overlap(table: sa.FromClause, spans: Sequence[tuple[Task, int, int]]) -> Condition:
     """Return whether a row is long or begins near a span: a cheap test that excludes most rows."""
     columns = table.c
     width = max(sum(end - start for _, start, end in spans) // len(spans), _MIN_WIDTH)
@@ -228,7 +227,7 @@ class Scheduling:
 
     threads: Mapping[Thread, Segments]
     cpus: Mapping[Thread, Segments]
-    places: Mapping[Thread, NDArray[np.int64]]
+    places: Mapping[Thread, Ints]
     switches: Mapping[Thread, Times]
     moves: Mapping[Thread, Times]
 

@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import sqlalchemy as sa
-from numpy.typing import NDArray
 
 from nsystui.base.answer import Unit
 from nsystui.base.kernel_names import function_name
 from nsystui.base.selection import Selection
+from nsystui.base.types import Array, Flags, Ints
 from nsystui.base.units import format_value
 from nsystui.questions.algebra.intervals import Intervals
 from nsystui.questions.host.segments import NO_SEGMENTS, Segments, Thread, by_thread, outermost
@@ -47,8 +47,6 @@ NO_STACK = 0
 _MAX_DEPTH = 1024
 """The maximum number of frames, counted from the function that ran; nsys records far fewer."""
 _ADDRESS = re.compile(r"(0x[0-9a-fA-F]+)?$")
-
-Numbers = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -74,15 +72,15 @@ class StackTree:
     node of each) and by parent: parents precede children, and ``parent`` ascends.
     """
 
-    parent: Numbers
-    function: Numbers
-    levels: Numbers
+    parent: Ints
+    function: Ints
+    levels: Ints
     functions: tuple[Function, ...]
 
     def __len__(self) -> int:
         return len(self.parent)
 
-    def totals(self, counts: Numbers) -> Numbers:
+    def totals(self, counts: Ints) -> Ints:
         """Sum each node and its descendants; ``counts`` has shape ``(n,)``, or ``(n, k)`` for k sums at once."""
         totals = counts.copy()
         edges = [*self.levels.tolist(), len(self)]
@@ -91,7 +89,7 @@ class StackTree:
         return totals
 
     @cached_property
-    def is_outermost(self) -> NDArray[np.bool_]:
+    def is_outermost(self) -> Flags:
         """Whether no caller is the same function, because totals count recursion at the outermost call."""
         is_outermost = np.ones(len(self), np.bool_)
         is_outermost[:1] = False
@@ -157,10 +155,10 @@ class Stacks:
     """
 
     tree: StackTree
-    chains: Mapping[str, tuple[Numbers, Numbers]]
+    chains: Mapping[str, tuple[Ints, Ints]]
     damaged: int
 
-    def nodes(self, kind: str, chains: Any) -> Numbers:
+    def nodes(self, kind: str, chains: Any) -> Ints:
         """Return each chain's node, or `NO_STACK` if it has no frames or is masked."""
         stored, nodes = self.chains[kind]
         requested = np.ma.filled(chains, -1).astype(np.int64)
@@ -186,9 +184,9 @@ def stacks_of(session: Session, reports: Sequence[Report]) -> dict[int, Stacks]:
     return stacks
 
 
-def os_callers(session: Session, chains_of: Mapping[Thread, Numbers]) -> dict[int, dict[int, str]]:
+def os_callers(session: Session, chains_of: Mapping[Thread, Ints]) -> dict[int, dict[int, str]]:
     """Return the functions that made OS runtime calls, by report and chain, from each thread's chains."""
-    by_report: dict[int, list[Numbers]] = {}
+    by_report: dict[int, list[Ints]] = {}
     for (report, _), chains in chains_of.items():
         by_report.setdefault(report, []).append(chains)
     callers: dict[int, dict[int, str]] = {}
@@ -218,7 +216,7 @@ def _compute(session: Session, reports: list[Report]) -> dict[int, Arrays]:
 
 
 def _stacks(names: Mapping[int, str], chains_of_kind: Mapping[str, _Chains]) -> Arrays:
-    chains: list[tuple[Numbers, Numbers]] = []
+    chains: list[tuple[Ints, Ints]] = []
     parts: list[Arrays] = []
     stacks = 0
     for kind in KINDS:
@@ -240,7 +238,7 @@ def _stacks(names: Mapping[int, str], chains_of_kind: Mapping[str, _Chains]) -> 
     columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     functions, function = _functions(columns, names)
     nodes, is_damaged, tree = _tree(columns["stack"], columns["depth"], function, functions)
-    arrays: dict[str, NDArray[Any]] = {**tree}
+    arrays: dict[str, Array] = {**tree}
     for kind, (chain, stack) in zip(KINDS, chains, strict=True):
         arrays[f"{kind}.chains"], arrays[f"{kind}.nodes"] = chain, nodes[stack]
     arrays["damaged"] = np.array([sum(int(is_damaged[stack].sum()) for _, stack in chains)])
@@ -253,7 +251,7 @@ _NO_FRAMES: Arrays = {}
 _FRAME_COLUMNS = ("function", "module", "is_kernel")
 
 
-_Chains = tuple[Numbers, Numbers, "Arrays"]
+_Chains = tuple[Ints, Ints, "Arrays"]
 """Distinct chains in order, their stacks, and the stacks' frames."""
 
 
@@ -297,7 +295,7 @@ def _chains_of(frames: Arrays, chains: Arrays) -> _Chains:
     return unique_chains, stacks, {name: np.concatenate([part[name] for part in parts]) for name in frames}
 
 
-def _functions(frames: Arrays, names: Mapping[int, str]) -> tuple[list[Function], Numbers]:
+def _functions(frames: Arrays, names: Mapping[int, str]) -> tuple[list[Function], Ints]:
     # One combined key: sorting rows of three numbers takes ten times as long.
     uniques = [np.unique(frames[name], return_inverse=True) for name in _FRAME_COLUMNS]
     shape = [len(values) for values, _ in uniques]
@@ -316,9 +314,7 @@ def _functions(frames: Arrays, names: Mapping[int, str]) -> tuple[list[Function]
     return list(indices), np.array(function_indices, np.int64)[inverse.reshape(-1)]
 
 
-def _tree(
-    stack: Numbers, depth: Numbers, function: Numbers, functions: Sequence[Function]
-) -> tuple[Numbers, NDArray[np.bool_], Arrays]:
+def _tree(stack: Ints, depth: Ints, function: Ints, functions: Sequence[Function]) -> tuple[Ints, Flags, Arrays]:
     """Return each stack's node, whether it is damaged, and the tree; stacks are numbered from 0."""
     order = np.lexsort((depth, stack))
     stack, depth, function = stack[order], depth[order], function[order]

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 import sqlalchemy as sa
-from numpy.typing import NDArray
 
 from nsystui.base.answer import PID, PROCESS_ID, RANK, REPORT_ID, TID, Column, Row, TableAnswer, Unit
 from nsystui.base.selection import Selection, Task, Window
+from nsystui.base.types import Floats
 from nsystui.exports.metadata import pid_of
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, covered_per_bin, intersect, subtract, union
 from nsystui.questions.host.functions import SampleGroup, function_words, samples_of_job, top_function
@@ -149,7 +149,7 @@ def thread_time(thread: Thread, times: HostTimes, window: Window) -> tuple[Threa
 
 def thread_over_time(
     job: OpenJob, selection: Selection, task: Task, tid: int, bins: int
-) -> tuple[Window, dict[str, NDArray[np.float64]]]:
+) -> tuple[Window, dict[str, Floats]]:
     """Return a thread's window, and each part's share (0 to 1) of each of ``bins`` slices of it."""
     window = extents(job.session, selection).get(task.report, Window(0, 0))
     task_selection = selection.with_name(None).with_tasks(frozenset({task}))

@@ -84,7 +84,7 @@ def caused_budgets(
     return job.once(("idle causes", selection.with_name(None), step_name), compute)
 
 
-IdleTime = tuple[Task, int, Intervals]
+_IdleTime = tuple[Task, int, Intervals]
 """A GPU (task, CUDA ordinal) and its idle time, job time."""
 
 
@@ -102,7 +102,7 @@ def idle_causes(job: OpenJob, selection: Selection, budgets: Sequence[DeviceBudg
 
 
 def causes_of(
-    job: OpenJob, selection: Selection, parts: Sequence[Sequence[IdleTime]], times: Sequence[int]
+    job: OpenJob, selection: Selection, parts: Sequence[Sequence[_IdleTime]], times: Sequence[int]
 ) -> list[tuple[SummedCause, ...]]:
     """Find the causes of parts of idle time from their longest spans; ``times``: the length of each part, ns."""
     overhead = profiler_overhead(job.session, selection.with_name(None))

@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
 
 import sqlalchemy as sa
 
@@ -33,6 +32,7 @@ from nsystui.base.answer import (
     Unit,
 )
 from nsystui.base.selection import Selection
+from nsystui.base.types import Condition, Expression
 from nsystui.exports.metadata import tid_column
 from nsystui.questions.queries import statistics
 from nsystui.questions.queries.conditions import duration, is_launched_by, job_start, where
@@ -51,7 +51,7 @@ class Work:
 
     name: str
     table: sa.Table
-    label: sa.ColumnElement[Any]
+    label: Expression
     count_header: str
     name_header: str
 
@@ -89,7 +89,7 @@ def work_summary(session: Session, selection: Selection, work: Work) -> TableAns
     return TableAnswer(work.name, columns, rows, total, tuple(notes))
 
 
-def rows_of(session: Session, work: Work) -> tuple[sa.FromClause, sa.ColumnElement[Any]]:
+def rows_of(session: Session, work: Work) -> tuple[sa.FromClause, Expression]:
     """Return an activity's rows and their names' expression; MPI calls may be NVTX ranges."""
     if work is not MPI:
         return work.table, work.label
@@ -167,7 +167,7 @@ def work_instances(
     return answer.with_time_index(table) if isinstance(table, sa.Table) else answer
 
 
-def _detail(table: sa.FromClause) -> sa.ColumnElement[Any]:
+def _detail(table: sa.FromClause) -> Expression:
     if table is tables.memory_ops:
         return sa.func.concat_ws(" → ", table.c.source_memory, table.c.target_memory)
     if "remote_rank" in table.c:
@@ -199,7 +199,7 @@ def with_calls() -> sa.Join:
     return memory.join(calls, is_launched_by(memory, calls))
 
 
-def are(kind: MemoryCalls) -> list[sa.ColumnElement[bool]]:
+def are(kind: MemoryCalls) -> list[Condition]:
     """Return the conditions for rows of ``kind`` in `with_calls`."""
     memory, name = tables.memory_ops.c, tables.api_calls.c.name
     is_async = sa.func.contains(sa.func.lower(name), "async", type_=sa.Boolean)

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import numpy as np
 import sqlalchemy as sa
-from numpy.typing import NDArray
 
 from nsystui.base.answer import Column, TableAnswer, Unit
 from nsystui.base.kernel_families import OTHER, Rules, family_of
 from nsystui.base.selection import Selection
 from nsystui.base.text import few
+from nsystui.base.types import Ints
 from nsystui.questions.algebra.intervals import Intervals, merge, slices, union
 from nsystui.questions.kernels.summary import kernel_summary, smart_kernel_names
 from nsystui.questions.queries.conditions import given, where
@@ -86,7 +86,7 @@ def _union_times(session: Session, selection: Selection, families: Rules) -> dic
     return dict(zip(family_names, zip(*sums.tolist(), strict=True), strict=True))
 
 
-def _alone(families: Sequence[int], runs: Sequence[Intervals], count: int) -> NDArray[np.int64]:
+def _alone(families: Sequence[int], runs: Sequence[Intervals], count: int) -> Ints:
     """Return how long each of ``count`` families ran alone, ns, by a sweep over all starts (+) and ends (-)."""
     moments = np.concatenate([edges for run in runs for edges in (run.starts, run.ends)])
     signs = np.concatenate([np.repeat((1, -1), len(run)) for run in runs])

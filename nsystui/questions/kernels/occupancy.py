@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import sqlalchemy as sa
 
+from nsystui.base.types import Expression
 from nsystui.exports.metadata import Multiprocessor
 from nsystui.questions.queries.conditions import of_reports
 from nsystui.questions.queries.tasks import used_devices
@@ -18,7 +17,7 @@ _REGISTER_UNIT = 256
 _WARP_GROUP = 4
 
 
-def theoretical_occupancy(session: Session) -> sa.ColumnElement[Any]:
+def theoretical_occupancy(session: Session) -> Expression:
     """Return the theoretical occupancy of rows of ``kernels``, percent of a multiprocessor's warps.
 
     Missing if registers, block or GPU limits are not recorded, or a report's GPUs differ.
@@ -36,7 +35,7 @@ def theoretical_occupancy(session: Session) -> sa.ColumnElement[Any]:
     return sa.case(*whens, else_=sa.null()) if whens else sa.cast(sa.null(), sa.Double)
 
 
-def _percent(limits: Multiprocessor) -> sa.ColumnElement[Any]:
+def _percent(limits: Multiprocessor) -> Expression:
     """Return the occupancy by NVIDIA's calculator, with as much of the cache as possible for shared memory."""
     columns = tables.kernels.c
     warps = _units(columns.block_x * columns.block_y * columns.block_z, _WARP)
@@ -51,10 +50,10 @@ def _percent(limits: Multiprocessor) -> sa.ColumnElement[Any]:
     return sa.case((is_known, 100.0 * blocks * warps / limits.warps), else_=sa.null())
 
 
-def _units(value: sa.ColumnElement[Any], unit: int) -> sa.ColumnElement[int]:
+def _units(value: Expression, unit: int) -> sa.ColumnElement[int]:
     return _fit(value + (unit - 1), sa.literal(unit))
 
 
-def _fit(total: int | sa.ColumnElement[Any], part: sa.ColumnElement[Any]) -> sa.ColumnElement[int]:
+def _fit(total: int | Expression, part: Expression) -> sa.ColumnElement[int]:
     """Return how often ``part`` fits into ``total``; missing if ``part`` is 0."""
     return sa.func.divide(total, sa.func.nullif(part, 0), type_=sa.BigInteger)

@@ -32,6 +32,7 @@ from nsystui.base.errors import UsageError, meant, members_of
 from nsystui.base.kernel_families import FAMILIES, PRECISIONS, Rules, family_of, precision_of
 from nsystui.base.kernel_names import smart_names
 from nsystui.base.selection import Selection
+from nsystui.base.types import Condition, Expression, Labelled, Query
 from nsystui.questions.kernels.occupancy import theoretical_occupancy
 from nsystui.questions.queries import statistics
 from nsystui.questions.queries.conditions import duration, given, job_start, where
@@ -115,7 +116,7 @@ _GROUP_COLUMNS = {
 }
 
 
-def name_of(table: sa.FromClause, names: Names) -> sa.ColumnElement[Any]:
+def name_of(table: sa.FromClause, names: Names) -> Expression:
     """Return the column for ``names``: the full name if the mangled name is missing, as in nsys.
 
     For smart names, which SQL cannot compute, it is also the full name: see `smart_kernel_names`.
@@ -227,7 +228,7 @@ def smart_kernel_names(session: Session) -> Mapping[str, str]:
     return smart_names(full_names(session))
 
 
-def is_named(session: Session, table: sa.FromClause, name: str) -> sa.ColumnElement[bool]:
+def is_named(session: Session, table: sa.FromClause, name: str) -> Condition:
     """Return the condition for the kernel of a smart or full name, or for all kernels of a short name."""
     smart = smart_kernel_names(session)
     full = next((full for full, text in smart.items() if text == name), name)
@@ -244,7 +245,7 @@ def kernel_names(session: Session, limit: int) -> list[str]:
 
 def _group_keys(
     group: GroupBy, table: sa.Table, ranks: Sequence[RankedTask], kinds: sa.Subquery | None
-) -> list[sa.Label[Any]]:
+) -> list[Labelled]:
     if group is GroupBy.RANK:
         return [rank_of(table, ranks).label("rank")]
     if group is GroupBy.ROLE:
@@ -258,12 +259,12 @@ def _group_keys(
     return [source.c[group.value].label(group.value)]
 
 
-def grid_of(table: sa.FromClause) -> sa.ColumnElement[Any]:
+def grid_of(table: sa.FromClause) -> Expression:
     """Return the grid size as nsys writes it: three numbers, padded to four characters."""
     return sa.func.printf("%4d %4d %4d", table.c.grid_x, table.c.grid_y, table.c.grid_z, type_=sa.Text)
 
 
-def block_of(table: sa.FromClause) -> sa.ColumnElement[Any]:
+def block_of(table: sa.FromClause) -> Expression:
     """Return the block size as nsys writes it."""
     return sa.func.printf("%4d %4d %4d", table.c.block_x, table.c.block_y, table.c.block_z, type_=sa.Text)
 
@@ -346,7 +347,7 @@ class _LaunchDelay:
 
     key = "launch_delay"
 
-    def joined(self, query: sa.Select[Any]) -> sa.Select[Any]:
+    def joined(self, query: Query) -> Query:
         rows = query.cte("instances")
         calls = first_calls(tables.api_calls.c.correlation_id.in_(sa.select(rows.c.correlation_id)))
         is_same = [rows.c[key] == calls.c[key] for key in _LAUNCH]
@@ -370,7 +371,7 @@ class _LaunchDelay:
 _LAUNCH = ("report", "process", "correlation_id")
 
 
-def first_calls(condition: sa.ColumnElement[bool], *columns: sa.ColumnElement[Any]) -> sa.Subquery:
+def first_calls(condition: Condition, *columns: Expression) -> sa.Subquery:
     """Select the API calls for which ``condition`` holds, with ``columns``; start in job time.
 
     Each (report, process, correlation id) has one row, with the earliest start: a join never duplicates a kernel.

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import sqlalchemy as sa
@@ -28,6 +27,7 @@ from nsystui.base.answer import (
     Unit,
 )
 from nsystui.base.selection import Selection, Task
+from nsystui.base.types import Expression, Query
 from nsystui.exports.metadata import tid_of
 from nsystui.questions.host.stacks import CUDA_CALL, stacks_of
 from nsystui.questions.job.job import OpenJob
@@ -104,7 +104,7 @@ def allocation_table(job: OpenJob, selection: Selection, which: str = "all") -> 
     return TableAnswer("gpu-memory-allocations", COLUMNS, rows, total, notes)
 
 
-def _of_allocations(calls: sa.FromClause, selection: Selection, *columns: sa.ColumnElement[Any]) -> sa.Select[Any]:
+def _of_allocations(calls: sa.FromClause, selection: Selection, *columns: Expression) -> Query:
     memory = tables.gpu_memory
     allocations = sa.select(memory.c.report, memory.c.process, memory.c.correlation_id)
     allocating = allocations.where(memory.c.is_free == 0, *where(memory, selection)).distinct().subquery()

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import sqlalchemy as sa
-from numpy.typing import NDArray
 
 from nsystui.base.answer import DEVICE, RANK, START, Column, Row, TableAnswer, Unit
 from nsystui.base.selection import Selection, Task, Window
+from nsystui.base.types import Flags, Ints
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.conditions import duration, is_launched_by, where
 from nsystui.questions.queries.data_notes import missing_note
@@ -27,8 +27,6 @@ from nsystui.store.session import Session
 if TYPE_CHECKING:
     import pandas as pd
 
-Ints = NDArray[np.int64]
-Flags = NDArray[np.bool_]
 
 ON_DEVICE = ("Device", "Array", "Device Static")
 """Kinds of memory that occupy the device's own, limited memory."""

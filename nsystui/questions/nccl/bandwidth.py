@@ -38,9 +38,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nsystui.base.selection import Selection
+from nsystui.base.types import Floats
 from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.algebra.nesting import NO_PARENT
 from nsystui.questions.gpu.device_time import DeviceIntervals
@@ -56,8 +56,6 @@ from nsystui.questions.steps.times import Steps
 if TYPE_CHECKING:
     import pandas as pd
 
-
-Floats = NDArray[np.float64]
 
 _NS_PER_S = 1e9
 _TIMES_RANKS = ("AllGather", "ReduceScatter", "AlltoAll", "Gather", "Scatter")

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from nsystui.base.types import Flags
 from nsystui.exports.metadata import pid_of
 from nsystui.exports.nccl_calls import reduction_name
 from nsystui.exports.nccl_log.files import Reported, open_log
@@ -38,7 +39,7 @@ SOURCE, INSPECTOR = "log", "inspector"
 _P2P = ("Send", "Recv")
 _ROOTED = ("Broadcast", "Reduce", "Gather", "Scatter")
 
-Values = dict[str, Any]  # of a call by column
+_Values = dict[str, Any]  # of a call by column
 Objects = NDArray[np.object_]
 
 
@@ -86,7 +87,7 @@ class _Candidate(NamedTuple):
     """A log's calls of one collective on a communicator by number, from 0; ``has_gaps``: also after ``end``."""
 
     communicator: str | None
-    values: Mapping[int, Values]
+    values: Mapping[int, _Values]
     end: int
     has_gaps: bool = False
     problem: str = ""
@@ -121,7 +122,7 @@ class LogSizes:
                 problem = "Ray left out lines of the log" if is_folded else ""
                 yield _Candidate(member.communicator, by_number, len(kinds), problem=problem)
 
-    def values_of(self, calls: pd.DataFrame, source: str) -> list[tuple[int, Values]] | str:
+    def values_of(self, calls: pd.DataFrame, source: str) -> list[tuple[int, _Values]] | str:
         """Return indices of ``calls``, of one collective of a process in order, with the values that a log has.
 
         Return the reason if the log's calls do not match; it is empty if the log has no such calls.
@@ -158,7 +159,7 @@ def _short(host: str) -> str:
     return host.partition(".")[0].lower()
 
 
-def _value(call: Signature, communicator: str | None, ranks: int | None) -> Values:
+def _value(call: Signature, communicator: str | None, ranks: int | None) -> _Values:
     reduction = call.reduction if "Reduce" in call.op else None
     return {
         "size_source": SOURCE,
@@ -231,7 +232,7 @@ _TYPES = dict.fromkeys(("message_size", "ranks", "peer", "root", "inspected"), "
 
 
 def _filled(
-    frame: pd.DataFrame, collectives: Any, is_candidate: NDArray[np.bool_], log: LogSizes
+    frame: pd.DataFrame, collectives: Any, is_candidate: Flags, log: LogSizes
 ) -> tuple[pd.DataFrame, list[str]]:
     """Fill in missing values of the candidates, and with records of NCCL Inspector add `INSPECTED_KEYS`."""
     import pandas as pd

@@ -15,9 +15,10 @@ from nsystui.base.answer import COLLECTIVE, RANK, STEP, STREAM, Column, Unit
 from nsystui.base.errors import UsageError
 from nsystui.base.kernel_families import NCCL_BACKEND
 from nsystui.base.selection import NameFilter, Selection, Task, Window
+from nsystui.base.types import DataSeries, Flags, Ints
 from nsystui.questions.nccl.matching import common
 from nsystui.questions.nccl.names import BUCKETS, EDGES
-from nsystui.questions.nccl.units import NONE, Flags, Ints, codes, one_key, whole
+from nsystui.questions.nccl.units import NONE, codes, one_key, whole
 from nsystui.questions.queries.tasks import ROLE
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def _named(frame: pd.DataFrame, name_filter: NameFilter) -> Flags:
     return np.array(passes or [False], bool)[indices]
 
 
-def bucket_numbers(sizes: pd.Series[Any]) -> Ints:
+def bucket_numbers(sizes: DataSeries) -> Ints:
     """Return the index of each message size in `BUCKETS`, ``NONE`` if unknown."""
     size = whole(sizes)
     return np.where(size < 0, NONE, np.searchsorted(EDGES, size, side="right"))
@@ -130,13 +131,13 @@ def by_of(text: str) -> tuple[NcclProperty, ...]:
     return groups
 
 
-def label_of(frame: pd.DataFrame) -> pd.Series[Any]:
+def label_of(frame: pd.DataFrame) -> DataSeries:
     """Return the collective of each row, or a management call's name; missing if a kernel's name hides it."""
     collective = frame["collective"].astype(object)
     return collective.fillna(frame["name"].astype(object)) if "thread" in frame.columns else collective
 
 
-def values_of(frame: pd.DataFrame, grouping: NcclProperty) -> pd.Series[Any]:
+def values_of(frame: pd.DataFrame, grouping: NcclProperty) -> DataSeries:
     """Return a property of each row of ``kernels`` or ``calls``, or missing.
 
     Calls have no stream. Step and range need the columns of `bandwidth.in_steps` and `bandwidth.in_ranges`.
@@ -158,7 +159,7 @@ def values_of(frame: pd.DataFrame, grouping: NcclProperty) -> pd.Series[Any]:
     return values.astype(object if COLUMNS[grouping].unit is Unit.TEXT else "Int64")
 
 
-def powers_of_two(sizes: pd.Series[Any]) -> pd.Series[Any]:
+def powers_of_two(sizes: DataSeries) -> DataSeries:
     """Return the largest power of two up to each size, bytes; 0 for 0, missing for a missing size."""
     import pandas as pd
 
@@ -180,7 +181,7 @@ def group_numbers(frame: pd.DataFrame, groups: Sequence[NcclProperty]) -> Ints:
     return one_key(*keys) if keys else np.zeros(len(frame), np.int64)
 
 
-def shared_values(values: pd.Series[Any], group: Ints, count: int) -> pd.Series[Any]:
+def shared_values(values: DataSeries, group: Ints, count: int) -> DataSeries:
     """Return the common value of each of ``count`` groups, else ``SEVERAL``, or missing for a number."""
     value_codes = codes(values)
     lowest = common(group, value_codes, count)

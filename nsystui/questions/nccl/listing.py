@@ -25,6 +25,7 @@ from nsystui.base.answer import (
     Unit,
 )
 from nsystui.base.selection import Selection
+from nsystui.base.types import DataSeries
 from nsystui.exports.metadata import tid_of
 from nsystui.questions.events.kinds import EventKind
 from nsystui.questions.nccl.bandwidth import rate
@@ -195,6 +196,6 @@ def _kernels_of_calls(calls: pd.DataFrame, kernels: pd.DataFrame) -> dict[str, A
     }
 
 
-def _at(column: pd.Series[Any], indices: Any, frame: pd.DataFrame) -> pd.Series[Any]:
+def _at(column: DataSeries, indices: Any, frame: pd.DataFrame) -> DataSeries:
     """Return the values of ``column`` at ``indices``, with the index of ``frame``; missing at ``NONE``."""
     return column.astype("Int64").reindex(indices).set_axis(frame.index)

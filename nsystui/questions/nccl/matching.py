@@ -8,16 +8,15 @@ and one kernel.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from nsystui.base.types import DataSeries, Flags, Ints
 from nsystui.questions.algebra.nesting import nest
 from nsystui.questions.nccl.names import collective_of_api, collective_of_kernel, collective_of_label
 from nsystui.questions.nccl.units import (
     NONE,
-    Flags,
-    Ints,
     Lines,
     Queue,
     Role,
@@ -374,7 +373,7 @@ def _sums(group: Ints, values: Ints, count: int) -> Ints:
     return sums
 
 
-def _collectives(names: pd.Series[Any], operation: Ints, call_counts: Ints, labels: list[str | None]) -> list[str]:
+def _collectives(names: DataSeries, operation: Ints, call_counts: Ints, labels: list[str | None]) -> list[str]:
     """Return the name of each operation: its collective, a label's, ``SendRecv``, or ``Group(n)`` for a mixture."""
     name_codes, distinct = names.factorize()
     collectives = [collective_of_api(str(name)) or str(name) for name in distinct]

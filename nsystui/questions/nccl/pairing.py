@@ -16,13 +16,12 @@ import numpy as np
 import sqlalchemy as sa
 
 from nsystui.base.kernel_families import BACKENDS, COPIES_BACKEND, NCCL_BACKEND, OTHER_BACKEND
+from nsystui.base.types import Condition, DataSeries, Expression, Flags, Ints, Query
 from nsystui.questions.nccl.matching import INSPECTED_KEYS, SHARED_KEYS, Found, find, place_in_group
 from nsystui.questions.nccl.names import PairingState, Reason, collective_of_api, operation_of_kernel
 from nsystui.questions.nccl.units import (
     MAKES_COMMUNICATOR,
     NONE,
-    Flags,
-    Ints,
     Lines,
     Role,
     by_name,
@@ -52,7 +51,7 @@ Reports = Collection[int] | None
 """Indices of reports; ``None`` for all open reports."""
 
 
-def calls_query(ranks: Sequence[RankedTask], reports: Reports = None) -> sa.Select[Any]:
+def calls_query(ranks: Sequence[RankedTask], reports: Reports = None) -> Query:
     """Select every NCCL API call, by (report, thread, start); ``rank`` is the job's, ``end`` may be missing."""
     table = tables.nccl_calls
     columns = table.c
@@ -80,7 +79,7 @@ def calls_query(ranks: Sequence[RankedTask], reports: Reports = None) -> sa.Sele
     )
 
 
-def kernels_query(ranks: Sequence[RankedTask], reports: Reports = None, others: Collection[str] = ()) -> sa.Select[Any]:
+def kernels_query(ranks: Sequence[RankedTask], reports: Reports = None, others: Collection[str] = ()) -> Query:
     """Select every kernel of NCCL or with a name in ``others``, with its launch; by report and start of the launch.
 
     Without a recorded launch, the kernel's start counts. The launch is the API call of the same (report, process,
@@ -115,7 +114,7 @@ def kernels_query(ranks: Sequence[RankedTask], reports: Reports = None, others: 
     )
 
 
-def copies_query(ranks: Sequence[RankedTask], given_copies: sa.Select[Any]) -> sa.Select[Any]:
+def copies_query(ranks: Sequence[RankedTask], given_copies: Query) -> Query:
     """Select one row for all copies of a window on a GPU, in the columns of `kernels_query`; ``row`` is negative.
 
     ``copied``: the bytes that went to each other GPU, without the flags by which NCCL synchronises; missing if the
@@ -155,7 +154,7 @@ def copies_query(ranks: Sequence[RankedTask], given_copies: sa.Select[Any]) -> s
 _FLAG_BYTES = 4
 
 
-def _backend(name: sa.ColumnElement[Any], others: Collection[str]) -> sa.ColumnElement[Any]:
+def _backend(name: Expression, others: Collection[str]) -> Expression:
     """Return the library of a kernel: one of `BACKENDS`, or ``other`` if only the user's families know it."""
     if not others:
         return sa.literal(NCCL_BACKEND)
@@ -163,7 +162,7 @@ def _backend(name: sa.ColumnElement[Any], others: Collection[str]) -> sa.ColumnE
     return sa.case((tables.kernels.c.is_nccl == 1, NCCL_BACKEND), *cases, else_=OTHER_BACKEND)
 
 
-def labels_query(reports: Reports = None) -> sa.Select[Any]:
+def labels_query(reports: Reports = None) -> Query:
     """Select PyTorch's labels around NCCL calls, without their varying parts: ``nccl:all_to_all``.
 
     They are ranges of the default domain (docs/nccl.md#pairing).
@@ -185,7 +184,7 @@ def labels_query(reports: Reports = None) -> sa.Select[Any]:
     )
 
 
-def first_correlations_query(reports: Reports = None) -> sa.Select[Any]:
+def first_correlations_query(reports: Reports = None) -> Query:
     """Select the first correlation id of each process's API calls; ids ascend while a process runs."""
     columns = tables.api_calls.c
     first = sa.func.min(columns.correlation_id).label("first_correlation_id")
@@ -193,7 +192,7 @@ def first_correlations_query(reports: Reports = None) -> sa.Select[Any]:
     return query.group_by(columns.report, columns.process)
 
 
-def _in_reports(report: sa.ColumnElement[int], reports: Reports) -> list[sa.ColumnElement[bool]]:
+def _in_reports(report: sa.ColumnElement[int], reports: Reports) -> list[Condition]:
     return [] if reports is None else [of_reports(report, reports)]
 
 
@@ -230,7 +229,7 @@ def _with_copied_sizes(calls: pd.DataFrame, kernels: pd.DataFrame, matches: Foun
     return calls.assign(message_size=sizes, size_source=sources), replace(matches, operations=operations)
 
 
-def _ranks(calls: pd.DataFrame) -> pd.Series[Any]:
+def _ranks(calls: pd.DataFrame) -> DataSeries:
     """Return the number of ranks in each call's communicator; missing if no call of this capture records it.
 
     A communicator's id is the same on all its ranks. NCCL before 2.25 records no id; then a process that made a single
@@ -268,7 +267,7 @@ def _kernels(kernels: pd.DataFrame, calls: pd.DataFrame, first_ids: pd.DataFrame
     return _compact(frame.drop(columns=unused).rename(columns={"thread": "launch_thread"}))
 
 
-def _shares(size: pd.Series[Any], operation: Ints) -> pd.Series[Any]:
+def _shares(size: DataSeries, operation: Ints) -> DataSeries:
     """Return the bytes of each kernel: an even share of its operation's bytes."""
     kernels = np.append(np.bincount(operation[operation >= 0]), 1)[operation]
     index = place_in_group(operation)
@@ -373,7 +372,7 @@ def _below_each_other(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
     return numbers.assign(**coded)[list(frames[0].columns)]
 
 
-def _filled(frame: pd.DataFrame, ranks_by_communicator: pd.Series[Any]) -> pd.Series[Any]:
+def _filled(frame: pd.DataFrame, ranks_by_communicator: DataSeries) -> DataSeries:
     ranks = frame["ranks"].astype("Int64")
     recorded = ranks_by_communicator.reindex(frame["communicator"].astype(object)).astype("Int64").set_axis(frame.index)
     return ranks.fillna(recorded)

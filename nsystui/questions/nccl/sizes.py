@@ -13,6 +13,7 @@ from nsystui.base.answer import COUNT, RANK, Column, Row, TableAnswer, Unit
 from nsystui.base.errors import UsageError
 from nsystui.base.selection import Selection
 from nsystui.base.text import few
+from nsystui.base.types import Ints
 from nsystui.base.units import format_value, size_label
 from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.nccl.bandwidth import rate
@@ -29,7 +30,7 @@ from nsystui.questions.nccl.grouping import (
 from nsystui.questions.nccl.names import BUCKETS
 from nsystui.questions.nccl.pairing import NcclPairing
 from nsystui.questions.nccl.summary import RANKS, WITHOUT_WAIT, nccl_notes, verdicts, without_empty
-from nsystui.questions.nccl.units import NONE, Ints, first_of_each, whole
+from nsystui.questions.nccl.units import NONE, first_of_each, whole
 from nsystui.questions.nccl.verdict import VERDICT
 from nsystui.questions.queries.distributions import distribution
 from nsystui.questions.queries.tasks import RankedTask

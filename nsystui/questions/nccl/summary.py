@@ -13,8 +13,9 @@ from nsystui.base.answer import COUNT, FILES_ONLY, Column, TableAnswer, Unit
 from nsystui.base.kernel_families import COPIES_BACKEND, NCCL_BACKEND
 from nsystui.base.selection import Selection, Task
 from nsystui.base.text import few, few_numbers
+from nsystui.base.types import DataSeries, Floats, Ints
 from nsystui.exports import canonical
-from nsystui.questions.nccl.bandwidth import Floats, rate
+from nsystui.questions.nccl.bandwidth import rate
 from nsystui.questions.nccl.grouping import (
     COLUMNS,
     USUAL,
@@ -26,7 +27,7 @@ from nsystui.questions.nccl.grouping import (
 )
 from nsystui.questions.nccl.pairing import NcclPairing, PairingQuality
 from nsystui.questions.nccl.roles import communicator_roles
-from nsystui.questions.nccl.units import Ints, first_of_each
+from nsystui.questions.nccl.units import first_of_each
 from nsystui.questions.nccl.verdict import VERDICT, verdict
 from nsystui.questions.queries.conditions import duration, where
 from nsystui.questions.queries.derived import rows_by_report
@@ -267,7 +268,7 @@ def _block(what: str, frame: pd.DataFrame, by: Sequence[NcclProperty]) -> pd.Dat
     return block.sort_values("total", ascending=False, kind="stable")
 
 
-def _values(frame: pd.DataFrame, column: Column) -> pd.Series[Any]:
+def _values(frame: pd.DataFrame, column: Column) -> DataSeries:
     grouping = next((key for key, value in COLUMNS.items() if value is column), None)
     return values_of(frame, grouping) if grouping is not None else frame[column.key].astype("Int64")
 

@@ -14,20 +14,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from nsystui.base.types import DataSeries, Ints
 from nsystui.questions.algebra.nesting import one_timeline
 from nsystui.questions.nccl.names import GROUP_END, GROUP_START, collective_of_api
 
 if TYPE_CHECKING:
     import pandas as pd
 
-
-Ints = NDArray[np.int64]
-Flags = NDArray[np.bool_]
 
 MAKES_COMMUNICATOR = r"ncclComm(?:Init|Split|Shrink|Grow)"
 NONE = -1
@@ -178,18 +176,18 @@ def first_of_each(group: Ints, count: int) -> Ints:
 _PAYLOAD = ("message_size", "communicator", "ranks", "peer", "root", "reduction", "datatype", "size_source")
 
 
-def whole(column: pd.Series[Any]) -> Ints:
+def whole(column: DataSeries) -> Ints:
     """Return the integers of a column, ``NONE`` if missing."""
     numbers: Ints = column.astype("Int64").to_numpy(np.int64, na_value=NONE)
     return numbers
 
 
-def codes(column: pd.Series[Any]) -> Ints:
+def codes(column: DataSeries) -> Ints:
     """Return a number for each distinct value of a column, from 0; ``NONE`` if missing."""
     return np.asarray(column.factorize()[0], np.int64)
 
 
-def by_name(names: pd.Series[Any], of_name: Callable[[str], str | None]) -> NDArray[np.object_]:
+def by_name(names: DataSeries, of_name: Callable[[str], str | None]) -> NDArray[np.object_]:
     """Return the value of each name, computed once per distinct name; ``None`` for a missing name."""
     indices, distinct = names.factorize()
     values = np.array([*(of_name(str(name)) for name in distinct), None], object)
@@ -222,7 +220,7 @@ def _renumbered(key: Ints, span: int) -> Ints:
     return (np.cumsum(is_used) - 1)[key]
 
 
-def roles_of(names: pd.Series[Any]) -> Ints:
+def roles_of(names: DataSeries) -> Ints:
     """Return the role of each call by its name."""
     indices, distinct = names.factorize()
     distinct_roles: list[int] = [

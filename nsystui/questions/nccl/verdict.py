@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nsystui.base.answer import Column
-
-Floats = NDArray[np.float64]
+from nsystui.base.types import Floats
 
 VERDICT = Column("verdict", header="Verdict", label="verdict", importance=1)
 UNKNOWN, TRANSFER, MIXED, SKEW = "unknown", "transfer-bound", "mixed", "skew"

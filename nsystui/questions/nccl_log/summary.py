@@ -48,7 +48,7 @@ class CallKind(NamedTuple):
         return None if element is None else self.elements * element
 
 
-Gpu = tuple[LogProcess, int | None]
+LogGpu = tuple[LogProcess, int | None]
 """A process, and the CUDA ordinal of a device in it."""
 
 
@@ -177,9 +177,9 @@ class LogSummary:
         """The number of NCCL Inspector's calls."""
         return sum(calls.number for calls in self.inspected.values())
 
-    def gpus(self) -> dict[Gpu, Counter[tuple[str, str | None]]]:
+    def gpus(self) -> dict[LogGpu, Counter[tuple[str, str | None]]]:
         """Return the calls of each GPU by op and bucket, without calls of an unknown process."""
-        calls_by_gpu: dict[Gpu, Counter[tuple[str, str | None]]] = {}
+        calls_by_gpu: dict[LogGpu, Counter[tuple[str, str | None]]] = {}
         for member, member_calls in self.members.items():
             if member.process is not None:
                 calls_by_gpu.setdefault((member.process, member.device), Counter()).update(member_calls.by_bucket)

@@ -13,7 +13,7 @@ from nsystui.exports.nccl_log.topology import Via
 from nsystui.questions.nccl.communicators import CommunicatorRank
 from nsystui.questions.nccl.names import BUCKETS, bucket_of
 from nsystui.questions.nccl_log.problems import mixed_versions, problems_of
-from nsystui.questions.nccl_log.summary import CallKind, Gpu, LogSummary, MemberCalls
+from nsystui.questions.nccl_log.summary import CallKind, LogGpu, LogSummary, MemberCalls
 from nsystui.questions.nccl_log.topology import Connected, numbers_of, spans
 
 
@@ -200,7 +200,7 @@ def ranks_table(summary: LogSummary) -> Iterator[Row]:
 )
 def gpus_table(summary: LogSummary) -> Iterator[Row]:
     """Yield the calls of each GPU over all communicators; calls of unknown processes have one row."""
-    by_gpu: dict[Gpu | None, list[CommunicatorRank]] = {}
+    by_gpu: dict[LogGpu | None, list[CommunicatorRank]] = {}
     for member in summary.members:
         gpu = None if member.process is None else (member.process, member.device)
         by_gpu.setdefault(gpu, []).append(member)

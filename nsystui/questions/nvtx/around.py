@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import sqlalchemy as sa
 
 from nsystui.base.answer import record
+from nsystui.base.types import Expression, Query
 from nsystui.exports.metadata import pid_of, process_of
 from nsystui.questions.algebra.nesting import NO_PARENT
 from nsystui.questions.events.kinds import EventKind
@@ -81,8 +81,8 @@ def _deepest(session: Session, report: int, thread: int, time: int) -> EventKey 
 
 
 def _open_at(
-    session: Session, report: int, thread: int, time: int, *columns: sa.ColumnElement[Any], until: int | None = None
-) -> sa.Select[Any]:
+    session: Session, report: int, thread: int, time: int, *columns: Expression, until: int | None = None
+) -> Query:
     table, offset = tables.nvtx_ranges, report_at(session, report).clock_offset
     start, end, moment = table.c.start, table.c.end, time - offset
     last = moment if until is None else until - offset

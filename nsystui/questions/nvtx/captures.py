@@ -14,11 +14,11 @@ import numpy as np
 import sqlalchemy as sa
 
 from nsystui.base.selection import Selection
+from nsystui.base.types import Flags, Ints
 from nsystui.exports import canonical
 from nsystui.questions.algebra.projection import are_outside, calls_inside
 from nsystui.questions.events.kinds import KIND_TABLES
 from nsystui.questions.events.listing import EventKey
-from nsystui.questions.nvtx.loading import Flags, Ints
 from nsystui.questions.queries.conditions import duration, of_reports, where
 from nsystui.questions.queries.derived import of_each_report
 from nsystui.questions.queries.recording import option_advice

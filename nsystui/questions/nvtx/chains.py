@@ -8,13 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from nsystui.base.types import Array, Ints
 from nsystui.questions.algebra.nesting import NO_PARENT
-from nsystui.questions.nvtx.loading import Ints, SmallInts, joined
+from nsystui.questions.nvtx.loading import SmallInts, joined
 
 UNKNOWN = -1
 """In ``op_count``: the number of launched operations is unknown."""
@@ -106,9 +105,7 @@ class Chains:
 CHAIN_COLUMNS = ("lane", "name", "level", "parent", "sample")
 
 
-def chained(
-    lane: NDArray[Any], name: NDArray[Any], parent: NDArray[Any], level: NDArray[Any]
-) -> tuple[dict[str, Ints], SmallInts]:
+def chained(lane: Array, name: Array, parent: Array, level: Array) -> tuple[dict[str, Ints], SmallInts]:
     """Return the chains of n ranges (`CHAIN_COLUMNS` and ``count``), and the ranges' indices chain by chain.
 
     The ranges of a chain keep their order. Each level takes one step: thousands of levels cost milliseconds.
@@ -139,7 +136,7 @@ def _unique_codes(values: Ints) -> tuple[Ints, Ints]:
     return np.flatnonzero(occurs), (np.cumsum(occurs) - 1)[values]
 
 
-def narrow(values: NDArray[Any]) -> NDArray[Any]:
+def narrow(values: Array) -> Array:
     """Store signed integers in the fewest bytes; callers must widen them before sums."""
     if values.dtype.kind not in "iu" or not len(values):
         return values
@@ -150,7 +147,7 @@ def narrow(values: NDArray[Any]) -> NDArray[Any]:
     )
 
 
-def rows_by_level(level: NDArray[Any]) -> list[NDArray[np.int64]]:
+def rows_by_level(level: Array) -> list[Ints]:
     """Return the indices of each level's ranges, outermost first."""
     order = np.argsort(level, kind="stable")
     depth = int(level.max(initial=-1)) + 1
@@ -158,14 +155,14 @@ def rows_by_level(level: NDArray[Any]) -> list[NDArray[np.int64]]:
     return np.split(order, edges) if depth else []
 
 
-def added_up(column: Callable[[str], NDArray[Any]], order: SmallInts, count: Ints) -> tuple[Totals, NDArray[Any]]:
+def added_up(column: Callable[[str], Array], order: SmallInts, count: Ints) -> tuple[Totals, Array]:
     """Return the totals of chains, and the ranges' projected lengths chain by chain, -1 without launches.
 
     ``column`` returns a column of the ranges by name (see `columns`). Totals are exact, and on the clock of ``start``.
     """
     first = np.cumsum(count) - count
 
-    def reduced(values: NDArray[Any], operation: np.ufunc = np.add) -> Ints:
+    def reduced(values: Array, operation: np.ufunc = np.add) -> Ints:
         if not len(first):
             return np.empty(0, np.int64)
         result: Ints = operation.reduceat(values[order].astype(np.int64, copy=False), first)

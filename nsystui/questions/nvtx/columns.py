@@ -8,20 +8,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nsystui.base.resources import give_back
 from nsystui.base.selection import Selection
+from nsystui.base.types import Array, Ints
 from nsystui.questions.algebra.nesting import NO_PARENT, tree_of
 from nsystui.questions.algebra.projection import LaunchCalls, project_parts
 from nsystui.questions.nvtx.captures import replays_of
 from nsystui.questions.nvtx.chains import OPEN, PUSH_POP, UNKNOWN, WHOLE, Chains, Totals, added_up, chained, narrow
 from nsystui.questions.nvtx.loading import (
     FOLDED_LABEL,
-    Ints,
     LaunchCallColumns,
     Texts,
     has_launches,
@@ -61,7 +60,7 @@ class RangeColumns:
     _held: dict[str, Arrays] = field(default_factory=dict, repr=False)
     """Arrays that are not in files, or that a worker computed."""
 
-    def __getitem__(self, name: str) -> NDArray[Any]:
+    def __getitem__(self, name: str) -> Array:
         return self.arrays(name)[name]
 
     @property
@@ -106,7 +105,7 @@ class RangeColumns:
             results = self.session.results(self.report)
             arrays = results.load(self._file_of(question), version_of(_read), as_arrays)
             if arrays is not None and self._is_small:
-                columns: dict[str, dict[str, NDArray[Any]]] = {}
+                columns: dict[str, dict[str, Array]] = {}
                 for key, array in arrays.items():
                     column, _, name = key.partition(" ")  # see `_save`
                     columns.setdefault(column, {})[name] = array
@@ -169,14 +168,14 @@ _SMALL = 1 << 16
 """The most ranges of a report whose columns are saved and read together."""
 
 
-def _made(**columns: NDArray[Any]) -> Made:
+def _made(**columns: Array) -> Made:
     """Return an entry per column, as narrow as possible."""
     return {name: {name: narrow(columns.pop(name))} for name in list(columns)}
 
 
 def _read(ranges: RangeColumns) -> Made:
     texts, threads = Texts(), _Numbers()
-    slices: dict[str, list[NDArray[Any]]] = {key: [] for key in ("name", "lane", "row", "start", "length", "flags")}
+    slices: dict[str, list[Array]] = {key: [] for key in ("name", "lane", "row", "start", "length", "flags")}
     for part in range_parts(ranges.session, ranges.report, texts, FOLDED_LABEL):
         flags = part.is_push_pop * PUSH_POP + part.is_open * OPEN + part.is_whole * WHOLE
         part_columns = (part.name, threads.of(part.thread), part.row, part.start, part.end - part.start, flags)
@@ -201,7 +200,7 @@ def _read(ranges: RangeColumns) -> Made:
 _BATCH_ROWS = 1 << 18
 
 
-def by_appearance(codes: NDArray[Any], limit: int) -> Ints:
+def by_appearance(codes: Array, limit: int) -> Ints:
     """Return the different codes, all below ``limit``, in order of appearance."""
     first = np.full(limit, len(codes))
     for start in range(0, len(codes), _BATCH_ROWS)[::-1]:

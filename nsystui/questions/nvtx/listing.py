@@ -23,6 +23,7 @@ from nsystui.base.answer import (
     Unit,
 )
 from nsystui.base.selection import Selection
+from nsystui.base.types import Query
 from nsystui.exports.metadata import pid_column, tid_column, tid_of
 from nsystui.questions.events.kinds import GPU_KINDS, KIND_TABLES, events_query
 from nsystui.questions.nvtx.loading import FOLDED_LABEL, LABEL, NAME_SIZE, PUSH_POP_TYPES, START_END_TYPES, last_times
@@ -248,7 +249,7 @@ def _work(ranges: NvtxRanges, index: int, launches: sa.Subquery, ranks: Sequence
     """Select GPU operations of the range's process whose correlation id is among ``launches``."""
     gpu_selection = Selection(devices=ranges.selection.devices, streams=ranges.selection.streams)
     lane, offset = ranges.lane_of(index), _clock_offset(ranges, index)
-    parts: list[sa.Select[Any]] = []
+    parts: list[Query] = []
     for kind in GPU_KINDS:
         columns = KIND_TABLES[kind].table.c
         conditions = [

@@ -21,18 +21,17 @@ from numpy.typing import NDArray
 
 from nsystui.base.resources import give_back
 from nsystui.base.selection import Selection
+from nsystui.base.types import Array, Condition, Expression, Flags, Ints, Query
 from nsystui.questions.algebra.projection import LaunchCalls
 from nsystui.questions.events.kinds import KIND_TABLES, EventKind
-from nsystui.questions.queries.conditions import Condition, where
+from nsystui.questions.queries.conditions import where
 from nsystui.questions.queries.tasks import GPU_TABLES
 from nsystui.store import tables
 from nsystui.store.report import Report
 from nsystui.store.session import Session
 
-Ints = NDArray[np.int64]
 SmallInts = NDArray[np.int32]
-Flags = NDArray[np.bool_]
-Arrays = TypeVar("Arrays", bound=Any)
+_Arrays = TypeVar("_Arrays", bound=Any)
 
 LABEL = KIND_TABLES[EventKind.NVTX].name
 """A range's name in SQL, as nsys writes it: ``domain:text``, or only the text in the default domain."""
@@ -76,7 +75,7 @@ class Texts:
         """The texts in the order of their codes."""
         return list(self.numbers)
 
-    def coded(self, texts: NDArray[Any]) -> SmallInts:
+    def coded(self, texts: Array) -> SmallInts:
         """Return the codes of ``texts``; a new text gets the next code."""
         numbers, listed = self.numbers, texts.tolist()
         for text in dict.fromkeys(listed):
@@ -91,8 +90,8 @@ class Texts:
 
 
 def coded_arrays(
-    session: Session, query: sa.Select[Any], types: Mapping[str, type[np.generic]], texts: Mapping[str, Texts]
-) -> dict[str, NDArray[Any]]:
+    session: Session, query: Query, types: Mapping[str, type[np.generic]], texts: Mapping[str, Texts]
+) -> dict[str, Array]:
     """Read the columns of ``query`` as ``types``, without missing values; texts become codes of ``texts``.
 
     Batches keep each text in memory once.
@@ -155,7 +154,7 @@ def read_ranges(
     session: Session,
     report: Report,
     texts: Texts,
-    label: sa.ColumnElement[Any] = LABEL,
+    label: Expression = LABEL,
     end_of_open: int = 0,
     conditions: Iterable[Condition] = (),
     name_size: int = 0,
@@ -183,7 +182,7 @@ def range_parts(
     session: Session,
     report: Report,
     texts: Texts,
-    label: sa.ColumnElement[Any] = LABEL,
+    label: Expression = LABEL,
     end_of_open: int = 0,
     conditions: Iterable[Condition] = (),
 ) -> Iterator[Ranges]:
@@ -381,7 +380,7 @@ def matching(texts: Texts, selection: Selection) -> Flags:
     return np.array([name_filter.matches(text) for text in texts.numbers], np.bool_)
 
 
-def joined(parts: Sequence[Arrays]) -> Arrays:
+def joined(parts: Sequence[_Arrays]) -> _Arrays:
     """Join frozen dataclasses of arrays of one class, part by part."""
     arrays = {item.name: np.concatenate([getattr(part, item.name) for part in parts]) for item in fields(parts[0])}
     return replace(parts[0], **arrays)

@@ -10,10 +10,10 @@ from enum import Enum
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
+from nsystui.base.types import Ints
 from nsystui.questions.nvtx.chains import Chains, Totals, rows_by_level
-from nsystui.questions.nvtx.loading import Ints, SmallInts
+from nsystui.questions.nvtx.loading import SmallInts
 from nsystui.questions.nvtx.ranges import NvtxRanges, RangeThread
 from nsystui.questions.queries.time_window import report_at
 
@@ -64,7 +64,7 @@ class Templates:
     """``texts`` are the templates of k names with a number; ``of_name``, shape ``(k,)``, holds their index or -1."""
 
     texts: tuple[str, ...]
-    of_name: NDArray[np.int64]
+    of_name: Ints
 
     @classmethod
     def of(cls, names: Sequence[str]) -> Templates:
@@ -184,7 +184,7 @@ class Paths:
         first[parents + 1], count[parents + 1] = firsts, counts
         return first, count
 
-    def children_of(self, node: int) -> NDArray[np.int64]:
+    def children_of(self, node: int) -> Ints:
         """Return the children of ``node``, or the roots for ``NO_NODE``."""
         first, count = self.children
         return np.arange(first[node + 1], first[node + 1] + count[node + 1], dtype=np.int64)

@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import sqlalchemy as sa
-from numpy.typing import NDArray
 
 from nsystui.base.resources import give_back
 from nsystui.base.selection import NameFilter, Selection, Task, Window
 from nsystui.base.text import few
+from nsystui.base.types import Array, Flags, Ints
 from nsystui.exports import canonical
 from nsystui.exports.metadata import pid_of, process_of, tid_of
 from nsystui.questions.algebra.groups import distinct
@@ -24,7 +24,7 @@ from nsystui.questions.algebra.nesting import NO_PARENT
 from nsystui.questions.nvtx.captures import NO_NODE, Captures, capture_notes
 from nsystui.questions.nvtx.chains import OPEN, PUSH_POP, Chains, added_up, chained, narrow, rows_by_level
 from nsystui.questions.nvtx.columns import RangeColumns, by_appearance, columns_of_each
-from nsystui.questions.nvtx.loading import LABEL, Flags, Ints, SmallInts, has_launches
+from nsystui.questions.nvtx.loading import LABEL, SmallInts, has_launches
 from nsystui.questions.queries.data_notes import missing_note
 from nsystui.questions.queries.recording import recording_advice
 from nsystui.questions.queries.tasks import RankedTask
@@ -66,7 +66,7 @@ class NvtxColumns(Protocol):
 
     def __len__(self) -> int: ...
 
-    def __getitem__(self, name: str) -> NDArray[Any]: ...
+    def __getitem__(self, name: str) -> Array: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,7 +87,7 @@ class _Part:
     def __len__(self) -> int:
         return int(self.chains.edges[-1])
 
-    def __getitem__(self, name: str) -> NDArray[Any]:
+    def __getitem__(self, name: str) -> Array:
         values = self.columns[name]
         if name == "lane":
             return narrow(self.lane_indices[values])
@@ -125,12 +125,12 @@ class _JobColumns:
     """The columns of all ranges of some reports, each read on first use."""
 
     parts: tuple[_Part, ...]
-    _read: dict[str, NDArray[Any]] = field(default_factory=dict, repr=False)
+    _read: dict[str, Array] = field(default_factory=dict, repr=False)
 
     def __len__(self) -> int:
         return sum(map(len, self.parts))
 
-    def __getitem__(self, name: str) -> NDArray[Any]:
+    def __getitem__(self, name: str) -> Array:
         if name not in self._read:
             columns = [part[name] for part in self.parts]
             self._read[name] = columns[0] if len(columns) == 1 else np.concatenate(columns)
@@ -156,12 +156,12 @@ _COLUMNS = (
 class _SelectedColumns:
     """The columns of a selection of ranges."""
 
-    columns: dict[str, NDArray[Any]]
+    columns: dict[str, Array]
 
     def __len__(self) -> int:
         return len(self.columns["row"])
 
-    def __getitem__(self, name: str) -> NDArray[Any]:
+    def __getitem__(self, name: str) -> Array:
         if name in ("by_chain", "gpu_by_chain"):
             _, order, gpu = self._grouped
             return order if name == "by_chain" else gpu
@@ -172,7 +172,7 @@ class _SelectedColumns:
         return self._grouped[0]
 
     @cached_property
-    def _grouped(self) -> tuple[Chains, SmallInts, NDArray[Any]]:
+    def _grouped(self) -> tuple[Chains, SmallInts, Array]:
         chains, order = chained(self["lane"], self["name"], self["parent"], self["level"])
         totals, gpu = added_up(self.columns.__getitem__, order, chains.pop("count"))
         return Chains(**chains, totals=totals), order, gpu
@@ -445,7 +445,7 @@ class NvtxRanges:
         return replace(self, columns=_SelectedColumns(columns))
 
 
-def with_ancestors(selected: Flags, parent: NDArray[Any]) -> Flags:
+def with_ancestors(selected: Flags, parent: Array) -> Flags:
     """Return ``selected`` with all ancestors; ``parent`` is -1 for a root. Shapes ``(n,)``."""
     selected = selected.copy()
     rows = np.flatnonzero(selected)

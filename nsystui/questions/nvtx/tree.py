@@ -12,11 +12,11 @@ from enum import Enum
 from functools import cached_property, partial
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nsystui.base.selection import NameFilter, Window
+from nsystui.base.types import Flags, Floats, Ints
 from nsystui.questions.nvtx.chains import OPEN, PUSH_POP, UNKNOWN, Chains, Totals
-from nsystui.questions.nvtx.loading import Ints, SmallInts
+from nsystui.questions.nvtx.loading import SmallInts
 from nsystui.questions.nvtx.paths import (
     NO_NODE,
     Folding,
@@ -232,7 +232,7 @@ class NodeMaker:
             self._medians[path] = float(np.median(durations)) if len(durations) else np.nan
         return self._medians[path]
 
-    def sorted_paths(self, above: int, order: Order) -> NDArray[np.int64]:
+    def sorted_paths(self, above: int, order: Order) -> Ints:
         """Return the children of ``above`` (-1: the roots) in order; ranks are always by number."""
         paths = self.paths.children_of(above)
         rank_count = sum(group.kind is NodeKind.RANK for group in self.grouping.groups)  # ranks are first
@@ -242,7 +242,7 @@ class NodeMaker:
             return np.array(sorted(paths.tolist(), key=self.name), np.int64)
         return paths[np.argsort(self._path_keys(paths, order), kind="stable")]
 
-    def _path_keys(self, paths: Ints, order: Order) -> NDArray[np.int64] | NDArray[np.float64]:
+    def _path_keys(self, paths: Ints, order: Order) -> Ints | Floats:
         totals = self.totals
         if order is Order.TIME:
             return totals.first[paths]
@@ -486,7 +486,7 @@ class NvtxTree:
                 yield number
             open_nodes.append(iter(self._leading(number, leads_to_match, order)))
 
-    def _matches(self, name_filter: NameFilter) -> NDArray[np.bool_]:
+    def _matches(self, name_filter: NameFilter) -> Flags:
         """Return whether each rank, thread or path, or a range in it, has a matching name."""
         paths = self.maker.paths
         names = [self.maker.name(number) for number in range(paths.groups)]
@@ -498,7 +498,7 @@ class NvtxTree:
             is_match[paths.of_chain[labels[self.maker.chains.name]]] = True
         return is_match
 
-    def _leading(self, number: int, leads_to_match: NDArray[np.bool_], order: Order) -> list[int]:
+    def _leading(self, number: int, leads_to_match: Flags, order: Order) -> list[int]:
         """Return a node's children that match or contain a match, in order."""
         if not leads_to_match[self.maker.paths.children_of(number)].any():
             return []

@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 from itertools import zip_longest
-from typing import Any
 
 import sqlalchemy as sa
 
 from nsystui.base.errors import UsageError
 from nsystui.base.selection import NameFilter, Selection, Task, Window
+from nsystui.base.types import Condition, Expression, Query
 
-Condition = sa.ColumnElement[bool]
 
-
-def where(table: sa.FromClause, selection: Selection, name: sa.ColumnElement[Any] | None = None) -> list[Condition]:
+def where(table: sa.FromClause, selection: Selection, name: Expression | None = None) -> list[Condition]:
     """Return the conditions of the selection on ``table``; filters on columns that it lacks are ignored.
 
     The name filter applies to ``name``; without ``name``, it is ignored.
@@ -88,9 +86,9 @@ _FEW_PROCESSES = 8
 """The most processes per report that are compared by report; a list of a thousand pairs takes longer."""
 
 
-def given(columns: Mapping[str, Sequence[int | str | None]]) -> sa.Select[Any]:
+def given(columns: Mapping[str, Sequence[int | str | None]]) -> Query:
     """Select given rows. Each column is one bound array, so the text of the query does not grow."""
-    unnested: list[sa.ColumnElement[Any]] = []
+    unnested: list[Expression] = []
     for name, values in columns.items():
         kind = sa.BigInteger() if any(isinstance(value, int) for value in values) else sa.Text()
         array = sa.literal(list(values), sa.ARRAY(kind))
@@ -98,7 +96,7 @@ def given(columns: Mapping[str, Sequence[int | str | None]]) -> sa.Select[Any]:
     return sa.select(*unnested)
 
 
-def matches(name: sa.ColumnElement[Any], name_filter: NameFilter) -> Condition:
+def matches(name: Expression, name_filter: NameFilter) -> Condition:
     """Select rows whose ``name`` passes the filter; a missing name counts as empty.
 
     Raises UsageError for a regular expression that only Python supports (look-around, back-references).
@@ -135,7 +133,7 @@ def duration(table: sa.FromClause) -> sa.ColumnElement[int]:
     return table.c.end - table.c.start
 
 
-def by_report(table: sa.FromClause, values: Mapping[int, int | None]) -> sa.ColumnElement[Any]:
+def by_report(table: sa.FromClause, values: Mapping[int, int | None]) -> Expression:
     """Select the value for a row's report, or NULL. ``values`` must not be empty."""
     ordered = [values.get(report) for report in range(max(values) + 1)]
     return sa.func.list_extract(sa.literal(ordered, sa.ARRAY(sa.BigInteger)), table.c.report + 1, type_=sa.BigInteger)

@@ -14,6 +14,7 @@ from zlib import crc32
 
 from nsystui.base.resources import give_back
 from nsystui.base.selection import Selection
+from nsystui.base.types import Query
 from nsystui.exports import canonical
 from nsystui.store.report import Report, most_rows
 from nsystui.store.results import as_arrays, version_of
@@ -127,7 +128,7 @@ def on_workers(session: Session, work: Sequence[tuple[list[Report], Compute[T]]]
         session.tell(None)
 
 
-def rows_by_report(session: Session, query: sa.Select[Any]) -> Iterator[tuple[Any, ...]]:
+def rows_by_report(session: Session, query: Query) -> Iterator[tuple[Any, ...]]:
     """Yield the rows of a query, unordered.
 
     Workers query runs of reports, so a group of several reports has several rows, which the caller adds up.
@@ -144,7 +145,7 @@ def _rows_of_run(query: bytes, session: Session, _: list[Report]) -> list[tuple[
     return [row for rows in session.batches(query_of(query), _BATCH_ROWS) for row in rows]
 
 
-def frame_by_report(session: Session, query: sa.Select[Any]) -> pd.DataFrame:
+def frame_by_report(session: Session, query: Query) -> pd.DataFrame:
     """Return the rows of `rows_by_report` as a frame; each row must belong to one report."""
     if session.workers is None:
         return session.frame(query)
@@ -158,7 +159,7 @@ def _frame_of_run(query: bytes, session: Session, _: list[Report]) -> pd.DataFra
     return session.frame(query_of(query))
 
 
-def pickled(query: sa.Select[Any]) -> bytes:
+def pickled(query: Query) -> bytes:
     """Serialise a query for `query_of`: a few KB, with tables by name."""
     from sqlalchemy.ext.serializer import dumps
 
@@ -166,13 +167,13 @@ def pickled(query: sa.Select[Any]) -> bytes:
     return data
 
 
-def query_of(data: bytes) -> sa.Select[Any]:
+def query_of(data: bytes) -> Query:
     """Restore a query from `pickled`."""
     from sqlalchemy.ext.serializer import loads
 
     from nsystui.store import tables
 
-    query: sa.Select[Any] = loads(data, tables.METADATA)  # type: ignore[no-untyped-call]
+    query: Query = loads(data, tables.METADATA)  # type: ignore[no-untyped-call]
     return query
 
 

@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 import sqlalchemy as sa
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from nsystui.base.types import Condition, Expression, Floats, Ints, Query
 from nsystui.store.session import Session
 
 _MAX_BARS = 12
@@ -93,9 +94,9 @@ _BATCH_ROWS = 100_000
 def medians(
     session: Session,
     table: sa.FromClause,
-    value: sa.ColumnElement[Any],
+    value: Expression,
     group: sa.ColumnElement[int],
-    conditions: Sequence[sa.ColumnElement[bool]],
+    conditions: Sequence[Condition],
     quarter: int = 2,
 ) -> dict[int, float]:
     """Return the median of ``value`` (integers) for each ``group``: the mean of the two middle values.
@@ -125,7 +126,7 @@ def medians(
     return {number: middle(pairs, *middles[number][1:], quarter) for number, pairs in _grouped(values)}
 
 
-def _sorted(session: Session, query: sa.Select[*tuple[Any, ...]]) -> list[tuple[int, int, int]]:
+def _sorted(session: Session, query: Query) -> list[tuple[int, int, int]]:
     return sorted((int(a), int(b), int(c)) for batch in session.batches(query, _BATCH_ROWS) for a, b, c in batch)
 
 
@@ -166,7 +167,7 @@ def middle(values: Sequence[tuple[int, int]], before: int, total: int, quarter: 
     return (low + high) / 2.0
 
 
-def class_of(value: sa.ColumnElement[Any]) -> sa.ColumnElement[int]:
+def class_of(value: Expression) -> sa.ColumnElement[int]:
     """Select a value's class: 64 ascending classes per doubling, and -1 for values below 0."""
     octaves = sa.func.log2(sa.cast(sa.func.greatest(value, 0), sa.Double) + 1.0)
     scaled = sa.cast(sa.func.floor(octaves * CLASSES_PER_OCTAVE), sa.Integer)
@@ -219,13 +220,13 @@ def curve_places(
     return cells, ends
 
 
-def _ends(values: NDArray[np.float64]) -> tuple[float, float]:
+def _ends(values: Floats) -> tuple[float, float]:
     """Return the smallest and the largest value; for a single value, its half and its double."""
     low, high = float(values.min()), float(values.max())
     return (low, high) if high > low else (low / 2 or low, high * 2)
 
 
-def _cell_indices(values: NDArray[np.float64], ends: tuple[float, float], cells: int) -> NDArray[np.int64]:
+def _cell_indices(values: Floats, ends: tuple[float, float], cells: int) -> Ints:
     low, high = np.log(ends[0]), np.log(ends[1])
     if high <= low:  # adjacent floats may have equal logarithms
         return np.zeros(len(values), np.int64)

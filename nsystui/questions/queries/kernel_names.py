@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from nsystui.base.kernel_families import backend_of, is_communication
 from nsystui.base.text import few
+from nsystui.base.types import Condition
 from nsystui.exports import canonical
 from nsystui.questions.queries.derived import of_each_report
 from nsystui.store.report import Report
@@ -14,8 +15,6 @@ from nsystui.store.results import json_array, json_of
 from nsystui.store.session import Session
 
 if TYPE_CHECKING:
-    import sqlalchemy as sa
-
     from nsystui.store.results import Arrays
 
 
@@ -49,12 +48,12 @@ def other_communication(session: Session) -> tuple[str, ...]:
     return (f"NCCL here means all communication, also kernels of {few(backends)}",) if backends else ()
 
 
-def communicates(names: Collection[str]) -> sa.ColumnElement[bool]:
+def communicates(names: Collection[str]) -> Condition:
     """Select NCCL's kernels and kernels with ``names`` (see `communicating`)."""
     import sqlalchemy as sa
 
     from nsystui.store import tables
 
     columns = tables.kernels.c
-    is_nccl: sa.ColumnElement[bool] = columns.is_nccl == 1
+    is_nccl: Condition = columns.is_nccl == 1
     return sa.or_(is_nccl, sa.func.coalesce(columns.name, "").in_(names)) if names else is_nccl

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from nsystui.base.types import Condition
 from nsystui.exports import canonical
 from nsystui.store.report import Report
 from nsystui.store.session import Session
@@ -15,7 +16,6 @@ from nsystui.store.session import Session
 if TYPE_CHECKING:
     import sqlalchemy as sa
 
-    from nsystui.questions.queries.conditions import Condition
 
 DOMAIN = "MPI"
 _CALLS, _RANGES = canonical.BY_NAME["mpi_calls"], canonical.BY_NAME["nvtx_ranges"]

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nsystui.base.types import Condition, Query
 from nsystui.exports import canonical
 from nsystui.exports.nccl_calls import COMMUNICATION
 from nsystui.questions.algebra.intervals import Times, union
@@ -14,8 +15,6 @@ from nsystui.store.report import Report
 from nsystui.store.session import Session
 
 if TYPE_CHECKING:
-    import sqlalchemy as sa
-
     from nsystui.store.results import Arrays
 
 _ON_DEVICE, _PEER = 8, 10
@@ -77,7 +76,7 @@ def _windows_of(calls: dict[str, Any], launches: dict[str, Any]) -> Times:
     return numbers
 
 
-def is_peer_copy() -> sa.ColumnElement[bool]:
+def is_peer_copy() -> Condition:
     """Select the copies from one GPU to another."""
     import sqlalchemy as sa
 
@@ -88,7 +87,7 @@ def is_peer_copy() -> sa.ColumnElement[bool]:
     return sa.func.coalesce(sa.or_(work.copy_kind == _PEER, is_between), sa.false(), type_=sa.Boolean)
 
 
-def is_nccl_copy(session: Session) -> sa.ColumnElement[bool]:
+def is_nccl_copy(session: Session) -> Condition:
     """Select the memory operations in `nccl_copies`."""
     import sqlalchemy as sa
 
@@ -101,7 +100,7 @@ def is_nccl_copy(session: Session) -> sa.ColumnElement[bool]:
     return sa.tuple_(work.report, work.row).in_(sa.select(rows.c.report, rows.c.row))
 
 
-def rows_of_nccl_copies(session: Session) -> sa.Select[Any] | None:
+def rows_of_nccl_copies(session: Session) -> Query | None:
     """Select ``report``, ``row`` and ``window`` of `nccl_copies`, if any."""
     from nsystui.questions.queries.conditions import given
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Protocol
 
 import sqlalchemy as sa
 
 from nsystui.base.answer import FILES_ONLY, Answer, Column, Row, Value, row_batches
+from nsystui.base.types import Query
 from nsystui.questions.queries.time_index import TimeIndex
 from nsystui.store.session import Session
 
@@ -26,7 +27,7 @@ class Late(Protocol):
 
     key: str
 
-    def joined(self, query: sa.Select[Any]) -> sa.Select[Any]:
+    def joined(self, query: Query) -> Query:
         """Return ``query`` with the column."""
 
     def of_rows(self, session: Session, rows: Sequence[Mapping[str, Value]]) -> Sequence[Value]:
@@ -63,7 +64,7 @@ class PagedAnswer:
     session: Session
     name: str
     columns: tuple[Column, ...]
-    query: sa.Select[Any]
+    query: Query
     length: int
     total: int | None
     order: tuple[str, bool]
@@ -79,9 +80,9 @@ class PagedAnswer:
         session: Session,
         name: str,
         columns: tuple[Column, ...],
-        query: sa.Select[Any],
-        count: sa.Select[Any],
-        everything: sa.Select[Any],
+        query: Query,
+        count: Query,
+        everything: Query,
         order: tuple[str, bool],
         ties: tuple[str, ...],
         notes: tuple[str, ...] = (),
@@ -99,11 +100,11 @@ class PagedAnswer:
         return self.length
 
     @cached_property
-    def _full_query(self) -> sa.Select[Any]:
+    def _full_query(self) -> Query:
         query = self.query if self.late is None else self.late.joined(self.query)
         return self._ordered(query, [column.key for column in self.columns])
 
-    def _ordered(self, query: sa.Select[Any], keys: Sequence[str]) -> sa.Select[Any]:
+    def _ordered(self, query: Query, keys: Sequence[str]) -> Query:
         rows = query.subquery()
         key, descending = self.order
         first = rows.c[key].desc() if descending else rows.c[key].asc()
@@ -161,7 +162,7 @@ class PagedAnswer:
         assert self.time_table is not None
         return TimeIndex.of_table(self.session, self.time_table, self.query)
 
-    def _narrowed(self, offset: int, limit: int) -> tuple[sa.Select[Any], int]:
+    def _narrowed(self, offset: int, limit: int) -> tuple[Query, int]:
         """Return the query for the bins of the page, and the page's offset in it."""
         if self.time_table is None or not self._is_indexed:
             return self.query, offset

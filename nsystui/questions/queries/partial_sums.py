@@ -20,16 +20,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import sqlalchemy as sa
-from numpy.typing import NDArray
 
+from nsystui.base.types import Condition, Expression, Ints, Labelled
 from nsystui.questions.queries.conditions import given
 from nsystui.questions.queries.derived import on_workers, pickled, query_of, task_runs
 from nsystui.questions.queries.distributions import class_of, middle, middle_classes
 from nsystui.store.report import Report
 from nsystui.store.session import Session
 
-Key = tuple[Any, ...]
-_Value = tuple[Key, int, int]
+_Key = tuple[Any, ...]
+_Value = tuple[_Key, int, int]
 _BATCH_ROWS = 10_000
 
 
@@ -43,7 +43,7 @@ class HugeInteger(sa.types.UserDefinedType[int]):
         return "HUGEINT"
 
 
-def squares(value: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
+def squares(value: Expression) -> Expression:
     """Select the sum of the squares of integers."""
     huge = sa.cast(value, HugeInteger())
     return sa.func.sum(huge * huge, type_=HugeInteger())
@@ -84,19 +84,19 @@ class PartialSums(NamedTuple):
     """The groups of ``reports`` (indices): keys and sums by group, and rows (group, class, number of values)."""
 
     reports: list[int]
-    keys: list[Key]
+    keys: list[_Key]
     sums: list[Measures]
-    classes: NDArray[np.int64]
+    classes: Ints
 
 
 def groups_of_parts(
     session: Session,
     table: sa.FromClause,
-    value: sa.ColumnElement[Any],
-    keys: Sequence[sa.Label[Any]],
-    conditions: Sequence[sa.ColumnElement[bool]],
-    first: sa.ColumnElement[Any] | None = None,
-) -> dict[Key, Measures]:
+    value: Expression,
+    keys: Sequence[Labelled],
+    conditions: Sequence[Condition],
+    first: Expression | None = None,
+) -> dict[_Key, Measures]:
     """Compute the measures of each group by its keys, as `statistics.grouped` does with one query."""
     klass = class_of(value).label("class")
     rows = sa.select(*keys, klass, value.label("value")).select_from(table).where(*conditions)
@@ -111,8 +111,8 @@ def groups_of_parts(
     compute = partial(_partial_sums, pickled(sums), len(keys))
     parts = list(on_workers(session, [(run, compute) for run in runs], "sums"))
 
-    groups: dict[Key, Measures] = {}
-    counts: dict[Key, Counter[int]] = {}
+    groups: dict[_Key, Measures] = {}
+    counts: dict[_Key, Counter[int]] = {}
     for part in parts:
         for key, measures in zip(part.keys, part.sums, strict=True):
             _add(groups, key, measures)
@@ -126,7 +126,7 @@ def groups_of_parts(
         classes = {key: middles[key][0] for key in part.keys if key in middles}
         if classes:
             work.append(([by_index[index] for index in part.reports], partial(_middle_values, pickled(rows), classes)))
-    values: dict[Key, Counter[int]] = {key: Counter() for key in middles}
+    values: dict[_Key, Counter[int]] = {key: Counter() for key in middles}
     for value_counts in on_workers(session, work, "medians"):
         for key, middle_value, number in value_counts:
             values[key][middle_value] += number
@@ -135,7 +135,7 @@ def groups_of_parts(
     return groups
 
 
-def _sums(value: sa.ColumnElement[Any]) -> list[sa.ColumnElement[Any]]:
+def _sums(value: Expression) -> list[Expression]:
     """Select the fields of `Measures` except the last two."""
     return [
         sa.func.count().label("count"),
@@ -149,8 +149,8 @@ def _sums(value: sa.ColumnElement[Any]) -> list[sa.ColumnElement[Any]]:
 
 def _partial_sums(query: bytes, keys: int, session: Session, reports: list[Report]) -> PartialSums:
     """Sum the rows of ``query`` by group, on a worker; its columns: ``keys`` keys, the class, the measures."""
-    groups: dict[Key, Measures] = {}
-    group_indices: dict[Key, int] = {}
+    groups: dict[_Key, Measures] = {}
+    group_indices: dict[_Key, int] = {}
     classes = []
     for rows in session.batches(query_of(query), _BATCH_ROWS):
         for row in rows:
@@ -164,7 +164,7 @@ def _partial_sums(query: bytes, keys: int, session: Session, reports: list[Repor
 
 
 def _middle_values(
-    query: bytes, classes: Mapping[Key, Sequence[int]], session: Session, _: list[Report]
+    query: bytes, classes: Mapping[_Key, Sequence[int]], session: Session, _: list[Report]
 ) -> list[_Value]:
     """Return (key, value, count) of the rows in each group's classes, on a worker."""
     rows = query_of(query).subquery("rows")
@@ -191,7 +191,7 @@ def _middle_values(
     ]
 
 
-def _add(groups: dict[Key, Measures], key: Key, addend: Measures) -> None:
+def _add(groups: dict[_Key, Measures], key: _Key, addend: Measures) -> None:
     sums = groups.setdefault(key, addend)
     if sums is addend:
         return

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nsystui.base.selection import Task
-from nsystui.questions.queries.conditions import Condition, of_reports
+from nsystui.base.types import Array, Condition, Query
+from nsystui.questions.queries.conditions import of_reports
 from nsystui.store import tables
 from nsystui.store.report import most_rows
 from nsystui.store.session import Session
@@ -17,7 +18,7 @@ from nsystui.store.session import Session
 if TYPE_CHECKING:
     import sqlalchemy as sa
 
-Rows = Mapping[str, np.ndarray[Any, Any]]
+_Rows = Mapping[str, Array]
 """Columns of some rows; masked if values are missing."""
 
 _LARGE = (tables.kernels, tables.api_calls)
@@ -36,13 +37,13 @@ class ProcessRows:
     session: Session
     task: Task
     reports: frozenset[int] = frozenset()
-    _read: dict[str, dict[Task, Rows]] = field(default_factory=dict)
+    _read: dict[str, dict[Task, _Rows]] = field(default_factory=dict)
 
     @classmethod
     def each(cls, session: Session, tasks: Iterable[Task]) -> Iterator[ProcessRows]:
         """Yield the reader of each process, by report."""
         for run in _runs(session, tasks):
-            reports, read = frozenset(task.report for task in run), dict[str, dict[Task, Rows]]()
+            reports, read = frozenset(task.report for task in run), dict[str, dict[Task, _Rows]]()
             part = session.part(reports)
             yield from (cls(part, task, reports if len(run) > 1 else frozenset(), read) for task in run)
 
@@ -51,7 +52,7 @@ class ProcessRows:
         """Whether each query also reads the rows of other processes."""
         return bool(self.reports)
 
-    def arrays(self, name: str, query: Callable[[], sa.Select[Any]], table: sa.Table, *conditions: Condition) -> Rows:
+    def arrays(self, name: str, query: Callable[[], Query], table: sa.Table, *conditions: Condition) -> _Rows:
         """Read this process's rows of ``query()``, which selects from ``table``.
 
         Shared rows are read once per ``name``. Raises ValueError if they have ``conditions``: these hold for a process.
@@ -92,7 +93,7 @@ def _runs(session: Session, tasks: Iterable[Task]) -> Iterator[list[Task]]:
 _NOBODY = Task(-1, -1)
 
 
-def _by_task(columns: dict[str, Any]) -> dict[Task, Rows]:
+def _by_task(columns: dict[str, Any]) -> dict[Task, _Rows]:
     """Split columns by process, rows in order; `_NOBODY` has empty columns."""
     report, process = (np.ma.getdata(columns.pop(key)) for key in ("report_", "process_"))
     order = np.lexsort((process, report))

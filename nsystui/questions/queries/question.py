@@ -44,7 +44,7 @@ SCREENS = {
 }
 """Screen titles by mode, in the order of their keys."""
 
-Row = Literal[
+RowKind = Literal[
     "kernel",
     "range",
     "memory",
@@ -236,7 +236,7 @@ class Question(NamedTuple):
     expected: Callable[[Values], Expected] | None = None
     has_times: bool = False
     of_reports: bool = False
-    row: Row = "other"
+    row: RowKind = "other"
     home: str = PALETTE
     title: str = ""
     views: tuple[View, ...] = ()

@@ -13,10 +13,11 @@ import sqlalchemy as sa
 from nsystui.base.answer import COUNT, DURATION, HOST, Column, Row, TableAnswer, Unit, Value
 from nsystui.base.selection import Selection
 from nsystui.base.text import few, which_of
+from nsystui.base.types import Condition
 from nsystui.exports import canonical
 from nsystui.exports.canonical import CanonicalTable
 from nsystui.exports.metadata import Metadata
-from nsystui.questions.queries.conditions import Condition, matches, of_reports
+from nsystui.questions.queries.conditions import matches, of_reports
 from nsystui.questions.queries.recording import recording_advice
 from nsystui.questions.queries.tasks import RankedTask
 from nsystui.questions.queries.time_window import event_span, selected_reports

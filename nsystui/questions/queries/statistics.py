@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import sqlalchemy as sa
-from numpy.typing import NDArray
 
 from nsystui.base.answer import Column, Row, Unit
+from nsystui.base.types import Array, Condition, Expression, Ints, Labelled, Query
 from nsystui.questions.queries.derived import rows_by_report
 from nsystui.questions.queries.distributions import MANY, medians
 from nsystui.questions.queries.partial_sums import HugeInteger, Measures, groups_of_parts, squares
@@ -41,12 +41,12 @@ def duration_columns(count: str) -> tuple[Column, ...]:
     )
 
 
-def measures(value: sa.ColumnElement[Any]) -> list[sa.ColumnElement[Any]]:
+def measures(value: Expression) -> list[Expression]:
     """Select the aggregates over ``value`` (ns or bytes) behind the statistics."""
     return [sa.cast(sa.func.sum(value), sa.BigInteger).label("total"), sa.func.count().label("count"), *spread(value)]
 
 
-def spread(value: sa.ColumnElement[Any], prefix: str = "") -> list[sa.ColumnElement[Any]]:
+def spread(value: Expression, prefix: str = "") -> list[Expression]:
     """Select mean, median, minimum, maximum and standard deviation of ``value``, without missing values.
 
     Mean and deviation use whole numbers, so they do not depend on how the rows are split.
@@ -64,14 +64,14 @@ def spread(value: sa.ColumnElement[Any], prefix: str = "") -> list[sa.ColumnElem
     ]
 
 
-def quartiles(value: sa.ColumnElement[Any]) -> list[sa.ColumnElement[Any]]:
+def quartiles(value: Expression) -> list[Expression]:
     """Select the lower and the upper quartile of ``value`` as nsys computes them (Hyndman and Fan's type 2).
 
     A quartile is the mean of two values: the smallest with at least 1/4 (3/4) of all values at or below it, and the
     largest with at least 3/4 (1/4) at or above it.
     """
 
-    def quantile(share: float) -> sa.ColumnElement[Any]:
+    def quantile(share: float) -> Expression:
         from_below, from_above = sa.func.quantile_disc(value, share), sa.func.quantile_disc(-value, 1.0 - share)
         return (sa.cast(from_below, sa.Double) - sa.cast(from_above, sa.Double)) / 2.0
 
@@ -96,12 +96,12 @@ def spread_columns(prefix: str, word: str) -> tuple[Column, ...]:
 
 def grouped(
     table: sa.FromClause,
-    value: sa.ColumnElement[Any],
-    keys: Sequence[sa.Label[Any]],
-    conditions: Sequence[sa.ColumnElement[bool]],
-    first: sa.ColumnElement[Any] | None = None,
+    value: Expression,
+    keys: Sequence[Labelled],
+    conditions: Sequence[Condition],
+    first: Expression | None = None,
     with_median: bool = True,
-) -> sa.Select[Any]:
+) -> Query:
     """Select a row for each combination of ``keys`` with the measures of ``value``, unordered.
 
     With ``first``, a row number, also select its minimum. Without ``with_median``, the median column holds the group's
@@ -116,12 +116,12 @@ def grouped(
 
 def summary(
     table: sa.FromClause,
-    value: sa.ColumnElement[Any],
-    keys: Sequence[sa.Label[Any]],
-    conditions: Sequence[sa.ColumnElement[bool]],
-    first: sa.ColumnElement[Any] | None = None,
+    value: Expression,
+    keys: Sequence[Labelled],
+    conditions: Sequence[Condition],
+    first: Expression | None = None,
     with_median: bool = True,
-) -> sa.Select[Any]:
+) -> Query:
     """Select all statistics of ``value`` for each combination of ``keys``, largest total first.
 
     Equal totals are in the order of the keys, or of the smallest ``first`` (a row number: the order of the export).
@@ -136,11 +136,11 @@ def summary(
 def summary_rows(
     session: Session,
     table: sa.FromClause,
-    value: sa.ColumnElement[Any],
-    keys: Sequence[sa.Label[Any]],
-    conditions: Sequence[sa.ColumnElement[bool]],
+    value: Expression,
+    keys: Sequence[Labelled],
+    conditions: Sequence[Condition],
     columns: Sequence[Column],
-    first: sa.ColumnElement[Any] | None = None,
+    first: Expression | None = None,
 ) -> list[Row]:
     """Return the rows of `summary` in the order of ``columns``; a second pass adds the medians of a large table."""
     if session.workers is not None:
@@ -160,9 +160,9 @@ def summary_rows(
 def summary_frame(
     session: Session,
     table: sa.FromClause,
-    value: sa.ColumnElement[Any],
-    keys: Sequence[sa.Label[Any]],
-    conditions: Sequence[sa.ColumnElement[bool]],
+    value: Expression,
+    keys: Sequence[Labelled],
+    conditions: Sequence[Condition],
     columns: Sequence[Column],
 ) -> pd.DataFrame:
     """Return the rows of `summary` as a frame, if they are too many for Python tuples."""
@@ -177,9 +177,9 @@ _MEASURES = ("total", "count", "avg", "median", "min", "max", "stddev")
 def group_frame(
     session: Session,
     table: sa.FromClause,
-    value: sa.ColumnElement[Any],
-    keys: Sequence[sa.Label[Any]],
-    conditions: Sequence[sa.ColumnElement[bool]],
+    value: Expression,
+    keys: Sequence[Labelled],
+    conditions: Sequence[Condition],
 ) -> pd.DataFrame:
     """Return the rows of `grouped` as a frame."""
     if session.workers is None:
@@ -200,7 +200,7 @@ def _frame_of(rows: Sequence[Row], names: Sequence[str]) -> pd.DataFrame:
 
 
 def _rows_of(
-    groups: Mapping[tuple[Any, ...], Measures], keys: Sequence[sa.Label[Any]], columns: Sequence[Column], by_key: bool
+    groups: Mapping[tuple[Any, ...], Measures], keys: Sequence[Labelled], columns: Sequence[Column], by_key: bool
 ) -> list[Row]:
 
     def order(group: tuple[tuple[Any, ...], Measures]) -> tuple[Any, ...]:
@@ -217,19 +217,19 @@ def _rows_of(
     return rows
 
 
-def number_of_values(session: Session, value: sa.ColumnElement[Any]) -> int:
+def number_of_values(session: Session, value: Expression) -> int:
     """Count the different values, except missing values."""
     return number_of_groups(session, sa.select(value.label("value")).where(value.is_not(None)))
 
 
-def number_of_groups(session: Session, groups: sa.Select[Any]) -> int:
+def number_of_groups(session: Session, groups: Query) -> int:
     """Count the different rows of a query."""
     if session.workers is None:
         return int(session.scalar(sa.select(sa.func.count()).select_from(groups.distinct().subquery())) or 0)
     return len(set(rows_by_report(session, groups.distinct())))
 
 
-def group_number(keys: Sequence[sa.Label[Any]]) -> sa.ColumnElement[int]:
+def group_number(keys: Sequence[Labelled]) -> sa.ColumnElement[int]:
     """Select a number of 63 bits for each combination of ``keys``."""
     return sa.cast(sa.func.hash(*[key.element for key in keys]).op(">>")(1), sa.BigInteger)
 
@@ -252,14 +252,14 @@ def with_shares(groups: pd.DataFrame, ties: Sequence[str]) -> pd.DataFrame:
 _BATCH_ROWS = 10_000
 
 
-def query_rows(session: Session, query: sa.Select[Any], columns: Sequence[Column]) -> list[Row]:
+def query_rows(session: Session, query: Query, columns: Sequence[Column]) -> list[Row]:
     """Return the rows of ``query`` in the order of ``columns``, whose keys name the columns of the query."""
     names = list(query.selected_columns.keys())
     indices = [names.index(column.key) for column in columns]
     return [tuple(row[index] for index in indices) for batch in session.batches(query, _BATCH_ROWS) for row in batch]
 
 
-def places_by(columns: Iterable[NDArray[Any]]) -> dict[tuple[Any, ...], NDArray[np.int64]]:
+def places_by(columns: Iterable[Array]) -> dict[tuple[Any, ...], Ints]:
     """Return the indices of rows with equal values in all ``columns``, by these values, in order of appearance.
 
     Rows with a missing value are in no group.

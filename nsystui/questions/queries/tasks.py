@@ -21,6 +21,7 @@ from nsystui.base.answer import UNKNOWN, Column
 from nsystui.base.errors import UsageError
 from nsystui.base.selection import Selection, Task
 from nsystui.base.text import whole_number
+from nsystui.base.types import Expression, Query
 from nsystui.exports.canonical import BY_NAME, NO_PROCESS, CanonicalTable
 from nsystui.exports.metadata import ALLOCATION_VARIABLE, LOCAL_RANK_VARIABLES, RANK_VARIABLES, SIZE_VARIABLES, pid_of
 from nsystui.questions.queries.derived import of_each_report
@@ -133,7 +134,7 @@ def _devices_and_names(session: Session, reports: list[Report]) -> tuple[_RowsBy
     return _by_report(session, devices, indices), _by_report(session, names, indices)
 
 
-def _by_report(session: Session, query: sa.Select[Any], indices: list[int]) -> _RowsByReport:
+def _by_report(session: Session, query: Query, indices: list[int]) -> _RowsByReport:
     rows: _RowsByReport = {index: [] for index in indices}
     for report, *values in session.rows(query):
         rows[report].append(tuple(values))
@@ -498,7 +499,7 @@ def _number(text: str) -> int | None:
 _MAX_BRANCHES = 64
 
 
-def role_of(table: sa.FromClause, ranks: Sequence[RankedTask]) -> sa.ColumnElement[Any]:
+def role_of(table: sa.FromClause, ranks: Sequence[RankedTask]) -> Expression:
     """Select the role of a row's task; NULL if its process is not a task of the job."""
     import sqlalchemy as sa
 
@@ -508,7 +509,7 @@ def role_of(table: sa.FromClause, ranks: Sequence[RankedTask]) -> sa.ColumnEleme
     return sa.case(*branches, else_=sa.null()) if branches else sa.cast(sa.null(), sa.Text)
 
 
-def rank_of(table: sa.FromClause, ranks: Sequence[RankedTask]) -> sa.ColumnElement[Any]:
+def rank_of(table: sa.FromClause, ranks: Sequence[RankedTask]) -> Expression:
     """Select the rank number of a row's task; NULL if its process is not a task of the job."""
     import sqlalchemy as sa
 

@@ -8,18 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import sqlalchemy as sa
-from numpy.typing import NDArray
 
 from nsystui.base.selection import Window
-from nsystui.questions.queries.conditions import Condition, job_start
+from nsystui.base.types import Condition, Expression, Ints, Query
+from nsystui.questions.queries.conditions import job_start
 from nsystui.questions.queries.time_window import event_span
 from nsystui.store.session import Session
 
-Counts = NDArray[np.int64]
+Counts = Ints
 
 ByTable = Callable[[sa.Table], list[Condition]]
 """Conditions that apply to any table of events."""
@@ -47,7 +46,7 @@ class TimeIndex:
         return cls(low, width, before, [report.clock_offset for report in session.reports] or [0])
 
     @classmethod
-    def of_table(cls, session: Session, table: sa.Table, query: sa.Select[Any]) -> TimeIndex:
+    def of_table(cls, session: Session, table: sa.Table, query: Query) -> TimeIndex:
         """Index the rows of ``query``, which selects from ``table``, over the time of the reports' events."""
         spans = [span for report in session.reports if (span := event_span(report)) is not None] or [Window(0, 0)]
         low, high = min(span.start for span in spans), max(span.end for span in spans)
@@ -61,7 +60,7 @@ class TimeIndex:
     def of_starts(cls, session: Session, starts: sa.ColumnElement[int], low: int, high: int, width: int) -> TimeIndex:
         """Index rows by ``starts``, job time, all in ``[low, high]``."""
         number = sa.func.divide(starts - low, width, type_=sa.BigInteger).label("bin")
-        columns: list[sa.ColumnElement[Any]] = [number, sa.func.count()]
+        columns: list[Expression] = [number, sa.func.count()]
         counted = sa.select(*columns).group_by(number)
         return cls.of_counts(session, low, width, _filled(session, counted, (high - low) // width + 1))
 
@@ -114,7 +113,7 @@ class TimeIndex:
         return conditions
 
 
-def _filled(session: Session, counted: sa.Select[Any], bins: int) -> Counts:
+def _filled(session: Session, counted: Query, bins: int) -> Counts:
     """Return the rows per bin, shape ``(bins,)``, of a query for bins and their counts."""
     counts = np.zeros(bins, np.int64)
     for number, count in session.rows(counted):

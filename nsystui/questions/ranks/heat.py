@@ -11,10 +11,10 @@ from enum import Enum
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nsystui.base.answer import END, RANK, START, STEP, Column, Row, TableAnswer, Unit
 from nsystui.base.selection import Selection, Task, Window
+from nsystui.base.types import Floats
 from nsystui.questions.gpu.metrics import MetricLane, metric_lanes, metric_sources
 from nsystui.questions.gpu.utilisation import BusyIntervals
 from nsystui.questions.queries.tasks import RankedTask
@@ -22,7 +22,7 @@ from nsystui.questions.queries.time_window import edges_of
 from nsystui.questions.ranks.steps import StepTimes
 from nsystui.store.session import Session
 
-Values = NDArray[np.float64]
+_Values = Floats
 
 PARTS = {
     "busy": "busy",
@@ -53,7 +53,7 @@ class RankMap:
 
     figure: str
     ranks: tuple[RankedTask, ...]
-    values: Values
+    values: _Values
     columns: tuple[Window, ...]
     numbers: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
@@ -67,7 +67,7 @@ class RankMap:
         size = max(1, -(-len(self.ranks) // max(1, lines)))
         return [self.ranks[first : first + size] for first in range(0, len(self.ranks), size)]
 
-    def merged(self, groups: Sequence[Sequence[RankedTask]], merge: Merge) -> Values:
+    def merged(self, groups: Sequence[Sequence[RankedTask]], merge: Merge) -> _Values:
         """Return the values of each group, shape ``(groups, n)``."""
         merged, first = [], 0
         for group in groups:
@@ -76,18 +76,18 @@ class RankMap:
         return np.stack(merged) if merged else np.zeros((0, len(self.columns)))
 
 
-def _merged(values: Values, merge: Merge) -> Values:
+def _merged(values: _Values, merge: Merge) -> _Values:
     if merge is Merge.MEAN:
         is_finite = np.isfinite(values)
         count = is_finite.sum(axis=0)
-        mean: Values = np.where(is_finite, values, 0.0).sum(axis=0) / np.where(count, count, np.nan)
+        mean: _Values = np.where(is_finite, values, 0.0).sum(axis=0) / np.where(count, count, np.nan)
         return mean
     fold = np.fmin if merge is Merge.MINIMUM else np.fmax
-    folded: Values = fold.reduce(values, axis=0)
+    folded: _Values = fold.reduce(values, axis=0)
     return folded
 
 
-def scaled(values: Values, is_of_steps: bool) -> Values:
+def scaled(values: _Values, is_of_steps: bool) -> _Values:
     """Return values as shares of 0 to 1 for a drawing: steps from 0.1 for the shortest to 1 for the longest.
 
     A spread below 5 % of the longest is not stretched to the full range.
@@ -96,7 +96,7 @@ def scaled(values: Values, is_of_steps: bool) -> Values:
         return values
     low, high = float(np.nanmin(values)), float(np.nanmax(values))
     span = max(high - low, 0.05 * high, 1.0)
-    shares: Values = 0.1 + 0.9 * (values - low) / span
+    shares: _Values = 0.1 + 0.9 * (values - low) / span
     return shares
 
 
@@ -113,7 +113,7 @@ def time_map(
 
     ``figure``: one of ``PARTS``, or a GPU metric (see ``figures_of``). ``busy`` is of the same selection.
     """
-    rows: dict[Task, list[Values]] = {}
+    rows: dict[Task, list[_Values]] = {}
     if figure in PARTS:
         for item in busy.devices:
             rows.setdefault(item.device.task.task, []).append(item.share(PARTS[figure], window, bins))
@@ -132,9 +132,9 @@ def figures_of(session: Session, selection: Selection) -> tuple[str, ...]:
     return (*PARTS, *metrics)
 
 
-def _metrics(busy: BusyIntervals, lanes: Sequence[MetricLane]) -> dict[Task, list[Values]]:
+def _metrics(busy: BusyIntervals, lanes: Sequence[MetricLane]) -> dict[Task, list[_Values]]:
     values_by_gpu = {(lane.source.report, lane.source.gpu): lane.values / 100.0 for lane in lanes}
-    values_by_task: dict[Task, list[Values]] = {}
+    values_by_task: dict[Task, list[_Values]] = {}
     for item in busy.devices:
         task, gpu = item.device.task.task, item.device.gpu
         values = values_by_gpu.get((task.report, gpu)) if gpu is not None else None

@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 import sqlalchemy as sa
-from numpy.typing import NDArray
 
 from nsystui.base.selection import Task
 from nsystui.base.text import few_numbers
+from nsystui.base.types import Floats
 from nsystui.questions.queries.conditions import duration, of_reports
 from nsystui.questions.queries.derived import of_each_report
 from nsystui.questions.queries.tasks import RankedTask
@@ -68,7 +68,7 @@ class ModelParts:
         return cls(part_by_task if len(groups) > 1 else {}, operations)
 
 
-def _grouped(figures: NDArray[np.float64], by_launches: bool = False) -> list[list[int]]:
+def _grouped(figures: Floats, by_launches: bool = False) -> list[list[int]]:
     """Group ranks that run the kernels of the group's first; ``figures``: launches and time, ``(ranks, names, 2)``."""
     groups, remaining = [], np.arange(len(figures))
     while len(remaining):

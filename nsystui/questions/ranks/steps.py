@@ -11,10 +11,10 @@ from dataclasses import astuple, dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nsystui.base.answer import DURATION, FILES_ONLY, RANK, START, STEP, Column, Row, TableAnswer, Unit
 from nsystui.base.selection import Task, Window
+from nsystui.base.types import Flags, Floats, Ints
 from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.queries.tasks import RankedTask
 from nsystui.questions.steps.phases import PHASES
@@ -71,7 +71,7 @@ class StepTimes:
         """Return the steps that begin in a window."""
         return self if window is None else self.at((self.start >= window.start) & (self.start < window.end))
 
-    def at(self, is_selected: NDArray[np.bool_]) -> StepTimes:
+    def at(self, is_selected: Flags) -> StepTimes:
         """Return the steps at a mask, shape ``(n,)``."""
         names = ("numbers", "start", "duration", "cpu_start", "cpu_duration", "op_time", "phases", "gap")
         return StepTimes(self.task, **{name: getattr(self, name)[is_selected] for name in names}, on_gpu=self.on_gpu)
@@ -86,12 +86,12 @@ class StepTimes:
         return bool((self.phases != NO_PHASE).any())
 
     @property
-    def typical(self) -> NDArray[np.float64]:
+    def typical(self) -> Floats:
         """The median duration of each step's phase, ns."""
         return medians_of_phases(self.duration, self.phases)
 
     @property
-    def is_slow(self) -> NDArray[np.bool_]:
+    def is_slow(self) -> Flags:
         return self.duration > SLOW * self.typical
 
     @property
@@ -105,7 +105,7 @@ class StepTimes:
         return Window(start, start + max(int(self.duration[index]), 1))
 
 
-def medians_of_phases(times: NDArray[np.int64], phases: NDArray[np.int64]) -> NDArray[np.float64]:
+def medians_of_phases(times: Ints, phases: Ints) -> Floats:
     """Return the median time of each step's phase, shape ``(n,)``."""
     medians = np.zeros(len(times))
     for phase in np.unique(phases).tolist():

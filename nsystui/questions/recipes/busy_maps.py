@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import numpy as np
 import sqlalchemy as sa
-from numpy.typing import NDArray
 
 from nsystui.base.answer import DEVICE, RANK
 from nsystui.base.selection import Selection, Task, Window
+from nsystui.base.types import Floats
 from nsystui.base.units import numbered
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, covered_per_bin, intersect, merge
 from nsystui.questions.efficiency.host import HostCalls, host_calls
@@ -62,9 +62,9 @@ def _gpu_map(name: str, figures: tuple[Figure, ...]) -> Draw:
     return draw
 
 
-def _share(item: DeviceIntervals, figure: Figure, window: Window, bins: int) -> NDArray[np.float64]:
+def _share(item: DeviceIntervals, figure: Figure, window: Window, bins: int) -> Floats:
     lanes = [item.share(lane, window, bins) for lane in _LANES[figure.column.key]]
-    shares: NDArray[np.float64] = 100.0 * np.minimum(np.sum(lanes, axis=0), 1.0)
+    shares: Floats = 100.0 * np.minimum(np.sum(lanes, axis=0), 1.0)
     return shares
 
 
@@ -116,7 +116,7 @@ def _missing(lines: int, ranks: int, title: str, calls: int) -> tuple[str, ...]:
     return (f"{ranks - lines} of {ranks} ranks have no {title} calls",) if lines < ranks else ()
 
 
-def _shares(part: Intervals, window: Window, bins: int) -> NDArray[np.float64]:
+def _shares(part: Intervals, window: Window, bins: int) -> Floats:
     covered = covered_per_bin(part, window.start, window.end, bins)
     return np.minimum(100.0 * covered * bins / max(window.end - window.start, 1), 100.0)
 

@@ -9,17 +9,17 @@ from typing import Any
 
 import numpy as np
 import sqlalchemy as sa
-from numpy.typing import NDArray
 
 from nsystui.base.answer import NAME, Answer, Column, Row, TableAnswer, Unit
 from nsystui.base.errors import UsageError, meant
 from nsystui.base.selection import Selection
+from nsystui.base.types import Condition, Flags, Query
 from nsystui.questions.algebra.intervals import EMPTY, Times
 from nsystui.questions.gpu.device_time import DeviceIntervals
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.kernels.summary import Names, kernel_notes, name_of
-from nsystui.questions.queries.conditions import Condition, duration, where
-from nsystui.questions.recipes.recipe import Ask, RecipeOptions, of_each_rank
+from nsystui.questions.queries.conditions import duration, where
+from nsystui.questions.recipes.recipe import AskRecipe, RecipeOptions, of_each_rank
 from nsystui.store import tables
 from nsystui.store.session import Session
 
@@ -49,7 +49,7 @@ def named_kernels(session: Session, name: str, names: Names) -> NamedKernels:
         count = session.scalar(sa.select(sa.func.count(_KERNELS.c.name.distinct())).where(kernels.are_meant))
         if count:
             return NamedKernels(name, form, int(count))
-    short: sa.Select[Any] = sa.select(_KERNELS.c.short_name).where(_KERNELS.c.short_name.is_not(None)).distinct()
+    short: Query = sa.select(_KERNELS.c.short_name).where(_KERNELS.c.short_name.is_not(None)).distinct()
     shorts = sorted(text for (text,) in session.rows(short))
     hint = meant(name, shorts, "give a complete kernel name: full, short or mangled, as `nsystui kernels` lists them")
     raise UsageError(f"no kernel is called {name!r}: {hint}")
@@ -169,7 +169,7 @@ def _device_key(item: DeviceIntervals) -> tuple[int, int, int]:
 def _overlap_times(
     devices: dict[tuple[int, int, int], DeviceIntervals],
     key_columns: Sequence[Times],
-    is_nccl: NDArray[np.bool_],
+    is_nccl: Flags,
     starts: Times,
     ends: Times,
 ) -> Times:
@@ -192,4 +192,4 @@ def _add(sums: dict[tuple[int, str], list[int]], kernels: Iterable[tuple[bool, s
         row_sums[2] += overlap
 
 
-ASK: dict[str, Ask] = {"cuda_gpu_kern_hist": _histogram_of_ranks, "nccl_gpu_overlap_trace": _overlap_of_ranks}
+ASK: dict[str, AskRecipe] = {"cuda_gpu_kern_hist": _histogram_of_ranks, "nccl_gpu_overlap_trace": _overlap_of_ranks}

@@ -7,11 +7,11 @@ from collections import Counter
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nsystui.base.answer import HOST, Column, Unit
 from nsystui.base.selection import Selection
 from nsystui.base.text import few_numbers
+from nsystui.base.types import Floats
 from nsystui.questions.counters.efa import counters
 from nsystui.questions.counters.network import (
     ADAPTER,
@@ -32,8 +32,6 @@ from nsystui.questions.counters.network import (
 from nsystui.questions.gpu.metrics import metric_lanes, metric_sources
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.recipes.recipe import Draw, Figure, MapLine, RecipeMap, RecipeOptions, clock_notes, percent
-
-Floats = NDArray[np.float64]
 
 _REPORT = Column("report", header="Report", label="report")
 _GPU = Column("gpu", header="GPU", label="gpu", unit=Unit.NUMBER)

@@ -13,12 +13,12 @@ from functools import cached_property
 
 import numpy as np
 import sqlalchemy as sa
-from numpy.typing import NDArray
 
 from nsystui.base.answer import DURATION, RANK, START, Answer, Column, Row, TableAnswer, Unit
 from nsystui.base.errors import UsageError, meant
 from nsystui.base.selection import Selection, Task
 from nsystui.base.text import few, shorten
+from nsystui.base.types import Flags
 from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.kernels.summary import kernel_notes, kernel_summary, name_of
@@ -27,13 +27,12 @@ from nsystui.questions.nvtx.ranges import NvtxRanges
 from nsystui.questions.queries.conditions import job_end, job_start, where
 from nsystui.questions.queries.tasks import selected_ranks
 from nsystui.questions.recipes.kernels import named_kernels
-from nsystui.questions.recipes.recipe import Ask, RecipeOptions
+from nsystui.questions.recipes.recipe import AskRecipe, RecipeOptions
 from nsystui.store import tables
 
 _MAX_NAME = 100
 """Maximum length of a name in a note: kernels' names may exceed a screen."""
 
-Flags = NDArray[np.bool_]
 
 _ITERATION = Column("iteration", header="Iteration", label="iteration", unit=Unit.NUMBER)
 ACROSS_COLUMNS = (
@@ -89,7 +88,7 @@ class _Subject:
     meant_by: str = ""
 
 
-def _ask_pace(find: Callable[[OpenJob, Selection, RecipeOptions], _Subject | None], default: str) -> Ask:
+def _ask_pace(find: Callable[[OpenJob, Selection, RecipeOptions], _Subject | None], default: str) -> AskRecipe:
     def ask(job: OpenJob, selection: Selection, options: RecipeOptions) -> Answer:
         subject = find(job, selection, options)
         columns = EVERY_COLUMNS if options.by_rank else ACROSS_COLUMNS
@@ -256,7 +255,7 @@ def _busiest(ranges: NvtxRanges, templates: Templates, selection: Selection, usa
 
 
 _RANGES = "the training steps, else the range with most GPU work"
-ASK: dict[str, Ask] = {
+ASK: dict[str, AskRecipe] = {
     "cuda_gpu_kern_pace": _ask_pace(_kernels, "the kernel with most time"),
     "nvtx_gpu_proj_pace": _ask_pace(_ranges(is_on_gpu=True), _RANGES),
     "nvtx_pace": _ask_pace(_ranges(is_on_gpu=False), _RANGES),

@@ -12,10 +12,10 @@ from itertools import accumulate
 from typing import TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nsystui.base.answer import END, RANK, START, Answer, Column, Row, TableAnswer, Unit, row_batches
 from nsystui.base.selection import Selection, Window
+from nsystui.base.types import Floats
 from nsystui.base.units import format_value
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.kernels.summary import Names
@@ -46,16 +46,16 @@ class RecipeOptions:
     chunks: int = 30
 
 
-Ask = Callable[[OpenJob, Selection, RecipeOptions], Answer]
+AskRecipe = Callable[[OpenJob, Selection, RecipeOptions], Answer]
 Draw = Callable[[OpenJob, Selection, RecipeOptions], "RecipeMap"]
 """Modules of this package list their functions by recipe name in ``ASK`` or ``MAPS``."""
 
 
-Question = Callable[[Session, Selection], Answer]
+_Question = Callable[[Session, Selection], Answer]
 """A question about a rank; the session has at least its report."""
 
 
-def of_each_rank(job: OpenJob, selection: Selection, question: Question) -> Answer:
+def of_each_rank(job: OpenJob, selection: Selection, question: _Question) -> Answer:
     """Concatenate the ranks' answers after a column for the rank."""
     parts = [(item.rank, of_rank(job, selection, item, question)) for item in selected_ranks(job.ranks, selection)]
     if not parts:
@@ -143,8 +143,8 @@ class MapLine:
 
     key: Row
     label: str
-    values: NDArray[np.float64]
-    means: NDArray[np.float64] | None = None
+    values: Floats
+    means: Floats | None = None
 
     def mean(self, figure: int) -> float:
         """Return the mean of a figure over all bins; NaN if no bin has a value."""
@@ -167,7 +167,7 @@ class RecipeMap:
     lines: tuple[MapLine, ...]
     notes: tuple[str, ...] = ()
 
-    def shares(self, figure: int) -> list[NDArray[np.float64]]:
+    def shares(self, figure: int) -> list[Floats]:
         """Return every line's figure scaled to 0…1; 1 is 100 % or the largest rate."""
         rows = [line.values[figure] for line in self.lines]
         if self.figures[figure].column.unit is Unit.PERCENT:

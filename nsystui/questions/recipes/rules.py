@@ -6,7 +6,7 @@ See docs/numbers.md#expert-rules.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import sqlalchemy as sa
@@ -30,6 +30,7 @@ from nsystui.base.answer import (
     Unit,
 )
 from nsystui.base.selection import Selection
+from nsystui.base.types import Expression, Query
 from nsystui.exports.metadata import pid_column, tid_column
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, merge
 from nsystui.questions.gpu.profiler_overhead import overhead_by_name, unnoticed
@@ -39,7 +40,7 @@ from nsystui.questions.queries.conditions import duration, job_start, where
 from nsystui.questions.queries.paged import PagedAnswer
 from nsystui.questions.queries.tasks import rank_of
 from nsystui.questions.queries.time_window import extents
-from nsystui.questions.recipes.recipe import Ask, RecipeOptions
+from nsystui.questions.recipes.recipe import AskRecipe, RecipeOptions
 from nsystui.store import tables
 
 _CALLS, _MEMORY = tables.api_calls, tables.memory_ops
@@ -80,7 +81,7 @@ def _synchronisations(job: OpenJob, selection: Selection, _: RecipeOptions) -> A
     return _listed(job, _CALL_COLUMNS, query, everything)
 
 
-def _operations(kind: MemoryCalls) -> Ask:
+def _operations(kind: MemoryCalls) -> AskRecipe:
     def ask(job: OpenJob, selection: Selection, _: RecipeOptions) -> Answer:
         columns = _MEMORY.c
         query = (
@@ -99,18 +100,16 @@ def _operations(kind: MemoryCalls) -> Ask:
     return ask
 
 
-def _times(table: sa.Table, job: OpenJob) -> list[sa.ColumnElement[Any]]:
+def _times(table: sa.Table, job: OpenJob) -> list[Expression]:
     rank = rank_of(table, job.ranks)
     return [duration(table).label("duration"), job_start(table).label("start"), rank.label("rank")]
 
 
-def _identity(table: sa.Table) -> list[sa.ColumnElement[Any]]:
+def _identity(table: sa.Table) -> list[Expression]:
     return [table.c[key] for key in ("report", "process", "row")]
 
 
-def _listed(
-    job: OpenJob, columns: tuple[Column, ...], query: sa.Select[Any], everything: sa.Select[Any]
-) -> PagedAnswer:
+def _listed(job: OpenJob, columns: tuple[Column, ...], query: Query, everything: Query) -> PagedAnswer:
     count = sa.select(sa.func.count()).select_from(query.subquery())
     order = ("duration", True)
     return PagedAnswer.of(job.session, "rule", columns, query, count, everything, order, ("report", "row"))
@@ -198,7 +197,7 @@ def _low_utilisation(job: OpenJob, selection: Selection, options: RecipeOptions)
     return TableAnswer("gpu-time-util", _PART_COLUMNS, rows, chunk_count, busy.notes)
 
 
-ASK: dict[str, Ask] = {
+ASK: dict[str, AskRecipe] = {
     "cuda_api_sync": _synchronisations,
     "cuda_memcpy_async": _operations(MemoryCalls.PAGEABLE_COPIES),
     "cuda_memcpy_sync": _operations(MemoryCalls.SYNCHRONOUS_COPIES),

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import sqlalchemy as sa
 
 from nsystui.base.answer import Answer, Column, Row, TableAnswer, Unit, Value, iter_rows
 from nsystui.base.selection import Selection
+from nsystui.base.types import Condition, Expression, Labelled, Query
 from nsystui.questions.algebra.groups import Groups
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.kernels.activities import API, MEMORY, MPI, OS, Work, memory_sizes, rows_of, work_summary
@@ -27,7 +28,7 @@ from nsystui.questions.queries import statistics
 from nsystui.questions.queries.conditions import duration, where
 from nsystui.questions.queries.distributions import MANY, medians
 from nsystui.questions.queries.tasks import rank_of, selected_ranks
-from nsystui.questions.recipes.recipe import Ask, RecipeOptions, of_each_rank, of_rank
+from nsystui.questions.recipes.recipe import AskRecipe, RecipeOptions, of_each_rank, of_rank
 from nsystui.questions.stats.cuda_sums import kernels_as_nsys
 from nsystui.questions.stats.nvtx_projected import PROJECTED, projected_summary, projected_trace
 from nsystui.questions.stats.report import ReportOptions
@@ -38,14 +39,14 @@ from nsystui.store.session import Session
 _RANKS = {"min": 6, "max": 3}
 """The importance of an extreme's rank column: the slowest rank matters more than its value."""
 
-Key = tuple[Value, ...]
+_Key = tuple[Value, ...]
 """The identity of a row of a summary: its name, or its style and name."""
 
 
 class Extreme(NamedTuple):
     """The minimum and the maximum of a key on a rank (``None``: a process that is not a rank)."""
 
-    key: Key
+    key: _Key
     rank: int | None
     minimum: float
     maximum: float
@@ -58,17 +59,17 @@ class Extras:
     ``is_projected``: the statistics are of projected GPU times; headings show it.
     """
 
-    quartiles: Mapping[Key, tuple[Value, Value]]
-    ranks: Mapping[Key, tuple[Value, Value]]
+    quartiles: Mapping[_Key, tuple[Value, Value]]
+    ranks: Mapping[_Key, tuple[Value, Value]]
     is_projected: bool = False
 
 
-def ranks_of(extremes: Iterable[Extreme]) -> dict[Key, tuple[Value, Value]]:
+def ranks_of(extremes: Iterable[Extreme]) -> dict[_Key, tuple[Value, Value]]:
     """Return the lowest ranks with the minimum and the maximum of each key; ``None`` if no rank has it."""
-    by_key: dict[Key, list[Extreme]] = {}
+    by_key: dict[_Key, list[Extreme]] = {}
     for extreme in extremes:
         by_key.setdefault(extreme.key, []).append(extreme)
-    ranks: dict[Key, tuple[Value, Value]] = {}
+    ranks: dict[_Key, tuple[Value, Value]] = {}
     for key, group in by_key.items():
         smallest, largest = min(extreme.minimum for extreme in group), max(extreme.maximum for extreme in group)
         ranks[key] = (
@@ -213,13 +214,11 @@ class _Rows:
 
     source: sa.FromClause
     events: sa.FromClause
-    value: sa.ColumnElement[Any]
-    keys: tuple[sa.Label[Any], ...]
-    conditions: list[sa.ColumnElement[bool]]
+    value: Expression
+    keys: tuple[Labelled, ...]
+    conditions: list[Condition]
 
-    def grouped(
-        self, *values: sa.ColumnElement[Any], group_by: tuple[sa.ColumnElement[Any], ...] = ()
-    ) -> sa.Select[Any]:
+    def grouped(self, *values: Expression, group_by: tuple[Expression, ...] = ()) -> Query:
         """Select ``values`` for each combination of the keys and ``group_by``."""
         query = sa.select(*self.keys, *group_by, *values).select_from(self.source)
         return query.where(*self.conditions, self.value.is_not(None)).group_by(
@@ -230,7 +229,7 @@ class _Rows:
 def _from_rows(
     summary: Callable[[Session, Selection, RecipeOptions], Answer],
     rows_of: Callable[[Session, Selection, RecipeOptions], _Rows],
-) -> Ask:
+) -> AskRecipe:
 
     def ask(job: OpenJob, selection: Selection, options: RecipeOptions) -> Answer:
         if options.by_rank:
@@ -251,7 +250,7 @@ _MANY = MANY // 4
 """The number of rows from which quartiles need two passes: a single query holds every value four times."""
 
 
-def _quartiles(session: Session, rows: _Rows) -> dict[Key, tuple[Value, Value]]:
+def _quartiles(session: Session, rows: _Rows) -> dict[_Key, tuple[Value, Value]]:
     if isinstance(rows.events, sa.Table) and most_rows(session.reports, rows.events) >= _MANY:
         number = statistics.group_number(rows.keys)
         numbers = {tuple(key): group for *key, group in session.rows(rows.grouped(sa.func.min(number)))}
@@ -263,7 +262,7 @@ def _quartiles(session: Session, rows: _Rows) -> dict[Key, tuple[Value, Value]]:
     return {tuple(key): (q1, q3) for *key, q1, q3 in quartiles}
 
 
-def _from_frame(keys: tuple[str, ...], summary: Callable[[OpenJob, Session, Selection], TableAnswer]) -> Ask:
+def _from_frame(keys: tuple[str, ...], summary: Callable[[OpenJob, Session, Selection], TableAnswer]) -> AskRecipe:
     """Return a recipe of a summary of projected times, whose frame has the quartiles."""
 
     def ask(job: OpenJob, selection: Selection, options: RecipeOptions) -> Answer:
@@ -276,7 +275,7 @@ def _from_frame(keys: tuple[str, ...], summary: Callable[[OpenJob, Session, Sele
             extremes += extremes_of(rank_answer, item.rank, keys)
         frame = answer.frame()
         columns = [frame[key].tolist() for key in (*keys, "q1", "q3")]
-        quartiles: dict[Key, tuple[Value, Value]] = {
+        quartiles: dict[_Key, tuple[Value, Value]] = {
             tuple(key): (q1, q3) for *key, q1, q3 in zip(*columns, strict=True)
         }
         return with_extras(answer, keys, Extras(quartiles, ranks_of(extremes), is_projected=True))
@@ -284,7 +283,7 @@ def _from_frame(keys: tuple[str, ...], summary: Callable[[OpenJob, Session, Sele
     return ask
 
 
-def _work(work: Work) -> Ask:
+def _work(work: Work) -> AskRecipe:
     def rows_of_work(session: Session, selection: Selection, _: RecipeOptions) -> _Rows:
         table, label = rows_of(session, work)
         return _Rows(table, table, duration(table), (label.label("name"),), where(table, selection, label))
@@ -317,7 +316,7 @@ def _ranges(_session: Session, selection: Selection, _: RecipeOptions) -> _Rows:
     )
 
 
-ASK: dict[str, Ask] = {
+ASK: dict[str, AskRecipe] = {
     "cuda_api_sum": _work(API),
     "cuda_gpu_kern_sum": _from_rows(
         lambda session, selection, options: kernels_as_nsys(session, selection, options.names), _kernels

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import sqlalchemy as sa
-from numpy.typing import NDArray
 
 from nsystui.base.answer import NAME, Answer, Changed, Column, Row, TableAnswer, Unit, iter_rows
 from nsystui.base.selection import Selection
+from nsystui.base.types import Array, Condition, Expression, Ints, Labelled, Query
 from nsystui.base.units import MEGABYTE
 from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.algebra.nesting import one_timeline
@@ -27,7 +27,7 @@ from nsystui.questions.queries import statistics
 from nsystui.questions.queries.conditions import duration, is_launched_by, where
 from nsystui.questions.queries.data_notes import missing_note
 from nsystui.questions.queries.derived import of_all_reports
-from nsystui.questions.stats.report import Ask, ReportOptions
+from nsystui.questions.stats.report import AskReport, ReportOptions
 from nsystui.store import tables
 from nsystui.store.report import Report
 from nsystui.store.session import Session
@@ -49,13 +49,13 @@ class Coded:
     ``conditions`` on the table of the column narrow the list.
     """
 
-    def __init__(self, column: sa.ColumnElement[Any], *conditions: sa.ColumnElement[bool]) -> None:
+    def __init__(self, column: Expression, *conditions: Condition) -> None:
         self._column = sa.func.coalesce(column, "")
         distinct = sa.select(self._column.label("text")).where(*conditions).distinct().subquery()
         number = sa.func.row_number().over(order_by=distinct.c.text) - 1
         self._numbers = sa.select(distinct.c.text, number.label("number")).subquery()
 
-    def added_to(self, query: sa.Select[Any], label: str) -> sa.Select[Any]:
+    def added_to(self, query: Query, label: str) -> Query:
         """Return ``query``, a select from the table of the column, with the index as its last column."""
         numbers = self._numbers.c
         return query.add_columns(numbers.number.label(label)).join(self._numbers, numbers.text == self._column)
@@ -66,12 +66,12 @@ class Coded:
         return [str(text) for text in session.arrays(query)["text"]]
 
 
-Rows = NDArray[np.int64]
-Spans = tuple[Times, Times, Times]  # starts, ends, threads
+_Rows = Ints
+_Spans = tuple[Times, Times, Times]  # starts, ends, threads
 NO_RANGE = -1
 
 
-def innermost(ranges: Spans, calls: Spans) -> Rows:
+def innermost(ranges: _Spans, calls: _Spans) -> _Rows:
     """Return, for each call, the index of the range around it on its thread that starts last, or -1; shape ``(m,)``.
 
     ``ranges`` and ``calls`` are (starts, ends, threads) of n ranges and m calls, ns. If ranges start together, the
@@ -89,7 +89,7 @@ def innermost(ranges: Spans, calls: Spans) -> Rows:
     return np.where(index >= 0, order[index], NO_RANGE)
 
 
-def _last_reaching(values: Times, before: Rows, minimum: Times) -> Rows:
+def _last_reaching(values: Times, before: _Rows, minimum: Times) -> _Rows:
     """Return, for each i, the last index in ``values[: before[i]]`` of a value of at least ``minimum[i]``, or -1.
 
     All searches climb a pyramid of maxima together, each to the nearest block on its left with such a value, and then
@@ -123,13 +123,13 @@ class LaunchRanges:
     ``texts``; two int64 arrays of one length.
     """
 
-    by_report: Mapping[int, tuple[Rows, Rows]]
+    by_report: Mapping[int, tuple[_Rows, _Rows]]
     texts: Sequence[str]
 
     @classmethod
     def find(cls, session: Session, selection: Selection) -> LaunchRanges:
         """Find the ranges among the selected calls and ranges: nsys applies a time window to each table."""
-        by_report: dict[int, tuple[Rows, Rows]] = {}
+        by_report: dict[int, tuple[_Rows, _Rows]] = {}
         texts: list[str] = []
         for report in session.reports:
             rows, codes, names = _launch_ranges(session.part([report.index]), selection, report)
@@ -137,7 +137,7 @@ class LaunchRanges:
             texts += names
         return cls(by_report, texts)
 
-    def of(self, report: NDArray[Any], row: NDArray[Any]) -> Rows:
+    def of(self, report: Array, row: Array) -> _Rows:
         """Return indices in ``texts`` by report and row number of kernels, -1 without a range."""
         indices = np.full(len(row), NO_RANGE, np.int64)
         for index, (rows, codes) in self.by_report.items():
@@ -148,7 +148,7 @@ class LaunchRanges:
         return indices
 
 
-def _launch_ranges(session: Session, selection: Selection, report: Report) -> tuple[Rows, Rows, list[str]]:
+def _launch_ranges(session: Session, selection: Selection, report: Report) -> tuple[_Rows, _Rows, list[str]]:
     """Return the rows of kernels with a range, their range names' indices, and the names."""
     ranges, calls, kernels = tables.nvtx_ranges, tables.api_calls, tables.kernels
     texts = Texts()
@@ -178,9 +178,9 @@ def _with_range(text: str, kernel: str) -> str:
 def range_named_frame(
     session: Session,
     selection: Selection,
-    query: sa.Select[Any],
-    kernel_name: sa.ColumnElement[Any],
-    text_columns: Mapping[str, sa.ColumnElement[Any]],
+    query: Query,
+    kernel_name: Expression,
+    text_columns: Mapping[str, Expression],
 ) -> pd.DataFrame:
     """Return the rows of ``query``, a select from the kernels, with ``name``: range and kernel.
 
@@ -248,7 +248,7 @@ class RangeNamed(Changed):
 
 _KERNELS, _MEMORY_OPS, _CALLS, _BACKTRACES = tables.kernels, tables.memory_ops, tables.api_calls, tables.api_backtraces
 
-_NO_COLUMNS: Mapping[str, sa.ColumnElement[Any]] = MappingProxyType({})
+_NO_COLUMNS: Mapping[str, Expression] = MappingProxyType({})
 
 _API_COLUMNS = (*statistics.duration_columns("Num Calls"), NAME)
 _KERNEL_COLUMNS = (*statistics.duration_columns("Instances"), NAME)
@@ -324,8 +324,8 @@ def kernels_as_nsys(session: Session, selection: Selection, names: Names) -> Tab
 def _kernel_rows(
     session: Session,
     selection: Selection,
-    name: sa.ColumnElement[Any],
-    keys: Sequence[sa.Label[Any]],
+    name: Expression,
+    keys: Sequence[Labelled],
     columns: tuple[Column, ...],
 ) -> list[Row]:
     conditions = where(_KERNELS, selection, name)
@@ -357,7 +357,7 @@ def _range_groups(
     session: Session,
     selection: Selection,
     options: ReportOptions,
-    text_columns: Mapping[str, sa.ColumnElement[Any]] = _NO_COLUMNS,
+    text_columns: Mapping[str, Expression] = _NO_COLUMNS,
 ) -> pd.DataFrame:
     name = name_of(_KERNELS, options.names)
     query = sa.select(duration(_KERNELS).label("duration")).where(*where(_KERNELS, selection, name))
@@ -372,7 +372,7 @@ def _kernel_groups(session: Session, selection: Selection, options: ReportOption
     return _groups(session, selection, _KERNELS, name_of(_KERNELS, options.names))
 
 
-def _groups(session: Session, selection: Selection, table: sa.Table, name: sa.ColumnElement[Any]) -> pd.DataFrame:
+def _groups(session: Session, selection: Selection, table: sa.Table, name: Expression) -> pd.DataFrame:
     conditions = where(table, selection, name)
     return statistics.group_frame(session, table, duration(table), [name.label("name")], conditions)
 
@@ -410,7 +410,7 @@ def _together(**categories: pd.DataFrame) -> pd.DataFrame:
     return statistics.with_shares(frame, ("name",))
 
 
-ASK: dict[str, Ask] = {
+ASK: dict[str, AskReport] = {
     "cuda_api_gpu_sum": _calls_and_gpu_work,
     "cuda_api_sum": lambda session, selection, _: api_summary_as_nsys(session, selection),
     "cuda_gpu_kern_gb_sum": _shapes,

@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
 from nsystui.base.answer import COUNT, DURATION, NAME, PID, START, STREAM, TID, Answer, Column, TableAnswer, Unit
 from nsystui.base.selection import Selection
+from nsystui.base.types import Expression, Labelled, Query
 from nsystui.base.units import MEGABYTE
 from nsystui.exports.metadata import pid_column, tid_column
 from nsystui.questions.kernels.summary import block_of, grid_of, name_of
@@ -19,7 +20,7 @@ from nsystui.questions.queries.data_notes import missing_note
 from nsystui.questions.queries.derived import frame_by_report
 from nsystui.questions.queries.paged import PagedAnswer
 from nsystui.questions.stats.cuda_sums import KERNEL_PLACE, LaunchRanges, RangeNamed, notes, range_named_frame
-from nsystui.questions.stats.report import Ask, ReportOptions
+from nsystui.questions.stats.report import AskReport, ReportOptions
 from nsystui.store import tables
 from nsystui.store.session import Session
 
@@ -65,7 +66,7 @@ _GPU_COLUMNS = (
 )
 
 
-def _calls_query(selection: Selection) -> sa.Select[Any]:
+def _calls_query(selection: Selection) -> Query:
     parts = []
     for table in (tables.api_calls, tables.api_backtraces):
         columns = table.c
@@ -111,22 +112,22 @@ def _api_trace(session: Session, selection: Selection, _: ReportOptions) -> Page
     )
 
 
-def _count(query: sa.Select[Any]) -> sa.Select[Any]:
+def _count(query: Query) -> Query:
     return sa.select(sa.func.count()).select_from(query.subquery())
 
 
-def _null_number(label: str) -> sa.Label[Any]:
+def _null_number(label: str) -> Labelled:
     return sa.cast(sa.null(), sa.BigInteger).label(label)
 
 
-def _megabytes(size: sa.ColumnElement[Any], label: str) -> sa.Label[Any]:
+def _megabytes(size: Expression, label: str) -> Labelled:
     return (size / MEGABYTE).label(label)
 
 
 _GRID = ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z")
 
 
-def _kernel_rows(selection: Selection, options: ReportOptions) -> sa.Select[Any]:
+def _kernel_rows(selection: Selection, options: ReportOptions) -> Query:
     columns, name = _KERNELS.c, name_of(_KERNELS, options.names)
     rows = sa.select(
         sa.literal(0).label("kind"),
@@ -146,7 +147,7 @@ def _kernel_rows(selection: Selection, options: ReportOptions) -> sa.Select[Any]
     return rows.where(*where(_KERNELS, selection, name))
 
 
-def _memory_rows(selection: Selection) -> sa.Select[Any]:
+def _memory_rows(selection: Selection) -> Query:
     columns = _MEMORY_OPS.c
     is_memset = columns.is_memset == 1
     # nsys rounds the inverse of the duration down to a whole number; NULL if the duration is 0.
@@ -167,7 +168,7 @@ def _memory_rows(selection: Selection) -> sa.Select[Any]:
     return rows.where(*where(_MEMORY_OPS, selection, columns.operation))
 
 
-def _common_columns(table: sa.Table) -> list[sa.ColumnElement[Any]]:
+def _common_columns(table: sa.Table) -> list[Expression]:
     columns = table.c
     return [
         columns.report,
@@ -182,7 +183,7 @@ def _common_columns(table: sa.Table) -> list[sa.ColumnElement[Any]]:
     ]
 
 
-def _gpu_query(selection: Selection, options: ReportOptions) -> sa.Select[Any]:
+def _gpu_query(selection: Selection, options: ReportOptions) -> Query:
     rows = sa.union_all(_kernel_rows(selection, options), _memory_rows(selection)).subquery()
     # Like nsys, take CUDA's number of the device as the machine's number of the GPU.
     columns = tables.devices.c
@@ -268,12 +269,12 @@ class _Executions:
         )
         self._conditions = where(_KERNELS, selection, self.name)
 
-    def select(self, *columns: sa.ColumnElement[Any]) -> sa.Select[Any]:
+    def select(self, *columns: Expression) -> Query:
         joined = _KERNELS.join(self.calls, is_launched_by(_KERNELS, self.calls))
         return sa.select(*columns).select_from(joined).where(*self._conditions)
 
 
-def _execution_query(selection: Selection, options: ReportOptions) -> sa.Select[Any]:
+def _execution_query(selection: Selection, options: ReportOptions) -> Query:
     rows = _Executions(selection, options)
     kernels, calls, offset = _KERNELS.c, rows.calls.c, _KERNELS.c.clock_offset
     return rows.select(
@@ -364,7 +365,7 @@ def _range_execution_groups(session: Session, selection: Selection, rows: _Execu
     return groups.join(spreads).reset_index()
 
 
-ASK: dict[str, Ask] = {
+ASK: dict[str, AskReport] = {
     "cuda_api_trace": _api_trace,
     "cuda_gpu_trace": _gpu_trace,
     "cuda_kern_exec_sum": _execution_summary,

@@ -12,6 +12,7 @@ import sqlalchemy as sa
 
 from nsystui.base.answer import DURATION, END, NAME, RANK, START, Column, TableAnswer, Unit
 from nsystui.base.selection import Selection
+from nsystui.base.types import Expression, Labelled
 from nsystui.base.units import MEGABYTE
 from nsystui.exports.metadata import pid_column, tid_column
 from nsystui.questions.kernels.activities import OS, work_summary
@@ -19,7 +20,7 @@ from nsystui.questions.queries import statistics
 from nsystui.questions.queries.conditions import duration, job_end, job_start, where
 from nsystui.questions.queries.data_notes import absent_note
 from nsystui.questions.queries.paged import PagedAnswer
-from nsystui.questions.stats.report import Ask, ReportOptions
+from nsystui.questions.stats.report import AskReport, ReportOptions
 from nsystui.store import tables
 from nsystui.store.session import Session
 
@@ -38,7 +39,7 @@ def _openacc(session: Session, selection: Selection, _: ReportOptions) -> TableA
 
 
 def _events(
-    session: Session, selection: Selection, table: sa.Table, keys: Sequence[sa.Label[Any]], name: str, count: str
+    session: Session, selection: Selection, table: sa.Table, keys: Sequence[Labelled], name: str, count: str
 ) -> TableAnswer:
     columns = (*statistics.duration_columns(count), NAME)
     conditions = where(table, selection, table.c.name)
@@ -142,7 +143,7 @@ def _mpi_ranks() -> sa.Subquery[Any]:
     )
 
 
-def _megabytes(call_type: str, size: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
+def _megabytes(call_type: str, size: Expression) -> Expression:
     """Return MB for calls of one type, ``NULL`` for other types."""
     return sa.case((_MPI_CALLS.c.call_type == call_type, sa.cast(size, sa.Double) / MEGABYTE))
 
@@ -214,7 +215,7 @@ def _adapters() -> sa.Subquery[Any]:
     return sa.select(columns.report, columns.nic, *first).group_by(columns.report, columns.nic).subquery()
 
 
-ASK: dict[str, Ask] = {
+ASK: dict[str, AskReport] = {
     "mpi_event_sum": _mpi_summary,
     "mpi_event_trace": _mpi_trace,
     "network_congestion": _congestion,

@@ -19,20 +19,11 @@ import sqlalchemy as sa
 from nsystui.base.answer import PID, TID, Column, TableAnswer, Unit
 from nsystui.base.kernel_families import family_of
 from nsystui.base.selection import Selection
+from nsystui.base.types import Flags, Ints
 from nsystui.questions.algebra.groups import Groups
 from nsystui.questions.algebra.projection import Inside, are_outside, calls_inside
 from nsystui.questions.kernels.summary import name_of
-from nsystui.questions.nvtx.loading import (
-    Flags,
-    Ints,
-    Ranges,
-    SmallInts,
-    Texts,
-    calls_as_nsys,
-    joined,
-    matching,
-    ranges_as_nsys,
-)
+from nsystui.questions.nvtx.loading import Ranges, SmallInts, Texts, calls_as_nsys, joined, matching, ranges_as_nsys
 from nsystui.questions.queries.conditions import duration, is_launched_by, where
 from nsystui.questions.queries.data_notes import missing_note
 from nsystui.questions.stats.cuda_sums import Coded

@@ -10,11 +10,11 @@ import numpy as np
 
 from nsystui.base.answer import PID, TID, Column, Row, TableAnswer, Unit
 from nsystui.base.selection import Selection
+from nsystui.base.types import Ints
 from nsystui.questions.algebra.groups import Groups, distinct
 from nsystui.questions.algebra.nesting import NO_PARENT, one_timeline, tree_of
 from nsystui.questions.algebra.projection import are_outside, calls_inside, project_parts
 from nsystui.questions.nvtx.loading import (
-    Ints,
     LaunchCallColumns,
     Ranges,
     Texts,
@@ -28,7 +28,7 @@ from nsystui.questions.queries.derived import of_each_report
 from nsystui.questions.queries.time_window import selected_reports
 from nsystui.questions.stats.nvtx_kernels import kernels_by_range
 from nsystui.questions.stats.nvtx_ranges import RangeTrace, by_start, depth_note, parent_rows, pids, stacks, style, tids
-from nsystui.questions.stats.report import Ask, ReportOptions
+from nsystui.questions.stats.report import AskReport, ReportOptions
 from nsystui.store import tables
 from nsystui.store.report import Report
 from nsystui.store.results import json_array, json_of
@@ -317,7 +317,7 @@ def _notes(session: Session) -> tuple[str, ...]:
     return tuple(note for note in notes if note)
 
 
-ASK: dict[str, Ask] = {
+ASK: dict[str, AskReport] = {
     "nvtx_gpu_proj_sum": projected_summary,
     "nvtx_gpu_proj_trace": projected_trace,
     "nvtx_kern_sum": kernels_by_range,

@@ -10,13 +10,13 @@ import numpy as np
 
 from nsystui.base.answer import DURATION, END, NAME, PID, START, TID, Column, Row, TableAnswer, Unit
 from nsystui.base.selection import Selection
+from nsystui.base.types import Ints
 from nsystui.exports.metadata import pid_of, tid_of
 from nsystui.questions.algebra.nesting import NO_PARENT, nest
 from nsystui.questions.nvtx.listing import nvtx_summary
 from nsystui.questions.nvtx.loading import (
     PUSH_POP_TYPES,
     START_END_TYPES,
-    Ints,
     Ranges,
     Texts,
     joined,
@@ -24,7 +24,7 @@ from nsystui.questions.nvtx.loading import (
     ranges_as_nsys,
 )
 from nsystui.questions.queries.data_notes import missing_note
-from nsystui.questions.stats.report import Ask, ReportOptions
+from nsystui.questions.stats.report import AskReport, ReportOptions
 from nsystui.store import tables
 from nsystui.store.session import Session
 
@@ -211,7 +211,7 @@ def _push_pop_trace(session: Session, selection: Selection, _: ReportOptions) ->
     return RangeTrace("nvtx-pushpop-trace", _TRACE_COLUMNS, selected, rows, tuple(filter(None, notes)), total)
 
 
-ASK: dict[str, Ask] = {
+ASK: dict[str, AskReport] = {
     "nvtx_sum": lambda session, selection, _: replace(nvtx_summary(session, selection), name="nvtx-sum"),
     "nvtx_pushpop_sum": lambda session, selection, _: _of_one_style(
         session, selection, PUSH_POP_TYPES, "nvtx-pushpop-sum"

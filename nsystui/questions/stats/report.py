@@ -36,7 +36,7 @@ class ReportOptions:
     ticks_threshold: int = 10_000
 
 
-Ask = Callable[[Session, Selection, ReportOptions], Answer]
+AskReport = Callable[[Session, Selection, ReportOptions], Answer]
 """The function of a report; each module of this folder has its functions by report name in ``ASK``."""
 
 

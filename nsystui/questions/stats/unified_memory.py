@@ -13,10 +13,11 @@ import sqlalchemy as sa
 
 from nsystui.base.answer import Column, Row, TableAnswer, Unit
 from nsystui.base.selection import Selection
+from nsystui.base.types import Condition, Expression, Query
 from nsystui.base.units import MEGABYTE
 from nsystui.questions.queries.conditions import duration, where
 from nsystui.questions.queries.data_notes import absent_note
-from nsystui.questions.stats.report import Ask, ReportOptions
+from nsystui.questions.stats.report import AskReport, ReportOptions
 from nsystui.store import tables
 from nsystui.store.session import Session
 
@@ -82,9 +83,9 @@ def _one_row(
     session: Session,
     table: sa.Table,
     selection: Selection,
-    amount: sa.ColumnElement[Any],
-    address: sa.ColumnElement[Any],
-    *conditions: sa.ColumnElement[bool],
+    amount: Expression,
+    address: Expression,
+    *conditions: Condition,
 ) -> tuple[Any, Any, Any]:
     """Return an amount over the selected rows, and their lowest and highest address, if any."""
     query = sa.select(amount, sa.func.min(address), sa.func.max(address)).select_from(table)
@@ -114,7 +115,7 @@ def _addresses(session: Session, selection: Selection, options: ReportOptions) -
     return TableAnswer("um-addresses", _ADDRESS_COLUMNS, rows, int(total), notes)
 
 
-def _by_address(selection: Selection) -> sa.Select[Any]:
+def _by_address(selection: Selection) -> Query:
     """Select sums by report and address; ``NULL`` means that the address has no such events in the report."""
     kind, size = _COPIES.c.copy_kind, _COPIES.c.bytes
     migrations = _part(
@@ -138,10 +139,10 @@ _SUMS = ("htod", "dtoh", "cpu", "gpu", "bytes", "duration")
 
 def _part(
     table: sa.Table,
-    address: sa.ColumnElement[Any],
-    conditions: Sequence[sa.ColumnElement[bool]],
-    **values: sa.ColumnElement[Any],
-) -> sa.Select[Any]:
+    address: Expression,
+    conditions: Sequence[Condition],
+    **values: Expression,
+) -> Query:
     nothing = sa.cast(sa.null(), sa.BigInteger)
     amounts = [values.get(name, nothing).label(name) for name in _SUMS]
     return sa.select(table.c.report, address.label("address"), *amounts).where(address.is_not(None), *conditions)
@@ -155,7 +156,7 @@ def _instructions(session: Session, selection: Selection, _: ReportOptions) -> T
     table = _CPU.c
     has_source = bool(session.scalar(sa.select(sa.func.count(table.source_file))))
     columns = (*_FAULT_COLUMNS, *_SOURCE_COLUMNS) if has_source else _FAULT_COLUMNS
-    keys: list[sa.ColumnElement[Any]] = [table.instruction]
+    keys: list[Expression] = [table.instruction]
     if has_source:
         keys += [sa.func.nullif(table.source_file, "").label("source_file"), table.source_line]
     count = sa.func.count().label("count")
@@ -186,4 +187,4 @@ def _hexadecimal(address: int) -> str:
     return f"0x{address & 0xFFFF_FFFF_FFFF_FFFF:X}"
 
 
-ASK: dict[str, Ask] = {"um_cpu_page_faults_sum": _instructions, "um_sum": _addresses, "um_total_sum": _totals}
+ASK: dict[str, AskReport] = {"um_cpu_page_faults_sum": _instructions, "um_sum": _addresses, "um_total_sum": _totals}

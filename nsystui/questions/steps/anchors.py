@@ -23,6 +23,7 @@ from nsystui.base import anchors
 from nsystui.base.kernel_families import COMMUNICATION, NCCL, OPTIMIZER, family_of
 from nsystui.base.kernel_names import smart_name
 from nsystui.base.selection import Task
+from nsystui.base.types import Array, Expression, Flags, Ints, Labelled
 from nsystui.questions.algebra.groups import distinct
 from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.algebra.projection import Projection
@@ -73,7 +74,7 @@ def anchored_steps(tasks: Collection[Task], session: Session, reports: list[Repo
     return {report.index: to_arrays(steps_by_report[report.index], report.clock_offset) for report in reports}
 
 
-def _key(text: sa.ColumnElement[Any]) -> sa.Label[Any]:
+def _key(text: Expression) -> Labelled:
     return sa.cast(sa.func.hash(text) % sa.literal(2**62), sa.BigInteger).label("key")
 
 
@@ -81,7 +82,7 @@ _KERNEL = sa.func.coalesce(tables.kernels.c.name, tables.kernels.c.short_name, "
 _OPERATION = sa.func.coalesce(tables.memory_ops.c.operation, "")
 _EXEC = sa.func.coalesce(tables.graph_launches.c.graph_exec_id, 0)
 _GRAPH = sa.func.concat("CUDA graph ", sa.cast(_EXEC, sa.Text), type_=sa.Text)
-_MORE_COLUMNS: Mapping[str, Sequence[sa.Label[Any]]] = {
+_MORE_COLUMNS: Mapping[str, Sequence[Labelled]] = {
     "kernels": (_key(_KERNEL), sa.func.coalesce(tables.kernels.c.graph_node_id, 0).label("graph")),
     "memory_ops": (_key(_OPERATION), sa.func.coalesce(tables.memory_ops.c.graph_node_id, 0).label("graph")),
     "graph_launches": (_key(_GRAPH), (_EXEC + 1).label("graph")),
@@ -94,10 +95,10 @@ KEYS = {name: columns[:1] for name, columns in _MORE_COLUMNS.items()}
 class OperationNames:
     """The names of operations by ascending key. ``is_to_host``: whether they copy to the host."""
 
-    keys: NDArray[np.int64]
+    keys: Ints
     texts: Sequence[str]
-    is_to_host: NDArray[np.bool_]
-    is_kernel: NDArray[np.bool_]
+    is_to_host: Flags
+    is_kernel: Flags
 
     @classmethod
     def load(cls, session: Session, reports: Collection[int]) -> OperationNames:
@@ -116,15 +117,15 @@ class OperationNames:
         texts, *flags = zip(*(name_by_key[key] for key in keys), strict=True) if keys else ((), (), ())
         return cls(np.array(keys, np.int64), texts, *(np.array(flag, bool) for flag in flags))
 
-    def codes(self, keys: NDArray[np.int64]) -> NDArray[np.int32]:
+    def codes(self, keys: Ints) -> NDArray[np.int32]:
         """Return the index of the name of each key."""
         return np.searchsorted(self.keys, keys).astype(np.int32)
 
     @cached_property
-    def families(self) -> NDArray[Any]:
+    def families(self) -> Array:
         return np.array([family_of(text) for text in self.texts], object)
 
-    def of(self, *families: str) -> NDArray[np.int64]:
+    def of(self, *families: str) -> Ints:
         """Return the codes of names of some families."""
         return np.flatnonzero(np.isin(self.families, families))
 
@@ -254,7 +255,7 @@ class OperationSequence:
             for firsts, _ in _bursts(self._positions(group_codes)):
                 yield from self._all(firsts, "collectives")
 
-    def _positions(self, codes: NDArray[np.int64]) -> Times:
+    def _positions(self, codes: Ints) -> Times:
         has_code = np.zeros(len(self.names.texts), bool)
         has_code[codes] = True
         return np.flatnonzero(has_code[self.code])

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import sqlalchemy as sa
-from numpy.typing import NDArray
 
 from nsystui.base.answer import ArrayRows, Column, Row, TableAnswer
 from nsystui.base.resources import give_back
 from nsystui.base.selection import Selection
+from nsystui.base.types import Array, Condition, Expression, Floats, Ints, Labelled
 from nsystui.questions.algebra.groups import measures_of
 from nsystui.questions.kernels.summary import first_calls, kernel_summary
 from nsystui.questions.nvtx.captures import NO_NODE
@@ -28,7 +28,6 @@ from nsystui.store.session import Session
 if TYPE_CHECKING:
     from nsystui.questions.job.job import OpenJob
 
-Numbers = NDArray[np.int64]
 _KERNEL_BYTES = 100
 """Memory per kernel for the statistics of its group."""
 _SHIFT = 32
@@ -55,11 +54,11 @@ def count_in_steps(session: Session, selection: Selection, steps: Steps) -> int:
     return sum(int((numbers != NO_STEP).sum()) for numbers, _ in parts)
 
 
-def _steps_of(steps: Steps, report: Numbers, process: Numbers, launch: Numbers, *_: Numbers) -> Numbers:
+def _steps_of(steps: Steps, report: Ints, process: Ints, launch: Ints, *_: Ints) -> Ints:
     return steps.numbers_at(report, process, launch)
 
 
-NumberOf = Callable[[Numbers, Numbers, Numbers, Numbers, Numbers], Numbers]
+NumberOf = Callable[[Ints, Ints, Ints, Ints, Ints], Ints]
 """Numbers kernels by report, process, launch (job time), launching thread, and node of a CUDA graph or `NO_NODE`."""
 
 
@@ -67,9 +66,9 @@ def launched(
     number_of: NumberOf,
     session: Session,
     rows_of: sa.FromClause,
-    columns: Mapping[str, sa.ColumnElement[Any]],
-    conditions: Sequence[sa.ColumnElement[bool]],
-) -> Iterator[tuple[NDArray[np.int64], dict[str, NDArray[Any]]]]:
+    columns: Mapping[str, Expression],
+    conditions: Sequence[Condition],
+) -> Iterator[tuple[Ints, dict[str, Array]]]:
     """Yield the numbers of kernels, such as steps, shape ``(n,)``, and their ``columns``.
 
     Calls are joined by spans of correlation ids, because a single join takes gigabytes.
@@ -96,13 +95,13 @@ def launched(
 
 def rows_by_number(
     number_of: NumberOf,
-    cells_of: Callable[[Numbers], Mapping[str, Sequence[Any]]],
-    part_of: Callable[[Numbers], Numbers],
+    cells_of: Callable[[Ints], Mapping[str, Sequence[Any]]],
+    part_of: Callable[[Ints], Ints],
     session: Session,
     rows_of: sa.FromClause,
-    value: sa.ColumnElement[Any],
-    keys: Sequence[sa.Label[Any]],
-    conditions: Sequence[sa.ColumnElement[bool]],
+    value: Expression,
+    keys: Sequence[Labelled],
+    conditions: Sequence[Condition],
     columns: Sequence[Column],
 ) -> Sequence[Row]:
     """Return the rows of `statistics.summary_rows` for each number; shares are of the time of its part."""
@@ -136,12 +135,12 @@ def rows_by_number(
     return ArrayRows({key: narrow(arrays.pop(key)[order]) for key in shown}, shown)
 
 
-def _shares(part: Numbers, time: NDArray[Any]) -> NDArray[np.float64]:
+def _shares(part: Ints, time: Array) -> Floats:
     index = np.unique(part, return_inverse=True)[1].reshape(-1)
     totals = np.bincount(index, time)[index]
-    shares: NDArray[np.float64] = np.divide(100.0 * time, totals, out=np.zeros(len(part)), where=totals > 0)
+    shares: Floats = np.divide(100.0 * time, totals, out=np.zeros(len(part)), where=totals > 0)
     return shares
 
 
-def _without_missing(numbers: NDArray[np.int64], missing: int) -> list[int | None]:
+def _without_missing(numbers: Ints, missing: int) -> list[int | None]:
     return [None if number == missing else number for number in numbers.tolist()]

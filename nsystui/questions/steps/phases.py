@@ -13,14 +13,14 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import sqlalchemy as sa
-from numpy.typing import NDArray
 
 from nsystui.base.kernel_families import ATTENTION, OPTIMIZER, family_of
 from nsystui.base.selection import Task
+from nsystui.base.types import Flags, Query
 from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.queries.conditions import given, of_reports
 from nsystui.questions.queries.derived import of_each_report
@@ -133,7 +133,7 @@ def _arrays(spans: Mapping[Task, Times], session: Session, reports: list[Report]
     }
 
 
-def _phases(times: Times, attention: NDArray[np.bool_]) -> Times:
+def _phases(times: Times, attention: Flags) -> Times:
     """Return n steps' phases; kernel ``times`` ``(n, 2)``, ``attention`` ``(n, kinds, 2)``: launched, replayed."""
     is_replayed = times[:, 1] > times[:, 0]
     is_prefill = attention[:, _OF_PREFILL].any(axis=1)
@@ -161,7 +161,7 @@ def _kind(name: str) -> int:
     return _OF_PREFILL if _PREFILLS.search(name) else _OF_DECODE if _DECODES.search(name) else _ATTENTION
 
 
-def _queries(session: Session, kinds: Mapping[int, Mapping[str, int]]) -> Iterator[sa.Select[Any]]:
+def _queries(session: Session, kinds: Mapping[int, Mapping[str, int]]) -> Iterator[Query]:
     """Yield queries for the kernels and whole CUDA graphs of some reports, on their own clock."""
     kind_by_name = {name: kind for report_kinds in kinds.values() for name, kind in report_kinds.items()}
     if not kind_by_name:
@@ -177,7 +177,7 @@ def _queries(session: Session, kinds: Mapping[int, Mapping[str, int]]) -> Iterat
 
 def _query(
     table: sa.Table, reports: Collection[int], replayed: sa.ColumnElement[int], kind: sa.ColumnElement[int]
-) -> sa.Select[Any]:
+) -> Query:
     columns = table.c
     location = (columns.report, sa.func.coalesce(columns.process, -1).label("process"), columns.start, columns.end)
     query = sa.select(*location, replayed.label("replayed"), kind.label("kind"))

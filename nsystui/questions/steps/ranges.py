@@ -21,10 +21,11 @@ from numpy.typing import NDArray
 
 from nsystui.base.selection import NameFilter, Task
 from nsystui.base.text import whole_number
+from nsystui.base.types import Condition, Expression, Flags, Query
 from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.algebra.projection import Projection
 from nsystui.questions.nvtx.loading import FOLDED_LABEL
-from nsystui.questions.queries.conditions import Condition, job_end, job_start, matches, of_reports
+from nsystui.questions.queries.conditions import job_end, job_start, matches, of_reports
 from nsystui.questions.queries.statistics import places_by
 from nsystui.questions.steps.anchors import KEYS, MARKS_OPTIMIZER, MARKS_STEP, OperationNames
 from nsystui.questions.steps.task_steps import (
@@ -79,7 +80,7 @@ class _Candidate:
     starts: Times
     ends: Times
     labels: Sequence[str]
-    is_chosen: NDArray[np.bool_]
+    is_chosen: Flags
     is_foreign: bool = False
     gpu: Projection = field(init=False)
     marks: NDArray[np.int8] = field(init=False)
@@ -250,14 +251,14 @@ def _is_closed(tasks: Iterable[Task]) -> tuple[Condition, ...]:
     )
 
 
-def _range_columns(template: sa.ColumnElement[Any]) -> tuple[sa.ColumnElement[Any], ...]:
+def _range_columns(template: Expression) -> tuple[Expression, ...]:
     columns = tables.nvtx_ranges.c
     times = (job_start(tables.nvtx_ranges).label("start"), job_end(tables.nvtx_ranges).label("end"))
     keys = (columns.report, columns.process, columns.thread, template.label("template"))
     return (*keys, *times, FOLDED_LABEL.label("name"))
 
 
-def _kinds_query(tasks: Iterable[Task]) -> sa.Select[Any]:
+def _kinds_query(tasks: Iterable[Task]) -> Query:
     """Select the longest kinds of ranges (report, process, thread and template) of each process.
 
     Ranges have a separate query, so that not all are in memory.
@@ -277,7 +278,7 @@ def _kinds_query(tasks: Iterable[Task]) -> sa.Select[Any]:
     return sa.select(*(kinds.c[column.name] for column in kind)).where(kinds.c.place <= _MAX_NAMES)
 
 
-def _ranges_query(session: Session, tasks: Sequence[Task], name_filter: NameFilter | None) -> sa.Select[Any] | None:
+def _ranges_query(session: Session, tasks: Sequence[Task], name_filter: NameFilter | None) -> Query | None:
     is_closed = _is_closed(tasks)
     if name_filter is not None:
         is_named = matches(FOLDED_LABEL, name_filter)
@@ -301,7 +302,7 @@ def _candidate(
     starts: Times,
     ends: Times,
     names: Sequence[str],
-    is_chosen: NDArray[np.bool_],
+    is_chosen: Flags,
     name_filter: NameFilter | None,
 ) -> _Candidate | None:
     """Return the ranges of one name, by start, as a candidate, or ``None`` if they cannot be steps."""
@@ -357,7 +358,7 @@ def _rounds(task: Task, starts: Times, ends: Times, names: Sequence[str]) -> _Ca
     return _Candidate(task, name, np.arange(count), starts[begins], ends, labels, np.ones(count, bool))
 
 
-def _follows(starts: Times, ends: Times) -> NDArray[np.bool_]:
+def _follows(starts: Times, ends: Times) -> Flags:
     """Return which ranges, by start, begin after all previous ranges ended."""
     return np.concatenate(([True], starts[1:] >= np.maximum.accumulate(ends)[:-1]))
 

@@ -12,6 +12,7 @@ import sqlalchemy as sa
 
 from nsystui.base.anchors import NVTX
 from nsystui.base.selection import Task
+from nsystui.base.types import Labelled, Query
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times
 from nsystui.questions.algebra.projection import Projection
 from nsystui.questions.queries.conditions import is_launched_by, job_end, job_start, of_reports
@@ -152,7 +153,7 @@ _CALLS_AT_ONCE = 1 << 19
 
 
 def launched_work(
-    session: Session, reports: Iterable[int], more: Mapping[str, Sequence[sa.Label[Any]]] = MappingProxyType({})
+    session: Session, reports: Iterable[int], more: Mapping[str, Sequence[Labelled]] = MappingProxyType({})
 ) -> Iterator[tuple[Task, dict[str, Any]]]:
     """Yield each task's GPU operations in portions: ``launch``, ``start`` and ``end`` in job time.
 
@@ -193,7 +194,7 @@ def rows_by_task(batch: dict[str, Any]) -> Iterator[tuple[Task, dict[str, Any]]]
             yield Task(report, process), {key: column[rows] for key, column in batch.items()}
 
 
-def _launches_query(table: sa.Table, reports: Sequence[int], ids: tuple[int, int]) -> sa.Select[Any]:
+def _launches_query(table: sa.Table, reports: Sequence[int], ids: tuple[int, int]) -> Query:
     """Select a table's operations with correlation ids in ``ids``, and their launch times; job time."""
     calls, columns = tables.api_calls, table.c
     return (

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nsystui.base.selection import Selection, Task
+from nsystui.base.types import Ints
 from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.host.functions import running_stretches, samples_of
 from nsystui.questions.host.segments import Segments, scheduling_of
@@ -30,7 +31,7 @@ class Stretches:
     start: Times
     end: Times
     name: NDArray[np.int32]
-    node: NDArray[np.int64]
+    node: Ints
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,16 +8,16 @@ from typing import Any, Literal
 
 import numpy as np
 import sqlalchemy as sa
-from numpy.typing import NDArray
 
 from nsystui.base.answer import Answer, Row, record
 from nsystui.base.selection import NameFilter, Task, Window
+from nsystui.base.types import AnyQuery, Condition, Expression, Ints
 from nsystui.questions.events.kinds import GPU_KINDS, KIND_TABLES, EventKind
 from nsystui.questions.events.listing import EVENT_COLUMNS, EventKey, EventList, columns_of, event_row, key_of
 from nsystui.questions.gpu.device_time import STREAM_KEYS
 from nsystui.questions.host.segments import RUNNING
 from nsystui.questions.nccl.names import collective_of_kernel
-from nsystui.questions.queries.conditions import Condition, given, job_start, matches
+from nsystui.questions.queries.conditions import given, job_start, matches
 from nsystui.questions.queries.tasks import GPU_TABLES
 from nsystui.questions.queries.time_window import event_span, report_at
 from nsystui.questions.timeline.lanes import LaneIdentity, ThreadEvents, Timeline
@@ -44,9 +44,7 @@ class EventSpan:
 # -- the common shape -------------------------------------------------------------------------------------------------
 
 
-def _operations(
-    timeline: Timeline, lanes: Sequence[LaneIdentity], extra: Any
-) -> sa.CompoundSelect[Any] | sa.Select[Any]:
+def _operations(timeline: Timeline, lanes: Sequence[LaneIdentity], extra: Any) -> AnyQuery:
     """Select GPU operations as rows of the event list; ``extra`` returns more conditions."""
     parts, streams = [], timeline.selection.streams
     for event_kind in (EventKind.KERNEL, EventKind.MEMORY, EventKind.GRAPH):
@@ -54,8 +52,8 @@ def _operations(
         if not timeline.session.count(table):
             continue
         columns = table.c
-        kind: sa.ColumnElement[Any] = sa.literal(event_kind.value, sa.Text)
-        order: sa.ColumnElement[Any] = sa.literal(event_kind.order, sa.BigInteger)
+        kind: Expression = sa.literal(event_kind.value, sa.Text)
+        order: Expression = sa.literal(event_kind.order, sa.BigInteger)
         if event_kind is EventKind.KERNEL:  # one scan for NCCL and all other kernels
             kind = sa.case((columns.is_nccl == 1, EventKind.NCCL.value), else_=kind)
             order = sa.case((columns.is_nccl == 1, EventKind.NCCL.order), else_=order)
@@ -96,7 +94,7 @@ def _overlapping(timeline: Timeline, lanes: Sequence[LaneIdentity], window: Wind
     """Return the condition: constants first, to skip Parquet row groups."""
     offsets = {timeline.clock_offset(lane) for lane in lanes}
 
-    def conditions(table: sa.Table, name: sa.ColumnElement[Any]) -> list[Condition]:
+    def conditions(table: sa.Table, name: Expression) -> list[Condition]:
         start, end, offset = table.c.start, table.c.end, table.c.clock_offset
         constant = [start < window.end - min(offsets), end > window.start - max(offsets)]
         return constant if len(offsets) == 1 else [*constant, start < window.end - offset, end > window.start - offset]
@@ -123,7 +121,7 @@ def long_events(
         return spans_by_lane
     overlaps, lanes_by_key = _overlapping(timeline, lanes, window), _lanes_by_key(lanes)
 
-    def are_long(table: sa.Table, name: sa.ColumnElement[Any]) -> list[Condition]:
+    def are_long(table: sa.Table, name: Expression) -> list[Condition]:
         return [*overlaps(table, name), table.c.end - table.c.start >= min_length]
 
     rows = _operations(timeline, lanes, are_long).subquery()
@@ -215,7 +213,7 @@ class Neighbours:
         timeline = self.timeline
         offset = timeline.clock_offset(lane)
 
-        def conditions(table: sa.Table, name: sa.ColumnElement[Any]) -> list[Condition]:
+        def conditions(table: sa.Table, name: Expression) -> list[Condition]:
             return [table.c.start >= low - offset, table.c.start < high - offset]
 
         rows = _operations(timeline, [lane], conditions).subquery()
@@ -259,7 +257,7 @@ def thread_spans(timeline: Timeline, lane: LaneIdentity, window: Window, count: 
     ]
 
 
-def _inside(level: ThreadEvents, window: Window) -> NDArray[np.int64]:
+def _inside(level: ThreadEvents, window: Window) -> Ints:
     last = int(np.searchsorted(level.start, window.end, side="left"))
     return np.flatnonzero(level.end[:last] > window.start)
 
@@ -413,7 +411,7 @@ class Matches:
     wanted: NameFilter
     is_whole: bool = True
     """Whether ``lanes`` has the ranges and calls of all selected ranks."""
-    _matches_by_lane: dict[LaneIdentity, tuple[NDArray[np.int64], NDArray[np.int64]]] = field(default_factory=dict)
+    _matches_by_lane: dict[LaneIdentity, tuple[Ints, Ints]] = field(default_factory=dict)
     """Indices of the matching events of a thread's lane, and their starts."""
 
     @classmethod
@@ -486,7 +484,7 @@ class Matches:
             if not lane.is_host and (lane.stream is not None or (lane.task, lane.device) not in with_streams)
         ]
 
-    def _of(self, lane: LaneIdentity) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def _of(self, lane: LaneIdentity) -> tuple[Ints, Ints]:
         if lane not in self._matches_by_lane:
             events = self.timeline.events(lane)
             passes = np.array([self.wanted.matches(name) for name in events.names], bool)
@@ -495,8 +493,8 @@ class Matches:
             self._matches_by_lane[lane] = indices, events.start[indices]
         return self._matches_by_lane[lane]
 
-    def _operations(self, gpu: list[LaneIdentity], low: int, high: int) -> sa.CompoundSelect[Any] | sa.Select[Any]:
-        def conditions(table: sa.Table, name: sa.ColumnElement[Any]) -> list[Condition]:
+    def _operations(self, gpu: list[LaneIdentity], low: int, high: int) -> AnyQuery:
+        def conditions(table: sa.Table, name: Expression) -> list[Condition]:
             return [job_start(table) >= low, job_start(table) < high, matches(name, self.wanted)]
 
         return _operations(self.timeline, gpu, conditions)

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from nsystui.base.answer import Unit
 from nsystui.base.resources import give_back
 from nsystui.base.selection import Selection, Task, Window
+from nsystui.base.types import Floats, Ints, Query
 from nsystui.base.units import format_value
 from nsystui.exports.metadata import pid_of, process_of, tid_of
 from nsystui.questions.algebra.intervals import Intervals, Times, covered_per_bin, union
@@ -91,17 +92,17 @@ class LaneColumns:
 
     window: Window
     category: NDArray[np.int8]
-    busy: NDArray[np.float64]
-    shares: dict[str, NDArray[np.float64]]
+    busy: Floats
+    shares: dict[str, Floats]
 
 
 def columns(work: LaneWork, window: Window, count: int) -> LaneColumns:
     """Return the contents of ``count`` columns of ``window``. Raises ``ValueError`` if ``count < 1``."""
     lo, hi = window.start, window.end
     width = max(hi - lo, 1) / count
-    cached: dict[int, NDArray[np.float64]] = {}
+    cached: dict[int, Floats] = {}
 
-    def share(part: Intervals) -> NDArray[np.float64]:
+    def share(part: Intervals) -> Floats:
         if id(part) not in cached:
             cached[id(part)] = covered_per_bin(part, lo, hi, count) / width
         return cached[id(part)]
@@ -125,7 +126,7 @@ LEVELS = 4
 """The number of outermost push/pop levels with lanes; deeper levels are only in the NVTX tree."""
 _LANES = LEVELS + 1
 
-Stream = tuple[int, int, int]
+_Stream = tuple[int, int, int]
 """(process, CUDA ordinal of the device, stream)."""
 
 
@@ -154,7 +155,7 @@ class ThreadEvents:
     start: Times
     end: Times
     name: NDArray[np.int32]
-    row: NDArray[np.int64]
+    row: Ints
     work: LaneWork
     follow: bool
     """Whether the events follow one another (start/end ranges and nested calls may overlap)."""
@@ -177,7 +178,7 @@ class ReportLanes:
     ``other_streams``: the number of streams without a lane.
     """
 
-    streams: Mapping[Stream, LaneWork]
+    streams: Mapping[_Stream, LaneWork]
     other_streams: int
     threads: Mapping[int, Mapping[int | None, ThreadEvents]]
     calls: Mapping[int, Mapping[EventKind, ThreadEvents]]
@@ -211,7 +212,7 @@ class ReportLanes:
         )
 
 
-def _streams(session: Session, report: Report) -> tuple[dict[Stream, LaneWork], int]:
+def _streams(session: Session, report: Report) -> tuple[dict[_Stream, LaneWork], int]:
     def compute(part: Session, reports: list[Report]) -> dict[int, Arrays]:
         return {part_report.index: _stream_arrays(part, part_report) for part_report in reports}
 
@@ -270,7 +271,7 @@ def _thread_events(
     names: tuple[str, ...],
     times: tuple[Times, Times],
     name: NDArray[np.int32],
-    row: NDArray[np.int64],
+    row: Ints,
     report: Report,
 ) -> ThreadEvents:
     start, end = times
@@ -333,7 +334,7 @@ def _calls_of(session: Session, report: Report, kind: EventKind, table: sa.Table
 def _thread_names(session: Session, report: Report) -> dict[int, str]:
     """Number the names that threads of a process share, except the main thread's."""
     columns = tables.threads.c
-    query: sa.Select[Any] = sa.select(columns.thread, columns.name).where(
+    query: Query = sa.select(columns.thread, columns.name).where(
         columns.report == report.index, columns.name.is_not(None)
     )
     names: dict[int, str] = dict(session.rows(query)) if report.count(tables.threads) else {}

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import sqlalchemy as sa
-from numpy.typing import NDArray
 
 from nsystui.base.answer import DEVICE, RANK, START, STREAM, UNKNOWN, Column, Row, TableAnswer, Unit
 from nsystui.base.selection import Selection, Task
 from nsystui.base.text import few
+from nsystui.base.types import Floats, Ints
 from nsystui.base.units import format_value, numbered
 from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.job.job import OpenJob
@@ -73,7 +73,7 @@ class _Launches:
     called: list[Times] = field(default_factory=list)
     start: list[Times] = field(default_factory=list)
     sampled: list[tuple[Times, Times]] = field(default_factory=list)
-    replayed: list[NDArray[np.int64]] = field(default_factory=list)
+    replayed: list[Ints] = field(default_factory=list)
     """Start, launch id, call and thread of operations of CUDA graphs, shapes ``(4, n)``."""
     count: int = 0
     operations: int = 0
@@ -106,19 +106,19 @@ class LaunchQueue:
         """The number of waiting launches right after each call."""
         return np.arange(1, len(self.called) + 1) - np.searchsorted(self.start, self.called, side="right")
 
-    def mean(self, edges: Times) -> NDArray[np.float64]:
+    def mean(self, edges: Times) -> Floats:
         """Return the mean number of waiting launches in each span between neighbouring ``edges``."""
 
-        def since(times: Times) -> NDArray[np.float64]:
+        def since(times: Times) -> Floats:
             """Return the sum, for each edge, of the time passed since each of ``times`` before it."""
             before = np.searchsorted(times, edges, side="right")
             # Floats, because ten million launches over some minutes exceed 64 bits.
             sums = np.insert(np.cumsum(times - edges[0], dtype=np.float64), 0, 0.0)
-            passed: NDArray[np.float64] = before.astype(np.float64) * (edges - edges[0]) - sums[before]
+            passed: Floats = before.astype(np.float64) * (edges - edges[0]) - sums[before]
             return passed
 
         waited = np.diff(since(self.called) - since(self.start)).clip(0.0)
-        means: NDArray[np.float64] = waited / np.maximum(np.diff(edges), 1)
+        means: Floats = waited / np.maximum(np.diff(edges), 1)
         return means
 
     def most(self, edges: Times) -> Times:
@@ -238,7 +238,7 @@ def _launches(session: Session, counts: Mapping[StreamPlace, int]) -> dict[Strea
     return {key: stream_launches for key, stream_launches in launches_by_stream.items() if stream_launches.operations}
 
 
-def _first_operations(replayed: NDArray[np.int64]) -> NDArray[np.int64]:
+def _first_operations(replayed: Ints) -> Ints:
     """Return each launch's first operation: see `_Launches.replayed`."""
     replayed = replayed[:, np.lexsort(replayed[:2])]
     return replayed[:, np.unique(replayed[1], return_index=True)[1]]

@@ -15,6 +15,7 @@ import numpy as np
 import sqlalchemy as sa
 
 from nsystui.base.selection import Selection, Task
+from nsystui.base.types import Array, Expression
 from nsystui.base.units import numbered
 from nsystui.exports.metadata import pid_of, tid_of
 from nsystui.questions.events.kinds import GPU_KINDS, RUNTIMES, EventKind
@@ -34,7 +35,7 @@ _Key = tuple[int, int, int, int]
 
 
 @dataclass(frozen=True)
-class Stream:
+class _Stream:
     """A stream of a process; ``lanes`` is the most operations that ran on it at once."""
 
     task: Task
@@ -71,7 +72,7 @@ class StreamLanes:
 
 def streams_of(
     session: Session, selection: Selection, kinds: Sequence[EventKind], parts: Sequence[ByTable]
-) -> tuple[list[Stream], Crossing]:
+) -> tuple[list[_Stream], Crossing]:
     """Return the streams with work of ``kinds``, and the work outside first lanes."""
     if not kinds:
         return [], {}
@@ -84,12 +85,12 @@ def streams_of(
                 crowded.add(key)
             last_ends[key] = int(ends_so_far[-1])
     lanes, crossing = _lanes(session, selection, kinds, parts, crowded) if crowded else ({}, {})
-    return [Stream(Task(key[0], key[1]), key[2], key[3], lanes.get(key, 1)) for key in sorted(last_ends)], crossing
+    return [_Stream(Task(key[0], key[1]), key[2], key[3], lanes.get(key, 1)) for key in sorted(last_ends)], crossing
 
 
 def _rows(
     session: Session, selection: Selection, kinds: Sequence[EventKind], part: ByTable
-) -> tuple[list[sa.ColumnElement[Any]], Any]:
+) -> tuple[list[Expression], Any]:
     """Return the key columns (report, process, device, stream) of the work in a band, and all its columns."""
     fields = ("report", "process", "device", "stream", "correlation_id", "start", "end", "kind_order", "row")
     rows = slices(session, selection, kinds, fields, extra=part).subquery()
@@ -98,7 +99,7 @@ def _rows(
 
 def _slices_by_stream(
     session: Session, selection: Selection, kinds: Sequence[EventKind], part: ByTable
-) -> Iterator[tuple[_Key, np.ndarray[Any, Any], np.ndarray[Any, Any]]]:
+) -> Iterator[tuple[_Key, Array, Array]]:
     """Yield starts and ends of each stream's slices by start; each slice has at least 1 ns."""
     key, columns = _rows(session, selection, kinds, part)
     end = sa.func.greatest(columns.end, columns.start + 1).label("end")
@@ -183,7 +184,7 @@ class TraceLayout:
     """Processes by rank, tracks by process; ``sampled`` are the reports with GPU metrics."""
 
     processes: tuple[TraceProcess, ...]
-    streams: tuple[Stream, ...]
+    streams: tuple[_Stream, ...]
     threads: tuple[ThreadTrack, ...]
     sampled: tuple[int, ...] = ()
     crossing: Crossing = field(default_factory=dict)

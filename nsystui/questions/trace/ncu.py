@@ -12,11 +12,12 @@ import sqlalchemy as sa
 from nsystui.base.answer import FILES_ONLY, HOST, RANK, Column, TableAnswer, Unit
 from nsystui.base.selection import Selection, Task
 from nsystui.base.text import safe_text, shell_word
+from nsystui.base.types import Condition
 from nsystui.exports.metadata import pid_of
 from nsystui.questions.capture.recording import LAUNCHERS, launcher_of
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.kernels.summary import Names, name_of
-from nsystui.questions.queries.conditions import Condition, of_tasks, where
+from nsystui.questions.queries.conditions import of_tasks, where
 from nsystui.questions.queries.data_notes import missing_note
 from nsystui.questions.queries.tasks import RankedTask
 from nsystui.questions.trace.slices import with_calls

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import sqlalchemy as sa
 
 from nsystui.base.selection import Selection
+from nsystui.base.types import AnyQuery, Condition, Expression, Query
 from nsystui.questions.events.kinds import GPU_KINDS, KIND_TABLES, RUNTIMES, EventKind, kinds_of
 from nsystui.questions.events.listing import EventList
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.kernels.summary import Names, name_of
 from nsystui.questions.nvtx.loading import START_END_TYPES
-from nsystui.questions.queries.conditions import Condition, is_launched_by, where
+from nsystui.questions.queries.conditions import is_launched_by, where
 from nsystui.questions.queries.time_index import ByTable
 from nsystui.store import tables
 from nsystui.store.session import Session
@@ -54,9 +54,6 @@ class Contents:
         return tuple(kind for kind in self.kinds if kind in kinds)
 
 
-Expression = sa.ColumnElement[Any]
-Query = sa.Select[Any] | sa.CompoundSelect[Any]
-
 _TEXTS = frozenset({"kind", "group", "name", "domain", "function", "communicator", "grid", "block"})
 KERNEL_FACTS = ("grid", "block", "registers_per_thread")
 """Fields that describe a kernel's launch."""
@@ -69,7 +66,7 @@ def slices(
     fields: Sequence[str],
     names: Names = Names.SHORT,
     extra: ByTable = lambda table: [],
-) -> Query:
+) -> AnyQuery:
     """Select the events of ``kinds`` (at least one) with these fields; fields that a kind lacks are NULL.
 
     Fields: ``kind``, ``kind_order``, ``report``, ``row``, ``start`` and ``end`` (job time, ns; an unended event has
@@ -83,7 +80,7 @@ def slices(
     return sa.union_all(*parts) if len(parts) > 1 else parts[0]
 
 
-def _one_kind(kind: EventKind, selection: Selection, fields: Sequence[str], names: Names) -> sa.Select[Any]:
+def _one_kind(kind: EventKind, selection: Selection, fields: Sequence[str], names: Names) -> Query:
     source = KIND_TABLES[kind]
     expressions = _expressions(kind, source.table, names)
     conditions: list[Condition] = where(source.table, selection, source.name)
@@ -145,7 +142,7 @@ def _end(table: sa.Table, start: Expression) -> Expression:
     return sa.func.greatest(start, table.c.end + table.c.clock_offset, type_=sa.BigInteger)
 
 
-def with_calls(rows: sa.Subquery, selection: Selection, extra: Sequence[Condition] = ()) -> sa.Select[Any]:
+def with_calls(rows: sa.Subquery, selection: Selection, extra: Sequence[Condition] = ()) -> AnyQuery:
     """Add ``call_start`` (job time, ns) and ``call_thread`` of the launching API call to rows of GPU work.
 
     Both are missing if the selection has no such call. ``extra`` are conditions on the calls to read.

@@ -9,11 +9,12 @@ from typing import Any
 import sqlalchemy as sa
 
 from nsystui.base.selection import Selection, Window
+from nsystui.base.types import Condition, Expression, Query
 from nsystui.questions.collectives.alignment import Alignment, ClockMode
 from nsystui.questions.events.kinds import GPU_KINDS, KIND_TABLES, EventKind
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.kernels.summary import Names
-from nsystui.questions.queries.conditions import Condition, is_launched_by, where
+from nsystui.questions.queries.conditions import is_launched_by, where
 from nsystui.questions.queries.data_notes import missing_note
 from nsystui.questions.queries.time_index import ByTable
 from nsystui.questions.queries.time_window import selected_reports
@@ -132,7 +133,7 @@ class Trace:
         query = sa.select(devices.process).where(devices.report == report, devices.gpu == gpu)
         return {process for (process,) in self.session.rows(query)}
 
-    def _samples(self, *columns: sa.ColumnElement[Any]) -> sa.Select[Any] | None:
+    def _samples(self, *columns: Expression) -> Query | None:
         if not self.layout.sampled:
             return None
         metrics = tables.gpu_metrics.c
@@ -215,7 +216,7 @@ class Trace:
         return conditions
 
 
-def _with_nulls(query: sa.Select[Any], *names: str) -> sa.Select[Any]:
+def _with_nulls(query: Query, *names: str) -> Query:
     return query.add_columns(*(sa.cast(sa.null(), sa.BigInteger).label(name) for name in names))
 
 
@@ -230,7 +231,7 @@ def _notes(job: OpenJob, requested: Contents, available: Contents) -> tuple[str,
     return tuple(dict.fromkeys(filter(None, notes)))
 
 
-def _select(rows: sa.Subquery, fields: Sequence[str]) -> sa.Select[Any]:
+def _select(rows: sa.Subquery, fields: Sequence[str]) -> Query:
     return sa.select(*(rows.c[field] for field in fields))
 
 

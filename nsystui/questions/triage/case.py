@@ -12,12 +12,12 @@ from typing import Any, TypeVar
 
 import numpy as np
 import sqlalchemy as sa
-from numpy.typing import NDArray
 
 from nsystui.base import anchors
 from nsystui.base.answer import Answer, Column, Row, TableAnswer, Unit
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.base.text import few_numbers
+from nsystui.base.types import Array, Condition, Flags
 from nsystui.base.units import format_value as worded
 from nsystui.exports.canonical import API_CALLS, KERNELS, CanonicalTable
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, intersect, merge, subtract, union
@@ -31,7 +31,7 @@ from nsystui.questions.host.segments import Scheduling, scheduling_of
 from nsystui.questions.host.time_budget import device_budgets
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.memory.host_copies import HostCopies, host_copies
-from nsystui.questions.queries.conditions import Condition, job_end, job_start, where
+from nsystui.questions.queries.conditions import job_end, job_start, where
 from nsystui.questions.queries.kernel_names import communicates, communicating
 from nsystui.questions.queries.nccl_copies import rows_of_nccl_copies
 from nsystui.questions.queries.recording import recording_advice
@@ -435,7 +435,7 @@ def by_place(spans: Iterable[tuple[Task, int, int, int]]) -> dict[Place, Interva
     return {key: union(*map(list, zip(*edges, strict=True))) for key, edges in edges_by_device.items()}
 
 
-def places_in(batch: Mapping[str, NDArray[Any]]) -> Iterator[tuple[Place, NDArray[np.bool_]]]:
+def places_in(batch: Mapping[str, Array]) -> Iterator[tuple[Place, Flags]]:
     """Yield each process and device of a batch, and the mask of its rows."""
     columns = [batch[key].astype(np.int64) for key in ("report", "process", "device")]
     changes = np.flatnonzero(np.logical_or.reduce([column[1:] != column[:-1] for column in columns])) + 1

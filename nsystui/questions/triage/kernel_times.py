@@ -18,11 +18,11 @@ from typing import Any
 
 import numpy as np
 import sqlalchemy as sa
-from numpy.typing import NDArray
 
 from nsystui.base.kernel_names import smart_name
 from nsystui.base.selection import Task
-from nsystui.questions.queries.conditions import Condition, by_report, duration, job_start, where
+from nsystui.base.types import Condition, Expression, Floats, Ints, Labelled, Query
+from nsystui.questions.queries.conditions import by_report, duration, job_start, where
 from nsystui.questions.queries.derived import of_all_reports
 from nsystui.questions.queries.distributions import CLASSES_PER_OCTAVE, class_of, medians
 from nsystui.questions.queries.kernel_names import communicates
@@ -65,9 +65,9 @@ class KernelLaunches:
     kernel: Kernel
     task: Task
     device: int
-    counts: NDArray[np.int64]
-    totals: NDArray[np.int64]
-    means: NDArray[np.float64]
+    counts: Ints
+    totals: Ints
+    means: Floats
     usual: float
     longest: int
     shortest: int
@@ -138,7 +138,7 @@ def _launches(key: tuple[Any, ...], parts: Sequence[tuple[int, ...]]) -> KernelL
     return KernelLaunches(kernel, task, device, counts, totals, means, usual, max(longest), min(shortest))
 
 
-def _grouped(case: Case, bounds: Mapping[int, tuple[int, int]], top: sa.CTE | None = None) -> sa.Select[Any]:
+def _grouped(case: Case, bounds: Mapping[int, tuple[int, int]], top: sa.CTE | None = None) -> Query:
     """Select count, total, longest and shortest time of the launches by GPU, kernel and part."""
     table = tables.kernels
     begin, start, time, keys = begins(bounds), job_start(table), duration(table), shape_columns()
@@ -159,7 +159,7 @@ def _grouped(case: Case, bounds: Mapping[int, tuple[int, int]], top: sa.CTE | No
     return query.where(*conditions(case), start >= begin).group_by(*gpu_columns, *keys, part)
 
 
-def begins(bounds: Mapping[int, tuple[int, int]]) -> sa.ColumnElement[Any]:
+def begins(bounds: Mapping[int, tuple[int, int]]) -> Expression:
     """Return the time from which a report's kernels count, job time; NULL without bounds."""
     return by_report(tables.kernels, {report: lo for report, (lo, _) in bounds.items()})
 
@@ -174,7 +174,7 @@ def part_bounds(case: Case) -> dict[int, tuple[int, int]]:
     return bounds
 
 
-def shape_columns() -> list[sa.Label[Any]]:
+def shape_columns() -> list[Labelled]:
     """Return the columns that identify a kernel."""
     columns = tables.kernels.c
     name = sa.func.coalesce(columns.name, columns.short_name, "(no name)").label(_NAME)
@@ -214,9 +214,9 @@ class Classes:
     Number, count of launches and total time (ns) of each class, shapes ``(n,)``.
     """
 
-    number: NDArray[np.int64]
-    count: NDArray[np.int64]
-    total: NDArray[np.int64]
+    number: Ints
+    count: Ints
+    total: Ints
 
     def tail(self, times: float, score: float, rare: float) -> float:
         """Return an upper bound of the time over the median, ns, of all launches above `KernelSpread.above`.
@@ -237,15 +237,15 @@ class Classes:
         possible = high > KernelSpread(low_median, nearest).above(times, score)
         return float((self.total - self.count * low_median)[possible].sum())
 
-    def _middle(self, order: NDArray[np.int64]) -> tuple[int, int]:
+    def _middle(self, order: Ints) -> tuple[int, int]:
         """Return the classes of the two middle launches, for classes in ``order``."""
         until, count = np.cumsum(self.count[order]), int(self.count.sum())
         lower, upper = np.searchsorted(until, ((count - 1) // 2, count // 2), side="right")
         return int(order[lower]), int(order[upper])
 
 
-def _edge(number: NDArray[np.int64]) -> NDArray[np.float64]:
-    edges: NDArray[np.float64] = np.exp2(number / CLASSES_PER_OCTAVE) - 1.0
+def _edge(number: Ints) -> Floats:
+    edges: Floats = np.exp2(number / CLASSES_PER_OCTAVE) - 1.0
     return edges
 
 
@@ -297,7 +297,7 @@ def _medians(case: Case, given: Mapping[Kernel, float], is_distance: bool = Fals
     return {kernel: medians_by_index[index] for index, kernel in enumerate(given) if index in medians_by_index}
 
 
-def given_kernels(limits: Mapping[Kernel, float]) -> tuple[sa.ColumnElement[bool], sa.CTE]:
+def given_kernels(limits: Mapping[Kernel, float]) -> tuple[Condition, sa.CTE]:
     """Return the condition that a row is of a given kernel, and the numbered kernels with limits (ns)."""
     keys = [sa.column(key.name, key.type) for key in shape_columns()]
     columns = [sa.column(_NUMBER, sa.BigInteger), *keys, sa.column(_LIMIT, sa.Double)]

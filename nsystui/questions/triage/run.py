@@ -62,7 +62,7 @@ _LAUNCHES = ("launch-overhead", "launch-bound")
 """Findings whose cost is time in short gaps; a job has at most one of them."""
 _MIN_SHARE = 1.0
 """The minimum share of a named kernel family or blocker, %."""
-Result = Finding | NotChecked
+_Result = Finding | NotChecked
 
 _DAMAGED = "damaged"
 _OF_GPU = frozenset(table.name for table in GPU_TABLES)
@@ -454,7 +454,7 @@ def _makes_idle_unknown(finding: Finding) -> bool:
     return finding.id in PARTIAL and finding.severity is Severity.ERROR
 
 
-def _checked(rule: Rule, case: Case, findings: Sequence[Finding]) -> Sequence[Result]:
+def _checked(rule: Rule, case: Case, findings: Sequence[Finding]) -> Sequence[_Result]:
     damaged = rule.reads.intersection(table for report in case.reports for table in report.damaged)
     if damaged:
         return [NotChecked(", ".join(rule.finds), f"needs {_words(sorted(damaged))}: the export is damaged there")]

@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nsystui.base.answer import END, RANK, START, UNKNOWN, Column, Row, TableAnswer, Unit
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.base.text import safe_text
+from nsystui.base.types import Floats
 from nsystui.base.units import MISSING, format_value, numbered
 from nsystui.questions.algebra.intervals import covered_per_bin, union
 from nsystui.questions.counters.network import (
@@ -39,7 +39,7 @@ from nsystui.questions.ranks.steps import step_times
 from nsystui.questions.timeline.streams import queues
 from nsystui.store import tables
 from nsystui.ui.pictures.zoom import inside
-from nsystui.ui.widgets.panels import Part, wrapped
+from nsystui.ui.widgets.panels import TextPart, wrapped
 from nsystui.ui.widgets.strip_chart import Lane
 
 Bins = tuple[float, ...]
@@ -305,7 +305,7 @@ def _queues(
     if length <= 0:
         return {}
     edges = np.array(edges_of(window, min(columns, length)))
-    by_device: dict[tuple[Task, int], list[tuple[float, int, NDArray[np.float64]]]] = {}
+    by_device: dict[tuple[Task, int], list[tuple[float, int, Floats]]] = {}
     for (task, device, stream, _), queue in queues(job, selection).items():
         means = queue.mean(edges)
         by_device.setdefault((task, device), []).append((float(means.mean()), stream, means))
@@ -326,7 +326,7 @@ def _queues(
     }
 
 
-_AdapterLane = tuple[str, NDArray[np.float64], float | None, str]
+_AdapterLane = tuple[str, Floats, float | None, str]
 """A lane of an adapter: label, mean rate of each bin and of the window, and their unit."""
 
 
@@ -485,14 +485,14 @@ def compared_lanes(job: OpenJob, selection: Selection, rank: int, columns: int, 
 
 # -- the details ------------------------------------------------------------------------------------------------------
 
-Line = list[Part]
-Columns = tuple[int, int]
+_Line = list[TextPart]
+_Columns = tuple[int, int]
 """The first and last column in view."""
 
 
 def detail_lines(
-    picture: GpuPicture, lane: int, columns: Columns, times: tuple[int, int], marked: bool, width: int, max_lines: int
-) -> list[Line]:
+    picture: GpuPicture, lane: int, columns: _Columns, times: tuple[int, int], marked: bool, width: int, max_lines: int
+) -> list[_Line]:
     """Return the lines below the lanes: at most ``max_lines`` lines of ``width`` cells.
 
     ``columns`` of ``times`` (ns) are under the cursor or ``marked``.
@@ -500,7 +500,7 @@ def detail_lines(
     gpu = picture.gpus[picture.owners[lane]]
     start, length = format_value(Unit.TIME, times[0]), format_value(Unit.DURATION, times[1] - times[0])
     when = [("marked " if marked else "column ", ""), (f"{start} + {length}", "bold")]
-    lines: list[Line] = [[(_device_words(gpu), "bold")], [*when, ("   enter selects it for every screen", "dim")]]
+    lines: list[_Line] = [[(_device_words(gpu), "bold")], [*when, ("   enter selects it for every screen", "dim")]]
     lines += wrapped(_work_values(gpu, picture.parts, columns), width)
     shares = [(metric, mean(metric.bins, columns)) for metric in gpu.metrics]
     # Short: ten metrics must fit on two lines.
@@ -523,13 +523,13 @@ def _device_words(gpu: GpuLanes) -> str:
     return " · ".join([*words, device.task.report_name])
 
 
-def _work_values(gpu: GpuLanes, occurring: Collection[str], columns: Columns) -> list[Part]:
+def _work_values(gpu: GpuLanes, occurring: Collection[str], columns: _Columns) -> list[TextPart]:
     if gpu.device is None:
         return []
     busy = mean(gpu.parts["busy"], columns)
     if busy is None:
         return [("not recorded here", "")]
-    values: list[Part] = [(f"busy {_percent(busy)}", "bold")]
+    values: list[TextPart] = [(f"busy {_percent(busy)}", "bold")]
     for name, label, category in PARTS:
         share = mean(gpu.parts[name], columns) if name in occurring else None
         if share is not None:
@@ -578,7 +578,7 @@ def lanes_table(picture: GpuPicture) -> TableAnswer:
     return TableAnswer("gpu-lanes", LANE_COLUMNS, rows, len(rows), picture.notes)
 
 
-def mean(bins: Bins, columns: Columns) -> float | None:
+def mean(bins: Bins, columns: _Columns) -> float | None:
     """Return the mean of these columns, all equally wide; ``None`` if no column has a value."""
     values = [value for value in bins[columns[0] : columns[1] + 1] if not math.isnan(value)]
     return sum(values) / len(values) if values else None

@@ -16,7 +16,7 @@ from nsystui.questions.queries.question import SCREENS
 from nsystui.questions.queries.registry import view_of_table
 from nsystui.questions.ranks.job_words import job_words, machine_words
 from nsystui.ui import keys
-from nsystui.ui.widgets.panels import Part, wrapped
+from nsystui.ui.widgets.panels import TextPart, wrapped
 from nsystui.ui.widgets.plots import BLOCKS, NO_DATA
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from nsystui.ui.pictures.overview import Held, IdlePicture, OverviewPicture
 
 
-Line = list[Part]
+_Line = list[TextPart]
 
 LABEL_WIDTH = 10
 _SEPARATOR = " · "
@@ -59,7 +59,7 @@ FILE_COLUMNS = (
 # -- the facts --------------------------------------------------------------------------------------------------------
 
 
-def title_and_facts(facts: JobFacts, width: int, so_far: bool = False, lines: int = 2) -> tuple[str, list[Line]]:
+def title_and_facts(facts: JobFacts, width: int, so_far: bool = False, lines: int = 2) -> tuple[str, list[_Line]]:
     """Return the title line and the lines of facts below it, each of ``width`` cells.
 
     The title line keeps the screens' names. ``so_far``: more reports are being read. A single line keeps the quality of
@@ -81,7 +81,7 @@ def title_and_facts(facts: JobFacts, width: int, so_far: bool = False, lines: in
     return title, [_line(words, width) for words in (job, machine) if words]
 
 
-def _line(facts: Sequence[str], width: int) -> Line:
+def _line(facts: Sequence[str], width: int) -> _Line:
     """Return the facts that fit on a line; the first is cut if it does not fit."""
     shown = list(facts)
     while len(shown) > 1 and width_of(_SEPARATOR.join(shown)) > width:
@@ -113,7 +113,7 @@ _PARTS = (
 
 def time_lines(
     picture: OverviewPicture, idle: IdlePicture | None, triage: Triage | None, width: int, rows: int, coloured: bool
-) -> list[Line]:
+) -> list[_Line]:
     """Return the GPU time of all devices: a bar with its parts, what blocks compute, idle time by cause, a strip.
 
     Empty without devices. ``rows``: height of the strip over time; 0 if there is room for little else.
@@ -141,11 +141,11 @@ def time_lines(
     return lines
 
 
-def _bar_line(picture: OverviewPicture, spent: Breakdown, width: int) -> Line:
+def _bar_line(picture: OverviewPicture, spent: Breakdown, width: int) -> _Line:
     mean_time = format_value(Unit.DURATION, spent.time / picture.devices)
     total = f"  of {picture.devices:,} × {mean_time}" if picture.devices > 1 else f"  of {mean_time}"
     cells = max(0, width - LABEL_WIDTH - width_of(total))
-    line: Line = [("GPU time".ljust(LABEL_WIDTH), "bold")]
+    line: _Line = [("GPU time".ljust(LABEL_WIDTH), "bold")]
     edge, previous = 0, 0
     for field, _, category, glyph in _PARTS:
         edge += getattr(spent, field)
@@ -155,7 +155,7 @@ def _bar_line(picture: OverviewPicture, spent: Breakdown, width: int) -> Line:
     return [*line, (total, "dim")]
 
 
-def _part_words(spent: Breakdown, with_hidden: bool) -> list[Part]:
+def _part_words(spent: Breakdown, with_hidden: bool) -> list[TextPart]:
     """Return ``█ compute 61.2 %``, ``▒ exposed NCCL 14.1 % (hidden 13.8 %)`` …"""
     parts = []
     whole_times = {"exposed_nccl": spent.nccl, "memory_only": spent.memory} if with_hidden else {}
@@ -181,7 +181,7 @@ _BLOCKER_CATEGORIES = {
 """Categories of the blockers of compute; all others are idle."""
 
 
-def blocked_lines(triage: Triage, width: int) -> list[Line]:
+def blocked_lines(triage: Triage, width: int) -> list[_Line]:
     """Return ``a step: compute 79.1 %  late launches 10.4 %  NCCL 9.8 %``: as many as fit on a line."""
     scope = "a step: " if triage.has_steps else "overall: "
     parts = [
@@ -192,7 +192,7 @@ def blocked_lines(triage: Triage, width: int) -> list[Line]:
     return wrapped(parts, width, (f"{'blocked'.ljust(LABEL_WIDTH)}{scope}", "bold"))[:1]
 
 
-def idle_lines(idle: IdlePicture, width: int, max_lines: int = 2) -> list[Line]:
+def idle_lines(idle: IdlePicture, width: int, max_lines: int = 2) -> list[_Line]:
     """Return ``start-up 18.2 % (…)  gaps 7.7 % (cudaMalloc in `data loading` 6.1 %, …)  short gaps 0.3 %  tail 0.0 %``.
 
     Shows as many causes as fit on ``max_lines`` lines, without a break inside a part.
@@ -211,7 +211,7 @@ def idle_lines(idle: IdlePicture, width: int, max_lines: int = 2) -> list[Line]:
     return lines
 
 
-def stacked(strips: Sequence[Sequence[float]], width: int, rows: int, coloured: bool) -> list[Line]:
+def stacked(strips: Sequence[Sequence[float]], width: int, rows: int, coloured: bool) -> list[_Line]:
     """Return shares of the same columns on top of each other: ``rows`` lines of ``width`` cells, the top line first.
 
     A cell shows two parts, as block and background, if one ends in it and the next fills it. Without colours the stack
@@ -220,7 +220,7 @@ def stacked(strips: Sequence[Sequence[float]], width: int, rows: int, coloured: 
     columns = [_levels([strip[column * len(strip) // width] for strip in strips], rows) for column in range(width)]
     lines = []
     for row in reversed(range(rows)):
-        line: Line = []
+        line: _Line = []
         for levels in columns:
             glyph, style = _stack_cell(levels if coloured else levels and levels[-1:], row * 8)
             style = style if coloured else ""
@@ -261,7 +261,7 @@ def _stack_cell(levels: Sequence[int] | None, bottom: int) -> tuple[str, str]:
 # -- remarks ----------------------------------------------------------------------------------------------------------
 
 
-def remark_lines(picture: OverviewPicture, states: Iterable[FileState], width: int, max_lines: int) -> list[Line]:
+def remark_lines(picture: OverviewPicture, states: Iterable[FileState], width: int, max_lines: int) -> list[_Line]:
     """Return warnings about the numbers, worst first, in at most ``max_lines`` lines."""
     from nsystui.questions.queries.reports import lost_events
 
@@ -285,7 +285,7 @@ def remark_lines(picture: OverviewPicture, states: Iterable[FileState], width: i
     return lines
 
 
-def failure_lines(states: Iterable[FileState], width: int) -> list[Line]:
+def failure_lines(states: Iterable[FileState], width: int) -> list[_Line]:
     """Return the files that cannot be used: up to two with reasons, else one and a count."""
     failed = [state for state in states if state.failure]
     shown = failed if len(failed) <= 2 else failed[:1]
@@ -297,7 +297,7 @@ def failure_lines(states: Iterable[FileState], width: int) -> list[Line]:
     return lines
 
 
-def labelled(label: str, text: str, width: int, max_lines: int = 2) -> list[Line]:
+def labelled(label: str, text: str, width: int, max_lines: int = 2) -> list[_Line]:
     """Return ``text`` after ``label``, on at most ``max_lines`` lines."""
     lines = textwrap.wrap(safe_text(text), max(20, width - len(label)), max_lines=max_lines, placeholder=" …")
     return [[(" " * len(label) if number else label, "bold"), (line, "")] for number, line in enumerate(lines)]

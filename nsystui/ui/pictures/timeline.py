@@ -43,7 +43,7 @@ from nsystui.store import tables
 from nsystui.ui.pictures.details import event_details
 from nsystui.ui.pictures.zoom import inside
 from nsystui.ui.widgets.lane_chart import LaneLine
-from nsystui.ui.widgets.panels import Part
+from nsystui.ui.widgets.panels import TextPart
 
 # Queries are planned for every open report: with at most this many, the first picture has names.
 _FEW_REPORTS = 16
@@ -173,7 +173,7 @@ def _names(drawn: LaneText) -> Iterator[tuple[int, str]]:
             yield full_columns[0], text
 
 
-Line = list[Part]
+_Line = list[TextPart]
 LOW, HEIGHT = 5, 6
 """Lines of the details on low and on other terminals."""
 _WIDE = 100
@@ -206,9 +206,9 @@ class EventFacts:
 
 def column_line(
     picture: LanePicture, column: int, times: tuple[int, int], time: int, mark: int | None, width: int
-) -> Line:
+) -> _Line:
     """Return the cursor's time and its column's contents; on narrow screens, categories are letters."""
-    parts: Line = []
+    parts: _Line = []
     if mark is not None:
         parts += [(f"◆ {format_value(Unit.DURATION, abs(time - mark))}", "bold"), (" from the mark  ", "")]
     moment, length = format_value(Unit.TIME, time), format_value(Unit.DURATION, times[1] - times[0])

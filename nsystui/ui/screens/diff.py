@@ -350,7 +350,7 @@ def _side_of(text: str) -> int:
 
 # -- typed by the user ------------------------------------------------------------------------------------------------
 
-Groups = tuple[frozenset[int], frozenset[int]]
+_Groups = tuple[frozenset[int], frozenset[int]]
 
 
 def comparison_with(job: OpenJob, selection: Selection, source: JobSource, text: str) -> DiffScreen:
@@ -376,7 +376,7 @@ def _label(ranks: Collection[int]) -> str:
     return f"rank{'s' if len(ranks) > 1 else ''} {spans(ranks)}"
 
 
-def groups_of(job: OpenJob, text: str) -> Groups:
+def groups_of(job: OpenJob, text: str) -> _Groups:
     """Return the ranks in ``0-3 -- 4-7``, or ``0-3`` and all other ranks. Raises UsageError."""
     from nsystui.base.selection import parse_numbers
 

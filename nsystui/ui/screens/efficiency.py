@@ -25,9 +25,9 @@ from nsystui.questions.job.job import OpenJob
 from nsystui.ui.doors import show_view
 from nsystui.ui.screens.table import TableScreen
 from nsystui.ui.widgets.frame import Choice
-from nsystui.ui.widgets.panels import Part, PartLines
+from nsystui.ui.widgets.panels import PartLines, TextPart
 
-Line = list[Part]
+_Line = list[TextPart]
 
 _NAME_WIDTH = 27
 _VALUE_WIDTH = 8
@@ -37,12 +37,12 @@ LOWEST = "◂ "
 """The mark of the factor that lost most."""
 
 
-def factor_lines(factors: Sequence[Factor], width: int) -> list[Line]:
+def factor_lines(factors: Sequence[Factor], width: int) -> list[_Line]:
     """Return the lines of a tree with factors below their product, without factors of an unknown product."""
     shown = _without_unknown(factors)
     top_factors = [item for item in shown if item.depth == 1 and item.value is not None]
     lowest = min(top_factors, key=lambda item: item.value or 0) if len(top_factors) > 1 else None
-    lines: list[Line] = []
+    lines: list[_Line] = []
     for factor, branch in zip(shown, _branches(shown), strict=True):
         is_lowest = factor is lowest and (factor.value or 0) < 1
         style = "bold" if factor.depth == 0 or is_lowest else ""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from nsystui.base.answer import Answer, Column, Row
     from nsystui.base.drawing import Drawing
 
-Writer = Callable[[Path, bool], int | None]
+_Writer = Callable[[Path, bool], int | None]
 """Writes a file, given path and whether to overwrite; returns the number of rows, or ``None``."""
 
 _COPIED = "if the terminal allows OSC 52 (tmux: set -g set-clipboard on)"
@@ -125,7 +125,7 @@ class ExportingScreen(AskingScreen):
         self.prompt.ask(label, proposed, parse, then, replaced=True)
 
     @in_background("export", exclusive=False)
-    async def write(self, path: Path, contents: str, writer: Writer, overwrite: bool = False) -> None:
+    async def write(self, path: Path, contents: str, writer: _Writer, overwrite: bool = False) -> None:
         """Write a file in a thread. Messages describe it by ``contents``, then by the rows that ``writer`` returns."""
         from nsystui.exports.discover import files_of
         from nsystui.output.files import TargetExistsError, refuse_inputs

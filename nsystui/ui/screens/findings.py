@@ -20,7 +20,7 @@ from nsystui.base.units import format_value
 from nsystui.ui import keys
 from nsystui.ui.doors import show_finding
 from nsystui.ui.screens.table import TableScreen, TextTableScreen
-from nsystui.ui.widgets.panels import Part, PartLines
+from nsystui.ui.widgets.panels import PartLines, TextPart
 from nsystui.ui.widgets.plots import bar
 from nsystui.ui.widgets.table_layout import BAR_WIDTH
 from nsystui.ui.widgets.window_table import WindowTable
@@ -77,7 +77,7 @@ def _row(number: int, finding: Finding) -> Row:
     return (finding.severity.value[0].upper(), name, finding.cost, finding.percent, gain, finding.sentence, number)
 
 
-def finding_lines(finding: Finding, width: int) -> list[list[Part]]:
+def finding_lines(finding: Finding, width: int) -> list[list[TextPart]]:
     """Return the lines above the evidence: the finding, its cost, and its cause in a sentence."""
     severity = finding.severity.value.capitalize()
     cost = ""
@@ -90,7 +90,7 @@ def finding_lines(finding: Finding, width: int) -> list[list[Part]]:
     ]
 
 
-def advice_lines(finding: Finding, width: int) -> list[list[Part]]:
+def advice_lines(finding: Finding, width: int) -> list[list[TextPart]]:
     """Return the lines below the evidence: the fix and its reason, the source of the cost, and ways to other views."""
     destinations = [
         f"⏎ {keys.with_key(finding.door.screen)}",
@@ -110,7 +110,7 @@ def advice_lines(finding: Finding, width: int) -> list[list[Part]]:
     ]
 
 
-def _labelled(label: str, text: str, width: int) -> list[list[Part]]:
+def _labelled(label: str, text: str, width: int) -> list[list[TextPart]]:
     lines = textwrap.wrap(safe_text(text), max(20, width - _LABEL), break_on_hyphens=False)
     return [[(("" if number else label).ljust(_LABEL), "bold"), (line, "")] for number, line in enumerate(lines)]
 

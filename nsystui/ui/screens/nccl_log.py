@@ -27,7 +27,7 @@ _TABLE_ORDER = (
 """The tables in the order of a user's questions: calls, callers, links."""
 
 Tables = Mapping[str, TableAnswer]
-Matches = Callable[[Record], bool]
+_Matches = Callable[[Record], bool]
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class RowsInside:
 
     table: str
     crumb: str
-    choose: Callable[[Tables], Matches]
+    choose: Callable[[Tables], _Matches]
 
 
 def rows_inside(tables: Tables, inside: RowsInside) -> TableAnswer:
@@ -70,7 +70,7 @@ def _is_sized(row: Record, call: Record) -> bool:
     return call["op"] == row["op"] and (bucket or "unknown") == row["bucket"]
 
 
-def _ranks_of(row: Record, tables: Tables) -> Matches:
+def _ranks_of(row: Record, tables: Tables) -> _Matches:
     """Match a communicator's ranks by its name, or if no rank has it, ranks of unnamed communicators of its size."""
     if row["communicator"] in tables["ranks"].cells("communicator"):
         return lambda rank: rank["communicator"] == row["communicator"]

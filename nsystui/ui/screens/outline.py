@@ -49,7 +49,7 @@ class OutlineTree(Protocol[AnyNode]):
 
 
 @dataclass(frozen=True)
-class Line(Generic[AnyNode]):
+class _Line(Generic[AnyNode]):
     """A row: a node, or (``rest`` > 0) a row that fetches ``rest`` more children of a node, from ``offset`` on.
 
     ``indent`` can be less than ``depth``: some levels do not indent their rows.
@@ -86,7 +86,7 @@ class Outline(Generic[AnyNode]):
     order: Any
     notes: tuple[str, ...] = ()
     opened: set[int] = field(default_factory=set)
-    lines: list[Line[AnyNode]] = field(default_factory=list)
+    lines: list[_Line[AnyNode]] = field(default_factory=list)
     total: int | None = None
 
     def __post_init__(self) -> None:
@@ -107,11 +107,11 @@ class Outline(Generic[AnyNode]):
 
     def rebuild(self) -> None:
         """Flatten the tree again, with the opened nodes."""
-        self.lines = self._flatten([Line(node, 0, 0) for node in self.tree.roots(self.order)])
+        self.lines = self._flatten([_Line(node, 0, 0) for node in self.tree.roots(self.order)])
 
-    def _flatten(self, lines: Sequence[Line[AnyNode]]) -> list[Line[AnyNode]]:
+    def _flatten(self, lines: Sequence[_Line[AnyNode]]) -> list[_Line[AnyNode]]:
         """Insert the rows of opened lines, without recursion: trees may be deep."""
-        flattened: list[Line[AnyNode]] = []
+        flattened: list[_Line[AnyNode]] = []
         pending = list(reversed(lines))
         while pending:
             line = pending.pop()
@@ -120,16 +120,16 @@ class Outline(Generic[AnyNode]):
                 pending += reversed(self._children(line))
         return flattened
 
-    def _children(self, line: Line[AnyNode]) -> list[Line[AnyNode]]:
+    def _children(self, line: _Line[AnyNode]) -> list[_Line[AnyNode]]:
         indent = line.indent + int(self.layout.indents(line.node))
-        return self._fetch(Line(line.node, line.depth + 1, indent, line.node.child_count))
+        return self._fetch(_Line(line.node, line.depth + 1, indent, line.node.child_count))
 
-    def _fetch(self, rest: Line[AnyNode], skip: int = 0) -> list[Line[AnyNode]]:
+    def _fetch(self, rest: _Line[AnyNode], skip: int = 0) -> list[_Line[AnyNode]]:
         """Fetch a page of ``rest``'s children after ``skip``; rows around it fetch the other children."""
         offset = rest.offset + skip
         nodes = self.tree.children(rest.node, offset, min(PAGE, rest.rest - skip), self.order)
         lines = [replace(rest, rest=skip)] if skip else []
-        lines += [Line(child, rest.depth, rest.indent) for child in nodes]
+        lines += [_Line(child, rest.depth, rest.indent) for child in nodes]
         after = rest.rest - skip - len(nodes)
         return [*lines, replace(rest, rest=after, offset=offset + len(nodes))] if after and nodes else lines
 
@@ -141,7 +141,7 @@ class Outline(Generic[AnyNode]):
         """Return the cells of the visible rows from ``offset`` on."""
         return [self._row(line) for line in self.lines[offset : offset + limit]]
 
-    def _row(self, line: Line[AnyNode]) -> Row:
+    def _row(self, line: _Line[AnyNode]) -> Row:
         if not line.rest:
             return self.layout.values(line.node)
         return (self.layout.rest(line.node, line.rest), *[None] * (len(self.columns) - 1))

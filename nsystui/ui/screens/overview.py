@@ -21,7 +21,7 @@ from nsystui.ui.screens import screen_of
 from nsystui.ui.screens.findings import FindingScreen, FindingsTable, NotCheckedScreen, findings_answer
 from nsystui.ui.screens.rank_comparison import RankComparison
 from nsystui.ui.screens.table import TablesScreen
-from nsystui.ui.widgets.panels import Part, PartLines
+from nsystui.ui.widgets.panels import PartLines, TextPart
 from nsystui.ui.widgets.repainting import in_background
 from nsystui.ui.widgets.window_table import RowSelected, SortRequested, WindowTable
 
@@ -97,7 +97,7 @@ class OverviewScreen(TablesScreen):
         self._seen: Selection | None = None
         self._bins = 0
         self._kept: KeptOverview | None = None  # while it is shown
-        self._title_and_head: tuple[str, list[list[Part]]] = ("", [])
+        self._title_and_head: tuple[str, list[list[TextPart]]] = ("", [])
         self._is_saved = False
         self._sorted: dict[str, tuple[str, bool]] = {}  # by answer name
 
@@ -335,7 +335,7 @@ class OverviewScreen(TablesScreen):
         limit = max(1, _FINDINGS_LINES + (self.app.size.height - 24) // 3)
         return 1 + max(1, min(self.findings.row_count, limit))
 
-    def _summary(self) -> list[list[Part]]:
+    def _summary(self) -> list[list[TextPart]]:
         source, (width, height) = self.findings.triage or self._kept, self.app.size
         if source is None or not self.findings.display or height < _LOW:
             return []

@@ -13,6 +13,7 @@ from nsystui.base.answer import Answer, Unit
 from nsystui.base.drawing import Drawing
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.base.text import spans
+from nsystui.base.types import Array
 from nsystui.base.units import format_value
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.tasks import RankedTask
@@ -52,7 +53,7 @@ class _Picture:
 
     shown: RankMap
     groups: Sequence[Sequence[RankedTask]]
-    merged: np.ndarray[Any, Any]
+    merged: Array
     figures: tuple[str, ...]
     window: Window
 
@@ -265,7 +266,7 @@ def _value_labels(picture: _Picture) -> list[str]:
 _MARK = "◂"
 
 
-def _typical_value(values: np.ndarray[Any, Any], is_of_steps: bool) -> float:
+def _typical_value(values: Array, is_of_steps: bool) -> float:
     """Return a line's median step, ns, or its mean over time, percent; NaN if all are unknown."""
     finite = values[np.isfinite(values)]
     if not len(finite):
@@ -279,7 +280,7 @@ def _words(value: float, is_of_steps: bool) -> str:
     return format_value(Unit.DURATION, value) if is_of_steps else f"{value:.1f}"
 
 
-def _spread(values: np.ndarray[Any, Any], ranks: Sequence[RankedTask], is_of_steps: bool) -> str:
+def _spread(values: Array, ranks: Sequence[RankedTask], is_of_steps: bool) -> str:
     """Return ``43.2 %``, or for several ranks ``mean 43.2 % · minimum 12.0 % rank 11 · maximum 61.0 % rank 9``."""
     unit, factor = (Unit.DURATION, 1.0) if is_of_steps else (Unit.PERCENT, 100.0)
     finite = np.flatnonzero(np.isfinite(values))

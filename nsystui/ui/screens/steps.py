@@ -8,11 +8,11 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from textual.widget import Widget
 
 from nsystui.base.answer import Answer, Record, Unit, Value
 from nsystui.base.selection import Selection
+from nsystui.base.types import Flags, Floats
 from nsystui.base.units import Wording, format_value
 from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.blocking.budget import LABELS, MEANINGS, NCCL_LABELS, SEND_AND_RECEIVE, steps_side_by_side
@@ -147,7 +147,7 @@ class StepsScreen(GroupedViewsScreen):
         )
         self._draw(rank, row.get("step"), await to_thread(steps_side_by_side, job, selection, rank))
 
-    def _draw(self, rank: int | None, step: Value, steps: tuple[Times, NDArray[np.float64], NDArray[np.bool_]]) -> None:
+    def _draw(self, rank: int | None, step: Value, steps: tuple[Times, Floats, Flags]) -> None:
         """Draw a column per step, or for the mean of several steps, and mark slow steps.
 
         If columns have several steps, and no step is slow, mark the longest step.

@@ -29,7 +29,7 @@ from nsystui.ui.widgets.repainting import in_background
 if TYPE_CHECKING:
     from nsystui.questions.job.job import OpenJob
 
-Result = TypeVar("Result")
+_Result = TypeVar("_Result")
 
 _AROUND_EVENT, _AROUND_WINDOW = 20, 2
 """The width of a view opened on an event or a span of time, as a multiple of its length."""
@@ -313,7 +313,7 @@ class TimelineScreen(LanesScreen):
         else:
             self._show_event(match.row, match.lane)
 
-    async def _find_match(self, find: Callable[[Matches], Result]) -> Result | None:
+    async def _find_match(self, find: Callable[[Matches], _Result]) -> _Result | None:
         """Call ``find`` in a thread with the matches; return ``None`` if the search changed meanwhile."""
         picture, job, name, selection = self.picture, self.job, self._marked_names, self.selection
         if picture is None or job is None or name is None:

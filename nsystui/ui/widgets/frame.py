@@ -20,7 +20,7 @@ from nsystui.base.text import CRUMB_GAP, safe_text, shorten, width_of
 from nsystui.ui.ascii import key_name
 from nsystui.ui.keys import textual_key
 
-Value = TypeVar("Value")
+_Value = TypeVar("_Value")
 
 CRUMB = " › "
 GAP = "   "
@@ -353,7 +353,9 @@ class Choice(NamedTuple):
     choose: Callable[[int], object]
 
     @classmethod
-    def among(cls, label: str, words: Mapping[Value, str], chosen: Value, choose: Callable[[Value], object]) -> Choice:
+    def among(
+        cls, label: str, words: Mapping[_Value, str], chosen: _Value, choose: Callable[[_Value], object]
+    ) -> Choice:
         """Offer values, each by its words; ``choose`` is called with another value."""
         values = list(words)
         return cls(label, tuple(words.values()), values.index(chosen), lambda index: choose(values[index]))

@@ -16,7 +16,7 @@ from textual.widget import Widget
 from nsystui.base.text import fit, safe_text, shorten, width_of
 from nsystui.ui.widgets.window import CategoryWidget
 
-Part = tuple[str, str]
+TextPart = tuple[str, str]
 """Text and its style: a category (``"nccl"``), ``"bold"``, ``"dim"``, or empty.
 
 A block may show one category before another: ``"compute/nccl"``.
@@ -27,13 +27,13 @@ _SWATCH = re.compile(r"\W+(?=\w)")
 """Marks before the words of a category, which have its colour even if the words do not."""
 
 
-def wrapped(parts: Sequence[Part], width: int, indent: Part = ("", "")) -> list[list[Part]]:
+def wrapped(parts: Sequence[TextPart], width: int, indent: TextPart = ("", "")) -> list[list[TextPart]]:
     """Wrap ``parts``, two blanks apart, into lines of ``width`` cells.
 
     The first line begins with ``indent``, further lines with as many blanks.
     """
     margin = width_of(indent[0])
-    lines: list[list[Part]] = []
+    lines: list[list[TextPart]] = []
     room = -1
     for text, style in parts:
         if room < 2 + width_of(text):
@@ -62,14 +62,14 @@ class PartLines(CategoryWidget):
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's name for it
         super().__init__(id=id)
-        self._lines: tuple[tuple[Part, ...], ...] = ()
+        self._lines: tuple[tuple[TextPart, ...], ...] = ()
 
     @property
     def texts(self) -> list[str]:
         """The lines as plain text."""
         return ["".join(text for text, _ in line) for line in self._lines]
 
-    def show_lines(self, lines: Sequence[Sequence[Part]]) -> None:
+    def show_lines(self, lines: Sequence[Sequence[TextPart]]) -> None:
         """Show these lines, perhaps from files; draw only changed lines."""
         before = self._lines
         self._lines = tuple(tuple((safe_text(text), style) for text, style in line) for line in lines)

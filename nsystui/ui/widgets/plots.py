@@ -190,22 +190,22 @@ def _bar(count: int, largest: int, width: int) -> str:
 # The minimum number of points of each mark; marks differ in size, not in colour.
 _MARKS = ((10, "■"), (2, "○"), (1, "·"))
 
-Words = Callable[[float], str]
+_Words = Callable[[float], str]
 Ends = tuple[float, float]
 
 
-def label_width(y_words: Words, ends: Ends) -> int:
+def label_width(y_words: _Words, ends: Ends) -> int:
     """Return the cells of the y axis and its labels."""
     return max(width_of(y_words(end)) for end in ends) + 2
 
 
-def plot_lines(plot: Density, width: int, x_words: Words, y_words: Words) -> list[str]:
+def plot_lines(plot: Density, width: int, x_words: _Words, y_words: _Words) -> list[str]:
     """Return a line of ``width`` cells for each row of ``plot`` and for the x axis, with labels at the ends of axes."""
     rows = ["".join(_mark(count) for count in counts) for counts in plot.counts]
     return framed(rows, (plot.x, plot.y), width, (x_words, y_words))
 
 
-def framed(rows: Sequence[str], ends: tuple[Ends, Ends], width: int, words: tuple[Words, Words]) -> list[str]:
+def framed(rows: Sequence[str], ends: tuple[Ends, Ends], width: int, words: tuple[_Words, _Words]) -> list[str]:
     """Return the rows of a plot with the ends of its axes; ``ends`` and ``words`` are x, then y."""
     labels = label_width(words[1], ends[1])
     lines = []

@@ -19,7 +19,7 @@ from textual.widgets.input import Selection
 from nsystui.base.errors import NsystuiError, UsageError
 from nsystui.base.text import safe_text
 
-Result = TypeVar("Result")
+_Result = TypeVar("_Result")
 
 
 def one_of(*words: str) -> Callable[[str], str]:
@@ -106,9 +106,9 @@ class LinePrompt(Widget):
         self,
         label: str,
         value: str,
-        parse: Callable[[str], Result],
-        then: Callable[[Result], object],
-        understood: Callable[[Result], str] | None = None,
+        parse: Callable[[str], _Result],
+        then: Callable[[_Result], object],
+        understood: Callable[[_Result], str] | None = None,
         replaced: bool = False,
     ) -> None:
         """Ask for a text.

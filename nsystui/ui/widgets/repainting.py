@@ -24,12 +24,12 @@ from nsystui.base import terminal
 from nsystui.base.errors import reason_of
 from nsystui.ui.widgets.compositor import paint_sparingly
 
-Result = TypeVar("Result")
+_Result = TypeVar("_Result")
 Other = TypeVar("Other")
 P = ParamSpec("P")
 
 
-class ThrottledScreen(Screen[Result]):
+class ThrottledScreen(Screen[_Result]):
     """The base of every screen: paints the newest picture once the terminal has taken the previous one."""
 
     focused: Reactive[Widget | None] = Reactive(None, repaint=False)
@@ -66,7 +66,7 @@ class ThrottledScreen(Screen[Result]):
         if self.is_active and len(self.app.screen_stack) > 1:
             self.app.pop_screen()
 
-    def dismiss(self, result: Result | None = None) -> AwaitComplete:
+    def dismiss(self, result: _Result | None = None) -> AwaitComplete:
         """Close with a result, only once even if the key repeats."""
         return super().dismiss(result) if self.is_active else AwaitComplete()
 

@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from nsystui.base.answer import BYTES, COUNT, DEVICE, RANK, UNKNOWN, Column, Row, Unit
 from nsystui.base.selection import Task
 from nsystui.base.text import counted
+from nsystui.base.types import Condition
 from nsystui.exports import canonical
 from nsystui.questions.kernels.activities import MEMORY, MemoryCalls, are, with_calls, work_summary
 from nsystui.questions.memory.host_copies import (
@@ -26,7 +27,7 @@ from nsystui.questions.memory.host_copies import (
     link_words,
     mostly,
 )
-from nsystui.questions.queries.conditions import Condition, duration, where
+from nsystui.questions.queries.conditions import duration, where
 from nsystui.questions.triage.case import REMARKED, Case, Place, Spans, bytes_words, spans, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.questions.triage.kernel_mix import by_framework

@@ -10,13 +10,13 @@ from itertools import pairwise
 
 import numpy as np
 import sqlalchemy as sa
-from numpy.typing import NDArray
 
 from nsystui.base.answer import DEVICE, DURATION, RANK, START, STREAM, Column, Row, Unit
 from nsystui.base.kernel_families import ATTENTION, CONVOLUTION, COPY, ELEMENTWISE, GEMM
 from nsystui.base.selection import Selection, Task
 from nsystui.base.text import counted
-from nsystui.questions.blocking.dependencies import NONE, Numbers
+from nsystui.base.types import Array, Flags
+from nsystui.questions.blocking.dependencies import NONE
 from nsystui.questions.queries.conditions import job_end, job_start, where
 from nsystui.questions.queries.derived import of_all_reports
 from nsystui.questions.queries.time_index import TimeIndex
@@ -244,13 +244,13 @@ def _summed(case: Case, works: Sequence[NameWork]) -> list[Row]:
     ]
 
 
-def _chains(case: Case, works: Sequence[NameWork]) -> Iterator[dict[str, Numbers]]:
+def _chains(case: Case, works: Sequence[NameWork]) -> Iterator[dict[str, Array]]:
     """Yield portions of chains: GPU, stream, first row, start, duration, kernels, idle time, and time saved at most.
 
     The last run of each stream waits for the next portion, unless together these runs exceed a portion.
     """
     at_once = case.job.session.limits.rows_at_once(_KERNEL_BYTES)
-    max_gap, waiting = round(case.thresholds.tiny_kernel_us * 1e3), dict[str, Numbers]()
+    max_gap, waiting = round(case.thresholds.tiny_kernel_us * 1e3), dict[str, Array]()
     for launches in _launches(case, works, at_once):
         rows = {key: np.concatenate((waiting[key], values)) if waiting else values for key, values in launches.items()}
         order = np.lexsort([rows[key] for key in ("row", "start", *reversed(_STREAM))])
@@ -268,7 +268,7 @@ def _chains(case: Case, works: Sequence[NameWork]) -> Iterator[dict[str, Numbers
         yield _of_runs({**waiting, "run": np.cumsum(is_new)})
 
 
-def _launches(case: Case, works: Sequence[NameWork], at_once: int) -> Iterator[dict[str, Numbers]]:
+def _launches(case: Case, works: Sequence[NameWork], at_once: int) -> Iterator[dict[str, Array]]:
     """Yield all kernels in portions by time; ``kernel``: the number of a pointwise kernel's name, else 0."""
     table, columns = tables.kernels, tables.kernels.c
     names = [(name, number) for number, name in enumerate(sorted({work.name for work in works}), 1)]
@@ -291,7 +291,7 @@ def _launches(case: Case, works: Sequence[NameWork], at_once: int) -> Iterator[d
             yield {key: np.ma.getdata(values) for key, values in batch.items()}
 
 
-def _of_runs(rows: dict[str, Numbers]) -> dict[str, Numbers]:
+def _of_runs(rows: dict[str, Array]) -> dict[str, Array]:
     count, times = len(rows["run"]), rows["end"] - rows["start"]
     if not count:
         return dict.fromkeys(_CHAIN, rows["run"])
@@ -326,7 +326,7 @@ def _of_runs(rows: dict[str, Numbers]) -> dict[str, Numbers]:
     }
 
 
-def _changes(columns: Iterable[Numbers]) -> NDArray[np.bool_]:
+def _changes(columns: Iterable[Array]) -> Flags:
     return np.append(True, np.any([values[1:] != values[:-1] for values in columns], axis=0))
 
 

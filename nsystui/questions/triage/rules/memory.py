@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from nsystui.base.answer import DEVICE, RANK, Column, Row, TableAnswer, Unit
 from nsystui.base.selection import Task, Window
 from nsystui.base.text import counted
+from nsystui.base.types import Condition, Flags, Ints
 from nsystui.exports import canonical
 from nsystui.questions.algebra.intervals import Intervals, merge, union
 from nsystui.questions.blocking.dependencies import MIGRATIONS
@@ -23,7 +24,7 @@ from nsystui.questions.host.idle_spans import IdleSpan
 from nsystui.questions.host.time_budget import steady_start
 from nsystui.questions.memory.gpu_allocations import AT_PEAK, allocation_table
 from nsystui.questions.memory.gpu_memory import ON_DEVICE, DevicePeak, device_peaks
-from nsystui.questions.queries.conditions import Condition, job_end, job_start, where
+from nsystui.questions.queries.conditions import job_end, job_start, where
 from nsystui.questions.queries.recording import option_advice
 from nsystui.questions.queries.time_window import report_at
 from nsystui.questions.triage.case import CUDA_TABLES, Case, bytes_words, rank_words, spans, time_words
@@ -50,11 +51,11 @@ def advice(case: Case) -> Advice:
 class _Calls:
     """Calls that allocate or free GPU memory, by start: job time, and names."""
 
-    starts: NDArray[np.int64]
-    ends: NDArray[np.int64]
+    starts: Ints
+    ends: Ints
     names: NDArray[np.object_]
 
-    def of(self, rows: NDArray[np.bool_]) -> _Calls:
+    def of(self, rows: Flags) -> _Calls:
         return _Calls(self.starts[rows], self.ends[rows], self.names[rows])
 
     @property
@@ -317,7 +318,7 @@ def _counts(case: Case, task: Task, device: int) -> tuple[int | None, int, int |
     session, memory = case.job.session, tables.memory_ops
     gpu, cpu = tables.gpu_page_faults, tables.cpu_page_faults
 
-    def read(table: sa.Table, value: sa.ColumnElement[int], *conditions: sa.ColumnElement[bool]) -> int | None:
+    def read(table: sa.Table, value: sa.ColumnElement[int], *conditions: Condition) -> int | None:
         if not report_at(session, task.report).has(table):
             return None
         selection = case.scope.with_tasks(frozenset({task}))

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import sqlalchemy as sa
-from numpy.typing import NDArray
 
 from nsystui.base.answer import COUNT, DURATION, RANK, START, Column, Row, Unit
 from nsystui.base.selection import Task
 from nsystui.base.text import counted
+from nsystui.base.types import Ints
 from nsystui.exports import canonical
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, intersect, merge, union
 from nsystui.questions.host.functions import running_stretches, samples_of
@@ -199,7 +199,7 @@ def _in_driver(case: Case) -> _Compiling:
     return _Compiling(times, rows)
 
 
-def _kinds(tree: StackTree) -> NDArray[np.int64]:
+def _kinds(tree: StackTree) -> Ints:
     """Return the compiler in each node's stack: 1 for the first of `_COMPILERS`, 0 without a compiler."""
     words = [f"{function.library} {function.name}" for function in tree.functions]
     kinds = [next((n for n, pattern in enumerate(_COMPILERS.values(), 1) if pattern.search(text)), 0) for text in words]

@@ -14,11 +14,12 @@ import sqlalchemy as sa
 from nsystui.base.answer import DEVICE, HOST, RANK, Column, Row, Unit
 from nsystui.base.selection import Task, Window
 from nsystui.base.text import counted
+from nsystui.base.types import Condition
 from nsystui.base.units import format_value
 from nsystui.exports import canonical
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, intersect, subtract
 from nsystui.questions.host.mpi_exchanges import Pair, exchanges
-from nsystui.questions.queries.conditions import Condition, duration, job_end, job_start, where
+from nsystui.questions.queries.conditions import duration, job_end, job_start, where
 from nsystui.questions.queries.mpi import has_mpi, mpi_rows
 from nsystui.questions.queries.tasks import RankedTask
 from nsystui.questions.queries.time_window import shares_clock

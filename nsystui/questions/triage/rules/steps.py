@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 import sqlalchemy as sa
-from numpy.typing import NDArray
 
 from nsystui.base.answer import DEVICE, RANK, Column, Unit
 from nsystui.base.selection import Task, Window
 from nsystui.base.text import counted, few
+from nsystui.base.types import Floats
 from nsystui.questions.algebra.intervals import Intervals, union
 from nsystui.questions.blocking.parts import PARTS
 from nsystui.questions.host.causes import NOTHING
@@ -103,7 +103,7 @@ def _slow(case: Case, steps: Mapping[Task, StepTimes], warm_up: int) -> Finding 
     return replace(finding, window=window, under="idle-gaps" if 2 * in_gaps >= cost else "", times=slow_times)
 
 
-def _long_gaps(case: Case, steps: StepTimes) -> NDArray[np.float64]:
+def _long_gaps(case: Case, steps: StepTimes) -> Floats:
     """Return the idle time in long gaps of each step, ns: the mean over its task's GPUs."""
     devices = [device for device in case.devices if steps.task in device.tasks]
     idle = np.zeros(len(steps))
