@@ -13,7 +13,6 @@ import os
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
-from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -29,6 +28,8 @@ if TYPE_CHECKING:
     from nsystui.commands.request import Request
     from nsystui.questions.job.job import OpenJob as OpenedJob
     from nsystui.questions.queries.question import Question
+
+    _Asked = Callable[..., pandas.DataFrame]
 
 __all__ = ["Job", "NsystuiError", "Svg", "UsageError", "catalogue", "diff", "open"]
 
@@ -88,11 +89,6 @@ def _catalogue() -> Mapping[str, str]:
     return {f"{item.family} {item.name}".strip(): item.help for item in all_questions() if item.home != COMPARISON}
 
 
-def _methods() -> Mapping[str, str]:
-    """Return the questions by the names of their methods."""
-    return {name.replace("-", "_"): name for name in _catalogue() if " " not in name}
-
-
 def diff(
     a: Job | str | os.PathLike[str],
     b: Job | str | os.PathLike[str],
@@ -123,6 +119,8 @@ class Svg(str):
     def _repr_svg_(self) -> str:
         return str(self)
 
+    _repr_html_ = _repr_svg_
+
 
 _WIDTH = 100
 """The width of the table of a job, in cells."""
@@ -133,6 +131,32 @@ class Job:
 
     Each question of `catalogue` is a method, too: ``job.kernels(by="rank")`` is ``job.ask("kernels", by="rank")``.
     """
+
+    api: _Asked
+    budget: _Asked
+    calltree: _Asked
+    efficiency: _Asked
+    events: _Asked
+    functions: _Asked
+    gaps: _Asked
+    gpu: _Asked
+    gpu_memory: _Asked
+    kernels: _Asked
+    libraries: _Asked
+    memory: _Asked
+    metrics: _Asked
+    mpi: _Asked
+    nccl: _Asked
+    network: _Asked
+    nvtx: _Asked
+    osrt: _Asked
+    overhead: _Asked
+    overview: _Asked
+    path: _Asked
+    steps: _Asked
+    streams: _Asked
+    threads: _Asked
+    timeline: _Asked
 
     def __init__(self, job: OpenedJob) -> None:
         self._open: OpenedJob | None = job
@@ -151,13 +175,25 @@ class Job:
     ) -> None:
         self.close()
 
-    def __getattr__(self, name: str) -> Callable[..., pandas.DataFrame]:
-        if name not in _methods():
-            raise AttributeError(f"a job has no attribute {name!r}: nsystui.catalogue() lists its questions")
-        return partial(self.ask, _methods()[name])
+    if not TYPE_CHECKING:  # mypy refuses names that are not declared above
+
+        def __getattr__(self, name: str) -> _Asked:
+            if name not in Job.__annotations__:
+                raise AttributeError(f"a job has no attribute {name!r}: nsystui.catalogue() lists its questions")
+            question = _question(name.replace("_", "-"))
+
+            def method(**options: Any) -> pandas.DataFrame:
+                return self.ask(question.name, **options)
+
+            names = ", ".join(option.name for option in question.options)
+            method.__name__, method.__doc__ = (
+                name,
+                f"{question.description}\n\nOptions, besides those of `ask`: {names}",
+            )
+            return method
 
     def __dir__(self) -> Iterable[str]:
-        return {*super().__dir__(), *_methods()}
+        return {*super().__dir__(), *Job.__annotations__}
 
     def __repr__(self) -> str:
         from io import StringIO

@@ -73,11 +73,11 @@ environment:
 exit status:
   0    done
   1    triage --fail-on: a finding is as severe, or worse
-  2    wrong usage, no file could be opened, or no terminal
+  2    wrong usage, no file could be opened, the answer could not be written (disk full, FILE exists), or no terminal
   3    the exports lack the requested data
   4    answered in part: stderr names the FILE, table or rule that is left out (--allow-missing: 0 for a missing FILE)
   70   an error of nsystui itself: the line says where its details are
-  129, 130, 143  interrupted by SIGHUP, SIGINT or SIGTERM
+  129, 130, 143  interrupted by SIGHUP, SIGINT or SIGTERM; 141: the program that reads the pipe has ended
 """
 
 

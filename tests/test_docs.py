@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import update_docs
 from support import nsys_tables
 
 from nsystui.cli import command_parser
@@ -101,6 +102,10 @@ def test_the_keys_and_the_table_of_words_are_those_of_the_program():
     assert text_of(DOCS / "keys.md") == ui_keys.markdown(), "python tests/update_docs.py"
     table = between(DOCS / "glossary.md", "words")
     assert table.strip() == ui_keys.markdown_table(ui_keys.PLACES), "python tests/update_docs.py"
+
+
+def test_completions_are_the_columns_and_members_of_the_questions():
+    assert text_of(update_docs.COMPLETIONS) == update_docs.completions(), "python tests/update_docs.py"
 
 
 def test_the_reports_that_were_compared_with_nsys_are_those_it_names():

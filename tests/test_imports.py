@@ -183,6 +183,13 @@ def test_help_version_the_demo_and_the_writing_of_answers_load_nothing_heavy(tmp
     assert sorted(path.name for path in tmp_path.iterdir()) == [f"rank{rank}.sqlite" for rank in range(4)]
 
 
+def test_a_file_that_is_not_there_is_missed_before_anything_heavy_is_loaded(tmp_path):
+    lines = ("kernels", "kernels --by rank", "nccl --calls", "stats -r cuda_gpu_kern_sum", "triage", "info", "ncu")
+    steps = [MAIN, *(run(*line.split(), tmp_path / "none.sqlite") for line in lines)]
+    for step, loaded in zip(steps, loaded_after(*steps), strict=True):
+        assert loaded.isdisjoint({*HEAVY, *SCREENS}), step
+
+
 def test_the_version_is_printed_by_a_few_of_the_programs_modules_and_help_by_the_catalogue_too():
     """An import of 20 ms takes three times as long as the start of Python."""
     slow = {"dataclasses", "decimal", "inspect", "json", "nsystui.base.answer", "nsystui.output.files"}

@@ -3,6 +3,7 @@
 import doctest
 import json
 import os
+import pydoc
 from pathlib import Path
 
 import pytest
@@ -92,6 +93,9 @@ def test_each_question_is_a_method_and_what_there_is_can_be_listed(job):
     assert job.kernels(by="rank").equals(job.ask("kernels", by="rank"))
     assert job.gpu_memory().equals(job.ask("gpu-memory"))
     assert not hasattr(job, "kernel")
+    names = {name.replace("-", "_") for name in nsystui.catalogue().question if " " not in name}
+    assert names <= set(dir(job)) and all(getattr(job, name).__doc__ for name in names - {"ranks"})
+    assert "gpu_memory" in pydoc.render_doc(job.gpu_memory) and "over_time" in job.gpu_memory.__doc__
     assert dir(nsystui) == sorted(nsystui.__all__)
 
 
@@ -104,7 +108,8 @@ def test_a_job_is_shown_as_its_ranks(job):
 
 def test_a_notebook_shows_what_the_command_draws(job, job_files, capsys):
     assert main(["gpu", "--format", "svg", *map(str, job_files)]) == 0
-    assert job.draw("gpu")._repr_svg_() == capsys.readouterr().out
+    drawn = job.draw("gpu")
+    assert drawn._repr_svg_() == drawn._repr_html_() == capsys.readouterr().out
     for question, said in (("kernels", "no drawing: job.ask"), ("nccl", "nothing to draw; job.ask")):
         with pytest.raises(nsystui.UsageError, match=said):
             job.draw(question, filter="no such kernel")
@@ -115,10 +120,14 @@ def test_a_type_checker_reads_the_types_of_answers(tmp_path):
     api = pytest.importorskip("mypy.api", reason="mypy is not installed")
     script = tmp_path / "script.py"
     script.write_text(
-        'import nsystui\n\njob = nsystui.open("a")\nx: int = job.ask("kernels")\ny: int = job.kernels()\n'
+        'import nsystui\n\njob = nsystui.open("a")\nx: int = job.ask("kernels")\ny: int = job.kernels()\njob.kernel()\n'
+        + "".join(f"job.{name}\n" for name in dir(nsystui.Job) if not name.startswith("_"))
+        + "".join(f"job.{name.replace('-', '_')}\n" for name in nsystui.catalogue().question if " " not in name)
     )
     out, _, _ = api.run(["--strict", "--config-file", os.devnull, "--cache-dir", str(tmp_path / "cache"), str(script)])
-    assert out.count('has type "DataFrame"') == 2 and "2 errors in 1 file" in out, out
+    assert out.count('has type "DataFrame"') == 2 and 'no attribute "kernel"' in out and "3 errors in 1 file" in out, (
+        out
+    )
 
 
 @pytest.mark.campaign

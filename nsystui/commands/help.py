@@ -16,7 +16,7 @@ from nsystui.base.errors import NsystuiError, UsageError, meant
 from nsystui.base.terminal import no_color, original_environ, size, wants_ascii
 from nsystui.base.text import ascii_glyphs
 from nsystui.base.version import __version__
-from nsystui.commands import FILE_NAMES, commands, is_command, is_question
+from nsystui.commands import FILE_NAMES, commands, is_command
 from nsystui.commands.request import Request
 from nsystui.output.files import print_lines
 
@@ -142,7 +142,9 @@ def script(shell: str) -> str:
     """Return the shell code that asks the program for completions."""
     from argcomplete.shell_integration import shellcode
 
-    return shellcode(["nsystui"], shell=shell)
+    # zsh prints "--" after words without a description if they end in a colon.
+    code = shellcode(["nsystui"], shell=shell)
+    return code.replace("        _describe", '        completions=("${(@)completions%:}")\n        _describe')
 
 
 def complete(parser_of: Callable[[str], argparse.ArgumentParser]) -> None:
@@ -188,11 +190,12 @@ def _completer(action: argparse.Action, command: str, has_commands: bool) -> Cal
         from nsystui.questions.triage.explain import explained
 
         return lambda **_: {name: meaning for name, (meaning, _) in explained().items()}
-    if action.dest == "sort" and is_question(command):
-        return lambda **_: _columns_of(command)
-    members = _members(command, action.dest) if is_question(command) else ()
-    if members:
-        return lambda prefix, **_: _in_list(prefix, dict.fromkeys(members, ""))
+    if action.metavar == "NAME=VALUE":
+        from nsystui.questions.triage.thresholds import meanings
+
+        return lambda **_: {f"{name}=": meaning for name, _, meaning in meanings()}
+    if words := _recorded().get(f"{command} {action.dest}"):
+        return lambda prefix, **_: _in_list(prefix, dict.fromkeys(words, ""))
     if action.dest == "recipe":
         return lambda **_: _names_of("recipe")
     if action.dest == "topic":
@@ -211,27 +214,10 @@ def _names_of(family: str) -> _Words:
     return {question.name: question.help for question in of_family(family)}
 
 
-def _columns_of(command: str) -> list[str]:
-    """Return the columns of the answer about a job without events, as ``--sort`` takes them."""
-    from nsystui.base.selection import Selection
-    from nsystui.questions.answers.answering import ask
-    from nsystui.questions.answers.schemas import empty_job
-    from nsystui.questions.queries.registry import question_named
-
-    with empty_job() as job:
-        return [column.file_key for column in ask(question_named(command), job, Selection(), None).columns]
-
-
-def _members(command: str, option: str) -> list[str]:
-    from importlib import import_module
-
-    from nsystui.questions.queries.registry import question_named
-
-    for declared in question_named(command).options:
-        if declared.name == option and declared.members:
-            module, _, name = declared.members.partition(":")
-            return [str(member.value) for member in getattr(import_module(f"nsystui.questions.{module}"), name)]
-    return []
+def _recorded() -> Mapping[str, Sequence[str]]:
+    """Return the values of options by command and option; ``tests/update_docs.py`` asks the questions for them."""
+    lines = (Path(__file__).parent / "completions.txt").read_text(encoding="utf-8").splitlines()
+    return {key: words.split() for key, _, words in (line.partition(": ") for line in lines)}
 
 
 def _in_list(prefix: str, words: _Words) -> _Words:

@@ -70,7 +70,7 @@ def run(request: Request) -> int:
         return 0
     if not request.opening.files:
         raise UsageError("name an export, such as `nsystui info rank0.sqlite`, or ask for --diagnostics")
-    request.output.check()
+    request.check()
     job = shared.open_job(request)
     try:
         with job.session.waiting("info"):

@@ -24,10 +24,10 @@ if the captured environment has the variable with the rank. With --wrapper it pr
 kernel with most time of each selected rank and runs the other ranks as usual. With --format (or -o, --sort) it prints a
 table. Nothing is run; fill in the arguments of your application."""
 EXAMPLES = """  nsystui ncu rank0.sqlite
-  nsystui ncu rank0.sqlite --kernel '/^ampere_sgemm/' --launch 5
-  nsystui ncu rank*.sqlite --ranks 3 --kernel softmax --time 1.2s:1.3s
+  nsystui ncu rank0.sqlite --filter '/^ampere_sgemm/' --launch 5
+  nsystui ncu rank*.sqlite --ranks 3 --filter softmax --time 1.2s:1.3s
   nsystui ncu rank0.sqlite --set full --section PmSampling
-  nsystui ncu rank*.sqlite --ranks 3 --kernel softmax --wrapper > ncu-ranks.sh
+  nsystui ncu rank*.sqlite --ranks 3 --filter softmax --wrapper > ncu-ranks.sh
   nsystui ncu rank0.sqlite --event 4711"""
 
 
@@ -37,9 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     shared.add_files(parser)
     group = parser.add_argument_group("kernels")
     group.add_argument(
-        "--kernel",
-        metavar="TEXT",
-        help="kernels whose name contains TEXT; !TEXT does not; /TEXT/ a regular expression (the same as --filter)",
+        "--instances", "--kernel", metavar="NAME", help="the launches of the kernel of this (full, smart or short) name"
     )
     which = group.add_mutually_exclusive_group()
     which.add_argument("--launch", type=int, metavar="N", help="the N-th launch of each, from 1, in its process")
@@ -69,11 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(request: Request) -> int:
-    from nsystui.questions.trace.ncu import ncu_table
-
     args = request.args
-    if args["kernel"] and request.selecting.filter:
-        raise UsageError("--kernel and --filter are the same: give one of them")
     if args["launch"] is not None and args["launch"] < 1:
         raise UsageError(f"--launch {args['launch']}: launches count from 1")
     is_table = request.output.format or request.output.sort or request.output.is_file
@@ -82,8 +76,9 @@ def run(request: Request) -> int:
     for word in (args["set"] or "", *args["section"]):
         if not word.isprintable():
             raise UsageError(f"--set, --section: {word!r} is not a name")
-    request = replace(request, selecting=replace(request.selecting, filter=request.selecting.filter or args["kernel"]))
-    request.output.check()
+    request.check()
+    from nsystui.questions.trace.ncu import ncu_table
+
     job = shared.open_job(request, whole=False)
     try:
         selection = shared.selection_of(request.selecting, job)
@@ -99,24 +94,28 @@ def run(request: Request) -> int:
 
 def _commands(request: Request, job: OpenJob, selection: Selection) -> list[NcuCommand]:
     from nsystui.base.selection import Selection
-    from nsystui.questions.kernels.summary import kernel_summary
-    from nsystui.questions.trace.ncu import NameBase, ncu_commands, one_launch
+    from nsystui.questions.kernels.summary import is_named, smart_kernel_names
+    from nsystui.questions.trace.ncu import NameBase, everything, ncu_commands, one_launch
 
     args = request.args
+    name = args["instances"]
+    wanted = (lambda table: [is_named(job.session, table, name)]) if name else everything
     base = NameBase(args["base"]) if args["base"] else None
     if args["event"] is not None:
         reports = job.session.reports
         if len(reports) > 1:
             raise UsageError("--event needs one FILE: each counts its rows by itself")
-        commands = ncu_commands(job, selection, one_launch(reports[0].index, args["event"]), base)
+        launch = one_launch(reports[0].index, args["event"])
+        commands = ncu_commands(job, selection, lambda table: [*wanted(table), *launch(table)], base)
         if not commands:
             raise UsageError(f"--event {args['event']}: this row is not a selected kernel")
         return commands
-    commands = ncu_commands(job, selection, base=base)
-    if not commands and selection.name is not None:
-        names = [str(name) for name in kernel_summary(job.session, Selection()).cells("name")]
-        if names and not any(map(selection.name.matches, names)):
-            raise no_such_name("--kernel", selection.name.pattern, names)
+    commands = ncu_commands(job, selection, wanted, base)
+    names = {} if commands else smart_kernel_names(job.session)
+    if names and name and not ncu_commands(job, Selection(), wanted):
+        raise no_such_name("--instances", name, names.values())
+    if names and selection.name is not None and not any(map(selection.name.matches, names)):
+        raise no_such_name("--filter", selection.name.pattern, names)
     if args["launch"] is None:
         return commands
     launched = [command.only(args["launch"]) for command in commands if args["launch"] <= command.launches]
@@ -168,7 +167,7 @@ def _print_wrapper(request: Request, job: OpenJob, commands: Sequence[NcuCommand
     if more:
         shared.say_note(
             f"{more:,} more {'kernel' if more == 1 else 'kernels'}: a run profiles one kernel of each rank, the one "
-            f"with most time that is not NCCL's; --kernel chooses another"
+            f"with most time that is not NCCL's; --instances chooses another"
         )
     return 0
 
@@ -186,5 +185,5 @@ def _print(job: OpenJob, commands: Sequence[NcuCommand], limit: int) -> int:
     for note in cautions(commands[:limit]):
         shared.complain(f"note: {note}")
     if len(commands) > limit:
-        shared.complain(f"note: {len(commands) - limit:,} more commands: --top, --kernel and --ranks choose")
+        shared.complain(f"note: {len(commands) - limit:,} more commands: --top, --filter and --ranks choose")
     return 0

@@ -53,7 +53,9 @@ def add_options(
         if option.one_of:
             key = (option.group, option.one_of)
             container = sets[key] = sets.get(key) or container.add_mutually_exclusive_group()
-        container.add_argument(f"--{option.flag}", **_argparse_words(option))
+        container.add_argument(
+            *(f"--{flag}" for flag in (option.flag, option.alias) if flag), **_argparse_words(option)
+        )
 
 
 def _argparse_words(option: Option) -> dict[str, Any]:
@@ -86,7 +88,7 @@ def _reader(kind: Callable[[str], Any]) -> Callable[[str], Any]:
 
 def run(question: Question, request: Request) -> int:
     """Answer on stdout or in a file, and return the exit status."""
-    request.output.check(has_drawing=question.drawing is not None or question.map is not None)
+    request.check(has_drawing=question.drawing is not None or question.map is not None)
     values = request.args
     if request.opening.dask:
         shared.check_dask(question, values)

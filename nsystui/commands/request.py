@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from nsystui.base.errors import ExportError, MissingFileError, UsageError
+from nsystui.base.errors import ExportError, MissingFileError, NsystuiError, UsageError
 from nsystui.commands.configuration import CLOCKS, NO_CONFIG, Config, config_for, default_cache, limits_for, remembered
 from nsystui.questions.queries.numbering import numbering
 
@@ -150,6 +150,22 @@ class Request:
             return kind(**{item.name: args.pop(item.name) for item in fields(kind) if item.name in args})
 
         return cls(part(Opening), part(Selecting), part(Output), part(Drawn), args, config)
+
+    def check(self, has_drawing: bool = False) -> None:
+        """Check the output, and before heavy imports that a FILE exists. Raises UsageError, NsystuiError."""
+        from nsystui.exports.discover import discover
+        from nsystui.exports.opening import check
+
+        self.output.check(has_drawing)
+        paths = discover(self.opening.files)
+        if any(map(os.path.lexists, paths)):
+            return
+        for path in paths:
+            try:
+                check(path)
+            except ExportError as error:
+                self.unread.append(error)
+        raise NsystuiError("no export could be opened")
 
     def without(self, error: ExportError) -> Request | None:
         """Return the request without an unreadable file; ``None`` if an answer has begun, or no file remains.

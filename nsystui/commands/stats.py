@@ -68,7 +68,7 @@ def run(request: Request) -> int:
     from nsystui.base.units import time_unit_of
 
     names = [text.strip() for words in request.args["report"] or () for text in words.split(",") if text.strip()]
-    request.output.check()
+    request.check()
     time_unit_of(request.args["timeunit"])
     memory = shared.remembered(request) if names else None
     cached = [memory.recall("stats", text) for text in names] if memory is not None else []

@@ -99,7 +99,7 @@ def run(request: Request) -> int:
         raise UsageError("triage: name an export, a directory of them, or a packed job; or --explain RULE")
     if args["baseline"]:
         return _against(request, thresholds)
-    request.output.check()
+    request.check()
     memory = shared.remembered(request)
     files = named_shortly(request.opening.files)
     words = (request.output.top, args["not_checked"], args["step_range"], args["steps_by"], args["set"], files)
@@ -149,7 +149,7 @@ def _against(request: Request, thresholds: Thresholds) -> int:
 
     args = request.args
     other = replace(request, opening=replace(request.opening, files=args["baseline"]))
-    request.output.check()
+    request.check()
     line = ProgressLine()
     with (
         closing(shared.open_job(request, times=True, partly=True, line=line)) as job,

@@ -124,7 +124,7 @@ def body_report(finding: Finding, files: str) -> list[str]:
     parts = [
         f"{plain(finding.sentence)}\n",
         *gain,
-        f"* **How to fix**: {plain(finding.advice.text)} {plain(finding.advice.reason)}",
+        f"* **How to fix**: {plain(finding.advice.text)}\n* **Why**: {plain(finding.advice.reason)}",
     ]
     if finding.measured:
         parts.append(f"* **Measured as**: {plain(finding.measured)}")

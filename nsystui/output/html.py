@@ -150,7 +150,7 @@ def _finding(finding: Told) -> Iterator[str]:
     if not finding.is_brief:
         if finding.gain:
             yield f"<p><b>To win</b> {_sentence(finding.gain)}</p>"
-        yield f"<p><b>How to fix</b> {_sentence(finding.advice)} {_sentence(finding.reason)}</p>"
+        yield f"<p><b>How to fix</b> {_sentence(finding.advice)}</p><p><b>Why</b> {_sentence(finding.reason)}</p>"
         details = [f"<code>{_text(finding.command)}</code>"]
         details += (
             [f"{'rank' if finding.ranks.isdecimal() else 'ranks'} {_text(finding.ranks)}"] if finding.ranks else []
@@ -211,11 +211,12 @@ def _table(table: ReportTable, has_title: bool = True) -> Iterator[str]:
     answer = table.answer
     values: Sequence[Sequence[Value]] = list(zip(*answer.rows, strict=True)) or [()] * len(answer.columns)
     filled = tuple(column for column, cells in zip(answer.columns, values, strict=True) if set(cells) != {None})
-    visible_keys = {
-        column.key for column in fitting(answer.with_columns(filled), _CELLS).columns if column.importance < FILES_ONLY
-    }
-    shown = [column.key in visible_keys for column in answer.columns]
+    visible = [item for item in fitting(answer.with_columns(filled), _CELLS).columns if item.importance < FILES_ONLY]
+    shown = [column.key in {item.key for item in visible} for column in answer.columns]
     columns = list(compress(map(_Cells, answer.columns, wordings(answer.columns, answer.rows), values), shown))
+    is_measured = visible[0].unit in (Unit.PERCENT, Unit.DURATION)
+    leads = [(column.label == "name", is_measured and column.unit is Unit.TEXT) for column in visible]
+    columns.insert(0, columns.pop(leads.index(max(leads))))  # a phone keeps the first column in sight
     caption = f"<caption>{_text(table.title)}</caption>" if has_title else ""
     heads = "".join(column.head for column in columns)
     yield f"{_scrolled(table.title)}<table>{caption}<thead><tr>{heads}</tr></thead><tbody>"
@@ -313,7 +314,7 @@ margin:0 0 10px;background:var(--card)}}
 details{{margin:6px 0}}summary{{cursor:pointer;font-size:13px;color:var(--accent)}}
 figure{{margin:12px 0 16px}}figcaption,caption{{text-align:left;font-size:13px;font-weight:600;padding:4px 0 6px}}
 .wide{{overflow-x:auto}}
-.wide svg{{display:block;width:100%;min-width:640px;height:auto}}header .wide svg{{min-width:0}}
+.wide svg{{display:block;width:100%;min-width:800px;height:auto}}
 table{{border-collapse:collapse;font-size:12.5px;line-height:1.4;margin:8px 0 4px;font-variant-numeric:tabular-nums}}
 th,td{{padding:3px 10px 3px 0;text-align:left;vertical-align:top;unicode-bidi:isolate}}
 td{{border-top:1px solid var(--line);overflow-wrap:anywhere;min-width:5ch;white-space:pre-wrap}}
@@ -332,15 +333,18 @@ body{{grid-template-columns:190px minmax(0,1040px);gap:0 20px}}
 nav{{position:sticky;top:0;align-self:start;padding:30px 0 0 20px}}nav ul{{display:block}}nav li{{margin:0 0 7px}}
 main{{margin:0}}}}
 @media screen and (max-width:720px){{td:not(.n){{min-width:14ch}}
+th:first-child,td:first-child{{position:sticky;left:0;background:var(--paper);max-width:45vw}}
+.finding th:first-child,.finding td:first-child{{background:var(--card)}}
 .finding.under{{margin-left:10px}}main{{padding:16px 12px 40px}}}}
 @media print{{
-@page{{margin:12mm}}
-body{{display:block;font-size:10pt}}nav,.skip,summary{{display:none}}main{{max-width:none;padding:0}}
-*{{-webkit-print-color-adjust:exact;print-color-adjust:exact}}
-.wide{{overflow:visible}}.wide svg{{min-width:0}}
-table{{font-size:7pt}}td:not(.n){{min-width:4ch}}th,th.n,td.n{{white-space:normal}}td.n{{white-space:pre}}
-th,td,th.n,td.n{{padding-right:5pt}}
-tr,.finding,figure{{break-inside:avoid}}thead{{display:table-header-group}}h2,h3{{break-after:avoid}}
-details::details-content{{content-visibility:visible;block-size:auto}}
-.method{{font-size:7.5pt}}}}
+@page{{margin:10mm}}body{{display:block;font-size:8pt;line-height:1.25}}main{{max-width:none;padding:0}}
+nav,.skip,article summary,details:has(.method){{display:none}}
+*{{-webkit-print-color-adjust:exact;print-color-adjust:exact}}h1{{font-size:18pt}}h2,.verdict{{font-size:12pt}}
+h2{{margin:8pt 0 3pt;padding-bottom:2pt}}h3{{font-size:9.5pt}}p,.notes,figure{{margin:2pt 0}}
+.finding{{padding:5pt 8pt;margin:0 0 5pt}}figcaption,caption{{font-size:7.5pt;padding:2pt 0}}
+.account,.note,.notes,.facts,.was,h2 small{{font-size:7pt}}code{{font-size:inherit}}.wide{{overflow:visible}}
+.wide svg{{min-width:0}}table{{font-size:6.5pt;line-height:1.15;margin:2pt 0}}td:not(.n){{min-width:4ch}}
+th,th.n{{white-space:normal}}th,td,th.n,td.n{{padding:.3pt 5pt .3pt 0}}tr,figure{{break-inside:avoid}}
+thead{{display:table-header-group}}h2,h3{{break-after:avoid}}
+details::details-content{{content-visibility:visible;block-size:auto}}}}
 """.strip()

@@ -113,7 +113,7 @@ def _finding(finding: Told) -> Iterator[str]:
         return
     lines = [f"**Caused by**: {plain(finding.under)}"] if finding.under else []
     lines += [f"**To win**: {plain(finding.gain)}"] if finding.gain else []
-    lines += [f"**How to fix**: {plain(finding.advice)} {plain(finding.reason)}"]
+    lines += [f"**How to fix**: {plain(finding.advice)}", f"**Why**: {plain(finding.reason)}"]
     lines += [f"**Measured as**: {plain(finding.measured)}"] if finding.measured else []
     lines += [f"**When**: `{finding.window}`"] if finding.window else []
     lines += (

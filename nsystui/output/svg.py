@@ -50,7 +50,7 @@ def style() -> str:
     shapes = (
         f".drawing text{{font:12px {FONT}}}.drawing .title{{font-weight:600;font-size:14px}}"
         ".drawing .right{text-anchor:end}.drawing .middle{text-anchor:middle}.drawing .small{font-size:10px}"
-        ".drawing .grid{stroke-width:1;stroke-opacity:.16}.drawing .frame{stroke-width:1;stroke-opacity:.45}"
+        ".drawing .grid{stroke-width:1;stroke-opacity:.16}.drawing .frame{stroke-width:1;stroke-opacity:.6}"
         ".drawing .unseen{stroke-width:1;stroke-opacity:.6;stroke-dasharray:1 3}"
         ".drawing .curve{fill:none;stroke-width:1.6}.drawing .level{stroke-width:1.2;stroke-dasharray:7 4}"
         ".drawing .mark{stroke-width:1.6}"
@@ -117,7 +117,8 @@ def _legend(parts: Sequence[Part], left: int, y: int) -> tuple[list[str], int]:
         if x + length > WIDTH and x > left:
             x, line = float(left), line + 1
         base = y + 12 + 18 * line
-        body.append(f'<rect x="{_number(x)}" y="{base - 9}" width="11" height="11" rx="2" {_fill(part)}/>')
+        square = f'x="{_number(x)}" y="{base - 9}" width="11" height="11" rx="2"'
+        body.append(f'<rect {square} {_fill(part)}/><rect {square} class="frame" fill="none"/>')
         body.append(_words("", x + 16, base, part.name))
         x += length
     return body, 18 * (line + 1) + 6
@@ -150,6 +151,7 @@ def _bars(drawing: Bars, top: int) -> tuple[list[str], int]:
             if width > width_of(words) * _CHARACTER + 6 and thick > 20:
                 body.append(_words("middle" if part.category == "idle" else "middle on", x + width / 2, base, words))
             x += width
+        body.append(f'<path class="frame" fill="none" d="M{area.left} {y}H{_number(x)}v{thick}H{area.left}z"/>')
         body.append(_words("right", WIDTH - 4, base, bar.words))
         y += step
     return body, y + 2

@@ -164,8 +164,9 @@ def test_a_status_stays_true_where_stderr_cannot_be_written(whole, tmp_path, std
         "api --instances cudaMemcpyAsinc": "cudaMemcpyAsync, ",
         "kernels --instances nvjet": "nvjet_tst_",
         "kernels --instances NVJET --names full --streams 99": "nvjet_tst_",
+        "kernels --kernel nvjet": "nvjet_tst_",
         "ncu --kernel indexSelectLargIndex": "indexSelectLargeIndex<",
-        "ncu --kernel /indexselectLargeIndexes$/": "indexSelectLargeIndex<",
+        "ncu --filter /indexselectLargeIndexes$/": "indexSelectLargeIndex<",
         "ncu --filter zzz --format json": "",
     }.items(),
 )
@@ -182,3 +183,12 @@ def test_a_name_outside_of_the_selection_exists(run, whole):
     for words in (["kernels", "--instances", kernel], ["ncu", "--kernel", kernel]):
         assert run(*words, whole, "--time", "0:1ns").status == 0
         assert run(*words, whole, "--streams", "99").status == 0
+
+
+@pytest.mark.parametrize("form", ["full", "smart", "short"])
+def test_instances_and_its_alias_name_one_kernel_in_any_form(run, whole, form):
+    for row in run("kernels", whole, *JSON, "--names", form, "--top", "2").json:
+        name = row["smart" if form == "smart" else "name"]
+        for flag in ("--instances", "--kernel"):
+            assert len(run("kernels", whole, flag, name, *JSON).json) == row["count"]
+            assert sum(line["launches"] for line in run("ncu", whole, flag, name, *JSON).json) == row["count"]

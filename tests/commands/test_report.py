@@ -1,5 +1,6 @@
 """``nsystui report``: the page and its Markdown, against the commands' own answers, and in a real browser."""
 
+import base64
 import re
 import shutil
 from collections.abc import Iterator
@@ -227,9 +228,32 @@ def test_it_fits_a_phone_and_prints_with_everything_open(seen, made):
         assert seen.value(wide)
         seen.value("dispatchEvent(new Event('afterprint'))")
         assert seen.value("document.querySelectorAll('details[open]').length") == 0
+        printed = base64.b64decode(seen.send("Page.printToPDF")["data"])
+        assert 1 <= len(re.findall(rb"/Type\s*/Page\b", printed)) <= 8
     finally:
         seen.media()
         seen.resize(1280, 900)
+
+
+def test_a_phone_keeps_the_name_of_a_row_in_sight_and_drawings_legible(seen, made):
+    seen.open(made)
+    try:
+        seen.resize(390, 900)
+        seen.value("document.querySelectorAll('.wide').forEach(e => e.scrollLeft = 300)")
+        heads = "[...document.querySelectorAll('#kernels th:first-child')]"
+        left = "Math.round(e.getBoundingClientRect().left - e.closest('.wide').getBoundingClientRect().left)"
+        assert seen.value(f"{heads}.map(e => [e.textContent, {left}])") == [["family", 0], ["name", 0]]
+        size = "12 * e.getBoundingClientRect().width / e.viewBox.baseVal.width"
+        assert min(seen.value(f"[...document.querySelectorAll('svg')].map(e => {size})")) >= 9
+    finally:
+        seen.resize(1280, 900)
+
+
+def test_why_is_apart_from_how_to_fix(made, report, demo_job):
+    told = re.findall(r"<p><b>How to fix</b> (.*?)</p><p><b>Why</b> (.*?)</p>", made.read_text(encoding="utf-8"))
+    lines = report(*demo_job, name="r.md").read_text(encoding="utf-8").splitlines()
+    kinds = [line.partition("**: ")[0] for line in lines if line.startswith(("* **How to fix", "* **Why"))]
+    assert told and all(map(all, told)) and kinds == ["* **How to fix", "* **Why"] * len(told)
 
 
 @pytest.mark.campaign

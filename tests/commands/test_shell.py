@@ -73,6 +73,7 @@ LINES = [
     ("nsystui kernels --by rank,fam", ["rank,family"], ["rank"]),
     ("nsystui kernels --sort to", ["total_ns"], ["name"]),
     ("nsystui triage --explain idle-g", ["idle-gaps"], ["straggler"]),
+    ("nsystui triage --set gap_", ["gap_ms=", "gap_percent="], ["churn_calls="]),
     ("nsystui recipe gpu_gaps ra", ["rank0.sqlite"], ["ranks"]),
     ("nsystui triage a.sqlite --baseline ra", ["rank0.sqlite"], ["ranks"]),
     ("nsystui diff a.sqlite -- b.sqlite --na", ["--names"], ["rank0.sqlite"]),
@@ -157,6 +158,27 @@ def test_zsh_completes(script, typed, tmp_path, line, offered):
     needed("zsh")
     done = typed(["python3", "-c", ZSH, str(tmp_path), str(script("zsh")), line])
     assert offered in done.stdout.replace("\a", ""), done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("line", ["nsystui help ", "nsystui kernels --sort "])
+def test_zsh_shows_no_description_where_there_is_none(script, typed, tmp_path, line):
+    needed("zsh")
+    done = typed(["python3", "-c", ZSH, str(tmp_path), str(script("zsh")), line])
+    assert " -- " not in done.stdout, done.stdout
+
+
+@pytest.mark.parametrize(
+    "words", ["kernels --", "kernels --sort ", "kernels --by rank,", "nccl --by ", "report --set "]
+)
+def test_a_tab_imports_nothing_heavy(words, tmp_path):
+    line, answer = f"nsystui {words}", tmp_path / "answer"
+    environ = {"COMP_LINE": line, "COMP_POINT": str(len(line)), "_ARGCOMPLETE": "1", "COMP_TYPE": "9"}
+    environ |= {"_ARGCOMPLETE_SHELL": "bash", "_ARGCOMPLETE_STDOUT_FILENAME": str(answer)}
+    command = [sys.executable, "-X", "importtime", "-m", "nsystui"]
+    done = subprocess.run(command, env=os.environ | environ, capture_output=True, text=True, check=False)
+    assert len(re.split("[\x0b\n]", answer.read_text())) > 5
+    modules = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert "argcomplete" in modules and modules.isdisjoint({"sqlalchemy", "numpy", "pandas", "duckdb"})
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -84,6 +84,11 @@ def test_bars_are_as_long_as_their_values():
     assert float(found[1].get("x") or 0) == pytest.approx(float(found[0].get("x") or 0) + lengths[0], abs=0.2)
 
 
+def test_each_square_of_a_legend_has_a_frame_so_that_pale_parts_are_seen():
+    drawn = svg(Bars("idle", (Part("tail", "idle", 0.25), Part("not recorded", "idle", 0.1)), (), Unit.PERCENT, 100.0))
+    assert drawn.count('class="frame" fill="none"') == 2
+
+
 def test_a_lane_is_as_high_as_its_columns_and_says_where_nothing_was_recorded():
     root = drawn(lanes(0.0, 0.5, 1.0, math.nan))
     (path,) = paths(root, "compute")

@@ -192,7 +192,7 @@ With --instances, every launch of one kernel.""",
                 metavar="WORD",
                 default="",
             ),
-            Option("instances", "the launches of the kernel of this name", metavar="NAME", lists=True),
+            Option("instances", "the launches of the kernel of this name", metavar="NAME", alias="kernel", lists=True),
             *steps_in("table"),
             Option(
                 "ncu",

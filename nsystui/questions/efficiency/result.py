@@ -114,17 +114,17 @@ _DEVICE = {
     ),
     "communication": (
         "communication", 1, "max useful / max (useful + communication)",
-        "NCCL or copies that nothing hides: 3 NCCL",
+        "exposed NCCL and copies: 3 NCCL",
     ),
     "orchestration": (
         "orchestration", 1, "max (useful + communication) / time",
-        "GPUs idle, the host is late: gaps in 8 Host",
+        "GPUs idle, host late: gaps in 8 Host",
     ),
 }  # fmt: skip
 _HOST = {
     "parallel": (
         "host parallel efficiency", 0, "MPI parallel × device offload",
-        "share of host time outside of MPI and CUDA",
+        "host time outside of MPI and CUDA",
     ),
     "mpi_parallel": (
         "MPI parallel", 1, "MPI load balance × MPI communication",
@@ -132,25 +132,25 @@ _HOST = {
     ),
     "mpi_load_balance": (
         "MPI load balance", 2, "mean / max of the time outside of MPI",
-        "ranks wait for others in MPI: 2 Kernels, MPI",
+        "ranks wait in MPI: 2 Kernels, MPI",
     ),
     "mpi_communication": (
         "MPI communication", 2, "max time outside of MPI / time",
-        "every rank waits: transfers, dependencies",
+        "all wait: transfers, dependencies",
     ),
     "offload": (
         "device offload", 1, "time outside of MPI and CUDA calls / time outside of MPI",
-        "launching or waiting in CUDA: 2 Kernels, API",
+        "time in CUDA calls: 2 Kernels, API",
     ),
 }  # fmt: skip
 _SCALING = {
     "computation": (
         "computation scalability", 1, "useful time of the baseline / useful time",
-        "more GPU time for the same work: 2 Kernels",
+        "more GPU time for same work: 2 Kernels",
     ),
     "overall": (
         "device global efficiency", 0, "device parallel efficiency × computation scalability",
-        "useful work per GPU time, by the baseline's",
+        "useful work, relative to the baseline",
     ),
 }  # fmt: skip
 

@@ -228,6 +228,13 @@ def smart_kernel_names(session: Session) -> Mapping[str, str]:
     return smart_names(full_names(session))
 
 
+def is_named(session: Session, table: sa.FromClause, name: str) -> Condition:
+    """Return the condition for the kernel of a smart or full name, or for all kernels of a short name."""
+    smart = smart_kernel_names(session)
+    full = next((full for full, text in smart.items() if text == name), name)
+    return table.c.name == full if full in smart else table.c.short_name == name
+
+
 def kernel_names(session: Session, limit: int) -> list[str]:
     """Return the full names of at most ``limit`` kernels, most launches first."""
     name = name_of(tables.kernels, Names.FULL).label("name")
@@ -305,9 +312,8 @@ def kernel_instances(
     negative by less than a microsecond (docs/exports.md#launches).
     """
     kernels = tables.kernels
-    if names is Names.SMART:  # may also be the full name
-        name = next((full for full, smart in smart_kernel_names(session).items() if smart == name), name)
-    conditions = [*where(kernels, selection.with_name(None)), name_of(kernels, names) == name]
+    of_name = is_named(session, kernels, name) if names is Names.SMART else name_of(kernels, names) == name
+    conditions = [*where(kernels, selection.with_name(None)), of_name]
     grid, block = (
         sa.func.concat_ws("·", *(kernels.c[f"{shape}_{axis}"] for axis in "xyz")) for shape in ("grid", "block")
     )
@@ -328,9 +334,8 @@ def kernel_instances(
         kernels.c.row,
     ).where(*conditions)
     count = sa.select(sa.func.count()).select_from(kernels).where(*conditions)
-    everything = sa.select(sa.func.count()).select_from(kernels).where(name_of(kernels, names) == name)
-    if selection.with_name(None).is_everything:
-        everything = count
+    is_whole = selection.with_name(None).is_everything
+    everything = count if is_whole else sa.select(sa.func.count()).select_from(kernels).where(of_name)
     answer = PagedAnswer.of(
         session, "kernel-instances", INSTANCE_COLUMNS, query, count, everything, ("start", False), ("report", "row")
     )

@@ -160,7 +160,7 @@ _SHARED = (
     COLUMNS[NcclProperty.BACKEND],
 )
 _COSTS = (
-    COUNT,
+    COUNT.with_importance(1),
     Column("bytes", header="Total Bytes", label="bytes", unit=Unit.BYTES, importance=1),
     Column("share", header="Time (%)", label="time %", unit=Unit.PERCENT, decimals=1, importance=2, has_bar=True),
     Column("total", header="Total Time (ns)", label="total", unit=Unit.DURATION),
@@ -170,7 +170,7 @@ _COSTS = (
     Column("max", header="Max (ns)", label="max", unit=Unit.DURATION, importance=4),
     Column("stddev", header="StdDev (ns)", label="stddev", unit=Unit.DURATION, decimals=1, importance=7),
     ALGORITHM_BANDWIDTH,
-    BUS_BANDWIDTH,
+    BUS_BANDWIDTH.with_importance(0),
     WITHOUT_WAIT,
     EXPOSED,
     OVERLAPPED,
@@ -243,9 +243,11 @@ def nccl_summary(
 
 
 def without_empty(columns: Sequence[Column], frame: pd.DataFrame) -> tuple[Column, ...]:
-    """Return the columns; optional columns without a value in ``frame`` are for files only."""
+    """Return the columns; optional columns and rates without a value in ``frame`` are for files only."""
     return tuple(
-        replace(column, importance=FILES_ONLY) if column.importance and frame[column.key].isna().all() else column
+        column.with_importance(FILES_ONLY)
+        if (column.importance or column.unit is Unit.RATE) and frame[column.key].isna().all()
+        else column
         for column in columns
     )
 

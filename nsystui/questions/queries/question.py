@@ -70,8 +70,8 @@ class Option(NamedTuple):
 
     ``kind`` parses the value. ``without_value`` is the value of the flag alone, if its value is optional;
     ``has_several`` values follow one flag. ``group`` titles its section of the help, ``one_of`` names a set of mutually
-    exclusive options. ``members``: the enum ``module:name`` whose values it accepts, separated by commas. ``lists``:
-    the answer then lists single events, each with its time.
+    exclusive options. ``alias``: a second flag. ``members``: the enum ``module:name`` whose values it accepts,
+    separated by commas. ``lists``: the answer then lists single events, each with its time.
     """
 
     flag: str
@@ -84,6 +84,7 @@ class Option(NamedTuple):
     has_several: bool = False
     group: str = "table"
     one_of: str = ""
+    alias: str = ""
     members: str = ""
     lists: bool = False
 

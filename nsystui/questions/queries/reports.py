@@ -190,7 +190,7 @@ def contents_table(session: Session) -> TableAnswer:
     for table in (table for table in canonical.TABLES if "row" in table.field_names):
         lacking = [report for report in session.reports if not report.count(table)]
         reports_with_rows = len(session.reports) - len(lacking)
-        record = recording_advice(session, lacking, table) if lacking else None
+        record = recording_advice(session, lacking, table).removeprefix("record with ") if lacking else None
         times = _times(session, table) if reports_with_rows else (None, None)
         rows.append((table.name, table.what, session.count(table), reports_with_rows, *times, record))
     return TableAnswer("contents", CONTENTS_COLUMNS, rows, len(rows))
