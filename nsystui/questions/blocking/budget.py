@@ -30,7 +30,15 @@ from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.conditions import job_end, job_start
 from nsystui.questions.queries.kernel_names import communicates, communicating
 from nsystui.questions.queries.tasks import selected_ranks
-from nsystui.questions.ranks.steps import SLOW, StepTimes, medians_of_phases, phase_column, phase_words, step_times
+from nsystui.questions.ranks.steps import (
+    SLOW,
+    StepTimes,
+    begin_in,
+    medians_of_phases,
+    phase_column,
+    phase_words,
+    step_times,
+)
 from nsystui.questions.steps.task_steps import NO_PHASE
 from nsystui.store import tables
 
@@ -124,7 +132,7 @@ def iterations(job: OpenJob, selection: Selection, step_name: str | None = None)
                 continue
             inside = np.ones(len(budget), bool)
             if window is not None:
-                inside = (budget.starts >= window.start) & (budget.starts < window.end)
+                inside = begin_in(window, budget.starts, steps[rank.task].numbers)
             if inside.any():
                 gpus.append(RankIterations(rank.rank, budget.at(inside), steps[rank.task].at(inside)))
     groups = by_gpu(job.session, selected_devices(job.session, selection, job.ranks))
