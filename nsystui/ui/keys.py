@@ -125,7 +125,7 @@ _KEYS: Mapping[str, tuple[tuple[str, str, str, str, str], ...]] = {
             "W",
             "behind('diagnostics')",
             "capture log",
-            "diagnostics: what nsys recorded of its own capture, such as lost events",
+            "what nsys recorded of its own capture, such as lost events",
         ),
         ("S", "S", "leave_startup_out", "skip start-up", "leave start-up out: select the steady state"),
         ("i", "i", "behind('contents')", "what was recorded", "what the exports hold, and what to record for the rest"),
