@@ -26,7 +26,7 @@ NAME_SHARE = 0.4
 but not more than its natural width."""
 
 NAME_MOST = 0.6
-"""The share of the elastic column if names of kernels would look alike in less."""
+"""The share of the elastic column if it is prose, or names of kernels would look alike in less."""
 
 TEXT_WANTED = 24
 """The most cells of another text column, unless there is spare room."""
@@ -125,8 +125,9 @@ def place_columns(
     column gets spare room, then other cut text; if room is short, text columns shrink, and then the right edge is cut.
     """
     distinctive = measures[elastic].telling if elastic is not None else ()
+    share = NAME_MOST if elastic is not None and measures[elastic].column.is_prose else NAME_SHARE
     needed = (cells for cells in distinctive if cells <= width * NAME_MOST)
-    name_room = max(NAME_MINIMUM, int(width * NAME_SHARE), *needed)
+    name_room = max(NAME_MINIMUM, int(width * share), *needed)
     widths = {
         index: min(measure.natural, name_room if index == elastic else TEXT_WANTED)
         if measure.is_text
