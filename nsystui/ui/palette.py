@@ -65,7 +65,7 @@ SYNONYMS = {
     "gaps": "idle why",
     "steps": "iterations step time",
     "steps by rank": "iterations step time",
-    "budget": "iterations what blocked launch-starved stalled",
+    "budget": "iterations what blocked launch-starved starved stalled",
     "path": "critical path iterations what blocked",
     "kernels by step": "iterations",
     "collectives": "allreduce waiting late",

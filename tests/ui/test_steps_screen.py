@@ -35,3 +35,12 @@ async def test_steps_by_another_anchor_keep_the_time_without_the_number(demo_job
         await becomes_text(app, "steps by")
         assert app.selection.window is not None
         assert app.selection.window.step is None
+
+
+async def test_the_budget_is_one_tree(demo_job, cache):
+    async with running(demo_job, cache, WIDE, "9") as (app, pilot):
+        app.screen.show_view("budget")
+        await rested(pilot)
+        parts = cells(app, "part")
+        assert parts[:2] == ["iteration", "compute"] and "GPU busy" not in parts
+        shows(app, "    blocked by NCCL  ", "      transfer  ", "    late launches  ")

@@ -44,7 +44,7 @@ from nsystui.store import tables
 
 LABELS = {
     "compute": "compute",
-    "starved": "launch-starved",
+    "starved": "late launches",
     "nccl": "blocked by NCCL",
     "communication": "blocked by other communication",
     "to_device": "blocked by copies to the GPU",
@@ -305,14 +305,14 @@ def _causes(job: OpenJob, gpus: Sequence[RankIterations]) -> list[str]:
         return []
     (causes,) = causes_of(job, Selection(), [starved], [time])
     words = cause_words(causes, time)
-    return [f"launch-starved time by cause: {words}"] if words else []
+    return [f"late launches by cause: {words}"] if words else []
 
 
 STEP_PART_COLUMNS = tuple(
     Column(
         part,
         header=f"{label[0].upper()}{label[1:]} (ns)",
-        label=label.replace("blocked by", "by").replace("launch-", ""),
+        label=label.replace("blocked by", "by"),
         unit=Unit.DURATION,
         compared="duration",
     )
