@@ -37,6 +37,9 @@ TEXT_MINIMUM = 6
 BAR_WIDTH = 5
 """Cells of the bar next to a share."""
 
+WIDE, WIDE_BARS = 140, (12, 20)
+"""From this width, bars get spare room: up to 12 cells before text, up to 20 cells after it."""
+
 _TREE = " │├└─▶▼▸▾"
 _INDENT = re.compile(r"[ │├└─]*(?:[▶▼▸▾] )?")
 
@@ -122,7 +125,8 @@ def place_columns(
 
     Columns without values leave first, then columns of the highest ``importance``, the rightmost first; importance 0,
     the sorted column and the elastic column stay, and ``FILES_ONLY`` columns never show. Bars leave next. The elastic
-    column gets spare room, then other cut text; if room is short, text columns shrink, and then the right edge is cut.
+    column gets spare room, then other cut text, with bars before and after; if room is short, text columns shrink, and
+    then the right edge is cut.
     """
     distinctive = measures[elastic].telling if elastic is not None else ()
     share = NAME_MOST if elastic is not None and measures[elastic].column.is_prose else NAME_SHARE
@@ -157,6 +161,12 @@ def place_columns(
     if used_width() > width:
         bars.clear()
 
+    def lengthen(most: int) -> None:
+        room = (width - used_width()) // len(bars) if bars and width >= WIDE else 0
+        for index, cells in bars.items():
+            bars[index] = max(cells, min(most + 1, cells + room))
+
+    lengthen(WIDE_BARS[0])
     texts = sorted((index for index in widths if measures[index].is_text), key=lambda index: index != elastic)
     for index in texts:  # the elastic column first
         spare = width - used_width()
@@ -164,6 +174,7 @@ def place_columns(
             widths[index] = min(measures[index].natural, widths[index] + spare)
         elif spare < 0:
             widths[index] = max(min(TEXT_MINIMUM, widths[index]), widths[index] + spare)
+    lengthen(WIDE_BARS[1])
     shown = sorted(widths)
     if shown and shown[-1] == elastic:  # a name at the right edge gets all spare room
         widths[elastic] += max(0, width - used_width())
