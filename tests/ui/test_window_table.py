@@ -160,6 +160,17 @@ def test_a_share_has_a_bar_beside_it_that_leaves_before_the_name_is_cut():
     assert line_of(layout, rows[0], 13) == "   40.0  gemm"
 
 
+def test_numbers_leave_before_the_text_that_tells_rows_apart_is_cut():
+    numbers = [Column(f"n{index}", header="", label=f"number {index}", unit=Unit.COUNT) for index in range(6)]
+    layout = TableLayout((Column("kind", header="", label="kind"), *numbers, Column("note", header="", label="note")))
+    layout.format(("ReduceScatter", 1, 2, 3, 4, 5, 6, "a note"))
+    layout.place(60, None)
+    assert line_of(layout, ("ReduceScatter", 1, 2, 3, 4, 5, 6, "a note"), 60).split() == [
+        *("ReduceScatter", "1", "2"),
+        *("a", "note"),
+    ]
+
+
 def test_bars_are_longer_on_a_wide_terminal():
     share = Column("share", header="Time (%)", label="time %", unit=Unit.PERCENT, has_bar=True)
     layout = TableLayout((share, Column("name", header="Name", label="name")))

@@ -123,10 +123,10 @@ def place_columns(
 ) -> tuple[Placed, ...]:
     """Choose the columns that fit ``width`` cells and share the cells among them.
 
-    Columns without values leave first, then columns of the highest ``importance``, the rightmost first; importance 0,
-    the sorted column and the elastic column stay, and ``FILES_ONLY`` columns never show. Bars leave next. The elastic
-    column gets spare room, then other cut text, with bars before and after; if room is short, text columns shrink, and
-    then the right edge is cut.
+    Columns without values leave first, then columns of the highest ``importance``, the rightmost first, then bars. If
+    text would still be cut below `NAME_MINIMUM`, all other numbers leave, except the first and the sorted column. Text
+    stays, and ``FILES_ONLY`` columns never show. The elastic column gets spare room, then other cut text, with bars
+    before and after; if room is short, text columns shrink, and then the right edge is cut.
     """
     distinctive = measures[elastic].telling if elastic is not None else ()
     share = NAME_MOST if elastic is not None and measures[elastic].column.is_prose else NAME_SHARE
@@ -160,6 +160,11 @@ def place_columns(
         bars.pop(index, None)
     if used_width() > width:
         bars.clear()
+    numbers = [index for index in widths if not measures[index].is_text and measures[index].column.key != sorted_key]
+    shrinks = max(0, widths[elastic] - NAME_MINIMUM) if elastic is not None else 0
+    for index in reversed(numbers[1:] if elastic is not None else ()):
+        if used_width() - shrinks > width:
+            del widths[index]
 
     def lengthen(most: int) -> None:
         room = (width - used_width()) // len(bars) if bars and width >= WIDE else 0
