@@ -153,7 +153,7 @@ def commands_elsewhere(screen: JobScreen) -> Iterable[Offer]:
     for tab, title, _ in keys.TABS:
         mode = keys.MODE_OF[tab]
         if mode not in screen.places():
-            yield from _key_offers((mode,), lambda key, mode=mode: app.call_later(press, mode, key), f" on {title}")
+            yield from _key_offers((mode,), partial(app.call_later, press, mode), f" on {title}")
 
 
 def findings(screen: JobScreen) -> Iterable[Offer]:

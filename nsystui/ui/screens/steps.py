@@ -97,7 +97,8 @@ class StepsScreen(GroupedViewsScreen):
 
     def ask(self, job: OpenJob, selection: Selection) -> Any:
         """Answer the question of the view, and describe the steps and their times."""
-        view, answer = super().ask(job, selection)
+        answered: Any = super().ask(job, selection)
+        view, answer = answered
         if answer.columns[0].key == "part":  # the tree has only rows that add up
             answer = replace(answer, rows=[row for row in answer.rows if row[0] not in _OTHER_SUMS])
         steps, tasks = job.steps(), {rank.task for rank in selected_ranks(job.ranks, selection)}
