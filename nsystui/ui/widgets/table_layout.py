@@ -31,6 +31,9 @@ NAME_MOST = 0.6
 TEXT_WANTED = 24
 """The most cells of another text column, unless there is spare room."""
 
+TEXT_KEPT = 14
+"""Cells that a text column keeps while numbers can leave."""
+
 TEXT_MINIMUM = 6
 """Cells that a text column keeps when no column can leave."""
 
@@ -124,7 +127,7 @@ def place_columns(
     """Choose the columns that fit ``width`` cells and share the cells among them.
 
     Columns without values leave first, then columns of the highest ``importance``, the rightmost first, then bars. If
-    text would still be cut below `NAME_MINIMUM`, all other numbers leave, except the first and the sorted column. Text
+    text would still be cut below `TEXT_KEPT`, all other numbers leave, except the first and the sorted column. Text
     stays, and ``FILES_ONLY`` columns never show. The elastic column gets spare room, then other cut text, with bars
     before and after; if room is short, text columns shrink, and then the right edge is cut.
     """
@@ -161,7 +164,7 @@ def place_columns(
     if used_width() > width:
         bars.clear()
     numbers = [index for index in widths if not measures[index].is_text and measures[index].column.key != sorted_key]
-    shrinks = max(0, widths[elastic] - NAME_MINIMUM) if elastic is not None else 0
+    shrinks = sum(max(0, cells - TEXT_KEPT) for index, cells in widths.items() if measures[index].is_text)
     for index in reversed(numbers[1:] if elastic is not None else ()):
         if used_width() - shrinks > width:
             del widths[index]
@@ -173,12 +176,12 @@ def place_columns(
 
     lengthen(WIDE_BARS[0])
     texts = sorted((index for index in widths if measures[index].is_text), key=lambda index: index != elastic)
-    for index in texts:  # the elastic column first
+    for index, least in ((index, cells) for cells in (TEXT_KEPT, TEXT_MINIMUM) for index in texts):
         spare = width - used_width()
         if spare > 0:
             widths[index] = min(measures[index].natural, widths[index] + spare)
         elif spare < 0:
-            widths[index] = max(min(TEXT_MINIMUM, widths[index]), widths[index] + spare)
+            widths[index] = max(min(least, widths[index]), widths[index] + spare)
     lengthen(WIDE_BARS[1])
     shown = sorted(widths)
     if shown and shown[-1] == elastic:  # a name at the right edge gets all spare room
