@@ -98,6 +98,8 @@ class Column:
     has_bar: bool = False
     stack: tuple[tuple[str, str], ...] = ()
     compared: str = ""
+    is_prose: bool = False
+    """Whether a screen hides numbers before it cuts this text."""
 
     @property
     def file_key(self) -> str:

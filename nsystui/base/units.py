@@ -161,7 +161,8 @@ class Wording:
     """The wording of all values of a column: one unit, named in the heading, and the same decimals.
 
     A number's length shows its magnitude. ``symbol`` is the unit, ``size`` its size in the unit of the values,
-    ``decimals`` the digits after the point (``None``: varying).
+    ``decimals`` the digits after the point (``None``: varying). If the smallest values would be zero in the unit of the
+    largest, each cell has its unit, and three digits.
     """
 
     unit: Unit
@@ -194,7 +195,10 @@ class Wording:
         size, symbol = scales[scale_index]
         if is_whole or all(number % size == 0 for number in numbers):
             return cls(unit, symbol, size, 0)
-        return cls(unit, symbol, size, 3 if largest < 1000 * size else 1)
+        decimals = 3 if largest < 1000 * size else 1
+        if min(number for number in numbers if number) < 0.5 * 10**-decimals * size:
+            return cls(unit)
+        return cls(unit, symbol, size, decimals)
 
     def heading(self, label: str) -> str:
         """Return ``total ms``, ``total ms/step`` for ``total/step``, or the label if it already names the unit."""
@@ -204,13 +208,17 @@ class Wording:
         return f"{label.removesuffix(per)} {self.symbol}{per}"
 
     def cell(self, value: Value) -> str:
-        """Return ``value`` without its unit, or ``<0.001`` if it is positive, but too small for the decimals."""
+        """Return ``value`` without the unit of the heading; percentages too small for the decimals are ``<0.1``."""
+        if isinstance(value, int | float) and self.unit in _SCALES and not self.symbol and math.isfinite(value):
+            return _three_digits(format_value(self.unit, value))
         if self.decimals is None or value is None or isinstance(value, str) or not math.isfinite(value):
             text = format_value(self.unit, value)
             return text.removesuffix(f" {self.symbol}") if self.symbol else text
         number = value / self.size
         text = f"{number:,.{self.decimals}f}"
         if not float(text.replace(",", "")):
+            if number and self.unit in _SCALES:
+                return _three_digits(format_value(self.unit, value))
             return f"<{10**-self.decimals:.{self.decimals}f}" if number > 0 else text.removeprefix("-")
         return f"+{text}" if self.unit is Unit.CHANGE and number > 0 else text
 
@@ -222,6 +230,16 @@ class Wording:
             return format_value(self.unit, value)
         sign = "+" if self.unit is Unit.CHANGE and value > 0 else ""
         return f"{sign}{_four_digits(value / self.size)} {self.symbol}"
+
+
+def _three_digits(words: str) -> str:
+    """Return ``12.4 ms`` for ``12.43 ms``."""
+    number, _, symbol = words.partition(" ")
+    whole, _, fraction = number.partition(".")
+    decimals = max(0, 3 - len(whole.lstrip("+-")))
+    if len(fraction) <= decimals or abs(float(number)) < 1:
+        return words
+    return f"{'+' * number.startswith('+')}{float(number):.{decimals}f} {symbol}"
 
 
 def wordings(columns: Sequence[Column], rows: Sequence[Row]) -> list[Wording]:

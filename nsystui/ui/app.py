@@ -10,7 +10,7 @@ import time
 from asyncio import to_thread
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -403,6 +403,8 @@ class NsystuiApp(App[int], LoadingListener):
         assert self.job is not None
         anchor = await to_thread(self.job.next_steps_by)
         self.say(f"steps by: {anchor or 'the usual anchor'}")
+        if (window := self.selection.window) is not None:  # other steps have other numbers
+            self.selection = self.selection.with_window(replace(window, step=None))
         self.update_screen()
 
     def resume_loading(self) -> bool:

@@ -125,7 +125,7 @@ _KEYS: Mapping[str, tuple[tuple[str, str, str, str, str], ...]] = {
             "W",
             "behind('diagnostics')",
             "capture log",
-            "diagnostics: what nsys recorded of its own capture, such as lost events",
+            "what nsys recorded of its own capture, such as lost events",
         ),
         ("S", "S", "leave_startup_out", "skip start-up", "leave start-up out: select the steady state"),
         ("i", "i", "behind('contents')", "what was recorded", "what the exports hold, and what to record for the rest"),
@@ -468,11 +468,11 @@ WORDS: tuple[Word, ...] = (
     Word("all kernels", "union of compute and NCCL", ("recipe map",)),
     Word("in use %", "share of busy time, from a GPU's first operation to its last", ("recipe",)),
     Word(
-        "C, N, M, G only",
+        "alone",
         "compute, NCCL, memory operations or whole CUDA graphs while none of the others runs",
         ("efficiency",),
     ),
-    Word("C+N, C+M, N+M", "two of compute, NCCL and memory operations at the same time", ("efficiency",)),
+    Word("compute and NCCL", "two of compute, NCCL and memory operations at the same time", ("efficiency",)),
     Word(
         "busbw, no waiting",
         "bus bandwidth without waiting: bytes over the kernel time of the last rank to arrive; known where all ranks "
@@ -503,7 +503,7 @@ WORDS: tuple[Word, ...] = (
     Word(
         "blocked",
         "what the next compute kernel waited for while no compute ran: its launch (late launches), NCCL, a copy or a "
-        "memset, or none of these (launch latency); `nsystui help path`",
+        "memset, or none of these (stalled); `nsystui help path`",
         ("overview",),
     ),
     Word(

@@ -45,6 +45,7 @@ SYNONYMS = {
     "sort": "order",
     "compare": "compare two ranks diff",
     "compare_groups": "compare groups of ranks diff",
+    "behind('diagnostics')": "warnings errors diagnostics lost events",
     "ncu": "nsight compute profile kernel",
     "trace": "perfetto paraver chrome",
     "zoom(1)": "zoom in",
@@ -64,7 +65,7 @@ SYNONYMS = {
     "gaps": "idle why",
     "steps": "iterations step time",
     "steps by rank": "iterations step time",
-    "budget": "iterations what blocked launch-starved stalled",
+    "budget": "iterations what blocked launch-starved starved stalled",
     "path": "critical path iterations what blocked",
     "kernels by step": "iterations",
     "collectives": "allreduce waiting late",
@@ -106,14 +107,23 @@ def _has_job(screen: JobScreen) -> bool:
     return "diff alone" not in screen.places()
 
 
-def commands(screen: JobScreen) -> Iterable[Offer]:
-    """Yield the actions of a screen's keys, and the themes."""
-    for key in keys.keys_of(screen.places()):
+def _key_offers(places: Sequence[str], press: Callable[[str], object], where: str = "") -> Iterable[Offer]:
+    for key in keys.keys_of(places):
         if key.help and key.action not in ("", "palette"):
             title = "" if not key.label or key.label in key.help else f"{key.label}: "
             synonyms = SYNONYMS.get(key.action) or SYNONYMS.get(key.action.partition("(")[0], "")
-            press = partial(screen.app.simulate_key, key.keys.partition(",")[0])
-            yield Offer(f"{title}{key.help} – {key.shown}", press, (key.label,), synonyms)
+            choose = partial(press, key.keys.partition(",")[0])
+            titles, synonyms = ((), f"{key.label} {synonyms}") if where else ((key.label,), synonyms)
+            yield Offer(f"{title}{key.help} – {key.shown}{where}", choose, titles, synonyms)
+
+
+def commands(screen: JobScreen) -> Iterable[Offer]:
+    """Yield the actions of a screen's keys, its choices except views, and the themes."""
+    yield from _key_offers(screen.places(), screen.app.simulate_key)
+    for choice in screen.choices():
+        for index, option in enumerate(choice.options if choice.label != "view" else ()):
+            words = f"{choice.label}: {option}"
+            yield Offer(f"{words} – choice", partial(choice.choose, index), (option, words), "group names")
     app = screen.explorer
     if not app.no_color:
         for page, light in (("a light page", True), ("a dark page", False), ("the terminal's own page", None)):
@@ -130,6 +140,20 @@ def views(screen: JobScreen) -> Iterable[Offer]:
                 go = partial(app.call_later, app.go, mode, None, view.name)
                 words = f"{title}: {view.label}"
                 yield Offer(f"{words} – view", go, (view.label, words), SYNONYMS.get(view.name, ""))
+
+
+def commands_elsewhere(screen: JobScreen) -> Iterable[Offer]:
+    """Yield the actions of the keys of the other tabs."""
+    app = screen.explorer
+
+    async def press(mode: str, key: str) -> None:
+        if await app.go(mode):
+            app.simulate_key(key)
+
+    for tab, title, _ in keys.TABS:
+        mode = keys.MODE_OF[tab]
+        if mode not in screen.places():
+            yield from _key_offers((mode,), partial(app.call_later, press, mode), f" on {title}")
 
 
 def findings(screen: JobScreen) -> Iterable[Offer]:
@@ -156,9 +180,12 @@ def names(screen: JobScreen) -> Sequence[Offer]:
     if job is None or not _has_job(screen):
         return ()
     kernels, ranges = kernel_names(job.session, MAX_NAMES), range_names(job.session, MAX_NAMES)
-    kernel_screen = partial(KernelInstancesScreen, names=Names.FULL)
+    smart, kernel_screen = job.smart_names(), partial(KernelInstancesScreen, names=Names.FULL)
     return [
-        *(Offer(f"{name} – kernel", partial(_open, screen, partial(kernel_screen, name))) for name in kernels),
+        *(
+            Offer(f"{smart.get(name, name)} – kernel", partial(_open, screen, partial(kernel_screen, name)), (), name)
+            for name in kernels
+        ),
         *(
             Offer(f"{name} – NVTX range", partial(_open, screen, partial(RangeInstancesScreen, name)))
             for name in ranges
@@ -171,12 +198,11 @@ def _open(screen: JobScreen, make: Callable[[], JobScreen]) -> None:
 
 
 def offers(screen: JobScreen) -> Iterable[Offer]:
-    """Yield the views, commands and questions that a screen offers."""
+    """Yield the views, commands, also of other tabs, and questions that a screen offers."""
     if not _has_job(screen):
         yield from commands(screen)
         return
-    yield from views(screen)
-    yield from commands(screen)
+    yield from (*views(screen), *commands(screen), *commands_elsewhere(screen))
     for question in questions():
         if question.home in (PALETTE, COMPARISON):
             titles, synonyms = (question.name, question.title, question.family), SYNONYMS.get(question.name, "")
@@ -213,7 +239,7 @@ class EverythingProvider(Provider):
         job_offers = [(1.0, offer) for offer in self._names] + [(0.5, offer) for offer in findings(self._job_screen)]
         for score, offer in job_offers:
             words = safe_text(offer.words)
-            if typed in offer.words.lower():
+            if typed in f"{offer.words}\n{offer.synonyms}".lower():
                 yield Hit(score, matcher.highlight(words), offer.choose, words)
 
 
@@ -224,6 +250,7 @@ class Palette(CommandPalette, ThrottledScreen[None]):
 
     DEFAULT_CSS = """
     Palette > Vertical { margin-top: 1; }
+    Palette CommandList { text-wrap: nowrap; text-overflow: ellipsis; }
     Palette SearchIcon, Palette LoadingIndicator, Palette LoadingIndicator.--visible {
         display: none;
     }

@@ -141,13 +141,14 @@ def test_halves_as_they_are_written_go_away_from_zero(value, decimals):
         (Unit.RATE, [4_900_700_000, 2_000_500], "total GB/s", ["4.901", "0.002"]),
         (Unit.FREQUENCY, [1_395_006_597.5, 210e6], "total MHz", ["1,395.0", "210.0"]),
         (Unit.DURATION, [2_646_183_000, 228_000], "total ms", ["2,646.2", "0.2"]),
-        (Unit.DURATION, [41_269_000_000, 5], "total s", ["41.269", "<0.001"]),
+        (Unit.DURATION, [41_269_000_000, 5, 0, None], "total", ["41.3 s", "5 ns", "0 ns", "–"]),
         (Unit.DURATION, [3_000, 950], "total ns", ["3,000", "950"]),
         (Unit.DURATION, [5_000_000_000], "total s", ["5"]),
         (Unit.DURATION, [], "total ns", []),
         (Unit.CHANGE, [-45_000_000, 12_500_000, 0], "total ms", ["-45.000", "+12.500", "0.000"]),
         (Unit.BYTES, [50_331_648, 1_048_576, None], "total MiB", ["48", "1", "–"]),
-        (Unit.BYTES, [50_331_648, 100], "total MiB", ["48.000", "<0.001"]),
+        (Unit.BYTES, [50_331_648, 100], "total", ["48 MiB", "100 B"]),
+        (Unit.CHANGE, [-45_678_000, 123], "total", ["-45.7 ms", "+123 ns"]),
         (Unit.RATE, [59.25e9, 13.6e9], "total GB/s", ["59.250", "13.600"]),
         (Unit.PERCENT, [35.94, 0.0, float("nan")], "total %", ["35.9", "0.0", "–"]),
         (Unit.PERCENT, [0.01, -0.01, -0.0], "total %", ["<0.1", "0.0", "0.0"]),
@@ -183,7 +184,7 @@ def test_no_positive_value_of_a_column_is_worded_as_zero_and_zero_has_no_sign(va
     for unit in (Unit.DURATION, Unit.CHANGE, Unit.BYTES, Unit.RATE):
         wording = Wording.of(unit, values)
         for value in values:
-            cell = wording.cell(value)
+            cell = wording.cell(value).partition(" ")[0]
             is_zero = cell.strip("+-").replace(",", "").replace(".", "").strip("0") == ""
             assert not is_zero or (value <= 0 and not cell.startswith(("+", "-")))
             assert is_zero or value != 0

@@ -121,7 +121,7 @@ def test_late_launches_block_compute_more_than_communication_does(table, demo_se
     assert int(parts["iteration"]["Iterations"]) == JOB.ranks * JOB.steps
     share = {name: float(row["Share (%)"].removeprefix("<")) for name, row in parts.items()}
     blocked = {name: value for name, value in share.items() if name.startswith(("blocked", "launch-", "stalled"))}
-    assert max(blocked, key=blocked.__getitem__) == "launch-starved" and share["launch-starved"] > 10
+    assert max(blocked, key=blocked.__getitem__) == "late launches" and share["late launches"] > 10
     idle = sum(idle for path in demo_server for _, idle in idle_of_each_step(path))
     assert int(parts["GPU idle"]["Total (ns)"]) == idle
     inside = sum(map(time_without_compute_in_graphs, demo_server))  # the next operation has no launch there

@@ -123,7 +123,7 @@ def test_a_triage_states_nothing_that_needs_what_could_not_be_read(whole, tmp_pa
         table, "memory copies and memsets"
     )
     assert ran.status == 4 and f"an export is damaged (not read: {contents})" in " ".join(ran.out.splitlines()[:4])
-    assert [words for words in ("No issues found", "blocked most", "Time: ", "launch latency") if words in said] == []
+    assert [words for words in ("No issues found", "blocked most", "Time: ", "late launches") if words in said] == []
     assert ("busy" in said.partition("not checked")[0]) == (table == RUNTIME)
     assert (f"The use of the GPUs is not judged, which needs {contents}." in said) == (table != RUNTIME)
     first = program.rows_of(program.run("triage", path, *CSV))[0]

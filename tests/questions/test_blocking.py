@@ -674,7 +674,7 @@ COUNTED = {
     ("h100-2rank-moe-before", 1): (298.662, 256.096, 28.191, 8.174, 2.955, 0.283, 2.719),
 }
 """Figures of another program for real exports: medians over 59 steps or one window, in ms, of the iteration and of
-compute, launch-starved, NCCL, copies, memsets and stalled."""
+compute, late launches, NCCL, copies, memsets and stalled."""
 
 
 @pytest.mark.parametrize(
@@ -725,10 +725,10 @@ class TestCommands:
         assert (totals["iteration"], totals["compute"], totals["unresolved"]) == ("295", "180", "115")
         most = {row["Part"]: round(float(row["At Most (%)"]) * 2.95) for row in rows if row["At Most (%)"]}
         copies = 20 + 25 + 25  # each copy, and the end of its step while it runs
-        assert most == {"compute": 180, "launch-starved": 115, "stalled": 115, "unresolved": 115} | {
+        assert most == {"compute": 180, "late launches": 115, "stalled": 115, "unresolved": 115} | {
             "blocked by copies to the GPU": copies
         }
-        assert {totals[part] for part in ("launch-starved", "stalled", "blocked by copies to the GPU")} == {"0"}
+        assert {totals[part] for part in ("late launches", "stalled", "blocked by copies to the GPU")} == {"0"}
         assert "has one iteration: all of its time" in notes
 
     @pytest.mark.campaign

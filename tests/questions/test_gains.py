@@ -62,7 +62,7 @@ def test_idle_gaps_whose_kernels_had_been_launched_can_win_nothing(tmp_path: Pat
 
 @pytest.mark.campaign
 def test_long_gaps_are_measured_among_thousands_of_short_ones(tmp_path: Path):
-    """There are more gaps than the program keeps: short steps are more launch-starved than long steps."""
+    """There are more gaps than the program keeps: short steps have more late launches than long steps."""
     gaps = [(900 * US, 890 * US)] * 300 + [(2 * MS, 200 * US)] * 100
     one = finding(triaged(stepping(tmp_path / "a.sqlite", gaps, length=5 * MS)), "idle-gaps")
     assert one.gain is not None and one.gain.standing is Standing.MEASURED
@@ -116,7 +116,7 @@ def test_gains_of_other_times_are_not_included(tmp_path: Path):
 @pytest.mark.campaign
 def test_each_part_that_blocks_says_what_it_could_win(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     rows, _ = answer(capsys, stepping(tmp_path / "a.sqlite", [(5 * MS, 4 * MS)] * STEPS))
-    whole, starved, stalled = (rows[part] for part in ("iteration", "launch-starved", "stalled"))
+    whole, starved, stalled = (rows[part] for part in ("iteration", "late launches", "stalled"))
     for row, standing in ((starved, "measured"), (stalled, "inferred")):
         assert row["recoverable_ns"] == round(row["total_ns"] / STEPS) and row["standing"] == standing
         assert row["speedup"] == pytest.approx(whole["total_ns"] / (whole["total_ns"] - row["total_ns"]), abs=1e-4)

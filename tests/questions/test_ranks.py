@@ -94,7 +94,7 @@ class TestStepTimes:
     def test_an_unprofiled_step_is_compared_with_the_median_and_the_work_of_the_gpu(self, opened):
         job = OpenJob(opened(*shared("dataloader-bound-a100")))
         note = unprofiled_note(job, EVERYTHING, 190_000_000)
-        # A step takes 200.7 ms; the GPU is busy except in launch-starved and stalled time
+        # A step takes 200.7 ms; the GPU is busy except in late launches and stalled time
         assert "takes 190 ms, in this capture 200.7 ms (+5.6 %)" in note
         (one,) = iterations(job, EVERYTHING)
         left = format_value(Unit.DURATION, 190_000_000 - float(np.median(one.of.busy)))

@@ -1,7 +1,7 @@
 """Findings on the overview: worst first, with their pages, computed in the background."""
 
 import pytest
-from jobs import NARROW, line_with, name_of_screen, press, rested, running, screen_text
+from jobs import NARROW, WIDE, line_with, name_of_screen, press, rested, running, screen_text, shows
 from synthetic.demo import TrainingJob
 
 from nsystui.base.selection import NameFilter
@@ -91,3 +91,30 @@ async def test_what_fails_is_said_and_the_screen_lives_on(healthy, cache_directo
     async with running(healthy, cache_directory, NARROW) as (app, pilot):
         assert "could not be checked" in line_with(app, "Findings")
         assert name_of_screen(await press(pilot, "tab", "enter")) != "OverviewScreen"
+
+
+@pytest.mark.findings
+@pytest.mark.parametrize("size", [NARROW, WIDE])
+async def test_the_overview_has_the_cause_of_each_finding_uncut(demo_job, cache, size):
+    async with running(demo_job, cache, size) as (app, _):
+        shows(app, "cudaMalloc in `data loading`, step ")
+        assert not any("…" in text for text in screen_text(app) if text.startswith(("▸ W", "  W", "  I")))
+
+
+def finding(sentence: str, line: str = "") -> Finding:
+    return Finding("rule", Severity.INFO, sentence, Advice("", ""), Door("kernels"), line=line)
+
+
+@pytest.mark.parametrize(
+    ("sentence", "line"),
+    [
+        ("Each GPU idles 1.5 ms while it waits (4 gaps). The longest is long.", "idle while it waits"),
+        ("The GPU spends 1.056 s on layout changes, 12 % of the time.", "layout changes"),
+        ("The GPU idles during compilation: 1.5 ms per GPU.", "idle during compilation"),
+        ("Of the kernel time, 46 % is TF32.", "Of the kernel time, 46 % is TF32"),
+        ("The first cudaFree takes 27.5 ms.", "The first cudaFree takes 27.5 ms"),
+    ],
+)
+def test_a_finding_without_a_line_has_its_first_clause_without_the_cost(sentence, line):
+    assert finding(sentence).in_a_line == line
+    assert finding(sentence, "its own").in_a_line == "its own"

@@ -5,7 +5,7 @@ import pytest
 from jobs import NARROW, WIDE, name_of_screen, press, running, screen_text
 
 from nsystui.base.selection import Selection
-from nsystui.ui.palette import offers
+from nsystui.ui.palette import names, offers
 from nsystui.ui.screens.dialogs import HelpScreen
 
 
@@ -48,6 +48,7 @@ FIRST = {
     "export: write": ["save", "csv", "svg"],
     "copy the row": ["copy row", "clipboard"],
     "copy the whole table": ["copy table"],
+    "capture log: ": ["warnings", "diagnostics", "lost events"],
     "quit": ["quit", "exit"],
     "back: ": ["back", "undo"],
     "filter by name": ["filter", "search", "find"],
@@ -87,6 +88,19 @@ async def test_the_palette_finds_what_people_call_a_thing(job, cache):
         (typed, first(typed)) for line, words in FIRST.items() for typed in words if not first(typed).startswith(line)
     ]
     assert not missed
+
+
+async def test_the_palette_offers_the_keys_of_other_tabs(job, cache):
+    async with running(job, cache, NARROW, "9", "ctrl+p", *"warnings", "enter") as (app, pilot):
+        await pilot.pause()
+        assert app.current_mode == "overview" and screen_text(app)[2].startswith("capture log")
+
+
+async def test_a_kernel_is_a_line_of_the_palette_and_found_by_its_full_name(demo_job, cache):
+    async with running(demo_job[:1], cache, WIDE) as (app, _):
+        kernels = [offer for offer in names(app.screen) if offer.words.endswith(" – kernel")]
+    assert any("at::native" in offer.synonyms for offer in kernels)
+    assert not any("at::native" in offer.words for offer in kernels)
 
 
 async def test_the_selection_is_cleared_from_anywhere_in_one_step(job, cache):

@@ -30,13 +30,21 @@ from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.conditions import job_end, job_start
 from nsystui.questions.queries.kernel_names import communicates, communicating
 from nsystui.questions.queries.tasks import selected_ranks
-from nsystui.questions.ranks.steps import SLOW, StepTimes, medians_of_phases, phase_column, phase_words, step_times
+from nsystui.questions.ranks.steps import (
+    SLOW,
+    StepTimes,
+    begin_in,
+    medians_of_phases,
+    phase_column,
+    phase_words,
+    step_times,
+)
 from nsystui.questions.steps.task_steps import NO_PHASE
 from nsystui.store import tables
 
 LABELS = {
     "compute": "compute",
-    "starved": "launch-starved",
+    "starved": "late launches",
     "nccl": "blocked by NCCL",
     "communication": "blocked by other communication",
     "to_device": "blocked by copies to the GPU",
@@ -124,7 +132,7 @@ def iterations(job: OpenJob, selection: Selection, step_name: str | None = None)
                 continue
             inside = np.ones(len(budget), bool)
             if window is not None:
-                inside = (budget.starts >= window.start) & (budget.starts < window.end)
+                inside = begin_in(window, budget.starts, steps[rank.task].numbers)
             if inside.any():
                 gpus.append(RankIterations(rank.rank, budget.at(inside), steps[rank.task].at(inside)))
     groups = by_gpu(job.session, selected_devices(job.session, selection, job.ranks))
@@ -297,14 +305,14 @@ def _causes(job: OpenJob, gpus: Sequence[RankIterations]) -> list[str]:
         return []
     (causes,) = causes_of(job, Selection(), [starved], [time])
     words = cause_words(causes, time)
-    return [f"launch-starved time by cause: {words}"] if words else []
+    return [f"late launches by cause: {words}"] if words else []
 
 
 STEP_PART_COLUMNS = tuple(
     Column(
         part,
         header=f"{label[0].upper()}{label[1:]} (ns)",
-        label=label.replace("blocked by", "by").replace("launch-", ""),
+        label=label.replace("blocked by", "by"),
         unit=Unit.DURATION,
         compared="duration",
     )

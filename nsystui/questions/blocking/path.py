@@ -444,6 +444,8 @@ def _iteration(job: OpenJob, selection: Selection, step: int | None, step_name: 
     """Return the iteration's task and window, and a sentence that identifies it."""
     ranks = selected_ranks(job.ranks, selection)
     steps = step_times(job.steps(step_name))
+    if step is None and selection.window is not None:
+        step = selection.window.step
     for rank in ranks:
         times = steps.get(rank.task)
         if times is None or not times.on_gpu or (selection.window is not None and step is None):

@@ -161,7 +161,7 @@ last operation. Time that was not recorded is not idle time. Notes name the caus
 CPU did meanwhile.
 
 With --by step, a row for each part of an iteration: compute, and of the time without compute what the next compute
-kernel waited for: its launch (launch-starved), NCCL, a copy or a memset, or neither (stalled): see
+kernel waited for: its launch (late launches), NCCL, a copy or a memset, or neither (stalled): see
 `nsystui help path`.""",
         examples="""  nsystui budget rank*.sqlite
   nsystui budget rank*.sqlite --by step

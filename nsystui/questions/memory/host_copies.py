@@ -146,8 +146,8 @@ RATE_COLUMNS = (
     Column("median", header="Med (B/s)", label="median", importance=1, unit=Unit.RATE, decimals=1),
     Column("q3", header="Q3 (B/s)", label="q3", importance=3, unit=Unit.RATE, decimals=1),
     Column("max", header="Max (B/s)", label="max", importance=2, unit=Unit.RATE, decimals=1),
-    Column("source", header="From", label="from", importance=1),
-    Column("target", header="To", label="to", importance=1),
+    Column("source", header="From", label="from"),
+    Column("target", header="To", label="to"),
     Column("name", header="Operation", label="operation"),
 )
 

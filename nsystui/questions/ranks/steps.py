@@ -68,8 +68,8 @@ class StepTimes:
         return cls(steps.task, numbers, start, end - start, cpu_start, cpu, op_time, phases, gap, on_gpu=True)
 
     def within(self, window: Window | None) -> StepTimes:
-        """Return the steps that begin in a window."""
-        return self if window is None else self.at((self.start >= window.start) & (self.start < window.end))
+        """Return the steps that begin in a window, or the window's step."""
+        return self if window is None else self.at(begin_in(window, self.start, self.numbers))
 
     def at(self, is_selected: Flags) -> StepTimes:
         """Return the steps at a mask, shape ``(n,)``."""
@@ -103,6 +103,11 @@ class StepTimes:
         """Return the span of a step, ns."""
         start = int(self.start[index])
         return Window(start, start + max(int(self.duration[index]), 1))
+
+
+def begin_in(window: Window, starts: Times, numbers: Times) -> Flags:
+    """Return which steps begin in ``window``, or are the step that it has."""
+    return numbers == window.step if window.step is not None else (starts >= window.start) & (starts < window.end)
 
 
 def medians_of_phases(times: Ints, phases: Ints) -> Floats:
@@ -158,6 +163,13 @@ def step_times(steps: Steps, window: Window | None = None) -> Mapping[Task, Step
     """Return the step times of every task with steps in ``window``."""
     times_by_task = {task: StepTimes.of(task_steps).within(window) for task, task_steps in steps.of_task.items()}
     return {task: times for task, times in times_by_task.items() if len(times)}
+
+
+def window_of_step(steps: Steps, number: int) -> Window:
+    """Return the time of a step on all ranks."""
+    all_times = [times.at(times.numbers == number) for times in step_times(steps).values()]
+    windows = [times.window(0) for times in all_times if len(times)]
+    return Window(min(window.start for window in windows), max(window.end for window in windows), number)
 
 
 _FIGURES = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -97,7 +98,8 @@ class Finding:
     ``cost``: the mean over the job's GPUs, ns; ``percent``: the cost in % of the run time. Both are ``None`` if no time
     can be attributed. Costs of findings may include the same time. ``measured``: the method. ``window``: job time.
     ``ranks``: the ranks concerned, empty for all. ``under``: the id of the finding that causes most of the cost, if
-    any. ``gist``: a few words for the summary. ``times``: when the cost occurs, by process and device, if known.
+    any. ``gist``: a few words for the summary. ``line``: the cause in a line of a table. ``times``: when the cost
+    occurs, by process and device, if known.
     """
 
     id: str
@@ -113,9 +115,18 @@ class Finding:
     ranks: tuple[int, ...] = ()
     under: str = ""
     gist: str = ""
+    line: str = ""
     times: Mapping[tuple[Task, int], Intervals] = field(default_factory=dict)
     gain: Gain | None = None
     """``None`` if no time could be won back, or if it is unknown."""
+
+    @property
+    def in_a_line(self) -> str:
+        """The cause in a line, or the first clause without parentheses and the cost, which tables show beside it."""
+        sentence = re.sub(r" \([^()]*\)", "", self.sentence)
+        clause = re.split(r"\.(?: |$)|[:;] |, (?=\d+ % of|so )", sentence, maxsplit=1)[0]
+        cost = r"^(?:Each|The) GPU (?:(idle)s(?: [\d.,]+ \S+)?|spends \S+ \S+ on) "
+        return self.line or re.sub(cost, r"\1 ", clause).strip()
 
     @property
     def rank_numbers(self) -> str:

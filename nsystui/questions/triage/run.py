@@ -53,7 +53,7 @@ _BLOCKERS = {
     "copies": ("to_device", "to_host", "on_device", "other_copies"),
     "memsets": ("memsets",),
     "unified memory": ("migrations",),
-    "launch latency": ("stalled",),
+    "stalled": ("stalled",),
     "unresolved": ("unresolved",),
     "tail": ("tail",),
 }
@@ -161,8 +161,6 @@ class Triage:
         # All unresolved time may be stalled: no reason to name stalls.
         possible = {**self.possible, "stalled": 0}
         times = {words: bounds(self.parts, possible, parts) for words, parts in _BLOCKERS.items()}
-        if self.parts["unresolved"]:
-            times["stalls"] = times.pop("launch latency")
         if any(low < high for low, high in times.values()):
             del times["unresolved"]  # the ranges of the other parts contain it
         times = {"compute": (self.parts["compute"],) * 2, **dict(sorted(times.items(), key=lambda item: -item[1][1]))}

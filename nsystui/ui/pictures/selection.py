@@ -32,7 +32,10 @@ def crumbs_of(selection: Selection, ranks: Iterable[RankedTask]) -> list[tuple[s
     if selection.streams is not None:
         crumbs.append((f"stream {spans(selection.streams)}", replace(selection, streams=None)))
     if selection.window is not None:
-        start = format_value(Unit.TIME, selection.window.start)
+        start, step = format_value(Unit.TIME, selection.window.start), selection.window.step
+        if step is not None:
+            crumbs.append((f"step {step}", replace(selection, window=None)))
+            start = f"{selection.window.start / 1e9:.3f} s"  # the number identifies the step
         length = format_value(Unit.DURATION, selection.window.end - selection.window.start)
         crumbs.append((f"{start} + {length}", replace(selection, window=None)))
     if selection.name is not None:

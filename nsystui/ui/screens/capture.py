@@ -20,7 +20,7 @@ class DiagnosticsScreen(TextTableScreen):
     CLOSED = "a diagnostic cannot be opened: the line below has its full text"
 
     def __init__(self) -> None:
-        super().__init__("diagnostics")
+        super().__init__("capture log")
 
     def ask(self, job: OpenJob, selection: Selection) -> TableAnswer:
         return diagnostics_table(job.session, selection)

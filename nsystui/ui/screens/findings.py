@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 COLUMNS = (
     Column("severity", header="Severity", label=""),
     Column("id", header="Rule", label="finding"),
-    Column("cost", header="Cost (ns)", label="cost", unit=Unit.DURATION),
+    Column("cost", header="Cost (ns)", label="cost", unit=Unit.DURATION, importance=1),
     Column("percent", header="Cost (%)", label="of job", unit=Unit.PERCENT, decimals=1, has_bar=True),
     Column(
         "recoverable",
@@ -43,9 +43,10 @@ COLUMNS = (
         label="could save",
         unit=Unit.DURATION,
         compared="cost",
-        importance=1,
+        importance=2,
     ),
-    Column("sentence", header="Finding", label="what is wrong"),
+    Column("line", header="Cause", label="what is wrong", is_prose=True),
+    Column("sentence", header="Finding", label="finding", importance=FILES_ONLY),
     Column("number", header="Number", label="number", unit=Unit.NUMBER, importance=FILES_ONLY),
 )
 HEALTHY, NOT_CHECKED = "ok", "-"
@@ -61,10 +62,11 @@ def findings_answer(triage: Triage) -> TableAnswer:
     """Return the health if nothing is wrong, findings, worst first, and a count of rules that could not judge."""
     rows: list[Row] = [_row(number, item) for number, item in enumerate(triage.findings)]
     if triage.health:
-        rows.insert(0, (HEALTHY, "", None, None, None, triage.health.lower(), None))
+        rows.insert(0, (HEALTHY, "", None, None, None, *[triage.health.lower()] * 2, None))
     if triage.not_checked:
         rules = ", ".join(item.rule for item in triage.not_checked)
-        rows.append((NOT_CHECKED, "not checked", None, None, None, f"{len(triage.not_checked)} rules: {rules}", None))
+        count = f"{len(triage.not_checked)} rules"
+        rows.append((NOT_CHECKED, "not checked", None, None, None, count, f"{count}: {rules}", None))
     label = "could save/step" if triage.has_steps else "could save"
     columns = tuple(replace(item, label=label) if item.key == "recoverable" else item for item in COLUMNS)
     return TableAnswer("findings", columns, tuple(rows))
@@ -74,7 +76,8 @@ def _row(number: int, finding: Finding) -> Row:
     """Indent a symptom below its cause."""
     name = f"└ {finding.id}" if finding.under else finding.id
     gain = None if finding.gain is None else finding.gain.recoverable
-    return (finding.severity.value[0].upper(), name, finding.cost, finding.percent, gain, finding.sentence, number)
+    amounts = (finding.cost, finding.percent, gain)
+    return (finding.severity.value[0].upper(), name, *amounts, finding.in_a_line, finding.sentence, number)
 
 
 def finding_lines(finding: Finding, width: int) -> list[list[TextPart]]:
@@ -141,7 +144,7 @@ class FindingsTable(WindowTable):
         """The findings or the ``status`` changed."""
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's name for it
-        super().__init__(id=id, elastic="sentence", row_style=_category)
+        super().__init__(id=id, elastic="line", row_style=_category)
         self.cell_styles = lambda values: {"severity": _category(values)}
         self.triage: Triage | None = None
         self.status = ""

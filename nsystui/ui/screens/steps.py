@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from asyncio import to_thread
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -47,20 +48,23 @@ _GROUPINGS: Mapping[str, tuple[tuple[str, Mapping[str, Any]], ...]] = {
     "kernels by step": (("family", {"by": "step,family"}), ("name", {"by": "step"})),
 }
 _COLOURS = {
-    **dict.fromkeys(PARTS, "metric"),
+    **dict.fromkeys(PARTS, "idle"),
     **dict.fromkeys(BLOCKERS.values(), "memory"),
     **dict.fromkeys(("nccl", "communication"), "nccl"),
     "compute": "compute",
-    "starved": "idle",
-    "unresolved": "api",
+    "starved": "api",
 }
 _LEGEND = {
     "compute": "compute",
     "nccl": "blocked by NCCL",
     "memory": "blocked by memory",
-    "idle": "launch-starved",
-    "api": "unresolved",
-    "metric": "stalled, other",
+    "api": "late launches",
+    "idle": "stalled, other",
+}
+_OTHER_SUMS = ("GPU busy", "GPU idle", "without compute")
+_TREE = {
+    **{label: f"  {label}" for label in LABELS.values()},
+    **{label: f"    {label.partition(': ')[2]}" for label in (*NCCL_LABELS.values(), SEND_AND_RECEIVE)},
 }
 _KIND_COLOURS = {KINDS[kind]: colour for kind, colour in CATEGORIES.items()}
 """The colours of the pieces of the path."""
@@ -93,7 +97,10 @@ class StepsScreen(GroupedViewsScreen):
 
     def ask(self, job: OpenJob, selection: Selection) -> Any:
         """Answer the question of the view, and describe the steps and their times."""
-        view, answer = super().ask(job, selection)
+        answered: Any = super().ask(job, selection)
+        view, answer = answered
+        if answer.columns[0].key == "part":  # the tree has only rows that add up
+            answer = replace(answer, rows=[row for row in answer.rows if row[0] not in _OTHER_SUMS])
         steps, tasks = job.steps(), {rank.task for rank in selected_ranks(job.ranks, selection)}
         task_times = [times for task, times in step_times(steps, selection.window).items() if task in tasks]
         if not task_times:
@@ -113,6 +120,10 @@ class StepsScreen(GroupedViewsScreen):
         super().show((view, answer), same_place)
         self.chart.display = view.name in _CHARTED and self.app.size.height >= _ROOMY and len(answer) > 0
         self.chart.styles.height = self._chart_rows + 2
+
+    def shown_names(self) -> Mapping[str, str]:
+        """Return the names of kernels, and the parts of an iteration as a tree."""
+        return {**super().shown_names(), **_TREE}
 
     def show_count(self) -> None:
         """Show the steps' number and times, and on a wide terminal their anchor."""

@@ -231,11 +231,14 @@ class TableScreen(TablesScreen):
         return self.table.current_values
 
     def row_window(self) -> Window | None:
-        """Return the time span of the cursor's row, if any."""
+        """Return the time span of the cursor's row, if any; a step's span is its time on all ranks."""
         from nsystui.base.selection import Window
+        from nsystui.questions.ranks.steps import window_of_step
 
         values = self.values()
-        start = values.get("start")
+        start, step, job = values.get("start"), values.get("step"), self.job
+        if isinstance(step, int) and values.get("row") is None and job is not None and job.shares_clock:
+            return window_of_step(job.steps(), step)
         length = next((values[key] for key in self.LENGTHS if values.get(key) is not None), None)
         if not isinstance(start, int) or not isinstance(length, int | float):
             return None

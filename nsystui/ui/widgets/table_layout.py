@@ -26,16 +26,22 @@ NAME_SHARE = 0.4
 but not more than its natural width."""
 
 NAME_MOST = 0.6
-"""The share of the elastic column if names of kernels would look alike in less."""
+"""The share of the elastic column if it is prose, or names of kernels would look alike in less."""
 
 TEXT_WANTED = 24
 """The most cells of another text column, unless there is spare room."""
+
+TEXT_KEPT = 14
+"""Cells that a text column keeps while numbers can leave."""
 
 TEXT_MINIMUM = 6
 """Cells that a text column keeps when no column can leave."""
 
 BAR_WIDTH = 5
 """Cells of the bar next to a share."""
+
+WIDE, WIDE_BARS = 140, (12, 20)
+"""From this width, bars get spare room: up to 12 cells before text, up to 20 cells after it."""
 
 _TREE = " │├└─▶▼▸▾"
 _INDENT = re.compile(r"[ │├└─]*(?:[▶▼▸▾] )?")
@@ -120,13 +126,15 @@ def place_columns(
 ) -> tuple[Placed, ...]:
     """Choose the columns that fit ``width`` cells and share the cells among them.
 
-    Columns without values leave first, then columns of the highest ``importance``, the rightmost first; importance 0,
-    the sorted column and the elastic column stay, and ``FILES_ONLY`` columns never show. Bars leave next. The elastic
-    column gets spare room, then other cut text; if room is short, text columns shrink, and then the right edge is cut.
+    Columns without values leave first, then columns of the highest ``importance``, the rightmost first, then bars. If
+    text would still be cut below `TEXT_KEPT`, all other numbers leave, except the first and the sorted column. Text
+    stays, and ``FILES_ONLY`` columns never show. The elastic column gets spare room, then other cut text, with bars
+    before and after; if room is short, text columns shrink, and then the right edge is cut.
     """
     distinctive = measures[elastic].telling if elastic is not None else ()
+    share = NAME_MOST if elastic is not None and measures[elastic].column.is_prose else NAME_SHARE
     needed = (cells for cells in distinctive if cells <= width * NAME_MOST)
-    name_room = max(NAME_MINIMUM, int(width * NAME_SHARE), *needed)
+    name_room = max(NAME_MINIMUM, int(width * share), *needed)
     widths = {
         index: min(measure.natural, name_room if index == elastic else TEXT_WANTED)
         if measure.is_text
@@ -155,14 +163,26 @@ def place_columns(
         bars.pop(index, None)
     if used_width() > width:
         bars.clear()
+    numbers = [index for index in widths if not measures[index].is_text and measures[index].column.key != sorted_key]
+    shrinks = sum(max(0, cells - TEXT_KEPT) for index, cells in widths.items() if measures[index].is_text)
+    for index in reversed(numbers[1:] if elastic is not None else ()):
+        if used_width() - shrinks > width:
+            del widths[index]
 
+    def lengthen(most: int) -> None:
+        room = (width - used_width()) // len(bars) if bars and width >= WIDE else 0
+        for index, cells in bars.items():
+            bars[index] = max(cells, min(most + 1, cells + room))
+
+    lengthen(WIDE_BARS[0])
     texts = sorted((index for index in widths if measures[index].is_text), key=lambda index: index != elastic)
-    for index in texts:  # the elastic column first
+    for index, least in ((index, cells) for cells in (TEXT_KEPT, TEXT_MINIMUM) for index in texts):
         spare = width - used_width()
         if spare > 0:
             widths[index] = min(measures[index].natural, widths[index] + spare)
         elif spare < 0:
-            widths[index] = max(min(TEXT_MINIMUM, widths[index]), widths[index] + spare)
+            widths[index] = max(min(least, widths[index]), widths[index] + spare)
+    lengthen(WIDE_BARS[1])
     shown = sorted(widths)
     if shown and shown[-1] == elastic:  # a name at the right edge gets all spare room
         widths[elastic] += max(0, width - used_width())

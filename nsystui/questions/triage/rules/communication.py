@@ -194,7 +194,10 @@ def _judged(
         )
         loader = "'s data loader" if late_ranks[item.task].cause == LOADER else ""
         gist, ranks = f"waiting for rank {item.rank}{loader}", (item.rank,)
-        findings.append(case.finding("straggler", text, advice, door, cost, _METHOD, evidence, ranks=ranks, gist=gist))
+        line = text.partition(among or words or ". ")[0].replace("Rank", "rank").replace("arrives", "is")
+        findings.append(
+            case.finding("straggler", text, advice, door, cost, _METHOD, evidence, ranks=ranks, gist=gist, line=line)
+        )
     cost = case.mean(suffered.values())
     if not findings and case.percent(cost) >= case.thresholds.imbalance_percent:
         text = (

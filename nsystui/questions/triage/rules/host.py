@@ -390,7 +390,7 @@ def _idle_gaps_finding(
     spent = {kind: sum(time for cause, time in times.items() if cause.kind == kind) for kind in KINDS}
     kind = max(spent, key=lambda name: spent[name])
     longest = cpu_spans[0]
-    gist = "long idle gaps"
+    gist, line = "long idle gaps", ""
     activity, advice = "", Advice("Record CUDA API calls (-t cuda).", "CUDA calls show what the CPU did in the gaps.")
     if case.job.session.count(tables.api_calls):
         share = 100 * spent[kind] / sum(spent.values())
@@ -400,7 +400,9 @@ def _idle_gaps_finding(
         activity = f" For {share:.0f} % of the gap time the launching thread was {kind}.{_where(main, part, works)}"
         words = f"running {main.words}" if kind == RUNNING_CODE else main.words
         words, share = (words, share * part) if main.what and part > 0.5 else (kind, share)
-        gist += f", mostly {words}" if share > 50 else f", {share:.0f} % {words}"
+        line = words if share > 50 else f"{share:.0f} % {words}"
+        gist += f", mostly {words}" if share > 50 else f", {line}"
+        line += _place_of(case, longest, works) if 2 * longest.length >= cost else ""
         advice = allocator_advice(case) if kind == ALLOCATING else _ADVICE.get(kind) or _unknown(case, kind)
     ranks = tuple(sorted({case.rank_of[span.task] for span in cpu_spans}))
     sentence = (
@@ -420,7 +422,7 @@ def _idle_gaps_finding(
     evidence = TableAnswer("idle-gaps", _IDLE_GAPS_COLUMNS, rows, len(cpu_spans))
     return case.finding(
         "idle-gaps", sentence, advice, Door("timeline", window=longest.window), cost, measured, evidence,
-        window=longest.window, ranks=ranks, times=gap_times, gist=gist,
+        window=longest.window, ranks=ranks, times=gap_times, gist=gist, line=line,
         under="straggler" if 2 * in_late >= sum(span.length for span in cpu_spans) else "",
     )  # fmt: skip
 
@@ -435,6 +437,16 @@ def what_to_record(case: Case, kind: str) -> str:
     """Return how to record missing data on a cause of idle time; empty if nothing is missing."""
     lacking = [table for table in _RECORDED[kind] if not case.job.session.count(getattr(tables, table.name))]
     return case.record(*lacking, together=True) if lacking else ""
+
+
+def _place_of(case: Case, gap: CpuSpan, works: Sequence[HostWork]) -> str:
+    """Return the NVTX range and the step of the longest gap, where known."""
+    words = [f" in `{works[0].range_name}`"] if works and works[0].range_name else []
+    if (times := case.steps.get(gap.task)) is not None:
+        middle = (gap.window.start + gap.window.end) // 2
+        is_around = (times.start <= middle) & (middle < times.start + times.duration)
+        words += [f", step {number}" for number in times.numbers[is_around].tolist()]
+    return "".join(words)
 
 
 def _where(cause: Cause, part: float, works: Sequence[HostWork]) -> str:

@@ -18,7 +18,7 @@ from nsystui.questions.triage.rule import BY_CPU, IDLE, FindingKind, rule
     finds={"host-bound": FindingKind("a host that bounds inference", symptom_of=("preempted",), parts=BY_CPU)},
 )
 def host_bound(case: Case) -> Sequence[Finding | NotChecked]:
-    """Find phases whose steps the host bounds (docs/path.md#phases); the cost is their launch-starved time."""
+    """Find phases whose steps the host bounds (docs/path.md#phases); the cost is their time of late launches."""
     codes = {PHASES[code]: code for gpu in case.budgets for code in set(gpu.phases.tolist()) if 0 <= code < len(PHASES)}
     if not codes:
         return []
@@ -45,5 +45,5 @@ def host_bound(case: Case) -> Sequence[Finding | NotChecked]:
         "vLLM), and replay decode steps as CUDA graphs.",
         "Such steps are as long as the host takes for them; a faster GPU changes nothing.",
     )
-    measured = "Launch-starved time in the steps of these phases. The mean is over the GPUs."
+    measured = "Time of late launches in the steps of these phases. The mean is over the GPUs."
     return [case.finding("host-bound", sentence, advice, Door("steps by phase"), cost, measured, table)]

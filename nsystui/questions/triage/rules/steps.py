@@ -100,7 +100,11 @@ def _slow(case: Case, steps: Mapping[Task, StepTimes], warm_up: int) -> Finding 
     text = "Compare the slow step with the step before it (Timeline, or `nsystui diff` with --time-a and --time-b)."
     advice = Advice(text, reason)
     finding = _finding(case, "slow-steps", Severity.WARNING, sentence, advice, cost, "the median step", ranks)
-    return replace(finding, window=window, under="idle-gaps" if 2 * in_gaps >= cost else "", times=slow_times)
+    which, took = f"step{'s' * (len(numbers) > 1)} {few(sorted(numbers))}", "up to " * (len(numbers) > 1)
+    line = f"{which} took {took}{time_words(longest)}, the others {time_words(usual)}"
+    return replace(
+        finding, line=line, window=window, under="idle-gaps" if 2 * in_gaps >= cost else "", times=slow_times
+    )
 
 
 def _long_gaps(case: Case, steps: StepTimes) -> Floats:
