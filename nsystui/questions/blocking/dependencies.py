@@ -346,9 +346,8 @@ def _unseen(
     if not len(events.calls) and not report_at(rows.session, rows.task.report).count(tables.cuda_events):
         return work["correlation"]
     unseen = np.full(len(work["start"]), NONE, np.int64)
-    lost = events.calls[~np.isin(events.calls, events.waits["correlation"])]
-    unmatched = np.flatnonzero(events.of_record == NONE)
-    wait = events.waits["correlation"][unmatched]
+    ids, unmatched = events.waits["correlation"], np.flatnonzero(events.of_record == NONE)
+    lost, wait = events.calls[~np.isin(events.calls, ids)], ids[unmatched]
     stream = np.append(np.full(len(lost), NONE), streams.numbers(events.waits, unmatched))
     calls, is_lost = np.append(lost, wait), np.arange(len(lost) + len(wait)) < len(lost)
     records = np.append(_before(events.recorded, lost), _before(events.lost, wait))

@@ -202,44 +202,46 @@ def _candidates(
     tasks = [task for task in tasks if task.report in indices]
     if not tasks or not session.count(tables.nvtx_ranges):
         return []
+    ranges = _closed_ranges(tasks)
+    columns = [ranges.c[name] for name in ("report", "process", "thread", "start", "end", "name")]
     named, others = defaultdict[Task, list[_Candidate]](list), defaultdict[Task, list[_Candidate]](list)
     if name_filter is not None:
-        for candidate in _read(session, tasks, _named_query(tasks, name_filter), name_filter):
+        is_named = matches(ranges.c.name, name_filter)
+        names = sa.select(ranges.c.template).where(is_named).distinct()
+        # Ranges whose names differ only in numbers also end a step.
+        query = sa.select(*columns, sa.literal(name_filter.pattern).label("template"), is_named.label("is_chosen"))
+        query = query.where(ranges.c.template.in_(names)).order_by("start", sa.desc("end"))
+        for candidate in _read(session, tasks, query, name_filter):
             named[candidate.task].append(candidate)
         _add_work(session, named, needs_marks=False)
         return [named[task] for task in sorted(named)]
-    kinds = session.rows(_kinds_query(tasks))
-    users = {task for report, process, *_ in kinds for task in _users(tasks, Task(report, process))}
-    templates = {template for *_, template in kinds}
-    with_word = {template for template in templates if any(word.search(template) for word in _WORDS)}
-    for chosen in (with_word, templates - with_word):
-        for candidate in _read(session, tasks, _kind_query(tasks, chosen)) if chosen else ():
+    kinds = {template for *_, template in session.rows(_kinds_query(tasks))}
+    with_word = {template for template in kinds if any(word.search(template) for word in _WORDS)}
+    for chosen in (with_word, kinds - with_word):
+        # DuckDB computes the kind once per value in short lists.
+        values = sa.values(sa.column("kind", sa.Text), name="kinds").data([(template,) for template in sorted(chosen)])
+        query = sa.select(*columns, ranges.c.kind.label("template"), sa.true().label("is_chosen"))
+        query = query.where(ranges.c.kind.in_(sa.select(values))).order_by("start", sa.desc("end"))
+        for candidate in _read(session, tasks, query, None) if chosen else ():
             (named if candidate.is_named else others)[candidate.task].append(candidate)
         if chosen is with_word:
             _add_work(session, named, needs_marks=False)
-        judged = users if chosen is with_word else {*named, *others}
+        judged = tasks if chosen is with_word else {*named, *others}
         if all(any(item.is_sure and not item.is_foreign for item in named.get(task, ())) for task in judged):
             return [named[task] for task in sorted(named)]  # other candidates cost more, and would not be chosen
     _add_work(session, others, needs_marks=True)
     return [named[task] + others[task] for task in sorted({*named, *others})]
 
 
-def _users(tasks: Sequence[Task], local: Task) -> list[Task]:
-    """Return the tasks whose steps may be ranges of a process: without GPU work, such as a scheduler, its report's."""
-    return [local] if local in tasks else [task for task in tasks if task.report == local.report]
-
-
-def _read(
-    session: Session, tasks: Sequence[Task], query: Query, name_filter: NameFilter | None = None
-) -> Iterator[_Candidate]:
-    """Yield the candidates in the ranges of ``query``."""
+def _read(session: Session, tasks: Sequence[Task], query: Query, pattern: NameFilter | None) -> Iterator[_Candidate]:
     ranges = session.arrays(query)
     keys = (ranges[key] for key in ("report", "process", "thread", "template"))
     for (report, process, _, template), rows in places_by(keys).items():
         local, columns = Task(report, process), (ranges[key][rows] for key in ("start", "end", "name", "is_chosen"))
         starts, ends, names, is_chosen = columns
-        for task in _users(tasks, local):
-            candidate = _candidate(task, template, starts, ends, names.tolist(), is_chosen.astype(bool), name_filter)
+        # A process without GPU work, such as a scheduler, may have the steps of its report's tasks.
+        for task in [local] if local in tasks else [task for task in tasks if task.report == report]:
+            candidate = _candidate(task, template, starts, ends, names.tolist(), is_chosen.astype(bool), pattern)
             if candidate is not None:
                 candidate.is_foreign = task != local
                 yield candidate
@@ -291,28 +293,6 @@ def _kinds_query(tasks: Iterable[Task]) -> Query:
         .subquery("kinds")
     )
     return sa.select(*(kinds.c[column.name] for column in kind)).where(kinds.c.place <= _MAX_NAMES)
-
-
-_COLUMNS = ("report", "process", "thread", "start", "end", "name")
-
-
-def _named_query(tasks: Sequence[Task], name_filter: NameFilter) -> Query:
-    ranges = _closed_ranges(tasks)
-    is_named = matches(ranges.c.name, name_filter)
-    templates = sa.select(ranges.c.template).where(is_named).distinct()
-    # Ranges whose names differ only in numbers also end a step.
-    labels = sa.literal(name_filter.pattern).label("template"), is_named.label("is_chosen")
-    query = sa.select(*(ranges.c[name] for name in _COLUMNS), *labels)
-    return query.where(ranges.c.template.in_(templates)).order_by("start", sa.desc("end"))
-
-
-def _kind_query(tasks: Sequence[Task], templates: Collection[str]) -> Query:
-    ranges = _closed_ranges(tasks)
-    # For a short list of values, DuckDB would compute the kind once per value.
-    kinds = sa.values(sa.column("kind", sa.Text), name="kinds").data([(template,) for template in sorted(templates)])
-    labels = ranges.c.kind.label("template"), sa.true().label("is_chosen")
-    query = sa.select(*(ranges.c[name] for name in _COLUMNS), *labels)
-    return query.where(ranges.c.kind.in_(sa.select(kinds))).order_by("start", sa.desc("end"))
 
 
 def _candidate(
@@ -387,12 +367,10 @@ def _numbers(names: Sequence[str]) -> Times:
 
     If several numbers ascend, the number that ascends slowest counts. All are 0 if a name has no number.
     """
-    codes = {name: code for code, name in enumerate(dict.fromkeys(names))}
-    numbers_of_names = ((whole_number(digits, _MAX_NUMBER) for digits in _NUMBER.findall(name)) for name in codes)
-    parts = [[number for number in numbers if number is not None] for numbers in numbers_of_names]
-    width = min(map(len, parts))
-    columns = np.array([part[:width] for part in parts], np.int64).reshape(len(parts), width)
-    columns = columns[[codes[name] for name in names]]
+    numbers_of = {name: [whole_number(digits, _MAX_NUMBER) for digits in _NUMBER.findall(name)] for name in set(names)}
+    parts = {name: [number for number in numbers if number is not None] for name, numbers in numbers_of.items()}
+    width = min(map(len, parts.values()))
+    columns = np.array([parts[name][:width] for name in names], np.int64).reshape(len(names), width)
     if not columns.shape[1]:
         return np.zeros(len(names), np.int64)
     ascending = [column for column in columns.T if (np.diff(column) > 0).all()]
