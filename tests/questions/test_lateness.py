@@ -83,9 +83,9 @@ def test_a_late_rank_has_one_cause_and_one_finding(tmp_path: Path, how: Any, say
         (
             (2, 3),
             "loads",
-            "Ranks 2, 3 (host) arrive last at 20 of 40 collectives: their data loaders take 30 ms longer",
+            "Ranks 2, 3 (host) arrive last at 20 of 40 collectives: their data loaders take 30.",
         ),
-        ((1, 3), "computes", "Ranks 1, 3 (host) arrive last at 20 of 40 collectives: their kernels take 30 ms longer"),
+        ((1, 3), "computes", "Ranks 1, 3 (host) arrive last at 20 of 40 collectives: their kernels take 30."),
     ],
 )
 def test_ranks_that_are_late_together_are_one_finding(tmp_path: Path, late: Any, how: str, says: str) -> None:

@@ -272,7 +272,7 @@ def _reason(
     of_part = [task for task in computed if parts.get(task) == part]
     own, others = ([computed[task] for task in of_part if (task in late.tasks) == is_own] for is_own in (True, False))
     among = f" Among the {len(of_part)} ranks of part {part}, the" if part else " The"
-    rank, gpu, its = ("rank", "this GPU", "its node") if s else ("ranks", "these GPUs", "their nodes")
+    rank, gpu, place = ("rank", "this GPU", "its node") if s else ("ranks", "these GPUs", "their nodes")
     unknown = Advice(
         "Look at what this rank does before its collectives (Ranks screen, then Timeline).",
         "The last rank to arrive sets the pace of all ranks.",
@@ -285,15 +285,15 @@ def _reason(
         return "", unknown
     more, longer = own_kernels / kernels - 1, own_time / time - 1
     if longer < _DIFFERS:
-        return f"{among} own kernels of the {rank} take no longer than the other ranks' kernels.", usual
+        return f"{among} {rank}'{s} own kernels take no longer than the other ranks' kernels.", usual
     if abs(more) <= _DIFFERS:
-        return (
-            f"{among} {rank} run{s} as many kernels as the others, but they take {100 * longer:.0f} % longer.",
-            Advice(
-                f"Check clocks, power cap and temperature of {gpu}, or exclude {its}. Then compare the input shapes.",
-                f"The same number of kernels takes longer on {gpu}: the hardware is slow, or the inputs are larger.",
-            ),
+        slow = "the GPU is slow, or its" if s else "they are slow, or their"
+        advice = Advice(
+            f"Check {gpu}'{s} clocks, power cap and temperature, or exclude {place}. Then compare the input shapes.",
+            f"The same number of kernels takes longer on {gpu}: {slow} inputs are larger.",
         )
+        words = f"{among} {rank} run{s} as many kernels as the others, but they take {100 * longer:.0f} % longer."
+        return words, advice
     count = f"{100 * abs(more):.0f} % {'more' if more > 0 else 'fewer'} kernels than the others"
     return f"{among} {rank} run{s} {count} and compute{s} {100 * longer:.0f} % longer.", Advice(
         "Divide the work more evenly over the ranks.", "This rank has more to compute than the others."
