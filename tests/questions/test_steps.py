@@ -221,7 +221,10 @@ class TestWithoutNumbers:
             if outer:
                 run.range(outer, begin, start + 20)
 
-    @pytest.mark.parametrize("name", ["train_step", "execute_model", "Executor._forward_step", "EngineCore.step"])
+    @pytest.mark.parametrize(
+        "name",
+        ["train_step", "execute_model", "Executor._forward_step", "EngineCore.step", "gpu_model_runner: forward"],
+    )
     def test_a_range_that_repeats_and_holds_the_work_is_a_step(self, run, name):
         self.repeat(run, ("forward", 4), ("backward", 8), outer=name)
         (found,) = steps_of(run).of_task.values()

@@ -15,11 +15,8 @@ from nsystui.questions.collectives.waiting import Arrivals
 from nsystui.questions.triage.case import KERNELS_LONGER, LOADER, STALL, Case, LateRank, time_words
 from nsystui.questions.triage.rules.input_pipeline import loading_ranges
 
-_TAKES = {
-    LOADER: ("its data loader takes", "their data loaders take"),
-    STALL: ("its GPU idles", "their GPUs idle"),
-    KERNELS_LONGER: ("its kernels take", "their kernels take"),
-}
+_TAKES = {LOADER: "its data loader takes", STALL: "its GPU idles", KERNELS_LONGER: "its kernels take"}
+_TAKE = {LOADER: "their data loaders take", STALL: "their GPUs idle", KERNELS_LONGER: "their kernels take"}
 _NEARLY_ALL, _MAIN = 0.9, 0.1
 """A rank is late in every step if it is in this share of the steps with at least `_MAIN` of the largest delay."""
 
@@ -66,7 +63,8 @@ def late_rank(case: Case, arrivals: Sequence[Arrivals], tasks: Sequence[Task], i
     is_part = len(main) < _NEARLY_ALL * total
     when = f"in {len(main)} of {total} steps ({few_numbers(main)})" if is_part else "a step"
     time /= min(count, len(main)) or count
-    words = f"{_TAKES[kind][len(tasks) > 1]} {time_words(time)} longer {when if main else 'before a collective'}"
+    takes = (_TAKE if len(tasks) > 1 else _TAKES)[kind]
+    words = f"{takes} {time_words(time)} longer {when if main else 'before a collective'}"
     return LateRank(tasks, is_straggler, by_step, is_rare, kind, words)
 
 

@@ -25,16 +25,7 @@ from nsystui.questions.nccl.verdict import UNKNOWN
 from nsystui.questions.queries.tasks import world_size
 from nsystui.questions.ranks.partings import differences
 from nsystui.questions.timeline.streams import stream_times
-from nsystui.questions.triage.case import (  # fmt: skip
-    LOADER,
-    STALL,
-    Case,
-    LateRank,
-    RankCompute,
-    bytes_words,
-    rank_words,
-    time_words,
-)
+from nsystui.questions.triage.case import LOADER, STALL, Case, bytes_words, rank_words, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.questions.triage.kernel_mix import by_framework
 from nsystui.questions.triage.lateness import late_rank
@@ -43,6 +34,8 @@ from nsystui.questions.triage.rules.input_pipeline import loader_advice
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from nsystui.questions.triage.case import LateRank, RankCompute
 
 
 _COLUMNS = (
@@ -115,8 +108,7 @@ def stragglers(case: Case) -> Sequence[Finding | NotChecked]:
     if not lateness_by_task:
         return [NotChecked("straggler", f"needs NCCL kernels ({', '.join(SYNCHRONOUS)}) that the ranks share")]
     members = sorted({member for arrival in arrivals for member in arrival.group.members})
-    late = late_together(arrivals)
-    lost = _lost(case, arrivals, members, late)
+    lost = _lost(case, arrivals, members, late := late_together(arrivals))
     gpu_counts = Counter(task for device in case.devices for task in device.tasks)
     caused, costs, suffered = (dict.fromkeys(lateness_by_task, 0) for _ in range(3))
     for tasks, time in zip(late, lost.sum(axis=1).tolist(), strict=True):
@@ -154,8 +146,7 @@ def _lost(
     is_late = np.array([[member.task in tasks for member in members] for tasks in late], bool).reshape(exposed.shape)
     floor = np.where(is_late & took_part, exposed, np.iinfo(np.int64).max).min(axis=1, initial=np.iinfo(np.int64).max)
     is_selected = np.array([member.task in case.tasks for member in members], bool)
-    lost: Matrix = np.where(took_part & ~is_late & is_selected, np.maximum(exposed - floor[:, None], 0), 0)
-    return lost
+    return np.where(took_part & ~is_late & is_selected, np.maximum(exposed - floor[:, None], 0), 0)
 
 
 def _exposed(starts: Times, ends: Times, tasks: Times, count: int, device: DeviceIntervals | None) -> Times:
@@ -184,10 +175,8 @@ def _judged(
     computed, parts = case.computed, case.job.model_parts(case.step_name).of_task
     evidence = _table(case, lateness_by_task, caused, suffered)
     door = Door("collectives", sort="late_by_ns")
-    size, late_ranks = (
-        world_size(case.job.session),
-        {rank.tasks[0]: rank for rank in case.late_ranks if rank.is_straggler},
-    )
+    size = world_size(case.job.session)
+    late_ranks = {rank.tasks[0]: rank for rank in case.late_ranks if rank.is_straggler}
     among = f" ({len(case.job.ranks)} of {size} ranks are open)" if size and size > len(case.job.ranks) else ""
     findings: list[Finding | NotChecked] = []
     for item in case.job.ranks:
@@ -200,8 +189,7 @@ def _judged(
         why, advice = _reason(case, late_ranks[item.task], computed, parts)
         words = f": {late_ranks[item.task].words}" if late_ranks[item.task].words else ""
         wait = time_words(sum(rank.caused for rank in late))
-        ranks = tuple(rank.rank for rank in members)
-        who = rank_words(ranks)
+        who = rank_words(ranks := tuple(rank.rank for rank in members))
         hidden = f" ({wait} including waits that compute hides)" if wait != time_words(loss) else ""
         text = (
             f"{who.capitalize()} ({few(sorted({rank.host or 'host unknown' for rank in members}))}) "
