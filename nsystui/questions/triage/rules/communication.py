@@ -258,17 +258,19 @@ def _reason(
         return "", usual if late.cause == STALL else _RARE
     part, s = parts.get(late.tasks[0]), "s" * (len(late.tasks) == 1)
     of_part = [task for task in computed if parts.get(task) == part]
-    own, others = ([computed[task] for task in of_part if (task in late.tasks) == is_own] for is_own in (True, False))
+    of_late, others = (
+        [computed[task] for task in of_part if (task in late.tasks) == is_late] for is_late in (True, False)
+    )
     among = f" Among the {len(of_part)} ranks of part {part}, the" if part else " The"
-    rank, gpu, place = ("rank", "this GPU", "its node") if s else ("ranks", "these GPUs", "their nodes")
+    rank, gpu, nodes = ("rank", "this GPU", "its node") if s else ("ranks", "these GPUs", "their nodes")
     unknown = Advice(
         "Look at what this rank does before its collectives (Ranks screen, then Timeline).",
         "The last rank to arrive sets the pace of all ranks.",
     )
-    if not own or not others:
+    if not of_late or not others:
         return "", unknown
-    kernels, own_kernels = (float(np.median([item.kernels for item in items])) for items in (others, own))
-    time, own_time = (float(np.median([item.time for item in items])) for items in (others, own))
+    kernels, own_kernels = (float(np.median([item.kernels for item in items])) for items in (others, of_late))
+    time, own_time = (float(np.median([item.time for item in items])) for items in (others, of_late))
     if not kernels or not time:
         return "", unknown
     more, longer = own_kernels / kernels - 1, own_time / time - 1
@@ -277,7 +279,7 @@ def _reason(
     if abs(more) <= _DIFFERS:
         slow = "the GPU is slow, or its" if s else "they are slow, or their"
         advice = Advice(
-            f"Check {gpu}'{s} clocks, power cap and temperature, or exclude {place}. Then compare the input shapes.",
+            f"Check {gpu}'{s} clocks, power cap and temperature, or exclude {nodes}. Then compare the input shapes.",
             f"The same number of kernels takes longer on {gpu}: {slow} inputs are larger.",
         )
         words = f"{among} {rank} run{s} as many kernels as the others, but they take {100 * longer:.0f} % longer."
