@@ -39,7 +39,7 @@ def rank_directory(rank: int) -> str:
 def stale_note(path: Path) -> str:
     """Return a note if an export is older than the report with its name, else an empty string."""
     stem, is_export, _ = path.name.partition(".sqlite")
-    report = path.with_name(f"{stem}.nsys-rep")
+    report = path.parent / f"{stem}.nsys-rep"
     try:
         age = report.stat().st_mtime - path.stat().st_mtime if is_export else 0
     except OSError:

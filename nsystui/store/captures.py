@@ -103,13 +103,17 @@ def with_joined_captures(reports: Iterable[Report]) -> tuple[Report, ...]:
 
 
 def _continues(before: Report, after: Report) -> bool:
-    """Return whether a report is the next capture of the same process: by its session or its number, GPUs and time."""
+    """Return whether a report is the next capture of the same process: by its session or its number, GPUs and time.
+
+    A capture may have used no GPU.
+    """
     facts, (stem, number), (next_stem, next_number) = before.metadata, _numbered(before), _numbered(after)
     is_session = bool(facts.session_id) and facts.session_id == after.metadata.session_id
     is_next = (before.folder, stem) == (after.folder, next_stem) and number < next_number
     gpus, next_gpus = _gpus(facts), _gpus(after.metadata)
-    common = gpus.keys() & next_gpus.keys() if facts.host and (is_session or is_next) else ()
-    return bool(common) and all(gpus[key] == next_gpus[key] for key in common) and _is_later(before, after)
+    common = gpus.keys() & next_gpus.keys()
+    is_same = all(gpus[key] == next_gpus[key] for key in common) and (common or not (gpus and next_gpus))
+    return bool(facts.host and (is_session or is_next) and is_same) and _is_later(before, after)
 
 
 def _is_later(before: Report, after: Report) -> bool:

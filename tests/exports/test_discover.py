@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from nsystui.base.errors import UsageError
-from nsystui.exports.discover import discover, named_shortly, names_of, natural_key
+from nsystui.exports.discover import discover, named_shortly, names_of, natural_key, stale_note
 
 CASES = {
     "numbers in names count as numbers": (
@@ -132,3 +132,8 @@ def test_files_are_named_by_their_directory_where_they_are_all_of_it(tmp_path, m
     assert named_shortly(names[:1]) == "'run 1/rank0.sqlite'"
     monkeypatch.chdir(tmp_path / "run 1")
     assert named_shortly([f"rank{number}.sqlite" for number in range(5)]) == "."
+
+
+@pytest.mark.parametrize("name", [".", "..", "/"])
+def test_a_directory_without_a_name_is_not_older_than_a_report(name):
+    assert stale_note(Path(name)) == ""

@@ -5,6 +5,7 @@ Each of its replays takes 10 ns in the first layer, 20 ns in the second.
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from nsystui.questions.host.naming import kernels_in_ranges
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.kernels.summary import GroupBy, kernel_summary
 from nsystui.questions.nvtx.around import range_around
+from nsystui.questions.nvtx.captures import capture_notes
 from nsystui.questions.nvtx.listing import nvtx_tree_table
 from nsystui.ui.pictures.details import event_details
 
@@ -156,6 +158,17 @@ def test_replayed_kernels_belong_to_the_range_of_their_capture(opened: Callable[
 
 def test_nodes_of_old_exports_are_among_the_graph_events(opened: Callable[..., OpenJob]) -> None:
     assert times_by_range(opened(copied, version="3.7.2")) == CAPTURED
+
+
+def test_a_graph_made_before_the_recording_has_no_recorded_capture(tmp_path: Path) -> None:
+    with ExportWriter(tmp_path / "before.sqlite") as export:
+        thread = export.thread(export.process(1, "python"), 1, "python")
+        export.nvtx_range(thread, 500, 600, "step")
+        export.graph_node(thread, -200, -200, "Graph Node Creation", 1)
+        export.api(thread, 510, 515, "cudaGraphLaunch_v10000", 1)
+        export.kernel(thread.process, 0, 7, 520, 530, name="k()", correlation_id=1, graph_node_id=1)
+    with closing(session_over(tmp_path / "before.sqlite")) as session:
+        assert "1 of 1 operations of CUDA graphs have no recorded capture" in " ".join(capture_notes(session))
 
 
 def test_equal_node_numbers_of_two_processes_are_told_apart(opened: Callable[..., OpenJob]) -> None:

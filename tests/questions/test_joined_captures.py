@@ -142,6 +142,17 @@ def test_other_processes_and_other_starts_are_ranks_of_their_own(opened, tmp_pat
     assert len(job.ranks) == len(job.session.reports) == 2
 
 
+def test_a_capture_without_gpu_work_is_one_of_its_process(opened, tmp_path):
+    capture(tmp_path / "report.1.sqlite", 0)
+    with ExportWriter(tmp_path / "report.2.sqlite", session=CaptureSession("pod", 1_780_000_005 * SECOND)) as out:
+        out.nvtx_range(out.thread(out.process(7, "python"), 7, "python"), MS, 2 * MS, "evaluation")
+    capture(tmp_path / "report.3.sqlite", 10 * SECOND)
+    job = opened("report.1.sqlite", "report.2.sqlite", "report.3.sqlite")
+    assert [(item.rank, item.report_name) for item in job.ranks] == [(0, "report")]
+    (times,) = step_times(job.steps()).values()
+    assert times.numbers.tolist() == list(range(2 * STEPS))
+
+
 def test_time_between_captures_is_no_idle_time(opened, tmp_path):
     for number in (1, 2, 3):
         capture(tmp_path / f"report.{number}.sqlite", number * 5 * SECOND)

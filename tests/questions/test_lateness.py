@@ -87,6 +87,35 @@ def test_a_rank_that_is_last_as_often_for_less_time_is_mentioned(tmp_path: Path)
     assert "Rank 2 (host) arrives last at 10 of 40 collectives, another rank at 10 for less time" in text
 
 
+@pytest.mark.parametrize(
+    ("late", "how", "says"),
+    [
+        (
+            (2, 3),
+            "loads",
+            "Ranks 2, 3 (host) arrive last at 20 of 40 collectives: their data loaders take 30.",
+        ),
+        ((1, 3), "computes", "Ranks 1, 3 (host) arrive last at 20 of 40 collectives: their kernels take 30."),
+    ],
+)
+def test_ranks_that_are_late_together_are_one_finding(tmp_path: Path, late: Any, how: str, says: str) -> None:
+    jitter = lambda rank, step: (7 * rank + 3 * step) % 5 * 30_000 + 30 * MS * (rank in late)  # noqa: E731
+    triage = triaged(*ddp_job(tmp_path, **{how: jitter}))
+    told(finding(triage, "straggler"), says, "Each other GPU loses 60")
+    assert finding(triage, "straggler").ranks == late
+    assert ids(triage).isdisjoint({"imbalance", "input-pipeline"})
+
+
+def test_the_cause_at_the_first_collective_is_in_the_kernels_before(tmp_path: Path) -> None:
+    triage = triaged(*ddp_job(tmp_path, computes=on(2, 300 * MS, (0,))))
+    told(finding(triage, "straggler"), "its kernels take 300 ms longer in 1 of 20 steps (0).")
+
+
+def test_a_rank_late_in_every_second_step_is_not_late_in_each(tmp_path: Path) -> None:
+    jitter = lambda rank, step: (5 * rank + 3 * step) % 4 * 500_000 + 60 * MS * (rank == 1 and step % 2)  # noqa: E731
+    told(finding(triaged(*ddp_job(tmp_path, computes=jitter)), "straggler"), "longer in 10 of 20 steps (1, 3, 5 and")
+
+
 def test_two_slow_steps_of_a_rank_are_no_reason_to_exclude_its_node(tmp_path: Path) -> None:
     triage = triaged(*ddp_job(tmp_path, computes=on(2, 90 * MS, (7, 13))))
     told(finding(triage, "straggler"), never=["node", "slower"])

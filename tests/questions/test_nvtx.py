@@ -131,6 +131,8 @@ def test_a_module_is_one_row_over_shapes_and_with_all_numbers_folded_over_layers
         "{'Module': 'layers.0.mlp', 'Inputs': [[1, 64]]}",
         "{'Module': 'layers.0.mlp', 'TrainableParams': {'w': [8]}, 'Inputs': [[7, 64]]}",
         "layers.1.mlp in=[[1, 64]]",
+        """{'Module': "layers.0's.mlp", 'Inputs': [[1, 64]]}""",
+        "{'Inputs': [[7, 64]], 'Module': 'cut.sho",
         "Thunk:#hlo_op=fusion.1,unique_hlo_op_id=42#",
         "{'mod': 'torch', 'op': 'add', 'args': [{'shape': (6,)}]}",
     )
@@ -141,7 +143,7 @@ def test_a_module_is_one_row_over_shapes_and_with_all_numbers_folded_over_layers
 
     ranges = load(session_of(fill))
     apart, together = (NvtxTree.build(ranges, fold=fold).roots() for fold in ("steps", "all"))
-    operators = {"Thunk:#hlo_op=fusion.1": 1, "torch.add": 1}
+    operators = {"layers.0's.mlp": 1, "cut.sho": 1, "Thunk:#hlo_op=fusion.1": 1, "torch.add": 1}
     assert {node.label: node.count for node in apart} == {"layers.0.mlp": 2, "layers.1.mlp": 1, **operators}
     assert {node.label: node.count for node in together} == {"layers.*.mlp (2)": 3, **operators}
 

@@ -220,7 +220,10 @@ class TestWithoutNumbers:
                 run.range(outer, begin, start + 20)
 
     @pytest.mark.parametrize(
-        "name", first(2, ["train_step", "Executor._forward_step", "execute_model", "EngineCore.step"])
+        "name",
+        first(
+            2, ["train_step", "gpu_model_runner: forward", "Executor._forward_step", "execute_model", "EngineCore.step"]
+        ),
     )
     def test_a_range_that_repeats_and_holds_the_work_is_a_step(self, run, name):
         self.repeat(run, ("forward", 4), ("backward", 8), outer=name)

@@ -7,6 +7,7 @@ open ranks are compared: another rank may have been later.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import compress
@@ -33,6 +34,8 @@ LEAST_LATENESS = 10_000
 """The last rank is late if another rank waited at least this long, ns …"""
 LEAST_SHARE = 0.1
 """… and at least this share of the longest duration."""
+_TOGETHER, _NEARLY_ALL = 0.1, 0.9
+"""Tasks arrive together if they wait at most this share of the delay, at this share of the operations."""
 
 NOBODY = -1
 
@@ -148,6 +151,25 @@ def lateness(arrivals: Sequence[Arrivals]) -> Mapping[Task, Lateness]:
             task_sum.transfer += int(batch.transfer.sum())
             task_sum.lateness.append(batch.spread[is_last])
     return {task: task_sum.total() for task, task_sum in sums.items()}
+
+
+def late_together(arrivals: Sequence[Arrivals]) -> list[tuple[Task, ...]]:
+    """Return the tasks that are last, those together that arrive within `_TOGETHER` of the delay nearly every time."""
+    last, near = Counter[Task](), Counter[tuple[Task, Task]]()
+    for batch in arrivals:
+        tasks, is_near = [member.task for member in batch.group.members], batch.wait <= _TOGETHER * batch.spread
+        for index, task in enumerate(tasks):
+            is_last = batch.last == index
+            last[task] += int(is_last.sum())
+            for other, count in zip(tasks, is_near[:, is_last].sum(axis=1).tolist(), strict=True):
+                near[task, other] += count
+    groups: dict[Task, tuple[Task, ...]] = {}
+    for task in sorted(last):
+        if task not in groups and last[task]:
+            near_task = {other: near[task, other] + near[other, task] for other in sorted(last) if other not in groups}
+            group = tuple(key for key, count in near_task.items() if count >= _NEARLY_ALL * (last[task] + last[key]))
+            groups |= dict.fromkeys(group, group)
+    return list(dict.fromkeys(groups.values()))
 
 
 def transfer_times(kernels: pd.DataFrame, matching: Matching, ranks: Sequence[RankedTask]) -> dict[str, Floats]:

@@ -130,7 +130,8 @@ def _at_launches(session: Session, report: Report, thread: Ints, time: Ints) -> 
     begun, ended, copying = (_calls(session, report, threads, name) for name in names)
     span = int(begun[1].min(initial=_NEVER)), int(ended[1].max(initial=-_NEVER))
     launches = _calls(session, report, threads, "Launch|Memcpy|Memset|GraphAdd", *span)
-    thread = np.where(_are_inside(copying, thread, time), UNRECORDED, thread)  # a copy of an unknown node
+    is_unknown = _are_inside(copying, thread, time) | (time < 0)  # a copy of an unknown node, or before the recording
+    thread = np.where(is_unknown, UNRECORDED, thread)
     is_late = ~_are_inside(launches, thread, time)
     for number in np.unique(begun[0]).tolist():
         nodes = np.flatnonzero(thread == number)

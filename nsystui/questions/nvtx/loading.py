@@ -41,7 +41,7 @@ _SUFFIXES = (", seq =", ", op_id =", ", sizes =", " in=[", ",unique_hlo_op_id=",
 _ENDS = [sa.func.nullif(sa.func.instr(LABEL, suffix), 0) for suffix in _SUFFIXES]
 _CUT = sa.func.coalesce(sa.func.left(LABEL, sa.func.least(*_ENDS) - 1), LABEL)
 _MEANINGS = [
-    sa.func.nullif(sa.func.regexp_extract(LABEL, rf"""["']{key}["']: ?["']([^"']+)""", 1), "")
+    sa.func.nullif(sa.func.regexp_extract(LABEL, rf"""(?s)["']{key}["']: ?["'](.+?)(?:["'](?:[,}}]|$)|$)""", 1), "")
     for key in ("(?:Module|funcStack|mod)", "op")
 ]
 _OF_DICT = sa.func.split_part(LABEL, "{", 1).concat(sa.func.nullif(sa.func.concat_ws(".", *_MEANINGS), ""))

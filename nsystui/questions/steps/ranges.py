@@ -52,7 +52,7 @@ _MAX_NAMES, _MAX_RANGES = 8, 1 << 16
 """The number of names to examine of each process, with and without a word of `_WORDS`; ranges of a name without."""
 _WORDS = tuple(
     re.compile(word, re.IGNORECASE)
-    for word in ("ProfilerStep", "step", "iter", "batch", "epoch", "execute", "frame", "token")
+    for word in ("ProfilerStep", "step", "iter", "batch", "epoch", "execute", "model_runner", "frame", "token")
 )
 _NUMBER = re.compile("[0-9]+")
 _MAX_NUMBER = 10**15 - 1

@@ -62,13 +62,13 @@ LOADER, STALL, KERNELS_LONGER = "loader", "stall", "kernels"
 
 @dataclass(frozen=True)
 class LateRank:
-    """A task for which other ranks wait.
+    """Tasks that arrive together, and for which other ranks wait.
 
-    ``by_step``: its delay after the first rank by number of the step, ns; ``is_rare``: in less than half of its steps.
+    ``by_step``: the delay after the first rank by number of the step, ns; ``is_rare``: in less than half of the steps.
     ``cause`` takes longer than on other ranks, ``words`` say how much; empty if unknown, or no straggler.
     """
 
-    task: Task
+    tasks: Sequence[Task]
     is_straggler: bool
     by_step: Mapping[int, int]
     is_rare: bool = False

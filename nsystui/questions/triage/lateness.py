@@ -16,33 +16,38 @@ from nsystui.questions.triage.case import KERNELS_LONGER, LOADER, STALL, Case, L
 from nsystui.questions.triage.rules.input_pipeline import loading_ranges
 
 _TAKES = {LOADER: "its data loader takes", STALL: "its GPU idles", KERNELS_LONGER: "its kernels take"}
+_TAKE = {LOADER: "their data loaders take", STALL: "their GPUs idle", KERNELS_LONGER: "their kernels take"}
+_NEARLY_ALL, _MAIN = 0.9, 0.1
+"""A rank is late in every step if it is in this share of the steps with at least `_MAIN` of the largest delay."""
 
 
-def late_rank(case: Case, arrivals: Sequence[Arrivals], task: Task, is_straggler: bool) -> LateRank:
-    """Return a rank's delays by step, and the cause if it is a straggler.
+def late_rank(case: Case, arrivals: Sequence[Arrivals], tasks: Sequence[Task], is_straggler: bool) -> LateRank:
+    """Return the delays by step of ranks that arrive together, and the cause if they are stragglers.
 
-    From the collective before until it arrives, its time by part is compared with the median of the others. The part
-    with half of the delay or more is the cause. Idle time is the data loader's if half of it is in a loader's range.
+    From the collective (or capture's first kernel) before until the last arrives, its time by part is compared with the
+    median of the other ranks. The part with half of the delay or more is the cause. Idle time is the data loader's if
+    half of it is in a loader's range.
     """
     devices = {Member(gpu.device.task.task, gpu.device.device): gpu for gpu in case.devices}
     loading = loading_ranges(case) if is_straggler else {}
     by_step: Counter[int] = Counter()
-    excess, count, steps = np.zeros(4), 0, case.steps.get(task)
+    excess, count, steps = np.zeros(4), 0, case.steps.get(tasks[0])
     for batch in arrivals:
         members = batch.group.members
-        for index in (index for index, member in enumerate(members) if member.task == task):
+        for index in (index for index, member in enumerate(members) if member.task in tasks):
             rows = np.flatnonzero(batch.last == index)
             starts = batch.group.start[index, batch.operations[rows]]
             in_step = np.searchsorted(steps.start, starts, side="right") - 1 if steps is not None else starts
             for step, delay in zip(in_step.tolist(), batch.spread[rows].tolist(), strict=True):
                 if steps is not None and step >= 0:
                     by_step[int(steps.numbers[step])] += delay
-            operations = batch.operations[rows][batch.operations[rows] > 0]
-            spent = {}
+            operations, spent = batch.operations[rows], {}
+            operations = operations[operations > 0] if operations.any() else operations
             for other, member in enumerate(members):
                 device = devices.get(member)
-                if device is not None and is_straggler and len(operations):
+                if device is not None and is_straggler and len(rows) and (other == index or member.task not in tasks):
                     begin, end = batch.group.end[other, operations - 1], batch.group.start[other, operations]
+                    begin = np.where(operations, begin, device.parts.kernels.starts[:1].min(initial=end[0]))
                     idle = device.idle(Window(int(begin.min()), int(max(begin.min(), end.max()))))
                     parts = (idle, intersect(idle, loading.get(member.task, EMPTY)), device.parts.kernels)
                     spent[other] = [(end - begin).sum(), *(part.covered(begin, end).sum() for part in parts)]
@@ -50,14 +55,17 @@ def late_rank(case: Case, arrivals: Sequence[Arrivals], task: Task, is_straggler
             if of_late is not None and spent:
                 excess, count = excess + of_late - np.median(list(spent.values()), axis=0), count + len(operations)
     total = len(steps) if steps is not None else 0
-    is_rare = 2 * len(by_step) < total
+    main = [number for number, delay in by_step.items() if delay >= _MAIN * max(by_step.values())]
+    is_rare = 2 * len(main) < total
     kind, time = _cause(*excess.tolist())
-    if not count or not time or task in case.once("lost kernels", set):
-        return LateRank(task, is_straggler, by_step, is_rare)
-    when = f"in {len(by_step)} of {total} steps ({few_numbers(by_step)})" if is_rare else "a step"
-    time /= min(count, len(by_step)) or count
-    words = f"{_TAKES[kind]} {time_words(time)} longer {when if by_step else 'before a collective'}"
-    return LateRank(task, is_straggler, by_step, is_rare, kind, words)
+    if not count or not time or not case.once("lost kernels", set).isdisjoint(tasks):
+        return LateRank(tasks, is_straggler, by_step, is_rare)
+    is_part = len(main) < _NEARLY_ALL * total
+    when = f"in {len(main)} of {total} steps ({few_numbers(main)})" if is_part else "a step"
+    time /= min(count, len(main)) or count
+    takes = (_TAKE if len(tasks) > 1 else _TAKES)[kind]
+    words = f"{takes} {time_words(time)} longer {when if main else 'before a collective'}"
+    return LateRank(tasks, is_straggler, by_step, is_rare, kind, words)
 
 
 def _cause(delay: float, idle: float, loading: float, kernels: float) -> tuple[str, float]:

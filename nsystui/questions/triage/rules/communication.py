@@ -11,11 +11,11 @@ import numpy as np
 from nsystui.base.answer import HOST, RANK, Column, Row, TableAnswer, Unit
 from nsystui.base.kernel_families import COPIES_BACKEND
 from nsystui.base.selection import Selection, Task, Window
-from nsystui.base.text import counted
+from nsystui.base.text import counted, few
 from nsystui.base.units import format_value, numbered
 from nsystui.questions.algebra.intervals import Times, union
 from nsystui.questions.collectives.matching import Matrix, Member
-from nsystui.questions.collectives.waiting import NOBODY, SYNCHRONOUS, Arrivals, Lateness, lateness
+from nsystui.questions.collectives.waiting import NOBODY, SYNCHRONOUS, Arrivals, Lateness, late_together, lateness
 from nsystui.questions.gpu.device_time import DeviceIntervals, total
 from nsystui.questions.nccl.bandwidth import launched_in_steps
 from nsystui.questions.nccl.grouping import NcclProperty, selected
@@ -25,7 +25,7 @@ from nsystui.questions.nccl.verdict import UNKNOWN
 from nsystui.questions.queries.tasks import world_size
 from nsystui.questions.ranks.partings import differences
 from nsystui.questions.timeline.streams import stream_times
-from nsystui.questions.triage.case import LOADER, STALL, Case, LateRank, RankCompute, bytes_words, time_words
+from nsystui.questions.triage.case import LOADER, STALL, Case, bytes_words, rank_words, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.questions.triage.kernel_mix import by_framework
 from nsystui.questions.triage.lateness import late_rank
@@ -34,6 +34,8 @@ from nsystui.questions.triage.rules.input_pipeline import loader_advice
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from nsystui.questions.triage.case import LateRank, RankCompute
 
 
 _COLUMNS = (
@@ -59,7 +61,7 @@ _METHOD = (
     "exposed NCCL time in these collectives. The mean is over all GPUs; the GPUs of this rank count as 0."
 )
 _RARE = Advice(
-    "Compare such a step with the step before it on this rank (`nsystui diff` with --time-a and --time-b).",
+    "Compare such a step with another step of this rank (`nsystui diff` with --time-a and --time-b).",
     "In its other steps this rank is not late, so its GPU is not slow.",
 )
 _VARIES = Advice(
@@ -110,24 +112,27 @@ def stragglers(case: Case) -> Sequence[Finding | NotChecked]:
     if not lateness_by_task:
         return [NotChecked("straggler", f"needs NCCL kernels ({', '.join(SYNCHRONOUS)}) that the ranks share")]
     members = sorted({member for arrival in arrivals for member in arrival.group.members})
-    late, lost = _lost(case, arrivals, members)
+    lost = _lost(case, arrivals, members, late := late_together(arrivals))
     gpu_counts = Counter(task for device in case.devices for task in device.tasks)
     caused, costs, suffered = (dict.fromkeys(lateness_by_task, 0) for _ in range(3))
-    for task, time in zip(late, lost.sum(axis=1).tolist(), strict=True):
-        caused[task], costs[task] = time // max(len(case.devices) - gpu_counts[task], 1), case.mean([time])
+    for tasks, time in zip(late, lost.sum(axis=1).tolist(), strict=True):
+        waiting = len(case.devices) - sum(gpu_counts[task] for task in tasks)
+        caused |= dict.fromkeys(tasks, time // max(waiting, 1))
+        costs[tasks[0]] = case.mean([time])
     for member, time in zip(members, lost.sum(axis=0).tolist(), strict=True):
         suffered[member.task] += time
     limits, least = case.thresholds, case.thresholds.straggler_share * sum(costs.values()) / 100
     large = {task for task, time in caused.items() if case.percent(time) >= limits.straggler_percent}
     stragglers = {task for task in large if costs[task] >= least}
-    case.once("late ranks", lambda: tuple(late_rank(case, arrivals, task, task in stragglers) for task in late))
+    case.once("late ranks", lambda: tuple(late_rank(case, arrivals, tasks, tasks[0] in stragglers) for tasks in late))
     return _judged(case, lateness_by_task, caused, costs, suffered)
 
 
-def _lost(case: Case, arrivals: Sequence[Arrivals], members: Sequence[Member]) -> tuple[list[Task], Matrix]:
-    """Return the late tasks, and the time that each cost each member, ns, shape ``(tasks, members)``."""
-    late = sorted({item.group.members[index].task for item in arrivals for index in set(item.last.tolist()) - {NOBODY}})
-    late_indices = {task: index for index, task in enumerate(late)}
+def _lost(
+    case: Case, arrivals: Sequence[Arrivals], members: Sequence[Member], late: Sequence[Sequence[Task]]
+) -> Matrix:
+    """Return the time that each group of late tasks cost each member, ns, shape ``(groups, members)``."""
+    late_indices = {task: index for index, tasks in enumerate(late) for task in tasks}
     spans: dict[Member, list[tuple[Times, Times, Times]]] = {member: [] for member in members}
     for arrival in arrivals:
         has_last = arrival.last != NOBODY
@@ -142,11 +147,10 @@ def _lost(case: Case, arrivals: Sequence[Arrivals], members: Sequence[Member]) -
         starts, ends, tasks = (np.concatenate(parts) for parts in zip(*spans[member], strict=True))
         took_part[tasks, column] = True
         exposed[:, column] = _exposed(starts, ends, tasks, len(late), devices.get(member))
-    is_late = np.array([[member.task == task for member in members] for task in late], bool).reshape(exposed.shape)
+    is_late = np.array([[member.task in tasks for member in members] for tasks in late], bool).reshape(exposed.shape)
     floor = np.where(is_late & took_part, exposed, np.iinfo(np.int64).max).min(axis=1, initial=np.iinfo(np.int64).max)
     is_selected = np.array([member.task in case.tasks for member in members], bool)
-    lost = np.where(took_part & ~is_late & is_selected, np.maximum(exposed - floor[:, None], 0), 0)
-    return late, lost
+    return np.where(took_part & ~is_late & is_selected, np.maximum(exposed - floor[:, None], 0), 0)
 
 
 def _exposed(starts: Times, ends: Times, tasks: Times, count: int, device: DeviceIntervals | None) -> Times:
@@ -175,26 +179,31 @@ def _judged(
     computed, parts = case.computed, case.job.model_parts(case.step_name).of_task
     evidence = _table(case, lateness_by_task, caused, suffered)
     door = Door("collectives", sort="late_by_ns")
-    size, late_ranks = world_size(case.job.session), {rank.task: rank for rank in case.late_ranks if rank.is_straggler}
+    size = world_size(case.job.session)
+    late_ranks = {rank.tasks[0]: rank for rank in case.late_ranks if rank.is_straggler}
     among = f" ({len(case.job.ranks)} of {size} ranks are open)" if size and size > len(case.job.ranks) else ""
     findings: list[Finding | NotChecked] = []
     for item in (rank for rank in case.job.ranks if rank.task in late_ranks):
         cost, loss = costs.get(item.task, 0), caused.get(item.task, 0)
-        late, other = lateness_by_task[item.task], "Each other" if len(case.devices) > 2 else "The other"
-        why, advice = _reason(case, late_ranks[item.task], computed, parts)
-        words = f": {late_ranks[item.task].words}" if late_ranks[item.task].words else ""
-        rival = max((rank.late for task, rank in lateness_by_task.items() if task != item.task), default=0)
-        often = f", another rank at {rival:,} for less time" * (rival >= late.late)
-        wait = time_words(late.caused)
+        late_group = late_ranks[item.task]
+        members = [rank for rank in case.job.ranks if rank.task in late_group.tasks]
+        late, is_one = [lateness_by_task[task] for task in late_group.tasks], len(members) == 1
+        why, advice = _reason(case, late_group, computed, parts)
+        words = f": {late_group.words}" if late_group.words else ""
+        wait, count = time_words(sum(rank.caused for rank in late)), sum(rank.late for rank in late)
+        rival = max((rank.late for task, rank in lateness_by_task.items() if task not in late_group.tasks), default=0)
+        often = f", another rank at {rival:,} for less time" * (rival >= count)
+        who = rank_words(ranks := tuple(rank.rank for rank in members))
+        hosts = few(sorted({rank.host or "host unknown" for rank in members}))
         hidden = f" ({wait} including waits that compute hides)" if wait != time_words(loss) else ""
+        where = f"last at {count:,} of {counted(max(rank.operations for rank in late), 'collective')}"
         text = (
-            f"Rank {item.rank} ({item.host or 'host unknown'}) arrives last at {late.late:,} of "
-            f"{counted(late.operations, 'collective')}{often}{among}{words}. "
-            f"{other} GPU loses {time_words(loss)} waiting{hidden}.{why}"
+            f"{who.capitalize()} ({hosts}) arrive{'s' * is_one} {where}{often}{among}{words}. "
+            f"{'Each other' if len(case.devices) - len(members) > 1 else 'The other'} GPU loses {time_words(loss)} "
+            f"waiting{hidden}.{why}"
         )
-        loader = "'s data loader" if late_ranks[item.task].cause == LOADER else ""
-        gist, ranks = f"waiting for rank {item.rank}{loader}", (item.rank,)
-        line = text.partition(among or words or ". ")[0].replace("Rank", "rank").replace("arrives", "is")
+        loader = "'s data loader" if late_group.cause == LOADER and is_one else ""
+        gist, line = f"waiting for {who}{loader}", f"{who} ({hosts}) {'is' if is_one else 'are'} {where}"
         findings.append(
             case.finding("straggler", text, advice, door, cost, _METHOD, evidence, ranks=ranks, gist=gist, line=line)
         )
@@ -240,36 +249,44 @@ def _reason(
 ) -> tuple[str, Advice]:
     """Return why a rank may be late: its cause, or its kernels compared with other ranks of its model part."""
     if late.cause == LOADER:
-        return "", Advice(loader_advice(case), "Its GPU waits for the next batch, and the other ranks for its GPU.")
+        who, whom = ("Its GPU waits", "its GPU") if len(late.tasks) == 1 else ("Their GPUs wait", "these GPUs")
+        return "", Advice(loader_advice(case), f"{who} for the next batch, and the other ranks for {whom}.")
     usual = Advice(
         "Look at what this rank does on the CPU before its collectives (Ranks screen, then Timeline).",
         "The GPU of this rank computes no longer than the others, so its work is launched late.",
     )
     if late.cause == STALL or late.is_rare:
         return "", usual if late.cause == STALL else _RARE
-    task = late.task
-    compute, part = computed.get(task), parts.get(task)
-    others = [rank_compute for other, rank_compute in computed.items() if other != task and parts.get(other) == part]
-    among = f" Among the {len(others) + 1} ranks of part {part}, the" if part else " The"
+    part, s = parts.get(late.tasks[0]), "s" * (len(late.tasks) == 1)
+    of_part = [task for task in computed if parts.get(task) == part]
+    of_late, others = (
+        [computed[task] for task in of_part if (task in late.tasks) == is_late] for is_late in (True, False)
+    )
+    among = f" Among the {len(of_part)} ranks of part {part}, the" if part else " The"
+    rank, gpu, nodes = ("rank", "this GPU", "its node") if s else ("ranks", "these GPUs", "their nodes")
     unknown = Advice(
         "Look at what this rank does before its collectives (Ranks screen, then Timeline).",
         "The last rank to arrive sets the pace of all ranks.",
     )
-    if compute is None or not others:
+    if not of_late or not others:
         return "", unknown
-    kernels, time = (np.median([getattr(rank_compute, key) for rank_compute in others]) for key in ("kernels", "time"))
+    kernels, own_kernels = (float(np.median([item.kernels for item in items])) for items in (others, of_late))
+    time, own_time = (float(np.median([item.time for item in items])) for items in (others, of_late))
     if not kernels or not time:
         return "", unknown
-    more, longer = compute.kernels / kernels - 1, compute.time / time - 1
+    more, longer = own_kernels / kernels - 1, own_time / time - 1
     if longer < _DIFFERS:
-        return f"{among} rank's own kernels take no longer than the other ranks' kernels.", usual
+        return f"{among} {rank}'{s} own kernels take no longer than the other ranks' kernels.", usual
     if abs(more) <= _DIFFERS:
-        return f"{among} rank runs as many kernels as the others, but they take {100 * longer:.0f} % longer.", Advice(
-            "Check this GPU's clocks, power cap and temperature, or exclude its node. Then compare the input shapes.",
-            "The same number of kernels takes longer on this GPU: the GPU is slow, or its inputs are larger.",
+        slow = "the GPU is slow, or its" if s else "they are slow, or their"
+        advice = Advice(
+            f"Check {gpu}'{s} clocks, power cap and temperature, or exclude {nodes}. Then compare the input shapes.",
+            f"The same number of kernels takes longer on {gpu}: {slow} inputs are larger.",
         )
+        words = f"{among} {rank} run{s} as many kernels as the others, but they take {100 * longer:.0f} % longer."
+        return words, advice
     count = f"{100 * abs(more):.0f} % {'more' if more > 0 else 'fewer'} kernels than the others"
-    return f"{among} rank runs {count} and computes {100 * longer:.0f} % longer.", Advice(
+    return f"{among} {rank} run{s} {count} and compute{s} {100 * longer:.0f} % longer.", Advice(
         "Divide the work more evenly over the ranks.", "This rank has more to compute than the others."
     )
 

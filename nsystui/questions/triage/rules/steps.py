@@ -93,8 +93,10 @@ def _slow(case: Case, steps: Mapping[Task, StepTimes], warm_up: int) -> Finding 
     if len(steps) == 1:
         reason = "One rank alone does not show whether the other ranks were slow, too."
     elif of_one is not None:
-        ranks = {item.rank for item in case.job.ranks if item.task == of_one.task}
-        reason = f"{rank_words(ranks).capitalize()} arrives last at the collectives of these steps: the others wait."
+        ranks = {item.rank for item in case.job.ranks if item.task in of_one.tasks}
+        reason = (
+            f"{rank_words(ranks).capitalize()} arrive{'s' * (len(ranks) == 1)} last in these steps, so the others wait."
+        )
     elif len(ranks) == len(steps):
         reason = "Every rank had slow steps, so the cause is work or waiting that all ranks share."
     text = "Compare the slow step with the step before it (Timeline, or `nsystui diff` with --time-a and --time-b)."
