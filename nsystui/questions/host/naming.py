@@ -24,7 +24,7 @@ from nsystui.questions.nvtx.paths import numbered, template
 from nsystui.questions.nvtx.ranges import NvtxRanges
 from nsystui.questions.queries.conditions import is_launched_by, of_reports, of_tasks
 from nsystui.questions.queries.mpi import DOMAIN
-from nsystui.questions.queries.tasks import GPU_TABLES, process_names
+from nsystui.questions.queries.tasks import GPU_TABLES, process_names, roles_by_task
 from nsystui.questions.steps.kernels_in_steps import rows_by_number
 from nsystui.store import tables
 from nsystui.store.session import Session
@@ -90,7 +90,7 @@ def workers_by_rank(job: OpenJob, tasks: Iterable[Task]) -> dict[Task, Task]:
 def named_threads(job: OpenJob, threads: Iterable[Thread]) -> list[HostThread]:
     """Return the threads by rank, process and number; unnamed threads are named after their program."""
     names, programs = thread_names(job.session), process_names(job.session)
-    ranks, roles = ({item.task: getattr(item, key) for item in job.ranks} for key in ("rank", "role"))
+    ranks, roles = {item.task: item.rank for item in job.ranks}, roles_by_task(job.session, job.ranks)
     named = []
     for thread in sorted(threads):
         task = Task(thread[0], process_of(thread[1]))

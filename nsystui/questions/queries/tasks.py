@@ -173,14 +173,24 @@ class RankedTask:
     @property
     def role(self) -> str | None:
         """The process's name without a package and numbers: ``Worker`` of ``VLLM::Worker_TP3``; ``None`` if unknown."""
-        name = self.process_name.rpartition("::")[2]
-        return _NUMBERS.sub("", name) or name or None
+        return _role(self.process_name)
 
     @property
     def gpu(self) -> str:
         """The models of its GPUs; equal models are shown once, with their number."""
         names, count = list(dict.fromkeys(self.gpu_names)), sum(device != UNKNOWN for device in self.devices)
         return f"{count}× {names[0]}" if count > 1 and len(names) == 1 else " + ".join(names)
+
+
+def _role(process_name: str) -> str | None:
+    name = process_name.rpartition("::")[2]
+    return _NUMBERS.sub("", name) or name or None
+
+
+def roles_by_task(session: Session, ranks: Iterable[RankedTask]) -> dict[Task, str | None]:
+    """Return the role of each process, also without GPU work."""
+    roles = {task: _role(name.rpartition("/")[2]) for task, name in process_names(session).items()}
+    return roles | {item.task: item.role for item in ranks}
 
 
 def ranked_tasks(session: Session, given: Numbering | None = None) -> tuple[RankedTask, ...]:
