@@ -147,7 +147,9 @@ def group_ranges(ranges: NvtxRanges, by: TreeGrouping) -> Grouping:
             of_lane[number] = len(groups) - 1
     one_rank = by in (TreeGrouping.THREAD, TreeGrouping.RANK) or len(processes) <= 1
     one_thread = by is TreeGrouping.THREAD or (one_rank and all(len(lanes) == 1 for lanes in processes))
-    return Grouping(tuple(groups), of_lane[ranges.columns.chains.lane], one_rank, by is TreeGrouping.ROLE or one_rank, one_thread)
+    return Grouping(
+        tuple(groups), of_lane[ranges.columns.chains.lane], one_rank, by is TreeGrouping.ROLE or one_rank, one_thread
+    )
 
 
 def _lanes_by_process(ranges: NvtxRanges) -> list[list[int]]:
