@@ -207,3 +207,21 @@ def test_ranges_by_role_also_of_processes_without_a_gpu(opened, tmp_path, names,
     table = nvtx_tree_table(opened("a.sqlite").nvtx_tree(Selection(), "role", "steps"))
     counts = zip(table.cells("role"), table.cells("path"), table.cells("count"), strict=True)
     assert {(role, path): count for role, path, count in counts} == rows
+
+
+@pytest.mark.parametrize(("scope", "records", "programs"), [
+    ("SystemWide", {"python": True, "desktop": False}, {"python"}),
+    ("SystemWide", {"Worker_TP0": True, "Worker_TP1": False, "desktop": False}, {"Worker_TP0", "Worker_TP1"}),
+    ("SystemWide", {"python": False, "desktop": False}, {"python", "desktop"}),
+    ("ProcessTree", {"python": True, "desktop": False}, {"python", "desktop"}),
+])  # fmt: skip
+def test_processes_that_tracing_of_the_whole_system_adds_are_no_ranks(opened, tmp_path, scope, records, programs):
+    """Only processes of the program have ranges; the CUDA work of others is traced, too."""
+    facts = CaptureSession("pod", 0, settings={"CUDA_TRACE_SCOPE": scope})
+    with ExportWriter(tmp_path / "a.sqlite", session=facts) as out:
+        for number, (name, has_ranges) in enumerate(records.items()):
+            process = out.process(number + 1, name)
+            out.kernel(process, 0, 7, 0, 10, name="k()", correlation_id=number)
+            if has_ranges:
+                out.nvtx_range(out.thread(process, number + 1, "main"), 0, 10, "step")
+    assert {item.process_name for item in opened("a.sqlite").ranks} == programs

@@ -57,9 +57,9 @@ class Node:
     ranges (``Total Proj Time`` of ``nvtx_gpu_proj_sum``), ``gpu_median`` their median, ``None`` without launches.
     ``gpu_ops``: GPU operations launched, one for each correlation id. ``replayed``: the time of the operations of CUDA
     graphs that were captured in the ranges, ``None`` without any. ``window``: from the first start to the last end;
-    ``gpu_window``: the same for the projected ranges. ``child_count``: the rows that opening shows. ``rank``,
-    ``role``, ``thread`` (NVIDIA's ``globalTid``): ``None`` if several are merged. ``index``: the index in ``NvtxRanges`` if the
-    node is exactly one range.
+    ``gpu_window``: the same for the projected ranges. ``child_count``: the rows that opening shows. ``rank``, ``role``
+    and ``thread`` (NVIDIA's ``globalTid``): ``None`` if several are merged. ``index``: the index in ``NvtxRanges`` if
+    the node is exactly one range.
     """
 
     id: int
