@@ -117,7 +117,7 @@ class _Run:
     _done: dict[int, Path] = field(default_factory=dict)
     """The paths of reports in the job, by the number of their export."""
     _ranks: list[ReportRanks] = field(default_factory=list)
-    """The ranks of the reports that this run has added."""
+    """The ranks of the reports in the job, of this run and of earlier runs."""
     _waiting: set[int] = field(default_factory=set)
     """The numbers of exports that are read, but whose ranks depend on all reports."""
     _reports: list[Report] = field(default_factory=list)
@@ -140,15 +140,22 @@ class _Run:
 
     def look_for_packed(self) -> None:
         """Find packed exports: unchanged, with the same rank and the requested output."""
+        from nsystui.questions.answers.packing import ReportRanks
         from nsystui.questions.capture.job_output import has_output
+        from nsystui.store.report import Report
 
         def matches(report: JobReport) -> bool:
             is_rank = self.numbering is None or [*report.ranks.values()] == self.numbering.numbers([report.name])
             return is_rank and (not self.request.args["job_output"] or has_output(report))
 
         names = {identity: self.paths[number].name for number, identity in self._identities.items()}
-        packed = {identity: report.path for identity, report in self.writer.packed(names).items() if matches(report)}
-        self._done = {number: packed[identity] for number, identity in self._identities.items() if identity in packed}
+        packed = {identity: report for identity, report in self.writer.packed(names).items() if matches(report)}
+        done = {number: packed[identity] for number, identity in self._identities.items() if identity in packed}
+        self._done = {number: report.path for number, report in done.items()}
+        self._ranks = [
+            ReportRanks(Report(number, self.paths[number], report.files.report, label=report.name), report.ranks, "")
+            for number, report in done.items()
+        ]
 
     def pack(self) -> None:
         """Pack every report that can be packed, and print a line for each."""
@@ -179,7 +186,7 @@ class _Run:
 
     def _pack(self, exports: list[Export], session: Session, line: ProgressLine, ahead: RanksAhead | None) -> None:
         """Pack exports, and add reports to the job if their ranks are certain, as all are without ``ahead``."""
-        from nsystui.questions.answers.packing import check_different, compute_first_answers, report_ranks
+        from nsystui.questions.answers.packing import all_numbered, compute_first_answers, report_ranks
         from nsystui.questions.capture.job_output import keep_output
         from nsystui.questions.job.job import OpenJob
 
@@ -191,7 +198,7 @@ class _Run:
             new = [report for report in session.reports if report.index not in self._waiting.union(self._done)]
             ranked, without = ahead.ranks(job) if ahead is not None else report_ranks(job)
             ranked = [item for item in ranked if item.report.index not in self._done]
-            check_different(self._ranks + ranked)
+            ranked = all_numbered(self._ranks + ranked)[len(self._ranks) :]
             if new:
                 self.failures += without
                 session.tell = line.show_computing
@@ -265,8 +272,9 @@ def _line(ranked: ReportRanks, added: JobReport) -> str:
     """Return ``rank 3  rank_3  1,234,567 rows  45.2 MiB, 12 % of the export  (captured environment)``."""
     from nsystui.base.answer import Unit
     from nsystui.base.units import format_value
+    from nsystui.exports.discover import NEXT_CAPTURE
 
-    numbers = sorted(ranked.ranks.values())
+    numbers = sorted(rank % NEXT_CAPTURE for rank in ranked.ranks.values())
     label = f"rank {numbers[0]}" if len(numbers) == 1 else f"ranks {', '.join(map(str, numbers))}"
     size = format_value(Unit.BYTES, added.size)
     with suppress(OSError):  # the export was removed after packing

@@ -31,6 +31,10 @@ _SAME_EXPORT = 60
 _RANK = re.compile(r"rank=([0-9]+)")
 
 
+NEXT_CAPTURE = 1_000_000
+"""The difference between the numbers of captures of one process in a packed job; ranks are smaller."""
+
+
 def rank_directory(rank: int) -> str:
     """Return the name of a rank's directory in each dataset."""
     return f"rank={rank}"

@@ -101,6 +101,10 @@ _SETTINGS = {
 """Options by the setting of META_DATA_CAPTURE that they make ``true``."""
 
 
+SYSTEM_WIDE = "--cuda-trace-scope=system-wide"
+"""The option with which processes are traced that the profiled program did not start."""
+
+
 @dataclass(frozen=True)
 class Multiprocessor:
     """The capacity of a GPU's multiprocessor; shared memory in bytes."""
@@ -308,6 +312,8 @@ class _Reader:
                 options.add("--gpu-metrics-devices")
             elif setting == "START_TRIGGER" and value != "Immediate":
                 options.add("--capture-range")
+            elif setting == "CUDA_TRACE_SCOPE" and value.startswith("System"):
+                options.add(SYSTEM_WIDE)
         return tuple(sorted(options))
 
     def _gpus(self) -> tuple[Gpu, ...]:

@@ -29,6 +29,7 @@ from nsystui.exports import canonical
 from nsystui.exports.canonical import ColumnKind
 from nsystui.exports.discover import (
     FACTS,
+    NEXT_CAPTURE,
     REPORTS,
     is_packed_report,
     job_of,
@@ -231,7 +232,7 @@ class JobWriter:
         paths = packed_reports(self.directory)
         if len(paths) > 2 * len(exports):
             numbers = {int(number) for name in exports.values() for number in re.findall("[0-9]+", name)}
-            paths = [path for path in paths if int(path.name.partition("=")[2]) in numbers]
+            paths = [path for path in paths if int(path.name.partition("=")[2]) % NEXT_CAPTURE in numbers]
         reports = {}
         for path in paths:
             with suppress(ExportError):

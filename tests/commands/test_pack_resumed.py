@@ -21,7 +21,7 @@ from nsystui.base.errors import UsageError
 from nsystui.commands import pack
 from nsystui.commands.progress import ProgressLine
 from nsystui.questions.answers import packing
-from nsystui.questions.answers.packing import RanksAhead, check_different, report_ranks
+from nsystui.questions.answers.packing import RanksAhead, all_numbered, report_ranks
 from nsystui.questions.job.job import OpenJob
 from nsystui.store.session import Session
 
@@ -200,7 +200,7 @@ def test_ranks_that_are_certain_early_are_those_of_all_exports_together(tmp_path
                 session.add(path, index=number, whole=False)
             together, _ = report_ranks(OpenJob(session))
         try:
-            check_different(together)
+            all_numbered(together)
         except UsageError:
             continue
         expected = {one.report.index: one.ranks for one in together}

@@ -21,9 +21,11 @@ from nsystui.questions.events.listing import EventKey, event_row
 from nsystui.questions.host.naming import kernels_in_ranges
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.kernels.summary import GroupBy, kernel_summary
+from nsystui.questions.nccl.grouping import NcclProperty
 from nsystui.questions.nvtx.around import range_around
 from nsystui.questions.nvtx.captures import capture_notes
 from nsystui.questions.nvtx.listing import nvtx_tree_table
+from nsystui.questions.timeline.streams import stream_table
 from nsystui.ui.pictures.details import event_details
 
 REPLAYS = 3
@@ -97,14 +99,16 @@ def unrecorded(export: ExportWriter, thread: Thread) -> None:
     """Old versions of nsys write no nodes."""
 
 
-def written(path: Path, nodes: Nodes, *, pids: tuple[int, ...] = (100,), version: str = "3.25.0") -> Path:
+def written(
+    path: Path, nodes: Nodes, *, pids: tuple[int, ...] = (100,), version: str = "3.25.0", name: str = "kernel"
+) -> Path:
     """A program that replays a graph in ``execute``; of several processes, each captures a layer more than the last."""
     with ExportWriter(path, version) as export:
         for number, pid in enumerate(pids):
             process = export.process(pid)
             thread = export.thread(process, pid, "python")
-            for start, end, name in ((100, 310, "capture"), (110, 199, "layer_0"), (200, 300, "layer_1")):
-                export.nvtx_range(thread, start, end, name if not number else f"{name} of {pid}")
+            for start, end, label in ((100, 310, "capture"), (110, 199, "layer_0"), (200, 300, "layer_1")):
+                export.nvtx_range(thread, start, end, label if not number else f"{label} of {pid}")
             nodes(export, thread)
             for replay in range(REPLAYS):
                 start, correlation = 1000 + 1000 * replay, 10 + replay
@@ -113,7 +117,7 @@ def written(path: Path, nodes: Nodes, *, pids: tuple[int, ...] = (100,), version
                 for node, begin, end in ((101, 100, 110), (102, 120, 140)):
                     span = (start + begin, start + end)
                     numbers = {"correlation_id": correlation, "graph_node_id": node, "graph_id": 7}
-                    export.kernel(process, 0, 13, *span, name=f"kernel_{node}", **numbers)
+                    export.kernel(process, 0, 13, *span, name=f"{name}_{node}", **numbers)
     return path
 
 
@@ -229,6 +233,35 @@ def test_an_event_leads_to_the_range_of_its_capture(opened: Callable[..., OpenJo
     assert row is not None
     context = event_details(job, row)[2]
     assert context == ["captured in NVTX capture › layer_0", "NVTX execute"]
+
+
+def test_kernels_of_steps_are_in_the_range_of_their_capture(opened: Callable[..., OpenJob]) -> None:
+    job = opened(copied)
+    groups = (GroupBy.STEP, GroupBy.RANGE)
+    rows = records(kernels_in_ranges(job, Selection(), job.steps("execute"), group_by=groups))
+    times = {(row["step"], row["range"], row["origin"]): row["total"] for row in rows}
+    steps = {step for step, *_ in times}
+    assert len(steps) == REPLAYS and None not in steps
+    assert times == {(step, f"layer_{n}", "captured"): 10 * (n + 1) for step in steps for n in (0, 1)}
+    shares = [sum(row["share"] for row in rows if row["step"] == step) for step in steps]
+    assert shares == pytest.approx([100.0] * REPLAYS)
+
+
+@pytest.mark.parametrize(("nodes", "first"), [(copied, "layer_*"), (of_two_originals, "execute")])
+def test_collectives_that_a_graph_replays_are_in_the_range_of_their_capture(
+    opened: Callable[..., OpenJob], nodes: Nodes, first: str
+) -> None:
+    job = opened(nodes, name="ncclDevKernel_AllReduce_Sum_f32_RING_LL")
+    kernels = job.pairing_by((NcclProperty.RANGE,)).kernels
+    assert set(kernels["range"][kernels["end"] - kernels["start"] == 10]) == {first}
+    assert set(kernels["range"][kernels["end"] - kernels["start"] == 20]) == {"layer_*"}
+
+
+@pytest.mark.parametrize(("nodes", "purpose"), [(copied, "layer_*"), (unrecorded, "execute")])
+def test_the_purpose_of_a_stream_is_the_range_of_its_captures(
+    opened: Callable[..., OpenJob], nodes: Nodes, purpose: str
+) -> None:
+    assert stream_table(opened(nodes), Selection()).cells("purpose") == [purpose]
 
 
 def test_kernels_by_graph_have_the_number_of_the_graph(opened: Callable[..., OpenJob]) -> None:

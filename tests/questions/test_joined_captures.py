@@ -16,6 +16,7 @@ from nsystui.questions.host.time_budget import budget_with_causes
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.job.opening import JobSource, Listener, Opener
 from nsystui.questions.kernels.summary import GroupBy, kernel_summary
+from nsystui.questions.nvtx.listing import nvtx_tree_table
 from nsystui.questions.queries.reports import reports_table
 from nsystui.questions.ranks.overview import job_facts
 from nsystui.questions.ranks.steps import step_times
@@ -198,3 +199,39 @@ def test_roles_and_ranks_by_process_name(opened, tmp_path, names, ranks, roles):
     assert {name: by_name[name] for name in ranks} == ranks
     summary = kernel_summary(job.session, Selection(), group_by=(GroupBy.ROLE,), ranks=job.ranks)
     assert set(summary.cells("role")) == roles and sum(summary.cells("count")) == len(names)
+
+
+@pytest.mark.parametrize(("names", "rows"), [
+    (["EngineCore_0", "Worker_TP0", "Worker_TP1"], {("Worker", "step"): 2, ("EngineCore", "step"): 1}),
+    (["Worker_TP0", "Worker_TP1"], {("Worker", "step"): 2}),
+    (["/opt/trainer-0"], {("trainer", "step"): 1}),
+    (["", "Worker_TP0"], {(None, "step"): 1, ("Worker", "step"): 1}),
+])  # fmt: skip
+def test_ranges_by_role_also_of_processes_without_a_gpu(opened, tmp_path, names, rows):
+    with ExportWriter(tmp_path / "a.sqlite") as out:
+        for number, name in enumerate(names):
+            process = out.process(number + 1, name)
+            out.nvtx_range(out.thread(process, number + 1, "main"), 0, 10, "step")
+            if not name.startswith("EngineCore"):
+                out.kernel(process, number, 7, 0, 10, name="k()", correlation_id=number)
+    table = nvtx_tree_table(opened("a.sqlite").nvtx_tree(Selection(), "role", "steps"))
+    counts = zip(table.cells("role"), table.cells("path"), table.cells("count"), strict=True)
+    assert {(role, path): count for role, path, count in counts} == rows
+
+
+@pytest.mark.parametrize(("scope", "records", "programs"), [
+    ("SystemWide", {"python": True, "desktop": False}, {"python"}),
+    ("SystemWide", {"Worker_TP0": True, "Worker_TP1": False, "desktop": False}, {"Worker_TP0", "Worker_TP1"}),
+    ("SystemWide", {"python": False, "desktop": False}, {"python", "desktop"}),
+    ("ProcessTree", {"python": True, "desktop": False}, {"python", "desktop"}),
+])  # fmt: skip
+def test_processes_that_tracing_of_the_whole_system_adds_are_no_ranks(opened, tmp_path, scope, records, programs):
+    """Only processes of the program have ranges; the CUDA work of others is traced, too."""
+    facts = CaptureSession("pod", 0, settings={"CUDA_TRACE_SCOPE": scope})
+    with ExportWriter(tmp_path / "a.sqlite", session=facts) as out:
+        for number, (name, has_ranges) in enumerate(records.items()):
+            process = out.process(number + 1, name)
+            out.kernel(process, 0, 7, 0, 10, name="k()", correlation_id=number)
+            if has_ranges:
+                out.nvtx_range(out.thread(process, number + 1, "main"), 0, 10, "step")
+    assert {item.process_name for item in opened("a.sqlite").ranks} == programs

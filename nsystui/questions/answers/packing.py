@@ -6,16 +6,16 @@ that the report can move to the packed job before the next reports are read.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nsystui.base.errors import ExportError, UsageError
 from nsystui.base.selection import Selection, Task
 from nsystui.exports.canonical import NO_PROCESS
-from nsystui.exports.discover import names_of
+from nsystui.exports.discover import NEXT_CAPTURE, names_of
 from nsystui.exports.forms import form_of
 from nsystui.questions.queries.tasks import (
     BY_ORDER,
@@ -29,6 +29,7 @@ from nsystui.questions.queries.tasks import (
     ranks_alone,
     ranks_of_themselves,
 )
+from nsystui.store.captures import with_joined_captures
 from nsystui.store.opened import open_export
 from nsystui.store.report import Report
 
@@ -143,17 +144,27 @@ class RanksAhead:
         return ReportRanks(report, {task.process: rank for task, rank in ranks.items()}, source)
 
 
-def check_different(reports: Iterable[ReportRanks]) -> None:
-    """Raise UsageError if two reports have the same rank."""
+def all_numbered(reports: Sequence[ReportRanks]) -> list[ReportRanks]:
+    """Return the reports with different numbers: a later capture of a process gets its rank plus `NEXT_CAPTURE`.
+
+    Raises UsageError if reports of different processes have the same rank.
+    """
+    runs = with_joined_captures(item.report for item in reports)
+    run_of_report = {source.index: run.index for run in runs for source in run.sources}
     reports_by_rank: dict[int, ReportRanks] = {}
     for report in reports:
-        for rank in report.ranks.values():
-            other = reports_by_rank.setdefault(rank, report)
-            if other is not report:
-                names = f"{other.report.name} and {report.report.name}"
-                if report.source == other.source == BY_ORDER:
-                    raise UsageError(f"the rank numbers of {names} are unknown: give them with --ranks")
-                raise UsageError(f"{names} are both rank {rank} ({report.source}): number the files with --ranks")
+        ranks = report.ranks
+        while shared := sorted({*ranks.values()} & reports_by_rank.keys()):
+            other = reports_by_rank[shared[0]]
+            names = f"{other.report.name} and {report.report.name}"
+            if run_of_report[other.report.index] == run_of_report[report.report.index]:
+                ranks = {process: rank + NEXT_CAPTURE for process, rank in ranks.items()}
+            elif report.source == other.source == BY_ORDER:
+                raise UsageError(f"the rank numbers of {names} are unknown: give them with --ranks")
+            else:
+                raise UsageError(f"{names} are both rank {shared[0]} ({report.source}): number the files with --ranks")
+        reports_by_rank |= dict.fromkeys(ranks.values(), replace(report, ranks=ranks))
+    return list({id(report): report for report in reports_by_rank.values()}.values())
 
 
 def compute_first_answers(job: OpenJob) -> None:

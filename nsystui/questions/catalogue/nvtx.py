@@ -40,7 +40,12 @@ each name, without the arguments that PyTorch appends (`aten::item, op_id = 557`
         order=100,
         options=(
             Option("depth", "only the outermost N levels", metavar="N", kind=int),
-            Option("by", "what has its own rows (all: nothing)", choices=("rank-thread", "rank", "all"), default="all"),
+            Option(
+                "by",
+                "what has its own rows (all: nothing)",
+                choices=("rank-thread", "rank", "role", "all"),
+                default="all",
+            ),
             Option(
                 "fold",
                 "which numbered names share a row (steps: only those that number steps, not layers within each step; "

@@ -27,12 +27,10 @@ class _Kernels(NamedTuple):
 
 def _read_kernels(values: Values) -> _Kernels:
     from nsystui.base.errors import UsageError
-    from nsystui.questions.kernels.summary import GroupBy, Names, group_by_of, kind_of_kernels
+    from nsystui.questions.kernels.summary import Names, group_by_of, kind_of_kernels
 
     only = kind_of_kernels(values["only"]) if values["only"] else ""
     groups = group_by_of(values["by"])
-    if {GroupBy.RANGE, GroupBy.STEP} <= {*groups}:
-        raise UsageError("--by step,range: choose one of them; `nsystui steps --operations` has the ranges of steps")
     launches = _read_ncu(values["ncu"], groups, values["instances"]) if values["ncu"] else []
     names = Names(values["names"])
     captured = None
@@ -73,14 +71,15 @@ def _ask_kernels(job: OpenJob, selection: Selection, options: _Kernels) -> Answe
         "families": job.families,
         "only": options.only,
     }
-    if GroupBy.STEP in options.groups:
-        from nsystui.questions.steps.kernels_in_steps import kernels_in_steps
-
-        return kernels_in_steps(job, selection, job.steps(options.step_range), **arguments)
+    steps = job.steps(options.step_range) if GroupBy.STEP in options.groups else None
     if GroupBy.RANGE in options.groups:
         from nsystui.questions.host.naming import kernels_in_ranges
 
-        return kernels_in_ranges(job, selection, **arguments)
+        return kernels_in_ranges(job, selection, steps, **arguments)
+    if steps is not None:
+        from nsystui.questions.steps.kernels_in_steps import kernels_in_steps
+
+        return kernels_in_steps(job, selection, steps, **arguments)
     answer = kernel_summary(job.session, selection, **arguments)
     if options.groups == (GroupBy.FAMILY,):
         from nsystui.questions.kernels.families import with_union_times

@@ -24,8 +24,10 @@ from nsystui.questions.nvtx.paths import numbered, template
 from nsystui.questions.nvtx.ranges import NvtxRanges
 from nsystui.questions.queries.conditions import is_launched_by, of_reports, of_tasks
 from nsystui.questions.queries.mpi import DOMAIN
-from nsystui.questions.queries.tasks import GPU_TABLES, process_names
+from nsystui.questions.queries.tasks import GPU_TABLES, process_names, roles_by_task
 from nsystui.questions.steps.kernels_in_steps import rows_by_number
+from nsystui.questions.steps.task_steps import NO_STEP
+from nsystui.questions.steps.times import Steps
 from nsystui.store import tables
 from nsystui.store.session import Session
 
@@ -90,7 +92,7 @@ def workers_by_rank(job: OpenJob, tasks: Iterable[Task]) -> dict[Task, Task]:
 def named_threads(job: OpenJob, threads: Iterable[Thread]) -> list[HostThread]:
     """Return the threads by rank, process and number; unnamed threads are named after their program."""
     names, programs = thread_names(job.session), process_names(job.session)
-    ranks, roles = ({item.task: getattr(item, key) for item in job.ranks} for key in ("rank", "role"))
+    ranks, roles = {item.task: item.rank for item in job.ranks}, roles_by_task(job.session, job.ranks)
     named = []
     for thread in sorted(threads):
         task = Task(thread[0], process_of(thread[1]))
@@ -251,21 +253,31 @@ class ThreadRanges:
         return np.where(around >= 0, self.labels[ranges.values("name", around)], 0)
 
 
-def kernels_in_ranges(job: OpenJob, selection: Selection, **options: Any) -> TableAnswer:
+def kernels_in_ranges(job: OpenJob, selection: Selection, steps: Steps | None = None, **options: Any) -> TableAnswer:
     """Summarise kernels by the NVTX range of their launch, or of their capture in a CUDA graph, and by other keys.
 
-    ``options`` are further arguments of `kernel_summary`.
+    With ``steps``, also by step; shares are then of the step's kernel time. ``options`` are further arguments of
+    `kernel_summary`.
     """
     ranges = ThreadRanges.load(job)
+    numbers: dict[tuple[int, ...], int] = {}
+    """The number of each step, range, and whether the kernels were captured."""
 
-    def number_of(*kernels: Ints) -> Ints:
-        labels, is_captured = ranges.of_operations(*kernels)
-        return 2 * labels + is_captured
+    def number_of(report: Ints, process: Ints, launch: Ints, *others: Ints) -> Ints:
+        step = np.full(len(launch), NO_STEP) if steps is None else steps.numbers_at(report, process, launch)
+        parts = np.stack((step, *ranges.of_operations(report, process, launch, *others)))
+        keys, index = np.unique(parts, axis=1, return_inverse=True)
+        return np.array([numbers.setdefault(tuple(key), len(numbers)) for key in keys.T.tolist()], np.int64)[index]
 
-    def cells_of(numbers: Ints) -> dict[str, list[str]]:
-        origins = ["captured" if number else "launched" for number in (numbers & 1).tolist()]
-        return {"origin": origins, "range": [ranges.names[number] for number in (numbers >> 1).tolist()]}
+    def parts_of(groups: Ints) -> Ints:
+        return np.array(list(numbers), np.int64).reshape(-1, 3)[groups].T
 
-    rows = partial(rows_by_number, number_of, cells_of, np.zeros_like)
+    def cells_of(groups: Ints) -> dict[str, list[Any]]:
+        step, label, captured = parts_of(groups).tolist()
+        origins = ["captured" if number else "launched" for number in captured]
+        names = {"origin": origins, "range": [ranges.names[number] for number in label]}
+        return names if steps is None else names | {"step": [None if n == NO_STEP else n for n in step]}
+
+    rows = partial(rows_by_number, number_of, cells_of, lambda groups: parts_of(groups)[0])
     answer = kernel_summary(job.session, selection, **options, summarise=rows)
-    return replace(answer, notes=(*answer.notes, *ranges.ranges.notes))
+    return replace(answer, notes=(*answer.notes, *ranges.ranges.notes, *(steps.notes if steps else ())))

@@ -149,10 +149,10 @@ def in_ranges(pairing: NcclPairing, ranges: NvtxRanges) -> NcclPairing:
     """Return the pairing with a column ``range`` in ``kernels`` and ``calls``: the NVTX range around launch or call.
 
     It is the innermost range that is neither NCCL's nor PyTorch's label of a collective, with ``*`` for its numbers.
+    A kernel that a CUDA graph replays is in the range around its capture, if that is known.
     """
     import pandas as pd
 
-    lane_of = {(lane.report, lane.thread): number for number, lane in enumerate(ranges.lanes)}
     names = [None if is_of_nccl(name) else template(name) for name in ranges.names]
     is_label = np.array([name is None for name in names], bool)
     parts: dict[str, Any] = {}
@@ -160,9 +160,11 @@ def in_ranges(pairing: NcclPairing, ranges: NvtxRanges) -> NcclPairing:
         ("kernels", pairing.kernels, "launch_thread", "launch_start"),
         ("calls", pairing.calls, "thread", "start"),
     ):
-        lane_keys = zip(whole(frame["report"]).tolist(), whole(frame[thread]).tolist(), strict=True)
-        lanes = np.array([lane_of.get(lane_key, NO_PARENT) for lane_key in lane_keys], np.int64)
-        inner = ranges.innermost_at(lanes, whole(frame[moment]))
+        reports, processes = whole(frame["report"]), whole(frame["process"])
+        inner = ranges.innermost_at(ranges.lanes_of(reports, whole(frame[thread])), whole(frame[moment]))
+        if "graph_node_id" in frame.columns:
+            captured = ranges.around_captures(reports, processes, whole(frame["graph_node_id"]))
+            inner = np.where(captured >= 0, captured, inner)
         while len(rows := np.flatnonzero(inner >= 0)) and len(
             rows := rows[is_label[ranges.values("name", inner[rows])]]
         ):

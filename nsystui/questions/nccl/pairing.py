@@ -263,7 +263,7 @@ def _kernels(kernels: pd.DataFrame, calls: pd.DataFrame, first_ids: pd.DataFrame
         partners=np.append(matches.operations["calls"].to_numpy(np.int64), 0)[operation],
         partner=np.append(matches.operations["first_call"].to_numpy(np.int64), NONE)[operation],
     )
-    unused = ["context", "correlation_id", "graph_node_id", "launch_end", "copied"]
+    unused = ["context", "correlation_id", "launch_end", "copied"]
     return _compact(frame.drop(columns=unused).rename(columns={"thread": "launch_thread"}))
 
 

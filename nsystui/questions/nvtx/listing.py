@@ -27,13 +27,13 @@ from nsystui.base.types import Query
 from nsystui.exports.metadata import pid_column, tid_column, tid_of
 from nsystui.questions.events.kinds import GPU_KINDS, KIND_TABLES, events_query
 from nsystui.questions.nvtx.loading import FOLDED_LABEL, LABEL, NAME_SIZE, PUSH_POP_TYPES, START_END_TYPES, last_times
-from nsystui.questions.nvtx.paths import NO_NODE, NUMBER, Folding, numbered
+from nsystui.questions.nvtx.paths import NO_NODE, NUMBER, Folding, TreeGrouping, numbered
 from nsystui.questions.nvtx.tree import NvtxTree, Order
 from nsystui.questions.queries import statistics
 from nsystui.questions.queries.conditions import duration, job_start, where
 from nsystui.questions.queries.data_notes import missing_note
 from nsystui.questions.queries.paged import PagedAnswer
-from nsystui.questions.queries.tasks import RankedTask, rank_of
+from nsystui.questions.queries.tasks import ROLE, RankedTask, rank_of
 from nsystui.questions.queries.time_window import report_at
 from nsystui.store import tables
 from nsystui.store.session import Session
@@ -117,6 +117,13 @@ TREE_COLUMNS = (
     RANK.with_importance(1),
     Column("thread", header="Tid", label="tid", unit=Unit.NUMBER, importance=3),
 )
+
+
+def tree_columns(by: TreeGrouping) -> tuple[Column, ...]:
+    """Return the columns of a tree; by role, the role replaces the rank."""
+    return tuple(ROLE if by is TreeGrouping.ROLE and item.key == RANK.key else item for item in TREE_COLUMNS)
+
+
 REPLAYED = Column("replayed", header="GPU Replayed (ns)", label="captured", unit=Unit.DURATION, compared="total")
 _OPEN = Column("open", header="Never Ended", label="never ended", unit=Unit.COUNT)
 
@@ -130,7 +137,7 @@ def nvtx_tree_table(tree: NvtxTree, depth: int | None = None, order: Order | str
     each. ``replayed`` is a column if a range captured replayed work.
     """
     rows = list(_rows(tree, depth, tree.natural_order if order is None else Order(order)))
-    columns = (*TREE_COLUMNS, *[REPLAYED] * tree.has_replays, *[_OPEN] * tree.has_open)
+    columns = (*tree_columns(tree.by), *[REPLAYED] * tree.has_replays, *[_OPEN] * tree.has_open)
     return TableAnswer("nvtx", columns, rows, len(tree) - tree.maker.paths.groups, tree.ranges.notes)
 
 
@@ -152,7 +159,8 @@ def _rows(tree: NvtxTree, depth: int | None, order: Order) -> Iterator[tuple[Any
             gpu = (node.gpu_total, node.gpu_median, node.gpu_ops)
             times = (node.total, node.average, node.self_total) if node.ended else (None,) * 3
             more = (*[node.replayed] * tree.has_replays, *[node.open_count] * tree.has_open)
-            yield (path, level, node.ended, *times, *gpu, node.rank, tid, *more)
+            owner = node.role if tree.by is TreeGrouping.ROLE else node.rank
+            yield (path, level, node.ended, *times, *gpu, owner, tid, *more)
         if depth is None or name_count < depth:
             waiting += [(child, names, name_count) for child in maker.sorted_paths(number, order)[::-1].tolist()]
 

@@ -78,6 +78,7 @@ class NodeKind(Enum):
     """The kind of a tree's node."""
 
     RANK = "rank"
+    ROLE = "role"
     THREAD = "thread"
     PATH = "path"  # all ranges of one path
     RANGES = "ranges"  # the single ranges of a path that has paths inside, as one row to open
@@ -85,16 +86,17 @@ class NodeKind(Enum):
 
 
 class TreeGrouping(Enum):
-    """Which ranges stay apart in the tree: ranges of different threads or ranks, or no ranges."""
+    """Which ranges stay apart in the tree: ranges of different threads, ranks or roles, or no ranges."""
 
     THREAD = "rank-thread"
     RANK = "rank"
+    ROLE = "role"
     ALL = "all"
 
 
 @dataclass(frozen=True)
 class PathGroup:
-    """A rank or thread above paths. ``parent`` is the index of a thread's rank, or -1."""
+    """A rank, role or thread above paths. ``parent`` is the index of a thread's rank, or -1."""
 
     kind: NodeKind
     name: str
@@ -106,37 +108,48 @@ class PathGroup:
 class Grouping:
     """``groups``, ranks before threads; ``of_chain``, shape ``(c,)``: the index of each chain's group, or -1.
 
-    ``one_rank``, ``one_thread``: whether all ranges of a path have the same rank, the same thread.
+    ``one_rank``, ``one_role``, ``one_thread``: whether all ranges of a path have the same rank, role or thread.
     """
 
     groups: tuple[PathGroup, ...]
     of_chain: Ints
     one_rank: bool
+    one_role: bool
     one_thread: bool
 
 
 def group_ranges(ranges: NvtxRanges, by: TreeGrouping) -> Grouping:
-    """Group ``ranges`` by rank if there are several processes, and by thread if a rank has several threads."""
+    """Group ``ranges`` by rank or role if there are several, and by thread if a rank has several threads."""
     processes = _lanes_by_process(ranges)
     groups: list[PathGroup] = []
     of_lane = np.full(len(ranges.lanes), -1, np.int64)
-    if by is not TreeGrouping.ALL and len(processes) > 1:
-        for lanes in processes:
+    above = processes
+    if by is TreeGrouping.ROLE:
+        lanes_by_role: dict[str | None, list[int]] = {}
+        for number in (number for lanes in processes for number in lanes):
+            lanes_by_role.setdefault(ranges.lanes[number].role, []).append(number)
+        above = [*lanes_by_role.values()]
+    if by is not TreeGrouping.ALL and len(above) > 1:
+        for lanes in above:
             of_lane[lanes] = len(groups)
             first = ranges.lanes[lanes[0]]
             name = f"rank {first.rank}"
-            if first.rank is None:
+            if by is TreeGrouping.ROLE:
+                name = first.role or "unknown role"
+            elif first.rank is None:
                 name = f"process {first.pid} of {report_at(ranges.session, first.report).name}"
-            groups.append(PathGroup(NodeKind.RANK, name, -1, first))
+            groups.append(PathGroup(NodeKind.ROLE if by is TreeGrouping.ROLE else NodeKind.RANK, name, -1, first))
     if by is TreeGrouping.THREAD:
         for number in (number for lanes in processes if len(lanes) > 1 for number in lanes):
             lane = ranges.lanes[number]
             name = f"thread {lane.tid} {lane.name}".rstrip()
             groups.append(PathGroup(NodeKind.THREAD, name, int(of_lane[number]), lane))
             of_lane[number] = len(groups) - 1
-    one_rank = by is not TreeGrouping.ALL or len(processes) <= 1
+    one_rank = by in (TreeGrouping.THREAD, TreeGrouping.RANK) or len(processes) <= 1
     one_thread = by is TreeGrouping.THREAD or (one_rank and all(len(lanes) == 1 for lanes in processes))
-    return Grouping(tuple(groups), of_lane[ranges.columns.chains.lane], one_rank, one_thread)
+    return Grouping(
+        tuple(groups), of_lane[ranges.columns.chains.lane], one_rank, by is TreeGrouping.ROLE or one_rank, one_thread
+    )
 
 
 def _lanes_by_process(ranges: NvtxRanges) -> list[list[int]]:

@@ -27,7 +27,7 @@ from nsystui.questions.nvtx.columns import RangeColumns, by_appearance, columns_
 from nsystui.questions.nvtx.loading import LABEL, SmallInts, has_launches
 from nsystui.questions.queries.data_notes import missing_note
 from nsystui.questions.queries.recording import recording_advice
-from nsystui.questions.queries.tasks import RankedTask
+from nsystui.questions.queries.tasks import RankedTask, roles_by_task
 from nsystui.questions.queries.time_window import report_at, selected_reports
 from nsystui.store import tables
 from nsystui.store.session import Session
@@ -35,13 +35,14 @@ from nsystui.store.session import Session
 
 @dataclass(frozen=True)
 class RangeThread:
-    """A thread with NVTX ranges. ``rank`` is ``None`` if its process is not a task of the job."""
+    """A thread with NVTX ranges, and the role of its process. ``rank``: ``None`` if it is not a task of the job."""
 
     report: int
     process: int
     thread: int
     rank: int | None = None
     name: str = ""
+    role: str | None = None
 
     @property
     def pid(self) -> int:
@@ -207,7 +208,7 @@ class NvtxRanges:
         assigns ranks to lanes. Trees of all ranges need about 100 bytes per chain; the columns, 45 bytes per range, are
         read when single ranges are requested.
         """
-        ranges = _loaded(session, selection, {item.task: item.rank for item in ranks})
+        ranges = _loaded(session, selection, ranks)
         return ranges.of_tasks().narrowed(selection)
 
     def __len__(self) -> int:
@@ -457,13 +458,14 @@ def with_ancestors(selected: Flags, parent: Array) -> Flags:
     return selected
 
 
-def _loaded(session: Session, selection: Selection, ranks: dict[Task, int]) -> NvtxRanges:
+def _loaded(session: Session, selection: Selection, ranks: Sequence[RankedTask]) -> NvtxRanges:
     lanes: list[RangeThread] = []
     names: dict[str, int] = {}
     parts: list[_Part] = []
     projected = Selection(devices=selection.devices, streams=selection.streams)
     reports = [report for report in selected_reports(session, selection) if report.count(tables.nvtx_ranges)]
-    thread_names = _thread_names(session) if reports else {}
+    thread_names, roles = (_thread_names(session), roles_by_task(session, ranks)) if reports else ({}, {})
+    rank_numbers = {item.task: item.rank for item in ranks}
     for source in columns_of_each(session, reports, projected):
         chains = source.chains()
         if not len(chains):
@@ -472,8 +474,9 @@ def _loaded(session: Session, selection: Selection, ranks: dict[Task, int]) -> N
         name_indices = np.array([names.setdefault(name, len(names)) for name in source.names], np.int64)
         lane_indices = len(lanes) + np.arange(len(threads))
         for thread, process in zip(threads.tolist(), process_of(threads).tolist(), strict=True):
-            rank = ranks.get(Task(report.index, process))
-            lanes.append(RangeThread(report.index, process, thread, rank, thread_names.get((report.index, thread), "")))
+            task, name = Task(report.index, process), thread_names.get((report.index, thread), "")
+            rank, role = rank_numbers.get(task), roles.get(task)
+            lanes.append(RangeThread(report.index, process, thread, rank, name, role))
         parts.append(_Part(source, chains, report.clock_offset, sum(map(len, parts)), lane_indices, name_indices))
     columns = _JobColumns(tuple(parts)) if parts else _SelectedColumns({key: np.empty(0, np.int64) for key in _COLUMNS})
     return NvtxRanges(session, selection, tuple(lanes), tuple(names), columns, _notes(session, bool(parts)))

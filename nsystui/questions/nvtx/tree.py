@@ -57,9 +57,9 @@ class Node:
     ranges (``Total Proj Time`` of ``nvtx_gpu_proj_sum``), ``gpu_median`` their median, ``None`` without launches.
     ``gpu_ops``: GPU operations launched, one for each correlation id. ``replayed``: the time of the operations of CUDA
     graphs that were captured in the ranges, ``None`` without any. ``window``: from the first start to the last end;
-    ``gpu_window``: the same for the projected ranges. ``child_count``: the rows that opening shows. ``rank`` and
-    ``thread`` (NVIDIA's ``globalTid``): ``None`` if several are merged. ``index``: the index in ``NvtxRanges`` if the
-    node is exactly one range.
+    ``gpu_window``: the same for the projected ranges. ``child_count``: the rows that opening shows. ``rank``, ``role``
+    and ``thread`` (NVIDIA's ``globalTid``): ``None`` if several are merged. ``index``: the index in ``NvtxRanges`` if
+    the node is exactly one range.
     """
 
     id: int
@@ -79,6 +79,7 @@ class Node:
     variants: int = 0
     open_count: int = 0
     rank: int | None = None
+    role: str | None = None
     thread: int | None = None
     index: int | None = None
 
@@ -163,7 +164,7 @@ class NodeMaker:
         totals, is_group, is_single = self.totals, path < self.paths.groups, self.is_single(path)
         launched = bool(totals.projected[path])
         inner_count, count = self.inner_count(path), int(totals.count[path])
-        rank, thread = self._owner(path)
+        rank, role, thread = self._owner(path)
         return Node(
             id=path,
             kind=self.grouping.groups[path].kind if is_group else NodeKind.PATH,
@@ -182,6 +183,7 @@ class NodeMaker:
             variants=int(self.paths.variants[path]),
             open_count=int(totals.open_count[path]),
             rank=rank,
+            role=role,
             thread=thread,
             index=int(self.chains.sample[self.members[path][0]]) if is_single else None,
         )
@@ -220,6 +222,7 @@ class NodeMaker:
             gpu_window=gpu,
             open_count=int(flags & OPEN > 0),
             rank=lane.rank,
+            role=lane.role,
             thread=lane.thread,
             index=index,
         )
@@ -235,7 +238,7 @@ class NodeMaker:
     def sorted_paths(self, above: int, order: Order) -> Ints:
         """Return the children of ``above`` (-1: the roots) in order; ranks are always by number."""
         paths = self.paths.children_of(above)
-        rank_count = sum(group.kind is NodeKind.RANK for group in self.grouping.groups)  # ranks are first
+        rank_count = sum(group.kind is not NodeKind.THREAD for group in self.grouping.groups)  # they are first
         if not len(paths) or paths[0] < rank_count:
             return paths
         if order is Order.NAME:
@@ -284,12 +287,13 @@ class NodeMaker:
             return np.where((values("op_count") > 0) | (values("replayed") > 0), -time, 1)
         return values("start")
 
-    def _owner(self, path: int) -> tuple[int | None, int | None]:
-        if path < self.paths.groups:
-            group = self.grouping.groups[path]
-            return group.lane.rank, group.lane.thread if group.kind is NodeKind.THREAD else None
-        lane = self.ranges.lanes[int(self.chains.lane[self.members[path][0]])]
-        return lane.rank if self.grouping.one_rank else None, lane.thread if self.grouping.one_thread else None
+    def _owner(self, path: int) -> tuple[int | None, str | None, int | None]:
+        grouping = self.grouping
+        group = grouping.groups[path] if path < self.paths.groups else None
+        lane = group.lane if group else self.ranges.lanes[int(self.chains.lane[self.members[path][0]])]
+        one_thread = group.kind is NodeKind.THREAD if group else grouping.one_thread
+        rank, role = lane.rank if grouping.one_rank else None, lane.role if grouping.one_role else None
+        return rank, role, lane.thread if one_thread else None
 
 
 PAGE = 500

@@ -23,7 +23,14 @@ from nsystui.base.selection import Selection, Task
 from nsystui.base.text import whole_number
 from nsystui.base.types import Expression, Query
 from nsystui.exports.canonical import BY_NAME, NO_PROCESS, CanonicalTable
-from nsystui.exports.metadata import ALLOCATION_VARIABLE, LOCAL_RANK_VARIABLES, RANK_VARIABLES, SIZE_VARIABLES, pid_of
+from nsystui.exports.metadata import (
+    ALLOCATION_VARIABLE,
+    LOCAL_RANK_VARIABLES,
+    RANK_VARIABLES,
+    SIZE_VARIABLES,
+    SYSTEM_WIDE,
+    pid_of,
+)
 from nsystui.questions.queries.derived import of_each_report
 from nsystui.questions.queries.mpi import has_mpi
 from nsystui.questions.queries.numbering import SOURCE as GIVEN
@@ -173,14 +180,24 @@ class RankedTask:
     @property
     def role(self) -> str | None:
         """The process's name without a package and numbers: ``Worker`` of ``VLLM::Worker_TP3``; ``None`` if unknown."""
-        name = self.process_name.rpartition("::")[2]
-        return _NUMBERS.sub("", name) or name or None
+        return _role(self.process_name)
 
     @property
     def gpu(self) -> str:
         """The models of its GPUs; equal models are shown once, with their number."""
         names, count = list(dict.fromkeys(self.gpu_names)), sum(device != UNKNOWN for device in self.devices)
         return f"{count}× {names[0]}" if count > 1 and len(names) == 1 else " + ".join(names)
+
+
+def _role(process_name: str) -> str | None:
+    name = process_name.rpartition("::")[2]
+    return _NUMBERS.sub("", name) or name or None
+
+
+def roles_by_task(session: Session, ranks: Iterable[RankedTask]) -> dict[Task, str | None]:
+    """Return the role of each process, also without GPU work."""
+    roles = {task: _role(name.rpartition("/")[2]) for task, name in process_names(session).items()}
+    return roles | {item.task: item.role for item in ranks}
 
 
 def ranked_tasks(session: Session, given: Numbering | None = None) -> tuple[RankedTask, ...]:
@@ -323,7 +340,24 @@ def _tasks(session: Session, devices: Mapping[Task, Any]) -> list[Task]:
         table = next((table for table in working if report.count(table)), None)
         calls = rows_of_tasks(session, table or BY_NAME["os_calls"], [report])
         tasks.update(sorted(calls, key=lambda task: (-calls[task], task))[: 1 if table is None else None])
+    for report in session.reports:
+        if SYSTEM_WIDE in report.metadata.asked:
+            tasks -= _of_other_programs(session, report, {task for task in tasks if task.report == report.index})
     return sorted(tasks)
+
+
+def _of_other_programs(session: Session, report: Report, tasks: set[Task]) -> set[Task]:
+    """Return the tasks that only system-wide tracing of CUDA added: nsys records no other calls and ranges of them.
+
+    Tasks with the role of a profiled task are profiled, too. Without such records, all tasks are.
+    """
+    profiled = {task for name in _PROFILED for task in rows_of_tasks(session, BY_NAME[name], [report])} & tasks
+    roles = roles_by_task(session, ())
+    profiled_roles = {roles.get(task) for task in profiled} - {None}
+    return {task for task in tasks if profiled and task not in profiled and roles.get(task) not in profiled_roles}
+
+
+_PROFILED = ("nvtx_ranges", "os_calls", "mpi_calls", "library_calls")
 
 
 def _launching(session: Session, devices: Collection[Task]) -> Iterator[Task]:

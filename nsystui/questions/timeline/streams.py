@@ -74,7 +74,9 @@ class _Launches:
     start: list[Times] = field(default_factory=list)
     sampled: list[tuple[Times, Times]] = field(default_factory=list)
     replayed: list[Ints] = field(default_factory=list)
-    """Start, launch id, call and thread of operations of CUDA graphs, shapes ``(4, n)``."""
+    """Start, launch id, call and thread of operations of CUDA graphs, shapes ``(4, n)``; sampled last."""
+    nodes: set[int] = field(default_factory=set)
+    """The nodes of CUDA graphs that ran."""
     count: int = 0
     operations: int = 0
     """The number of operations that the launches started."""
@@ -151,7 +153,7 @@ def stream_table(job: OpenJob, selection: Selection) -> TableAnswer:
     operations = {key: times for key, times in stream_times(job.session, unfiltered).items() if key[0] in ranks}
     launches = _launches(job.session, {key: count for key, (count, *_) in operations.items()})
     ranges = job.nvtx_ranges(Selection(tasks=selection.tasks))
-    names = {key: _ranges_of_all(ranges, key[0].report, queued) for key, queued in launches.items()}
+    names = {key: _ranges_of_all(ranges, key[0], queued) for key, queued in launches.items()}
     ranges.forget()
     shared = frozenset.intersection(*map(frozenset, names.values())) if len(names) > 1 else frozenset()
     rows: list[Row] = []
@@ -214,10 +216,11 @@ def _launches(session: Session, counts: Mapping[StreamPlace, int]) -> dict[Strea
     extra_columns = {}
     for table in GPU_TABLES:
         columns = tables.of(table).c
-        is_node = columns.get("graph_node_id", sa.null()).is_not(None)
-        graph = sa.case((is_node, columns.correlation_id), else_=UNKNOWN).label("graph")
+        number = columns.get("graph_node_id", sa.cast(sa.null(), sa.BigInteger))
+        graph = sa.case((number.is_not(None), columns.correlation_id), else_=UNKNOWN).label("graph")
+        node = sa.func.coalesce(number, UNKNOWN).label("node")
         keys = (sa.func.coalesce(columns[key], UNKNOWN).label(key) for key in _KEYS)
-        extra_columns[table.name] = (*keys, calls, graph)
+        extra_columns[table.name] = (*keys, calls, graph, node)
     launches_by_stream: dict[StreamPlace, _Launches] = {key: _Launches() for key in counts}
     for task, work in launched_work(session, {key[0].report for key in counts}, extra_columns):
         numbers = np.stack([work[key] for key in _KEYS], axis=1)
@@ -230,6 +233,7 @@ def _launches(session: Session, counts: Mapping[StreamPlace, int]) -> dict[Strea
             stream_launches.add(launch[rows], start[rows], thread[rows], max(counts[key] // _SAMPLED, 1))
             replayed = np.stack([column[nodes] for column in (start, graph, launch, thread)])
             stream_launches.replayed.append(_first_operations(replayed))
+            stream_launches.nodes.update(np.unique(work["node"][nodes]).tolist())
             stream_launches.operations += len(rows) + len(nodes)
     for stream_launches in launches_by_stream.values():
         if stream_launches.operations > stream_launches.count:
@@ -287,12 +291,15 @@ def queues_over_time(job: OpenJob, selection: Selection, bins: int) -> TableAnsw
     return _with_contexts(TableAnswer("queues", TIME_COLUMNS, rows, len(rows)), queue_by_stream)
 
 
-def _ranges_of_all(ranges: NvtxRanges, report: int, launches: _Launches) -> list[str]:
-    """Return the names, without numbers, of the ranges around every sampled launch, innermost first."""
-    called, thread = (np.concatenate(parts) for parts in zip(*launches.sampled, strict=True))
-    lane_of = {lane.thread: number for number, lane in enumerate(ranges.lanes) if lane.report == report}
-    lanes = np.array([lane_of.get(thread_id, -1) for thread_id in thread.tolist()], np.int64)
-    innermost = ranges.innermost_at(lanes, called)
+def _ranges_of_all(ranges: NvtxRanges, task: Task, launches: _Launches) -> list[str]:
+    """Return the names, without numbers, of the ranges around every sampled launch or capture, innermost first."""
+    nodes = np.array(sorted(launches.nodes), np.int64)
+    report, process = (np.full(len(nodes), number) for number in (task.report, task.process))
+    captured = ranges.around_captures(report, process, nodes)
+    captured = captured[captured >= 0]
+    called, thread = map(np.concatenate, zip(*launches.sampled[: -1 if len(captured) else None], strict=True))
+    lanes = ranges.lanes_of(np.full(len(thread), task.report), thread)
+    innermost = np.append(ranges.innermost_at(lanes, called), captured)
     kinds, counts = np.unique(innermost, return_counts=True)
     common: list[str] | None = None
     for index in kinds[np.argsort(-counts)].tolist():

@@ -67,10 +67,11 @@ _CELLS = {"running_percent": "cpu", "cuda_percent": "api", "os_percent": "os", "
 _LABELS = {column.key: column.label for column in THREAD_COLUMNS}
 _IMPORTANCE = {"total_percent": 0, "total": 1, "own_percent": 2, "own": 3}
 _BY: Mapping[str, tuple[tuple[str, Mapping[str, Any]], ...]] = {
-    "functions": (("all", {"by": "all"}), ("rank", {"by": "rank"}), ("thread", {"by": "thread"})),
+    "functions": tuple((group, {"by": group}) for group in ("all", "rank", "role", "thread")),
     "gaps": (
         ("cause", {"by": "all"}),
         ("rank and cause", {"by": "rank"}),
+        ("role and cause", {"by": "role"}),
         ("NVTX range", {"by": "range"}),
         ("gap", {"list": True}),
         ("length", {"by": "length"}),

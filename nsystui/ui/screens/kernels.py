@@ -174,6 +174,7 @@ class WorkInstancesScreen(EventRowsScreen):
 _GROUPS = {
     "": "name",
     "rank": "rank",
+    "role": "role",
     "device": "device",
     "stream": "stream",
     "shape": "grid",

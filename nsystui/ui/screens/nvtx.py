@@ -18,7 +18,7 @@ from nsystui.exports.metadata import tid_of
 from nsystui.questions.events.kinds import EventKind
 from nsystui.questions.events.listing import EventKey
 from nsystui.questions.job.job import OpenJob
-from nsystui.questions.nvtx.listing import REPLAYED, TREE_COLUMNS, kernels_of, nvtx_summary, nvtx_tree_table
+from nsystui.questions.nvtx.listing import REPLAYED, kernels_of, nvtx_summary, nvtx_tree_table, tree_columns
 from nsystui.questions.nvtx.paths import Folding, NodeKind, TreeGrouping
 from nsystui.questions.nvtx.tree import Node, NvtxTree, Order
 from nsystui.questions.queries.question import QuestionView
@@ -64,6 +64,9 @@ ORDERS = {
     "ops": Order.OPS,
     "replayed": Order.GPU,
 }
+
+
+_GROUPS = (NodeKind.RANK, NodeKind.ROLE, NodeKind.THREAD)
 
 
 def _label(node: Node) -> str:
@@ -170,16 +173,17 @@ class NvtxOutline(Outline[Node]):
             while parents and parents[-1][0] >= line.depth:
                 parents.pop()
             label = _label(node)
-            is_group = node.kind in (NodeKind.RANK, NodeKind.THREAD)
+            is_group = node.kind in _GROUPS
             if not is_group:
                 label = f"{parents[-1][1]} › {label}" if parents else label
                 parents.append((line.depth, label))
             gpu = (node.gpu_total, node.gpu_median, node.gpu_ops)
-            thread_cells = (node.rank, None if node.thread is None else tid_of(node.thread))
+            owner = node.role if self.tree.by is TreeGrouping.ROLE else node.rank
+            thread_cells = (owner, None if node.thread is None else tid_of(node.thread))
             sums = (node.count, node.total, node.average, node.self_total)
             last = (node.window.start if node.index is not None else None, *[node.replayed] * self.tree.has_replays)
             rows.append((label, None if is_group else len(parents) - 1, *sums, *gpu, *thread_cells, *last))
-        columns = (*TREE_COLUMNS, START, *[REPLAYED] * self.tree.has_replays)
+        columns = (*tree_columns(self.tree.by), START, *[REPLAYED] * self.tree.has_replays)
         return TableAnswer("nvtx-rows", columns, rows, len(rows), self.notes)
 
 
@@ -343,7 +347,7 @@ class NvtxScreen(OutlineScreen[Node]):
 
     def choices(self) -> tuple[Choice, ...]:
         """Offer the groupings of the outermost rows."""
-        words = ("rank and thread", "rank", "all ranks together")
+        words = ("rank and thread", "rank", "role", "all ranks together")
         groupings = dict(zip(TreeGrouping, words, strict=True))
         return (*super().choices(), Choice.among("by", groupings, self.by, lambda group: self.ask_with(by=group)))
 
@@ -387,7 +391,7 @@ _OPEN_LEVELS = 3
 def _first_opened(tree: NvtxTree, order: Order) -> set[int]:
     """Return the nodes open at first: up to four ranks or threads, else busy paths to the busiest layer."""
     roots = tree.roots(order)
-    if len(roots) <= 4 and all(node.kind in (NodeKind.RANK, NodeKind.THREAD) for node in roots):
+    if len(roots) <= 4 and all(node.kind in _GROUPS for node in roots):
         return {node.id for node in roots}
 
     def time(node: Node) -> int:

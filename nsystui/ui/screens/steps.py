@@ -43,6 +43,7 @@ _GROUPINGS: Mapping[str, tuple[tuple[str, Mapping[str, Any]], ...]] = {
         ("kind", {"by": "kind"}),
         ("NVTX range", {"by": "range"}),
         ("rank", {"by": "rank"}),
+        ("role", {"by": "role"}),
         ("piece", {"by": "piece"}),
     ),
     "kernels by step": (("family", {"by": "step,family"}), ("name", {"by": "step"})),
