@@ -23,16 +23,17 @@ from nsystui.questions.queries.conditions import duration, job_start, where
 from nsystui.questions.queries.data_notes import clock_note
 from nsystui.questions.queries.recording import lost_work_advice
 from nsystui.questions.queries.reports import diagnostics_table, lost_events
-from nsystui.questions.queries.tasks import launches_without_work, process_names, rank_of, world_size
+from nsystui.questions.queries.tasks import GPU_TABLES, launches_without_work, process_names, rank_of, world_size
 from nsystui.questions.queries.time_window import shares_clock
 from nsystui.questions.triage.case import Case, rank_words, time_words
 from nsystui.questions.triage.finding import DIAGNOSTICS, Advice, Door, Finding, NotChecked, Severity
 from nsystui.questions.triage.rule import IDLE, WORK, FindingKind, rule
 from nsystui.store import tables
+from nsystui.store.report import Report
 
 PARTIAL = ("incomplete-capture", "clock-offset")
 _MUCH_LOST = 1.0
-"""An incomplete capture is an error if it lacks this share of the launched kernels, %."""
+"""An incomplete capture is an error if it lacks this share of the launched kernels, or of the times of GPU work, %."""
 _SURE = re.compile(r"\blost\b|\bdropp|overflow|discarded|truncated", re.IGNORECASE)
 _DOOR = Door(DIAGNOSTICS)
 _CAPTURE = (
@@ -71,14 +72,29 @@ def launch_account(case: Case) -> Sequence[Finding | NotChecked]:
     accounts = {task: account for task, account in accounts.items() if task in ranks and task in case.tasks}
     partial = {task: account for task, account in accounts.items() if account.lost_kernels or account.lost_launches}
     shifted = {task: account for task, account in accounts.items() if account.clock_error}
-    case.once("lost kernels", lambda: {task for task, account in partial.items() if account.lost_kernels})
+    reports = [
+        report for report in case.reports if not case.ranks or report.index in {task.report for task in case.tasks}
+    ]
+    untimed = {(report.index, table): numbers for report in reports for table, *numbers in _untimed(report)}
+    without_times = {task for task in case.tasks if any(index == task.report for index, _ in untimed)}
+    lacking = without_times | {task for task, account in partial.items() if account.lost_kernels}
+    case.once("lost kernels", lambda: lacking)
     findings = []
-    if partial:
+    if partial or untimed:
         keys = ("lost_kernels", "launches", "lost_launches", "kernels")
         lost, launches, without, kernels = (sum(getattr(account, key) for account in partial.values()) for key in keys)
         missing = [f"{lost:,} of {launches:,} kernel launches have no kernel"] if lost else []
         missing += [f"{without:,} of {kernels:,} kernels have no launch"] if without else []
-        bounds = "Busy times, counts and sums are lower bounds." if lost else "Idle time may have other causes."
+        for table in dict.fromkeys(table for _, table in untimed):
+            pairs = (pair for (_, other), pair in untimed.items() if other == table)
+            left_out, rows = map(sum, zip(*pairs, strict=True))
+            missing.append(f"{left_out:,} of {rows:,} {table} have no possible time")
+        bounds = (
+            "Busy times, counts and sums are lower bounds."
+            if untimed or lacking
+            else "Idle time may have other causes."
+        )
+        numbers = sorted(ranks[task] for task in without_times | partial.keys())
         advice = Advice(
             "Read nsys's messages, and record a shorter part again, flushed more often (--cuda-flush-interval).",
             "No number here contains what is missing.",
@@ -86,13 +102,12 @@ def launch_account(case: Case) -> Sequence[Finding | NotChecked]:
         findings.append(
             Finding(
                 PARTIAL[0],
-                Severity.ERROR if 100 * lost >= _MUCH_LOST * launches else Severity.WARNING,
-                f"The capture of {rank_words([ranks[task] for task in partial], case.ranks)} is incomplete: "
-                f"{' and '.join(missing)}. {bounds}",
+                Severity.ERROR if untimed or 100 * lost >= _MUCH_LOST * launches else Severity.WARNING,
+                f"The capture of {rank_words(numbers, case.ranks)} is incomplete: {' and '.join(missing)}. {bounds}",
                 advice,
                 _DOOR,
                 evidence=account_table(case.job, partial),
-                ranks=tuple(sorted(ranks[task] for task in partial)),
+                ranks=tuple(numbers),
                 gist=f"an incomplete capture ({', '.join(missing)})",
             )
         )
@@ -120,6 +135,14 @@ def launch_account(case: Case) -> Sequence[Finding | NotChecked]:
             )
         )
     return findings
+
+
+def _untimed(report: Report) -> Iterator[tuple[str, int, int]]:
+    """Yield tables of GPU work that lack much because of impossible times: name, rows left out, and all rows."""
+    for table in GPU_TABLES:
+        left_out = rows.rows if (rows := report.packed.left_out.get(table.name)) else 0
+        if left_out and 100 * left_out >= _MUCH_LOST * (left_out + report.count(table)):
+            yield table.short, left_out, left_out + report.count(table)
 
 
 def _moved(case: Case) -> Iterator[Finding]:
@@ -172,6 +195,7 @@ def _empty(case: Case) -> Iterator[Finding]:
     """Yield a finding on ranks without GPU work, and on other processes without their launched work."""
     session, selected = case.job.session, case.scope.tasks
     worked = {task for device in case.devices for task in device.tasks}
+    worked |= case.once("lost kernels", set)
     idle_ranks = {item.task: item.rank for item in case.ranks if item.task not in worked}
     launched = {
         task: calls
@@ -215,6 +239,8 @@ def _short(case: Case) -> Iterator[Finding]:
     if steps and max(steps) < case.thresholds.fewest_steps:
         text = f"The window has only {counted(max(steps), 'step')} of a rank."
         yield Finding("short-window", Severity.INFO, text, advice, Door("steps"))
+        return
+    if case.once("lost kernels", set):
         return
     if case.devices and case.spent.busy / len(case.devices) < case.thresholds.shortest_ms * 1e6:
         busy = time_words(case.spent.busy / len(case.devices))
