@@ -218,7 +218,7 @@ def test_work_that_was_not_collected_or_lies_outside_of_the_capture_is_left_out_
 @pytest.mark.parametrize(
     ("command", "table"), [("mpi", "MPI_OTHER_EVENTS"), ("metrics", "GPU_METRICS"), ("osrt", "OSRT_API")]
 )
-def test_of_events_without_times_no_answer_says_that_they_are_to_be_recorded(tmp_path, command, table):
+def test_events_without_times_are_not_advised_to_be_recorded(tmp_path, command, table):
     with synthetic.ExportWriter(tmp_path / "rank0.sqlite") as writer:
         main = writer.thread(writer.process(100), 100, "main")
         writer.gpu_metric_names(0, ["SM Active"])
@@ -230,8 +230,8 @@ def test_of_events_without_times_no_answer_says_that_they_are_to_be_recorded(tmp
     times = ", ".join(f'"{name}" = 0' for name in ("start", "end", "timestamp") if name in columns)
     edit(writer.path, f"UPDATE {table} SET {times}")
     ran = program.run(command, writer.path)
-    assert "10 without a time" in ran.err and "recorded without a possible time" in ran.err
-    assert "nsys profile" not in ran.err
+    assert "10 without a time" in ran.err and "all 10 recorded rows have impossible times" in ran.err
+    assert ran.status == 3 and "nsys profile" not in ran.err and "none of this" not in ran.err
 
 
 def test_clocks_of_gpus_may_be_off_by_a_second_and_more(work):
