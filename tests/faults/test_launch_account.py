@@ -191,6 +191,16 @@ def test_gpu_work_without_times_makes_busy_time_a_lower_bound(tmp_path, table, l
     assert not alone.account and not alone.blockers
 
 
+@pytest.mark.parametrize("damage", ["DELETE FROM {}", 'UPDATE {} SET start = 0, "end" = 0'])
+def test_a_capture_that_lacks_gpu_work_is_not_faster(tmp_path, damage):
+    whole = written(tmp_path, {}).rename(tmp_path / "whole.sqlite")
+    part = written(tmp_path, {})
+    edit(part, f"{damage.format(KERNELS)} WHERE correlationId BETWEEN 7 AND 150")
+    told = program.run("diff", whole, part)
+    assert "times cannot be compared, GPU work is missing in B" in " ".join(told.out.split())
+    assert "faster" not in told.out and "about as fast" not in told.out
+
+
 def test_gpu_work_of_which_no_time_was_collected_is_work(tmp_path):
     path = written(tmp_path, {})
     edit(path, f'UPDATE {KERNELS} SET start = 0, "end" = 0')

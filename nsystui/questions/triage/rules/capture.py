@@ -16,24 +16,21 @@ from nsystui.base.text import counted, few
 from nsystui.exports import canonical
 from nsystui.exports.metadata import pid_of
 from nsystui.questions.algebra.intervals import EMPTY
-from nsystui.questions.capture.launch_account import account_table, launch_accounts
+from nsystui.questions.capture.launch_account import MUCH_LOST, account_table, launch_accounts, untimed_work
 from nsystui.questions.gpu.graph_gaps import TRACED
 from nsystui.questions.gpu.profiler_overhead import overhead_conditions
 from nsystui.questions.queries.conditions import duration, job_start, where
 from nsystui.questions.queries.data_notes import clock_note
 from nsystui.questions.queries.recording import lost_work_advice
 from nsystui.questions.queries.reports import diagnostics_table, lost_events
-from nsystui.questions.queries.tasks import GPU_TABLES, launches_without_work, process_names, rank_of, world_size
+from nsystui.questions.queries.tasks import launches_without_work, process_names, rank_of, world_size
 from nsystui.questions.queries.time_window import shares_clock
 from nsystui.questions.triage.case import Case, rank_words, time_words
 from nsystui.questions.triage.finding import DIAGNOSTICS, Advice, Door, Finding, NotChecked, Severity
 from nsystui.questions.triage.rule import IDLE, WORK, FindingKind, rule
 from nsystui.store import tables
-from nsystui.store.report import Report
 
 PARTIAL = ("incomplete-capture", "clock-offset")
-_MUCH_LOST = 1.0
-"""An incomplete capture is an error if it lacks this share of the launched kernels, or of the times of GPU work, %."""
 _SURE = re.compile(r"\blost\b|\bdropp|overflow|discarded|truncated", re.IGNORECASE)
 _DOOR = Door(DIAGNOSTICS)
 _CAPTURE = (
@@ -75,7 +72,7 @@ def launch_account(case: Case) -> Sequence[Finding | NotChecked]:
     reports = [
         report for report in case.reports if not case.ranks or report.index in {task.report for task in case.tasks}
     ]
-    untimed = {(report.index, table): numbers for report in reports for table, *numbers in _untimed(report)}
+    untimed = {(report.index, table): numbers for report in reports for table, *numbers in untimed_work(report)}
     without_times = {task for task in case.tasks if any(index == task.report for index, _ in untimed)}
     lacking = without_times | {task for task, account in partial.items() if account.lost_kernels}
     case.once("lost kernels", lambda: lacking)
@@ -102,7 +99,7 @@ def launch_account(case: Case) -> Sequence[Finding | NotChecked]:
         findings.append(
             Finding(
                 PARTIAL[0],
-                Severity.ERROR if untimed or 100 * lost >= _MUCH_LOST * launches else Severity.WARNING,
+                Severity.ERROR if untimed or 100 * lost >= MUCH_LOST * launches else Severity.WARNING,
                 f"The capture of {rank_words(numbers, case.ranks)} is incomplete: {' and '.join(missing)}. {bounds}",
                 advice,
                 _DOOR,
@@ -135,14 +132,6 @@ def launch_account(case: Case) -> Sequence[Finding | NotChecked]:
             )
         )
     return findings
-
-
-def _untimed(report: Report) -> Iterator[tuple[str, int, int]]:
-    """Yield tables of GPU work that lack much because of impossible times: name, rows left out, and all rows."""
-    for table in GPU_TABLES:
-        left_out = rows.rows if (rows := report.packed.left_out.get(table.name)) else 0
-        if left_out and 100 * left_out >= _MUCH_LOST * (left_out + report.count(table)):
-            yield table.short, left_out, left_out + report.count(table)
 
 
 def _moved(case: Case) -> Iterator[Finding]:
