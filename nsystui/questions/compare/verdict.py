@@ -134,7 +134,7 @@ class Verdict:
     @property
     def words(self) -> str:
         """``9.5 × slower: the job takes 25.08 s instead of 2.627 s (start-up +24.46 s, memory -2.001 s)``."""
-        head = f"times cannot be compared, {self.other_work}" if self.other_work else "about as fast"
+        head = f"not comparable in time, {self.other_work}" if self.other_work else "about as fast"
         if self.is_slower or self.is_faster:
             ratio = max(self.a.unit, self.b.unit) / min(self.a.unit, self.b.unit)
             change = f"{ratio:.1f} ×" if ratio >= 2 else f"{100 * (ratio - 1):.{int(ratio < 1.1)}f} %"
