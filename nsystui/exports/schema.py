@@ -103,7 +103,7 @@ class Schema:
         """Return `integer` for a time. An impossible time, text or out of bounds, becomes later than ``LATEST``.
 
         It differs from a missing time, and the sum of two such times is an integer. Start and end are 0, or the time of
-        a sample is, if it could not be collected: the start is missing.
+        a GPU metric is, if it could not be collected: it is missing.
         """
         if not self.has_column(table, column):
             return NO_INTEGER
@@ -112,7 +112,7 @@ class Schema:
         earliest = -LATEST if table == "NVTX_EVENTS" else self.earliest
         is_possible, value = self._moment(self._raw_time(table, column), earliest, self.latest)
         are_zero = " AND ".join(f'"{name}" = {self.origin}' for name in times)
-        no_times = f"WHEN {are_zero} THEN NULL " if column == times[0] else ""
+        no_times = f"WHEN {are_zero} THEN NULL " if column == times[0] and times != ["start"] else ""
         return f'CASE {no_times}WHEN {is_possible} THEN {value} WHEN "{column}" IS NOT NULL THEN {LATEST + 1} END'
 
     def optional_time(self, table: str, column: str) -> str:

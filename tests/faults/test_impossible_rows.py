@@ -56,7 +56,8 @@ def with_impossible_rows(original: Path, path: Path) -> dict[str, list[int]]:
             no_end = NO_END if has_end and not MAY_BE_OPEN.fullmatch(table) else []
             # NVTX may have begun long before the session.
             of_no_session = [one for one in NO_TIME_OF_THE_SESSION if table != "NVTX_EVENTS" or one[0] != LONG_AGO]
-            kinds = [NO_TIME + no_end + ZEROS, of_no_session, BACKWARDS]
+            zeros = ZEROS * (has_end or timed == "timestamp")
+            kinds = [NO_TIME + no_end + zeros, of_no_session, BACKWARDS]
             # Only ranges of NVTX: its names may be registered at any time.
             some = "WHERE eventType IN (59, 60)" if table == "NVTX_EVENTS" else ""
             names = ", ".join(f'"{one}"' for one in columns)
