@@ -140,7 +140,8 @@ def _steps(ask: Answers) -> Iterator[str]:
     every = [row for row in ask.rows("steps") if row["measured"] == "GPU"]
     iteration = next((row for row in ask.rows("budget --by step") if row["part"] == "iteration"), None)
     if every and iteration is not None:
-        if sum(row["count"] for row in every) != iteration["count"]:
+        # Steps are of processes, and iterations are of GPUs.
+        if not SHARED.search(ask.text("overview")[1]) and sum(row["count"] for row in every) != iteration["count"]:
             yield f"steps: {sum(row['count'] for row in every)}, iterations in budget --by step: {iteration['count']}"
         if (longest := max(row["max_ns"] for row in every)) != iteration["max_ns"]:
             yield f"the longest step takes {longest} ns in steps, {iteration['max_ns']} ns in budget --by step"

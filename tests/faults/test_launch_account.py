@@ -160,12 +160,52 @@ def test_waits_that_ended_in_time_or_failed_or_were_for_other_work_show_no_offse
     assert not partial(waiting(tmp_path, **how))
 
 
-def test_kernels_with_impossible_times_are_not_lost_and_without_calls_nothing_is_judged(tmp_path):
+def test_a_few_kernels_with_impossible_times_are_no_finding(tmp_path):
     path = written(tmp_path, {})
-    edit(path, f'UPDATE {KERNELS} SET start = 0, "end" = 0 WHERE correlationId BETWEEN 7 AND 27')
+    edit(path, f'UPDATE {KERNELS} SET start = 0, "end" = 0 WHERE correlationId = 7')
     assert not partial(path), "a note counts them"
     edit(path, f"DELETE FROM {CALLS}")
     assert not partial(path)
+
+
+@pytest.mark.parametrize("table", GPU_TABLES[:2])
+@pytest.mark.parametrize("last", [27, 200])
+def test_gpu_work_without_times_makes_busy_time_a_lower_bound(tmp_path, table, last):
+    path = written(tmp_path, {})
+    with ExportWriter(tmp_path / "rank1.sqlite") as out:
+        thread = launches(out, 200)
+        for index in range(200):
+            start = 100 * US * index + 50 * US
+            out.api(thread, start, start + 5 * US, "cudaMemcpyAsync_v3020", 1000 + index)
+            out.memcpy(thread.process, 0, 7, start, start + US, size=64, kind="Host-to-Device",
+                       correlation_id=1000 + index)  # fmt: skip
+    ids = "correlationId % 1000"
+    edit(out.path, f'UPDATE {table} SET start = 0, "end" = 0 WHERE {ids} BETWEEN 1 AND {last} OR {ids} = {last % 200}')
+    found = triaged(path, out.path)
+    told(finding(found, "incomplete-capture"), f"of 200 {'GPU kernels' if table == KERNELS else 'memory'}", "rank 1",
+         "no possible time", never=["rank 0"])  # fmt: skip
+    alone = triaged(out.path)
+    assert alone.summary.startswith("The GPU is busy at least") and "hardly" not in alone.headline
+    assert not {"short-window", "no-gpu-work", "idle-gaps"} & {one.id for one in alone.findings}
+    assert not alone.account and not alone.blockers
+
+
+@pytest.mark.parametrize("damage", ["DELETE FROM {}", 'UPDATE {} SET start = 0, "end" = 0'])
+def test_a_capture_that_lacks_gpu_work_is_not_faster(tmp_path, damage):
+    whole = written(tmp_path, {}).rename(tmp_path / "whole.sqlite")
+    part = written(tmp_path, {})
+    edit(part, f"{damage.format(KERNELS)} WHERE correlationId BETWEEN 7 AND 150")
+    told = program.run("diff", whole, part)
+    assert "B is not comparable in time, GPU work is missing in B" in " ".join(told.out.split())
+    assert "faster" not in told.out and "about as fast" not in told.out
+
+
+def test_gpu_work_of_which_no_time_was_collected_is_work(tmp_path):
+    path = written(tmp_path, {})
+    edit(path, f'UPDATE {KERNELS} SET start = 0, "end" = 0')
+    found = triaged(path)
+    told(finding(found, "incomplete-capture"), "200 of 200 GPU kernels have no possible time")
+    assert "No GPU work was recorded" not in found.summary + "".join(one.sentence for one in found.findings)
 
 
 def test_kernels_that_start_before_their_launch_are_an_error_on_their_rank_alone(tmp_path):

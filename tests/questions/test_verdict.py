@@ -123,7 +123,7 @@ def test_kernels_with_195_313_times_the_threads_do_other_work_and_are_not_slower
     for pair, many in (((a, b), "195,313 × the threads"), ((b, a), "1/195,313 of the threads")):
         found = triaged_against(*pair)
         assert found.verdict is not None and not (found.verdict.is_slower or found.verdict.is_faster)
-        assert found.words.startswith(f"Times cannot be compared, a launch of add has {many}: the job takes ")
+        assert found.words.startswith(f"Not comparable in time, a launch of add has {many}: the job takes ")
         assert "Nothing got worse" not in found.headline and not found.has(Severity.WARNING)
     alike, _ = judged(a, launches(tmp_path / "c.sqlite", 8, 77))
     assert alike.is_slower

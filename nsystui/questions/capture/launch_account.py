@@ -20,6 +20,7 @@ from nsystui.exports import canonical
 from nsystui.exports.metadata import pid_of
 from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.queries.conditions import is_launched_by, of_reports
+from nsystui.questions.queries.tasks import GPU_TABLES
 from nsystui.questions.steps.task_steps import launch_id_spans, rows_by_task
 from nsystui.store import tables
 from nsystui.store.gpu_clock import CLOCK_NOISE
@@ -29,6 +30,8 @@ from nsystui.store.session import Session
 if TYPE_CHECKING:
     from nsystui.questions.job.job import OpenJob
 
+MUCH_LOST = 1.0
+"""A capture is incomplete if it lacks this share of the launched kernels, or of the times of GPU work, %."""
 _STREAM = ("device", "context", "stream")
 _ALL_STREAMS = -2
 _KERNEL_LAUNCH, _GRAPH_LAUNCH = 1, 2
@@ -165,6 +168,22 @@ def launch_accounts(session: Session, reports: Collection[Report]) -> dict[Task,
         for task, count in counts.items()
         if count.launches and count.kernels and task.process != canonical.NO_PROCESS
     }
+
+
+def untimed_work(report: Report) -> Iterator[tuple[str, int, int]]:
+    """Yield tables of GPU work that lack much because of impossible times: name, rows left out, and all rows."""
+    for table in GPU_TABLES:
+        left_out = rows.rows if (rows := report.packed.left_out.get(table.name)) else 0
+        if left_out and 100 * left_out >= MUCH_LOST * (left_out + report.count(table)):
+            yield table.short, left_out, left_out + report.count(table)
+
+
+def lacks_work(session: Session) -> bool:
+    """Return whether much launched GPU work of a report is missing, or has no possible time."""
+    accounts = launch_accounts(session, session.reports).values()
+    if any(item.lost_kernels and 100 * item.lost_kernels >= MUCH_LOST * item.launches for item in accounts):
+        return True
+    return any(any(untimed_work(report)) for report in session.reports)
 
 
 def _queries(reports: Sequence[int], first: int, last: int) -> Iterator[Query]:

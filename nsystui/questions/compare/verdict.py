@@ -23,6 +23,7 @@ import sqlalchemy as sa
 from nsystui.base.answer import Unit, Value
 from nsystui.base.selection import Task, Window
 from nsystui.base.units import format_value
+from nsystui.questions.capture.launch_account import lacks_work
 from nsystui.questions.compare.pairs import BOTH, Compared
 from nsystui.questions.compare.side import Side, smart_names_of
 from nsystui.questions.host.time_budget import Budget, device_budgets, in_sum
@@ -133,7 +134,7 @@ class Verdict:
     @property
     def words(self) -> str:
         """``9.5 × slower: the job takes 25.08 s instead of 2.627 s (start-up +24.46 s, memory -2.001 s)``."""
-        head = f"times cannot be compared, {self.other_work}" if self.other_work else "about as fast"
+        head = f"not comparable in time, {self.other_work}" if self.other_work else "about as fast"
         if self.is_slower or self.is_faster:
             ratio = max(self.a.unit, self.b.unit) / min(self.a.unit, self.b.unit)
             change = f"{ratio:.1f} ×" if ratio >= 2 else f"{100 * (ratio - 1):.{int(ratio < 1.1)}f} %"
@@ -168,6 +169,10 @@ def verdict(a: Side, b: Side, launched: Compared, step_range: str | None = None)
         return None
     job_times = [_timed(budget, gpus) for budget, gpus in budgets if budget is not None]
     first, second = (Timed(parts, parts) for parts in job_times)
+    lacking = [name for name, side in (("A", a), ("B", b)) if lacks_work(side.job.session)]
+    if lacking:
+        why = f"GPU work is missing in {' and '.join(lacking)}"
+        return Verdict(ComparedBy.JOB, first, second, other_work=why)
     job = Verdict(ComparedBy.JOB, first, second, other_work=_other_work(a, b, launched))
     names = {name for side_steps in steps_by_side for name in side_steps.names}
     if all(side_steps.windows for side_steps in steps_by_side) and len(names) == 1:

@@ -24,14 +24,15 @@ if TYPE_CHECKING:
 
 
 def missing_note(session: Session, table: sa.Table | CanonicalTable) -> str:
-    """Return the note on reports without recorded rows of ``table``, if any; left-out rows count."""
-    lacking = [report for report in session.reports if not report.count(table)]
-    return lacking_note(session, table, [report for report in lacking if not report.packed.left_out.get(table.name)])
+    """Return the note on reports without rows of ``table``, if any."""
+    return lacking_note(session, table, [report for report in session.reports if not report.count(table)])
 
 
 def absent_note(session: Session, table: sa.Table | CanonicalTable) -> str:
-    """Return the note on reports without ``table``; in an empty table there was nothing to record."""
-    return lacking_note(session, table, [report for report in session.reports if not report.has(table)])
+    """Return the note on reports without ``table``, or without times; an empty table lacks nothing."""
+    without = [report for report in session.reports if not report.count(table)]
+    lacking = [report for report in without if not report.has(table) or report.packed.left_out.get(table.name)]
+    return lacking_note(session, table, lacking)
 
 
 def lacking_note(session: Session, table: sa.Table | CanonicalTable, lacking: Sequence[Report]) -> str:

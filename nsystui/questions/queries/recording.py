@@ -107,7 +107,9 @@ def option_advice(reports: Iterable[Report], options: str) -> str:
 
 
 def _advice(session: Session, report: Report, table: CanonicalTable) -> str:
-    facts = report.metadata
+    facts, left_out = report.metadata, report.packed.left_out.get(table.name)
+    if left_out and left_out.rows and not report.count(table):
+        return f"all {left_out.rows:,} recorded rows have impossible times; export the report again, else record again"
     if facts.made_of:
         return _PYTORCH_ADVICE.get(table) or option_advice([report], table.options) if table.options else table.record
     trace = _asked_trace(report, table)

@@ -115,7 +115,7 @@ class Triage:
         if self.damaged & _OF_GPU:
             return f"The use of the GPUs is not judged, which needs {_words(sorted(self.damaged & _OF_GPU))}."
         if self.busy is None:
-            return "No GPU work was recorded."
+            return "No times of GPU work were recorded." if self._is_partial else "No GPU work was recorded."
         losses, total = list[str](), 0.0
         for percent, words in sorted([*self._named(), *self._paid_once()], key=lambda loss: -loss[0]):
             if total + percent <= 100.05:  # larger losses may contain this loss
@@ -123,11 +123,11 @@ class Triage:
                 total += percent
         hidden = [item.gist for item in self.findings if item.id == "communication" and (item.percent or 0) < _LITTLE]
         whose = ("GPUs are", "The GPU is")[self.gpus == 1]
-        busy = {0: "<1"}.get(round(self.busy), f"{self.busy:.0f}")
         outside = f" outside of {_GRAPHS}" * self._is_in_graphs
-        nothing = f"No loss was found{outside}." * (not self.damaged)
+        nothing = f"No loss was found{outside}." * (not self.damaged and not self._is_partial)
         lost = f"Largest loss{'es' * (len(losses) > 1)}: {', '.join(losses)}." if losses else nothing
         is_bound = any(finding.id == PARTIAL[0] and _makes_idle_unknown(finding) for finding in self.findings)
+        busy = f"{self.busy:.0f}" if round(self.busy) else f"{self.busy:.1g}" if is_bound else "<1"
         bound = "at least " * is_bound
         return " ".join(filter(None, [f"{whose} busy {bound}{busy} % of the time.", lost, *hidden]))
 
@@ -262,7 +262,8 @@ class Triage:
 
     @property
     def _hardly_works(self) -> bool:
-        return self.busy is not None and self.busy < _MIN_BUSY and not self.damaged & _OF_GPU
+        is_known = not self.damaged & _OF_GPU and not self._is_partial
+        return is_known and self.busy is not None and self.busy < _MIN_BUSY
 
     @property
     def _is_partial(self) -> bool:

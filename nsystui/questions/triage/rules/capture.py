@@ -16,7 +16,7 @@ from nsystui.base.text import counted, few
 from nsystui.exports import canonical
 from nsystui.exports.metadata import pid_of
 from nsystui.questions.algebra.intervals import EMPTY
-from nsystui.questions.capture.launch_account import account_table, launch_accounts
+from nsystui.questions.capture.launch_account import MUCH_LOST, account_table, launch_accounts, untimed_work
 from nsystui.questions.gpu.graph_gaps import TRACED
 from nsystui.questions.gpu.profiler_overhead import overhead_conditions
 from nsystui.questions.queries.conditions import duration, job_start, where
@@ -31,8 +31,6 @@ from nsystui.questions.triage.rule import IDLE, WORK, FindingKind, rule
 from nsystui.store import tables
 
 PARTIAL = ("incomplete-capture", "clock-offset")
-_MUCH_LOST = 1.0
-"""An incomplete capture is an error if it lacks this share of the launched kernels, %."""
 _SURE = re.compile(r"\blost\b|\bdropp|overflow|discarded|truncated", re.IGNORECASE)
 _DOOR = Door(DIAGNOSTICS)
 _CAPTURE = (
@@ -71,14 +69,29 @@ def launch_account(case: Case) -> Sequence[Finding | NotChecked]:
     accounts = {task: account for task, account in accounts.items() if task in ranks and task in case.tasks}
     partial = {task: account for task, account in accounts.items() if account.lost_kernels or account.lost_launches}
     shifted = {task: account for task, account in accounts.items() if account.clock_error}
-    case.once("lost kernels", lambda: {task for task, account in partial.items() if account.lost_kernels})
+    reports = [
+        report for report in case.reports if not case.ranks or report.index in {task.report for task in case.tasks}
+    ]
+    untimed = {(report.index, table): numbers for report in reports for table, *numbers in untimed_work(report)}
+    without_times = {task for task in case.tasks if any(index == task.report for index, _ in untimed)}
+    lacking = without_times | {task for task, account in partial.items() if account.lost_kernels}
+    case.once("lost kernels", lambda: lacking)
     findings = []
-    if partial:
+    if partial or untimed:
         keys = ("lost_kernels", "launches", "lost_launches", "kernels")
         lost, launches, without, kernels = (sum(getattr(account, key) for account in partial.values()) for key in keys)
         missing = [f"{lost:,} of {launches:,} kernel launches have no kernel"] if lost else []
         missing += [f"{without:,} of {kernels:,} kernels have no launch"] if without else []
-        bounds = "Busy times, counts and sums are lower bounds." if lost else "Idle time may have other causes."
+        for table in dict.fromkeys(table for _, table in untimed):
+            pairs = (pair for (_, other), pair in untimed.items() if other == table)
+            left_out, rows = map(sum, zip(*pairs, strict=True))
+            missing.append(f"{left_out:,} of {rows:,} {table} have no possible time")
+        bounds = (
+            "Busy times, counts and sums are lower bounds."
+            if untimed or lacking
+            else "Idle time may have other causes."
+        )
+        numbers = sorted(ranks[task] for task in without_times | partial.keys())
         advice = Advice(
             "Read nsys's messages, and record a shorter part again, flushed more often (--cuda-flush-interval).",
             "No number here contains what is missing.",
@@ -86,13 +99,12 @@ def launch_account(case: Case) -> Sequence[Finding | NotChecked]:
         findings.append(
             Finding(
                 PARTIAL[0],
-                Severity.ERROR if 100 * lost >= _MUCH_LOST * launches else Severity.WARNING,
-                f"The capture of {rank_words([ranks[task] for task in partial], case.ranks)} is incomplete: "
-                f"{' and '.join(missing)}. {bounds}",
+                Severity.ERROR if untimed or 100 * lost >= MUCH_LOST * launches else Severity.WARNING,
+                f"The capture of {rank_words(numbers, case.ranks)} is incomplete: {' and '.join(missing)}. {bounds}",
                 advice,
                 _DOOR,
                 evidence=account_table(case.job, partial),
-                ranks=tuple(sorted(ranks[task] for task in partial)),
+                ranks=tuple(numbers),
                 gist=f"an incomplete capture ({', '.join(missing)})",
             )
         )
@@ -172,6 +184,7 @@ def _empty(case: Case) -> Iterator[Finding]:
     """Yield a finding on ranks without GPU work, and on other processes without their launched work."""
     session, selected = case.job.session, case.scope.tasks
     worked = {task for device in case.devices for task in device.tasks}
+    worked |= case.once("lost kernels", set)
     idle_ranks = {item.task: item.rank for item in case.ranks if item.task not in worked}
     launched = {
         task: calls
@@ -215,6 +228,8 @@ def _short(case: Case) -> Iterator[Finding]:
     if steps and max(steps) < case.thresholds.fewest_steps:
         text = f"The window has only {counted(max(steps), 'step')} of a rank."
         yield Finding("short-window", Severity.INFO, text, advice, Door("steps"))
+        return
+    if case.once("lost kernels", set):
         return
     if case.devices and case.spent.busy / len(case.devices) < case.thresholds.shortest_ms * 1e6:
         busy = time_words(case.spent.busy / len(case.devices))
