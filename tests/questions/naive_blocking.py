@@ -249,10 +249,11 @@ class Gpu:
             return [(low, high, self._at_end(low), NOTHING) for low, high in pairwise(sorted(edges))]
         kernel = self.compute[place]
         assert kernel.start == end
-        is_lost = kernel.call is None or kernel.inside_graph
+        is_lost, is_inside = kernel.call is None, kernel.call is not None and kernel.inside_graph
+        rest = "in_graph" if is_inside else "stalled"
         returned, producer = start, None
         ends: dict[str, int] = {}
-        if is_lost:
+        if is_lost or is_inside:
             ends = self.export.ends(kernel, _FOREVER)
         else:
             returned, producer = kernel.call[1], self.export.producer(kernel)
@@ -272,11 +273,11 @@ class Gpu:
             elif is_open and moment < held:
                 part = "unresolved"
                 possible = frozenset(kind for kind, last in ends.items() if moment < last and kind != "compute")
-                possible |= {"stalled", *(["starved"] if kernel.call is None else [])}
+                possible |= {rest, *(["starved"] if kernel.call is None else [])}
             elif producer is not None and moment < producer.end and producer.kind != "compute":
                 part = producer.kind
             else:
-                part = "stalled"
+                part = rest
             found.append((moment, until, part, possible))
         return found
 

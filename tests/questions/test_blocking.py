@@ -334,15 +334,15 @@ class Cases(Program):
         self.copy((11, 12), (100, 105))
         self.nodes((102, 110), (120, 130), (133, 140), (147, 150))
         self.kernel((111, 112), (160, 200))
-        return {"compute": 80 + 20 + 40, "starved": 10, "stalled": 10 + 10, "unresolved": 3 + 7}
+        return {"compute": 80 + 20 + 40, "starved": 10, "stalled": 10 + 10, "in_graph": 3 + 7}
 
-    def a_graph_whose_first_node_communicates_explains_none_of_its_compute(self) -> Parts:
+    def a_graph_whose_first_node_communicates_may_block_its_compute(self) -> Parts:
         self.first()
         number = self.call("cudaGraphLaunch_v10000", (11, 12))
         how = {"correlation_id": number, "graph_node_id": 4}
         self.export.kernel(self.process, 0, 13, 101, 150, name=NCCL, **how)
         self.export.kernel(self.process, 0, 13, 155, 200, name="gemm()", **{**how, "graph_node_id": 5})
-        return {"compute": 80 + 45, "unresolved": 55}
+        return {"compute": 80 + 45, "unresolved": 50, "in_graph": 5}
 
     def a_graph_that_is_traced_whole_is_compute(self) -> Parts:
         self.first()
@@ -525,7 +525,7 @@ def test_the_first_node_of_a_graph_that_ended_before_the_window_is_the_first_all
         program.nodes((102, 110), (120, 130), (133, 140), (147, 150))
     with job_of(tmp_path / "a.sqlite") as job:
         (one,) = blocked_in(job, Window(131, 145)).values()
-        assert parts_of(one) == {"compute": 7, "unresolved": 2 + 5}
+        assert parts_of(one) == {"compute": 7, "in_graph": 2 + 5}
 
 
 def two_gpus(program: Program) -> dict[int, Parts]:

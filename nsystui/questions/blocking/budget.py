@@ -54,6 +54,7 @@ LABELS = {
     "memsets": "blocked by memsets",
     "migrations": "blocked by unified memory",
     "stalled": "stalled",
+    "in_graph": "in CUDA graphs",
     "unresolved": "unresolved",
     "tail": "tail",
 }
@@ -71,6 +72,7 @@ MEANINGS = {
     LABELS["compute"]: "at least one kernel ran that does not communicate",
     LABELS["starved"]: "the GPU waited for the CPU: the next compute kernel had not been launched yet",
     LABELS["stalled"]: "the next compute kernel was already launched, and no operation held it up: it started late",
+    LABELS["in_graph"]: "between kernels of a running CUDA graph: traced node by node, it may be the tracing's own",
     LABELS["unresolved"]: "when the next compute kernel was launched, or what it waited for, is not recorded",
     LABELS["tail"]: "after the last compute kernel nothing ran",
     NCCL_LABELS["transfer"]: "of this, the collective ran after its last rank had arrived",

@@ -6,10 +6,12 @@ at a compute kernel, and is split in this order:
 * *launch-starved*: until the call that launched the kernel returned;
 * *blocked*, by the kind of the kernel's producer (`dependencies`): until the producer ended;
 * *stalled*: until the kernel began, also while it waited for another GPU's compute;
-* *unresolved*, instead of all three, if the kernel's launch is unknown.
+* *unresolved*, instead of all three, if the kernel's launch is unknown;
+* *in a graph*, instead of launch-starved and stalled, if the kernel is a node of a CUDA graph that already runs.
 
-If a wait or its record is missing, other operations may have ended between the known producer and the kernel: the time
-from the launch to the last such end is also unresolved. Unresolved time has bounds: `Iterations.possible`.
+If a wait or its record is missing, or inside a graph, other operations may have ended between the known producer and
+the kernel: the time from the launch to the last such end is also unresolved. Unresolved time has bounds:
+`Iterations.possible`.
 
 After the last compute kernel, copies, memsets and communication that still run block the end; the rest is *tail*.
 Exposed communication, which no compute kernel hides, blocks only if the next kernel had been launched and waited for
@@ -72,7 +74,7 @@ BLOCKERS = {
     MEMSET: "memsets",
     MIGRATION: "migrations",
 }
-PARTS = ("compute", "starved", *BLOCKERS.values(), "stalled", "unresolved", "tail")
+PARTS = ("compute", "starved", *BLOCKERS.values(), "stalled", "in_graph", "unresolved", "tail")
 """The parts of an iteration, which add up to it exactly."""
 
 LONG = 1_000_000
@@ -88,8 +90,8 @@ class Gaps:
     """The n stretches without compute of a GPU, ns, shapes ``(n,)``; each ends at the operation ``ended_by``.
 
     A stretch is launch-starved until ``launched``, blocked by an operation of ``kind`` until ``freed``, unresolved
-    until ``held``, stalled until ``end``. Unresolved time may belong to each of `PARTS` until ``possible``. A tail has
-    no ``ended_by`` (``NONE``).
+    until ``held``, stalled or in a graph (``is_inside``) until ``end``. Unresolved time may belong to each of `PARTS`
+    until ``possible``. A tail has no ``ended_by`` (``NONE``).
     """
 
     start: Times
@@ -99,6 +101,7 @@ class Gaps:
     end: Times
     kind: Ints
     ended_by: Times
+    is_inside: Flags
     possible: Mapping[str, Times]
 
     def part(self, name: str) -> Intervals:
@@ -107,8 +110,9 @@ class Gaps:
             return _real(self.start, self.launched)
         if name == "unresolved":
             return _real(self.freed, self.held)
-        if name in ("stalled", "tail"):
-            is_part = (self.ended_by == NONE) == (name == "tail")
+        if name in ("stalled", "in_graph", "tail"):
+            kinds = np.where(self.is_inside, "in_graph", np.where(self.ended_by == NONE, "tail", "stalled"))
+            is_part = kinds == name
             return _real(self.held[is_part], self.end[is_part])
         is_part = self.kind == next(kind for kind, part in BLOCKERS.items() if part == name)
         return _real(self.launched[is_part], self.freed[is_part])
@@ -135,7 +139,7 @@ def gaps_of(work: Operations, device: int, window: Window) -> Gaps:
         np.append(column, NONE)[ended_by] for column in (work.returned, work.inside_graph, work.producer, work.unseen)
     )
     is_known = (returned != NONE) & (inside_graph == 0)
-    is_lost = ~is_known & (ended_by != NONE)
+    is_lost, is_inside = (returned == NONE) & (ended_by != NONE), (returned != NONE) & (inside_graph > 0)
     launched = np.where(is_known, np.clip(returned, start, end), start)
     producer = np.where(is_known, producer, NONE)
     migration, ends = np.append(work.migration, NONE)[ended_by], np.append(work.end, NONE)
@@ -144,19 +148,20 @@ def gaps_of(work: Operations, device: int, window: Window) -> Gaps:
     until = np.clip(ends[producer], launched, end)
     # Compute that ends within the gap is another GPU's, without a part.
     freed = np.where(kind == COMPUTE, launched, until)
-    unseen = np.where(is_known, unseen, np.where(is_lost, np.iinfo(np.int64).max, NONE))
-    before = dict.fromkeys((COMPUTE, *BLOCKERS), unseen) | {MIGRATION: np.where(is_lost, unseen, NONE)}
+    unseen = np.where(is_lost | is_inside, np.iinfo(np.int64).max, unseen)
+    before = dict.fromkeys((COMPUTE, *BLOCKERS), unseen) | {MIGRATION: np.where(is_known, NONE, unseen)}
     last = {code: work.last_ended(work.kind == code, ended_by, calls, launched) for code, calls in before.items()}
     held = np.where(is_lost, end, np.minimum(np.maximum.reduce([*last.values()]), end))
     is_open = is_lost | (held > until)
     last |= {code: np.where(kind == code, np.maximum(freed, ended), ended) for code, ended in last.items()}
     possible = {part: last[code] for code, part in BLOCKERS.items()}
-    possible |= {"starved": np.where(returned == NONE, end, launched), "stalled": held}
+    possible |= {"starved": np.where(returned == NONE, end, launched)}
+    possible |= {"stalled": np.where(is_inside, start, held), "in_graph": np.where(is_inside, held, start)}
     kind, freed = np.where(is_open, COMPUTE, kind), np.where(is_open, launched, freed)
     times = [start, launched, freed, np.where(is_open, held, freed), end]
     start, launched, freed, held, end = (np.minimum(moment, window.end) for moment in times)
     possible = {part: np.clip(possible.get(part, freed), freed, held) for part in PARTS}
-    return Gaps(start, launched, freed, held, end, kind, ended_by, possible)
+    return Gaps(start, launched, freed, held, end, kind, ended_by, is_inside, possible)
 
 
 KEPT = ("starved", "nccl")

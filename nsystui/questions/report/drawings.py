@@ -87,6 +87,7 @@ _BLOCKING = {
     "memsets": ("memory", 0.25),
     "migrations": ("memory", 0.15),
     "stalled": ("idle", 1.0),
+    "in_graph": ("idle", 0.75),
     "unresolved": ("idle", 0.5),
     "tail": ("idle", 0.25),
 }

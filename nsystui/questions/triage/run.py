@@ -53,12 +53,13 @@ _BLOCKERS = {
     "copies": ("to_device", "to_host", "on_device", "other_copies"),
     "memsets": ("memsets",),
     "unified memory": ("migrations",),
-    "stalled": ("stalled",),
+    "stalls": ("stalled",),
+    "gaps in CUDA graphs": ("in_graph",),
     "unresolved": ("unresolved",),
     "tail": ("tail",),
 }
 """Words for the blockers of compute, and their parts of the budget of an iteration."""
-_NO_BLOCKERS = ("compute", "unresolved", "tail")
+_NO_BLOCKERS = ("compute", "gaps in CUDA graphs", "unresolved", "tail")
 _LAUNCHES = ("launch-overhead", "launch-bound")
 """Findings whose cost is time in short gaps; a job has at most one of them."""
 _MIN_SHARE = 1.0
