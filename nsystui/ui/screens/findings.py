@@ -143,7 +143,7 @@ class FindingsTable(WindowTable):
     class Changed(Message):
         """The findings or the ``status`` changed."""
 
-    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's name for it
+    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002
         super().__init__(id=id, elastic="line", row_style=_category)
         self.cell_styles = lambda values: {"severity": _category(values)}
         self.triage: Triage | None = None

@@ -72,7 +72,7 @@ _KIND_COLOURS = {KINDS[kind]: colour for kind, colour in CATEGORIES.items()}
 _ROOMY, _WIDE = 30, 120
 """The minimum terminal height for a chart, and width for the anchor of the steps."""
 _MIN_ROWS, _MAX_ROWS = 6, 20
-"""The minimum and maximum rows of the chart, depending on the room that the table leaves."""
+"""The minimum and maximum rows of the chart, by the room that the table leaves."""
 
 
 class StepsScreen(GroupedViewsScreen):
@@ -86,7 +86,7 @@ class StepsScreen(GroupedViewsScreen):
 
     def __init__(self) -> None:
         super().__init__()
-        self._words: tuple[str, str, str] | None = None  # the number of steps, their anchor and their times
+        self._words: tuple[str, str, str] | None = None  # the number of steps, their anchor, their times
         self._bars: Sequence[int] = ()  # the first step of each bar of the chart
 
     def body(self) -> Iterable[Widget]:
@@ -160,10 +160,7 @@ class StepsScreen(GroupedViewsScreen):
         self._draw(rank, row.get("step"), await to_thread(steps_side_by_side, job, selection, rank))
 
     def _draw(self, rank: int | None, step: Value, steps: tuple[Times, Floats, Flags]) -> None:
-        """Draw a column per step, or for the mean of several steps, and mark slow steps.
-
-        If columns have several steps, and no step is slow, mark the longest step.
-        """
+        """Draw a column per step, or per mean of several steps; mark slow steps, or else the longest of several."""
         numbers, parts, is_marked = steps
         count, width, rows = len(numbers), self.chart.chart_width, self._chart_rows
         if not count:
@@ -292,7 +289,6 @@ _FIGURES = {"median": "median", "min": "minimum", "max": "maximum"}
 
 
 def _part_cells(values: Record) -> Mapping[str, str]:
-    """Return the colours of a step's parts, and of warnings for a slow step."""
     slow = dict.fromkeys(("step", "duration", "slow"), "warning") if values.get("slow") == "slow" else {}
     return {part: colour for part, colour in _COLOURS.items() if values.get(part)} | slow
 

@@ -22,11 +22,11 @@ GAP = 2
 
 NAME_MINIMUM = 24
 NAME_SHARE = 0.4
-"""While other columns can leave, the elastic column keeps this many cells or this share of the line, whichever is more,
-but not more than its natural width."""
+"""While other columns can leave, the elastic column keeps the larger of these cells and this share of the line, at most
+its natural width."""
 
 NAME_MOST = 0.6
-"""The share of the elastic column if it is prose, or names of kernels would look alike in less."""
+"""Its share if it is prose, or names of kernels would look alike in less."""
 
 TEXT_WANTED = 24
 """The most cells of another text column, unless there is spare room."""
@@ -56,7 +56,7 @@ class PieceKind(Enum):
 
 
 class Piece(NamedTuple):
-    """A piece of a line: its text, the key of its column (empty between columns), and its category.
+    """A piece of a line, its column's key (empty between columns), and its category.
 
     Only parts of a stacked bar have a category, or two, one before the other: ``compute/nccl``.
     """
@@ -114,7 +114,7 @@ class ColumnMeasure:
 
 @dataclass(frozen=True)
 class Placed:
-    """A shown column: its index in the answer's columns, its width in cells, and the cells of its bar."""
+    """A shown column: its index in the answer, its width and its bar's, cells."""
 
     index: int
     width: int
@@ -220,12 +220,7 @@ PAN_STEP = 16
 
 
 class TableLayout:
-    """The columns of one answer on a screen.
-
-    Args:
-        columns: The answer's columns.
-        elastic: Key of the text column that gets spare room, by default the last text column.
-    """
+    """The columns of one answer; the text column ``elastic``, by default the last, gets spare room."""
 
     def __init__(self, columns: Sequence[Column], elastic: str | None = None) -> None:
         self.names: Mapping[str, str] = {}
@@ -377,7 +372,6 @@ class TableLayout:
         return [*cut_pieces, Piece(" " * room)]
 
     def _parts_of(self, column: Column, value: float, row: Row) -> list[tuple[str, float]]:
-        """Return a stacked bar's parts, which add up to ``value``, with their categories."""
         indices = {measure.column.key: index for index, measure in enumerate(self.measures)}
         parts, rest = [], value
         for key, category in column.stack:
