@@ -333,6 +333,8 @@ class CallNodes:
         return bool(100 * self.calls.total[number] < LEAST * self.calls.samples)
 
     def _sorted(self, number: int, order: str) -> list[int]:
+        """Sort a node's children, names ascending, small nodes last."""
+
         def sort_key(node: int) -> tuple[bool, Any]:
             if order in ("own", "own_percent"):
                 return self._is_small(node), -int(self.calls.self_samples[node])

@@ -106,7 +106,7 @@ class LanesScreen(ZoomableChartScreen):
 
     @property
     def _marked_names(self) -> NameFilter | None:
-        """The filter hides nothing on a timeline."""
+        """The names to mark: a filter hides nothing on a timeline."""
         return self.search or self.selection.name
 
     def ask(self, job: OpenJob, selection: Selection) -> TimelinePicture:

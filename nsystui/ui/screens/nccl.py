@@ -349,7 +349,7 @@ def _is_without_wait(answer: Answer) -> bool:
 
 
 def _points_of(job: OpenJob, selection: Selection, pairing: NcclPairing, exact: TableAnswer) -> dict[str, Points]:
-    """``exact`` is `bandwidth_by_size` by exact size."""
+    """Return the data to draw; ``exact`` is `bandwidth_by_size` by exact size."""
     return {
         name: Points(
             *bandwidth_curve(exact, name), *durations_and_sizes(pairing, selection, name), _reported(job, pairing, name)

@@ -110,7 +110,7 @@ class Outline(Generic[AnyNode]):
         self.lines = self._flatten([_Line(node, 0, 0) for node in self.tree.roots(self.order)])
 
     def _flatten(self, lines: Sequence[_Line[AnyNode]]) -> list[_Line[AnyNode]]:
-        """Without recursion: trees may be deep."""
+        """Insert opened rows, without recursion: trees may be deep."""
         flattened: list[_Line[AnyNode]] = []
         pending = list(reversed(lines))
         while pending:

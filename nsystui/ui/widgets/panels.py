@@ -100,7 +100,7 @@ class PartLines(CategoryWidget):
         return Strip(Segment.simplify(segment for segment in segments if segment.text), width)
 
     def _style_of(self, style: str, text: str) -> Style:
-        """Bars and swatches are fills, coloured on every terminal."""
+        """Return a style: bars and swatches are fills, coloured on every terminal."""
         if not style:
             return self.rich_style
         if "/" in style:

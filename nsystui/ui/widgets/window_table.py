@@ -503,7 +503,7 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
 
     @property
     def _row_width(self) -> int:
-        """Without the scrollbar."""
+        """The cells without the scrollbar."""
         return max(0, self.size.width - (2 if self._has_scrollbar else 0))
 
     def _prefix_of(self, index: int) -> str:
