@@ -81,21 +81,17 @@ _WORDINGS: dict[Unit, Callable[[float], str]] = {
     Unit.DURATION: lambda ns: _scaled(ns, _DURATIONS, 1000),
     Unit.CHANGE: lambda ns: ("+" if ns > 0 else "") + _scaled(ns, _DURATIONS, 1000),
     Unit.BYTES: lambda size: _scaled(size, _BYTES, 1024),
-    Unit.MEGABYTES: lambda size: f"{size:,.3f}",
-    Unit.MEGABYTE_RATE: lambda rate: f"{rate:,.3f}",
+    **dict.fromkeys((Unit.MEGABYTES, Unit.MEGABYTE_RATE), "{:,.3f}".format),
     Unit.RATE: lambda rate: _scaled(rate, _RATES, 1000),
     Unit.FREQUENCY: lambda frequency: _scaled(frequency, _FREQUENCIES, 1000),
     Unit.PERCENT: lambda percent: f"{round(percent, 1) + 0.0:.1f} %",
     Unit.COUNT: _count,
     Unit.RATIO: _four_digits,
-    Unit.NUMBER: _plain,
+    **dict.fromkeys(
+        (Unit.NUMBER, Unit.TICK_RATE, Unit.MICROSECONDS, Unit.MILLISECONDS, Unit.SECONDS, Unit.TEXT), _plain
+    ),
     Unit.DEVICE: lambda number: "unknown device" if number == UNKNOWN else _plain(number),
     Unit.STREAM: lambda number: "unknown stream" if number == UNKNOWN else _plain(number),
-    Unit.TICK_RATE: _plain,
-    Unit.MICROSECONDS: _plain,
-    Unit.MILLISECONDS: _plain,
-    Unit.SECONDS: _plain,
-    Unit.TEXT: _plain,
 }
 
 
@@ -105,12 +101,10 @@ def format_value(unit: Unit, value: Value) -> str:
     TIME, DURATION and CHANGE are in ns, MEGABYTES in 10⁶ bytes, RATE in bytes per second, MEGABYTE_RATE in 10⁶ bytes
     per second, FREQUENCY in Hz, PERCENT in percent (14.6, not 0.146).
     """
-    if value is None:
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return MISSING
     if isinstance(value, str):
         return safe_text(value)
-    if isinstance(value, float) and not math.isfinite(value):
-        return MISSING
     return _WORDINGS[unit](value)
 
 
@@ -146,8 +140,7 @@ def parse_duration(text: str, span: str = "") -> int:
 
 
 _SCALES: dict[Unit, _Scales] = {
-    Unit.DURATION: _DURATIONS,
-    Unit.CHANGE: _DURATIONS,
+    **dict.fromkeys((Unit.DURATION, Unit.CHANGE), _DURATIONS),
     Unit.BYTES: _BYTES,
     Unit.RATE: _RATES,
     Unit.FREQUENCY: _FREQUENCIES,
@@ -196,9 +189,8 @@ class Wording:
         if is_whole or all(number % size == 0 for number in numbers):
             return cls(unit, symbol, size, 0)
         decimals = 3 if largest < 1000 * size else 1
-        if min(number for number in numbers if number) < 0.5 * 10**-decimals * size:
-            return cls(unit)
-        return cls(unit, symbol, size, decimals)
+        is_zero = min(number for number in numbers if number) < 0.5 * 10**-decimals * size
+        return cls(unit) if is_zero else cls(unit, symbol, size, decimals)
 
     def heading(self, label: str) -> str:
         """Return ``total ms``, ``total ms/step`` for ``total/step``, or the label if it already names the unit."""
@@ -386,13 +378,8 @@ class _InTimeUnit(Changed):
 
     def _column(self, column: Column) -> Column:
         symbol = self.unit.symbol
-        return replace(
-            column,
-            header=column.header.replace("(ns)", f"({symbol})"),
-            label=f"{column.label} {symbol}",
-            unit=Unit(symbol),
-            decimals=self.unit.decimals,
-        )
+        header, label = column.header.replace("(ns)", f"({symbol})"), f"{column.label} {symbol}"
+        return replace(column, header=header, label=label, unit=Unit(symbol), decimals=self.unit.decimals)
 
     def changed(self, rows: Sequence[Row]) -> Sequence[Row]:
         columns = self.whole.columns

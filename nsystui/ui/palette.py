@@ -63,8 +63,7 @@ SYNONYMS = {
     "call tree": "flame graph stacks cpu samples",
     "threads": "cpu",
     "gaps": "idle why",
-    "steps": "iterations step time",
-    "steps by rank": "iterations step time",
+    **dict.fromkeys(("steps", "steps by rank"), "iterations step time"),
     "budget": "iterations what blocked launch-starved starved stalled",
     "path": "critical path iterations what blocked",
     "kernels by step": "iterations",
@@ -96,15 +95,9 @@ class Offer(NamedTuple):
 
 def words_of(question: Question) -> str:
     """Return the line of a question, such as ``recipe: gpu_gaps – when a GPU was idle for long``."""
-    if question.home == COMPARISON:
-        return f"{question.title} – {question.help}"
     family = f"{question.family}: " if question.family else ""
-    return f"{family}{question.name} – {question.help}"
-
-
-def _has_job(screen: JobScreen) -> bool:
-    """Return whether a screen shows a single job, not a comparison."""
-    return "diff alone" not in screen.places()
+    name = question.title if question.home == COMPARISON else f"{family}{question.name}"
+    return f"{name} – {question.help}"
 
 
 def _key_offers(places: Sequence[str], press: Callable[[str], object], where: str = "") -> Iterable[Offer]:
@@ -164,10 +157,8 @@ def findings(screen: JobScreen) -> Iterable[Offer]:
     if triage is None:
         return
     for number, finding in enumerate(triage.findings):
-        yield Offer(
-            f"{finding.id}: {finding.sentence} – finding",
-            partial(_open, screen, partial(FindingScreen, triage, number)),
-        )
+        show = partial(_open, screen, partial(FindingScreen, triage, number))
+        yield Offer(f"{finding.id}: {finding.sentence} – finding", show)
 
 
 def names(screen: JobScreen) -> Sequence[Offer]:
@@ -177,19 +168,17 @@ def names(screen: JobScreen) -> Sequence[Offer]:
     from nsystui.ui.screens.kernels import KernelInstancesScreen, RangeInstancesScreen
 
     job = screen.job
-    if job is None or not _has_job(screen):
+    if job is None or "diff alone" in screen.places():
         return ()
     kernels, ranges = kernel_names(job.session, MAX_NAMES), range_names(job.session, MAX_NAMES)
     smart, kernel_screen = job.smart_names(), partial(KernelInstancesScreen, names=Names.FULL)
+    show = partial(_open, screen)
     return [
         *(
-            Offer(f"{smart.get(name, name)} – kernel", partial(_open, screen, partial(kernel_screen, name)), (), name)
+            Offer(f"{smart.get(name, name)} – kernel", partial(show, partial(kernel_screen, name)), (), name)
             for name in kernels
         ),
-        *(
-            Offer(f"{name} – NVTX range", partial(_open, screen, partial(RangeInstancesScreen, name)))
-            for name in ranges
-        ),
+        *(Offer(f"{name} – NVTX range", partial(show, partial(RangeInstancesScreen, name))) for name in ranges),
     ]
 
 
@@ -199,7 +188,7 @@ def _open(screen: JobScreen, make: Callable[[], JobScreen]) -> None:
 
 def offers(screen: JobScreen) -> Iterable[Offer]:
     """Yield the views, commands, also of other tabs, and questions that a screen offers."""
-    if not _has_job(screen):
+    if "diff alone" in screen.places():  # a comparison, not a single job
         yield from commands(screen)
         return
     yield from (*views(screen), *commands(screen), *commands_elsewhere(screen))
@@ -228,8 +217,7 @@ class EverythingProvider(Provider):
     async def search(self, query: str) -> Hits:
         """Offer commands, views and questions by title, then by words; then names, then findings."""
         matcher, typed = self.matcher(query), query.lower()
-        scored = [(offer.score(query), offer) for offer in offers(self._job_screen)]
-        for score, offer in scored:
+        for score, offer in [(offer.score(query), offer) for offer in offers(self._job_screen)]:
             if score:
                 words = safe_text(offer.words)
                 yield Hit(score, matcher.highlight(words), offer.choose, words)
@@ -251,9 +239,7 @@ class Palette(CommandPalette, ThrottledScreen[None]):
     DEFAULT_CSS = """
     Palette > Vertical { margin-top: 1; }
     Palette CommandList { text-wrap: nowrap; text-overflow: ellipsis; }
-    Palette SearchIcon, Palette LoadingIndicator, Palette LoadingIndicator.--visible {
-        display: none;
-    }
+    Palette SearchIcon, Palette LoadingIndicator, Palette LoadingIndicator.--visible { display: none; }
     """
 
     def __init__(self) -> None:
@@ -268,6 +254,5 @@ class Palette(CommandPalette, ThrottledScreen[None]):
 
     def _action_command_list(self, action: str) -> None:
         # Textual's list fails on page keys while its height is 0: before it is drawn, or on a tiny terminal.
-        if action.startswith("page_") and not self.query_one(CommandList).scrollable_content_region.height:
-            return
-        super()._action_command_list(action)
+        if not action.startswith("page_") or self.query_one(CommandList).scrollable_content_region.height:
+            super()._action_command_list(action)

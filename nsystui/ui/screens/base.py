@@ -240,7 +240,6 @@ class JobScreen(ExportingScreen, SelectingScreen):
 
     @property
     def _computing(self) -> str:
-        """The computation, named by the tab and the view, or the path to this screen."""
         tab = [title for key, title, _ in keys.TABS if key == self.MODE_KEY]
         view = [view.label for view in self.views()[1:] and self.views() if view.name == self.view_name()]
         return f"computing {CRUMB.join((*tab, *view, *self.path()))}…"

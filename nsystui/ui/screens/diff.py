@@ -254,7 +254,6 @@ class DiffScreen(FilteredTableScreen):
         self._ask_again("nvtx")
 
     def _ask_again(self, table: str) -> None:
-        """Show the table that an option affects, made again if it is already shown."""
         if self.name_of_table != table:
             self._show_table(table)
         elif self.job is not None:
@@ -433,7 +432,6 @@ class OtherJobScreen(DiffScreen, LoadingListener):
             self._close_other()
 
     def _close_other(self) -> None:
-        """Close B if the reading and the screen have ended."""
         if self._is_closed and self._is_read and self._other is not None:
             self._other.close()
             self._other = None

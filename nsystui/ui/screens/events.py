@@ -230,7 +230,6 @@ class EventsScreen(TableScreen):
 
     @in_background("find")
     async def _look(self, find: Callable[[], int | None], reason: str) -> None:
-        """Move the cursor to the row that ``find`` returns in a thread, or show ``reason``."""
         index = await to_thread(find)
         if index is None:
             self.say(reason)

@@ -82,8 +82,7 @@ def _row(number: int, finding: Finding) -> Row:
 
 def finding_lines(finding: Finding, width: int) -> list[list[TextPart]]:
     """Return the lines above the evidence: the finding, its cost, and its cause in a sentence."""
-    severity = finding.severity.value.capitalize()
-    cost = ""
+    severity, cost = finding.severity.value.capitalize(), ""
     if finding.cost is not None and finding.percent is not None:
         share = bar(finding.percent, 100.0, BAR_WIDTH).rstrip()
         cost = f"{format_value(Unit.DURATION, finding.cost)}, {finding.percent:.1f} % of the job  {share}"
@@ -95,10 +94,8 @@ def finding_lines(finding: Finding, width: int) -> list[list[TextPart]]:
 
 def advice_lines(finding: Finding, width: int) -> list[list[TextPart]]:
     """Return the lines below the evidence: the fix and its reason, the source of the cost, and ways to other views."""
-    destinations = [
-        f"⏎ {keys.with_key(finding.door.screen)}",
-        *(["L Timeline there"] if finding.window and finding.door.view != "timeline" else []),
-    ]
+    timeline = ["L Timeline there"] if finding.window and finding.door.view != "timeline" else []
+    doors = [f"⏎ {keys.with_key(finding.door.screen)}", *timeline, f"nsystui {finding.door.command}"]
     return [
         line
         for label, text in (
@@ -107,7 +104,7 @@ def advice_lines(finding: Finding, width: int) -> list[list[TextPart]]:
             ("cost", finding.measured),
             ("could save", "" if finding.gain is None else finding.gain.words),
             ("where", _location(finding)),
-            ("go to", " · ".join([*destinations, f"nsystui {finding.door.command}"])),
+            ("go to", " · ".join(doors)),
         )
         for line in _labelled(label, text, width)
     ]
@@ -143,7 +140,7 @@ class FindingsTable(WindowTable):
     class Changed(Message):
         """The findings or the ``status`` changed."""
 
-    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's name for it
+    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002
         super().__init__(id=id, elastic="line", row_style=_category)
         self.cell_styles = lambda values: {"severity": _category(values)}
         self.triage: Triage | None = None
@@ -248,8 +245,7 @@ class FindingScreen(TableScreen):
 
     def __init__(self, triage: Triage, number: int) -> None:
         super().__init__("finding")
-        self.triage = triage
-        self.number = number
+        self.triage, self.number = triage, number
 
     @property
     def finding(self) -> Finding:
@@ -257,9 +253,7 @@ class FindingScreen(TableScreen):
 
     def body(self) -> Iterable[Widget]:
         self.words, self.advice = PartLines(id="finding"), PartLines(id="advice")
-        yield self.words
-        yield from super().body()
-        yield self.advice
+        yield from (self.words, *super().body(), self.advice)
 
     def ask(self, job: OpenJob, selection: Selection) -> Answer:
         return self.finding.evidence or TableAnswer("finding", (), ())

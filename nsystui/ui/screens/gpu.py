@@ -153,7 +153,7 @@ class GpuScreen(ZoomableChartScreen):
         self.show_detail()
 
     def _lane_of(self, picture: GpuPicture) -> int:
-        """Find the cursor's lane in a new picture, else a lane of its GPU, else keep its index."""
+        """Find the cursor's lane, else a lane of its GPU, else keep its index."""
         lanes = zip(picture.owners, picture.lanes, strict=True)
         keys = [(picture.gpus[owner].key, lane.label) for owner, lane in lanes]
         indices = (index for size in (2, 1) for index, key in enumerate(keys) if key[:size] == self._lane[:size])

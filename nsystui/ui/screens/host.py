@@ -333,7 +333,7 @@ class CallNodes:
         return bool(100 * self.calls.total[number] < LEAST * self.calls.samples)
 
     def _sorted(self, number: int, order: str) -> list[int]:
-        """Sort a node's children by a column, names ascending, small nodes last."""
+        """Sort a node's children, names ascending, small nodes last."""
 
         def sort_key(node: int) -> tuple[bool, Any]:
             if order in ("own", "own_percent"):

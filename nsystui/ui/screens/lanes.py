@@ -106,7 +106,7 @@ class LanesScreen(ZoomableChartScreen):
 
     @property
     def _marked_names(self) -> NameFilter | None:
-        """The names to mark: the search, else the filter, which hides nothing on a timeline."""
+        """The names to mark: a filter hides nothing on a timeline."""
         return self.search or self.selection.name
 
     def ask(self, job: OpenJob, selection: Selection) -> TimelinePicture:
@@ -195,7 +195,6 @@ class LanesScreen(ZoomableChartScreen):
         self.chart.move(number, self._column_of(self.time), mark)
 
     def _nearest(self, picture: TimelinePicture, target: LaneIdentity) -> int:
-        """Return the lane's number, else its GPU's lane, else a lane of its rank, else the cursor's."""
         for matches in (
             lambda lane: lane == target,
             lambda lane: (lane.task, lane.device, lane.stream) == (target.task, target.device, None),
@@ -207,7 +206,6 @@ class LanesScreen(ZoomableChartScreen):
         return self.chart.cursor_lane
 
     def _follow(self) -> None:
-        """Show the cursor's column at once, and its event when it rests."""
         self.facts = None
         self.show_detail()
         self.cursor_moved()

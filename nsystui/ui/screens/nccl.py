@@ -349,7 +349,7 @@ def _is_without_wait(answer: Answer) -> bool:
 
 
 def _points_of(job: OpenJob, selection: Selection, pairing: NcclPairing, exact: TableAnswer) -> dict[str, Points]:
-    """Return each collective's drawing data; ``exact`` is `bandwidth_by_size` by exact size."""
+    """Return the data to draw; ``exact`` is `bandwidth_by_size` by exact size."""
     return {
         name: Points(
             *bandwidth_curve(exact, name), *durations_and_sizes(pairing, selection, name), _reported(job, pairing, name)
@@ -359,7 +359,6 @@ def _points_of(job: OpenJob, selection: Selection, pairing: NcclPairing, exact: 
 
 
 def _largest_bins(bars: Sequence[SizeBin], count: int) -> list[SizeBin]:
-    """Return the ``count`` bins with most calls, in order, without empty bins."""
     used = [bar for bar in bars if bar.calls]
     largest_counts = sorted((bar.calls for bar in used), reverse=True)[:count]
     return [bar for bar in used if bar.calls >= largest_counts[-1]][:count] if used else []

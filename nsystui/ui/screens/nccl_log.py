@@ -168,7 +168,6 @@ class NcclLogScreen(FilteredTableScreen):
         self.show(rows_with(answer, self.words), same_place)
 
     def _tables_with_rows(self) -> list[str]:
-        """Return the tables with rows, and the shown table even if empty."""
         return [name for name in _TABLE_ORDER if len(self._tables[name]) or name == self.name_of_table]
 
     def natural_order(self) -> tuple[str | None, bool]:

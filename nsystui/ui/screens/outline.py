@@ -64,9 +64,9 @@ class _Line(Generic[AnyNode]):
 
 @dataclass(frozen=True)
 class OutlineLayout(Generic[AnyNode]):
-    """The look of a kind of tree: columns, the cells of a node, and the orders by column key.
+    """A kind of tree: columns, the cells of a node, and the orders by column key.
 
-    ``rest``: the label of a row for more children of a node. ``indents``: whether the rows inside a node are indented.
+    ``rest``: the label of a row for more children. ``indents``: whether the rows inside a node are indented.
     """
 
     name: str
@@ -110,7 +110,7 @@ class Outline(Generic[AnyNode]):
         self.lines = self._flatten([_Line(node, 0, 0) for node in self.tree.roots(self.order)])
 
     def _flatten(self, lines: Sequence[_Line[AnyNode]]) -> list[_Line[AnyNode]]:
-        """Insert the rows of opened lines, without recursion: trees may be deep."""
+        """Insert opened rows, without recursion: trees may be deep."""
         flattened: list[_Line[AnyNode]] = []
         pending = list(reversed(lines))
         while pending:

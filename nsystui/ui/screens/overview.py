@@ -236,7 +236,6 @@ class OverviewScreen(TablesScreen):
         self._show_looking()
 
     def _show_looking(self) -> None:
-        """Show the state of the search for findings, then their summary."""
         lines = self._summary()
         status = "" if self.findings.display else self.findings.status
         self.looking.show_lines([[(_FINDINGS_LABEL, "bold"), (status, "")]] if status else lines)

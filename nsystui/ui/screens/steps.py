@@ -39,12 +39,8 @@ _CHARTED = ("steps", "steps by rank", "steps across", "steps by phase")
 _GROUPINGS: Mapping[str, tuple[tuple[str, Mapping[str, Any]], ...]] = {
     "budget": (("part", {"by": "step"}), ("GPU", {"by": "gpu"})),
     "path": (
-        ("operation", {"by": "name"}),
-        ("kind", {"by": "kind"}),
-        ("NVTX range", {"by": "range"}),
-        ("rank", {"by": "rank"}),
-        ("role", {"by": "role"}),
-        ("piece", {"by": "piece"}),
+        *(("operation", {"by": "name"}), ("kind", {"by": "kind"}), ("NVTX range", {"by": "range"})),
+        *((key, {"by": key}) for key in ("rank", "role", "piece")),
     ),
     "kernels by step": (("family", {"by": "step,family"}), ("name", {"by": "step"})),
 }
@@ -72,7 +68,7 @@ _KIND_COLOURS = {KINDS[kind]: colour for kind, colour in CATEGORIES.items()}
 _ROOMY, _WIDE = 30, 120
 """The minimum terminal height for a chart, and width for the anchor of the steps."""
 _MIN_ROWS, _MAX_ROWS = 6, 20
-"""The minimum and maximum rows of the chart, depending on the room that the table leaves."""
+"""The minimum and maximum rows of the chart, by the room that the table leaves."""
 
 
 class StepsScreen(GroupedViewsScreen):
@@ -86,7 +82,7 @@ class StepsScreen(GroupedViewsScreen):
 
     def __init__(self) -> None:
         super().__init__()
-        self._words: tuple[str, str, str] | None = None  # the number of steps, their anchor and their times
+        self._words: tuple[str, str, str] | None = None  # the number of steps, their anchor, their times
         self._bars: Sequence[int] = ()  # the first step of each bar of the chart
 
     def body(self) -> Iterable[Widget]:
@@ -130,15 +126,13 @@ class StepsScreen(GroupedViewsScreen):
         """Show the steps' number and times, and on a wide terminal their anchor."""
         super().show_count()
         if self._words is not None:
-            count, anchor, times = self._words
-            words = (count, anchor, times) if self.app.size.width >= _WIDE else (count, times)
+            words = self._words if self.app.size.width >= _WIDE else self._words[::2]
             self.show_title(right=" · ".join(words))
 
     def empty_text(self, answer: Answer) -> str:
         """Return why there are no steps, and the views that need no steps."""
         text = super().empty_text(answer)
-        lacks_steps = self.answered.question.row == "step" and not answer.total
-        if not lacks_steps:
+        if self.answered.question.row != "step" or answer.total:
             return text
         return f"{text}\n\nO chooses what a step is (a range, collectives …), v shows the budget and the critical path"
 
@@ -154,15 +148,14 @@ class StepsScreen(GroupedViewsScreen):
         if job is None or not self.chart.display:
             return
         ranks = [item.rank for item in selected_ranks(job.ranks, selection)]
-        rank = (
-            ranks[0] if len(ranks) == 1 else next((rank for rank in ranks if str(rank) == str(row.get("rank"))), None)
-        )
+        drawn = ranks if len(ranks) == 1 else [rank for rank in ranks if str(rank) == str(row.get("rank"))]
+        rank = next(iter(drawn), None)
         self._draw(rank, row.get("step"), await to_thread(steps_side_by_side, job, selection, rank))
 
     def _draw(self, rank: int | None, step: Value, steps: tuple[Times, Floats, Flags]) -> None:
-        """Draw a column per step, or for the mean of several steps, and mark slow steps.
+        """Draw a column per step, or per mean of several steps, and mark slow steps.
 
-        If columns have several steps, and no step is slow, mark the longest step.
+        If columns are means, and no step is slow, mark the longest step.
         """
         numbers, parts, is_marked = steps
         count, width, rows = len(numbers), self.chart.chart_width, self._chart_rows
@@ -173,12 +166,11 @@ class StepsScreen(GroupedViewsScreen):
         firsts = range(0, count, size)
         means = np.add.reduceat(parts, firsts) / np.diff(firsts, append=count)[:, None]
         self._bars = numbers[firsts].tolist()
-        colours = list(_LEGEND)
-        bars = [dict.fromkeys(colours, 0.0) for _ in firsts]
+        bars = [dict.fromkeys(_LEGEND, 0.0) for _ in firsts]
         for index, part in enumerate(PARTS):
             for bar, time in zip(bars, means[:, index].tolist(), strict=True):
                 bar[_COLOURS[part]] += time
-        legend = sorted(((sum(bar[colour] for bar in bars) / len(bars), colour) for colour in colours), reverse=True)
+        legend = sorted(((sum(bar[colour] for bar in bars) / len(bars), colour) for colour in _LEGEND), reverse=True)
         notes = [(colour, f"{_LEGEND[colour]} {format_value(Unit.DURATION, time)}") for time, colour in legend if time]
         word, category = "slow", "warning"
         if size > 1 and not is_marked.any():
@@ -249,9 +241,7 @@ class StepsScreen(GroupedViewsScreen):
             times = sorted(((int(values[part] or 0), part) for part in PARTS), reverse=True)
             total = sum(time for time, _ in times) or 1
             parts = [
-                f"{LABELS[part]} {_duration(time)} ({format_value(Unit.PERCENT, 100 * time / total)})"
-                for time, part in times
-                if time
+                f"{LABELS[part]} {_duration(time)} ({_percent(100 * time / total)})" for time, part in times if time
             ]
             words = ", ".join(str(values[key]) for key in ("phase", "slow") if values[key])
             length = f"{_duration(values['duration'])}{f', {words}' if words else ''}"
@@ -266,8 +256,7 @@ class StepsScreen(GroupedViewsScreen):
             return [[str(values["part"])], [MEANINGS[str(values["part"])]], figures, *details[2:]]
         if self.answered.name == "path" and values:
             name = next(str(values[key]) for key in ("name", "range", "kind") if values[key] is not None)
-            share = format_value(Unit.PERCENT, values["share"])
-            amounts = [f"{values['kind']}: {_duration(values['time'])} of the path ({share})"]
+            amounts = [f"{values['kind']}: {_duration(values['time'])} of the path ({_percent(values['share'])})"]
             if values["pieces"] != 1:
                 amounts.append(f"{values['pieces']:,} pieces, the longest {_duration(values['longest'])}")
             return [[name], amounts, *details[1:]]
@@ -292,9 +281,8 @@ _FIGURES = {"median": "median", "min": "minimum", "max": "maximum"}
 
 
 def _part_cells(values: Record) -> Mapping[str, str]:
-    """Return the colours of a step's parts, and of warnings for a slow step."""
     slow = dict.fromkeys(("step", "duration", "slow"), "warning") if values.get("slow") == "slow" else {}
     return {part: colour for part, colour in _COLOURS.items() if values.get(part)} | slow
 
 
-_duration = partial(format_value, Unit.DURATION)
+_duration, _percent = partial(format_value, Unit.DURATION), partial(format_value, Unit.PERCENT)

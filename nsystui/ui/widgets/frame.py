@@ -175,9 +175,7 @@ class StatusText(TextLine):
 class TitleLine(StatusText):
     """Line 1: the job, a tab for each screen with the current tab marked, and the progress of loading at the right.
 
-    Args:
-        tabs: Key, name and short name of each screen, ``(("1", "Overview", "Ovw"), ("2", "Kernels", "Krn"))``.
-        active: Key of the screen that shows this line.
+    ``tabs``: key, name and short name of each screen, ``(("1", "Overview", "Ovw"), …)``; ``active``: its screen's key.
     """
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"title-line--name", "title-line--active", "title-line--tab"}

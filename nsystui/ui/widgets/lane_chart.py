@@ -217,7 +217,7 @@ class LaneChart(TimeChart):
         return text, [self._style(cell) for cell in cells]
 
     def _filled(self, line: LaneLine, row: int, rows: int, width: int) -> tuple[str, list[_Cell]]:
-        """Draw a row of a lane as high as it is busy; high lanes have a gap above."""
+        """Fill a row as high as it is busy; high lanes have a gap above."""
         text, cells = [], []
         max_eighths = _EIGHTHS * rows - (1 if rows > 1 else 0)
         for column in range(width):  # after a resize, the line still has its old length

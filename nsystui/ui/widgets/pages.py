@@ -63,7 +63,7 @@ class PageCache:
     ) -> None:
         """Read pages in a thread; ``then`` is called in ``widget`` with the pages that arrived.
 
-        Meanwhile, nothing is queued; afterwards, the window asks for the pages that it still lacks.
+        Nothing is queued: afterwards, the window asks for the pages that it still lacks.
         """
 
         async def ask() -> None:

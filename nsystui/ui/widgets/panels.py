@@ -60,7 +60,7 @@ class PartLines(CategoryWidget):
     PartLines > .part-lines--dim { color: $foreground 75%; }
     """
 
-    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's name for it
+    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002
         super().__init__(id=id)
         self._lines: tuple[tuple[TextPart, ...], ...] = ()
 
@@ -100,7 +100,7 @@ class PartLines(CategoryWidget):
         return Strip(Segment.simplify(segment for segment in segments if segment.text), width)
 
     def _style_of(self, style: str, text: str) -> Style:
-        """Return a part's style: bars and swatches are fills, coloured on every terminal."""
+        """Return a style: bars and swatches are fills, coloured on every terminal."""
         if not style:
             return self.rich_style
         if "/" in style:
@@ -120,7 +120,7 @@ class NoteLines(Widget):
     NoteLines { height: auto; color: $foreground 75%; }
     """
 
-    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's name for it
+    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002
         super().__init__(id=id)
         self._notes: tuple[str, ...] = ()
         self._max_lines = 4
@@ -158,7 +158,7 @@ class PlainLines(Widget):
 
     ALLOW_SELECT = False
 
-    def __init__(self, *, border: str = "│ ", id: str | None = None) -> None:  # noqa: A002 - Textual's name for it
+    def __init__(self, *, border: str = "│ ", id: str | None = None) -> None:  # noqa: A002
         super().__init__(id=id)
         self._border = border
         self.lines: tuple[str, ...] = ()
@@ -215,7 +215,7 @@ class DetailPane(PlainLines):
     DetailPane > .detail-pane--name { text-style: bold; }
     """
 
-    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's name for it
+    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002
         super().__init__(border="", id=id)
         self._details: Sequence[Sequence[str]] = ()
         self._doors = ""
@@ -264,7 +264,7 @@ def fill(details: Sequence[Sequence[str]], width: int, room: int) -> list[str]:
 
 
 def _fill_paragraph(facts: Sequence[str], width: int, max_lines: int) -> list[str]:
-    """Join facts in lines, unbroken if they fit; the last of ``max_lines`` holds all remaining facts."""
+    """Keep facts unbroken if they fit; the last of ``max_lines`` holds all remaining facts."""
     lines: list[str] = []
     for piece in (piece for fact in facts for piece in textwrap.wrap(safe_text(fact), width)):
         if lines and width_of(lines[-1]) + 2 + width_of(piece) <= width:

@@ -57,7 +57,7 @@ def bar_stack(bars: Sequence[Mapping[str, float]], width: int) -> Stack:
 
 
 def _stacked(shares: Sequence[tuple[str, float]], height: int, is_plain: bool) -> list[Cell]:
-    """Return a column of a stack, top cell first."""
+    """Return a column, top cell first."""
     bounds, total = [0], 0.0
     for _, share in shares:
         total = min(total + max(share, 0.0), 1.0)
@@ -78,7 +78,7 @@ def _stacked(shares: Sequence[tuple[str, float]], height: int, is_plain: bool) -
 
 
 def _cell(units: Sequence[tuple[str, int]]) -> Cell:
-    """Return a cell from its eighths by category, lowest first; it shows the two largest categories."""
+    """Draw a cell from eighths by category, lowest first; it shows the two largest categories."""
     filled = sum(count for _, count in units)
     if not filled:
         return _EMPTY

@@ -261,7 +261,6 @@ class StripChart(TimeChart):
         return self.lanes[lane].value
 
     def _join(self, lane: int, words_of: Callable[[int], str], width: int) -> str:
-        """Return both lanes' words if they fit, else the current or first lane's."""
         preferred = self.cursor_lane if self.is_current(lane) else lane
         both = " ".join(words_of(index) for index in (lane, lane + 1) if index < len(self.lanes))
         return both if width_of(both) <= width else words_of(preferred)
@@ -368,7 +367,7 @@ class StripChart(TimeChart):
 
 
 def _colour(glyphs: str, category: str) -> list[Cell]:
-    """Colour glyphs except blanks: the cursor on a blank must not look like data."""
+    """Colour no blanks: the cursor on a blank must not look like data."""
     return [(glyph, category if glyph != " " else "", "") for glyph in glyphs]
 
 

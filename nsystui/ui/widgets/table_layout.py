@@ -22,11 +22,11 @@ GAP = 2
 
 NAME_MINIMUM = 24
 NAME_SHARE = 0.4
-"""While other columns can leave, the elastic column keeps this many cells or this share of the line, whichever is more,
-but not more than its natural width."""
+"""While other columns can leave, the elastic column keeps the larger of these cells and this share of the line, at most
+its natural width."""
 
 NAME_MOST = 0.6
-"""The share of the elastic column if it is prose, or names of kernels would look alike in less."""
+"""The elastic column's share if it is prose, or names of kernels would look alike in less."""
 
 TEXT_WANTED = 24
 """The most cells of another text column, unless there is spare room."""
@@ -56,7 +56,7 @@ class PieceKind(Enum):
 
 
 class Piece(NamedTuple):
-    """A piece of a line: its text, the key of its column (empty between columns), and its category.
+    """A piece of a line, its column's key (empty between columns), and its category.
 
     Only parts of a stacked bar have a category, or two, one before the other: ``compute/nccl``.
     """
@@ -114,7 +114,7 @@ class ColumnMeasure:
 
 @dataclass(frozen=True)
 class Placed:
-    """A shown column: its index in the answer's columns, its width in cells, and the cells of its bar."""
+    """A shown column: its index in the answer, its width and its bar's, cells."""
 
     index: int
     width: int
@@ -135,14 +135,10 @@ def place_columns(
     share = NAME_MOST if elastic is not None and measures[elastic].column.is_prose else NAME_SHARE
     needed = (cells for cells in distinctive if cells <= width * NAME_MOST)
     name_room = max(NAME_MINIMUM, int(width * share), *needed)
-    widths = {
-        index: min(measure.natural, name_room if index == elastic else TEXT_WANTED)
-        if measure.is_text
-        else measure.natural
-        for index, measure in enumerate(measures)
-        if measure.column.importance < FILES_ONLY
-    }
-
+    widths = {index: item.natural for index, item in enumerate(measures) if item.column.importance < FILES_ONLY}
+    for index in widths:
+        if measures[index].is_text:
+            widths[index] = min(widths[index], name_room if index == elastic else TEXT_WANTED)
     bars = {index: BAR_WIDTH + 1 for index in widths if measures[index].column.has_bar}
 
     def used_width() -> int:
@@ -202,8 +198,7 @@ def set_text(shown: str, width: int, prefix: str = "", pan: int = 0) -> str:
     Without it, blanks and tree marks at the beginning of the text count as a prefix.
     """
     if not prefix:
-        indent = _INDENT.match(shown)
-        prefix = indent.group() if indent else ""
+        prefix = indent.group() if (indent := _INDENT.match(shown)) else ""
         shown = shown[len(prefix) :]
     if width_of(prefix) > width // 2:  # a deep row: the mark next to the name matters more
         prefix = "…" + prefix[-(width // 2 - 1) :] if width >= 4 else ""
@@ -220,22 +215,13 @@ PAN_STEP = 16
 
 
 class TableLayout:
-    """The columns of one answer on a screen.
-
-    Args:
-        columns: The answer's columns.
-        elastic: Key of the text column that gets spare room, by default the last text column.
-    """
+    """The columns of one answer; the text column ``elastic``, by default the last, gets spare room."""
 
     def __init__(self, columns: Sequence[Column], elastic: str | None = None) -> None:
         self.names: Mapping[str, str] = {}
         """Texts to show for others: the smart names of kernels."""
         self.measures = list(map(ColumnMeasure, columns, wordings(columns, ())))
-        texts = [
-            index
-            for index, measure in enumerate(self.measures)
-            if measure.is_text and measure.column.importance < FILES_ONLY
-        ]
+        texts = [index for index, item in enumerate(columns) if item.unit is Unit.TEXT and item.importance < FILES_ONLY]
         named = [index for index in texts if columns[index].key == elastic]
         self.elastic: int | None = next(iter(named or texts[-1:]), None)
         self.tree_column: int | None = texts[0] if texts else None
@@ -254,8 +240,7 @@ class TableLayout:
             if wording != measure.wording:
                 measure.wording, measure.widest = wording, 0
             if measure.column.has_bar and measure.column.unit is not Unit.PERCENT:
-                largest = max((value for value in values if isinstance(value, int | float)), default=0)
-                measure.full = max(largest, 1)
+                measure.full = max((*(value for value in values if isinstance(value, int | float)), 1))
 
         if self.elastic is not None:
             shown = {self.names.get(text, text) for row in rows if isinstance(text := row[self.elastic], str)}
@@ -377,7 +362,7 @@ class TableLayout:
         return [*cut_pieces, Piece(" " * room)]
 
     def _parts_of(self, column: Column, value: float, row: Row) -> list[tuple[str, float]]:
-        """Return a stacked bar's parts, which add up to ``value``, with their categories."""
+        """Return a stacked bar's parts, which add up to ``value``."""
         indices = {measure.column.key: index for index, measure in enumerate(self.measures)}
         parts, rest = [], value
         for key, category in column.stack:

@@ -250,7 +250,7 @@ class TimeChart(CategoryWidget, OwnFocus, can_focus=True):
                     self.refresh(Region(first, y, end - first, 1))
 
     def _changed(self, old: _Line, new: _Line) -> list[tuple[int, int]]:
-        """Return the spans of cells in which lines differ; label, columns and value are separate."""
+        """Return the spans of changed cells; label, columns and value are separate."""
         if len(old.cells) != len(new.cells):
             return [(0, self.size.width)]
         pairs = zip(zip(old.cells, old.styles, strict=True), zip(new.cells, new.styles, strict=True), strict=True)
@@ -289,7 +289,7 @@ class TimeChart(CategoryWidget, OwnFocus, can_focus=True):
         return row if row in self._window.rows() else None
 
     def _axis_line(self, number: int) -> _Line:
-        """Return a line of the axis; the cursor is on the first, but never replaces a label."""
+        """Draw a line; the cursor is on the first, but never replaces a label."""
         style = self.get_component_rich_style("time-chart--axis")
         cells = self.axis_cells(number)
         styles = [style] * len(cells)

@@ -88,9 +88,8 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
     """A scrolling table of an ``Answer``.
 
     Args:
-        answer: The answer to show; ``set_answer`` shows another.
         empty_text: Sentences for an empty table: why it is empty, and what to record.
-        elastic: Key of the text column that gets spare room, by default the last text column.
+        elastic: See `TableLayout`.
         prefix: For a tree: the text before a row's first text column (indentation and ``▶``/``▼``).
         row_style: Returns a row's category (of `base.drawing.CATEGORIES`) or ``None`` from its values by column. The
             category colours the name and the bar; a severity colours its letter, not the name.
@@ -158,7 +157,7 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
         bar_category: str | None = None,
         background: bool = False,
         free_keys: Collection[str] = (),
-        id: str | None = None,  # noqa: A002 - Textual's name for it
+        id: str | None = None,  # noqa: A002
     ) -> None:
         super().__init__(id=id)
         self.empty_text = empty_text
@@ -270,7 +269,6 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
 
     @property
     def _above(self) -> int:
-        """The line of the headings: 0, or 1 below a title."""
         return int(bool(self.title[0]))
 
     @property
@@ -481,7 +479,6 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
         return super().render_lines(crop)
 
     def _measure_window(self) -> None:
-        """Read and format the visible rows, and lay out the columns for them."""
         cache = self._cache
         if cache is None:
             return
@@ -506,7 +503,7 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
 
     @property
     def _row_width(self) -> int:
-        """The cells of a row, without the scrollbar."""
+        """The cells without the scrollbar."""
         return max(0, self.size.width - (2 if self._has_scrollbar else 0))
 
     def _prefix_of(self, index: int) -> str:
@@ -539,7 +536,6 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
         return Strip(list(Segment.simplify(segments)), width)
 
     def _title_line(self, width: int) -> Strip:
-        """Draw the name of the rows, how many are visible, and further words."""
         name, about = self.title
         count = f"{self._window.count:,}"
         row_words = f"{self._window.height:,} of {count}" if self._has_scrollbar else count
@@ -571,7 +567,6 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
         return list(Segment.simplify(segment for segment in segments if segment.text))
 
     def _styles_of(self, row: Row | None) -> tuple[dict[PieceKind, Style], dict[str, Style]]:
-        """Return the styles of a row's pieces, and of columns with their own category."""
         values = record(self.answer.columns, row) if row is not None and self.answer is not None else None
         category = self.row_style(values) if values is not None and self.row_style is not None else None
         categories = self.cell_styles(values) if values is not None and self.cell_styles is not None else {}
