@@ -30,7 +30,7 @@ _MIN_MEASURES = 2
 _IDLE, _DECODE_IDLE = (30.0, 40.0), (15.0, 20.0)
 """Limits of the measures of idle time, percent: an idle GPU, and an underutilised GPU."""
 _MEASURES = {"launch": 10.0, "exposed": 50.0, "of_time": 5.0, "of_idle": 50.0}
-"""The limits of the other measures, percent."""
+"""Limits of other measures, percent."""
 
 
 class _Host(NamedTuple):

@@ -238,7 +238,7 @@ class Classes:
         return float((self.total - self.count * low_median)[possible].sum())
 
     def _middle(self, order: Ints) -> tuple[int, int]:
-        """Return the classes of the two middle launches, for classes in ``order``."""
+        """Return the classes, in ``order``, of the two middle launches."""
         until, count = np.cumsum(self.count[order]), int(self.count.sum())
         lower, upper = np.searchsorted(until, ((count - 1) // 2, count // 2), side="right")
         return int(order[lower]), int(order[upper])

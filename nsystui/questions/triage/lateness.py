@@ -60,8 +60,7 @@ def late_rank(case: Case, arrivals: Sequence[Arrivals], tasks: Sequence[Task], i
     kind, time = _cause(*excess.tolist())
     if not count or not time or not case.once("lost kernels", set).isdisjoint(tasks):
         return LateRank(tasks, is_straggler, by_step, is_rare)
-    is_part = len(main) < _NEARLY_ALL * total
-    when = f"in {len(main)} of {total} steps ({few_numbers(main)})" if is_part else "a step"
+    when = f"in {len(main)} of {total} steps ({few_numbers(main)})" if len(main) < _NEARLY_ALL * total else "a step"
     time /= min(count, len(main)) or count
     takes = (_TAKE if len(tasks) > 1 else _TAKES)[kind]
     words = f"{takes} {time_words(time)} longer {when if main else 'before a collective'}"

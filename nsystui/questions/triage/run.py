@@ -58,7 +58,7 @@ _BLOCKERS = {
     "unresolved": ("unresolved",),
     "tail": ("tail",),
 }
-"""Words for the blockers of compute, and their parts of the budget of an iteration."""
+"""Words for the blockers of compute, and their parts of an iteration's budget."""
 _NO_BLOCKERS = ("compute", "gaps in CUDA graphs", "unresolved", "tail")
 _LAUNCHES = ("launch-overhead", "launch-bound")
 """Findings whose cost is time in short gaps; a job has at most one of them."""
@@ -75,7 +75,7 @@ COSTS = "Each cost is time of one GPU, the mean over all. Costs may overlap: do 
 
 @dataclass(frozen=True)
 class Triage:
-    """The findings of the rules. ``time``: 100 % of a cost, ns; ``gpus``: the number of GPUs in the mean of a cost.
+    """The rules' findings. ``time``: 100 % of a cost, ns; ``gpus``: the number of GPUs in a cost's mean.
 
     ``incomplete``: the rules that could not judge something.
     """
@@ -173,7 +173,7 @@ class Triage:
             return
         compute, _ = shares["compute"]
         largest = [item for item in shares.items() if item[1][0] >= _MIN_SHARE and item[0] not in _NO_BLOCKERS][:2]
-        graphs = bool(self.budget.graph)  # a graph that was traced as a whole counts as compute
+        graphs = bool(self.budget.graph)  # a graph traced as a whole counts as compute
         whose = (
             f"the GPU computes{' or runs graphs' * graphs}"
             if self.gpus == 1
@@ -211,7 +211,7 @@ class Triage:
 
     @property
     def unread(self) -> list[str]:
-        """The damaged parts of exports and the failed rules, with the causes."""
+        """Damaged parts of exports and failed rules, with causes."""
         return [f"{rule.rule}: {rule.why}" for rule in self.not_checked if rule.failed]
 
     @property
@@ -258,7 +258,7 @@ class Triage:
 
     @property
     def _is_in_graphs(self) -> bool:
-        """Whether the time in graphs that were traced as a whole is a large share."""
+        """Whether time in graphs traced as a whole is a large share."""
         return 100 * self.budget.graph >= _MIN_ONCE * max(self.budget.time, 1)
 
     @property
@@ -271,7 +271,7 @@ class Triage:
         return any(map(_makes_idle_unknown, self.findings))
 
     def first(self, count: int | None) -> Triage:
-        """Return this triage with its ``count`` worst findings (``None``: all)."""
+        """Return only the ``count`` worst findings (``None``: all)."""
         return self if count is None else replace(self, findings=self.findings[:count])
 
 
