@@ -187,7 +187,7 @@ def budget_by_step(job: OpenJob, selection: Selection, step_name: str | None = N
 
 
 def _sums(job: OpenJob, gpus: Sequence[RankIterations]) -> tuple[dict[str, list[Times]], list[str]]:
-    """Return each row's times in the iterations of each GPU, and notes on collectives."""
+    """Return each row's times in each GPU's iterations, and notes on collectives."""
     sums = {"iteration": [gpu.of.time for gpu in gpus], "GPU busy": [gpu.of.busy for gpu in gpus]}
     sums["GPU idle"] = [gpu.of.time - gpu.of.busy for gpu in gpus]
     sums["without compute"] = [gpu.of.time - gpu.of.part("compute") for gpu in gpus]

@@ -398,7 +398,7 @@ def _matching(waits: dict[str, Array], records: dict[str, Array], lost: Times) -
 
 @dataclass(frozen=True, eq=False)
 class _Events:
-    """The synchronisations of a process, by the names of their calls, and the records of its events.
+    """A process's synchronisations, by the names of their calls, and its events' records.
 
     nsys versions number the types of synchronisation differently. ``calls``, ``recorded``: ascending ids of calls that
     made a stream wait, and that recorded an event; calls without a row count only outside of graph captures by their

@@ -190,7 +190,7 @@ class Iterations:
 
     @property
     def time(self) -> Times:
-        """The length of each iteration without pauses between captures, ns."""
+        """Each iteration's length without pauses between captures, ns."""
         return np.asarray(self.parts.sum(axis=1), np.int64)
 
     def at(self, is_chosen: Flags) -> Iterations:

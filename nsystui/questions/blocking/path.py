@@ -80,9 +80,9 @@ class PathPiece(NamedTuple):
     table: int
     row: int
     launched: int
-    """When ``thread`` launched the operation; on the CPU, the start of the piece."""
+    """When ``thread`` launched the operation; on the CPU, the piece's start."""
     begun: int
-    """When the operation began; on the CPU, the start of the piece."""
+    """When the operation began; on the CPU, the piece's start."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -66,7 +66,7 @@ _NOT_PREPARED = "no NVTX range `prepare…inputs` says when the host prepares a 
 def budget_of_phases(job: OpenJob, selection: Selection, step_name: str | None = None) -> TableAnswer:
     """Tabulate the steps of each phase of the selected GPUs, first all steps; parts are medians of a step.
 
-    ``share`` is of the time of all steps; the percentages after ``host_bound`` are its measures (`is_host_bound`).
+    ``share`` is of all steps' time; the percentages after ``host_bound`` are its measures (`is_host_bound`).
     """
     gpus = iterations(job, selection, step_name)
     phases = sorted({code for gpu in gpus for code in gpu.phases.tolist()}, key=lambda code: (code == NO_PHASE, code))

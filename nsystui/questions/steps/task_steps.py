@@ -77,7 +77,7 @@ class TaskSteps:
 
     @property
     def median(self) -> float:
-        """The median time of a step on the GPU, ns."""
+        """A step's median time on the GPU, ns."""
         starts, ends = self.spans()
         return float(np.median(ends - starts))
 

@@ -28,7 +28,7 @@ class ChangeKind(Enum):
     GONE = "gone"
     BETTER = "better"
     UNKNOWN = "unknown"
-    """The rule of the baseline's finding could not judge this job."""
+    """The baseline finding's rule could not judge this job."""
     SAME = "same"
 
     @property

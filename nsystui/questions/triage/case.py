@@ -161,7 +161,7 @@ class Case:
         return 100.0 * cost / self.time if self.time else 0.0
 
     def mean(self, costs: Iterable[float]) -> int:
-        """Return the sum of the costs, divided by the number of GPUs, ns."""
+        """Return the costs' sum, divided by the number of GPUs, ns."""
         return round(sum(costs) / max(len(self.devices), 1))
 
     @cached_property

@@ -118,7 +118,7 @@ class Finding:
     line: str = ""
     times: Mapping[tuple[Task, int], Intervals] = field(default_factory=dict)
     gain: Gain | None = None
-    """``None`` if no time could be won back, or if it is unknown."""
+    """``None`` if no time could be won back, or it is unknown."""
 
     @property
     def in_a_line(self) -> str:

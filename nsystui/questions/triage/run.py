@@ -86,20 +86,20 @@ class Triage:
     gpus: int
     incomplete: frozenset[str] = frozenset()
     rule_of: Mapping[str, str] = field(default_factory=dict)
-    """The rule of each finding, by the finding's id."""
+    """The rule by finding id."""
     busy: float | None = None
     """The busy share of the GPUs' time, %."""
     budget: Budget = field(default_factory=Budget)
-    """The time of all GPUs by part, and the causes of idle parts; empty without GPU work."""
+    """All GPUs' time by part, and the causes of idle parts; empty without GPU work."""
     causes: IdleCauses = field(default_factory=IdleCauses)
     parts: Mapping[str, float] = field(default_factory=dict)
-    """The mean time of an iteration by part of `blocking.parts`, ns; empty without iterations."""
+    """An iteration's mean time by part of `blocking.parts`, ns; empty without iterations."""
     has_steps: bool = False
     """Whether the iterations are steps, else all of the time."""
     possible: Mapping[str, float] = field(default_factory=dict)
     """The mean unresolved time that may belong to each part, ns."""
     mix: tuple[tuple[str, float], ...] = ()
-    """The share of each family in kernel time, %, the largest first; empty if graphs hide most."""
+    """Each family's share in kernel time, %, largest first; empty if graphs hide most."""
     notes: tuple[str, ...] = ()
     """Notes on busy and idle time; empty without GPU work."""
     damaged: frozenset[str] = frozenset()

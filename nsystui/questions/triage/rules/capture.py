@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 import sqlalchemy as sa
 
 from nsystui.base.answer import COUNT, DEVICE, NAME, RANK, Column, TableAnswer, Unit
-from nsystui.base.selection import Window
+from nsystui.base.selection import Task, Window
 from nsystui.base.text import counted, few
 from nsystui.exports import canonical
 from nsystui.exports.metadata import pid_of
 from nsystui.questions.algebra.intervals import EMPTY
-from nsystui.questions.capture.launch_account import MUCH_LOST, account_table, launch_accounts, untimed_work
+from nsystui.questions.capture.launch_account import (
+    MUCH_LOST,
+    LaunchAccount,
+    account_table,
+    launch_accounts,
+    untimed_work,
+)
 from nsystui.questions.gpu.graph_gaps import TRACED
 from nsystui.questions.gpu.profiler_overhead import overhead_conditions
 from nsystui.questions.queries.conditions import duration, job_start, where
@@ -86,6 +92,10 @@ def launch_account(case: Case) -> Sequence[Finding | NotChecked]:
         text = f"The capture of {rank_words(numbers, case.ranks)} is incomplete: {' and '.join(missing)}. {bounds}"
         evidence, gist = account_table(case.job, partial), f"an incomplete capture ({', '.join(missing)})"
         findings.append(Finding(PARTIAL[0], severity, text, advice, _DOOR, evidence=evidence, ranks=numbers, gist=gist))
+    return [*findings, *_clocks_apart(case, shifted, ranks)]
+
+
+def _clocks_apart(case: Case, shifted: Mapping[Task, LaunchAccount], ranks: Mapping[Task, int]) -> Iterator[Finding]:
     if shifted:
         worst, account = max(shifted.items(), key=lambda item: abs(item[1].clock_error))
         error = time_words(abs(account.clock_error))
@@ -102,8 +112,7 @@ def launch_account(case: Case) -> Sequence[Finding | NotChecked]:
         )
         evidence, gist = account_table(case.job, shifted), f"clocks of GPU and CPU {error} apart"
         numbers, severity = tuple(sorted(ranks[task] for task in shifted)), Severity.ERROR
-        findings.append(Finding(PARTIAL[1], severity, text, advice, _DOOR, evidence=evidence, ranks=numbers, gist=gist))
-    return findings
+        yield Finding(PARTIAL[1], severity, text, advice, _DOOR, evidence=evidence, ranks=numbers, gist=gist)
 
 
 def _moved(case: Case) -> Iterator[Finding]:

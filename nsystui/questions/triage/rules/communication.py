@@ -101,7 +101,8 @@ def stragglers(case: Case) -> Sequence[Finding | NotChecked]:
     This is the waiting (duration minus the shortest) in which r has no other work, and the transfers in which r idles
     while L still computes: r would wait for L anyway. Waiting while a kernel runs costs nothing, and E(L) is the
     transfer's cost even for L. The loss is at most r's exposed time in these collectives. A straggler's cost is the sum
-    over the waiting GPUs, divided by the number of all GPUs, as for every finding; the sentence shows each GPU's loss.
+    over the waiting GPUs, divided by the number of all GPUs, as for every finding; the sentence shows each waiting
+    GPU's loss.
 
     The loss is 1 to 12 % larger than the measured delay of whole demo jobs by a slow GPU (2 to 8 ranks, slower by 15 to
     100 %), because the late rank hides transfers behind its lateness. The waiting alone would be 6 to 11 % too small in
@@ -315,6 +316,7 @@ _LITTLE = 5.0
 """Below this cost, in %, exposed time needs no advice if compute hides most communication."""
 _FEW, _MANY, _SHORT = 2, 100, 50_000
 """At most `_FEW` calls a step are large; at least `_MANY`, with a median below `_SHORT` ns, are small."""
+_HIDDEN = Advice("No action needed.", "Overlapped communication costs little.")
 _USUAL = Advice(
     "First fix any straggler. Then overlap communication with compute (gradient buckets during backward, prefetch of "
     "shards, a separate stream).",
@@ -348,18 +350,16 @@ def exposed_communication(case: Case) -> Sequence[Finding | NotChecked]:
     """
     if not case.spent.nccl:
         return [NotChecked("exposed-communication", f"needs NCCL kernels: {case.absence}")]
-    cost, limits, name = case.mean([case.spent.exposed_nccl]), case.thresholds, case.communication
+    cost, limits, name, job = case.mean([case.spent.exposed_nccl]), case.thresholds, case.communication, case.job
     is_exposed = case.percent(cost) >= limits.exposed_percent and case.blocks(BY_COMMUNICATION, limits.exposed_percent)
     if not is_exposed and case.percent(case.mean([case.spent.nccl])) < limits.communication_percent:
         return []
-    job = case.job
     evidence = nccl_summary(job.session, case.scope, job.ranks, job.pairing(), (NcclProperty.COLLECTIVE,))
     kernels = evidence.frame().loc[lambda frame: frame["what"] == "kernel"]
     top = kernels.sort_values("exposed" if is_exposed else "total", ascending=False, kind="stable")
-    share = 100 * case.spent.exposed_nccl / case.spent.nccl
     calls = ", ".join(_calls(case, row) for row in top.head(_NAMED).to_dict("records"))
     measured = f"Time of {name} kernels that no other kernel of the GPU overlaps. The mean is over the GPUs."
-    door = Door("nccl", by="collective", sort="exposed_ns")
+    share, door = 100 * case.spent.exposed_nccl / case.spent.nccl, Door("nccl", by="collective", sort="exposed_ns")
     if is_exposed:
         are_copies = (top["backend"] == COPIES_BACKEND).all()
         work, waits = ("copies", "") if are_copies else ("kernels", ", including waits for late ranks")
@@ -380,8 +380,7 @@ def exposed_communication(case: Case) -> Sequence[Finding | NotChecked]:
         f"exposed, {time_words(case.mean([spent.nccl_only]))} with no other kernel or copy running."
         f"{case.blocking_words(BY_COMMUNICATION)} Calls: {calls}."
     )
-    hidden = Advice("No action needed.", "Overlapped communication costs little.")
-    advice = hidden if share < 50 and case.percent(cost) < _LITTLE else _advice(case, top, share)
+    advice = _HIDDEN if share < 50 and case.percent(cost) < _LITTLE else _advice(case, top, share)
     gist, severity = gist if share < 50 else "", Severity.INFO
     return [case.finding("communication", sentence, advice, door, cost, measured, evidence, severity, gist=gist)]
 

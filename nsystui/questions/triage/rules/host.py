@@ -386,8 +386,7 @@ def _idle_gaps_finding(
     """``times``: ns by cause over all gaps; ``works``: the CPU's work in the longest gaps."""
     spent = {kind: sum(time for cause, time in times.items() if cause.kind == kind) for kind in KINDS}
     kind = max(spent, key=lambda name: spent[name])
-    longest = cpu_spans[0]
-    gist, line = "long idle gaps", ""
+    longest, gist, line = cpu_spans[0], "long idle gaps", ""
     activity, advice = "", Advice("Record CUDA API calls (-t cuda).", "CUDA calls show what the CPU did in the gaps.")
     if case.job.session.count(tables.api_calls):
         share = 100 * spent[kind] / sum(spent.values())

@@ -309,7 +309,7 @@ def _reading(case: Case, idle_spans: Sequence[IdleSpan]) -> float:
 
 
 def _workers(case: Case, idle_spans: Sequence[IdleSpan]) -> list[_Worker]:
-    """Return the threads in the gaps, except the profiler's, with the most samples and time first."""
+    """Return the threads in the gaps, except the profiler's, most samples and time first."""
     session, gaps = case.job.session, _gaps_of(idle_spans)
     scheduling, samples = case.scheduling, samples_of(session, case.scope)
     workers = []

@@ -347,7 +347,7 @@ def _bound(
 
 
 def _range(case: Case, device: Device, window: Window) -> str | None:
-    """Return the NVTX range in which the first kernel of a window was launched, on the launching thread."""
+    """Return the launching thread's NVTX range at the launch of a window's first kernel."""
     kernels, calls, task = tables.kernels, tables.api_calls, device.task.task
     selection = Selection(window, frozenset({task}), frozenset({device.device}))
     query = sa.select(job_start(kernels), job_start(calls)).join_from(kernels, calls, is_launched_by(kernels, calls))

@@ -245,7 +245,7 @@ PREFETCH = Advice(
     "or use cudaMalloc and copies.",
     "A fault moves single pages and stops the threads that need them. A prefetch moves all pages at link speed.",
 )
-"""The advice on migrations of unified memory."""
+"""Advice on migrations of unified memory."""
 _COLUMNS = (
     RANK,
     DEVICE.with_importance(1),
