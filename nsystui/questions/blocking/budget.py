@@ -106,7 +106,7 @@ class RankIterations:
 
     @property
     def phases(self) -> Times:
-        """The phase code of each iteration (`steps.phases.PHASES`)."""
+        """Each iteration's phase code (`steps.phases.PHASES`)."""
         return np.full(len(self.of), NO_PHASE, np.int64) if self.steps is None else self.steps.phases
 
     def is_slow(self) -> Flags:
@@ -187,7 +187,7 @@ def budget_by_step(job: OpenJob, selection: Selection, step_name: str | None = N
 
 
 def _sums(job: OpenJob, gpus: Sequence[RankIterations]) -> tuple[dict[str, list[Times]], list[str]]:
-    """Return each row's times in the iterations of each GPU, and notes on collectives."""
+    """Return each row's times in each GPU's iterations, and notes on collectives."""
     sums = {"iteration": [gpu.of.time for gpu in gpus], "GPU busy": [gpu.of.busy for gpu in gpus]}
     sums["GPU idle"] = [gpu.of.time - gpu.of.busy for gpu in gpus]
     sums["without compute"] = [gpu.of.time - gpu.of.part("compute") for gpu in gpus]
@@ -200,7 +200,7 @@ def _sums(job: OpenJob, gpus: Sequence[RankIterations]) -> tuple[dict[str, list[
 
 
 def _part_row(name: str, parts: Sequence[Times], ranks: Sequence[int], upper: int | None, all_time: int) -> Row:
-    """Make a part's row from its times on each GPU, and its upper bound in total, ns."""
+    """Make a part's row from times by GPU and ``upper`` (in total), ns."""
     values = np.concatenate(parts)
     rank = ranks[int(np.argmax([float(np.median(part)) for part in parts]))] if len(ranks) > 1 else None
     total, count = int(values.sum()), len(values)
@@ -283,7 +283,7 @@ _LEAST_UNRESOLVED = 0.01
 def notes_of(
     job: OpenJob, selection: Selection, gpus: Sequence[RankIterations], step_name: str | None
 ) -> tuple[str, ...]:
-    """Return the notes of a budget of these iterations."""
+    """Return the notes of a budget."""
     if not gpus:
         return job.busy(selection.with_name(None)).notes
     notes = list(job.steps(step_name).notes)
@@ -333,7 +333,7 @@ STEP_BUDGET_COLUMNS = (
 
 
 def budget_of_each_step(job: OpenJob, selection: Selection, step_name: str | None = None) -> TableAnswer:
-    """Tabulate the budget of each step of each selected GPU, by rank and time."""
+    """Tabulate the budget of each selected GPU's steps, by rank and time."""
     all_gpus = iterations(job, selection, step_name)
     gpus = [gpu for gpu in all_gpus if gpu.numbers is not None]
     rows: list[Row] = []
@@ -353,7 +353,7 @@ def budget_of_each_step(job: OpenJob, selection: Selection, step_name: str | Non
 
 
 def part_importance(gpus: Sequence[RankIterations]) -> dict[str, int]:
-    """Return the importance of the columns of `PARTS` by size; impossible parts are only for files."""
+    """Return the importance of `PARTS` columns by size; impossible parts are only for files."""
     times = sum(((gpu.of.parts + gpu.of.possible).sum(axis=0) for gpu in gpus), np.zeros(len(PARTS), np.int64))
     totals = dict(zip(PARTS, times.tolist(), strict=True))
     totals["stalled"] -= totals["unresolved"]  # all of it may be stalled

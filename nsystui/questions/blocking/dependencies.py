@@ -51,7 +51,7 @@ OPERATIONS = (
     *("other copy", "memset", "unified memory"),
 )
 COLOURS = ("compute", "nccl", "nccl", *["memory"] * 6)
-"""The name and the colour of each kind."""
+"""Name and colour of each kind."""
 MIGRATIONS = (11, 12, 13)
 """Unified memory to the device, to the host, between devices (CUpti_ActivityMemcpyKind)."""
 _COPIES = {1: TO_DEVICE, 2: TO_HOST, 8: ON_DEVICE, **dict.fromkeys(MIGRATIONS, MIGRATION)}
@@ -159,7 +159,7 @@ def _migrations(work: Mapping[str, Array]) -> Times:
 
 
 def _work(session: Session, table: sa.Table, communication: Collection[str]) -> Query:
-    """Select the operations of a table, in the columns of `Operations`."""
+    """Select a table's operations, in the columns of `Operations`."""
     columns = table.c
     if table is tables.kernels:
         is_other = columns.name.in_(sorted(communication)) if communication else sa.false()
@@ -269,7 +269,7 @@ def _last_to_end(count: int, end: Times, waiters: Sequence[Times], sources: Sequ
 
 
 class _Streams:
-    """The operations of each stream in order, located by correlation ids."""
+    """Each stream's operations in order, located by correlation ids."""
 
     def __init__(self, context: Array, stream: Array, correlation: Times) -> None:
         self.order = np.lexsort((np.arange(len(stream)), stream, context))
@@ -398,7 +398,7 @@ def _matching(waits: dict[str, Array], records: dict[str, Array], lost: Times) -
 
 @dataclass(frozen=True, eq=False)
 class _Events:
-    """The synchronisations of a process, by the names of their calls, and the records of its events.
+    """A process's synchronisations, by the names of their calls, and its events' records.
 
     nsys versions number the types of synchronisation differently. ``calls``, ``recorded``: ascending ids of calls that
     made a stream wait, and that recorded an event; calls without a row count only outside of graph captures by their
@@ -450,7 +450,7 @@ _RECORD, _BEGIN, _END = range(3, len(_EVENT_CALLS))
 
 
 def unresolved_waits(session: Session, tasks: Collection[Task]) -> list[str]:
-    """Return a note on the ``cudaStreamWaitEvent`` calls whose event record is not in the export."""
+    """Return a note on ``cudaStreamWaitEvent`` calls whose event record is missing in the export."""
     total, lost, has_no_events = 0, 0, False
     for rows in ProcessRows.each(session, tasks) if session.count(tables.api_calls) else ():
         events = _Events.of(rows)

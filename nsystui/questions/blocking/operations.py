@@ -1,4 +1,4 @@
-"""The NVTX operations of a step: how often each range begins, and its time on the CPU and the GPU."""
+"""The NVTX operations of a step: how often each range begins, and its time on CPU and GPU."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ class Gaps:
     possible: Mapping[str, Times]
 
     def part(self, name: str) -> Intervals:
-        """Return the times of a part of the budget, except ``compute``."""
+        """Return the times of a budget part, except ``compute``."""
         if name == "starved":
             return _real(self.start, self.launched)
         if name == "unresolved":
@@ -190,7 +190,7 @@ class Iterations:
 
     @property
     def time(self) -> Times:
-        """The length of each iteration without pauses between captures, ns."""
+        """Each iteration's length without pauses between captures, ns."""
         return np.asarray(self.parts.sum(axis=1), np.int64)
 
     def at(self, is_chosen: Flags) -> Iterations:
@@ -252,7 +252,7 @@ def budgets_of(
 
 
 def bounds(parts: Mapping[str, float], possible: Mapping[str, float], names: Collection[str]) -> tuple[float, float]:
-    """Return the least and the most time of some parts together; the most includes possible unresolved time."""
+    """Return the least and most time of some parts together; the most includes possible unresolved time."""
     lower, unresolved = sum(parts[name] for name in names), 0.0 if "unresolved" in names else parts["unresolved"]
     return lower, lower + min(unresolved, sum(possible.get(name, 0) for name in names))
 
@@ -277,7 +277,7 @@ _SharedWork = Mapping[tuple[Task, int], tuple[Intervals, Intervals]]
 
 
 def _shared_work(job: OpenJob) -> _SharedWork:
-    """Return the compute and the busy time of GPUs that processes share, by process and device; own clock."""
+    """Return compute and busy time of GPUs that processes share, by process and device; own clock."""
     shared: dict[tuple[Task, int], tuple[Intervals, Intervals]] = defaultdict(lambda: (EMPTY, EMPTY))
     if all(len(group) == 1 for group in by_gpu(job.session, selected_devices(job.session, Selection(), job.ranks))):
         return shared  # reads no work

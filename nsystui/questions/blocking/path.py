@@ -66,7 +66,7 @@ OUTSIDE = "outside of CUDA calls"
 _MIN_QUIET = 100_000
 """The shortest time without CUDA calls in which a thread may wait for another, ns."""
 _MAX_OPERATIONS = 1_000_000
-"""The largest number of operations of a rank to walk."""
+"""The most operations of a rank to walk."""
 
 
 class PathPiece(NamedTuple):
@@ -80,9 +80,9 @@ class PathPiece(NamedTuple):
     table: int
     row: int
     launched: int
-    """When ``thread`` launched the operation; on the CPU, the start of the piece."""
+    """When ``thread`` launched the operation; on the CPU, the piece's start."""
     begun: int
-    """When the operation began; on the CPU, the start of the piece."""
+    """When the operation began; on the CPU, the piece's start."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -306,7 +306,7 @@ def named_pieces(job: OpenJob, task: Task, window: Window) -> list[Named]:
 
 
 def _named(job: OpenJob, pieces: Sequence[PathPiece], sides: Mapping[Task, _Side], with_ranges: bool) -> list[Named]:
-    """Name the pieces; pieces on the CPU are cut at the edges of calls and NVTX ranges."""
+    """Name the pieces, cut on the CPU at the edges of calls and NVTX ranges."""
     texts = _texts(job, pieces)
     ranges = ThreadRanges.load(job) if with_ranges else None
     ranges_of: dict[tuple[Task, int], Segments] = {}
@@ -340,7 +340,7 @@ def _range_at(ranges: ThreadRanges | None, thread_ranges: Segments | None, time:
 
 
 def _ranges_of(ranges: ThreadRanges | None, pieces: Sequence[PathPiece], texts: _Texts) -> list[str]:
-    """Return the NVTX range of each operation (`ThreadRanges.of_operations`); a late launch is in its own range."""
+    """Return each operation's NVTX range (`ThreadRanges.of_operations`); a late launch is in its own range."""
     if ranges is None:
         return [""] * len(pieces)
     operations = []

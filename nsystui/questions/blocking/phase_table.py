@@ -30,7 +30,7 @@ _MIN_MEASURES = 2
 _IDLE, _DECODE_IDLE = (30.0, 40.0), (15.0, 20.0)
 """Limits of the measures of idle time, percent: an idle GPU, and an underutilised GPU."""
 _MEASURES = {"launch": 10.0, "exposed": 50.0, "of_time": 5.0, "of_idle": 50.0}
-"""The limits of the other measures, percent."""
+"""Limits of other measures, percent."""
 
 
 class _Host(NamedTuple):
@@ -66,7 +66,7 @@ _NOT_PREPARED = "no NVTX range `prepare…inputs` says when the host prepares a 
 def budget_of_phases(job: OpenJob, selection: Selection, step_name: str | None = None) -> TableAnswer:
     """Tabulate the steps of each phase of the selected GPUs, first all steps; parts are medians of a step.
 
-    ``share`` is of the time of all steps; the percentages after ``host_bound`` are its measures (`is_host_bound`).
+    ``share`` is of all steps' time; the percentages after ``host_bound`` are its measures (`is_host_bound`).
     """
     gpus = iterations(job, selection, step_name)
     phases = sorted({code for gpu in gpus for code in gpu.phases.tolist()}, key=lambda code: (code == NO_PHASE, code))

@@ -127,7 +127,7 @@ def time_map(
 
 
 def figures_of(session: Session, selection: Selection) -> tuple[str, ...]:
-    """Return the figures of this job that a map over time can show."""
+    """Return this job's figures that a map over time can show."""
     metrics = dict.fromkeys(source.label for source in metric_sources(session, selection))
     return (*PARTS, *metrics)
 
@@ -144,7 +144,7 @@ def _metrics(busy: BusyIntervals, lanes: Sequence[MetricLane]) -> dict[Task, lis
 
 
 def step_map(ranks: Sequence[RankedTask], times: Mapping[Task, StepTimes], notes: tuple[str, ...]) -> RankMap:
-    """Return the duration of each rank's steps, with a column for each step number."""
+    """Return each rank's step durations, with a column for each step number."""
     shown_ranks = tuple(item for item in ranks if item.task in times)
     numbers = sorted({number for item in shown_ranks for number in times[item.task].numbers.tolist()})
     columns = {number: index for index, number in enumerate(numbers)}

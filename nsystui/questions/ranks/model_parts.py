@@ -37,7 +37,7 @@ class ModelParts:
 
     of_task: Mapping[Task, str]
     operations: Mapping[Task, float]
-    """The median number of GPU operations that a rank launches per step."""
+    """A rank's median number of GPU operations launched per step."""
 
     def words(self, ranks: Sequence[RankedTask]) -> str:
         """Return ``the ranks form 2 model parts by their kernels: A (ranks 0, 1), B (ranks 2, 3)``; empty for one."""

@@ -88,7 +88,6 @@ def job_facts(session: Session, ranks: Sequence[RankedTask]) -> JobFacts:
 
 
 def _distinct(values: Iterable[str]) -> tuple[str, ...]:
-    """Return the values in order of appearance, without repetition and empty strings."""
     return tuple(dict.fromkeys(value for value in values if value))
 
 
@@ -166,7 +165,7 @@ TALLIED = tuple(table.name for table in _COUNTED.values())
 
 
 def task_table(session: Session, selection: Selection, ranks: Sequence[RankedTask], busy: BusyIntervals) -> TableAnswer:
-    """Return one row for each selected task: its host and GPU, its work, and what kept its GPUs busy.
+    """Return a row for each selected task: host, GPU, work, and what kept its GPUs busy.
 
     Percentages are of the selection's window, else of the job's extent, the same for every rank (``extents``), and
     means over a task's GPUs. GPU columns are empty for tasks without a GPU. ``busy`` is from ``BusyIntervals.load``

@@ -212,7 +212,7 @@ def phase_column(phases: Iterable[Times]) -> Column:
 
 
 def phase_words(phases: Times) -> list[str | None]:
-    """Return the cells of the column of phases."""
+    """Return the cells of the phase column."""
     return [None if code == NO_PHASE else PHASES[code] for code in phases.tolist()]
 
 
@@ -281,7 +281,7 @@ class _OnRank(NamedTuple):
 
 
 def steps_across_ranks(ranks: Sequence[RankedTask], steps: Steps, window: Window | None = None) -> TableAnswer:
-    """Tabulate the step numbers: the durations on these ranks, and the slowest rank.
+    """Tabulate the step numbers: durations on these ranks, and the slowest rank.
 
     ``start`` is the earliest. A step is slow if its median over the ranks is more than 1.5 times the median of all
     steps of its phase.

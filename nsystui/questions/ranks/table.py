@@ -134,14 +134,13 @@ _JUDGED = (
     Measure("late", 3.0, 0.0, only_high=True, word="late"),
     Measure("wait_caused", 100_000.0, 0.0, only_high=True, word="wait caused"),
 )
-"""The figures to judge."""
 
 _MOST_REASONS = 3
 
 
 @dataclass(frozen=True, eq=False)
 class RankFacts:
-    """The figures of the table, each by task, without unknown figures.
+    """The table's figures by task, without unknown figures.
 
     ``busy`` is from ``BusyIntervals.load`` with the same selection (its window may differ). ``steps`` and ``lateness``
     are of the window.

@@ -57,7 +57,7 @@ _LOSS = re.compile(r"loss|cross_?entropy", re.IGNORECASE)
 
 
 def anchored_steps(tasks: Collection[Task], session: Session, reports: list[Report]) -> dict[int, Arrays]:
-    """Find the steps of each report by every anchor, to be stored with its columns."""
+    """Find the steps of each report by every anchor, to store with its columns."""
     steps_by_report: dict[int, list[TaskSteps]] = {report.index: [] for report in reports}
     names = OperationNames.load(session, steps_by_report)
     parts: dict[Task, list[dict[str, Any]]] = {}
@@ -93,7 +93,7 @@ KEYS = {name: columns[:1] for name, columns in _MORE_COLUMNS.items()}
 
 @dataclass(frozen=True, eq=False)
 class OperationNames:
-    """The names of operations by ascending key. ``is_to_host``: whether they copy to the host."""
+    """Names of operations by ascending key. ``is_to_host``: whether they copy to the host."""
 
     keys: Ints
     texts: Sequence[str]
@@ -118,7 +118,7 @@ class OperationNames:
         return cls(np.array(keys, np.int64), texts, *(np.array(flag, bool) for flag in flags))
 
     def codes(self, keys: Ints) -> NDArray[np.int32]:
-        """Return the index of the name of each key."""
+        """Return each key's name index."""
         return np.searchsorted(self.keys, keys).astype(np.int32)
 
     @cached_property

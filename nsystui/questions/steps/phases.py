@@ -51,7 +51,7 @@ _OTHER, _ATTENTION, _OF_PREFILL, _OF_DECODE = range(4)
 
 
 def phase_named(name: str) -> int:
-    """Return the code of the phase in the name of a step, or ``NO_PHASE``."""
+    """Return the phase code in a step's name, or ``NO_PHASE``."""
     match = next(filter(None, (pattern.search(name) for pattern in _COUNTS)), None)
     if match is not None:
         return (int(match[1]) > 0) + 2 * (int(match[2]) > 0) - 1
@@ -96,14 +96,14 @@ def _by_kernels(session: Session, of_task: Mapping[Task, TaskSteps]) -> dict[Tas
 
 
 def _of_report(by_task: Mapping[Task, Times], report: int) -> Times:
-    """Return starts and ends ``(2, n)`` of the steps of all tasks of a report."""
+    """Return starts and ends ``(2, n)`` of the steps of a report's tasks."""
     return np.concatenate(
         [np.zeros((2, 0), np.int64), *(by_task[task] for task in by_task if task.report == report)], 1
     )
 
 
 def _arrays(spans: Mapping[Task, Times], session: Session, reports: list[Report]) -> dict[int, Arrays]:
-    """Return the phases of the steps of each report's tasks; ``spans``: their starts and ends ``(2, n)``."""
+    """Return the step phases of each report's tasks; ``spans``: their starts and ends ``(2, n)``."""
     kinds = _kinds(session, [report.index for report in reports])
     inference = {task: span for task, span in spans.items() if task.report in kinds}
     times = {task: np.zeros((span.shape[1], 2), np.int64) for task, span in inference.items()}

@@ -59,7 +59,7 @@ _MAX_NUMBER = 10**15 - 1
 _FIELDS = ":#"
 """Precedes the fields of XLA's names, whose numbers are ids: ``XlaModule:#hlo_module=jit_step_1,program_id=7#``."""
 _OPERATION = "hlo_op="
-"""The field of an operation, which is a part of a program."""
+"""The field of an operation, a part of a program."""
 
 
 @dataclass(eq=False)
@@ -165,7 +165,7 @@ class _Candidate:
 
 
 def stored_steps(tasks: Collection[Task], session: Session, reports: list[Report]) -> dict[int, Arrays]:
-    """Find the steps of each report without a user's name, to be stored with its columns."""
+    """Find the steps of each report without a user's name, to store with its columns."""
     steps = [steps for group in _candidates(session, tasks, None, reports) for steps in _chosen(group)]
     return {
         report.index: to_arrays([item for item in steps if item.task.report == report.index], report.clock_offset)
@@ -248,7 +248,7 @@ def _read(session: Session, tasks: Sequence[Task], query: Query, pattern: NameFi
 
 
 def _add_work(session: Session, by_task: Mapping[Task, Sequence[_Candidate]], needs_marks: bool) -> None:
-    """Add the work of each task to its candidates, with the marks of operations if needed."""
+    """Add each task's work to its candidates, with marks of operations if needed."""
     reports = {task.report for task, group in by_task.items() if group}
     names = OperationNames.load(session, reports) if needs_marks else None
     for task, batch in launched_work(session, reports, KEYS if names else {}) if reports else ():

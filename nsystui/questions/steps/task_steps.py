@@ -77,7 +77,7 @@ class TaskSteps:
 
     @property
     def median(self) -> float:
-        """The median time of a step on the GPU, ns."""
+        """A step's median time on the GPU, ns."""
         starts, ends = self.spans()
         return float(np.median(ends - starts))
 
@@ -128,7 +128,7 @@ def to_arrays(task_steps: Sequence[TaskSteps], clock_offset: int) -> Arrays:
 
 
 def of_arrays(report: int, arrays: Arrays, clock_offset: int) -> Iterator[TaskSteps]:
-    """Restore the steps of a report, by index, from the result of `to_arrays`."""
+    """Restore a report's steps, by index, from the result of `to_arrays`."""
     first = 0
     single = (arrays[key].tolist() for key in ("process", "count", "outside"))
     for process, count, outside, facts in zip(*single, json_of(arrays["found"]), strict=True):
@@ -186,7 +186,7 @@ def launch_id_spans(session: Session, reports: Sequence[int]) -> Iterator[tuple[
 
 
 def rows_by_task(batch: dict[str, Any]) -> Iterator[tuple[Task, dict[str, Any]]]:
-    """Yield the rows of each task."""
+    """Yield each task's rows."""
     reports, processes = batch.pop("report"), batch.pop("process")
     for report in np.unique(reports).tolist():
         for process in np.unique(processes[reports == report]).tolist():

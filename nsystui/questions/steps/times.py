@@ -63,7 +63,6 @@ _REASONS = {
 }
 
 _ByAnchor = Mapping[str, Mapping[Task, TaskSteps]]
-"""The steps of each task, by anchor."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,7 +165,7 @@ def _certain(steps: Mapping[Task, TaskSteps]) -> dict[Task, TaskSteps]:
 
 
 def _of_one_name(steps: Iterable[TaskSteps]) -> dict[Task, TaskSteps]:
-    """Return each task's steps of the name that most tasks have, or else its numbered or doubtful steps."""
+    """Return each task's steps of the name that most tasks have, else its numbered or doubtful steps."""
     others, by_name = dict[Task, TaskSteps](), dict[str, dict[Task, TaskSteps]]()
     for task_steps in steps:
         if not task_steps.is_doubtful:

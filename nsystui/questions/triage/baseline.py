@@ -21,14 +21,14 @@ from nsystui.questions.triage.thresholds import Thresholds
 
 
 class ChangeKind(Enum):
-    """The change of a finding, in the order of the report."""
+    """A finding's change, in report order."""
 
     NEW = "new"
     WORSE = "worse"
     GONE = "gone"
     BETTER = "better"
     UNKNOWN = "unknown"
-    """The rule of the baseline's finding could not judge this job."""
+    """The baseline finding's rule could not judge this job."""
     SAME = "same"
 
     @property
@@ -38,7 +38,7 @@ class ChangeKind(Enum):
 
 @dataclass(frozen=True, eq=False)
 class Change:
-    """A finding of one job or of both. ``before`` may be below the thresholds: the baseline's triage then lacks it.
+    """A finding of one or both jobs. ``before`` may be below the thresholds: the baseline's triage then lacks it.
 
     ``unit``: the unit of the costs, if it is not the job; ``costs``: before and after, ns per unit.
     """
@@ -51,7 +51,7 @@ class Change:
 
     @property
     def finding(self) -> Finding:
-        """The finding of this job, or the baseline's if it is gone."""
+        """This job's finding, or the baseline's if it is gone."""
         finding = self.after or self.before
         assert finding is not None
         return finding
@@ -69,7 +69,7 @@ class Against:
 
     @property
     def listed(self) -> list[Change]:
-        """The changes of findings that are not symptoms."""
+        """Changes of findings that are not symptoms."""
         return [change for change in self.changes if not change.finding.under]
 
     @property
@@ -78,7 +78,7 @@ class Against:
 
     @property
     def words(self) -> str:
-        """The verdict and the most changed counts as a sentence; empty without a verdict."""
+        """The verdict and the most changed counts; empty without a verdict."""
         words = self.summary.words
         return words[:1].upper() + words[1:]
 
@@ -105,7 +105,7 @@ class Against:
         return any(item.finding.cost is None for item in worse) if pace is not None and pace.is_faster else bool(worse)
 
     def first(self, count: int | None) -> Against:
-        """Return this comparison with its first ``count`` changes (``None``: all)."""
+        """Return only the first ``count`` changes (``None``: all)."""
         return self if count is None else replace(self, changes=self.changes[:count])
 
 
@@ -120,7 +120,7 @@ def against(side: Side, baseline: Side, thresholds: Thresholds | None = None, st
     differences = summary(baseline, side, step_name)
     if differences.verdict is not None:
         differences = replace(differences, verdict=replace(differences.verdict, least=limits.slower_percent))
-    # Costs of different work compare only by their shares.
+    # Costs of different work compare only by share.
     unit = None if differences.verdict is not None and differences.verdict.other_work else differences.verdict
     changes = tuple(_changes(after, before, below, limits.worse_points, unit))
     return Against(after, before, baseline.label, changes, worded(differences))
@@ -132,7 +132,7 @@ _Key = tuple[str, tuple[int, ...]]
 
 
 def _key(finding: Finding) -> _Key:
-    """Return the identity of a finding in both jobs: its id, and its rank if it has only one."""
+    """Identify a finding in both jobs: by id, and by rank if it has only one."""
     return finding.id, finding.ranks if len(finding.ranks) == 1 else ()
 
 
@@ -187,7 +187,7 @@ _MORE = (
 
 
 def against_table(diff: Against) -> TableAnswer:
-    """Return a row for each change, then for each rule that was not checked."""
+    """Return a row for each change, then for each unchecked rule."""
     rows: list[Row] = []
     for change in diff.changes:
         cells = record(COLUMNS, row_of(change.finding))

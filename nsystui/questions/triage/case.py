@@ -51,7 +51,7 @@ REMARKED = 0.05
 
 @dataclass(frozen=True)
 class RankCompute:
-    """The kernels of a rank that do not communicate: their number, and |U(K)| in ns."""
+    """A rank's kernels that do not communicate: number, and |U(K)| in ns."""
 
     kernels: int
     time: int
@@ -152,7 +152,7 @@ class Case:
 
     @cached_property
     def time(self) -> int:
-        """The run time of the job, ns: the mean of its GPUs' windows, or of its reports' windows without GPU work."""
+        """The job's run time, ns: the mean of its GPUs' windows, or of its reports' windows without GPU work."""
         times = [device.breakdown(self.window_of(device)).time for device in self.devices]
         times = times or [span.end - span.start for span in self.windows.values()]
         return sum(times) // len(times) if times else 0
@@ -161,7 +161,7 @@ class Case:
         return 100.0 * cost / self.time if self.time else 0.0
 
     def mean(self, costs: Iterable[float]) -> int:
-        """Return the sum of the costs, divided by the number of GPUs, ns."""
+        """Return the costs' sum, divided by the number of GPUs, ns."""
         return round(sum(costs) / max(len(self.devices), 1))
 
     @cached_property
@@ -181,7 +181,7 @@ class Case:
 
     @property
     def absence(self) -> str:
-        """Words for missing operations, which CUDA graphs that were traced as a whole may contain."""
+        """Words for missing operations, which CUDA graphs traced as a whole may contain."""
         graph_words = " outside of its CUDA graphs, which were not traced inside" if self.spent.graph else ""
         return f"this job has none{graph_words}"
 
@@ -216,11 +216,11 @@ class Case:
         return self._idle[device]
 
     def idle_in(self, device: DeviceIntervals, window: Window) -> Intervals:
-        """Return the idle time of a GPU outside of CUDA graphs: the host cannot shorten gaps inside replays."""
+        """Return a GPU's idle time outside of CUDA graphs: the host cannot shorten gaps inside replays."""
         return subtract(device.idle(window), self.in_graphs(device, window))
 
     def in_graphs(self, device: DeviceIntervals, window: Window) -> Intervals:
-        """Return the idle time of a GPU inside replays of CUDA graphs."""
+        """Return a GPU's idle time inside replays of CUDA graphs."""
         gaps = self.job.graph_gaps(self.scope).get((device.device.task.task, device.device.device), EMPTY)
         return gaps.clip(window.start, window.end)
 
@@ -263,14 +263,14 @@ class Case:
         return scheduling_of(self.job.session, self.scope)
 
     def idle_spans(self, device: DeviceIntervals, intervals: Intervals) -> list[IdleSpan]:
-        """Return the gaps of a GPU that overlap ``intervals``."""
+        """Return a GPU's gaps that overlap ``intervals``."""
         gaps = self.gaps(device)
         indices = np.unique(np.searchsorted(gaps.starts, intersect(gaps, intervals).starts, side="right") - 1)
         edges = zip(gaps.starts[indices].tolist(), gaps.ends[indices].tolist(), strict=True)
         return [IdleSpan(device.device.task.task, device.device.device, *edge) for edge in edges]
 
     def working(self, device: DeviceIntervals) -> Window:
-        """Return the steady state of a GPU, until its last operation (docs/numbers.md#budget)."""
+        """Return a GPU's steady state, until its last operation (docs/numbers.md#budget)."""
         return self._working[device.device.task.task, device.device.device]
 
     @cached_property
@@ -303,7 +303,7 @@ class Case:
 
     @cached_property
     def budgets(self) -> list[RankIterations]:
-        """The budgets of the iterations of each selected GPU."""
+        """The budgets of each selected GPU's iterations."""
         return iterations(self.job, self.scope, self.step_name)
 
     @cached_property

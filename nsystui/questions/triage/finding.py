@@ -38,7 +38,7 @@ DIAGNOSTICS = "diagnostics"
 
 @dataclass(frozen=True)
 class Door:
-    """The view that shows the subject of a finding, with its filter, grouping, sort order and window.
+    """The view of a finding's subject, with filter, grouping, sort order and window.
 
     ``view``: a view of the catalogue, or `DIAGNOSTICS`. ``report``: a report of ``nsys stats`` with more details, which
     the command prints instead.
@@ -118,11 +118,11 @@ class Finding:
     line: str = ""
     times: Mapping[tuple[Task, int], Intervals] = field(default_factory=dict)
     gain: Gain | None = None
-    """``None`` if no time could be won back, or if it is unknown."""
+    """``None`` if no time could be won back, or it is unknown."""
 
     @property
     def in_a_line(self) -> str:
-        """The cause in a line, or the first clause without parentheses and the cost, which tables show beside it."""
+        """The cause in a line, or the first clause without parentheses and the cost, which tables also show."""
         sentence = re.sub(r" \([^()]*\)", "", self.sentence)
         clause = re.split(r"\.(?: |$)|[:;] |, (?=\d+ % of|so )", sentence, maxsplit=1)[0]
         cost = r"^(?:Each|The) GPU (?:(idle)s(?: [\d.,]+ \S+)?|spends \S+ \S+ on) "

@@ -37,7 +37,7 @@ _FRAMEWORKS = {
 
 
 class NameWork(NamedTuple):
-    """The launches of a kernel by full name; ``time``: the sum of their durations over all GPUs, ns."""
+    """The launches of a kernel by full name; ``time``: their total duration over all GPUs, ns."""
 
     time: int
     launches: int
@@ -90,7 +90,7 @@ def by_framework(case: Case, usual: str, **words: str) -> str:
 
 
 def shares(works: Iterable[NameWork], key: Callable[[NameWork], str]) -> list[tuple[str, float]]:
-    """Return the time of each group in % of all, the largest first."""
+    """Return the time of each group in % of all, largest first."""
     times = Counter[str]()
     for work in works:
         times[key(work)] += work.time

@@ -41,7 +41,7 @@ _MAX_GROUPS = 100_000
 
 @dataclass(frozen=True)
 class Kernel:
-    """The identity of a kernel: ``name`` (in full, with its template) and ``shape`` (grid and block)."""
+    """A kernel's identity: ``name`` (in full, with its template) and ``shape`` (grid and block)."""
 
     name: str
     shape: tuple[int, ...]
@@ -165,7 +165,7 @@ def begins(bounds: Mapping[int, tuple[int, int]]) -> Expression:
 
 
 def part_bounds(case: Case) -> dict[int, tuple[int, int]]:
-    """Return each report's steady state, job time, which is divided into ``PARTS``."""
+    """Return each report's steady state, job time, divided into ``PARTS``."""
     bounds: dict[int, tuple[int, int]] = {}
     for device in case.devices:
         window, report = case.working(device), device.device.task.task.report
@@ -194,7 +194,7 @@ _NUMBER, _LIMIT = "number", "least"
 
 @dataclass(frozen=True)
 class KernelSpread:
-    """The median and the MAD of a kernel's durations, ns."""
+    """Median and MAD of a kernel's durations, ns."""
 
     median: float
     mad: float
@@ -209,7 +209,7 @@ class KernelSpread:
 
 @dataclass(frozen=True, eq=False)
 class Classes:
-    """The launches of a kernel in narrow duration classes (`distributions.class_of`), the shortest first.
+    """A kernel's launches in narrow duration classes (`distributions.class_of`), the shortest first.
 
     Number, count of launches and total time (ns) of each class, shapes ``(n,)``.
     """
@@ -238,7 +238,7 @@ class Classes:
         return float((self.total - self.count * low_median)[possible].sum())
 
     def _middle(self, order: Ints) -> tuple[int, int]:
-        """Return the classes of the two middle launches, for classes in ``order``."""
+        """Return the classes, in ``order``, of the two middle launches."""
         until, count = np.cumsum(self.count[order]), int(self.count.sum())
         lower, upper = np.searchsorted(until, ((count - 1) // 2, count // 2), side="right")
         return int(order[lower]), int(order[upper])
@@ -277,7 +277,7 @@ def tails(case: Case, kernels: Sequence[Kernel], times: float, score: float, rar
 
 
 def spreads(case: Case, kernels: Sequence[Kernel]) -> dict[Kernel, KernelSpread]:
-    """Return the spread in the steady state of each kernel that has launches."""
+    """Return each launched kernel's spread in the steady state."""
     middles = _medians(case, dict.fromkeys(kernels, 0.0))
     deviations = _medians(case, {kernel: round(middle) for kernel, middle in middles.items()}, is_distance=True)
     return {kernel: KernelSpread(middle, deviations[kernel]) for kernel, middle in middles.items()}

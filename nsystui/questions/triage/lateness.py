@@ -9,9 +9,10 @@ import numpy as np
 
 from nsystui.base.selection import Task, Window
 from nsystui.base.text import few_numbers
-from nsystui.questions.algebra.intervals import EMPTY, intersect
+from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, intersect
 from nsystui.questions.collectives.matching import Member
 from nsystui.questions.collectives.waiting import Arrivals
+from nsystui.questions.gpu.device_time import DeviceIntervals
 from nsystui.questions.triage.case import KERNELS_LONGER, LOADER, STALL, Case, LateRank, time_words
 from nsystui.questions.triage.rules.input_pipeline import loading_ranges
 
@@ -48,11 +49,8 @@ def late_rank(case: Case, arrivals: Sequence[Arrivals], tasks: Sequence[Task], i
                 if device is not None and is_straggler and len(rows) and (other == index or member.task not in tasks):
                     begin, end = batch.group.end[other, operations - 1], batch.group.start[other, operations]
                     begin = np.where(operations, begin, device.parts.kernels.starts[:1].min(initial=end[0]))
-                    idle = device.idle(Window(int(begin.min()), int(max(begin.min(), end.max()))))
-                    parts = (idle, intersect(idle, loading.get(member.task, EMPTY)), device.parts.kernels)
-                    spent[other] = [(end - begin).sum(), *(part.covered(begin, end).sum() for part in parts)]
-            of_late = spent.pop(index, None)
-            if of_late is not None and spent:
+                    spent[other] = _spent(device, loading.get(member.task, EMPTY), begin, end)
+            if (of_late := spent.pop(index, None)) is not None and spent:
                 excess, count = excess + of_late - np.median(list(spent.values()), axis=0), count + len(operations)
     total = len(steps) if steps is not None else 0
     main = [number for number, delay in by_step.items() if delay >= _MAIN * max(by_step.values())]
@@ -60,12 +58,18 @@ def late_rank(case: Case, arrivals: Sequence[Arrivals], tasks: Sequence[Task], i
     kind, time = _cause(*excess.tolist())
     if not count or not time or not case.once("lost kernels", set).isdisjoint(tasks):
         return LateRank(tasks, is_straggler, by_step, is_rare)
-    is_part = len(main) < _NEARLY_ALL * total
-    when = f"in {len(main)} of {total} steps ({few_numbers(main)})" if is_part else "a step"
+    when = f"in {len(main)} of {total} steps ({few_numbers(main)})" if len(main) < _NEARLY_ALL * total else "a step"
     time /= min(count, len(main)) or count
     takes = (_TAKE if len(tasks) > 1 else _TAKES)[kind]
     words = f"{takes} {time_words(time)} longer {when if main else 'before a collective'}"
     return LateRank(tasks, is_straggler, by_step, is_rare, kind, words)
+
+
+def _spent(device: DeviceIntervals, loading: Intervals, begin: Times, end: Times) -> Times:
+    """Return the four times for `_cause` between ``begin`` and ``end``, ns."""
+    idle = device.idle(Window(int(begin.min()), int(max(begin.min(), end.max()))))
+    parts = (idle, intersect(idle, loading), device.parts.kernels)
+    return np.array([(end - begin).sum(), *(part.covered(begin, end).sum() for part in parts)])
 
 
 def _cause(delay: float, idle: float, loading: float, kernels: float) -> tuple[str, float]:

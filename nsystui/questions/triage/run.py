@@ -58,7 +58,7 @@ _BLOCKERS = {
     "unresolved": ("unresolved",),
     "tail": ("tail",),
 }
-"""Words for the blockers of compute, and their parts of the budget of an iteration."""
+"""Words for the blockers of compute, and their parts of an iteration's budget."""
 _NO_BLOCKERS = ("compute", "gaps in CUDA graphs", "unresolved", "tail")
 _LAUNCHES = ("launch-overhead", "launch-bound")
 """Findings whose cost is time in short gaps; a job has at most one of them."""
@@ -75,7 +75,7 @@ COSTS = "Each cost is time of one GPU, the mean over all. Costs may overlap: do 
 
 @dataclass(frozen=True)
 class Triage:
-    """The findings of the rules. ``time``: 100 % of a cost, ns; ``gpus``: the number of GPUs in the mean of a cost.
+    """The rules' findings. ``time``: 100 % of a cost, ns; ``gpus``: the number of GPUs in a cost's mean.
 
     ``incomplete``: the rules that could not judge something.
     """
@@ -86,20 +86,20 @@ class Triage:
     gpus: int
     incomplete: frozenset[str] = frozenset()
     rule_of: Mapping[str, str] = field(default_factory=dict)
-    """The rule of each finding, by the finding's id."""
+    """The rule by finding id."""
     busy: float | None = None
     """The busy share of the GPUs' time, %."""
     budget: Budget = field(default_factory=Budget)
-    """The time of all GPUs by part, and the causes of idle parts; empty without GPU work."""
+    """All GPUs' time by part, and the causes of idle parts; empty without GPU work."""
     causes: IdleCauses = field(default_factory=IdleCauses)
     parts: Mapping[str, float] = field(default_factory=dict)
-    """The mean time of an iteration by part of `blocking.parts`, ns; empty without iterations."""
+    """An iteration's mean time by part of `blocking.parts`, ns; empty without iterations."""
     has_steps: bool = False
     """Whether the iterations are steps, else all of the time."""
     possible: Mapping[str, float] = field(default_factory=dict)
     """The mean unresolved time that may belong to each part, ns."""
     mix: tuple[tuple[str, float], ...] = ()
-    """The share of each family in kernel time, %, the largest first; empty if graphs hide most."""
+    """Each family's share in kernel time, %, largest first; empty if graphs hide most."""
     notes: tuple[str, ...] = ()
     """Notes on busy and idle time; empty without GPU work."""
     damaged: frozenset[str] = frozenset()
@@ -173,7 +173,7 @@ class Triage:
             return
         compute, _ = shares["compute"]
         largest = [item for item in shares.items() if item[1][0] >= _MIN_SHARE and item[0] not in _NO_BLOCKERS][:2]
-        graphs = bool(self.budget.graph)  # a graph that was traced as a whole counts as compute
+        graphs = bool(self.budget.graph)  # a graph traced as a whole counts as compute
         whose = (
             f"the GPU computes{' or runs graphs' * graphs}"
             if self.gpus == 1
@@ -211,7 +211,7 @@ class Triage:
 
     @property
     def unread(self) -> list[str]:
-        """The damaged parts of exports and the failed rules, with the causes."""
+        """Damaged parts of exports and failed rules, with causes."""
         return [f"{rule.rule}: {rule.why}" for rule in self.not_checked if rule.failed]
 
     @property
@@ -258,7 +258,7 @@ class Triage:
 
     @property
     def _is_in_graphs(self) -> bool:
-        """Whether the time in graphs that were traced as a whole is a large share."""
+        """Whether time in graphs traced as a whole is a large share."""
         return 100 * self.budget.graph >= _MIN_ONCE * max(self.budget.time, 1)
 
     @property
@@ -271,7 +271,7 @@ class Triage:
         return any(map(_makes_idle_unknown, self.findings))
 
     def first(self, count: int | None) -> Triage:
-        """Return this triage with its ``count`` worst findings (``None``: all)."""
+        """Return only the ``count`` worst findings (``None``: all)."""
         return self if count is None else replace(self, findings=self.findings[:count])
 
 

@@ -16,14 +16,14 @@ _SUBJECTS = (
 
 @functools.cache
 def rules() -> Mapping[str, Rule]:
-    """Return every rule by its name, in the order in which they judge."""
+    """Return every rule by name, in judging order."""
     modules = [import_module(f"{__name__}.{subject}") for subject in _SUBJECTS]
     declared = [value for module in modules for value in vars(module).values() if isinstance(value, Rule)]
     return {rule.name: rule for rule in sorted(declared, key=lambda rule: rule.order)}
 
 
 def kind_of(name: str) -> FindingKind:
-    """Return the properties of the findings of an id."""
+    """Return the properties of an id's findings."""
     return _kinds().get(name, FindingKind())
 
 

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 import sqlalchemy as sa
 
 from nsystui.base.answer import COUNT, DEVICE, NAME, RANK, Column, TableAnswer, Unit
-from nsystui.base.selection import Window
+from nsystui.base.selection import Task, Window
 from nsystui.base.text import counted, few
 from nsystui.exports import canonical
 from nsystui.exports.metadata import pid_of
 from nsystui.questions.algebra.intervals import EMPTY
-from nsystui.questions.capture.launch_account import MUCH_LOST, account_table, launch_accounts, untimed_work
+from nsystui.questions.capture.launch_account import (
+    MUCH_LOST,
+    LaunchAccount,
+    account_table,
+    launch_accounts,
+    untimed_work,
+)
 from nsystui.questions.gpu.graph_gaps import TRACED
 from nsystui.questions.gpu.profiler_overhead import overhead_conditions
 from nsystui.questions.queries.conditions import duration, job_start, where
@@ -42,14 +48,8 @@ _CAPTURE = (
 @rule(10, reads=WORK | {"diagnostics", "nvtx_ranges", "nccl_calls"}, finds=dict.fromkeys(_CAPTURE, FindingKind()))
 def capture(case: Case) -> Sequence[Finding | NotChecked]:
     """Find problems of the capture, which explain more bad numbers than anything else."""
-    results: list[Finding | NotChecked] = [
-        *_moved(case),
-        *_runs(case),
-        *_lost(case),
-        *_empty(case),
-        *_short(case),
-        *_missing(case),
-    ]
+    judges = (_moved, _runs, _lost, _empty, _short, _missing)
+    results: list[Finding | NotChecked] = [finding for judge in judges for finding in judge(case)]
     nsys_reports = [report for report in case.reports if not report.metadata.made_of]
     if nsys_reports and not any(report.count(tables.diagnostics) for report in nsys_reports):
         why = "needs the messages of nsys on its own capture: record with nsys 2024.4 or later"
@@ -57,11 +57,7 @@ def capture(case: Case) -> Sequence[Finding | NotChecked]:
     return results
 
 
-@rule(
-    5,
-    reads=frozenset({"kernels", "api_calls", "syncs"}),
-    finds=dict.fromkeys(PARTIAL, FindingKind()),
-)
+@rule(5, reads=frozenset({"kernels", "api_calls", "syncs"}), finds=dict.fromkeys(PARTIAL, FindingKind()))
 def launch_account(case: Case) -> Sequence[Finding | NotChecked]:
     """Find launches and kernels that the capture lacks, and GPU clocks that differ from the CPU's."""
     ranks = {item.task: item.rank for item in case.ranks}
@@ -69,9 +65,8 @@ def launch_account(case: Case) -> Sequence[Finding | NotChecked]:
     accounts = {task: account for task, account in accounts.items() if task in ranks and task in case.tasks}
     partial = {task: account for task, account in accounts.items() if account.lost_kernels or account.lost_launches}
     shifted = {task: account for task, account in accounts.items() if account.clock_error}
-    reports = [
-        report for report in case.reports if not case.ranks or report.index in {task.report for task in case.tasks}
-    ]
+    indices = {task.report for task in case.tasks}
+    reports = [report for report in case.reports if not case.ranks or report.index in indices]
     untimed = {(report.index, table): numbers for report in reports for table, *numbers in untimed_work(report)}
     without_times = {task for task in case.tasks if any(index == task.report for index, _ in untimed)}
     lacking = without_times | {task for task, account in partial.items() if account.lost_kernels}
@@ -86,28 +81,21 @@ def launch_account(case: Case) -> Sequence[Finding | NotChecked]:
             pairs = (pair for (_, other), pair in untimed.items() if other == table)
             left_out, rows = map(sum, zip(*pairs, strict=True))
             missing.append(f"{left_out:,} of {rows:,} {table} have no possible time")
-        bounds = (
-            "Busy times, counts and sums are lower bounds."
-            if untimed or lacking
-            else "Idle time may have other causes."
-        )
-        numbers = sorted(ranks[task] for task in without_times | partial.keys())
+        is_bound = untimed or lacking
+        bounds = "Busy times, counts and sums are lower bounds." if is_bound else "Idle time may have other causes."
+        numbers = tuple(sorted(ranks[task] for task in without_times | partial.keys()))
         advice = Advice(
             "Read nsys's messages, and record a shorter part again, flushed more often (--cuda-flush-interval).",
             "No number here contains what is missing.",
         )
-        findings.append(
-            Finding(
-                PARTIAL[0],
-                Severity.ERROR if untimed or 100 * lost >= MUCH_LOST * launches else Severity.WARNING,
-                f"The capture of {rank_words(numbers, case.ranks)} is incomplete: {' and '.join(missing)}. {bounds}",
-                advice,
-                _DOOR,
-                evidence=account_table(case.job, partial),
-                ranks=tuple(numbers),
-                gist=f"an incomplete capture ({', '.join(missing)})",
-            )
-        )
+        severity = Severity.ERROR if untimed or 100 * lost >= MUCH_LOST * launches else Severity.WARNING
+        text = f"The capture of {rank_words(numbers, case.ranks)} is incomplete: {' and '.join(missing)}. {bounds}"
+        evidence, gist = account_table(case.job, partial), f"an incomplete capture ({', '.join(missing)})"
+        findings.append(Finding(PARTIAL[0], severity, text, advice, _DOOR, evidence=evidence, ranks=numbers, gist=gist))
+    return [*findings, *_clocks_apart(case, shifted, ranks)]
+
+
+def _clocks_apart(case: Case, shifted: Mapping[Task, LaunchAccount], ranks: Mapping[Task, int]) -> Iterator[Finding]:
     if shifted:
         worst, account = max(shifted.items(), key=lambda item: abs(item[1].clock_error))
         error = time_words(abs(account.clock_error))
@@ -118,20 +106,13 @@ def launch_account(case: Case) -> Sequence[Finding | NotChecked]:
             "Compare times of GPU operations with each other only, and record again with a newer nsys or driver.",
             "nsys converts GPU timestamps to the clock of the CPU, and failed here.",
         )
-        findings.append(
-            Finding(
-                PARTIAL[1],
-                Severity.ERROR,
-                f"The clocks of GPU and CPU differ: on rank {ranks[worst]}, kernels {order.format(error)}. Start-up, "
-                "tail, launch delays and causes of idle time cannot be known.",
-                advice,
-                _DOOR,
-                evidence=account_table(case.job, shifted),
-                ranks=tuple(sorted(ranks[task] for task in shifted)),
-                gist=f"clocks of GPU and CPU {error} apart",
-            )
+        text = (
+            f"The clocks of GPU and CPU differ: on rank {ranks[worst]}, kernels {order.format(error)}. Start-up, "
+            "tail, launch delays and causes of idle time cannot be known."
         )
-    return findings
+        evidence, gist = account_table(case.job, shifted), f"clocks of GPU and CPU {error} apart"
+        numbers, severity = tuple(sorted(ranks[task] for task in shifted)), Severity.ERROR
+        yield Finding(PARTIAL[1], severity, text, advice, _DOOR, evidence=evidence, ranks=numbers, gist=gist)
 
 
 def _moved(case: Case) -> Iterator[Finding]:
@@ -183,14 +164,10 @@ def _runs(case: Case) -> Iterator[Finding]:
 def _empty(case: Case) -> Iterator[Finding]:
     """Yield a finding on ranks without GPU work, and on other processes without their launched work."""
     session, selected = case.job.session, case.scope.tasks
-    worked = {task for device in case.devices for task in device.tasks}
-    worked |= case.once("lost kernels", set)
+    worked = {task for device in case.devices for task in device.tasks} | case.once("lost kernels", set)
     idle_ranks = {item.task: item.rank for item in case.ranks if item.task not in worked}
-    launched = {
-        task: calls
-        for task, calls in launches_without_work(session, case.reports).items()
-        if selected is None or task in selected
-    }
+    launched = launches_without_work(session, case.reports)
+    launched = {task: calls for task, calls in launched.items() if selected is None or task in selected}
     with_work = {task.report for task in worked}
     named = sorted(task for task in launched if task.report in with_work or task not in case.tasks)
     if not idle_ranks and not named and case.ranks:
@@ -340,9 +317,7 @@ def api_errors(case: Case) -> Sequence[Finding | NotChecked]:
         .where(*where(table, case.scope), table.c.return_value.not_in(_HARMLESS))
         .group_by("rank", table.c.name, table.c.return_value)
     )
-    rows = [
-        (rank, name, code, _NAMES.get(code), count, first) for rank, name, code, count, first in session.rows(query)
-    ]
+    rows = [(rank, name, code, _NAMES.get(code), *rest) for rank, name, code, *rest in session.rows(query)]
     if not rows:
         return []
     rows.sort(key=lambda row: (row[2] not in _STICKY, row[5], str(row)))
@@ -353,10 +328,8 @@ def api_errors(case: Case) -> Sequence[Finding | NotChecked]:
     count = counted(sum(row[4] for row in rows), "CUDA call")
     sentence = f"{count} returned an error: {name} returned {code}{f' ({meaning})' if meaning else ''}."
     ranks, window = tuple(sorted({row[0] for row in rows if row[0] is not None})), Window(first, first + 1)
-    evidence = TableAnswer("api-errors", _API_ERRORS_COLUMNS, rows, len(rows))
-    return [
-        Finding("api-errors", severity, sentence, advice, Door("api"), evidence=evidence, window=window, ranks=ranks)
-    ]
+    evidence, door = TableAnswer("api-errors", _API_ERRORS_COLUMNS, rows, len(rows)), Door("api")
+    return [Finding("api-errors", severity, sentence, advice, door, evidence=evidence, window=window, ranks=ranks)]
 
 
 _PROFILER_OVERHEAD_COLUMNS = (

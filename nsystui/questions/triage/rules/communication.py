@@ -68,6 +68,14 @@ _VARIES = Advice(
     "Look at what the late rank does just before a long wait (Ranks screen, then Timeline; `nsystui gaps --by rank`).",
     "Waiting that moves from rank to rank comes from work that varies, not from one slow GPU.",
 )
+_LAUNCHED_LATE = Advice(
+    "Look at what this rank does on the CPU before its collectives (Ranks screen, then Timeline).",
+    "The GPU of this rank computes no longer than the others, so its work is launched late.",
+)
+_UNKNOWN_REASON = Advice(
+    "Look at what this rank does before its collectives (Ranks screen, then Timeline).",
+    "The last rank to arrive sets the pace of all ranks.",
+)
 _NONE = (None, None)
 _DIFFERS = 0.03
 """The minimum relative difference of a rank's compute time or kernel count from other ranks'."""
@@ -93,8 +101,8 @@ def stragglers(case: Case) -> Sequence[Finding | NotChecked]:
     This is the waiting (duration minus the shortest) in which r has no other work, and the transfers in which r idles
     while L still computes: r would wait for L anyway. Waiting while a kernel runs costs nothing, and E(L) is the
     transfer's cost even for L. The loss is at most r's exposed time in these collectives. A straggler's cost is the sum
-    over the waiting GPUs, divided by the number of all GPUs, as for every finding; the sentence shows the loss of each
-    waiting GPU.
+    over the waiting GPUs, divided by the number of all GPUs, as for every finding; the sentence shows each waiting
+    GPU's loss.
 
     The loss is 1 to 12 % larger than the measured delay of whole demo jobs by a slow GPU (2 to 8 ranks, slower by 15 to
     100 %), because the late rank hides transfers behind its lateness. The waiting alone would be 6 to 11 % too small in
@@ -131,7 +139,7 @@ def stragglers(case: Case) -> Sequence[Finding | NotChecked]:
 def _lost(
     case: Case, arrivals: Sequence[Arrivals], members: Sequence[Member], late: Sequence[Sequence[Task]]
 ) -> Matrix:
-    """Return the time that each group of late tasks cost each member, ns, shape ``(groups, members)``."""
+    """Return each member's loss by group of late tasks, ns, shape ``(groups, members)``."""
     late_indices = {task: index for index, tasks in enumerate(late) for task in tasks}
     spans: dict[Member, list[tuple[Times, Times, Times]]] = {member: [] for member in members}
     for arrival in arrivals:
@@ -175,7 +183,7 @@ def _judged(
     costs: Mapping[Task, int],
     suffered: Mapping[Task, int],
 ) -> list[Finding | NotChecked]:
-    """Return the stragglers by the exposed waits (ns) caused and suffered by each task, else the imbalance."""
+    """Return the stragglers, else the imbalance, by exposed waits caused and suffered, ns."""
     computed, parts = case.computed, case.job.model_parts(case.step_name).of_task
     evidence = _table(case, lateness_by_task, caused, suffered)
     door = Door("collectives", sort="late_by_ns")
@@ -251,32 +259,23 @@ def _reason(
     if late.cause == LOADER:
         who, whom = ("Its GPU waits", "its GPU") if len(late.tasks) == 1 else ("Their GPUs wait", "these GPUs")
         return "", Advice(loader_advice(case), f"{who} for the next batch, and the other ranks for {whom}.")
-    usual = Advice(
-        "Look at what this rank does on the CPU before its collectives (Ranks screen, then Timeline).",
-        "The GPU of this rank computes no longer than the others, so its work is launched late.",
-    )
     if late.cause == STALL or late.is_rare:
-        return "", usual if late.cause == STALL else _RARE
+        return "", _LAUNCHED_LATE if late.cause == STALL else _RARE
     part, s = parts.get(late.tasks[0]), "s" * (len(late.tasks) == 1)
     of_part = [task for task in computed if parts.get(task) == part]
-    of_late, others = (
-        [computed[task] for task in of_part if (task in late.tasks) == is_late] for is_late in (True, False)
-    )
+    of_late = [computed[task] for task in of_part if task in late.tasks]
+    others = [computed[task] for task in of_part if task not in late.tasks]
     among = f" Among the {len(of_part)} ranks of part {part}, the" if part else " The"
     rank, gpu, nodes = ("rank", "this GPU", "its node") if s else ("ranks", "these GPUs", "their nodes")
-    unknown = Advice(
-        "Look at what this rank does before its collectives (Ranks screen, then Timeline).",
-        "The last rank to arrive sets the pace of all ranks.",
-    )
     if not of_late or not others:
-        return "", unknown
+        return "", _UNKNOWN_REASON
     kernels, own_kernels = (float(np.median([item.kernels for item in items])) for items in (others, of_late))
     time, own_time = (float(np.median([item.time for item in items])) for items in (others, of_late))
     if not kernels or not time:
-        return "", unknown
+        return "", _UNKNOWN_REASON
     more, longer = own_kernels / kernels - 1, own_time / time - 1
     if longer < _DIFFERS:
-        return f"{among} {rank}'{s} own kernels take no longer than the other ranks' kernels.", usual
+        return f"{among} {rank}'{s} own kernels take no longer than the other ranks' kernels.", _LAUNCHED_LATE
     if abs(more) <= _DIFFERS:
         slow = "the GPU is slow, or its" if s else "they are slow, or their"
         advice = Advice(
@@ -317,6 +316,7 @@ _LITTLE = 5.0
 """Below this cost, in %, exposed time needs no advice if compute hides most communication."""
 _FEW, _MANY, _SHORT = 2, 100, 50_000
 """At most `_FEW` calls a step are large; at least `_MANY`, with a median below `_SHORT` ns, are small."""
+_HIDDEN = Advice("No action needed.", "Overlapped communication costs little.")
 _USUAL = Advice(
     "First fix any straggler. Then overlap communication with compute (gradient buckets during backward, prefetch of "
     "shards, a separate stream).",
@@ -350,18 +350,16 @@ def exposed_communication(case: Case) -> Sequence[Finding | NotChecked]:
     """
     if not case.spent.nccl:
         return [NotChecked("exposed-communication", f"needs NCCL kernels: {case.absence}")]
-    cost, limits, name = case.mean([case.spent.exposed_nccl]), case.thresholds, case.communication
+    cost, limits, name, job = case.mean([case.spent.exposed_nccl]), case.thresholds, case.communication, case.job
     is_exposed = case.percent(cost) >= limits.exposed_percent and case.blocks(BY_COMMUNICATION, limits.exposed_percent)
     if not is_exposed and case.percent(case.mean([case.spent.nccl])) < limits.communication_percent:
         return []
-    job = case.job
     evidence = nccl_summary(job.session, case.scope, job.ranks, job.pairing(), (NcclProperty.COLLECTIVE,))
     kernels = evidence.frame().loc[lambda frame: frame["what"] == "kernel"]
     top = kernels.sort_values("exposed" if is_exposed else "total", ascending=False, kind="stable")
-    share = 100 * case.spent.exposed_nccl / case.spent.nccl
     calls = ", ".join(_calls(case, row) for row in top.head(_NAMED).to_dict("records"))
     measured = f"Time of {name} kernels that no other kernel of the GPU overlaps. The mean is over the GPUs."
-    door = Door("nccl", by="collective", sort="exposed_ns")
+    share, door = 100 * case.spent.exposed_nccl / case.spent.nccl, Door("nccl", by="collective", sort="exposed_ns")
     if is_exposed:
         are_copies = (top["backend"] == COPIES_BACKEND).all()
         work, waits = ("copies", "") if are_copies else ("kernels", ", including waits for late ranks")
@@ -382,8 +380,7 @@ def exposed_communication(case: Case) -> Sequence[Finding | NotChecked]:
         f"exposed, {time_words(case.mean([spent.nccl_only]))} with no other kernel or copy running."
         f"{case.blocking_words(BY_COMMUNICATION)} Calls: {calls}."
     )
-    hidden = Advice("No action needed.", "Overlapped communication costs little.")
-    advice = hidden if share < 50 and case.percent(cost) < _LITTLE else _advice(case, top, share)
+    advice = _HIDDEN if share < 50 and case.percent(cost) < _LITTLE else _advice(case, top, share)
     gist, severity = gist if share < 50 else "", Severity.INFO
     return [case.finding("communication", sentence, advice, door, cost, measured, evidence, severity, gist=gist)]
 
@@ -417,9 +414,7 @@ def _calls(case: Case, row: dict[str, object]) -> str:
     count = int(str(row["count"]))
     per_step = _per_step(case, row["collective"])
     name = _collective(row["collective"])
-    words = f"{count:,} {name}"
-    if per_step is not None:
-        words = f"{format_value(Unit.COUNT, per_step)} {name} a step"
+    words = f"{count:,} {name}" if per_step is None else f"{format_value(Unit.COUNT, per_step)} {name} a step"
     size = row.get("bytes")
     is_known = isinstance(size, int | float) and size == size and size > 0
     facts = [f"{bytes_words(float(str(size)) / count)} each"] if is_known else []

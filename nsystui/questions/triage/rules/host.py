@@ -97,12 +97,11 @@ def preempted(case: Case) -> Sequence[Finding | NotChecked]:
     if not upper_bound or case.percent(case.mean([upper_bound])) < threshold:
         return []  # cheaper than finding the threads that launched
     rows = attribute(case.job, idle_spans)
-    spent: dict[tuple[int, str], int] = {}
+    spent: Counter[tuple[int, str]] = Counter()
     span_indices: set[int] = set()
     for span, cause, time in zip(rows.span.tolist(), rows.cause.tolist(), rows.time.tolist(), strict=True):
         if rows.causes[cause].kind == PREEMPTED:
-            key = (case.rank_of[idle_spans[span].task], rows.causes[cause].what)
-            spent[key] = spent.get(key, 0) + time
+            spent[case.rank_of[idle_spans[span].task], rows.causes[cause].what] += time
             span_indices.add(span)
     cost = case.mean(spent.values())
     if not cost or case.percent(cost) < threshold:
@@ -176,7 +175,7 @@ def blocked_host(case: Case) -> Sequence[Finding | NotChecked]:
 
 @dataclass(frozen=True)
 class _Blocked:
-    """The time of each cause by rank (ns), the number of gaps with a cause, and the gap with most of that time."""
+    """Each cause's time by rank (ns), the number of gaps with a cause, and the gap with most of that time."""
 
     times: Mapping[tuple[int, Cause], int]
     gaps: int
@@ -201,13 +200,12 @@ def _blocked(case: Case, during: Mapping[Task, Intervals], accepts: Callable[[Ca
         edges = zip(gaps.starts[nearby].tolist(), gaps.ends[nearby].tolist(), strict=True)
         candidates += [IdleSpan(task, ordinal, start, end) for start, end in edges]
     attribution = attribute(case.job, candidates)
-    times: dict[tuple[int, Cause], int] = {}
+    times: Counter[tuple[int, Cause]] = Counter()
     spent: list[tuple[int, IdleSpan]] = []
     for index, span in enumerate(candidates):
         cause_times = {cause: time for cause, time in attribution.of_span(index).items() if accepts(cause)}
         for cause, time in cause_times.items():
-            key = case.rank_of[span.task], cause
-            times[key] = times.get(key, 0) + time
+            times[case.rank_of[span.task], cause] += time
         spent += [(sum(cause_times.values()), span)] if cause_times else []
     longest = max(spent, key=lambda item: (item[0], -item[1].start), default=None)
     return _Blocked(times, len(spent), Window(longest[1].start, longest[1].end) if longest else None)
@@ -260,7 +258,6 @@ def _blocking_reads(case: Case) -> Sequence[Finding | NotChecked]:
     is_read = sa.func.regexp_full_match(tables.os_calls.c.name, READS.pattern, type_=sa.Boolean)
     calls = spans(case, tables.os_calls, [is_read])
     has_files = session.count(tables.file_accesses) > 0
-
     during = {task: intervals for (task, _), intervals in calls.merged.items()}
     # If files are recorded, a call without a file reads something else.
     blocked = _blocked(case, during, lambda cause: cause.reads and (bool(cause.file) or not has_files))
@@ -386,11 +383,10 @@ def idle_gaps(case: Case) -> Sequence[Finding | NotChecked]:
 def _idle_gaps_finding(
     case: Case, cpu_spans: Sequence[CpuSpan], times: Counter[Cause], works: Sequence[HostWork], cost: int
 ) -> Finding:
-    """Return the finding. ``times``: ns by cause over all gaps; ``works``: the CPU's work in the longest gaps."""
+    """``times``: ns by cause over all gaps; ``works``: the CPU's work in the longest gaps."""
     spent = {kind: sum(time for cause, time in times.items() if cause.kind == kind) for kind in KINDS}
     kind = max(spent, key=lambda name: spent[name])
-    longest = cpu_spans[0]
-    gist, line = "long idle gaps", ""
+    longest, gist, line = cpu_spans[0], "long idle gaps", ""
     activity, advice = "", Advice("Record CUDA API calls (-t cuda).", "CUDA calls show what the CPU did in the gaps.")
     if case.job.session.count(tables.api_calls):
         share = 100 * spent[kind] / sum(spent.values())
@@ -440,7 +436,7 @@ def what_to_record(case: Case, kind: str) -> str:
 
 
 def _place_of(case: Case, gap: CpuSpan, works: Sequence[HostWork]) -> str:
-    """Return the NVTX range and the step of the longest gap, where known."""
+    """Return the longest gap's NVTX range and step, if known."""
     words = [f" in `{works[0].range_name}`"] if works and works[0].range_name else []
     if (times := case.steps.get(gap.task)) is not None:
         middle = (gap.window.start + gap.window.end) // 2
@@ -507,15 +503,14 @@ def start_and_end(case: Case) -> Sequence[Finding | NotChecked]:
 
 def _start_and_end_finding(case: Case, part: str, cost: int) -> Finding:
     idle = idle_time(case.job, case.scope, case.step_name, parts=(part,), min_length=LONG_GAP)
-    times: dict[tuple[str, str], int] = {}
-    kinds: dict[str, int] = {}
+    times: Counter[tuple[str, str]] = Counter()
+    kinds: Counter[str] = Counter()
     attribution = idle.attribution
     sums = np.bincount(attribution.cause, attribution.time).astype(np.int64)
     for cause, time in zip(attribution.causes, sums.tolist(), strict=False):
         is_named = cause.what or (cause.thread and case.mean([time]) >= _MIN_SHARE * cost)
-        key = (cause.kind, cause.words if is_named else "")
-        times[key] = times.get(key, 0) + time
-        kinds[cause.kind] = kinds.get(cause.kind, 0) + time
+        times[cause.kind, cause.words if is_named else ""] += time
+        kinds[cause.kind] += time
     rows = [(kind, what or None, time) for (kind, what), time in times.items() if time]
     rows.sort(key=lambda row: (-row[2], str(row)))
     largest = [_words(case, *row) for row in rows[:_MAX_CAUSES] if case.mean([row[2]]) >= _MIN_SHARE * cost]

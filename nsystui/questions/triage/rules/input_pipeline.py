@@ -51,7 +51,7 @@ _RANGES = (
     "dataload", "data load", "data_load", "load data", "load_data", "loading data", "data_iter",
     "next_batch", "next batch", "get_batch", "fetch_batch", "fetch batch", "load_batch", "load batch",
 )  # fmt: skip
-"""Words in the names of ranges in which a program reads input."""
+"""Words in names of ranges that read input."""
 _WAITS = re.compile(r"poll|select|sem_|cond_|futex|mutex|recv|msgrcv|mq_")
 _LOADS = re.compile(r"pin_memory|jpe?g|decode|imaging|collate|tokeniz|inflate|uncompress|resize", re.IGNORECASE)
 """Functions that prepare input."""
@@ -185,7 +185,7 @@ def _times(causes: Mapping[Cause, int]) -> dict[str, int]:
 
 
 def loading_ranges(case: Case) -> dict[Task, Intervals]:
-    """Return when each process was in an NVTX range of a data loader."""
+    """Return when each process was in a data loader's NVTX range."""
     session, table = case.job.session, tables.nvtx_ranges
     if not session.count(table):
         return {}
@@ -309,7 +309,7 @@ def _reading(case: Case, idle_spans: Sequence[IdleSpan]) -> float:
 
 
 def _workers(case: Case, idle_spans: Sequence[IdleSpan]) -> list[_Worker]:
-    """Return the threads in the gaps, except the profiler's, with the most samples and time first."""
+    """Return the threads in the gaps, except the profiler's, most samples and time first."""
     session, gaps = case.job.session, _gaps_of(idle_spans)
     scheduling, samples = case.scheduling, samples_of(session, case.scope)
     workers = []

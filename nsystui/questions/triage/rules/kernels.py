@@ -152,7 +152,7 @@ def kernel_pace(case: Case) -> Sequence[Finding | NotChecked]:
 
 @dataclass(frozen=True)
 class _Pace:
-    """Medians of the part means in the first and the last third, and the time above the first median; ns."""
+    """Medians of the part means in the first and last third, and the time above the first median; ns."""
 
     launches: KernelLaunches
     first: float
@@ -209,7 +209,7 @@ def _paces(launches: Sequence[KernelLaunches], growth: float) -> Iterator[_Pace]
 
 
 def _clock(case: Case) -> tuple[float, float] | None:
-    """Return the mean GPU clock in the first and the last third of the run, MHz, if it was sampled."""
+    """Return the mean GPU clock in the first and last third of the run, MHz, if sampled."""
     table = tables.gpu_metrics
     bounds = list(part_bounds(case).values())
     if not case.job.session.count(table) or not bounds:

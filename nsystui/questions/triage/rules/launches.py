@@ -196,7 +196,7 @@ def _rows(case: Case, devices: Sequence[DeviceIntervals], late: dict[Place, Inte
 
 
 def late_gaps(case: Case, device: DeviceIntervals, launches: Sequence[Times]) -> Intervals:
-    """Return the short gaps of a GPU that end with a kernel launched after the gap began."""
+    """Return a GPU's short gaps that end with a kernel launched after the gap began."""
     launch, _, start, *_ = launches
     order = np.argsort(start, kind="stable")
     gap_parts = []
@@ -313,7 +313,7 @@ def launch_bound(case: Case) -> Sequence[Finding | NotChecked]:
 
 
 def _stretches(case: Case, device: DeviceIntervals) -> Iterator[_Stretch]:
-    """Yield the time of a GPU between its long gaps; its kernels are not yet counted."""
+    """Yield a GPU's time between long gaps; its kernels are not yet counted."""
     worked = device.worked(case.working(device))
     if worked is None:
         return
@@ -347,7 +347,7 @@ def _bound(
 
 
 def _range(case: Case, device: Device, window: Window) -> str | None:
-    """Return the NVTX range in which the first kernel of a window was launched, on the launching thread."""
+    """Return the launching thread's NVTX range at the launch of a window's first kernel."""
     kernels, calls, task = tables.kernels, tables.api_calls, device.task.task
     selection = Selection(window, frozenset({task}), frozenset({device.device}))
     query = sa.select(job_start(kernels), job_start(calls)).join_from(kernels, calls, is_launched_by(kernels, calls))

@@ -126,7 +126,7 @@ def _calls(case: Case) -> Mapping[Task, _Calls]:
 
 
 def _steady(case: Case, device: DeviceIntervals) -> tuple[int, int]:
-    """Return the time of a GPU from the end of its warm-up to its last operation."""
+    """Return a GPU's time from the end of its warm-up to its last operation."""
     window = case.window_of(device)
     worked, steps = device.worked(window) or window, case.steps.get(device.device.task.task)
     skipped = int(case.thresholds.warm_up_steps)
@@ -245,7 +245,7 @@ PREFETCH = Advice(
     "or use cudaMalloc and copies.",
     "A fault moves single pages and stops the threads that need them. A prefetch moves all pages at link speed.",
 )
-"""The advice on migrations of unified memory."""
+"""Advice on migrations of unified memory."""
 _COLUMNS = (
     RANK,
     DEVICE.with_importance(1),

@@ -415,7 +415,7 @@ def longest_calls(rows: Sequence[Row]) -> str:
 
 
 class _Launch(NamedTuple):
-    """The launches of a kernel: the first launch (job time); ``later``: the lower median of all launches, ns."""
+    """A kernel's launches: the first (job time); ``later``: the lower median of all, ns."""
 
     name: str
     start: int

@@ -341,8 +341,8 @@ class _Gpu:
 def slow_places(case: Case) -> Sequence[Finding | NotChecked]:
     """Find hosts, or NUMA nodes or PCI addresses of hosts, on whose GPUs the same kernels take longer.
 
-    A single slow GPU is the subject of the rule on stragglers. Here every GPU of a host is slow, or the GPUs of the
-    same node or address on every host. The usual time of a kernel on each GPU (see `kernel_times`) is compared with its
+    The rule on stragglers finds a single slow GPU. Here every GPU of a host is slow, or the GPUs of the
+    same node or address on every host. A kernel's usual time on each GPU (see `kernel_times`) is compared with its
     median over the GPUs of its model part, weighted by time, for kernels that most of these GPUs run.
     """
     gpus = _gpus(case) if shares_clock(case.reports) else []
@@ -421,7 +421,7 @@ def _gpus(case: Case) -> list[_Gpu]:
 
 
 def _positions(case: Case) -> dict[tuple[Task, int], str]:
-    """Return the NUMA node of each GPU if nsys recorded it, else its PCI address."""
+    """Return each GPU's NUMA node if recorded, else its PCI address."""
     table = tables.devices.c
     query = sa.select(table.report, table.process, table.device, table.numa, table.bus)
     return {

@@ -110,7 +110,7 @@ def _slow(case: Case, steps: Mapping[Task, StepTimes], warm_up: int) -> Finding 
 
 
 def _long_gaps(case: Case, steps: StepTimes) -> Floats:
-    """Return the idle time in long gaps of each step, ns: the mean over its task's GPUs."""
+    """Return each step's idle time in long gaps, ns: the mean over its task's GPUs."""
     devices = [device for device in case.devices if steps.task in device.tasks]
     idle = np.zeros(len(steps))
     for device in devices:
@@ -119,7 +119,7 @@ def _long_gaps(case: Case, steps: StepTimes) -> Floats:
 
 
 def _work_of(case: Case, steps: Mapping[Task, StepTimes], warm_up: int) -> str:
-    """Return a sentence on the CPU's known work in the long gaps of the first steps."""
+    """Return a sentence on the CPU's known work in the first steps' long gaps."""
     cpu_spans: list[CpuSpan] = []
     for device in case.devices:
         gpu, times = device.device, steps.get(device.device.task.task)
