@@ -58,7 +58,7 @@ _SOURCES = {
 def nccl_notes(
     session: Session, selection: Selection, ranks: Sequence[RankedTask], pairing: NcclPairing
 ) -> tuple[str, ...]:
-    """Return notes on NCCL: which data is missing, for which ranks, and how to record or export it.
+    """Return notes on missing data: for which ranks, and how to record or export it.
 
     The note on the pairing covers the selected rows, notes on missing data the selected tasks at any time.
     """

@@ -273,6 +273,6 @@ def _work(ranges: NvtxRanges, index: int, launches: sa.Subquery, ranks: Sequence
 
 
 def _clock_offset(ranges: NvtxRanges, index: int) -> int:
-    """Return the offset as a number, because Parquet skips row groups only for constants."""
+    """Return a number: Parquet skips row groups only for constants."""
     number = ranges.lane_of(index).report
     return report_at(ranges.session, number).clock_offset

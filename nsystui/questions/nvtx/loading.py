@@ -1,4 +1,4 @@
-"""The loader of NVTX: a report's ranges, and the API calls whose GPU work is projected onto them.
+"""A report's NVTX ranges, and the API calls whose GPU work is projected onto them.
 
 The screens and the reports of ``nsys stats`` use it differently (docs/exports.md#nvtx, docs/exports.md#launches):
 

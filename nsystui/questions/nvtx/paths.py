@@ -86,7 +86,7 @@ class NodeKind(Enum):
 
 
 class TreeGrouping(Enum):
-    """Which ranges stay apart in the tree: ranges of different threads, ranks or roles, or no ranges."""
+    """The ranges that stay apart in the tree: of different threads, ranks or roles, or none."""
 
     THREAD = "rank-thread"
     RANK = "rank"
@@ -153,7 +153,6 @@ def group_ranges(ranges: NvtxRanges, by: TreeGrouping) -> Grouping:
 
 
 def _lanes_by_process(ranges: NvtxRanges) -> list[list[int]]:
-    """Return the lanes with ranges by process: in order of rank, then without a rank."""
     lanes_by_process: dict[tuple[int, int], list[int]] = {}
     for number in np.unique(ranges.columns.chains.lane).tolist():
         lane = ranges.lanes[number]
@@ -246,7 +245,7 @@ class _Level:
 
 
 def _depths(parent: SmallInts, sizes: Sequence[int]) -> SmallInts:
-    """Return the number of nodes above each node, level by level (first the groups: ranks and threads)."""
+    """Return the number of nodes above each node, level by level, groups first."""
     depth = np.zeros(len(parent), np.int32)
     start = 0
     for number, size in enumerate(sizes):

@@ -35,7 +35,7 @@ from nsystui.store.session import Session
 
 @dataclass(frozen=True)
 class RangeThread:
-    """A thread with NVTX ranges, and the role of its process. ``rank``: ``None`` if it is not a task of the job."""
+    """A thread with NVTX ranges, and its process's role. ``rank``: ``None`` if it is not a task of the job."""
 
     report: int
     process: int

@@ -197,7 +197,6 @@ def contents_table(session: Session) -> TableAnswer:
 
 
 def _times(session: Session, table: CanonicalTable) -> tuple[int | None, int | None]:
-    """Return the first and last time of a table with rows, if they have times."""
     columns = tables.METADATA.tables[table.name].c
     if not {"start", "time"} & set(table.field_names):
         return None, None

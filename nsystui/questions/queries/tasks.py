@@ -349,7 +349,7 @@ def _tasks(session: Session, devices: Mapping[Task, Any]) -> list[Task]:
 def _of_other_programs(session: Session, report: Report, tasks: set[Task]) -> set[Task]:
     """Return the tasks that only system-wide tracing of CUDA added: nsys records no other calls and ranges of them.
 
-    Tasks with the role of a profiled task are profiled, too. Without such records, all tasks are.
+    Tasks with the role of a profiled task are profiled, too; without such records, all.
     """
     profiled = {task for name in _PROFILED for task in rows_of_tasks(session, BY_NAME[name], [report])} & tasks
     roles = roles_by_task(session, ())
@@ -418,7 +418,7 @@ def launches_without_work(session: Session, reports: Iterable[Report]) -> dict[T
 
 
 def _ranks(session: Session, tasks: list[Task], devices: Mapping[Task, Any]) -> tuple[Ranks, str]:
-    """Return the ranks of the first source with a different number for each task (docs/ranks.md#rank-numbers).
+    """Return the ranks of the first source that numbers each task differently (docs/ranks.md#rank-numbers).
 
     Tasks whose launched work was not recorded may lack a number.
     """
@@ -560,8 +560,8 @@ def rank_of(table: sa.FromClause, ranks: Sequence[RankedTask]) -> Expression:
     for item in ranks:
         tasks_by_report.setdefault(item.task.report, []).append(item)
     branches = []
-    # A branch for the first tasks of all reports, a branch for the second tasks and so on: with hundreds of ranks, a
-    # branch per task would take longer to compile than to run.
+    # A branch for the first tasks of all reports, and so on: with hundreds of ranks, a branch per task would take
+    # longer to compile than to run.
     for tasks in zip_longest(*tasks_by_report.values()):
         row_tasks = {item.task.report: item for item in tasks if item is not None}
         process = by_report(table, {report: item.task.process for report, item in row_tasks.items()})
