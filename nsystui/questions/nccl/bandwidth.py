@@ -75,8 +75,7 @@ def sizes_moved(kernels: pd.DataFrame) -> tuple[Floats, Floats]:
     is_of_sends = ~np.isnan(one_way)
     is_multiplied = collective.isin(_TIMES_RANKS).to_numpy(bool)
 
-    size = np.where(is_multiplied, ranks * message, message)
-    size = np.where(is_of_sends, one_way, size)
+    size = np.where(is_of_sends, one_way, np.where(is_multiplied, ranks * message, message))
     size[~collective.isin(_WITH_FORMULA).to_numpy(bool)] = np.nan
 
     share = (ranks - 1) / ranks

@@ -145,7 +145,7 @@ def _indices_in_groups(groups: _Groups) -> tuple[Ints, Ints]:
 
 
 def place_in_group(group: Ints) -> Ints:
-    """Return the number of earlier entries of the same group, for each entry."""
+    """Return each entry's number of earlier entries of its group."""
     order = np.argsort(group, kind="stable")
     is_first = np.concatenate(([True], np.diff(group[order]) != 0))[: len(group)]
     start = np.maximum.accumulate(np.where(is_first, np.arange(len(group)), 0))

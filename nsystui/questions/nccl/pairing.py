@@ -468,7 +468,7 @@ def _recorded(session: Session, ranks: Sequence[RankedTask], reports: Sequence[R
 
 @dataclass(frozen=True)
 class PairingQuality:
-    """The numbers of kernels and communication calls in each state, and the reasons if unpaired.
+    """Kernels and communication calls counted by state, and the reasons if unpaired.
 
     ``kernel_reasons`` and ``call_reasons``: (reason, count), most frequent first.
     """

@@ -69,8 +69,7 @@ def nccl_notes(
     notes = list(_missing(session, ranks, kernels, communication))
     if copied := int((kernels["backend"] == COPIES_BACKEND).sum()):
         notes.append(f"{copied:,} NCCL operations are copies between GPUs without a kernel: backend `{COPIES_BACKEND}`")
-    graphs = session.count(tables.graph_launches)
-    if graphs:
+    if graphs := session.count(tables.graph_launches):
         notes.append(
             f"{graphs:,} whole CUDA graph launches are not in this table: NCCL kernels in them were not traced one by "
             "one (record with --cuda-graph-trace=node)"
@@ -90,7 +89,6 @@ def _missing(
     with_kernels, with_calls = _tasks(kernels), _tasks(communication)
     with_sizes = _tasks(communication[communication["message_size"].notna()])
     all_tasks = with_kernels | with_calls
-    is_traced = all(report.metadata.made_of for report in session.reports)
     record = recording_advice(session, session.reports, canonical.NCCL_CALLS)
     if not all_tasks:
         which = "this export" if len(session.reports) == 1 else "these exports"
@@ -98,8 +96,7 @@ def _missing(
     if silent := with_kernels - with_calls:
         yield (
             f"NCCL kernels but no NCCL NVTX ranges{_of(session, ranks, silent, all_tasks)}: "
-            f"message sizes are unknown, and collectives are known from kernel names only; "
-            f"{record}"
+            f"message sizes are unknown, and collectives are known from kernel names only; {record}"
         )
     if idle := with_calls - with_kernels:
         owners = _of(session, ranks, idle, all_tasks)
@@ -108,7 +105,7 @@ def _missing(
         )
     if without := with_calls - with_sizes:
         writes = f"they are not in the export, but `{EXPORT_COMMAND}` writes them (NCCL 2.16.2 or later)"
-        if is_traced:
+        if all(report.metadata.made_of for report in session.reports):
             writes = "PyTorch did not record them"
         yield f"no message sizes{_of(session, ranks, without, all_tasks)}: {writes}"
 
@@ -211,8 +208,7 @@ def nccl_summary(
     """
     import pandas as pd
 
-    blocks = []
-    total = 0
+    blocks, total = [], 0
     for kind, frame in ((KERNEL, pairing.kernels), (CALL, pairing.calls)):
         if what is None or what == kind:
             blocks.append(_block(kind, selected(frame, selection), by))
@@ -320,8 +316,7 @@ def verdicts(kernels: pd.DataFrame, group: Ints, count: int) -> list[str | None]
 def _rates(size: Floats, time: Floats, group: Ints, count: int) -> Floats:
     """Return the rate of each group over the rows with a size and a time; shape ``(count,)``."""
     is_known = ~np.isnan(size) & ~np.isnan(time)
-    known_groups = group[is_known]
-    sums = [np.bincount(known_groups, values[is_known], count).astype(np.float64) for values in (size, time)]
+    sums = [np.bincount(group[is_known], values[is_known], count).astype(np.float64) for values in (size, time)]
     return rate(sums[0], sums[1])
 
 

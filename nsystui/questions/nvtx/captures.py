@@ -169,7 +169,7 @@ def _calls(
 
 
 def _are_inside(calls: tuple[Ints, Ints, Ints], thread: Ints, time: Ints) -> Flags:
-    """Return whether each moment is inside a call of its thread; shape ``(m,)``."""
+    """Return whether each moment is inside its thread's calls; ``(m,)``."""
     return ~are_outside(calls_inside(calls[1], calls[2], calls[0], time, time, thread), len(time))
 
 

@@ -1,6 +1,6 @@
 """Columns of a report's NVTX ranges, each computed and saved once, and read separately.
 
-The columns of millions of ranges take hundreds of megabytes; a screen needs few.
+Columns of millions of ranges take hundreds of megabytes; a screen needs few.
 """
 
 from __future__ import annotations

@@ -123,8 +123,8 @@ def group_ranges(ranges: NvtxRanges, by: TreeGrouping) -> Grouping:
     processes = _lanes_by_process(ranges)
     groups: list[PathGroup] = []
     of_lane = np.full(len(ranges.lanes), -1, np.int64)
-    above = processes
-    if by is TreeGrouping.ROLE:
+    above, by_role = processes, by is TreeGrouping.ROLE
+    if by_role:
         lanes_by_role: dict[str | None, list[int]] = {}
         for number in (number for lanes in processes for number in lanes):
             lanes_by_role.setdefault(ranges.lanes[number].role, []).append(number)
@@ -134,11 +134,11 @@ def group_ranges(ranges: NvtxRanges, by: TreeGrouping) -> Grouping:
             of_lane[lanes] = len(groups)
             first = ranges.lanes[lanes[0]]
             name = f"rank {first.rank}"
-            if by is TreeGrouping.ROLE:
+            if by_role:
                 name = first.role or "unknown role"
             elif first.rank is None:
                 name = f"process {first.pid} of {report_at(ranges.session, first.report).name}"
-            groups.append(PathGroup(NodeKind.ROLE if by is TreeGrouping.ROLE else NodeKind.RANK, name, -1, first))
+            groups.append(PathGroup(NodeKind.ROLE if by_role else NodeKind.RANK, name, -1, first))
     if by is TreeGrouping.THREAD:
         for number in (number for lanes in processes if len(lanes) > 1 for number in lanes):
             lane = ranges.lanes[number]
@@ -147,9 +147,7 @@ def group_ranges(ranges: NvtxRanges, by: TreeGrouping) -> Grouping:
             of_lane[number] = len(groups) - 1
     one_rank = by in (TreeGrouping.THREAD, TreeGrouping.RANK) or len(processes) <= 1
     one_thread = by is TreeGrouping.THREAD or (one_rank and all(len(lanes) == 1 for lanes in processes))
-    return Grouping(
-        tuple(groups), of_lane[ranges.columns.chains.lane], one_rank, by is TreeGrouping.ROLE or one_rank, one_thread
-    )
+    return Grouping(tuple(groups), of_lane[ranges.columns.chains.lane], one_rank, by_role or one_rank, one_thread)
 
 
 def _lanes_by_process(ranges: NvtxRanges) -> list[list[int]]:

@@ -234,7 +234,7 @@ def ranked_tasks(session: Session, given: Numbering | None = None) -> tuple[Rank
 
 
 _LAUNCHER = "nsys-launcher"
-"""nsys's program that starts the profiled program; in some exports, the process keeps this name."""
+"""nsys's starter of the profiled program; in some exports, the process keeps this name."""
 
 
 def selected_ranks(ranks: Sequence[RankedTask], selection: Selection) -> list[RankedTask]:
@@ -274,8 +274,7 @@ def world_size(session: Session) -> int | None:
 def _has_ranks(session: Session) -> bool:
     if len(session.reports) > 1 or session.count(BY_NAME["nccl_calls"]) or has_mpi(session):
         return True
-    environments = [report.metadata.environment for report in session.reports]
-    if any(_number(environment.get(name, "")) for environment in environments for name in RANK_VARIABLES):
+    if any(_number(report.metadata.environment.get(name, "")) for report in session.reports for name in RANK_VARIABLES):
         return True  # a rank above 0
     if not session.count(BY_NAME["kernels"]):
         return False
@@ -313,8 +312,7 @@ def _given(session: Session, tasks: list[Task], given: Numbering) -> Ranks:
         count = sum(task.report == report.index for task in tasks)
         if count > 1:
             raise UsageError(f"--ranks {given.text!r}: {report.name} holds {count} ranks, which a name cannot number")
-    numbers = given.numbers([report_at(session, task.report).name for task in tasks])
-    return dict(zip(tasks, numbers, strict=True))
+    return dict(zip(tasks, given.numbers([reports[task.report].name for task in tasks]), strict=True))
 
 
 def _devices(session: Session) -> dict[Task, tuple[tuple[int, str], ...]]:
@@ -330,19 +328,15 @@ def _tasks(session: Session, devices: Mapping[Task, Any]) -> list[Task]:
 
     Without any, processes with CUDA or MPI calls or NVTX ranges, or else the process with the most OS runtime calls.
     """
-    tasks = set(devices)
+    tasks = {*devices, *_launching(session, devices)}
     with_gpu = {task.report for task in devices}
-    tasks.update(_launching(session, devices))
-    for report in session.reports:
-        if report.index in with_gpu:
-            continue
+    for report in (report for report in session.reports if report.index not in with_gpu):
         working = (BY_NAME[name] for name in ("api_calls", "mpi_calls", "nvtx_ranges"))
         table = next((table for table in working if report.count(table)), None)
         calls = rows_of_tasks(session, table or BY_NAME["os_calls"], [report])
         tasks.update(sorted(calls, key=lambda task: (-calls[task], task))[: 1 if table is None else None])
-    for report in session.reports:
-        if SYSTEM_WIDE in report.metadata.asked:
-            tasks -= _of_other_programs(session, report, {task for task in tasks if task.report == report.index})
+    for report in (report for report in session.reports if SYSTEM_WIDE in report.metadata.asked):
+        tasks -= _of_other_programs(session, report, {task for task in tasks if task.report == report.index})
     return sorted(tasks)
 
 
@@ -351,13 +345,11 @@ def _of_other_programs(session: Session, report: Report, tasks: set[Task]) -> se
 
     Tasks with the role of a profiled task are profiled, too; without such records, all.
     """
-    profiled = {task for name in _PROFILED for task in rows_of_tasks(session, BY_NAME[name], [report])} & tasks
+    tables = (BY_NAME[name] for name in ("nvtx_ranges", "os_calls", "mpi_calls", "library_calls"))
+    profiled = {task for table in tables for task in rows_of_tasks(session, table, [report])} & tasks
     roles = roles_by_task(session, ())
     profiled_roles = {roles.get(task) for task in profiled} - {None}
     return {task for task in tasks if profiled and task not in profiled and roles.get(task) not in profiled_roles}
-
-
-_PROFILED = ("nvtx_ranges", "os_calls", "mpi_calls", "library_calls")
 
 
 def _launching(session: Session, devices: Collection[Task]) -> Iterator[Task]:
@@ -498,7 +490,7 @@ def _nccl_ranks(session: Session, reports: Sequence[Report]) -> dict[int, Arrays
 
 
 def _single_tasks(tasks: Sequence[Task]) -> set[Task]:
-    """Return the tasks alone in their report: only these can be numbered by environment or file name."""
+    """Return tasks alone in their report: only these have numbers by environment or file name."""
     task_counts = Counter(task.report for task in tasks)
     return {task for task in tasks if task_counts[task.report] == 1}
 
