@@ -245,12 +245,11 @@ class ThreadRanges:
         return np.where(captured > 0, captured, launched), captured > 0
 
     def _labels(self, around: Ints) -> Ints:
-        ranges = self.ranges
-        if not len(ranges):
+        if not len(self.ranges):
             return np.zeros(len(around), np.int64)
-        while len(mpi := np.flatnonzero((around >= 0) & (self.labels[ranges.values("name", around)] < 0))):
-            around[mpi] = ranges.values("parent", around[mpi])
-        return np.where(around >= 0, self.labels[ranges.values("name", around)], 0)
+        while len(mpi := np.flatnonzero((around >= 0) & (self.labels[self.ranges.values("name", around)] < 0))):
+            around[mpi] = self.ranges.values("parent", around[mpi])
+        return np.where(around >= 0, self.labels[self.ranges.values("name", around)], 0)
 
 
 def kernels_in_ranges(job: OpenJob, selection: Selection, steps: Steps | None = None, **options: Any) -> TableAnswer:

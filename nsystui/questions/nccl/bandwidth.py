@@ -79,14 +79,8 @@ def sizes_moved(kernels: pd.DataFrame) -> tuple[Floats, Floats]:
     size[~collective.isin(_WITH_FORMULA).to_numpy(bool)] = np.nan
 
     share = (ranks - 1) / ranks
-    factor = np.select(
-        [
-            (collective == "AllReduce").to_numpy(bool),
-            is_multiplied & ~(is_of_sends & collective.isin(("Gather", "Scatter")).to_numpy(bool)),
-        ],
-        [2 * share, share],
-        1.0,
-    )
+    is_shared = is_multiplied & ~(is_of_sends & collective.isin(("Gather", "Scatter")).to_numpy(bool))
+    factor = np.where((collective == "AllReduce").to_numpy(bool), 2 * share, np.where(is_shared, share, 1.0))
     return size, size * factor
 
 

@@ -216,7 +216,7 @@ def nccl_summary(
     if what != CALL:
         copies = selected(pairing.kernels, selection.with_name(None))
         copies = copies[copies["backend"] == COPIES_BACKEND]
-        time = (_kernel_time(session, selection) or 0) + int((copies["end"] - copies["start"]).sum())
+        time = _kernel_time(session, selection) + int((copies["end"] - copies["start"]).sum())
         blocks[0]["share"] = 100.0 * blocks[0]["total"].astype("float64") / (time or np.nan)
     group_columns = tuple(replace(COLUMNS[grouping], importance=0) for grouping in by)
     keys = {column.key for column in group_columns}
@@ -284,9 +284,7 @@ def _costs(frame: pd.DataFrame, group: Ints, count: int) -> dict[str, Any]:
         "min": durations.min(),
         "max": durations.max(),
         "stddev": durations.std().astype("float64").mask(durations.count() == 1, 0.0),
-        "algbw": np.nan,
-        "busbw": np.nan,
-        "busbw_without_wait": np.nan,
+        **dict.fromkeys(("algbw", "busbw", "busbw_without_wait"), np.nan),
         "exposed": pd.Series(pd.NA, index=range(count), dtype="Int64"),
         "overlapped": np.nan,
         "verdict": None,
@@ -320,8 +318,7 @@ def _rates(size: Floats, time: Floats, group: Ints, count: int) -> Floats:
     return rate(sums[0], sums[1])
 
 
-def _kernel_time(session: Session, selection: Selection) -> int | None:
+def _kernel_time(session: Session, selection: Selection) -> int:
     table = tables.kernels
     query = sa.select(sa.cast(sa.func.sum(duration(table)), sa.BigInteger)).where(*where(table, selection))
-    times = [time for (time,) in rows_by_report(session, query) if time is not None]
-    return sum(times) if times else None
+    return sum(time for (time,) in rows_by_report(session, query) if time is not None)

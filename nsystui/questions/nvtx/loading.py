@@ -230,7 +230,7 @@ def last_times() -> sa.Subquery:
 
 
 def has_launches(report: Report) -> bool:
-    """Return whether a report has API calls and GPU work."""
+    """Return whether a report has API calls and GPU work to project ranges."""
     return bool(report.count(tables.api_calls)) and any(report.count(table) for table in GPU_TABLES)
 
 

@@ -413,11 +413,8 @@ class NvtxRanges:
     def narrowed(self, selection: Selection) -> NvtxRanges:
         """Return the ranges of ``selection`` from ranges loaded without window and name filter."""
         ranges = replace(self, selection=selection)
-        if selection.window is not None:
-            ranges = ranges.within(selection.window)
-        if selection.name is not None:
-            ranges = ranges.matching(selection.name)
-        return ranges
+        ranges = ranges if selection.window is None else ranges.within(selection.window)
+        return ranges if selection.name is None else ranges.matching(selection.name)
 
     def within(self, window: Window) -> NvtxRanges:
         """Return the ranges that overlap ``window`` (as in `conditions.where`) and the ranges around them."""

@@ -510,8 +510,7 @@ class NvtxTree:
         return children
 
     def _ids_above(self, number: int) -> list[int]:
-        ids = []
-        above = self._id_above(number)
+        ids, above = [], self._id_above(number)
         while above is not None:
             ids.append(above)
             above = self._id_above(above)
