@@ -117,7 +117,7 @@ FEW = 300
 _SPAN_BYTES = 1600
 """Memory per span, including nearby calls, pieces and NVTX ranges."""
 _MAX_PIECES = 1 << 19
-"""The number of pieces of idle time to hold before adding them up."""
+"""The most pieces of idle time held before adding them up."""
 BESIDE = 10_000_000
 """The largest distance of a call that locates unrecorded time, ns."""
 _PORTION_SPANS = 1 << 18
@@ -185,7 +185,7 @@ def attribute(
     job: OpenJob, spans: Sequence[IdleSpan] | IdleSpans, with_ranges: bool = False, with_calls: bool = False,
     selection: Selection = _EVERYTHING,
 ) -> Attribution:  # fmt: skip
-    """Find the causes of each span; for up to `FEW` spans, read only nearby calls.
+    """Find the causes of each span; up to `FEW` spans read only nearby calls.
 
     ``with_ranges`` also finds the NVTX ranges, which reads all ranges. ``with_calls`` adds to `NOTHING` the launching
     thread's nearest call. ``selection``: the streams whose pauses are gaps inside CUDA graphs.
@@ -437,7 +437,7 @@ class _Host:
         return self.os.threads.get(thread, NO_SEGMENTS).labelled(*labels)
 
     def _library_calls(self, thread: Thread, inside: Intervals, name: str) -> Segments:
-        """Return a thread's outermost MPI and CUDA calls, and the overhead that CUDA reports in them."""
+        """Return the outermost MPI and CUDA calls, and the overhead that CUDA reports in them."""
         mpi = self._labelled(self.mpi, thread, inside, lambda call: Cause(IN_MPI, call, name))
         cuda = self._labelled(self.cuda, thread, inside, lambda call: Cause(kind_of(call), call, name))
         overhead = self._labelled(self.overhead, thread, inside, lambda kind: Cause(IN_OVERHEAD, kind, name))
@@ -476,7 +476,7 @@ class _Host:
         return Segments(part.starts, part.ends, codes)
 
     def _running(self, thread: Thread, inside: Intervals, kind: str, name: str) -> Segments:
-        """Return the running time of a thread, by the function of the nearest sample."""
+        """Return the running time by the function of the nearest sample."""
         if thread not in self._functions:
             sampled, states = self.samples.threads.get(thread), self.scheduling.threads.get(thread)
             self._functions[thread] = running_stretches(sampled, self.samples.period, states)
@@ -507,7 +507,7 @@ class _Host:
         return Segments(starts[order], ends[order], labels[order]), frames[order]
 
     def _preempted(self, thread: Thread, inside: Intervals) -> Segments:
-        """Return the time in which the thread could run, by the thread that ran on its last CPU."""
+        """Return the runnable time by the thread that ran on its last CPU."""
         states = self.scheduling.threads.get(thread, NO_SEGMENTS)
         ready = intersect(states.labelled(RUNNABLE), inside)
         if not len(ready):

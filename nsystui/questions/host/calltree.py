@@ -183,7 +183,7 @@ def _paths(
 def _grown(
     functions: tuple[Function, ...], paths: Sequence[Ints], lengths: Sequence[Ints]
 ) -> tuple[StackTree, list[Ints]]:
-    """Build the tree of all paths, level by level; return it and each path's node."""
+    """Build the tree of all paths by level; return it and each path's node."""
     depth = max((int(length.max(initial=0)) for length in lengths), default=0)
     nodes = [np.zeros(len(length), np.int64) for length in lengths]
     parents, functions_of_nodes, levels = [np.zeros(1, np.int64)], [np.full(1, -1, np.int64)], [0]

@@ -62,7 +62,7 @@ class CpuSamples:
 
     @cached_property
     def period(self) -> int | None:
-        """The usual time between samples of a thread, ns; ``None`` if there are too few."""
+        """The usual time between a thread's samples, ns; ``None`` if too few."""
         steps = [np.diff(samples.times) for samples in self.threads.values() if len(samples.times) > 1]
         return int(np.median(np.concatenate(steps))) if steps else None
 

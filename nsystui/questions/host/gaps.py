@@ -224,7 +224,7 @@ _MERGED_CAUSES = ("range", "length", "pair")
 
 
 def _group_cells(by: str, index: int, attribution: Attribution, ranks: _ByTask, pairs: Sequence[Row]) -> Row:
-    """Return the cells before the times, by the index of a GPU, a range, a length or a pair."""
+    """Return the cells before the times, by the index of a GPU, range, length or pair."""
     if by in _BY_TASK:
         return (ranks.get(attribution.spans.gpus[index][0]),)
     if by == "range":
@@ -307,7 +307,7 @@ def _first_at(moments: Times, times: Times, codes: Ints, no_code: int) -> Ints:
 
 
 def _shown(idle: _IdleTime, by: str, ranks: _ByTask, pairs: _Pairs) -> tuple[list[_Shown], NDArray[np.int32]]:
-    """Return the causes shown for an attribution, and the index of each time's cause."""
+    """Return the causes shown, and the index of each time's cause."""
     table = idle.attribution if by in _BY_TASK else over_ranks(idle.attribution)
     code_of_key: dict[int, int] = {}
     indices = np.empty(len(table.time), np.int32)

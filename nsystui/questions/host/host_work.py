@@ -116,7 +116,7 @@ def _rows(job: OpenJob, spans: Sequence[CpuSpan], with_calls: bool) -> list[Row]
 
 
 def _overlapping(session: Session, idle: Attribution) -> list[list[_Range]]:
-    """Return the launching thread's NVTX ranges that overlap each span, by start; no ranges if it is unknown."""
+    """Return the launching thread's NVTX ranges that overlap each span, by start; none if it is unknown."""
     table = tables.nvtx_ranges
     ranges: list[list[_Range]] = [[] for _ in idle.spans]
     if not idle.spans or not session.count(table):

@@ -69,7 +69,7 @@ def thread_names(session: Session) -> dict[Thread, str]:
 
 
 def worker_processes(job: OpenJob, ranks: Iterable[Task]) -> set[Task]:
-    """Return processes, mostly data loaders, that run a program of ``ranks``, are no rank, and were on a CPU."""
+    """Return non-rank processes, mostly data loaders, that run a program of ``ranks`` and were on a CPU."""
     events, programs = tables.sched_events, process_names(job.session)
     if not job.session.count(events):
         return set()
@@ -236,8 +236,8 @@ class ThreadRanges:
     ) -> tuple[Ints, Flags]:
         """Return the ranges of n operations, as indices into ``names``, and whether they were captured there.
 
-        An operation that a CUDA graph replays is in the range around the capture of its node, if that is known; others
-        are in the range around their launch (job time).
+        A replayed operation is in the range around its node's capture, if known; others are in the range around their
+        launch (job time).
         """
         captured = self._labels(self.ranges.around_captures(reports, processes, nodes))
         launched = self._labels(self.ranges.innermost_at(self.ranges.lanes_of(reports, threads), launches))
@@ -245,23 +245,21 @@ class ThreadRanges:
         return np.where(captured > 0, captured, launched), captured > 0
 
     def _labels(self, around: Ints) -> Ints:
-        ranges = self.ranges
-        if not len(ranges):
+        if not len(self.ranges):
             return np.zeros(len(around), np.int64)
-        while len(mpi := np.flatnonzero((around >= 0) & (self.labels[ranges.values("name", around)] < 0))):
-            around[mpi] = ranges.values("parent", around[mpi])
-        return np.where(around >= 0, self.labels[ranges.values("name", around)], 0)
+        while len(mpi := np.flatnonzero((around >= 0) & (self.labels[self.ranges.values("name", around)] < 0))):
+            around[mpi] = self.ranges.values("parent", around[mpi])
+        return np.where(around >= 0, self.labels[self.ranges.values("name", around)], 0)
 
 
 def kernels_in_ranges(job: OpenJob, selection: Selection, steps: Steps | None = None, **options: Any) -> TableAnswer:
     """Summarise kernels by the NVTX range of their launch, or of their capture in a CUDA graph, and by other keys.
 
-    With ``steps``, also by step; shares are then of the step's kernel time. ``options`` are further arguments of
-    `kernel_summary`.
+    With ``steps``, also by step; shares are then of the step's kernel time. ``options`` are `kernel_summary`'s.
     """
     ranges = ThreadRanges.load(job)
     numbers: dict[tuple[int, ...], int] = {}
-    """The number of each step, range, and whether the kernels were captured."""
+    """The number of each (step, range, whether captured)."""
 
     def number_of(report: Ints, process: Ints, launch: Ints, *others: Ints) -> Ints:
         step = np.full(len(launch), NO_STEP) if steps is None else steps.numbers_at(report, process, launch)

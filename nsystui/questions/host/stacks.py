@@ -1,9 +1,9 @@
 """Interned call stacks: for each report, a tree of the functions that call each other, and each chain's node.
 
-A stack is a node: the function that ran, called by its parent, and so on to the root, which is node 0 and not a
-function. Unresolved addresses are folded by module; consecutive folded frames of a module are one frame. A damaged
-chain (a depth is missing or repeated) keeps its other frames, without gaps: every chain has exactly one node, so sums
-over functions are right.
+A stack is a node: the function that ran, called by its parent, and so on to the root: node 0, not a function.
+Unresolved addresses are folded by module; consecutive folded frames of a module are one frame. A damaged chain (a depth
+is missing or repeated) keeps its other frames, without gaps: every chain has exactly one node, so sums over functions
+are right.
 
 Also the files that OS runtime calls access, if recorded (docs/numbers.md#gaps).
 """
@@ -185,7 +185,7 @@ def stacks_of(session: Session, reports: Sequence[Report]) -> dict[int, Stacks]:
 
 
 def os_callers(session: Session, chains_of: Mapping[Thread, Ints]) -> dict[int, dict[int, str]]:
-    """Return the functions that made OS runtime calls, by report and chain, from each thread's chains."""
+    """Return the functions that made OS runtime calls, by report and chain."""
     by_report: dict[int, list[Ints]] = {}
     for (report, _), chains in chains_of.items():
         by_report.setdefault(report, []).append(chains)

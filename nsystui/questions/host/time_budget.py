@@ -338,7 +338,7 @@ def in_sum(budgets: Iterable[DeviceBudget]) -> Budget:
 
 
 def steady_window(budgets: Sequence[DeviceBudget]) -> Window | None:
-    """Return the time in which all GPUs are steady, to the window's end; ``None`` if empty."""
+    """Return when all GPUs are steady, to the window's end; ``None`` if empty."""
     if not budgets:
         return None
     start, end = max(gpu.steady for gpu in budgets), max(gpu.window.end for gpu in budgets)

@@ -1,7 +1,7 @@
 """A job: the open reports, their ranks, and results that several questions share, computed once.
 
-The results in its memory (pairings, busy intervals, NVTX ranges) belong to one state of the job: when a report joins,
-or the anchor of steps changes, they are recomputed.
+Results in memory (pairings, busy intervals, NVTX ranges) are recomputed when a report joins or the anchor of steps
+changes.
 """
 
 from __future__ import annotations
@@ -298,6 +298,6 @@ class OpenJob:
         """Return ``make()``, or its earlier result for the same key and state of the session."""
         state = (str(self.version),)
         result = self._memory.once(ResultKey(state, key), make)
-        # Otherwise each state would keep its intervals in memory while hundreds of reports join one by one.
+        # Otherwise each state would keep its intervals while hundreds of reports join one by one.
         self._memory.forget_others(state)
         return result

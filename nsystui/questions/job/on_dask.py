@@ -1,7 +1,7 @@
 """The workers of a Dask cluster, which compute parts of answers where a packed job's reports are stored.
 
-A task is a run of reports: a worker opens them with their local numbers and clock, and calls the same function as a
-local computation (`nsystui.questions.queries.derived.in_runs`). If a worker dies, Dask moves its tasks to another
+A task is a run of reports: a worker opens them with their local numbers and clock, and calls the function of a local
+computation (`nsystui.questions.queries.derived.in_runs`). If a worker dies, Dask moves its tasks to another
 worker. If several workers die with a task, its reports are computed one at a time, so that a failure names the report.
 """
 
@@ -37,9 +37,9 @@ VERSION = "nsystui:__version__"
 _CONNECT_TIMEOUT = 15
 _WORKER_TIMEOUT = 60
 _CHECK_INTERVAL = 5
-"""Time-outs for the scheduler and for a worker, and the interval of worker checks, seconds."""
+"""Time-outs for scheduler and worker, and the interval of worker checks, seconds."""
 _TASKS_PER_THREAD = 8
-"""Least number of tasks per worker thread, so that all threads finish at about the same time."""
+"""Fewest tasks per worker thread, so that all threads finish at about the same time."""
 _MAX_REPORTS = 16
 
 
@@ -128,7 +128,7 @@ class DaskWorkers:
         self.client.close()
 
     def share(self, reports: int) -> int:
-        """Return a number of reports per task that makes several tasks per thread, if possible."""
+        """Return the reports per task that make several tasks per thread, if possible."""
         threads = sum(self.client.nthreads().values())
         return int(min(max(reports // max(threads * _TASKS_PER_THREAD, 1), 1), _MAX_REPORTS))
 

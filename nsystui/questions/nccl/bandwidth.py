@@ -2,8 +2,8 @@ r"""The cost of NCCL kernels: their bandwidth and their exposed time, as columns
 
 The bandwidth follows the formulas of nccl-tests (its ``doc/PERFORMANCE.md``; docs/nccl.md#bandwidth).
 
-Algorithm bandwidth is S / t and bus bandwidth S · f / t. S is the size of the operation, f how often its bytes pass the
-slowest link, n the number of ranks in the communicator, and m the message size of an API call:
+Algorithm bandwidth is S / t, bus bandwidth S · f / t. S is the operation's size, f how often its bytes pass the
+slowest link, n the communicator's number of ranks, m the message size of an API call:
 
 ======================================  =====  ==========
 operation                               S      f
@@ -14,15 +14,15 @@ AlltoAll, Gather, Scatter               n · m  (n−1)/n
 Broadcast, Reduce, Send, Recv           m      1
 ======================================  =====  ==========
 
-In rows two and three, m is the size for one rank or peer, hence the n. Operations that run as sends and receives have
-no such size: S is the larger of the bytes sent and received, as in nccl-tests' ``sendrecv``. For an AlltoAll made of
-sends, S is already n · m, with the rank's own share; a Gather or Scatter made of sends lacks that share, so f is 1.
+In rows two and three, m is the size for one rank or peer, hence the n. Operations that run as sends and receives lack
+it: S is the larger of the bytes sent and received, as in nccl-tests' ``sendrecv``. For an AlltoAll made of sends, S is
+already n · m, with the rank's own share; a Gather or Scatter made of sends lacks that share, so f is 1.
 
 t is the duration of the kernel, which includes waiting for other ranks. Without the wait, t is the transfer: the
 kernel duration of the last rank to arrive (`collectives.waiting`).
 
-The bandwidth is missing if the formula needs an unknown n or size, for collectives without a formula, and for kernels
-that mix collectives.
+The bandwidth is missing if n or a size is unknown, for collectives without a formula, and for kernels that mix
+collectives.
 
 The exposed time of a kernel is its time outside of U(K) of its device (docs/nccl.md#exposed-time-of-kernels). K are the
 device's kernels that do not communicate; copies and whole CUDA graphs hide nothing. Concurrent NCCL kernels all count,
@@ -75,19 +75,12 @@ def sizes_moved(kernels: pd.DataFrame) -> tuple[Floats, Floats]:
     is_of_sends = ~np.isnan(one_way)
     is_multiplied = collective.isin(_TIMES_RANKS).to_numpy(bool)
 
-    size = np.where(is_multiplied, ranks * message, message)
-    size = np.where(is_of_sends, one_way, size)
+    size = np.where(is_of_sends, one_way, np.where(is_multiplied, ranks * message, message))
     size[~collective.isin(_WITH_FORMULA).to_numpy(bool)] = np.nan
 
     share = (ranks - 1) / ranks
-    factor = np.select(
-        [
-            (collective == "AllReduce").to_numpy(bool),
-            is_multiplied & ~(is_of_sends & collective.isin(("Gather", "Scatter")).to_numpy(bool)),
-        ],
-        [2 * share, share],
-        1.0,
-    )
+    is_shared = is_multiplied & ~(is_of_sends & collective.isin(("Gather", "Scatter")).to_numpy(bool))
+    factor = np.where((collective == "AllReduce").to_numpy(bool), 2 * share, np.where(is_shared, share, 1.0))
     return size, size * factor
 
 

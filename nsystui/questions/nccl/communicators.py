@@ -179,7 +179,7 @@ class CallSequence:
 
 
 def call_sequences(lines: Iterable[Line]) -> list[CallSequence]:
-    """Return the call sequences of one log, or of several read in a row, by their first calls.
+    """Return the call sequences of one or several logs, by their first calls.
 
     Omits calls whose line lost its communicator, so their rank's sequence is incomplete. Raises what ``lines`` raises.
     """

@@ -103,7 +103,6 @@ class LogSizes:
     inspected: Inspected = field(default_factory=lambda: Inspected(()))
 
     def _candidates(self, call: Any, source: str) -> Iterator[_Candidate]:
-        """Yield a log's calls of the process and collective of ``call``."""
         pid, host = pid_of(call["process"]), _short(self.hosts.get(call["report"], ""))
 
         def is_of(writer: LogProcess | InspectedRank | None) -> bool:
@@ -125,7 +124,7 @@ class LogSizes:
     def values_of(self, calls: pd.DataFrame, source: str) -> list[tuple[int, _Values]] | str:
         """Return indices of ``calls``, of one collective of a process in order, with the values that a log has.
 
-        Return the reason if the log's calls do not match; it is empty if the log has no such calls.
+        If the log's calls do not match, return the reason; it is empty if the log has no such calls.
         """
         first = calls.iloc[0]
         candidates = [
@@ -155,7 +154,6 @@ def _by_stream(calls: pd.DataFrame, candidates: Sequence[_Candidate]) -> list[Se
 
 
 def _short(host: str) -> str:
-    """Return a host's name as in logs, without its domain."""
     return host.partition(".")[0].lower()
 
 

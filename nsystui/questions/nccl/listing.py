@@ -197,5 +197,5 @@ def _kernels_of_calls(calls: pd.DataFrame, kernels: pd.DataFrame) -> dict[str, A
 
 
 def _at(column: DataSeries, indices: Any, frame: pd.DataFrame) -> DataSeries:
-    """Return the values of ``column`` at ``indices``, with the index of ``frame``; missing at ``NONE``."""
+    """Return values of ``column`` with the index of ``frame``; missing at ``NONE``."""
     return column.astype("Int64").reindex(indices).set_axis(frame.index)

@@ -145,7 +145,7 @@ def _indices_in_groups(groups: _Groups) -> tuple[Ints, Ints]:
 
 
 def place_in_group(group: Ints) -> Ints:
-    """Return the number of earlier entries of the same group, for each entry."""
+    """Return each entry's number of earlier entries of its group."""
     order = np.argsort(group, kind="stable")
     is_first = np.concatenate(([True], np.diff(group[order]) != 0))[: len(group)]
     start = np.maximum.accumulate(np.where(is_first, np.arange(len(group)), 0))
@@ -228,7 +228,7 @@ def find(calls: pd.DataFrame, kernels: pd.DataFrame, labels: pd.DataFrame, lines
 
 
 def _kinds(calls: pd.DataFrame, kernels: pd.DataFrame) -> tuple[Ints, Ints]:
-    """Return codes of the collectives in the names of calls and of kernels, with one code for `_POINT_TO_POINT`."""
+    """Return codes of the collectives in names; `_POINT_TO_POINT` have one code."""
     code_of_kind: dict[str, int] = {}
 
     def number(collective: str | None) -> int:
@@ -316,7 +316,7 @@ def _spans_of_units(calls: pd.DataFrame, lines: Lines, units: Units) -> _Spans:
 
 
 def _labels_of_units(spans: _Spans, labels: pd.DataFrame) -> list[str | None]:
-    """Return the collective (of `_MADE_OF_SENDS`) in the innermost PyTorch label around each unit, if any."""
+    """Return the collective of `_MADE_OF_SENDS` in the innermost label around each unit, if any."""
     code, distinct = labels["name"].factorize()
     collectives = [collective_of_label(str(name)) for name in distinct]
     is_relevant = np.array([name in _MADE_OF_SENDS for name in collectives] or [False], bool)[code]

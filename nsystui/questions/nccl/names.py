@@ -65,8 +65,7 @@ _COLLECTIVE_OF_LABEL = (
 def is_nccl_kernel(name: str) -> bool:
     """Return whether a kernel's short or demangled name begins with ``nccl`` or ``rccl``.
 
-    nsys's recipes use this rule since 2024.5. A kernel with ``nccl`` further in, as in a template argument, is not
-    NCCL's.
+    nsys's recipes use this rule since 2024.5: ``nccl`` further in may be a template argument.
     """
     return _NCCL_KERNEL.match(name) is not None
 

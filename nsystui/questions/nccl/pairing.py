@@ -433,13 +433,13 @@ class NcclPairing:
         return cls(kernels, calls, log_notes(kernels, calls, log, [*reasons, *kernel_reasons]))
 
     def calls_of(self, kernel: int) -> pd.DataFrame:
-        """Return the communication calls of the kernel with this index: rows of ``calls``, in order."""
+        """Return the kernel's communication calls: rows of ``calls``, in order."""
         operation = self.kernels["operation"].iloc[kernel]
         is_partner = (self.calls["operation"] == operation) & self.calls["collective"].notna()
         return self.calls[is_partner & (operation >= 0)]
 
     def kernels_of(self, call: int) -> pd.DataFrame:
-        """Return the kernels of the call with this index, or of a group call's operation: rows of ``kernels``."""
+        """Return the kernels of a call, or of a group call's operation: rows of ``kernels``."""
         operation = self.calls["operation"].iloc[call]
         return self.kernels[(self.kernels["operation"] == operation) & (operation >= 0)]
 
@@ -468,7 +468,7 @@ def _recorded(session: Session, ranks: Sequence[RankedTask], reports: Sequence[R
 
 @dataclass(frozen=True)
 class PairingQuality:
-    """The numbers of kernels and communication calls in each state, and the reasons if unpaired.
+    """Kernels and communication calls counted by state, and the reasons if unpaired.
 
     ``kernel_reasons`` and ``call_reasons``: (reason, count), most frequent first.
     """

@@ -1,4 +1,4 @@
-"""Message sizes: calls of each size, and time and bandwidth of kernels of each size."""
+"""Calls, and time and bandwidth of kernels, by message size."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ _SOURCES = {
 def nccl_notes(
     session: Session, selection: Selection, ranks: Sequence[RankedTask], pairing: NcclPairing
 ) -> tuple[str, ...]:
-    """Return notes on NCCL: which data is missing, for which ranks, and how to record or export it.
+    """Return notes on missing data: for which ranks, and how to record or export it.
 
     The note on the pairing covers the selected rows, notes on missing data the selected tasks at any time.
     """
@@ -69,8 +69,7 @@ def nccl_notes(
     notes = list(_missing(session, ranks, kernels, communication))
     if copied := int((kernels["backend"] == COPIES_BACKEND).sum()):
         notes.append(f"{copied:,} NCCL operations are copies between GPUs without a kernel: backend `{COPIES_BACKEND}`")
-    graphs = session.count(tables.graph_launches)
-    if graphs:
+    if graphs := session.count(tables.graph_launches):
         notes.append(
             f"{graphs:,} whole CUDA graph launches are not in this table: NCCL kernels in them were not traced one by "
             "one (record with --cuda-graph-trace=node)"
@@ -90,7 +89,6 @@ def _missing(
     with_kernels, with_calls = _tasks(kernels), _tasks(communication)
     with_sizes = _tasks(communication[communication["message_size"].notna()])
     all_tasks = with_kernels | with_calls
-    is_traced = all(report.metadata.made_of for report in session.reports)
     record = recording_advice(session, session.reports, canonical.NCCL_CALLS)
     if not all_tasks:
         which = "this export" if len(session.reports) == 1 else "these exports"
@@ -98,8 +96,7 @@ def _missing(
     if silent := with_kernels - with_calls:
         yield (
             f"NCCL kernels but no NCCL NVTX ranges{_of(session, ranks, silent, all_tasks)}: "
-            f"message sizes are unknown, and collectives are known from kernel names only; "
-            f"{record}"
+            f"message sizes are unknown, and collectives are known from kernel names only; {record}"
         )
     if idle := with_calls - with_kernels:
         owners = _of(session, ranks, idle, all_tasks)
@@ -108,7 +105,7 @@ def _missing(
         )
     if without := with_calls - with_sizes:
         writes = f"they are not in the export, but `{EXPORT_COMMAND}` writes them (NCCL 2.16.2 or later)"
-        if is_traced:
+        if all(report.metadata.made_of for report in session.reports):
             writes = "PyTorch did not record them"
         yield f"no message sizes{_of(session, ranks, without, all_tasks)}: {writes}"
 
@@ -211,8 +208,7 @@ def nccl_summary(
     """
     import pandas as pd
 
-    blocks = []
-    total = 0
+    blocks, total = [], 0
     for kind, frame in ((KERNEL, pairing.kernels), (CALL, pairing.calls)):
         if what is None or what == kind:
             blocks.append(_block(kind, selected(frame, selection), by))
@@ -220,7 +216,7 @@ def nccl_summary(
     if what != CALL:
         copies = selected(pairing.kernels, selection.with_name(None))
         copies = copies[copies["backend"] == COPIES_BACKEND]
-        time = (_kernel_time(session, selection) or 0) + int((copies["end"] - copies["start"]).sum())
+        time = _kernel_time(session, selection) + int((copies["end"] - copies["start"]).sum())
         blocks[0]["share"] = 100.0 * blocks[0]["total"].astype("float64") / (time or np.nan)
     group_columns = tuple(replace(COLUMNS[grouping], importance=0) for grouping in by)
     keys = {column.key for column in group_columns}
@@ -288,9 +284,7 @@ def _costs(frame: pd.DataFrame, group: Ints, count: int) -> dict[str, Any]:
         "min": durations.min(),
         "max": durations.max(),
         "stddev": durations.std().astype("float64").mask(durations.count() == 1, 0.0),
-        "algbw": np.nan,
-        "busbw": np.nan,
-        "busbw_without_wait": np.nan,
+        **dict.fromkeys(("algbw", "busbw", "busbw_without_wait"), np.nan),
         "exposed": pd.Series(pd.NA, index=range(count), dtype="Int64"),
         "overlapped": np.nan,
         "verdict": None,
@@ -320,13 +314,11 @@ def verdicts(kernels: pd.DataFrame, group: Ints, count: int) -> list[str | None]
 def _rates(size: Floats, time: Floats, group: Ints, count: int) -> Floats:
     """Return the rate of each group over the rows with a size and a time; shape ``(count,)``."""
     is_known = ~np.isnan(size) & ~np.isnan(time)
-    known_groups = group[is_known]
-    sums = [np.bincount(known_groups, values[is_known], count).astype(np.float64) for values in (size, time)]
+    sums = [np.bincount(group[is_known], values[is_known], count).astype(np.float64) for values in (size, time)]
     return rate(sums[0], sums[1])
 
 
-def _kernel_time(session: Session, selection: Selection) -> int | None:
+def _kernel_time(session: Session, selection: Selection) -> int:
     table = tables.kernels
     query = sa.select(sa.cast(sa.func.sum(duration(table)), sa.BigInteger)).where(*where(table, selection))
-    times = [time for (time,) in rows_by_report(session, query) if time is not None]
-    return sum(times) if times else None
+    return sum(time for (time,) in rows_by_report(session, query) if time is not None)

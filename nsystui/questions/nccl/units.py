@@ -78,7 +78,7 @@ def outer_calls(starts: Ints, ends: Ints, roles: Ints) -> Ints:
 
 
 def find_units(lanes: Ints, roles: Ints) -> Units:
-    """Return the units of n calls without calls inside others; ``lanes`` distinguishes threads.
+    """Return the units of n calls, none inside another; ``lanes`` distinguishes threads.
 
     Without a start in the capture, ``ncclGroupEnd`` ends nothing; without an end, a unit has no window.
     """

@@ -36,7 +36,7 @@ class Around:
 def path_at(session: Session, report: int, thread: int, time: int, until: int | None = None) -> tuple[str, ...]:
     """Return the names of a thread's (globalTid) ranges open at ``time`` (job time, ns), outermost first.
 
-    With ``until``, only ranges that last until then count.
+    With ``until``, only ranges that last until then.
     """
     table = tables.nvtx_ranges
     if not session.count(table):

@@ -87,7 +87,6 @@ def _captures(session: Session, reports: list[Report]) -> dict[int, Arrays]:
 
 
 def _resolved(session: Session, report: Report) -> Captures:
-    """Find the capture of each node's original."""
     columns = tables.graph_nodes.c
     names = ("process", "thread", "time", "node", "original")
     has_value = [columns[name].is_not(None) for name in names[:-1]]
@@ -121,7 +120,7 @@ def _resolved(session: Session, report: Report) -> Captures:
 
 
 def _at_launches(session: Session, report: Report, thread: Ints, time: Ints) -> tuple[Ints, Ints]:
-    """Return thread and time of m originals, in order, with the times of their launches if nsys was late.
+    """Return thread and time of m originals, in order; of their launches if nsys was late.
 
     Some versions of nsys write a capture's nodes after its end. They belong to its launches, in order, if there are as
     many; otherwise they are ambiguous.
@@ -170,7 +169,7 @@ def _calls(
 
 
 def _are_inside(calls: tuple[Ints, Ints, Ints], thread: Ints, time: Ints) -> Flags:
-    """Return whether each moment is inside a call of its thread; shape ``(m,)``."""
+    """Return whether each moment is inside its thread's calls; ``(m,)``."""
     return ~are_outside(calls_inside(calls[1], calls[2], calls[0], time, time, thread), len(time))
 
 

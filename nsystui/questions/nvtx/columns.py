@@ -1,6 +1,6 @@
 """Columns of a report's NVTX ranges, each computed and saved once, and read separately.
 
-The columns of millions of ranges take hundreds of megabytes; a screen needs few.
+Columns of millions of ranges take hundreds of megabytes; a screen needs few.
 """
 
 from __future__ import annotations
@@ -92,11 +92,11 @@ class RangeColumns:
         return arrays
 
     def is_made(self, question: str) -> bool:
-        """Return whether a column is available without computation."""
+        """Return whether a column is already computed."""
         return self._loaded(question) is not None
 
     def hold(self, computed: Mapping[str, Arrays]) -> None:
-        """Keep arrays that were computed elsewhere."""
+        """Keep arrays computed elsewhere."""
         self._held.update(computed)
 
     def _loaded(self, question: str) -> Arrays | None:
@@ -262,7 +262,6 @@ def _project(ranges: RangeColumns) -> Made:
 
 
 def _replay(ranges: RangeColumns) -> Made:
-    """Add up the operations of CUDA graphs captured in each range."""
     start, is_whole = ranges["start"].astype(np.int64, copy=False), (ranges["flags"] & (WHOLE | OPEN)) == WHOLE
     if not ranges.report.count(tables.graph_nodes):
         return _made(replayed=np.zeros(len(start), np.int8))

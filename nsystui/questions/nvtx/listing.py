@@ -254,7 +254,7 @@ def kernels_of(ranges: NvtxRanges, index: int, ranks: Sequence[RankedTask] = ())
 
 
 def _work(ranges: NvtxRanges, index: int, launches: sa.Subquery, ranks: Sequence[RankedTask]) -> sa.Subquery:
-    """Select GPU operations of the range's process whose correlation id is among ``launches``."""
+    """Select the process's GPU operations with correlation ids of ``launches``."""
     gpu_selection = Selection(devices=ranges.selection.devices, streams=ranges.selection.streams)
     lane, offset = ranges.lane_of(index), _clock_offset(ranges, index)
     parts: list[Query] = []
@@ -273,6 +273,5 @@ def _work(ranges: NvtxRanges, index: int, launches: sa.Subquery, ranks: Sequence
 
 
 def _clock_offset(ranges: NvtxRanges, index: int) -> int:
-    """Return the offset as a number, because Parquet skips row groups only for constants."""
-    number = ranges.lane_of(index).report
-    return report_at(ranges.session, number).clock_offset
+    """Return a number: Parquet skips row groups only for constants."""
+    return report_at(ranges.session, ranges.lane_of(index).report).clock_offset

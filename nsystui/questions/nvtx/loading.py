@@ -1,4 +1,4 @@
-"""The loader of NVTX: a report's ranges, and the API calls whose GPU work is projected onto them.
+"""A report's NVTX ranges, and the API calls whose GPU work is projected onto them.
 
 The screens and the reports of ``nsys stats`` use it differently (docs/exports.md#nvtx, docs/exports.md#launches):
 
@@ -140,13 +140,8 @@ class Ranges:
 
 
 _RANGE_TYPES: dict[str, type[np.generic]] = {
-    "row": np.int64,
-    "start": np.int64,
-    "end": np.int64,
-    "thread": np.int64,
-    "is_push_pop": np.bool_,
-    "is_open": np.bool_,
-    "is_whole": np.bool_,
+    **dict.fromkeys(("row", "start", "end", "thread"), np.int64),
+    **dict.fromkeys(("is_push_pop", "is_open", "is_whole"), np.bool_),
 }
 
 
@@ -251,8 +246,7 @@ class LaunchCallColumns(LaunchCalls):
 
     def moved(self, offset: int) -> LaunchCallColumns:
         """Return the calls with ``offset`` (ns) added to all times."""
-        keys = ("starts", "ends", "op_start", "op_end")
-        return replace(self, **{key: getattr(self, key) + offset for key in keys})
+        return replace(self, **{key: getattr(self, key) + offset for key in ("starts", "ends", "op_start", "op_end")})
 
 
 def launch_parts(session: Session, report: Report, selection: Selection, threads: Ints) -> Iterator[LaunchCallColumns]:
@@ -375,9 +369,7 @@ _MAX_IDS = 1 << 33
 def matching(texts: Texts, selection: Selection) -> Flags:
     """Return whether each text passes the name filter; shape ``(len(texts),)``."""
     name_filter = selection.name
-    if name_filter is None:
-        return np.ones(len(texts.numbers), np.bool_)
-    return np.array([name_filter.matches(text) for text in texts.numbers], np.bool_)
+    return np.array([name_filter is None or name_filter.matches(text) for text in texts.numbers], np.bool_)
 
 
 def joined(parts: Sequence[_Arrays]) -> _Arrays:

@@ -86,7 +86,7 @@ class NodeKind(Enum):
 
 
 class TreeGrouping(Enum):
-    """Which ranges stay apart in the tree: ranges of different threads, ranks or roles, or no ranges."""
+    """The ranges that stay apart in the tree: of different threads, ranks or roles, or none."""
 
     THREAD = "rank-thread"
     RANK = "rank"
@@ -123,8 +123,8 @@ def group_ranges(ranges: NvtxRanges, by: TreeGrouping) -> Grouping:
     processes = _lanes_by_process(ranges)
     groups: list[PathGroup] = []
     of_lane = np.full(len(ranges.lanes), -1, np.int64)
-    above = processes
-    if by is TreeGrouping.ROLE:
+    above, by_role = processes, by is TreeGrouping.ROLE
+    if by_role:
         lanes_by_role: dict[str | None, list[int]] = {}
         for number in (number for lanes in processes for number in lanes):
             lanes_by_role.setdefault(ranges.lanes[number].role, []).append(number)
@@ -134,11 +134,11 @@ def group_ranges(ranges: NvtxRanges, by: TreeGrouping) -> Grouping:
             of_lane[lanes] = len(groups)
             first = ranges.lanes[lanes[0]]
             name = f"rank {first.rank}"
-            if by is TreeGrouping.ROLE:
+            if by_role:
                 name = first.role or "unknown role"
             elif first.rank is None:
                 name = f"process {first.pid} of {report_at(ranges.session, first.report).name}"
-            groups.append(PathGroup(NodeKind.ROLE if by is TreeGrouping.ROLE else NodeKind.RANK, name, -1, first))
+            groups.append(PathGroup(NodeKind.ROLE if by_role else NodeKind.RANK, name, -1, first))
     if by is TreeGrouping.THREAD:
         for number in (number for lanes in processes if len(lanes) > 1 for number in lanes):
             lane = ranges.lanes[number]
@@ -147,13 +147,10 @@ def group_ranges(ranges: NvtxRanges, by: TreeGrouping) -> Grouping:
             of_lane[number] = len(groups) - 1
     one_rank = by in (TreeGrouping.THREAD, TreeGrouping.RANK) or len(processes) <= 1
     one_thread = by is TreeGrouping.THREAD or (one_rank and all(len(lanes) == 1 for lanes in processes))
-    return Grouping(
-        tuple(groups), of_lane[ranges.columns.chains.lane], one_rank, by is TreeGrouping.ROLE or one_rank, one_thread
-    )
+    return Grouping(tuple(groups), of_lane[ranges.columns.chains.lane], one_rank, by_role or one_rank, one_thread)
 
 
 def _lanes_by_process(ranges: NvtxRanges) -> list[list[int]]:
-    """Return the lanes with ranges by process: in order of rank, then without a rank."""
     lanes_by_process: dict[tuple[int, int], list[int]] = {}
     for number in np.unique(ranges.columns.chains.lane).tolist():
         lane = ranges.lanes[number]
@@ -246,7 +243,7 @@ class _Level:
 
 
 def _depths(parent: SmallInts, sizes: Sequence[int]) -> SmallInts:
-    """Return the number of nodes above each node, level by level (first the groups: ranks and threads)."""
+    """Return the number of nodes above each node, level by level, groups first."""
     depth = np.zeros(len(parent), np.int32)
     start = 0
     for number, size in enumerate(sizes):

@@ -35,7 +35,7 @@ from nsystui.store.session import Session
 
 @dataclass(frozen=True)
 class RangeThread:
-    """A thread with NVTX ranges, and the role of its process. ``rank``: ``None`` if it is not a task of the job."""
+    """A thread with NVTX ranges, and its process's role. ``rank``: ``None`` if it is not a task of the job."""
 
     report: int
     process: int
@@ -304,15 +304,13 @@ class NvtxRanges:
         values: Ints
         if name == "end":
             values = self.values("start", rows) + self.columns["length"][rows]
-            return values
-        if name == "gpu_start":
+        elif name == "gpu_start":
             has_work = self.columns["op_count"][rows] > 0
             values = np.where(has_work, self.values("start", rows) + self.columns["gpu_delay"][rows], 0)
-            return values
-        if name == "gpu_end":
+        elif name == "gpu_end":
             values = self.values("gpu_start", rows) + self.columns["gpu_length"][rows]
-            return values
-        values = self.columns[name][rows].astype(np.int64)
+        else:
+            values = self.columns[name][rows].astype(np.int64)
         return values
 
     def value(self, name: str, index: int) -> int:
@@ -356,8 +354,7 @@ class NvtxRanges:
                 table.c.report == number, table.c.start.between(low, high), table.c.row.in_(rows[is_of_report].tolist())
             )
             names.update({(number, row): name for row, name in self.session.part([number]).rows(query)})
-        keys = zip(reports.tolist(), rows.tolist(), strict=True)
-        return [names[key] for key in keys]
+        return [names[key] for key in zip(reports.tolist(), rows.tolist(), strict=True)]
 
     def innermost_at(self, lanes: Ints, times: Ints) -> Ints:
         """Return the innermost push/pop range's index at each job time on each lane, or -1; shapes ``(m,)``."""
@@ -391,8 +388,7 @@ class NvtxRanges:
         for number in np.unique(reports[nodes != NO_NODE]).tolist():
             rows, report = np.flatnonzero(reports == number), report_at(self.session, number)
             thread, time = Captures.of(self.session, report).at(processes[rows], nodes[rows])
-            lanes = self.lanes_of(reports[rows], thread)
-            innermost[rows] = self.innermost_at(lanes, time + report.clock_offset)
+            innermost[rows] = self.innermost_at(self.lanes_of(reports[rows], thread), time + report.clock_offset)
         return innermost
 
     def of_tasks(self) -> NvtxRanges:
@@ -417,11 +413,8 @@ class NvtxRanges:
     def narrowed(self, selection: Selection) -> NvtxRanges:
         """Return the ranges of ``selection`` from ranges loaded without window and name filter."""
         ranges = replace(self, selection=selection)
-        if selection.window is not None:
-            ranges = ranges.within(selection.window)
-        if selection.name is not None:
-            ranges = ranges.matching(selection.name)
-        return ranges
+        ranges = ranges if selection.window is None else ranges.within(selection.window)
+        return ranges if selection.name is None else ranges.matching(selection.name)
 
     def within(self, window: Window) -> NvtxRanges:
         """Return the ranges that overlap ``window`` (as in `conditions.where`) and the ranges around them."""

@@ -493,9 +493,8 @@ class NvtxTree:
     def _matches(self, name_filter: NameFilter) -> Flags:
         """Return whether each rank, thread or path, or a range in it, has a matching name."""
         paths = self.maker.paths
-        names = [self.maker.name(number) for number in range(paths.groups)]
         is_match = np.zeros(len(paths), bool)
-        is_match[: paths.groups] = [name_filter.matches(name) for name in names]
+        is_match[: paths.groups] = [name_filter.matches(self.maker.name(number)) for number in range(paths.groups)]
         labels = np.array([name_filter.matches(label) for label in paths.labels], bool)
         if len(labels):
             is_match[paths.groups :] |= labels[paths.label[paths.groups :]]
@@ -511,8 +510,7 @@ class NvtxTree:
         return children
 
     def _ids_above(self, number: int) -> list[int]:
-        ids = []
-        above = self._id_above(number)
+        ids, above = [], self._id_above(number)
         while above is not None:
             ids.append(above)
             above = self._id_above(above)

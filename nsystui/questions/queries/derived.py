@@ -93,8 +93,8 @@ def in_runs(
 ) -> Iterator[T]:
     """Yield the result of ``compute`` for each run of `runs_of`, in order.
 
-    Workers, if any, compute runs in parallel; ``compute`` is pickled with its bound arguments. ``activity`` names the
-    computation in progress messages.
+    Workers, if any, compute runs in parallel; ``compute`` is pickled with its bound arguments. ``activity`` is for
+    progress messages.
     """
     runs = task_runs(session, reports, table)
     if session.workers is None:

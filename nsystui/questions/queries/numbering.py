@@ -1,4 +1,4 @@
-"""Rank numbers given by the user: a pattern for file names, or a list of names with their ranks."""
+"""The user's rank numbers: a pattern for file names, or names with their ranks."""
 
 from __future__ import annotations
 

@@ -136,7 +136,6 @@ def groups_of_parts(
 
 
 def _sums(value: Expression) -> list[Expression]:
-    """Select the fields of `Measures` except the last two."""
     return [
         sa.func.count().label("count"),
         sa.func.count(value).label("known"),
@@ -148,7 +147,7 @@ def _sums(value: Expression) -> list[Expression]:
 
 
 def _partial_sums(query: bytes, keys: int, session: Session, reports: list[Report]) -> PartialSums:
-    """Sum the rows of ``query`` by group, on a worker; its columns: ``keys`` keys, the class, the measures."""
+    """Sum the rows of ``query`` (``keys`` keys, the class, the measures) by group, on a worker."""
     groups: dict[_Key, Measures] = {}
     group_indices: dict[_Key, int] = {}
     classes = []

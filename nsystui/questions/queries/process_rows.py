@@ -32,7 +32,7 @@ _MAX_REPORTS = 64
 
 @dataclass(frozen=True, eq=False)
 class ProcessRows:
-    """Reads the rows of a process; with ``reports``, each query reads the rows of all these reports."""
+    """Reads the rows of a process; each query reads all ``reports``, if given."""
 
     session: Session
     task: Task

@@ -1,4 +1,4 @@
-"""Why a table of an export is empty: the request to nsys, its message, and the fix; otherwise what to record.
+"""Why a table of an export is empty: nsys's request and message, and the fix; otherwise what to record.
 
 See docs/exports.md#empty-tables. Only this module decides what to record.
 """

@@ -119,8 +119,8 @@ def diagnostics_table(session: Session, selection: Selection) -> TableAnswer:
     """Tabulate nsys's messages about the capture by text and severity, errors first, then warnings.
 
     ``time`` is the time of the first message, job time. The selection's reports and name filter (on the text) apply,
-    but not its window and processes: a problem of a capture concerns all of it. The notes report lost events, because
-    the numbers of all other tables are then too small.
+    but not its window and processes: a problem of a capture concerns all of it. The notes report lost events, which
+    make all other tables' numbers too small.
     """
     reports = selected_reports(session, selection)
     table = tables.diagnostics
@@ -181,7 +181,7 @@ CONTENTS_COLUMNS = (
 
 
 def contents_table(session: Session) -> TableAnswer:
-    """Tabulate the canonical event tables: their rows in all reports, and the number of reports with rows.
+    """Tabulate the canonical event tables: rows in all reports, and number of reports with rows.
 
     ``first`` and ``last`` are the first start and the last end (or moment), job time, ns. ``record`` is the recording
     advice for reports without rows, if any.
@@ -197,7 +197,6 @@ def contents_table(session: Session) -> TableAnswer:
 
 
 def _times(session: Session, table: CanonicalTable) -> tuple[int | None, int | None]:
-    """Return the first and last time of a table with rows, if they have times."""
     columns = tables.METADATA.tables[table.name].c
     if not {"start", "time"} & set(table.field_names):
         return None, None

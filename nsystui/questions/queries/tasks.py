@@ -234,7 +234,7 @@ def ranked_tasks(session: Session, given: Numbering | None = None) -> tuple[Rank
 
 
 _LAUNCHER = "nsys-launcher"
-"""nsys's program that starts the profiled program; in some exports, the process keeps this name."""
+"""nsys's starter of the profiled program; in some exports, the process keeps this name."""
 
 
 def selected_ranks(ranks: Sequence[RankedTask], selection: Selection) -> list[RankedTask]:
@@ -274,8 +274,7 @@ def world_size(session: Session) -> int | None:
 def _has_ranks(session: Session) -> bool:
     if len(session.reports) > 1 or session.count(BY_NAME["nccl_calls"]) or has_mpi(session):
         return True
-    environments = [report.metadata.environment for report in session.reports]
-    if any(_number(environment.get(name, "")) for environment in environments for name in RANK_VARIABLES):
+    if any(_number(report.metadata.environment.get(name, "")) for report in session.reports for name in RANK_VARIABLES):
         return True  # a rank above 0
     if not session.count(BY_NAME["kernels"]):
         return False
@@ -313,8 +312,7 @@ def _given(session: Session, tasks: list[Task], given: Numbering) -> Ranks:
         count = sum(task.report == report.index for task in tasks)
         if count > 1:
             raise UsageError(f"--ranks {given.text!r}: {report.name} holds {count} ranks, which a name cannot number")
-    numbers = given.numbers([report_at(session, task.report).name for task in tasks])
-    return dict(zip(tasks, numbers, strict=True))
+    return dict(zip(tasks, given.numbers([reports[task.report].name for task in tasks]), strict=True))
 
 
 def _devices(session: Session) -> dict[Task, tuple[tuple[int, str], ...]]:
@@ -330,34 +328,28 @@ def _tasks(session: Session, devices: Mapping[Task, Any]) -> list[Task]:
 
     Without any, processes with CUDA or MPI calls or NVTX ranges, or else the process with the most OS runtime calls.
     """
-    tasks = set(devices)
+    tasks = {*devices, *_launching(session, devices)}
     with_gpu = {task.report for task in devices}
-    tasks.update(_launching(session, devices))
-    for report in session.reports:
-        if report.index in with_gpu:
-            continue
+    for report in (report for report in session.reports if report.index not in with_gpu):
         working = (BY_NAME[name] for name in ("api_calls", "mpi_calls", "nvtx_ranges"))
         table = next((table for table in working if report.count(table)), None)
         calls = rows_of_tasks(session, table or BY_NAME["os_calls"], [report])
         tasks.update(sorted(calls, key=lambda task: (-calls[task], task))[: 1 if table is None else None])
-    for report in session.reports:
-        if SYSTEM_WIDE in report.metadata.asked:
-            tasks -= _of_other_programs(session, report, {task for task in tasks if task.report == report.index})
+    for report in (report for report in session.reports if SYSTEM_WIDE in report.metadata.asked):
+        tasks -= _of_other_programs(session, report, {task for task in tasks if task.report == report.index})
     return sorted(tasks)
 
 
 def _of_other_programs(session: Session, report: Report, tasks: set[Task]) -> set[Task]:
     """Return the tasks that only system-wide tracing of CUDA added: nsys records no other calls and ranges of them.
 
-    Tasks with the role of a profiled task are profiled, too. Without such records, all tasks are.
+    Tasks with the role of a profiled task are profiled, too; without such records, all.
     """
-    profiled = {task for name in _PROFILED for task in rows_of_tasks(session, BY_NAME[name], [report])} & tasks
+    tables = (BY_NAME[name] for name in ("nvtx_ranges", "os_calls", "mpi_calls", "library_calls"))
+    profiled = {task for table in tables for task in rows_of_tasks(session, table, [report])} & tasks
     roles = roles_by_task(session, ())
     profiled_roles = {roles.get(task) for task in profiled} - {None}
     return {task for task in tasks if profiled and task not in profiled and roles.get(task) not in profiled_roles}
-
-
-_PROFILED = ("nvtx_ranges", "os_calls", "mpi_calls", "library_calls")
 
 
 def _launching(session: Session, devices: Collection[Task]) -> Iterator[Task]:
@@ -418,7 +410,7 @@ def launches_without_work(session: Session, reports: Iterable[Report]) -> dict[T
 
 
 def _ranks(session: Session, tasks: list[Task], devices: Mapping[Task, Any]) -> tuple[Ranks, str]:
-    """Return the ranks of the first source with a different number for each task (docs/ranks.md#rank-numbers).
+    """Return the ranks of the first source that numbers each task differently (docs/ranks.md#rank-numbers).
 
     Tasks whose launched work was not recorded may lack a number.
     """
@@ -498,7 +490,7 @@ def _nccl_ranks(session: Session, reports: Sequence[Report]) -> dict[int, Arrays
 
 
 def _single_tasks(tasks: Sequence[Task]) -> set[Task]:
-    """Return the tasks alone in their report: only these can be numbered by environment or file name."""
+    """Return tasks alone in their report: only these have numbers by environment or file name."""
     task_counts = Counter(task.report for task in tasks)
     return {task for task in tasks if task_counts[task.report] == 1}
 
@@ -560,8 +552,8 @@ def rank_of(table: sa.FromClause, ranks: Sequence[RankedTask]) -> Expression:
     for item in ranks:
         tasks_by_report.setdefault(item.task.report, []).append(item)
     branches = []
-    # A branch for the first tasks of all reports, a branch for the second tasks and so on: with hundreds of ranks, a
-    # branch per task would take longer to compile than to run.
+    # A branch for the first tasks of all reports, and so on: with hundreds of ranks, a branch per task would take
+    # longer to compile than to run.
     for tasks in zip_longest(*tasks_by_report.values()):
         row_tasks = {item.task.report: item for item in tasks if item is not None}
         process = by_report(table, {report: item.task.process for report, item in row_tasks.items()})
