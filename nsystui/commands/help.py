@@ -111,7 +111,6 @@ def rendered(markdown: str, columns: int, environ: Mapping[str, str], encoding: 
 
 
 def _page(text: str, environ: Mapping[str, str]) -> None:
-    """Show a text through the user's pager, if there is one."""
     import shutil
     import signal
     import subprocess

@@ -53,9 +53,8 @@ def add_options(
         if option.one_of:
             key = (option.group, option.one_of)
             container = sets[key] = sets.get(key) or container.add_mutually_exclusive_group()
-        container.add_argument(
-            *(f"--{flag}" for flag in (option.flag, option.alias) if flag), **_argparse_words(option)
-        )
+        flags = [f"--{flag}" for flag in (option.flag, option.alias) if flag]
+        container.add_argument(*flags, **_argparse_words(option))
 
 
 def _argparse_words(option: Option) -> dict[str, Any]:

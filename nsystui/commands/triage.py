@@ -173,7 +173,6 @@ def _against(request: Request, thresholds: Thresholds) -> int:
 
 
 def _deliver(request: Request, lines: Callable[[], list[str]], report: Callable[[], str], table: Answer) -> None:
-    """Deliver lines or a report for people, or a table for programs."""
     from nsystui.output import formats
     from nsystui.output.files import print_lines, save_text
 

@@ -102,7 +102,7 @@ _SETTINGS = {
 
 
 SYSTEM_WIDE = "--cuda-trace-scope=system-wide"
-"""The option with which processes are traced that the profiled program did not start."""
+"""The option that also traces processes that the profiled program did not start."""
 
 
 @dataclass(frozen=True)

@@ -102,8 +102,8 @@ class Schema:
     def time(self, table: str, column: str) -> str:
         """Return `integer` for a time. An impossible time, text or out of bounds, becomes later than ``LATEST``.
 
-        It differs from a missing time, and the sum of two such times is an integer. Start and end are 0, or the time of
-        a GPU metric is, if it could not be collected: it is missing.
+        It differs from a missing time, and the sum of two such times is an integer. Start and end, or the time
+        of a GPU metric, are 0 if not collected: they are missing.
         """
         if not self.has_column(table, column):
             return NO_INTEGER

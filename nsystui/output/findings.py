@@ -61,7 +61,6 @@ def _symptoms(result: Triage, cause: Finding) -> list[str]:
 
 
 def _not_checked_lines(result: Triage, files: str, lists_unjudged: bool) -> list[str]:
-    """Return the number of rules without a verdict, or these rules and the data that they need."""
     if not result.not_checked:
         return []
     if lists_unjudged:
