@@ -90,8 +90,6 @@ def rendered(markdown: str, columns: int, environ: Mapping[str, str], encoding: 
     from rich.markdown import Markdown
     from rich.theme import Theme
 
-    from nsystui.base.text import ascii_glyphs
-
     in_ascii = wants_ascii(environ, encoding)
     # Keep the terminal's colours: rich's black background is hard to read on a light terminal.
     styles = {"markdown.code": "bold", "markdown.h1": "bold", "markdown.h2": "bold underline"}
