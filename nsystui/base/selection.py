@@ -31,7 +31,7 @@ class Window:
     start: int
     end: int
     step: int | None = None
-    """The step that takes this time; questions about steps select it by this number on every rank."""
+    """The step of this time; questions about steps select it by number on every rank."""
 
     def __post_init__(self) -> None:
         if self.end < self.start:

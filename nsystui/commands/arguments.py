@@ -254,7 +254,6 @@ def source_of(request: Request) -> JobSource:
 
 
 def _expect(job: OpenJob, expected: _Expected, with_clock: bool) -> None:
-    """Announce to the session which columns will be read, also for aligning the clocks."""
     columns, tallied = expected
     merged = {table: set(names) for table, names in columns.items()}
     if with_clock:

@@ -90,8 +90,6 @@ def rendered(markdown: str, columns: int, environ: Mapping[str, str], encoding: 
     from rich.markdown import Markdown
     from rich.theme import Theme
 
-    from nsystui.base.text import ascii_glyphs
-
     in_ascii = wants_ascii(environ, encoding)
     # Keep the terminal's colours: rich's black background is hard to read on a light terminal.
     styles = {"markdown.code": "bold", "markdown.h1": "bold", "markdown.h2": "bold underline"}
@@ -111,7 +109,6 @@ def rendered(markdown: str, columns: int, environ: Mapping[str, str], encoding: 
 
 
 def _page(text: str, environ: Mapping[str, str]) -> None:
-    """Show a text through the user's pager, if there is one."""
     import shutil
     import signal
     import subprocess

@@ -237,7 +237,6 @@ class _Run:
 
 
 def _batches(exports: Sequence[Export], min_exports: int) -> Iterator[list[Export]]:
-    """Yield batches of ``min_exports``, or more small exports."""
     batch: list[Export] = []
     free_bytes = _MAX_BYTES
     for export in exports:
@@ -253,7 +252,6 @@ def _batches(exports: Sequence[Export], min_exports: int) -> Iterator[list[Expor
 
 
 def _opener(request: Request, limits: Limits, line: ProgressLine, names: Mapping[Path, str]) -> Opener:
-    """Return an opener that converts reports into the cache."""
     from nsystui.commands.progress import OpeningProgress
     from nsystui.questions.job.opening import JobSource, Opener
 

@@ -53,9 +53,8 @@ def add_options(
         if option.one_of:
             key = (option.group, option.one_of)
             container = sets[key] = sets.get(key) or container.add_mutually_exclusive_group()
-        container.add_argument(
-            *(f"--{flag}" for flag in (option.flag, option.alias) if flag), **_argparse_words(option)
-        )
+        flags = [f"--{flag}" for flag in (option.flag, option.alias) if flag]
+        container.add_argument(*flags, **_argparse_words(option))
 
 
 def _argparse_words(option: Option) -> dict[str, Any]:
@@ -102,14 +101,12 @@ def run(question: Question, request: Request) -> int:
     if cached is not None:
         return shared.deliver(request, cached[1])
     options = question.read(values)
-    if question.other is not None and question.compare is not None:
-        other_source = question.other(values)
-        if other_source is not None:
-            files, window = other_source
-            # The selection does not apply to the other job.
-            other = replace(request, opening=replace(request.opening, files=files), selecting=Selecting(window))
-            with closing(_open_job(question, other)) as job, job.session.waiting(question.name):
-                options = question.compare(job, shared.selection_of(other.selecting, job), options)
+    if question.other is not None and question.compare is not None and (other_source := question.other(values)):
+        files, window = other_source
+        # The selection does not apply to the other job.
+        other = replace(request, opening=replace(request.opening, files=files), selecting=Selecting(window))
+        with closing(_open_job(question, other)) as job, job.session.waiting(question.name):
+            options = question.compare(job, shared.selection_of(other.selecting, job), options)
     with closing(_open_job(question, request)) as job:
         from nsystui.base.answer import TableAnswer
         from nsystui.base.selection import Selection
@@ -118,10 +115,9 @@ def run(question: Question, request: Request) -> int:
         selection = shared.selection_of(request.selecting, job)
         if request.output.is_drawing:
             return _as_svg(question, request, job, selection, options)
-        if not request.output.is_table:
-            status = _as_text(question, request, job, selection, options)
-            if status is not None:
-                return status
+        is_text = not request.output.is_table
+        if is_text and (status := _as_text(question, request, job, selection, options)) is not None:
+            return status
         if question.tables is not None:
             from nsystui.commands.tables import deliver_several
 

@@ -88,7 +88,6 @@ def run(request: Request) -> int:
 
 
 def _installed() -> str:
-    """Return the output of ``nsys --version``, or an empty text without nsys."""
     program = shutil.which("nsys")
     if program is None:
         return ""

@@ -79,7 +79,6 @@ def _values(question: Question, words: list[str]) -> dict[str, object]:
 
 
 def _command_schema(job: OpenJob, name: str, words: Sequence[str]) -> dict[str, Any]:
-    """Return the schema of a command in `_COMMANDS`, with options that change the columns."""
     from nsystui.commands import Parser, commands
     from nsystui.questions.answers.schemas import schema_of_tables
 

@@ -113,7 +113,6 @@ def _deliver(request: Request, tables: Iterator[Titled], is_alone: bool) -> None
 
 
 def _filtered_selection(request: Request, job: OpenJob) -> Selection:
-    """Narrow the flags' selection by ``--filter-time`` and ``--filter-nvtx``."""
     from dataclasses import replace
 
     from nsystui.base.errors import UsageError

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -116,8 +117,6 @@ def _findings(
     request: Request, thresholds: Thresholds, files: str, memory: Remembered | None, key: tuple[str, ...]
 ) -> tuple[str, TableAnswer]:
     """Return and remember the findings as JSON (``lines`` and ``report`` for people) and as a table."""
-    from contextlib import closing
-
     from nsystui.output.findings import lines, report
     from nsystui.questions.triage.run import triage, triage_table
     from nsystui.store.session import Computation
@@ -138,8 +137,6 @@ def _findings(
 
 
 def _against(request: Request, thresholds: Thresholds) -> int:
-    from contextlib import closing
-
     from nsystui.commands.progress import ProgressLine
     from nsystui.exports.discover import named_shortly
     from nsystui.output.findings import change_lines, change_report
@@ -173,7 +170,6 @@ def _against(request: Request, thresholds: Thresholds) -> int:
 
 
 def _deliver(request: Request, lines: Callable[[], list[str]], report: Callable[[], str], table: Answer) -> None:
-    """Deliver lines or a report for people, or a table for programs."""
     from nsystui.output import formats
     from nsystui.output.files import print_lines, save_text
 

@@ -172,7 +172,6 @@ def _visible_names(directory: Path) -> list[str]:
 
 
 def _exports_in(directory: Path) -> list[Path]:
-    """Return a directory's exports or, without exports, its reports in other forms."""
     names = _visible_names(directory)
     exports = [directory / name for name in names if name.endswith(EXPORT_ENDINGS)]
     reports = [] if exports else [path for name in names if (path := directory / name) and form_of(path)]

@@ -102,7 +102,7 @@ _SETTINGS = {
 
 
 SYSTEM_WIDE = "--cuda-trace-scope=system-wide"
-"""The option with which processes are traced that the profiled program did not start."""
+"""The option that also traces processes that the profiled program did not start."""
 
 
 @dataclass(frozen=True)
@@ -351,9 +351,8 @@ class _Reader:
         """Return ranks by process, unless its threads have different ranks."""
         ranks: dict[int, set[int]] = {}
         for thread, rank in self._rows("MPI_RANKS", ("globalTid", "rank")):
-            if not isinstance(thread, int) or not isinstance(rank, int):
-                continue
-            ranks.setdefault(process_of(thread), set()).add(rank)
+            if isinstance(thread, int) and isinstance(rank, int):
+                ranks.setdefault(process_of(thread), set()).add(rank)
         return {process: next(iter(thread_ranks)) for process, thread_ranks in ranks.items() if len(thread_ranks) == 1}
 
 

@@ -395,7 +395,6 @@ def payload_schemas(path: Path, connection: sqlite3.Connection, schema: Schema) 
 def _rows(
     connection: sqlite3.Connection, schema: Schema, table: str, columns: Sequence[str]
 ) -> Iterator[dict[str, Any]]:
-    """Yield the distinct rows of a table, with the ``columns`` that it has."""
     existing = [column for column in columns if schema.has_column(table, column)]
     if not existing:
         return

@@ -166,7 +166,6 @@ def _launches(path: Path, text: TextIO) -> Iterator[_LaunchTexts]:
 
 
 def _table_lines(text: TextIO) -> Iterator[str]:
-    """Yield the lines from the first header on, except ncu's."""
     is_table = False
     for line in text:
         is_table = is_table or ("Kernel Name" in line and "," in line)

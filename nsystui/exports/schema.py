@@ -102,8 +102,8 @@ class Schema:
     def time(self, table: str, column: str) -> str:
         """Return `integer` for a time. An impossible time, text or out of bounds, becomes later than ``LATEST``.
 
-        It differs from a missing time, and the sum of two such times is an integer. Start and end are 0, or the time of
-        a GPU metric is, if it could not be collected: it is missing.
+        It differs from a missing time, and the sum of two such times is an integer. Start and end, or the time of
+        a GPU metric, are 0 if not collected, and become missing.
         """
         if not self.has_column(table, column):
             return NO_INTEGER
@@ -245,9 +245,7 @@ def _last_rowid(path: Path, connection: sqlite3.Connection, table: str) -> int:
         if isinstance(error, sqlite3.OperationalError) and "rowid" in str(error):
             return 0  # a WITHOUT ROWID table, which nsys does not write
         raise opening.corrupt(path, error, table) from None
-    if last == 0:  # StringIds starts at 0
-        return 1
-    return int(last or 0)
+    return 1 if last == 0 else int(last or 0)  # StringIds starts at 0
 
 
 _SOURCES, _TYPES, _FIELDS = "GENERIC_EVENT_SOURCES", "GENERIC_EVENT_TYPES", "GENERIC_EVENT_TYPE_FIELDS"

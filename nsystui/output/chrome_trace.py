@@ -108,7 +108,6 @@ class _Writer:
             yield len(rows), [self._sample(row) for row in rows]
 
     def _host_lines(self, rows: Sequence[tuple[Any, ...]], open_ends_by_track: dict[int, list[int]]) -> _Lines:
-        """Convert calls and ranges; ``open_ends_by_track`` has the open slices' ends."""
         lines: list[str] = []
         for row in rows:
             report, process, thread, kind, domain, start, end, name, is_loose, correlation, size, communicator = row
@@ -144,7 +143,6 @@ class _Writer:
         return track
 
     def _gpu_lines(self, rows: Sequence[tuple[Any, ...]], lanes: StreamLanes) -> _Lines:
-        """Convert the work of streams, with arrows from calls."""
         lines: list[str] = []
         for row in rows:
             report, process, device, stream, kind, start, end, name, correlation, *facts = row

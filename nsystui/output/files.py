@@ -235,7 +235,6 @@ def _target(path: Path, overwrite: bool) -> Path:
 
 @contextmanager
 def _explained(target: Path) -> Iterator[None]:
-    """Replace an OSError by an OutputError with file and reason."""
     try:
         yield
     except FileExistsError:

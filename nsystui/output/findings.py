@@ -61,7 +61,6 @@ def _symptoms(result: Triage, cause: Finding) -> list[str]:
 
 
 def _not_checked_lines(result: Triage, files: str, lists_unjudged: bool) -> list[str]:
-    """Return the number of rules without a verdict, or these rules and the data that they need."""
     if not result.not_checked:
         return []
     if lists_unjudged:
@@ -121,11 +120,8 @@ def report(result: Triage, files: str = _FILES) -> str:
 def body_report(finding: Finding, files: str) -> list[str]:
     """Return a finding's body, with the first rows of its evidence."""
     gain = [] if finding.gain is None else [f"* **To win**: {plain(finding.gain.words)}"]
-    parts = [
-        f"{plain(finding.sentence)}\n",
-        *gain,
-        f"* **How to fix**: {plain(finding.advice.text)}\n* **Why**: {plain(finding.advice.reason)}",
-    ]
+    parts = [f"{plain(finding.sentence)}\n", *gain, f"* **How to fix**: {plain(finding.advice.text)}"]
+    parts.append(f"* **Why**: {plain(finding.advice.reason)}")
     if finding.measured:
         parts.append(f"* **Measured as**: {plain(finding.measured)}")
     if finding.window is not None:
@@ -218,6 +214,5 @@ def _summary_lines(comparison: Against) -> Iterator[str]:
         numbers = (cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
         yield _INDENT + "  ".join([label.ljust(label_width), *numbers])
     for note in comparison.summary.notes:
-        if note == comparison.summary.headline:
-            continue
-        yield from textwrap.wrap(safe_text(note), _WIDTH, initial_indent="-  ", subsequent_indent=_INDENT)
+        if note != comparison.summary.headline:
+            yield from textwrap.wrap(safe_text(note), _WIDTH, initial_indent="-  ", subsequent_indent=_INDENT)

@@ -102,7 +102,6 @@ def _file_value(decimals: int | None, round_value: Callable[[float, int], float]
 
 
 def _file_pages(answer: Answer, progress: CountRows | None) -> Iterator[list[Sequence[Value]]]:
-    """Yield pages of columns with the values of files; call ``progress`` after each."""
     rows = 0
     for page in column_batches(answer):
         yield [file_values(column, values) for column, values in zip(answer.columns, page, strict=True)]

@@ -152,9 +152,8 @@ def _finding(finding: Told) -> Iterator[str]:
             yield f"<p><b>To win</b> {_sentence(finding.gain)}</p>"
         yield f"<p><b>How to fix</b> {_sentence(finding.advice)}</p><p><b>Why</b> {_sentence(finding.reason)}</p>"
         details = [f"<code>{_text(finding.command)}</code>"]
-        details += (
-            [f"{'rank' if finding.ranks.isdecimal() else 'ranks'} {_text(finding.ranks)}"] if finding.ranks else []
-        )
+        if finding.ranks:
+            details.append(f"{'rank' if finding.ranks.isdecimal() else 'ranks'} {_text(finding.ranks)}")
         details += [f"<code>{_text(finding.window)}</code>"] if finding.window not in finding.command else []
         yield f'<p class="note"><b>See</b> {" · ".join(details)}</p>'
         if finding.measured or finding.evidence is not None:

@@ -185,7 +185,7 @@ class _Body:
             yield time - self._origin, _record(prefix, time - self._origin, pairs)
 
     def _due_records(self, until: int | None) -> Iterator[str]:
-        """Yield the records of samples and ends up to a time, or all that remain."""
+        """Yield records of samples and ends up to a time, or all."""
         ends = self._ends
         while ends or self._next_sample is not None:
             if self._next_sample is not None and not (ends and ends[0][0] < self._next_sample[0]):

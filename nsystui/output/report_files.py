@@ -116,9 +116,8 @@ def _finding(finding: Told) -> Iterator[str]:
     lines += [f"**How to fix**: {plain(finding.advice)}", f"**Why**: {plain(finding.reason)}"]
     lines += [f"**Measured as**: {plain(finding.measured)}"] if finding.measured else []
     lines += [f"**When**: `{finding.window}`"] if finding.window else []
-    lines += (
-        [f"**{'Rank' if finding.ranks.isdecimal() else 'Ranks'}**: {plain(finding.ranks)}"] if finding.ranks else []
-    )
+    if finding.ranks:
+        lines.append(f"**{'Rank' if finding.ranks.isdecimal() else 'Ranks'}**: {plain(finding.ranks)}")
     yield "".join(f"* {line}\n" for line in [*lines, f"**See**: {plain(f'`{finding.command}`')}"])
     if finding.evidence is not None:
         yield from _table(finding.evidence, has_title=False)

@@ -170,8 +170,7 @@ def _lanes(drawing: DrawnLanes, top: int) -> tuple[list[str], int]:
     count = len(drawing.lanes)
     thick, gap = next(size for limit, size in _SIZES if count <= limit)
     label_step = 1 if thick + gap >= 13 else math.ceil(13 / (thick + gap))
-    y = top + legend_height
-    begin = y
+    begin = y = top + legend_height
     grid = _time_ticks(drawing.start, drawing.end, area.width)
     if drawing.numbers:  # label some columns, at their middle
         numbers, step = drawing.numbers, math.ceil(len(drawing.numbers) / 12)
@@ -213,10 +212,9 @@ def _lane(lane: DrawnLane, parts: Sequence[Part], area: _PlotArea, y: int, thick
     for is_unseen, run in groupby(sums[-1] if sums else (), key=math.isnan):
         x, width = area.left + column * step, step * (length := sum(1 for _ in run))
         column += length
-        if not is_unseen:
-            continue
-        yield f'<rect class="paper" x="{_number(x)}" y="{y}" width="{_number(width)}" height="{thick}"/>'
-        yield f'<path class="unseen" d="M{_number(x)} {y + thick - 1}h{_number(width)}"/>'
+        if is_unseen:
+            yield f'<rect class="paper" x="{_number(x)}" y="{y}" width="{_number(width)}" height="{thick}"/>'
+            yield f'<path class="unseen" d="M{_number(x)} {y + thick - 1}h{_number(width)}"/>'
     for name in lane.names:
         room = (name.last - name.first + 1) * step - 4
         if room > 3 * _CHARACTER and thick > 20:

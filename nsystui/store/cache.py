@@ -300,7 +300,6 @@ def _read_columns(directory: Path) -> ColumnFiles:
 
 
 def _load(directory: Path, read: Callable[[Path], _Files]) -> _Files | None:
-    """Return the files in a directory of the cache, or ``None``. Remove damaged files."""
     try:
         return read(directory)
     except OSError:

@@ -103,10 +103,7 @@ def with_joined_captures(reports: Iterable[Report]) -> tuple[Report, ...]:
 
 
 def _continues(before: Report, after: Report) -> bool:
-    """Return whether a report is the next capture of the same process: by its session or its number, GPUs and time.
-
-    A capture may have used no GPU.
-    """
+    """Return whether a report is a process's next capture: by session or number, GPUs (if both used any) and time."""
     facts, (stem, number), (next_stem, next_number) = before.metadata, _numbered(before), _numbered(after)
     is_session = bool(facts.session_id) and facts.session_id == after.metadata.session_id
     is_next = (before.folder, stem) == (after.folder, next_stem) and number < next_number

@@ -197,7 +197,6 @@ def _bounds(
 
 
 def _timed(native: Schema, table: str, detail: str, stream: str) -> str:
-    """Return SQLite's query for a table's operations with times."""
     names = {"process": "globalPid", "device": "deviceId", "context": "contextId", "correlation_id": "correlationId"}
     columns = {
         **{name: native.optional_time(table, name) for name in ("start", "end")},

@@ -49,8 +49,6 @@ _TALLIES, _LEFT_OUT, _WHOLE = "tallies", "left-out", "whole"
 
 @dataclass(frozen=True)
 class _Sinks:
-    """The sinks of several canonical tables, as one sink."""
-
     sinks: Mapping[str, Sink]
 
     def write(self, table: CanonicalTable, connection: duckdb.DuckDBPyConnection, rows: SinkRows) -> int:
@@ -354,8 +352,6 @@ class OnDemand:
 
 
 class _Counts(Mapping[str, int]):
-    """Rows of a report's canonical tables, each counted when looked up."""
-
     def __init__(self, report: OnDemand) -> None:
         self._report = report
 

@@ -84,8 +84,6 @@ class Computation:
 
 @dataclass(frozen=True)
 class _Expected:
-    """The columns, by canonical table, and the tables to tally that every report must provide."""
-
     columns: Mapping[str, frozenset[str]]
     tallied: tuple[str, ...]
 
@@ -548,7 +546,6 @@ class Session:
                 raise
 
     def _files(self) -> Iterator[tuple[Path, PackedFiles | ColumnFiles]]:
-        """Yield the packs and column files that reports are read from, with the reports' paths."""
         for report in (source for item in self.reports for source in item.sources):
             unpacked = self._on_demand.get(report.index)
             sources = [self._packed.get(report.index)] if unpacked is None else unpacked.loaded.values()

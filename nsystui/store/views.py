@@ -128,7 +128,6 @@ def _groups(rows: Iterable[Rows]) -> Iterator[list[Rows]]:
 def _relation(
     database: duckdb.DuckDBPyConnection, group: Sequence[Rows], names: Sequence[str] | None
 ) -> duckdb.DuckDBPyRelation:
-    """Return the rows of a group with the index and the clock offset of their report."""
     from duckdb import ColumnExpression, ConstantExpression, FunctionExpression
 
     first, file_number = group[0], None
