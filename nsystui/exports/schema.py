@@ -102,17 +102,16 @@ class Schema:
     def time(self, table: str, column: str) -> str:
         """Return `integer` for a time. An impossible time, text or out of bounds, becomes later than ``LATEST``.
 
-        It differs from a missing time, and the sum of two such times is an integer. Start and end, or the time of
-        a GPU metric, are 0 if not collected, and become missing.
+        It differs from a missing time, and the sum of two such times is an integer. CUPTI writes 0 for start and end if
+        it could not collect the times: the start is missing, as in all tables.
         """
         if not self.has_column(table, column):
             return NO_INTEGER
-        times = [name for name in ("start", "end", "timestamp") if self.has_column(table, name)]
+        may_lack_times = column == "start" and self.has_column(table, "end")
         # NVTX names and begins things long before a capture. In SQLite, text is greater than any number.
         earliest = -LATEST if table == "NVTX_EVENTS" else self.earliest
         is_possible, value = self._moment(self._raw_time(table, column), earliest, self.latest)
-        are_zero = " AND ".join(f'"{name}" = {self.origin}' for name in times)
-        no_times = f"WHEN {are_zero} THEN NULL " if column == times[0] and times != ["start"] else ""
+        no_times = f'WHEN "start" = {self.origin} AND "end" = {self.origin} THEN NULL ' if may_lack_times else ""
         return f'CASE {no_times}WHEN {is_possible} THEN {value} WHEN "{column}" IS NOT NULL THEN {LATEST + 1} END'
 
     def optional_time(self, table: str, column: str) -> str:
