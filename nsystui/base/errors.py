@@ -71,7 +71,7 @@ def no_such_name(option: str, word: str, names: Iterable[str]) -> UsageError:
 
     from nsystui.base.text import shell_word
 
-    candidates, folded, names_by_part = list(names), word.casefold(), dict[str, str]()
+    candidates, folded, names_by_part = sorted(names), word.casefold(), dict[str, str]()
     for name in candidates[:5_000]:  # comparing this many names takes a second
         for part in [name, *re.findall(r"\w+", name)]:
             names_by_part.setdefault(part.casefold(), name)
