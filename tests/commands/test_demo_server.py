@@ -120,7 +120,7 @@ def test_late_launches_block_compute_more_than_communication_does(table, demo_se
     parts = {row["Part"]: row for row in table("budget", *demo_server, "--by", "step")}
     assert int(parts["iteration"]["Iterations"]) == JOB.ranks * JOB.steps
     share = {name: float(row["Share (%)"].removeprefix("<")) for name, row in parts.items()}
-    blocked = {name: value for name, value in share.items() if name.startswith(("blocked", "launch-", "stalled"))}
+    blocked = {name: value for name, value in share.items() if name.startswith(("blocked", "late ", "stalled"))}
     assert max(blocked, key=blocked.__getitem__) == "late launches" and share["late launches"] > 10
     idle = sum(idle for path in demo_server for _, idle in idle_of_each_step(path))
     assert int(parts["GPU idle"]["Total (ns)"]) == idle

@@ -65,6 +65,15 @@ class TestFound:
                 assert app.selection.name == (NameFilter("x") if door.filter else None)
                 await pilot.press("escape")
 
+    async def test_each_page_has_at_least_five_rows_of_evidence_in_sight(self, stalled, cache_directory):
+        async with running(stalled, cache_directory, NARROW) as (app, pilot):
+            for number in range(len(overview(app).findings.triage.findings)):
+                await press(pilot, "home", *["down"] * number, "enter")
+                table = app.screen.table
+                assert table.size.height - 1 >= min(5, table.row_count), "\n".join(screen_text(app))
+                shows(app, "how to fix", "go to")
+                await press(pilot, "escape")
+
     async def test_a_healthy_job_is_said_to_be_healthy(self, healthy, cache_directory):
         async with running(healthy, cache_directory, NARROW) as (app, pilot):
             line_with(app, "no issues found")

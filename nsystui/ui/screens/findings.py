@@ -64,8 +64,7 @@ def findings_answer(triage: Triage) -> TableAnswer:
     if triage.health:
         rows.insert(0, (HEALTHY, "", None, None, None, *[triage.health.lower()] * 2, None))
     if triage.not_checked:
-        rules = ", ".join(item.rule for item in triage.not_checked)
-        count = f"{len(triage.not_checked)} rules"
+        count, rules = f"{len(triage.not_checked)} rules", ", ".join(item.rule for item in triage.not_checked)
         rows.append((NOT_CHECKED, "not checked", None, None, None, count, f"{count}: {rules}", None))
     label = "could save/step" if triage.has_steps else "could save"
     columns = tuple(replace(item, label=label) if item.key == "recoverable" else item for item in COLUMNS)
@@ -73,10 +72,8 @@ def findings_answer(triage: Triage) -> TableAnswer:
 
 
 def _row(number: int, finding: Finding) -> Row:
-    """Indent a symptom below its cause."""
     name = f"└ {finding.id}" if finding.under else finding.id
-    gain = None if finding.gain is None else finding.gain.recoverable
-    amounts = (finding.cost, finding.percent, gain)
+    amounts = (finding.cost, finding.percent, None if finding.gain is None else finding.gain.recoverable)
     return (finding.severity.value[0].upper(), name, *amounts, finding.in_a_line, finding.sentence, number)
 
 
@@ -92,22 +89,22 @@ def finding_lines(finding: Finding, width: int) -> list[list[TextPart]]:
     ]
 
 
-def advice_lines(finding: Finding, width: int) -> list[list[TextPart]]:
-    """Return the lines below the evidence: the fix and its reason, the source of the cost, and ways to other views."""
-    timeline = ["L Timeline there"] if finding.window and finding.door.view != "timeline" else []
-    doors = [f"⏎ {keys.with_key(finding.door.screen)}", *timeline, f"nsystui {finding.door.command}"]
-    return [
-        line
-        for label, text in (
-            ("how to fix", finding.advice.text),
-            ("why", finding.advice.reason),
-            ("cost", finding.measured),
-            ("could save", "" if finding.gain is None else finding.gain.words),
-            ("where", _location(finding)),
-            ("go to", " · ".join(doors)),
-        )
-        for line in _labelled(label, text, width)
-    ]
+def advice_lines(finding: Finding, width: int, room: int) -> list[list[TextPart]]:
+    """Return the lines below the evidence, the less important parts only if all fit into ``room`` lines."""
+    timeline = " · L Timeline there" if finding.window and finding.door.view != "timeline" else ""
+    texts = {
+        "how to fix": finding.advice.text,
+        "why": finding.advice.reason,
+        "cost": finding.measured,
+        "could save": "" if finding.gain is None else finding.gain.words,
+        "where": _location(finding),
+        "go to": f"⏎ {keys.with_key(finding.door.screen)}{timeline} · nsystui {finding.door.command}",
+    }
+    parts = {label: _labelled(label, text, width) for label, text in texts.items()}
+    for label in ("cost", "why", "where"):
+        if sum(map(len, parts.values())) > room:
+            del parts[label]
+    return [line for lines in parts.values() for line in lines]
 
 
 def _labelled(label: str, text: str, width: int) -> list[list[TextPart]]:
@@ -116,15 +113,14 @@ def _labelled(label: str, text: str, width: int) -> list[list[TextPart]]:
 
 
 def _location(finding: Finding) -> str:
-    words = []
-    if finding.window is not None:
-        length = format_value(Unit.DURATION, finding.window.end - finding.window.start)
-        words.append(f"at {format_value(Unit.TIME, finding.window.start)}, for {length}")
-    if finding.ranks:
-        words.append(f"rank{'s' if len(finding.ranks) > 1 else ''} {shorten(finding.rank_numbers, 60)}")
-    return "; ".join(words)
+    window, ranks = finding.window, f"rank{'s' * (len(finding.ranks) > 1)} {shorten(finding.rank_numbers, 60)}"
+    length = "" if window is None else format_value(Unit.DURATION, window.end - window.start)
+    when = "" if window is None else f"at {format_value(Unit.TIME, window.start)}, for {length}"
+    return "; ".join(filter(None, (when, ranks * bool(finding.ranks))))
 
 
+_MIN_ROWS, _FRAME = 5, 5
+"""The least rows of evidence in sight, and the lines of the frame."""
 MOST_KERNELS = 5_000_000
 """Jobs with more kernels are checked only on request: the rules take longer than a glance."""
 
@@ -224,7 +220,6 @@ class FindingsTable(WindowTable):
 
 
 def _category(values: Record) -> str:
-    """Show remarks less prominently than problems."""
     return {"E": "error", "W": "warning"}.get(str(values["severity"]), "idle")
 
 
@@ -241,6 +236,7 @@ class FindingScreen(TableScreen):
     FindingScreen #finding { margin-bottom: 1; }
     FindingScreen #advice { margin-top: 1; }
     FindingScreen.-low #finding, FindingScreen.-low #advice { margin: 0; }
+    FindingScreen.-low #notes { max-height: 1; }
     """
 
     def __init__(self, triage: Triage, number: int) -> None:
@@ -275,8 +271,10 @@ class FindingScreen(TableScreen):
     def _show_words(self) -> None:
         width, height = self.app.size
         self.set_class(height < _ROOMY, "-low")
-        self.words.show_lines(finding_lines(self.finding, width))
-        self.advice.show_lines(advice_lines(self.finding, width))
+        lines, evidence = finding_lines(self.finding, width), self.finding.evidence
+        self.words.show_lines(lines)
+        rows = min(_MIN_ROWS, len(evidence)) + bool(evidence.notes) if evidence else 0
+        self.advice.show_lines(advice_lines(self.finding, width, height - len(lines) - rows - _FRAME))
 
     on_resize = _show_words
 
