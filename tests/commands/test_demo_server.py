@@ -124,5 +124,7 @@ def test_late_launches_block_compute_more_than_communication_does(table, demo_se
     assert max(blocked, key=blocked.__getitem__) == "late launches" and share["late launches"] > 10
     idle = sum(idle for path in demo_server for _, idle in idle_of_each_step(path))
     assert int(parts["GPU idle"]["Total (ns)"]) == idle
-    inside = sum(map(time_without_compute_in_graphs, demo_server))  # the next operation has no launch there
-    assert int(parts["unresolved"]["Total (ns)"]) == pytest.approx(inside, rel=0.01)
+    inside = sum(map(time_without_compute_in_graphs, demo_server))  # other work of the graph may have held a node
+    assert sum(int(parts[name]["Total (ns)"]) for name in ("in CUDA graphs", "unresolved")) == pytest.approx(
+        inside, rel=0.01
+    )
