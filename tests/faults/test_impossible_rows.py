@@ -114,7 +114,7 @@ def numbers(note: str) -> dict[str, str]:
 def test_every_command_answers_as_if_they_were_not_there_and_says_how_many_it_left_out_and_why(exports):
     """Also a command that finds its answer in the cache, as every second command here.
 
-    Of the small training job so much is left out that `triage` and `diff` judge no idle time.
+    `triage` and `diff` judge no idle time of the training job, which lacks too many of its rows.
     """
     first = answers(exports.damaged, exports.asked)
     others = [
