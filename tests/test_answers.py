@@ -236,6 +236,10 @@ def check_recalled(line: str, asked: Any) -> None:
         assert (again.status, again.out, again.err) == (asked.status, asked.out, asked.err), line
 
 
+def test_no_recorded_answer_is_an_error_of_the_program():
+    assert [path.name for path in SUBJECTS if re.search("internal error|Traceback", path.read_text("utf-8"))] == []
+
+
 def test_every_question_is_asked_with_each_of_its_options():
     """Options that define steps have one meaning everywhere: each of their values is tested once."""
     given = {line: question_of(line) for line in LINES}

@@ -28,6 +28,7 @@ from nsystui.base.text import LARGEST_NUMBER, safe_text
 MISSING = "–"
 MEGABYTE = 1_000_000.0  # bytes, as in nsys
 
+_NEARLY_ZERO = 0.005  # ns or bytes: less is a rounding error
 _Scales = tuple[tuple[int, str], ...]
 _DURATIONS: _Scales = ((1, "ns"), (1_000, "µs"), (1_000_000, "ms"), (1_000_000_000, "s"))
 _BYTES: _Scales = ((1, "B"), (1024, "KiB"), (1024**2, "MiB"), (1024**3, "GiB"), (1024**4, "TiB"))
@@ -42,16 +43,24 @@ def _four_digits(number: float) -> str:
     return f"{number:.4g}" if number else "0"
 
 
-def _scaled(value: float, scales: _Scales, limit: int) -> str:
-    """Return ``value`` in the first scale in which it is less than ``limit`` after rounding."""
+def _three_digits(number: float) -> str:
+    """Return three significant digits, or a whole number."""
+    if abs(number) >= 999.5 or abs(number) < _NEARLY_ZERO or number == round(number):
+        return f"{number + 0.0:,.0f}".removeprefix("-" * (abs(number) < _NEARLY_ZERO))
+    return f"{number:#.3g}".rstrip(".")
+
+
+def _scaled(value: float, scales: _Scales, limit: int, digits: int = 4) -> str:
+    """Return ``value`` in the first scale in which it is less than ``limit`` after rounding to 3 or 4 ``digits``."""
+    words = _four_digits if digits == 4 else _three_digits
     for size, name in scales[:-1]:
         if abs(value) < limit * size:
             number = value / size
             # 999 950 ns is not "1,000 µs": a value that rounds up to the limit has the next scale.
-            if abs(float(f"{number:.4g}")) < limit:
-                return f"{_four_digits(number)} {name}"
+            if abs(float(f"{number:.{digits}g}")) < limit:
+                return f"{words(number)} {name}"
     size, name = scales[-1]
-    return f"{_four_digits(value / size)} {name}"
+    return f"{words(value / size)} {name}"
 
 
 def _time(value: float) -> str:
@@ -154,8 +163,8 @@ class Wording:
     """The wording of all values of a column: one unit, named in the heading, and the same decimals.
 
     A number's length shows its magnitude. ``symbol`` is the unit, ``size`` its size in the unit of the values,
-    ``decimals`` the digits after the point (``None``: varying). If the smallest values would be zero in the unit of the
-    largest, each cell has its unit, and three digits.
+    ``decimals`` the digits after the point (``None``: varying). If small values would be zero in the unit of the
+    largest, each cell has its unit.
     """
 
     unit: Unit
@@ -189,7 +198,7 @@ class Wording:
         if is_whole or all(number % size == 0 for number in numbers):
             return cls(unit, symbol, size, 0)
         decimals = 3 if largest < 1000 * size else 1
-        is_zero = min(number for number in numbers if number) < 0.5 * 10**-decimals * size
+        is_zero = any(_NEARLY_ZERO <= number < 0.5 * 10**-decimals * size for number in numbers)
         return cls(unit) if is_zero else cls(unit, symbol, size, decimals)
 
     def heading(self, label: str) -> str:
@@ -201,18 +210,19 @@ class Wording:
 
     def cell(self, value: Value) -> str:
         """Return ``value`` without the unit of the heading; percentages too small for the decimals are ``<0.1``."""
-        if isinstance(value, int | float) and self.unit in _SCALES and not self.symbol and math.isfinite(value):
-            return _three_digits(format_value(self.unit, value))
-        if self.decimals is None or value is None or isinstance(value, str) or not math.isfinite(value):
-            text = format_value(self.unit, value)
-            return text.removesuffix(f" {self.symbol}") if self.symbol else text
-        number = value / self.size
-        text = f"{number:,.{self.decimals}f}"
-        if not float(text.replace(",", "")):
-            if number and self.unit in _SCALES:
-                return _three_digits(format_value(self.unit, value))
-            return f"<{10**-self.decimals:.{self.decimals}f}" if number > 0 else text.removeprefix("-")
-        return f"+{text}" if self.unit is Unit.CHANGE and number > 0 else text
+        if not isinstance(value, int | float) or not math.isfinite(value):
+            return format_value(self.unit, value)
+        text = "0" if self.decimals is None else f"{value / self.size:,.{self.decimals}f}"
+        is_zero = not float(text.replace(",", ""))
+        if self.unit in _SCALES and (not self.symbol or (is_zero and abs(value) >= _NEARLY_ZERO)):
+            sign = "+" * (self.unit is Unit.CHANGE and value >= _NEARLY_ZERO)
+            return sign + _scaled(value, _SCALES[self.unit], 1024 if self.unit is Unit.BYTES else 1000, 3)
+        if self.decimals is None:
+            return format_value(self.unit, value).removesuffix(f" {self.symbol}")
+        if not is_zero:
+            return f"+{text}" if self.unit is Unit.CHANGE and value > 0 else text
+        is_small = value > 0 and self.unit not in _SCALES
+        return f"<{10**-self.decimals:.{self.decimals}f}" if is_small else text.removeprefix("-")
 
     def words(self, value: Value) -> str:
         """Return ``value`` with four digits, in the column's unit unless that unit is over 1000 times as large."""
@@ -222,16 +232,6 @@ class Wording:
             return format_value(self.unit, value)
         sign = "+" if self.unit is Unit.CHANGE and value > 0 else ""
         return f"{sign}{_four_digits(value / self.size)} {self.symbol}"
-
-
-def _three_digits(words: str) -> str:
-    """Return ``12.4 ms`` for ``12.43 ms``."""
-    number, _, symbol = words.partition(" ")
-    whole, _, fraction = number.partition(".")
-    decimals = max(0, 3 - len(whole.lstrip("+-")))
-    if len(fraction) <= decimals or abs(float(number)) < 1:
-        return words
-    return f"{'+' * number.startswith('+')}{float(number):.{decimals}f} {symbol}"
 
 
 def wordings(columns: Sequence[Column], rows: Sequence[Row]) -> list[Wording]:

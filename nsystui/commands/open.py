@@ -244,8 +244,8 @@ def named_files(files: Sequence[str], log_patterns: Sequence[str] | None) -> Nam
 def _separated(paths: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return exports and logs; unknown files are in neither list.
 
-    Files with an ending of the first file's kind are not examined: a job has hundreds, and each access would delay the
-    first window. Opening them reports other kinds.
+    Files with an ending of the first file's kind are not examined: each access would delay the first window. Opening
+    them reports other kinds.
     """
     first = kind_of(paths[0]) if paths else None
     logs = {path for path in paths if first is FileKind.LOG and not path.endswith(EXPORT_ENDINGS)}

@@ -178,7 +178,7 @@ class TerminalDriver(LinuxDriver):
     def _stop(self) -> None:
         """Give the terminal back, stop, and take the terminal again when continued, unless the program is ending.
 
-        The whole process group stops, as on Ctrl-Z elsewhere: if a script runs the program, the user's shell knows only
+        The whole process group stops, as on Ctrl-Z: if a script runs the program, the user's shell knows only
         the script. Unlike SIGSTOP, SIGTSTP has no effect if no shell could continue the group.
         """
         if self._is_ending:

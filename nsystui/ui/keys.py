@@ -503,7 +503,7 @@ WORDS: tuple[Word, ...] = (
     Word(
         "blocked",
         "what the next compute kernel waited for while no compute ran: its launch (late launches), NCCL, a copy or a "
-        "memset, or none of these (stalled); `nsystui help path`",
+        "memset, or none of these (stalls); `nsystui help path`",
         ("overview",),
     ),
     Word(

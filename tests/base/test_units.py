@@ -180,11 +180,21 @@ def test_columns_that_are_compared_share_the_unit_of_their_largest_value_shown_o
 
 
 @given(st.lists(st.floats() | st.integers(-(2**62), 2**62) | st.none()))
-def test_no_positive_value_of_a_column_is_worded_as_zero_and_zero_has_no_sign(values):
+def test_only_nothing_and_rounding_errors_are_worded_as_zero_and_without_a_sign(values):
     for unit in (Unit.DURATION, Unit.CHANGE, Unit.BYTES, Unit.RATE):
         wording = Wording.of(unit, values)
         for value in values:
-            cell = wording.cell(value).partition(" ")[0]
-            is_zero = cell.strip("+-").replace(",", "").replace(".", "").strip("0") == ""
-            assert not is_zero or (value <= 0 and not cell.startswith(("+", "-")))
-            assert is_zero or value != 0
+            if value is not None and math.isfinite(value):
+                number = wording.cell(value).partition(" ")[0]
+                assert re.fullmatch(r"[+-]?[\d,]+(\.\d+)?", number)
+                assert (not re.search("[1-9]", number)) == (abs(value) < 0.005)
+                assert re.search("[1-9]", number) or number[0] not in "+-"
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [(4_700, "4.70 µs"), (999_600, "1.00 ms"), (120_000_000, "120 ms"), (36, "36 ns"), (0.2, "0.200 ns")],
+)
+def test_a_cell_with_its_own_unit_has_three_digits(value, words):
+    assert Wording(Unit.DURATION).cell(value) == words
+    assert Wording(Unit.CHANGE).cell(-value) == f"-{words}"

@@ -318,11 +318,18 @@ def test_causes_of_real_exports_add_up_to_all_idle_time(name: str):
                 idle += chosen.end - reach
             else:
                 idle = sum(one.breakdown(chosen).idle for one in job.busy(Selection()).devices)
-            for by in ("all", "rank", "range", "length", "pair"):
+            for by in ("all", "rank", "role", "range", "length", "pair"):
                 answer = gaps_table(job, Selection(chosen), by)
                 assert sum(answer.cells("time")) == idle, by
                 for row in answer.records():
                     assert row["startup"] + row["gaps"] + row["tail"] == row["time"], by
+
+
+def test_threads_of_the_ranks_of_a_role_are_one_row(demo_job: list[Path]):
+    with job_of(*demo_job) as job:
+        whole, roles = (gaps_table(job, Selection(), by) for by in ("all", "role"))
+        assert [row[1:] for row in roles.page(0, len(roles))] == whole.page(0, len(whole))
+        assert set(roles.cells("role")) == {"python"}
 
 
 @pytest.mark.campaign

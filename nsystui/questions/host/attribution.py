@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise, starmap
+from types import MappingProxyType
 
 import numpy as np
 import sqlalchemy as sa
@@ -157,12 +158,12 @@ class Attribution:
         return sums
 
 
-def over_ranks(attribution: Attribution) -> Attribution:
-    """Merge threads with the same name on several ranks, one on each, as ``pt_data_worker (4 ranks)``.
+def over_ranks(attribution: Attribution, groups: Mapping[Task, object] = MappingProxyType({})) -> Attribution:
+    """Merge threads with one name on several ranks of a group, one on each, as ``pt_data_worker (4 ranks)``.
 
     Worker processes of one name are merged even if a rank has several.
     """
-    threads: dict[str, set[tuple[Task, str]]] = {}
+    threads: dict[tuple[object, str], set[tuple[Task, str]]] = {}
     causes, gpus = attribution.causes, attribution.spans.gpus
     pairs: set[int] = set()
     for part in attribution.portions():
@@ -171,9 +172,10 @@ def over_ranks(attribution: Attribution) -> Attribution:
     for gpu_index, cause in (divmod(pair, len(causes)) for pair in sorted(pairs)):
         thread = causes[cause].thread
         if thread:
-            threads.setdefault(thread.rpartition(" ")[0], set()).add((gpus[gpu_index][0], thread))
+            task = gpus[gpu_index][0]
+            threads.setdefault((groups.get(task), thread.rpartition(" ")[0]), set()).add((task, thread))
     merged_names: dict[str, str] = {}
-    for name, members in threads.items():
+    for (_, name), members in threads.items():
         ranks = len({task for task, _ in members})
         if ranks > 1 and (ranks == len(members) or name.startswith(WORKER)):
             merged_names |= dict.fromkeys((thread for _, thread in members), f"{name} ({ranks} ranks)")

@@ -308,7 +308,7 @@ def _first_at(moments: Times, times: Times, codes: Ints, no_code: int) -> Ints:
 
 def _shown(idle: _IdleTime, by: str, ranks: _ByTask, pairs: _Pairs) -> tuple[list[_Shown], NDArray[np.int32]]:
     """Return the causes shown, and the index of each time's cause."""
-    table = idle.attribution if by in _BY_TASK else over_ranks(idle.attribution)
+    table = over_ranks(idle.attribution, ranks if by in _BY_TASK else {})
     code_of_key: dict[int, int] = {}
     indices = np.empty(len(table.time), np.int32)
     for part in table.portions():

@@ -234,7 +234,7 @@ def _unnamed(job: OpenJob, ranges: NvtxRanges, selection: Selection, usable: Fla
 def _busiest(ranges: NvtxRanges, templates: Templates, selection: Selection, usable: Flags) -> tuple[str, Flags] | None:
     """Return the name (numbers folded) whose ranges launched the most GPU work, and whether each name matches it.
 
-    Names that occur more than once on a thread take precedence. If GPU work is unknown or equal, CPU time decides.
+    Names that repeat on a thread take precedence. If GPU work is unknown or equal, CPU time decides.
     """
     if not len(ranges):
         return None

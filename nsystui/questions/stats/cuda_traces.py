@@ -247,8 +247,8 @@ _CALL_KEYS = ("report", "process", "thread", "correlation_id", "row", "start", "
 class _Executions:
     """The kernels with the API calls that launched them, as parts of queries; times in ns.
 
-    A kernel is queued from the end of its call to its start; it was never queued if it starts during the call. With
-    ``--cudabacktrace``, a call is recorded twice, and its kernel counts twice in nsys.
+    A kernel is queued from the end of its call to its start, if that is later. With ``--cudabacktrace``, a call is
+    recorded twice, and its kernel counts twice in nsys.
     """
 
     def __init__(self, selection: Selection, options: ReportOptions) -> None:

@@ -105,7 +105,8 @@ class OverviewScreen(TablesScreen):
         """Compose the head, the findings, and the ranks with the kernels."""
         self.head = PartLines(id="head")
         self.ranks = WindowTable(id="ranks", elastic="host")
-        self.ranks.cell_styles = _odd_cells
+        odd = dict.fromkeys(("rank", "late", "findings"), "warning")
+        self.ranks.cell_styles = lambda values: odd if values.get("findings") else {}
         self.kernels = WindowTable(id="kernels", row_style=_category, bar_category="compute")
         self.looking = PartLines(id="looking")
         self.findings = FindingsTable(id="findings")
@@ -485,10 +486,6 @@ class OverviewScreen(TablesScreen):
         """Open the output of the application."""
         if self.has_job():
             self.lay_over(screen_of("output"))
-
-
-def _odd_cells(values: Record) -> dict[str, str]:
-    return dict.fromkeys(("rank", "late", "findings"), "warning") if values.get("findings") else {}
 
 
 def _category(values: Record) -> str | None:

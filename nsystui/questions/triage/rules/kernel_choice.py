@@ -216,8 +216,8 @@ def unfused_kernels(case: Case) -> Sequence[Finding | NotChecked]:
         "upper limit. Mean over the GPUs."
     )
     shown: list[Row] = [(case.rank_of.get(Task(report, process)), *others) for report, process, _, *others in worst]
-    door, evidence = Door("kernels", by="family"), (_COLUMNS, shown)
-    return [case.finding("unfused-kernels", sentence, advice, door, cost, measured, evidence)]
+    door, line = Door("kernels", by="family"), f"{kernels:,} pointwise kernels in {counted(count, 'chain')}"
+    return [case.finding("unfused-kernels", sentence, advice, door, cost, measured, (_COLUMNS, shown), line=line)]
 
 
 def _is_pointwise(work: NameWork) -> bool:
