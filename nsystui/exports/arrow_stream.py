@@ -1,13 +1,14 @@
-"""Arrow batches, checked while DuckDB reads them, through Arrow's C interfaces without a library.
+"""Arrow batches, checked while DuckDB reads them or made of arrays, through Arrow's C interfaces without a library.
 
-See https://arrow.apache.org/docs/format/CStreamInterface.html. Only integer columns can be read.
+See https://arrow.apache.org/docs/format/CStreamInterface.html. Only integer columns can be read and made.
 """
 
 from __future__ import annotations
 
 import ctypes
 import errno
-from collections.abc import Callable, Iterator, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -112,3 +113,133 @@ class WatchedStream:
         self._get_next = _NEXT(get_next)  # kept alive while the stream is read
         stream.get_next = ctypes.cast(self._get_next, ctypes.c_void_p).value
         return capsule
+
+
+class _Schema(ctypes.Structure):
+    """``struct ArrowSchema``."""
+
+
+_Schema._fields_ = [
+    *((name, ctypes.c_char_p) for name in ("format", "name", "metadata")),
+    *((name, ctypes.c_int64) for name in ("flags", "n_children")),
+    ("children", ctypes.POINTER(ctypes.POINTER(_Schema))),
+    *((name, ctypes.c_void_p) for name in ("dictionary", "release", "private_data")),
+]
+_GET_SCHEMA = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(_Schema))
+_RELEASE_SCHEMA, _RELEASE_ARRAY, _RELEASE_STREAM = (
+    ctypes.CFUNCTYPE(None, ctypes.POINTER(kind)) for kind in (_Schema, _Array, _Stream)
+)
+_LAST_ERROR = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
+_capsule = ctypes.pythonapi.PyCapsule_New
+_capsule.restype, _capsule.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
+_NULLABLE = 2
+
+
+@dataclass(frozen=True)
+class MadeBatch:
+    """Rows of integer columns, int64, with which of them are present (``None``: all)."""
+
+    columns: Mapping[str, tuple[np.ndarray, np.ndarray | None]]
+
+    @property
+    def rows(self) -> int:
+        return len(next(iter(self.columns.values()))[0])
+
+    def integers(self, name: str) -> tuple[np.ndarray, np.ndarray | None]:
+        """Return a column, like `Batch.integers`."""
+        return self.columns[name]
+
+
+class MadeStream:
+    """A stream of made ``batches`` for DuckDB to read once, each passed to ``watch`` first, like `WatchedStream`.
+
+    Keep the stream as long as DuckDB may read: its memory is the batches' memory.
+    """
+
+    def __init__(
+        self, names: Sequence[str], batches: Iterator[MadeBatch], watch: Callable[[MadeBatch], object]
+    ) -> None:
+        self._names, self._batches, self._watch = names, batches, watch
+        self._failure: BaseException | None = None
+        self._kept: dict[int, object] = {}
+        self._numbers = itertools.count(1)
+        self._release_schema = _RELEASE_SCHEMA(_forget)
+        self._release_array = _RELEASE_ARRAY(self._free)
+        self._callbacks = (
+            _GET_SCHEMA(lambda stream, out: self._write_schema(out.contents)),
+            _NEXT(lambda stream, out: self._write_next(out.contents)),
+            _LAST_ERROR(lambda stream: None),
+            _RELEASE_STREAM(_forget),
+        )
+        self._stream = _Stream(*(ctypes.cast(callback, ctypes.c_void_p).value for callback in self._callbacks))
+        self._schema = _Schema()
+
+    reading = WatchedStream.reading
+
+    def __arrow_c_schema__(self) -> object:
+        self._write_schema(self._schema)
+        return _capsule(ctypes.addressof(self._schema), b"arrow_schema", None)
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return _capsule(ctypes.addressof(self._stream), b"arrow_array_stream", None)
+
+    def _write_schema(self, out: _Schema) -> int:
+        release = ctypes.cast(self._release_schema, ctypes.c_void_p).value
+        parts = [_Schema(b"l", name.encode(), None, _NULLABLE, 0, None, None, release) for name in self._names]
+        children = (ctypes.POINTER(_Schema) * len(parts))(*map(ctypes.pointer, parts))
+        self._kept[-next(self._numbers)] = parts, children
+        ctypes.memmove(
+            ctypes.byref(out),
+            ctypes.byref(_Schema(b"+s", b"", None, 0, len(parts), children, None, release)),
+            ctypes.sizeof(_Schema),
+        )
+        return 0
+
+    def _write_next(self, out: _Array) -> int:
+        try:
+            batch = next(self._batches, None)
+            if batch is not None:
+                self._watch(batch)
+        except BaseException as error:  # no exception may leave a C callback
+            self._failure = error
+            return errno.ECANCELED
+        made = _Array() if batch is None else self._array_of(batch)
+        ctypes.memmove(ctypes.byref(out), ctypes.byref(made), ctypes.sizeof(_Array))
+        return 0
+
+    def _array_of(self, batch: MadeBatch) -> _Array:
+        import numpy as np
+
+        key, rows = next(self._numbers), batch.rows
+        release = ctypes.cast(self._release_array, ctypes.c_void_p).value
+        kept: list[object] = []
+
+        def array(missing: int, buffers: Sequence[int | None], parts: Sequence[_Array], private: int) -> _Array:
+            pointers = (ctypes.c_void_p * len(buffers))(*buffers)
+            children = (ctypes.POINTER(_Array) * len(parts))(*map(ctypes.pointer, parts))
+            kept.extend((pointers, parts, children))
+            return _Array(rows, missing, 0, len(buffers), len(parts), pointers, children, None, release, private)
+
+        columns = []
+        for name in self._names:
+            values, present = batch.integers(name)
+            values = np.ascontiguousarray(values)
+            bits = None if present is None else np.packbits(present, bitorder="little")
+            kept.extend((values, bits))
+            missing = 0 if present is None else rows - int(present.sum())
+            columns.append(array(missing, [None if bits is None else bits.ctypes.data, values.ctypes.data], (), 0))
+        whole = array(0, [None], columns, key)
+        self._kept[key] = kept
+        return whole
+
+    def _free(self, array: Any) -> None:
+        self._kept.pop(array.contents.private_data or 0, None)
+        array.contents.release = None
+
+
+def _forget(released: Any) -> None:
+    released.contents.release = None
+
+
+Arriving = WatchedStream | MadeStream
+"""A stream for DuckDB whose batches are checked."""

@@ -56,6 +56,19 @@ class GpuClock:
     is_of_waits: bool
 
 
+class Column(str):
+    """SQL of an integer column, and what it does to the integers of the column ``native``.
+
+    If ``possible`` is set, integers outside of these bounds become ``LATEST`` + 1, ``origin`` is subtracted from the
+    others, and the value is missing where the column ``end``, if any, is ``origin``, too.
+    """
+
+    native: str
+    possible: tuple[int, int] | None = None
+    origin: int = 0
+    end: str = ""
+
+
 @dataclass(frozen=True)
 class Schema:
     """The tables of an export with their columns, and the last rowids of the event tables.
@@ -97,7 +110,11 @@ class Schema:
 
         The cast gives the column one type, because the reader takes types from the first rows.
         """
-        return f'CAST("{column}" AS INTEGER)' if self.has_column(table, column) else NO_INTEGER
+        if not self.has_column(table, column):
+            return NO_INTEGER
+        sql = Column(f'CAST("{column}" AS INTEGER)')
+        sql.native = column
+        return sql
 
     def time(self, table: str, column: str) -> str:
         """Return `integer` for a time. An impossible time, text or out of bounds, becomes later than ``LATEST``.
@@ -110,9 +127,16 @@ class Schema:
         may_lack_times = column == "start" and self.has_column(table, "end")
         # NVTX names and begins things long before a capture. In SQLite, text is greater than any number.
         earliest = -LATEST if table == "NVTX_EVENTS" else self.earliest
-        is_possible, value = self._moment(self._raw_time(table, column), earliest, self.latest)
+        raw = self._raw_time(table, column)
+        is_possible, value = self._moment(raw, earliest, self.latest)
         no_times = f'WHEN "start" = {self.origin} AND "end" = {self.origin} THEN NULL ' if may_lack_times else ""
-        return f'CASE {no_times}WHEN {is_possible} THEN {value} WHEN "{column}" IS NOT NULL THEN {LATEST + 1} END'
+        case = f'CASE {no_times}WHEN {is_possible} THEN {value} WHEN "{column}" IS NOT NULL THEN {LATEST + 1} END'
+        if raw != f'"{column}"':
+            return case
+        sql = Column(case)
+        sql.native, sql.origin, sql.end = column, self.origin, "end" if may_lack_times else ""
+        sql.possible = self.origin + earliest, self.origin + self.latest
+        return sql
 
     def optional_time(self, table: str, column: str) -> str:
         """Return `integer` for a time that a row can lack: an impossible time becomes NULL.

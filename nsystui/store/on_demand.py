@@ -230,7 +230,8 @@ class OnDemand:
                     lookups.fill(export, frozenset[str]().union(*(source.words for source in present)))
                 payload = self._payload() if any(source.decoded for source in needed) else PayloadSchemas({})
                 if self.checks_while_reading:
-                    self._checks.begin(part.table for part in needed if part.makes and self.native.has(part.table))
+                    tables = (part for part in needed if part.makes and self.native.has(part.table))
+                    self._checks.begin(part.table for part in tables if not (streams and lookups.pages_of(part)))
                 packer = Packer(self.file, connection, sink, is_cancelled=self._is_over, workers=1, streams=streams)
                 packed = packer.read(lookups, needed, payload, missing)
         except duckdb.OutOfMemoryException:

@@ -374,7 +374,8 @@ class Packer:
                 finally:  # after a failure or ctrl+c, other workers stop at their next chunk
                     chunks.stop()
                 # Lacks tables of which only NCCL calls are read, because their number of rows is unknown.
-                last = chunks.last_rows
+                last = {table: row for table, row in chunks.last_rows.items() if not lookups.pages.get(table)}
+                lookups.checks.whole.update(chunks.last_rows.keys() - last)
                 list(pool.map(lookups.checks.end, last, map(self._rows_read.__getitem__, last), last.values()))
         finally:
             for worker in workers:
@@ -469,10 +470,12 @@ class ChunkPacker:
         """Pack the rows of a chunk and return their number; ``watch`` is called with the last row read."""
         stream = self._stream(chunk.source)
         if stream is None:
+            self.lookups.pages[chunk.source.table] = None
             return self._pack_in_pieces(export, chunk, watch)
         rows, first = 0, chunk.first
         while first <= chunk.last:
             if not stream.is_usable:
+                self.lookups.pages[chunk.source.table] = None
                 return rows + self._pack_in_pieces(export, replace(chunk, first=first), watch)
             last = min(chunk.last, first + SORTED_ROWS - 1) if stream.sorts else chunk.last
             packed_rows = self._pack_stream(export, stream, replace(chunk, first=first, last=last), watch)
@@ -497,6 +500,8 @@ class ChunkPacker:
         """Pack the rows of a chunk as they arrive and return their number; ``None`` if they must be read again."""
         import duckdb
 
+        from nsystui.exports.leaf_pages import UnusualPages
+
         # The driver cannot type a stream without rows. A chunk up to the last row of the table has rows.
         name, last = chunk.source.table, chunk.last
         if last < self.lookups.native.last_rowid[name] and first_row(self.connection, export, name, chunk.first) > last:
@@ -508,6 +513,9 @@ class ChunkPacker:
             with arriving.reading():
                 written = self.sink.write(table, self.connection, rows)
         except UnusualRows:
+            return None
+        except UnusualPages:
+            self.lookups.pages[name] = None
             return None
         except duckdb.OutOfMemoryException:  # smaller pieces take less
             stream.is_usable = False

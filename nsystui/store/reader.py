@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,7 +20,7 @@ from nsystui.exports.canonical import CanonicalTable
 from nsystui.exports.integrity import PageChecks, doubled
 from nsystui.exports.nccl_calls import PayloadSchemas
 from nsystui.exports.opening import ArrowReader
-from nsystui.exports.schema import Schema
+from nsystui.exports.schema import Column, Schema
 from nsystui.exports.sources import NO_INTEGER, Source, Transform
 from nsystui.exports.sources.base import words_of
 from nsystui.store.tally import LeftOut, count_left_out, count_nameless, left_out_of, left_out_query, lost_names
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     import duckdb
     import numpy as np
 
-    from nsystui.exports.arrow_stream import Batch, WatchedStream
+    from nsystui.exports.arrow_stream import Arriving, Batch
+    from nsystui.exports.leaf_pages import LeafPages
 
 
 # Kernels have about this many columns.
@@ -154,6 +155,8 @@ class Lookups:
     checks: PageChecks
     rows: dict[str, int] = field(default_factory=dict)
     """The number of rows of each filled table."""
+    pages: dict[str, LeafPages | None] = field(default_factory=dict)
+    """The pages of native tables of which rows were read; ``None`` if SQLite read some."""
     _known: tuple[np.ndarray, int] | None = None
 
     def __post_init__(self) -> None:
@@ -171,6 +174,19 @@ class Lookups:
     def share(self, connection: duckdb.DuckDBPyConnection) -> None:
         """Let a connection find the tables by name; it creates its own tables in ``main``."""
         connection.execute(f"SET search_path = 'main,{self.schema}'")
+
+    def pages_of(self, source: Source) -> LeafPages | None:
+        """Return the pages from which the columns of ``source`` can be read; ``None`` if SQLite must read the table."""
+        from nsystui.exports.leaf_pages import leaf_pages
+
+        if source.table not in self.pages:
+            self.pages[source.table] = leaf_pages(self.path, source.table)
+        if (pages := self.pages[source.table]) is not None and not source.without:
+            read = [sql for sql in source.columns.values() if sql != NO_INTEGER]
+            if all(isinstance(sql, Column) and sql.native in pages.integers for sql in read):
+                return pages
+        self.pages[source.table] = None
+        return None
 
     def known_strings(self) -> tuple[np.ndarray, int]:
         """Return whether each number is the id of a string, and the bytes of the longest string.
@@ -247,15 +263,20 @@ class ArrivingRows:
         export: ArrowReader,
         condition: str = "",
         inspect: Callable[[Batch], object] = lambda batch: None,
-    ) -> tuple[WatchedStream, str]:
-        """Return the stream of the rows, and DuckDB's SQL of its columns."""
-        from nsystui.exports.arrow_stream import WatchedStream
+        pages: LeafPages | None = None,
+    ) -> tuple[Arriving, str]:
+        """Return the stream of the rows, and DuckDB's SQL of its columns; read from ``pages``, if given, not by SQLite."""
+        from nsystui.exports.arrow_stream import MadeBatch, MadeStream, WatchedStream
 
         def check(batch: Batch) -> None:
             self._check(batch)
             inspect(batch)
             self._watch(self._last)
 
+        if pages is not None:
+            batches = map(MadeBatch, pages.rows(self._chunk.first, self._chunk.last, self._columns))
+            names = ["row_id", *self._columns]
+            return MadeStream(names, batches, check), ", ".join([f'"{name}"' for name in names] + _nulls(self._absent))
         scan = replace(self._source, columns=self._columns).scan % (self._chunk.first, self._chunk.last)
         stream = WatchedStream(export.stream(scan + condition), ["row_id", *self._columns], check)
         return stream, _as_text(connection.from_arrow(stream), self._absent)
@@ -455,7 +476,11 @@ def _as_text(arriving: duckdb.DuckDBPyRelation, absent: Sequence[str] = ()) -> s
         else f'"{column}"'
         for column, kind in zip(arriving.columns, map(str, arriving.types), strict=True)
     ]
-    return ", ".join([*columns, *(f'CAST(NULL AS BIGINT) AS "{column}"' for column in absent)])
+    return ", ".join(columns + _nulls(absent))
+
+
+def _nulls(columns: Iterable[str]) -> list[str]:
+    return [f'CAST(NULL AS BIGINT) AS "{column}"' for column in columns]
 
 
 # The maximum number in a condition.
@@ -545,13 +570,14 @@ class TableStream:
     def _transform(self) -> Transform:
         return self._source.makes[self.name]
 
-    def open(self, export: ArrowReader, chunk: Chunk, watch: Watch) -> WatchedStream:
+    def open(self, export: ArrowReader, chunk: Chunk, watch: Watch) -> Arriving:
         """Begin to read the rows of a chunk; ``select`` returns them, once."""
         # Strings left by a `Reader` would hide the export's strings.
         self._connection.execute("DROP TABLE IF EXISTS temp.main.strings")
         orders = () if self.sorts else (self._transform.order,)
         self.arrivals = ArrivingRows(self._lookups.path, self._source, chunk, orders, watch)
-        stream, read = self.arrivals.open(self._connection, export, inspect=self._inspect)
+        pages = self._lookups.pages_of(self._source)
+        stream, read = self.arrivals.open(self._connection, export, inspect=self._inspect, pages=pages)
         self._connection.register(_ARRIVING, stream)
         ordered = f' ORDER BY "{self._transform.order}", row_id' if self.sorts else ""
         self.select = replace(self._transform, rows=f"SELECT {read} FROM {_ARRIVING}{ordered}").select(tie="")
