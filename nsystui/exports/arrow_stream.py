@@ -67,8 +67,24 @@ class Batch:
         return values, None if present.all() else present
 
 
+class Checked:
+    """A stream whose batches are checked: `reading` raises what ended it."""
+
+    _failure: BaseException | None = None
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Raise the exception that ended the stream, if any."""
+        try:
+            yield
+        except Exception:
+            if self._failure is not None:
+                raise self._failure from None
+            raise
+
+
 @dataclass
-class WatchedStream:
+class WatchedStream(Checked):
     """A stream for DuckDB to read once; the reading thread first passes each batch to ``watch``.
 
     An exception of ``watch`` ends the stream, and `reading` raises it.
@@ -77,18 +93,7 @@ class WatchedStream:
     handle: Any
     names: Sequence[str]
     watch: Callable[[Batch], object]
-    _failure: BaseException | None = field(default=None, init=False)
     _get_next: object = field(default=None, init=False)
-
-    @contextmanager
-    def reading(self) -> Iterator[None]:
-        """Raise the exception of ``watch`` that ended the stream, if any."""
-        try:
-            yield
-        except Exception:
-            if self._failure is not None:
-                raise self._failure from None
-            raise
 
     def __arrow_c_schema__(self) -> object:
         return self.handle.__arrow_c_schema__()
@@ -150,7 +155,7 @@ class MadeBatch:
         return self.columns[name]
 
 
-class MadeStream:
+class MadeStream(Checked):
     """A stream of made ``batches`` for DuckDB to read once, each passed to ``watch`` first, like `WatchedStream`.
 
     Keep the stream as long as DuckDB may read: its memory is the batches' memory.
@@ -160,7 +165,6 @@ class MadeStream:
         self, names: Sequence[str], batches: Iterator[MadeBatch], watch: Callable[[MadeBatch], object]
     ) -> None:
         self._names, self._batches, self._watch = names, batches, watch
-        self._failure: BaseException | None = None
         self._kept: dict[int, object] = {}
         self._numbers = itertools.count(1)
         self._release_schema = _RELEASE_SCHEMA(_forget)
@@ -173,8 +177,6 @@ class MadeStream:
         )
         self._stream = _Stream(*(ctypes.cast(callback, ctypes.c_void_p).value for callback in self._callbacks))
         self._schema = _Schema()
-
-    reading = WatchedStream.reading
 
     def __arrow_c_schema__(self) -> object:
         self._write_schema(self._schema)
@@ -239,7 +241,3 @@ class MadeStream:
 
 def _forget(released: Any) -> None:
     released.contents.release = None
-
-
-Arriving = WatchedStream | MadeStream
-"""A stream for DuckDB whose batches are checked."""

@@ -27,11 +27,13 @@ _PAGES = 256
 """Pages decoded at once: 10,000 to 20,000 rows, so that a cancelled question ends soon."""
 _GAP = 8
 """Pages of other tables that are read with those around them, because a larger read costs less than two."""
-_REAL, _LAST_INTEGER, _RESERVED, _LONG = 7, 9, (10, 11), 128
+_REAL, _ZERO, _LAST_INTEGER, _RESERVED, _LONG = 7, 8, 9, (10, 11), 128
 _SIZES = np.array([0, 1, 2, 3, 4, 6, 8, 8, 0, 0, 0, 0, *((kind - 12) // 2 for kind in range(12, 256))], np.uint8)
 """Bytes of a value by serial type, for types of one byte."""
 _SHIFTS = np.array([64 - 8 * int(size) if size else 0 for size in _SIZES[:7]] + [0] * 249, np.int64)
 """Bits to shift the eight bytes at a value, so that the value stays."""
+_MARGIN = 256
+"""Bytes after the last page, so that no index into a damaged page fails."""
 _END = np.int64((1 << 63) - 1)
 
 
@@ -72,9 +74,9 @@ class LeafPages:
     def _children(self, page: Array, bound: np.int64) -> tuple[Ints, Ints]:
         """Return the pages below an interior page, and the highest rowid that each may have."""
         count = int(page[3]) << 8 | int(page[4])
-        if page[0] != _INTERIOR or not count:
+        if page[0] != _INTERIOR or not 0 < count <= (self.page_size - 12) // 2:
             raise UnusualPages
-        buffer = np.concatenate([page, np.zeros(16, np.uint8)])
+        buffer = np.concatenate([page, np.zeros(_MARGIN, np.uint8)])
         cells = _words(buffer, 12 + 2 * np.arange(count), 2)
         if cells.min() < 12 + 2 * count or cells.max() > self.page_size - 5:
             raise UnusualPages
@@ -128,96 +130,94 @@ class LeafPages:
         with opened(self.path, 0) as file:
             for start in range(begin, min(end, len(pages)), _PAGES):
                 part = slice(start, min(start + _PAGES, end, len(pages)))
-                batch = self._decode(self._read(file, pages[part]), lowest[part], highest[part], columns)
-                if batch is not None:
-                    rowids, _ = batch["row_id"]
-                    inside = slice(*np.searchsorted(rowids, [first, last + 1]).tolist())
-                    if inside != slice(0, len(rowids)):
-                        batch = {
-                            name: (values[inside], None if present is None else present[inside])
-                            for name, (values, present) in batch.items()
-                        }
-                    if len(batch["row_id"][0]):
-                        yield batch
+                rows = self._decode(self._read(file, pages[part]), lowest[part], highest[part])
+                inside = slice(*np.searchsorted(rows.rowids, [first, last + 1]).tolist())
+                batch: dict[str, tuple[Ints, Array | None]] = {"row_id": (rows.rowids[inside], None)}
+                for name, sql in columns.items():
+                    assert isinstance(sql, Column)
+                    values, present = rows.column(sql)
+                    batch[name] = values[inside], None if present is None else present[inside]
+                if inside.start < inside.stop:
+                    yield batch
 
-    def _decode(
-        self, pages: Array, lowest: Ints, highest: Ints, columns: Mapping[str, str]
-    ) -> dict[str, tuple[Ints, Array | None]] | None:
-        """Return the rows of leaf pages, ``None`` without rows. Raises UnusualPages."""
-        if (pages[:, 0] != _LEAF).any():
-            raise UnusualPages
+    def _decode(self, pages: Array, lowest: Ints, highest: Ints) -> _Rows:
+        """Return the rows of leaf pages, whose rowids are above ``lowest`` and at most ``highest``."""
         counts = (pages[:, 3].astype(np.int64) << 8) | pages[:, 4]
-        total, size = int(counts.sum()), self.page_size
-        if not total:
-            if len(self.leaves[0]) > 1:
-                raise UnusualPages
-            return None
-        buffer = np.empty(pages.size + 16, np.uint8)
+        total, size, width = int(counts.sum()), self.page_size, len(self.names)
+        if (pages[:, 0] != _LEAF).any() or not counts.all() or (8 + 2 * counts > size).any():
+            raise UnusualPages
+        buffer = np.zeros(pages.size + _MARGIN, np.uint8)
         buffer[: pages.size] = pages.ravel()
         page = np.repeat(np.arange(len(pages)), counts)
-        base = page * size
-        cells = base + _words(buffer, base + 8 + 2 * (np.arange(total) - np.repeat(np.cumsum(counts) - counts, counts)), 2)
-        if (cells > base + size - 4).any():
+        start = page * size
+        within = np.arange(total) - np.repeat(np.cumsum(counts) - counts, counts)
+        cells = start + _words(buffer, start + 8 + 2 * within, 2)
+        if (cells > start + size - 4).any():
             raise UnusualPages
         lengths, at = _varints(buffer, cells)
         rowids, header = _varints(buffer, at)
-        body_end = header + lengths
-        if (lengths > size - 35).any() or (body_end > base + size).any():
+        end = header + lengths
+        # From this length on, SQLite writes a part of a row to other pages.
+        if (lengths > size - 35).any() or (end > start + size).any() or (buffer[header] != width + 1).any():
             raise UnusualPages
-        _check_cells(pages, counts, cells - base, body_end - base, size)
+        _check_cells(pages, counts, cells - start, end - start, size)
         if (rowids[1:] <= rowids[:-1]).any() or (rowids <= lowest[page]).any() or (rowids > highest[page]).any():
-            raise UnusualPages
-        width = len(self.names)
-        if (buffer[header] != width + 1).any():
             raise UnusualPages
         kinds = np.ndarray((len(buffer) - width,), f"V{width}", buffer, strides=(1,))[header + 1].view(np.uint8)
         kinds = np.ascontiguousarray(kinds.reshape(total, width).T)
-        low, high = kinds.min(axis=1), kinds.max(axis=1)
-        places, place = [], header + width + 1
-        for kind, least, most in zip(kinds, low, high, strict=True):
-            if most >= _LONG or (most >= _RESERVED[0] and np.isin(kind, _RESERVED).any()):
+        least, most = kinds.min(axis=1), kinds.max(axis=1)
+        places = [header + width + 1]
+        for kind, low, high in zip(kinds, least, most, strict=True):
+            if high >= _LONG or (high >= _RESERVED[0] and np.isin(kind, _RESERVED).any()):
                 raise UnusualPages
-            places.append(place)
-            size_of_value = _SIZES[kind] if least < most else _SIZES[most]
-            place = place + size_of_value if most else place
-        if (place != body_end).any() or not low[list(self.required)].all():
+            places.append(places[-1] + _SIZES[kind if low < high else high] if high else places[-1])
+        if (places[-1] != end).any() or not least[list(self.required)].all():
             raise UnusualPages
         eight = np.ndarray((len(buffer) - 8,), "V8", buffer, strides=(1,))
+        return _Rows(self.names, rowids, kinds, places, eight)
 
-        def column(native: str) -> tuple[Ints, Array | None]:
-            number = self.names.index(native)
-            lowest_kind, highest_kind = int(low[number]), int(high[number])
-            kind = kinds[number]
-            if highest_kind > _LAST_INTEGER or (highest_kind >= _REAL and (kind == _REAL).any()):
-                raise UnusualPages
-            if lowest_kind == highest_kind and (not lowest_kind or lowest_kind > _REAL):
-                present = None if lowest_kind else np.zeros(total, bool)
-                return np.full(total, max(lowest_kind - 8, 0), np.int64), present
-            values = eight[places[number]].view(">i8").astype(np.int64)
-            values >>= _SHIFTS[kind] if lowest_kind < highest_kind else _SHIFTS[lowest_kind]
-            if highest_kind > _REAL:
-                values[kind == 8], values[kind == 9] = 0, 1
-            if lowest_kind:
-                return values, None
-            values[kind == 0] = 0
-            return values, kind != 0
 
-        result: dict[str, tuple[Ints, Array | None]] = {"row_id": (rowids, None)}
-        for name, item in columns.items():
-            assert isinstance(item, Column)
-            values, present = column(item.native)
-            if item.possible is not None:
-                earliest, latest = item.possible
-                is_possible = (values >= earliest) & (values <= latest)
-                if item.end:  # CUPTI writes 0 for both times if it has none
-                    ends_at, end_present = column(item.end)
-                    lacks = (values == item.origin) & (ends_at == item.origin)
-                    lacks &= True if end_present is None else end_present
-                    if lacks.any():
-                        present = ~lacks if present is None else present & ~lacks
-                values = np.where(is_possible, values - item.origin, LATEST + 1)
-            result[name] = values, present
-        return result
+@dataclass(frozen=True)
+class _Rows:
+    """Rows of leaf pages: ``kinds`` are serial types, shape (columns, rows).
+
+    ``places`` are indices, for each column, into ``eight``, the eight bytes that begin at each byte.
+    """
+
+    names: tuple[str, ...]
+    rowids: Ints
+    kinds: Array
+    places: list[Ints]
+    eight: Array
+
+    def column(self, item: Column) -> tuple[Ints, Array | None]:
+        """Return the values of a column as its SQL gives them, and which are present. Raises UnusualPages."""
+        values, present = self.integers(item.native)
+        if item.possible is None:
+            return values, present
+        if item.end:
+            ends, ends_present = self.integers(item.end)
+            has_times = (values != item.origin) | (ends != item.origin)
+            has_times |= False if ends_present is None else ~ends_present
+            if not has_times.all():
+                present = has_times if present is None else present & has_times
+        earliest, latest = item.possible
+        return np.where((values >= earliest) & (values <= latest), values - item.origin, LATEST + 1), present
+
+    def integers(self, native: str) -> tuple[Ints, Array | None]:
+        """Return the values of a column of integers, and which are present (``None``: all). Raises UnusualPages."""
+        number = self.names.index(native)
+        kind = self.kinds[number]
+        least, most = int(kind.min()), int(kind.max())
+        if most > _LAST_INTEGER or (most >= _REAL and (kind == _REAL).any()):
+            raise UnusualPages
+        if least == most and (not least or least > _REAL):
+            return np.full(len(kind), max(least - _ZERO, 0), np.int64), None if least else np.zeros(len(kind), bool)
+        values = self.eight[self.places[number]].view(">i8").astype(np.int64)
+        values >>= _SHIFTS[kind if least < most else least]
+        if most > _REAL:
+            values[kind == _ZERO], values[kind == _ZERO + 1] = 0, 1
+        return values, None if least else kind != 0
 
 
 def leaf_pages(path: Path, table: str) -> LeafPages | None:
@@ -239,7 +239,13 @@ def leaf_pages(path: Path, table: str) -> LeafPages | None:
     if not is_plain or len(entries) != 1 or not 0 < len(columns) < _LONG - 1:
         return None
     ((root, sql),) = entries
-    if not isinstance(root, int) or not sql or "CHECK" in sql or "WITHOUT" in sql or any(hidden for *_, hidden in columns):
+    if (
+        not isinstance(root, int)
+        or not sql
+        or "CHECK" in sql
+        or "WITHOUT" in sql
+        or any(hidden for *_, hidden in columns)
+    ):
         return None
     integers = frozenset(name for _, name, kind, _, _, key, _ in columns if "INT" in kind.upper() and not key)
     required = tuple(number for number, _, _, is_required, *_ in columns if is_required)
@@ -279,11 +285,10 @@ def _check_cells(pages: Array, counts: Ints, starts: Ints, ends: Ints, size: int
     firsts = np.cumsum(counts) - counts
     above = np.empty_like(ends)
     above[1:] = starts[:-1]
-    above[firsts[counts > 0]] = size
-    used = np.add.reduceat(ends - starts, firsts[counts > 0])
+    above[firsts] = size
+    used = np.add.reduceat(ends - starts, firsts)
     is_usual = (
         not pages[:, 1:3].any()  # no free blocks
-        and (counts > 0).all()
         and (ends <= above).all()
         and (8 + 2 * counts <= content).all()
         and (starts >= np.repeat(content, counts)).all()

@@ -57,7 +57,7 @@ class GpuClock:
 
 
 class Column(str):
-    """SQL of an integer column, and what it does to the integers of the column ``native``.
+    """SQL of an integer column, with which the integers of the column ``native`` can be converted without SQLite.
 
     If ``possible`` is set, integers outside of these bounds become ``LATEST`` + 1, ``origin`` is subtracted from the
     others, and the value is missing where the column ``end``, if any, is ``origin``, too.

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import duckdb
     import numpy as np
 
-    from nsystui.exports.arrow_stream import Arriving, Batch
+    from nsystui.exports.arrow_stream import Batch, Checked, MadeBatch
     from nsystui.exports.leaf_pages import LeafPages
 
 
@@ -262,13 +262,13 @@ class ArrivingRows:
         connection: duckdb.DuckDBPyConnection,
         export: ArrowReader,
         condition: str = "",
-        inspect: Callable[[Batch], object] = lambda batch: None,
+        inspect: Callable[[Batch | MadeBatch], object] = lambda batch: None,
         pages: LeafPages | None = None,
-    ) -> tuple[Arriving, str]:
-        """Return the stream of the rows, and DuckDB's SQL of its columns; read from ``pages``, if given, not by SQLite."""
+    ) -> tuple[Checked, str]:
+        """Return the stream of the rows, decoded from ``pages`` or by SQLite, and DuckDB's SQL of its columns."""
         from nsystui.exports.arrow_stream import MadeBatch, MadeStream, WatchedStream
 
-        def check(batch: Batch) -> None:
+        def check(batch: Batch | MadeBatch) -> None:
             self._check(batch)
             inspect(batch)
             self._watch(self._last)
@@ -281,7 +281,7 @@ class ArrivingRows:
         stream = WatchedStream(export.stream(scan + condition), ["row_id", *self._columns], check)
         return stream, _as_text(connection.from_arrow(stream), self._absent)
 
-    def _check(self, batch: Batch) -> None:
+    def _check(self, batch: Batch | MadeBatch) -> None:
         """Raise ExportError if rows do not ascend or are outside the chunk: the export is damaged."""
         rows, _ = batch.integers("row_id")
         if rows[0] <= self._last or rows[-1] > self._chunk.last or (rows[1:] <= rows[:-1]).any():
@@ -570,7 +570,7 @@ class TableStream:
     def _transform(self) -> Transform:
         return self._source.makes[self.name]
 
-    def open(self, export: ArrowReader, chunk: Chunk, watch: Watch) -> Arriving:
+    def open(self, export: ArrowReader, chunk: Chunk, watch: Watch) -> Checked:
         """Begin to read the rows of a chunk; ``select`` returns them, once."""
         # Strings left by a `Reader` would hide the export's strings.
         self._connection.execute("DROP TABLE IF EXISTS temp.main.strings")
@@ -583,7 +583,7 @@ class TableStream:
         self.select = replace(self._transform, rows=f"SELECT {read} FROM {_ARRIVING}{ordered}").select(tie="")
         return stream
 
-    def _inspect(self, batch: Batch) -> None:
+    def _inspect(self, batch: Batch | MadeBatch) -> None:
         """Raise UnusualRows if the rows must be read again, after changing the stream for that."""
         for name in self.arrivals.ids:
             ids, present = batch.integers(name)

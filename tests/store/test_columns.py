@@ -264,7 +264,8 @@ class TestKept:
         assert list(cache.directory.iterdir()) == []
         assert len(ask(export)) == 200
 
-    def test_pages_are_checked_once(self, export, cache, monkeypatch):
+    def test_pages_that_sqlite_reads_are_checked_once(self, export, cache, monkeypatch):
+        edit(export, "PRAGMA auto_vacuum = 1", "VACUUM")
         asked: list[str] = []
         connect = opening.connect
 

@@ -10,7 +10,7 @@ from support import edit, native_count
 from synthetic.demo import TrainingJob
 
 from nsystui.base.errors import ExportError
-from nsystui.exports import opening
+from nsystui.exports import leaf_pages, opening
 from nsystui.exports.opening import check
 from nsystui.store import packing, tables
 from nsystui.store.cache import Cache, PackedFiles
@@ -20,9 +20,14 @@ from nsystui.store.session import Session
 KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
 
 
-@pytest.fixture
-def export(tmp_path: Path) -> Path:
+@pytest.fixture(params=["decoded", "read by sqlite", "at first decoded"])
+def export(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+    """Return an export whose tables are decoded, or have a form that SQLite must read, or end so."""
     (path,) = TrainingJob(ranks=1, steps=2, layers=2, gpu_metrics=False).write(tmp_path)
+    if request.param == "read by sqlite":
+        edit(path, "PRAGMA auto_vacuum = 1", "VACUUM")
+    elif request.param != "decoded":
+        edit(path, f"DELETE FROM {KERNEL} WHERE rowid = (SELECT max(rowid) - 3 FROM {KERNEL})")
     return path
 
 
@@ -30,6 +35,7 @@ def export(tmp_path: Path) -> Path:
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(opening, "_BATCH_ROWS", 16)
     monkeypatch.setattr(packing, "SORTED_ROWS", 50)
+    monkeypatch.setattr(leaf_pages, "_PAGES", 1)
 
 
 def packed(export: Path, cache: Cache) -> PackedFiles:
@@ -116,5 +122,6 @@ def test_rows_that_come_twice_are_damage(export, cache, monkeypatch):
         return stream(reader, again if f'"{KERNEL}" WHERE rowid BETWEEN' in query else query)
 
     monkeypatch.setattr(opening.ArrowReader, "stream", twice)
+    edit(export, "PRAGMA auto_vacuum = 1", "VACUUM")
     with closing(Session(cache=cache)) as session, pytest.raises(ExportError, match=f"rows of {KERNEL} are repeated"):
         session.add(export)
