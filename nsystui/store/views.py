@@ -151,11 +151,14 @@ def _relation(
         return value.cast(kind).alias(name)
 
     def column(name: str) -> duckdb.Expression:
-        value = _of_capture(ColumnExpression(fields[name]), name, fields, of_report)
+        value = ColumnExpression(fields[name])
+        if is_of_captures:  # otherwise these sums of zeros would be computed for each row of each query
+            value = _of_capture(value, name, fields, of_report)
         if first.clock_rate and name in _TIMES:
             value += (value * of_report("clock_rate", "DOUBLE")).cast("BIGINT")
         return value.alias(name)
 
+    is_of_captures = any(item.capture or item.shift for item in group)
     field, stored_name = first.renamed or ("", "")
     fields = {field if name == stored_name else name: name for name in stored}
     selected = map(column, fields if names is None else names)
