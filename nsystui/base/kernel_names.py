@@ -210,28 +210,30 @@ def _part(text: str) -> _Part:
     return _Part(text[: begin.start()], tuple(arg.strip() for arg in _split(text[begin.start() + 1 : end], ",")))
 
 
-_OPENING, _CLOSING = "<([{", ">)]}"
+_OPENING = "<([{"
+_BRACKETS = r"[<(\[{>)\]}]"
+_TOKENS = {separator: re.compile(f"{separator}|{_BRACKETS}") for separator in (" ", ",", "::")}
 
 
 def _closing_index(text: str, begin: int) -> int:
     """Return the index of the bracket that closes the bracket at ``begin``, or the text's end."""
     depth = 0
-    for index in range(begin, len(text)):
-        depth += (text[index] in _OPENING) - (text[index] in _CLOSING)
+    for match in re.compile(_BRACKETS).finditer(text, begin):
+        depth += 1 if match[0] in _OPENING else -1
         if not depth:
-            return index
+            return match.start()
     return len(text)
 
 
 def _split(text: str, separator: str) -> Iterator[str]:
-    depth = begin = index = 0
-    while index < len(text):
-        if not depth and text.startswith(separator, index):
-            yield text[begin:index]
-            begin = index = index + len(separator)
-            continue
-        depth = max(depth + (text[index] in _OPENING) - (text[index] in _CLOSING), 0)
-        index += 1
+    """Yield the parts between separators that are in no bracket."""
+    depth = begin = 0
+    for match in _TOKENS[separator].finditer(text):
+        if match[0] != separator:
+            depth = max(depth + (1 if match[0] in _OPENING else -1), 0)
+        elif not depth:
+            yield text[begin : match.start()]
+            begin = match.end()
     yield text[begin:]
 
 
