@@ -58,10 +58,7 @@ class TestFlags:
         assert run(*words, "--no-cache", "--jobs", "4").out == run(*words).out == alone
 
 
-WRONG = {
-    "an ending of no format": ["-o", "kernels.xlsx"],
-    "two formats": ["-o", "kernels.csv", "--format", "json"],
-}
+WRONG = {"an ending of no format": ["-o", "kernels.xlsx"], "two formats": ["-o", "kernels.csv", "--format", "json"]}
 """Refused commands that ``tests/answers/refused.txt`` cannot record, or that could leave a file."""
 
 

@@ -169,8 +169,7 @@ class TestConversions:
 
 class TestFullDisk:
     @pytest.mark.parametrize(
-        "words",
-        campaign.first(1, [["stats", "-r", "cuda_gpu_kern_sum"], ["kernels"], ["overview"], ["gpu"]]),
+        "words", campaign.first(1, [["stats", "-r", "cuda_gpu_kern_sum"], ["kernels"], ["overview"], ["gpu"]])
     )
     def test_commands_answer_as_ever(self, run, tmp_path, export, monkeypatch, words):
         expected = run(*words, export, "--no-cache", "--format", "csv").out

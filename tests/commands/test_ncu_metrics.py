@@ -84,8 +84,7 @@ def test_several_files_are_added_up_and_one_named_twice_counts_once(run, export,
 
 
 @pytest.mark.parametrize(
-    "name",
-    campaign.first(1, ["gemm", GEMM_4, "void gemm<4, true>(float*)", "_Z4gemmILi4ELb1EEvPf"]),
+    "name", campaign.first(1, ["gemm", GEMM_4, "void gemm<4, true>(float*)", "_Z4gemmILi4ELb1EEvPf"])
 )
 def test_a_kernel_is_known_by_each_form_of_its_name(run, export, ncu, name):
     found = rows_of(run("kernels", export, "--ncu", ncu((name, "(8, 1, 1)", "1", "50", "20")), "--format", "json"))

@@ -65,11 +65,7 @@ def test_kernels_without_a_launch_leave_busy_time_as_it_is(tmp_path):
 
 def test_work_that_is_cut_off_at_the_edges_is_no_loss(tmp_path):
     path = written(tmp_path, {"delay": 950 * US})
-    edit(
-        path,
-        f"DELETE FROM {KERNELS} WHERE correlationId > 191",
-        f"DELETE FROM {CALLS} WHERE correlationId < 9",
-    )
+    edit(path, f"DELETE FROM {KERNELS} WHERE correlationId > 191", f"DELETE FROM {CALLS} WHERE correlationId < 9")
     assert not partial(path)
 
 

@@ -37,13 +37,7 @@ def by(ppm: float) -> Drift:
 
 
 def write_job(
-    folder: Path,
-    drifts: Sequence[Drift],
-    *,
-    steps: int = 40,
-    every: int = 15 * SECOND,
-    offset: int = 0,
-    noise: int = 0,
+    folder: Path, drifts: Sequence[Drift], *, steps: int = 40, every: int = 15 * SECOND, offset: int = 0, noise: int = 0
 ) -> list[Path]:
     """Write a rank per clock; the second half is on another host, ``offset`` ns ahead, and late to each AllReduce."""
     folder.mkdir(parents=True, exist_ok=True)

@@ -90,11 +90,7 @@ def test_a_rank_that_is_last_as_often_for_less_time_is_mentioned(tmp_path: Path)
 @pytest.mark.parametrize(
     ("late", "how", "says"),
     [
-        (
-            (2, 3),
-            "loads",
-            "Ranks 2, 3 (host) arrive last at 20 of 40 collectives: their data loaders take 30.",
-        ),
+        ((2, 3), "loads", "Ranks 2, 3 (host) arrive last at 20 of 40 collectives: their data loaders take 30."),
         ((1, 3), "computes", "Ranks 1, 3 (host) arrive last at 20 of 40 collectives: their kernels take 30."),
     ],
 )

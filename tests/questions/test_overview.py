@@ -84,8 +84,7 @@ def test_runs_an_hour_apart_share_no_clock(opened: Opener, tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("schema", "machine", "gpus"),
-    campaign.first(1, [("3.7.2", 2, 2), ("3.25.0", 2, 1), ("3.7.2", 1, 1)]),
+    ("schema", "machine", "gpus"), campaign.first(1, [("3.7.2", 2, 2), ("3.25.0", 2, 1), ("3.7.2", 1, 1)])
 )
 def test_a_shared_gpu_counts_once_where_the_export_tells(
     opened: Opener, tmp_path: Path, schema: str, machine: int, gpus: int

@@ -117,13 +117,7 @@ def over_streams(program: Program) -> Mapping[Window, Pieces]:
 def ends_on_the_cpu(program: Program) -> Mapping[Window, Pieces]:
     program.kernel((0, 10), (20, 100))
     program.call("cudaDeviceSynchronize_v3020", (15, 105))
-    return {
-        Window(20, 150): [
-            (20, 100, "compute"),
-            (100, 105, "return from synchronisation"),
-            (105, 150, "CPU"),
-        ]
-    }
+    return {Window(20, 150): [(20, 100, "compute"), (100, 105, "return from synchronisation"), (105, 150, "CPU")]}
 
 
 def moves_pages(program: Program) -> Mapping[Window, Pieces]:

@@ -306,8 +306,7 @@ def test_a_range_that_ended_on_another_thread_contains_nothing(session_of):
 
 
 @pytest.mark.parametrize(
-    "name",
-    campaign.first(2, ["nvtx_gpu_proj_sum", "nvtx_pushpop_sum", "nvtx_kern_sum", "nvtx_sum"]),
+    "name", campaign.first(2, ["nvtx_gpu_proj_sum", "nvtx_pushpop_sum", "nvtx_kern_sum", "nvtx_sum"])
 )
 def test_more_names_than_the_limit_of_memory_holds_are_refused_by_name_of_the_export(session_of, monkeypatch, name):
     session = session_of(program((0, 9, "one"), (10, 19, "two"), launches=[(1, (2, 3)), (11, (12, 13))]))
