@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from filling import Steps
 from hypothesis import given
 from hypothesis import strategies as st
 from nccl_jobs import Program, names_of, pairing_of, rows, written
@@ -31,26 +32,6 @@ OUTSIDE = UNPAIRED, Reason.OUTSIDE
 
 def quality_of(pairing: NcclPairing) -> PairingQuality:
     return PairingQuality.of(pairing.kernels, pairing.calls)
-
-
-class Steps:
-    """The steps of a program: each call of a method here calls the method of a ``NcclProcess`` when it is written."""
-
-    def __init__(self, *steps: tuple[str, Any, Any]) -> None:
-        self.steps = steps
-
-    def __getattr__(self, name: str) -> Any:
-        return lambda *values, **told: Steps(*self.steps, (name, values, told))
-
-    def returning(self, expected: Any) -> Any:
-        """Return a method for a class of programs, which returns the expected result."""
-
-        def write(process: NcclProcess) -> Any:
-            for name, values, told in self.steps:
-                getattr(process, name)(*values, **told)
-            return expected
-
-        return write
 
 
 do = Steps()
@@ -274,7 +255,7 @@ class Programs(NcclProcess):
 
 
 for _name, (_steps, _expected) in PROGRAMS.items():
-    setattr(Programs, _name, _steps.returning(_expected))
+    setattr(Programs, _name, lambda process, steps=_steps, expected=_expected: (steps.write(process), expected)[1])
 
 
 @pytest.fixture(scope="module")
