@@ -1,10 +1,12 @@
 """The critical path of small programs whose pieces are known to the ns, and of real exports."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
+from filling import Steps
 from support import SHARED, job_of, shared
 from synthetic import ExportWriter
 from synthetic.gpu_program import Program
@@ -17,148 +19,61 @@ from nsystui.questions.blocking.path import GROUPINGS, KINDS, critical_path, pat
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.time_window import extent
 
-Pieces = list[tuple[int, int, str]]
 
-
-def written(path: Path, write: Callable[[Program], object], pid: int = 4000) -> Path:
+def written(path: Path, write: Callable[[Program], object]) -> Path:
     with ExportWriter(path) as export:
-        program = Program(export, pid)
-        write(program)
+        write(Case(export, 4000))
     return path
 
 
-def pieces(job: OpenJob, window: Window, rank: int = 0) -> Pieces:
-    """Return the pieces of a rank's path as (start, end, kind)."""
-    path = critical_path(job, job.ranks[rank].task, window)
-    return [(one.start, one.end, KINDS[one.kind]) for one in path.pieces]
+class Case(Program):
+    """A program whose threads also wait."""
+
+    def synchronise(self, name: str, span: tuple[int, int], stream: int, **how: int) -> None:
+        """Write a call that waits, and the wait."""
+        number = self.call(name, span)
+        self.export.sync(self.process, 0, stream, *span, correlation_id=number, **how)
 
 
-def back_to_back(program: Program) -> Mapping[Window, Pieces]:
-    program.kernel((0, 10), (20, 100))
-    program.kernel((11, 20), (103, 200))
-    return {
-        Window(0, 200): [
-            (0, 10, "CPU"),
-            (10, 20, "launch delay"),
-            (20, 100, "compute"),
-            (100, 103, "delay between operations"),
-            (103, 200, "compute"),
-        ]
-    }
+do = Steps()
+first = do.kernel((0, 10), (20, 100))
+PROGRAMS: dict[str, tuple[Any, Window, str]] = {
+    "back to back": (
+        first.kernel((11, 20), (103, 200)), Window(0, 200),
+        "0 CPU 10 launch delay 20 compute 100 delay between operations 103 compute 200"),
+    "a late launch": (
+        first.kernel((120, 130), (135, 200)), Window(50, 200), "50 CPU 130 launch delay 135 compute 200"),
+    "a thread launches only after it has waited for the stream": (
+        first.synchronise("cudaStreamSynchronize_v3020", (15, 110), 13, sync_type=STREAM_SYNC)
+        .kernel((120, 130), (135, 200)), Window(0, 200),
+        "0 CPU 10 launch delay 20 compute 100 return from synchronisation 110 CPU 130 launch delay 135 compute 200"),
+    "a thread waits for an event, but not for work that was launched after its record": (
+        do.kernel((0, 10), (20, 60)).record(11, 5, 13).kernel((13, 14), (61, 90), stream=14)
+        .synchronise("cudaEventSynchronize_v3020", (20, 65), NO_STREAM, sync_type=EVENT_SYNC, event_id=5)
+        .kernel((95, 100), (105, 200)), Window(0, 200),
+        "0 CPU 10 launch delay 20 compute 60 return from synchronisation 65 CPU 100 launch delay 105 compute 200"),
+    "a kernel waits for NCCL on another stream by an event; another copy then is not on the path": (
+        first.copy((10, 11), (20, 170), stream=15).record(11, 1, 13).wait(12, 1, 20).nccl((13, 14), (102, 180))
+        .record(15, 2, 20).wait(16, 2, 13).kernel((17, 18), (185, 220)), Window(20, 220),
+        "20 compute 100 delay between operations 102 NCCL 180 delay between operations 185 compute 220"),
+    "the end is on the CPU": (
+        first.call("cudaDeviceSynchronize_v3020", (15, 105)), Window(20, 150),
+        "20 compute 100 return from synchronisation 105 CPU 150"),
+    "a kernel has page faults, of which the thread waits without a call, and a kernel waits for a prefetch": (
+        first.migrate((30, 60), stream=13).migrate((101, 105), "UvmDtoH").kernel((120, 130), (190, 220))
+        .migrate((125, 160)).migrate((170, 180)), Window(0, 220),
+        "0 CPU 10 launch delay 20 compute 100 CPU 130 unified memory 180 delay between operations 190 compute 220"),
+}  # fmt: skip
+"""Programs, a window, and the pieces of the path in it, each after its start."""
 
 
-def late_launch(program: Program) -> Mapping[Window, Pieces]:
-    program.kernel((0, 10), (20, 100))
-    program.kernel((120, 130), (135, 200))
-    return {Window(50, 200): [(50, 130, "CPU"), (130, 135, "launch delay"), (135, 200, "compute")]}
-
-
-def synchronised(program: Program) -> Mapping[Window, Pieces]:
-    """Write a thread that launches only after it has waited for the stream."""
-    program.kernel((0, 10), (20, 100))
-    number = program.call("cudaStreamSynchronize_v3020", (15, 110))
-    program.export.sync(program.process, 0, 13, 15, 110, sync_type=STREAM_SYNC, correlation_id=number)
-    program.kernel((120, 130), (135, 200))
-    return {
-        Window(0, 200): [
-            (0, 10, "CPU"),
-            (10, 20, "launch delay"),
-            (20, 100, "compute"),
-            (100, 110, "return from synchronisation"),
-            (110, 130, "CPU"),
-            (130, 135, "launch delay"),
-            (135, 200, "compute"),
-        ]
-    }
-
-
-def synchronised_with_an_event(program: Program) -> Mapping[Window, Pieces]:
-    """Write a thread that waits for an event, but not for work that was launched after its record."""
-    program.kernel((0, 10), (20, 60))
-    program.record(11, 5, 13)
-    program.kernel((13, 14), (61, 90), stream=14)
-    number = program.call("cudaEventSynchronize_v3020", (20, 65))
-    program.export.sync(program.process, 0, NO_STREAM, 20, 65, sync_type=EVENT_SYNC, correlation_id=number, event_id=5)
-    program.kernel((95, 100), (105, 200))
-    return {
-        Window(0, 200): [
-            (0, 10, "CPU"),
-            (10, 20, "launch delay"),
-            (20, 60, "compute"),
-            (60, 65, "return from synchronisation"),
-            (65, 100, "CPU"),
-            (100, 105, "launch delay"),
-            (105, 200, "compute"),
-        ]
-    }
-
-
-def over_streams(program: Program) -> Mapping[Window, Pieces]:
-    """Write a kernel that waits for NCCL on another stream by an event; another copy then is not on the path."""
-    program.kernel((0, 10), (20, 100))
-    program.copy((10, 11), (20, 170), stream=15)
-    program.record(11, 1, 13)
-    program.wait(12, 1, 20)
-    program.nccl((13, 14), (102, 180))
-    program.record(15, 2, 20)
-    program.wait(16, 2, 13)
-    program.kernel((17, 18), (185, 220))
-    return {
-        Window(20, 220): [
-            (20, 100, "compute"),
-            (100, 102, "delay between operations"),
-            (102, 180, "NCCL"),
-            (180, 185, "delay between operations"),
-            (185, 220, "compute"),
-        ]
-    }
-
-
-def ends_on_the_cpu(program: Program) -> Mapping[Window, Pieces]:
-    program.kernel((0, 10), (20, 100))
-    program.call("cudaDeviceSynchronize_v3020", (15, 105))
-    return {Window(20, 150): [(20, 100, "compute"), (100, 105, "return from synchronisation"), (105, 150, "CPU")]}
-
-
-def moves_pages(program: Program) -> Mapping[Window, Pieces]:
-    """Write a kernel with page faults, of which the thread waits without a call, and one that waits for a prefetch."""
-    program.kernel((0, 10), (20, 100))
-    program.migrate((30, 60), stream=13)
-    program.migrate((101, 105), "UvmDtoH")
-    program.kernel((120, 130), (190, 220))
-    program.migrate((125, 160))
-    program.migrate((170, 180))
-    return {
-        Window(0, 220): [
-            (0, 10, "CPU"),
-            (10, 20, "launch delay"),
-            (20, 100, "compute"),
-            (100, 130, "CPU"),
-            (130, 180, "unified memory"),
-            (180, 190, "delay between operations"),
-            (190, 220, "compute"),
-        ]
-    }
-
-
-PROGRAMS = (
-    back_to_back,
-    late_launch,
-    synchronised,
-    synchronised_with_an_event,
-    over_streams,
-    ends_on_the_cpu,
-    moves_pages,
-)
-
-
-@pytest.mark.parametrize("program", PROGRAMS)
-def test_the_path_goes_from_each_piece_to_what_it_waited_for(program, tmp_path):
-    expected: list[Mapping[Window, Pieces]] = []
-    path = written(tmp_path / "one.sqlite", lambda written: expected.append(program(written)))
-    with job_of(path) as job:
-        for window, told in expected[0].items():
-            assert pieces(job, window) == told
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_the_path_goes_from_each_piece_to_what_it_waited_for(name, tmp_path):
+    steps, window, told = PROGRAMS[name]
+    with job_of(written(tmp_path / "one.sqlite", steps.write)) as job:
+        pieces = critical_path(job, job.ranks[0].task, window).pieces
+    assert [one.end for one in pieces[:-1]] == [one.start for one in pieces[1:]]
+    assert " ".join(f"{one.start} {KINDS[one.kind]}" for one in pieces) + f" {pieces[-1].end}" == told
 
 
 def test_out_of_a_collective_the_path_goes_to_the_rank_that_came_last(tmp_path):
