@@ -77,3 +77,7 @@ class Steps:
         for name, values, told in self._steps:
             getattr(process, name)(*values, **told)
         return process
+
+    def returning(self, expected: Any) -> Any:
+        """Return a method for a class of programs, which writes the steps and returns the expected result."""
+        return lambda process: (self.write(process), expected)[1]

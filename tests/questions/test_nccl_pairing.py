@@ -255,7 +255,7 @@ class Programs(NcclProcess):
 
 
 for _name, (_steps, _expected) in PROGRAMS.items():
-    setattr(Programs, _name, lambda process, steps=_steps, expected=_expected: (steps.write(process), expected)[1])
+    setattr(Programs, _name, _steps.returning(_expected))
 
 
 @pytest.fixture(scope="module")
