@@ -8,9 +8,10 @@ import threading
 import campaign
 import jobs
 import pytest
-from jobs import WIDE, answer, cells, last_line, press, resize, rested, running, screen_text, tap
+from jobs import NARROW, WIDE, answer, cells, last_line, press, resize, rested, running, screen_text, tap
 from support import real_exports
 from synthetic import ExportWriter
+from synthetic.writing.host import Frame
 from textual.worker import Worker
 
 from nsystui.cli import main
@@ -26,6 +27,7 @@ from nsystui.ui.screens.nccl import NcclScreen
 from nsystui.ui.screens.nccl_log import NcclLogScreen
 from nsystui.ui.screens.nvtx import NvtxScreen
 from nsystui.ui.screens.timeline import TimelineScreen
+from nsystui.ui.widgets.panels import DetailPane
 
 REAL = real_exports(of_every_kind=True)
 
@@ -334,3 +336,17 @@ async def test_work_in_the_background_is_not_described_by_the_data_of_the_job(jo
     monkeypatch.setattr(Worker, "__init__", spied)
     async with running(job, cache, WIDE, "2", "4", "9"):
         assert len(described) > 3 and max(map(len, described)) < 100, described
+
+
+@pytest.mark.campaign
+async def test_the_details_of_an_allocation_have_its_call_stack(tmp_path):
+    with ExportWriter(tmp_path / "x.sqlite") as export:
+        process = export.process(70)
+        export.kernel(process, 0, 7, 1_000, 90_000, name="k(int)", correlation_id=None)
+        stack = [Frame("cudaMalloc", "/x/libcudart.so.12"), Frame("Pool::grow(int)", "/x/app"), Frame("main", "/x/app")]
+        main_thread = export.thread(process, 70, "python")
+        export.nvtx_range(main_thread, 0, 100, "load data")
+        export.api(main_thread, 10, 60, "cudaMalloc_v3020", 1, stack=stack)
+        export.gpu_memory(process, 0, 50, 64, address=64, correlation_id=1)
+    async with running([tmp_path / "x.sqlite"], tmp_path / "cache", NARROW, "4", "V", "enter") as (app, _):
+        assert "stack Pool::grow ‹ main" in " ".join(app.screen.query_one(DetailPane).lines)
