@@ -79,7 +79,6 @@ def here(place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(scope="module")
 def schemas() -> dict[str, Any]:
-    """Return the schema of each question by name."""
     return json.loads(ask("schema").out)
 
 

@@ -74,7 +74,6 @@ def measured(source: str, nodes: Iterable[ast.AST]) -> Counter[str]:
 
 
 def measures() -> dict[str, int]:
-    """Return the measures of the whole program."""
     total: Counter[str] = Counter()
     for path in PROGRAM.rglob("*.py"):
         text = path.read_text(encoding="utf-8")

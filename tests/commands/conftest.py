@@ -17,8 +17,6 @@ from nsystui.cli import main
 
 @dataclass(frozen=True)
 class Ran:
-    """The outcome of a command."""
-
     status: int
     out: str
     err: str

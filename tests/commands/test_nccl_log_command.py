@@ -26,7 +26,6 @@ def log(tmp_path) -> Path:
 
 @pytest.fixture
 def found(records, log):
-    """Return the rows of each table."""
     return lambda *words: {block["table"]: block["rows"] for block in records("nccl-log", log, *words)}
 
 

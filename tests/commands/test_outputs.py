@@ -59,7 +59,6 @@ def here(inputs, tmp_path, monkeypatch) -> Path:
 
 
 def linked(kind: str, path: Path, ending: str) -> str:
-    """Return another name of a file."""
     name = Path(f"output{ending}")
     (name.symlink_to if kind == "symbolic" else name.hardlink_to)(path)
     return str(name)

@@ -41,7 +41,6 @@ def packed(demo_job: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 
 def start(*words: str | Path) -> subprocess.Popen[str]:
-    """Start ``nsystui pack`` in another process."""
     command = [sys.executable, "-m", "nsystui", "pack", *map(str, words)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
@@ -93,8 +92,6 @@ class TestAnswers:
 
 
 class TestThePackedJob:
-    """The files in its directory."""
-
     @pytest.mark.campaign
     def test_nothing_is_beside_the_exports_or_left_in_the_job(self, run, tmp_path, demo_job, packed):
         export = Path(shutil.copy(demo_job[0], tmp_path / "in.sqlite"))
@@ -187,8 +184,6 @@ class TestThePackedJob:
 
 @pytest.mark.campaign
 class TestSeveralWriters:
-    """The ranks of a job pack at the same time."""
-
     def test_two_ranks_at_once(self, run, tmp_path, demo_job):
         job = tmp_path / "job"
         running = [start(path, "-o", job) for path in demo_job[:2]]

@@ -30,7 +30,6 @@ HEAVY = {"duckdb", "numpy", "pandas", "sqlalchemy", "textual", "adbc_driver_mana
 
 @pytest.fixture(autouse=True)
 def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a new cache for each test."""
     monkeypatch.setenv("NSYSTUI_CACHE_DIR", str(tmp_path / "cache"))
     return tmp_path / "cache"
 
@@ -186,8 +185,6 @@ class TestAskedAnew:
 
 
 class TestRememberedWhileLoading:
-    """The answers that the application stores for later commands."""
-
     @pytest.mark.campaign
     def test_the_kernel_summary_is_there_without_opening(self, run, demo_job, opened):
         Loading(JobSource(tuple(map(str, demo_job)), default_directory()), LoadingListener()).start()

@@ -31,7 +31,6 @@ def straggling(written_once):
 
 @pytest.fixture
 def told(run, straggling, stalled):
-    """Return the rows of triage for two jobs."""
     return {job: run("triage", *job, "--format", "json").json for job in (tuple(straggling), tuple(stalled))}
 
 

@@ -256,7 +256,6 @@ SEEDS = range(200)
 
 
 def programs(path: Path, seeds: range) -> Path:
-    """Write random programs, side by side in one export."""
     with ExportWriter(path) as export:
         for seed in seeds:
             Dice(export, 1000 + 10 * seed, seed)

@@ -58,9 +58,6 @@ def forth(demo: OpenJob, faster: OpenJob) -> dict[str, TableAnswer]:
     return {name: TABLES[name].make(side(demo), side(faster), ComparisonOptions()) for name in TABLES}
 
 
-# Rows
-
-
 counts = st.integers(0, 50)
 things = st.dictionaries(
     st.sampled_from("abcdef"),
@@ -117,9 +114,6 @@ def test_sorting_by_a_difference_looks_at_its_size():
     assert [row["name"] for row in records(answer.sorted_by("difference", True))] == ["x", "z", "y"]
     assert [row["name"] for row in records(answer.sorted_by("difference", False))] == ["y", "z", "x"]
     assert [row["name"] for row in records(answer.sorted_by("total_b", True))] == ["z", "x", "y"]
-
-
-# Jobs
 
 
 @pytest.mark.campaign
@@ -207,12 +201,6 @@ def test_nvtx_ranges_of_ranks_without_whole_steps_are_not_per_step(demo):
     assert "CPU Total A (ns)" in {column.header for column in answer.columns}
 
 
-# Missing data
-
-
-# Real exports
-
-
 @pytest.mark.campaign
 def test_a_side_without_nvtx_is_missing_not_zero(demo, tmp_path):
     with closing(open_job(nccl_without_nvtx_export(tmp_path / "silent.sqlite"))) as other:
@@ -222,9 +210,6 @@ def test_a_side_without_nvtx_is_missing_not_zero(demo, tmp_path):
     assert any(note.startswith("B: no NVTX ranges") for note in answer.notes)
     assert "bucket" not in by(found, "collective")["AllReduce"]
     assert any("only one side has message sizes" in note for note in found.notes)
-
-
-# Real exports
 
 
 @pytest.mark.campaign

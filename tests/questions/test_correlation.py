@@ -21,7 +21,6 @@ KEYS = [column.key for column in EVENT_COLUMNS]
 
 
 def lines_of(session, row) -> list[str]:
-    """Return the details of an event, fact by fact."""
     return [fact for paragraph in event_details(OpenJob(session), row) for fact in paragraph]
 
 

@@ -177,7 +177,6 @@ def test_it_is_the_mean_of_the_two_middle_values(engine, rows):
 
 
 def _quartile(values, quarter):
-    """Return the lower or upper quartile by definition."""
     places = range(len(values))
     middles = [
         value

@@ -40,7 +40,6 @@ Calls = Mapping[int, Sequence[tuple[str, int, int | None]]]
 
 
 def traced(path: Path, calls: Calls, without_kernels: int | None = None) -> Path:
-    """Write processes with CUDA and MPI calls."""
     with ExportWriter(path) as export:
         for pid, own in calls.items():
             main = export.thread(process(export, pid, pid != without_kernels), pid, "main")

@@ -84,7 +84,6 @@ def written(path: Path, schema: str = "3.13.2") -> Path:
 
 @pytest.fixture(scope="module")
 def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenJob]:
-    """Yield the open job of ``written``."""
     with job_of(written(tmp_path_factory.mktemp("host") / "a.sqlite")) as job:
         yield job
 

@@ -43,7 +43,6 @@ def rows(name: str, summary: LogSummary) -> list[dict[str, Any]]:
 
 
 def cells(name: str, summary: LogSummary, *keys: str) -> list[tuple[Any, ...]]:
-    """Return some columns of a table."""
     return [tuple(row[key] for key in keys) for row in rows(name, summary)]
 
 

@@ -292,9 +292,6 @@ def test_kernels_and_calls_lead_to_each_other_by_their_index(tmp_path):
     assert quality_of(pairing).line.startswith("paired 1 of 2 NCCL kernels with their calls · 1 kernel: ")
 
 
-# Forms of exports
-
-
 @pytest.mark.campaign
 def test_without_the_row_that_names_the_domain(tmp_path):
     program = Program(tmp_path / "nameless.sqlite", domain=False)
@@ -387,7 +384,6 @@ def test_outer_calls_are_those_around(drawn):
 
 @pytest.fixture(scope="module", params=[*NcclPayloads])
 def exports(request, tmp_path_factory) -> list[Path]:
-    """Return three reports with payloads of a layout."""
     job = TrainingJob(ranks=3, steps=2, layers=1, payload_layout=request.param, gpu_metrics=False)
     return job.write(tmp_path_factory.mktemp("three"))
 

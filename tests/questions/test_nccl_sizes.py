@@ -117,7 +117,6 @@ def timed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenJob]:
 
 
 def kernel(program: Program, collective: str, duration: int, **told: int) -> None:
-    """Write a call with a kernel of this duration."""
     start, correlation = program.now, next(program.correlation)
     program.call(f"nccl{collective}", **told)
     export: ExportWriter = program.export

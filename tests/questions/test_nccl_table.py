@@ -39,8 +39,6 @@ COLLECTIVE = (NcclProperty.COLLECTIVE,)
 
 
 class Opened:
-    """Some exports with their pairing, and the questions about them."""
-
     def __init__(self, *paths: Path) -> None:
         self.job = open_job(*paths)
         self.session, self.ranks = self.job.session, self.job.ranks
@@ -94,7 +92,6 @@ def payload(open_, tmp_path_factory) -> Opened:
 
 @pytest.fixture(scope="module")
 def silent(open_, tmp_path_factory) -> Opened:
-    """Return kernels without NVTX."""
     return open_(nccl_without_nvtx_export(tmp_path_factory.mktemp("silent") / "silent.sqlite"))
 
 

@@ -41,7 +41,6 @@ class Export:
         self.writer.nvtx_range(thread or self.main, start, end, text, **rest)
 
     def launch(self, call: Span, work: Span, thread: Thread | None = None, device: int = 0) -> None:
-        """Write a launch call and its kernel."""
         self.correlation += 1
         self.writer.api(thread or self.main, *call, "cudaLaunchKernel_v7000", self.correlation)
         self.writer.kernel(self.process, device, 7, *work, name="saxpy(float *)", correlation_id=self.correlation)

@@ -39,7 +39,6 @@ def facts_of(session: Session) -> JobFacts:
 
 
 def gpu_process(export: ExportWriter, pid: int, *spans: tuple[int, int]) -> Process:
-    """Write a process with a kernel in each of ``spans``."""
     process = export.process(pid, "/usr/bin/python3")
     for number, (start, end) in enumerate(spans, 1):
         export.kernel(process, 0, 7, start, end, name="saxpy(float *)", correlation_id=number)

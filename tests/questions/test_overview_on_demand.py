@@ -106,7 +106,6 @@ def cache(tmp_path: Path) -> Cache:
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Return the exports of a job, which tests must not change."""
     return _job(tmp_path_factory.mktemp("job"))
 
 

@@ -27,10 +27,7 @@ def written(path: Path, write: Callable[[Program], object]) -> Path:
 
 
 class Case(Program):
-    """A program whose threads also wait."""
-
     def synchronise(self, name: str, span: tuple[int, int], stream: int, **how: int) -> None:
-        """Write a call that waits, and the wait."""
         number = self.call(name, span)
         self.export.sync(self.process, 0, stream, *span, correlation_id=number, **how)
 

@@ -116,7 +116,6 @@ CROSSING = Drawn(
 
 
 def expected_kernels(drawn: Drawn) -> list[tuple[Any, ...]]:
-    """Return the rows of ``nvtx_kern_sum``."""
     expected: dict[tuple[str | None, str | None, int | None, str], list[tuple[int | None, int, int]]]
     expected = defaultdict(list)
     inside = set()

@@ -126,7 +126,6 @@ MS = 1_000_000
 
 
 def kernels(starts: Sequence[int], length: int) -> list[Event]:
-    """Return kernels at these times, ms."""
     return [("K", at * MS, (at + length) * MS) for at in starts]
 
 

@@ -43,7 +43,6 @@ Event = tuple[str, int, int]
 
 
 def put(export: ExportWriter, process: Process, events: Sequence[Event], device: int = 0, stream: int = 7) -> Process:
-    """Write ``(kind, start, end)`` events of a device."""
     for number, (kind, start, end) in enumerate(events, 1):
         place = (process, device, stream, start, end)
         if kind == "G":
@@ -58,7 +57,6 @@ def put(export: ExportWriter, process: Process, events: Sequence[Event], device:
 
 
 def one_device(path: Path, events: Sequence[Event], start: int = START, duration: int | None = None) -> Path:
-    """Write an export of a process that runs ``events`` on device 0."""
     with ExportWriter(path, session=Capture(utc_epoch_ns=start, duration=duration)) as export:
         put(export, export.process(4711), events)
     return path
@@ -69,7 +67,6 @@ def load(session: Session, selection: Selection = EVERYTHING) -> BusyIntervals:
 
 
 def only(session: Session, window: Window) -> Breakdown:
-    """Return the totals of the only task."""
     (spent,) = load(session).breakdown(extents(session, Selection(window))).values()
     return spent
 

@@ -38,8 +38,6 @@ ARRAYS = {
 
 
 class TestTheFile:
-    """A file of arrays."""
-
     def test_arrays_come_back_as_they_were_and_small_numbers_take_little_room(self, tmp_path):
         results = Results(("rank0",), tmp_path / "new")
         results.save("some", {**ARRAYS, "numbers": np.arange(100_000) % 100}, "1")
@@ -79,8 +77,6 @@ class TestTheFile:
 
 
 class TestOfSeveralReports:
-    """Results of many sets of reports in a folder with limits."""
-
     @pytest.fixture
     def results(self, tmp_path: Path) -> Callable[..., Results]:
         return lambda *reports, **caps: Results(reports or ("rank0",), tmp_path / "answers", caps=Caps(**caps))
@@ -108,8 +104,6 @@ class TestOfSeveralReports:
 
 
 class TestMemory:
-    """Results in the memory of the process."""
-
     def test_what_is_in_memory_needs_no_file(self, tmp_path):
         results = Results(("rank0",), tmp_path, memory=Memory())
         results.save("some", ARRAYS)
@@ -135,8 +129,6 @@ class TestMemory:
 
 
 class TestTheVersion:
-    """The version of a question's code."""
-
     def test_it_follows_from_the_source_of_the_module(self, tmp_path):
         code = "from question import compute; from nsystui.store.results import version_of; print(version_of(compute))"
         versions = []
@@ -240,8 +232,6 @@ def selections(job: OpenJob) -> dict[str, Selection]:
 
 @pytest.mark.campaign
 class TestWhatIsMadeOfThem:
-    """Overviews and trees, with and without stored results."""
-
     @pytest.mark.parametrize("names", [("everything", "a window"), ("two ranks", "a name")])
     def test_they_are_the_same_computed_kept_and_without_a_cache(self, exports, cache, names):
         with opened(exports, None) as plain:

@@ -207,8 +207,6 @@ def test_every_query_finds_the_metadata_of_files_that_another_has_read(session):
 
 
 class TestPart:
-    """Questions about some of many reports."""
-
     @pytest.fixture(
         params=[*(pytest.param(name, marks=pytest.mark.campaign) for name in ("in memory", "packed")), "columns"]
     )

@@ -268,7 +268,6 @@ class Terminal:
 
     @property
     def text(self) -> str:
-        """The screen as one text."""
         return "\n".join(self.screen)
 
     @property
@@ -278,7 +277,6 @@ class Terminal:
 
     @property
     def received(self) -> bytes:
-        """Everything the child has sent."""
         return bytes(self._received)
 
     def mark(self) -> None:

@@ -46,7 +46,6 @@ class Server:
     paths: Sequence[str]
 
     def login(self, command: str, env: dict[str, str | None] | None = None, **options: Any) -> Terminal:
-        """Run a command through ``ssh -tt``."""
         flags = [
             *("-F", "none", "-tt", "-p", str(self.port), "-i", str(self.directory / "user")),
             *("-o", "StrictHostKeyChecking=no", "-o", f"UserKnownHostsFile={self.directory}/known"),
@@ -62,7 +61,6 @@ class Server:
 
     @property
     def process(self) -> int:
-        """Return its process id."""
         return int((self.directory / "shell").read_text())
 
 

@@ -26,7 +26,6 @@ def other_job(written_once: Callable[..., list[Path]]) -> list[Path]:
 
 
 def keys_of(text: str) -> list[str]:
-    """Return the keys that type a text."""
     named = {" ": "space", ",": "comma", "-": "minus"}
     return [named.get(character, character) for character in text]
 

@@ -29,8 +29,6 @@ KEYS = (("⏎", "open"), ("/", "find"), ("t", "time window"), ("?", "help"), ("q
 
 
 class LinesApp(WidgetApp):
-    """Everything around a table."""
-
     def __init__(self) -> None:
         self.title_line, self.selection_line, self.status_line = TitleLine(TABS, "2"), SelectionLine(), StatusText()
         self.choices, self.key_line, self.prompt = ChoiceLine(), KeyLine(KEYS), LinePrompt()

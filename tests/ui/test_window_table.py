@@ -71,7 +71,6 @@ def laid_out(width: int, sorted_key: str | None = None, row: Row = ROW, columns=
 
 
 def line_of(layout: TableLayout, row: Row, width: int) -> str:
-    """Return a row as drawn."""
     return "".join(text for text, *_ in layout.row_line(layout.format(row), row, width))
 
 
@@ -298,8 +297,6 @@ def test_pages_are_asked_for_once_and_given_up_when_many():
 
 
 class TableApp(WidgetApp):
-    """A table and its note."""
-
     BINDINGS = [Binding("g", "note('g')"), Binding("left", "note('left')")]
 
     def __init__(self, table: WindowTable) -> None:
