@@ -292,7 +292,7 @@ def test_points_of_the_bandwidth_are_the_medians_of_the_sizes(run, demo_job):
         assert near == [pytest.approx(one[2], rel=1e-3)]
 
 
-def test_a_drawing_never_replaces_a_file_unasked(run, demo_job, tmp_path: Path):
+def test_a_drawing_never_replaces_a_file_unasked(run, demo_job, tmp_path):
     target = tmp_path / "x.svg"
     target.write_text("mine")
     assert run("gpu", *demo_job, "-o", target).status == 2

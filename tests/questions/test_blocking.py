@@ -223,7 +223,7 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[OpenJob, M
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("name", CASES)
-def test(name: str, cases: tuple[OpenJob, Mapping[str, tuple[int, Parts]]]):
+def test(name, cases):
     job, expected = cases
     process, parts = expected[name]
     assert parts_of(blocking(job).whole[Task(0, process), 0]) == parts
@@ -268,7 +268,7 @@ def by_chance(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.campaign
-def test_programs_by_chance_are_told_as_naively(by_chance: Path):
+def test_programs_by_chance_are_told_as_naively(by_chance):
     with job_of(by_chance) as job:
         found = blocking(job)
         assert len({task for task, _ in found.whole}) == len(SEEDS) < len(found.whole)
@@ -288,7 +288,7 @@ LOST = {
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("lost", LOST)
-def test_what_is_lost_of_waits_widens_the_bounds_around_what_is_right(by_chance: Path, tmp_path: Path, lost: str):
+def test_what_is_lost_of_waits_widens_the_bounds_around_what_is_right(by_chance, tmp_path, lost):
     path = tmp_path / "lost.sqlite"
     path.write_bytes(by_chance.read_bytes())
     edit(path, LOST[lost])
@@ -301,7 +301,7 @@ def test_what_is_lost_of_waits_widens_the_bounds_around_what_is_right(by_chance:
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("at_once", [20, 90])
-def test_it_does_not_matter_how_much_is_read_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int):
+def test_it_does_not_matter_how_much_is_read_at_once(tmp_path, monkeypatch, at_once):
     path = programs(tmp_path / "chance.sqlite", range(10))
     with job_of(path) as job:
         whole = blocking(job)
@@ -319,7 +319,7 @@ def test_it_does_not_matter_how_much_is_read_at_once(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.campaign
-def test_a_window_is_one_iteration(tmp_path: Path):
+def test_a_window_is_one_iteration(tmp_path):
     path = programs(tmp_path / "chance.sqlite", range(40))
     naive, seen = Naive(path), set()
     with job_of(path) as job:
@@ -334,7 +334,7 @@ def test_a_window_is_one_iteration(tmp_path: Path):
     assert seen == {*PARTS} - {"migrations"}
 
 
-def test_the_first_node_of_a_graph_that_ended_before_the_window_is_the_first_all_the_same(tmp_path: Path):
+def test_the_first_node_of_a_graph_that_ended_before_the_window_is_the_first_all_the_same(tmp_path):
     with ExportWriter(tmp_path / "a.sqlite") as export:
         program = Program(export, 4711)
         program.kernel((0, 10), (20, 100))
@@ -363,7 +363,7 @@ def two_gpus(program: Program) -> dict[int, Parts]:
 
 
 @pytest.mark.campaign
-def test_a_gpu_waits_for_another_of_its_process(tmp_path: Path):
+def test_a_gpu_waits_for_another_of_its_process(tmp_path):
     with ExportWriter(tmp_path / "a.sqlite") as export:
         program = Program(export, 4711)
         expected = two_gpus(program)
@@ -374,7 +374,7 @@ def test_a_gpu_waits_for_another_of_its_process(tmp_path: Path):
 
 
 @pytest.mark.campaign
-def test_processes_that_share_a_gpu_have_budgets_of_their_own(tmp_path: Path):
+def test_processes_that_share_a_gpu_have_budgets_of_their_own(tmp_path):
     """Handles, numbers and streams are the same; the compute of one process does not hide waits of the other."""
     path = tmp_path / "a.sqlite"
     with ExportWriter(path) as export:
@@ -412,7 +412,7 @@ def stepping(path: Path, *, steps: bool = True, late: int = 0) -> Path:
 
 
 @pytest.mark.campaign
-def test_steps_end_where_the_next_begins_and_the_last_with_its_work(tmp_path: Path):
+def test_steps_end_where_the_next_begins_and_the_last_with_its_work(tmp_path):
     with job_of(stepping(tmp_path / "a.sqlite")) as job:
         ((_, one),) = blocking(job).iterations.items()
         assert one.starts.tolist() == [980, 1_095, 1_195] and one.ends.tolist() == [1_095, 1_195, 1_295]
@@ -427,7 +427,7 @@ def test_steps_end_where_the_next_begins_and_the_last_with_its_work(tmp_path: Pa
         assert starved.starts.tolist() == starts and (starved.ends - starts).tolist() == [3, 10, 10, 10]
 
 
-def test_a_selection_chooses_steps_by_their_begin_and_gpus_and_ranks(tmp_path: Path):
+def test_a_selection_chooses_steps_by_their_begin_and_gpus_and_ranks(tmp_path):
     with job_of(stepping(tmp_path / "a.sqlite")) as job:
         (one,) = iterations(job, Selection(window=Window(1_050, 1_201)))
         assert one.numbers is not None and one.numbers.tolist() == [1, 2]
@@ -436,7 +436,7 @@ def test_a_selection_chooses_steps_by_their_begin_and_gpus_and_ranks(tmp_path: P
 
 
 @pytest.mark.campaign
-def test_without_steps_the_window_is_the_iteration(tmp_path: Path):
+def test_without_steps_the_window_is_the_iteration(tmp_path):
     with job_of(stepping(tmp_path / "a.sqlite", steps=False)) as job:
         (one,) = iterations(job, Selection())
         assert one.numbers is None and one.of.time.tolist() == [295]
@@ -447,7 +447,7 @@ def test_without_steps_the_window_is_the_iteration(tmp_path: Path):
 
 
 @pytest.mark.campaign
-def test_what_is_kept_of_a_report_alone_is_not_taken_for_a_job_with_other_steps(tmp_path: Path):
+def test_what_is_kept_of_a_report_alone_is_not_taken_for_a_job_with_other_steps(tmp_path):
     first, second = TrainingJob(ranks=2, steps=5, layers=2).write(tmp_path)
     edit(second, "DELETE FROM NVTX_EVENTS")  # now the optimizer's kernels define the steps of both
 
@@ -475,7 +475,7 @@ def test_what_is_kept_of_a_report_alone_is_not_taken_for_a_job_with_other_steps(
          "jetson-orin", "unordered-rows-2025.6"],
     ),
 )  # fmt: skip
-def test_real_exports_are_told_as_naively(name: str):
+def test_real_exports_are_told_as_naively(name):
     (path,) = shared(name)
     with job_of(path) as job:
         assert expect(job, Naive(path), name)
@@ -500,7 +500,7 @@ compute, late launches, NCCL, copies, memsets and stalled."""
         for name, device in COUNTED
     ],
 )
-def test_real_exports_are_told_as_somebody_else_counted_them(name: str, device: int):
+def test_real_exports_are_told_as_somebody_else_counted_them(name, device):
     (path,) = shared(name)
     with job_of(path) as job:
         found = blocking(job)
@@ -533,7 +533,7 @@ class TestCommands:
 
         return ask
 
-    def test_without_calls_of_the_api_all_gaps_are_unresolved(self, asked: Any, tmp_path: Path):
+    def test_without_calls_of_the_api_all_gaps_are_unresolved(self, asked, tmp_path):
         path = stepping(tmp_path / "a.sqlite")
         edit(path, "DROP TABLE CUPTI_ACTIVITY_KIND_RUNTIME")
         rows, notes = asked("budget", "--by", "step", path)
@@ -548,7 +548,7 @@ class TestCommands:
         assert "has one iteration: all of its time" in notes
 
     @pytest.mark.campaign
-    def test_without_kernels_copies_block_and_without_gpu_work_there_is_nothing(self, asked: Any, tmp_path: Path):
+    def test_without_kernels_copies_block_and_without_gpu_work_there_is_nothing(self, asked, tmp_path):
         path = stepping(tmp_path / "a.sqlite")
         edit(path, "DROP TABLE CUPTI_ACTIVITY_KIND_KERNEL")
         rows, _ = asked("budget", "--by", "step", path)

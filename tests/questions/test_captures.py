@@ -147,7 +147,7 @@ CAPTURED = {("layer_0", "captured"): FIRST, ("layer_1", "captured"): SECOND}
 
 
 @pytest.mark.parametrize("nodes", [copied, copied_twice, written_late])
-def test_replayed_kernels_belong_to_the_range_of_their_capture(opened: Callable[..., OpenJob], nodes: Nodes) -> None:
+def test_replayed_kernels_belong_to_the_range_of_their_capture(opened, nodes):
     job = opened(nodes)
     assert times_by_range(job) == CAPTURED
     rows = tree(job)
@@ -160,11 +160,11 @@ def test_replayed_kernels_belong_to_the_range_of_their_capture(opened: Callable[
     assert not any("CUDA graph" in note for note in job.nvtx_ranges(Selection()).notes)
 
 
-def test_nodes_of_old_exports_are_among_the_graph_events(opened: Callable[..., OpenJob]) -> None:
+def test_nodes_of_old_exports_are_among_the_graph_events(opened):
     assert times_by_range(opened(copied, version="3.7.2")) == CAPTURED
 
 
-def test_a_graph_made_before_the_recording_has_no_recorded_capture(tmp_path: Path) -> None:
+def test_a_graph_made_before_the_recording_has_no_recorded_capture(tmp_path):
     with ExportWriter(tmp_path / "before.sqlite") as export:
         thread = export.thread(export.process(1, "python"), 1, "python")
         export.nvtx_range(thread, 500, 600, "step")
@@ -175,7 +175,7 @@ def test_a_graph_made_before_the_recording_has_no_recorded_capture(tmp_path: Pat
         assert "1 of 1 operations of CUDA graphs have no recorded capture" in " ".join(capture_notes(session))
 
 
-def test_equal_node_numbers_of_two_processes_are_told_apart(opened: Callable[..., OpenJob]) -> None:
+def test_equal_node_numbers_of_two_processes_are_told_apart(opened):
     job = opened(copied, pids=(100, 200))
     second = {(f"{name} of 200", origin): time for (name, origin), time in CAPTURED.items()}
     assert times_by_range(job) == CAPTURED | second
@@ -192,9 +192,7 @@ def test_equal_node_numbers_of_two_processes_are_told_apart(opened: Callable[...
         (unrecorded, 2 * REPLAYS, "have no recorded capture: record with"),
     ],
 )
-def test_a_kernel_of_an_unknown_capture_stays_in_the_range_of_its_launch(
-    opened: Callable[..., OpenJob], nodes: Nodes, count: int, reason: str
-) -> None:
+def test_a_kernel_of_an_unknown_capture_stays_in_the_range_of_its_launch(opened, nodes, count, reason):
     job = opened(nodes)
     lost = FIRST if count == REPLAYS else FIRST + SECOND
     known = {("layer_1", "captured"): SECOND} if count == REPLAYS else {}
@@ -204,7 +202,7 @@ def test_a_kernel_of_an_unknown_capture_stays_in_the_range_of_its_launch(
     assert any(f"{count} of {2 * REPLAYS} operations of CUDA graphs {reason}" in note for note in notes)
 
 
-def test_a_graph_made_long_before_the_session_does_not_extend_it(opened: Callable[..., OpenJob]) -> None:
+def test_a_graph_made_long_before_the_session_does_not_extend_it(opened):
     def long_before(export: ExportWriter, thread: Thread) -> None:
         copied(export, thread)
         export.graph_node(thread, -20_000_000_000, -20_000_000_000, "Graph Node Creation", 9)
@@ -214,7 +212,7 @@ def test_a_graph_made_long_before_the_session_does_not_extend_it(opened: Callabl
     assert job.extent(Selection()).start >= 0
 
 
-def test_the_path_and_the_operations_of_steps_name_the_range_of_the_capture(opened: Callable[..., OpenJob]) -> None:
+def test_the_path_and_the_operations_of_steps_name_the_range_of_the_capture(opened):
     job = opened(copied)
     rows = records(path_table(job, Selection(window=Window(1000, 1140)), by="range"))
     times = {row["range"]: row["time"] for row in rows if row["kind"] == "compute"}
@@ -224,7 +222,7 @@ def test_the_path_and_the_operations_of_steps_name_the_range_of_the_capture(open
     assert operations["execute"]["gpu"] == 40 and operations["execute"]["replayed"] is None
 
 
-def test_an_event_leads_to_the_range_of_its_capture(opened: Callable[..., OpenJob]) -> None:
+def test_an_event_leads_to_the_range_of_its_capture(opened):
     job = opened(copied)
     key = EventKey(0, EventKind.KERNEL, 1, 1100)
     around = range_around(job.session, key, job.ranks)
@@ -235,7 +233,7 @@ def test_an_event_leads_to_the_range_of_its_capture(opened: Callable[..., OpenJo
     assert context == ["captured in NVTX capture › layer_0", "NVTX execute"]
 
 
-def test_kernels_of_steps_are_in_the_range_of_their_capture(opened: Callable[..., OpenJob]) -> None:
+def test_kernels_of_steps_are_in_the_range_of_their_capture(opened):
     job = opened(copied)
     groups = (GroupBy.STEP, GroupBy.RANGE)
     rows = records(kernels_in_ranges(job, Selection(), job.steps("execute"), group_by=groups))
@@ -248,9 +246,7 @@ def test_kernels_of_steps_are_in_the_range_of_their_capture(opened: Callable[...
 
 
 @pytest.mark.parametrize(("nodes", "first"), [(copied, "layer_*"), (of_two_originals, "execute")])
-def test_collectives_that_a_graph_replays_are_in_the_range_of_their_capture(
-    opened: Callable[..., OpenJob], nodes: Nodes, first: str
-) -> None:
+def test_collectives_that_a_graph_replays_are_in_the_range_of_their_capture(opened, nodes, first):
     job = opened(nodes, name="ncclDevKernel_AllReduce_Sum_f32_RING_LL")
     kernels = job.pairing_by((NcclProperty.RANGE,)).kernels
     assert set(kernels["range"][kernels["end"] - kernels["start"] == 10]) == {first}
@@ -258,18 +254,16 @@ def test_collectives_that_a_graph_replays_are_in_the_range_of_their_capture(
 
 
 @pytest.mark.parametrize(("nodes", "purpose"), [(copied, "layer_*"), (unrecorded, "execute")])
-def test_the_purpose_of_a_stream_is_the_range_of_its_captures(
-    opened: Callable[..., OpenJob], nodes: Nodes, purpose: str
-) -> None:
+def test_the_purpose_of_a_stream_is_the_range_of_its_captures(opened, nodes, purpose):
     assert stream_table(opened(nodes), Selection()).cells("purpose") == [purpose]
 
 
-def test_kernels_by_graph_have_the_number_of_the_graph(opened: Callable[..., OpenJob]) -> None:
+def test_kernels_by_graph_have_the_number_of_the_graph(opened):
     answer = kernel_summary(opened(copied).session, Selection(), group_by=(GroupBy.GRAPH,))
     assert [(row["graph"], row["graph_id"], row["count"]) for row in records(answer)] == [("replayed", 7, 2 * REPLAYS)]
 
 
-def test_of_graphs_that_were_traced_whole_a_note_says_what_to_record(tmp_path: Path) -> None:
+def test_of_graphs_that_were_traced_whole_a_note_says_what_to_record(tmp_path):
     path = tmp_path / "server.sqlite"
     with ExportWriter(path) as export:
         process = export.process(100)

@@ -47,7 +47,7 @@ def on(rank: int, time: int, steps: range | tuple[int, ...] = range(20)) -> OfSt
         ],
     ),
 )
-def test_a_collective_transfers_or_waits_if_all_ranks_are_open(tmp_path: Path, how: Any, verdict: str) -> None:
+def test_a_collective_transfers_or_waits_if_all_ranks_are_open(tmp_path, how, verdict):
     job = open_job(*ddp_job(tmp_path, **how))
     job.align(ClockMode.COLLECTIVES)
     everything, collectives = Selection(), job.collectives()
@@ -84,7 +84,7 @@ def test_a_collective_transfers_or_waits_if_all_ranks_are_open(tmp_path: Path, h
         ],
     ),
 )
-def test_a_late_rank_has_one_cause_and_one_finding(tmp_path: Path, how: Any, says: str, advises: str) -> None:
+def test_a_late_rank_has_one_cause_and_one_finding(tmp_path, how, says, advises):
     triage = triaged(*ddp_job(tmp_path, **how))
     told(finding(triage, "straggler"), "Rank 2 (host) arrives last", says, advises=[advises])
     assert ids(triage).isdisjoint({"slow-steps", "imbalance"})
@@ -93,7 +93,7 @@ def test_a_late_rank_has_one_cause_and_one_finding(tmp_path: Path, how: Any, say
         assert all(item.under == "straggler" for item in triage.findings if item.id == "idle-gaps")
 
 
-def test_a_rank_that_is_last_as_often_for_less_time_is_mentioned(tmp_path: Path) -> None:
+def test_a_rank_that_is_last_as_often_for_less_time_is_mentioned(tmp_path):
     def compute(rank: int, step: int) -> int:
         return 30 * MS * (rank == 2 and step % 2 == 0) + MS * (rank == 1 and step % 2)
 
@@ -108,7 +108,7 @@ def test_a_rank_that_is_last_as_often_for_less_time_is_mentioned(tmp_path: Path)
         ((1, 3), "computes", "Ranks 1, 3 (host) arrive last at 20 of 40 collectives: their kernels take 30."),
     ],
 )
-def test_ranks_that_are_late_together_are_one_finding(tmp_path: Path, late: Any, how: str, says: str) -> None:
+def test_ranks_that_are_late_together_are_one_finding(tmp_path, late, how, says):
     jitter = lambda rank, step: (7 * rank + 3 * step) % 5 * 30_000 + 30 * MS * (rank in late)  # noqa: E731
     triage = triaged(*ddp_job(tmp_path, **{how: jitter}))
     told(finding(triage, "straggler"), says, "Each other GPU loses 60")
@@ -116,30 +116,30 @@ def test_ranks_that_are_late_together_are_one_finding(tmp_path: Path, late: Any,
     assert ids(triage).isdisjoint({"imbalance", "input-pipeline"})
 
 
-def test_the_cause_at_the_first_collective_is_in_the_kernels_before(tmp_path: Path) -> None:
+def test_the_cause_at_the_first_collective_is_in_the_kernels_before(tmp_path):
     triage = triaged(*ddp_job(tmp_path, computes=on(2, 300 * MS, (0,))))
     told(finding(triage, "straggler"), "its kernels take 300 ms longer in 1 of 20 steps (0).")
 
 
-def test_a_rank_late_in_every_second_step_is_not_late_in_each(tmp_path: Path) -> None:
+def test_a_rank_late_in_every_second_step_is_not_late_in_each(tmp_path):
     jitter = lambda rank, step: (5 * rank + 3 * step) % 4 * 500_000 + 60 * MS * (rank == 1 and step % 2)  # noqa: E731
     told(finding(triaged(*ddp_job(tmp_path, computes=jitter)), "straggler"), "longer in 10 of 20 steps (1, 3, 5 and")
 
 
-def test_two_slow_steps_of_a_rank_are_no_reason_to_exclude_its_node(tmp_path: Path) -> None:
+def test_two_slow_steps_of_a_rank_are_no_reason_to_exclude_its_node(tmp_path):
     triage = triaged(*ddp_job(tmp_path, computes=on(2, 90 * MS, (7, 13))))
     told(finding(triage, "straggler"), never=["node", "slower"])
 
 
 @pytest.mark.campaign
-def test_slow_steps_below_the_threshold_of_stragglers_are_one_ranks(tmp_path: Path) -> None:
+def test_slow_steps_below_the_threshold_of_stragglers_are_one_ranks(tmp_path):
     paths = ddp_job(tmp_path, computes=on(2, 90 * MS, (7, 13)))
     slow = finding(triaged(*paths, settings=["straggler_percent=90"]), "slow-steps")
     assert slow.ranks == (2,)
     told(slow, advises=["Rank 2 arrives last"], never=["all ranks share"])
 
 
-def test_slow_steps_of_all_ranks_stay_a_finding_beside_a_straggler(tmp_path: Path) -> None:
+def test_slow_steps_of_all_ranks_stay_a_finding_beside_a_straggler(tmp_path):
     everyone = ddp_job(tmp_path, computes=lambda rank, step: 90 * MS if step in (7, 13) else 8 * MS * (rank == 2))
     triage = triaged(*everyone)
     assert {"slow-steps", "straggler"} <= ids(triage)
@@ -147,14 +147,14 @@ def test_slow_steps_of_all_ranks_stay_a_finding_beside_a_straggler(tmp_path: Pat
 
 
 @pytest.mark.campaign
-def test_the_usual_wait_for_data_stays_a_finding_beside_a_late_loader(tmp_path: Path) -> None:
+def test_the_usual_wait_for_data_stays_a_finding_beside_a_late_loader(tmp_path):
     triage = triaged(*ddp_job(tmp_path, loads=lambda rank, step: 20 * MS + 20 * MS * (rank == 2)))
     told(finding(triage, "straggler"), "its data loader takes 20 ms longer a step")
     usual = finding(triaged(*ddp_job(tmp_path / "alike", loads=lambda rank, step: 20 * MS)), "input-pipeline").cost
     assert finding(triage, "input-pipeline").cost == pytest.approx(usual, rel=0.01)
 
 
-def test_without_all_kernels_of_the_rank_there_is_no_cause(tmp_path: Path) -> None:
+def test_without_all_kernels_of_the_rank_there_is_no_cause(tmp_path):
     loses = lambda rank, step, number: (rank, step, number) == (2, 5, 1)  # noqa: E731
     triage = triaged(*ddp_job(tmp_path, loads=on(2, 30 * MS), loses=loses))
     told(finding(triage, "straggler"), "Rank 2", never=["longer a step"])
@@ -355,12 +355,12 @@ def at(*places: tuple[int, int, int]) -> Any:
     ]),
 )  # fmt: skip
 def test_a_rank_that_skips_collectives_is_named_with_the_steps_and_matched_elsewhere(
-    tmp_path: Path, ranks: int, skips: Any, words: list[str], groups: list[tuple[int, int]]
-) -> None:
+    tmp_path, ranks, skips, words, groups
+):
     assert words_and_groups(ddp_job(tmp_path, ranks, skips=skips)) == (words, groups)
 
 
-def test_late_ranks_hide_no_skipped_collective(tmp_path: Path) -> None:
+def test_late_ranks_hide_no_skipped_collective(tmp_path):
     paths = ddp_job(tmp_path, skips=at((3, 10, 1)), computes=lambda rank, step: 4_000_000 if rank == 1 else 0)
     assert words_and_groups(paths)[0] == ["Rank 3 runs 1 AllReduce less in step 10, compared with ranks 0, 1, 2"]
 
@@ -378,13 +378,13 @@ def test_late_ranks_hide_no_skipped_collective(tmp_path: Path) -> None:
         ],
     ),
 )
-def test_a_collective_that_may_not_have_been_recorded_is_no_difference(tmp_path: Path, how: Any) -> None:
+def test_a_collective_that_may_not_have_been_recorded_is_no_difference(tmp_path, how):
     paths = ddp_job(tmp_path, **how)
     assert words_and_groups(paths)[0] == []
     assert "different-collectives" not in ids(triaged(*paths))
 
 
-def test_triage_and_notes_name_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_triage_and_notes_name_it(tmp_path, capsys):
     paths = ddp_job(tmp_path, skips=at((1, 10, 1)))
     named = finding(triaged(*paths), "different-collectives")
     assert named.sentence == "Rank 1 runs 1 AllReduce less in step 10, compared with ranks 0, 2, 3."

@@ -52,9 +52,7 @@ def before(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenJob]:
 
 
 @pytest.mark.parametrize(("period", "install"), campaign.first(1, [(2 * MS, "/home/me/env"), (MS, "/opt")]))
-def test_functions_and_nodes_differ_by_the_running_time_of_their_samples(
-    before: OpenJob, tmp_path: Path, period: int, install: str
-):
+def test_functions_and_nodes_differ_by_the_running_time_of_their_samples(before, tmp_path, period, install):
     part = Selection(None, None, name=NameFilter("train"))
     with closing(open_job(written(tmp_path / "b.sqlite", AFTER, period, install=install))) as after:
         found = by(functions(side(before), side(after)))
@@ -74,7 +72,7 @@ def test_functions_and_nodes_differ_by_the_running_time_of_their_samples(
 
 
 @pytest.mark.campaign
-def test_a_tree_of_two_reports_may_be_deeper_in_one(tmp_path: Path):
+def test_a_tree_of_two_reports_may_be_deeper_in_one(tmp_path):
     paths = written(tmp_path / "a.sqlite", {(MAIN,): 2}), written(tmp_path / "b.sqlite", BEFORE)
     with closing(open_job(*paths)) as job:
         found = call_tree_table(job, Selection(), least=0).records()
@@ -83,7 +81,7 @@ def test_a_tree_of_two_reports_may_be_deeper_in_one(tmp_path: Path):
 
 
 @pytest.mark.campaign
-def test_times_are_per_step_where_both_sides_have_steps(tmp_path: Path):
+def test_times_are_per_step_where_both_sides_have_steps(tmp_path):
     twice = {stack: 2 * length for stack, length in BEFORE.items()}
     # Samples before the first step are in no step.
     short = written(tmp_path / "a.sqlite", BEFORE, steps=4)
@@ -102,7 +100,7 @@ def test_times_are_per_step_where_both_sides_have_steps(tmp_path: Path):
     assert any("A has 2, B has 4" in note for note in halves.notes)
 
 
-def test_a_side_without_samples_is_missing_not_zero(before: OpenJob, tmp_path: Path):
+def test_a_side_without_samples_is_missing_not_zero(before, tmp_path):
     with training(tmp_path / "none.sqlite") as (export, thread, _):
         launched(export, thread, (0, 1, 1, 2))
     with closing(open_job(tmp_path / "none.sqlite")) as without:
@@ -116,7 +114,7 @@ def test_a_side_without_samples_is_missing_not_zero(before: OpenJob, tmp_path: P
 
 
 @pytest.mark.campaign
-def test_two_ranks_of_one_job_are_sides_too(tmp_path: Path):
+def test_two_ranks_of_one_job_are_sides_too(tmp_path):
     paths = written(tmp_path / "rank0.sqlite", BEFORE), written(tmp_path / "rank1.sqlite", AFTER)
     with closing(open_job(*paths)) as job:
         ranks = [item.rank for item in job.ranks]

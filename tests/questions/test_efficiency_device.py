@@ -55,7 +55,7 @@ def points(events: Sequence[Event], kinds: str, window: Window = WINDOW) -> set[
 class TestParts:
     @settings(deadline=None)
     @given(EVENTS)
-    def test_each_is_what_sets_of_nanoseconds_say(self, events: list[Event]):
+    def test_each_is_what_sets_of_nanoseconds_say(self, events):
         spent = breakdown_of(events)
         k, c, m, g = (points(events, kind) for kind in "KCMG")
         expected = {
@@ -67,7 +67,7 @@ class TestParts:
 
     @settings(deadline=None)
     @given(DEVICES)
-    def test_they_add_up_to_the_window_of_each_device_and_of_all(self, devices: list[list[Event]]):
+    def test_they_add_up_to_the_window_of_each_device_and_of_all(self, devices):
         spent = [breakdown_of(events) for events in devices]
         for one in (*spent, total(spent)):
             parts = [getattr(one, key) for key in PARTS]
@@ -80,7 +80,7 @@ class TestFactors:
     @example([[("K", 10, 40)], [("K", 10, 20), ("C", 30, 40)]], Useful.POP)  # different devices have the maxima
     @settings(deadline=None)
     @given(DEVICES, st.sampled_from(Useful))
-    def test_they_are_those_of_sets_of_nanoseconds(self, devices: list[list[Event]], useful: Useful):
+    def test_they_are_those_of_sets_of_nanoseconds(self, devices, useful):
         kinds = ("KG", "CM") if useful is Useful.POP else ("KCG", "M")
         worked = [points(events, kinds[0]) for events in devices]
         moved = [points(events, kinds[1]) - own for events, own in zip(devices, worked, strict=True)]
@@ -157,7 +157,7 @@ def written(path: Path, events: Sequence[Event], late: int = 0, duration: int | 
 
 
 class TestJobs:
-    def test_a_gpu_that_processes_share_counts_once(self, opened: Opener, tmp_path: Path):
+    def test_a_gpu_that_processes_share_counts_once(self, opened, tmp_path):
         path = tmp_path / "shared.sqlite"
         with ExportWriter(path) as export:
             export.gpu(3)
@@ -172,7 +172,7 @@ class TestJobs:
         assert breakdown_table(found).rows[1][0] == "0,1"
         assert any("processes share a GPU (ranks 0, 1)" in note for note in found.notes)
 
-    def test_gaps_budget_and_triage_count_it_once_too(self, opened: Opener, tmp_path: Path):
+    def test_gaps_budget_and_triage_count_it_once_too(self, opened, tmp_path):
         """Two processes that take turns on the only GPU of a machine: each by itself would be idle half of the time."""
         path = tmp_path / "shared.sqlite"
         with ExportWriter(path, "3.7.2") as export:  # without the GPU of each process
@@ -190,7 +190,7 @@ class TestJobs:
             1: 40 * MS,
         }
 
-    def test_an_ordinal_alone_makes_no_shared_gpu(self, opened: Opener, tmp_path: Path):
+    def test_an_ordinal_alone_makes_no_shared_gpu(self, opened, tmp_path):
         path = tmp_path / "visible.sqlite"
         with ExportWriter(path) as export:
             put(export, 100, [("K", 0, 60)])
@@ -200,7 +200,7 @@ class TestJobs:
         assert any("do not say which GPU a process used" in note for note in found.device_notes)
 
     @pytest.mark.campaign
-    def test_every_rank_is_judged_over_the_time_that_all_were_recorded(self, opened: Opener, tmp_path: Path):
+    def test_every_rank_is_judged_over_the_time_that_all_were_recorded(self, opened, tmp_path):
         first = written(tmp_path / "rank0.sqlite", [("K", 0, 100)], duration=120)
         second = written(tmp_path / "rank1.sqlite", [("K", 0, 40), ("K", 80, 100)], late=50, duration=100)
         session = opened(first, second)
@@ -211,7 +211,7 @@ class TestJobs:
         assert [(spent.busy, spent.time) for spent in chosen.spent] == [(100, 150), (60, 150)]
         assert any("not recorded for all of this time" in note for note in chosen.device_notes)
 
-    def test_runs_without_a_common_clock_or_time_are_refused(self, opened: Opener, tmp_path: Path):
+    def test_runs_without_a_common_clock_or_time_are_refused(self, opened, tmp_path):
         events = [("K", 0, 100)]
         before = written(tmp_path / "before.sqlite", events)
         session = opened(before, written(tmp_path / "after.sqlite", events, late=3600 * 10**9))
@@ -232,7 +232,7 @@ REAL = {
 
 
 @pytest.mark.parametrize("name", REAL)
-def test_useful_times_of_real_exports(opened: Opener, name: str):
+def test_useful_times_of_real_exports(opened, name):
     found = of(opened(*shared(name)))
     assert [(Useful.POP.time(one), Useful.TALP.time(one)) for one in found.spent] == REAL[name]
     for one in found.spent:

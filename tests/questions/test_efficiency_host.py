@@ -57,7 +57,7 @@ PARTS = st.integers(0, 40)
 class TestFactors:
     @settings(deadline=None)
     @given(st.lists(st.tuples(PARTS, PARTS), min_size=1, max_size=5))
-    def test_they_multiply(self, spent: list[tuple[int, int]]):
+    def test_they_multiply(self, spent):
         task = RankedTask(Task(0, 1), 0, "", None, "", 1, "", "", (0,), ())
         found = HostEfficiency.of([HostTime(task, 100, mpi, cuda) for mpi, cuda in spent])
         assert None not in (found.mpi_load_balance, found.mpi_communication, found.mpi_parallel, found.offload)
@@ -71,7 +71,7 @@ class TestFactors:
 
 class TestCalls:
     @pytest.mark.campaign
-    def test_threads_count_together_and_mpi_comes_before_cuda(self, opened: Opener, tmp_path: Path):
+    def test_threads_count_together_and_mpi_comes_before_cuda(self, opened, tmp_path):
         path = tmp_path / "a.sqlite"
         with ExportWriter(path) as export:
             main = export.thread(process(export, 100), 100, "main")
@@ -87,13 +87,13 @@ class TestCalls:
         assert (host.mpi_parallel, host.offload, host.parallel) == (0.75, pytest.approx(40 / 75), pytest.approx(0.4))
 
     @pytest.mark.campaign
-    def test_a_window_cuts_calls_and_one_that_never_returned_lasts_to_the_end(self, opened: Opener, tmp_path: Path):
+    def test_a_window_cuts_calls_and_one_that_never_returned_lasts_to_the_end(self, opened, tmp_path):
         found = of(opened(traced(tmp_path / "cut.sqlite", {100: [("cuda", 10, 30)]})), Selection(Window(20, 60)))
         assert (found.host.processes[0].cuda, found.host.offload) == (10, 0.75)
         path = traced(tmp_path / "a.sqlite", {100: [("cuda", 0, 10), ("mpi", 80, None)]})
         assert of(opened(path)).host.processes[0].mpi == 20
 
-    def test_what_was_not_recorded_is_missing_not_zero(self, opened: Opener, tmp_path: Path):
+    def test_what_was_not_recorded_is_missing_not_zero(self, opened, tmp_path):
         found = of(opened(traced(tmp_path / "a.sqlite", {100: []})))
         host = found.host
         assert (host.mpi_parallel, host.offload, host.parallel) == (None, None, None)
@@ -102,7 +102,7 @@ class TestCalls:
         assert any("no CUDA calls of rank 0" in note for note in table.notes)
         assert process_table(found).rows[0][3:9] == (None,) * 6
 
-    def test_mpi_needs_every_process(self, opened: Opener, tmp_path: Path):
+    def test_mpi_needs_every_process(self, opened, tmp_path):
         calls = {100: [("cuda", 0, 10), ("mpi", 20, 40)], 200: [("cuda", 0, 10)], 300: []}
         found = of(opened(traced(tmp_path / "a.sqlite", calls, without_kernels=300)))
         assert [one.task.pid for one in found.host.processes] == [100, 200], "only those that used a GPU"
@@ -110,13 +110,13 @@ class TestCalls:
         assert any("no MPI calls of rank 1" in note for note in found.host_notes)
 
     @pytest.mark.campaign
-    def test_ranks_that_wait_in_mpi_are_a_load_imbalance(self, opened: Opener, tmp_path: Path):
+    def test_ranks_that_wait_in_mpi_are_a_load_imbalance(self, opened, tmp_path):
         calls = {pid: [("mpi", 0, wait), ("cuda", 90, 100)] for pid, wait in ((100, 20), (200, 60))}
         host = of(opened(traced(tmp_path / "a.sqlite", calls))).host
         assert (host.mpi_communication, host.mpi_load_balance, host.mpi_parallel) == (0.8, 0.75, pytest.approx(0.6))
         assert host.offload == pytest.approx(100 / 120)
 
-    def test_mpi_that_an_old_nsys_wrote_as_nvtx(self, opened: Opener):
+    def test_mpi_that_an_old_nsys_wrote_as_nvtx(self, opened):
         (path,) = shared("mpi-cuda-saxpy-schema2.9")
         (one,) = of(opened(path), Selection()).host.processes
         # The ranges of the domain MPI follow one another: their sum is their union.
@@ -163,7 +163,7 @@ def numbered(path: Path, starts: list[int]) -> Path:
 
 
 class TestMfu:
-    def test_it_is_flops_by_time_gpus_and_peak(self, opened: Opener, tmp_path: Path):
+    def test_it_is_flops_by_time_gpus_and_peak(self, opened, tmp_path):
         found = mfu_in(opened(numbered(tmp_path / "a.sqlite", [0, 10, 20, 31, 60])), MfuRequest(5e9))
         assert (found.step_time, found.intervals, found.gpus) == (10_500, 4, 1)
         assert found.achieved == pytest.approx(5e9 / 10.5e-6 / 1e12) and found.peak.tflops == 989
@@ -171,7 +171,7 @@ class TestMfu:
         assert any("H100 SXM data sheet" in note for note in found.notes)
 
     @pytest.mark.campaign
-    def test_the_ceiling_is_the_mfu_without_the_time_in_which_nothing_computes(self, opened: Opener, tmp_path: Path):
+    def test_the_ceiling_is_the_mfu_without_the_time_in_which_nothing_computes(self, opened, tmp_path):
         found = mfu_in(opened(numbered(tmp_path / "a.sqlite", [0, 10, 20, 31, 60])), MfuRequest(5e9))
         assert found.compute == 20 / 66  # five kernels of 4 µs, from the first range's start to the last kernel's end
         assert found.ceiling == pytest.approx(found.value * 66 / 20)
@@ -179,7 +179,7 @@ class TestMfu:
         assert any("none ran in 69.7 % of the steps" in note for note in found.notes)
 
     @pytest.mark.campaign
-    def test_a_window_chooses_steps(self, opened: Opener, tmp_path: Path):
+    def test_a_window_chooses_steps(self, opened, tmp_path):
         session = opened(numbered(tmp_path / "a.sqlite", [0, 10, 30, 60]))
         found = mfu_in(session, MfuRequest(5e9), Selection(Window(25_000, 70_000)))
         assert (found.step_time, found.intervals) == (30_000, 1)
@@ -187,7 +187,7 @@ class TestMfu:
         assert alone.value is None
         assert any("no step in this time" in note for note in alone.notes)
 
-    def test_of_a_region_it_is_by_the_gpu_time_of_its_ranges(self, opened: Opener, tmp_path: Path):
+    def test_of_a_region_it_is_by_the_gpu_time_of_its_ranges(self, opened, tmp_path):
         session = opened(numbered(tmp_path / "a.sqlite", [0, 10, 20, 31, 60]))
         found = mfu_in(session, MfuRequest(5e6, region="step"))
         assert (found.step_time, found.intervals, found.gpus) == (4000, 5, 1), "a kernel of 4 µs in each of five ranges"
@@ -200,7 +200,7 @@ class TestMfu:
         assert note == "no MFU: no NVTX range that matches back launched GPU work"
 
     @pytest.mark.campaign
-    def test_the_intensity_of_a_region_is_by_the_bytes_of_its_gpu_time(self, opened: Opener, tmp_path: Path):
+    def test_the_intensity_of_a_region_is_by_the_bytes_of_its_gpu_time(self, opened, tmp_path):
         path = tmp_path / "a.sqlite"
         numbered(path, [0, 10])
         assert mfu_in(opened(path), MfuRequest(5e6, region="step")).intensity is None
@@ -221,7 +221,7 @@ class TestMfu:
         assert found.intensity == pytest.approx(5e6 / (0.35 * 3_352_320_000_000 * 4e-6))
         assert record(mfu_table(found).columns, mfu_table(found).rows[0])["intensity"] == found.intensity
 
-    def test_ddp(self, opened: Opener):
+    def test_ddp(self, opened):
         found = mfu_in(opened(*shared("ddp-a100-rank0of4")), MfuRequest(3e13))
         assert (found.intervals, found.gpus) == (58, 4)
         assert found.step_time == pytest.approx(30.57e6, rel=1e-3)

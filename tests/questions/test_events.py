@@ -344,9 +344,7 @@ class TestKeptCounts:
             return places_of(session)
 
     @pytest.mark.campaign
-    def test_they_are_the_same_computed_and_kept_and_other_bins_beside_other_reports(
-        self, ranks: list[Path], tmp_path: Path
-    ) -> None:
+    def test_they_are_the_same_computed_and_kept_and_other_bins_beside_other_reports(self, ranks, tmp_path):
         for some in (ranks, [ranks[2], ranks[0]]):
             expected = self.listed(some, None)
             assert self.listed(some, tmp_path / "cache") == expected
@@ -354,11 +352,11 @@ class TestKeptCounts:
         assert self.listed(some, tmp_path / "cache") == expected, "all kept"
 
     @pytest.mark.campaign
-    def test_they_agree_with_what_is_counted_row_by_row(self, in_memory: Session) -> None:
+    def test_they_agree_with_what_is_counted_row_by_row(self, in_memory):
         everyone = Selection(tasks=frozenset(item.task for item in ranked_tasks(in_memory)))
         assert places_of(in_memory, everyone) == places_of(in_memory)
 
-    def test_a_search_goes_on_through_every_bin(self, in_memory: Session) -> None:
+    def test_a_search_goes_on_through_every_bin(self, in_memory):
         listed = build(in_memory)
         rare = [number for number, row in enumerate(listed.page(0, len(listed))) if str(row[2]).startswith("rare(")]
         searches = {
@@ -370,7 +368,7 @@ class TestKeptCounts:
         assert {search: listed.find(*search, NameFilter("rare")) for search in searches} == searches
 
     @pytest.mark.campaign
-    def test_a_search_that_knows_the_names_finds_the_same(self, ranks, tmp_path, in_memory, monkeypatch) -> None:
+    def test_a_search_that_knows_the_names_finds_the_same(self, ranks, tmp_path, in_memory, monkeypatch):
         names = {"rare": 0, "!rare": 100, "/^cuda/": 0, "none": 0}
         searches = [(index, True, NameFilter(name)) for name, index in names.items()]
         plain = build(in_memory)  # without kept counts, names are not read first
@@ -385,7 +383,7 @@ class TestKeptCounts:
                     assert listed.find(*search) == number, search
             assert list((tmp_path / "cache").glob("*/result=event-names-kernel=*"))
 
-    def test_kinds_without_a_name_that_passes_are_not_searched(self, ranks, tmp_path, monkeypatch) -> None:
+    def test_kinds_without_a_name_that_passes_are_not_searched(self, ranks, tmp_path, monkeypatch):
         monkeypatch.setattr(events_module, "_MANY", 1)
         with closing(Session(cache=Cache(tmp_path / "cache"))) as session:
             session.add(ranks[0])
@@ -444,9 +442,7 @@ def instances(indexed: Session, monkeypatch: pytest.MonkeyPatch) -> PagedAnswer:
     ("key", "descending"),
     campaign.first(2, [("launch_delay", True), ("row", True), ("start", False), ("start", True), ("duration", True)]),
 )
-def test_pages_are_parts_of_the_whole(
-    instances: PagedAnswer, monkeypatch: pytest.MonkeyPatch, key: str, descending: bool
-) -> None:
+def test_pages_are_parts_of_the_whole(instances, monkeypatch, key, descending):
     monkeypatch.setattr(paged, "_BLOCK", 16)
     monkeypatch.setattr(paged, "_LOOKED_UP", 5)
     ordered = instances.sorted_by(key, descending)
@@ -457,7 +453,7 @@ def test_pages_are_parts_of_the_whole(
             assert list(ordered.page(offset, limit)) == whole[offset : offset + limit], (offset, limit)
 
 
-def test_a_page_reads_a_part_of_the_time_unless_there_are_rows_without_a_start(instances: PagedAnswer) -> None:
+def test_a_page_reads_a_part_of_the_time_unless_there_are_rows_without_a_start(instances):
     index = TimeIndex.of_table(instances.session, tables.kernels, instances.query)
     assert index.rows == 90
     first, last = index.bins_of(40, 45)
@@ -469,15 +465,13 @@ def test_a_page_reads_a_part_of_the_time_unless_there_are_rows_without_a_start(i
     assert replace(instances, length=91)._narrowed(40, 5) == (instances.query, 40)
 
 
-def test_the_launch_delay_of_a_page_is_that_of_the_whole(instances: PagedAnswer) -> None:
+def test_the_launch_delay_of_a_page_is_that_of_the_whole(instances):
     delays = {(row[-3], row[-1]): row[2] for row in instances.sorted_by("launch_delay", False).page(0, 90)}
     assert {(row[-3], row[-1]): row[2] for row in instances.page(0, 90)} == delays
     assert set(delays.values()) == {40, None}
 
 
-def test_pages_beside_one_that_took_a_look_at_all_rows_need_no_other_look(
-    instances: PagedAnswer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pages_beside_one_that_took_a_look_at_all_rows_need_no_other_look(instances, monkeypatch):
     monkeypatch.setattr(paged, "_BLOCK", 40)
     asked: list[object] = []
     rows = Session.rows

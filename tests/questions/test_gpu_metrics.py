@@ -4,7 +4,6 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import campaign
@@ -58,7 +57,7 @@ def naive(samples: list[tuple[int, int, float]], pieces: list[tuple[int, int]]) 
     return total / weight if weight else None
 
 
-def test_samples_are_weighted_by_their_overlap_with_each_interval() -> None:
+def test_samples_are_weighted_by_their_overlap_with_each_interval():
     chance = random.Random(7)
     for _ in range(50):
         edges = sorted(chance.sample(range(-50, 300), 2 * chance.randrange(0, 12)))
@@ -74,14 +73,14 @@ def test_samples_are_weighted_by_their_overlap_with_each_interval() -> None:
             assert value[number] == pytest.approx((expected or 0.0) * time[number], abs=1e-6)
 
 
-def test_a_sample_describes_the_time_since_the_one_before_but_no_gap(sampled: OpenJob) -> None:
+def test_a_sample_describes_the_time_since_the_one_before_but_no_gap(sampled):
     ((first, *_),) = samples_of(sampled.session, metric_sources(sampled.session, Selection(), every=True))
     spans = list(zip(first.starts.tolist(), first.ends.tolist(), strict=True))
     assert spans[0] == (-10, 0) and (90, 100) in spans and (140, 150) in spans
     assert sum(end - start for start, end in spans) == 17 * 10
 
 
-def test_a_unit_is_the_recorded_one_and_a_percentage_says_of_what() -> None:
+def test_a_unit_is_the_recorded_one_and_a_percentage_says_of_what():
     for metric, unit in {
         "SM Active": "% of cycles",
         "Tensor Active [Throughput %]": "% of cycles",
@@ -96,7 +95,7 @@ def test_a_unit_is_the_recorded_one_and_a_percentage_says_of_what() -> None:
         assert unit_of(metric) == unit, metric
 
 
-def test_implausible_samples_are_cut_or_left_out_and_the_others_count_by_their_overlap(sampled: OpenJob) -> None:
+def test_implausible_samples_are_cut_or_left_out_and_the_others_count_by_their_overlap(sampled):
     active, memory, clock = records(metric_statistics(sampled, Selection()))
     assert [one["metric"] for one in (active, memory, clock)] == [METRICS[0], METRICS[2], METRICS[1]]
     assert {"rank": 0, "device": 0, "gpu": 3, "samples": 17, "implausible": 1, "max": 100}.items() <= active.items()
@@ -107,7 +106,7 @@ def test_implausible_samples_are_cut_or_left_out_and_the_others_count_by_their_o
     assert (clock["samples"], clock["min"], clock["max"]) == (3, 1060, 1080)
 
 
-def test_the_means_of_kernels_say_how_much_of_them_was_long_enough(sampled: OpenJob) -> None:
+def test_the_means_of_kernels_say_how_much_of_them_was_long_enough(sampled):
     long, short = records(metric_means(sampled, Selection(), "kernel"))
     assert (long["name"], long["count"], long["total"], long["resolved"]) == ("long", 1, 55, 100)
     assert (short["name"], short["count"], short["total"], short["resolved"]) == ("short", 2, 11, 0)
@@ -120,7 +119,7 @@ def test_the_means_of_kernels_say_how_much_of_them_was_long_enough(sampled: Open
     assert (only["name"], only["rank"], only["device"], only["start"], only["duration"]) == ("long", 0, 0, 20, 55)
 
 
-def test_what_bounds_a_kernel_and_its_occupancy_are_made_of_its_means(opened: Opener, tmp_path: Path) -> None:
+def test_what_bounds_a_kernel_and_its_occupancy_are_made_of_its_means(opened, tmp_path):
     names = ("SMs Active", "DRAM Read Bandwidth", "DRAM Write Bandwidth", "Tensor Active", "Compute Warps in Flight")
     samples = {"copy": (80, 40, 30, 3, 40), "gemm": (50, 10, 5, 45, 20), "tiny": (9, 0, 0, 0, 9)}
     with ExportWriter(tmp_path / "bound.sqlite") as export:
@@ -143,9 +142,7 @@ def test_what_bounds_a_kernel_and_its_occupancy_are_made_of_its_means(opened: Op
     assert told["tiny"] == ("tensor", 0, None, None)
 
 
-def test_without_samples_or_a_launch_of_two_a_note_says_what_to_record(
-    sampled: OpenJob, opened, tmp_path: Path
-) -> None:
+def test_without_samples_or_a_launch_of_two_a_note_says_what_to_record(sampled, opened, tmp_path):
     answer = metric_means(sampled, Selection(Window(80, 90)), "launch")
     assert not len(answer) and "no launch is long enough" in answer.notes[0]
     assert "too short for two samples" in metric_means(sampled, Selection(Window(80, 90)), "kernel").notes[0]
@@ -205,7 +202,7 @@ KEYS = {"step": ("rank", "start"), "collective": ("collective", "message_size"),
 
 
 @pytest.mark.parametrize("by", campaign.first(1, KEYS))
-def test_the_means_of_a_job_are_those_of_a_loop_over_its_samples(demo_session: Session, by: str) -> None:
+def test_the_means_of_a_job_are_those_of_a_loop_over_its_samples(demo_session, by):
     job, metric = OpenJob(demo_session), "Tensor Active [Throughput %]"
     samples, answer = spans_of(job, metric), records(metric_means(job, Selection(), by))
     total: dict[object, list[float]] = {}
@@ -223,7 +220,7 @@ def test_the_means_of_a_job_are_those_of_a_loop_over_its_samples(demo_session: S
         assert rows[key] == pytest.approx(value / time if time else None), key
 
 
-def test_over_time_every_device_has_its_metrics_and_the_kernels_in_flight(demo_session: Session) -> None:
+def test_over_time_every_device_has_its_metrics_and_the_kernels_in_flight(demo_session):
     job, bins = OpenJob(demo_session), 7
     question = question_named("gpu")
     options = question.read({**question.default_values(), "over_time": True, "bins": bins})
@@ -244,7 +241,7 @@ def test_over_time_every_device_has_its_metrics_and_the_kernels_in_flight(demo_s
 
 
 @pytest.mark.campaign
-def test_the_statistics_of_a_real_export_are_those_of_its_samples(opened: Opener, shared_export) -> None:
+def test_the_statistics_of_a_real_export_are_those_of_its_samples(opened, shared_export):
     path = shared_export("gpu-metrics")
     rows = {one["metric"]: one for one in records(metric_statistics(OpenJob(opened(path)), Selection()))}
     names = dict(native(path, "SELECT metricId, metricName FROM TARGET_INFO_GPU_METRICS"))
@@ -257,7 +254,7 @@ def test_the_statistics_of_a_real_export_are_those_of_its_samples(opened: Opener
 
 
 @pytest.mark.campaign
-def test_the_means_of_a_real_kernel_are_those_of_a_loop(opened: Opener, shared_export) -> None:
+def test_the_means_of_a_real_kernel_are_those_of_a_loop(opened, shared_export):
     path = shared_export("gpu-metrics")
     job = OpenJob(opened(path))
     (one,) = records(metric_means(job, Selection(), "kernel"))
@@ -271,7 +268,7 @@ def test_the_means_of_a_real_kernel_are_those_of_a_loop(opened: Opener, shared_e
 
 
 @pytest.mark.campaign
-def test_a_sample_is_alone_where_a_single_kernel_ran_since_the_one_before(demo_session: Session) -> None:
+def test_a_sample_is_alone_where_a_single_kernel_ran_since_the_one_before(demo_session):
     job, metric = OpenJob(demo_session), "Tensor Active [Throughput %]"
     gpu = {(one.task.report, one.task.process): (one.task.report, one.gpu) for one in used_devices(job.session)}
     running: dict[tuple[int, int | None], list[tuple[int, int, str]]] = {}

@@ -193,7 +193,7 @@ def test_wrong_arguments_are_refused():
         covered_per_bin(EMPTY, 1, 0, 4)
 
 
-def test_a_million_intervals_keep_their_length() -> None:
+def test_a_million_intervals_keep_their_length():
     rng = np.random.default_rng(1)
     starts = np.sort(rng.integers(0, 10**11, 1_000_000))
     busy = union(starts, starts + rng.integers(0, 10**5, 1_000_000))

@@ -327,7 +327,7 @@ def occupancies(session: Session, name: str) -> set[float | None]:
         pytest.param("jacobi-staged-copies", None, marks=pytest.mark.campaign),  # TARGET_INFO_GPU has no limits
     ],
 )
-def test_occupancy_of_a_real_kernel(opened, shared_export, export: str, percent: float | None) -> None:
+def test_occupancy_of_a_real_kernel(opened, shared_export, export, percent):
     path = shared_export(export)
     session = opened(path)
     query = "SELECT value FROM CUPTI_ACTIVITY_KIND_KERNEL JOIN StringIds ON id = shortName ORDER BY registersPerThread"
@@ -335,7 +335,7 @@ def test_occupancy_of_a_real_kernel(opened, shared_export, export: str, percent:
     assert occupancies(session, first) == {None if percent is None else 100 * percent}
 
 
-def test_occupancy_by_what_is_scarce(opened, tmp_path) -> None:
+def test_occupancy_by_what_is_scarce(opened, tmp_path):
     cases = [
         ((640, 1, 1), 96, 103808, 20 / 64),  # registers: 20 warps, one block
         ((33, 1, 1), 16, 0, 1.0),  # two warps a block, 32 blocks

@@ -45,7 +45,7 @@ def gpu_process(export: ExportWriter, pid: int, *spans: tuple[int, int]) -> Proc
     return process
 
 
-def test_no_report_is_no_job(opened: Opener):
+def test_no_report_is_no_job(opened):
     facts = job_facts(opened(), ())
     assert (facts.title, facts.reports, facts.ranks, facts.gpus, facts.rank_source) == ("", 0, 0, 0, "")
     assert facts.duration is facts.session_start is facts.start_spread is None
@@ -70,7 +70,7 @@ def test_the_title_is_what_the_names_have_in_common():
     assert title_of(nodes) == "llama"  # type: ignore[arg-type]
 
 
-def test_runs_an_hour_apart_share_no_clock(opened: Opener, tmp_path: Path):
+def test_runs_an_hour_apart_share_no_clock(opened, tmp_path):
     paths = [tmp_path / "before.sqlite", tmp_path / "after.sqlite"]
     for number, path in enumerate(paths):
         capture = Capture(utc_epoch_ns=START + number * HOUR, duration=1000 * (number + 1))
@@ -88,9 +88,7 @@ def test_runs_an_hour_apart_share_no_clock(opened: Opener, tmp_path: Path):
 @pytest.mark.parametrize(
     ("schema", "machine", "gpus"), campaign.first(1, [("3.7.2", 2, 2), ("3.25.0", 2, 1), ("3.7.2", 1, 1)])
 )
-def test_a_shared_gpu_counts_once_where_the_export_tells(
-    opened: Opener, tmp_path: Path, schema: str, machine: int, gpus: int
-):
+def test_a_shared_gpu_counts_once_where_the_export_tells(opened, tmp_path, schema, machine, gpus):
     with ExportWriter(tmp_path / "shared.sqlite", schema) as export:
         for number in range(machine):
             export.gpu(number)
@@ -102,7 +100,7 @@ def test_a_shared_gpu_counts_once_where_the_export_tells(
     assert is_assumed == (schema == "3.7.2" and machine > 1)
 
 
-def test_the_window_and_the_tasks_of_the_selection_apply(opened: Opener, tmp_path: Path):
+def test_the_window_and_the_tasks_of_the_selection_apply(opened, tmp_path):
     with ExportWriter(tmp_path / "run.sqlite") as export:
         gpu_process(export, 10, (0, 30), (50, 60))
         second = gpu_process(export, 20, (0, 100))
@@ -115,7 +113,7 @@ def test_the_window_and_the_tasks_of_the_selection_apply(opened: Opener, tmp_pat
     assert (chosen.cells("pid"), chosen.total) == ([20], 2)
 
 
-def test_a_task_without_a_gpu_has_no_gpu_numbers(opened: Opener, tmp_path: Path):
+def test_a_task_without_a_gpu_has_no_gpu_numbers(opened, tmp_path):
     with ExportWriter(tmp_path / "job_rank0.sqlite") as cpu:
         cpu.osrt(cpu.thread(cpu.process(1), 1, "main"), 0, 50, "poll")
     with ExportWriter(tmp_path / "job_rank1.sqlite") as gpu:
@@ -131,7 +129,7 @@ def test_a_task_without_a_gpu_has_no_gpu_numbers(opened: Opener, tmp_path: Path)
     assert table.sorted_by("busy_percent", descending=True).cells("rank") == [1, 0]
 
 
-def test_diagnostics_follow_the_tasks_and_the_name_filter(demo_session: Session):
+def test_diagnostics_follow_the_tasks_and_the_name_filter(demo_session):
     first = ranked_tasks(demo_session)[0].task
     table = diagnostics_table(demo_session, Selection(tasks=frozenset({first})).with_name("started"))
     assert ([row[:3] for row in table.rows], table.total) == ([("Info", 1, "rank0")], 3)
@@ -146,12 +144,12 @@ def test_diagnostics_follow_the_tasks_and_the_name_filter(demo_session: Session)
         ("mig-slice", 0, "NVIDIA A30 MIG 2g.12gb"),
     ],
 )
-def test_the_gpu_of_a_real_export(opened: Opener, name: str, gpu: int, model: str):
+def test_the_gpu_of_a_real_export(opened, name, gpu, model):
     (row,) = tasks_of(opened(*shared(name))).records()
     assert (row["gpu"], row["model"]) == (str(gpu), model)
 
 
-def test_a_real_export_in_which_cuda_was_traced_and_nothing_ran(opened: Opener):
+def test_a_real_export_in_which_cuda_was_traced_and_nothing_ran(opened):
     session = opened(*shared("no-gpu-work-2025.6"))
     (row,) = tasks_of(session).records()
     assert (row["busy_percent"], row["kernels"], row["api_calls"]) == (None, None, None)

@@ -71,7 +71,7 @@ BETWEEN = 3 * 20
 
 
 @pytest.mark.parametrize("losses", LOSSES)
-def test_without_records_nccl_may_have_blocked_all_that_it_did(tmp_path: Path, losses: tuple[str, ...]):
+def test_without_records_nccl_may_have_blocked_all_that_it_did(tmp_path, losses):
     right, nothing = times(written(tmp_path / "a.sqlite"))
     assert not nothing and right["nccl"] == 4 * 80 and "unresolved" not in right
     parts, possible = times(written(tmp_path / "b.sqlite", *losses))
@@ -87,14 +87,14 @@ def test_without_records_nccl_may_have_blocked_all_that_it_did(tmp_path: Path, l
         ((NO_RECORDS, NO_WAITS, NO_CALLS_OF_EVENTS), "waits between streams are not in the export"),
     ],
 )
-def test_a_budget_with_unresolved_time_says_why(tmp_path: Path, capsys: pytest.CaptureFixture[str], losses, words):
+def test_a_budget_with_unresolved_time_says_why(tmp_path, capsys, losses, words):
     path = written(tmp_path / "a.sqlite", *losses)
     assert main(["budget", str(path), "--by", "step", "--no-cache"]) == 0
     _, notes = capsys.readouterr()
     assert words in notes and ("any work" in notes or "any earlier work" in notes) == bool(words)
 
 
-def test_some_records_and_the_waits_of_some_steps_are_missing(tmp_path: Path):
+def test_some_records_and_the_waits_of_some_steps_are_missing(tmp_path):
     lost = f"{NO_RECORDS} WHERE eventId IN (101, 103)"
     parts, possible = times(written(tmp_path / "a.sqlite", lost))
     assert (parts["nccl"], parts["unresolved"], possible["nccl"]) == (2 * 80, 2 * 80, 2 * 80)
@@ -103,7 +103,7 @@ def test_some_records_and_the_waits_of_some_steps_are_missing(tmp_path: Path):
     assert (parts["nccl"], parts["unresolved"], possible["nccl"]) == (3 * 80, 80, 80)
 
 
-def test_a_handle_whose_last_record_was_lost_is_not_taken_for_the_one_before(tmp_path: Path):
+def test_a_handle_whose_last_record_was_lost_is_not_taken_for_the_one_before(tmp_path):
     def write(path: Path) -> Path:
         with ExportWriter(path) as export:
             program = Program(export, 4711)
@@ -124,7 +124,7 @@ def test_a_handle_whose_last_record_was_lost_is_not_taken_for_the_one_before(tmp
     assert possible == {"to_device": 10, "nccl": 80, "stalled": 80}
 
 
-def test_what_is_known_without_events_stays_known(tmp_path: Path):
+def test_what_is_known_without_events_stays_known(tmp_path):
     """NCCL on the compute's own stream, a program that makes no stream wait, and one whose waits are of a graph."""
     right, _ = times(written(tmp_path / "a.sqlite", same_stream=True))
     assert times(written(tmp_path / "b.sqlite", NO_RECORDS, NO_WAITS, same_stream=True)) == (right, {})
@@ -141,7 +141,7 @@ def test_what_is_known_without_events_stays_known(tmp_path: Path):
     assert times(tmp_path / "c.sqlite") == ({"compute": 80 + 45, "stalled": 55}, {})
 
 
-def test_work_that_was_launched_later_or_still_ran_cannot_have_held_a_kernel(tmp_path: Path):
+def test_work_that_was_launched_later_or_still_ran_cannot_have_held_a_kernel(tmp_path):
     with ExportWriter(tmp_path / "a.sqlite") as export:
         program = Program(export, 4711)
         program.kernel((0, 1), (20 * US, 100 * US))
@@ -156,7 +156,7 @@ def test_work_that_was_launched_later_or_still_ran_cannot_have_held_a_kernel(tmp
     assert possible == {"to_device": 30, "stalled": 30}
 
 
-def test_inside_a_graph_the_work_before_a_node_may_have_held_it(tmp_path: Path):
+def test_inside_a_graph_the_work_before_a_node_may_have_held_it(tmp_path):
     with ExportWriter(tmp_path / "a.sqlite") as export:
         program = Program(export, 4711)
         program.kernel((0, 10), (20 * US, 100 * US))
@@ -169,7 +169,7 @@ def test_inside_a_graph_the_work_before_a_node_may_have_held_it(tmp_path: Path):
     assert possible == {"nccl": 50, "in_graph": 50}
 
 
-def test_a_window_is_told_as_the_whole(tmp_path: Path):
+def test_a_window_is_told_as_the_whole(tmp_path):
     path = written(tmp_path / "a.sqlite", NO_RECORDS, NO_WAITS)
     parts, possible = times(path, Window(10_000 + 140 * US, 10_000 + 300 * US))
     assert (parts["unresolved"], possible["nccl"]) == (40 + 0, 40 + 0)
@@ -186,9 +186,7 @@ def asked(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
 
 
 @pytest.mark.parametrize("losses", LOSSES)
-def test_triage_says_between_which_shares_nccl_blocks_and_warns(
-    tmp_path: Path, asked: Callable[..., str], losses: tuple[str, ...]
-):
+def test_triage_says_between_which_shares_nccl_blocks_and_warns(tmp_path, asked, losses):
     whole = asked("triage", written(tmp_path / "a.sqlite", steps=30))
     told = asked("triage", written(tmp_path / "b.sqlite", *losses, steps=30))
     assert "blocked most by NCCL (40" in whole and "W exposed-communication" in whole
@@ -199,7 +197,7 @@ def test_triage_says_between_which_shares_nccl_blocks_and_warns(
 
 
 @pytest.mark.parametrize("loss", ["", NO_RECORDS])
-def test_triage_denies_blocking_only_if_all_waits_are_known(tmp_path: Path, asked: Callable[..., str], loss: str):
+def test_triage_denies_blocking_only_if_all_waits_are_known(tmp_path, asked, loss):
     """The kernel after NCCL is launched late."""
     with ExportWriter(tmp_path / "a.sqlite") as export:
         program = Program(export, 4711)
@@ -216,9 +214,7 @@ def test_triage_denies_blocking_only_if_all_waits_are_known(tmp_path: Path, aske
     assert ("No kernel can have waited for it." in told) == bool(loss)
 
 
-def test_a_rank_whose_waits_are_lost_makes_a_range_of_the_job_and_alone_is_advised(
-    tmp_path: Path, asked: Callable[..., str]
-):
+def test_a_rank_whose_waits_are_lost_makes_a_range_of_the_job_and_alone_is_advised(tmp_path, asked):
     ranks = [written(tmp_path / f"rank{number}.sqlite", steps=30) for number in range(2)]
     edit(ranks[1], NO_RECORDS)
     told = asked("triage", *ranks)
@@ -229,7 +225,7 @@ def test_a_rank_whose_waits_are_lost_makes_a_range_of_the_job_and_alone_is_advis
     assert {(row["Blocked by NCCL (ns)"], row["Unresolved (ns)"]) for row in own[1]} == {("", str(80 * US))}
 
 
-def test_a_comparison_takes_no_lost_waits_for_less_blocking(tmp_path: Path, asked: Callable[..., str]):
+def test_a_comparison_takes_no_lost_waits_for_less_blocking(tmp_path, asked):
     a, b = written(tmp_path / "a.sqlite", steps=30), written(tmp_path / "b.sqlite", NO_RECORDS, steps=30)
     asked("pack", b, "-o", tmp_path / "packed")
     for other in (b, tmp_path / "packed"):
@@ -238,7 +234,7 @@ def test_a_comparison_takes_no_lost_waits_for_less_blocking(tmp_path: Path, aske
         assert (row["Med A (ns)"], row["Med B (ns)"], row["Median Difference (ns)"]) == ("80000.0", "", "")
 
 
-def test_on_the_path_the_wait_is_unresolved(tmp_path: Path):
+def test_on_the_path_the_wait_is_unresolved(tmp_path):
     for number, (losses, kind) in enumerate((((), "NCCL"), ((NO_RECORDS,), "unresolved"))):
         with closing(OpenJob(session_over(written(tmp_path / f"{number}.sqlite", *losses)))) as job:
             (rank,) = job.ranks
