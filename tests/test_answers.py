@@ -61,7 +61,7 @@ TYPES = {"integer": int, "number": float, "string": str, "null": type(None)}
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def place(tmp_path_factory) -> Path:
     """Return a directory with the files that the commands read, and the requested jobs."""
     directory = tmp_path_factory.mktemp("answers").resolve()
     write_inputs(directory)
@@ -69,7 +69,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def here(place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def here(place, monkeypatch) -> Path:
     monkeypatch.chdir(place)
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setenv("NSYSTUI_CACHE_DIR", f"{place}/.cache")

@@ -34,7 +34,7 @@ PROGRAMS = {
 
 
 @pytest.fixture(scope="module")
-def job(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def job(tmp_path_factory) -> Path:
     """Return the directory of the programs, with the exports in ``demo``."""
     directory = tmp_path_factory.mktemp("cluster")
     training_job(directory / "demo", ranks=RANKS, steps=3)

@@ -233,7 +233,7 @@ TABLES = ["summary", "kernels", "families", "nvtx", "nccl", "memory", "api", "fu
 
 
 @pytest.fixture(scope="session")
-def other_job(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+def other_job(tmp_path_factory) -> list[Path]:
     return TrainingJob(ranks=2, steps=3, layers=2, straggler=None).write(tmp_path_factory.mktemp("other"))
 
 

@@ -21,7 +21,7 @@ NAMES = ("NSYSTUI_JOBS", "NSYSTUI_MEMORY_LIMIT", "NSYSTUI_CACHE_LIMIT")
 
 
 @pytest.fixture(autouse=True)
-def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def directory(tmp_path, monkeypatch) -> Path:
     """Return a new cache for each test, and remove the user's variables."""
     monkeypatch.setenv("NSYSTUI_CACHE_DIR", str(tmp_path / "cache"))
     for name in NAMES:
@@ -30,12 +30,12 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture(scope="module")
-def export(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def export(tmp_path_factory) -> Path:
     return two_process_export(tmp_path_factory.mktemp("export") / "rank0.sqlite")
 
 
 @pytest.fixture
-def used(monkeypatch: pytest.MonkeyPatch) -> list[Limits]:
+def used(monkeypatch) -> list[Limits]:
     """Return the list that gets the limits of each session."""
     seen: list[Limits] = []
     begin = Session.__post_init__
@@ -119,7 +119,7 @@ class TestCacheLimit:
 
 class TestConversions:
     @pytest.fixture
-    def report(self, tmp_path: Path) -> Path:
+    def report(self, tmp_path) -> Path:
         path = tmp_path / "run.nsys-rep"
         path.write_bytes(b"QUADD")
         return path

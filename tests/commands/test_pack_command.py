@@ -33,7 +33,7 @@ REPORT = "reports/rank=1/report.json"
 
 
 @pytest.fixture(scope="module")
-def packed(demo_job: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def packed(demo_job, tmp_path_factory) -> Path:
     """Return the demo job, packed by one command; tests must not change it."""
     directory = tmp_path_factory.mktemp("packed") / "job"
     assert main(["pack", *map(str, demo_job), "-o", str(directory)]) == 0

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -36,7 +35,7 @@ def rows(session: Session, table: sa.Table, *names: str) -> list[tuple[Any, ...]
 
 
 @pytest.fixture
-def simulation(opened: Opener, tmp_path: Path) -> Callable[..., Session]:
+def simulation(opened, tmp_path) -> Callable[..., Session]:
     """Return a function that opens the demo's simulation after some changes in SQL."""
 
     def make(*statements: str, schema: str = "3.28.1") -> Session:
@@ -48,7 +47,7 @@ def simulation(opened: Opener, tmp_path: Path) -> Callable[..., Session]:
 
 
 @pytest.fixture(scope="module")
-def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
+def plain(tmp_path_factory) -> Iterator[Session]:
     """Yield the unchanged simulation."""
     with closing(Session()) as session:
         session.add(simulation_export(tmp_path_factory.mktemp("plain") / "rank0.sqlite", "3.28.1"))

@@ -25,12 +25,12 @@ SQLITE_HEADER = 100
 
 
 @pytest.fixture(scope="module")
-def bytes_of_an_export(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+def bytes_of_an_export(tmp_path_factory) -> bytes:
     return two_process_export(tmp_path_factory.mktemp("opening") / "two.sqlite").read_bytes()
 
 
 @pytest.fixture
-def export(tmp_path: Path, bytes_of_an_export: bytes) -> Path:
+def export(tmp_path, bytes_of_an_export) -> Path:
     path = tmp_path / "rank0.sqlite"
     path.write_bytes(bytes_of_an_export)
     return path
@@ -276,7 +276,7 @@ ROWS = [None if number % 7 == 3 else number * (1 << 50) for number in range(40)]
 
 
 @pytest.fixture
-def streamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def streamed(tmp_path, monkeypatch) -> Path:
     monkeypatch.setattr(opening, "_BATCH_ROWS", 16)
     path = tmp_path / "rows.sqlite"
     with closing(sqlite3.connect(path)) as connection:

@@ -32,7 +32,7 @@ def test_durations(job_of, name):
 
 
 @pytest.fixture(scope="module")
-def busy(ddp: Session) -> Intervals:
+def busy(ddp) -> Intervals:
     """Return the merged kernels and copies of DDP's only device."""
     parts = []
     kernels, copies = tables.kernels.c, tables.memory_ops.c

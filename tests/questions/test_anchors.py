@@ -34,7 +34,7 @@ def layers(number: int, *after: str) -> list[str]:
 
 
 @pytest.fixture
-def job(tmp_path: Path) -> Iterator[Callable[[Iterable[str]], OpenJob]]:
+def job(tmp_path) -> Iterator[Callable[[Iterable[str]], OpenJob]]:
     """Yield a function that opens a job of one process with these operations, 10 µs each, mostly every 20 µs."""
     opened = []
 

@@ -211,7 +211,7 @@ CASES: dict[str, tuple[Any, Parts]] = {
 
 
 @pytest.fixture(scope="module")
-def cases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[OpenJob, Mapping[str, tuple[int, Parts]]]]:
+def cases(tmp_path_factory) -> Iterator[tuple[OpenJob, Mapping[str, tuple[int, Parts]]]]:
     """Open an export in which each case is a process, with the same handles, correlation ids and streams."""
     path, expected = tmp_path_factory.mktemp("blocking") / "cases.sqlite", {}
     with ExportWriter(path) as export:
@@ -263,7 +263,7 @@ def programs(path: Path, seeds: range) -> Path:
 
 
 @pytest.fixture(scope="module")
-def by_chance(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def by_chance(tmp_path_factory) -> Path:
     return programs(tmp_path_factory.mktemp("blocking") / "chance.sqlite", SEEDS)
 
 
@@ -523,7 +523,7 @@ class TestCommands:
     """``nsystui budget --by step`` and ``nsystui steps --budget``."""
 
     @pytest.fixture
-    def asked(self, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[list[dict[str, str]], str]]:
+    def asked(self, capsys) -> Callable[..., tuple[list[dict[str, str]], str]]:
         """Return a function that runs a command and returns its rows and notes."""
 
         def ask(*words: str | Path, status: int = 0) -> tuple[list[dict[str, str]], str]:

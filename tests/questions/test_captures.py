@@ -122,7 +122,7 @@ def written(
 
 
 @pytest.fixture
-def opened(tmp_path: Path) -> Iterator[Callable[..., OpenJob]]:
+def opened(tmp_path) -> Iterator[Callable[..., OpenJob]]:
     jobs: list[OpenJob] = []
 
     def open_job(nodes: Nodes, **how: object) -> OpenJob:

@@ -24,7 +24,6 @@ from nsystui.questions.kernels.summary import Names, kernel_summary
 from nsystui.questions.nvtx.listing import nvtx_summary
 from nsystui.questions.nvtx.paths import Folding
 from nsystui.questions.ranks.steps import step_times
-from nsystui.store.session import Session
 
 
 def by(answer: Any, key: str = "name") -> dict[Any, dict[str, Any]]:
@@ -41,19 +40,19 @@ def side(job: OpenJob, *ranks: int, label: str = "", window: Window | None = Non
 
 
 @pytest.fixture(scope="module")
-def demo(demo_session: Session) -> OpenJob:
+def demo(demo_session) -> OpenJob:
     return OpenJob(demo_session)
 
 
 @pytest.fixture(scope="module")
-def faster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenJob]:
+def faster(tmp_path_factory) -> Iterator[OpenJob]:
     """Yield the demo job without its straggler."""
     with closing(open_job(*training_job(tmp_path_factory.mktemp("faster"), 4, 3, layers=2, straggler=None))) as job:
         yield job
 
 
 @pytest.fixture(scope="module")
-def forth(demo: OpenJob, faster: OpenJob) -> dict[str, TableAnswer]:
+def forth(demo, faster) -> dict[str, TableAnswer]:
     """Return each table that compares the demo job with the faster job."""
     return {name: TABLES[name].make(side(demo), side(faster), ComparisonOptions()) for name in TABLES}
 

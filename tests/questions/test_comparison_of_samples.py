@@ -46,7 +46,7 @@ AFTER = {(MAIN,): 4, (LOAD, MAIN): 10, (TRAIN, MAIN): 60, (CODEC, TRAIN, MAIN): 
 
 
 @pytest.fixture(scope="module")
-def before(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenJob]:
+def before(tmp_path_factory) -> Iterator[OpenJob]:
     with closing(open_job(written(tmp_path_factory.mktemp("before") / "a.sqlite", BEFORE))) as job:
         yield job
 

@@ -324,13 +324,13 @@ class TestKeptCounts:
     """The index of the list of all events, from counts in the cache."""
 
     @pytest.fixture(scope="class")
-    def ranks(self, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    def ranks(self, tmp_path_factory) -> list[Path]:
         """Return three exports whose clocks begin some ns apart, with events at different times."""
         place = tmp_path_factory.mktemp("ranks")
         return [_rank(place / f"rank{rank}.sqlite", rank) for rank in range(3)]
 
     @pytest.fixture(scope="class")
-    def in_memory(self, ranks: list[Path]) -> Iterator[Session]:
+    def in_memory(self, ranks) -> Iterator[Session]:
         """Yield the three exports in a session without a cache."""
         with closing(Session()) as session:
             for path in ranks:
@@ -422,7 +422,7 @@ def export(path: Path, offset: int, starts: list[int]) -> Path:
 
 
 @pytest.fixture(scope="module")
-def indexed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
+def indexed(tmp_path_factory) -> Iterator[Session]:
     """Yield two ranks on clocks 300 ns apart, with many kernels at the same time."""
     place, starts = tmp_path_factory.mktemp("ranks"), [100 + 10 * (number // 4) for number in range(60)]
     indexed = session_over(export(place / "a.sqlite", 0, starts), export(place / "b.sqlite", 300, starts[::2]))
@@ -431,7 +431,7 @@ def indexed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
 
 
 @pytest.fixture
-def instances(indexed: Session, monkeypatch: pytest.MonkeyPatch) -> PagedAnswer:
+def instances(indexed, monkeypatch) -> PagedAnswer:
     """Return the kernels of both ranks; an index of 20 bins, some of which begin with a row, finds their pages."""
     monkeypatch.setattr(time_index, "_BINS", 20)
     monkeypatch.setattr(paged, "_MANY", 1)

@@ -28,7 +28,7 @@ METRICS = ("SMs Active [Throughput %]", "GPC Clock Frequency [MHz]", "DRAM Read 
 
 
 @pytest.fixture(scope="module")
-def sampled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenJob]:
+def sampled(tmp_path_factory) -> Iterator[OpenJob]:
     """Yield a GPU sampled every 10 ns from 0 to 200, not from 100 to 150; it runs a long and two short kernels."""
     path = tmp_path_factory.mktemp("sampled") / "metrics.sqlite"
     with ExportWriter(path) as export:

@@ -83,7 +83,7 @@ def written(path: Path, schema: str = "3.13.2") -> Path:
 
 
 @pytest.fixture(scope="module")
-def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenJob]:
+def host(tmp_path_factory) -> Iterator[OpenJob]:
     with job_of(written(tmp_path_factory.mktemp("host") / "a.sqlite")) as job:
         yield job
 

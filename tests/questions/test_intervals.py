@@ -35,7 +35,7 @@ TASK = RankedTask(Task(0, 1), 0, "order", None, "host", 1, "python", "run", (0,)
 @pytest.fixture(
     autouse=True, scope="module", params=[(2, 2), (intervals._BLOCK, intervals._SLICE)], ids=["cut", "whole"]
 )
-def small_slices(request: pytest.FixtureRequest) -> Iterator[None]:
+def small_slices(request) -> Iterator[None]:
     """Cut a few intervals into many slices, or leave them in a single slice."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(intervals, "_BLOCK", request.param[0])

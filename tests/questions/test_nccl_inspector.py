@@ -32,12 +32,12 @@ def record(number: int | None, size: int, op: str = "AllReduce", comm: int = A, 
 
 
 @pytest.fixture
-def program(tmp_path: Path) -> Program:
+def program(tmp_path) -> Program:
     return Program(tmp_path / "program.sqlite")
 
 
 @pytest.fixture
-def joined(program: Program, tmp_path: Path):
+def joined(program, tmp_path):
     """Return the pairing of the program with these records."""
 
     def pair(*records: str) -> NcclPairing:
@@ -212,12 +212,12 @@ LOG_KEYS = ("collective", "message_size", "communicator", "ranks", "reduction", 
 
 
 @pytest.fixture
-def text(tmp_path: Path) -> Path:
+def text(tmp_path) -> Path:
     return tmp_path / "nccl.log"
 
 
 @pytest.fixture
-def logged_program(tmp_path: Path) -> Program:
+def logged_program(tmp_path) -> Program:
     return Program(tmp_path / "program.sqlite")
 
 

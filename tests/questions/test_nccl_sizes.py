@@ -34,13 +34,12 @@ from nsystui.questions.nccl.grouping import NcclProperty
 from nsystui.questions.nccl.sizes import bandwidth_by_size, durations_and_sizes, durations_of_size, size_histogram
 from nsystui.questions.nccl.summary import KERNEL, nccl_summary
 from nsystui.questions.queries.tasks import RankedTask
-from nsystui.store.session import Session
 
 EVERYTHING = Selection()
 
 
 @pytest.fixture(scope="module")
-def payload(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenJob]:
+def payload(tmp_path_factory) -> Iterator[OpenJob]:
     job = open_job(payload_export(tmp_path_factory.mktemp("payload") / "payload.sqlite"))
     yield job
     job.close()
@@ -103,7 +102,7 @@ DURATIONS = {("AllReduce", 1024): [1_000, 3_000, 5_000, 47_000], ("AllReduce", 4
 
 
 @pytest.fixture(scope="module")
-def timed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenJob]:
+def timed(tmp_path_factory) -> Iterator[OpenJob]:
     """Yield two ranks in a communicator, kernels of ``DURATIONS``, and a kernel of unknown size."""
     program = Program(tmp_path_factory.mktemp("timed") / "timed.sqlite")
     program.call("ncclCommInitRankConfig", ranks=2)
@@ -175,7 +174,7 @@ def test_sizes_and_durations_for_a_scatter(timed):
 
 class TestDurationsOfOneSize:
     @pytest.fixture(scope="class")
-    def job(self, demo_session: Session) -> OpenJob:
+    def job(self, demo_session) -> OpenJob:
         return OpenJob(demo_session)
 
     def naive(self, job: OpenJob, collective: str, size: int) -> dict[int, list[int]]:

@@ -177,7 +177,7 @@ Values = Mapping[str, int | float | str]
 
 
 @pytest.fixture
-def plugin_job(opened: Callable[..., Session], tmp_path: Path) -> Callable[..., OpenJob]:
+def plugin_job(opened, tmp_path) -> Callable[..., OpenJob]:
     def make(schema: str, events: Sequence[Values], **more: Any) -> OpenJob:
         place = Path(tempfile.mkdtemp(dir=tmp_path))
         return OpenJob(opened(efa_export(place / "rank0.sqlite", schema, events, **more)))

@@ -100,17 +100,17 @@ def asked(paths: Sequence[Path], cache: Cache | None, whole: bool = False) -> ob
 
 
 @pytest.fixture
-def cache(tmp_path: Path) -> Cache:
+def cache(tmp_path) -> Cache:
     return Cache(tmp_path / "cache")
 
 
 @pytest.fixture(scope="module")
-def written(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+def written(tmp_path_factory) -> list[Path]:
     return _job(tmp_path_factory.mktemp("job"))
 
 
 @pytest.fixture
-def job(written: list[Path], tmp_path: Path) -> list[Path]:
+def job(written, tmp_path) -> list[Path]:
     """Return copies of two exports, which tests may change."""
     (tmp_path / "job").mkdir()
     return [Path(shutil.copy(path, tmp_path / "job")) for path in written[:2]]
@@ -137,7 +137,7 @@ def test_the_numbers_are_those_of_a_whole_pack(shape, tmp_path, cache):
 
 class TestWhatIsRead:
     @pytest.fixture(autouse=True)
-    def _nothing_is_packed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def _nothing_is_packed(self, monkeypatch) -> None:
         monkeypatch.setattr(Packer, "run", lambda _: pytest.fail("packed"))
 
     @pytest.mark.campaign

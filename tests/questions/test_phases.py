@@ -3,7 +3,6 @@
 import random
 from collections.abc import Sequence
 from contextlib import closing
-from pathlib import Path
 from statistics import median
 
 import pytest
@@ -21,7 +20,7 @@ from nsystui.questions.steps.phases import PHASES, phase_named
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Server:
+def server(tmp_path) -> Server:
     return Server(tmp_path / "server.sqlite")
 
 
@@ -36,7 +35,7 @@ def phases_of(server: Server, name: str | None = None) -> list[str | None]:
 
 
 @pytest.fixture
-def forward(server: Server) -> Server:
+def forward(server) -> Server:
     server.forward_all()
     return server
 

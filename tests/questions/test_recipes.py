@@ -43,7 +43,7 @@ Row = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
-def job(demo_session: Session) -> OpenJob:
+def job(demo_session) -> OpenJob:
     """Return a job of four ranks on two hosts, which tests must not change."""
     return OpenJob(demo_session)
 

@@ -6,7 +6,6 @@ from contextlib import closing
 from functools import partialmethod
 from itertools import count
 from operator import attrgetter
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -59,7 +58,7 @@ class Run:
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Run:
+def run(tmp_path) -> Run:
     return Run(ExportWriter(tmp_path / "run.sqlite"))
 
 

@@ -1,7 +1,6 @@
 """The numbers of ranks: from the first source that gives every task a different number, or from the user."""
 
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,7 +24,7 @@ BY_NCCL = "NCCL communicator"
 
 
 @pytest.fixture
-def job(tmp_path: Path) -> Iterator[Callable[..., OpenJob]]:
+def job(tmp_path) -> Iterator[Callable[..., OpenJob]]:
     """Yield a function that opens exports, each with a process that ran a kernel."""
     opened: list[Session] = []
 

@@ -47,17 +47,17 @@ RANGES = st.lists(st.tuples(st.integers(0, 200), st.integers(1, 60)), max_size=8
 
 
 @pytest.fixture(scope="session")
-def job(demo_session: Session) -> OpenJob:
+def job(demo_session) -> OpenJob:
     return OpenJob(demo_session)
 
 
 @pytest.fixture(scope="session")
-def timeline(job: OpenJob) -> Timeline:
+def timeline(job) -> Timeline:
     return Timeline.of(job, Selection())
 
 
 @pytest.fixture(scope="session")
-def opened_lanes(timeline: Timeline) -> list[LaneIdentity]:
+def opened_lanes(timeline) -> list[LaneIdentity]:
     lanes, is_whole = timeline.lanes(frozenset({timeline.ranks[0].task}))
     assert is_whole
     return list(lanes)

@@ -176,7 +176,7 @@ def test_a_window_is_told_as_the_whole(tmp_path):
 
 
 @pytest.fixture
-def asked(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+def asked(capsys) -> Callable[..., str]:
     def ask(*words: object) -> str:
         assert main([str(word) for word in words]) == 0
         told = capsys.readouterr()

@@ -253,7 +253,7 @@ METRICS = (
 
 
 @pytest.fixture
-def sampled(opened, tmp_path: Path) -> Session:
+def sampled(opened, tmp_path) -> Session:
     """Return two tasks on GPUs 4 and 5 with samples at 0, 10, 20 and 30 ns; the samples of GPU 4 are damaged."""
     with ExportWriter(tmp_path / "metrics.sqlite") as export:
         for gpu, pid, values in ((4, 100, (10, -2_000_000, 400, 30)), (5, 200, (20, 20, 20, 20))):

@@ -35,12 +35,12 @@ NAMES = sa.select(tables.kernels.c.name)
 
 
 @pytest.fixture(scope="module")
-def larger_export(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def larger_export(tmp_path_factory) -> Path:
     return benchmark_export(tmp_path_factory.mktemp("export") / "larger.sqlite", kernels=20_000)
 
 
 @pytest.fixture
-def on_packing(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Packer], object]], None]:
+def on_packing(monkeypatch) -> Callable[[Callable[[Packer], object]], None]:
     """Return a function that has another function called with each packer before it runs."""
     run = Packer.run
     return lambda call: monkeypatch.setattr(Packer, "run", lambda packer: (call(packer), run(packer))[1])

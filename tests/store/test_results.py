@@ -78,7 +78,7 @@ class TestTheFile:
 
 class TestOfSeveralReports:
     @pytest.fixture
-    def results(self, tmp_path: Path) -> Callable[..., Results]:
+    def results(self, tmp_path) -> Callable[..., Results]:
         return lambda *reports, **caps: Results(reports or ("rank0",), tmp_path / "answers", caps=Caps(**caps))
 
     def test_json_comes_back_as_it_was_and_only_the_user_may_read_it(self, results, tmp_path):
@@ -150,13 +150,13 @@ def printed(code: str, directory: Path) -> str:
 
 
 @pytest.fixture(scope="module")
-def exports(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+def exports(tmp_path_factory) -> list[Path]:
     """Return four ranks whose sessions start some ms apart."""
     return TrainingJob(ranks=4, steps=2, layers=2).write(tmp_path_factory.mktemp("job"))
 
 
 @pytest.fixture(scope="module")
-def packs(exports: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def packs(exports, tmp_path_factory) -> Path:
     """Return a cache with the packs of ``exports`` and no results."""
     directory = tmp_path_factory.mktemp("packs")
     with opened(exports, directory):
@@ -165,7 +165,7 @@ def packs(exports: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path
 
 
 @pytest.fixture
-def cache(packs: Path, tmp_path: Path) -> Path:
+def cache(packs, tmp_path) -> Path:
     return Path(shutil.copytree(packs, tmp_path / "cache"))
 
 
@@ -211,7 +211,7 @@ def everything(job: OpenJob, selection: Selection) -> object:
 
 
 @pytest.fixture(scope="module")
-def whole(exports: list[Path]) -> object:
+def whole(exports) -> object:
     """Return the results from all events, without a cache."""
     with opened(exports, None) as job:
         return everything(job, Selection())
