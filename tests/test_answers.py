@@ -82,19 +82,16 @@ def schemas() -> dict[str, Any]:
     return json.loads(ask("schema").out)
 
 
-@pytest.mark.parametrize(
-    ("path", "keep"),
-    [
-        *(
-            pytest.param(path, True, id=path.stem, marks=[pytest.mark.campaign] * (path.stem in RARE))
-            for path in SUBJECTS
-        ),
-        *(
-            pytest.param(path, False, id=f"{path.stem}, each alone", marks=pytest.mark.campaign)
-            for path in some(2, SUBJECTS)
-        ),
-    ],
-)
+@pytest.mark.parametrize(("path", "keep"), [
+    *(
+        pytest.param(path, True, id=path.stem, marks=[pytest.mark.campaign] * (path.stem in RARE))
+        for path in SUBJECTS
+    ),
+    *(
+        pytest.param(path, False, id=f"{path.stem}, each alone", marks=pytest.mark.campaign)
+        for path in some(2, SUBJECTS)
+    ),
+])  # fmt: skip
 def test_answers_are_as_recorded(here, schemas, path, keep):
     _, *blocks = blocks_of(path.read_text(encoding="utf-8"))
     if path.stem in RARE:
@@ -258,18 +255,15 @@ def test_every_question_is_asked_with_each_of_its_options():
     assert missing == []
 
 
-@pytest.mark.parametrize(
-    "commands",
-    [
-        pytest.param(["nvtx", "nccl", "events --top 9"], id="some"),
-        # Reports and recipes number the ranges by their rows.
-        pytest.param(
-            [one.command({}) for one in questions() if one.home != COMPARISON and not one.family],
-            id="all",
-            marks=pytest.mark.campaign,
-        ),
-    ],
-)
+@pytest.mark.parametrize("commands", [
+    pytest.param(["nvtx", "nccl", "events --top 9"], id="some"),
+    # Reports and recipes number the ranges by their rows.
+    pytest.param(
+        [one.command({}) for one in questions() if one.home != COMPARISON and not one.family],
+        id="all",
+        marks=pytest.mark.campaign,
+    ),
+])  # fmt: skip
 def test_answers_do_not_depend_on_the_order_in_which_rows_were_written(here, monkeypatch, commands):
     write_jobs(["train"], here)
     for name, order in (("first-to-last", "ASC"), ("last-to-first", "DESC")):

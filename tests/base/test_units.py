@@ -136,29 +136,26 @@ def test_halves_as_they_are_written_go_away_from_zero(value, decimals):
     assert round_half_up(value, decimals) == float(Decimal(repr(value)).quantize(step, ROUND_HALF_UP))
 
 
-@pytest.mark.parametrize(
-    ("unit", "values", "heading", "cells"),
-    [
-        (Unit.RATE, [4_900_700_000, 2_000_500], "total GB/s", ["4.901", "0.002"]),
-        (Unit.FREQUENCY, [1_395_006_597.5, 210e6], "total MHz", ["1,395.0", "210.0"]),
-        (Unit.DURATION, [2_646_183_000, 228_000], "total ms", ["2,646.2", "0.2"]),
-        (Unit.DURATION, [41_269_000_000, 5, 0, None], "total", ["41.3 s", "5 ns", "0 ns", "–"]),
-        (Unit.DURATION, [3_000, 950], "total ns", ["3,000", "950"]),
-        (Unit.DURATION, [5_000_000_000], "total s", ["5"]),
-        (Unit.DURATION, [], "total ns", []),
-        (Unit.CHANGE, [-45_000_000, 12_500_000, 0], "total ms", ["-45.000", "+12.500", "0.000"]),
-        (Unit.BYTES, [50_331_648, 1_048_576, None], "total MiB", ["48", "1", "–"]),
-        (Unit.BYTES, [50_331_648, 100], "total", ["48 MiB", "100 B"]),
-        (Unit.CHANGE, [-45_678_000, 123], "total", ["-45.7 ms", "+123 ns"]),
-        (Unit.RATE, [59.25e9, 13.6e9], "total GB/s", ["59.250", "13.600"]),
-        (Unit.PERCENT, [35.94, 0.0, float("nan")], "total %", ["35.9", "0.0", "–"]),
-        (Unit.PERCENT, [0.01, -0.01, -0.0], "total %", ["<0.1", "0.0", "0.0"]),
-        (Unit.TIME, [97_450_823], "total s", ["0.097 450 823"]),
-        (Unit.COUNT, [1_234, 7], "total", ["1,234", "7"]),
-        (Unit.COUNT, [1_234, 7.25], "total", ["1,234.0", "7.2"]),
-        (Unit.NUMBER, [1_234, 7], "total", ["1234", "7"]),
-    ],
-)
+@pytest.mark.parametrize(("unit", "values", "heading", "cells"), [
+    (Unit.RATE, [4_900_700_000, 2_000_500], "total GB/s", ["4.901", "0.002"]),
+    (Unit.FREQUENCY, [1_395_006_597.5, 210e6], "total MHz", ["1,395.0", "210.0"]),
+    (Unit.DURATION, [2_646_183_000, 228_000], "total ms", ["2,646.2", "0.2"]),
+    (Unit.DURATION, [41_269_000_000, 5, 0, None], "total", ["41.3 s", "5 ns", "0 ns", "–"]),
+    (Unit.DURATION, [3_000, 950], "total ns", ["3,000", "950"]),
+    (Unit.DURATION, [5_000_000_000], "total s", ["5"]),
+    (Unit.DURATION, [], "total ns", []),
+    (Unit.CHANGE, [-45_000_000, 12_500_000, 0], "total ms", ["-45.000", "+12.500", "0.000"]),
+    (Unit.BYTES, [50_331_648, 1_048_576, None], "total MiB", ["48", "1", "–"]),
+    (Unit.BYTES, [50_331_648, 100], "total", ["48 MiB", "100 B"]),
+    (Unit.CHANGE, [-45_678_000, 123], "total", ["-45.7 ms", "+123 ns"]),
+    (Unit.RATE, [59.25e9, 13.6e9], "total GB/s", ["59.250", "13.600"]),
+    (Unit.PERCENT, [35.94, 0.0, float("nan")], "total %", ["35.9", "0.0", "–"]),
+    (Unit.PERCENT, [0.01, -0.01, -0.0], "total %", ["<0.1", "0.0", "0.0"]),
+    (Unit.TIME, [97_450_823], "total s", ["0.097 450 823"]),
+    (Unit.COUNT, [1_234, 7], "total", ["1,234", "7"]),
+    (Unit.COUNT, [1_234, 7.25], "total", ["1,234.0", "7.2"]),
+    (Unit.NUMBER, [1_234, 7], "total", ["1234", "7"]),
+])  # fmt: skip
 def test_a_column_has_one_unit_which_its_heading_names(unit, values, heading, cells):
     wording = Wording.of(unit, values)
     assert wording.heading("total") == heading

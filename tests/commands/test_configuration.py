@@ -100,35 +100,32 @@ def test_a_named_file_that_is_not_there_is_an_error_and_the_usual_one_is_not(hom
         parsed("open", ["a.sqlite", "--config", str(tmp_path / "none.toml")], environ)
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("# one\nmemory_limit = '1G'\n", ":2: there is no key 'memory_limit': did you mean memory-limit?"),
-        ("jobz = 4\n", ":1: there is no key 'jobz': did you mean jobs?"),
-        ("telemetry = true\n", ":1: there is no key 'telemetry': there are cache-dir, cache-limit, jobs,"),
-        ("[triage]\n\ngap_sm = 5\n", ":3: [triage] has no key 'gap_sm': did you mean gap_ms?"),
-        ("triage.gap = 5\n", ":1: [triage] has no key 'gap': did you mean gap_ms?"),
-        ("[triag]\ngap_ms = 5\n", ":1: there is no key 'triag': did you mean triage?"),
-        ('jobs = "4"\n', ':1: jobs is the text "4"; write jobs = 4'),
-        ("jobs = 0\n", ":1: jobs = 0: give a number of threads, 1 to 256"),
-        ("jobs = true\n", ":1: jobs is true; write jobs = 4"),
-        ("memory-limit = 1.5\n", ':1: memory-limit is 1.5; write memory-limit = "1G"'),
-        ("memory-limit = '1X'\n", ":1: memory-limit = 1X: '1X' is not a size: give a number with M or G"),
-        ("memory-limit = '1M'\n", ":1: memory-limit = 1M: too little to read an export with"),
-        ("clock = 'gps'\n", ':1: clock is the text "gps"; it may be "collectives", "utc", "own"'),
-        ("step-range = '('\n", ":1: step-range is not a regular expression:"),
-        ("ascii = 'yes'\n", ':1: ascii is the text "yes"; write ascii = true, or false'),
-        ("cache-dir = '$NOWHERE/x'\n", ":1: cache-dir names $NOWHERE, which is not set"),
-        ("triage = 5\n", ":1: triage is 5; write [triage] and below it lines such as gap_ms = 5"),
-        ("[triage]\ngap_ms = '5'\n", ':2: gap_ms is the text "5"; write gap_ms = 5'),
-        ("[triage]\ngap_ms = -5\n", ":2: gap_ms=-5: '-5' is not a number of 0 or more"),
-        ("families = 5\n", ":1: families is 5; write [families] and below it lines such as 'my_attention' ="),
-        ("[families]\n'fmha' = 'atention'\n", ':2: fmha is the text "atention"; the families are "GEMM", "attention"'),
-        ("[families]\n'(' = 'GEMM'\n", ":2: ( is not a regular expression:"),
-        ("jobs = \n", ": not TOML: Invalid value (at line 1,"),
-        (f"jobs = {'[' * 990}{']' * 990}\n", ": its lists are nested too deep"),
-    ],
-)
+@pytest.mark.parametrize(("text", "said"), [
+    ("# one\nmemory_limit = '1G'\n", ":2: there is no key 'memory_limit': did you mean memory-limit?"),
+    ("jobz = 4\n", ":1: there is no key 'jobz': did you mean jobs?"),
+    ("telemetry = true\n", ":1: there is no key 'telemetry': there are cache-dir, cache-limit, jobs,"),
+    ("[triage]\n\ngap_sm = 5\n", ":3: [triage] has no key 'gap_sm': did you mean gap_ms?"),
+    ("triage.gap = 5\n", ":1: [triage] has no key 'gap': did you mean gap_ms?"),
+    ("[triag]\ngap_ms = 5\n", ":1: there is no key 'triag': did you mean triage?"),
+    ('jobs = "4"\n', ':1: jobs is the text "4"; write jobs = 4'),
+    ("jobs = 0\n", ":1: jobs = 0: give a number of threads, 1 to 256"),
+    ("jobs = true\n", ":1: jobs is true; write jobs = 4"),
+    ("memory-limit = 1.5\n", ':1: memory-limit is 1.5; write memory-limit = "1G"'),
+    ("memory-limit = '1X'\n", ":1: memory-limit = 1X: '1X' is not a size: give a number with M or G"),
+    ("memory-limit = '1M'\n", ":1: memory-limit = 1M: too little to read an export with"),
+    ("clock = 'gps'\n", ':1: clock is the text "gps"; it may be "collectives", "utc", "own"'),
+    ("step-range = '('\n", ":1: step-range is not a regular expression:"),
+    ("ascii = 'yes'\n", ':1: ascii is the text "yes"; write ascii = true, or false'),
+    ("cache-dir = '$NOWHERE/x'\n", ":1: cache-dir names $NOWHERE, which is not set"),
+    ("triage = 5\n", ":1: triage is 5; write [triage] and below it lines such as gap_ms = 5"),
+    ("[triage]\ngap_ms = '5'\n", ':2: gap_ms is the text "5"; write gap_ms = 5'),
+    ("[triage]\ngap_ms = -5\n", ":2: gap_ms=-5: '-5' is not a number of 0 or more"),
+    ("families = 5\n", ":1: families is 5; write [families] and below it lines such as 'my_attention' ="),
+    ("[families]\n'fmha' = 'atention'\n", ':2: fmha is the text "atention"; the families are "GEMM", "attention"'),
+    ("[families]\n'(' = 'GEMM'\n", ":2: ( is not a regular expression:"),
+    ("jobs = \n", ": not TOML: Invalid value (at line 1,"),
+    (f"jobs = {'[' * 990}{']' * 990}\n", ": its lists are nested too deep"),
+])  # fmt: skip
 def test_a_mistake_is_one_line_with_the_place_and_what_to_write(tmp_path, text, said):
     path = tmp_path / "config.toml"
     path.write_text(text)

@@ -126,20 +126,17 @@ def test_a_changed_file_changes_the_answer(run, export, ncu):
     assert "ncu_duration_ns" not in rows_of(run(*words[:-1]))["other()"]
 
 
-@pytest.mark.parametrize(
-    ("compute", "memory", "bound"),
-    [
-        (59.9, 12.0, "latency"),
-        (60.0, 12.0, "compute"),
-        (12.0, 79.0, "memory"),
-        (65.0, 74.9, "both"),
-        (65.0, 75.0, "memory"),
-        (79.0, 81.0, "memory"),
-        (95.0, 82.0, "compute"),
-        (None, 82.0, None),
-        (82.0, None, None),
-    ],
-)
+@pytest.mark.parametrize(("compute", "memory", "bound"), [
+    (59.9, 12.0, "latency"),
+    (60.0, 12.0, "compute"),
+    (12.0, 79.0, "memory"),
+    (65.0, 74.9, "both"),
+    (65.0, 75.0, "memory"),
+    (79.0, 81.0, "memory"),
+    (95.0, 82.0, "compute"),
+    (None, 82.0, None),
+    (82.0, None, None),
+])  # fmt: skip
 def test_the_bound_follows_the_rule_of_nsight_compute(compute, memory, bound):
     assert bound_of(compute, memory) == bound
 
@@ -205,14 +202,11 @@ def test_a_changed_file_of_metrics_changes_the_answer(run, demo_job, captured, t
     assert "Samples" not in run("kernels", demo_job[0], "--format", "csv").table[0]
 
 
-@pytest.mark.parametrize(
-    ("text", "cause"),
-    [
-        ("", "is not the table of the metrics of kernels"),
-        ("{header}\na,1\n", "a row has 2 values"),
-        ("{header}\n{row}\n", "is incomplete or was edited"),
-    ],
-)
+@pytest.mark.parametrize(("text", "cause"), [
+    ("", "is not the table of the metrics of kernels"),
+    ("{header}\na,1\n", "a row has 2 values"),
+    ("{header}\n{row}\n", "is incomplete or was edited"),
+])  # fmt: skip
 def test_a_file_that_is_no_such_table_is_one_line_with_the_command_that_writes_it(
     refused, demo_job, captured, tmp_path, text, cause
 ):

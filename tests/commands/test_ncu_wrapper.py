@@ -87,17 +87,14 @@ def test_a_hostile_name_stays_one_word_of_the_script(run, hostile, start, tmp_pa
     assert not list(tmp_path.rglob("HACKED")) and not Path("HACKED").exists()
 
 
-@pytest.mark.parametrize(
-    ("ranks", "launcher"),
-    [
-        ([(3, {"RANK": "3", "SLURM_PROCID": "3"})], "slurm"),  # a script under srun exports RANK
-        ([(3, {"RANK": "3", "SLURM_PROCID": "0"})], "torchrun"),  # torchrun in a batch script
-        ([(0, {"RANK": "0", "SLURM_PROCID": "0"})], "torchrun"),
-        ([(0, {"PMI_RANK": "0"}), (1, {"PMI_RANK": "1"})], "mpich"),
-        ([(0, {"PMI_RANK": "0"}), (1, {})], None),
-        ([(0, {"FLUX_TASK_RANK": "1"})], None),
-        ([], None),
-    ],
-)
+@pytest.mark.parametrize(("ranks", "launcher"), [
+    ([(3, {"RANK": "3", "SLURM_PROCID": "3"})], "slurm"),  # a script under srun exports RANK
+    ([(3, {"RANK": "3", "SLURM_PROCID": "0"})], "torchrun"),  # torchrun in a batch script
+    ([(0, {"RANK": "0", "SLURM_PROCID": "0"})], "torchrun"),
+    ([(0, {"PMI_RANK": "0"}), (1, {"PMI_RANK": "1"})], "mpich"),
+    ([(0, {"PMI_RANK": "0"}), (1, {})], None),
+    ([(0, {"FLUX_TASK_RANK": "1"})], None),
+    ([], None),
+])  # fmt: skip
 def test_the_launcher_is_the_one_whose_variable_held_every_rank(ranks, launcher):
     assert launcher_of(ranks) == launcher

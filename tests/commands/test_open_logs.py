@@ -103,14 +103,11 @@ class TestTogether:
         with pytest.raises(UsageError, match="name it after --nccl-log"):
             named_files([log], [log])
 
-    @pytest.mark.parametrize(
-        ("name", "said"),
-        [
-            ("gone*.log", "no such file"),
-            ("", "a directory; name the logs in it"),
-            ("rank0.sqlite", "name exports before --nccl-log"),
-        ],
-    )
+    @pytest.mark.parametrize(("name", "said"), [
+        ("gone*.log", "no such file"),
+        ("", "a directory; name the logs in it"),
+        ("rank0.sqlite", "name exports before --nccl-log"),
+    ])  # fmt: skip
     def test_what_cannot_be_a_log_is_refused_before_anything_is_opened(self, export, tmp_path, name, said):
         with pytest.raises(UsageError, match=said):
             named_files([export], [str(tmp_path / name)])

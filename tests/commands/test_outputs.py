@@ -90,17 +90,14 @@ def test_drawings_beside_a_report_count(here, refused):
     assert not Path("job.md").exists()
 
 
-@pytest.mark.parametrize(
-    ("words", "option"),
-    [
-        (["kernels", *EXPORT, "--metrics", "input.csv"], "-o"),
-        (["kernels", *EXPORT, "--ncu", "input.csv"], "-o"),
-        (["nccl", *EXPORT, "--nccl-log", "input.csv"], "-o"),
-        (["nccl-log", "input.csv"], "-o"),
-        (["kernels", *EXPORT, "--config", "input.csv"], "-o"),
-        (["export", "input.json.gz"], "--trace"),
-    ],
-)
+@pytest.mark.parametrize(("words", "option"), [
+    (["kernels", *EXPORT, "--metrics", "input.csv"], "-o"),
+    (["kernels", *EXPORT, "--ncu", "input.csv"], "-o"),
+    (["nccl", *EXPORT, "--nccl-log", "input.csv"], "-o"),
+    (["nccl-log", "input.csv"], "-o"),
+    (["kernels", *EXPORT, "--config", "input.csv"], "-o"),
+    (["export", "input.json.gz"], "--trace"),
+])  # fmt: skip
 def test_whatever_a_command_reads_is_not_written_over(here, refused, words, option):
     name = words[-1]
     Path(name).write_bytes(gzip.compress(b"{}") if name.endswith(".gz") else b"color = true\n")
@@ -131,22 +128,19 @@ def test_other_files_are_written_over_by_force(here, run):
     assert run("export", *EXPORT, "--trace", "job.json", "--force").status == 0
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["kernels", *EXPORT, "-o", ""],
-        ["kernels", *EXPORT, "--output="],
-        ["triage", *EXPORT, "-o", ""],
-        ["report", *EXPORT, "-o", ""],
-        ["pack", *EXPORT, "-o", ""],
-        ["export", *EXPORT, "--trace", ""],
-        ["export", *EXPORT, "--paraver", ""],
-        ["export", *EXPORT, "--stacks="],
-        ["record", "-o", "", "--", "true"],
-        ["demo", "--write-only", "--directory", ""],
-        ["kernels", "packed", "--dask", ""],
-    ],
-)
+@pytest.mark.parametrize("words", [
+    ["kernels", *EXPORT, "-o", ""],
+    ["kernels", *EXPORT, "--output="],
+    ["triage", *EXPORT, "-o", ""],
+    ["report", *EXPORT, "-o", ""],
+    ["pack", *EXPORT, "-o", ""],
+    ["export", *EXPORT, "--trace", ""],
+    ["export", *EXPORT, "--paraver", ""],
+    ["export", *EXPORT, "--stacks="],
+    ["record", "-o", "", "--", "true"],
+    ["demo", "--write-only", "--directory", ""],
+    ["kernels", "packed", "--dask", ""],
+])  # fmt: skip
 def test_an_empty_name_is_refused(here, run, words):
     before = sorted(here.iterdir())
     done = run(*words)

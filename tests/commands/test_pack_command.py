@@ -246,17 +246,14 @@ class TestRefusals:
 class TestDamage:
     """An incomplete report is left out with the reason; other reports open."""
 
-    @pytest.mark.parametrize(
-        ("damage", "reason"),
-        [
-            (lambda job: (job / REPORT).unlink(), "not a whole packed report"),
-            (lambda job: (job / REPORT).write_text("{"), "damaged"),
-            (lambda job: (job / REPORT).write_text(f'{{"version": "{form_version()}"}}'), "damaged"),
-            (lambda job: (job / REPORT).write_text('{"version": 0}'), "another version"),
-            (lambda job: shutil.rmtree(job / "kernels/rank=1"), "damaged: kernels/rank=1/"),
-            (lambda job: os.truncate(next(job.glob("kernels/rank=1/*")), 100), "has 100 of"),
-        ],
-    )
+    @pytest.mark.parametrize(("damage", "reason"), [
+        (lambda job: (job / REPORT).unlink(), "not a whole packed report"),
+        (lambda job: (job / REPORT).write_text("{"), "damaged"),
+        (lambda job: (job / REPORT).write_text(f'{{"version": "{form_version()}"}}'), "damaged"),
+        (lambda job: (job / REPORT).write_text('{"version": 0}'), "another version"),
+        (lambda job: shutil.rmtree(job / "kernels/rank=1"), "damaged: kernels/rank=1/"),
+        (lambda job: os.truncate(next(job.glob("kernels/rank=1/*")), 100), "has 100 of"),
+    ])  # fmt: skip
     def test_it_is_left_out(self, run, tmp_path, packed, damage, reason):
         job = copied(packed, tmp_path)
         damage(job)

@@ -58,22 +58,19 @@ def test_other_lines_stay_as_they_are(tmp_path):
     ]
 
 
-@pytest.mark.parametrize(
-    ("line", "secret"),
-    [
-        ("using hf_abcdefghijklmnopqrst", "hf_abcdefghijklmnopqrst"),
-        ("key AKIAIOSFODNN7EXAMPLE ok", "AKIAIOSFODNN7EXAMPLE"),
-        ("Authorization: Bearer abc.def-123456", "abc.def-123456"),
-        ("password: hunter2", "hunter2"),
-        ("the api_key is hunter2", "hunter2"),
-        ("clone https://user:hunter2@github.com/x", "user:hunter2"),
-        ("jwt eyJhbGciOi.eyJzdWIiOi.SflKxwRJ", "eyJhbGciOi.eyJzdWIiOi.SflKxwRJ"),
-        ("wandb 3f2a9c1d5e7b8a9c0d1e2f3a4b5c6d7e8f9a0b1c", "3f2a9c1d5e7b8a9c0d1e2f3a4b5c6d7e8f9a0b1c"),
-        ("get https://s3/x?X-Amz-Signature=abc123&y=1", "abc123"),
-        ("ssh-ed25519 AAAAC3NzaC1lZDI1NTE5 me", "AAAAC3NzaC1lZDI1NTE5"),
-        ("secret wJalrXUtnFEMI/K7MDENG/bPxRfiCY0123456789AbCd", "wJalrXUtnFEMI/K7MDENG/bPxRfiCY0123456789AbCd"),
-    ],
-)
+@pytest.mark.parametrize(("line", "secret"), [
+    ("using hf_abcdefghijklmnopqrst", "hf_abcdefghijklmnopqrst"),
+    ("key AKIAIOSFODNN7EXAMPLE ok", "AKIAIOSFODNN7EXAMPLE"),
+    ("Authorization: Bearer abc.def-123456", "abc.def-123456"),
+    ("password: hunter2", "hunter2"),
+    ("the api_key is hunter2", "hunter2"),
+    ("clone https://user:hunter2@github.com/x", "user:hunter2"),
+    ("jwt eyJhbGciOi.eyJzdWIiOi.SflKxwRJ", "eyJhbGciOi.eyJzdWIiOi.SflKxwRJ"),
+    ("wandb 3f2a9c1d5e7b8a9c0d1e2f3a4b5c6d7e8f9a0b1c", "3f2a9c1d5e7b8a9c0d1e2f3a4b5c6d7e8f9a0b1c"),
+    ("get https://s3/x?X-Amz-Signature=abc123&y=1", "abc123"),
+    ("ssh-ed25519 AAAAC3NzaC1lZDI1NTE5 me", "AAAAC3NzaC1lZDI1NTE5"),
+    ("secret wJalrXUtnFEMI/K7MDENG/bPxRfiCY0123456789AbCd", "wJalrXUtnFEMI/K7MDENG/bPxRfiCY0123456789AbCd"),
+])  # fmt: skip
 def test_tokens_are_hidden_and_the_line_stays(tmp_path, line, secret):
     [text] = shown(tmp_path / "x.sqlite", f"{line}\n")
     assert secret not in text and "[hidden]" in text
@@ -98,17 +95,14 @@ def test_streams_keep_their_lines_and_numbers(tmp_path):
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("line", "expected"),
-    [
-        ("2026-05-28 20:26:41,250 step", (START + 1_250_000_000, True)),
-        ("[2026-05-28T20:26:41Z] step", (START + 1_000_000_000, False)),
-        ("I 2026/05/28 22:26:41.5+02:00 step", (START + 1_500_000_000, True)),
-        ("2026-13-28 20:26:41 no such month", (None, False)),
-        ("20:26:41 which day", (None, False)),
-        (f"{'x' * 80} 2026-05-28 20:26:41", (None, False)),
-    ],
-)
+@pytest.mark.parametrize(("line", "expected"), [
+    ("2026-05-28 20:26:41,250 step", (START + 1_250_000_000, True)),
+    ("[2026-05-28T20:26:41Z] step", (START + 1_000_000_000, False)),
+    ("I 2026/05/28 22:26:41.5+02:00 step", (START + 1_500_000_000, True)),
+    ("2026-13-28 20:26:41 no such month", (None, False)),
+    ("20:26:41 which day", (None, False)),
+    (f"{'x' * 80} 2026-05-28 20:26:41", (None, False)),
+])  # fmt: skip
 def test_line_has_the_time_that_it_begins_with(line, expected):
     assert time_of(line, UTC) == expected
     assert time_of("2026-05-28 22:26:41", timezone(timedelta(hours=2))) == (START + 1_000_000_000, False)

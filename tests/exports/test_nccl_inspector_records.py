@@ -64,16 +64,13 @@ def test_sends_have_no_number_and_proxies_count_as_records_of_their_dump():
     assert call == InspectedCall(RANK, InspectedKind("Send", 8, None, None, None), None, 2000, 1e9)
 
 
-@pytest.mark.parametrize(
-    ("values", "expected"),
-    [
-        ({"coll_algo": "unknown", "coll_proto": "", "coll_timing_source": "unknown"}, KIND._replace(source=None)),
-        ({"coll_msg_size_bytes": 2**64 - 65536}, KIND._replace(size=None)),  # a data type that the plugin lacks
-        ({"coll_msg_size_bytes": -1}, KIND._replace(size=None)),
-        ({"coll_msg_size_bytes": None, "coll_exec_time_us": "x", "coll_sn": True}, KIND._replace(size=None)),
-        ({"coll_busbw_gbs": float("inf"), "coll_exec_time_us": 0}, KIND),
-    ],
-)
+@pytest.mark.parametrize(("values", "expected"), [
+    ({"coll_algo": "unknown", "coll_proto": "", "coll_timing_source": "unknown"}, KIND._replace(source=None)),
+    ({"coll_msg_size_bytes": 2**64 - 65536}, KIND._replace(size=None)),  # a data type that the plugin lacks
+    ({"coll_msg_size_bytes": -1}, KIND._replace(size=None)),
+    ({"coll_msg_size_bytes": None, "coll_exec_time_us": "x", "coll_sn": True}, KIND._replace(size=None)),
+    ({"coll_busbw_gbs": float("inf"), "coll_exec_time_us": 0}, KIND),
+])  # fmt: skip
 def test_what_was_not_measured_is_unknown(values, expected):
     (call,) = read(record(**values))
     assert call.kind == expected
@@ -81,23 +78,20 @@ def test_what_was_not_measured_is_unknown(values, expected):
         assert call.busbw is None
 
 
-@pytest.mark.parametrize(
-    ("lines", "calls", "damaged"),
-    [
-        ((record(), record()[:-9]), 1, 1),  # the process was killed while it wrote
-        ((record(), record()[:20]), 1, 1),
-        ((dump(coll=3), body(), body()[:30]), 1, 2),  # the third record is missing
-        ((dump(coll=2), body(), dump(), body()), 2, 1),
-        ((body(), record()), 1, 1),  # without a dump
-        ((dump(), body(), body()), 1, 1),  # one more than the dump counts
-        ((dump(coll=2)[:-5], body(), body()), 0, 3),  # never the rank of another dump
-        ((dump("v4.2", coll=2), record("v4.2")), 1, 0),  # older formats need no count
-        ((record(header=[]), record(header={"id": 7}), record(header={"id": "xyz"})), 0, 3),
-        ((record(coll=None), f"[{record()}]", record().replace("468528", '"1"')), 0, 3),
-        ((record().replace("110", "1" * 5000), record().replace("{", "[" * 5000, 1)), 0, 2),
-        ((dump(coll=10**15),), 0, 10**15),
-    ],
-)
+@pytest.mark.parametrize(("lines", "calls", "damaged"), [
+    ((record(), record()[:-9]), 1, 1),  # the process was killed while it wrote
+    ((record(), record()[:20]), 1, 1),
+    ((dump(coll=3), body(), body()[:30]), 1, 2),  # the third record is missing
+    ((dump(coll=2), body(), dump(), body()), 2, 1),
+    ((body(), record()), 1, 1),  # without a dump
+    ((dump(), body(), body()), 1, 1),  # one more than the dump counts
+    ((dump(coll=2)[:-5], body(), body()), 0, 3),  # never the rank of another dump
+    ((dump("v4.2", coll=2), record("v4.2")), 1, 0),  # older formats need no count
+    ((record(header=[]), record(header={"id": 7}), record(header={"id": "xyz"})), 0, 3),
+    ((record(coll=None), f"[{record()}]", record().replace("468528", '"1"')), 0, 3),
+    ((record().replace("110", "1" * 5000), record().replace("{", "[" * 5000, 1)), 0, 2),
+    ((dump(coll=10**15),), 0, 10**15),
+])  # fmt: skip
 def test_damage_is_counted_and_nothing_is_guessed(lines, calls, damaged):
     found = read(*lines)
     assert sum(isinstance(line, InspectedCall) for line in found) == calls

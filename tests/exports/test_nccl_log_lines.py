@@ -126,64 +126,55 @@ def test_the_process_of_a_call_is_known_by_its_host_and_id():
 OF_RANK = "comm 0xc1 rank 2 nranks 4 cudaDev 1"
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        (f"{OF_RANK} busId b000 - Init COMPLETE", {}),
-        (f"{OF_RANK} busId b000 commId 0xfe - Init COMPLETE", {"unique_id": 0xFE}),
-        (
-            f"ncclCommInitRank {OF_RANK} nvmlDev 1 busId b000 commId 0xfe localSize 152 used 1024 bytes on core 12 "
-            "- Init COMPLETE",
-            {"unique_id": 0xFE},
-        ),
-        (
-            f"[Rank 2] ncclCommInitRankConfig {OF_RANK} nvmlDev 1 busId b000 commId 0xfe - Init START",
-            {"unique_id": 0xFE, "state": CommunicatorState.STARTED},
-        ),
-        (
-            f"ncclCommSplit {OF_RANK} nvmlDev 1 busId b000 parent 0xc0 splitCount 3 color -7 key 2 - Init COMPLETE",
-            {"parent": 0xC0, "split_count": 3, "color": -7},
-        ),
-        (f"{OF_RANK} busId b000 - Destroy COMPLETE", {"state": CommunicatorState.DESTROYED}),
-        (f"{OF_RANK} busId b000 - Abort COMPLETE", {"state": CommunicatorState.ABORTED}),
-    ],
-)
+@pytest.mark.parametrize(("text", "words"), [
+    (f"{OF_RANK} busId b000 - Init COMPLETE", {}),
+    (f"{OF_RANK} busId b000 commId 0xfe - Init COMPLETE", {"unique_id": 0xFE}),
+    (
+        f"ncclCommInitRank {OF_RANK} nvmlDev 1 busId b000 commId 0xfe localSize 152 used 1024 bytes on core 12 "
+        "- Init COMPLETE",
+        {"unique_id": 0xFE},
+    ),
+    (
+        f"[Rank 2] ncclCommInitRankConfig {OF_RANK} nvmlDev 1 busId b000 commId 0xfe - Init START",
+        {"unique_id": 0xFE, "state": CommunicatorState.STARTED},
+    ),
+    (
+        f"ncclCommSplit {OF_RANK} nvmlDev 1 busId b000 parent 0xc0 splitCount 3 color -7 key 2 - Init COMPLETE",
+        {"parent": 0xC0, "split_count": 3, "color": -7},
+    ),
+    (f"{OF_RANK} busId b000 - Destroy COMPLETE", {"state": CommunicatorState.DESTROYED}),
+    (f"{OF_RANK} busId b000 - Abort COMPLETE", {"state": CommunicatorState.ABORTED}),
+])  # fmt: skip
 def test_communicators_are_read_by_the_names_of_the_words(text, words):
     expected = {"state": CommunicatorState.COMPLETE, "pointer": 0xC1, "rank": 2, "ranks": 4, "device": 1, **words}
     assert read(f"n1:100:101 [1] NCCL INFO {text}") == [CommunicatorLine(Writer(LogProcess("n1", 100), 1), **expected)]
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "comm 0xc1 rank 2 cudaDev 1 - Init COMPLETE",  # no size
-        "comm 0xc1 rank 2 nran",
-        "comm 0xc1 rank 2 nn1:5:5 [0] NCCL INFO comm - Init COMPLETE",
-        "Init timings - ncclCommInitRankConfig: rank 1 nranks 2 total 0.67",
-        "AllReduce: 4 Bytes -> Algo RING proto SIM",  # a choice of the tuner
-        "NET/IB : Made virtual device",
-    ],
-)
+@pytest.mark.parametrize("text", [
+    "comm 0xc1 rank 2 cudaDev 1 - Init COMPLETE",  # no size
+    "comm 0xc1 rank 2 nran",
+    "comm 0xc1 rank 2 nn1:5:5 [0] NCCL INFO comm - Init COMPLETE",
+    "Init timings - ncclCommInitRankConfig: rank 1 nranks 2 total 0.67",
+    "AllReduce: 4 Bytes -> Algo RING proto SIM",  # a choice of the tuner
+    "NET/IB : Made virtual device",
+])  # fmt: skip
 def test_what_is_not_whole_or_something_else_is_none(text):
     assert read(f"n1:100:101 [1] NCCL INFO {text}", "n1:1:1 NCCL CALL ncclGroupEnd()", "", "loss") == []
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("4194304 Bytes -> Algo 1 proto 2 time 2860.208008", (None, 4194304, "RING", "SIMPLE")),
-        ("AllGather: 64 Bytes -> Algo 0 proto 0 time 6.2", ("AllGather", 64, "TREE", "LL")),
-        (
-            "AllReduce: 4 Bytes -> Algo NVLS_TREE proto LL128 channel{Lo..Hi}={0..23}",
-            ("AllReduce", 4, "NVLS_TREE", "LL128", 24),
-        ),
-        (
-            "AllReduce [Symmetric]: 8 Bytes -> Kernel AllReduce_AGxLL_R nchannels 4 nthreads 512 nWorks 1",
-            ("AllReduce", 8, "AllReduce_AGxLL_R", None, 4),
-        ),
-        ("AllGather [Copy Engine]: 8 Bytes -> cudaMemcpy", ("AllGather", 8, "cudaMemcpy")),
-    ],
-)
+@pytest.mark.parametrize(("text", "expected"), [
+    ("4194304 Bytes -> Algo 1 proto 2 time 2860.208008", (None, 4194304, "RING", "SIMPLE")),
+    ("AllGather: 64 Bytes -> Algo 0 proto 0 time 6.2", ("AllGather", 64, "TREE", "LL")),
+    (
+        "AllReduce: 4 Bytes -> Algo NVLS_TREE proto LL128 channel{Lo..Hi}={0..23}",
+        ("AllReduce", 4, "NVLS_TREE", "LL128", 24),
+    ),
+    (
+        "AllReduce [Symmetric]: 8 Bytes -> Kernel AllReduce_AGxLL_R nchannels 4 nthreads 512 nWorks 1",
+        ("AllReduce", 8, "AllReduce_AGxLL_R", None, 4),
+    ),
+    ("AllGather [Copy Engine]: 8 Bytes -> cudaMemcpy", ("AllGather", 8, "cudaMemcpy")),
+])  # fmt: skip
 def test_choices_of_the_tuner_are_read_in_the_form_of_every_version(text, expected):
     assert read(f"n1:1:1 [0] NCCL INFO {text}") == [TuningLine(*expected)]
 
@@ -199,44 +190,41 @@ def test_training_lines_are_read_wherever_they_stand():
     assert read(unread) == [TrainingStep(0, 3)]
 
 
-@pytest.mark.parametrize(
-    ("line", "step"),
-    [
-        (  # NeMo 2
-            "Training epoch 0, iteration 7/99 | global_step: 7 | reduced_train_loss: 11.03 | "
-            "train_step_timing in s: 6.08 | TFLOPS_per_GPU: 1.249e+03",
-            TrainingStep(0, 7, 6.08, 1249.0, 11.03),
-        ),
-        (  # Megatron-LM
-            " [2026-01-02 03:04:05] iteration      142/  250000 | consumed samples:       145408 | elapsed time per "
-            "iteration (ms): 1250.5 | throughput per GPU (TFLOP/s/GPU): 412.3 | learning rate: 1.065E-05 | "
-            "global batch size:  1024 | lm loss: 2.466446E+00 | loss scale: 1.0 | grad norm: 0.687 |",
-            TrainingStep(None, 142, 1.2505, 412.3, 2.466446),
-        ),
-        (  # The same without the throughput
-            " iteration        3/      10 | elapsed time per iteration (ms): 20.0 | loss scale: 1.0 |",
-            TrainingStep(None, 3, 0.02),
-        ),
-        (  # Lightning: its rate is a mean since the start, not a step time
-            "Epoch 2:  12%|█▏        | 12/100 [00:05<00:40,  2.20it/s, v_num=0, train_loss=1.230]",
-            TrainingStep(2, 12, loss=1.23),
-        ),
-        (  # NeMo 1, in Lightning's progress bar
-            "Epoch 0: :   1%|          | 12/1000 [00:05<10:40, v_num=, reduced_train_loss=10.90, global_step=11.00, "
-            "train_step_timing in s=0.613]",
-            TrainingStep(0, 12, 0.613, loss=10.9),
-        ),
-        (  # DeepSpeed: the pipeline engine, and other engines
-            "steps: 10 loss: 2.3000 iter time (s): 0.500 samples/sec: 16.000",
-            TrainingStep(None, 10, 0.5, loss=2.3),
-        ),
-        ("[Rank 0] step=10, skipped=0, lr=[0.001], mom=[(0.9, 0.999)]", TrainingStep(None, 10)),
-        (
-            "[Rank 0] epoch=0/micro_step=40/global_step=10, RunningAvgSamplesPerSec=7.5, CurrSamplesPerSec=7.6, ",
-            TrainingStep(None, 10),
-        ),
-    ],
-)
+@pytest.mark.parametrize(("line", "step"), [
+    (  # NeMo 2
+        "Training epoch 0, iteration 7/99 | global_step: 7 | reduced_train_loss: 11.03 | "
+        "train_step_timing in s: 6.08 | TFLOPS_per_GPU: 1.249e+03",
+        TrainingStep(0, 7, 6.08, 1249.0, 11.03),
+    ),
+    (  # Megatron-LM
+        " [2026-01-02 03:04:05] iteration      142/  250000 | consumed samples:       145408 | elapsed time per "
+        "iteration (ms): 1250.5 | throughput per GPU (TFLOP/s/GPU): 412.3 | learning rate: 1.065E-05 | "
+        "global batch size:  1024 | lm loss: 2.466446E+00 | loss scale: 1.0 | grad norm: 0.687 |",
+        TrainingStep(None, 142, 1.2505, 412.3, 2.466446),
+    ),
+    (  # The same without the throughput
+        " iteration        3/      10 | elapsed time per iteration (ms): 20.0 | loss scale: 1.0 |",
+        TrainingStep(None, 3, 0.02),
+    ),
+    (  # Lightning: its rate is a mean since the start, not a step time
+        "Epoch 2:  12%|█▏        | 12/100 [00:05<00:40,  2.20it/s, v_num=0, train_loss=1.230]",
+        TrainingStep(2, 12, loss=1.23),
+    ),
+    (  # NeMo 1, in Lightning's progress bar
+        "Epoch 0: :   1%|          | 12/1000 [00:05<10:40, v_num=, reduced_train_loss=10.90, global_step=11.00, "
+        "train_step_timing in s=0.613]",
+        TrainingStep(0, 12, 0.613, loss=10.9),
+    ),
+    (  # DeepSpeed: the pipeline engine, and other engines
+        "steps: 10 loss: 2.3000 iter time (s): 0.500 samples/sec: 16.000",
+        TrainingStep(None, 10, 0.5, loss=2.3),
+    ),
+    ("[Rank 0] step=10, skipped=0, lr=[0.001], mom=[(0.9, 0.999)]", TrainingStep(None, 10)),
+    (
+        "[Rank 0] epoch=0/micro_step=40/global_step=10, RunningAvgSamplesPerSec=7.5, CurrSamplesPerSec=7.6, ",
+        TrainingStep(None, 10),
+    ),
+])  # fmt: skip
 def test_iterations_of_the_training_frameworks_are_read(line, step):
     assert read(line) == [step]
     assert read(f"3: {line}\r{LINE}") == [step, CALL]

@@ -64,16 +64,13 @@ def answers(path, commands, monkeypatch):
     return [(one.out, NOTE.sub("", one.err)) for one in ran], notes
 
 
-@pytest.mark.parametrize(
-    ("waits", "shift"),
-    [
-        (False, -156 * MS),
-        *(
-            pytest.param(*case, marks=pytest.mark.campaign)
-            for case in [(True, 823 * MS), (True, -156 * MS), (False, 823 * MS), (True, 3 * MS)]
-        ),
-    ],
-)
+@pytest.mark.parametrize(("waits", "shift"), [
+    (False, -156 * MS),
+    *(
+        pytest.param(*case, marks=pytest.mark.campaign)
+        for case in [(True, 823 * MS), (True, -156 * MS), (False, 823 * MS), (True, 3 * MS)]
+    ),
+])  # fmt: skip
 def test_every_figure_is_as_if_the_clock_were_right(tmp_path, monkeypatch, shift, waits):
     original = written(tmp_path / "right" / "rank0.sqlite", waits=waits)
     path = shifted(original, tmp_path / "wrong", shift)

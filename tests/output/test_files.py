@@ -171,17 +171,14 @@ def test_odd_names_and_text_are_no_obstacle(tmp_path):
             path.read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize(
-    ("job", "pane", "filter_text", "extension", "name"),
-    [
-        ("rank0.sqlite", "kernels", "nvjet", "csv", "rank0-kernels-nvjet.csv"),
-        ("/scratch/job 5/rank0.nsys-rep", "kernels", None, ".json", "rank0-kernels.json"),
-        ("llama", "nccl", "", "csv", "llama-nccl.csv"),
-        ("", "kernels", None, "md", "report-kernels.md"),
-        ("é $(rm -rf ~).sqlite", "GPU", "!/void .*<float>/", "csv", "e-rm-rf-GPU-not-void-.-float.csv"),
-        ("...sqlite", "events", "漢", "csv", "report-events.csv"),
-    ],
-)
+@pytest.mark.parametrize(("job", "pane", "filter_text", "extension", "name"), [
+    ("rank0.sqlite", "kernels", "nvjet", "csv", "rank0-kernels-nvjet.csv"),
+    ("/scratch/job 5/rank0.nsys-rep", "kernels", None, ".json", "rank0-kernels.json"),
+    ("llama", "nccl", "", "csv", "llama-nccl.csv"),
+    ("", "kernels", None, "md", "report-kernels.md"),
+    ("é $(rm -rf ~).sqlite", "GPU", "!/void .*<float>/", "csv", "e-rm-rf-GPU-not-void-.-float.csv"),
+    ("...sqlite", "events", "漢", "csv", "report-events.csv"),
+])  # fmt: skip
 def test_proposed_names(job, pane, filter_text, extension, name):
     assert propose_name(job, pane, filter_text, extension) == name
 

@@ -130,15 +130,12 @@ class TestNone:
         assert all(found(run, anchor) is None for anchor in (None, *ANCHORS))
         assert run.steps().why_none[0].endswith("the GPU's work does not repeat regularly")
 
-    @pytest.mark.parametrize(
-        ("iteration", "size"),
-        [
-            (["vectorAdd(int)"], 1),
-            (["read(int)", "solve(int)", "solve(int)", "solve(int)", "write(int)"], 5),
-            # Copies at other distances are no reason against iterations.
-            (["read(int)", "solve(int)", "write(int)", None], 3),
-        ],
-    )
+    @pytest.mark.parametrize(("iteration", "size"), [
+        (["vectorAdd(int)"], 1),
+        (["read(int)", "solve(int)", "solve(int)", "solve(int)", "write(int)"], 5),
+        # Copies at other distances are no reason against iterations.
+        (["read(int)", "solve(int)", "write(int)", None], 3),
+    ])  # fmt: skip
     def test_kernels_that_repeat_are_iterations_that_nothing_judges(self, job, iteration, size):
         copies = Random(5)
         names = [[TO_DEVICE] * copies.randrange(3) if name is None else [name] for _ in range(60) for name in iteration]
@@ -216,15 +213,12 @@ class TestRanks:
 
 class TestGolden:
     @pytest.mark.campaign
-    @pytest.mark.parametrize(
-        ("name", "anchor", "number"),
-        [
-            ("ddp-a100-rank0of4", "optimizer", 58),
-            ("ddp-a100-nobroadcast-rank0of4", "optimizer", 58),
-            ("dataloader-bound-a100", "kernels", 59),
-            ("ai-training-before", "kernels", 58),
-        ],
-    )
+    @pytest.mark.parametrize(("name", "anchor", "number"), [
+        ("ddp-a100-rank0of4", "optimizer", 58),
+        ("ddp-a100-nobroadcast-rank0of4", "optimizer", 58),
+        ("dataloader-bound-a100", "kernels", 59),
+        ("ai-training-before", "kernels", 58),
+    ])  # fmt: skip
     def test_without_ranges_as_many_steps_of_the_same_length(
         self, shared_export, opened, tmp_path, name, anchor, number
     ):

@@ -181,17 +181,14 @@ def test_equal_node_numbers_of_two_processes_are_told_apart(opened):
     assert times_by_range(job) == CAPTURED | second
 
 
-@pytest.mark.parametrize(
-    ("nodes", "count", "reason"),
-    [
-        (written_late_with_a_node_less, 2 * REPLAYS, "are not attributed: their capture is ambiguous"),
-        (of_two_originals, REPLAYS, "are not attributed: their capture is ambiguous"),
-        (in_a_loop, REPLAYS, "are not attributed: their capture is ambiguous"),
-        (before_the_capture, REPLAYS, "have no recorded capture: record with"),
-        (instantiated_from_unknown, REPLAYS, "have no recorded capture: record with"),
-        (unrecorded, 2 * REPLAYS, "have no recorded capture: record with"),
-    ],
-)
+@pytest.mark.parametrize(("nodes", "count", "reason"), [
+    (written_late_with_a_node_less, 2 * REPLAYS, "are not attributed: their capture is ambiguous"),
+    (of_two_originals, REPLAYS, "are not attributed: their capture is ambiguous"),
+    (in_a_loop, REPLAYS, "are not attributed: their capture is ambiguous"),
+    (before_the_capture, REPLAYS, "have no recorded capture: record with"),
+    (instantiated_from_unknown, REPLAYS, "have no recorded capture: record with"),
+    (unrecorded, 2 * REPLAYS, "have no recorded capture: record with"),
+])  # fmt: skip
 def test_a_kernel_of_an_unknown_capture_stays_in_the_range_of_its_launch(opened, nodes, count, reason):
     job = opened(nodes)
     lost = FIRST if count == REPLAYS else FIRST + SECOND

@@ -101,13 +101,10 @@ def test_a_rank_that_is_last_as_often_for_less_time_is_mentioned(tmp_path):
     assert "Rank 2 (host) arrives last at 10 of 40 collectives, another rank at 10 for less time" in text
 
 
-@pytest.mark.parametrize(
-    ("late", "how", "says"),
-    [
-        ((2, 3), "loads", "Ranks 2, 3 (host) arrive last at 20 of 40 collectives: their data loaders take 30."),
-        ((1, 3), "computes", "Ranks 1, 3 (host) arrive last at 20 of 40 collectives: their kernels take 30."),
-    ],
-)
+@pytest.mark.parametrize(("late", "how", "says"), [
+    ((2, 3), "loads", "Ranks 2, 3 (host) arrive last at 20 of 40 collectives: their data loaders take 30."),
+    ((1, 3), "computes", "Ranks 1, 3 (host) arrive last at 20 of 40 collectives: their kernels take 30."),
+])  # fmt: skip
 def test_ranks_that_are_late_together_are_one_finding(tmp_path, late, how, says):
     jitter = lambda rank, step: (7 * rank + 3 * step) % 5 * 30_000 + 30 * MS * (rank in late)  # noqa: E731
     triage = triaged(*ddp_job(tmp_path, **{how: jitter}))

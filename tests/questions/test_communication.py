@@ -66,16 +66,13 @@ def test_the_name_of_a_kernel_tells_its_backend_and_its_collective(name):
     assert operation_of_kernel(name) == collective
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "void cub::DeviceReduceKernel<float>",
-        "softmax_warp_forward",
-        "allReduceWarp_norm",
-        "moe::dispatchPolicy",
-        "norm_kernel(ncclDevComm)",
-    ],
-)
+@pytest.mark.parametrize("name", [
+    "void cub::DeviceReduceKernel<float>",
+    "softmax_warp_forward",
+    "allReduceWarp_norm",
+    "moe::dispatchPolicy",
+    "norm_kernel(ncclDevComm)",
+])  # fmt: skip
 def test_reductions_within_a_gpu_do_not_communicate(name):
     assert family_of(name) != COMMUNICATION
 
@@ -133,16 +130,13 @@ def test_a_rule_of_the_user_counts_although_the_cache_knows_better(nccl, renamed
         assert totals(job)["nccl"] > 0
 
 
-@pytest.mark.parametrize(
-    ("rows", "role"),
-    [
-        ([("AlltoAll", 0, 60), ("AllReduce", 1, 40)], "EP: exchanges for 60 % of its time"),
-        ([("AlltoAll", 0, 40), ("AllGather", 1, 60)], None),
-        ([("Send", 0, 5), ("Recv", 1, 5)], "PP: sends and receives alone"),
-        ([("AllReduce", 0, 5), ("AllReduce", 1, 5)], "TP or DP: reduces over all ranks"),
-        ([("AllReduce", 0, 5)], None),  # a part of the ranks: tensor parallel, or another
-    ],
-)
+@pytest.mark.parametrize(("rows", "role"), [
+    ([("AlltoAll", 0, 60), ("AllReduce", 1, 40)], "EP: exchanges for 60 % of its time"),
+    ([("AlltoAll", 0, 40), ("AllGather", 1, 60)], None),
+    ([("Send", 0, 5), ("Recv", 1, 5)], "PP: sends and receives alone"),
+    ([("AllReduce", 0, 5), ("AllReduce", 1, 5)], "TP or DP: reduces over all ranks"),
+    ([("AllReduce", 0, 5)], None),  # a part of the ranks: tensor parallel, or another
+])  # fmt: skip
 def test_a_role_follows_from_collectives_and_members_or_is_not_told(rows, role):
     frame = pd.DataFrame(
         [("c", name, rank, 0, time) for name, rank, time in rows] + [("w", "AllGather", 1, 0, 1), ("w", None, 0, 0, 1)],
@@ -151,15 +145,12 @@ def test_a_role_follows_from_collectives_and_members_or_is_not_told(rows, role):
     assert communicator_roles(frame)["c"].role == role
 
 
-@pytest.mark.parametrize(
-    ("names", "role"),
-    [
-        (["AttnFuncWithCPAndKVP2P.forward"] * 3 + [None], "CP: launched in ranges AttnFuncWithCPAndKVP2P.forward"),
-        (["cp_ring", "cp ring", "pp_p2p"], "CP: launched in ranges cp"),
-        (["tcp_send", "scp", "forward"], "PP: sends and receives alone"),
-        ([None, None, "context_parallel"], "PP: sends and receives alone"),
-    ],
-)
+@pytest.mark.parametrize(("names", "role"), [
+    (["AttnFuncWithCPAndKVP2P.forward"] * 3 + [None], "CP: launched in ranges AttnFuncWithCPAndKVP2P.forward"),
+    (["cp_ring", "cp ring", "pp_p2p"], "CP: launched in ranges cp"),
+    (["tcp_send", "scp", "forward"], "PP: sends and receives alone"),
+    ([None, None, "context_parallel"], "PP: sends and receives alone"),
+])  # fmt: skip
 def test_sends_in_ranges_of_context_parallelism_are_no_pipeline(names, role):
     rows = [("c", "SendRecv", number % 2, 0, 5, name) for number, name in enumerate(names)]
     frame = pd.DataFrame(rows, columns=["communicator", "collective", "rank", "start", "end", "range"])

@@ -112,14 +112,11 @@ class TestScalability:
         each = useful // devices
         return Sized(DeviceEfficiency.of([breakdown_of([("K", 10, each)]) for _ in range(devices)], Useful.POP), steps)
 
-    @pytest.mark.parametrize(
-        ("here", "there", "scaling", "expected"),
-        [
-            ((4, 80), (2, 60), Scaling.STRONG, (60 / 80, 60 / 80 * 20 / 80)),  # the sums
-            ((4, 80), (2, 30), Scaling.WEAK, (15 / 20, 15 / 20 * 20 / 80)),  # the means
-            ((1, 0), (1, 10), Scaling.STRONG, (None, None)),  # a job without useful time lacks the metric
-        ],
-    )
+    @pytest.mark.parametrize(("here", "there", "scaling", "expected"), [
+        ((4, 80), (2, 60), Scaling.STRONG, (60 / 80, 60 / 80 * 20 / 80)),  # the sums
+        ((4, 80), (2, 30), Scaling.WEAK, (15 / 20, 15 / 20 * 20 / 80)),  # the means
+        ((1, 0), (1, 10), Scaling.STRONG, (None, None)),  # a job without useful time lacks the metric
+    ])  # fmt: skip
     def test_strong_scaling_compares_the_sums_and_weak_scaling_the_means(self, here, there, scaling, expected):
         found = scalability(self.of(*here), self.of(*there), scaling)
         assert found.computation == expected[0] and found.overall == pytest.approx(expected[1])

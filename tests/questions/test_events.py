@@ -179,18 +179,15 @@ def test_calls_of_ucx_and_events_of_openacc_and_openmp_are_listed_without_being_
 
 
 class TestPages:
-    @pytest.mark.parametrize(
-        ("rows_per_bin", "selection", "kinds"),
-        [
-            *[(1, selection, "all") for selection in SELECTIONS if selection not in _LONGER],
-            (1, "everything", "gpu"),
-            pytest.param(1, "everything", "default", marks=pytest.mark.campaign),
-            pytest.param(200, "a window", "all", marks=pytest.mark.campaign),
-            *[pytest.param(1, selection, "all", marks=pytest.mark.campaign) for selection in _LONGER],
-            *[pytest.param(200, name, "all", marks=pytest.mark.campaign) for name in ("everything", "one rank")],
-            pytest.param(1, "everything", "one", marks=pytest.mark.campaign),
-        ],
-    )
+    @pytest.mark.parametrize(("rows_per_bin", "selection", "kinds"), [
+        *[(1, selection, "all") for selection in SELECTIONS if selection not in _LONGER],
+        (1, "everything", "gpu"),
+        pytest.param(1, "everything", "default", marks=pytest.mark.campaign),
+        pytest.param(200, "a window", "all", marks=pytest.mark.campaign),
+        *[pytest.param(1, selection, "all", marks=pytest.mark.campaign) for selection in _LONGER],
+        *[pytest.param(200, name, "all", marks=pytest.mark.campaign) for name in ("everything", "one rank")],
+        pytest.param(1, "everything", "one", marks=pytest.mark.campaign),
+    ])  # fmt: skip
     def test_pages_of_any_size_are_the_sorted_whole(
         self, busy, everything, monkeypatch, rows_per_bin, selection, kinds
     ):

@@ -284,14 +284,11 @@ def test_the_window_keeps_what_overlaps_whole_and_what_is_around_it(session_of):
     assert ranges.op_count.tolist() == [2, 0]
 
 
-@pytest.mark.parametrize(
-    ("selection", "expected"),
-    [
-        (Selection().with_name("want"), ["outer", "wanted", "inner"]),
-        (Selection(window=Window(100, 200)), ["outer", "moment"]),
-        (Selection(window=Window(30, 60)), ["outer", "wanted"]),  # a range that ends or begins at an edge is outside
-    ],
-)
+@pytest.mark.parametrize(("selection", "expected"), [
+    (Selection().with_name("want"), ["outer", "wanted", "inner"]),
+    (Selection(window=Window(100, 200)), ["outer", "moment"]),
+    (Selection(window=Window(30, 60)), ["outer", "wanted"]),  # a range that ends or begins at an edge is outside
+])  # fmt: skip
 def test_a_filter_keeps_what_is_around_its_ranges_and_that_on_names_what_is_inside(session_of, selection, expected):
     inside = ((10, 50, "wanted"), (20, 30, "inner"), (60, 70, "sibling"), (100, 100, "moment"))
     assert names_of(load(session_of(program((0, 100, "outer"), *inside)), selection)) == expected

@@ -136,14 +136,11 @@ def test_diagnostics_follow_the_tasks_and_the_name_filter(demo_session):
     assert table.notes[0].startswith("events may be missing"), "what is filtered out of sight is still true"
 
 
-@pytest.mark.parametrize(
-    ("name", "gpu", "model"),
-    [
-        ("event-ids-unified-memory-2025.5", 1, "NVIDIA GeForce RTX 3090"),  # device 0 of the process
-        ("jetson-orin", 0, "Orin"),
-        ("mig-slice", 0, "NVIDIA A30 MIG 2g.12gb"),
-    ],
-)
+@pytest.mark.parametrize(("name", "gpu", "model"), [
+    ("event-ids-unified-memory-2025.5", 1, "NVIDIA GeForce RTX 3090"),  # device 0 of the process
+    ("jetson-orin", 0, "Orin"),
+    ("mig-slice", 0, "NVIDIA A30 MIG 2g.12gb"),
+])  # fmt: skip
 def test_the_gpu_of_a_real_export(opened, name, gpu, model):
     (row,) = tasks_of(opened(*shared(name))).records()
     assert (row["gpu"], row["model"]) == (str(gpu), model)

@@ -64,22 +64,19 @@ class TestChosenSteps:
 
 
 class TestNames:
-    @pytest.mark.parametrize(
-        ("name", "phase"),
-        [
-            ("[Executor] _forward_step 3: 1 ctx reqs, 31 gen reqs", "mixed"),
-            ("[Executor] _forward_step 3: 4 ctx reqs, 0 gen reqs", "prefill"),
-            ("[Executor] _forward_step 3: 0 ctx reqs, 31 gen reqs", "decode"),
-            ("[Executor] _forward_step 3: 0 ctx reqs, 0 gen reqs", None),
-            ("execute_context_2(512)_generation_0(0)", "prefill"),
-            ("execute_context_0(0)_generation_8(8)", "decode"),
-            ("execute_context_1(128)_generation_7(7)", "mixed"),
-            ("Decode step 12", "decode"),
-            ("prefill_iter 1", "prefill"),
-            ("decode images 3", None),
-            ("step 7", None),
-        ],
-    )
+    @pytest.mark.parametrize(("name", "phase"), [
+        ("[Executor] _forward_step 3: 1 ctx reqs, 31 gen reqs", "mixed"),
+        ("[Executor] _forward_step 3: 4 ctx reqs, 0 gen reqs", "prefill"),
+        ("[Executor] _forward_step 3: 0 ctx reqs, 31 gen reqs", "decode"),
+        ("[Executor] _forward_step 3: 0 ctx reqs, 0 gen reqs", None),
+        ("execute_context_2(512)_generation_0(0)", "prefill"),
+        ("execute_context_0(0)_generation_8(8)", "decode"),
+        ("execute_context_1(128)_generation_7(7)", "mixed"),
+        ("Decode step 12", "decode"),
+        ("prefill_iter 1", "prefill"),
+        ("decode images 3", None),
+        ("step 7", None),
+    ])  # fmt: skip
     def test_a_name_tells_a_phase(self, name, phase):
         code = phase_named(name)
         assert (PHASES[code] if code >= 0 else None) == phase
@@ -123,14 +120,11 @@ class TestKernels:
         assert phases_of(server) == ["decode", "prefill"] * 3
 
     @pytest.mark.campaign
-    @pytest.mark.parametrize(
-        "works",
-        [
-            [{"eager": [(FLASH, MS)]}],  # an encoder: nothing decodes
-            [{"replayed": [(GEMM, MS)]}, {"eager": [(GEMM, MS)]}],  # no attention
-            [{"replayed": [(FLASH, MS)], "eager": [(ADAM, US)]}],  # it trains
-        ],
-    )
+    @pytest.mark.parametrize("works", [
+        [{"eager": [(FLASH, MS)]}],  # an encoder: nothing decodes
+        [{"replayed": [(GEMM, MS)]}, {"eager": [(GEMM, MS)]}],  # no attention
+        [{"replayed": [(FLASH, MS)], "eager": [(ADAM, US)]}],  # it trains
+    ])  # fmt: skip
     def test_without_evidence_there_is_no_phase(self, server, works):
         self.steps(server, *works)
         with opened_job(server) as job:

@@ -206,14 +206,11 @@ def test_compilation_that_the_driver_recorded_is_found_without_samples(tmp_path)
     assert (row["thread"], row["count"]) == ("python (main) 5000", 5)
 
 
-@pytest.mark.parametrize(
-    ("kind", "share", "time", "advises"),
-    [
-        (FULL, 0.8, "3.588 ms", "launch less work ahead"),
-        (FUNCTION, 0.8, "3.588 ms", "EAGER"),
-        (FULL, 0.2, "897 µs", "graph"),
-    ],
-)
+@pytest.mark.parametrize(("kind", "share", "time", "advises"), [
+    (FULL, 0.8, "3.588 ms", "launch less work ahead"),
+    (FUNCTION, 0.8, "3.588 ms", "EAGER"),
+    (FULL, 0.2, "897 µs", "graph"),
+])  # fmt: skip
 def test_late_launches_name_the_overhead_that_made_them_late(tmp_path, kind, share, time, advises):
     """300 kernels of 5 µs, one every 20 µs; CUDA's overhead takes a part of the 15 µs between them."""
     with one_gpu(tmp_path / "a.sqlite") as gpu:

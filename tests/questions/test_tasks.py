@@ -235,13 +235,10 @@ class TestNumbersOfTheUser:
     def test_numbers_alone_choose_ranks_and_name_none(self, text):
         assert numbering(text) is None
 
-    @pytest.mark.parametrize(
-        ("text", "names", "found"),
-        [
-            (r"n\d+_r(\d+)", ["job_n0_r12", "job_n1_r3"], [12, 3]),
-            ("a.sqlite=7, results/b=2", ["b", "a"], [2, 7]),  # with or without path and ending
-        ],
-    )
+    @pytest.mark.parametrize(("text", "names", "found"), [
+        (r"n\d+_r(\d+)", ["job_n0_r12", "job_n1_r3"], [12, 3]),
+        ("a.sqlite=7, results/b=2", ["b", "a"], [2, 7]),  # with or without path and ending
+    ])  # fmt: skip
     def test_a_pattern_has_the_number_in_a_group_and_a_list_names_files(self, text, names, found):
         assert numbering(text).numbers(names) == found
 

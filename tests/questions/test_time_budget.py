@@ -102,13 +102,10 @@ def test_start_up_lasts_until_the_first_step_that_is_not_slow(tmp_path):
     assert steady_window([found]) == Window(900, 1400)
 
 
-@pytest.mark.parametrize(
-    ("events", "window"),
-    [
-        ([("K", start, start + 5) for start in range(100, 1900, 10)], Window(505, 705)),
-        ([("K", 100, 200), ("K", 1800, 1900)], Window(500, 600)),  # a GPU that did nothing then
-    ],
-)
+@pytest.mark.parametrize(("events", "window"), [
+    ([("K", start, start + 5) for start in range(100, 1900, 10)], Window(505, 705)),
+    ([("K", 100, 200), ("K", 1800, 1900)], Window(500, 600)),  # a GPU that did nothing then
+])  # fmt: skip
 def test_a_window_in_the_middle_of_the_job_has_no_start_up_and_no_tail(tmp_path, events, window):
     found = budgets(written(tmp_path / "a.sqlite", events), window)
     assert (in_sum(found).startup, in_sum(found).tail, in_sum(found).short_gaps) == (0, 0, 100)

@@ -105,15 +105,12 @@ def test_keys_and_sizes_go_through_and_the_mouse_is_left_alone(server):
         assert_ends_well(terminal)
 
 
-@pytest.mark.parametrize(
-    ("env", "is_ascii", "colours"),
-    [
-        ({"TERM": "vt100", "LANG": "POSIX"}, True, b"\x1b[3"),
-        ({"TERM": "tmux-256color", "LANG": "C.UTF-8"}, False, b"38;5;"),
-        ({"TERM": "xterm", "LANG": "C.UTF-8", "COLORTERM": "truecolor"}, False, b"38;2;"),
-        ({"TERM": "xterm-256color", "LANG": "de_DE.ISO-8859-1", "NO_COLOR": "1"}, True, b""),
-    ],
-)
+@pytest.mark.parametrize(("env", "is_ascii", "colours"), [
+    ({"TERM": "vt100", "LANG": "POSIX"}, True, b"\x1b[3"),
+    ({"TERM": "tmux-256color", "LANG": "C.UTF-8"}, False, b"38;5;"),
+    ({"TERM": "xterm", "LANG": "C.UTF-8", "COLORTERM": "truecolor"}, False, b"38;2;"),
+    ({"TERM": "xterm-256color", "LANG": "de_DE.ISO-8859-1", "NO_COLOR": "1"}, True, b""),
+])  # fmt: skip
 def test_the_terminal_of_the_other_end_decides(server, env, is_ascii, colours):
     with server.login(server.program, env, ready="? help") as terminal:
         terminal.press("2", until=" names")

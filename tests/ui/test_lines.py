@@ -172,16 +172,13 @@ async def test_details_go_on_below_while_there_is_room():
         assert all(any(fact in line for line in pane.lines) for fact in facts) and max(map(len, pane.lines)) <= 60
 
 
-@pytest.mark.parametrize(
-    ("text", "width", "shown"),
-    [
-        ("abcd", 4, "abcd"),
-        ("abcde", 4, "abc…"),
-        ("日本語", 5, "日本…"),
-        ("日本語", 4, "日…"),
-        ("ab", 1, "…"),
-        ("ab", 0, ""),
-    ],
-)
+@pytest.mark.parametrize(("text", "width", "shown"), [
+    ("abcd", 4, "abcd"),
+    ("abcde", 4, "abc…"),
+    ("日本語", 5, "日本…"),
+    ("日本語", 4, "日…"),
+    ("ab", 1, "…"),
+    ("ab", 0, ""),
+])  # fmt: skip
 def test_a_text_that_does_not_fit_is_cut_before_the_last_cell(text, width, shown):
     assert cut(text, width) == shown

@@ -254,14 +254,11 @@ async def test_enter_on_outdated_rows_opens_the_row_that_takes_their_place(job, 
 
 
 @pytest.mark.campaign
-@pytest.mark.parametrize(
-    ("tab", "screen", "acts"),
-    [
-        ("4", GpuScreen, lambda app: app.selection.window is not None),
-        ("5", NvtxScreen, lambda app: app.screen.node().id not in app.screen.outline.opened),
-        ("L", TimelineScreen, lambda app: "nothing ran here" in last_line(app)),
-    ],
-)
+@pytest.mark.parametrize(("tab", "screen", "acts"), [
+    ("4", GpuScreen, lambda app: app.selection.window is not None),
+    ("5", NvtxScreen, lambda app: app.screen.node().id not in app.screen.outline.opened),
+    ("L", TimelineScreen, lambda app: "nothing ran here" in last_line(app)),
+])  # fmt: skip
 async def test_enter_on_a_screen_that_is_being_computed_acts_when_it_is_there(
     job, cache, monkeypatch, tab, screen, acts
 ):
