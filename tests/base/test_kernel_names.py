@@ -19,43 +19,31 @@ _AT = "void at::native::"
     ("jacobi_kernel(float*, float const*, int)", "jacobi"),
     ("ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<(unsigned long)4096>)", "ncclDevKernel_SendRecv"),
     ("triton_red_fused_native_layer_norm_0", "triton_red_fused_native_layer_norm_0"),
-    (
-        f"{_AT}vectorized_elementwise_kernel<(int)4, at::native::BinaryFunctor<float, float, float, "
-        "at::native::binary_internal::DivFunctor<float>>, at::detail::Array<char *, (int)3>>(int, T2, T3)",
-        "elementwise<DivFunctor<float>>",
-    ),
-    (
-        f"{_AT}(anonymous namespace)::vectorized_layer_norm_kernel<c10::BFloat16, float, false>(int, float)",
-        "layer_norm<bf16, float>",
-    ),
-    (
-        f"{_AT}unrolled_elementwise_kernel<at::native::direct_copy_kernel_cuda(at::TensorIteratorBase &)::"
-        "[lambda() (instance 3)]::operator ()() const::[lambda() (instance 7)]::operator ()() const::"
-        "[lambda(float) (instance 1)], std::array<char *, (unsigned long)2>>(int, T1, T2)",
-        "elementwise<direct_copy_kernel_cuda λ(float)>",
-    ),
+    (f"{_AT}vectorized_elementwise_kernel<(int)4, at::native::BinaryFunctor<float, float, float, "
+     "at::native::binary_internal::DivFunctor<float>>, at::detail::Array<char *, (int)3>>(int, T2, T3)",
+     "elementwise<DivFunctor<float>>"),
+    (f"{_AT}(anonymous namespace)::vectorized_layer_norm_kernel<c10::BFloat16, float, false>(int, float)",
+     "layer_norm<bf16, float>"),
+    (f"{_AT}unrolled_elementwise_kernel<at::native::direct_copy_kernel_cuda(at::TensorIteratorBase &)::"
+     "[lambda() (instance 3)]::operator ()() const::[lambda() (instance 7)]::operator ()() const::"
+     "[lambda(float) (instance 1)], std::array<char *, (unsigned long)2>>(int, T1, T2)",
+     "elementwise<direct_copy_kernel_cuda λ(float)>"),
     (
         f"{_AT}elementwise_kernel<128, 4, at::native::gpu_kernel_impl_nocast<at::native::neg_kernel_cuda("
         "at::TensorIteratorBase&)::{lambda()#2}::operator()() const::{lambda(double)#1}>("
         "at::TensorIteratorBase&)::{lambda(int)#1}>(int, {lambda(int)#1})",
         "elementwise<neg_kernel_cuda λ(double)>",
     ),
-    (
-        f"{_AT}reduce_kernel<(int)512, (int)1, at::native::ReduceOp<float, at::native::MeanOps<float, float, "
-        "float, float>, unsigned int, float, (int)4, (int)4>>(T3)",
-        "reduce<MeanOps<float>>",
-    ),
+    (f"{_AT}reduce_kernel<(int)512, (int)1, at::native::ReduceOp<float, at::native::MeanOps<float, float, "
+     "float, float>, unsigned int, float, (int)4, (int)4>>(T3)",
+     "reduce<MeanOps<float>>"),
     ("void cutlass::Kernel<cutlass_80_simt_sgemm_128x64_8x5_nt_align1>(T1::Params)", "cutlass sgemm_128x64_8x5_nt"),
-    (
-        "void xmma::strided_dgrad::kernel<xmma::strided_dgrad::Kernel_traits<xmma::Ampere_traits, "
-        "xmma::Cta_tile<xmma::Ampere, (int)64, (int)128, (int)32, (int)1>, xmma::Gmem_tile>>(T1::Params)",
-        "strided_dgrad::kernel<64x128x32, Ampere_traits>",
-    ),
-    (
-        "sm80_xmma_fprop_implicit_gemm_indexed_f16f16_f16f32_f32_nhwckrsc_nhwc_tilesize64x32x64_stage5_warpsize"
-        "2x2x1_g1_tensor16x8x16_execute_kernel_cudnn",
-        "sm80_xmma_fprop 64x32x64 stage5 f16f16_f16f32_f32_nhwckrsc_nhwc",
-    ),
+    ("void xmma::strided_dgrad::kernel<xmma::strided_dgrad::Kernel_traits<xmma::Ampere_traits, "
+     "xmma::Cta_tile<xmma::Ampere, (int)64, (int)128, (int)32, (int)1>, xmma::Gmem_tile>>(T1::Params)",
+     "strided_dgrad::kernel<64x128x32, Ampere_traits>"),
+    ("sm80_xmma_fprop_implicit_gemm_indexed_f16f16_f16f32_f32_nhwckrsc_nhwc_tilesize64x32x64_stage5_warpsize"
+     "2x2x1_g1_tensor16x8x16_execute_kernel_cudnn",
+     "sm80_xmma_fprop 64x32x64 stage5 f16f16_f16f32_f32_nhwckrsc_nhwc"),
 ])  # fmt: skip
 def test_a_name_is_reduced_to_what_tells_kernels_apart(full, smart):
     assert smart_names([full]) == {full: smart}

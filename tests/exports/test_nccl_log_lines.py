@@ -129,19 +129,13 @@ OF_RANK = "comm 0xc1 rank 2 nranks 4 cudaDev 1"
 @pytest.mark.parametrize(("text", "words"), [
     (f"{OF_RANK} busId b000 - Init COMPLETE", {}),
     (f"{OF_RANK} busId b000 commId 0xfe - Init COMPLETE", {"unique_id": 0xFE}),
-    (
-        f"ncclCommInitRank {OF_RANK} nvmlDev 1 busId b000 commId 0xfe localSize 152 used 1024 bytes on core 12 "
-        "- Init COMPLETE",
-        {"unique_id": 0xFE},
-    ),
-    (
-        f"[Rank 2] ncclCommInitRankConfig {OF_RANK} nvmlDev 1 busId b000 commId 0xfe - Init START",
-        {"unique_id": 0xFE, "state": CommunicatorState.STARTED},
-    ),
-    (
-        f"ncclCommSplit {OF_RANK} nvmlDev 1 busId b000 parent 0xc0 splitCount 3 color -7 key 2 - Init COMPLETE",
-        {"parent": 0xC0, "split_count": 3, "color": -7},
-    ),
+    (f"ncclCommInitRank {OF_RANK} nvmlDev 1 busId b000 commId 0xfe localSize 152 used 1024 bytes on core 12 "
+     "- Init COMPLETE",
+     {"unique_id": 0xFE}),
+    (f"[Rank 2] ncclCommInitRankConfig {OF_RANK} nvmlDev 1 busId b000 commId 0xfe - Init START",
+     {"unique_id": 0xFE, "state": CommunicatorState.STARTED}),
+    (f"ncclCommSplit {OF_RANK} nvmlDev 1 busId b000 parent 0xc0 splitCount 3 color -7 key 2 - Init COMPLETE",
+     {"parent": 0xC0, "split_count": 3, "color": -7}),
     (f"{OF_RANK} busId b000 - Destroy COMPLETE", {"state": CommunicatorState.DESTROYED}),
     (f"{OF_RANK} busId b000 - Abort COMPLETE", {"state": CommunicatorState.ABORTED}),
 ])  # fmt: skip
@@ -165,14 +159,10 @@ def test_what_is_not_whole_or_something_else_is_none(text):
 @pytest.mark.parametrize(("text", "expected"), [
     ("4194304 Bytes -> Algo 1 proto 2 time 2860.208008", (None, 4194304, "RING", "SIMPLE")),
     ("AllGather: 64 Bytes -> Algo 0 proto 0 time 6.2", ("AllGather", 64, "TREE", "LL")),
-    (
-        "AllReduce: 4 Bytes -> Algo NVLS_TREE proto LL128 channel{Lo..Hi}={0..23}",
-        ("AllReduce", 4, "NVLS_TREE", "LL128", 24),
-    ),
-    (
-        "AllReduce [Symmetric]: 8 Bytes -> Kernel AllReduce_AGxLL_R nchannels 4 nthreads 512 nWorks 1",
-        ("AllReduce", 8, "AllReduce_AGxLL_R", None, 4),
-    ),
+    ("AllReduce: 4 Bytes -> Algo NVLS_TREE proto LL128 channel{Lo..Hi}={0..23}",
+     ("AllReduce", 4, "NVLS_TREE", "LL128", 24)),
+    ("AllReduce [Symmetric]: 8 Bytes -> Kernel AllReduce_AGxLL_R nchannels 4 nthreads 512 nWorks 1",
+     ("AllReduce", 8, "AllReduce_AGxLL_R", None, 4)),
     ("AllGather [Copy Engine]: 8 Bytes -> cudaMemcpy", ("AllGather", 8, "cudaMemcpy")),
 ])  # fmt: skip
 def test_choices_of_the_tuner_are_read_in_the_form_of_every_version(text, expected):
@@ -220,10 +210,8 @@ def test_training_lines_are_read_wherever_they_stand():
         TrainingStep(None, 10, 0.5, loss=2.3),
     ),
     ("[Rank 0] step=10, skipped=0, lr=[0.001], mom=[(0.9, 0.999)]", TrainingStep(None, 10)),
-    (
-        "[Rank 0] epoch=0/micro_step=40/global_step=10, RunningAvgSamplesPerSec=7.5, CurrSamplesPerSec=7.6, ",
-        TrainingStep(None, 10),
-    ),
+    ("[Rank 0] epoch=0/micro_step=40/global_step=10, RunningAvgSamplesPerSec=7.5, CurrSamplesPerSec=7.6, ",
+     TrainingStep(None, 10)),
 ])  # fmt: skip
 def test_iterations_of_the_training_frameworks_are_read(line, step):
     assert read(line) == [step]

@@ -121,9 +121,7 @@ PROGRAMS: dict[str, tuple[Any, Expected]] = {
         {"kernels collective message_size": [(REDUCE, None)]},
     ),
     # Launches elsewhere
-    "kernels of a CUDA graph": (
-        do.reduce(8).graph_kernel(), {"kernels reason": [(None,), (Reason.IN_GRAPH,)]},
-    ),
+    "kernels of a CUDA graph": (do.reduce(8).graph_kernel(), {"kernels reason": [(None,), (Reason.IN_GRAPH,)]}),
     "across threads no kernel may be missing": (ELSEWHERE._elsewhere(REDUCE), {"kernels state reason": [OUTSIDE]}),
     "across threads no kernel may be too many": (
         ELSEWHERE._elsewhere(REDUCE)._elsewhere(REDUCE)._elsewhere(REDUCE), {"kernels state reason": [OUTSIDE] * 3},
