@@ -230,13 +230,10 @@ def test_operators_and_python_are_ranges_of_their_own_domains(table, tmp_path):
 
 
 COLLECTIVES = {
-    "allreduce": ("AllReduce", 2048),
-    "_allgather_base": ("AllGather", 2048),
-    "all_gather_into_tensor_coalesced": ("AllGather", 2048),
-    "_reduce_scatter_base": ("ReduceScatter", 8192),
-    "all_to_all": ("AlltoAll", 512),
-    "broadcast": ("Broadcast", 2048),
-}
+    "allreduce": ("AllReduce", 2048), "_allgather_base": ("AllGather", 2048),
+    "all_gather_into_tensor_coalesced": ("AllGather", 2048), "_reduce_scatter_base": ("ReduceScatter", 8192),
+    "all_to_all": ("AlltoAll", 512), "broadcast": ("Broadcast", 2048),
+}  # fmt: skip
 
 
 @pytest.mark.campaign

@@ -12,14 +12,9 @@ from nsystui.exports.nccl_log.lines import Call, Damage, Line, LogReader, Unread
 
 HEADER = {"id": "0x9e7a479f95a66c", "rank": 31, "n_ranks": 32, "nnodes": 4}
 PERF = {
-    "coll": "ReduceScatter",
-    "coll_sn": 129,
-    "coll_msg_size_bytes": 65536,
-    "coll_exec_time_us": 110,
-    "coll_timing_source": "kernel_gpu",
-    "coll_algobw_gbs": 19.065018,
-    "coll_busbw_gbs": 18.469236,
-}
+    "coll": "ReduceScatter", "coll_sn": 129, "coll_msg_size_bytes": 65536, "coll_exec_time_us": 110,
+    "coll_timing_source": "kernel_gpu", "coll_algobw_gbs": 19.065018, "coll_busbw_gbs": 18.469236,
+}  # fmt: skip
 RANK = InspectedRank("n1", 468528, "0x9e7a479f95a66c", 31, 32, 4)
 KIND = InspectedKind("ReduceScatter", 65536, None, None, "kernel_gpu")
 CALL = InspectedCall(RANK, KIND, 129, 110_000, 18.469236e9)

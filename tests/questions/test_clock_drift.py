@@ -100,13 +100,10 @@ def steps_of(job: OpenJob) -> tuple[list[int], list[int]]:
 
 FAST = "every host"
 DRIFTS = {
-    "the second host is 50 ppm fast": ([0, 0, 50, 50], 50),
-    "the second host is 50 ppm slow": ([0, 0, -50, -50], 50),
-    "5 ppm": ([0, 0, 5, 5], 5),
-    "two of four hosts": ([0, 0, 30, 30, 0, 0, -20, -20], 50),
-    "every host": ([7, -12, 33, 90], 102),
-    "two reports": ([0, 50], 50),
-}
+    "the second host is 50 ppm fast": ([0, 0, 50, 50], 50), "the second host is 50 ppm slow": ([0, 0, -50, -50], 50),
+    "5 ppm": ([0, 0, 5, 5], 5), "two of four hosts": ([0, 0, 30, 30, 0, 0, -20, -20], 50),
+    "every host": ([7, -12, 33, 90], 102), "two reports": ([0, 50], 50),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(

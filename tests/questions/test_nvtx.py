@@ -93,20 +93,14 @@ def test_a_range_that_never_ended_has_no_duration_and_contains_nothing(session_o
 
 
 FOLDED = {
-    "aten::copy_, op_id = 998952": "aten::copy_",
-    "aten::mul, seq = 45328, op_id = 990726": "aten::mul",
+    "aten::copy_, op_id = 998952": "aten::copy_", "aten::mul, seq = 45328, op_id = 990726": "aten::mul",
     "aten::mm, op_id = 3, seq = 4": "aten::mm",
     "aten::addmm, sizes = [[64], [32, 128], [128, 64], [], []]": "aten::addmm",
     "MmBackward0, seq = 12, sizes = [[2, 3]], input_op_ids = [(1,0)]": "MmBackward0",
-    "nccl:all_to_all, op_id = 991144": "nccl:all_to_all",
-    "a, sizes = [[1]]\nb": "a",
-    "plain, seq=1": "plain, seq=1",
-    "copy, sequence = 3": "copy, sequence = 3",
-    "size, sizes of things": "size, sizes of things",
-    "step 7": "step 7",
-    ", op_id = 1": "[no name]",
-    "": "[no name]",
-}
+    "nccl:all_to_all, op_id = 991144": "nccl:all_to_all", "a, sizes = [[1]]\nb": "a", "plain, seq=1": "plain, seq=1",
+    "copy, sequence = 3": "copy, sequence = 3", "size, sizes of things": "size, sizes of things", "step 7": "step 7",
+    ", op_id = 1": "[no name]", "": "[no name]",
+}  # fmt: skip
 """Names, and their parts that do not change from call to call."""
 
 

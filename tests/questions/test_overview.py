@@ -54,15 +54,11 @@ def test_no_report_is_no_job(opened):
 
 def test_the_title_is_what_the_names_have_in_common():
     titles = {
-        ("only_rank3",): "only_rank3",
-        ("llm_rank0", "llm_rank1"): "llm",
-        ("report-4242-rank10", "report-4242-rank11"): "report-4242",
-        ("gpt2_N0_0", "gpt2_N1_8"): "gpt2",
-        ("gpt2_N0_0", "gpt2_N0_1"): "gpt2",
-        ("train", "train-later"): "train",
-        ("rank0", "rank1"): "folder",
+        ("only_rank3",): "only_rank3", ("llm_rank0", "llm_rank1"): "llm",
+        ("report-4242-rank10", "report-4242-rank11"): "report-4242", ("gpt2_N0_0", "gpt2_N1_8"): "gpt2",
+        ("gpt2_N0_0", "gpt2_N0_1"): "gpt2", ("train", "train-later"): "train", ("rank0", "rank1"): "folder",
         ("before", "after"): "folder",
-    }
+    }  # fmt: skip
     for names, title in titles.items():
         reports = [SimpleNamespace(name=name, folder=Path("/jobs/folder")) for name in names]
         assert title_of(reports) == title, names  # type: ignore[arg-type]

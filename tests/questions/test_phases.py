@@ -201,12 +201,9 @@ class TestTable:
         time = 5 * 1000 * US
         idle, exposed, total = 5 * 400 * US, 5 * 300 * US, 5 * 300 * US + 4 * 100 * US
         expected = {
-            "idle": 100 * idle / time,
-            "launch": 100 * 5 * 50 * US / time,
-            "exposed": 100 * exposed / total,
-            "of_time": 100 * exposed / time,
-            "of_idle": 100 * exposed / idle,
-        }
+            "idle": 100 * idle / time, "launch": 100 * 5 * 50 * US / time, "exposed": 100 * exposed / total,
+            "of_time": 100 * exposed / time, "of_idle": 100 * exposed / idle,
+        }  # fmt: skip
         assert {key: every[key] for key in expected} == pytest.approx(expected)
         assert (every["host_bound"], decode["host_bound"]) == ("yes", "yes")
 

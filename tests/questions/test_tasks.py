@@ -128,21 +128,14 @@ class TestEnvironment:
 class TestFileNames:
     USUAL = {
         ("report_llama_job4242_rank10_on_gpu-a01", "report_llama_job4242_rank9_on_gpu-a02"): [10, 9],
-        ("rank-1", "rank-0"): [1, 0],
-        ("Rank1", "Rank0"): [1, 0],
-        ("profile_77_node0_rank3", "profile_77_node1_rank2"): [3, 2],
-        ("run_N0_3", "run_N1_12"): [3, 12],
-        ("out_2", "out_11"): [2, 11],
-        ("job7_rank1_of_8", "job7_rank0_of_8"): [1, 0],
-    }
+        ("rank-1", "rank-0"): [1, 0], ("Rank1", "Rank0"): [1, 0],
+        ("profile_77_node0_rank3", "profile_77_node1_rank2"): [3, 2], ("run_N0_3", "run_N1_12"): [3, 12],
+        ("out_2", "out_11"): [2, 11], ("job7_rank1_of_8", "job7_rank0_of_8"): [1, 0],
+    }  # fmt: skip
     TELL_NOTHING = [
-        ("before", "after"),
-        ("rank0", "rank0"),
-        ("rank0", "other"),
-        ("v1", "v2"),
-        ("report_20260101", "report_20260102"),
-        ("x_" + "9" * 30, "x_" + "8" * 30),
-    ]
+        ("before", "after"), ("rank0", "rank0"), ("rank0", "other"), ("v1", "v2"),
+        ("report_20260101", "report_20260102"), ("x_" + "9" * 30, "x_" + "8" * 30),
+    ]  # fmt: skip
 
     @pytest.mark.campaign
     def test_the_usual_patterns_tell_ranks_and_other_names_do_not(self, job):

@@ -243,13 +243,9 @@ def test_an_empty_window_has_no_percentages_and_a_new_report_makes_the_intervals
 
 
 METRICS = (
-    "GPC Clock Frequency [MHz]",
-    "SMs Active [Throughput %]",
-    "NVLink RX Bandwidth [Throughput %]",
-    "NVLink RX Bandwidth [Bytes/s]",
-    "Unallocated Warps in Active SMs [Throughput %]",
-    "Tensor Active [Throughput %]",
-)
+    "GPC Clock Frequency [MHz]", "SMs Active [Throughput %]", "NVLink RX Bandwidth [Throughput %]",
+    "NVLink RX Bandwidth [Bytes/s]", "Unallocated Warps in Active SMs [Throughput %]", "Tensor Active [Throughput %]",
+)  # fmt: skip
 
 
 @pytest.fixture

@@ -11,15 +11,10 @@ import pytest
 from harness import WITHOUT_FINDINGS, Terminal, assert_ends_well, modes_left
 
 NO_UTF8 = {
-    "latin-1": b"\xe9",
-    "0xff": b"\xff",
-    "half of two": b"\xc3(",
-    "surrogate": b"\xed\xa0\x80",
-    "much": bytes(range(0x80, 0x100)) * 20,
-    "paste": b"\x1b[200~caf\xe9\xff\x1b[201~",
-    "no code point": b"\x1b[99999999u",
-    "no text": b"\x1b[99999999;1;99999999u",
-}
+    "latin-1": b"\xe9", "0xff": b"\xff", "half of two": b"\xc3(", "surrogate": b"\xed\xa0\x80",
+    "much": bytes(range(0x80, 0x100)) * 20, "paste": b"\x1b[200~caf\xe9\xff\x1b[201~",
+    "no code point": b"\x1b[99999999u", "no text": b"\x1b[99999999;1;99999999u",
+}  # fmt: skip
 
 
 @pytest.mark.campaign
