@@ -326,11 +326,8 @@ def test_torchrun_starts_an_nsys_for_each_rank(run, played):
     line = next(line for line in script.splitlines() if "nsys profile" in line)
     assert line.startswith("torchrun --nproc-per-node=gpu --no-python bash -c")
     assert played(script, rank=0)[0] == [
-        "torchrun",
-        *shlex.split(script.splitlines()[1].rstrip(" \\"))[1:],
-        "train",
-        "a b",
-    ]
+        "torchrun", *shlex.split(script.splitlines()[1].rstrip(" \\"))[1:], "train", "a b",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -75,11 +75,8 @@ def test_flags_beat_the_environment_which_beats_the_file(home):
     flags = ["a.sqlite", "--clock", "own", "--mouse", "--no-ascii", "--color"]
     opened = parsed("open", flags, environ)
     assert (opened.opening.clock, opened.screen.mouse, opened.screen.ascii, opened.screen.color) == (
-        "own",
-        True,
-        False,
-        True,
-    )
+        "own", True, False, True,
+    )  # fmt: skip
     assert parsed("triage", ["a.sqlite", "--set", "gap_ms=7"], environ).args["set"][-1] == "gap_ms=7"
 
 

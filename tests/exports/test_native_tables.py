@@ -149,13 +149,10 @@ class TestNetwork:
         assert rows(plain, tables.nic_devices) == [(NIC, NIC_GUID, "mlx5_0")]
         assert set(rows(plain, tables.nic_metrics, "nic", "is_switch")) == {(NIC, 0), (SWITCH_GUID, 1)}
         assert rows(plain, tables.nic_metrics, "row", "metric", "unit", "value", "is_switch") == [
-            (1, "IB: Bytes sent", "bytes/ms", 1_000_000, 0),
-            (2, "IB: Send waits", "ticks/ms", 20_000, 0),
-            (3, "IB: Bytes sent", "bytes/ms", 1_000_000, 0),
-            (4, "IB: Send waits", "ticks/ms", 500, 0),
-            (5, "IB: Bytes sent", "bytes/ms", 2_000_000, 1),
-            (6, "IB: Send waits", "ticks/ms", 30_000, 1),
-        ]
+            (1, "IB: Bytes sent", "bytes/ms", 1_000_000, 0), (2, "IB: Send waits", "ticks/ms", 20_000, 0),
+            (3, "IB: Bytes sent", "bytes/ms", 1_000_000, 0), (4, "IB: Send waits", "ticks/ms", 500, 0),
+            (5, "IB: Bytes sent", "bytes/ms", 2_000_000, 1), (6, "IB: Send waits", "ticks/ms", 30_000, 1),
+        ]  # fmt: skip
         alone = simulation("DROP TABLE NET_NIC_METRIC")
         assert rows(alone, tables.nic_metrics, "row", "nic") == [(1, SWITCH_GUID), (2, SWITCH_GUID)]
 

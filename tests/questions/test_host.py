@@ -268,17 +268,13 @@ def test_every_moment_of_idle_time_has_the_cause_that_was_injected(tmp_path):
         answer, listed = gaps_table(job, GAPS), gaps_list(job, GAPS)
         without_ranges = gaps_table(job, GAPS, "range")
     assert causes_of(answer) == {
-        (causes.ALLOCATING, "cudaMalloc", None, None): 2 * MS,
-        (causes.RUNNING_CODE, "app::work", None, None): 3 * MS,
-        (causes.IN_OS, "read", None, "app::work"): 1 * MS,
-        (causes.WAITING, "Grid::leaf", "loader 4800", None): 2 * MS,
-        (causes.IN_OS, "pthread_cond_wait", None, None): 2 * MS,
-        (causes.OFF_CPU, None, None, None): 1 * MS,
+        (causes.ALLOCATING, "cudaMalloc", None, None): 2 * MS, (causes.RUNNING_CODE, "app::work", None, None): 3 * MS,
+        (causes.IN_OS, "read", None, "app::work"): 1 * MS, (causes.WAITING, "Grid::leaf", "loader 4800", None): 2 * MS,
+        (causes.IN_OS, "pthread_cond_wait", None, None): 2 * MS, (causes.OFF_CPU, None, None, None): 1 * MS,
         (causes.RUNNING_CODE, "Grid::leaf", None, None): 4 * MS,
         (causes.PREEMPTED, "worker process rival 5000", None, None): 1 * MS,
-        (causes.PREEMPTED, None, None, None): 1 * MS,
-        (causes.LAUNCHING, "cudaLaunchKernel", None, None): 1 * MS,
-    }
+        (causes.PREEMPTED, None, None, None): 1 * MS, (causes.LAUNCHING, "cudaLaunchKernel", None, None): 1 * MS,
+    }  # fmt: skip
     assert sum(answer.cells("percent")) == pytest.approx(100)
     (row,) = listed.records()
     assert (row["part"], row["start"], row["duration"], row["cause"]) == ("gap", 2 * MS, 18 * MS, causes.RUNNING_CODE)

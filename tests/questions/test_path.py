@@ -93,12 +93,9 @@ def test_out_of_a_collective_the_path_goes_to_the_rank_that_came_last(tmp_path):
         told = [(ranks[one.task], one.start, one.end, KINDS[one.kind]) for one in found]
     last = 3 * ms + 5
     assert told == [
-        (1, ms // 2, 3 * ms, "compute"),
-        (1, 3 * ms, last, "delay between operations"),
-        (0, last, 5 * ms, "NCCL"),
-        (0, 5 * ms, 5 * ms + 7, "delay between operations"),
-        (0, 5 * ms + 7, 9 * ms, "compute"),
-    ]
+        (1, ms // 2, 3 * ms, "compute"), (1, 3 * ms, last, "delay between operations"), (0, last, 5 * ms, "NCCL"),
+        (0, 5 * ms, 5 * ms + 7, "delay between operations"), (0, 5 * ms + 7, 9 * ms, "compute"),
+    ]  # fmt: skip
 
 
 def test_a_quiet_thread_is_taken_to_wait_for_the_thread_that_launches_meanwhile(tmp_path):

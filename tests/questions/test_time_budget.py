@@ -193,13 +193,9 @@ def test_a_thread_is_off_the_cpu_before_the_first_event_that_puts_it_on_one(tmp_
         job, selection = OpenJob(session), Selection(Window(0, 100 * MS))
         found = idle_causes(job, selection, device_budgets(job, selection))
     assert {one.name: one.time // MS for one in found.startup} == {
-        "off the CPU": 37,
-        "CPU work on python 4800": 1,
-        "CPU work": 7,
-        "not scheduled": 2,
-        "cudaLaunchKernel": 1,
+        "off the CPU": 37, "CPU work on python 4800": 1, "CPU work": 7, "not scheduled": 2, "cudaLaunchKernel": 1,
         "nothing recorded, before cudaLaunchKernel": 2,
-    }
+    }  # fmt: skip
     assert {one.name: one.time // MS for one in found.tail} == {
         "off the CPU": 15,
         "CPU work on python 4800": 1,

@@ -221,13 +221,10 @@ def selections(job: OpenJob) -> dict[str, Selection]:
     whole, tasks = job.extent(), [item.task for item in job.ranks]
     middle = (whole.start + whole.end) // 2
     return {
-        "everything": Selection(),
-        "a window": Selection(window=Window(middle, middle + 30_000_000)),
-        "two ranks": Selection(tasks=frozenset(tasks[-2:])),
-        "a stream": Selection(streams=frozenset({7})),
-        "a device": Selection(devices=frozenset({0})),
-        "a name": Selection().with_name("step"),
-    }
+        "everything": Selection(), "a window": Selection(window=Window(middle, middle + 30_000_000)),
+        "two ranks": Selection(tasks=frozenset(tasks[-2:])), "a stream": Selection(streams=frozenset({7})),
+        "a device": Selection(devices=frozenset({0})), "a name": Selection().with_name("step"),
+    }  # fmt: skip
 
 
 @pytest.mark.campaign

@@ -222,14 +222,8 @@ def test_columns_that_are_compared_share_one_unit():
     layout = TableLayout(columns)
     layout.word([(3_000_000_000, 1_500_000, 900, 193_000_000, 1_234, 20_000_500, 907_500)])
     assert [measure.label for measure in layout.measures] == [
-        "total s",
-        "avg ms",
-        "min ms",
-        "max ms",
-        "queue_max ns",
-        "wall ms",
-        "self ms",
-    ]
+        "total s", "avg ms", "min ms", "max ms", "queue_max ns", "wall ms", "self ms",
+    ]  # fmt: skip
     layout.place(200, None)
     assert line_of(layout, (1, 1_500_000, 400, 1, 1, 1, 1), 200).split()[2:5] == ["1.500", "400", "ns"]
 
