@@ -102,6 +102,12 @@ def test_wrong_arguments_are_refused():
         nest([1, 2], [3], [1, 1])
     with pytest.raises(TypeError, match="integer"):
         nest([0.5], [1.5], [1])
+    with pytest.raises(ValueError, match="differ in length"):
+        LaunchCalls(*(np.zeros(size, np.int64) for size in (2, 2, 2, 2, 2, 1)))
+    with pytest.raises(ValueError, match="2 starts, 2 ends and 1 threads"):
+        project([1, 2], [3, 4], [1], launch_calls([]))
+    with pytest.raises(TypeError, match="integer"):
+        project([0.5], [1.0], [1], launch_calls([]))
 
 
 @pytest.mark.campaign
@@ -164,15 +170,6 @@ def test_every_range_gets_the_calls_it_contains(ranges, calls, nested):
     """Calls inside calls count too."""
     check_projection(ranges, calls)
     check_projection(ranges, nested)
-
-
-def test_wrong_arguments_of_a_projection_are_refused():
-    with pytest.raises(ValueError, match="differ in length"):
-        LaunchCalls(*(np.zeros(size, np.int64) for size in (2, 2, 2, 2, 2, 1)))
-    with pytest.raises(ValueError, match="2 starts, 2 ends and 1 threads"):
-        project([1, 2], [3, 4], [1], launch_calls([]))
-    with pytest.raises(TypeError, match="integer"):
-        project([0.5], [1.0], [1], launch_calls([]))
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -305,7 +305,7 @@ def test_tasks_and_devices_say_which_ranges_and_operations_there_are(session_of)
     assert len(load(session, Selection(tasks=frozenset({Task(0, 1)})))) == 0
 
 
-def test_numbered_names_fold_and_a_single_thread_has_no_level_of_its_own(session_of):
+def test_numbered_names_fold_if_asked_and_a_single_thread_has_no_level_of_its_own(session_of):
     tree = tree_of(session_of(training))
     (step,) = tree.roots()
     assert (step.label, step.name, step.variants, step.count) == ("step * (3)", "step *", 3, 3)
@@ -322,10 +322,7 @@ def test_numbered_names_fold_and_a_single_thread_has_no_level_of_its_own(session
     assert (single.label, single.kind, single.window) == ("step 1", NodeKind.RANGE, Window(100, 190))
     assert (single.gpu_total, single.gpu_ops, single.self_total, single.child_count) == (121, 2, 50, 0)
     assert tree.children(single) == []
-
-
-def test_numbers_do_not_fold_when_asked_not_to(session_of):
-    tree = tree_of(session_of(training), fold="none")
+    tree = tree_of(tree.ranges.session, fold="none")
     assert labels(tree.roots(Order.NAME)) == ["step 0", "step 1", "step 2"]
     assert tree.roots()[0].index is not None  # one range: the path is the range
 

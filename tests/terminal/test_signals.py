@@ -64,10 +64,10 @@ def assert_nothing_left(terminal: Terminal, environment: dict[str, str]) -> None
 @pytest.mark.parametrize(("number", "status", "moment"), [
     (signal.SIGTERM, 143, "? help"),
     (None, 0, "? help"),
-    in_campaign(signal.SIGTERM, 143, "Ovw"),
-    in_campaign(signal.SIGHUP, 129, "? help"),
-    in_campaign(signal.SIGINT, 130, "Ovw"),
-    in_campaign(None, 0, "Ovw"),
+    (signal.SIGTERM, 143, "Ovw"),
+    (signal.SIGHUP, 129, "? help"),
+    (signal.SIGINT, 130, "Ovw"),
+    (None, 0, "Ovw"),
 ])  # fmt: skip
 def test_an_end_leaves_the_terminal_as_it_was(job, environment, unpacked, number, status, moment):
     """At the first drawing, while it reads, and later."""
