@@ -177,6 +177,7 @@ class TestWords:
         lines = run("--help").out.splitlines()
         assert max(map(len, lines)) <= columns and "start here:" in lines
 
+    @pytest.mark.campaign
     def test_compare_is_diff_and_two_files_are_its_sides(self, run, demo_job):
         summary = ("--tables", "kernels", "--no-cache")
         first, second = demo_job[:2]

@@ -74,6 +74,7 @@ def test_a_file_of_the_other_job_counts_too(run, whole, tmp_path, words):
     assert run(command, "--allow-missing", *files).status == 0
 
 
+@pytest.mark.campaign
 def test_it_outranks_a_finding(run, whole, tmp_path):
     words = ("triage", "--fail-on", "warning", whole)
     assert run(*words).status == 1

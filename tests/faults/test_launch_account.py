@@ -1,5 +1,7 @@
 """Accounts of launches: kernels and launches that a capture lacks, and GPU clocks that differ from the CPU's."""
 
+from itertools import product
+
 import program
 import pytest
 from campaign import first
@@ -164,8 +166,7 @@ def test_a_few_kernels_with_impossible_times_are_no_finding(tmp_path):
     assert not partial(path)
 
 
-@pytest.mark.parametrize("table", GPU_TABLES[:2])
-@pytest.mark.parametrize("last", [27, 200])
+@pytest.mark.parametrize(("table", "last"), first(1, product(GPU_TABLES[:2], (27, 200))))
 def test_gpu_work_without_times_makes_busy_time_a_lower_bound(tmp_path, table, last):
     path = written(tmp_path, {})
     with ExportWriter(tmp_path / "rank1.sqlite") as out:
@@ -186,7 +187,7 @@ def test_gpu_work_without_times_makes_busy_time_a_lower_bound(tmp_path, table, l
     assert not alone.account and not alone.blockers
 
 
-@pytest.mark.parametrize("damage", ["DELETE FROM {}", 'UPDATE {} SET start = 0, "end" = 0'])
+@pytest.mark.parametrize("damage", first(1, ["DELETE FROM {}", 'UPDATE {} SET start = 0, "end" = 0']))
 def test_a_capture_that_lacks_gpu_work_is_not_faster(tmp_path, damage):
     whole = written(tmp_path, {}).rename(tmp_path / "whole.sqlite")
     part = written(tmp_path, {})

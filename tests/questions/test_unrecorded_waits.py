@@ -182,6 +182,7 @@ def asked(capsys) -> Callable[..., str]:
     return ask
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("losses", LOSSES)
 def test_triage_says_between_which_shares_nccl_blocks_and_warns(tmp_path, asked, losses):
     whole = asked("triage", written(tmp_path / "a.sqlite", steps=30))
@@ -211,6 +212,7 @@ def test_triage_denies_blocking_only_if_all_waits_are_known(tmp_path, asked, los
     assert ("No kernel can have waited for it." in told) == bool(loss)
 
 
+@pytest.mark.campaign
 def test_a_rank_whose_waits_are_lost_makes_a_range_of_the_job_and_alone_is_advised(tmp_path, asked):
     ranks = [written(tmp_path / f"rank{number}.sqlite", steps=30) for number in range(2)]
     edit(ranks[1], NO_RECORDS)
@@ -222,6 +224,7 @@ def test_a_rank_whose_waits_are_lost_makes_a_range_of_the_job_and_alone_is_advis
     assert {(row["Blocked by NCCL (ns)"], row["Unresolved (ns)"]) for row in own[1]} == {("", str(80 * US))}
 
 
+@pytest.mark.campaign
 def test_a_comparison_takes_no_lost_waits_for_less_blocking(tmp_path, asked):
     a, b = written(tmp_path / "a.sqlite", steps=30), written(tmp_path / "b.sqlite", NO_RECORDS, steps=30)
     asked("pack", b, "-o", tmp_path / "packed")

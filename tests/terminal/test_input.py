@@ -153,6 +153,7 @@ def drawn_in_colour(terminal: Terminal) -> str:
     return "".join(cell.data for cell in cells if cell.data.isalnum() and cell.fg != "default" and cell.bg == "default")
 
 
+@pytest.mark.campaign
 def test_text_has_the_terminals_own_colours_if_the_terminal_does_not_say_how_light_its_page_is(running):
     with running(COLORTERM="truecolor") as terminal:
         terminal.press("2", until=" names")

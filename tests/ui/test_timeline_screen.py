@@ -58,6 +58,7 @@ async def test_only_the_lanes_in_sight_are_computed(many_ranks, cache_directory)
         assert chart.cursor_lane == 0 and all(chart.line(lane) is not None for lane in chart.in_sight)
 
 
+@pytest.mark.campaign
 async def test_the_cursor_is_at_its_time_once_there_is_room_for_it(demo_job, cache_directory):
     """A chart that is placed before its first layout has no columns yet."""
     async with running(demo_job, cache_directory, WIDE, "L", *["right"] * 5) as (app, pilot):
