@@ -71,17 +71,11 @@ def test_work_that_is_cut_off_at_the_edges_is_no_loss(tmp_path):
     assert not partial(path)
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    first(
-        2,
-        [
-            (f"DELETE FROM {KERNELS} WHERE correlationId > 120", "79 of 200 kernel launches have no kernel"),
-            (f"DELETE FROM {CALLS} WHERE correlationId > 120", "80 of 200 kernels have no launch"),
-            (f"DELETE FROM {KERNELS} WHERE correlationId <= 120", "120 of 200 kernel launches have no kernel"),
-        ],
-    ),
-)
+@pytest.mark.parametrize(("change", "words"), first(2, [
+    (f"DELETE FROM {KERNELS} WHERE correlationId > 120", "79 of 200 kernel launches have no kernel"),
+    (f"DELETE FROM {CALLS} WHERE correlationId > 120", "80 of 200 kernels have no launch"),
+    (f"DELETE FROM {KERNELS} WHERE correlationId <= 120", "120 of 200 kernel launches have no kernel"),
+]))  # fmt: skip
 def test_a_trace_that_ended_early_or_of_kernels_that_began_late_lacks_work(tmp_path, change, words):
     path = written(tmp_path, {})
     edit(path, change)

@@ -33,20 +33,14 @@ def on(rank: int, time: int, steps: range | tuple[int, ...] = range(20)) -> OfSt
     return lambda of_rank, step: time if of_rank == rank and step in steps else 0
 
 
-@pytest.mark.parametrize(
-    ("how", "verdict"),
-    first(
-        1,
-        [
-            ({"computes": on(3, 5 * MS), "transfer": 5_000}, "skew: rank 3"),
-            ({"computes": on(1, 30 * MS, (7, 13))}, "skew: rank 1, a few steps"),
-            ({"computes": on(0, 2 * MS)}, "mixed"),
-            ({}, "transfer-bound"),
-            ({"computes": lambda rank, step: 9 * MS if step % 4 == rank else 0}, "skew: rotating"),
-            ({"size": 8}, "unknown"),
-        ],
-    ),
-)
+@pytest.mark.parametrize(("how", "verdict"), first(1, [
+    ({"computes": on(3, 5 * MS), "transfer": 5_000}, "skew: rank 3"),
+    ({"computes": on(1, 30 * MS, (7, 13))}, "skew: rank 1, a few steps"),
+    ({"computes": on(0, 2 * MS)}, "mixed"),
+    ({}, "transfer-bound"),
+    ({"computes": lambda rank, step: 9 * MS if step % 4 == rank else 0}, "skew: rotating"),
+    ({"size": 8}, "unknown"),
+]))  # fmt: skip
 def test_a_collective_transfers_or_waits_if_all_ranks_are_open(tmp_path, how, verdict):
     job = open_job(*ddp_job(tmp_path, **how))
     job.align(ClockMode.COLLECTIVES)
@@ -59,31 +53,13 @@ def test_a_collective_transfers_or_waits_if_all_ranks_are_open(tmp_path, how, ve
     assert single == {"unknown"} or verdict != "unknown"
 
 
-@pytest.mark.parametrize(
-    ("how", "says", "advises"),
-    first(
-        1,
-        [
-            (
-                {"loads": on(2, 30 * MS)},
-                "at 20 of 40 collectives: its data loader takes 30 ms longer a step.",
-                "Load on",
-            ),
-            ({"loads": on(2, 30 * MS), "loader": "prepare"}, ": its GPU idles 30 ms longer a step.", "on the CPU"),
-            ({"computes": on(2, 30 * MS)}, ": its kernels take 30 ms longer a step.", "exclude its node"),
-            (
-                {"computes": on(2, 90 * MS, (7, 13))},
-                ": its kernels take 90 ms longer in 2 of 20 steps (7, 13).",
-                "Compare",
-            ),
-            (
-                {"loads": on(2, 90 * MS, (7, 13))},
-                ": its data loader takes 90 ms longer in 2 of 20 steps (7, 13)",
-                "Load",
-            ),
-        ],
-    ),
-)
+@pytest.mark.parametrize(("how", "says", "advises"), first(1, [
+    ({"loads": on(2, 30 * MS)}, "at 20 of 40 collectives: its data loader takes 30 ms longer a step.", "Load on"),
+    ({"loads": on(2, 30 * MS), "loader": "prepare"}, ": its GPU idles 30 ms longer a step.", "on the CPU"),
+    ({"computes": on(2, 30 * MS)}, ": its kernels take 30 ms longer a step.", "exclude its node"),
+    ({"computes": on(2, 90 * MS, (7, 13))}, ": its kernels take 90 ms longer in 2 of 20 steps (7, 13).", "Compare"),
+    ({"loads": on(2, 90 * MS, (7, 13))}, ": its data loader takes 90 ms longer in 2 of 20 steps (7, 13)", "Load"),
+]))  # fmt: skip
 def test_a_late_rank_has_one_cause_and_one_finding(tmp_path, how, says, advises):
     triage = triaged(*ddp_job(tmp_path, **how))
     told(finding(triage, "straggler"), "Rank 2 (host) arrives last", says, advises=[advises])
@@ -363,19 +339,13 @@ def test_late_ranks_hide_no_skipped_collective(tmp_path):
     assert words_and_groups(paths)[0] == ["Rank 3 runs 1 AllReduce less in step 10, compared with ranks 0, 1, 2"]
 
 
-@pytest.mark.parametrize(
-    "how",
-    first(
-        1,
-        [
-            {"captured": lambda rank: range(5 if rank == 2 else 0, 20)},
-            {"captured": lambda rank: range(14 if rank == 2 else 20)},
-            {"captured": lambda rank: range(1) if rank == 2 else range(20)},
-            {"loses": at((2, 7, 1))},
-            {"skips": at((2, 0, 0))},
-        ],
-    ),
-)
+@pytest.mark.parametrize("how", first(1, [
+    {"captured": lambda rank: range(5 if rank == 2 else 0, 20)},
+    {"captured": lambda rank: range(14 if rank == 2 else 20)},
+    {"captured": lambda rank: range(1) if rank == 2 else range(20)},
+    {"loses": at((2, 7, 1))},
+    {"skips": at((2, 0, 0))},
+]))  # fmt: skip
 def test_a_collective_that_may_not_have_been_recorded_is_no_difference(tmp_path, how):
     paths = ddp_job(tmp_path, **how)
     assert words_and_groups(paths)[0] == []

@@ -25,9 +25,7 @@ from nsystui.store.session import Session
 OTHERS = {
     "void vllm::cross_device_reduce_2stage<__nv_bfloat16, 8>(vllm::RankData *)": ("custom all-reduce", "AllReduce"),
     "flashinfer::trtllm_allreduce_fusion::allreduce_fusion_kernel_oneshot_lamport<half>": (
-        "custom all-reduce",
-        "AllReduce",
-    ),
+        "custom all-reduce", "AllReduce"),
     "multimem_all_reduce_kernel<c10::BFloat16, 16>": ("custom all-reduce", "AllReduce"),
     "two_shot_all_reduce_kernel_inplace<float, 16, 8>": ("custom all-reduce", "AllReduce"),
     "void deep_ep::internode::combine<9, __nv_bfloat16>": ("DeepEP", "Combine"),
@@ -46,15 +44,13 @@ OTHERS = {
     "barrier_all_on_stream_kernel": ("NVSHMEM", "Barrier"),
     "ucp_device_put_kernel": ("UCX", None),
     "void GinAlltoAllKernel<float>(ncclWindow_vidmem *, unsigned long, int, ncclDevComm)": (
-        "NCCL device API",
-        "AlltoAll",
-    ),
+        "NCCL device API", "AlltoAll"),
     "allReduceLsaKernel(ncclDevComm_v22800, ncclWindow_vidmem *)": ("NCCL device API", "AllReduce"),
     "c10d::intra_node_comm::hybridCubeMeshAllReduceKernel<8>": ("custom all-reduce", "AllReduce"),
     "void stream_executor::gpu::AllReduceKernelImpl<float>": ("custom all-reduce", "AllReduce"),
     "void stream_executor::gpu::RaggedAllToAllKernelImpl<8>": ("custom all-to-all", "AlltoAll"),
     "void mori::moe::EpDispatchLowLatency<float>": ("custom all-to-all", "Dispatch"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", OTHERS)

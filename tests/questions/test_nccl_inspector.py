@@ -112,25 +112,19 @@ class TestJoined:
 
 
 class TestNotJoined:
-    @pytest.mark.parametrize(
-        ("records", "reason"),
-        first(
-            6,
-            [
-                ((record(0, 4096), record(7, 4096)), "2 calls of AllReduce, but 8 in the log"),
-                ((record(0, 4096), record(1, 99)), "AllReduce: other sizes than the export's"),
-                ((record(1, 8192), record(1, 8192)), "AllReduce: some calls have several records"),
-                ((record(1, 8192, pid=6000),), "1 of other processes"),
-                ((record(None, 8192, "Send"),), "1 of sends and receives"),
-                ((record(1, 8192, "AllGather"), record(1, 8192)[:-3]), "1 damaged or missing, 1 without a call"),
-                ((record(0, 4096),), "2 calls of AllReduce, but 1 in the log"),
-                ((record(1, 8192), record(1, 8192, rank=1)), "AllReduce on 2 communicators of one process"),
-                ((record(1, 8192, host="node002"),), "1 without a call"),
-                ((record(1, 8192, comm=B),), "1 without a call"),
-                ((record(1, 8192)[:200],), ""),
-            ],
-        ),
-    )
+    @pytest.mark.parametrize(("records", "reason"), first(6, [
+        ((record(0, 4096), record(7, 4096)), "2 calls of AllReduce, but 8 in the log"),
+        ((record(0, 4096), record(1, 99)), "AllReduce: other sizes than the export's"),
+        ((record(1, 8192), record(1, 8192)), "AllReduce: some calls have several records"),
+        ((record(1, 8192, pid=6000),), "1 of other processes"),
+        ((record(None, 8192, "Send"),), "1 of sends and receives"),
+        ((record(1, 8192, "AllGather"), record(1, 8192)[:-3]), "1 damaged or missing, 1 without a call"),
+        ((record(0, 4096),), "2 calls of AllReduce, but 1 in the log"),
+        ((record(1, 8192), record(1, 8192, rank=1)), "AllReduce on 2 communicators of one process"),
+        ((record(1, 8192, host="node002"),), "1 without a call"),
+        ((record(1, 8192, comm=B),), "1 without a call"),
+        ((record(1, 8192)[:200],), ""),
+    ]))  # fmt: skip
     def test_what_does_not_match_is_counted_and_left_out(self, program, joined, records, reason):
         reduce(program, 4096, 8192)
         pairing = joined(*records)

@@ -126,17 +126,11 @@ class TestSameAsPacked:
         monkeypatch.setattr(packing, "CHUNK_ROWS", 7)
         assert partly(original).rows(query) == expected
 
-    @pytest.mark.parametrize(
-        "change",
-        campaign.first(
-            1,
-            [
-                "SET rowid = rowid + 3000000000 WHERE rowid > 50",  # a gap
-                "SET demangledName = 987654321 WHERE rowid % 3 = 1",  # the short name
-                'SET "start" = "start" - 500000 * (rowid % 5)',  # not in order of time
-            ],
-        ),
-    )
+    @pytest.mark.parametrize("change", campaign.first(1, [
+        "SET rowid = rowid + 3000000000 WHERE rowid > 50",  # a gap
+        "SET demangledName = 987654321 WHERE rowid % 3 = 1",  # the short name
+        'SET "start" = "start" - 500000 * (rowid % 5)',  # not in order of time
+    ]))  # fmt: skip
     def test_unusual_rows(self, export, partly, session, change):
         edit(export, f"UPDATE {NATIVE} {change}")
         query = sa.select(KERNELS.c.start, KERNELS.c.name)

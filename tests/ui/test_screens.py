@@ -189,18 +189,12 @@ async def test_screens_keys_and_dialogs_that_overtake_each_other_end_in_one_plac
 
 
 @pytest.mark.campaign
-@pytest.mark.parametrize(
-    ("keys", "mode", "above"),
-    campaign.first(
-        1,
-        [
-            ("ctrl+p 4", "kernels", ["Palette"]),
-            ("ctrl+p enter escape 4", "gpu", []),
-            ("enter enter", "events", []),
-            ("enter enter escape", "kernels", ["KernelInstancesScreen"]),
-        ],
-    ),
-)
+@pytest.mark.parametrize(("keys", "mode", "above"), campaign.first(1, [
+    ("ctrl+p 4", "kernels", ["Palette"]),
+    ("ctrl+p enter escape 4", "gpu", []),
+    ("enter enter", "events", []),
+    ("enter enter escape", "kernels", ["KernelInstancesScreen"]),
+]))  # fmt: skip
 async def test_keys_faster_than_screens_open_act_in_their_order(job, cache, keys, mode, above):
     async with running(job, cache, WIDE, "2") as (app, pilot):
         tap(app, *keys.split())
