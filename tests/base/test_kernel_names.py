@@ -85,19 +85,16 @@ def test_no_two_kernels_of_a_real_export_look_alike(export):
     assert len(set(shown)) >= 0.8 * len(names)
 
 
-@pytest.mark.parametrize(
-    ("full", "short"),
-    [
-        ("_PyEval_EvalFrameDefault", "_PyEval_EvalFrameDefault"),
-        ("[kernel.kallsyms]", "[kernel.kallsyms]"),
-        ("at::_ops::pin_memory::call(at::Tensor const&, c10::optional<c10::Device>)", "pin_memory::call"),
-        ("at::native::(anonymous namespace)::copy_kernel(at::TensorIterator&, bool)", "native::copy_kernel"),
-        ("c10::impl::OperatorEntry::lookup(c10::DispatchKeySet) const", "OperatorEntry::lookup"),
-        ("void c10::function_ref<void (char**)>::callback_fn<at::Loop<at::direct_copy_kernel(at::Base&)::"
-         "{lambda()#1}::operator()() const::{lambda(float)#2}> >(long, char**)",
-         "function_ref::callback_fn<direct_copy_kernel>"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("full", "short"), [
+    ("_PyEval_EvalFrameDefault", "_PyEval_EvalFrameDefault"),
+    ("[kernel.kallsyms]", "[kernel.kallsyms]"),
+    ("at::_ops::pin_memory::call(at::Tensor const&, c10::optional<c10::Device>)", "pin_memory::call"),
+    ("at::native::(anonymous namespace)::copy_kernel(at::TensorIterator&, bool)", "native::copy_kernel"),
+    ("c10::impl::OperatorEntry::lookup(c10::DispatchKeySet) const", "OperatorEntry::lookup"),
+    ("void c10::function_ref<void (char**)>::callback_fn<at::Loop<at::direct_copy_kernel(at::Base&)::"
+     "{lambda()#1}::operator()() const::{lambda(float)#2}> >(long, char**)",
+     "function_ref::callback_fn<direct_copy_kernel>"),
+])  # fmt: skip
 def test_a_function_of_the_cpu_keeps_its_class_or_namespace(full, short):
     assert function_name(full) == short
 

@@ -88,13 +88,10 @@ def test_what_is_no_duration_is_refused_in_one_clean_line(text):
     assert str(caught.value).isprintable()
 
 
-@pytest.mark.parametrize(
-    ("text", "readings"),
-    {
-        "1200": "1200ns or 1200s", "0.5": "0.5ns or 0.5s", ".25": ".25ns or .25s", " 3 ": "3ns or 3s",
-        "6.412 018": "6.412 018ns or 6.412 018s", "007": "007ns or 007s",
-    }.items(),
-)  # fmt: skip
+@pytest.mark.parametrize(("text", "readings"), {
+    "1200": "1200ns or 1200s", "0.5": "0.5ns or 0.5s", ".25": ".25ns or .25s", " 3 ": "3ns or 3s",
+    "6.412 018": "6.412 018ns or 6.412 018s", "007": "007ns or 007s",
+}.items())  # fmt: skip
 def test_a_time_without_a_unit_is_refused_with_both_readings(text, readings):
     with pytest.raises(UsageError, match=f"has no unit: write {readings}$".replace(".", r"\.")):
         parse_duration(text)
@@ -243,13 +240,10 @@ def test_what_is_no_window_is_said_in_one_line(text):
     assert len(str(error.value).splitlines()) == 1
 
 
-@pytest.mark.parametrize(
-    ("text", "readings"),
-    {
-        "1:2": "1ns:2ns or 1s:2s", "1.2:1.5": "1.2ns:1.5ns or 1.2s:1.5s", "0:2": "0ns:2ns or 0s:2s",
-        "1s:2": "1s:2ns or 1s:2s", " 1 : 2ms ": "1ns: 2ms or 1s: 2ms", ":5": ":5ns or :5s", "5:": "5ns: or 5s:",
-    }.items(),
-)  # fmt: skip
+@pytest.mark.parametrize(("text", "readings"), {
+    "1:2": "1ns:2ns or 1s:2s", "1.2:1.5": "1.2ns:1.5ns or 1.2s:1.5s", "0:2": "0ns:2ns or 0s:2s",
+    "1s:2": "1s:2ns or 1s:2s", " 1 : 2ms ": "1ns: 2ms or 1s: 2ms", ":5": ":5ns or :5s", "5:": "5ns: or 5s:",
+}.items())  # fmt: skip
 def test_a_window_without_units_is_refused_with_both_readings(text, readings):
     with pytest.raises(UsageError) as error:
         parse_window(text, EXTENT)

@@ -61,12 +61,9 @@ def test_on_a_terminal_a_topic_goes_through_the_pager(tmp_path):
         assert b"# Numbers" not in terminal.received
 
 
-@pytest.mark.parametrize(
-    "environment",
-    campaign.first(
-        1, [{"PAGER": "no-such-pager"}, {"PAGER": ""}, {"TERM": "dumb"}, {"PAGER": None, "PATH": "/nowhere"}]
-    ),
-)
+@pytest.mark.parametrize("environment", campaign.first(
+    1, [{"PAGER": "no-such-pager"}, {"PAGER": ""}, {"TERM": "dumb"}, {"PAGER": None, "PATH": "/nowhere"}]
+))  # fmt: skip
 def test_without_a_pager_a_topic_is_printed(environment):
     with Terminal([*WORDS, "glossary"], KEYS | environment) as terminal:
         assert terminal.wait_exit(30) == 0

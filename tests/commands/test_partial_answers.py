@@ -159,18 +159,15 @@ def test_a_status_stays_true_where_stderr_cannot_be_written(whole, tmp_path, std
     assert [(tmp_path / number).read_text() for number in "013"] == ["[]\n", "", ""]
 
 
-@pytest.mark.parametrize(
-    ("words", "near"),
-    {
-        "api --instances cudaMemcpyAsinc": "cudaMemcpyAsync, ",
-        "kernels --instances nvjet": "nvjet_tst_",
-        "kernels --instances NVJET --names full --streams 99": "nvjet_tst_",
-        "kernels --kernel nvjet": "nvjet_tst_",
-        "ncu --kernel indexSelectLargIndex": "indexSelectLargeIndex<",
-        "ncu --filter /indexselectLargeIndexes$/": "indexSelectLargeIndex<",
-        "ncu --filter zzz --format json": "",
-    }.items(),
-)
+@pytest.mark.parametrize(("words", "near"), {
+    "api --instances cudaMemcpyAsinc": "cudaMemcpyAsync, ",
+    "kernels --instances nvjet": "nvjet_tst_",
+    "kernels --instances NVJET --names full --streams 99": "nvjet_tst_",
+    "kernels --kernel nvjet": "nvjet_tst_",
+    "ncu --kernel indexSelectLargIndex": "indexSelectLargeIndex<",
+    "ncu --filter /indexselectLargeIndexes$/": "indexSelectLargeIndex<",
+    "ncu --filter zzz --format json": "",
+}.items())  # fmt: skip
 def test_a_name_that_does_not_exist_is_refused_with_the_nearest(refused, whole, words, near):
     command, *options = words.split()
     said = refused(command, whole, *options, lines=1)

@@ -141,34 +141,31 @@ class TestKilled:
     """Killed or refused at any change of the cache: the next run answers right and leaves the usual files."""
 
     @pytest.mark.campaign
-    @pytest.mark.parametrize(
-        ("words", "how", "step"),
-        [
-            *((words, "kill", step) for words, step in (
-                ("kernels --format csv", 3), ("overview --format csv", 60), ("events --format csv", 120),
+    @pytest.mark.parametrize(("words", "how", "step"), [
+        *((words, "kill", step) for words, step in (
+            ("kernels --format csv", 3), ("overview --format csv", 60), ("events --format csv", 120),
+        )),
+        *((words, "fail", step) for words, step in (
+            ("kernels --format csv", 3), ("overview --format csv", 60), ("nvtx --format csv", 60),
+            ("export --trace PLACE/t.json --force", 24),
+        )),
+        *campaign.some(12, [
+            *((words, "size", step) for words, step in (
+                ("kernels --format csv", 1500), ("events --format csv", 3000),
+                ("export --trace PLACE/t.json --force", 6000), ("overview --format csv", 1500),
             )),
-            *((words, "fail", step) for words, step in (
-                ("kernels --format csv", 3), ("overview --format csv", 60), ("nvtx --format csv", 60),
-                ("export --trace PLACE/t.json --force", 24),
-            )),
-            *campaign.some(12, [
-                *((words, "size", step) for words, step in (
-                    ("kernels --format csv", 1500), ("events --format csv", 3000),
-                    ("export --trace PLACE/t.json --force", 6000), ("overview --format csv", 1500),
-                )),
-                *((f"{name} --format csv", error, step)
-                  for name, step in (("kernels", 3), ("overview", 20), ("nvtx", 40), ("events", 40))
-                  for error in ("OutOfMemoryException", "MemoryError")),
-            ]),
-            *campaign.some(10, [
-                (words, how, step)
-                for how, step in (
-                    ("kill", 450), ("fail", 450), ("size", 30000), ("OutOfMemoryException", 700), ("MemoryError", 700)
-                )
-                for words in ("pack -o PLACE", "pack --force -o PLACE")
-            ]),
-        ],
-    )  # fmt: skip
+            *((f"{name} --format csv", error, step)
+              for name, step in (("kernels", 3), ("overview", 20), ("nvtx", 40), ("events", 40))
+              for error in ("OutOfMemoryException", "MemoryError")),
+        ]),
+        *campaign.some(10, [
+            (words, how, step)
+            for how, step in (
+                ("kill", 450), ("fail", 450), ("size", 30000), ("OutOfMemoryException", 700), ("MemoryError", 700)
+            )
+            for words in ("pack -o PLACE", "pack --force -o PLACE")
+        ]),
+    ])  # fmt: skip
     def test_at_every_stage(self, export, tmp_path, words, how, step):
         """Every n-th change or write. Answers are right, or their absence is explained; the next run completes all."""
         place, step, exports = tmp_path / "cache", campaign.step(step), [export]

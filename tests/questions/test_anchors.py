@@ -117,14 +117,10 @@ class TestEnds:
 
 @pytest.mark.campaign
 class TestNone:
-    @pytest.mark.parametrize(
-        "operations",
-        [
-            Random(3).choices([*LAYER, ADAM, ALL_REDUCE, TO_HOST, TO_DEVICE], k=2_000),
-            [name for size in (3, 1, 2, 4, 1, 3, 2, 1) for name in (*layers(size), ADAM, TO_HOST)],
-        ],
-        ids=["random order", "steps of many sizes"],
-    )
+    @pytest.mark.parametrize("operations", [
+        Random(3).choices([*LAYER, ADAM, ALL_REDUCE, TO_HOST, TO_DEVICE], k=2_000),
+        [name for size in (3, 1, 2, 4, 1, 3, 2, 1) for name in (*layers(size), ADAM, TO_HOST)],
+    ], ids=["random order", "steps of many sizes"])  # fmt: skip
     def test_what_does_not_repeat_has_no_steps(self, job, operations):
         run = job(operations)
         assert all(found(run, anchor) is None for anchor in (None, *ANCHORS))

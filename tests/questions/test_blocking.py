@@ -465,16 +465,13 @@ def test_what_is_kept_of_a_report_alone_is_not_taken_for_a_job_with_other_steps(
 
 
 @pytest.mark.campaign
-@pytest.mark.parametrize(
-    "name",
-    campaign.some(
-        5,
-        ["h100-2rank-moe-before", "jacobi-staged-copies", "cuda-graphs", "vadd-launch-bound",
-         "schema2021-no-metadata", "mpi-cuda-saxpy-schema2.9", "ddp-a100-rank0of4",
-         "dataloader-bound-a100", "ai-training-before", "event-ids-unified-memory-2025.5", "graph-events-2025.5",
-         "jetson-orin", "unordered-rows-2025.6"],
-    ),
-)  # fmt: skip
+@pytest.mark.parametrize("name", campaign.some(
+    5,
+    ["h100-2rank-moe-before", "jacobi-staged-copies", "cuda-graphs", "vadd-launch-bound",
+     "schema2021-no-metadata", "mpi-cuda-saxpy-schema2.9", "ddp-a100-rank0of4",
+     "dataloader-bound-a100", "ai-training-before", "event-ids-unified-memory-2025.5", "graph-events-2025.5",
+     "jetson-orin", "unordered-rows-2025.6"],
+))  # fmt: skip
 def test_real_exports_are_told_as_naively(name):
     (path,) = shared(name)
     with job_of(path) as job:
@@ -493,13 +490,10 @@ COUNTED = {
 compute, late launches, NCCL, copies, memsets and stalled."""
 
 
-@pytest.mark.parametrize(
-    ("name", "device"),
-    [
-        pytest.param(name, device, marks=[pytest.mark.campaign] * (name != "ddp-a100-rank0of4"))
-        for name, device in COUNTED
-    ],
-)
+@pytest.mark.parametrize(("name", "device"), [
+    pytest.param(name, device, marks=[pytest.mark.campaign] * (name != "ddp-a100-rank0of4"))
+    for name, device in COUNTED
+])  # fmt: skip
 def test_real_exports_are_told_as_somebody_else_counted_them(name, device):
     (path,) = shared(name)
     with job_of(path) as job:

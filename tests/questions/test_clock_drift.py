@@ -106,16 +106,11 @@ DRIFTS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("ppm", "most", "offset"),
-    [
-        pytest.param(
-            *drift, offset, id=f"{name}, {offset}", marks=[pytest.mark.campaign] * (name != FAST or not offset)
-        )
-        for name, drift in DRIFTS.items()
-        for offset in (0, 11_560 * MS)
-    ],
-)
+@pytest.mark.parametrize(("ppm", "most", "offset"), [
+    pytest.param(*drift, offset, id=f"{name}, {offset}", marks=[pytest.mark.campaign] * (name != FAST or not offset))
+    for name, drift in DRIFTS.items()
+    for offset in (0, 11_560 * MS)
+])  # fmt: skip
 def test_clocks_that_drift_are_corrected_and_the_note_has_offset_drift_and_residual(
     tmp_path, opened, ppm, most, offset
 ):

@@ -230,12 +230,9 @@ class TestPages:
         ]  # fmt: skip
         assert len(build(session, Selection(name=NameFilter("nccl:nccl")))) == 1
 
-    @pytest.mark.parametrize(
-        ("key", "descending"),
-        campaign.first(
-            1, [("tid", False), ("start", True), ("kind", False), ("name", True), ("duration", False), ("stream", True)]
-        ),
-    )
+    @pytest.mark.parametrize(("key", "descending"), campaign.first(
+        1, [("tid", False), ("start", True), ("kind", False), ("name", True), ("duration", False), ("stream", True)]
+    ))  # fmt: skip
     def test_sorted_by_a_column_it_is_the_same_rows(self, busy, everything, key, descending):
         kinds = (EventKind.KERNEL, EventKind.MARK)
         found = build(busy, EVERYTHING, kinds).sorted_by(key, descending)

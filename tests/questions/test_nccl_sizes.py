@@ -492,13 +492,10 @@ def rank(number: int, host: str, *models: str) -> RankedTask:
     return RankedTask(Task(number, 1), number, "", None, host, 1, "", "", tuple(range(len(models))), models)
 
 
-@pytest.mark.parametrize(
-    ("model", "rate"),
-    [
-        ("NVIDIA H100 80GB HBM3", 450e9), ("NVIDIA H200", 450e9), ("NVIDIA A100-SXM4-40GB", 300e9),
-        ("Tesla V100-SXM2-16GB", 150e9), ("NVIDIA B200", 900e9), ("NVIDIA GB200", 900e9),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("model", "rate"), [
+    ("NVIDIA H100 80GB HBM3", 450e9), ("NVIDIA H200", 450e9), ("NVIDIA A100-SXM4-40GB", 300e9),
+    ("Tesla V100-SXM2-16GB", 150e9), ("NVIDIA B200", 900e9), ("NVIDIA GB200", 900e9),
+])  # fmt: skip
 def test_the_rate_of_one_direction_follows_from_the_model(model, rate):
     found = link_rate([rank(0, "a", model, model), rank(1, "a", model)])
     assert found is not None and found.rate == rate

@@ -203,12 +203,9 @@ def test_a_thread_is_off_the_cpu_before_the_first_event_that_puts_it_on_one(tmp_
     }
 
 
-@pytest.mark.parametrize(
-    "name",
-    campaign.first(
-        1, ["cuda-graphs", "gemm-pageable", "ddp-a100-rank0of4", "ai-training-before", "dataloader-bound-a100"]
-    ),
-)
+@pytest.mark.parametrize("name", campaign.first(
+    1, ["cuda-graphs", "gemm-pageable", "ddp-a100-rank0of4", "ai-training-before", "dataloader-bound-a100"]
+))  # fmt: skip
 def test_parts_of_real_exports_add_up_and_so_do_the_causes_of_each(name):
     with closing(session_over(*shared(name))) as session:
         job = OpenJob(session)

@@ -360,16 +360,12 @@ class TestChunks:
     def whole(self, exports):
         return self.everything(exports)
 
-    @pytest.mark.parametrize(
-        "settings",
-        [
-            {"CHUNK_ROWS": 7},
-            {"_BATCH_ROWS": 3},  # the first batch decides a column's type, and may have only NULLs
-            {"CHUNK_ROWS": 16},
-            {"BAND_ROWS": 10, "CHUNK_ROWS": 7},
-        ],
-        ids=str,
-    )
+    @pytest.mark.parametrize("settings", [
+        {"CHUNK_ROWS": 7},
+        {"_BATCH_ROWS": 3},  # the first batch decides a column's type, and may have only NULLs
+        {"CHUNK_ROWS": 16},
+        {"BAND_ROWS": 10, "CHUNK_ROWS": 7},
+    ], ids=str)  # fmt: skip
     def test_no_size_changes_anything(self, exports, whole, monkeypatch, settings):
         self.set_sizes(monkeypatch, **settings)
         assert self.everything(exports) == whole

@@ -179,15 +179,11 @@ def text_of(output: bytes) -> int:
 
 
 @pytest.mark.campaign
-@pytest.mark.parametrize(
-    ("answer", "is_light"),
-    [
-        ((b"\x1b]11;rgb:fafa/fa", b"fa/f0f0\x1b\\"), True),
-        ((b"\x1b]11;rgb:ff/ff/ff\x07",), True),
-        ((b"\x1b]11;rgb:1010/1010/1010\x07",), False),
-    ],
-    ids=["in two portions", "short", "dark"],
-)
+@pytest.mark.parametrize(("answer", "is_light"), [
+    ((b"\x1b]11;rgb:fafa/fa", b"fa/f0f0\x1b\\"), True),
+    ((b"\x1b]11;rgb:ff/ff/ff\x07",), True),
+    ((b"\x1b]11;rgb:1010/1010/1010\x07",), False),
+], ids=["in two portions", "short", "dark"])  # fmt: skip
 def test_the_text_suits_a_page_as_light_as_the_terminal_says(running, answer, is_light):
     with running(COLORTERM="truecolor") as terminal:
         assert b"\x1b]11;?\x07" in terminal.received
