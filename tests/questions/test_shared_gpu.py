@@ -1,0 +1,116 @@
+"""Two processes on one GPU, whose time counts once; parts of a GPU, and GPUs that share one memory with the CPU."""
+
+import random
+from contextlib import closing
+from pathlib import Path
+
+import campaign
+import pytest
+from support import edit, open_job, session_over
+from synthetic import ExportWriter
+from synthetic.gpu_program import Program
+from synthetic.illnesses import MS, one_gpu
+from synthetic.rare_illnesses import exposed_copies
+from triaging import finding, judged, triaged
+
+from nsystui.base.selection import Selection
+from nsystui.questions.blocking.budget import budget_by_step, iterations, steps_side_by_side
+from nsystui.questions.job.job import OpenJob
+from nsystui.questions.memory.host_copies import link_of
+
+US, STEPS, STEP = 1_000, 8, 100_000
+Kernels = dict[int, list[tuple[int, int]]]
+
+
+def two_processes(paths: tuple[Path, ...], seed: int) -> Kernels:
+    """Kernels of two processes with steps of 100 ms, µs: the second has a third of the work, at any time.
+
+    One export has both processes, or each process has an export of a rank.
+    """
+    dice, kernels = random.Random(seed), {0: [], 1: []}
+    exports = [ExportWriter(path) for path in paths]
+    for export in exports:
+        export.__enter__()
+        export.gpu(0)
+    for rank, longest in ((0, 45_000), (1, 15_000)):
+        export = exports[rank % len(exports)]
+        program = Program(export, 4_700 + 100 * rank)
+        export.cuda_device(program.process, 0, 0)
+        for number in range(STEPS):
+            begin = STEP * (number + 1)
+            program.step(number, (begin * US, (begin + STEP - 1_000) * US))
+            for start in (begin, begin + dice.randrange(46_000, 70_000)):
+                span = (start + 100, start + 100 + dice.randrange(longest // 2, longest) // (2 if start > begin else 1))
+                program.kernel((start * US, (start + 10) * US), (span[0] * US, span[1] * US))
+                kernels[rank].append(span)
+    for export in exports:
+        export.__exit__(None, None, None)
+    return kernels
+
+
+def swept(kernels: Kernels, start: int, end: int) -> int:
+    """The µs from ``start`` to ``end`` in which a kernel of any process runs."""
+    spans = [span for of_rank in kernels.values() for span in of_rank]
+    return sum(any(low <= moment < high for low, high in spans) for moment in range(start, end, 100)) * 100
+
+
+@pytest.mark.parametrize(
+    ("names", "seed"), campaign.first(1, [(("a",), 1), (("rank0", "rank1"), 2), (("a",), 3), (("a",), 4)])
+)
+def test_the_time_of_one_gpu_counts_once_in_the_budget_of_a_step_and_in_gains(tmp_path, names, seed):
+    """Each rank still has its steps."""
+    paths = tuple(tmp_path / f"{name}.sqlite" for name in names)
+    kernels = two_processes(paths, seed)
+    with closing(open_job(*paths)) as job:
+        (gpu,) = iterations(job, Selection())
+        spans = [(start // US, end // US) for start, end in zip(gpu.of.starts, gpu.of.ends, strict=True)]
+        computing = [swept(kernels, *span) for span in spans]
+        assert (gpu.of.part("compute") // US).tolist() == pytest.approx(computing, abs=400)
+        assert gpu.of.busy.tolist() == gpu.of.part("compute").tolist()
+        assert (gpu.of.parts.sum(axis=1) == gpu.of.time).all()
+        rows = {row["part"]: row for row in budget_by_step(job, Selection()).records()}
+        assert (rows["iteration"]["count"], rows["compute"]["total"]) == (STEPS, gpu.of.part("compute").sum())
+        gaps = finding(judged(job, rules=("idle_gaps",)), "idle-gaps")
+        idle = sum(end - start for start, end in spans) - sum(computing)
+        assert gaps.gain.recoverable / US == pytest.approx(idle / STEPS, rel=0.02)
+        assert [len(steps_side_by_side(job, Selection(), rank)[0]) for rank in (0, 1, None)] == [STEPS] * 3
+        second = Selection(tasks=frozenset({job.ranks[1].task}))
+        assert [gpu.rank for gpu in iterations(job, second)] == [1]
+
+
+INTEGRATED = ("Orin", "NVIDIA Tegra X2", "NVIDIA Thor", "NVIDIA GB10")
+
+
+def named(path, name: str) -> None:
+    edit(path, f"UPDATE TARGET_INFO_GPU SET name = '{name}'")
+
+
+@pytest.mark.parametrize(("name", "gpus"), [("NVIDIA H100 80GB HBM3 MIG 3g.40gb", 2), ("NVIDIA H100 80GB HBM3", 1)])
+def test_slices_in_two_files_are_two_gpus_although_they_name_the_same_gpu(name, gpus, tmp_path):
+    paths = [tmp_path / f"rank{rank}.sqlite" for rank in range(2)]
+    for rank, path in enumerate(paths):
+        with one_gpu(path) as gpu:
+            for start in range(MS, 20 * MS, 2 * MS):
+                gpu.kernel(start + rank * MS // 2, start + MS, launched=start - 10_000)
+        named(path, name)
+    with closing(OpenJob(session_over(*paths))) as job:
+        assert len(job.gpus(Selection())) == gpus
+
+
+@pytest.mark.parametrize("name", [*INTEGRATED, "NVIDIA A30 MIG 2g.12gb", "NVIDIA GB200"])
+def test_no_pcie_link_is_made_up(name, tmp_path):
+    (path,) = exposed_copies(tmp_path / "a.sqlite").paths
+    with closing(session_over(path)) as session:
+        assert link_of(session) is not None
+    named(path, name)
+    with closing(session_over(path)) as session:
+        assert link_of(session) is None
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("name", INTEGRATED)
+def test_copies_within_one_memory_can_be_left_out(name, tmp_path):
+    (path,) = exposed_copies(tmp_path / "a.sqlite").paths
+    named(path, name)
+    item = finding(triaged(path), "exposed-memory")
+    assert "share one memory" in item.advice.text and "inned" not in item.advice.text
