@@ -122,7 +122,7 @@ def written(
 
 
 @pytest.fixture
-def opened(tmp_path) -> Iterator[Callable[..., OpenJob]]:
+def opened(tmp_path: Path) -> Iterator[Callable[..., OpenJob]]:
     jobs: list[OpenJob] = []
 
     def open_job(nodes: Nodes, **how: object) -> OpenJob:
@@ -147,7 +147,7 @@ CAPTURED = {("layer_0", "captured"): FIRST, ("layer_1", "captured"): SECOND}
 
 
 @pytest.mark.parametrize("nodes", [copied, copied_twice, written_late])
-def test_replayed_kernels_belong_to_the_range_of_their_capture(opened, nodes):
+def test_replayed_kernels_belong_to_the_range_of_their_capture(opened: Callable[..., OpenJob], nodes: Nodes) -> None:
     job = opened(nodes)
     assert times_by_range(job) == CAPTURED
     rows = tree(job)
@@ -160,11 +160,11 @@ def test_replayed_kernels_belong_to_the_range_of_their_capture(opened, nodes):
     assert not any("CUDA graph" in note for note in job.nvtx_ranges(Selection()).notes)
 
 
-def test_nodes_of_old_exports_are_among_the_graph_events(opened):
+def test_nodes_of_old_exports_are_among_the_graph_events(opened: Callable[..., OpenJob]) -> None:
     assert times_by_range(opened(copied, version="3.7.2")) == CAPTURED
 
 
-def test_a_graph_made_before_the_recording_has_no_recorded_capture(tmp_path):
+def test_a_graph_made_before_the_recording_has_no_recorded_capture(tmp_path: Path) -> None:
     with ExportWriter(tmp_path / "before.sqlite") as export:
         thread = export.thread(export.process(1, "python"), 1, "python")
         export.nvtx_range(thread, 500, 600, "step")
@@ -175,21 +175,26 @@ def test_a_graph_made_before_the_recording_has_no_recorded_capture(tmp_path):
         assert "1 of 1 operations of CUDA graphs have no recorded capture" in " ".join(capture_notes(session))
 
 
-def test_equal_node_numbers_of_two_processes_are_told_apart(opened):
+def test_equal_node_numbers_of_two_processes_are_told_apart(opened: Callable[..., OpenJob]) -> None:
     job = opened(copied, pids=(100, 200))
     second = {(f"{name} of 200", origin): time for (name, origin), time in CAPTURED.items()}
     assert times_by_range(job) == CAPTURED | second
 
 
-@pytest.mark.parametrize(("nodes", "count", "reason"), [
-    (written_late_with_a_node_less, 2 * REPLAYS, "are not attributed: their capture is ambiguous"),
-    (of_two_originals, REPLAYS, "are not attributed: their capture is ambiguous"),
-    (in_a_loop, REPLAYS, "are not attributed: their capture is ambiguous"),
-    (before_the_capture, REPLAYS, "have no recorded capture: record with"),
-    (instantiated_from_unknown, REPLAYS, "have no recorded capture: record with"),
-    (unrecorded, 2 * REPLAYS, "have no recorded capture: record with"),
-])  # fmt: skip
-def test_a_kernel_of_an_unknown_capture_stays_in_the_range_of_its_launch(opened, nodes, count, reason):
+@pytest.mark.parametrize(
+    ("nodes", "count", "reason"),
+    [
+        (written_late_with_a_node_less, 2 * REPLAYS, "are not attributed: their capture is ambiguous"),
+        (of_two_originals, REPLAYS, "are not attributed: their capture is ambiguous"),
+        (in_a_loop, REPLAYS, "are not attributed: their capture is ambiguous"),
+        (before_the_capture, REPLAYS, "have no recorded capture: record with"),
+        (instantiated_from_unknown, REPLAYS, "have no recorded capture: record with"),
+        (unrecorded, 2 * REPLAYS, "have no recorded capture: record with"),
+    ],
+)
+def test_a_kernel_of_an_unknown_capture_stays_in_the_range_of_its_launch(
+    opened: Callable[..., OpenJob], nodes: Nodes, count: int, reason: str
+) -> None:
     job = opened(nodes)
     lost = FIRST if count == REPLAYS else FIRST + SECOND
     known = {("layer_1", "captured"): SECOND} if count == REPLAYS else {}
@@ -199,7 +204,7 @@ def test_a_kernel_of_an_unknown_capture_stays_in_the_range_of_its_launch(opened,
     assert any(f"{count} of {2 * REPLAYS} operations of CUDA graphs {reason}" in note for note in notes)
 
 
-def test_a_graph_made_long_before_the_session_does_not_extend_it(opened):
+def test_a_graph_made_long_before_the_session_does_not_extend_it(opened: Callable[..., OpenJob]) -> None:
     def long_before(export: ExportWriter, thread: Thread) -> None:
         copied(export, thread)
         export.graph_node(thread, -20_000_000_000, -20_000_000_000, "Graph Node Creation", 9)
@@ -209,7 +214,7 @@ def test_a_graph_made_long_before_the_session_does_not_extend_it(opened):
     assert job.extent(Selection()).start >= 0
 
 
-def test_the_path_and_the_operations_of_steps_name_the_range_of_the_capture(opened):
+def test_the_path_and_the_operations_of_steps_name_the_range_of_the_capture(opened: Callable[..., OpenJob]) -> None:
     job = opened(copied)
     rows = records(path_table(job, Selection(window=Window(1000, 1140)), by="range"))
     times = {row["range"]: row["time"] for row in rows if row["kind"] == "compute"}
@@ -219,7 +224,7 @@ def test_the_path_and_the_operations_of_steps_name_the_range_of_the_capture(open
     assert operations["execute"]["gpu"] == 40 and operations["execute"]["replayed"] is None
 
 
-def test_an_event_leads_to_the_range_of_its_capture(opened):
+def test_an_event_leads_to_the_range_of_its_capture(opened: Callable[..., OpenJob]) -> None:
     job = opened(copied)
     key = EventKey(0, EventKind.KERNEL, 1, 1100)
     around = range_around(job.session, key, job.ranks)
@@ -230,7 +235,7 @@ def test_an_event_leads_to_the_range_of_its_capture(opened):
     assert context == ["captured in NVTX capture › layer_0", "NVTX execute"]
 
 
-def test_kernels_of_steps_are_in_the_range_of_their_capture(opened):
+def test_kernels_of_steps_are_in_the_range_of_their_capture(opened: Callable[..., OpenJob]) -> None:
     job = opened(copied)
     groups = (GroupBy.STEP, GroupBy.RANGE)
     rows = records(kernels_in_ranges(job, Selection(), job.steps("execute"), group_by=groups))
@@ -243,7 +248,9 @@ def test_kernels_of_steps_are_in_the_range_of_their_capture(opened):
 
 
 @pytest.mark.parametrize(("nodes", "first"), [(copied, "layer_*"), (of_two_originals, "execute")])
-def test_collectives_that_a_graph_replays_are_in_the_range_of_their_capture(opened, nodes, first):
+def test_collectives_that_a_graph_replays_are_in_the_range_of_their_capture(
+    opened: Callable[..., OpenJob], nodes: Nodes, first: str
+) -> None:
     job = opened(nodes, name="ncclDevKernel_AllReduce_Sum_f32_RING_LL")
     kernels = job.pairing_by((NcclProperty.RANGE,)).kernels
     assert set(kernels["range"][kernels["end"] - kernels["start"] == 10]) == {first}
@@ -251,16 +258,18 @@ def test_collectives_that_a_graph_replays_are_in_the_range_of_their_capture(open
 
 
 @pytest.mark.parametrize(("nodes", "purpose"), [(copied, "layer_*"), (unrecorded, "execute")])
-def test_the_purpose_of_a_stream_is_the_range_of_its_captures(opened, nodes, purpose):
+def test_the_purpose_of_a_stream_is_the_range_of_its_captures(
+    opened: Callable[..., OpenJob], nodes: Nodes, purpose: str
+) -> None:
     assert stream_table(opened(nodes), Selection()).cells("purpose") == [purpose]
 
 
-def test_kernels_by_graph_have_the_number_of_the_graph(opened):
+def test_kernels_by_graph_have_the_number_of_the_graph(opened: Callable[..., OpenJob]) -> None:
     answer = kernel_summary(opened(copied).session, Selection(), group_by=(GroupBy.GRAPH,))
     assert [(row["graph"], row["graph_id"], row["count"]) for row in records(answer)] == [("replayed", 7, 2 * REPLAYS)]
 
 
-def test_of_graphs_that_were_traced_whole_a_note_says_what_to_record(tmp_path):
+def test_of_graphs_that_were_traced_whole_a_note_says_what_to_record(tmp_path: Path) -> None:
     path = tmp_path / "server.sqlite"
     with ExportWriter(path) as export:
         process = export.process(100)

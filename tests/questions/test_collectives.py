@@ -4,25 +4,19 @@ import shutil
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from campaign import first
 from hypothesis import given
 from hypothesis import strategies as st
-from support import edit, open_job, shared
+from support import edit, shared
 from synthetic import cpu_only_export
-from synthetic.ddp_job import ddp_job
-from triaging import finding, ids, triaged
 
 from nsystui.base.selection import Task, Window
-from nsystui.cli import main
 from nsystui.questions.collectives.alignment import ClockMode, fit_clock
 from nsystui.questions.collectives.matching import UNKNOWN, KernelSequence, MatchedCollectives, Member, match, sequences
 from nsystui.questions.collectives.waiting import NOBODY, Arrivals, lateness
 from nsystui.questions.job.job import OpenJob
-from nsystui.questions.ranks.partings import differences
 from nsystui.store.cache import Cache
 from nsystui.store.report import aligned
 from nsystui.store.session import Session
@@ -197,59 +191,3 @@ class TestWaiting:
 def test_a_job_without_nccl_has_nothing_to_match(tmp_path, opened):
     session = opened(cpu_only_export(tmp_path / "cpu.sqlite"))
     assert match(sequences(session, session.reports)).groups == ()
-
-
-def words_and_groups(paths: Sequence[Path]) -> tuple[list[str], list[tuple[int, int]]]:
-    with closing(open_job(*paths)) as job:
-        job.align(ClockMode.COLLECTIVES)
-        groups = [(len(group.members), len(group)) for group in job.collectives().groups]
-        return [words for _, _, words in differences(job)], groups
-
-
-def at(*places: tuple[int, int, int]) -> Any:
-    return lambda rank, step, number: (rank, step, number) in places
-
-
-@pytest.mark.parametrize(("ranks", "skips", "words", "groups"), first(2, [
-    (3, at((0, 4, 1), (1, 4, 1)), ["Rank 2 runs 1 AllReduce more in step 4, compared with ranks 0, 1"], [(3, 39)]),
-    (4, at((1, 10, 1), (2, 3, 0)), ["Rank 2 runs 1 AllReduce less in step 3, compared with ranks 0, 1, 3",
-     "Rank 1 runs 1 AllReduce less in step 10, compared with ranks 0, 2, 3"], [(4, 38), (3, 1), (3, 1)]),
-    (4, at((1, 10, 1)), ["Rank 1 runs 1 AllReduce less in step 10, compared with ranks 0, 2, 3"],
-     [(4, 39), (3, 1)]),
-    (2, at((1, 10, 0)), ["Rank 1 runs 1 AllReduce less in step 10, compared with rank 0"], [(2, 39)]),
-    (3, at((2, 19, 1)), ["Rank 2 runs 1 AllReduce less in step 19, compared with ranks 0, 1"], [(3, 39), (2, 1)]),
-    (3, at((2, 3, 1), (2, 9, 0)), ["Rank 2 runs 2 AllReduce less in 2 steps (3, 9), compared with ranks 0, 1"],
-     [(3, 38), (2, 2)]),
-]))  # fmt: skip
-def test_a_rank_that_skips_collectives_is_named_with_the_steps_and_matched_elsewhere(
-    tmp_path, ranks, skips, words, groups
-):
-    assert words_and_groups(ddp_job(tmp_path, ranks, skips=skips)) == (words, groups)
-
-
-def test_late_ranks_hide_no_skipped_collective(tmp_path):
-    paths = ddp_job(tmp_path, skips=at((3, 10, 1)), computes=lambda rank, step: 4_000_000 if rank == 1 else 0)
-    assert words_and_groups(paths)[0] == ["Rank 3 runs 1 AllReduce less in step 10, compared with ranks 0, 1, 2"]
-
-
-@pytest.mark.parametrize("how", first(1, [
-    {"captured": lambda rank: range(5 if rank == 2 else 0, 20)},
-    {"captured": lambda rank: range(14 if rank == 2 else 20)},
-    {"captured": lambda rank: range(1) if rank == 2 else range(20)},
-    {"loses": at((2, 7, 1))},
-    {"skips": at((2, 0, 0))},
-]))  # fmt: skip
-def test_a_collective_that_may_not_have_been_recorded_is_no_difference(tmp_path, how):
-    paths = ddp_job(tmp_path, **how)
-    assert words_and_groups(paths)[0] == []
-    assert "different-collectives" not in ids(triaged(*paths))
-
-
-def test_triage_and_notes_name_it(tmp_path, capsys):
-    paths = ddp_job(tmp_path, skips=at((1, 10, 1)))
-    named = finding(triaged(*paths), "different-collectives")
-    assert named.sentence == "Rank 1 runs 1 AllReduce less in step 10, compared with ranks 0, 2, 3."
-    assert named.ranks == (1,)
-    for table in ("--collectives", "--kinds"):
-        main(["ranks", *map(str, paths), table])
-        assert "Rank 1 runs 1 AllReduce less in step 10" in capsys.readouterr().err

@@ -1,5 +1,8 @@
 """Verdicts on collectives, and causes of late ranks."""
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 from campaign import first
 from support import open_job
@@ -16,15 +19,21 @@ def on(rank: int, time: int, steps: range | tuple[int, ...] = range(20)) -> OfSt
     return lambda of_rank, step: time if of_rank == rank and step in steps else 0
 
 
-@pytest.mark.parametrize(("how", "verdict"), first(1, [
-    ({"computes": on(3, 5 * MS), "transfer": 5_000}, "skew: rank 3"),
-    ({"computes": on(1, 30 * MS, (7, 13))}, "skew: rank 1, a few steps"),
-    ({"computes": on(0, 2 * MS)}, "mixed"),
-    ({}, "transfer-bound"),
-    ({"computes": lambda rank, step: 9 * MS if step % 4 == rank else 0}, "skew: rotating"),
-    ({"size": 8}, "unknown"),
-]))  # fmt: skip
-def test_a_collective_transfers_or_waits_if_all_ranks_are_open(tmp_path, how, verdict):
+@pytest.mark.parametrize(
+    ("how", "verdict"),
+    first(
+        1,
+        [
+            ({"computes": on(3, 5 * MS), "transfer": 5_000}, "skew: rank 3"),
+            ({"computes": on(1, 30 * MS, (7, 13))}, "skew: rank 1, a few steps"),
+            ({"computes": on(0, 2 * MS)}, "mixed"),
+            ({}, "transfer-bound"),
+            ({"computes": lambda rank, step: 9 * MS if step % 4 == rank else 0}, "skew: rotating"),
+            ({"size": 8}, "unknown"),
+        ],
+    ),
+)
+def test_a_collective_transfers_or_waits_if_all_ranks_are_open(tmp_path: Path, how: Any, verdict: str) -> None:
     job = open_job(*ddp_job(tmp_path, **how))
     job.align(ClockMode.COLLECTIVES)
     everything, collectives = Selection(), job.collectives()
@@ -36,14 +45,32 @@ def test_a_collective_transfers_or_waits_if_all_ranks_are_open(tmp_path, how, ve
     assert single == {"unknown"} or verdict != "unknown"
 
 
-@pytest.mark.parametrize(("how", "says", "advises"), first(1, [
-    ({"loads": on(2, 30 * MS)}, "at 20 of 40 collectives: its data loader takes 30 ms longer a step.", "Load on"),
-    ({"loads": on(2, 30 * MS), "loader": "prepare"}, ": its GPU idles 30 ms longer a step.", "on the CPU"),
-    ({"computes": on(2, 30 * MS)}, ": its kernels take 30 ms longer a step.", "exclude its node"),
-    ({"computes": on(2, 90 * MS, (7, 13))}, ": its kernels take 90 ms longer in 2 of 20 steps (7, 13).", "Compare"),
-    ({"loads": on(2, 90 * MS, (7, 13))}, ": its data loader takes 90 ms longer in 2 of 20 steps (7, 13)", "Load"),
-]))  # fmt: skip
-def test_a_late_rank_has_one_cause_and_one_finding(tmp_path, how, says, advises):
+@pytest.mark.parametrize(
+    ("how", "says", "advises"),
+    first(
+        1,
+        [
+            (
+                {"loads": on(2, 30 * MS)},
+                "at 20 of 40 collectives: its data loader takes 30 ms longer a step.",
+                "Load on",
+            ),
+            ({"loads": on(2, 30 * MS), "loader": "prepare"}, ": its GPU idles 30 ms longer a step.", "on the CPU"),
+            ({"computes": on(2, 30 * MS)}, ": its kernels take 30 ms longer a step.", "exclude its node"),
+            (
+                {"computes": on(2, 90 * MS, (7, 13))},
+                ": its kernels take 90 ms longer in 2 of 20 steps (7, 13).",
+                "Compare",
+            ),
+            (
+                {"loads": on(2, 90 * MS, (7, 13))},
+                ": its data loader takes 90 ms longer in 2 of 20 steps (7, 13)",
+                "Load",
+            ),
+        ],
+    ),
+)
+def test_a_late_rank_has_one_cause_and_one_finding(tmp_path: Path, how: Any, says: str, advises: str) -> None:
     triage = triaged(*ddp_job(tmp_path, **how))
     told(finding(triage, "straggler"), "Rank 2 (host) arrives last", says, advises=[advises])
     assert ids(triage).isdisjoint({"slow-steps", "imbalance"})
@@ -52,7 +79,7 @@ def test_a_late_rank_has_one_cause_and_one_finding(tmp_path, how, says, advises)
         assert all(item.under == "straggler" for item in triage.findings if item.id == "idle-gaps")
 
 
-def test_a_rank_that_is_last_as_often_for_less_time_is_mentioned(tmp_path):
+def test_a_rank_that_is_last_as_often_for_less_time_is_mentioned(tmp_path: Path) -> None:
     def compute(rank: int, step: int) -> int:
         return 30 * MS * (rank == 2 and step % 2 == 0) + MS * (rank == 1 and step % 2)
 
@@ -60,11 +87,21 @@ def test_a_rank_that_is_last_as_often_for_less_time_is_mentioned(tmp_path):
     assert "Rank 2 (host) arrives last at 10 of 40 collectives, another rank at 10 for less time" in text
 
 
-@pytest.mark.parametrize(("late", "how", "says"), first(1, [
-    ((2, 3), "loads", "Ranks 2, 3 (host) arrive last at 20 of 40 collectives: their data loaders take 30."),
-    ((1, 3), "computes", "Ranks 1, 3 (host) arrive last at 20 of 40 collectives: their kernels take 30."),
-]))  # fmt: skip
-def test_ranks_that_are_late_together_are_one_finding(tmp_path, late, how, says):
+@pytest.mark.parametrize(
+    ("late", "how", "says"),
+    first(
+        1,
+        [
+            (
+                (2, 3),
+                "loads",
+                "Ranks 2, 3 (host) arrive last at 20 of 40 collectives: their data loaders take 30.",
+            ),
+            ((1, 3), "computes", "Ranks 1, 3 (host) arrive last at 20 of 40 collectives: their kernels take 30."),
+        ],
+    ),
+)
+def test_ranks_that_are_late_together_are_one_finding(tmp_path: Path, late: Any, how: str, says: str) -> None:
     jitter = lambda rank, step: (7 * rank + 3 * step) % 5 * 30_000 + 30 * MS * (rank in late)  # noqa: E731
     triage = triaged(*ddp_job(tmp_path, **{how: jitter}))
     told(finding(triage, "straggler"), says, "Each other GPU loses 60")
@@ -72,31 +109,31 @@ def test_ranks_that_are_late_together_are_one_finding(tmp_path, late, how, says)
     assert ids(triage).isdisjoint({"imbalance", "input-pipeline"})
 
 
-def test_the_cause_at_the_first_collective_is_in_the_kernels_before(tmp_path):
+def test_the_cause_at_the_first_collective_is_in_the_kernels_before(tmp_path: Path) -> None:
     triage = triaged(*ddp_job(tmp_path, computes=on(2, 300 * MS, (0,))))
     told(finding(triage, "straggler"), "its kernels take 300 ms longer in 1 of 20 steps (0).")
 
 
-def test_a_rank_late_in_every_second_step_is_not_late_in_each(tmp_path):
+def test_a_rank_late_in_every_second_step_is_not_late_in_each(tmp_path: Path) -> None:
     jitter = lambda rank, step: (5 * rank + 3 * step) % 4 * 500_000 + 60 * MS * (rank == 1 and step % 2)  # noqa: E731
     told(finding(triaged(*ddp_job(tmp_path, computes=jitter)), "straggler"), "longer in 10 of 20 steps (1, 3, 5 and")
 
 
 @pytest.mark.campaign
-def test_two_slow_steps_of_a_rank_are_no_reason_to_exclude_its_node(tmp_path):
+def test_two_slow_steps_of_a_rank_are_no_reason_to_exclude_its_node(tmp_path: Path) -> None:
     triage = triaged(*ddp_job(tmp_path, computes=on(2, 90 * MS, (7, 13))))
     told(finding(triage, "straggler"), never=["node", "slower"])
 
 
 @pytest.mark.campaign
-def test_slow_steps_below_the_threshold_of_stragglers_are_one_ranks(tmp_path):
+def test_slow_steps_below_the_threshold_of_stragglers_are_one_ranks(tmp_path: Path) -> None:
     paths = ddp_job(tmp_path, computes=on(2, 90 * MS, (7, 13)))
     slow = finding(triaged(*paths, settings=["straggler_percent=90"]), "slow-steps")
     assert slow.ranks == (2,)
     told(slow, advises=["Rank 2 arrives last"], never=["all ranks share"])
 
 
-def test_slow_steps_of_all_ranks_stay_a_finding_beside_a_straggler(tmp_path):
+def test_slow_steps_of_all_ranks_stay_a_finding_beside_a_straggler(tmp_path: Path) -> None:
     everyone = ddp_job(tmp_path, computes=lambda rank, step: 90 * MS if step in (7, 13) else 8 * MS * (rank == 2))
     triage = triaged(*everyone)
     assert {"slow-steps", "straggler"} <= ids(triage)
@@ -104,14 +141,14 @@ def test_slow_steps_of_all_ranks_stay_a_finding_beside_a_straggler(tmp_path):
 
 
 @pytest.mark.campaign
-def test_the_usual_wait_for_data_stays_a_finding_beside_a_late_loader(tmp_path):
+def test_the_usual_wait_for_data_stays_a_finding_beside_a_late_loader(tmp_path: Path) -> None:
     triage = triaged(*ddp_job(tmp_path, loads=lambda rank, step: 20 * MS + 20 * MS * (rank == 2)))
     told(finding(triage, "straggler"), "its data loader takes 20 ms longer a step")
     usual = finding(triaged(*ddp_job(tmp_path / "alike", loads=lambda rank, step: 20 * MS)), "input-pipeline").cost
     assert finding(triage, "input-pipeline").cost == pytest.approx(usual, rel=0.01)
 
 
-def test_without_all_kernels_of_the_rank_there_is_no_cause(tmp_path):
+def test_without_all_kernels_of_the_rank_there_is_no_cause(tmp_path: Path) -> None:
     loses = lambda rank, step, number: (rank, step, number) == (2, 5, 1)  # noqa: E731
     triage = triaged(*ddp_job(tmp_path, loads=on(2, 30 * MS), loses=loses))
     told(finding(triage, "straggler"), "Rank 2", never=["longer a step"])

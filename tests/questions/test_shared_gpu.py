@@ -57,25 +57,41 @@ def swept(kernels: Kernels, start: int, end: int) -> int:
 @pytest.mark.parametrize(
     ("names", "seed"), campaign.first(1, [(("a",), 1), (("rank0", "rank1"), 2), (("a",), 3), (("a",), 4)])
 )
-def test_the_time_of_one_gpu_counts_once_in_the_budget_of_a_step_and_in_gains(tmp_path, names, seed):
-    """Each rank still has its steps."""
-    paths = tuple(tmp_path / f"{name}.sqlite" for name in names)
-    kernels = two_processes(paths, seed)
-    with closing(open_job(*paths)) as job:
-        (gpu,) = iterations(job, Selection())
-        spans = [(start // US, end // US) for start, end in zip(gpu.of.starts, gpu.of.ends, strict=True)]
-        computing = [swept(kernels, *span) for span in spans]
-        assert (gpu.of.part("compute") // US).tolist() == pytest.approx(computing, abs=400)
-        assert gpu.of.busy.tolist() == gpu.of.part("compute").tolist()
-        assert (gpu.of.parts.sum(axis=1) == gpu.of.time).all()
-        rows = {row["part"]: row for row in budget_by_step(job, Selection()).records()}
-        assert (rows["iteration"]["count"], rows["compute"]["total"]) == (STEPS, gpu.of.part("compute").sum())
-        gaps = finding(judged(job, rules=("idle_gaps",)), "idle-gaps")
-        idle = sum(end - start for start, end in spans) - sum(computing)
-        assert gaps.gain.recoverable / US == pytest.approx(idle / STEPS, rel=0.02)
-        assert [len(steps_side_by_side(job, Selection(), rank)[0]) for rank in (0, 1, None)] == [STEPS] * 3
-        second = Selection(tasks=frozenset({job.ranks[1].task}))
-        assert [gpu.rank for gpu in iterations(job, second)] == [1]
+class TestOneGpu:
+    def test_the_budget_of_a_step_has_its_time_once(self, tmp_path, names, seed):
+        paths = tuple(tmp_path / f"{name}.sqlite" for name in names)
+        kernels = two_processes(paths, seed)
+        with closing(open_job(*paths)) as job:
+            (gpu,) = iterations(job, Selection())
+            expected = [
+                swept(kernels, start // US, end // US) for start, end in zip(gpu.of.starts, gpu.of.ends, strict=True)
+            ]
+            assert (gpu.of.part("compute") // US).tolist() == pytest.approx(expected, abs=400)
+            assert gpu.of.busy.tolist() == gpu.of.part("compute").tolist()
+            assert (gpu.of.parts.sum(axis=1) == gpu.of.time).all()
+            rows = {row["part"]: row for row in budget_by_step(job, Selection()).records()}
+            assert rows["iteration"]["count"] == STEPS
+            assert rows["compute"]["total"] == gpu.of.part("compute").sum()
+
+    def test_findings_on_its_idle_time_could_save_all_of_it(self, tmp_path, names, seed):
+        paths = tuple(tmp_path / f"{name}.sqlite" for name in names)
+        kernels = two_processes(paths, seed)
+        with closing(open_job(*paths)) as job:
+            gaps = finding(judged(job, rules=("idle_gaps",)), "idle-gaps")
+            (gpu,) = iterations(job, Selection())
+            idle = sum(
+                (end - start) // US - swept(kernels, start // US, end // US)
+                for start, end in zip(gpu.of.starts, gpu.of.ends, strict=True)
+            )
+            assert gaps.gain.recoverable / US == pytest.approx(idle / STEPS, rel=0.02)
+
+    def test_each_rank_still_has_its_steps(self, tmp_path, names, seed):
+        paths = tuple(tmp_path / f"{name}.sqlite" for name in names)
+        two_processes(paths, seed)
+        with closing(open_job(*paths)) as job:
+            assert [len(steps_side_by_side(job, Selection(), rank)[0]) for rank in (0, 1, None)] == [STEPS] * 3
+            second = Selection(tasks=frozenset({job.ranks[1].task}))
+            assert [gpu.rank for gpu in iterations(job, second)] == [1]
 
 
 INTEGRATED = ("Orin", "NVIDIA Tegra X2", "NVIDIA Thor", "NVIDIA GB10")

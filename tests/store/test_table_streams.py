@@ -21,13 +21,13 @@ KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
 
 
 @pytest.fixture
-def export(tmp_path) -> Path:
+def export(tmp_path: Path) -> Path:
     (path,) = TrainingJob(ranks=1, steps=2, layers=2, gpu_metrics=False).write(tmp_path)
     return path
 
 
 @pytest.fixture(autouse=True)
-def small_batches(monkeypatch) -> None:
+def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(opening, "_BATCH_ROWS", 16)
     monkeypatch.setattr(packing, "SORTED_ROWS", 50)
 
