@@ -1,6 +1,6 @@
 """The comparison on a screen: two ranks of the open job, and two jobs alone."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +21,12 @@ from nsystui.ui.screens.diff import OtherJobScreen
 
 
 @pytest.fixture(scope="session")
-def other_job(written_once) -> list[Path]:
+def other_job(written_once: Callable[..., list[Path]]) -> list[Path]:
     return written_once("other", TrainingJob(ranks=2, steps=3, layers=2, straggler=None).write)
 
 
 def keys_of(text: str) -> list[str]:
+    """Return the keys that type a text."""
     named = {" ": "space", ",": "comma", "-": "minus"}
     return [named.get(character, character) for character in text]
 
