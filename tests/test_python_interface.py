@@ -64,6 +64,7 @@ def test_thresholds_of_triage_have_their_names(job, findings):
         job.triage({"moons": 1})
 
 
+@pytest.mark.campaign
 def test_rows_are_sorted_and_cut_as_the_command_does(job):
     frame = job.ask("kernels", sort="count", top=3)
     assert len(frame) == 3

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 
+import campaign
 import duckdb
 import pytest
 from hypothesis import given
@@ -118,7 +119,7 @@ def test_a_name_without_a_known_ending_needs_a_format(tmp_path):
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-@pytest.mark.parametrize("exists", [False, True])
+@pytest.mark.parametrize("exists", campaign.first(1, [True, False]))
 def test_a_full_disk_says_so_and_leaves_what_was_there(tmp_path, monkeypatch, ending, exists):
     path = tmp_path / f"a.{ending}"
     # Python would leave truncated bytecode of a module that is imported meanwhile.

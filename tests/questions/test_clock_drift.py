@@ -134,6 +134,7 @@ def test_the_waits_of_noisy_ends_are_right_within_the_residual(tmp_path, opened)
     assert waits_of(job)[:2] == pytest.approx([40 * LATE] * 2, abs=40 * 20_000)
 
 
+@pytest.mark.campaign
 def test_all_times_of_a_drifting_job_are_those_of_a_job_with_one_clock(tmp_path, opened):
     drifting = job_of(opened(*write_job(tmp_path / "a", list(map(by, [0, 0, 50, 50])))))
     steady = job_of(opened(*write_job(tmp_path / "b", list(map(by, [0, 0, 0, 0])))))
