@@ -85,7 +85,6 @@ class Browser:
         return found["result"].get("value")
 
     def press(self, key: str, code: int, text: str = "") -> None:
-        """Press a key as a user does."""
         same = {"key": key, "code": key, "windowsVirtualKeyCode": code}
         self.send("Input.dispatchKeyEvent", type="keyDown", text=text, **same)
         self.send("Input.dispatchKeyEvent", type="keyUp", **same)
@@ -104,7 +103,6 @@ class Browser:
 
     @property
     def requests(self) -> list[str]:
-        """Return the addresses that the page requested."""
         sent = [one["params"] for one in self.events if one.get("method") == "Network.requestWillBeSent"]
         return [one["request"]["url"] for one in sent]
 

@@ -89,14 +89,14 @@ _DAC_OVERRIDE, _DAC_READ_SEARCH = 1, 2
 
 
 @pytest.fixture(scope="session")
-def run_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def run_directory(tmp_path_factory) -> Path:
     """Return a directory that all processes of a run share."""
     own = tmp_path_factory.getbasetemp()
     return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
 
 
 @pytest.fixture(scope="session")
-def written_once(run_directory: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., list[Path]]:
+def written_once(run_directory, tmp_path_factory) -> Callable[..., list[Path]]:
     """Return a function that writes a job once in a run, by name; tests must not change it."""
 
     def job(name: str, write: Callable[[Path], object]) -> list[Path]:
@@ -112,7 +112,7 @@ def written_once(run_directory: Path, tmp_path_factory: pytest.TempPathFactory) 
 
 
 @pytest.fixture(autouse=True, scope="session")
-def cache_directory(run_directory: Path) -> Iterator[Path]:
+def cache_directory(run_directory) -> Iterator[Path]:
     """Yield the cache of the commands, one for the whole run and never the user's."""
     directory = run_directory / "cache"
     directory.mkdir(mode=0o700, exist_ok=True)
@@ -133,13 +133,13 @@ def cache_directory(run_directory: Path) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session")
-def demo_job(written_once: Callable[..., list[Path]]) -> list[Path]:
+def demo_job(written_once) -> list[Path]:
     """Return the exports of ``SMALL_JOB``, four ranks on two hosts, three steps; tests must not change them."""
     return written_once("demo", SMALL_JOB.write)
 
 
 @pytest.fixture(scope="session")
-def demo_session(demo_job: list[Path]) -> Iterator[Session]:
+def demo_session(demo_job) -> Iterator[Session]:
     """Yield the demo job in a session in memory, to which tests must not add reports."""
     session = Session()
     for path in demo_job:
@@ -193,7 +193,7 @@ def opened() -> Iterator[Callable[..., Session]]:
 
 
 @pytest.fixture
-def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def read(monkeypatch) -> list[str]:
     """Return the list that gets the readers' queries of SQLite."""
     queries: list[str] = []
     stream = ArrowReader.stream
@@ -279,7 +279,7 @@ QUESTIONS = (
 
 
 @pytest.fixture
-def dummy_question(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Question]:
+def dummy_question(tmp_path, monkeypatch) -> Iterator[Question]:
     """Yield the question of a new file in a folder that the catalogue searches."""
     (tmp_path / "catalogue").mkdir()
     (tmp_path / "catalogue/dummy.py").write_text(DUMMY_QUESTION)

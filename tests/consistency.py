@@ -22,13 +22,9 @@ BUDGET = (
     *("startup", "long_gaps", "short_gaps", "in_graphs", "tail", "unrecorded"),
 )
 WHOLES = {
-    "kernels": "share_percent",
-    "api": "share_percent",
-    "memory": "share_percent",
-    "osrt": "share_percent",
-    "gaps": "percent",
-    "nvtx --by-name": "share_percent",
-}
+    "kernels": "share_percent", "api": "share_percent", "memory": "share_percent", "osrt": "share_percent",
+    "gaps": "percent", "nvtx --by-name": "share_percent",
+}  # fmt: skip
 """Questions whose rows are parts of one whole, and the column of their shares."""
 
 
@@ -153,18 +149,13 @@ def _findings(ask: Answers, budget: Rows, whole: int) -> Iterator[str]:
     gpus = max(len(budget), 1)
     means = {part: sum(row[f"{part}_ns"] for row in budget) / gpus for part in BUDGET}
     limits = {
-        "idle-gaps": means["long_gaps"],
-        "input-pipeline": means["long_gaps"],
+        "idle-gaps": means["long_gaps"], "input-pipeline": means["long_gaps"],
         "launch-overhead": means["short_gaps"] + means["long_gaps"],
-        "synchronising-calls": means["short_gaps"] + means["long_gaps"],
-        "low-utilisation": means["short_gaps"],
-        "graph-gaps": means["in_graphs"],
-        "start-up": means["startup"],
-        "tail": means["tail"],
-        "communication": means["exposed_nccl"],
-        "exposed-communication": means["exposed_nccl"],
+        "synchronising-calls": means["short_gaps"] + means["long_gaps"], "low-utilisation": means["short_gaps"],
+        "graph-gaps": means["in_graphs"], "start-up": means["startup"], "tail": means["tail"],
+        "communication": means["exposed_nccl"], "exposed-communication": means["exposed_nccl"],
         "exposed-memory": means["memory"] + means["exposed_nccl"],
-    }
+    }  # fmt: skip
     for name, limit in limits.items():
         cost = (findings.get(name) or {}).get("cost_ns")
         if cost is not None and cost > limit + 1:

@@ -61,7 +61,7 @@ TYPES = {"integer": int, "number": float, "string": str, "null": type(None)}
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def place(tmp_path_factory) -> Path:
     """Return a directory with the files that the commands read, and the requested jobs."""
     directory = tmp_path_factory.mktemp("answers").resolve()
     write_inputs(directory)
@@ -69,7 +69,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def here(place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def here(place, monkeypatch) -> Path:
     monkeypatch.chdir(place)
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setenv("NSYSTUI_CACHE_DIR", f"{place}/.cache")
@@ -79,23 +79,19 @@ def here(place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(scope="module")
 def schemas() -> dict[str, Any]:
-    """Return the schema of each question by name."""
     return json.loads(ask("schema").out)
 
 
-@pytest.mark.parametrize(
-    ("path", "keep"),
-    [
-        *(
-            pytest.param(path, True, id=path.stem, marks=[pytest.mark.campaign] * (path.stem in RARE))
-            for path in SUBJECTS
-        ),
-        *(
-            pytest.param(path, False, id=f"{path.stem}, each alone", marks=pytest.mark.campaign)
-            for path in some(2, SUBJECTS)
-        ),
-    ],
-)
+@pytest.mark.parametrize(("path", "keep"), [
+    *(
+        pytest.param(path, True, id=path.stem, marks=[pytest.mark.campaign] * (path.stem in RARE))
+        for path in SUBJECTS
+    ),
+    *(
+        pytest.param(path, False, id=f"{path.stem}, each alone", marks=pytest.mark.campaign)
+        for path in some(2, SUBJECTS)
+    ),
+])  # fmt: skip
 def test_answers_are_as_recorded(here, schemas, path, keep):
     _, *blocks = blocks_of(path.read_text(encoding="utf-8"))
     if path.stem in RARE:
@@ -259,19 +255,10 @@ def test_every_question_is_asked_with_each_of_its_options():
     assert missing == []
 
 
-@pytest.mark.parametrize(
-    "commands",
-    [
-        pytest.param(["nvtx", "nccl", "events --top 9"], id="some"),
-        # Reports and recipes number the ranges by their rows.
-        pytest.param(
-            [one.command({}) for one in questions() if one.home != COMPARISON and not one.family],
-            id="all",
-            marks=pytest.mark.campaign,
-        ),
-    ],
-)
-def test_answers_do_not_depend_on_the_order_in_which_rows_were_written(here, monkeypatch, commands):
+@pytest.mark.campaign
+def test_answers_do_not_depend_on_the_order_in_which_rows_were_written(here, monkeypatch):
+    # Reports and recipes number the ranges by their rows.
+    commands = [one.command({}) for one in questions() if one.home != COMPARISON and not one.family]
     write_jobs(["train"], here)
     for name, order in (("first-to-last", "ASC"), ("last-to-first", "DESC")):
         path = Path(shutil.copytree(here / "train", here / name, dirs_exist_ok=True)) / "rank1.sqlite"

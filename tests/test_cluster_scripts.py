@@ -34,7 +34,7 @@ PROGRAMS = {
 
 
 @pytest.fixture(scope="module")
-def job(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def job(tmp_path_factory) -> Path:
     """Return the directory of the programs, with the exports in ``demo``."""
     directory = tmp_path_factory.mktemp("cluster")
     training_job(directory / "demo", ranks=RANKS, steps=3)
@@ -62,7 +62,7 @@ def run(text: str, job: Path, directory: Path, **environ: str) -> None:
 
 
 @pytest.mark.campaign
-def test_slurm(job: Path, tmp_path: Path) -> None:
+def test_slurm(job, tmp_path):
     for _ in range(2):  # a requeued job has the same id
         run(script("#SBATCH"), job, tmp_path, SCRATCH=str(tmp_path), SLURM_JOB_ID="4711")
     out, _ = tmp_path.glob("run-4711-*")
@@ -71,14 +71,14 @@ def test_slurm(job: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.campaign
-def test_pbs(job: Path, tmp_path: Path) -> None:
+def test_pbs(job, tmp_path):
     run(script("#PBS"), job, tmp_path, PBS_O_WORKDIR=str(tmp_path), PBS_JOBID="12.pbs")
     (out,) = tmp_path.glob("run-12.pbs-*")
     assert sorted(path.name for path in out.glob("*.sqlite")) == ["rank0.sqlite", "rank1.sqlite"]
     assert f" on {RANKS} GPUs." in (out / "triage.md").read_text(encoding="utf-8")
 
 
-def test_kubernetes(job: Path, tmp_path: Path) -> None:
+def test_kubernetes(job, tmp_path):
     (tmp_path / "job").mkdir()
     for pod in range(RANKS):
         run(script("torchrun").replace("/runs", str(tmp_path)), job, tmp_path, RANK=str(pod))

@@ -3,7 +3,7 @@
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -42,6 +42,7 @@ def between(path: Path, name: str) -> str:
     return text_of(path).partition(f"<!-- {name} -->\n")[2].partition(f"<!-- end of {name} -->")[0]
 
 
+@cache
 def anchors(path: Path) -> set[str]:
     """Return the anchors of a page's headings, as GitHub makes them."""
     found: Counter[str] = Counter()
@@ -57,20 +58,12 @@ def resolves(page: Path, anchor: str) -> bool:
     return page.is_file() and (not anchor or anchor in anchors(page))
 
 
-def lines_of(paths: list[Path]) -> Iterator[tuple[str, str]]:
-    """Yield every line with its position."""
-    for path in paths:
-        for number, line in enumerate(text_of(path).splitlines(), 1):
-            yield f"{path.relative_to(ROOT)}:{number}", line
-
-
 def test_every_citation_of_a_document_resolves_and_none_is_of_one_that_is_not_here():
-    """``docs/exports.md#time`` in the code and in the pages."""
     cited = re.compile(r"\bdocs/([\w-]+)\.md(?:#([\w-]+))?")
-    found = [(where, *pair) for where, line in lines_of([*CODE, *PAGES]) for pair in cited.findall(line)]
+    found = [(path, *pair) for path in (*CODE, *PAGES) for pair in cited.findall(text_of(path))]
     assert len(found) > 90
     assert [one for one in found if not resolves(DOCS / f"{one[1]}.md", one[2])] == []
-    assert [where for where, line in lines_of(CODE) if chr(0xA7) in line] == []
+    assert [path for path in CODE if chr(0xA7) in text_of(path)] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

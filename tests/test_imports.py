@@ -161,7 +161,6 @@ def loaded_after(*steps: str) -> list[set[str]]:
 
 
 def run(*words: object) -> str:
-    """Return the step that runs a command."""
     return f"try: main({[str(word) for word in words]!r})\nexcept SystemExit: pass"
 
 

@@ -64,6 +64,7 @@ def test_thresholds_of_triage_have_their_names(job, findings):
         job.triage({"moons": 1})
 
 
+@pytest.mark.campaign
 def test_rows_are_sorted_and_cut_as_the_command_does(job):
     frame = job.ask("kernels", sort="count", top=3)
     assert len(frame) == 3
@@ -144,19 +145,16 @@ def test_types_do_not_depend_on_the_rows(job):
     assert whole.dtypes.equals(nothing.dtypes)
 
 
-@pytest.mark.parametrize(
-    ("ask", "said"),
-    [
-        (lambda job: job.ask("kernel"), "did you mean 'kernels'"),
-        (lambda job: job.ask("report"), "command, `nsystui report`"),
-        (lambda job: job.ask("triage"), r"job\.triage\(\)"),
-        (lambda job: job.ask("kernels", moon=1), "no option 'moon': there are time, ranks"),
-        (lambda job: job.ask("kernels", rank=[0]), "did you mean ranks"),
-        (lambda job: nsystui.diff(job, job, "kernel"), "did you mean kernels"),
-        (lambda job: job.ask("kernels", time="soon"), "soon"),
-        (lambda job: job.ask("kernels", ranks=[99]), "rank 99"),
-    ],
-)
+@pytest.mark.parametrize(("ask", "said"), [
+    (lambda job: job.ask("kernel"), "did you mean 'kernels'"),
+    (lambda job: job.ask("report"), "command, `nsystui report`"),
+    (lambda job: job.ask("triage"), r"job\.triage\(\)"),
+    (lambda job: job.ask("kernels", moon=1), "no option 'moon': there are time, ranks"),
+    (lambda job: job.ask("kernels", rank=[0]), "did you mean ranks"),
+    (lambda job: nsystui.diff(job, job, "kernel"), "did you mean kernels"),
+    (lambda job: job.ask("kernels", time="soon"), "soon"),
+    (lambda job: job.ask("kernels", ranks=[99]), "rank 99"),
+])  # fmt: skip
 def test_what_is_not_there_is_a_usage_error(job, ask, said):
     with pytest.raises(nsystui.UsageError, match=said):
         ask(job)

@@ -42,10 +42,7 @@ WORDS = {
 }  # fmt: skip
 ELSEWHERE = {"hard_in_tests": sorted(TESTS.rglob("*.py")), "hard_in_docs": sorted((PROGRAM / "docs").glob("*.md"))}
 HAS_DOCSTRING = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-BRANCHES = (
-    *(ast.If, ast.IfExp, ast.For, ast.AsyncFor, ast.While),
-    *(ast.ExceptHandler, ast.Assert, ast.comprehension),
-)
+BRANCHES = (*(ast.If, ast.IfExp, ast.For, ast.AsyncFor, ast.While), *(ast.ExceptHandler, ast.Assert, ast.comprehension))
 
 
 def measured(source: str, nodes: Iterable[ast.AST]) -> Counter[str]:
@@ -77,7 +74,6 @@ def measured(source: str, nodes: Iterable[ast.AST]) -> Counter[str]:
 
 
 def measures() -> dict[str, int]:
-    """Return the measures of the whole program."""
     total: Counter[str] = Counter()
     for path in PROGRAM.rglob("*.py"):
         text = path.read_text(encoding="utf-8")

@@ -37,14 +37,11 @@ def test_pages_of_any_size_are_the_whole(answer):
     assert list(answer.page(4, 10)) == []
 
 
-@pytest.mark.parametrize(
-    ("key", "ascending", "descending"),
-    [
-        ("number", [1, 3, BIG, None], [BIG, 3, 1, None]),
-        ("share", [-2.0, 1.5, 1.5, None], [1.5, 1.5, -2.0, None]),
-        ("name", ["a", "b", "c", None], ["c", "b", "a", None]),
-    ],
-)
+@pytest.mark.parametrize(("key", "ascending", "descending"), [
+    ("number", [1, 3, BIG, None], [BIG, 3, 1, None]),
+    ("share", [-2.0, 1.5, 1.5, None], [1.5, 1.5, -2.0, None]),
+    ("name", ["a", "b", "c", None], ["c", "b", "a", None]),
+])  # fmt: skip
 def test_sorting_puts_what_is_missing_last_either_way_and_keeps_the_order_of_equals(answer, key, ascending, descending):
     place = [column.key for column in COLUMNS].index(key)
     for is_descending, expected in ((False, ascending), (True, descending)):

@@ -36,25 +36,22 @@ def test_a_terminal_is_accepted_and_a_refusal_says_why_and_what_works():
     assert "auto, standard, 256 or truecolor" in (check({"TEXTUAL_COLOR_SYSTEM": "bogus"}, True, True) or "")
 
 
-@pytest.mark.parametrize(
-    ("environ", "encoding", "ascii_only"),
-    [
-        ({"LANG": "en_US.UTF-8"}, "utf-8", False),
-        ({"LANG": "de_DE.utf8@euro"}, "UTF-8", False),
-        ({"LC_CTYPE": "UTF-8"}, "utf-8", False),  # macOS
-        ({"LC_ALL": "C", "LANG": "en_US.UTF-8"}, "utf-8", True),
-        ({"LC_ALL": "", "LC_CTYPE": "", "LANG": "C.UTF-8"}, "utf-8", False),
-        ({"LC_CTYPE": "en_US.ISO-8859-1", "LANG": "en_US.UTF-8"}, "utf-8", True),
-        ({"LANG": "en_US"}, "utf-8", True),
-        ({}, "utf-8", True),
-        ({"LANG": "en_US.UTF-8"}, "latin-1", True),
-        ({"LANG": "en_US.UTF-8"}, "no such codec", True),
-        ({"LANG": "en_US.UTF-8"}, None, True),
-        ({"LANG": "en_US.UTF-8", "TERM": "linux"}, "utf-8", True),
-        ({"LANG": "en_US.UTF-8", "TERM": "vt220"}, "utf-8", True),
-        ({"LANG": "en_US.UTF-8", "TERM": "vte-256color"}, "utf-8", False),
-    ],
-)
+@pytest.mark.parametrize(("environ", "encoding", "ascii_only"), [
+    ({"LANG": "en_US.UTF-8"}, "utf-8", False),
+    ({"LANG": "de_DE.utf8@euro"}, "UTF-8", False),
+    ({"LC_CTYPE": "UTF-8"}, "utf-8", False),  # macOS
+    ({"LC_ALL": "C", "LANG": "en_US.UTF-8"}, "utf-8", True),
+    ({"LC_ALL": "", "LC_CTYPE": "", "LANG": "C.UTF-8"}, "utf-8", False),
+    ({"LC_CTYPE": "en_US.ISO-8859-1", "LANG": "en_US.UTF-8"}, "utf-8", True),
+    ({"LANG": "en_US"}, "utf-8", True),
+    ({}, "utf-8", True),
+    ({"LANG": "en_US.UTF-8"}, "latin-1", True),
+    ({"LANG": "en_US.UTF-8"}, "no such codec", True),
+    ({"LANG": "en_US.UTF-8"}, None, True),
+    ({"LANG": "en_US.UTF-8", "TERM": "linux"}, "utf-8", True),
+    ({"LANG": "en_US.UTF-8", "TERM": "vt220"}, "utf-8", True),
+    ({"LANG": "en_US.UTF-8", "TERM": "vte-256color"}, "utf-8", False),
+])  # fmt: skip
 def test_ascii_where_utf8_is_not_certain(environ, encoding, ascii_only):
     assert wants_ascii(environ, encoding) is ascii_only
 
@@ -72,15 +69,12 @@ def test_no_color_and_ssh_are_told_by_values_only():
     assert not over_ssh({"SSH_CONNECTION": ""})
 
 
-@pytest.mark.parametrize(
-    ("environ", "few"),
-    [
-        *(({"TERM": term}, False) for term in ("xterm-256color", "xterm-kitty")),
-        ({"TERM": "xterm", "COLORTERM": "truecolor"}, False),
-        *(({"TERM": term}, True) for term in ("xterm", "screen")),
-        *(({"TERM": "xterm", "COLORTERM": "1"}, True), ({}, True)),
-    ],
-)
+@pytest.mark.parametrize(("environ", "few"), [
+    *(({"TERM": term}, False) for term in ("xterm-256color", "xterm-kitty")),
+    ({"TERM": "xterm", "COLORTERM": "truecolor"}, False),
+    *(({"TERM": term}, True) for term in ("xterm", "screen")),
+    *(({"TERM": "xterm", "COLORTERM": "1"}, True), ({}, True)),
+])  # fmt: skip
 def test_few_colors_agrees_with_what_rich_will_paint(environ, few):
     from rich.console import Console
 
@@ -119,17 +113,14 @@ def test_what_is_drawn_as_text_has_a_bounded_width(demo_job, monkeypatch, capsys
     assert lines and max(map(len, lines)) < 1100
 
 
-@pytest.mark.parametrize(
-    ("told", "light"),
-    [
-        *(("0;15", True), ("0;7", True), ("0;default;15", True), ("default;11", True)),
-        *(("15;0", False), ("7;8", False), ("15;default;0", False), ("12;6", False)),
-        *(
-            (text, None)
-            for text in ("", "15", "0;default", "0;", ";", "0;16", "0;-1", "0;15;", "0;1;2;15", "a;b", "0;٧")
-        ),
-        ("0;" + "9" * 5000, None),
-    ],
-)
+@pytest.mark.parametrize(("told", "light"), [
+    *(("0;15", True), ("0;7", True), ("0;default;15", True), ("default;11", True)),
+    *(("15;0", False), ("7;8", False), ("15;default;0", False), ("12;6", False)),
+    *(
+        (text, None)
+        for text in ("", "15", "0;default", "0;", ";", "0;16", "0;-1", "0;15;", "0;1;2;15", "a;b", "0;٧")
+    ),
+    ("0;" + "9" * 5000, None),
+])  # fmt: skip
 def test_colorfgbg_says_whether_the_page_is_light(told, light):
     assert is_page_light({"COLORFGBG": told}) is light and is_page_light({}) is None

@@ -32,25 +32,22 @@ def test_printable_text_stays_as_it_is(text):
     assert safe_text(text) == text
 
 
-@pytest.mark.parametrize(
-    ("text", "shown", "shown_ascii"),
-    [
-        ("std::string f[abi:cxx11](int)", "std::string f[abi:cxx11](int)", "std::string f[abi:cxx11](int)"),
-        ("\x1b]0;owned\x07", "␛]0;owned␇", "?]0;owned?"),
-        ("a\tb\nc\x7f", "a␉b␊c␡", "a?b?c?"),
-        ("\x9b31m", "·31m", "?31m"),
-        ("abc\u202edef", "abc·def", "abc?def"),
-        ("zero\u200bwidth", "zero·width", "zero?width"),
-        ("\udcff", "·", "?"),
-        ("a\u2028b\u2029c\x85", "a·b·c·", "a?b?c?"),
-        ("\x1b_Ga=T;AAAA\x1b\\", "␛_Ga=T;AAAA␛\\", "?_Ga=T;AAAA?\\"),
-        ("\U0010eeee \ue0b0 \u0378", "· · ·", "? ? ?"),
-        ("a\u00a0b\u3000c", "a·b·c", "a?b?c"),
-        ("a\u3164\u2800\ufe0f\u034fb", "a····b", "a????b"),
-        ("e" + "\u0301" * 6 + "f", "e" + "\u0301" * 4 + "··f", "e" + "\u0301" * 4 + "??f"),
-        ("漢 é", "漢 é", "漢 é"),
-    ],
-)
+@pytest.mark.parametrize(("text", "shown", "shown_ascii"), [
+    ("std::string f[abi:cxx11](int)", "std::string f[abi:cxx11](int)", "std::string f[abi:cxx11](int)"),
+    ("\x1b]0;owned\x07", "␛]0;owned␇", "?]0;owned?"),
+    ("a\tb\nc\x7f", "a␉b␊c␡", "a?b?c?"),
+    ("\x9b31m", "·31m", "?31m"),
+    ("abc\u202edef", "abc·def", "abc?def"),
+    ("zero\u200bwidth", "zero·width", "zero?width"),
+    ("\udcff", "·", "?"),
+    ("a\u2028b\u2029c\x85", "a·b·c·", "a?b?c?"),
+    ("\x1b_Ga=T;AAAA\x1b\\", "␛_Ga=T;AAAA␛\\", "?_Ga=T;AAAA?\\"),
+    ("\U0010eeee \ue0b0 \u0378", "· · ·", "? ? ?"),
+    ("a\u00a0b\u3000c", "a·b·c", "a?b?c"),
+    ("a\u3164\u2800\ufe0f\u034fb", "a····b", "a????b"),
+    ("e" + "\u0301" * 6 + "f", "e" + "\u0301" * 4 + "··f", "e" + "\u0301" * 4 + "??f"),
+    ("漢 é", "漢 é", "漢 é"),
+])  # fmt: skip
 def test_substitutes(text, shown, shown_ascii):
     assert safe_text(text) == shown
     assert safe_text(text, ascii=True) == shown_ascii

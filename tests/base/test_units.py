@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from nsystui.base.answer import FILES_ONLY, Column, Unit
 from nsystui.base.errors import UsageError
+from nsystui.base.selection import Window, parse_numbers, parse_window
 from nsystui.base.units import (
     DecimalLayout,
     Wording,
@@ -87,13 +88,10 @@ def test_what_is_no_duration_is_refused_in_one_clean_line(text):
     assert str(caught.value).isprintable()
 
 
-@pytest.mark.parametrize(
-    ("text", "readings"),
-    {
-        "1200": "1200ns or 1200s", "0.5": "0.5ns or 0.5s", ".25": ".25ns or .25s", " 3 ": "3ns or 3s",
-        "6.412 018": "6.412 018ns or 6.412 018s", "007": "007ns or 007s",
-    }.items(),
-)  # fmt: skip
+@pytest.mark.parametrize(("text", "readings"), {
+    "1200": "1200ns or 1200s", "0.5": "0.5ns or 0.5s", ".25": ".25ns or .25s", " 3 ": "3ns or 3s",
+    "6.412 018": "6.412 018ns or 6.412 018s", "007": "007ns or 007s",
+}.items())  # fmt: skip
 def test_a_time_without_a_unit_is_refused_with_both_readings(text, readings):
     with pytest.raises(UsageError, match=f"has no unit: write {readings}$".replace(".", r"\.")):
         parse_duration(text)
@@ -135,29 +133,26 @@ def test_halves_as_they_are_written_go_away_from_zero(value, decimals):
     assert round_half_up(value, decimals) == float(Decimal(repr(value)).quantize(step, ROUND_HALF_UP))
 
 
-@pytest.mark.parametrize(
-    ("unit", "values", "heading", "cells"),
-    [
-        (Unit.RATE, [4_900_700_000, 2_000_500], "total GB/s", ["4.901", "0.002"]),
-        (Unit.FREQUENCY, [1_395_006_597.5, 210e6], "total MHz", ["1,395.0", "210.0"]),
-        (Unit.DURATION, [2_646_183_000, 228_000], "total ms", ["2,646.2", "0.2"]),
-        (Unit.DURATION, [41_269_000_000, 5, 0, None], "total", ["41.3 s", "5 ns", "0 ns", "–"]),
-        (Unit.DURATION, [3_000, 950], "total ns", ["3,000", "950"]),
-        (Unit.DURATION, [5_000_000_000], "total s", ["5"]),
-        (Unit.DURATION, [], "total ns", []),
-        (Unit.CHANGE, [-45_000_000, 12_500_000, 0], "total ms", ["-45.000", "+12.500", "0.000"]),
-        (Unit.BYTES, [50_331_648, 1_048_576, None], "total MiB", ["48", "1", "–"]),
-        (Unit.BYTES, [50_331_648, 100], "total", ["48 MiB", "100 B"]),
-        (Unit.CHANGE, [-45_678_000, 123], "total", ["-45.7 ms", "+123 ns"]),
-        (Unit.RATE, [59.25e9, 13.6e9], "total GB/s", ["59.250", "13.600"]),
-        (Unit.PERCENT, [35.94, 0.0, float("nan")], "total %", ["35.9", "0.0", "–"]),
-        (Unit.PERCENT, [0.01, -0.01, -0.0], "total %", ["<0.1", "0.0", "0.0"]),
-        (Unit.TIME, [97_450_823], "total s", ["0.097 450 823"]),
-        (Unit.COUNT, [1_234, 7], "total", ["1,234", "7"]),
-        (Unit.COUNT, [1_234, 7.25], "total", ["1,234.0", "7.2"]),
-        (Unit.NUMBER, [1_234, 7], "total", ["1234", "7"]),
-    ],
-)
+@pytest.mark.parametrize(("unit", "values", "heading", "cells"), [
+    (Unit.RATE, [4_900_700_000, 2_000_500], "total GB/s", ["4.901", "0.002"]),
+    (Unit.FREQUENCY, [1_395_006_597.5, 210e6], "total MHz", ["1,395.0", "210.0"]),
+    (Unit.DURATION, [2_646_183_000, 228_000], "total ms", ["2,646.2", "0.2"]),
+    (Unit.DURATION, [41_269_000_000, 5, 0, None], "total", ["41.3 s", "5 ns", "0 ns", "–"]),
+    (Unit.DURATION, [3_000, 950], "total ns", ["3,000", "950"]),
+    (Unit.DURATION, [5_000_000_000], "total s", ["5"]),
+    (Unit.DURATION, [], "total ns", []),
+    (Unit.CHANGE, [-45_000_000, 12_500_000, 0], "total ms", ["-45.000", "+12.500", "0.000"]),
+    (Unit.BYTES, [50_331_648, 1_048_576, None], "total MiB", ["48", "1", "–"]),
+    (Unit.BYTES, [50_331_648, 100], "total", ["48 MiB", "100 B"]),
+    (Unit.CHANGE, [-45_678_000, 123], "total", ["-45.7 ms", "+123 ns"]),
+    (Unit.RATE, [59.25e9, 13.6e9], "total GB/s", ["59.250", "13.600"]),
+    (Unit.PERCENT, [35.94, 0.0, float("nan")], "total %", ["35.9", "0.0", "–"]),
+    (Unit.PERCENT, [0.01, -0.01, -0.0], "total %", ["<0.1", "0.0", "0.0"]),
+    (Unit.TIME, [97_450_823], "total s", ["0.097 450 823"]),
+    (Unit.COUNT, [1_234, 7], "total", ["1,234", "7"]),
+    (Unit.COUNT, [1_234, 7.25], "total", ["1,234.0", "7.2"]),
+    (Unit.NUMBER, [1_234, 7], "total", ["1234", "7"]),
+])  # fmt: skip
 def test_a_column_has_one_unit_which_its_heading_names(unit, values, heading, cells):
     wording = Wording.of(unit, values)
     assert wording.heading("total") == heading
@@ -198,3 +193,58 @@ def test_only_nothing_and_rounding_errors_are_worded_as_zero_and_without_a_sign(
 def test_a_cell_with_its_own_unit_has_three_digits(value, words):
     assert Wording(Unit.DURATION).cell(value) == words
     assert Wording(Unit.CHANGE).cell(-value) == f"-{words}"
+
+
+EXTENT = Window(-100, 5_000)
+
+
+def test_numbers_and_spans():
+    numbers = {
+        "0": {0}, "0,4-7": {0, 4, 5, 6, 7}, " 3 , 1 - 2 ": {1, 2, 3}, "5-5": {5}, "1,1,0-1": {0, 1},
+        "4294967295": {4294967295}, "007": {7},
+    }  # fmt: skip
+    assert {text: parse_numbers(text, "ranks") for text in numbers} == numbers
+
+
+def test_what_is_no_number_is_said_in_one_line():
+    wrong = ["", ",", "1,", "a", "-1", "1-", "1-2-3", "1.5", "²", "٣", "0x1", "7-4", "1 2", "0-99999999999", "\ud800"]
+    for text in (*wrong, "9" * 30):
+        with pytest.raises(UsageError, match="ranks") as error:
+            parse_numbers(text, "ranks")
+        assert len(str(error.value).splitlines()) == 1, text
+
+
+@pytest.mark.campaign
+@given(st.sets(st.integers(0, 10_000), min_size=1, max_size=20))
+def test_numbers_come_back(chosen):
+    assert parse_numbers(",".join(map(str, chosen)), "streams") == chosen
+
+
+def test_windows():
+    # A window may begin beyond the extent. The last event is in the extent, because it may be a mark.
+    windows = {
+        "10ns:20ns": Window(10, 20), "1us:2us": Window(1_000, 2_000), " 1.5 us : 2 µs ": Window(1_500, 2_000),
+        "0:0": Window(0, 0), ":20ns": Window(-100, 20), "20ns:": Window(20, 5_001), ":": Window(-100, 5_001),
+        "1s:": Window(10**9, 10**9), "5s:": Window(5 * 10**9, 5 * 10**9),
+        "6.412 018 233 s:6.412 018 234 s": Window(6_412_018_233, 6_412_018_234),
+    }  # fmt: skip
+    assert {text: parse_window(text, EXTENT) for text in windows} == windows
+
+
+@pytest.mark.parametrize(
+    "text", ["", "10", "10ns", "20ns:10ns", "a:b", "1:2:3", "1s-2s", "-5:10", ":-5", "nan:1", "1e3:2e3"]
+)
+def test_what_is_no_window_is_said_in_one_line(text):
+    with pytest.raises(UsageError) as error:
+        parse_window(text, EXTENT)
+    assert len(str(error.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(("text", "readings"), {
+    "1:2": "1ns:2ns or 1s:2s", "1.2:1.5": "1.2ns:1.5ns or 1.2s:1.5s", "0:2": "0ns:2ns or 0s:2s",
+    "1s:2": "1s:2ns or 1s:2s", " 1 : 2ms ": "1ns: 2ms or 1s: 2ms", ":5": ":5ns or :5s", "5:": "5ns: or 5s:",
+}.items())  # fmt: skip
+def test_a_window_without_units_is_refused_with_both_readings(text, readings):
+    with pytest.raises(UsageError) as error:
+        parse_window(text, EXTENT)
+    assert str(error.value) == f"time {text!r} has no unit: write {readings}"

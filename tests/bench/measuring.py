@@ -74,7 +74,6 @@ class Run:
 
 
 def measure(command: Sequence[str], environ: Mapping[str, str]) -> Run:
-    """Run a command and measure it from outside."""
     start = time.perf_counter()
     process = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environ
@@ -88,13 +87,11 @@ def measure(command: Sequence[str], environ: Mapping[str, str]) -> Run:
 
 
 def median(runs: Iterable[Run]) -> Run:
-    """Return the median of each figure."""
     walls, cpus, peaks, statuses = zip(*((run.wall, run.cpu, run.peak, run.status) for run in runs), strict=True)
     return Run(statistics.median(walls), statistics.median(cpus), int(statistics.median(peaks)), max(statuses))
 
 
 def nsystui(*words: str) -> list[str]:
-    """Return a command line of this checkout's program."""
     return program_of(sys.executable, *words)
 
 

@@ -17,8 +17,6 @@ from nsystui.cli import main
 
 @dataclass(frozen=True)
 class Ran:
-    """The outcome of a command."""
-
     status: int
     out: str
     err: str
@@ -85,13 +83,13 @@ def records(run) -> Callable[..., Any]:
 
 
 @pytest.fixture
-def demo_server(written_once: Callable[..., list[Path]]) -> list[Path]:
+def demo_server(written_once) -> list[Path]:
     """Return the two exports of ``nsystui demo --server``, which tests must not change."""
     return written_once("demo-server", lambda directory: unpack("server", directory))
 
 
 @pytest.fixture
-def fake_nsys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+def fake_nsys(tmp_path, monkeypatch) -> Callable[[str], None]:
     """Return a function that puts a shell script ``nsys`` first on the PATH; in it ``$out`` is the file to write."""
 
     def put(body: str) -> None:

@@ -65,31 +65,17 @@ HIDING = [
 ]  # fmt: skip
 """Forms of a name, none of which is an identifier or has plain words alone."""
 SHAPES = {
-    "10.87.3.201": "10.87.3",
-    "on 172.31.9.4:29500": "172.31.9",
-    "fe80::9c3b:7dff:fe12": "9c3b",
-    "[2001:db8:85a3::8a2e]:80": "85a3",
-    "2001:db8:0:0:77:0:0:1": "db8:0:0",
-    "::ffff:10.9.8.7": "10.9.8",
-    "fe80::71%eth0": "fe80::71",
-    "3c:ec:ef:9a:01:7b": "ef:9a",
-    "9f86d081884c7d659a2feaa0c55ad015": "9f86d081",
-    "step 3b18e512dba79e4c": "3b18e512",
-    "model_7c211433f02071597741": "7c211433",
-    "123e4567-e89b-12d3-a456-426614174000": "a456",
-    "AKIAIOSFODNN7EXAMPLE": "akiaiosf",
-    "ghp_16C7e42F292c6912E7710c8": "16c7e42f",
-    "eyJhbGciOiJIUzI1NiJ9.eyJzdWIi": "eyjhb",
-    "hf_aB3dE5gH7jK9mN2pQ4rS6": "b3de5",
-    "sk-proj-T3BlbkFJq9Zx8Wv7": "3blbk",
-    "nid004127": "nid004127 ",
-    "x3006c0s13b1n0.hsn": "x3006c0s13b1n0",
-    "dgx-h17.cm.cluster": "dgx-h17",
-    "r23i7n11:0": "r23i7n11",
-    "_INTERNAL_4ab3c1d2_9_wolken_cu_1f2e3d4c::f": "wolken_cu",
-    "Makefile.wolken": "makefile.",
+    "10.87.3.201": "10.87.3", "on 172.31.9.4:29500": "172.31.9", "fe80::9c3b:7dff:fe12": "9c3b",
+    "[2001:db8:85a3::8a2e]:80": "85a3", "2001:db8:0:0:77:0:0:1": "db8:0:0", "::ffff:10.9.8.7": "10.9.8",
+    "fe80::71%eth0": "fe80::71", "3c:ec:ef:9a:01:7b": "ef:9a", "9f86d081884c7d659a2feaa0c55ad015": "9f86d081",
+    "step 3b18e512dba79e4c": "3b18e512", "model_7c211433f02071597741": "7c211433",
+    "123e4567-e89b-12d3-a456-426614174000": "a456", "AKIAIOSFODNN7EXAMPLE": "akiaiosf",
+    "ghp_16C7e42F292c6912E7710c8": "16c7e42f", "eyJhbGciOiJIUzI1NiJ9.eyJzdWIi": "eyjhb",
+    "hf_aB3dE5gH7jK9mN2pQ4rS6": "b3de5", "sk-proj-T3BlbkFJq9Zx8Wv7": "3blbk", "nid004127": "nid004127 ",
+    "x3006c0s13b1n0.hsn": "x3006c0s13b1n0", "dgx-h17.cm.cluster": "dgx-h17", "r23i7n11:0": "r23i7n11",
+    "_INTERNAL_4ab3c1d2_9_wolken_cu_1f2e3d4c::f": "wolken_cu", "Makefile.wolken": "makefile.",
     "wolken.d/run": "wolken.d",
-}
+}  # fmt: skip
 """Addresses, hashes, tokens and hosts, each with the part that gives it away."""
 
 

@@ -1,17 +1,25 @@
 """Commands in a script: data on stdout, messages on stderr, and an exit status for each outcome."""
 
+import fcntl
 import os
+import pty
 import shlex
+import struct
 import subprocess
 import sys
+import termios
+from pathlib import Path
 
 import duckdb
 import pytest
 import synthetic
-from support import native_count
+from disks import small_disk
+from support import native, native_count
 from synthetic import two_process_export
+from synthetic.demo import TrainingJob
 
 from nsystui.commands import commands
+from nsystui.commands.diff import prepared
 
 
 def shell(line: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -58,10 +66,7 @@ class TestFlags:
         assert run(*words, "--no-cache", "--jobs", "4").out == run(*words).out == alone
 
 
-WRONG = {
-    "an ending of no format": ["-o", "kernels.xlsx"],
-    "two formats": ["-o", "kernels.csv", "--format", "json"],
-}
+WRONG = {"an ending of no format": ["-o", "kernels.xlsx"], "two formats": ["-o", "kernels.csv", "--format", "json"]}
 """Refused commands that ``tests/answers/refused.txt`` cannot record, or that could leave a file."""
 
 
@@ -172,6 +177,7 @@ class TestWords:
         lines = run("--help").out.splitlines()
         assert max(map(len, lines)) <= columns and "start here:" in lines
 
+    @pytest.mark.campaign
     def test_compare_is_diff_and_two_files_are_its_sides(self, run, demo_job):
         summary = ("--tables", "kernels", "--no-cache")
         first, second = demo_job[:2]
@@ -222,3 +228,167 @@ def test_a_window_beyond_the_sessions_is_refused_and_one_before_the_first_event_
     said = refused("kernels", export, "--time", "900s:901s", lines=1)
     assert said.startswith("nsystui: nothing was recorded from 900.000 s to 901.000 s, only from 0.000")
     assert run("kernels", export, "--time", "0:1us").status == 0
+
+
+TABLES = ["summary", "kernels", "families", "nvtx", "nccl", "memory", "api", "functions", "steps"]
+
+
+@pytest.fixture(scope="session")
+def other_job(tmp_path_factory) -> list[Path]:
+    return TrainingJob(ranks=2, steps=3, layers=2, straggler=None).write(tmp_path_factory.mktemp("other"))
+
+
+@pytest.fixture
+def diff(run):
+    """Return a function that runs ``nsystui diff`` and returns its status, output and notes."""
+
+    def diff(*words):
+        done = run("diff", *words)
+        return done.status, done.out, done.err
+
+    return diff
+
+
+def test_the_dashes_between_the_jobs_may_be_followed_by_options():
+    words = ["a", "b", "--top", "3", "--", "c", "d", "--format", "csv"]
+    assert prepared(words) == ["a", "b", "--top", "3", "--against", "c", "d", "--format", "csv"]
+    assert prepared(["a", "--ranks-a", "0"]) == ["a", "--ranks-a", "0"]
+
+
+@pytest.mark.campaign
+def test_a_text_that_is_read_on_a_terminal_through_a_pipe_has_its_width(demo_job):
+    """As with ``nsystui diff … | less``: stdout is a pipe, stderr the terminal."""
+    terminal, own = pty.openpty()
+    fcntl.ioctl(own, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 100, 0, 0))
+    command = [sys.executable, "-m", "nsystui", "diff", *demo_job[:2], "--ranks-a", "0", "--ranks-b", "1"]
+    try:
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=own, text=True, check=True, timeout=120)
+    finally:
+        os.close(own)
+        os.close(terminal)
+    tables = [line for line in done.stdout.splitlines() if not line.startswith("#")]
+    assert len(tables) > 40 and max(map(len, tables)) <= 100
+
+
+@pytest.mark.campaign
+def test_each_table_gets_a_file(demo_job, other_job, tmp_path, diff):
+    target = tmp_path / "out.csv"
+    status, _, _ = diff(demo_job[0], "--", other_job[0], "-o", target)
+    assert status == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(f"out_{name}.csv" for name in TABLES)
+    status, _, _ = diff(demo_job[0], "--", other_job[0], "--tables", "summary", "-o", target)
+    assert status == 0 and target.exists()
+
+
+@pytest.fixture
+def played(tmp_path):
+    """Return a function that runs a script with replacements of nsys, srun and nsystui, and returns their calls."""
+    log = tmp_path / "log"
+    for name, then in (("nsys", ""), ("nsystui", ""), ("torchrun", ""), ("srun", 'exec "$@"'), ("train", "")):
+        program = tmp_path / name
+        body = f'printf "%s\\n" {name} "$@" END >> {shlex.quote(str(log))}\n' if name != "srun" else ""
+        program.write_text(f"#!/bin/bash\n{body}{then}\n")
+        program.chmod(0o755)
+
+    def play(script: str, rank: int = 0) -> list[list[str]]:
+        log.write_text("")
+        environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_PROCID": str(rank)}
+        subprocess.run(["bash", "-eu", "-c", script], cwd=tmp_path, env=environment, check=True, timeout=60)
+        return [call.split("\n")[:-1] for call in log.read_text().split("END\n") if call]
+
+    return play
+
+
+def test_the_shell_runs_what_is_meant(run, played):
+    done = run(
+        "record", "--nsys-version", "2025.3", "--why-idle", "--nvtx-range", "step 20", "--", "train", "a b", "--lr=1"
+    )
+    assert done.status == 0
+    profile, *_, triage = played(done.out)
+    assert profile[:2] == ["nsys", "profile"]
+    assert profile[profile.index("-t") + 1] == "cuda,nvtx,osrt"
+    assert "--sample=process-tree" in profile and "--nvtx-capture=step 20" in profile
+    assert profile[profile.index("-o") :] == ["-o", "run/rank%q{SLURM_PROCID}", "train", "a b", "--lr=1"]
+    assert triage[:2] == ["nsystui", "triage"]
+
+
+def test_ranks_that_are_not_recorded_run_the_program_alone(run, played):
+    script = run("record", "--ranks", "0,2", "--", "train", "it's").out
+    assert played(script, rank=2)[0][:2] == ["nsys", "profile"]
+    assert played(script, rank=2)[0][-2:] == ["train", "it's"]
+    assert played(script, rank=1)[0] == ["train", "it's"]
+
+
+# The limits of --sampling-period depend on the machine, and these versions refuse --sampling-frequency.
+
+
+def test_torchrun_starts_an_nsys_for_each_rank(run, played):
+    script = run("record", "--launcher", "torchrun", "--ranks", "0", "--", "train", "a b").out
+    line = next(line for line in script.splitlines() if "nsys profile" in line)
+    assert line.startswith("torchrun --nproc-per-node=gpu --no-python bash -c")
+    assert played(script, rank=0)[0] == [
+        "torchrun", *shlex.split(script.splitlines()[1].rstrip(" \\"))[1:], "train", "a b",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "words", [["--", "train", "a\nb"], ["-o", "run\t1", "--", "train"], ["--nvtx-range", "step\x1b[2J", "--", "train"]]
+)
+def test_words_that_cannot_be_printed_as_they_are_are_refused_in_a_line(run, words):
+    done = run("record", *words)
+    assert (done.status, done.out, done.err.count("\n")) == (2, "", 1)
+    assert "cannot be printed" in done.err
+
+
+WORDS = ("demo", "--write-only", "--directory")
+NAMES = [f"rank{rank}.sqlite" for rank in range(4)]
+
+
+def test_it_writes_four_ranks_on_two_hosts_and_prints_their_paths(run, tmp_path):
+    done = run(*WORDS, tmp_path / "job")
+    assert done.out.splitlines() == [str(tmp_path / "job" / name) for name in NAMES]
+    assert sorted(os.listdir(tmp_path / "job")) == NAMES
+    host = "SELECT value FROM TARGET_INFO_SYSTEM_ENV WHERE name = 'Hostname'"
+    hosts = [text for name in NAMES for (text,) in native(tmp_path / "job" / name, host)]
+    assert hosts == ["gpu-a01", "gpu-a01", "gpu-a02", "gpu-a02"]
+
+
+def test_without_a_directory_the_files_go_into_one_with_a_name_of_its_own(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert run("demo", "--write-only").out.splitlines() == [f"nsystui-demo/{name}" for name in NAMES]
+
+
+def test_it_never_writes_over_what_is_there_nor_where_it_cannot(refused, tmp_path):
+    (tmp_path / "rank1.sqlite").write_text("somebody's only copy")
+    assert "rank1.sqlite already exists" in refused(*WORDS, tmp_path)
+    assert "cannot write the demo job" in refused(*WORDS, tmp_path / "rank1.sqlite/below")
+    assert os.listdir(tmp_path) == ["rank1.sqlite"]
+    (tmp_path / "rank1.sqlite").unlink()
+    (tmp_path / "rank3.sqlite").symlink_to("nowhere")
+    assert "rank3.sqlite already exists" in refused(*WORDS, tmp_path)
+    assert (tmp_path / "rank3.sqlite").is_symlink()
+
+
+def test_on_a_full_disk_nothing_is_left(refused, tmp_path):
+    with small_disk(tmp_path, "size=2m") as disk:
+        assert "no space left" in refused(*WORDS, disk / "job", lines=1)
+        assert os.listdir(disk / "job") == []
+
+
+def test_an_interrupt_leaves_nothing(run, tmp_path, monkeypatch):
+    replace = Path.replace
+
+    def interrupted(source: Path, target: Path) -> Path:
+        if target.name == NAMES[1]:
+            raise KeyboardInterrupt
+        return replace(source, target)
+
+    monkeypatch.setattr(Path, "replace", interrupted)
+    assert run(*WORDS, tmp_path / "job").status == 130
+    assert os.listdir(tmp_path / "job") == []
+
+
+def test_a_python_without_lzma_is_told_so(refused, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "lzma", None)
+    assert "this Python has no module lzma" in refused(*WORDS, tmp_path, lines=1)
+    assert os.listdir(tmp_path) == []

@@ -21,8 +21,7 @@ for number in range(JOB.steps):
 def gpu_work(path: Path) -> list[list[tuple[int, int]]]:
     """Return the spans of GPU work by step (the range around the launch); the last list has work outside of steps."""
     steps = native(
-        path,
-        "SELECT n.start, n.end FROM NVTX_EVENTS n WHERE n.text LIKE '[Executor] _forward_step %' ORDER BY n.start",
+        path, "SELECT n.start, n.end FROM NVTX_EVENTS n WHERE n.text LIKE '[Executor] _forward_step %' ORDER BY n.start"
     )
     called = dict(native(path, "SELECT correlationId, start FROM CUPTI_ACTIVITY_KIND_RUNTIME"))
     work: list[list[tuple[int, int]]] = [[] for _ in range(len(steps) + 1)]

@@ -86,15 +86,10 @@ def as_zip(export: Path, place: Path) -> Path:
 
 
 FORMS = {
-    "parquetdir": as_parquet,
-    "arrowdir": as_arrow,
-    "arrowdir of streams": partial(as_arrow, in_file=False),
-    "gzip": compressed(gzip.open, ".gz"),
-    "xz": compressed(lzma.open, ".xz"),
-    "bzip2": compressed(bz2.open, ".bz2"),
-    "zstd": compressed(zstd_stream, ".zst"),
-    "zip": as_zip,
-}
+    "parquetdir": as_parquet, "arrowdir": as_arrow, "arrowdir of streams": partial(as_arrow, in_file=False),
+    "gzip": compressed(gzip.open, ".gz"), "xz": compressed(lzma.open, ".xz"), "bzip2": compressed(bz2.open, ".bz2"),
+    "zstd": compressed(zstd_stream, ".zst"), "zip": as_zip,
+}  # fmt: skip
 
 
 @pytest.mark.campaign

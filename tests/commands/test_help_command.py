@@ -1,5 +1,6 @@
 """``nsystui help``: lists the topics, shows a topic, and suggests the nearest."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -7,8 +8,11 @@ from pathlib import Path
 import campaign
 import pytest
 from harness import Terminal
+from recorded import decimal_names
 
 import nsystui
+from nsystui.cli import command_parser
+from nsystui.commands import commands
 from nsystui.commands.help import rendered
 
 DOCS = Path(nsystui.__file__).parent / "docs"
@@ -57,12 +61,9 @@ def test_on_a_terminal_a_topic_goes_through_the_pager(tmp_path):
         assert b"# Numbers" not in terminal.received
 
 
-@pytest.mark.parametrize(
-    "environment",
-    campaign.first(
-        1, [{"PAGER": "no-such-pager"}, {"PAGER": ""}, {"TERM": "dumb"}, {"PAGER": None, "PATH": "/nowhere"}]
-    ),
-)
+@pytest.mark.parametrize("environment", campaign.first(
+    1, [{"PAGER": "no-such-pager"}, {"PAGER": ""}, {"TERM": "dumb"}, {"PAGER": None, "PATH": "/nowhere"}]
+))  # fmt: skip
 def test_without_a_pager_a_topic_is_printed(environment):
     with Terminal([*WORDS, "glossary"], KEYS | environment) as terminal:
         assert terminal.wait_exit(30) == 0
@@ -110,3 +111,27 @@ def test_a_topic_in_a_pipe_loads_nothing_that_it_does_not_use():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = {name.partition(".")[0] for name in done.stderr.split()}
     assert loaded.isdisjoint({"rich", "textual", "pandas", "numpy", "sqlalchemy", "duckdb"})
+
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "nsystui/docs").glob("*.md"))]
+
+
+def test_neither_help_nor_documentation_has_an_amount_with_a_decimal_name(run):
+    for command in commands():
+        assert decimal_names(command_parser(command).format_help()) == [], command
+    for page in PAGES:
+        assert decimal_names(page.read_text(encoding="utf-8")) == [], page
+    assert decimal_names(run("info", "--diagnostics").out) == []
+
+
+def test_the_program_has_no_such_name_in_its_texts_but_in_the_columns_of_nsys():
+    package = ROOT / "nsystui"
+    found = {}
+    for path in sorted(package.rglob("*.py")):
+        texts = re.findall(
+            r'"[^"\n]*"', re.sub(r'""".*?"""|#.*', "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
+        )
+        if lines := decimal_names("\n".join(texts)):
+            found[path.relative_to(package).as_posix()] = lines
+    assert [path for path in found if not path.startswith("questions/stats/")] == []

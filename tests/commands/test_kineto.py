@@ -230,13 +230,10 @@ def test_operators_and_python_are_ranges_of_their_own_domains(table, tmp_path):
 
 
 COLLECTIVES = {
-    "allreduce": ("AllReduce", 2048),
-    "_allgather_base": ("AllGather", 2048),
-    "all_gather_into_tensor_coalesced": ("AllGather", 2048),
-    "_reduce_scatter_base": ("ReduceScatter", 8192),
-    "all_to_all": ("AlltoAll", 512),
-    "broadcast": ("Broadcast", 2048),
-}
+    "allreduce": ("AllReduce", 2048), "_allgather_base": ("AllGather", 2048),
+    "all_gather_into_tensor_coalesced": ("AllGather", 2048), "_reduce_scatter_base": ("ReduceScatter", 8192),
+    "all_to_all": ("AlltoAll", 512), "broadcast": ("Broadcast", 2048),
+}  # fmt: skip
 
 
 @pytest.mark.campaign
@@ -343,19 +340,16 @@ def test_a_cut_trace_is_one_line_and_leaves_nothing(refused, trace, tmp_path, mo
     assert not list((tmp_path / "cache").rglob("*.sqlite"))
 
 
-@pytest.mark.parametrize(
-    ("content", "cause"),
-    [
-        (b'{"traceEvents": [{"ph": "X", "ts": }]}', "JSON is damaged"),
-        (b'{"traceEvents": [{"ph": "X", "name": "\xff\xfe"}]}', "damaged"),
-        (b'{"traceEvents": {"ph": "X"}}', "its traceEvents are missing or hold no event"),
-        (b'{"schemaVersion": 1, "deviceProperties": []}', "its traceEvents are missing or hold no event"),
-        (b'{"displayTimeUnit":"ns","traceEvents":[{"ph":"X","cat":"x","ts":1,"dur":1}]}', "without events of"),
-        (b' [{"ph": "X", "ts": 1}]', "JSON without traceEvents: no trace of the PyTorch profiler"),
-        (gzip.compress(b'{"some": "JSON"}', mtime=0), "JSON without traceEvents: no trace of the PyTorch profiler"),
-        (b"[section]", "not a SQLite file"),
-    ],
-)
+@pytest.mark.parametrize(("content", "cause"), [
+    (b'{"traceEvents": [{"ph": "X", "ts": }]}', "JSON is damaged"),
+    (b'{"traceEvents": [{"ph": "X", "name": "\xff\xfe"}]}', "damaged"),
+    (b'{"traceEvents": {"ph": "X"}}', "its traceEvents are missing or hold no event"),
+    (b'{"schemaVersion": 1, "deviceProperties": []}', "its traceEvents are missing or hold no event"),
+    (b'{"displayTimeUnit":"ns","traceEvents":[{"ph":"X","cat":"x","ts":1,"dur":1}]}', "without events of"),
+    (b' [{"ph": "X", "ts": 1}]', "JSON without traceEvents: no trace of the PyTorch profiler"),
+    (gzip.compress(b'{"some": "JSON"}', mtime=0), "JSON without traceEvents: no trace of the PyTorch profiler"),
+    (b"[section]", "not a SQLite file"),
+])  # fmt: skip
 def test_what_is_no_trace_is_one_line(refused, tmp_path, content, cause):
     path = tmp_path / "other.json"
     path.write_bytes(content)

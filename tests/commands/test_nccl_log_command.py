@@ -26,7 +26,6 @@ def log(tmp_path) -> Path:
 
 @pytest.fixture
 def found(records, log):
-    """Return the rows of each table."""
     return lambda *words: {block["table"]: block["rows"] for block in records("nccl-log", log, *words)}
 
 
@@ -101,11 +100,8 @@ class TestInspector:
         assert (slow["algorithm"], slow["calls"], slow["bytes"], slow["busbw_bytes_per_s"]) == (None, 2, 400, None)
         assert (slow["avg_ns"], slow["min_ns"], slow["max_ns"]) == (20_000, 10_000, 30_000)
         assert (fast["algorithm"], fast["protocol"], fast["calls"], fast["busbw_bytes_per_s"]) == (
-            "NVLS",
-            "SIMPLE",
-            1,
-            9e9,
-        )
+            "NVLS", "SIMPLE", 1, 9e9,
+        )  # fmt: skip
         told = run("nccl-log", path).err
         assert "3 calls in 4 lines; 1 more could not be read (1 records of NCCL Inspector" in told
         assert "no record of 2 collectives" in told and "no calls" not in told

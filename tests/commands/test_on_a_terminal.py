@@ -45,17 +45,14 @@ def test_a_table_fits_the_width_and_names_the_columns_that_are_left_out(on_termi
     assert "hidden: " in " ".join(lines) and "--wide shows all" in " ".join(" ".join(lines).split())
 
 
-@pytest.mark.parametrize(
-    ("words", "kept"),
-    {
-        "gaps": "cause",
-        "gaps --list": "cause",
-        "nccl": "busbw",
-        "nccl --by rank,collective,size": "busbw",
-        "efficiency": "exposed NCCL and copies: 3 NCCL",
-        "info --show contents": "`nsys profile -t osrt --osrt-file-access=true`",
-    }.items(),
-)
+@pytest.mark.parametrize(("words", "kept"), {
+    "gaps": "cause",
+    "gaps --list": "cause",
+    "nccl": "busbw",
+    "nccl --by rank,collective,size": "busbw",
+    "efficiency": "exposed NCCL and copies: 3 NCCL",
+    "info --show contents": "`nsys profile -t osrt --osrt-file-access=true`",
+}.items())  # fmt: skip
 def test_a_table_keeps_what_its_rows_are_asked_for(on_terminal, demo_job, words, kept):
     assert any(kept in line for line in on_terminal(*words.split(), *demo_job, "--top", "40"))
 

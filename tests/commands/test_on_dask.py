@@ -27,14 +27,14 @@ distributed = pytest.importorskip("distributed", reason="Dask is not installed: 
 
 
 @pytest.fixture(scope="module")
-def packed_once(demo_job: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def packed_once(demo_job, tmp_path_factory) -> Path:
     directory = tmp_path_factory.mktemp("packed") / "job"
     assert main(["pack", *map(str, demo_job), "-o", str(directory)]) == 0
     return directory
 
 
 @pytest.fixture
-def packed(packed_once: Path) -> Path:
+def packed(packed_once) -> Path:
     """Return the packed demo job without results, so that the workers compute them."""
     for kept in packed_once.glob("reports/*/result*"):
         kept.unlink()
@@ -42,7 +42,7 @@ def packed(packed_once: Path) -> Path:
 
 
 @pytest.fixture
-def asked_of_workers(monkeypatch: pytest.MonkeyPatch) -> set[int]:
+def asked_of_workers(monkeypatch) -> set[int]:
     """Return the numbers of the reports for which workers computed something."""
     seen: set[int] = set()
     each = DaskWorkers.each
@@ -188,7 +188,7 @@ def test_a_cluster_without_workers(run, packed, monkeypatch):
 
 
 @pytest.fixture
-def session(packed: Path, dask_scheduler: str) -> Iterator[Session]:
+def session(packed, dask_scheduler) -> Iterator[Session]:
     """Yield the packed job with the workers of the cluster."""
     with closing(Session()) as session:
         for report in sorted(packed.glob("reports/*")):

@@ -34,21 +34,17 @@ def written(path: Path, content: bytes) -> str:
 
 
 class TestKinds:
-    @pytest.mark.parametrize(
-        "content",
-        [
-            LINE,
-            b"[1,3]<stderr>:n0:1:7 [0] NCCL WARN Cuda failure\n",
-            b"n0:1:7 [0] NCCL TRACE opens\n",
-            b"RCCL version 2.18.3 HIP\n",
-            b"progress 10%\r" * 1000 + LINE,
-            b"x" * (LOOKED_AT - 2 * len(LINE)) + LINE,
-            b"y" * (256 * 1024 - 20) + LINE,
-            gzip.compress(b"before\n" * 1000 + LINE),
-            b"Training epoch 0, iteration 45/99 | train_step_timing in s: 1.5\n",
-        ],
-        ids=["info", "warn", "trace", "rccl", "bar", "late", "across", "gzip", "training"],
-    )
+    @pytest.mark.parametrize("content", [
+        LINE,
+        b"[1,3]<stderr>:n0:1:7 [0] NCCL WARN Cuda failure\n",
+        b"n0:1:7 [0] NCCL TRACE opens\n",
+        b"RCCL version 2.18.3 HIP\n",
+        b"progress 10%\r" * 1000 + LINE,
+        b"x" * (LOOKED_AT - 2 * len(LINE)) + LINE,
+        b"y" * (256 * 1024 - 20) + LINE,
+        gzip.compress(b"before\n" * 1000 + LINE),
+        b"Training epoch 0, iteration 45/99 | train_step_timing in s: 1.5\n",
+    ], ids=["info", "warn", "trace", "rccl", "bar", "late", "across", "gzip", "training"])  # fmt: skip
     def test_lines_of_nccl_make_a_log_whatever_its_name(self, tmp_path, content):
         assert kind_of(written(tmp_path / "rank0.sqlite", content)) is FileKind.LOG
 
@@ -103,14 +99,11 @@ class TestTogether:
         with pytest.raises(UsageError, match="name it after --nccl-log"):
             named_files([log], [log])
 
-    @pytest.mark.parametrize(
-        ("name", "said"),
-        [
-            ("gone*.log", "no such file"),
-            ("", "a directory; name the logs in it"),
-            ("rank0.sqlite", "name exports before --nccl-log"),
-        ],
-    )
+    @pytest.mark.parametrize(("name", "said"), [
+        ("gone*.log", "no such file"),
+        ("", "a directory; name the logs in it"),
+        ("rank0.sqlite", "name exports before --nccl-log"),
+    ])  # fmt: skip
     def test_what_cannot_be_a_log_is_refused_before_anything_is_opened(self, export, tmp_path, name, said):
         with pytest.raises(UsageError, match=said):
             named_files([export], [str(tmp_path / name)])

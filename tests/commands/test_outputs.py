@@ -2,15 +2,22 @@
 
 import gzip
 import os
+import re
 import shutil
+import sqlite3
 import subprocess
 import sys
+from collections import defaultdict
+from contextlib import closing
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 from campaign import first
 from support import fingerprint
 from synthetic.demo import TrainingJob
+
+from nsystui.questions.recipes import all_recipes
 
 EXPORT = ["rank0.sqlite"]
 COMMANDS = {
@@ -52,7 +59,6 @@ def here(inputs, tmp_path, monkeypatch) -> Path:
 
 
 def linked(kind: str, path: Path, ending: str) -> str:
-    """Return another name of a file."""
     name = Path(f"output{ending}")
     (name.symlink_to if kind == "symbolic" else name.hardlink_to)(path)
     return str(name)
@@ -84,17 +90,14 @@ def test_drawings_beside_a_report_count(here, refused):
     assert not Path("job.md").exists()
 
 
-@pytest.mark.parametrize(
-    ("words", "option"),
-    [
-        (["kernels", *EXPORT, "--metrics", "input.csv"], "-o"),
-        (["kernels", *EXPORT, "--ncu", "input.csv"], "-o"),
-        (["nccl", *EXPORT, "--nccl-log", "input.csv"], "-o"),
-        (["nccl-log", "input.csv"], "-o"),
-        (["kernels", *EXPORT, "--config", "input.csv"], "-o"),
-        (["export", "input.json.gz"], "--trace"),
-    ],
-)
+@pytest.mark.parametrize(("words", "option"), [
+    (["kernels", *EXPORT, "--metrics", "input.csv"], "-o"),
+    (["kernels", *EXPORT, "--ncu", "input.csv"], "-o"),
+    (["nccl", *EXPORT, "--nccl-log", "input.csv"], "-o"),
+    (["nccl-log", "input.csv"], "-o"),
+    (["kernels", *EXPORT, "--config", "input.csv"], "-o"),
+    (["export", "input.json.gz"], "--trace"),
+])  # fmt: skip
 def test_whatever_a_command_reads_is_not_written_over(here, refused, words, option):
     name = words[-1]
     Path(name).write_bytes(gzip.compress(b"{}") if name.endswith(".gz") else b"color = true\n")
@@ -125,22 +128,19 @@ def test_other_files_are_written_over_by_force(here, run):
     assert run("export", *EXPORT, "--trace", "job.json", "--force").status == 0
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["kernels", *EXPORT, "-o", ""],
-        ["kernels", *EXPORT, "--output="],
-        ["triage", *EXPORT, "-o", ""],
-        ["report", *EXPORT, "-o", ""],
-        ["pack", *EXPORT, "-o", ""],
-        ["export", *EXPORT, "--trace", ""],
-        ["export", *EXPORT, "--paraver", ""],
-        ["export", *EXPORT, "--stacks="],
-        ["record", "-o", "", "--", "true"],
-        ["demo", "--write-only", "--directory", ""],
-        ["kernels", "packed", "--dask", ""],
-    ],
-)
+@pytest.mark.parametrize("words", [
+    ["kernels", *EXPORT, "-o", ""],
+    ["kernels", *EXPORT, "--output="],
+    ["triage", *EXPORT, "-o", ""],
+    ["report", *EXPORT, "-o", ""],
+    ["pack", *EXPORT, "-o", ""],
+    ["export", *EXPORT, "--trace", ""],
+    ["export", *EXPORT, "--paraver", ""],
+    ["export", *EXPORT, "--stacks="],
+    ["record", "-o", "", "--", "true"],
+    ["demo", "--write-only", "--directory", ""],
+    ["kernels", "packed", "--dask", ""],
+])  # fmt: skip
 def test_an_empty_name_is_refused(here, run, words):
     before = sorted(here.iterdir())
     done = run(*words)
@@ -209,3 +209,101 @@ def test_what_a_killed_pack_left_goes_where_nothing_is_left_to_pack(here, run):
     os.utime(left, (0, 0))
     assert run("pack", *EXPORT, "-o", "job").status == 0
     assert not left.exists()
+
+
+class TestExport:
+    @pytest.mark.campaign
+    @pytest.mark.parametrize(
+        ("flag", "name"), [("--trace", "job.json.gz"), ("--paraver", "job.prv"), ("--trace", "j.prv")]
+    )
+    def test_it_writes_once_and_says_how_much_on_which_clock(self, run, refused, demo_job, tmp_path, flag, name):
+        words = ["export", flag, tmp_path / name, *demo_job[:2]]
+        done = run(*words)
+        assert (done.status, done.out) == (0, "")
+        assert "events to" in done.err and "clock: UTC, refined by" in done.err
+        before = (tmp_path / name).read_bytes()
+        assert "already exists" in refused(*words)
+        assert run(*words, "--force").status == 0
+        assert (tmp_path / name).read_bytes() == before
+
+    def test_a_selection_of_nothing_is_told_and_writes_nothing(self, run, demo_job, tmp_path):
+        done = run("export", "--trace", tmp_path / "job.json", demo_job[0], "--filter", "no_such_name")
+        assert done.status == 3 and "the selection has no events" in done.err
+        assert not list(tmp_path.iterdir())
+
+
+class TestNcu:
+    def test_a_row_of_the_event_list_is_the_launch_that_it_says(self, run, demo_job):
+        with closing(sqlite3.connect(f"{demo_job[0].as_uri()}?mode=ro", uri=True)) as connection:
+            starts = connection.execute("SELECT start FROM CUPTI_ACTIVITY_KIND_KERNEL ORDER BY start").fetchall()
+        events = run("events", demo_job[0], "--kinds", "kernel,nccl", "--format", "csv").table
+        assert len(events) == len(starts)
+        (found,) = run("ncu", demo_job[0], "--event", events[7]["Row"], "--format", "json").json
+        function = events[7]["Name"].partition("<")[0].rpartition("::")[2]
+        assert function in found["command"] and found["selected"] == 1
+
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def titles(text: str) -> list[str]:
+    return [element.text or "" for element in ElementTree.fromstring(text).iter(f"{SVG}title")]
+
+
+@pytest.mark.campaign
+def test_bars_of_the_budget_are_the_numbers_of_its_table(run, demo_job):
+    rows = run("budget", *demo_job, "--format", "json").json
+    drawn: dict[str, dict[str, float]] = defaultdict(dict)
+    for title in titles(run("budget", *demo_job, "--format", "svg").out):
+        if match := re.fullmatch(r"(rank \d+): (.*) ([\d.]+) %", title):
+            drawn[match[1]][match[2]] = float(match[3])
+    for row in rows:
+        own = drawn[f"rank {row['rank']}"]
+        assert own["compute"] == pytest.approx(row["compute_percent"], abs=0.05)
+        assert own["exposed NCCL"] == pytest.approx(row["exposed_nccl_percent"], abs=0.05)
+        assert sum(own.values()) == pytest.approx(100, abs=0.5)
+
+
+@pytest.mark.campaign
+def test_points_of_the_bandwidth_are_the_medians_of_the_sizes(run, demo_job):
+    from nsystui.base.answer import Unit
+    from nsystui.base.units import format_value
+
+    rows = run("nccl", *demo_job, "--sizes", "exact", "--format", "json").json
+    expected = set()
+    for row in rows:
+        rate = row["busbw_without_wait_bytes_per_s"] or row["busbw_bytes_per_s"]
+        if rate is not None:
+            size = format_value(Unit.BYTES, row["message_size_bytes"])
+            expected.add((row["collective"], size, float(format_value(Unit.RATE, rate).split()[0])))
+    drawn = set()
+    for title in titles(run("nccl", *demo_job, "--format", "svg").out):
+        if match := re.fullmatch(r"(\w+), (.*): ([\d.]+) \w+/s", title):
+            drawn.add((match[1], match[2], float(match[3])))
+    assert len(drawn) == len(expected)
+    for one in drawn:
+        near = [other[2] for other in expected if other[:2] == one[:2]]
+        assert near == [pytest.approx(one[2], rel=1e-3)]
+
+
+def test_a_drawing_never_replaces_a_file_unasked(run, demo_job, tmp_path):
+    target = tmp_path / "x.svg"
+    target.write_text("mine")
+    assert run("gpu", *demo_job, "-o", target).status == 2
+    assert target.read_text() == "mine"
+    assert run("gpu", *demo_job, "-o", target, "--force").status == 0
+    assert target.read_text().startswith("<svg")
+
+
+@pytest.mark.parametrize("words", [[], ["--list-recipes"]])
+def test_without_a_name_it_lists_them_all_with_what_they_answer(run, words):
+    done = run("recipe", *words)
+    assert (done.status, done.err) == (0, "")
+    lines = [line.split(maxsplit=1) for line in done.out.splitlines()]
+    assert lines == [[recipe.name, recipe.help] for recipe in all_recipes()]
+
+
+def test_a_drawing_is_ascii_where_nothing_else_can_be_shown(run, demo_job, monkeypatch):
+    monkeypatch.setattr("nsystui.output.files.wants_ascii", lambda *_: True)
+    out = run("recipe", "nccl_gpu_time_util_map", demo_job[0]).out
+    assert out.isascii() and "#" in out

@@ -33,7 +33,7 @@ REPORT = "reports/rank=1/report.json"
 
 
 @pytest.fixture(scope="module")
-def packed(demo_job: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def packed(demo_job, tmp_path_factory) -> Path:
     """Return the demo job, packed by one command; tests must not change it."""
     directory = tmp_path_factory.mktemp("packed") / "job"
     assert main(["pack", *map(str, demo_job), "-o", str(directory)]) == 0
@@ -41,7 +41,6 @@ def packed(demo_job: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 
 def start(*words: str | Path) -> subprocess.Popen[str]:
-    """Start ``nsystui pack`` in another process."""
     command = [sys.executable, "-m", "nsystui", "pack", *map(str, words)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
@@ -93,8 +92,6 @@ class TestAnswers:
 
 
 class TestThePackedJob:
-    """The files in its directory."""
-
     @pytest.mark.campaign
     def test_nothing_is_beside_the_exports_or_left_in_the_job(self, run, tmp_path, demo_job, packed):
         export = Path(shutil.copy(demo_job[0], tmp_path / "in.sqlite"))
@@ -187,8 +184,6 @@ class TestThePackedJob:
 
 @pytest.mark.campaign
 class TestSeveralWriters:
-    """The ranks of a job pack at the same time."""
-
     def test_two_ranks_at_once(self, run, tmp_path, demo_job):
         job = tmp_path / "job"
         running = [start(path, "-o", job) for path in demo_job[:2]]
@@ -251,17 +246,14 @@ class TestRefusals:
 class TestDamage:
     """An incomplete report is left out with the reason; other reports open."""
 
-    @pytest.mark.parametrize(
-        ("damage", "reason"),
-        [
-            (lambda job: (job / REPORT).unlink(), "not a whole packed report"),
-            (lambda job: (job / REPORT).write_text("{"), "damaged"),
-            (lambda job: (job / REPORT).write_text(f'{{"version": "{form_version()}"}}'), "damaged"),
-            (lambda job: (job / REPORT).write_text('{"version": 0}'), "another version"),
-            (lambda job: shutil.rmtree(job / "kernels/rank=1"), "damaged: kernels/rank=1/"),
-            (lambda job: os.truncate(next(job.glob("kernels/rank=1/*")), 100), "has 100 of"),
-        ],
-    )
+    @pytest.mark.parametrize(("damage", "reason"), [
+        (lambda job: (job / REPORT).unlink(), "not a whole packed report"),
+        (lambda job: (job / REPORT).write_text("{"), "damaged"),
+        (lambda job: (job / REPORT).write_text(f'{{"version": "{form_version()}"}}'), "damaged"),
+        (lambda job: (job / REPORT).write_text('{"version": 0}'), "another version"),
+        (lambda job: shutil.rmtree(job / "kernels/rank=1"), "damaged: kernels/rank=1/"),
+        (lambda job: os.truncate(next(job.glob("kernels/rank=1/*")), 100), "has 100 of"),
+    ])  # fmt: skip
     def test_it_is_left_out(self, run, tmp_path, packed, damage, reason):
         job = copied(packed, tmp_path)
         damage(job)

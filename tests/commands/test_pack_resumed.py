@@ -33,7 +33,6 @@ PROGRAM = [sys.executable, "-c", ONE_BY_ONE + "sys.exit(main(sys.argv[1:]))", "p
 
 @pytest.fixture
 def one_by_one(monkeypatch):
-    """Pack one export at a time, however small the exports are."""
     monkeypatch.setattr(pack, "_MAX_BYTES", 0)
 
 

@@ -29,19 +29,18 @@ HEAVY = {"duckdb", "numpy", "pandas", "sqlalchemy", "textual", "adbc_driver_mana
 
 
 @pytest.fixture(autouse=True)
-def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a new cache for each test."""
+def directory(tmp_path, monkeypatch) -> Path:
     monkeypatch.setenv("NSYSTUI_CACHE_DIR", str(tmp_path / "cache"))
     return tmp_path / "cache"
 
 
 @pytest.fixture
-def export(tmp_path: Path) -> Path:
+def export(tmp_path) -> Path:
     return two_process_export(tmp_path / "rank0.sqlite")
 
 
 @pytest.fixture
-def opened(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+def opened(monkeypatch) -> list[object]:
     """Return a list that gets a word each time a command opens its files."""
     times: list[object] = []
     open_job = shared.open_job
@@ -186,8 +185,6 @@ class TestAskedAnew:
 
 
 class TestRememberedWhileLoading:
-    """The answers that the application stores for later commands."""
-
     @pytest.mark.campaign
     def test_the_kernel_summary_is_there_without_opening(self, run, demo_job, opened):
         Loading(JobSource(tuple(map(str, demo_job)), default_directory()), LoadingListener()).start()

@@ -249,6 +249,7 @@ def test_a_phone_keeps_the_name_of_a_row_in_sight_and_drawings_legible(seen, mad
         seen.resize(1280, 900)
 
 
+@pytest.mark.campaign
 def test_why_is_apart_from_how_to_fix(made, report, demo_job):
     told = re.findall(r"<p><b>How to fix</b> (.*?)</p><p><b>Why</b> (.*?)</p>", made.read_text(encoding="utf-8"))
     lines = report(*demo_job, name="r.md").read_text(encoding="utf-8").splitlines()

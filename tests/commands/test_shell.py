@@ -143,17 +143,14 @@ os.close(screen)
 """
 
 
-@pytest.mark.parametrize(
-    ("line", "offered"),
-    [
-        ("nsystui tria", "triage"),
-        ("nsystui kernels --names s", "short"),
-        ("nsystui stats -r osrt_sum,cuda_gpu_kern_gb_s", "osrt_sum,cuda_gpu_kern_gb_sum"),
-        ("nsystui recipe nccl_gpu_ti", "nccl_gpu_time_util_map"),
-        ("nsystui kernels rank0", "rank0.sqlite"),
-        ("nsystui rank0.sqlite --asci", "--ascii"),
-    ],
-)
+@pytest.mark.parametrize(("line", "offered"), [
+    ("nsystui tria", "triage"),
+    ("nsystui kernels --names s", "short"),
+    ("nsystui stats -r osrt_sum,cuda_gpu_kern_gb_s", "osrt_sum,cuda_gpu_kern_gb_sum"),
+    ("nsystui recipe nccl_gpu_ti", "nccl_gpu_time_util_map"),
+    ("nsystui kernels rank0", "rank0.sqlite"),
+    ("nsystui rank0.sqlite --asci", "--ascii"),
+])  # fmt: skip
 def test_zsh_completes(script, typed, tmp_path, line, offered):
     needed("zsh")
     done = typed(["python3", "-c", ZSH, str(tmp_path), str(script("zsh")), line])

@@ -19,7 +19,7 @@ from nsystui.store.opened import open_export
 
 
 @pytest.fixture(scope="module")
-def made_by_nsys(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def made_by_nsys(tmp_path_factory) -> Path:
     return two_process_export(tmp_path_factory.mktemp("nsys") / "made.sqlite")
 
 
@@ -55,7 +55,7 @@ WORKS = 'cp "$made" "$output"'
 
 
 @pytest.fixture
-def report(tmp_path: Path) -> Path:
+def report(tmp_path) -> Path:
     place = tmp_path / "results"
     place.mkdir()
     path = place / "job 7_rank3.nsys-rep"

@@ -10,44 +10,29 @@ from nsystui.exports.discover import discover, named_shortly, names_of, natural_
 
 CASES = {
     "numbers in names count as numbers": (
-        "rank10.sqlite rank2.sqlite rank1.sqlite rank100.sqlite Rank3.sqlite",
-        ".",
-        "rank1.sqlite rank2.sqlite Rank3.sqlite rank10.sqlite rank100.sqlite",
-    ),
+        "rank10.sqlite rank2.sqlite rank1.sqlite rank100.sqlite Rank3.sqlite", ".",
+        "rank1.sqlite rank2.sqlite Rank3.sqlite rank10.sqlite rank100.sqlite"),
     "numbers of several parts of a path count": (
-        "node10/rank1.sqlite node9/rank10.sqlite node9/rank9.sqlite",
-        "node10 node9",
-        "node9/rank9.sqlite node9/rank10.sqlite node10/rank1.sqlite",
-    ),
+        "node10/rank1.sqlite node9/rank10.sqlite node9/rank9.sqlite", "node10 node9",
+        "node9/rank9.sqlite node9/rank10.sqlite node10/rank1.sqlite"),
     "a directory stands for the exports in it and not below it": (
-        "a.sqlite b.sqlite3 c.db notes.txt a.nsys-rep deeper/d.sqlite",
-        ".",
-        "a.sqlite b.sqlite3 c.db",
-    ),
+        "a.sqlite b.sqlite3 c.db notes.txt a.nsys-rep deeper/d.sqlite", ".", "a.sqlite b.sqlite3 c.db"),
     "a directory without exports stands for the exports one level below": (
         "job/n10/report.sqlite job/n2/report.sqlite job/n2/x/a.sqlite job/logs/n.txt job/.old/a.sqlite job/n3/r.qdrep",
-        "job",
-        "job/n2/report.sqlite job/n3/r.qdrep job/n10/report.sqlite",
-    ),
+        "job", "job/n2/report.sqlite job/n3/r.qdrep job/n10/report.sqlite"),
     "exports two levels below are not meant": ("job/a/b/report.sqlite", "job", "job"),
     "a directory with reports only names them": ("b.qdrep a.nsys-rep notes.txt", ".", "a.nsys-rep b.qdrep"),
     "hidden files are not meant": (".partial-7.sqlite ._rank0.sqlite rank0.sqlite", ".", "rank0.sqlite"),
     "a directory without exports stays itself": ("here/notes.txt", "here", "here"),
     "a quoted glob is expanded": (
-        "rank10.sqlite rank9.sqlite other.sqlite",
-        "rank*.sqlite",
-        "rank9.sqlite rank10.sqlite",
-    ),
+        "rank10.sqlite rank9.sqlite other.sqlite", "rank*.sqlite", "rank9.sqlite rank10.sqlite"),
     "directories that a glob finds stand for their exports": (
-        "run1/a.sqlite run2/b.sqlite run2/notes.txt",
-        "run*",
-        "run1/a.sqlite run2/b.sqlite",
-    ),
+        "run1/a.sqlite run2/b.sqlite run2/notes.txt", "run*", "run1/a.sqlite run2/b.sqlite"),
     "a glob that finds nothing stays": ("other.sqlite", "rank*.sqlite", "rank*.sqlite"),
     "a name with brackets is itself": ("rank[0].sqlite rank0.sqlite", "rank[0].sqlite", "rank[0].sqlite"),
     "a name with a question mark is itself": ("what?.sqlite whats.sqlite", "what?.sqlite", "what?.sqlite"),
     "names that do not exist stay": ("rank0.sqlite", "rank7.sqlite rank0.sqlite", "rank0.sqlite rank7.sqlite"),
-}
+}  # fmt: skip
 """Existing files, the user's words, and the chosen files. Files that cannot be opened stay: opening reports them."""
 
 

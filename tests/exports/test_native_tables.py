@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -36,7 +35,7 @@ def rows(session: Session, table: sa.Table, *names: str) -> list[tuple[Any, ...]
 
 
 @pytest.fixture
-def simulation(opened: Opener, tmp_path: Path) -> Callable[..., Session]:
+def simulation(opened, tmp_path) -> Callable[..., Session]:
     """Return a function that opens the demo's simulation after some changes in SQL."""
 
     def make(*statements: str, schema: str = "3.28.1") -> Session:
@@ -48,7 +47,7 @@ def simulation(opened: Opener, tmp_path: Path) -> Callable[..., Session]:
 
 
 @pytest.fixture(scope="module")
-def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
+def plain(tmp_path_factory) -> Iterator[Session]:
     """Yield the unchanged simulation."""
     with closing(Session()) as session:
         session.add(simulation_export(tmp_path_factory.mktemp("plain") / "rank0.sqlite", "3.28.1"))
@@ -150,13 +149,10 @@ class TestNetwork:
         assert rows(plain, tables.nic_devices) == [(NIC, NIC_GUID, "mlx5_0")]
         assert set(rows(plain, tables.nic_metrics, "nic", "is_switch")) == {(NIC, 0), (SWITCH_GUID, 1)}
         assert rows(plain, tables.nic_metrics, "row", "metric", "unit", "value", "is_switch") == [
-            (1, "IB: Bytes sent", "bytes/ms", 1_000_000, 0),
-            (2, "IB: Send waits", "ticks/ms", 20_000, 0),
-            (3, "IB: Bytes sent", "bytes/ms", 1_000_000, 0),
-            (4, "IB: Send waits", "ticks/ms", 500, 0),
-            (5, "IB: Bytes sent", "bytes/ms", 2_000_000, 1),
-            (6, "IB: Send waits", "ticks/ms", 30_000, 1),
-        ]
+            (1, "IB: Bytes sent", "bytes/ms", 1_000_000, 0), (2, "IB: Send waits", "ticks/ms", 20_000, 0),
+            (3, "IB: Bytes sent", "bytes/ms", 1_000_000, 0), (4, "IB: Send waits", "ticks/ms", 500, 0),
+            (5, "IB: Bytes sent", "bytes/ms", 2_000_000, 1), (6, "IB: Send waits", "ticks/ms", 30_000, 1),
+        ]  # fmt: skip
         alone = simulation("DROP TABLE NET_NIC_METRIC")
         assert rows(alone, tables.nic_metrics, "row", "nic") == [(1, SWITCH_GUID), (2, SWITCH_GUID)]
 

@@ -12,14 +12,9 @@ from nsystui.exports.nccl_log.lines import Call, Damage, Line, LogReader, Unread
 
 HEADER = {"id": "0x9e7a479f95a66c", "rank": 31, "n_ranks": 32, "nnodes": 4}
 PERF = {
-    "coll": "ReduceScatter",
-    "coll_sn": 129,
-    "coll_msg_size_bytes": 65536,
-    "coll_exec_time_us": 110,
-    "coll_timing_source": "kernel_gpu",
-    "coll_algobw_gbs": 19.065018,
-    "coll_busbw_gbs": 18.469236,
-}
+    "coll": "ReduceScatter", "coll_sn": 129, "coll_msg_size_bytes": 65536, "coll_exec_time_us": 110,
+    "coll_timing_source": "kernel_gpu", "coll_algobw_gbs": 19.065018, "coll_busbw_gbs": 18.469236,
+}  # fmt: skip
 RANK = InspectedRank("n1", 468528, "0x9e7a479f95a66c", 31, 32, 4)
 KIND = InspectedKind("ReduceScatter", 65536, None, None, "kernel_gpu")
 CALL = InspectedCall(RANK, KIND, 129, 110_000, 18.469236e9)
@@ -64,16 +59,13 @@ def test_sends_have_no_number_and_proxies_count_as_records_of_their_dump():
     assert call == InspectedCall(RANK, InspectedKind("Send", 8, None, None, None), None, 2000, 1e9)
 
 
-@pytest.mark.parametrize(
-    ("values", "expected"),
-    [
-        ({"coll_algo": "unknown", "coll_proto": "", "coll_timing_source": "unknown"}, KIND._replace(source=None)),
-        ({"coll_msg_size_bytes": 2**64 - 65536}, KIND._replace(size=None)),  # a data type that the plugin lacks
-        ({"coll_msg_size_bytes": -1}, KIND._replace(size=None)),
-        ({"coll_msg_size_bytes": None, "coll_exec_time_us": "x", "coll_sn": True}, KIND._replace(size=None)),
-        ({"coll_busbw_gbs": float("inf"), "coll_exec_time_us": 0}, KIND),
-    ],
-)
+@pytest.mark.parametrize(("values", "expected"), [
+    ({"coll_algo": "unknown", "coll_proto": "", "coll_timing_source": "unknown"}, KIND._replace(source=None)),
+    ({"coll_msg_size_bytes": 2**64 - 65536}, KIND._replace(size=None)),  # a data type that the plugin lacks
+    ({"coll_msg_size_bytes": -1}, KIND._replace(size=None)),
+    ({"coll_msg_size_bytes": None, "coll_exec_time_us": "x", "coll_sn": True}, KIND._replace(size=None)),
+    ({"coll_busbw_gbs": float("inf"), "coll_exec_time_us": 0}, KIND),
+])  # fmt: skip
 def test_what_was_not_measured_is_unknown(values, expected):
     (call,) = read(record(**values))
     assert call.kind == expected
@@ -81,23 +73,20 @@ def test_what_was_not_measured_is_unknown(values, expected):
         assert call.busbw is None
 
 
-@pytest.mark.parametrize(
-    ("lines", "calls", "damaged"),
-    [
-        ((record(), record()[:-9]), 1, 1),  # the process was killed while it wrote
-        ((record(), record()[:20]), 1, 1),
-        ((dump(coll=3), body(), body()[:30]), 1, 2),  # the third record is missing
-        ((dump(coll=2), body(), dump(), body()), 2, 1),
-        ((body(), record()), 1, 1),  # without a dump
-        ((dump(), body(), body()), 1, 1),  # one more than the dump counts
-        ((dump(coll=2)[:-5], body(), body()), 0, 3),  # never the rank of another dump
-        ((dump("v4.2", coll=2), record("v4.2")), 1, 0),  # older formats need no count
-        ((record(header=[]), record(header={"id": 7}), record(header={"id": "xyz"})), 0, 3),
-        ((record(coll=None), f"[{record()}]", record().replace("468528", '"1"')), 0, 3),
-        ((record().replace("110", "1" * 5000), record().replace("{", "[" * 5000, 1)), 0, 2),
-        ((dump(coll=10**15),), 0, 10**15),
-    ],
-)
+@pytest.mark.parametrize(("lines", "calls", "damaged"), [
+    ((record(), record()[:-9]), 1, 1),  # the process was killed while it wrote
+    ((record(), record()[:20]), 1, 1),
+    ((dump(coll=3), body(), body()[:30]), 1, 2),  # the third record is missing
+    ((dump(coll=2), body(), dump(), body()), 2, 1),
+    ((body(), record()), 1, 1),  # without a dump
+    ((dump(), body(), body()), 1, 1),  # one more than the dump counts
+    ((dump(coll=2)[:-5], body(), body()), 0, 3),  # never the rank of another dump
+    ((dump("v4.2", coll=2), record("v4.2")), 1, 0),  # older formats need no count
+    ((record(header=[]), record(header={"id": 7}), record(header={"id": "xyz"})), 0, 3),
+    ((record(coll=None), f"[{record()}]", record().replace("468528", '"1"')), 0, 3),
+    ((record().replace("110", "1" * 5000), record().replace("{", "[" * 5000, 1)), 0, 2),
+    ((dump(coll=10**15),), 0, 10**15),
+])  # fmt: skip
 def test_damage_is_counted_and_nothing_is_guessed(lines, calls, damaged):
     found = read(*lines)
     assert sum(isinstance(line, InspectedCall) for line in found) == calls

@@ -7,6 +7,7 @@ from contextlib import closing
 from itertools import product
 from pathlib import Path
 
+import duckdb
 import pytest
 import sqlalchemy as sa
 from support import edit, fingerprint, native_count
@@ -14,6 +15,8 @@ from synthetic import all_tables_export, old_schema_export, two_process_export
 
 from nsystui.base.errors import ExportError
 from nsystui.exports import opening
+from nsystui.exports.arrow_stream import Batch, WatchedStream
+from nsystui.exports.opening import ArrowReader
 from nsystui.store import tables
 from nsystui.store.opened import open_export
 from nsystui.store.session import Session
@@ -22,12 +25,12 @@ SQLITE_HEADER = 100
 
 
 @pytest.fixture(scope="module")
-def bytes_of_an_export(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+def bytes_of_an_export(tmp_path_factory) -> bytes:
     return two_process_export(tmp_path_factory.mktemp("opening") / "two.sqlite").read_bytes()
 
 
 @pytest.fixture
-def export(tmp_path: Path, bytes_of_an_export: bytes) -> Path:
+def export(tmp_path, bytes_of_an_export) -> Path:
     path = tmp_path / "rank0.sqlite"
     path.write_bytes(bytes_of_an_export)
     return path
@@ -267,3 +270,57 @@ def test_the_uri_keeps_sqlite_from_writing(export):
     with pytest.raises(sqlite3.OperationalError, match="readonly"):
         connection.execute("CREATE TABLE more (a)")
     connection.close()
+
+
+ROWS = [None if number % 7 == 3 else number * (1 << 50) for number in range(40)]
+
+
+@pytest.fixture
+def streamed(tmp_path, monkeypatch) -> Path:
+    monkeypatch.setattr(opening, "_BATCH_ROWS", 16)
+    path = tmp_path / "rows.sqlite"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE events (number INTEGER)")
+        connection.executemany("INSERT INTO events VALUES (?)", [(row,) for row in ROWS])
+        connection.commit()
+    return path
+
+
+def summed(streamed: Path, watch: object) -> int:
+    """Return DuckDB's sum of all numbers."""
+    with ArrowReader(streamed) as reader, closing(duckdb.connect()) as connection:
+        handle = reader.stream("SELECT rowid AS row_id, CAST(number AS INTEGER) AS number FROM events")
+        stream = WatchedStream(handle, ["row_id", "number"], watch)
+        connection.register("events", stream)
+        with stream.reading():
+            return connection.execute("SELECT sum(number) FROM events").fetchall()[0][0]
+
+
+def test_each_batch_has_the_integers_and_says_which_are_missing(streamed):
+    seen: list[int | None] = []
+    rows: list[int] = []
+
+    def watch(batch: Batch) -> None:
+        numbers, present = batch.integers("number")
+        there = [True] * batch.rows if present is None else present.tolist()
+        seen.extend(number if is_there else None for number, is_there in zip(numbers.tolist(), there, strict=True))
+        found, missing = batch.integers("row_id")
+        assert missing is None
+        rows.extend(found.tolist())
+
+    assert summed(streamed, watch) == sum(row or 0 for row in ROWS)
+    assert seen == ROWS
+    assert rows == list(range(1, 41))
+
+
+def test_what_the_watcher_raises_ends_the_stream_and_is_kept(streamed):
+    batches: list[int] = []
+
+    def watch(batch: Batch) -> None:
+        batches.append(batch.rows)
+        if len(batches) == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        summed(streamed, watch)
+    assert batches == [16, 16]

@@ -138,77 +138,45 @@ print(at)
 
 
 class TestKilled:
-    """Killed at any change of the cache: the next run answers right and leaves the usual files."""
+    """Killed or refused at any change of the cache: the next run answers right and leaves the usual files."""
 
     @pytest.mark.campaign
-    @pytest.mark.parametrize(
-        ("command", "step"),
-        [
-            (command, campaign.step(step)) for command, step in (("kernels", 3), ("overview", 60), ("events", 120))
-        ],
-    )  # fmt: skip
-    def test_at_every_stage(self, export, tmp_path, command, step):
-        """Every n-th change."""
-        done = program.alone(FAULTS, tmp_path / "cache", str(step), "kill", command, export, "--format", "csv")
-        assert done.returncode == 0, done.stderr
-        assert int(done.stdout) >= 8
-
-    @pytest.mark.campaign
-    @pytest.mark.parametrize(
-        ("words", "step"),
-        [
-            *((words, campaign.step(step)) for words, step in (
-                ("kernels --format csv", 3), ("overview --format csv", 60), ("nvtx --format csv", 60),
-                ("export --trace PLACE/t.json --force", 24),
-            ))
-        ],
-    )  # fmt: skip
-    def test_a_change_that_is_refused_is_told_in_a_line(self, export, tmp_path, words, step):
-        """The answer is right, or its absence is explained; the next run answers right."""
-        place = tmp_path / "cache"
-        done = program.alone(FAULTS, place, str(step), "fail", *words.replace("PLACE", str(place)).split(), export)
-        assert done.returncode == 0, done.stderr
-        assert int(done.stdout) > 0
-
-    @pytest.mark.campaign
-    @pytest.mark.parametrize(
-        ("words", "how", "step"),
-        campaign.some(12, [
-            *((words, "size", campaign.step(step)) for words, step in (
+    @pytest.mark.parametrize(("words", "how", "step"), [
+        *((words, "kill", step) for words, step in (
+            ("kernels --format csv", 3), ("overview --format csv", 60), ("events --format csv", 120),
+        )),
+        *((words, "fail", step) for words, step in (
+            ("kernels --format csv", 3), ("overview --format csv", 60), ("nvtx --format csv", 60),
+            ("export --trace PLACE/t.json --force", 24),
+        )),
+        *campaign.some(12, [
+            *((words, "size", step) for words, step in (
                 ("kernels --format csv", 1500), ("events --format csv", 3000),
                 ("export --trace PLACE/t.json --force", 6000), ("overview --format csv", 1500),
             )),
-            *((f"{name} --format csv", error, campaign.step(step))
+            *((f"{name} --format csv", error, step)
               for name, step in (("kernels", 3), ("overview", 20), ("nvtx", 40), ("events", 40))
               for error in ("OutOfMemoryException", "MemoryError")),
         ]),
-    )  # fmt: skip
-    def test_what_duckdb_cannot_write_or_has_no_memory_for_is_told_in_a_line(self, tmp_path, words, how, step):
-        """A run may also answer; the next run answers right."""
-        (export,) = synthetic.training_job(tmp_path / "job", ranks=1, steps=1, layers=1)
-        place = tmp_path / "cache"
-        done = program.alone(FAULTS, place, str(step), how, *words.replace("PLACE", str(place)).split(), export)
-        assert done.returncode == 0, done.stderr
-        assert int(done.stdout) >= step
-
-    @pytest.mark.campaign
-    @pytest.mark.parametrize(
-        ("how", "step", "more"),
-        campaign.some(10, [
-            (how, campaign.step(step), more)
+        *campaign.some(10, [
+            (words, how, step)
             for how, step in (
                 ("kill", 450), ("fail", 450), ("size", 30000), ("OutOfMemoryException", 700), ("MemoryError", 700)
             )
-            for more in ((), ("--force",))
+            for words in ("pack -o PLACE", "pack --force -o PLACE")
         ]),
-    )  # fmt: skip
-    def test_the_same_command_completes_a_packed_job(self, tmp_path, how, step, more):
-        """The job answers as if it was packed in one run, and has no other files."""
-        exports = synthetic.training_job(tmp_path / "job", ranks=2, steps=1, layers=1)
-        place = tmp_path / "packed"
-        done = program.alone(FAULTS, place, str(step), how, "pack", *more, *exports, "-o", place)
+    ])  # fmt: skip
+    def test_at_every_stage(self, export, tmp_path, words, how, step):
+        """Every n-th change or write. Answers are right, or their absence is explained; the next run completes all."""
+        place, step, exports = tmp_path / "cache", campaign.step(step), [export]
+        if how not in ("kill", "fail") or words.startswith("pack"):
+            ranks = 1 + words.startswith("pack")
+            exports = synthetic.training_job(tmp_path / "small", ranks=ranks, steps=1, layers=1)
+        command, *rest = words.replace("PLACE", str(place)).split()
+        done = program.alone(FAULTS, place, str(step), how, command, *exports, *rest)
         assert done.returncode == 0, done.stderr
-        assert int(done.stdout) >= step
+        least = {"kill": 8, "fail": 1}.get(how, step) if command != "pack" else step
+        assert int(done.stdout) >= least
 
     def test_what_a_living_process_writes_stays_and_what_another_machine_writes_does_for_a_day(self, tmp_path):
         mine, other = tmp_path / partial_name(), tmp_path / ".partial-00000000-99999999-abc"
@@ -294,8 +262,6 @@ class TestOthers:
 
 
 class TestTampered:
-    """A file of the same size with other bytes."""
-
     def kept(self, export: Path, cache: Path, whole: bool) -> list[Path]:
         self.answer(export, cache, whole)
         return sorted(cache.glob("*/kernels-*.parquet" if whole else "*.kernels-*/*.parquet"))

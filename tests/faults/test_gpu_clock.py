@@ -64,16 +64,13 @@ def answers(path, commands, monkeypatch):
     return [(one.out, NOTE.sub("", one.err)) for one in ran], notes
 
 
-@pytest.mark.parametrize(
-    ("waits", "shift"),
-    [
-        (False, -156 * MS),
-        *(
-            pytest.param(*case, marks=pytest.mark.campaign)
-            for case in [(True, 823 * MS), (True, -156 * MS), (False, 823 * MS), (True, 3 * MS)]
-        ),
-    ],
-)
+@pytest.mark.parametrize(("waits", "shift"), [
+    (False, -156 * MS),
+    *(
+        pytest.param(*case, marks=pytest.mark.campaign)
+        for case in [(True, 823 * MS), (True, -156 * MS), (False, 823 * MS), (True, 3 * MS)]
+    ),
+])  # fmt: skip
 def test_every_figure_is_as_if_the_clock_were_right(tmp_path, monkeypatch, shift, waits):
     original = written(tmp_path / "right" / "rank0.sqlite", waits=waits)
     path = shifted(original, tmp_path / "wrong", shift)
@@ -86,6 +83,7 @@ def test_every_figure_is_as_if_the_clock_were_right(tmp_path, monkeypatch, shift
     told(finding(triaged(path), "clock-offset"), moved)
 
 
+@pytest.mark.campaign
 def test_a_packed_job_and_a_second_command_have_corrected_times(tmp_path, monkeypatch):
     path = shifted(written(tmp_path / "right" / "rank0.sqlite"), tmp_path / "wrong", 823 * MS)
     trace = ("events", "--kinds", "kernel", "--format", "csv")
@@ -112,6 +110,7 @@ def test_waits_on_the_clock_of_the_gpu_move_with_it(tmp_path, monkeypatch):
     assert answers(path, commands, monkeypatch)[0] == answers(original, commands, monkeypatch)[0]
 
 
+@pytest.mark.campaign
 def test_only_the_gpu_whose_clock_differs_is_moved(tmp_path, monkeypatch):
     original = written(tmp_path / "right" / "ranks.sqlite", gpus=2)
     path = shifted(original, tmp_path / "wrong", 823 * MS, where="deviceId = 1")

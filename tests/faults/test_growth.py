@@ -63,19 +63,13 @@ def test_only_the_streams_with_the_most_operations_have_lanes_and_the_others_are
 
 
 _CASES = [
-    (("overview",), "gpus", 1_000),
-    (("overview",), "processes", 1_000),
-    (("triage",), "processes", 500),
-    (("triage",), "gpus", 500),
-    (("timeline", "--all-lanes"), "streams", 3_000),
-    (("kernels",), "names", 5_000),
-    (("nvtx", "--fold", "none"), "names", 5_000),
-    (("nvtx",), "depth", 4_000),
-    (("nvtx", "--fold", "none"), "depth", 4_000),
-    (("stats", "-r", "nvtx_pushpop_trace"), "depth", 4_000),
+    (("overview",), "gpus", 1_000), (("overview",), "processes", 1_000), (("triage",), "processes", 500),
+    (("triage",), "gpus", 500), (("timeline", "--all-lanes"), "streams", 3_000), (("kernels",), "names", 5_000),
+    (("nvtx", "--fold", "none"), "names", 5_000), (("nvtx",), "depth", 4_000),
+    (("nvtx", "--fold", "none"), "depth", 4_000), (("stats", "-r", "nvtx_pushpop_trace"), "depth", 4_000),
     (("stats", "-r", "nvtx_gpu_proj_trace"), "depth", 4_000),
     (("report", "--force", "-o", "report.html"), "depth", 4_000),
-]
+]  # fmt: skip
 
 
 @pytest.mark.campaign

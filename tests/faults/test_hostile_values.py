@@ -158,3 +158,41 @@ def test_ranges_nested_thousands_deep(tmp_path):
     path = synthetic.deep_nvtx_export(tmp_path / "deep.sqlite", depth=8_000)
     for words in (("nvtx", "--depth", "3"), ("timeline", "--all-lanes")):
         program.answered(*words, path, "--no-cache")
+
+
+DIGITS = "9" * 5_000
+
+
+@pytest.fixture
+def demo_export(tmp_path):
+    (path,) = demo.TrainingJob(ranks=1, steps=2, layers=1).write(tmp_path)
+    return path
+
+
+@pytest.mark.campaign
+def test_commands_answer_whatever_numbers_are_in_the_texts_of_an_export(demo_export, asked):
+    edit(
+        demo_export,
+        f"UPDATE TARGET_INFO_SYSTEM_ENV SET value = '{DIGITS}'",
+        f"UPDATE META_DATA_CAPTURE SET value = 'RANK=\"{DIGITS}\"' WHERE name LIKE '%ENVIRONMENT%'",
+        f"UPDATE META_DATA_EXPORT SET value = '{DIGITS}'",
+        f"UPDATE NVTX_EVENTS SET text = 'step {DIGITS}', textId = NULL WHERE eventType = 59",
+        f"UPDATE NVTX_EVENTS SET jsonText = '{{\"Message size [bytes]\": {DIGITS}}}'",
+        f"UPDATE StringIds SET value = value || '{DIGITS}'",
+    )
+    assert not program.failures([program.run(*words, demo_export) for words in asked])
+
+
+@pytest.mark.campaign
+def test_one_among_the_words_or_in_the_config_file_is_named_as_wrong(demo_export, tmp_path):
+    config = tmp_path / "config.toml"
+    config.write_text(f"jobs = {DIGITS}\n")
+    flags = {"--ranks": "{}", "--jobs": "{}", "--memory-limit": "{}G", "--time": "{}:"}
+    for words in (
+        *(("kernels", flag, value.format(DIGITS)) for flag, value in flags.items()),
+        *(("kernels", "--ranks", f"rank0={DIGITS}"), ("kernels", DIGITS), ("kernels", "1" + DIGITS)),
+        *(("stats", "-r", f"um_sum:rows={DIGITS}"), ("stats", "-r", "nvtx_sum", "--filter-nvtx", f"step/{DIGITS}")),
+    ):
+        assert program.answered(*words, demo_export).err, words
+    ran = program.answered("kernels", demo_export, "--config", config)
+    assert ran.status == 2 and "config.toml" in ran.err

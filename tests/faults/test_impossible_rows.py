@@ -189,18 +189,15 @@ WORK = ("KERNEL", "MEMCPY", "MEMSET", "SYNCHRONIZATION", "RUNTIME")
 ASKED = [(*words.split(), "--format", "csv") for words in ("kernels", "memory", "api", "gpu", "ranks", "streams")]
 
 
-@pytest.mark.parametrize(
-    ("times", "why"),
-    [
-        pytest.param(("0", "0"), "without a time", id="uncollected"),
-        pytest.param(
-            (f"{9 * S}", f"{9 * S + MS}"), "with a time outside the session", id="after", marks=pytest.mark.campaign
-        ),
-        pytest.param(
-            (f"{-9 * S}", f"{-9 * S + MS}"), "with a time outside the session", id="before", marks=pytest.mark.campaign
-        ),
-    ],
-)
+@pytest.mark.parametrize(("times", "why"), [
+    pytest.param(("0", "0"), "without a time", id="uncollected"),
+    pytest.param(
+        (f"{9 * S}", f"{9 * S + MS}"), "with a time outside the session", id="after", marks=pytest.mark.campaign
+    ),
+    pytest.param(
+        (f"{-9 * S}", f"{-9 * S + MS}"), "with a time outside the session", id="before", marks=pytest.mark.campaign
+    ),
+])  # fmt: skip
 def test_work_that_was_not_collected_or_lies_outside_of_the_capture_is_left_out_and_counted(work, times, why):
     right = [program.run(*words, work).out for words in ASKED]
     for kind in WORK:

@@ -1,5 +1,7 @@
 """Accounts of launches: kernels and launches that a capture lacks, and GPU clocks that differ from the CPU's."""
 
+from itertools import product
+
 import program
 import pytest
 from campaign import first
@@ -65,25 +67,15 @@ def test_kernels_without_a_launch_leave_busy_time_as_it_is(tmp_path):
 
 def test_work_that_is_cut_off_at_the_edges_is_no_loss(tmp_path):
     path = written(tmp_path, {"delay": 950 * US})
-    edit(
-        path,
-        f"DELETE FROM {KERNELS} WHERE correlationId > 191",
-        f"DELETE FROM {CALLS} WHERE correlationId < 9",
-    )
+    edit(path, f"DELETE FROM {KERNELS} WHERE correlationId > 191", f"DELETE FROM {CALLS} WHERE correlationId < 9")
     assert not partial(path)
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    first(
-        2,
-        [
-            (f"DELETE FROM {KERNELS} WHERE correlationId > 120", "79 of 200 kernel launches have no kernel"),
-            (f"DELETE FROM {CALLS} WHERE correlationId > 120", "80 of 200 kernels have no launch"),
-            (f"DELETE FROM {KERNELS} WHERE correlationId <= 120", "120 of 200 kernel launches have no kernel"),
-        ],
-    ),
-)
+@pytest.mark.parametrize(("change", "words"), first(2, [
+    (f"DELETE FROM {KERNELS} WHERE correlationId > 120", "79 of 200 kernel launches have no kernel"),
+    (f"DELETE FROM {CALLS} WHERE correlationId > 120", "80 of 200 kernels have no launch"),
+    (f"DELETE FROM {KERNELS} WHERE correlationId <= 120", "120 of 200 kernel launches have no kernel"),
+]))  # fmt: skip
 def test_a_trace_that_ended_early_or_of_kernels_that_began_late_lacks_work(tmp_path, change, words):
     path = written(tmp_path, {})
     edit(path, change)
@@ -168,8 +160,7 @@ def test_a_few_kernels_with_impossible_times_are_no_finding(tmp_path):
     assert not partial(path)
 
 
-@pytest.mark.parametrize("table", GPU_TABLES[:2])
-@pytest.mark.parametrize("last", [27, 200])
+@pytest.mark.parametrize(("table", "last"), first(1, product(GPU_TABLES[:2], (27, 200))))
 def test_gpu_work_without_times_makes_busy_time_a_lower_bound(tmp_path, table, last):
     path = written(tmp_path, {})
     with ExportWriter(tmp_path / "rank1.sqlite") as out:

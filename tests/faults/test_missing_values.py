@@ -15,15 +15,8 @@ from synthetic import demo, hostile
 
 KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
 MADE = (
-    "simulation",
-    "unified_memory",
-    "whole_graph",
-    "two_process",
-    "payload",
-    "node_graph",
-    "open_ranges",
-    "cpu_only",
-)
+    "simulation", "unified_memory", "whole_graph", "two_process", "payload", "node_graph", "open_ranges", "cpu_only",
+)  # fmt: skip
 OTHERS = [
     tuple(words.split())
     for words in (

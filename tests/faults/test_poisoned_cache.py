@@ -182,21 +182,6 @@ def _wrong(cache: Filled, file: Path, way: str, asked: list[tuple[str, ...]]) ->
 
 
 @pytest.mark.campaign
-def test_every_kind_in_some_ways(cache):
-    """Poison some kind in every way and every kind in some way, for one command that reads the file."""
-    chance, failed, done = random.Random(16), [], 0
-    ways = [way for other in WAYS for way in (TWIN, other)]
-    kinds = list(cache.kinds().values())
-    for number, files in enumerate(kinds):
-        if read := [file for file in files if file.exists() and cache.readers(file)]:
-            file = chance.choice(read)
-            failed += _wrong(cache, file, ways[number % len(ways)], cache.readers(file)[:1])
-            done += 1
-    assert not failed, f"{len(failed)} of {done}\n\n" + "\n\n".join(failed)
-    assert done > 5
-
-
-@pytest.mark.campaign
 def test_files_in_every_way(cache):
     """Some files of every kind, in an order by ``campaign.SEED``."""
     chance, failed, cases = random.Random(campaign.SEED), [], []

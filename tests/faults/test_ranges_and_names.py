@@ -16,7 +16,7 @@ def cache(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("NSYSTUI_CACHE_DIR", str(tmp_path / "cache"))
 
 
-@pytest.mark.parametrize("style", [PUSH_POP, START_END])
+@pytest.mark.parametrize("style", campaign.first(1, [PUSH_POP, START_END]))
 def test_ranges_that_never_ended_are_counted_apart_in_every_table(tmp_path, style):
     """60 of 100 ranges on one thread never ended, and one range on another thread."""
     path = tmp_path / "a.sqlite"

@@ -4,11 +4,13 @@ import errno
 import os
 import resource
 import signal
+import subprocess
 import sys
 from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 
+import campaign
 import duckdb
 import pytest
 from hypothesis import given
@@ -17,7 +19,8 @@ from small_answers import FEW, Many, Rows
 
 from nsystui.base.answer import Row
 from nsystui.base.errors import OutputError, UsageError
-from nsystui.output.files import TargetExistsError, propose_name, save
+from nsystui.base.terminal import complain
+from nsystui.output.files import TargetExistsError, print_answer, propose_name, save
 
 ENDINGS = ["csv", "json", "md", "txt", "parquet"]
 
@@ -116,7 +119,7 @@ def test_a_name_without_a_known_ending_needs_a_format(tmp_path):
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-@pytest.mark.parametrize("exists", [False, True])
+@pytest.mark.parametrize("exists", campaign.first(1, [True, False]))
 def test_a_full_disk_says_so_and_leaves_what_was_there(tmp_path, monkeypatch, ending, exists):
     path = tmp_path / f"a.{ending}"
     # Python would leave truncated bytecode of a module that is imported meanwhile.
@@ -169,17 +172,14 @@ def test_odd_names_and_text_are_no_obstacle(tmp_path):
             path.read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize(
-    ("job", "pane", "filter_text", "extension", "name"),
-    [
-        ("rank0.sqlite", "kernels", "nvjet", "csv", "rank0-kernels-nvjet.csv"),
-        ("/scratch/job 5/rank0.nsys-rep", "kernels", None, ".json", "rank0-kernels.json"),
-        ("llama", "nccl", "", "csv", "llama-nccl.csv"),
-        ("", "kernels", None, "md", "report-kernels.md"),
-        ("é $(rm -rf ~).sqlite", "GPU", "!/void .*<float>/", "csv", "e-rm-rf-GPU-not-void-.-float.csv"),
-        ("...sqlite", "events", "漢", "csv", "report-events.csv"),
-    ],
-)
+@pytest.mark.parametrize(("job", "pane", "filter_text", "extension", "name"), [
+    ("rank0.sqlite", "kernels", "nvjet", "csv", "rank0-kernels-nvjet.csv"),
+    ("/scratch/job 5/rank0.nsys-rep", "kernels", None, ".json", "rank0-kernels.json"),
+    ("llama", "nccl", "", "csv", "llama-nccl.csv"),
+    ("", "kernels", None, "md", "report-kernels.md"),
+    ("é $(rm -rf ~).sqlite", "GPU", "!/void .*<float>/", "csv", "e-rm-rf-GPU-not-void-.-float.csv"),
+    ("...sqlite", "events", "漢", "csv", "report-events.csv"),
+])  # fmt: skip
 def test_proposed_names(job, pane, filter_text, extension, name):
     assert propose_name(job, pane, filter_text, extension) == name
 
@@ -191,3 +191,73 @@ def test_proposed_names_are_safe_and_short(job, pane, filter_text):
     assert name.endswith(".csv")
     assert name[0].isalnum()
     assert set(name) <= set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
+
+
+FORMATS = ("table", "json", "csv", "md")  # the last two switch the stream to UTF-8 for good
+
+
+def program(answer: str, *formats: str) -> list[str]:
+    """Return the command line of a Python that prints an answer of ``small_answers`` in formats."""
+    code = f"""
+import sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from small_answers import FEW, Many
+from nsystui.output.files import print_answer
+for file_format in {formats!r}:
+    print_answer({answer}, file_format)
+    print("END", flush=True)
+"""
+    return [sys.executable, "-c", code]
+
+
+def many(rows: int) -> str:
+    return f"Many(length={rows}, notes=('n',))"
+
+
+def test_notes_are_made_safe_and_go_to_stderr(capsys):
+    complain("note: 4 ranks lack\nsizes\x1b")
+    assert capsys.readouterr() == ("", "nsystui: note: 4 ranks lack␊sizes␛\n")
+
+
+def test_parquet_needs_a_file():
+    with pytest.raises(UsageError, match=r"-o FILE\.parquet"):
+        print_answer(FEW, "parquet")
+
+
+@pytest.mark.parametrize("rows", [10, 30_000])
+@pytest.mark.parametrize("file_format", ["csv", "table"])
+def test_a_reader_that_goes_early_ends_it_quietly(rows, file_format):
+    read, write = os.pipe()
+    os.close(read)  # the effect of `| true`
+    result = subprocess.run(program(many(rows), file_format), stdout=write, stderr=subprocess.PIPE)
+    os.close(write)
+    assert (result.returncode, result.stderr) == (141, b"")
+
+
+def test_no_stdout_is_said(monkeypatch):
+    monkeypatch.setattr(sys, "stdout", None)
+    with pytest.raises(OutputError, match="closed"):
+        print_answer(FEW, "csv")
+
+
+def test_a_stream_without_utf8_fails_nothing():
+    environ = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    result = subprocess.run(program("FEW", *FORMATS), env=environ, capture_output=True)
+    assert (result.returncode, result.stderr) == (0, b"")
+    *texts, _ = result.stdout.decode("utf-8").split("END\n")
+    for file_format, text in zip(FORMATS, texts, strict=True):
+        assert text.isascii() is (file_format in ("json", "table")), file_format
+
+
+def test_a_terminal_gets_nothing_that_it_would_obey():
+    terminal, end = os.openpty()
+    environ = {**os.environ, "LC_ALL": "C.UTF-8", "TERM": "xterm"}
+    result = subprocess.run(program("FEW", *FORMATS), env=environ, stdout=end, stderr=subprocess.PIPE)
+    os.close(end)
+    *texts, _ = os.read(terminal, 10_000).decode().split("END\r\n")
+    os.close(terminal)
+    assert (result.returncode, result.stderr) == (0, b"")
+    for file_format, shown in zip(FORMATS, texts, strict=True):
+        assert "ncclKernel" in shown, file_format
+        assert "\x1b" not in shown, file_format
+        assert ("␛" in shown) is (file_format != "json"), file_format

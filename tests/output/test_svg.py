@@ -27,19 +27,14 @@ def curves(*points: tuple[float, float], name: str = "AllReduce") -> Curves:
 
 
 EVERY = {
-    "bars": bars((60.0, 40.0)),
-    "no bars": bars(),
-    "bars of nothing": bars((0.0, 0.0)),
-    "lanes": lanes(0.0, 0.5, math.nan, 1.0),
-    "no lanes": DrawnLanes("use", 0, 0, (), ()),
-    "curves": curves((1024.0, 1e9), (2048.0, 2e9)),
-    "one point": curves((1024.0, 1e9)),
-    "no points": curves(),
+    "bars": bars((60.0, 40.0)), "no bars": bars(), "bars of nothing": bars((0.0, 0.0)),
+    "lanes": lanes(0.0, 0.5, math.nan, 1.0), "no lanes": DrawnLanes("use", 0, 0, (), ()),
+    "curves": curves((1024.0, 1e9), (2048.0, 2e9)), "one point": curves((1024.0, 1e9)), "no points": curves(),
     "a curve of zeros": Curves("b", Unit.BYTES, Unit.RATE, (Series("a", "nccl", ((4.0, 0.0),)),)),
     "nasty bars": bars((50.0, 50.0), label=NASTY),
     "nasty lanes": lanes(1.0, 1.0, label=NASTY, names=(LaneName(0, 1, NASTY),)),
     "nasty curves": curves((8.0, 1.0), name=NASTY),
-}
+}  # fmt: skip
 
 
 def drawn(drawing: Bars | DrawnLanes | Curves) -> ElementTree.Element:

@@ -240,11 +240,8 @@ def _read_row(path: Path, trace: ParaverTrace) -> None:
     threads = sum(trace.threads)
     assert all(name.strip() and name.isprintable() for names in trace.rows.values() for name in names)
     assert sizes == {
-        "CPU": sum(trace.node_cpus),
-        "NODE": len(trace.node_cpus),
-        "TASK": len(trace.threads),
-        "THREAD": threads,
-    }
+        "CPU": sum(trace.node_cpus), "NODE": len(trace.node_cpus), "TASK": len(trace.threads), "THREAD": threads,
+    }  # fmt: skip
 
 
 def _read_records(lines: list[str], trace: ParaverTrace) -> None:

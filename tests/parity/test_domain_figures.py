@@ -26,13 +26,13 @@ def ddp(job_of) -> Session:
 
 
 @pytest.mark.parametrize("name", DURATIONS)
-def test_durations(job_of, name: str) -> None:
+def test_durations(job_of, name):
     (report,) = job_of(name).session.reports
     assert report.metadata.duration == DURATIONS[name]
 
 
 @pytest.fixture(scope="module")
-def busy(ddp: Session) -> Intervals:
+def busy(ddp) -> Intervals:
     """Return the merged kernels and copies of DDP's only device."""
     parts = []
     kernels, copies = tables.kernels.c, tables.memory_ops.c
@@ -45,13 +45,13 @@ def busy(ddp: Session) -> Intervals:
     return merge(*parts)
 
 
-def test_kernels_and_copies_of_ddp_are_busy_in_11747_islands_and_no_gap_is_half_a_second(busy: Intervals) -> None:
+def test_kernels_and_copies_of_ddp_are_busy_in_11747_islands_and_no_gap_is_half_a_second(busy):
     """nsys's rule ``gpu_gaps`` lists gaps of half a second and more: none here."""
     assert (len(busy), busy.length) == (11747, 1757029453)
     assert (busy.starts[1:] - busy.ends[:-1]).max() < 500_000_000
 
 
-def test_launches_are_found_by_process_and_correlation_id(job_of) -> None:
+def test_launches_are_found_by_process_and_correlation_id(job_of):
     """By the id alone there would be 4280 of the 4010 kernels."""
     session, (path,) = job_of(H100).session, shared(H100)
     ids = "SELECT correlationId, globalTid & ~0xFFFFFF AS process FROM CUPTI_ACTIVITY_KIND_RUNTIME"
@@ -65,6 +65,6 @@ def test_launches_are_found_by_process_and_correlation_id(job_of) -> None:
     assert session.count(tables.kernels) == 4010
 
 
-def test_backtraces_double_no_call(job_of) -> None:
+def test_backtraces_double_no_call(job_of):
     session = job_of("mpi-cuda-saxpy-schema2.9").session
     assert (session.count(tables.kernels), session.count(tables.api_backtraces)) == (5, 38)

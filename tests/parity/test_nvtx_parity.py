@@ -24,13 +24,10 @@ def table(export: str, report: str) -> list[dict[str, str]]:
         return list(csv.DictReader(lines))
 
 
-@pytest.mark.parametrize(
-    "export",
-    [
-        pytest.param(export, marks=[pytest.mark.campaign] * (export in LARGE + SAME_KIND))
-        for export in sorted({export for export, _ in TABLES}) or [""]
-    ],
-)
+@pytest.mark.parametrize("export", [
+    pytest.param(export, marks=[pytest.mark.campaign] * (export in LARGE + SAME_KIND))
+    for export in sorted({export for export, _ in TABLES}) or [""]
+])  # fmt: skip
 def test_ranges_are_those_that_nsys_printed(job_of, export):
     job = job_of(export)
     ranges = NvtxRanges.load(job.session, Selection(), job.ranks)

@@ -1,4 +1,4 @@
-"""Sessions over small exports that functions of a test fill."""
+"""Sessions over small exports that functions of a test fill, and programs as steps."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -61,3 +61,23 @@ class Sessions:
         self.end_test()
         for session in self._kept.values():
             session.close()
+
+
+class Steps:
+    """The steps of a program: each call of a method here calls the method of a process when it is written."""
+
+    def __init__(self, *steps: tuple[str, Any, Any]) -> None:
+        self._steps = steps
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *values, **told: Steps(*self._steps, (name, values, told))
+
+    def write(self, process: Any) -> Any:
+        """Write the steps with the methods of a process, which is returned."""
+        for name, values, told in self._steps:
+            getattr(process, name)(*values, **told)
+        return process
+
+    def returning(self, expected: Any) -> Any:
+        """Return a method for a class of programs, which writes the steps and returns the expected result."""
+        return lambda process: (self.write(process), expected)[1]

@@ -46,8 +46,6 @@ _COPIES = {1: "to_device", 2: "to_host", 8: "on_device", **dict.fromkeys((11, 12
 
 
 class Naive:
-    """The operations, records and waits of an export."""
-
     def __init__(self, path: Path) -> None:
         def rows(table: str, columns: str) -> list[tuple[Any, ...]]:
             return native(path, f"SELECT {columns} FROM {table}") if native_count(path, table) else []
@@ -305,7 +303,6 @@ class Gpu:
 
 
 def joined(spans: list[Span]) -> list[Span]:
-    """Return the union of the spans."""
     found: list[Span] = []
     for start, end in sorted(spans):
         if found and start <= found[-1][1]:

@@ -10,18 +10,21 @@ from typing import Any
 import campaign
 import numpy as np
 import pytest
+from filling import Steps
 from naive_blocking import Naive
 from support import edit, job_of, shared
 from synthetic import ExportWriter
 from synthetic.demo import TrainingJob
-from synthetic.gpu_program import BLOCKING, CUSTOM, DEFAULT, NCCL, NON_BLOCKING, Dice, Program
+from synthetic.gpu_program import BLOCKING, CUSTOM, DEFAULT, NCCL, NON_BLOCKING, Dice, Program, Span
 from synthetic.writing.writer import DRIVER_CALL, EVENT_SYNC, NO_STREAM, STREAM_SYNC
 
+import nsystui
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.cli import main
 from nsystui.questions.blocking.budget import iterations
 from nsystui.questions.blocking.parts import PARTS, Iterations, blocked_in, blocking
 from nsystui.questions.job.job import OpenJob
+from nsystui.questions.queries import process_rows
 from nsystui.questions.queries.time_window import report_at
 from nsystui.store.cache import Cache
 from nsystui.store.database import Limits
@@ -41,372 +44,186 @@ def possible_of(one: Iterations, place: int = 0) -> dict[str, int]:
     return {name: time for name, time in zip(PARTS, one.possible[place].tolist(), strict=True) if time}
 
 
-class Cases(Program):
-    """Programs, each of which returns the parts of its GPU's time, ns. The first kernel runs from 20 to 100."""
+class Case(Program):
+    """The calls of a case that are more than a step."""
 
-    def first(self, **how: Any) -> None:
-        self.kernel((0, 10), (20, 100), **how)
-
-    def a_late_launch_starves_the_gpu_and_what_follows_it_is_a_stall(self) -> Parts:
-        self.first()
-        self.kernel((90, 140), (150, 200))
-        return {"compute": 80 + 50, "starved": 40, "stalled": 10}
-
-    def a_kernel_that_begins_before_its_call_returns_leaves_nothing_to_stall(self) -> Parts:
-        self.first()
-        self.kernel((120, 190), (150, 200))
-        return {"compute": 80 + 50, "starved": 50}
-
-    def a_kernel_that_is_launched_ahead_is_only_stalled(self) -> Parts:
-        self.first()
-        self.kernel((11, 13), (103, 200))
-        return {"compute": 80 + 97, "stalled": 3}
-
-    def a_copy_before_in_the_stream_blocks(self) -> Parts:
-        self.first()
-        self.copy((11, 12), (101, 160))
-        self.kernel((13, 15), (165, 200))
-        return {"compute": 80 + 35, "to_device": 60, "stalled": 5}
-
-    def before_a_launch_returns_nothing_blocks(self) -> Parts:
-        self.first()
-        self.copy((11, 12), (101, 160))
-        self.kernel((110, 120), (165, 200))
-        return {"compute": 80 + 35, "starved": 20, "to_device": 40, "stalled": 5}
-
-    def a_copy_in_another_stream_only_overlaps(self) -> Parts:
-        self.first()
-        self.copy((11, 12), (100, 160), stream=14)
-        self.kernel((105, 110), (130, 200))
-        return {"compute": 80 + 70, "starved": 10, "stalled": 20}
-
-    def a_copy_before_all_compute_blocks(self) -> Parts:
-        self.copy((0, 10), (20, 60))
-        self.kernel((11, 12), (70, 100))
-        return {"compute": 30, "to_device": 40, "stalled": 10}
-
-    def copies_block_by_their_direction(self) -> Parts:
-        self.first()
-        now = 100
-        for place, (kind, time) in enumerate((("DtoH", 10), ("DtoD", 20), ("PtoP", 30), ("HtoA", 40))):
-            self.copy((11 + 2 * place, 12 + 2 * place), (now, now + time), kind=kind)
-            self.kernel((12 + 2 * place, 13 + 2 * place), (now + time, now + time + 5))
-            now += time + 5
-        return {"compute": 80 + 4 * 5, "to_host": 10, "on_device": 20, "other_copies": 30 + 40}
-
-    def a_memset_blocks(self) -> Parts:
-        self.first()
-        self.memset((11, 12), (101, 104))
-        self.kernel((13, 15), (106, 200))
-        return {"compute": 80 + 94, "memsets": 4, "stalled": 2}
-
-    def pages_that_move_before_a_launched_kernel_block_it(self) -> Parts:
-        self.first()
-        for place, (kind, stream, number) in enumerate((("UvmDtoH", 0, 0), ("UvmHtoD", 13, None), ("UvmDtoD", 99, 0))):
-            self.migrate((110 + 20 * place, 120 + 20 * place), kind, stream, number)
-        self.kernel((11, 12), (165, 200))
-        return {"compute": 80 + 35, "migrations": 60, "stalled": 5}
-
-    def pages_that_move_during_a_kernel_or_before_a_launch_block_nothing(self) -> Parts:
-        self.first()
-        for start in (30, 60, 95):
-            self.migrate((start, start + 5), stream=13)
-        self.kernel((11, 12), (104, 120))
-        self.migrate((130, 140))
-        self.kernel((145, 150), (160, 200))
-        return {"compute": 80 + 16 + 40, "starved": 30, "stalled": 4 + 10}
-
-    def nccl_blocks_who_waits_for_its_event(self) -> Parts:
-        self.first()
-        self.record(11, 1, 13)
-        self.wait(12, 1, 20)
-        self.nccl((13, 14), (102, 180))
-        self.record(15, 2, 20)
-        self.wait(16, 2, 13)
-        self.kernel((17, 18), (185, 200))
-        return {"compute": 80 + 15, "nccl": 80, "stalled": 5}
-
-    def nccl_that_nobody_waits_for_only_overlaps(self) -> Parts:
-        self.first()
-        self.record(11, 1, 13)
-        self.wait(12, 1, 20)
-        self.nccl((13, 14), (102, 180))
-        self.kernel((17, 18), (185, 200))
-        return {"compute": 80 + 15, "stalled": 85}
-
-    def kernels_that_communicate_without_nccl_block_and_are_no_compute(self) -> Parts:
-        self.first()
-        self.kernel((11, 12), (101, 150), name=CUSTOM)
-        self.kernel((13, 14), (155, 200))
-        return {"compute": 80 + 45, "communication": 50, "stalled": 5}
-
-    def of_several_producers_the_last_to_end_blocks(self) -> Parts:
-        self.first()
-        self.copy((11, 12), (100, 130))
-        self.nccl((12, 13), (95, 160))
-        self.record(14, 2, 20)
-        self.wait(15, 2, 13)
-        self.kernel((17, 18), (165, 200))
-        return {"compute": 80 + 35, "nccl": 60, "stalled": 5}
-
-    def a_wait_that_follows_the_launch_does_not_hold_the_kernel(self) -> Parts:
-        self.first()
-        self.nccl((12, 13), (95, 160))
-        self.record(14, 2, 20)
-        self.kernel((17, 18), (165, 200))
-        self.wait(19, 2, 13)
-        self.kernel((20, 21), (205, 210))
-        return {"compute": 80 + 35 + 5, "stalled": 65 + 5}
-
-    def a_wait_holds_the_next_operation_of_its_stream_and_that_the_one_after_it(self) -> Parts:
-        self.first()
-        self.nccl((12, 13), (95, 160))
-        self.record(14, 2, 20)
-        self.wait(15, 2, 13)
-        self.memset((16, 17), (162, 164))
-        self.kernel((17, 18), (170, 200))
-        return {"compute": 80 + 30, "memsets": 64, "stalled": 6}
-
-    def an_event_covers_only_what_was_launched_before_its_record(self) -> Parts:
-        self.first()
-        self.nccl((12, 13), (95, 110))
-        self.record(14, 2, 20)
-        self.nccl((15, 16), (111, 150))
-        self.wait(16, 2, 13)
-        self.kernel((17, 18), (165, 200))
-        return {"compute": 80 + 35, "nccl": 10, "stalled": 55}
-
-    def several_waits_before_one_kernel_all_hold_it(self) -> Parts:
-        self.first()
-        self.nccl((11, 12), (95, 110))
-        self.record(13, 2, 20)
-        self.copy((14, 15), (95, 150), stream=14)
-        self.record(15, 3, 14)
-        self.wait(16, 3, 13)
-        self.wait(17, 2, 13)
-        self.kernel((18, 19), (155, 200))
-        return {"compute": 80 + 45, "to_device": 50, "stalled": 5}
-
-    def a_handle_that_is_recorded_again_means_the_last_record_before_each_wait(self) -> Parts:
-        self.first()
-        self.copy((11, 12), (90, 120), stream=14)
-        self.record(13, 5, 14)
-        self.wait(14, 5, 13)
-        self.kernel((15, 16), (125, 150))
-        self.memset((17, 18), (90, 160), stream=15)
-        self.record(19, 5, 15)
-        self.wait(20, 5, 13)
-        self.kernel((21, 22), (165, 200))
-        return {"compute": 80 + 25 + 35, "to_device": 20, "memsets": 10, "stalled": 5 + 5}
-
-    def a_record_after_the_wait_is_not_waited_for(self) -> Parts:
-        self.first()
-        self.copy((11, 12), (90, 120), stream=14)
-        self.wait(14, 5, 13)
-        self.record(15, 5, 14)
-        self.kernel((16, 17), (125, 150))
-        return {"compute": 80 + 25, "stalled": 25}
-
-    def an_event_that_was_never_recorded_blocks_nobody(self) -> Parts:
-        self.first()
-        self.copy((11, 12), (90, 120), stream=14)
-        self.record(13, 6, 14)
-        self.wait(14, 5, 13)
-        self.kernel((16, 17), (125, 150))
-        return {"compute": 80 + 25, "stalled": 25}
-
-    def of_two_events_with_one_handle_the_number_of_the_record_decides(self) -> Parts:
-        self.first()
-        self.copy((11, 12), (90, 120), stream=14)
-        self.record(13, 5, 14, sync=71)
-        self.memset((14, 15), (90, 140), stream=15)
-        self.record(16, 5, 15, sync=72)
-        self.wait(17, 5, 13, sync=71)
-        self.kernel((18, 19), (150, 200))
-        return {"compute": 80 + 50, "to_device": 20, "stalled": 30}
-
-    def a_number_of_a_record_counts_whatever_the_handles(self) -> Parts:
-        self.first()
-        self.copy((11, 12), (90, 120), stream=14)
-        self.record(13, 5, 14, sync=71)
-        self.wait(17, 6, 13, sync=71)
-        self.kernel((18, 19), (150, 200))
-        return {"compute": 80 + 50, "to_device": 20, "stalled": 30}
-
-    def a_number_that_no_record_has_is_of_a_record_before_the_capture(self) -> Parts:
-        self.first()
-        self.copy((11, 12), (90, 120), stream=14)
-        self.record(13, 5, 14, sync=71)
-        self.wait(17, 5, 13, sync=70)
-        self.kernel((18, 19), (150, 200))
-        return {"compute": 80 + 50, "stalled": 50}
-
-    def without_numbers_of_records_handles_count(self) -> Parts:
-        self.first()
-        self.copy((11, 12), (90, 120), stream=14)
-        self.record(13, 5, 14)
-        self.wait(17, 5, 13, sync=70)
-        self.kernel((18, 19), (150, 200))
-        return {"compute": 80 + 50, "to_device": 20, "stalled": 30}
-
-    def calls_of_the_driver_and_of_other_threads_wait_and_record_too(self) -> Parts:
-        self.first()
-        self.copy((11, 12), (90, 120), stream=14)
-        self.record(13, 5, 14, thread=self.helper)
-        self.wait(17, 5, 13, name="cuStreamWaitEvent", event_class=DRIVER_CALL)
-        self.kernel((18, 19), (150, 200))
-        return {"compute": 80 + 50, "to_device": 20, "stalled": 30}
-
-    def types_of_synchronisation_may_be_numbered_otherwise(self) -> Parts:
-        self.first()
-        self.copy((11, 12), (90, 120), stream=14)
-        self.record(13, 5, 14)
-        self.wait(17, 5, 13, kind=STREAM_SYNC)
-        self.kernel((18, 19), (150, 160))
-        self.memset((20, 21), (90, 180), stream=15)
-        self.record(22, 5, 15)
-        self.wait(23, 5, 13, kind=0)
-        self.kernel((24, 25), (190, 200))
-        return {"compute": 80 + 10 + 10, "to_device": 20, "memsets": 20, "stalled": 30 + 10}
-
-    def who_synchronises_with_an_event_is_the_host(self) -> Parts:
-        self.first()
-        self.copy((11, 12), (90, 120), stream=14)
-        self.record(13, 5, 14)
-        self.wait(14, 5, 13, name="cudaEventSynchronize_v3020")
-        self.wait(15, 5, NO_STREAM, name="cudaEventSynchronize_v3020", kind=EVENT_SYNC)
-        self.wait(16, 5, 13, name="cudaStreamSynchronize_v3020", kind=STREAM_SYNC)
-        self.kernel((18, 19), (150, 200))
-        return {"compute": 80 + 50, "stalled": 50}
-
-    def the_legacy_default_stream_holds_a_blocking_stream(self) -> Parts:
-        self.stream(7, DEFAULT)
-        self.stream(13, BLOCKING)
-        self.first()
-        self.copy((11, 12), (100, 120), stream=7)
-        self.kernel((13, 14), (130, 200))
-        return {"compute": 80 + 70, "to_device": 20, "stalled": 10}
-
-    def a_blocking_stream_holds_the_legacy_default_stream(self) -> Parts:
-        self.stream(7, DEFAULT)
-        self.stream(13, BLOCKING)
-        self.first(stream=7)
-        self.copy((11, 12), (100, 120))
-        self.kernel((13, 14), (130, 200), stream=7)
-        return {"compute": 80 + 70, "to_device": 20, "stalled": 10}
-
-    def the_legacy_default_stream_does_not_hold_a_non_blocking_stream(self) -> Parts:
-        self.stream(7, DEFAULT)
-        self.stream(13, NON_BLOCKING)
-        self.first()
-        self.copy((11, 12), (90, 120), stream=7)
-        self.kernel((13, 14), (130, 200))
-        return {"compute": 80 + 70, "stalled": 30}
-
-    def two_blocking_streams_do_not_hold_each_other(self) -> Parts:
-        self.stream(7, DEFAULT)
-        self.stream(13, BLOCKING)
-        self.stream(14, BLOCKING)
-        self.first()
-        self.copy((11, 12), (90, 120), stream=14)
-        self.kernel((13, 14), (130, 200))
-        return {"compute": 80 + 70, "stalled": 30}
-
-    def a_context_knows_its_default_stream(self) -> Parts:
-        """A stream from before the capture has no row among the streams."""
+    def context(self) -> None:
         self.export.cuda_context(self.process)
-        self.stream(13, BLOCKING)
-        self.first()
-        self.copy((11, 12), (100, 120), stream=7)
-        self.kernel((13, 14), (130, 200))
-        return {"compute": 80 + 70, "to_device": 20, "stalled": 10}
 
-    def the_default_stream_of_another_context_holds_nothing(self) -> Parts:
-        self.stream(7, DEFAULT)
-        self.stream(33, BLOCKING, context=2)
-        self.first(stream=33, context=2)
-        self.copy((11, 12), (90, 120), stream=7)
-        self.kernel((13, 14), (130, 200), stream=33, context=2)
-        return {"compute": 80 + 70, "stalled": 30}
+    def record_elsewhere(self, *place: int) -> None:
+        self.record(*place, thread=self.helper)
 
-    def of_a_graph_that_is_traced_node_by_node_only_the_first_node_is_explained(self) -> Parts:
-        self.first()
-        self.copy((11, 12), (100, 105))
-        self.nodes((102, 110), (120, 130), (133, 140), (147, 150))
-        self.kernel((111, 112), (160, 200))
-        return {"compute": 80 + 20 + 40, "starved": 10, "stalled": 10 + 10, "in_graph": 3 + 7}
-
-    def a_graph_whose_first_node_communicates_may_block_its_compute(self) -> Parts:
-        self.first()
-        number = self.call("cudaGraphLaunch_v10000", (11, 12))
-        how = {"correlation_id": number, "graph_node_id": 4}
-        self.export.kernel(self.process, 0, 13, 101, 150, name=NCCL, **how)
-        self.export.kernel(self.process, 0, 13, 155, 200, name="gemm()", **{**how, "graph_node_id": 5})
-        return {"compute": 80 + 45, "unresolved": 50, "in_graph": 5}
-
-    def a_graph_that_is_traced_whole_is_compute(self) -> Parts:
-        self.first()
-        self.copy((11, 12), (100, 105))
-        self.graph((102, 103), (120, 160))
-        self.kernel((111, 112), (165, 200))
-        return {"compute": 80 + 40 + 35, "starved": 3, "to_device": 2, "stalled": 15 + 5}
-
-    def a_kernel_without_a_launch_is_unresolved(self) -> Parts:
-        self.first()
-        self.copy((11, 12), (100, 105))
-        self.kernel(None, (120, 160))
-        self.kernel(None, (165, 180), correlation_id=None)
-        self.kernel((13, 14), (190, 200))
-        return {"compute": 80 + 40 + 15 + 10, "unresolved": 20 + 5, "stalled": 10}
-
-    def what_was_launched_before_the_capture_blocks_all_the_same(self) -> Parts:
-        self.first()
-        self.nccl(None, (95, 140), stream=13)
-        self.kernel((13, 14), (150, 200))
-        return {"compute": 80 + 50, "nccl": 40, "stalled": 10}
-
-    def after_the_last_compute_what_still_runs_blocks_the_end_and_the_rest_is_tail(self) -> Parts:
-        self.first()
-        self.copy((11, 12), (105, 120), kind="DtoH")
-        self.nccl((13, 14), (110, 150))
-        return {"compute": 80, "to_host": 5, "nccl": 40, "tail": 5}
-
-    def without_compute_all_that_runs_blocks(self) -> Parts:
-        self.copy((11, 12), (105, 120), kind="DtoH")
-        self.nccl((13, 14), (130, 150))
-        return {"to_host": 15, "nccl": 20, "tail": 10}
-
-    def compute_in_any_stream_hides_everything(self) -> Parts:
-        self.first()
-        self.kernel((11, 12), (50, 130), stream=14)
-        self.copy((11, 12), (100, 140))
-        self.kernel((13, 14), (142, 200))
-        return {"compute": 110 + 58, "to_device": 10, "stalled": 2}
-
-    def a_producer_that_outlasts_the_start_of_its_kernel_is_cut(self) -> Parts:
-        self.first()
-        self.copy((11, 12), (101, 160))
-        self.kernel((13, 15), (155, 200))
-        return {"compute": 80 + 45, "to_device": 55}
+    def mixed_nodes(self, called: Span, *spans: Span) -> None:
+        """Write a graph whose first node communicates."""
+        number = self.call("cudaGraphLaunch_v10000", called)
+        for node, (span, name) in enumerate(zip(spans, (NCCL, "gemm()"), strict=True), 4):
+            self.export.kernel(self.process, 0, 13, *span, name=name, correlation_id=number, graph_node_id=node)
 
 
-CASES = [name for name in vars(Cases) if not name.startswith("_") and name != "first"]
+do = Steps()
+first = do.kernel((0, 10), (20, 100))
+CASES: dict[str, tuple[Any, Parts]] = {
+    "a late launch starves the GPU and what follows it is a stall":
+        (first.kernel((90, 140), (150, 200)), {"compute": 80 + 50, "starved": 40, "stalled": 10}),
+    "a kernel that begins before its call returns leaves nothing to stall":
+        (first.kernel((120, 190), (150, 200)), {"compute": 80 + 50, "starved": 50}),
+    "a kernel that is launched ahead is only stalled":
+        (first.kernel((11, 13), (103, 200)), {"compute": 80 + 97, "stalled": 3}),
+    "a copy before in the stream blocks":
+        (first.copy((11, 12), (101, 160)).kernel((13, 15), (165, 200)),
+         {"compute": 80 + 35, "to_device": 60, "stalled": 5}),
+    "before a launch returns nothing blocks":
+        (first.copy((11, 12), (101, 160)).kernel((110, 120), (165, 200)),
+         {"compute": 80 + 35, "starved": 20, "to_device": 40, "stalled": 5}),
+    "a copy in another stream only overlaps":
+        (first.copy((11, 12), (100, 160), stream=14).kernel((105, 110), (130, 200)),
+         {"compute": 80 + 70, "starved": 10, "stalled": 20}),
+    "a copy before all compute blocks":
+        (do.copy((0, 10), (20, 60)).kernel((11, 12), (70, 100)), {"compute": 30, "to_device": 40, "stalled": 10}),
+    "copies block by their direction":
+        (first.copy((11, 12), (100, 110), kind="DtoH").kernel((12, 13), (110, 115))
+         .copy((13, 14), (115, 135), kind="DtoD").kernel((14, 15), (135, 140))
+         .copy((15, 16), (140, 170), kind="PtoP").kernel((16, 17), (170, 175))
+         .copy((17, 18), (175, 215), kind="HtoA").kernel((18, 19), (215, 220)),
+         {"compute": 80 + 4 * 5, "to_host": 10, "on_device": 20, "other_copies": 30 + 40}),
+    "a memset blocks":
+        (first.memset((11, 12), (101, 104)).kernel((13, 15), (106, 200)),
+         {"compute": 80 + 94, "memsets": 4, "stalled": 2}),
+    "pages that move before a launched kernel block it":
+        (first.migrate((110, 120), "UvmDtoH").migrate((130, 140), stream=13, number=None)
+         .migrate((150, 160), "UvmDtoD", 99).kernel((11, 12), (165, 200)),
+         {"compute": 80 + 35, "migrations": 60, "stalled": 5}),
+    "pages that move during a kernel or before a launch block nothing":
+        (first.migrate((30, 35), stream=13).migrate((60, 65), stream=13).migrate((95, 100), stream=13)
+         .kernel((11, 12), (104, 120)).migrate((130, 140)).kernel((145, 150), (160, 200)),
+         {"compute": 80 + 16 + 40, "starved": 30, "stalled": 4 + 10}),
+    "NCCL blocks who waits for its event":
+        (first.record(11, 1, 13).wait(12, 1, 20).nccl((13, 14), (102, 180)).record(15, 2, 20).wait(16, 2, 13)
+         .kernel((17, 18), (185, 200)), {"compute": 80 + 15, "nccl": 80, "stalled": 5}),
+    "NCCL that nobody waits for only overlaps":
+        (first.record(11, 1, 13).wait(12, 1, 20).nccl((13, 14), (102, 180)).kernel((17, 18), (185, 200)),
+         {"compute": 80 + 15, "stalled": 85}),
+    "kernels that communicate without NCCL block and are no compute":
+        (first.kernel((11, 12), (101, 150), name=CUSTOM).kernel((13, 14), (155, 200)),
+         {"compute": 80 + 45, "communication": 50, "stalled": 5}),
+    "of several producers the last to end blocks":
+        (first.copy((11, 12), (100, 130)).nccl((12, 13), (95, 160)).record(14, 2, 20).wait(15, 2, 13)
+         .kernel((17, 18), (165, 200)), {"compute": 80 + 35, "nccl": 60, "stalled": 5}),
+    "a wait that follows the launch does not hold the kernel":
+        (first.nccl((12, 13), (95, 160)).record(14, 2, 20).kernel((17, 18), (165, 200)).wait(19, 2, 13)
+         .kernel((20, 21), (205, 210)), {"compute": 80 + 35 + 5, "stalled": 65 + 5}),
+    "a wait holds the next operation of its stream and that the one after it":
+        (first.nccl((12, 13), (95, 160)).record(14, 2, 20).wait(15, 2, 13).memset((16, 17), (162, 164))
+         .kernel((17, 18), (170, 200)), {"compute": 80 + 30, "memsets": 64, "stalled": 6}),
+    "an event covers only what was launched before its record":
+        (first.nccl((12, 13), (95, 110)).record(14, 2, 20).nccl((15, 16), (111, 150)).wait(16, 2, 13)
+         .kernel((17, 18), (165, 200)), {"compute": 80 + 35, "nccl": 10, "stalled": 55}),
+    "several waits before one kernel all hold it":
+        (first.nccl((11, 12), (95, 110)).record(13, 2, 20).copy((14, 15), (95, 150), stream=14).record(15, 3, 14)
+         .wait(16, 3, 13).wait(17, 2, 13).kernel((18, 19), (155, 200)),
+         {"compute": 80 + 45, "to_device": 50, "stalled": 5}),
+    "a handle that is recorded again means the last record before each wait":
+        (first.copy((11, 12), (90, 120), stream=14).record(13, 5, 14).wait(14, 5, 13).kernel((15, 16), (125, 150))
+         .memset((17, 18), (90, 160), stream=15).record(19, 5, 15).wait(20, 5, 13).kernel((21, 22), (165, 200)),
+         {"compute": 80 + 25 + 35, "to_device": 20, "memsets": 10, "stalled": 5 + 5}),
+    "a record after the wait is not waited for":
+        (first.copy((11, 12), (90, 120), stream=14).wait(14, 5, 13).record(15, 5, 14).kernel((16, 17), (125, 150)),
+         {"compute": 80 + 25, "stalled": 25}),
+    "an event that was never recorded blocks nobody":
+        (first.copy((11, 12), (90, 120), stream=14).record(13, 6, 14).wait(14, 5, 13).kernel((16, 17), (125, 150)),
+         {"compute": 80 + 25, "stalled": 25}),
+    "of two events with one handle the number of the record decides":
+        (first.copy((11, 12), (90, 120), stream=14).record(13, 5, 14, sync=71).memset((14, 15), (90, 140), stream=15)
+         .record(16, 5, 15, sync=72).wait(17, 5, 13, sync=71).kernel((18, 19), (150, 200)),
+         {"compute": 80 + 50, "to_device": 20, "stalled": 30}),
+    "a number of a record counts whatever the handles":
+        (first.copy((11, 12), (90, 120), stream=14).record(13, 5, 14, sync=71).wait(17, 6, 13, sync=71)
+         .kernel((18, 19), (150, 200)), {"compute": 80 + 50, "to_device": 20, "stalled": 30}),
+    "a number that no record has is of a record before the capture":
+        (first.copy((11, 12), (90, 120), stream=14).record(13, 5, 14, sync=71).wait(17, 5, 13, sync=70)
+         .kernel((18, 19), (150, 200)), {"compute": 80 + 50, "stalled": 50}),
+    "without numbers of records handles count":
+        (first.copy((11, 12), (90, 120), stream=14).record(13, 5, 14).wait(17, 5, 13, sync=70)
+         .kernel((18, 19), (150, 200)), {"compute": 80 + 50, "to_device": 20, "stalled": 30}),
+    "calls of the driver and of other threads wait and record too":
+        (first.copy((11, 12), (90, 120), stream=14).record_elsewhere(13, 5, 14)
+         .wait(17, 5, 13, name="cuStreamWaitEvent", event_class=DRIVER_CALL)
+         .kernel((18, 19), (150, 200)), {"compute": 80 + 50, "to_device": 20, "stalled": 30}),
+    "types of synchronisation may be numbered otherwise":
+        (first.copy((11, 12), (90, 120), stream=14).record(13, 5, 14).wait(17, 5, 13, kind=STREAM_SYNC)
+         .kernel((18, 19), (150, 160)).memset((20, 21), (90, 180), stream=15).record(22, 5, 15)
+         .wait(23, 5, 13, kind=0).kernel((24, 25), (190, 200)),
+         {"compute": 80 + 10 + 10, "to_device": 20, "memsets": 20, "stalled": 30 + 10}),
+    "who synchronises with an event is the host":
+        (first.copy((11, 12), (90, 120), stream=14).record(13, 5, 14)
+         .wait(14, 5, 13, name="cudaEventSynchronize_v3020")
+         .wait(15, 5, NO_STREAM, name="cudaEventSynchronize_v3020", kind=EVENT_SYNC)
+         .wait(16, 5, 13, name="cudaStreamSynchronize_v3020", kind=STREAM_SYNC).kernel((18, 19), (150, 200)),
+         {"compute": 80 + 50, "stalled": 50}),
+    "the legacy default stream holds a blocking stream":
+        (do.stream(7, DEFAULT).stream(13, BLOCKING).kernel((0, 10), (20, 100)).copy((11, 12), (100, 120), stream=7)
+         .kernel((13, 14), (130, 200)), {"compute": 80 + 70, "to_device": 20, "stalled": 10}),
+    "a blocking stream holds the legacy default stream":
+        (do.stream(7, DEFAULT).stream(13, BLOCKING).kernel((0, 10), (20, 100), stream=7).copy((11, 12), (100, 120))
+         .kernel((13, 14), (130, 200), stream=7), {"compute": 80 + 70, "to_device": 20, "stalled": 10}),
+    "the legacy default stream does not hold a non-blocking stream":
+        (do.stream(7, DEFAULT).stream(13, NON_BLOCKING).kernel((0, 10), (20, 100)).copy((11, 12), (90, 120), stream=7)
+         .kernel((13, 14), (130, 200)), {"compute": 80 + 70, "stalled": 30}),
+    "two blocking streams do not hold each other":
+        (do.stream(7, DEFAULT).stream(13, BLOCKING).stream(14, BLOCKING).kernel((0, 10), (20, 100))
+         .copy((11, 12), (90, 120), stream=14).kernel((13, 14), (130, 200)), {"compute": 80 + 70, "stalled": 30}),
+    # A stream from before the capture has no row among the streams.
+    "a context knows its default stream":
+        (do.context().stream(13, BLOCKING).kernel((0, 10), (20, 100)).copy((11, 12), (100, 120), stream=7)
+         .kernel((13, 14), (130, 200)), {"compute": 80 + 70, "to_device": 20, "stalled": 10}),
+    "the default stream of another context holds nothing":
+        (do.stream(7, DEFAULT).stream(33, BLOCKING, context=2).kernel((0, 10), (20, 100), stream=33, context=2)
+         .copy((11, 12), (90, 120), stream=7).kernel((13, 14), (130, 200), stream=33, context=2),
+         {"compute": 80 + 70, "stalled": 30}),
+    "of a graph that is traced node by node only the first node is explained":
+        (first.copy((11, 12), (100, 105)).nodes((102, 110), (120, 130), (133, 140), (147, 150))
+         .kernel((111, 112), (160, 200)),
+         {"compute": 80 + 20 + 40, "starved": 10, "stalled": 10 + 10, "in_graph": 3 + 7}),
+    "a graph whose first node communicates may block its compute":
+        (first.mixed_nodes((11, 12), (101, 150), (155, 200)), {"compute": 80 + 45, "unresolved": 50, "in_graph": 5}),
+    "a graph that is traced whole is compute":
+        (first.copy((11, 12), (100, 105)).graph((102, 103), (120, 160)).kernel((111, 112), (165, 200)),
+         {"compute": 80 + 40 + 35, "starved": 3, "to_device": 2, "stalled": 15 + 5}),
+    "a kernel without a launch is unresolved":
+        (first.copy((11, 12), (100, 105)).kernel(None, (120, 160)).kernel(None, (165, 180), correlation_id=None)
+         .kernel((13, 14), (190, 200)), {"compute": 80 + 40 + 15 + 10, "unresolved": 20 + 5, "stalled": 10}),
+    "what was launched before the capture blocks all the same":
+        (first.nccl(None, (95, 140), stream=13).kernel((13, 14), (150, 200)),
+         {"compute": 80 + 50, "nccl": 40, "stalled": 10}),
+    "after the last compute what still runs blocks the end and the rest is tail":
+        (first.copy((11, 12), (105, 120), kind="DtoH").nccl((13, 14), (110, 150)),
+         {"compute": 80, "to_host": 5, "nccl": 40, "tail": 5}),
+    "without compute all that runs blocks":
+        (do.copy((11, 12), (105, 120), kind="DtoH").nccl((13, 14), (130, 150)),
+         {"to_host": 15, "nccl": 20, "tail": 10}),
+    "compute in any stream hides everything":
+        (first.kernel((11, 12), (50, 130), stream=14).copy((11, 12), (100, 140)).kernel((13, 14), (142, 200)),
+         {"compute": 110 + 58, "to_device": 10, "stalled": 2}),
+    "a producer that outlasts the start of its kernel is cut":
+        (first.copy((11, 12), (101, 160)).kernel((13, 15), (155, 200)), {"compute": 80 + 45, "to_device": 55}),
+}  # fmt: skip
+"""Programs, and the parts of the time of their GPU, ns."""
 
 
 @pytest.fixture(scope="module")
-def cases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[OpenJob, Mapping[str, tuple[int, Parts]]]]:
+def cases(tmp_path_factory) -> Iterator[tuple[OpenJob, Mapping[str, tuple[int, Parts]]]]:
     """Open an export in which each case is a process, with the same handles, correlation ids and streams."""
-    path = tmp_path_factory.mktemp("blocking") / "cases.sqlite"
+    path, expected = tmp_path_factory.mktemp("blocking") / "cases.sqlite", {}
     with ExportWriter(path) as export:
-        programs = {name: Cases(export, 1000 + 10 * number) for number, name in enumerate(CASES)}
-        expected = {name: (program.process.global_id, getattr(program, name)()) for name, program in programs.items()}
+        for number, (name, (steps, parts)) in enumerate(CASES.items()):
+            expected[name] = steps.write(Case(export, 1000 + 10 * number)).process.global_id, parts
     with job_of(path) as job:
         yield job, expected
 
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("name", CASES)
-def test(name: str, cases: tuple[OpenJob, Mapping[str, tuple[int, Parts]]]):
+def test(name, cases):
     job, expected = cases
     process, parts = expected[name]
     assert parts_of(blocking(job).whole[Task(0, process), 0]) == parts
@@ -439,7 +256,6 @@ SEEDS = range(200)
 
 
 def programs(path: Path, seeds: range) -> Path:
-    """Write random programs, side by side in one export."""
     with ExportWriter(path) as export:
         for seed in seeds:
             Dice(export, 1000 + 10 * seed, seed)
@@ -447,12 +263,12 @@ def programs(path: Path, seeds: range) -> Path:
 
 
 @pytest.fixture(scope="module")
-def by_chance(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def by_chance(tmp_path_factory) -> Path:
     return programs(tmp_path_factory.mktemp("blocking") / "chance.sqlite", SEEDS)
 
 
 @pytest.mark.campaign
-def test_programs_by_chance_are_told_as_naively(by_chance: Path):
+def test_programs_by_chance_are_told_as_naively(by_chance):
     with job_of(by_chance) as job:
         found = blocking(job)
         assert len({task for task, _ in found.whole}) == len(SEEDS) < len(found.whole)
@@ -472,7 +288,7 @@ LOST = {
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("lost", LOST)
-def test_what_is_lost_of_waits_widens_the_bounds_around_what_is_right(by_chance: Path, tmp_path: Path, lost: str):
+def test_what_is_lost_of_waits_widens_the_bounds_around_what_is_right(by_chance, tmp_path, lost):
     path = tmp_path / "lost.sqlite"
     path.write_bytes(by_chance.read_bytes())
     edit(path, LOST[lost])
@@ -485,7 +301,7 @@ def test_what_is_lost_of_waits_widens_the_bounds_around_what_is_right(by_chance:
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("at_once", [20, 90])
-def test_it_does_not_matter_how_much_is_read_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int):
+def test_it_does_not_matter_how_much_is_read_at_once(tmp_path, monkeypatch, at_once):
     path = programs(tmp_path / "chance.sqlite", range(10))
     with job_of(path) as job:
         whole = blocking(job)
@@ -503,7 +319,7 @@ def test_it_does_not_matter_how_much_is_read_at_once(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.campaign
-def test_a_window_is_one_iteration(tmp_path: Path):
+def test_a_window_is_one_iteration(tmp_path):
     path = programs(tmp_path / "chance.sqlite", range(40))
     naive, seen = Naive(path), set()
     with job_of(path) as job:
@@ -518,7 +334,7 @@ def test_a_window_is_one_iteration(tmp_path: Path):
     assert seen == {*PARTS} - {"migrations"}
 
 
-def test_the_first_node_of_a_graph_that_ended_before_the_window_is_the_first_all_the_same(tmp_path: Path):
+def test_the_first_node_of_a_graph_that_ended_before_the_window_is_the_first_all_the_same(tmp_path):
     with ExportWriter(tmp_path / "a.sqlite") as export:
         program = Program(export, 4711)
         program.kernel((0, 10), (20, 100))
@@ -547,7 +363,7 @@ def two_gpus(program: Program) -> dict[int, Parts]:
 
 
 @pytest.mark.campaign
-def test_a_gpu_waits_for_another_of_its_process(tmp_path: Path):
+def test_a_gpu_waits_for_another_of_its_process(tmp_path):
     with ExportWriter(tmp_path / "a.sqlite") as export:
         program = Program(export, 4711)
         expected = two_gpus(program)
@@ -558,7 +374,7 @@ def test_a_gpu_waits_for_another_of_its_process(tmp_path: Path):
 
 
 @pytest.mark.campaign
-def test_processes_that_share_a_gpu_have_budgets_of_their_own(tmp_path: Path):
+def test_processes_that_share_a_gpu_have_budgets_of_their_own(tmp_path):
     """Handles, numbers and streams are the same; the compute of one process does not hide waits of the other."""
     path = tmp_path / "a.sqlite"
     with ExportWriter(path) as export:
@@ -596,7 +412,7 @@ def stepping(path: Path, *, steps: bool = True, late: int = 0) -> Path:
 
 
 @pytest.mark.campaign
-def test_steps_end_where_the_next_begins_and_the_last_with_its_work(tmp_path: Path):
+def test_steps_end_where_the_next_begins_and_the_last_with_its_work(tmp_path):
     with job_of(stepping(tmp_path / "a.sqlite")) as job:
         ((_, one),) = blocking(job).iterations.items()
         assert one.starts.tolist() == [980, 1_095, 1_195] and one.ends.tolist() == [1_095, 1_195, 1_295]
@@ -611,7 +427,7 @@ def test_steps_end_where_the_next_begins_and_the_last_with_its_work(tmp_path: Pa
         assert starved.starts.tolist() == starts and (starved.ends - starts).tolist() == [3, 10, 10, 10]
 
 
-def test_a_selection_chooses_steps_by_their_begin_and_gpus_and_ranks(tmp_path: Path):
+def test_a_selection_chooses_steps_by_their_begin_and_gpus_and_ranks(tmp_path):
     with job_of(stepping(tmp_path / "a.sqlite")) as job:
         (one,) = iterations(job, Selection(window=Window(1_050, 1_201)))
         assert one.numbers is not None and one.numbers.tolist() == [1, 2]
@@ -620,7 +436,7 @@ def test_a_selection_chooses_steps_by_their_begin_and_gpus_and_ranks(tmp_path: P
 
 
 @pytest.mark.campaign
-def test_without_steps_the_window_is_the_iteration(tmp_path: Path):
+def test_without_steps_the_window_is_the_iteration(tmp_path):
     with job_of(stepping(tmp_path / "a.sqlite", steps=False)) as job:
         (one,) = iterations(job, Selection())
         assert one.numbers is None and one.of.time.tolist() == [295]
@@ -631,7 +447,7 @@ def test_without_steps_the_window_is_the_iteration(tmp_path: Path):
 
 
 @pytest.mark.campaign
-def test_what_is_kept_of_a_report_alone_is_not_taken_for_a_job_with_other_steps(tmp_path: Path):
+def test_what_is_kept_of_a_report_alone_is_not_taken_for_a_job_with_other_steps(tmp_path):
     first, second = TrainingJob(ranks=2, steps=5, layers=2).write(tmp_path)
     edit(second, "DELETE FROM NVTX_EVENTS")  # now the optimizer's kernels define the steps of both
 
@@ -649,17 +465,14 @@ def test_what_is_kept_of_a_report_alone_is_not_taken_for_a_job_with_other_steps(
 
 
 @pytest.mark.campaign
-@pytest.mark.parametrize(
-    "name",
-    campaign.some(
-        5,
-        ["h100-2rank-moe-before", "jacobi-staged-copies", "cuda-graphs", "vadd-launch-bound",
-         "schema2021-no-metadata", "mpi-cuda-saxpy-schema2.9", "ddp-a100-rank0of4",
-         "dataloader-bound-a100", "ai-training-before", "event-ids-unified-memory-2025.5", "graph-events-2025.5",
-         "jetson-orin", "unordered-rows-2025.6"],
-    ),
-)  # fmt: skip
-def test_real_exports_are_told_as_naively(name: str):
+@pytest.mark.parametrize("name", campaign.some(
+    5,
+    ["h100-2rank-moe-before", "jacobi-staged-copies", "cuda-graphs", "vadd-launch-bound",
+     "schema2021-no-metadata", "mpi-cuda-saxpy-schema2.9", "ddp-a100-rank0of4",
+     "dataloader-bound-a100", "ai-training-before", "event-ids-unified-memory-2025.5", "graph-events-2025.5",
+     "jetson-orin", "unordered-rows-2025.6"],
+))  # fmt: skip
+def test_real_exports_are_told_as_naively(name):
     (path,) = shared(name)
     with job_of(path) as job:
         assert expect(job, Naive(path), name)
@@ -677,14 +490,11 @@ COUNTED = {
 compute, late launches, NCCL, copies, memsets and stalled."""
 
 
-@pytest.mark.parametrize(
-    ("name", "device"),
-    [
-        pytest.param(name, device, marks=[pytest.mark.campaign] * (name != "ddp-a100-rank0of4"))
-        for name, device in COUNTED
-    ],
-)
-def test_real_exports_are_told_as_somebody_else_counted_them(name: str, device: int):
+@pytest.mark.parametrize(("name", "device"), [
+    pytest.param(name, device, marks=[pytest.mark.campaign] * (name != "ddp-a100-rank0of4"))
+    for name, device in COUNTED
+])  # fmt: skip
+def test_real_exports_are_told_as_somebody_else_counted_them(name, device):
     (path,) = shared(name)
     with job_of(path) as job:
         found = blocking(job)
@@ -707,7 +517,7 @@ class TestCommands:
     """``nsystui budget --by step`` and ``nsystui steps --budget``."""
 
     @pytest.fixture
-    def asked(self, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[list[dict[str, str]], str]]:
+    def asked(self, capsys) -> Callable[..., tuple[list[dict[str, str]], str]]:
         """Return a function that runs a command and returns its rows and notes."""
 
         def ask(*words: str | Path, status: int = 0) -> tuple[list[dict[str, str]], str]:
@@ -717,7 +527,7 @@ class TestCommands:
 
         return ask
 
-    def test_without_calls_of_the_api_all_gaps_are_unresolved(self, asked: Any, tmp_path: Path):
+    def test_without_calls_of_the_api_all_gaps_are_unresolved(self, asked, tmp_path):
         path = stepping(tmp_path / "a.sqlite")
         edit(path, "DROP TABLE CUPTI_ACTIVITY_KIND_RUNTIME")
         rows, notes = asked("budget", "--by", "step", path)
@@ -732,7 +542,7 @@ class TestCommands:
         assert "has one iteration: all of its time" in notes
 
     @pytest.mark.campaign
-    def test_without_kernels_copies_block_and_without_gpu_work_there_is_nothing(self, asked: Any, tmp_path: Path):
+    def test_without_kernels_copies_block_and_without_gpu_work_there_is_nothing(self, asked, tmp_path):
         path = stepping(tmp_path / "a.sqlite")
         edit(path, "DROP TABLE CUPTI_ACTIVITY_KIND_KERNEL")
         rows, _ = asked("budget", "--by", "step", path)
@@ -747,3 +557,59 @@ class TestCommands:
         path = stepping(tmp_path / "b.sqlite")
         for words in (("budget", "--by", "step"), ("steps", "--budget")):
             assert asked(*words, path, "--devices", "3")[0] == []
+
+
+@pytest.fixture(scope="module")
+def paths(written_once):
+    return written_once(
+        "two-ranks-blocked", TrainingJob(ranks=2, steps=4, layers=2, gpu_metrics=False, stall_ms=0).write
+    )
+
+
+def opened(paths, cache) -> closing[OpenJob]:
+    session = Session(cache=Cache(cache))
+    for path in paths:
+        session.add(path)
+    return closing(OpenJob(session))
+
+
+@pytest.mark.campaign
+def test_a_file_that_is_known_already_is_not_computed_with_the_others(paths, tmp_path):
+    with opened(paths[:1], tmp_path) as first:
+        (own,) = blocking(first).whole.values()
+    with opened(paths, tmp_path) as both:
+        found = list(blocking(both).whole.values())
+    assert [one.task.report for one in found] == [0, 1]
+    assert found[0].parts.tolist() == own.parts.tolist()
+
+
+@pytest.mark.campaign
+def test_files_that_are_read_together_are_told_as_one_after_the_other(paths, tmp_path, monkeypatch):
+    with opened(paths, tmp_path / "together") as job:
+        together = blocking(job).whole
+        tasks = [task for task, _ in together]
+        assert [rows.is_shared for rows in process_rows.ProcessRows.each(job.session, tasks)] == [True, True]
+    monkeypatch.setattr(process_rows, "_TOGETHER", 0)
+    with opened(paths, tmp_path / "apart") as job:
+        assert [rows.is_shared for rows in process_rows.ProcessRows.each(job.session, tasks)] == [False, False]
+        apart = blocking(job).whole
+    assert {key: one.parts.tolist() for key, one in together.items()} == {
+        key: one.parts.tolist() for key, one in apart.items()
+    }
+
+
+@pytest.mark.campaign
+def test_a_window_is_that_of_job_time_in_each_file(paths, tmp_path):
+    with opened(paths, tmp_path) as job:
+        for (task, device), own in blocking(job).iterations.items():
+            found = blocked_in(job, Window(int(own.starts[1]), int(own.ends[1])))[task, device]
+            assert found.parts.tolist() == own.parts[1:2].tolist()
+
+
+@pytest.mark.campaign
+def test_what_blocked_a_job_is_known_when_that_of_one_report_is_kept(demo_job, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with nsystui.open(demo_job[0]) as one:
+        first = len(one.ask("steps", budget=True))
+    with nsystui.open(*demo_job) as job:
+        assert len(job.ask("steps", budget=True)) == first * len(demo_job)

@@ -37,13 +37,7 @@ def by(ppm: float) -> Drift:
 
 
 def write_job(
-    folder: Path,
-    drifts: Sequence[Drift],
-    *,
-    steps: int = 40,
-    every: int = 15 * SECOND,
-    offset: int = 0,
-    noise: int = 0,
+    folder: Path, drifts: Sequence[Drift], *, steps: int = 40, every: int = 15 * SECOND, offset: int = 0, noise: int = 0
 ) -> list[Path]:
     """Write a rank per clock; the second half is on another host, ``offset`` ns ahead, and late to each AllReduce."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -106,25 +100,17 @@ def steps_of(job: OpenJob) -> tuple[list[int], list[int]]:
 
 FAST = "every host"
 DRIFTS = {
-    "the second host is 50 ppm fast": ([0, 0, 50, 50], 50),
-    "the second host is 50 ppm slow": ([0, 0, -50, -50], 50),
-    "5 ppm": ([0, 0, 5, 5], 5),
-    "two of four hosts": ([0, 0, 30, 30, 0, 0, -20, -20], 50),
-    "every host": ([7, -12, 33, 90], 102),
-    "two reports": ([0, 50], 50),
-}
+    "the second host is 50 ppm fast": ([0, 0, 50, 50], 50), "the second host is 50 ppm slow": ([0, 0, -50, -50], 50),
+    "5 ppm": ([0, 0, 5, 5], 5), "two of four hosts": ([0, 0, 30, 30, 0, 0, -20, -20], 50),
+    "every host": ([7, -12, 33, 90], 102), "two reports": ([0, 50], 50),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("ppm", "most", "offset"),
-    [
-        pytest.param(
-            *drift, offset, id=f"{name}, {offset}", marks=[pytest.mark.campaign] * (name != FAST or not offset)
-        )
-        for name, drift in DRIFTS.items()
-        for offset in (0, 11_560 * MS)
-    ],
-)
+@pytest.mark.parametrize(("ppm", "most", "offset"), [
+    pytest.param(*drift, offset, id=f"{name}, {offset}", marks=[pytest.mark.campaign] * (name != FAST or not offset))
+    for name, drift in DRIFTS.items()
+    for offset in (0, 11_560 * MS)
+])  # fmt: skip
 def test_clocks_that_drift_are_corrected_and_the_note_has_offset_drift_and_residual(
     tmp_path, opened, ppm, most, offset
 ):
@@ -148,6 +134,7 @@ def test_the_waits_of_noisy_ends_are_right_within_the_residual(tmp_path, opened)
     assert waits_of(job)[:2] == pytest.approx([40 * LATE] * 2, abs=40 * 20_000)
 
 
+@pytest.mark.campaign
 def test_all_times_of_a_drifting_job_are_those_of_a_job_with_one_clock(tmp_path, opened):
     drifting = job_of(opened(*write_job(tmp_path / "a", list(map(by, [0, 0, 50, 50])))))
     steady = job_of(opened(*write_job(tmp_path / "b", list(map(by, [0, 0, 0, 0])))))

@@ -25,9 +25,7 @@ from nsystui.store.session import Session
 OTHERS = {
     "void vllm::cross_device_reduce_2stage<__nv_bfloat16, 8>(vllm::RankData *)": ("custom all-reduce", "AllReduce"),
     "flashinfer::trtllm_allreduce_fusion::allreduce_fusion_kernel_oneshot_lamport<half>": (
-        "custom all-reduce",
-        "AllReduce",
-    ),
+        "custom all-reduce", "AllReduce"),
     "multimem_all_reduce_kernel<c10::BFloat16, 16>": ("custom all-reduce", "AllReduce"),
     "two_shot_all_reduce_kernel_inplace<float, 16, 8>": ("custom all-reduce", "AllReduce"),
     "void deep_ep::internode::combine<9, __nv_bfloat16>": ("DeepEP", "Combine"),
@@ -46,15 +44,13 @@ OTHERS = {
     "barrier_all_on_stream_kernel": ("NVSHMEM", "Barrier"),
     "ucp_device_put_kernel": ("UCX", None),
     "void GinAlltoAllKernel<float>(ncclWindow_vidmem *, unsigned long, int, ncclDevComm)": (
-        "NCCL device API",
-        "AlltoAll",
-    ),
+        "NCCL device API", "AlltoAll"),
     "allReduceLsaKernel(ncclDevComm_v22800, ncclWindow_vidmem *)": ("NCCL device API", "AllReduce"),
     "c10d::intra_node_comm::hybridCubeMeshAllReduceKernel<8>": ("custom all-reduce", "AllReduce"),
     "void stream_executor::gpu::AllReduceKernelImpl<float>": ("custom all-reduce", "AllReduce"),
     "void stream_executor::gpu::RaggedAllToAllKernelImpl<8>": ("custom all-to-all", "AlltoAll"),
     "void mori::moe::EpDispatchLowLatency<float>": ("custom all-to-all", "Dispatch"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", OTHERS)
@@ -66,16 +62,13 @@ def test_the_name_of_a_kernel_tells_its_backend_and_its_collective(name):
     assert operation_of_kernel(name) == collective
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "void cub::DeviceReduceKernel<float>",
-        "softmax_warp_forward",
-        "allReduceWarp_norm",
-        "moe::dispatchPolicy",
-        "norm_kernel(ncclDevComm)",
-    ],
-)
+@pytest.mark.parametrize("name", [
+    "void cub::DeviceReduceKernel<float>",
+    "softmax_warp_forward",
+    "allReduceWarp_norm",
+    "moe::dispatchPolicy",
+    "norm_kernel(ncclDevComm)",
+])  # fmt: skip
 def test_reductions_within_a_gpu_do_not_communicate(name):
     assert family_of(name) != COMMUNICATION
 
@@ -133,16 +126,13 @@ def test_a_rule_of_the_user_counts_although_the_cache_knows_better(nccl, renamed
         assert totals(job)["nccl"] > 0
 
 
-@pytest.mark.parametrize(
-    ("rows", "role"),
-    [
-        ([("AlltoAll", 0, 60), ("AllReduce", 1, 40)], "EP: exchanges for 60 % of its time"),
-        ([("AlltoAll", 0, 40), ("AllGather", 1, 60)], None),
-        ([("Send", 0, 5), ("Recv", 1, 5)], "PP: sends and receives alone"),
-        ([("AllReduce", 0, 5), ("AllReduce", 1, 5)], "TP or DP: reduces over all ranks"),
-        ([("AllReduce", 0, 5)], None),  # a part of the ranks: tensor parallel, or another
-    ],
-)
+@pytest.mark.parametrize(("rows", "role"), [
+    ([("AlltoAll", 0, 60), ("AllReduce", 1, 40)], "EP: exchanges for 60 % of its time"),
+    ([("AlltoAll", 0, 40), ("AllGather", 1, 60)], None),
+    ([("Send", 0, 5), ("Recv", 1, 5)], "PP: sends and receives alone"),
+    ([("AllReduce", 0, 5), ("AllReduce", 1, 5)], "TP or DP: reduces over all ranks"),
+    ([("AllReduce", 0, 5)], None),  # a part of the ranks: tensor parallel, or another
+])  # fmt: skip
 def test_a_role_follows_from_collectives_and_members_or_is_not_told(rows, role):
     frame = pd.DataFrame(
         [("c", name, rank, 0, time) for name, rank, time in rows] + [("w", "AllGather", 1, 0, 1), ("w", None, 0, 0, 1)],
@@ -151,15 +141,12 @@ def test_a_role_follows_from_collectives_and_members_or_is_not_told(rows, role):
     assert communicator_roles(frame)["c"].role == role
 
 
-@pytest.mark.parametrize(
-    ("names", "role"),
-    [
-        (["AttnFuncWithCPAndKVP2P.forward"] * 3 + [None], "CP: launched in ranges AttnFuncWithCPAndKVP2P.forward"),
-        (["cp_ring", "cp ring", "pp_p2p"], "CP: launched in ranges cp"),
-        (["tcp_send", "scp", "forward"], "PP: sends and receives alone"),
-        ([None, None, "context_parallel"], "PP: sends and receives alone"),
-    ],
-)
+@pytest.mark.parametrize(("names", "role"), [
+    (["AttnFuncWithCPAndKVP2P.forward"] * 3 + [None], "CP: launched in ranges AttnFuncWithCPAndKVP2P.forward"),
+    (["cp_ring", "cp ring", "pp_p2p"], "CP: launched in ranges cp"),
+    (["tcp_send", "scp", "forward"], "PP: sends and receives alone"),
+    ([None, None, "context_parallel"], "PP: sends and receives alone"),
+])  # fmt: skip
 def test_sends_in_ranges_of_context_parallelism_are_no_pipeline(names, role):
     rows = [("c", "SendRecv", number % 2, 0, 5, name) for number, name in enumerate(names)]
     frame = pd.DataFrame(rows, columns=["communicator", "collective", "rank", "start", "end", "range"])

@@ -21,7 +21,6 @@ KEYS = [column.key for column in EVENT_COLUMNS]
 
 
 def lines_of(session, row) -> list[str]:
-    """Return the details of an event, fact by fact."""
     return [fact for paragraph in event_details(OpenJob(session), row) for fact in paragraph]
 
 
@@ -190,10 +189,7 @@ WAITS = [
 ]
 
 
-@pytest.mark.parametrize(
-    "schema",
-    campaign.first(1, ["2.9.1", "3.7.2", "3.25.0"]),
-)
+@pytest.mark.parametrize("schema", campaign.first(1, ["2.9.1", "3.7.2", "3.25.0"]))
 def test_a_wait_says_for_which_event_and_where_that_was_recorded(tmp_path, session, schema):
     session.add(waits_export(tmp_path / "a.sqlite", schema, shift=schema == "2.9.1"))
     for kind in (EventKind.SYNC, EventKind.API):

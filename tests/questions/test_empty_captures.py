@@ -78,10 +78,7 @@ def test_a_message_of_nsys_is_quoted_with_its_fix(advice_on, message, fix):
 
 @pytest.mark.parametrize(
     "message",
-    [
-        "CPU sampling: no permission to call perf_event_open",
-        "GPU Metrics [0]: NVPA_STATUS_INSUFFICIENT_PRIVILEGE",
-    ],
+    ["CPU sampling: no permission to call perf_event_open", "GPU Metrics [0]: NVPA_STATUS_INSUFFICIENT_PRIVILEGE"],
 )
 def test_a_message_about_something_else_is_not_quoted(advice_on, message):
     assert "nsys:" not in advice_on(silent(message))

@@ -14,6 +14,7 @@ import pytest
 import synthetic
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import session_over
 from synthetic import ExportWriter
 from synthetic.demo import CaptureSession as Capture
 
@@ -22,7 +23,11 @@ from nsystui.questions.events import index as event_index
 from nsystui.questions.events import listing as events_module
 from nsystui.questions.events.kinds import EventKind, events_query, kinds_of
 from nsystui.questions.events.listing import EVENT_COLUMNS, EventKey, EventList, default_kinds, key_of, window_of
+from nsystui.questions.kernels.summary import Names, kernel_instances
+from nsystui.questions.queries import paged, time_index
+from nsystui.questions.queries.paged import PagedAnswer
 from nsystui.questions.queries.tasks import ranked_tasks
+from nsystui.questions.queries.time_index import TimeIndex
 from nsystui.store import tables
 from nsystui.store.cache import Cache
 from nsystui.store.session import Session
@@ -174,18 +179,15 @@ def test_calls_of_ucx_and_events_of_openacc_and_openmp_are_listed_without_being_
 
 
 class TestPages:
-    @pytest.mark.parametrize(
-        ("rows_per_bin", "selection", "kinds"),
-        [
-            *[(1, selection, "all") for selection in SELECTIONS if selection not in _LONGER],
-            (1, "everything", "gpu"),
-            pytest.param(1, "everything", "default", marks=pytest.mark.campaign),
-            pytest.param(200, "a window", "all", marks=pytest.mark.campaign),
-            *[pytest.param(1, selection, "all", marks=pytest.mark.campaign) for selection in _LONGER],
-            *[pytest.param(200, name, "all", marks=pytest.mark.campaign) for name in ("everything", "one rank")],
-            pytest.param(1, "everything", "one", marks=pytest.mark.campaign),
-        ],
-    )
+    @pytest.mark.parametrize(("rows_per_bin", "selection", "kinds"), [
+        *[(1, selection, "all") for selection in SELECTIONS if selection not in _LONGER],
+        (1, "everything", "gpu"),
+        pytest.param(1, "everything", "default", marks=pytest.mark.campaign),
+        pytest.param(200, "a window", "all", marks=pytest.mark.campaign),
+        *[pytest.param(1, selection, "all", marks=pytest.mark.campaign) for selection in _LONGER],
+        *[pytest.param(200, name, "all", marks=pytest.mark.campaign) for name in ("everything", "one rank")],
+        pytest.param(1, "everything", "one", marks=pytest.mark.campaign),
+    ])  # fmt: skip
     def test_pages_of_any_size_are_the_sorted_whole(
         self, busy, everything, monkeypatch, rows_per_bin, selection, kinds
     ):
@@ -228,12 +230,9 @@ class TestPages:
         ]  # fmt: skip
         assert len(build(session, Selection(name=NameFilter("nccl:nccl")))) == 1
 
-    @pytest.mark.parametrize(
-        ("key", "descending"),
-        campaign.first(
-            1, [("tid", False), ("start", True), ("kind", False), ("name", True), ("duration", False), ("stream", True)]
-        ),
-    )
+    @pytest.mark.parametrize(("key", "descending"), campaign.first(
+        1, [("tid", False), ("start", True), ("kind", False), ("name", True), ("duration", False), ("stream", True)]
+    ))  # fmt: skip
     def test_sorted_by_a_column_it_is_the_same_rows(self, busy, everything, key, descending):
         kinds = (EventKind.KERNEL, EventKind.MARK)
         found = build(busy, EVERYTHING, kinds).sorted_by(key, descending)
@@ -319,13 +318,13 @@ class TestKeptCounts:
     """The index of the list of all events, from counts in the cache."""
 
     @pytest.fixture(scope="class")
-    def ranks(self, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    def ranks(self, tmp_path_factory) -> list[Path]:
         """Return three exports whose clocks begin some ns apart, with events at different times."""
         place = tmp_path_factory.mktemp("ranks")
         return [_rank(place / f"rank{rank}.sqlite", rank) for rank in range(3)]
 
     @pytest.fixture(scope="class")
-    def in_memory(self, ranks: list[Path]) -> Iterator[Session]:
+    def in_memory(self, ranks) -> Iterator[Session]:
         """Yield the three exports in a session without a cache."""
         with closing(Session()) as session:
             for path in ranks:
@@ -339,9 +338,7 @@ class TestKeptCounts:
             return places_of(session)
 
     @pytest.mark.campaign
-    def test_they_are_the_same_computed_and_kept_and_other_bins_beside_other_reports(
-        self, ranks: list[Path], tmp_path: Path
-    ) -> None:
+    def test_they_are_the_same_computed_and_kept_and_other_bins_beside_other_reports(self, ranks, tmp_path):
         for some in (ranks, [ranks[2], ranks[0]]):
             expected = self.listed(some, None)
             assert self.listed(some, tmp_path / "cache") == expected
@@ -349,11 +346,11 @@ class TestKeptCounts:
         assert self.listed(some, tmp_path / "cache") == expected, "all kept"
 
     @pytest.mark.campaign
-    def test_they_agree_with_what_is_counted_row_by_row(self, in_memory: Session) -> None:
+    def test_they_agree_with_what_is_counted_row_by_row(self, in_memory):
         everyone = Selection(tasks=frozenset(item.task for item in ranked_tasks(in_memory)))
         assert places_of(in_memory, everyone) == places_of(in_memory)
 
-    def test_a_search_goes_on_through_every_bin(self, in_memory: Session) -> None:
+    def test_a_search_goes_on_through_every_bin(self, in_memory):
         listed = build(in_memory)
         rare = [number for number, row in enumerate(listed.page(0, len(listed))) if str(row[2]).startswith("rare(")]
         searches = {
@@ -365,7 +362,7 @@ class TestKeptCounts:
         assert {search: listed.find(*search, NameFilter("rare")) for search in searches} == searches
 
     @pytest.mark.campaign
-    def test_a_search_that_knows_the_names_finds_the_same(self, ranks, tmp_path, in_memory, monkeypatch) -> None:
+    def test_a_search_that_knows_the_names_finds_the_same(self, ranks, tmp_path, in_memory, monkeypatch):
         names = {"rare": 0, "!rare": 100, "/^cuda/": 0, "none": 0}
         searches = [(index, True, NameFilter(name)) for name, index in names.items()]
         plain = build(in_memory)  # without kept counts, names are not read first
@@ -380,7 +377,7 @@ class TestKeptCounts:
                     assert listed.find(*search) == number, search
             assert list((tmp_path / "cache").glob("*/result=event-names-kernel=*"))
 
-    def test_kinds_without_a_name_that_passes_are_not_searched(self, ranks, tmp_path, monkeypatch) -> None:
+    def test_kinds_without_a_name_that_passes_are_not_searched(self, ranks, tmp_path, monkeypatch):
         monkeypatch.setattr(events_module, "_MANY", 1)
         with closing(Session(cache=Cache(tmp_path / "cache"))) as session:
             session.add(ranks[0])
@@ -404,3 +401,79 @@ def _rank(path: Path, rank: int) -> Path:
             name = "rare()" if number in (3, 490) else "saxpy(float *)"
             export.kernel(process, 0, 7, at + 20, at + 900, name=name, correlation_id=number + 1)
     return path
+
+
+def export(path: Path, offset: int, starts: list[int]) -> Path:
+    """Write launches of a kernel at ``starts``; every third has no recorded call."""
+    with ExportWriter(path, session=Capture(utc_epoch_ns=START + offset)) as out:
+        process = out.process(4711)
+        thread = out.thread(process, 4711, "main")
+        for number, start in enumerate(starts, 1):
+            if number % 3:
+                out.api(thread, start - 40, start - 20, "cudaLaunchKernel_v7000", correlation_id=number)
+            out.kernel(process, 0, 7, start, start + 5 + number % 4, name="saxpy(float *)", correlation_id=number)
+    return path
+
+
+@pytest.fixture(scope="module")
+def indexed(tmp_path_factory) -> Iterator[Session]:
+    """Yield two ranks on clocks 300 ns apart, with many kernels at the same time."""
+    place, starts = tmp_path_factory.mktemp("ranks"), [100 + 10 * (number // 4) for number in range(60)]
+    indexed = session_over(export(place / "a.sqlite", 0, starts), export(place / "b.sqlite", 300, starts[::2]))
+    yield indexed
+    indexed.close()
+
+
+@pytest.fixture
+def instances(indexed, monkeypatch) -> PagedAnswer:
+    """Return the kernels of both ranks; an index of 20 bins, some of which begin with a row, finds their pages."""
+    monkeypatch.setattr(time_index, "_BINS", 20)
+    monkeypatch.setattr(paged, "_MANY", 1)
+    return kernel_instances(indexed, Selection(), "saxpy(float *)", Names.FULL, ranked_tasks(indexed))
+
+
+@pytest.mark.parametrize(
+    ("key", "descending"),
+    campaign.first(2, [("launch_delay", True), ("row", True), ("start", False), ("start", True), ("duration", True)]),
+)
+def test_pages_are_parts_of_the_whole(instances, monkeypatch, key, descending):
+    monkeypatch.setattr(paged, "_BLOCK", 16)
+    monkeypatch.setattr(paged, "_LOOKED_UP", 5)
+    ordered = instances.sorted_by(key, descending)
+    whole = [row for batch in ordered.stream(1000) for row in batch]
+    assert len(whole) == len(ordered) == 90
+    for limit, offsets in {1: (0, 29, 44, 89), 7: (0, 1, 31, 44, 60, 83, 89, 93), 200: (0, 30)}.items():
+        for offset in offsets:
+            assert list(ordered.page(offset, limit)) == whole[offset : offset + limit], (offset, limit)
+
+
+def test_a_page_reads_a_part_of_the_time_unless_there_are_rows_without_a_start(instances):
+    index = TimeIndex.of_table(instances.session, tables.kernels, instances.query)
+    assert index.rows == 90
+    first, last = index.bins_of(40, 45)
+    assert 0 < first < last < index.bins
+    assert index.before[first] <= 40 < 45 <= index.before[last]
+    narrowed, offset = instances._narrowed(40, 5)
+    assert offset == 40 - index.before[first]
+    assert 5 <= len(instances.session.rows(narrowed)) < 40
+    assert replace(instances, length=91)._narrowed(40, 5) == (instances.query, 40)
+
+
+def test_the_launch_delay_of_a_page_is_that_of_the_whole(instances):
+    delays = {(row[-3], row[-1]): row[2] for row in instances.sorted_by("launch_delay", False).page(0, 90)}
+    assert {(row[-3], row[-1]): row[2] for row in instances.page(0, 90)} == delays
+    assert set(delays.values()) == {40, None}
+
+
+def test_pages_beside_one_that_took_a_look_at_all_rows_need_no_other_look(instances, monkeypatch):
+    monkeypatch.setattr(paged, "_BLOCK", 40)
+    asked: list[object] = []
+    rows = Session.rows
+    monkeypatch.setattr(Session, "rows", lambda indexed, query: asked.append(query) or rows(indexed, query))
+    ordered = instances.sorted_by("registers", True)
+    first = [ordered.page(offset, 10) for offset in (0, 10, 30)]
+    once = len(asked)
+    assert [ordered.page(offset, 10) for offset in (0, 10, 30)] == first
+    assert len(asked) == once
+    ordered.page(40, 10)
+    assert len(asked) == 2 * once

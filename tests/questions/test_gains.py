@@ -43,7 +43,7 @@ def answer(capsys: pytest.CaptureFixture[str], *words: str | Path) -> tuple[dict
 
 
 @pytest.mark.campaign
-def test_of_idle_gaps_only_moments_before_the_launch_can_be_won_back(tmp_path: Path):
+def test_of_idle_gaps_only_moments_before_the_launch_can_be_won_back(tmp_path):
     chosen = random.Random(1)
     gaps = [(5 * MS, chosen.randrange(500 * US, 4 * MS)) for _ in range(STEPS)]
     one = finding(triaged(stepping(tmp_path / "a.sqlite", gaps)), "idle-gaps")
@@ -56,12 +56,12 @@ def test_of_idle_gaps_only_moments_before_the_launch_can_be_won_back(tmp_path: P
 
 
 @pytest.mark.campaign
-def test_idle_gaps_whose_kernels_had_been_launched_can_win_nothing(tmp_path: Path):
+def test_idle_gaps_whose_kernels_had_been_launched_can_win_nothing(tmp_path):
     assert finding(triaged(stepping(tmp_path / "a.sqlite", [(5 * MS, -MS)] * STEPS)), "idle-gaps").gain is None
 
 
 @pytest.mark.campaign
-def test_long_gaps_are_measured_among_thousands_of_short_ones(tmp_path: Path):
+def test_long_gaps_are_measured_among_thousands_of_short_ones(tmp_path):
     """There are more gaps than the program keeps: short steps have more late launches than long steps."""
     gaps = [(900 * US, 890 * US)] * 300 + [(2 * MS, 200 * US)] * 100
     one = finding(triaged(stepping(tmp_path / "a.sqlite", gaps, length=5 * MS)), "idle-gaps")
@@ -70,7 +70,7 @@ def test_long_gaps_are_measured_among_thousands_of_short_ones(tmp_path: Path):
 
 
 @pytest.mark.campaign
-def test_gaps_that_are_not_kept_bound_the_gain(tmp_path: Path):
+def test_gaps_that_are_not_kept_bound_the_gain(tmp_path):
     gaps = [(900 * US, 800 * US)] * 400
     path = stepping(tmp_path / "a.sqlite", gaps, length=5 * MS)
     one = finding(triaged(path, settings=["gap_ms=0.5"]), "idle-gaps")
@@ -79,7 +79,7 @@ def test_gaps_that_are_not_kept_bound_the_gain(tmp_path: Path):
 
 
 @pytest.mark.campaign
-def test_slow_steps_could_be_as_fast_as_the_median(tmp_path: Path):
+def test_slow_steps_could_be_as_fast_as_the_median(tmp_path):
     with ExportWriter(tmp_path / "a.sqlite") as export:
         program, now = Program(export, 4711), 100 * MS
         for number in range(20):
@@ -95,7 +95,7 @@ def test_slow_steps_could_be_as_fast_as_the_median(tmp_path: Path):
 
 
 @pytest.mark.campaign
-def test_gains_of_other_times_are_not_included(tmp_path: Path):
+def test_gains_of_other_times_are_not_included(tmp_path):
     """The gains of long gaps and of slow steps are different times if the gaps lie in other steps."""
     gaps = [(5 * MS, 4 * MS)] * 20
     with ExportWriter(tmp_path / "a.sqlite") as export:
@@ -114,7 +114,7 @@ def test_gains_of_other_times_are_not_included(tmp_path: Path):
 
 
 @pytest.mark.campaign
-def test_each_part_that_blocks_says_what_it_could_win(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_each_part_that_blocks_says_what_it_could_win(tmp_path, capsys):
     rows, _ = answer(capsys, stepping(tmp_path / "a.sqlite", [(5 * MS, 4 * MS)] * STEPS))
     whole, starved, stalled = (rows[part] for part in ("iteration", "late launches", "stalled"))
     for row, standing in ((starved, "measured"), (stalled, "inferred")):
@@ -161,9 +161,7 @@ def ranks_with_jitter(directory: Path, extra: Sequence[int] = (0, 0, 0)) -> tupl
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("extra", [(0, 0, 0), (1, 1, 1), (0, 0, 1)], ids=["alike", "broadcasts", "one differs"])
-def test_time_blocked_by_nccl_is_split_by_who_came_last(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], extra: Sequence[int]
-):
+def test_time_blocked_by_nccl_is_split_by_who_came_last(tmp_path, capsys, extra):
     paths, reduces, idle = ranks_with_jitter(tmp_path, extra)
     matched = [rank for rank in range(3) if extra[rank] == extra[0]]
     last = [max(reduces[rank][number][0] for rank in matched) for number in range(STEPS)]
@@ -183,7 +181,7 @@ def test_time_blocked_by_nccl_is_split_by_who_came_last(
     assert f"arrived last in {max(late)} of {STEPS} collectives" in notes
 
 
-def test_with_one_rank_open_nccl_is_not_split(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_with_one_rank_open_nccl_is_not_split(tmp_path, capsys):
     paths, _, idle = ranks_with_jitter(tmp_path)
     rows, notes = answer(capsys, paths[1])
     assert rows["blocked by NCCL"]["total_ns"] == sum(end - start for start, end in idle[1]) * US
@@ -191,9 +189,7 @@ def test_with_one_rank_open_nccl_is_not_split(tmp_path: Path, capsys: pytest.Cap
     assert "blocked by NCCL is not split into transfer and waiting: no two open ranks share its collectives" in notes
 
 
-def test_what_sends_and_receives_blocked_is_told_beside_the_other_collectives(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
+def test_what_sends_and_receives_blocked_is_told_beside_the_other_collectives(tmp_path, capsys):
     with ExportWriter(tmp_path / "stage.sqlite") as export:
         program, waited = Program(export, 100), []
         for number, name in enumerate((SEND_RECV, NCCL, SEND_RECV)):

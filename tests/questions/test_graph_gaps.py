@@ -94,7 +94,7 @@ def by_kind(path: Path, selection: Selection = EVERYTHING) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("seed", campaign.first(2, range(12)))
-def test_gaps_end_with_an_operation_of_a_launch_that_had_begun(tmp_path: Path, seed: int):
+def test_gaps_end_with_an_operation_of_a_launch_that_had_begun(tmp_path, seed):
     rng = random.Random(seed)
     work = [
         Work(at, at + rng.randrange(1, 30), rng.randrange(1, 5), rng.random() < 0.8, rng.choice((7, 8)))
@@ -119,7 +119,7 @@ def test_gaps_end_with_an_operation_of_a_launch_that_had_begun(tmp_path: Path, s
     assert by_kind(path)["inside a CUDA graph"] == len(expected)
 
 
-def test_short_gaps_in_a_graph_are_perhaps_the_profilers_and_gaps_between_graphs_the_hosts(tmp_path: Path):
+def test_short_gaps_in_a_graph_are_perhaps_the_profilers_and_gaps_between_graphs_the_hosts(tmp_path):
     path = written(tmp_path / "a.sqlite", *replays())
     inside, between = 20 * 49 * 2 * US, 19 * 100 * US
     budget = answers(path, lambda job: in_sum(device_budgets(job, EVERYTHING)))
@@ -132,7 +132,7 @@ def test_short_gaps_in_a_graph_are_perhaps_the_profilers_and_gaps_between_graphs
     assert any("in graphs by cause: perhaps node tracing" in note for note in notes)
 
 
-def test_triage_names_the_capture_that_shows_it_and_counts_each_graph_as_one_launch(tmp_path: Path):
+def test_triage_names_the_capture_that_shows_it_and_counts_each_graph_as_one_launch(tmp_path):
     found = triaged(written(tmp_path / "a.sqlite", *replays(nodes=100)))
     graph_gaps = finding(found, "graph-gaps")
     assert graph_gaps.severity is Severity.INFO
@@ -146,7 +146,7 @@ def test_triage_names_the_capture_that_shows_it_and_counts_each_graph_as_one_lau
     assert "gaps in CUDA graphs, perhaps node tracing" in found.losses
 
 
-def test_a_long_wait_inside_a_graph_is_neither_the_hosts_nor_the_profilers(tmp_path: Path):
+def test_a_long_wait_inside_a_graph_is_neither_the_hosts_nor_the_profilers(tmp_path):
     work, calls = replays(count=5, nodes=4, gap=3_000, between=10)
     path = written(tmp_path / "a.sqlite", work, calls)
     assert by_kind(path)["inside a CUDA graph"] == 5 * 3 * 3_000 * US
@@ -166,7 +166,7 @@ def iter_tasks(path: Path):
     return iter(answers(path, lambda job: [rank.task for rank in job.ranks]))
 
 
-def test_another_gpu_of_the_process_keeps_its_causes(tmp_path: Path):
+def test_another_gpu_of_the_process_keeps_its_causes(tmp_path):
     work, calls = replays(count=3, nodes=4, gap=500)
     eager = [Work(item.start, item.end, 1000 + number, False, device=1) for number, item in enumerate(work)]
     calls += [(item.launch, item.start - 20 * US, item.start - 10 * US) for item in eager]
@@ -180,7 +180,7 @@ def test_another_gpu_of_the_process_keeps_its_causes(tmp_path: Path):
     assert by_kind(path)["inside a CUDA graph"] == 3 * 3 * 500 * US
 
 
-def test_processes_that_share_a_gpu_have_equal_ids_of_different_launches(tmp_path: Path):
+def test_processes_that_share_a_gpu_have_equal_ids_of_different_launches(tmp_path):
     first, second = [Work(1000, 1100, 1), Work(1200, 1300, 1)], [Work(1500, 1600, 2), Work(1900, 2000, 1)]
     paths = [written(tmp_path / f"{pid}.sqlite", work, pid=pid) for pid, work in ((1, first), (2, second))]
     with closing(OpenJob(session_over(*paths))) as job:
@@ -189,12 +189,12 @@ def test_processes_that_share_a_gpu_have_equal_ids_of_different_launches(tmp_pat
 
 
 @pytest.mark.parametrize("launch", [0, None])
-def test_graphs_of_an_unknown_launch_have_no_gaps_inside(tmp_path: Path, launch):
+def test_graphs_of_an_unknown_launch_have_no_gaps_inside(tmp_path, launch):
     path = written(tmp_path / "a.sqlite", [Work(1000, 1100, launch), Work(1200, 1300, launch)])
     assert answers(path, lambda job: in_sum(device_budgets(job, EVERYTHING))).in_graphs == 0
 
 
-def test_a_selected_stream_pauses_inside_a_graph_from_its_last_operation(tmp_path: Path):
+def test_a_selected_stream_pauses_inside_a_graph_from_its_last_operation(tmp_path):
     """On stream 8, the time before the graph's launch is not inside the graph."""
     work = [Work(100, 200, 1, False, 8), Work(1000, 1100, 2, True, 7), Work(1300, 1400, 2, True, 8)]
     path = written(tmp_path / "a.sqlite", work)
@@ -204,7 +204,7 @@ def test_a_selected_stream_pauses_inside_a_graph_from_its_last_operation(tmp_pat
         assert by_kind(path, selection).get("inside a CUDA graph", 0) == time
 
 
-def test_a_graph_is_queued_once_in_each_stream(tmp_path: Path):
+def test_a_graph_is_queued_once_in_each_stream(tmp_path):
     work, calls = replays(count=4, nodes=30)
     work += [Work(item.start, item.end, item.launch, stream=8) for item in work[3:30]]
     work += [Work(900 * US, 910 * US, 50, False)]

@@ -83,14 +83,13 @@ def written(path: Path, schema: str = "3.13.2") -> Path:
 
 
 @pytest.fixture(scope="module")
-def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenJob]:
-    """Yield the open job of ``written``."""
+def host(tmp_path_factory) -> Iterator[OpenJob]:
     with job_of(written(tmp_path_factory.mktemp("host") / "a.sqlite")) as job:
         yield job
 
 
 @pytest.mark.parametrize("schema", campaign.first(1, ["3.25.0", "2.9.1", "3.7.2", "3.13.2"]))
-def test_the_parts_of_a_thread_add_up_to_the_window(tmp_path: Path, schema: str):
+def test_the_parts_of_a_thread_add_up_to_the_window(tmp_path, schema):
     with job_of(written(tmp_path / "a.sqlite", schema)) as job:
         rows = threads_table(job, Selection(Window(0, 14 * MS))).records()
     assert [row["thread"] for row in rows] == ["train (main)", "loader"]
@@ -108,7 +107,7 @@ def test_the_parts_of_a_thread_add_up_to_the_window(tmp_path: Path, schema: str)
     assert (other["cpu"], other["unknown"], other["idle_running"]) == (4 * MS, 10 * MS, 4 * MS)
 
 
-def test_the_parts_of_a_thread_over_time_add_up_to_those_of_the_whole(host: OpenJob):
+def test_the_parts_of_a_thread_over_time_add_up_to_those_of_the_whole(host):
     selection = Selection(Window(0, 14 * MS))
     for row in threads_table(host, selection).records():
         window, parts = thread_over_time(host, selection, Task(row["report"], row["process"]), row["tid"], 7)
@@ -119,7 +118,7 @@ def test_the_parts_of_a_thread_over_time_add_up_to_those_of_the_whole(host: Open
 
 
 @pytest.mark.campaign
-def test_calls_of_a_kind_that_was_not_recorded_take_no_time_of_a_thread_not_zero(tmp_path: Path):
+def test_calls_of_a_kind_that_was_not_recorded_take_no_time_of_a_thread_not_zero(tmp_path):
     path = written(tmp_path / "a.sqlite")
     edit(path, "DROP TABLE OSRT_API")
     with job_of(path) as job:
@@ -130,7 +129,7 @@ def test_calls_of_a_kind_that_was_not_recorded_take_no_time_of_a_thread_not_zero
     assert any("no OS runtime library calls" in note for note in answer.notes)
 
 
-def test_a_selection_cuts_samples_and_times(host: OpenJob):
+def test_a_selection_cuts_samples_and_times(host):
     selection = Selection(Window(5 * MS, 7 * MS))
     assert {row["function"]: row["own"] for row in functions_table(host, selection).records()} == {
         "Grid::leaf": 1, "memcpy": 2, "app::work": 0, "main": 0,
@@ -141,7 +140,7 @@ def test_a_selection_cuts_samples_and_times(host: OpenJob):
     assert [(row["thread"], row["total"]) for row in named.records()] == [("train (main)", 1), ("loader", 2)]
 
 
-def test_a_call_tree_from_callers_and_from_callees(host: OpenJob):
+def test_a_call_tree_from_callers_and_from_callees(host):
     down = call_tree_table(host, Selection())
     up = call_tree_table(host, Selection(), bottom_up=True, depth=2)
     part = call_tree_table(host, Selection().with_name("app::work"))
@@ -159,7 +158,7 @@ def test_a_call_tree_from_callers_and_from_callees(host: OpenJob):
     assert [(row["call"], row["total"]) for row in callers.records()] == [("app::work", 8), ("  main", 8)]
 
 
-def test_calls_of_the_os_and_of_cuda_know_their_stacks(host: OpenJob):
+def test_calls_of_the_os_and_of_cuda_know_their_stacks(host):
     found = stacks.stacks_of(host.session, host.session.reports)[0]
     chains = [chain for (chain,) in host.session.rows(sa.select(tables.os_calls.c.chain))]
     (node,) = found.nodes(stacks.OS_CALL, chains)
@@ -167,7 +166,7 @@ def test_calls_of_the_os_and_of_cuda_know_their_stacks(host: OpenJob):
 
 
 @pytest.mark.parametrize("name", real(*WITH_SAMPLES))
-def test_samples_of_real_exports_are_those_that_sqlite_counts(name: str):
+def test_samples_of_real_exports_are_those_that_sqlite_counts(name):
     (path,) = shared(name)
     names = dict(native(path, "SELECT id, value FROM StringIds"))
     ends, anywhere = Counter(), Counter()
@@ -198,7 +197,7 @@ def test_samples_of_real_exports_are_those_that_sqlite_counts(name: str):
 
 
 @pytest.mark.parametrize("name", real(*WITH_SAMPLES))
-def test_time_on_cpu_of_real_exports_is_the_union_of_their_scheduling(name: str):
+def test_time_on_cpu_of_real_exports_is_the_union_of_their_scheduling(name):
     (path,) = shared(name)
     events = native(path, "SELECT globalTid, start, isSchedIn FROM SCHED_EVENTS ORDER BY globalTid, start, rowid")
     expected: Counter[int] = Counter()
@@ -213,7 +212,7 @@ def test_time_on_cpu_of_real_exports_is_the_union_of_their_scheduling(name: str)
         assert sum(row[part] or 0 for part in PARTS) == row["window"] == last
 
 
-def test_a_damaged_chain_is_a_note_and_never_a_wrong_sum(host: OpenJob, tmp_path: Path):
+def test_a_damaged_chain_is_a_note_and_never_a_wrong_sum(host, tmp_path):
     before = sum(functions_table(host, Selection()).cells("own"))
     path = written(tmp_path / "a.sqlite")
     edit(
@@ -231,7 +230,7 @@ def test_a_damaged_chain_is_a_note_and_never_a_wrong_sum(host: OpenJob, tmp_path
 
 
 @pytest.mark.campaign
-def test_a_switch_that_was_lost_makes_no_time_out_of_nothing(tmp_path: Path):
+def test_a_switch_that_was_lost_makes_no_time_out_of_nothing(tmp_path):
     path = written(tmp_path / "a.sqlite")
     edit(path, "DELETE FROM SCHED_EVENTS WHERE start = 6000000")
     with job_of(path) as job:
@@ -263,23 +262,19 @@ def causes_of(answer: TableAnswer) -> dict[tuple[Any, ...], int]:
 
 
 @pytest.mark.campaign
-def test_every_moment_of_idle_time_has_the_cause_that_was_injected(tmp_path: Path):
+def test_every_moment_of_idle_time_has_the_cause_that_was_injected(tmp_path):
     path = gaps_export(tmp_path / "a.sqlite")
     with job_of(path) as job:
         answer, listed = gaps_table(job, GAPS), gaps_list(job, GAPS)
         without_ranges = gaps_table(job, GAPS, "range")
     assert causes_of(answer) == {
-        (causes.ALLOCATING, "cudaMalloc", None, None): 2 * MS,
-        (causes.RUNNING_CODE, "app::work", None, None): 3 * MS,
-        (causes.IN_OS, "read", None, "app::work"): 1 * MS,
-        (causes.WAITING, "Grid::leaf", "loader 4800", None): 2 * MS,
-        (causes.IN_OS, "pthread_cond_wait", None, None): 2 * MS,
-        (causes.OFF_CPU, None, None, None): 1 * MS,
+        (causes.ALLOCATING, "cudaMalloc", None, None): 2 * MS, (causes.RUNNING_CODE, "app::work", None, None): 3 * MS,
+        (causes.IN_OS, "read", None, "app::work"): 1 * MS, (causes.WAITING, "Grid::leaf", "loader 4800", None): 2 * MS,
+        (causes.IN_OS, "pthread_cond_wait", None, None): 2 * MS, (causes.OFF_CPU, None, None, None): 1 * MS,
         (causes.RUNNING_CODE, "Grid::leaf", None, None): 4 * MS,
         (causes.PREEMPTED, "worker process rival 5000", None, None): 1 * MS,
-        (causes.PREEMPTED, None, None, None): 1 * MS,
-        (causes.LAUNCHING, "cudaLaunchKernel", None, None): 1 * MS,
-    }
+        (causes.PREEMPTED, None, None, None): 1 * MS, (causes.LAUNCHING, "cudaLaunchKernel", None, None): 1 * MS,
+    }  # fmt: skip
     assert sum(answer.cells("percent")) == pytest.approx(100)
     (row,) = listed.records()
     assert (row["part"], row["start"], row["duration"], row["cause"]) == ("gap", 2 * MS, 18 * MS, causes.RUNNING_CODE)
@@ -299,7 +294,7 @@ def test_every_moment_of_idle_time_has_the_cause_that_was_injected(tmp_path: Pat
     "name",
     campaign.some(4, real(*WITH_SAMPLES, "gemm-pageable", "cuda-graphs", "h100-2rank-moe-before", "jetson-orin")),
 )
-def test_causes_of_real_exports_add_up_to_all_idle_time(name: str):
+def test_causes_of_real_exports_add_up_to_all_idle_time(name):
     (path,) = shared(name)
     busy = [
         f"SELECT start, end FROM CUPTI_ACTIVITY_KIND_{kind}"
@@ -325,7 +320,7 @@ def test_causes_of_real_exports_add_up_to_all_idle_time(name: str):
                     assert row["startup"] + row["gaps"] + row["tail"] == row["time"], by
 
 
-def test_threads_of_the_ranks_of_a_role_are_one_row(demo_job: list[Path]):
+def test_threads_of_the_ranks_of_a_role_are_one_row(demo_job):
     with job_of(*demo_job) as job:
         whole, roles = (gaps_table(job, Selection(), by) for by in ("all", "role"))
         assert [row[1:] for row in roles.page(0, len(roles))] == whole.page(0, len(whole))
@@ -333,7 +328,7 @@ def test_threads_of_the_ranks_of_a_role_are_one_row(demo_job: list[Path]):
 
 
 @pytest.mark.campaign
-def test_idle_spans_by_length_are_those_between_the_operations_of_all_streams(tmp_path: Path):
+def test_idle_spans_by_length_are_those_between_the_operations_of_all_streams(tmp_path):
     """A gap in a stream does not count while another stream works."""
     dice, expected = random.Random(3), [Counter[int](), Counter[int]()]
     edges = (0, 1, 5, 10, 50, 100, 500, 1_000, 5_000, 10_000)
@@ -364,7 +359,7 @@ def test_idle_spans_by_length_are_those_between_the_operations_of_all_streams(tm
 
 
 @pytest.mark.campaign
-def test_idle_spans_by_pair_are_those_between_two_operations_of_the_gpu(demo_job: list[Path]):
+def test_idle_spans_by_pair_are_those_between_two_operations_of_the_gpu(demo_job):
     """Each span is counted from the end of the previous operation to the start of the next."""
     operations = sorted(
         native(
@@ -402,7 +397,7 @@ def test_idle_spans_by_pair_are_those_between_two_operations_of_the_gpu(demo_job
         assert parts_of_row(job, Selection(), found[0]).startswith("causes: ")
 
 
-def test_idle_time_by_range_is_that_of_the_innermost_one_of_the_launching_thread(tmp_path: Path):
+def test_idle_time_by_range_is_that_of_the_innermost_one_of_the_launching_thread(tmp_path):
     # ms: ranges of the launching thread, except the last; three of one form are one row
     ranges = [(1, 6, "outer"), (3, 5, "load 7"), (8, 9, "load 8"), (9, 12, "load 9"), (10, 11, "MPI:MPI_Barrier")]
     ranges += [(13, 30, "last")]
@@ -427,7 +422,7 @@ def test_idle_time_by_range_is_that_of_the_innermost_one_of_the_launching_thread
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("order", [1, -1])
-def test_of_ranges_that_begin_at_once_the_shortest_is_the_innermost(tmp_path: Path, order: int):
+def test_of_ranges_that_begin_at_once_the_shortest_is_the_innermost(tmp_path, order):
     with training(tmp_path / "b.sqlite") as (export, main_thread, _):
         for end, name in [(30, "outer"), (12, "inner"), (8, "innermost")][::order]:
             export.nvtx_range(main_thread, 4 * MS, end * MS, name)
@@ -439,7 +434,7 @@ def test_of_ranges_that_begin_at_once_the_shortest_is_the_innermost(tmp_path: Pa
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_a_rank_that_waits_has_the_worker_process_that_ran_where_it_is_the_only_rank(tmp_path: Path, ranks: int):
+def test_a_rank_that_waits_has_the_worker_process_that_ran_where_it_is_the_only_rank(tmp_path, ranks):
     with ExportWriter(tmp_path / "a.sqlite", "3.13.2") as export:
         export.gpu(0)
         for number in range(ranks):
@@ -474,7 +469,7 @@ def test_a_rank_that_waits_has_the_worker_process_that_ran_where_it_is_the_only_
 
 
 @pytest.mark.campaign
-def test_small_functions_of_a_thread_are_one_cause_and_so_are_the_threads_of_one_name_in_several_ranks(tmp_path: Path):
+def test_small_functions_of_a_thread_are_one_cause_and_so_are_the_threads_of_one_name_in_several_ranks(tmp_path):
     for rank in range(2):
         with training(tmp_path / f"{rank}.sqlite", pid=4711 + rank) as (export, main_thread, loader):
             for start in (0, 41):
@@ -497,7 +492,7 @@ def test_small_functions_of_a_thread_are_one_cause_and_so_are_the_threads_of_one
 
 
 @pytest.mark.campaign
-def test_code_outside_of_calls_is_never_a_cuda_call(tmp_path: Path):
+def test_code_outside_of_calls_is_never_a_cuda_call(tmp_path):
     call = Frame("cudaStreamSynchronize", "/usr/lib/libcudart.so.12")
     with training(tmp_path / "a.sqlite") as (export, main_thread, _):
         export.on_cpu(main_thread, 0, 10 * MS, [*DRIVER, call, WORK, MAIN], cpu=3)
@@ -511,7 +506,7 @@ def test_code_outside_of_calls_is_never_a_cuda_call(tmp_path: Path):
     }
 
 
-def test_functions_of_the_profiler_are_not_the_programs(tmp_path: Path):
+def test_functions_of_the_profiler_are_not_the_programs(tmp_path):
     wrapper = Frame("NSYS_OSRT_fwrite_1", "/opt/nsight-systems/libToolsInjection64.so")
     with training(tmp_path / "a.sqlite") as (export, main_thread, _):
         export.on_cpu(main_thread, 0, 10 * MS, [wrapper, WORK, MAIN], cpu=3)
@@ -521,7 +516,7 @@ def test_functions_of_the_profiler_are_not_the_programs(tmp_path: Path):
     assert {what for _, what, *_ in found} == {"app::work"}
 
 
-def test_operations_around_a_gap_are_of_any_process_on_the_gpu(tmp_path: Path):
+def test_operations_around_a_gap_are_of_any_process_on_the_gpu(tmp_path):
     with ExportWriter(tmp_path / "a.sqlite") as out:
         out.gpu(0)
         for pid, name in enumerate(("left", "right"), 100):
@@ -536,7 +531,7 @@ def test_operations_around_a_gap_are_of_any_process_on_the_gpu(tmp_path: Path):
 
 
 @pytest.mark.campaign
-def test_stacks_are_computed_once_for_all_selections_without_a_cache_too(tmp_path: Path, monkeypatch):
+def test_stacks_are_computed_once_for_all_selections_without_a_cache_too(tmp_path, monkeypatch):
     computed = []
     compute = stacks._stacks
     monkeypatch.setattr(stacks, "_stacks", lambda *of: computed.append(1) or compute(*of))
@@ -548,9 +543,7 @@ def test_stacks_are_computed_once_for_all_selections_without_a_cache_too(tmp_pat
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("selection", [Selection(), Selection(Window(3 * MS, 40 * MS))], ids=["all", "window"])
-def test_threads_in_slices_of_their_calls_are_those_of_all_at_once(
-    demo_job: list[Path], selection: Selection, monkeypatch: pytest.MonkeyPatch
-):
+def test_threads_in_slices_of_their_calls_are_those_of_all_at_once(demo_job, selection, monkeypatch):
     def found() -> tuple[Sequence[Row], list[list[float]]]:
         with job_of(*demo_job[:2]) as job:
             job.session.tell = lambda computing: told.append(str(computing))
@@ -571,9 +564,7 @@ def test_threads_in_slices_of_their_calls_are_those_of_all_at_once(
 
 
 @pytest.mark.campaign
-def test_causes_are_computed_once_and_found_by_every_table(
-    demo_job: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_causes_are_computed_once_and_found_by_every_table(demo_job, tmp_path, monkeypatch):
     def tables(*paths: Path, cache: Cache | None = None) -> list[Sequence[Row]]:
         session = Session(cache)
         for path in paths:
@@ -597,7 +588,7 @@ def test_causes_are_computed_once_and_found_by_every_table(
 
 @pytest.mark.parametrize("name", real("gemm-pageable", "cuda-graphs", "h100-2rank-moe-before"))
 @pytest.mark.parametrize("by", ["all", "rank", "range"])
-def test_gaps_in_portions_are_those_of_all_at_once(name: str, by: str, monkeypatch: pytest.MonkeyPatch):
+def test_gaps_in_portions_are_those_of_all_at_once(name, by, monkeypatch):
     (path,) = shared(name)
     with job_of(path) as job:
         whole = gaps_table(job, Selection(), by)

@@ -37,7 +37,7 @@ def gil_export(path: Path, schema: str = "3.13.2") -> Path:
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("schema", ["2.9.1", "3.25.0", "3.7.2"])
-def test_idle_time_in_which_the_thread_waits_for_the_gil_says_who_had_it(tmp_path: Path, schema: str):
+def test_idle_time_in_which_the_thread_waits_for_the_gil_says_who_had_it(tmp_path, schema):
     with job_of(gil_export(tmp_path / "a.sqlite", schema)) as job:
         answer, (row,) = gaps_table(job, WINDOW), gaps_list(job, WINDOW).records()
         (task,) = [one.task for one in job.ranks]
@@ -51,7 +51,7 @@ def test_idle_time_in_which_the_thread_waits_for_the_gil_says_who_had_it(tmp_pat
 
 
 @pytest.mark.campaign
-def test_threads_hold_the_gil_and_wait_for_it_where_that_is_recorded(tmp_path: Path):
+def test_threads_hold_the_gil_and_wait_for_it_where_that_is_recorded(tmp_path):
     path = gil_export(tmp_path / "a.sqlite")
     edit(path, "DELETE FROM NVTX_EVENTS WHERE eventType = 75")  # the row that names its domain
     with job_of(path) as job:
@@ -88,7 +88,7 @@ def reading_export(path: Path, schema: str = "3.25.0", *, has_files: bool = True
 
 
 @pytest.mark.campaign
-def test_idle_time_in_reads_says_which_files_are_read(tmp_path: Path):
+def test_idle_time_in_reads_says_which_files_are_read(tmp_path):
     path = reading_export(tmp_path / "a.sqlite")
     with job_of(path) as job:
         answer = gaps_table(job, Selection(Window(0, 22 * MS)))
@@ -109,7 +109,7 @@ def test_idle_time_in_reads_says_which_files_are_read(tmp_path: Path):
 
 
 @pytest.mark.campaign
-def test_without_file_accesses_there_is_no_column_for_them(tmp_path: Path):
+def test_without_file_accesses_there_is_no_column_for_them(tmp_path):
     with job_of(reading_export(tmp_path / "a.sqlite", "3.7.2", has_files=False)) as job:
         answer = gaps_table(job, Selection(Window(0, 22 * MS)))
     assert "file" not in {column.key for column in answer.columns}
@@ -143,7 +143,7 @@ PYTHON_WINDOW = Selection(Window(0, 14 * MS))
 
 @pytest.mark.campaign
 @pytest.mark.parametrize(("schema", "whole"), [("3.16.1", True), ("3.25.0", False), ("3.28.1", True)])
-def test_python_frames_are_functions_like_any(tmp_path: Path, schema: str, whole: bool):
+def test_python_frames_are_functions_like_any(tmp_path, schema, whole):
     session = Session()
     session.add(python_export(tmp_path / "a.sqlite", schema), whole=whole)
     with closing(OpenJob(session)) as job:
@@ -154,7 +154,7 @@ def test_python_frames_are_functions_like_any(tmp_path: Path, schema: str, whole
 
 
 @pytest.mark.campaign
-def test_idle_time_names_the_python_function_that_runs_or_calls_that_of_the_cpu(tmp_path: Path):
+def test_idle_time_names_the_python_function_that_runs_or_calls_that_of_the_cpu(tmp_path):
     with job_of(python_export(tmp_path / "alone.sqlite")) as job:
         alone = {(row["what"], row["caller"]): row["time"] for row in gaps_table(job, PYTHON_WINDOW).records()}
     assert alone["fetch (data.py)", None] == pytest.approx(6 * MS, abs=MS)
@@ -169,7 +169,7 @@ def test_idle_time_names_the_python_function_that_runs_or_calls_that_of_the_cpu(
     assert names == {"memcpy", "Grid::leaf", "main"}
 
 
-def test_a_payload_that_is_no_sample_of_python_is_none(tmp_path: Path):
+def test_a_payload_that_is_no_sample_of_python_is_none(tmp_path):
     path = python_export(tmp_path / "a.sqlite")
     edit(
         path,
@@ -184,7 +184,7 @@ def test_a_payload_that_is_no_sample_of_python_is_none(tmp_path: Path):
 
 
 @pytest.mark.campaign
-def test_lost_names_of_a_function_and_of_the_domain_are_told(tmp_path: Path):
+def test_lost_names_of_a_function_and_of_the_domain_are_told(tmp_path):
     path = python_export(tmp_path / "a.sqlite")
     ((number,),) = native(path, "SELECT id FROM StringIds WHERE value = 'fetch'")
     edit(
@@ -200,7 +200,7 @@ def test_lost_names_of_a_function_and_of_the_domain_are_told(tmp_path: Path):
 
 
 @pytest.mark.campaign
-def test_each_report_has_samples_of_python_where_it_has_none_of_the_cpu(tmp_path: Path):
+def test_each_report_has_samples_of_python_where_it_has_none_of_the_cpu(tmp_path):
     paths = [python_export(tmp_path / f"{number}.sqlite", native_samples=number > 0) for number in (0, 1)]
     with job_of(*paths) as job:
         early = functions_table(job, Selection(Window(0, 3 * MS)))

@@ -35,7 +35,7 @@ TASK = RankedTask(Task(0, 1), 0, "order", None, "host", 1, "python", "run", (0,)
 @pytest.fixture(
     autouse=True, scope="module", params=[(2, 2), (intervals._BLOCK, intervals._SLICE)], ids=["cut", "whole"]
 )
-def small_slices(request: pytest.FixtureRequest) -> Iterator[None]:
+def small_slices(request) -> Iterator[None]:
     """Cut a few intervals into many slices, or leave them in a single slice."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(intervals, "_BLOCK", request.param[0])
@@ -193,7 +193,7 @@ def test_wrong_arguments_are_refused():
         covered_per_bin(EMPTY, 1, 0, 4)
 
 
-def test_a_million_intervals_keep_their_length() -> None:
+def test_a_million_intervals_keep_their_length():
     rng = np.random.default_rng(1)
     starts = np.sort(rng.integers(0, 10**11, 1_000_000))
     busy = union(starts, starts + rng.integers(0, 10**5, 1_000_000))

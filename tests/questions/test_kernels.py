@@ -157,15 +157,12 @@ class TestSummary:
         for row in records(kernel_summary(chance, EVERYTHING, Names.SMART)):
             assert (row["family"], row["precision"]) == (family_of(row["name"]), precision_of(row["name"]))
 
-    @pytest.mark.parametrize(
-        "selection",
-        [
-            Selection(window=Window(200_000, 300_000)),
-            Selection(name=NameFilter("kernel_1")),
-            Selection(name=NameFilter("!/kernel_[0-5]/"), devices=frozenset({1})),
-            Selection(streams=frozenset({7, 20}), window=Window(0, 500_000)),
-        ],
-    )
+    @pytest.mark.parametrize("selection", [
+        Selection(window=Window(200_000, 300_000)),
+        Selection(name=NameFilter("kernel_1")),
+        Selection(name=NameFilter("!/kernel_[0-5]/"), devices=frozenset({1})),
+        Selection(streams=frozenset({7, 20}), window=Window(0, 500_000)),
+    ])  # fmt: skip
     def test_a_selection_narrows_every_number(self, chance, selection):
         frame = frame_of(chance)
         if selection.window:
@@ -185,14 +182,11 @@ class TestSummary:
         answer = kernel_summary(chance, Selection(window=Window(10**12, 10**12)), Names.SHORT)
         assert (len(answer), answer.rows, answer.total, answer.notes) == (0, [], 13, ())
 
-    @pytest.mark.parametrize(
-        ("kernels", "rows"),
-        [
-            ([("b", 0, 10), ("c", 100, 110), ("a", 200, 210)], [(10, 1, "a"), (10, 1, "b"), (10, 1, "c")]),  # as nsys
-            ([("a", 0, 2**53 + 1), ("a", 1, 2**53 + 2)], [(2**54 + 2, 2, "a")]),  # summed exactly
-            ([("a", 5, 5)], [(0, 1, "a")]),  # no length: no share
-        ],
-    )
+    @pytest.mark.parametrize(("kernels", "rows"), [
+        ([("b", 0, 10), ("c", 100, 110), ("a", 200, 210)], [(10, 1, "a"), (10, 1, "b"), (10, 1, "c")]),  # as nsys
+        ([("a", 0, 2**53 + 1), ("a", 1, 2**53 + 2)], [(2**54 + 2, 2, "a")]),  # summed exactly
+        ([("a", 5, 5)], [(0, 1, "a")]),  # no length: no share
+    ])  # fmt: skip
     def test_totals_at_the_edges_of_numbers(self, tmp_path, session, kernels, rows):
         with ExportWriter(tmp_path / "edge.sqlite") as export:
             process = export.process(5_000)
@@ -317,17 +311,14 @@ def occupancies(session: Session, name: str) -> set[float | None]:
     return {one["occupancy"] for one in records(kernel_instances(session, EVERYTHING, name, Names.SHORT))}
 
 
-@pytest.mark.parametrize(
-    ("export", "percent"),
-    [
-        ("alcf-allgather-rank0", 17 / 64),  # 17 warps a block; 3072 registers a warp: 21, in fours 20, one block
-        ("gemm-pinned", 1.0),  # 16 warps a block; 1280 registers a warp: 51, in fours 48 of the 48 that fit
-        ("gpu-metrics", 1.0),
-        ("mig-slice", 1.0),  # 16 warps a block; 1024 registers a warp: 64 of the 64 that fit, on a slice of a GPU
-        pytest.param("jacobi-staged-copies", None, marks=pytest.mark.campaign),  # TARGET_INFO_GPU has no limits
-    ],
-)
-def test_occupancy_of_a_real_kernel(opened, shared_export, export: str, percent: float | None) -> None:
+@pytest.mark.parametrize(("export", "percent"), [
+    ("alcf-allgather-rank0", 17 / 64),  # 17 warps a block; 3072 registers a warp: 21, in fours 20, one block
+    ("gemm-pinned", 1.0),  # 16 warps a block; 1280 registers a warp: 51, in fours 48 of the 48 that fit
+    ("gpu-metrics", 1.0),
+    ("mig-slice", 1.0),  # 16 warps a block; 1024 registers a warp: 64 of the 64 that fit, on a slice of a GPU
+    pytest.param("jacobi-staged-copies", None, marks=pytest.mark.campaign),  # TARGET_INFO_GPU has no limits
+])  # fmt: skip
+def test_occupancy_of_a_real_kernel(opened, shared_export, export, percent):
     path = shared_export(export)
     session = opened(path)
     query = "SELECT value FROM CUPTI_ACTIVITY_KIND_KERNEL JOIN StringIds ON id = shortName ORDER BY registersPerThread"
@@ -335,7 +326,7 @@ def test_occupancy_of_a_real_kernel(opened, shared_export, export: str, percent:
     assert occupancies(session, first) == {None if percent is None else 100 * percent}
 
 
-def test_occupancy_by_what_is_scarce(opened, tmp_path) -> None:
+def test_occupancy_by_what_is_scarce(opened, tmp_path):
     cases = [
         ((640, 1, 1), 96, 103808, 20 / 64),  # registers: 20 warps, one block
         ((33, 1, 1), 16, 0, 1.0),  # two warps a block, 32 blocks

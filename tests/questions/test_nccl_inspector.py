@@ -1,13 +1,16 @@
-"""NCCL Inspector's records joined to calls of an export: by number, with gaps, and never by guessing."""
+"""Message sizes from NCCL's debug log or its Inspector: by order or number, and never by guessing."""
 
 import json
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import campaign
 import pytest
 from campaign import first
 from nccl_jobs import Program, rows
+from synthetic.nccl_log import call, init
 from synthetic.nccl_program import A, B
 
 from nsystui.questions.job.job import OpenJob
@@ -29,12 +32,12 @@ def record(number: int | None, size: int, op: str = "AllReduce", comm: int = A, 
 
 
 @pytest.fixture
-def program(tmp_path: Path) -> Program:
+def program(tmp_path) -> Program:
     return Program(tmp_path / "program.sqlite")
 
 
 @pytest.fixture
-def joined(program: Program, tmp_path: Path):
+def joined(program, tmp_path):
     """Return the pairing of the program with these records."""
 
     def pair(*records: str) -> NcclPairing:
@@ -109,25 +112,19 @@ class TestJoined:
 
 
 class TestNotJoined:
-    @pytest.mark.parametrize(
-        ("records", "reason"),
-        first(
-            6,
-            [
-                ((record(0, 4096), record(7, 4096)), "2 calls of AllReduce, but 8 in the log"),
-                ((record(0, 4096), record(1, 99)), "AllReduce: other sizes than the export's"),
-                ((record(1, 8192), record(1, 8192)), "AllReduce: some calls have several records"),
-                ((record(1, 8192, pid=6000),), "1 of other processes"),
-                ((record(None, 8192, "Send"),), "1 of sends and receives"),
-                ((record(1, 8192, "AllGather"), record(1, 8192)[:-3]), "1 damaged or missing, 1 without a call"),
-                ((record(0, 4096),), "2 calls of AllReduce, but 1 in the log"),
-                ((record(1, 8192), record(1, 8192, rank=1)), "AllReduce on 2 communicators of one process"),
-                ((record(1, 8192, host="node002"),), "1 without a call"),
-                ((record(1, 8192, comm=B),), "1 without a call"),
-                ((record(1, 8192)[:200],), ""),
-            ],
-        ),
-    )
+    @pytest.mark.parametrize(("records", "reason"), first(6, [
+        ((record(0, 4096), record(7, 4096)), "2 calls of AllReduce, but 8 in the log"),
+        ((record(0, 4096), record(1, 99)), "AllReduce: other sizes than the export's"),
+        ((record(1, 8192), record(1, 8192)), "AllReduce: some calls have several records"),
+        ((record(1, 8192, pid=6000),), "1 of other processes"),
+        ((record(None, 8192, "Send"),), "1 of sends and receives"),
+        ((record(1, 8192, "AllGather"), record(1, 8192)[:-3]), "1 damaged or missing, 1 without a call"),
+        ((record(0, 4096),), "2 calls of AllReduce, but 1 in the log"),
+        ((record(1, 8192), record(1, 8192, rank=1)), "AllReduce on 2 communicators of one process"),
+        ((record(1, 8192, host="node002"),), "1 without a call"),
+        ((record(1, 8192, comm=B),), "1 without a call"),
+        ((record(1, 8192)[:200],), ""),
+    ]))  # fmt: skip
     def test_what_does_not_match_is_counted_and_left_out(self, program, joined, records, reason):
         reduce(program, 4096, 8192)
         pairing = joined(*records)
@@ -195,3 +192,118 @@ def test_calls_list_the_values_of_their_records(program, tmp_path, capsys):
         assert [row[key] for key in keys] == ["RING", "LL", 10_000, 2.5e9]
         assert main([*words, what]) == 0
         assert "algorithm" not in capsys.readouterr().out
+
+
+def log(path: Path, *calls: tuple[str, int], pid: int = 5000, comm: str = "0x55b6") -> Path:
+    with path.open("a", encoding="utf-8") as out:
+        print(init(pid, comm, 3, 4, "0x54fe282d32a87d85", host="node001"), file=out)
+        for number, (op, count) in enumerate(calls):
+            print(call(op, count, pid=pid, comm=comm, op_count=number, ranks=4, host="node001"), file=out)
+    return path
+
+
+LOG_KEYS = ("collective", "message_size", "communicator", "ranks", "reduction", "datatype")
+
+
+@pytest.fixture
+def text(tmp_path) -> Path:
+    return tmp_path / "nccl.log"
+
+
+@pytest.fixture
+def logged_program(tmp_path) -> Program:
+    return Program(tmp_path / "program.sqlite")
+
+
+@pytest.fixture(scope="module")
+def reduced(tmp_path_factory) -> Iterator[OpenJob]:
+    """Yield a program that reduces twice, and gathers once, without recorded sizes."""
+    logged_program = Program(tmp_path_factory.mktemp("reduced") / "program.sqlite")
+    for name in ("AllReduce", "AllReduce", "AllGather"):
+        logged_program.call(f"nccl{name}", launches=1, kernel=name)
+    with closing(logged_program.job()) as job:
+        yield job
+
+
+@pytest.fixture(scope="module")
+def two_streams(tmp_path_factory) -> Iterator[OpenJob]:
+    """Yield three reductions, the second on another stream."""
+    logged_program = Program(tmp_path_factory.mktemp("streams") / "program.sqlite")
+    for stream in (20, 30, 20):
+        logged_program.call("ncclAllReduce", launches=1, kernel="AllReduce", stream=stream)
+    with closing(logged_program.job()) as job:
+        yield job
+
+
+def aligned(job: OpenJob, *names: Path) -> NcclPairing:
+    """Return the pairing with the sizes of logs, which may be opened after the pairing."""
+    job = OpenJob(job.session)
+    assert "size_source" in job.pairing().calls
+    job.nccl_log = read_log(map(str, names), job.ranks)
+    return job.pairing()
+
+
+@pytest.mark.campaign
+def test_calls_and_their_kernels_get_what_the_log_says(reduced, text):
+    assert reduced.pairing().calls["message_size"].isna().all()
+    pairing = aligned(reduced, log(text, ("AllReduce", 100), ("AllGather", 7), ("AllReduce", 1000)))
+    expected = [
+        ("AllReduce", 400, "0x54fe282d32a87d85", 4, "Sum", "fp32"),
+        ("AllReduce", 4000, "0x54fe282d32a87d85", 4, "Sum", "fp32"),
+        ("AllGather", 28, "0x54fe282d32a87d85", 4, None, "fp32"),
+    ]
+    assert rows(pairing.calls, *LOG_KEYS) == expected
+    assert rows(pairing.kernels, *LOG_KEYS[:4]) == [row[:4] for row in expected]
+    assert set(pairing.calls["size_source"]) == {"log"}
+    assert pairing.notes == ("message sizes from the debug log, by the order of the calls: 3",)
+
+
+@pytest.mark.campaign
+def test_other_counts_are_not_aligned_and_a_note_says_so(reduced, text):
+    pairing = aligned(reduced, log(text, ("AllReduce", 100), ("AllGather", 7)))
+    assert rows(pairing.calls, *LOG_KEYS[:2]) == [("AllReduce", None), ("AllReduce", None), ("AllGather", 28)]
+    assert pairing.notes == (
+        "message sizes from the debug log, by the order of the calls: 1",
+        "sizes are unknown if the debug log does not match: 2 calls of AllReduce, but 1 in the log",
+    )
+
+
+@pytest.mark.parametrize("pid", campaign.first(1, [5001, 6000]))
+def test_another_process_tells_nothing(reduced, text, pid):
+    pairing = aligned(reduced, log(text, ("AllReduce", 100), ("AllReduce", 7), ("AllGather", 7), pid=pid))
+    assert pairing.calls["message_size"].isna().all()
+    assert "no calls of these processes" in pairing.notes[0]
+
+
+def test_communicators_of_one_process_are_told_apart_by_their_streams_and_counts(two_streams, text):
+    log(text, ("AllReduce", 100), ("AllReduce", 300))
+    log(text, ("AllReduce", 7), comm="0x77")
+    assert rows(aligned(two_streams, text).calls, "message_size") == [(400,), (28,), (1200,)]
+
+
+@pytest.mark.parametrize("second", campaign.first(1, [2, 3]))
+def test_communicators_whose_counts_do_not_tell_them_apart_tell_nothing(two_streams, text, second):
+    log(text, ("AllReduce", 100), ("AllReduce", 300))
+    log(text, *[("AllReduce", 7)] * second, comm="0x77")
+    pairing = aligned(two_streams, text)
+    assert pairing.calls["message_size"].isna().all()
+    assert "AllReduce on 2 communicators of one process" in pairing.notes[0]
+
+
+@pytest.mark.campaign
+def test_what_the_export_tells_stays(logged_program, text):
+    logged_program.call("ncclAllReduce", size=64, launches=1, kernel="AllReduce")
+    logged_program.call("ncclAllReduce", launches=1, kernel="AllReduce")
+    with closing(logged_program.job()) as job:
+        calls = aligned(job, log(text, ("AllReduce", 100))).calls
+    assert rows(calls, "message_size", "size_source") == [(64, "payload"), (400, "log")]
+
+
+@pytest.mark.campaign
+def test_kernels_without_nvtx_calls_are_aligned_themselves(tmp_path, text):
+    logged_program = Program(tmp_path / "silent.sqlite", domain=False)
+    for number in range(2):
+        logged_program.launch(1_000_000 * (number + 1), logged_program.main, 20, "AllReduce")
+    with closing(logged_program.job()) as job:
+        kernels = aligned(job, log(text, ("AllReduce", 100), ("AllReduce", 25))).kernels
+    assert rows(kernels, "message_size", "ranks", "bus_size") == [(400, 4, 600.0), (100, 4, 150.0)]

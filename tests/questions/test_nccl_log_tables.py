@@ -43,7 +43,6 @@ def rows(name: str, summary: LogSummary) -> list[dict[str, Any]]:
 
 
 def cells(name: str, summary: LogSummary, *keys: str) -> list[tuple[Any, ...]]:
-    """Return some columns of a table."""
     return [tuple(row[key] for key in keys) for row in rows(name, summary)]
 
 
@@ -275,20 +274,17 @@ class TestTransports:
         found = cells("transports", summary_of(*lines), *self.KEYS, "connections", "communicator", "between_hosts")
         assert found == [("NET", "IB", channel, "on", 1, "0xfe", 1) for channel in (0, 1)]
 
-    @pytest.mark.parametrize(
-        ("text", "transport"),
-        [
-            ("Channel 00/0 : 0[0] -> 1[1] via P2P/direct pointer/read", ("P2P", "direct pointer/read", None, None)),
-            ("Channel 00 : 0[1b000] -> 1[1c000] via P2P/IPC", ("P2P", "IPC", None, None)),
-            ("Channel 00/0 : 0[0] -> 1[1] via P2P/indirect/5[4]", ("P2P", "indirect", None, None)),
-            ("Ring 00 : 0[0] -> 1[1] via direct shared memory", ("SHM", "direct", None, None)),
-            ("Channel 07 : 0[6] -> 1[7] via SHM/direct/direct", ("SHM", "direct/direct", None, None)),
-            ("Ring 00 : 0 -> 1 [send] via NET/Socket/0", ("NET", "Socket", 0, "off")),
-            ("Channel 00/0 : 0[0] -> 1[1] [send] via NET/AWS Libfabric/2/GDRDMA(PCI)/Shared",
-             ("NET", "AWS Libfabric", 2, "on")),
-            ("Channel 00/0 : 0[0] -> 1[1] [send] via NET/IB/3(4)/GDRDMA", ("NET", "IB", 3, "on")),
-        ],
-    )  # fmt: skip
+    @pytest.mark.parametrize(("text", "transport"), [
+        ("Channel 00/0 : 0[0] -> 1[1] via P2P/direct pointer/read", ("P2P", "direct pointer/read", None, None)),
+        ("Channel 00 : 0[1b000] -> 1[1c000] via P2P/IPC", ("P2P", "IPC", None, None)),
+        ("Channel 00/0 : 0[0] -> 1[1] via P2P/indirect/5[4]", ("P2P", "indirect", None, None)),
+        ("Ring 00 : 0[0] -> 1[1] via direct shared memory", ("SHM", "direct", None, None)),
+        ("Channel 07 : 0[6] -> 1[7] via SHM/direct/direct", ("SHM", "direct/direct", None, None)),
+        ("Ring 00 : 0 -> 1 [send] via NET/Socket/0", ("NET", "Socket", 0, "off")),
+        ("Channel 00/0 : 0[0] -> 1[1] [send] via NET/AWS Libfabric/2/GDRDMA(PCI)/Shared",
+         ("NET", "AWS Libfabric", 2, "on")),
+        ("Channel 00/0 : 0[0] -> 1[1] [send] via NET/IB/3(4)/GDRDMA", ("NET", "IB", 3, "on")),
+    ])  # fmt: skip
     def test_the_words_of_every_version_are_read(self, text, transport):
         assert cells("transports", summary_of(*began(0, 2, text)), *self.KEYS) == [transport]
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from filling import Steps
 from hypothesis import given
 from hypothesis import strategies as st
 from nccl_jobs import Program, names_of, pairing_of, rows, written
@@ -31,26 +32,6 @@ OUTSIDE = UNPAIRED, Reason.OUTSIDE
 
 def quality_of(pairing: NcclPairing) -> PairingQuality:
     return PairingQuality.of(pairing.kernels, pairing.calls)
-
-
-class Steps:
-    """The steps of a program: each call of a method here calls the method of a ``NcclProcess`` when it is written."""
-
-    def __init__(self, *steps: tuple[str, Any, Any]) -> None:
-        self.steps = steps
-
-    def __getattr__(self, name: str) -> Any:
-        return lambda *values, **told: Steps(*self.steps, (name, values, told))
-
-    def returning(self, expected: Any) -> Any:
-        """Return a method for a class of programs, which returns the expected result."""
-
-        def write(process: NcclProcess) -> Any:
-            for name, values, told in self.steps:
-                getattr(process, name)(*values, **told)
-            return expected
-
-        return write
 
 
 do = Steps()
@@ -84,12 +65,10 @@ PROGRAMS: dict[str, tuple[Any, Expected]] = {
     ),
     "a group without communication pairs nothing": (
         START.call("ncclCommInitRankConfig", comm=0xD0, ranks=4).call(*END, launches=1, kernel=REDUCE).reduce(8),
-        {"kernels collective message_size reason": [(REDUCE, None, Reason.OUTSIDE), (REDUCE, 8, None)]},
-    ),
+        {"kernels collective message_size reason": [(REDUCE, None, Reason.OUTSIDE), (REDUCE, 8, None)]}),
     "a group that began before the capture ends nothing": (
         do.call(*END, launches=1, kernel=REDUCE).group(("ncclAllReduce", 8), kernel=REDUCE),
-        {"kernels message_size reason": [(None, Reason.OUTSIDE), (8, None)]},
-    ),
+        {"kernels message_size reason": [(None, Reason.OUTSIDE), (8, None)]}),
     "a group that goes on after the capture is open": (
         START.reduce(8, launches=0), {"calls state reason": [(None, None), (UNPAIRED, Reason.GROUP_IS_OPEN)]},
     ),
@@ -104,12 +83,10 @@ PROGRAMS: dict[str, tuple[Any, Expected]] = {
     # Several calls and kernels in one launch
     "as many kernels as unlike calls are paired by order": (
         do.group(("ncclAllReduce", 8), ("ncclAllReduce", 16), launches=2, kernel=REDUCE),
-        {"kernels message_size partners state": [(8, 1, ESTIMATED), (16, 1, ESTIMATED)]},
-    ),
+        {"kernels message_size partners state": [(8, 1, ESTIMATED), (16, 1, ESTIMATED)]}),
     "calls that are alike need no order": (
         do.group(("ncclAllReduce", 8), ("ncclAllReduce", 8), launches=2, kernel=REDUCE),
-        {"kernels message_size partners state": [(8, 1, PAIRED)] * 2},
-    ),
+        {"kernels message_size partners state": [(8, 1, PAIRED)] * 2}),
     "kernels that share a call divide its bytes": (
         do.reduce(11, launches=3),
         {"kernels message_size state": [(size, ESTIMATED) for size in (4, 4, 3)],
@@ -129,20 +106,15 @@ PROGRAMS: dict[str, tuple[Any, Expected]] = {
     ),
     "communicators on one stream are an estimate": (
         do.group(("ncclAllReduce", 4, A), ("ncclAllReduce", 8, A), ("ncclAllReduce", 16, B), launches=2),
-        {"kernels communicator message_size partners state": [(None, 14, 3, ESTIMATED)] * 2},
-    ),
+        {"kernels communicator message_size partners state": [(None, 14, 3, ESTIMATED)] * 2}),
     "a mixture in one kernel": (
         do.group(*MIXED, kernel="ncclDevKernel_Generic(ncclDevComm *)"),
-        {"kernels collective message_size state": [("Group(2)", 20, PAIRED)]},
-    ),
+        {"kernels collective message_size state": [("Group(2)", 20, PAIRED)]}),
     "one unknown size makes the sum unknown": (
         START.call("ncclAllReduce", size=4).call("ncclAllReduce").call(*END, launches=1, kernel=REDUCE),
-        {"kernels collective message_size": [(REDUCE, None)]},
-    ),
+        {"kernels collective message_size": [(REDUCE, None)]}),
     # Launches elsewhere
-    "kernels of a CUDA graph": (
-        do.reduce(8).graph_kernel(), {"kernels reason": [(None,), (Reason.IN_GRAPH,)]},
-    ),
+    "kernels of a CUDA graph": (do.reduce(8).graph_kernel(), {"kernels reason": [(None,), (Reason.IN_GRAPH,)]}),
     "across threads no kernel may be missing": (ELSEWHERE._elsewhere(REDUCE), {"kernels state reason": [OUTSIDE]}),
     "across threads no kernel may be too many": (
         ELSEWHERE._elsewhere(REDUCE)._elsewhere(REDUCE)._elsewhere(REDUCE), {"kernels state reason": [OUTSIDE] * 3},
@@ -153,8 +125,7 @@ PROGRAMS: dict[str, tuple[Any, Expected]] = {
     # With a communicator that does not block, the call returns, and NCCL's thread launches.
     "launches from a thread of NCCL are paired by order": (
         do.reduce(8, launches=0)._elsewhere(REDUCE).reduce(16, launches=0)._elsewhere(REDUCE),
-        {"kernels message_size state": [(8, ESTIMATED), (16, ESTIMATED)]},
-    ),
+        {"kernels message_size state": [(8, ESTIMATED), (16, ESTIMATED)]}),
     "a launch before its call contradicts": (
         do._elsewhere(REDUCE).reduce(8, launches=0), {"kernels reason": [(Reason.OUTSIDE,)]},
     ),
@@ -311,9 +282,6 @@ def test_kernels_and_calls_lead_to_each_other_by_their_index(tmp_path):
     assert quality_of(pairing).line.startswith("paired 1 of 2 NCCL kernels with their calls · 1 kernel: ")
 
 
-# Forms of exports
-
-
 @pytest.mark.campaign
 def test_without_the_row_that_names_the_domain(tmp_path):
     program = Program(tmp_path / "nameless.sqlite", domain=False)
@@ -406,7 +374,6 @@ def test_outer_calls_are_those_around(drawn):
 
 @pytest.fixture(scope="module", params=[*NcclPayloads])
 def exports(request, tmp_path_factory) -> list[Path]:
-    """Return three reports with payloads of a layout."""
     job = TrainingJob(ranks=3, steps=2, layers=1, payload_layout=request.param, gpu_metrics=False)
     return job.write(tmp_path_factory.mktemp("three"))
 

@@ -1,15 +1,14 @@
-"""The tree of ranges against the definition, for every pair, and against NVIDIA's."""
+"""The tree of ranges, and their GPU projection, against the definitions for every pair; tests/parity has NVIDIA's."""
 
-import csv
 from unittest import mock
 
 import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from support import SHARED, native, shared
 
 from nsystui.questions.algebra.nesting import nest
+from nsystui.questions.algebra.projection import LaunchCalls, project
 
 Range = tuple[int, int, int]  # start, end, thread
 
@@ -84,12 +83,6 @@ def test_ranges_nest_as_defined(strict, crossing, block):
             check_against_definition(strict + [(start + offset, end + offset, lane) for start, end, lane in crossing])
 
 
-def test_a_crossing_range_is_no_parent():
-    starts, ends, threads = zip(*CROSSING, strict=True)
-    result = nest(starts, ends, threads)
-    assert (result.parent.tolist(), result.self_time.tolist()) == ([-1, -1, 3, 0, 1], [7, 9, 1, 2, 6])
-
-
 def test_threads_do_not_mix_even_where_the_time_line_would_overflow():
     big = 2**61
     result = nest([-big, -big, 0, 0, 5, 5], [big, big, 10, 10, 6, 6], [1, 2, 2, 1, 1, 3])
@@ -109,6 +102,12 @@ def test_wrong_arguments_are_refused():
         nest([1, 2], [3], [1, 1])
     with pytest.raises(TypeError, match="integer"):
         nest([0.5], [1.5], [1])
+    with pytest.raises(ValueError, match="differ in length"):
+        LaunchCalls(*(np.zeros(size, np.int64) for size in (2, 2, 2, 2, 2, 1)))
+    with pytest.raises(ValueError, match="2 starts, 2 ends and 1 threads"):
+        project([1, 2], [3, 4], [1], launch_calls([]))
+    with pytest.raises(TypeError, match="integer"):
+        project([0.5], [1.0], [1], launch_calls([]))
 
 
 @pytest.mark.campaign
@@ -122,19 +121,73 @@ def test_a_chain_of_200_000_ranges():
     assert nest(starts, ends, np.zeros(n, np.int64)).parent.tolist() == [-1, -1, *range(1, n - 1)]
 
 
-def test_the_tree_is_nvidias():
-    """Level, children and times of every range equal ``nsys stats -r nvtx_pushpop_trace``."""
-    (export,) = shared("ddp-a100-rank0of4")
-    query = "SELECT rowid, start, end, globalTid FROM NVTX_EVENTS WHERE eventType IN (59, 70) ORDER BY start, end DESC"
-    ids, *columns = (np.array(column) for column in zip(*native(export, query), strict=True))
-    found = nest(*columns)
-    parents = [int(ids[parent]) if parent >= 0 else None for parent in found.parent]
-    numbers = (found.level.tolist(), found.child_count.tolist(), found.child_time.tolist(), parents)
-    ours = dict(zip(ids.tolist(), zip(*numbers, strict=True), strict=True))
-    theirs = {}
-    with (SHARED / "nsys-stats/ddp-a100-rank0of4/nvtx_pushpop_trace.csv").open() as lines:
-        for line in csv.DictReader(lines):
-            row = [int(line[key]) if line[key] else None for key in ("Lvl", "NumChild", "DurChild (ns)", "ParentId")]
-            theirs[int(line["RangeId"])] = tuple(row)
-    assert len(theirs) == 10_089
-    assert ours == theirs
+Call = tuple[int, int, int, int, int, int]  # start, end, thread, first op start, last op end, op time
+
+
+def spans(most: int, number: int) -> st.SearchStrategy[list[Range]]:
+    one = st.tuples(st.integers(0, 20), st.integers(0, most), st.integers(0, 1))
+    return st.lists(one.map(lambda drawn: (drawn[0], drawn[0] + drawn[1], drawn[2])), max_size=number)
+
+
+@st.composite
+def calls_on_the_gpu(draw: st.DrawFn, most: int) -> list[Call]:
+    calls = []
+    for start, end, thread in draw(spans(most, 10)):
+        op_start, length, idle = draw(st.integers(-5, 50)), draw(st.integers(0, 9)), draw(st.integers(0, 3))
+        calls.append((start, end, thread, op_start, op_start + length + idle, length))
+    return calls
+
+
+def launch_calls(calls: list[Call]) -> LaunchCalls:
+    columns = zip(*calls, strict=True) if calls else [()] * 6
+    return LaunchCalls(*(np.array(column, dtype=np.int64) for column in columns))
+
+
+def check_projection(ranges: list[Range], calls: list[Call]) -> None:
+    columns = zip(*ranges, strict=True) if ranges else ([], [], [])
+    result = project(*(np.array(column, dtype=np.int64) for column in columns), launch_calls(calls))
+    assert len(result.op_count) == len(ranges)
+    for row, (start, end, thread) in enumerate(ranges):
+        inside = [call for call in calls if call[2] == thread and start <= call[0] and call[1] <= end]
+        assert result.op_count[row] == len(inside)
+        assert result.op_time[row] == sum(call[5] for call in inside)
+        assert result.start[row] == min((call[3] for call in inside), default=0)
+        assert result.end[row] == max((call[4] for call in inside), default=0)
+
+
+ONE = (1, 2, 1, 3, 4, 1)
+STEP_AND_FORWARD = [(0, 100, 1), (10, 50, 1)]
+# The second call starts in forward and ends after it: only the ancestor contains it.
+OUTLIVES = [(20, 25, 1, 1000, 1100, 100), (45, 55, 1, 1200, 1500, 300)]
+
+
+@pytest.mark.campaign
+@given(spans(20, 12), calls_on_the_gpu(2), calls_on_the_gpu(15))
+@example(STEP_AND_FORWARD, OUTLIVES, [])
+@example([], [], [ONE])
+@example([(0, 9, 2)], [ONE], [])  # another thread's call
+def test_every_range_gets_the_calls_it_contains(ranges, calls, nested):
+    """Calls inside calls count too."""
+    check_projection(ranges, calls)
+    check_projection(ranges, nested)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_ranges_with_up_to_forty_calls(seed):
+    """More calls in a range than hypothesis draws."""
+    drawn = np.random.default_rng(seed)
+    starts, lengths = drawn.integers(0, 60, 30), drawn.integers(0, 60, 30)
+    calls = [
+        (at, at + 1, 0, *sorted(drawn.integers(0, 999, 2).tolist()), 1) for at in drawn.integers(0, 99, 40).tolist()
+    ]
+    check_projection([(at, at + span, 0) for at, span in zip(starts, lengths, strict=True)], calls)
+
+
+def test_many_ranges_and_calls():
+    n = 200_000
+    starts = np.arange(n)
+    calls = np.arange(n) * 2
+    launches = LaunchCalls(calls, calls + 1, np.zeros(n, np.int64), calls + 100, calls + 150, np.full(n, 50))
+    result = project(starts, 3 * n - starts, np.zeros(n, np.int64), launches)  # 200,000 levels deep
+    assert (result.op_count[0], result.op_time[0]) == (n, 50 * n)
+    assert (result.start[0], result.end[0]) == (100, 2 * (n - 1) + 150)

@@ -41,7 +41,6 @@ class Export:
         self.writer.nvtx_range(thread or self.main, start, end, text, **rest)
 
     def launch(self, call: Span, work: Span, thread: Thread | None = None, device: int = 0) -> None:
-        """Write a launch call and its kernel."""
         self.correlation += 1
         self.writer.api(thread or self.main, *call, "cudaLaunchKernel_v7000", self.correlation)
         self.writer.kernel(self.process, device, 7, *work, name="saxpy(float *)", correlation_id=self.correlation)
@@ -94,20 +93,14 @@ def test_a_range_that_never_ended_has_no_duration_and_contains_nothing(session_o
 
 
 FOLDED = {
-    "aten::copy_, op_id = 998952": "aten::copy_",
-    "aten::mul, seq = 45328, op_id = 990726": "aten::mul",
+    "aten::copy_, op_id = 998952": "aten::copy_", "aten::mul, seq = 45328, op_id = 990726": "aten::mul",
     "aten::mm, op_id = 3, seq = 4": "aten::mm",
     "aten::addmm, sizes = [[64], [32, 128], [128, 64], [], []]": "aten::addmm",
     "MmBackward0, seq = 12, sizes = [[2, 3]], input_op_ids = [(1,0)]": "MmBackward0",
-    "nccl:all_to_all, op_id = 991144": "nccl:all_to_all",
-    "a, sizes = [[1]]\nb": "a",
-    "plain, seq=1": "plain, seq=1",
-    "copy, sequence = 3": "copy, sequence = 3",
-    "size, sizes of things": "size, sizes of things",
-    "step 7": "step 7",
-    ", op_id = 1": "[no name]",
-    "": "[no name]",
-}
+    "nccl:all_to_all, op_id = 991144": "nccl:all_to_all", "a, sizes = [[1]]\nb": "a", "plain, seq=1": "plain, seq=1",
+    "copy, sequence = 3": "copy, sequence = 3", "size, sizes of things": "size, sizes of things", "step 7": "step 7",
+    ", op_id = 1": "[no name]", "": "[no name]",
+}  # fmt: skip
 """Names, and their parts that do not change from call to call."""
 
 
@@ -285,14 +278,11 @@ def test_the_window_keeps_what_overlaps_whole_and_what_is_around_it(session_of):
     assert ranges.op_count.tolist() == [2, 0]
 
 
-@pytest.mark.parametrize(
-    ("selection", "expected"),
-    [
-        (Selection().with_name("want"), ["outer", "wanted", "inner"]),
-        (Selection(window=Window(100, 200)), ["outer", "moment"]),
-        (Selection(window=Window(30, 60)), ["outer", "wanted"]),  # a range that ends or begins at an edge is outside
-    ],
-)
+@pytest.mark.parametrize(("selection", "expected"), [
+    (Selection().with_name("want"), ["outer", "wanted", "inner"]),
+    (Selection(window=Window(100, 200)), ["outer", "moment"]),
+    (Selection(window=Window(30, 60)), ["outer", "wanted"]),  # a range that ends or begins at an edge is outside
+])  # fmt: skip
 def test_a_filter_keeps_what_is_around_its_ranges_and_that_on_names_what_is_inside(session_of, selection, expected):
     inside = ((10, 50, "wanted"), (20, 30, "inner"), (60, 70, "sibling"), (100, 100, "moment"))
     assert names_of(load(session_of(program((0, 100, "outer"), *inside)), selection)) == expected
@@ -315,7 +305,7 @@ def test_tasks_and_devices_say_which_ranges_and_operations_there_are(session_of)
     assert len(load(session, Selection(tasks=frozenset({Task(0, 1)})))) == 0
 
 
-def test_numbered_names_fold_and_a_single_thread_has_no_level_of_its_own(session_of):
+def test_numbered_names_fold_if_asked_and_a_single_thread_has_no_level_of_its_own(session_of):
     tree = tree_of(session_of(training))
     (step,) = tree.roots()
     assert (step.label, step.name, step.variants, step.count) == ("step * (3)", "step *", 3, 3)
@@ -332,10 +322,7 @@ def test_numbered_names_fold_and_a_single_thread_has_no_level_of_its_own(session
     assert (single.label, single.kind, single.window) == ("step 1", NodeKind.RANGE, Window(100, 190))
     assert (single.gpu_total, single.gpu_ops, single.self_total, single.child_count) == (121, 2, 50, 0)
     assert tree.children(single) == []
-
-
-def test_numbers_do_not_fold_when_asked_not_to(session_of):
-    tree = tree_of(session_of(training), fold="none")
+    tree = tree_of(tree.ranges.session, fold="none")
     assert labels(tree.roots(Order.NAME)) == ["step 0", "step 1", "step 2"]
     assert tree.roots()[0].index is not None  # one range: the path is the range
 

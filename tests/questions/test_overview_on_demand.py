@@ -100,18 +100,17 @@ def asked(paths: Sequence[Path], cache: Cache | None, whole: bool = False) -> ob
 
 
 @pytest.fixture
-def cache(tmp_path: Path) -> Cache:
+def cache(tmp_path) -> Cache:
     return Cache(tmp_path / "cache")
 
 
 @pytest.fixture(scope="module")
-def written(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Return the exports of a job, which tests must not change."""
+def written(tmp_path_factory) -> list[Path]:
     return _job(tmp_path_factory.mktemp("job"))
 
 
 @pytest.fixture
-def job(written: list[Path], tmp_path: Path) -> list[Path]:
+def job(written, tmp_path) -> list[Path]:
     """Return copies of two exports, which tests may change."""
     (tmp_path / "job").mkdir()
     return [Path(shutil.copy(path, tmp_path / "job")) for path in written[:2]]
@@ -128,7 +127,7 @@ def columns_of(scan: str) -> list[str]:
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("shape", SHAPES)
-def test_the_numbers_are_those_of_a_whole_pack(shape: str, tmp_path: Path, cache: Cache):
+def test_the_numbers_are_those_of_a_whole_pack(shape, tmp_path, cache):
     paths = SHAPES[shape](tmp_path)
     expected = asked(paths, None, whole=True)
     assert (asked(paths, None), asked(paths, cache)) == (expected, expected)
@@ -138,11 +137,11 @@ def test_the_numbers_are_those_of_a_whole_pack(shape: str, tmp_path: Path, cache
 
 class TestWhatIsRead:
     @pytest.fixture(autouse=True)
-    def _nothing_is_packed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def _nothing_is_packed(self, monkeypatch) -> None:
         monkeypatch.setattr(Packer, "run", lambda _: pytest.fail("packed"))
 
     @pytest.mark.campaign
-    def test_few_columns_once(self, job: list[Path], cache: Cache, read: list[str]):
+    def test_few_columns_once(self, job, cache, read):
         asked(job[:1], cache)
         (kernels,) = scans(read, KERNEL)
         expected = ['"device"', '"end"', '"name_id"', '"process"', '"row_id"', '"short_id"', '"start"']
@@ -150,27 +149,20 @@ class TestWhatIsRead:
         (calls,) = scans(read, RUNTIME)  # for the job's extent
         assert columns_of(calls) == ['"end"', '"event_class"', '"row_id"', '"start"', '"thread"']
 
-    def test_who_is_which_rank_by_mpi_takes_no_nccl(self, tmp_path: Path, cache: Cache, read: list[str]):
+    def test_who_is_which_rank_by_mpi_takes_no_nccl(self, tmp_path, cache, read):
         with opened([synthetic.simulation_export(tmp_path / "rank0.sqlite")], cache) as job:
             assert {item.source for item in job.ranks} == {"MPI"}
         assert not [query for query in read if "blob" in query]
 
     @pytest.mark.campaign
-    def test_nothing_the_second_time_even_if_the_columns_are_gone(self, job: list[Path], cache: Cache, read: list[str]):
+    def test_nothing_the_second_time_even_if_the_columns_are_gone(self, job, cache, read):
         expected = asked(job, cache)
         written = {place.name.partition(".")[2].partition("-")[0] for place in cache.directory.iterdir()}
         assert written == {"results", "kernels", "memory_ops", "processes", "nccl_calls"}
         results = {file.stem.split("=")[1] for file in cache.directory.glob("*.results/*")}
         assert results == {
-            "busy",
-            "counts",
-            "kernel-names",
-            "nccl-copies",
-            "nccl-ranks",
-            "processes",
-            "tallies",
-            "whole",
-        }
+            "busy", "counts", "kernel-names", "nccl-copies", "nccl-ranks", "processes", "tallies", "whole",
+        }  # fmt: skip
         for _ in range(2):
             read.clear()
             assert asked(job, cache) == expected
@@ -182,9 +174,7 @@ class TestWhatIsRead:
 
 @pytest.mark.campaign
 class TestBesideAPack:
-    def test_what_was_kept_without_a_pack_serves_with_one(
-        self, job: list[Path], cache: Cache, monkeypatch: pytest.MonkeyPatch
-    ):
+    def test_what_was_kept_without_a_pack_serves_with_one(self, job, cache, monkeypatch):
         expected = asked(job, cache)
         with opened(job, cache, whole=True):
             pass

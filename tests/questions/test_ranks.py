@@ -114,7 +114,6 @@ class TestStepTimes:
 
 @pytest.fixture(scope="module")
 def job(tmp_path_factory):
-    """Yield eight ranks with a straggler."""
     job = OpenJob(session_over(*TrainingJob(ranks=8, steps=6, layers=2).write(tmp_path_factory.mktemp("eight"))))
     job.align(ClockMode.COLLECTIVES)
     yield job

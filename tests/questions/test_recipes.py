@@ -43,7 +43,7 @@ Row = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
-def job(demo_session: Session) -> OpenJob:
+def job(demo_session) -> OpenJob:
     """Return a job of four ranks on two hosts, which tests must not change."""
     return OpenJob(demo_session)
 
@@ -57,7 +57,6 @@ def notes(job: OpenJob, recipe: str, /, **options: Any) -> str:
 
 
 def gaps(job: OpenJob, least: int, *keys: str) -> list[tuple[Any, ...]]:
-    """Return columns of the gaps of at least this length."""
     return [tuple(row[key] for key in keys) for row in table(job, "gpu_gaps", gap=least)]
 
 
@@ -71,7 +70,6 @@ def written(path: Path, fill: Callable[[ExportWriter, Any, Any], None], schema: 
 
 
 def on_gpu(export: ExportWriter, pid: int) -> Any:
-    """Write a process that uses the GPU."""
     process = export.process(pid, "python")
     export.cuda_context(process)
     export.cuda_device(process, 0, 0)

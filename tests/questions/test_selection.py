@@ -19,23 +19,12 @@ from nsystui.store import tables
 from nsystui.store.session import Session
 
 RANGES = {
-    "before": (0, 100),
-    "touching the start": (100, 200),
-    "across the start": (150, 250),
-    "from the start": (200, 230),
-    "inside": (220, 240),
-    "an instant at the start": (200, 200),
-    "an instant inside": (250, 250),
-    "the same": (200, 300),
-    "across it": (100, 400),
-    "across the end": (290, 310),
-    "touching the end": (300, 400),
-    "an instant at the end": (300, 300),
-    "after": (310, 400),
-    "open before": (50, None),
-    "open inside": (250, None),
+    "before": (0, 100), "touching the start": (100, 200), "across the start": (150, 250), "from the start": (200, 230),
+    "inside": (220, 240), "an instant at the start": (200, 200), "an instant inside": (250, 250),
+    "the same": (200, 300), "across it": (100, 400), "across the end": (290, 310), "touching the end": (300, 400),
+    "an instant at the end": (300, 300), "after": (310, 400), "open before": (50, None), "open inside": (250, None),
     "open at the end": (300, None),
-}
+}  # fmt: skip
 MARKS = {"mark before": 199, "mark at the start": 200, "mark at the last moment": 299, "mark at the end": 300}
 
 

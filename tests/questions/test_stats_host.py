@@ -24,7 +24,7 @@ def body(session: Session, report: str, selection: Selection | None = None) -> l
 
 
 @pytest.fixture(scope="module")
-def simulation(tmp_path_factory: pytest.TempPathFactory):
+def simulation(tmp_path_factory):
     with closing(session_over(simulation_export(tmp_path_factory.mktemp("simulation") / "rank0.sqlite"))) as session:
         yield session
 

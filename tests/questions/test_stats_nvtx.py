@@ -116,7 +116,6 @@ CROSSING = Drawn(
 
 
 def expected_kernels(drawn: Drawn) -> list[tuple[Any, ...]]:
-    """Return the rows of ``nvtx_kern_sum``."""
     expected: dict[tuple[str | None, str | None, int | None, str], list[tuple[int | None, int, int]]]
     expected = defaultdict(list)
     inside = set()
@@ -306,8 +305,7 @@ def test_a_range_that_ended_on_another_thread_contains_nothing(session_of):
 
 
 @pytest.mark.parametrize(
-    "name",
-    campaign.first(2, ["nvtx_gpu_proj_sum", "nvtx_pushpop_sum", "nvtx_kern_sum", "nvtx_sum"]),
+    "name", campaign.first(2, ["nvtx_gpu_proj_sum", "nvtx_pushpop_sum", "nvtx_kern_sum", "nvtx_sum"])
 )
 def test_more_names_than_the_limit_of_memory_holds_are_refused_by_name_of_the_export(session_of, monkeypatch, name):
     session = session_of(program((0, 9, "one"), (10, 19, "two"), launches=[(1, (2, 3)), (11, (12, 13))]))

@@ -6,7 +6,6 @@ from contextlib import closing
 from functools import partialmethod
 from itertools import count
 from operator import attrgetter
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -59,7 +58,7 @@ class Run:
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Run:
+def run(tmp_path) -> Run:
     return Run(ExportWriter(tmp_path / "run.sqlite"))
 
 
@@ -219,12 +218,9 @@ class TestWithoutNumbers:
             if outer:
                 run.range(outer, begin, start + 20)
 
-    @pytest.mark.parametrize(
-        "name",
-        first(
-            2, ["train_step", "gpu_model_runner: forward", "Executor._forward_step", "execute_model", "EngineCore.step"]
-        ),
-    )
+    @pytest.mark.parametrize("name", first(
+        2, ["train_step", "gpu_model_runner: forward", "Executor._forward_step", "execute_model", "EngineCore.step"]
+    ))  # fmt: skip
     def test_a_range_that_repeats_and_holds_the_work_is_a_step(self, run, name):
         self.repeat(run, ("forward", 4), ("backward", 8), outer=name)
         (found,) = steps_of(run).of_task.values()

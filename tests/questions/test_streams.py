@@ -69,10 +69,7 @@ def test_queues_are_those_of_a_walk_over_launches_and_starts(name, monkeypatch):
         assert row["launched"] == pytest.approx(100 * len(delays) / row["count"])
 
 
-@pytest.mark.parametrize(
-    "window",
-    campaign.first(1, [Selection(), Selection(window=Window(400_000_000, 900_000_000))]),
-)
+@pytest.mark.parametrize("window", campaign.first(1, [Selection(), Selection(window=Window(400_000_000, 900_000_000))]))
 def test_queues_over_time_are_those_of_a_walk_that_stops_at_each_edge(window):
     (path,) = shared("ddp-a100-rank0of4")
     with closing(OpenJob(session_over(path))) as job:

@@ -1,7 +1,6 @@
 """The numbers of ranks: from the first source that gives every task a different number, or from the user."""
 
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,7 +24,7 @@ BY_NCCL = "NCCL communicator"
 
 
 @pytest.fixture
-def job(tmp_path: Path) -> Iterator[Callable[..., OpenJob]]:
+def job(tmp_path) -> Iterator[Callable[..., OpenJob]]:
     """Yield a function that opens exports, each with a process that ran a kernel."""
     opened: list[Session] = []
 
@@ -129,21 +128,14 @@ class TestEnvironment:
 class TestFileNames:
     USUAL = {
         ("report_llama_job4242_rank10_on_gpu-a01", "report_llama_job4242_rank9_on_gpu-a02"): [10, 9],
-        ("rank-1", "rank-0"): [1, 0],
-        ("Rank1", "Rank0"): [1, 0],
-        ("profile_77_node0_rank3", "profile_77_node1_rank2"): [3, 2],
-        ("run_N0_3", "run_N1_12"): [3, 12],
-        ("out_2", "out_11"): [2, 11],
-        ("job7_rank1_of_8", "job7_rank0_of_8"): [1, 0],
-    }
+        ("rank-1", "rank-0"): [1, 0], ("Rank1", "Rank0"): [1, 0],
+        ("profile_77_node0_rank3", "profile_77_node1_rank2"): [3, 2], ("run_N0_3", "run_N1_12"): [3, 12],
+        ("out_2", "out_11"): [2, 11], ("job7_rank1_of_8", "job7_rank0_of_8"): [1, 0],
+    }  # fmt: skip
     TELL_NOTHING = [
-        ("before", "after"),
-        ("rank0", "rank0"),
-        ("rank0", "other"),
-        ("v1", "v2"),
-        ("report_20260101", "report_20260102"),
-        ("x_" + "9" * 30, "x_" + "8" * 30),
-    ]
+        ("before", "after"), ("rank0", "rank0"), ("rank0", "other"), ("v1", "v2"),
+        ("report_20260101", "report_20260102"), ("x_" + "9" * 30, "x_" + "8" * 30),
+    ]  # fmt: skip
 
     @pytest.mark.campaign
     def test_the_usual_patterns_tell_ranks_and_other_names_do_not(self, job):
@@ -236,13 +228,10 @@ class TestNumbersOfTheUser:
     def test_numbers_alone_choose_ranks_and_name_none(self, text):
         assert numbering(text) is None
 
-    @pytest.mark.parametrize(
-        ("text", "names", "found"),
-        [
-            (r"n\d+_r(\d+)", ["job_n0_r12", "job_n1_r3"], [12, 3]),
-            ("a.sqlite=7, results/b=2", ["b", "a"], [2, 7]),  # with or without path and ending
-        ],
-    )
+    @pytest.mark.parametrize(("text", "names", "found"), [
+        (r"n\d+_r(\d+)", ["job_n0_r12", "job_n1_r3"], [12, 3]),
+        ("a.sqlite=7, results/b=2", ["b", "a"], [2, 7]),  # with or without path and ending
+    ])  # fmt: skip
     def test_a_pattern_has_the_number_in_a_group_and_a_list_names_files(self, text, names, found):
         assert numbering(text).numbers(names) == found
 

@@ -1,7 +1,6 @@
 """The lanes of the timeline, the dominant kind in their columns, and moves between events, against brute force."""
 
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -48,17 +47,17 @@ RANGES = st.lists(st.tuples(st.integers(0, 200), st.integers(1, 60)), max_size=8
 
 
 @pytest.fixture(scope="session")
-def job(demo_session: Session) -> OpenJob:
+def job(demo_session) -> OpenJob:
     return OpenJob(demo_session)
 
 
 @pytest.fixture(scope="session")
-def timeline(job: OpenJob) -> Timeline:
+def timeline(job) -> Timeline:
     return Timeline.of(job, Selection())
 
 
 @pytest.fixture(scope="session")
-def opened_lanes(timeline: Timeline) -> list[LaneIdentity]:
+def opened_lanes(timeline) -> list[LaneIdentity]:
     lanes, is_whole = timeline.lanes(frozenset({timeline.ranks[0].task}))
     assert is_whole
     return list(lanes)
@@ -302,7 +301,7 @@ def test_the_path_to_a_moment_is_what_is_open_then(timeline, opened_lanes):
     assert path[:2] == (around[2], level.names[int(level.name[0])])
 
 
-def test_ranges_that_overlap_are_all_there_and_threads_that_share_a_name_have_their_number(opened, tmp_path: Path):
+def test_ranges_that_overlap_are_all_there_and_threads_that_share_a_name_have_their_number(opened, tmp_path):
     """A path to a moment has no range that ends then."""
     with ExportWriter(tmp_path / "ranges.sqlite") as export:
         process = export.process(4711)

@@ -220,7 +220,6 @@ def test_pinned_copies_on_the_stream_of_the_kernels_are_a_remark_below_the_thres
 
 
 def parsed(command: str) -> None:
-    """Fail if a line is not a command of the program."""
     name, *flags = shlex.split(command)
     command_parser(name).parse_args(["file.sqlite", *flags])
 

@@ -45,14 +45,11 @@ NEVER = {
 }
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        pytest.param(path, id=path.stem, marks=() if path.stem in FAST else pytest.mark.campaign)
-        for path in real_exports()
-        if path.stem in KNOWN or path.stem not in SAME_KIND
-    ],
-)
+@pytest.mark.parametrize("path", [
+    pytest.param(path, id=path.stem, marks=() if path.stem in FAST else pytest.mark.campaign)
+    for path in real_exports()
+    if path.stem in KNOWN or path.stem not in SAME_KIND
+])  # fmt: skip
 def test_no_rule_fails_and_what_is_known_is_told(path):
     found = triaged(path)
     assert [one for one in found.not_checked if one.failed] == []

@@ -14,11 +14,14 @@ from synthetic.writing.target import CaptureSession as DemoSession
 from synthetic.writing.writer import MANAGED
 from triaging import finding, judged, told, triaged
 
-from nsystui.base.selection import Selection
+from nsystui.base.selection import Selection, Window
 from nsystui.output.findings import change_lines
 from nsystui.questions.collectives.alignment import ClockMode
 from nsystui.questions.compare import Side
 from nsystui.questions.host.gaps import gaps_table
+from nsystui.questions.host.host_work import CpuSpan, host_work
+from nsystui.questions.host.time_budget import budget_with_causes
+from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.tasks import world_size
 from nsystui.questions.ranks.steps import steps_by_rank
 from nsystui.questions.triage.baseline import against
@@ -244,32 +247,25 @@ def test_the_launcher_of_nsys_is_not_the_program(tmp_path):
         assert [item.process_name for item in job.ranks] == ["solver"]
 
 
-def test_a_run_of_ten_times_the_time_got_worse(tmp_path):
-    short, long = stepped(tmp_path / "a.sqlite", [20] * 3, 10), stepped(tmp_path / "b.sqlite", [200] * 3, 100)
-    with closing(open_job(short)) as before, closing(open_job(long)) as after:
-        head = change_lines(against(Side(after, Selection(), "b"), Side(before, Selection(), "a")))
-        assert "Nothing got worse" not in "".join(head[:4])
-        assert "10.0 × slower" in head[0]
-
-
-def test_more_steps_of_the_same_length_are_not_worse(tmp_path):
-    short, long = stepped(tmp_path / "a.sqlite", [20] * 5), stepped(tmp_path / "b.sqlite", [20] * 50)
-    with closing(open_job(short)) as before, closing(open_job(long)) as after:
+@pytest.mark.parametrize(("short", "long", "words"), [
+    (([20] * 3, 10), ([200] * 3, 100), ["10.0 × slower"]),
+    # More steps of the same length are not worse.
+    (([20] * 5,), ([20] * 50,), ["About as fast: a step takes 20 ms on both sides", "of 50 steps instead of 5"]),
+])  # fmt: skip
+def test_a_run_of_ten_times_the_time_got_worse_unless_it_has_ten_times_the_steps(tmp_path, short, long, words):
+    paths = stepped(tmp_path / "a.sqlite", *short), stepped(tmp_path / "b.sqlite", *long)
+    with closing(open_job(paths[0])) as before, closing(open_job(paths[1])) as after:
         head = " ".join(change_lines(against(Side(after, Selection(), "b"), Side(before, Selection(), "a")))[:4])
-        assert head.startswith("About as fast: a step takes 20 ms on both sides")
-        assert "of 50 steps instead of 5" in head
-        assert "Nothing got worse" in head
+    assert [one for one in words if one not in head] == [] and ("Nothing got worse" in head) == (len(words) == 2)
 
 
-def test_what_cuda_graphs_hide_is_not_said_to_be_missing(tmp_path):
-    found = triaged(whole_graph_export(tmp_path / "a.sqlite"), rules=("exposed_communication", "exposed_memory"))
+def test_what_cuda_graphs_hide_is_not_said_to_be_missing_nor_to_be_well(tmp_path):
+    path = whole_graph_export(tmp_path / "a.sqlite")
+    found = triaged(path, rules=("exposed_communication", "exposed_memory"))
     assert {one.why.partition(": ")[2] for one in found.not_checked} == {
         "this job has none outside of its CUDA graphs, which were not traced inside"
     }
-
-
-def test_nothing_is_said_of_what_graphs_hide(tmp_path):
-    found = triaged(whole_graph_export(tmp_path / "a.sqlite"))
+    found = triaged(path)
     assert found.health == "No issues found outside of CUDA graphs, which were not traced inside"
     assert "No loss was found outside of CUDA graphs, which were not traced inside." in found.summary
 
@@ -336,3 +332,61 @@ def test_the_straggler_that_is_gone_and_the_one_that_is_new_are_told_by_their_ra
         text = "\n".join(change_lines(against(Side(job, Selection(), "B"), Side(baseline, Selection(), "A"))))
     assert "NEW     W  straggler of rank 1  " in text
     assert "GONE    W  straggler of rank 0 (was " in text
+
+
+US = 1_000
+
+
+@pytest.mark.parametrize("ahead", [0, 1_500])
+def test_the_range_of_a_launch_bound_stretch_is_that_of_its_launches(tmp_path, ahead):
+    """A loop in `main_loop`; a thread that makes most calls, and launches the next kernel, is in `evaluate`."""
+    with one_gpu(tmp_path / "a.sqlite") as gpu:
+        start, every, length = 11 * MS, 5 * US, 2 * US
+        other = gpu.export.thread(gpu.process, 5_001, "evaluator")
+        gpu.kernel(MS, MS + length, launched=MS - 10_000)
+        gpu.export.nvtx_range(gpu.main, start - 10 * US, start + 500 * every, "main_loop")
+        gpu.export.nvtx_range(other, start, start + 499 * every, "evaluate")
+        for number in range(600):
+            gpu.export.api(
+                other, start + number * US, start + number * US + 500, "cudaEventQuery_v3020", 10_000 + number
+            )
+        for number in range(500):
+            begin = start + every * number
+            gpu.kernel(begin, begin + length, launched=begin - 2_500 - ahead)
+        gpu.main, main = other, gpu.main
+        gpu.kernel(60 * MS, 60 * MS + length, launched=60 * MS - 10 * US)
+        gpu.main = main
+    settings = ("launch_percent=99",)
+    found = finding(triaged(tmp_path / "a.sqlite", rules=("launch_bound",), settings=settings), "launch-bound")
+    told(found, "in NVTX range `main_loop`,", never=("evaluate",))
+
+
+def test_without_calls_the_launching_thread_is_unknown_and_has_no_range(tmp_path):
+    with one_gpu(tmp_path / "a.sqlite") as gpu:
+        other = gpu.export.thread(gpu.process, 5_001, "evaluator")
+        gpu.export.nvtx_range(other, MS, 20 * MS, "evaluate")
+        for begin in (MS, 10 * MS):
+            gpu.export.kernel(gpu.process, 0, 7, begin, begin + MS, name="work(float*)", correlation_id=None)
+    with closing(open_job(tmp_path / "a.sqlite")) as job:
+        (work,) = host_work(job, [CpuSpan(job.ranks[0].task, 0, Window(2 * MS, 10 * MS))])
+    assert (work.range_name, work.next_range) == (None, None)
+
+
+def notes(job: OpenJob) -> str:
+    return " ".join(budget_with_causes(job, Selection()).notes)
+
+
+@pytest.mark.parametrize("of_main", [True, False])
+def test_the_work_of_another_thread_is_not_in_the_range_of_the_launching_thread(tmp_path, of_main):
+    """In a gap of 20 ms in `evaluate` a thread is in ``cudaMalloc``: the launching thread, or another."""
+    with one_gpu(tmp_path / "a.sqlite") as gpu:
+        gpu.kernel(MS, 2 * MS, launched=MS - 10 * US)
+        thread = gpu.main if of_main else gpu.export.thread(gpu.process, 5_001, "loader")
+        gpu.export.nvtx_range(gpu.main, 3 * MS, 21 * MS, "evaluate")
+        gpu.export.api(thread, 4 * MS, 20 * MS, "cudaMalloc_v3020", 9_999)
+        for begin in range(22 * MS, 60 * MS, MS):
+            gpu.kernel(begin, begin + MS - US, launched=begin - 10 * US)
+    with closing(open_job(tmp_path / "a.sqlite")) as job:
+        text = notes(job)
+    assert ("cudaMalloc in `evaluate`" in text) == of_main, text
+    assert ("cudaMalloc on loader 5001 " in text) != of_main and "5001 in" not in text, text

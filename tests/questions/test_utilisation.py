@@ -238,17 +238,13 @@ def test_an_empty_window_has_no_percentages_and_a_new_report_makes_the_intervals
 
 
 METRICS = (
-    "GPC Clock Frequency [MHz]",
-    "SMs Active [Throughput %]",
-    "NVLink RX Bandwidth [Throughput %]",
-    "NVLink RX Bandwidth [Bytes/s]",
-    "Unallocated Warps in Active SMs [Throughput %]",
-    "Tensor Active [Throughput %]",
-)
+    "GPC Clock Frequency [MHz]", "SMs Active [Throughput %]", "NVLink RX Bandwidth [Throughput %]",
+    "NVLink RX Bandwidth [Bytes/s]", "Unallocated Warps in Active SMs [Throughput %]", "Tensor Active [Throughput %]",
+)  # fmt: skip
 
 
 @pytest.fixture
-def sampled(opened, tmp_path: Path) -> Session:
+def sampled(opened, tmp_path) -> Session:
     """Return two tasks on GPUs 4 and 5 with samples at 0, 10, 20 and 30 ns; the samples of GPU 4 are damaged."""
     with ExportWriter(tmp_path / "metrics.sqlite") as export:
         for gpu, pid, values in ((4, 100, (10, -2_000_000, 400, 30)), (5, 200, (20, 20, 20, 20))):

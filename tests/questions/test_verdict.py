@@ -29,7 +29,6 @@ def side(path: Path, label: str = "") -> Side:
 
 
 def judged(a: Path, b: Path) -> tuple[Verdict, list[str]]:
-    """Return the verdict on B, and the summary's notes."""
     first, second = side(a), side(b)
     with closing(first.job), closing(second.job):
         found = summary(first, second)

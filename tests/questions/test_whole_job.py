@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -27,7 +26,7 @@ EVERYTHING = Selection()
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def asked(monkeypatch) -> list[str]:
     """Return the list that gets DuckDB's queries."""
     monkeypatch.setattr(derived, "_MANY_ROWS", 1)
     queries: list[str] = []
@@ -42,7 +41,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.fixture
-def ask(tmp_path: Path) -> Callable[..., object]:
+def ask(tmp_path) -> Callable[..., object]:
     export = two_process_export(tmp_path / "rank0.sqlite")
     two_process_export(tmp_path / "rank1.sqlite")
 

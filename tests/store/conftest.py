@@ -13,24 +13,24 @@ from nsystui.store.session import Session
 
 
 @pytest.fixture(scope="package")
-def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def original(tmp_path_factory) -> Path:
     """Return an export of two processes with 100 kernels each, which tests must not change."""
     return two_process_export(tmp_path_factory.mktemp("original") / "rank0.sqlite")
 
 
 @pytest.fixture
-def export(tmp_path: Path, original: Path) -> Path:
+def export(tmp_path, original) -> Path:
     """Return a copy of the export."""
     return shutil.copyfile(original, tmp_path / "rank0.sqlite")
 
 
 @pytest.fixture
-def cache(tmp_path: Path) -> Cache:
+def cache(tmp_path) -> Cache:
     return Cache(tmp_path / "cache")
 
 
 @pytest.fixture(params=["memory", pytest.param("cache", marks=pytest.mark.campaign)])
-def both(request: pytest.FixtureRequest, cache: Cache) -> Iterator[Callable[..., Session]]:
+def both(request, cache) -> Iterator[Callable[..., Session]]:
     """Yield a function that opens exports in memory or through a cache: the same facts must hold for both."""
     with ExitStack() as sessions:
 

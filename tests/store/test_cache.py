@@ -25,7 +25,7 @@ from nsystui.store.session import Session
 
 
 @pytest.fixture
-def packs(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+def packs(monkeypatch) -> list[Path]:
     """Return the list that gets an export each time it is packed."""
     packed: list[Path] = []
     run = Packer.run

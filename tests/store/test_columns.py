@@ -26,7 +26,7 @@ from nsystui.questions.kernels.summary import kernel_summary
 from nsystui.questions.queries.question import Question
 from nsystui.questions.stats import all_reports, report_of
 from nsystui.store import packing, tables
-from nsystui.store.cache import Cache, Partial
+from nsystui.store.cache import Partial
 from nsystui.store.packing import Packer
 from nsystui.store.session import Session
 from nsystui.store.views import used_columns
@@ -40,7 +40,7 @@ MADE = (
 
 
 @pytest.fixture(scope="module")
-def exports(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+def exports(tmp_path_factory) -> list[Path]:
     directory = tmp_path_factory.mktemp("exports")
     job = TrainingJob(ranks=1, steps=2, layers=2).write(directory)
     return [*job, *(getattr(synthetic, f"{name}_export")(directory / f"{name}.sqlite") for name in MADE)]
@@ -62,7 +62,7 @@ def packed() -> Iterator[Callable[..., Session]]:
 
 
 @pytest.fixture(scope="module")
-def of_packs(packed: Callable[[Path], Session]) -> Callable[[Path], dict[str, object]]:
+def of_packs(packed) -> Callable[[Path], dict[str, object]]:
     """Return a function that returns the output of every report for a packed export, computed once."""
 
     @cache_of
@@ -73,7 +73,7 @@ def of_packs(packed: Callable[[Path], Session]) -> Callable[[Path], dict[str, ob
 
 
 @pytest.fixture
-def partly(both: Callable[..., Session]) -> Callable[..., Session]:
+def partly(both) -> Callable[..., Session]:
     """Return a function that opens exports without packing them."""
     return partial(both, whole=False)
 
@@ -126,17 +126,11 @@ class TestSameAsPacked:
         monkeypatch.setattr(packing, "CHUNK_ROWS", 7)
         assert partly(original).rows(query) == expected
 
-    @pytest.mark.parametrize(
-        "change",
-        campaign.first(
-            1,
-            [
-                "SET rowid = rowid + 3000000000 WHERE rowid > 50",  # a gap
-                "SET demangledName = 987654321 WHERE rowid % 3 = 1",  # the short name
-                'SET "start" = "start" - 500000 * (rowid % 5)',  # not in order of time
-            ],
-        ),
-    )
+    @pytest.mark.parametrize("change", campaign.first(1, [
+        "SET rowid = rowid + 3000000000 WHERE rowid > 50",  # a gap
+        "SET demangledName = 987654321 WHERE rowid % 3 = 1",  # the short name
+        'SET "start" = "start" - 500000 * (rowid % 5)',  # not in order of time
+    ]))  # fmt: skip
     def test_unusual_rows(self, export, partly, session, change):
         edit(export, f"UPDATE {NATIVE} {change}")
         query = sa.select(KERNELS.c.start, KERNELS.c.name)
@@ -215,7 +209,7 @@ class TestOnlyWhatIsAsked:
 
 class TestKept:
     @pytest.fixture
-    def ask(self, cache: Cache) -> Callable[..., list[str]]:
+    def ask(self, cache) -> Callable[..., list[str]]:
         def ask(path: Path, warn: Callable[[str], object] = pytest.fail) -> list[str]:
             with closing(Session(cache=cache, warn=warn)) as session:
                 session.add(path, whole=False)

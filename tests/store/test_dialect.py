@@ -86,16 +86,12 @@ LATER = sa.tuple_(NAME, END) > sa.tuple_(sa.literal("a"), sa.literal(1))
 JOINED, OUTER = (sa.select(of.c.number, END).order_by(END) for of in (OWN, MORE))
 QUERIES = {
     "columns with reserved words and capitals": (
-        sa.select(END, VALUE.label("Total Time (ns)")).order_by(END.desc()).limit(2),
-        [(4, None), (3, 30)],
-    ),
+        sa.select(END, VALUE.label("Total Time (ns)")).order_by(END.desc()).limit(2), [(4, None), (3, 30)]),
     "a page": (sa.select(END).order_by(END).limit(2).offset(1), [(2,), (3,)]),
     "missing values last": (sa.select(VALUE).order_by(VALUE.desc().nulls_last()), [(30,), (20,), (10,), (None,)]),
     "groups": (GROUPS.having(COUNT < 3).order_by(sa.text("name")), [("", None, 1), ("a", 30, 2), ("b", 30, 1)]),
     "the same parameter selected and grouped": (
-        sa.select(HALF, COUNT).group_by(HALF).order_by(HALF),
-        [(0, 1), (1, 2), (2, 1)],
-    ),
+        sa.select(HALF, COUNT).group_by(HALF).order_by(HALF), [(0, 1), (1, 2), (2, 1)]),
     "aggregates of DuckDB": (sa.select(*AGGREGATES), [(20.0, "b", 20)]),
     "an aggregate of some rows": (sa.select(COUNT.filter(NAME == "a"), sa.func.count(NAME.distinct())), [(2, 2)]),
     "different rows": (sa.select(NAME).where(NAME.is_not(None)).distinct().order_by(NAME), [("a",), ("b",)]),
@@ -103,17 +99,14 @@ QUERIES = {
     "a list of values, joined": (JOINED.join_from(TABLE, OWN, OWN.c.name == NAME), [(5, 1), (5, 2), (6, 3)]),
     "a list of values, named": (sa.select(sa.func.max(NAMED.c.number)), [(6,)]),
     "rows for which there are others": (
-        sa.select(END).where(sa.exists().where(given(("b", 1)).c.name == NAME)),
-        [(3,)],
-    ),
+        sa.select(END).where(sa.exists().where(given(("b", 1)).c.name == NAME)), [(3,)]),
     "one query after another": (
         sa.union_all(sa.select(END).where(END < 2), sa.select(END).where(END > 3)).order_by(sa.text('"end"')),
-        [(1,), (4,)],
-    ),
+        [(1,), (4,)]),
     "the elements of a list": (sa.select(LETTERS), [("x",), ("y",)]),
     "compared as one": (sa.select(END).where(NAME.is_not(None), LATER).order_by(END), [(2,), (3,)]),
     "outer": (OUTER.outerjoin_from(TABLE, MORE, MORE.c.name == NAME), [(None, 1), (None, 2), (6, 3), (None, 4)]),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", QUERIES)

@@ -35,12 +35,12 @@ NAMES = sa.select(tables.kernels.c.name)
 
 
 @pytest.fixture(scope="module")
-def larger_export(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def larger_export(tmp_path_factory) -> Path:
     return benchmark_export(tmp_path_factory.mktemp("export") / "larger.sqlite", kernels=20_000)
 
 
 @pytest.fixture
-def on_packing(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Packer], object]], None]:
+def on_packing(monkeypatch) -> Callable[[Callable[[Packer], object]], None]:
     """Return a function that has another function called with each packer before it runs."""
     run = Packer.run
     return lambda call: monkeypatch.setattr(Packer, "run", lambda packer: (call(packer), run(packer))[1])
@@ -304,24 +304,21 @@ class TestMachine:
         V1: "9223372036854771712",
     }
 
-    @pytest.mark.parametrize(
-        ("files", "expected"),
-        [
-            ({}, None),
-            ({"proc/meminfo": ""}, None),
-            ({"proc/meminfo": "MemTotal: 5 kB\nMemAvailable: unknown"}, None),
-            (MEMINFO, 8_192_000_000),
-            ({**USER, f"{V2}/memory.max": "max"}, None),
-            ({**USER, f"{V2}/memory.max": "1000"}, 1000),
-            ({**MEMINFO, **USER, f"{V2}/memory.high": "900"}, 900),
-            ({**USER, "sys/fs/cgroup/user.slice/memory.max": "7"}, 7),
-            ({"proc/self/cgroup": "0::/../../other", "sys/fs/cgroup/memory.max": "70"}, 70),
-            ({"proc/self/cgroup": "0::/", "sys/fs/cgroup/unified/memory.max": "71"}, 71),
-            ({**MEMINFO, **JOB}, 5000),
-            ({"proc/self/cgroup": "4:memory:/docker/of-the-host", V1: "600"}, 600),
-            ({"proc/self/cgroup": "nonsense\n\n::", **MEMINFO}, 8_192_000_000),
-        ],
-    )
+    @pytest.mark.parametrize(("files", "expected"), [
+        ({}, None),
+        ({"proc/meminfo": ""}, None),
+        ({"proc/meminfo": "MemTotal: 5 kB\nMemAvailable: unknown"}, None),
+        (MEMINFO, 8_192_000_000),
+        ({**USER, f"{V2}/memory.max": "max"}, None),
+        ({**USER, f"{V2}/memory.max": "1000"}, 1000),
+        ({**MEMINFO, **USER, f"{V2}/memory.high": "900"}, 900),
+        ({**USER, "sys/fs/cgroup/user.slice/memory.max": "7"}, 7),
+        ({"proc/self/cgroup": "0::/../../other", "sys/fs/cgroup/memory.max": "70"}, 70),
+        ({"proc/self/cgroup": "0::/", "sys/fs/cgroup/unified/memory.max": "71"}, 71),
+        ({**MEMINFO, **JOB}, 5000),
+        ({"proc/self/cgroup": "4:memory:/docker/of-the-host", V1: "600"}, 600),
+        ({"proc/self/cgroup": "nonsense\n\n::", **MEMINFO}, 8_192_000_000),
+    ])  # fmt: skip
     def test_memory_is_what_is_available_and_allowed(self, tmp_path, files, expected):
         assert resources.memory(self.write(tmp_path, files)) == expected
 

@@ -254,14 +254,11 @@ class TestNccl:
             ("ncclAllGather", 2_097_152, "instrumented", "0xfedcba9876543210"): 4,
         }
 
-    @pytest.mark.parametrize(
-        ("json", "change"),
-        [
-            (True, "UPDATE NVTX_EVENTS SET jsonText = '{\"Message size [bytes]\": ', binaryData = x'0102030405'"),
-            (False, "UPDATE NVTX_PAYLOAD_SCHEMAS SET type = 3"),  # a union
-            (False, "UPDATE NVTX_PAYLOAD_SCHEMA_ENTRIES SET flags = 2"),  # pointers
-        ],
-    )
+    @pytest.mark.parametrize(("json", "change"), [
+        (True, "UPDATE NVTX_EVENTS SET jsonText = '{\"Message size [bytes]\": ', binaryData = x'0102030405'"),
+        (False, "UPDATE NVTX_PAYLOAD_SCHEMAS SET type = 3"),  # a union
+        (False, "UPDATE NVTX_PAYLOAD_SCHEMA_ENTRIES SET flags = 2"),  # pointers
+    ])  # fmt: skip
     def test_payloads_that_make_no_sense_or_are_no_struct_of_numbers_are_none(self, tmp_path, session, json, change):
         path = synthetic.payload_export(tmp_path / "p.sqlite", json=json, binary=True, schema="3.25.0")
         edit(path, change)
@@ -363,16 +360,12 @@ class TestChunks:
     def whole(self, exports):
         return self.everything(exports)
 
-    @pytest.mark.parametrize(
-        "settings",
-        [
-            {"CHUNK_ROWS": 7},
-            {"_BATCH_ROWS": 3},  # the first batch decides a column's type, and may have only NULLs
-            {"CHUNK_ROWS": 16},
-            {"BAND_ROWS": 10, "CHUNK_ROWS": 7},
-        ],
-        ids=str,
-    )
+    @pytest.mark.parametrize("settings", [
+        {"CHUNK_ROWS": 7},
+        {"_BATCH_ROWS": 3},  # the first batch decides a column's type, and may have only NULLs
+        {"CHUNK_ROWS": 16},
+        {"BAND_ROWS": 10, "CHUNK_ROWS": 7},
+    ], ids=str)  # fmt: skip
     def test_no_size_changes_anything(self, exports, whole, monkeypatch, settings):
         self.set_sizes(monkeypatch, **settings)
         assert self.everything(exports) == whole

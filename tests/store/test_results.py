@@ -38,8 +38,6 @@ ARRAYS = {
 
 
 class TestTheFile:
-    """A file of arrays."""
-
     def test_arrays_come_back_as_they_were_and_small_numbers_take_little_room(self, tmp_path):
         results = Results(("rank0",), tmp_path / "new")
         results.save("some", {**ARRAYS, "numbers": np.arange(100_000) % 100}, "1")
@@ -79,10 +77,8 @@ class TestTheFile:
 
 
 class TestOfSeveralReports:
-    """Results of many sets of reports in a folder with limits."""
-
     @pytest.fixture
-    def results(self, tmp_path: Path) -> Callable[..., Results]:
+    def results(self, tmp_path) -> Callable[..., Results]:
         return lambda *reports, **caps: Results(reports or ("rank0",), tmp_path / "answers", caps=Caps(**caps))
 
     def test_json_comes_back_as_it_was_and_only_the_user_may_read_it(self, results, tmp_path):
@@ -108,8 +104,6 @@ class TestOfSeveralReports:
 
 
 class TestMemory:
-    """Results in the memory of the process."""
-
     def test_what_is_in_memory_needs_no_file(self, tmp_path):
         results = Results(("rank0",), tmp_path, memory=Memory())
         results.save("some", ARRAYS)
@@ -135,8 +129,6 @@ class TestMemory:
 
 
 class TestTheVersion:
-    """The version of a question's code."""
-
     def test_it_follows_from_the_source_of_the_module(self, tmp_path):
         code = "from question import compute; from nsystui.store.results import version_of; print(version_of(compute))"
         versions = []
@@ -158,13 +150,13 @@ def printed(code: str, directory: Path) -> str:
 
 
 @pytest.fixture(scope="module")
-def exports(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+def exports(tmp_path_factory) -> list[Path]:
     """Return four ranks whose sessions start some ms apart."""
     return TrainingJob(ranks=4, steps=2, layers=2).write(tmp_path_factory.mktemp("job"))
 
 
 @pytest.fixture(scope="module")
-def packs(exports: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def packs(exports, tmp_path_factory) -> Path:
     """Return a cache with the packs of ``exports`` and no results."""
     directory = tmp_path_factory.mktemp("packs")
     with opened(exports, directory):
@@ -173,7 +165,7 @@ def packs(exports: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path
 
 
 @pytest.fixture
-def cache(packs: Path, tmp_path: Path) -> Path:
+def cache(packs, tmp_path) -> Path:
     return Path(shutil.copytree(packs, tmp_path / "cache"))
 
 
@@ -219,7 +211,7 @@ def everything(job: OpenJob, selection: Selection) -> object:
 
 
 @pytest.fixture(scope="module")
-def whole(exports: list[Path]) -> object:
+def whole(exports) -> object:
     """Return the results from all events, without a cache."""
     with opened(exports, None) as job:
         return everything(job, Selection())
@@ -229,19 +221,14 @@ def selections(job: OpenJob) -> dict[str, Selection]:
     whole, tasks = job.extent(), [item.task for item in job.ranks]
     middle = (whole.start + whole.end) // 2
     return {
-        "everything": Selection(),
-        "a window": Selection(window=Window(middle, middle + 30_000_000)),
-        "two ranks": Selection(tasks=frozenset(tasks[-2:])),
-        "a stream": Selection(streams=frozenset({7})),
-        "a device": Selection(devices=frozenset({0})),
-        "a name": Selection().with_name("step"),
-    }
+        "everything": Selection(), "a window": Selection(window=Window(middle, middle + 30_000_000)),
+        "two ranks": Selection(tasks=frozenset(tasks[-2:])), "a stream": Selection(streams=frozenset({7})),
+        "a device": Selection(devices=frozenset({0})), "a name": Selection().with_name("step"),
+    }  # fmt: skip
 
 
 @pytest.mark.campaign
 class TestWhatIsMadeOfThem:
-    """Overviews and trees, with and without stored results."""
-
     @pytest.mark.parametrize("names", [("everything", "a window"), ("two ranks", "a name")])
     def test_they_are_the_same_computed_kept_and_without_a_cache(self, exports, cache, names):
         with opened(exports, None) as plain:

@@ -128,14 +128,11 @@ class TestClock:
         ends = sa.select(table.report, sa.func.max(table.end + table.clock_offset)).group_by(table.report)
         assert dict(session.rows(ends)) == {0: SECOND + 7, 1: SECOND, 2: 2 * SECOND + 7}
 
-    @pytest.mark.parametrize(
-        ("starts", "length", "expected"),
-        [
-            ((0, 86_400 * SECOND), SECOND, [0, 0]),  # two jobs: each has its own clock
-            ((0, 3_600 * SECOND), 2 * 3_600 * SECOND, [0, 3_600 * SECOND]),  # a long session may begin late
-            ((100, None, 0), SECOND, [100, 0, 0]),  # one report has no start time
-        ],
-    )
+    @pytest.mark.parametrize(("starts", "length", "expected"), [
+        ((0, 86_400 * SECOND), SECOND, [0, 0]),  # two jobs: each has its own clock
+        ((0, 3_600 * SECOND), 2 * 3_600 * SECOND, [0, 3_600 * SECOND]),  # a long session may begin late
+        ((100, None, 0), SECOND, [100, 0, 0]),  # one report has no start time
+    ])  # fmt: skip
     def test_reports_of_different_jobs_keep_their_own_clocks(self, tmp_path, session, starts, length, expected):
         for number, start in enumerate(starts):
             begin = None if start is None else START + start
@@ -207,8 +204,6 @@ def test_every_query_finds_the_metadata_of_files_that_another_has_read(session):
 
 
 class TestPart:
-    """Questions about some of many reports."""
-
     @pytest.fixture(
         params=[*(pytest.param(name, marks=pytest.mark.campaign) for name in ("in memory", "packed")), "columns"]
     )

@@ -10,13 +10,13 @@ from synthetic import training_job
 
 
 @pytest.fixture(scope="session")
-def job(written_once: Callable[..., list[Path]]) -> list[str]:
+def job(written_once) -> list[str]:
     """Return two ranks, which tests open with the cache next to them and must not change."""
     return [str(path) for path in written_once("terminal", lambda place: training_job(place, ranks=2, steps=3))]
 
 
 @pytest.fixture
-def environment(tmp_path: Path, job: list[str]) -> dict[str, str | None]:
+def environment(tmp_path, job) -> dict[str, str | None]:
     """Return the variables of a program with a separate directory for temporary files, and of its shell."""
     (tmp_path / "tmp").mkdir()
     cache = Path(job[0]).parent / "cache"
@@ -24,7 +24,7 @@ def environment(tmp_path: Path, job: list[str]) -> dict[str, str | None]:
 
 
 @pytest.fixture
-def unpacked(environment: dict[str, str | None], tmp_path: Path) -> dict[str, str | None]:
+def unpacked(environment, tmp_path) -> dict[str, str | None]:
     """Return the same with an empty cache."""
     return {**environment, "NSYSTUI_CACHE_DIR": str(tmp_path / "cache")}
 

@@ -28,25 +28,12 @@ from pathlib import Path
 import pyte
 
 KEYS = {
-    "up": b"\x1b[A",
-    "down": b"\x1b[B",
-    "right": b"\x1b[C",
-    "left": b"\x1b[D",
-    "home": b"\x1b[H",
-    "end": b"\x1b[F",
-    "pageup": b"\x1b[5~",
-    "pagedown": b"\x1b[6~",
-    "delete": b"\x1b[3~",
-    "backspace": b"\x7f",
-    "escape": b"\x1b",
-    "shift+tab": b"\x1b[Z",
-    "shift+left": b"\x1b[1;2D",
-    "shift+right": b"\x1b[1;2C",
-    "enter": b"\r",
-    "tab": b"\t",
+    "up": b"\x1b[A", "down": b"\x1b[B", "right": b"\x1b[C", "left": b"\x1b[D", "home": b"\x1b[H", "end": b"\x1b[F",
+    "pageup": b"\x1b[5~", "pagedown": b"\x1b[6~", "delete": b"\x1b[3~", "backspace": b"\x7f", "escape": b"\x1b",
+    "shift+tab": b"\x1b[Z", "shift+left": b"\x1b[1;2D", "shift+right": b"\x1b[1;2C", "enter": b"\r", "tab": b"\t",
     "space": b" ",
     **{f"ctrl+{letter}": bytes([index]) for index, letter in enumerate("abcdefghijklmnopqrstuvwxyz", start=1)},
-}
+}  # fmt: skip
 """The bytes that xterm sends for a key. Any other single character is sent unchanged."""
 
 CLEAN = ("PATH", "HOME", "TMPDIR", "PYTHONPATH", "LD_LIBRARY_PATH")
@@ -268,7 +255,6 @@ class Terminal:
 
     @property
     def text(self) -> str:
-        """The screen as one text."""
         return "\n".join(self.screen)
 
     @property
@@ -278,7 +264,6 @@ class Terminal:
 
     @property
     def received(self) -> bytes:
-        """Everything the child has sent."""
         return bytes(self._received)
 
     def mark(self) -> None:

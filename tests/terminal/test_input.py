@@ -11,15 +11,10 @@ import pytest
 from harness import WITHOUT_FINDINGS, Terminal, assert_ends_well, modes_left
 
 NO_UTF8 = {
-    "latin-1": b"\xe9",
-    "0xff": b"\xff",
-    "half of two": b"\xc3(",
-    "surrogate": b"\xed\xa0\x80",
-    "much": bytes(range(0x80, 0x100)) * 20,
-    "paste": b"\x1b[200~caf\xe9\xff\x1b[201~",
-    "no code point": b"\x1b[99999999u",
-    "no text": b"\x1b[99999999;1;99999999u",
-}
+    "latin-1": b"\xe9", "0xff": b"\xff", "half of two": b"\xc3(", "surrogate": b"\xed\xa0\x80",
+    "much": bytes(range(0x80, 0x100)) * 20, "paste": b"\x1b[200~caf\xe9\xff\x1b[201~",
+    "no code point": b"\x1b[99999999u", "no text": b"\x1b[99999999;1;99999999u",
+}  # fmt: skip
 
 
 @pytest.mark.campaign
@@ -158,6 +153,7 @@ def drawn_in_colour(terminal: Terminal) -> str:
     return "".join(cell.data for cell in cells if cell.data.isalnum() and cell.fg != "default" and cell.bg == "default")
 
 
+@pytest.mark.campaign
 def test_text_has_the_terminals_own_colours_if_the_terminal_does_not_say_how_light_its_page_is(running):
     with running(COLORTERM="truecolor") as terminal:
         terminal.press("2", until=" names")
@@ -183,15 +179,11 @@ def text_of(output: bytes) -> int:
 
 
 @pytest.mark.campaign
-@pytest.mark.parametrize(
-    ("answer", "is_light"),
-    [
-        ((b"\x1b]11;rgb:fafa/fa", b"fa/f0f0\x1b\\"), True),
-        ((b"\x1b]11;rgb:ff/ff/ff\x07",), True),
-        ((b"\x1b]11;rgb:1010/1010/1010\x07",), False),
-    ],
-    ids=["in two portions", "short", "dark"],
-)
+@pytest.mark.parametrize(("answer", "is_light"), [
+    ((b"\x1b]11;rgb:fafa/fa", b"fa/f0f0\x1b\\"), True),
+    ((b"\x1b]11;rgb:ff/ff/ff\x07",), True),
+    ((b"\x1b]11;rgb:1010/1010/1010\x07",), False),
+], ids=["in two portions", "short", "dark"])  # fmt: skip
 def test_the_text_suits_a_page_as_light_as_the_terminal_says(running, answer, is_light):
     with running(COLORTERM="truecolor") as terminal:
         assert b"\x1b]11;?\x07" in terminal.received

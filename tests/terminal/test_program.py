@@ -46,16 +46,12 @@ def test_a_file_that_is_no_export_is_told_after_the_screen_is_gone(environment, 
 
 
 @pytest.mark.campaign
-@pytest.mark.parametrize(
-    ("env", "keys", "unsent"),
-    [
-        ({"LANG": "de_DE.ISO-8859-1"}, "4", []),
-        ({"TERM": "linux"}, "4", []),
-        ({"NO_COLOR": "1", "LANG": "C"}, "34562", [b"38;5;", b"48;5;", b"38;2;"]),
-        ({"TERM": "xterm"}, "2", [b"38;5;", b"38;2;"]),
-    ],
-    ids=["latin-1", "linux", "no colour", "sixteen colours"],
-)
+@pytest.mark.parametrize(("env", "keys", "unsent"), [
+    ({"LANG": "de_DE.ISO-8859-1"}, "4", []),
+    ({"TERM": "linux"}, "4", []),
+    ({"NO_COLOR": "1", "LANG": "C"}, "34562", [b"38;5;", b"48;5;", b"38;2;"]),
+    ({"TERM": "xterm"}, "2", [b"38;5;", b"38;2;"]),
+], ids=["latin-1", "linux", "no colour", "sixteen colours"])  # fmt: skip
 def test_a_terminal_gets_the_characters_and_colours_that_it_has(running, env, keys, unsent):
     with running(**env) as terminal:
         for key in keys:

@@ -61,17 +61,14 @@ def assert_nothing_left(terminal: Terminal, environment: dict[str, str]) -> None
 
 
 @pytest.mark.campaign
-@pytest.mark.parametrize(
-    ("number", "status", "moment"),
-    [
-        (signal.SIGTERM, 143, "? help"),
-        (None, 0, "? help"),
-        in_campaign(signal.SIGTERM, 143, "Ovw"),
-        in_campaign(signal.SIGHUP, 129, "? help"),
-        in_campaign(signal.SIGINT, 130, "Ovw"),
-        in_campaign(None, 0, "Ovw"),
-    ],
-)
+@pytest.mark.parametrize(("number", "status", "moment"), [
+    (signal.SIGTERM, 143, "? help"),
+    (None, 0, "? help"),
+    (signal.SIGTERM, 143, "Ovw"),
+    (signal.SIGHUP, 129, "? help"),
+    (signal.SIGINT, 130, "Ovw"),
+    (None, 0, "Ovw"),
+])  # fmt: skip
 def test_an_end_leaves_the_terminal_as_it_was(job, environment, unpacked, number, status, moment):
     """At the first drawing, while it reads, and later."""
     with in_a_shell([*PROGRAM, *job], unpacked if moment == "Ovw" else environment, moment) as terminal:
@@ -275,16 +272,13 @@ def test_a_storm_of_signals_leaves_the_terminal_as_it_was(job, unpacked, seed):
         assert_clean(terminal, {128 + number for number in ending})
 
 
-@pytest.mark.parametrize(
-    ("words", "module"),
-    [
-        ("nsystui", "textual"),
-        ("nsystui kernels", "argparse"),
-        in_campaign("nsystui kernels", "typing"),
-        in_campaign("nsystui", "argparse"),
-        in_campaign("nsystui", "asyncio"),
-    ],
-)
+@pytest.mark.parametrize(("words", "module"), [
+    ("nsystui", "textual"),
+    ("nsystui kernels", "argparse"),
+    in_campaign("nsystui kernels", "typing"),
+    in_campaign("nsystui", "argparse"),
+    in_campaign("nsystui", "asyncio"),
+])  # fmt: skip
 def test_an_interrupt_in_the_midst_of_an_import_is_no_traceback(job, environment, module, words, tmp_path):
     (tmp_path / f"{module}.py").write_text("import os; os.kill(os.getpid(), 2); import time; time.sleep(600)")
     command = [sys.executable, "-m", *words.split(), *job]

@@ -46,7 +46,6 @@ class Server:
     paths: Sequence[str]
 
     def login(self, command: str, env: dict[str, str | None] | None = None, **options: Any) -> Terminal:
-        """Run a command through ``ssh -tt``."""
         flags = [
             *("-F", "none", "-tt", "-p", str(self.port), "-i", str(self.directory / "user")),
             *("-o", "StrictHostKeyChecking=no", "-o", f"UserKnownHostsFile={self.directory}/known"),
@@ -62,7 +61,6 @@ class Server:
 
     @property
     def process(self) -> int:
-        """Return its process id."""
         return int((self.directory / "shell").read_text())
 
 
@@ -107,15 +105,12 @@ def test_keys_and_sizes_go_through_and_the_mouse_is_left_alone(server):
         assert_ends_well(terminal)
 
 
-@pytest.mark.parametrize(
-    ("env", "is_ascii", "colours"),
-    [
-        ({"TERM": "vt100", "LANG": "POSIX"}, True, b"\x1b[3"),
-        ({"TERM": "tmux-256color", "LANG": "C.UTF-8"}, False, b"38;5;"),
-        ({"TERM": "xterm", "LANG": "C.UTF-8", "COLORTERM": "truecolor"}, False, b"38;2;"),
-        ({"TERM": "xterm-256color", "LANG": "de_DE.ISO-8859-1", "NO_COLOR": "1"}, True, b""),
-    ],
-)
+@pytest.mark.parametrize(("env", "is_ascii", "colours"), [
+    ({"TERM": "vt100", "LANG": "POSIX"}, True, b"\x1b[3"),
+    ({"TERM": "tmux-256color", "LANG": "C.UTF-8"}, False, b"38;5;"),
+    ({"TERM": "xterm", "LANG": "C.UTF-8", "COLORTERM": "truecolor"}, False, b"38;2;"),
+    ({"TERM": "xterm-256color", "LANG": "de_DE.ISO-8859-1", "NO_COLOR": "1"}, True, b""),
+])  # fmt: skip
 def test_the_terminal_of_the_other_end_decides(server, env, is_ascii, colours):
     with server.login(server.program, env, ready="? help") as terminal:
         terminal.press("2", until=" names")
@@ -140,3 +135,49 @@ def test_a_connection_that_drops_ends_the_program(server):
         time.sleep(0.05)
     else:
         pytest.fail("it still runs, minutes after its connection is gone")
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory) -> str:
+    directory = tmp_path_factory.mktemp("multiplexers")
+    paths = [str(path) for path in training_job(directory / "job", ranks=2, steps=3)]
+    words = [*PROGRAM, *paths]
+    return f"NSYSTUI_CACHE_DIR={directory / 'cache'} {shlex.join(words)}; echo ended; sleep 20"
+
+
+def start(name: str, program: str, directory) -> tuple[list[str], list[str], dict[str, str | None]]:
+    """Return the commands that start a multiplexer with the program and attach to it again, and its variables."""
+    if not shutil.which(name):
+        pytest.skip(f"{name} is not on this machine")
+    own = {"SHELL": "/bin/sh", "HOME": str(directory), "TMUX": None, "STY": None}
+    if name == "tmux":
+        call = ["tmux", "-f", "/dev/null", "-S", str(directory / "socket")]
+        return [*call, "new-session", program], [*call, "attach"], own
+    sockets = directory / "screens"
+    sockets.mkdir(mode=0o700)
+    own |= {"SCREENDIR": str(sockets)}
+    return ["screen", "-U", "-S", "nsystui", "sh", "-c", program], ["screen", "-U", "-r", "nsystui"], own
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("name", ["tmux", "screen"])
+def test_it_runs_in(name, program, tmp_path):
+    first, again, env = start(name, program, tmp_path)
+    with Terminal(first, env) as terminal:
+        try:
+            terminal.wait_for("? help")
+            terminal.press("2", until=" names")
+            terminal.resize(120, 36)
+            terminal.wait_until(lambda: len(terminal.screen[0]) > 100, "line as wide as the terminal")
+            detach = ("ctrl+b", "d") if name == "tmux" else ("ctrl+a", "d")
+            terminal.press(*detach)
+            assert terminal.wait_exit() == 0
+            with Terminal(again, env, columns=100, lines=30, ready=" names") as other:
+                other.press("6", until="6 Ev")
+                other.press("q", until="ended")
+                other.settle()
+                assert not any("6 Ev" in line for line in other.screen[1:]), "the window is the shell's again"
+        finally:
+            end = [*first[:5], "kill-server"] if name == "tmux" else ["screen", "-S", "nsystui", "-X", "quit"]
+            with Terminal(end, env) as ending:
+                ending.wait_exit()

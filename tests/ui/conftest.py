@@ -1,6 +1,6 @@
 """Fixtures of the tests of the screens."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,32 +14,32 @@ from nsystui.ui.widgets.frame import KeyLine
 
 
 @pytest.fixture(autouse=True)
-def findings_wait(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def findings_wait(request, monkeypatch) -> None:
     """Compute findings only on request, because every test begins on the overview."""
     if "findings" not in request.keywords:
         monkeypatch.setattr(findings, "MOST_KERNELS", -1)
 
 
 @pytest.fixture(scope="session")
-def many_ranks(written_once: Callable[..., list[Path]]) -> list[Path]:
+def many_ranks(written_once) -> list[Path]:
     """Return a job with more ranks than a table or chart has lines at 80x24."""
     return written_once("sixteen", TrainingJob(ranks=16, steps=1, layers=1, gpu_metrics=False).write)
 
 
 @pytest.fixture(scope="session")
-def two_ranks(written_once: Callable[..., list[Path]]) -> list[Path]:
+def two_ranks(written_once) -> list[Path]:
     """Return a job whose steps have details, which tests must not change."""
     return written_once("two-ranks", lambda directory: training_job(directory, ranks=2, steps=4, layers=4))
 
 
 @pytest.fixture(scope="session")
-def job(two_ranks: list[Path]) -> list[Path]:
+def job(two_ranks) -> list[Path]:
     """Return the job of most tests of keys."""
     return two_ranks
 
 
 @pytest.fixture(scope="session")
-def cache(cache_directory: Path) -> Path:
+def cache(cache_directory) -> Path:
     """Return the cache of the screens, which all tests share."""
     return cache_directory
 

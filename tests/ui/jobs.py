@@ -122,7 +122,6 @@ def line_with(app: NsystuiApp, words: str) -> str:
 
 
 def name_of_screen(app: NsystuiApp) -> str:
-    """Return the class name of the present screen."""
     return type(app.screen).__name__
 
 
@@ -151,7 +150,6 @@ async def press(pilot: Any, *keys: str) -> Any:
 
 
 async def rested(pilot: Any) -> Any:
-    """Return the program when it rests."""
     await pilot.pause()
     return pilot.app
 

@@ -91,8 +91,6 @@ class SizedChart(StripChart):
 
 
 class ChartApp(WidgetApp):
-    """A chart, and its messages."""
-
     def __init__(self, lanes: int = 16) -> None:
         self.chart = SizedChart(lanes)
         super().__init__(self.chart)

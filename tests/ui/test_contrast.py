@@ -102,16 +102,13 @@ async def test_on_an_unknown_page_text_has_the_terminals_colours_and_ours_are_re
 
 
 @pytest.mark.campaign
-@pytest.mark.parametrize(
-    ("look", "theme", "terminals", "screens"),
-    [
-        pytest.param(Look(is_page_light=False), None, (DARK,), (*TABLES, *CHARTS), id="dark"),
-        in_campaign(Look(light=True), None, (LIGHT,), (*TABLES, *CHARTS), id="light"),
-        # The blocks of charts have the palette of the terminal's user.
-        in_campaign(Look(few_colors=True, light=True), None, (LIGHT,), TABLES, id="16 on light"),
-        in_campaign(Look(few_colors=True), None, (DARK, LIGHT), TABLES, id="16 colours"),
-    ],
-)
+@pytest.mark.parametrize(("look", "theme", "terminals", "screens"), [
+    pytest.param(Look(is_page_light=False), None, (DARK,), (*TABLES, *CHARTS), id="dark"),
+    in_campaign(Look(light=True), None, (LIGHT,), (*TABLES, *CHARTS), id="light"),
+    # The blocks of charts have the palette of the terminal's user.
+    in_campaign(Look(few_colors=True, light=True), None, (LIGHT,), TABLES, id="16 on light"),
+    in_campaign(Look(few_colors=True), None, (DARK, LIGHT), TABLES, id="16 colours"),
+])  # fmt: skip
 async def test_every_text_can_be_read(demo_job, cache_directory, look, theme, terminals, screens):
     hard = {}
     async with running(demo_job, cache_directory, WIDE, look=look) as (app, pilot):

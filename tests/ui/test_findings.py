@@ -114,16 +114,13 @@ def finding(sentence: str, line: str = "") -> Finding:
     return Finding("rule", Severity.INFO, sentence, Advice("", ""), Door("kernels"), line=line)
 
 
-@pytest.mark.parametrize(
-    ("sentence", "line"),
-    [
-        ("Each GPU idles 1.5 ms while it waits (4 gaps). The longest is long.", "idle while it waits"),
-        ("The GPU spends 1.056 s on layout changes, 12 % of the time.", "layout changes"),
-        ("The GPU idles during compilation: 1.5 ms per GPU.", "idle during compilation"),
-        ("Of the kernel time, 46 % is TF32.", "Of the kernel time, 46 % is TF32"),
-        ("The first cudaFree takes 27.5 ms.", "The first cudaFree takes 27.5 ms"),
-    ],
-)
+@pytest.mark.parametrize(("sentence", "line"), [
+    ("Each GPU idles 1.5 ms while it waits (4 gaps). The longest is long.", "idle while it waits"),
+    ("The GPU spends 1.056 s on layout changes, 12 % of the time.", "layout changes"),
+    ("The GPU idles during compilation: 1.5 ms per GPU.", "idle during compilation"),
+    ("Of the kernel time, 46 % is TF32.", "Of the kernel time, 46 % is TF32"),
+    ("The first cudaFree takes 27.5 ms.", "The first cudaFree takes 27.5 ms"),
+])  # fmt: skip
 def test_a_finding_without_a_line_has_its_first_clause_without_the_cost(sentence, line):
     assert finding(sentence).in_a_line == line
     assert finding(sentence, "its own").in_a_line == "its own"

@@ -51,20 +51,17 @@ def test_every_binding_is_a_key_of_a_keyboard_and_its_action_is_written_whole():
         assert characters.get(one.keys.partition(",")[0], "") in one.shown, one
 
 
-@pytest.mark.parametrize(
-    ("shown", "actions"),
-    [
-        ("m", {"mark"}),
-        ("M", {"metrics", "choose"}),
-        ("d", {"drawing"}),
-        ("#", {"fold"}),
-        ("/", {"filter", "search"}),
-        ("t", {"take_window"}),
-        ("n N", {"match"}),
-        ("c", {"partner"}),
-        ("a A", {"choose"}),
-    ],
-)
+@pytest.mark.parametrize(("shown", "actions"), [
+    ("m", {"mark"}),
+    ("M", {"metrics", "choose"}),
+    ("d", {"drawing"}),
+    ("#", {"fold"}),
+    ("/", {"filter", "search"}),
+    ("t", {"take_window"}),
+    ("n N", {"match"}),
+    ("c", {"partner"}),
+    ("a A", {"choose"}),
+])  # fmt: skip
 def test_a_key_means_the_same_on_every_screen(shown, actions):
     found = {key.action.partition("(")[0] for key in keys.KEYS if key.shown == shown and key.help}
     assert found == actions

@@ -29,8 +29,6 @@ KEYS = (("⏎", "open"), ("/", "find"), ("t", "time window"), ("?", "help"), ("q
 
 
 class LinesApp(WidgetApp):
-    """Everything around a table."""
-
     def __init__(self) -> None:
         self.title_line, self.selection_line, self.status_line = TitleLine(TABS, "2"), SelectionLine(), StatusText()
         self.choices, self.key_line, self.prompt = ChoiceLine(), KeyLine(KEYS), LinePrompt()
@@ -174,16 +172,13 @@ async def test_details_go_on_below_while_there_is_room():
         assert all(any(fact in line for line in pane.lines) for fact in facts) and max(map(len, pane.lines)) <= 60
 
 
-@pytest.mark.parametrize(
-    ("text", "width", "shown"),
-    [
-        ("abcd", 4, "abcd"),
-        ("abcde", 4, "abc…"),
-        ("日本語", 5, "日本…"),
-        ("日本語", 4, "日…"),
-        ("ab", 1, "…"),
-        ("ab", 0, ""),
-    ],
-)
+@pytest.mark.parametrize(("text", "width", "shown"), [
+    ("abcd", 4, "abcd"),
+    ("abcde", 4, "abc…"),
+    ("日本語", 5, "日本…"),
+    ("日本語", 4, "日…"),
+    ("ab", 1, "…"),
+    ("ab", 0, ""),
+])  # fmt: skip
 def test_a_text_that_does_not_fit_is_cut_before_the_last_cell(text, width, shown):
     assert cut(text, width) == shown

@@ -1,6 +1,5 @@
 """The recipes of the command palette, and the screens that they open."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ pytestmark = pytest.mark.campaign
 
 
 @pytest.fixture(scope="module")
-def job(written_once: Callable[..., list[Path]]) -> list[Path]:
+def job(written_once) -> list[Path]:
     return written_once("recipes", TrainingJob(ranks=2, steps=2, layers=1).write)
 
 

@@ -8,9 +8,10 @@ import threading
 import campaign
 import jobs
 import pytest
-from jobs import WIDE, answer, cells, last_line, press, resize, rested, running, screen_text, tap
+from jobs import NARROW, WIDE, answer, cells, last_line, press, resize, rested, running, screen_text, tap
 from support import real_exports
 from synthetic import ExportWriter
+from synthetic.writing.host import Frame
 from textual.worker import Worker
 
 from nsystui.cli import main
@@ -26,6 +27,7 @@ from nsystui.ui.screens.nccl import NcclScreen
 from nsystui.ui.screens.nccl_log import NcclLogScreen
 from nsystui.ui.screens.nvtx import NvtxScreen
 from nsystui.ui.screens.timeline import TimelineScreen
+from nsystui.ui.widgets.panels import DetailPane
 
 REAL = real_exports(of_every_kind=True)
 
@@ -90,14 +92,10 @@ async def test_a_bar_of_many_ranges_is_the_mean_of_neighbours(tmp_path):
 @pytest.mark.campaign
 async def test_e_writes_what_the_command_prints_byte_for_byte(job, cache, tmp_path, capsys):
     cases = (
-        ("1", "csv", ("overview",)),
-        *(("2", ending, ("kernels",)) for ending in ("csv", "json", "md")),
-        ("5", "csv", ("nvtx",)),
-        ("6", "csv", ("events",)),
-        ("2b", "csv", ("kernels", "--by", "rank")),
-        ("2Baa", "csv", ("kernels", "--names", "short")),
-        ("2v", "csv", ("memory",)),
-    )
+        ("1", "csv", ("overview",)), *(("2", ending, ("kernels",)) for ending in ("csv", "json", "md")),
+        ("5", "csv", ("nvtx",)), ("6", "csv", ("events",)), ("2b", "csv", ("kernels", "--by", "rank")),
+        ("2Baa", "csv", ("kernels", "--names", "short")), ("2v", "csv", ("memory",)),
+    )  # fmt: skip
     async with running(job, cache, WIDE) as (app, pilot):
         for keys, ending, _ in cases:
             await pilot.press(*keys, "e")
@@ -191,18 +189,12 @@ async def test_screens_keys_and_dialogs_that_overtake_each_other_end_in_one_plac
 
 
 @pytest.mark.campaign
-@pytest.mark.parametrize(
-    ("keys", "mode", "above"),
-    campaign.first(
-        1,
-        [
-            ("ctrl+p 4", "kernels", ["Palette"]),
-            ("ctrl+p enter escape 4", "gpu", []),
-            ("enter enter", "events", []),
-            ("enter enter escape", "kernels", ["KernelInstancesScreen"]),
-        ],
-    ),
-)
+@pytest.mark.parametrize(("keys", "mode", "above"), campaign.first(1, [
+    ("ctrl+p 4", "kernels", ["Palette"]),
+    ("ctrl+p enter escape 4", "gpu", []),
+    ("enter enter", "events", []),
+    ("enter enter escape", "kernels", ["KernelInstancesScreen"]),
+]))  # fmt: skip
 async def test_keys_faster_than_screens_open_act_in_their_order(job, cache, keys, mode, above):
     async with running(job, cache, WIDE, "2") as (app, pilot):
         tap(app, *keys.split())
@@ -225,22 +217,29 @@ async def test_a_jump_that_another_key_overtakes_goes_where_that_key_says(job, c
             assert (await press(pilot, key)).current_mode == "gpu" and app.return_code is None
 
 
-@pytest.mark.campaign
-@pytest.mark.parametrize("fails", [False, True])
-async def test_enter_on_outdated_rows_opens_the_row_that_takes_their_place(job, cache, monkeypatch, fails):
-    app, computed, ask = NsystuiApp(JobSource(tuple(map(str, job)), cache)), threading.Event(), NcclScreen.ask
+def slowed(monkeypatch, screen, fails=False) -> threading.Event:
+    """Let the questions of a screen wait for the returned event, and then fail if ``fails``."""
+    computed, ask = threading.Event(), screen.ask
 
-    def asked_slowly(screen, *question):
+    def asked_slowly(shown, *question):
         assert computed.wait(60)
         if fails:
             raise ValueError("it fails")
-        return ask(screen, *question)
+        return ask(shown, *question)
 
+    monkeypatch.setattr(screen, "ask", asked_slowly)
+    return computed
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("fails", [False, True])
+async def test_enter_on_outdated_rows_opens_the_row_that_takes_their_place(job, cache, monkeypatch, fails):
+    app = NsystuiApp(JobSource(tuple(map(str, job)), cache))
     async with jobs.kept_at_work(app, WIDE) as rest:
         await rest()
         tap(app, "3")
         await rest()
-        monkeypatch.setattr(NcclScreen, "ask", asked_slowly)
+        computed = slowed(monkeypatch, NcclScreen, fails)
         tap(app, "b", "enter")
         assert await jobs.becomes(lambda: "one moment" in last_line(app)) and app.screen_stack == [app.screen]
         computed.set()
@@ -252,26 +251,18 @@ async def test_enter_on_outdated_rows_opens_the_row_that_takes_their_place(job, 
 
 
 @pytest.mark.campaign
-@pytest.mark.parametrize(
-    ("tab", "screen", "acts"),
-    [
-        ("4", GpuScreen, lambda app: app.selection.window is not None),
-        ("5", NvtxScreen, lambda app: app.screen.node().id not in app.screen.outline.opened),
-        ("L", TimelineScreen, lambda app: "nothing ran here" in last_line(app)),
-    ],
-)
+@pytest.mark.parametrize(("tab", "screen", "acts"), [
+    ("4", GpuScreen, lambda app: app.selection.window is not None),
+    ("5", NvtxScreen, lambda app: app.screen.node().id not in app.screen.outline.opened),
+    ("L", TimelineScreen, lambda app: "nothing ran here" in last_line(app)),
+])  # fmt: skip
 async def test_enter_on_a_screen_that_is_being_computed_acts_when_it_is_there(
     job, cache, monkeypatch, tab, screen, acts
 ):
-    app, computed, ask = NsystuiApp(JobSource(tuple(map(str, job)), cache)), threading.Event(), screen.ask
-
-    def asked_slowly(shown, *question):
-        assert computed.wait(60)
-        return ask(shown, *question)
-
+    app = NsystuiApp(JobSource(tuple(map(str, job)), cache))
     async with jobs.kept_at_work(app, WIDE) as rest:
         await rest()
-        monkeypatch.setattr(screen, "ask", asked_slowly)
+        computed = slowed(monkeypatch, screen)
         tap(app, tab)
         assert await jobs.becomes(lambda: isinstance(app.screen, screen) and app.screen.question.is_awaited)
         tap(app, "enter")
@@ -283,15 +274,10 @@ async def test_enter_on_a_screen_that_is_being_computed_acts_when_it_is_there(
 
 @pytest.mark.campaign
 async def test_a_screen_says_what_it_computes_also_while_it_shows_other_rows(job, cache, monkeypatch):
-    app, computed, ask = NsystuiApp(JobSource(tuple(map(str, job)), cache)), threading.Event(), NcclScreen.ask
-
-    def asked_slowly(screen, *question):
-        assert computed.wait(60)
-        return ask(screen, *question)
-
+    app = NsystuiApp(JobSource(tuple(map(str, job)), cache))
     async with jobs.kept_at_work(app, WIDE) as rest:
         await rest()
-        monkeypatch.setattr(NcclScreen, "ask", asked_slowly)
+        computed = slowed(monkeypatch, NcclScreen)
         tap(app, "3")
         assert await jobs.becomes_text(app, "computing NCCL › kernels…")
         app.computing(Computation("steps", 3, 64))
@@ -334,3 +320,17 @@ async def test_work_in_the_background_is_not_described_by_the_data_of_the_job(jo
     monkeypatch.setattr(Worker, "__init__", spied)
     async with running(job, cache, WIDE, "2", "4", "9"):
         assert len(described) > 3 and max(map(len, described)) < 100, described
+
+
+@pytest.mark.campaign
+async def test_the_details_of_an_allocation_have_its_call_stack(tmp_path):
+    with ExportWriter(tmp_path / "x.sqlite") as export:
+        process = export.process(70)
+        export.kernel(process, 0, 7, 1_000, 90_000, name="k(int)", correlation_id=None)
+        stack = [Frame("cudaMalloc", "/x/libcudart.so.12"), Frame("Pool::grow(int)", "/x/app"), Frame("main", "/x/app")]
+        main_thread = export.thread(process, 70, "python")
+        export.nvtx_range(main_thread, 0, 100, "load data")
+        export.api(main_thread, 10, 60, "cudaMalloc_v3020", 1, stack=stack)
+        export.gpu_memory(process, 0, 50, 64, address=64, correlation_id=1)
+    async with running([tmp_path / "x.sqlite"], tmp_path / "cache", NARROW, "4", "V", "enter") as (app, _):
+        assert "stack Pool::grow ‹ main" in " ".join(app.screen.query_one(DetailPane).lines)

@@ -1,5 +1,6 @@
 """9 Steps: cached results of each report serve jobs of several."""
 
+import pytest
 from jobs import WIDE, becomes_text, cells, press, rested, running, screen_text, shows
 
 
@@ -9,6 +10,7 @@ async def test_a_step_is_selected_by_its_number_on_all_ranks(demo_job, cache):
         assert screen_text(app)[1].startswith("step 1 · 0."), screen_text(app)[1]
 
 
+@pytest.mark.campaign
 async def test_the_selected_step_is_the_step_of_every_view(demo_job, cache):
     async with running(demo_job, cache, WIDE, "9", "down", "t") as (app, pilot):
         await press(pilot, "v")
@@ -25,6 +27,7 @@ async def test_steps_by_another_anchor_keep_the_time_without_the_number(demo_job
         assert app.selection.window.step is None
 
 
+@pytest.mark.campaign
 async def test_the_budget_is_one_tree(demo_job, cache):
     async with running(demo_job, cache, WIDE, "9") as (app, pilot):
         app.screen.show_view("budget")

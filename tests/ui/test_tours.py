@@ -53,7 +53,6 @@ def screen_lines(app, styles: dict[str, str]) -> Iterator[str]:
 
 
 async def walked(app, tour: list[str]) -> str:
-    """Return the tour as the program shows it now."""
     styles: dict[str, str] = {}
     lines, before = [], set()
     async with shown(app, WIDE) as (_, pilot):
@@ -98,7 +97,6 @@ def columns(written_once, demo_job, run_directory) -> Path:
 
 @pytest.fixture
 def program(request, demo_job, written_once, columns, tmp_path):
-    """Return the program of a tour."""
     copytree(columns, tmp_path / "cache")
 
     def files(*paths: Path) -> JobSource:

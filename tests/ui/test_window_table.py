@@ -71,7 +71,6 @@ def laid_out(width: int, sorted_key: str | None = None, row: Row = ROW, columns=
 
 
 def line_of(layout: TableLayout, row: Row, width: int) -> str:
-    """Return a row as drawn."""
     return "".join(text for text, *_ in layout.row_line(layout.format(row), row, width))
 
 
@@ -146,9 +145,11 @@ def test_long_text_is_limited_until_there_is_room_and_a_name_in_front_takes_no_m
     assert line_of(layout, row, 40).rstrip() == "step       96"
 
 
+TIME_SHARE = Column("share", header="Time (%)", label="time %", unit=Unit.PERCENT, has_bar=True)
+
+
 def test_a_share_has_a_bar_beside_it_that_leaves_before_the_name_is_cut():
-    share = Column("share", header="Time (%)", label="time %", unit=Unit.PERCENT, has_bar=True)
-    layout = TableLayout((share, Column("name", header="Name", label="name")))
+    layout = TableLayout((TIME_SHARE, Column("name", header="Name", label="name")))
     rows = [(40.0, "gemm"), (20.0, "copy"), (0.01, "tiny"), (None, "none")]
     layout.word(rows)
     for row in rows:
@@ -158,6 +159,10 @@ def test_a_share_has_a_bar_beside_it_that_leaves_before_the_name_is_cut():
     assert line_of(layout, rows[2], 40).startswith("▏") and line_of(layout, rows[3], 40).startswith(" " * 6)
     layout.place(13, None)
     assert line_of(layout, rows[0], 13) == "   40.0  gemm"
+    layout.format((50.0, "n" * 400))
+    for width, lengths in ((120, (5,)), (200, range(12, 21))):  # bars are longer on a wide terminal
+        layout.place(width, None)
+        assert layout.placed[0].bar - 1 in lengths
 
 
 def test_numbers_leave_before_the_text_that_tells_rows_apart_is_cut():
@@ -171,21 +176,9 @@ def test_numbers_leave_before_the_text_that_tells_rows_apart_is_cut():
     ]
 
 
-def test_bars_are_longer_on_a_wide_terminal():
-    share = Column("share", header="Time (%)", label="time %", unit=Unit.PERCENT, has_bar=True)
-    layout = TableLayout((share, Column("name", header="Name", label="name")))
-    layout.format((50.0, "n" * 400))
-    widths = {}
-    for width in (120, 200):
-        layout.place(width, None)
-        widths[width] = layout.placed[0].bar - 1
-    assert widths[120] == 5 and 12 <= widths[200] <= 20
-
-
 def test_a_bar_of_a_share_is_of_the_whole_and_another_one_says_that_it_is_of_the_maximum():
-    share = Column("share", header="Time (%)", label="time %", unit=Unit.PERCENT, has_bar=True)
     time = Column("gpu", header="GPU (ns)", label="GPU total", unit=Unit.DURATION, has_bar=True)
-    layout, rows = TableLayout((share, time)), [(2.7, 20_000_000), (1.0, 10_000_000)]
+    layout, rows = TableLayout((TIME_SHARE, time)), [(2.7, 20_000_000), (1.0, 10_000_000)]
     layout.word(rows)
     for row in rows:
         layout.format(row)
@@ -223,14 +216,8 @@ def test_columns_that_are_compared_share_one_unit():
     layout = TableLayout(columns)
     layout.word([(3_000_000_000, 1_500_000, 900, 193_000_000, 1_234, 20_000_500, 907_500)])
     assert [measure.label for measure in layout.measures] == [
-        "total s",
-        "avg ms",
-        "min ms",
-        "max ms",
-        "queue_max ns",
-        "wall ms",
-        "self ms",
-    ]
+        "total s", "avg ms", "min ms", "max ms", "queue_max ns", "wall ms", "self ms",
+    ]  # fmt: skip
     layout.place(200, None)
     assert line_of(layout, (1, 1_500_000, 400, 1, 1, 1, 1), 200).split()[2:5] == ["1.500", "400", "ns"]
 
@@ -298,8 +285,6 @@ def test_pages_are_asked_for_once_and_given_up_when_many():
 
 
 class TableApp(WidgetApp):
-    """A table and its note."""
-
     BINDINGS = [Binding("g", "note('g')"), Binding("left", "note('left')")]
 
     def __init__(self, table: WindowTable) -> None:
