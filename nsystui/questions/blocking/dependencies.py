@@ -99,6 +99,8 @@ class Operations:
         It has one of ``kinds`` (bool), ended before the held operation began, and was launched before ``unseen``.
         """
         rows = np.flatnonzero(kinds)
+        if not len(rows):
+            return since
         rows = rows[np.argsort(self.end[rows], kind="stable")]
         end = np.append(self.end[rows], np.iinfo(np.int64).min)
         launched = np.append(np.where(self.called == NONE, NONE, self.correlation)[rows], NONE)

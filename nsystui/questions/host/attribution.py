@@ -23,7 +23,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise, starmap
 from types import MappingProxyType
 
@@ -330,7 +330,7 @@ class _Host:
         python = samples_of(session, selection, PYTHON)
         gil = gil_of(session, selection, near)
         threads = {*callers, *cuda.threads, *mpi.threads, *os.threads, *scheduling.threads, *samples.threads, *gil.held}
-        usual = usual_threads(session, tasks)
+        usual = job.once(("usual threads", tasks), partial(usual_threads, session, tasks))
         names = {thread.thread: thread for thread in named_threads(job, threads | set(usual.values()))}
         launching, ending = (
             ({}, {}) if callers else launching_threads(session, tasks, spans.starts, spans.ends, near is not None)

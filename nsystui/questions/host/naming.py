@@ -26,7 +26,7 @@ from nsystui.questions.queries.conditions import given, is_launched_by, of_repor
 from nsystui.questions.queries.mpi import DOMAIN
 from nsystui.questions.queries.tasks import GPU_TABLES, process_names, roles_by_task
 from nsystui.questions.steps.kernels_in_steps import rows_by_number
-from nsystui.questions.steps.task_steps import NO_STEP
+from nsystui.questions.steps.task_steps import NO_STEP, rows_by_task
 from nsystui.questions.steps.times import Steps
 from nsystui.store import tables
 from nsystui.store.session import Session
@@ -152,14 +152,11 @@ def launching_threads(
         query = sa.select(work, calls.c.thread).join(calls, is_launched_by(work, calls))
         query = query.where(calls.c.thread.is_not(None))
         operations = {key: np.ma.filled(values, NO_THREAD) for key, values in session.arrays(query).items()}
-        gpu_codes = np.zeros(len(operations["thread"]), np.int64)
-        for key in ("report", "process", "device"):
-            unique_values, code = np.unique(operations[key], return_inverse=True)
-            gpu_codes = gpu_codes * len(unique_values) + code.reshape(-1)
-        for code, first in zip(*(column.tolist() for column in np.unique(gpu_codes, return_index=True)), strict=True):
-            report, process, device = (int(operations[key][first]) for key in ("report", "process", "device"))
-            part = tuple(operations[key][gpu_codes == code].astype(np.int64) for key in ("start", "end", "thread"))
-            parts.setdefault((Task(report, process), device), []).append(part)
+        for task, rows in rows_by_task(operations):
+            for device in np.unique(rows["device"]).tolist():
+                is_of_gpu = rows["device"] == device
+                part = tuple(rows[key][is_of_gpu].astype(np.int64) for key in ("start", "end", "thread"))
+                parts.setdefault((task, device), []).append(part)
     launches: tuple[dict[tuple[Task, int], tuple[Times, Ints]], ...] = ({}, {})
     for gpu, parts_of_gpu in parts.items():
         *edges, threads = (np.concatenate(part) for part in zip(*parts_of_gpu, strict=True))

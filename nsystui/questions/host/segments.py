@@ -6,7 +6,7 @@ nsys's own NVTX ranges show when threads hold Python's GIL and wait for it (docs
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass, field
+from dataclasses import dataclass, field
 
 import numpy as np
 import sqlalchemy as sa
@@ -194,7 +194,7 @@ def near(table: sa.FromClause, spans: Sequence[tuple[Task, int, int]]) -> Condit
     width = max(sum(end - start for _, start, end in spans) // _MAX_CELLS, _MIN_WIDTH)
     # A row begins at most its length before a span, and SQL divides towards zero.
     edges = ((task, start // width - 2, end // width + 1) for task, start, end in spans)
-    cells = {(*astuple(task), begin) for task, first, last in edges for begin in range(first, last)}
+    cells = {(task.report, task.process, n) for task, first, last in edges for n in range(first, last)}
     begin = (columns.start + columns.clock_offset).op("//", precedence=8)(width)
     is_near = sa.tuple_(columns.report, columns.process, begin).in_(
         given(dict(zip(("report", "process", "begin"), zip(*cells, strict=True), strict=True)))
