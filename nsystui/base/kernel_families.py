@@ -180,6 +180,7 @@ def family_of(name: str, user_rules: Rules = ()) -> str:
     return (_first_match(user_rules, name) if user_rules else None) or _first_match(_FAMILY_RULES, name) or OTHER
 
 
+@lru_cache(maxsize=16384)
 def is_communication(name: str, user_rules: Rules = ()) -> bool:
     """Return whether a kernel's family is ``COMMUNICATION``, without testing other families."""
     user_family = _first_match(user_rules, name) if user_rules else None

@@ -35,7 +35,7 @@ from nsystui.base.types import Array, Query
 from nsystui.base.units import format_value
 from nsystui.exports import canonical
 from nsystui.exports.metadata import pid_of
-from nsystui.questions.algebra.groups import distinct
+from nsystui.questions.algebra.groups import distinct, is_among
 from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.queries.nccl_copies import is_nccl_copy
 from nsystui.questions.queries.process_rows import ProcessRows
@@ -99,6 +99,8 @@ class Operations:
         It has one of ``kinds`` (bool), ended before the held operation began, and was launched before ``unseen``.
         """
         rows = np.flatnonzero(kinds)
+        if not len(rows):
+            return since
         rows = rows[np.argsort(self.end[rows], kind="stable")]
         end = np.append(self.end[rows], np.iinfo(np.int64).min)
         launched = np.append(np.where(self.called == NONE, NONE, self.correlation)[rows], NONE)
@@ -317,7 +319,7 @@ def _producers(rows: ProcessRows, work: dict[str, Array], window: Window | None)
     """Return `Operations.producer` and `Operations.unseen`."""
     streams, end = _Streams(work["context"], work["stream"], work["correlation"]), work["end"]
     waiters, sources = [streams.order[1:][~streams.is_first[1:]]], [streams.order[:-1][~streams.is_first[1:]]]
-    events = _Events.of(rows)
+    events = rows.once("events", partial(_Events.of, rows))
     waits, records = events.waits, events.records
     matched = np.flatnonzero(events.of_record != NONE)
     waiters.append(streams.first_after(streams.numbers(waits, matched), waits["correlation"][matched]))
@@ -347,7 +349,7 @@ def _unseen(
         return work["correlation"]
     unseen = np.full(len(work["start"]), NONE, np.int64)
     ids, unmatched = events.waits["correlation"], np.flatnonzero(events.of_record == NONE)
-    lost, wait = events.calls[~np.isin(events.calls, ids)], ids[unmatched]
+    lost, wait = events.calls[~is_among(events.calls, ids)], ids[unmatched]
     stream = np.append(np.full(len(lost), NONE), streams.numbers(events.waits, unmatched))
     calls, is_lost = np.append(lost, wait), np.arange(len(lost) + len(wait)) < len(lost)
     records = np.append(_before(events.recorded, lost), _before(events.lost, wait))
@@ -430,13 +432,13 @@ class _Events:
         for capturing in np.unique(thread[kinds == _BEGIN]):
             begun, ended = (np.sort(ids[(thread == capturing) & (kinds == edge)]) for edge in (_BEGIN, _END))
             is_executed &= (thread != capturing) | (np.searchsorted(begun, ids) <= np.searchsorted(ended, ids))
-        is_of_kind = (np.isin(syncs["correlation"], ids[kinds == kind]) for kind in range(_RECORD))
+        is_of_kind = (is_among(syncs["correlation"], ids[kinds == kind]) for kind in range(_RECORD))
         waits, *by_stream_and_event = ({key: column[chosen] for key, column in syncs.items()} for chosen in is_of_kind)
         calls, recorded = (
             distinct(np.append(ids[is_executed & (kinds == kind)], rows_of_kind["correlation"]))
             for kind, rows_of_kind in ((0, waits), (_RECORD, records))
         )
-        lost = recorded[~np.isin(recorded, records["correlation"])]
+        lost = recorded[~is_among(recorded, records["correlation"])]
         return cls(calls, recorded, lost, records, waits, _matching(waits, records, lost), *by_stream_and_event)
 
 
@@ -506,7 +508,7 @@ def host_calls_of(rows: ProcessRows, window: Window, work: Operations) -> CudaCa
     streams = _Streams(work.context, work.stream, work.correlation)
     copies = np.append(np.flatnonzero(work.table == 1), NONE)
     copy_of_call = copies[_indices_of(work.correlation[copies[:-1]], ids)]
-    syncs = _Events.of(rows)
+    syncs = rows.once("events", partial(_Events.of, rows))
     waits, events, records = syncs.by_stream, syncs.by_event, syncs.records
     record = _matching(events, records, syncs.lost)
     matched = np.flatnonzero(record != NONE)

@@ -23,7 +23,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise, starmap
 from types import MappingProxyType
 
@@ -113,7 +113,7 @@ _CALLS = re.compile(rf"{LIBRARY.pattern}|libcuda(?:rt[-\w]*)?\.so.*")
 """`LIBRARY` and CUDA's libraries: if the nearest sample was in a CUDA call, running code has the caller's name."""
 PROFILERS = ("[NSys", "CUPTI worker thread")
 """Prefixes of the names of the profiler's threads."""
-FEW = 300
+FEW = 1 << 14
 """Up to this number of spans, only calls near them are read."""
 _SPAN_BYTES = 1600
 """Memory per span, including nearby calls, pieces and NVTX ranges."""
@@ -148,6 +148,12 @@ class Attribution:
         firsts = np.arange(0, len(self.spans), _PORTION_SPANS, dtype=self.span.dtype)
         edges = (*np.searchsorted(self.span, firsts).tolist(), len(self.span))
         return starmap(slice, pairwise(edges))
+
+    def first(self, count: int) -> Attribution:
+        """Return only the first ``count`` spans."""
+        rows = slice(int(np.searchsorted(self.span, count)))
+        columns = {key: getattr(self, key)[rows] for key in ("span", "cause", "range", "time")}
+        return replace(self, spans=self.spans.at(slice(count)), launcher=self.launcher[:count], **columns)
 
     def of_span(self, index: int) -> Counter[Cause]:
         """Sum the time of each cause in one span, ns."""
@@ -324,7 +330,7 @@ class _Host:
         python = samples_of(session, selection, PYTHON)
         gil = gil_of(session, selection, near)
         threads = {*callers, *cuda.threads, *mpi.threads, *os.threads, *scheduling.threads, *samples.threads, *gil.held}
-        usual = usual_threads(session, tasks)
+        usual = job.once(("usual threads", tasks), partial(usual_threads, session, tasks))
         names = {thread.thread: thread for thread in named_threads(job, threads | set(usual.values()))}
         launching, ending = (
             ({}, {}) if callers else launching_threads(session, tasks, spans.starts, spans.ends, near is not None)

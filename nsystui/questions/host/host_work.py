@@ -79,15 +79,17 @@ _Range = tuple[int, int, str]
 """Start, end and name."""
 
 
-def host_work(job: OpenJob, spans: Sequence[CpuSpan], with_calls: bool = False) -> list[HostWork]:
+def host_work(
+    job: OpenJob, spans: Sequence[CpuSpan], with_calls: bool = False, idle: Attribution | None = None
+) -> list[HostWork]:
     """Find the CPU's work in some spans (dozens: each is compared with all ranges of its process).
 
-    For a large job, the result is cached.
+    For a large job, the result is cached. ``idle``: the causes in the spans, if known.
     """
     starts = [span.window.start - report_at(job.session, span.task.report).clock_offset for span in spans]
     keys = [(span.task, span.device, start, span.length) for span, start in zip(spans, starts, strict=True)]
     question = f"host work {with_calls} {keys}"
-    compute = partial(_rows, job, spans, with_calls)
+    compute = partial(_rows, job, spans, with_calls, idle)
     rows = of_all_reports(job.session, Selection(), tables.api_calls, question, compute)
     return [
         HostWork(span, {Cause(*words): time for time, *words in json.loads(causes)}, *ranges)
@@ -95,9 +97,9 @@ def host_work(job: OpenJob, spans: Sequence[CpuSpan], with_calls: bool = False) 
     ]
 
 
-def _rows(job: OpenJob, spans: Sequence[CpuSpan], with_calls: bool) -> list[Row]:
-    idle = [IdleSpan(span.task, span.device, span.window.start, span.window.end) for span in spans]
-    attribution = attribute(job, idle, with_calls=with_calls)
+def _rows(job: OpenJob, spans: Sequence[CpuSpan], with_calls: bool, idle: Attribution | None) -> list[Row]:
+    idle_spans = [IdleSpan(span.task, span.device, span.window.start, span.window.end) for span in spans]
+    attribution = idle or attribute(job, idle_spans, with_calls=with_calls)
     merged = over_ranks(attribution)
     causes = [merged.of_span(index) for index in range(len(spans))]
     totals: Counter[Cause] = Counter()
@@ -121,7 +123,6 @@ def _overlapping(session: Session, idle: Attribution) -> list[list[_Range]]:
     ranges: list[list[_Range]] = [[] for _ in idle.spans]
     if not idle.spans or not session.count(table):
         return ranges
-    columns, offset = table.c, table.c.clock_offset
     threads = [idle.launchers[launcher] for launcher in idle.launcher.tolist()]
     values = sa.values(*(sa.column(key, sa.BigInteger) for key in _SPAN_KEYS), name="asked").data(
         [
@@ -130,22 +131,17 @@ def _overlapping(session: Session, idle: Attribution) -> list[list[_Range]]:
         ]
     )
     # The planner knows that inline values are few, and scans the ranges once.
-    spans = sa.select(values).cte("wanted")
-    span = spans.c
-    query = (
-        sa.select(
-            span.number,
-            job_start(table).label("start"),
-            job_end(table).label("end"),
-            sa.func.coalesce(FOLDED_LABEL, "").label("name"),
-        )
-        .join_from(table, spans, sa.and_(columns.report == span.report, columns.process == span.process))
-        .where(
-            columns.thread == span.thread,
-            columns.start < span.hi - offset,
-            columns.end > span.lo - offset,
-            segments.may_overlap(table, [(gap.task, gap.start, gap.end) for gap in idle.spans]),
-        )
+    span = sa.select(values).cte("wanted").c
+    keys = [table.c[key] for key in ("report", "process", "thread")]
+    name = sa.func.coalesce(FOLDED_LABEL, "").label("name")
+    times = job_start(table).label("start"), job_end(table).label("end")
+    is_near = segments.near(table, [(gap.task, gap.start, gap.end) for gap in idle.spans])
+    # Otherwise DuckDB compares each span with all ranges.
+    ranges_near = sa.select(*keys, *times, name).where(is_near).cte("near").prefix_with("MATERIALIZED").c
+    query = sa.select(span.number, ranges_near.start, ranges_near.end, ranges_near.name).where(
+        *(ranges_near[key.name] == span[key.name] for key in keys),
+        ranges_near.start < span.hi,
+        ranges_near.end > span.lo,
     )
     for index, start, end, label in sorted(session.rows(query)):
         ranges[index].append((start, end, label))

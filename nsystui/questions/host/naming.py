@@ -22,11 +22,11 @@ from nsystui.questions.job.job import OpenJob
 from nsystui.questions.kernels.summary import kernel_summary
 from nsystui.questions.nvtx.paths import numbered, template
 from nsystui.questions.nvtx.ranges import NvtxRanges
-from nsystui.questions.queries.conditions import is_launched_by, of_reports, of_tasks
+from nsystui.questions.queries.conditions import given, is_launched_by, of_reports, of_tasks
 from nsystui.questions.queries.mpi import DOMAIN
 from nsystui.questions.queries.tasks import GPU_TABLES, process_names, roles_by_task
 from nsystui.questions.steps.kernels_in_steps import rows_by_number
-from nsystui.questions.steps.task_steps import NO_STEP
+from nsystui.questions.steps.task_steps import NO_STEP, rows_by_task
 from nsystui.questions.steps.times import Steps
 from nsystui.store import tables
 from nsystui.store.session import Session
@@ -138,24 +138,25 @@ def launching_threads(
     for table in map(tables.of, GPU_TABLES):
         if not session.count(table) or not session.count(calls):
             continue
+        columns = [table.c[key] for key in ("report", "process", "device", "correlation_id")]
         start, end = ((table.c[edge] + table.c.clock_offset).label(edge) for edge in ("start", "end"))
-        query = sa.select(table.c.report, table.c.process, table.c.device, start, end, calls.c.thread)
-        query = query.join_from(table, calls, is_launched_by(table, calls))
-        query = query.where(of_tasks(table, tasks), calls.c.thread.is_not(None))
+        query = sa.select(*columns, start, end).where(of_tasks(table, tasks))
         if are_few:
-            query = query.where(sa.or_(start.in_(ends.tolist()), end.in_(starts.tolist())))
+            moments = (given({"moment": times.tolist()}) for times in (ends, starts))
+            is_next = (edge.in_(times) for edge, times in zip((start, end), moments, strict=True))
+            # Otherwise DuckDB joins all operations first.
+            work = query.where(sa.or_(*is_next)).cte("work").prefix_with("MATERIALIZED")
         else:
             low, high = int(starts.min()) - max(offsets), int(ends.max()) - min(offsets)
-            query = query.where(table.c.start <= high, sa.or_(table.c.end >= low, table.c.end.is_(None)))
+            work = query.where(table.c.start <= high, sa.or_(table.c.end >= low, table.c.end.is_(None))).cte("work")
+        query = sa.select(work, calls.c.thread).join(calls, is_launched_by(work, calls))
+        query = query.where(calls.c.thread.is_not(None))
         operations = {key: np.ma.filled(values, NO_THREAD) for key, values in session.arrays(query).items()}
-        gpu_codes = np.zeros(len(operations["thread"]), np.int64)
-        for key in ("report", "process", "device"):
-            unique_values, code = np.unique(operations[key], return_inverse=True)
-            gpu_codes = gpu_codes * len(unique_values) + code.reshape(-1)
-        for code, first in zip(*(column.tolist() for column in np.unique(gpu_codes, return_index=True)), strict=True):
-            report, process, device = (int(operations[key][first]) for key in ("report", "process", "device"))
-            part = tuple(operations[key][gpu_codes == code].astype(np.int64) for key in ("start", "end", "thread"))
-            parts.setdefault((Task(report, process), device), []).append(part)
+        for task, rows in rows_by_task(operations):
+            for device in np.unique(rows["device"]).tolist():
+                is_of_gpu = rows["device"] == device
+                part = tuple(rows[key][is_of_gpu].astype(np.int64) for key in ("start", "end", "thread"))
+                parts.setdefault((task, device), []).append(part)
     launches: tuple[dict[tuple[Task, int], tuple[Times, Ints]], ...] = ({}, {})
     for gpu, parts_of_gpu in parts.items():
         *edges, threads = (np.concatenate(part) for part in zip(*parts_of_gpu, strict=True))

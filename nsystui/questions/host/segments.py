@@ -15,7 +15,7 @@ from nsystui.base.selection import Selection, Task
 from nsystui.base.types import Array, Condition, Expression, Ints
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, merge, union
 from nsystui.questions.nvtx.loading import Texts, coded_arrays
-from nsystui.questions.queries.conditions import of_reports, where
+from nsystui.questions.queries.conditions import given, of_reports, where
 from nsystui.store import tables
 from nsystui.store.session import Session
 
@@ -151,7 +151,7 @@ def calls_of(
 ) -> Calls:
     """Read the outermost calls of ``table`` in the selection on each thread, labelled by name.
 
-    With ``spans`` (dozens, each compared with all rows of its process), read only calls that overlap a span.
+    With ``spans``, read only calls `near` a span.
     """
     columns = table.c
     if isinstance(table, sa.Table) and not session.count(table):
@@ -166,7 +166,7 @@ def calls_of(
         sa.func.coalesce(chain if chain is not None else sa.null(), -1).label("chain"),
     ).where(*where(table, selection.with_name(None)))
     if spans is not None:
-        query = query.where(_overlaps(table, spans))
+        query = query.where(near(table, spans))
     texts = Texts()
     arrays = coded_arrays(session, query, _CALL_TYPES, {"name": texts})
     threads, chains = {}, {}
@@ -182,30 +182,23 @@ _CALL_TYPES: dict[str, type[np.generic]] = {
     **dict.fromkeys(("report", "thread", "start", "end", "chain"), np.int64),
     "name": np.int32,
 }
-_SPAN_KEYS = ("report", "process", "lo", "hi")
 
 
 _MIN_WIDTH = 1_000_000
+_MAX_CELLS = 1 << 12
 
 
-def _overlaps(table: sa.FromClause, spans: Sequence[tuple[Task, int, int]]) -> Condition:
-    columns, offset = table.c, table.c.clock_offset
-    values = sa.values(*(sa.column(key, sa.BigInteger) for key in _SPAN_KEYS), name="asked").data(
-        [(task.report, task.process, start, end) for task, start, end in spans]
-    )
-    span = sa.select(values).cte("wanted").c
-    is_within = (columns.start < span.hi - offset, sa.or_(columns.end > span.lo - offset, columns.end.is_(None)))
-    overlaps = sa.exists().where(columns.report == span.report, columns.process == span.process, *is_within)
-    return sa.and_(overlaps, may_overlap(table, spans))
-
-
-def may_overlap(table: sa.FromClause, spans: Sequence[tuple[Task, int, int]]) -> Condition:
-    """Return whether a row is long or begins near a span: a cheap test that excludes most rows."""
+def near(table: sa.FromClause, spans: Sequence[tuple[Task, int, int]]) -> Condition:
+    """Select rows that are long, did not end, or begin near a span: all that overlap a span, and few others."""
     columns = table.c
-    width = max(sum(end - start for _, start, end in spans) // len(spans), _MIN_WIDTH)
-    edges = ((start // width - 2, end // width + 1) for _, start, end in spans)  # SQL divides towards zero
-    near = sorted({index for first, last in edges for index in range(first, last + 1)})
-    is_near = (columns.start + columns.clock_offset).op("//", precedence=8)(width).in_(near)
+    width = max(sum(end - start for _, start, end in spans) // _MAX_CELLS, _MIN_WIDTH)
+    # A row begins at most its length before a span, and SQL divides towards zero.
+    edges = ((task, start // width - 2, end // width + 1) for task, start, end in spans)
+    cells = {(task.report, task.process, n) for task, first, last in edges for n in range(first, last)}
+    begin = (columns.start + columns.clock_offset).op("//", precedence=8)(width)
+    is_near = sa.tuple_(columns.report, columns.process, begin).in_(
+        given(dict(zip(("report", "process", "begin"), zip(*cells, strict=True), strict=True)))
+    )
     return sa.or_(is_near, columns.end.is_(None), columns.end - columns.start > width)
 
 

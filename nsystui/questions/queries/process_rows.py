@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from nsystui.store.session import Session
 if TYPE_CHECKING:
     import sqlalchemy as sa
 
+T = TypeVar("T")
 _Rows = Mapping[str, Array]
 """Columns of some rows; masked if values are missing."""
 
@@ -38,6 +39,13 @@ class ProcessRows:
     task: Task
     reports: frozenset[int] = frozenset()
     _read: dict[str, dict[Task, _Rows]] = field(default_factory=dict)
+    _results: dict[str, Any] = field(default_factory=dict)
+
+    def once(self, name: str, make: Callable[[], T]) -> T:
+        """Return the result ``name`` of this process, computed with ``make`` on first use."""
+        if name not in self._results:
+            self._results[name] = make()
+        return self._results[name]  # type: ignore[no-any-return]
 
     @classmethod
     def each(cls, session: Session, tasks: Iterable[Task]) -> Iterator[ProcessRows]:

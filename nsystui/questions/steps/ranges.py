@@ -202,7 +202,7 @@ def _candidates(
     tasks = [task for task in tasks if task.report in indices]
     if not tasks or not session.count(tables.nvtx_ranges):
         return []
-    ranges = _closed_ranges(tasks)
+    ranges = _with_kinds(_closed_ranges(tasks))
     columns = [ranges.c[name] for name in ("report", "process", "thread", "start", "end", "name")]
     named, others = defaultdict[Task, list[_Candidate]](list), defaultdict[Task, list[_Candidate]](list)
     if name_filter is not None:
@@ -258,10 +258,7 @@ def _add_work(session: Session, by_task: Mapping[Task, Sequence[_Candidate]], ne
 
 
 def _closed_ranges(tasks: Iterable[Task]) -> sa.Subquery:
-    """Select the reports' NVTX ranges that ended on the thread that began them.
-
-    ``step *`` is the template of ``step 7``; a kind lacks fields. A subquery has the names: long SQL.
-    """
+    """Select the reports' NVTX ranges that ended on the thread that began them; a subquery has the names: long SQL."""
     columns = tables.nvtx_ranges.c
     times = (job_start(tables.nvtx_ranges).label("start"), job_end(tables.nvtx_ranges).label("end"))
     named = sa.select(columns.report, columns.process, columns.thread, *times, FOLDED_LABEL.label("name")).where(
@@ -269,10 +266,14 @@ def _closed_ranges(tasks: Iterable[Task]) -> sa.Subquery:
         columns.end > columns.start,
         sa.func.coalesce(columns.end_thread, columns.thread) == columns.thread,
     )
-    ranges = named.subquery("named").c
-    template = sa.func.regexp_replace(ranges.name, "[0-9]+", "*", "g", type_=sa.Text)
+    return named.subquery("named")
+
+
+def _with_kinds(named: sa.Subquery) -> sa.Subquery:
+    """Add template and kind to names: ``step *`` is the template of ``step 7``; a kind lacks fields."""
+    template = sa.func.regexp_replace(named.c.name, "[0-9]+", "*", "g", type_=sa.Text)
     kind = sa.func.regexp_replace(template, f"{_FIELDS}.*", _FIELDS, type_=sa.Text)
-    return sa.select(*ranges, template.label("template"), kind.label("kind")).subquery("ranges")
+    return sa.select(named, template.label("template"), kind.label("kind")).subquery("ranges")
 
 
 def _kinds_query(tasks: Iterable[Task]) -> Query:
@@ -280,16 +281,20 @@ def _kinds_query(tasks: Iterable[Task]) -> Query:
 
     Ranges have a separate query, so that not all are in memory.
     """
-    ranges = _closed_ranges(tasks)
-    kind = (ranges.c.report, ranges.c.process, ranges.c.thread, ranges.c.kind)
+    ranges = _closed_ranges(tasks).c
+    name = (ranges.report, ranges.process, ranges.thread, ranges.name)
+    sums = sa.func.count().label("count"), sa.func.sum(ranges.end - ranges.start).label("time")
+    # Patterns are slow: a name is matched once, not in each range.
+    names = _with_kinds(sa.select(*name, *sums).group_by(*name).subquery("names")).c
+    kind = (names.report, names.process, names.thread, names.kind)
+    count, time = sa.func.sum(names["count"]), sa.func.sum(names.time)
     words = "|".join(word.pattern for word in _WORDS)
-    has_word = sa.func.regexp_matches(ranges.c.kind, words, "i", type_=sa.Boolean)
-    time = sa.func.sum(ranges.c.end - ranges.c.start)
+    has_word = sa.func.regexp_matches(names.kind, words, "i", type_=sa.Boolean)
     position = sa.func.row_number().over(partition_by=(*kind[:2], has_word), order_by=time.desc())
     kinds = (
         sa.select(*kind, position.label("place"))
         .group_by(*kind)
-        .having(sa.func.count() >= FEWEST, sa.or_(has_word, sa.func.count() <= _MAX_RANGES))
+        .having(count >= FEWEST, sa.or_(has_word, count <= _MAX_RANGES))
         .subquery("kinds")
     )
     return sa.select(*(kinds.c[column.name] for column in kind)).where(kinds.c.place <= _MAX_NAMES)

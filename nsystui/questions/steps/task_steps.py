@@ -188,6 +188,9 @@ def launch_id_spans(session: Session, reports: Sequence[int]) -> Iterator[tuple[
 def rows_by_task(batch: dict[str, Any]) -> Iterator[tuple[Task, dict[str, Any]]]:
     """Yield each task's rows."""
     reports, processes = batch.pop("report"), batch.pop("process")
+    if len(reports) and np.ptp(reports) == 0 == np.ptp(processes):
+        yield Task(int(reports[0]), int(processes[0])), batch
+        return
     for report in np.unique(reports).tolist():
         for process in np.unique(processes[reports == report]).tolist():
             rows = np.flatnonzero((reports == report) & (processes == process))

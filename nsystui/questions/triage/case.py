@@ -31,6 +31,7 @@ from nsystui.questions.host.segments import Scheduling, scheduling_of
 from nsystui.questions.host.time_budget import device_budgets
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.memory.host_copies import HostCopies, host_copies
+from nsystui.questions.nvtx.loading import FOLDED_LABEL
 from nsystui.questions.queries.conditions import job_end, job_start, where
 from nsystui.questions.queries.kernel_names import communicates, communicating
 from nsystui.questions.queries.nccl_copies import rows_of_nccl_copies
@@ -334,6 +335,12 @@ class Case:
     def blocks(self, parts: Collection[str], threshold: float) -> bool:
         """Return whether some parts may block compute for at least `REMARKED` · ``threshold`` % of the time."""
         return self.percent(bounds(*self.blocked, parts)[1]) >= REMARKED * threshold
+
+    @cached_property
+    def range_labels(self) -> list[str]:
+        """The distinct names of NVTX ranges, by their meaning."""
+        query = sa.select(FOLDED_LABEL).where(*where(tables.nvtx_ranges, self.scope)).distinct()
+        return [label for (label,) in self.job.session.rows(query)]
 
     @cached_property
     def host_copies(self) -> tuple[HostCopies, ...]:

@@ -372,12 +372,14 @@ def idle_gaps(case: Case) -> Sequence[Finding | NotChecked]:
         return []
     cpu_spans.sort(key=lambda span: (-span.length, span.window.start, span.task, span.device))
     idle_spans = [IdleSpan(span.task, span.device, span.window.start, span.window.end) for span in cpu_spans]
-    attribution = over_ranks(attribute(case.job, idle_spans))
+    idle = attribute(case.job, idle_spans)
+    attribution = over_ranks(idle)
     times: Counter[Cause] = Counter()
     for cause, time in zip(attribution.causes, np.bincount(attribution.cause, attribution.time).tolist(), strict=False):
         if cause.kind != PROFILER:
             times[cause] += round(time)
-    return [_idle_gaps_finding(case, cpu_spans, shown_times(times), host_work(case.job, cpu_spans[:_MAX_GAPS]), cost)]
+    works = host_work(case.job, cpu_spans[:_MAX_GAPS], idle=idle.first(_MAX_GAPS))
+    return [_idle_gaps_finding(case, cpu_spans, shown_times(times), works, cost)]
 
 
 def _idle_gaps_finding(

@@ -164,10 +164,9 @@ def _in_ranges(case: Case) -> _Compiling:
         return _NONE
     columns, conditions = table.c, where(table, case.scope)
     pattern = re.compile("|".join(_IN_RANGES.values()), re.IGNORECASE)
-    labels = sa.select(FOLDED_LABEL).where(*conditions).distinct()
 
-    def compiler_labels() -> list[tuple[Any, ...]]:
-        return [row for row in session.rows(labels) if pattern.search(row[0] or "")]
+    def compiler_labels() -> list[tuple[str]]:
+        return [(label,) for label in case.range_labels if pattern.search(label)]
 
     label_rows = of_all_reports(session, case.scope, table, "ranges of compilers", compiler_labels)
     names = [str(name) for (name,) in label_rows]
