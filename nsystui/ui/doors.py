@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from nsystui.base.selection import Window
 from nsystui.exports.metadata import tid_of
 from nsystui.questions.queries.registry import view_named
 from nsystui.ui.screens import screen_of
 
 if TYPE_CHECKING:
-    from nsystui.base.selection import Selection, Task, Window
+    from nsystui.base.selection import Selection, Task
     from nsystui.questions.events.listing import EventKey
     from nsystui.questions.triage.finding import Finding
     from nsystui.ui.app import NsystuiApp
@@ -60,7 +61,6 @@ def show_thread(app: NsystuiApp, task: Task, thread: int, window: Window, is_sam
 
 async def show_finding(app: NsystuiApp, finding: Finding) -> None:
     """Go to the view behind a finding's door, with the door's window and names."""
-    from nsystui.base.selection import Window
     from nsystui.questions.triage.finding import DIAGNOSTICS
 
     door, selection = finding.door, app.selection

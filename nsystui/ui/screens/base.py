@@ -16,6 +16,7 @@ from textual.timer import Timer
 from textual.widget import Widget
 
 from nsystui.base.errors import NsystuiError, reason_of
+from nsystui.questions.queries.question import COMPARISON
 from nsystui.ui import keys
 from nsystui.ui.ascii import key_name
 from nsystui.ui.pictures.selection import crumbs_of, describe
@@ -183,6 +184,8 @@ class JobScreen(ExportingScreen, SelectingScreen):
     PARAMETERS: ClassVar[tuple[str, ...]] = ()
     STATE: ClassVar[tuple[str, ...]] = ()
     PLACES: ClassVar[tuple[str, ...]] = ("everywhere",)
+    CRUMBS: ClassVar[tuple[str, ...]] = ()
+    """The path from the tab to the screen, if it is always the same."""
     AUTO_FOCUS = "*"
     NO_TIME: ClassVar[str] = "there is no time to select here"
     """Notice if there is no time to select."""
@@ -194,8 +197,7 @@ class JobScreen(ExportingScreen, SelectingScreen):
 
     def __init__(self, *crumbs: str) -> None:
         super().__init__()
-        self.crumbs = crumbs
-        """The path from the tab to this screen."""
+        self.crumbs = crumbs or self.CRUMBS
         self.job_ranks: Sequence[RankedTask] = ()
         """The job's ranks when the answered question was asked."""
         self.question = Asker(self)
@@ -274,7 +276,6 @@ class JobScreen(ExportingScreen, SelectingScreen):
 
     @on(SelectionLine.CrumbClicked)
     def _crumb_clicked(self, message: SelectionLine.CrumbClicked) -> None:
-        message.stop()
         crumbs = crumbs_of(self.selection, self.job_ranks)
         if message.index < len(crumbs):
             self.explorer.select(crumbs[message.index][1])
@@ -368,7 +369,7 @@ class JobScreen(ExportingScreen, SelectingScreen):
     def take_view(self, name: str, **options: str) -> None:
         """Show a view of this screen."""
 
-    def choose(self, label: str, step: int) -> None:
+    def action_choose(self, label: str, step: int) -> None:
         """Choose the next option under a label (``step=-1``: the previous option)."""
         choice = next((choice for choice in self.choices() if choice.label == label), None)
         if choice is None:
@@ -377,9 +378,6 @@ class JobScreen(ExportingScreen, SelectingScreen):
         choice.choose((choice.chosen + step) % len(choice.options))
         if self.is_mounted:
             self.show_choices()
-
-    def action_choose(self, label: str, step: int) -> None:
-        self.choose(label, step)
 
     def state(self) -> ScreenState:
         """Return the state that going back restores."""
@@ -499,8 +497,6 @@ class JobScreen(ExportingScreen, SelectingScreen):
 
     def open_question(self, question: Question) -> None:
         """Open a question's table or map, or ask for a comparison's other side."""
-        from nsystui.questions.queries.question import COMPARISON
-
         if not self.has_job():
             return
         if question.home != COMPARISON:

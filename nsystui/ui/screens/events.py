@@ -169,9 +169,8 @@ class EventsScreen(TableScreen):
         self.action_partner()
 
     def action_ncu(self) -> None:
-        row = self.table.current_row
-        key = key_of(row) if row is not None else None
-        show_ncu_commands(self, ncu_of_event(key.kind.value, key.report, key.row) if key else "there is no event here")
+        key = self.event_here()
+        show_ncu_commands(self, ncu_of_event(key) if key is not None else "there is no event here")
 
     def action_trace(self) -> None:
         export_trace(self)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from nsystui.base.answer import Answer, Record, Unit, Value
 from nsystui.base.selection import Selection
@@ -20,18 +20,15 @@ from nsystui.questions.nvtx.listing import range_instances
 from nsystui.questions.queries.distributions import Distribution, distribution
 from nsystui.questions.queries.mpi import is_by_range
 from nsystui.questions.queries.registry import view_named
+from nsystui.questions.trace.ncu import of_name
 from nsystui.ui.doors import show_event
 from nsystui.ui.pictures.details import Details, event_details
+from nsystui.ui.screens import TabView
 from nsystui.ui.screens.events import find_partner
-from nsystui.ui.screens.other_tools import NcuQuestion, ncu_of_event, show_ncu_commands
+from nsystui.ui.screens.other_tools import ncu_of_event, show_ncu_commands
 from nsystui.ui.screens.table import TableScreen, ViewsScreen, names_choice
 from nsystui.ui.widgets.frame import Choice
 from nsystui.ui.widgets.plots import histogram_lines
-
-if TYPE_CHECKING:
-    from nsystui.questions.trace.ncu import NcuCommand
-    from nsystui.ui.screens import TabView
-
 
 _KINDS = {"memory": EventKind.MEMORY, "api": EventKind.API, "os": EventKind.OS, "mpi": EventKind.MPI}
 
@@ -127,12 +124,8 @@ class KernelInstancesScreen(EventRowsScreen):
 
     def action_ncu(self) -> None:
         """Show the ``ncu`` command for this launch."""
-        values = self.values()
-        if values:
-            question = ncu_of_event(self.event_kind().value, int(values["report"] or 0), int(values["row"] or 0))
-        else:
-            question = "there is no launch here"
-        show_ncu_commands(self, question)
+        key = self.event_here()
+        show_ncu_commands(self, ncu_of_event(key) if key is not None else "there is no launch here")
 
 
 class RangeInstancesScreen(EventRowsScreen):
@@ -318,18 +311,11 @@ class KernelsScreen(ViewsScreen):
 
     def action_ncu(self) -> None:
         """Show the ``ncu`` commands for all launches of the name."""
-        show_ncu_commands(self, self._ncu_question())
-
-    def _ncu_question(self) -> NcuQuestion | str:
         name, rank = self.values().get("name"), self.values().get("rank")
         if self.answered.question.row != "kernel" or not isinstance(name, str):
-            return "ncu profiles kernels: v opens the table of kernels"
+            show_ncu_commands(self, "ncu profiles kernels: v opens the table of kernels")
+            return
         names, selection = Names(self.options["names"]), self.selection
-
-        def ask(job: OpenJob) -> list[NcuCommand]:
-            from nsystui.questions.trace.ncu import of_name
-
-            subset = selection.with_tasks(job.tasks_of_ranks(frozenset({rank}))) if isinstance(rank, int) else selection
-            return of_name(job, subset, name, names)
-
-        return ask
+        if isinstance(rank, int) and self.job is not None:
+            selection = selection.with_tasks(self.job.tasks_of_ranks(frozenset({rank})))
+        show_ncu_commands(self, lambda job: of_name(job, selection, name, names))

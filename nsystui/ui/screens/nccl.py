@@ -151,12 +151,10 @@ class CollectivesScreen(TableScreen):
     CollectivesScreen SidePanel.-empty, CollectivesScreen.-wide SidePanel.-empty { display: none; }
     """
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._bars: Sequence[SizeBin] = ()
-        self._points: dict[str, Points] = {}
-        self._link: LinkRate | None = None
-        self._is_without_wait = False
+    _bars: Sequence[SizeBin] = ()
+    _points: Mapping[str, Points] = {}
+    _link: LinkRate | None = None
+    _is_without_wait = False
 
     def parameters(self) -> tuple[Hashable, ...]:
         """Return the choices, and whether a log has sizes."""
@@ -226,10 +224,8 @@ class NcclSizesScreen(CollectivesScreen):
     STATE = (*TableScreen.STATE, "by", "drawing")
     PLACES = ("nccl sizes", "table", "everywhere")
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.by = NcclProperty.BYTES
-        self.drawing = DrawingsBelow.BANDWIDTH
+    by = NcclProperty.BYTES
+    drawing = DrawingsBelow.BANDWIDTH
 
     def ask(
         self, job: OpenJob, selection: Selection
@@ -404,12 +400,10 @@ class NcclScreen(CollectivesScreen):
     STATE = (*TableScreen.STATE, "what", "by")
     PLACES = ("nccl", "table", "everywhere")
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.what: What = KERNEL
-        self.answered: What = KERNEL
-        self.by: NcclProperty | None = NcclProperty.SIZE
-        self._has_kernels = True
+    what: What = KERNEL
+    answered: What = KERNEL
+    by: NcclProperty | None = NcclProperty.SIZE
+    _has_kernels = True
 
     def parameters(self) -> tuple[Hashable, ...]:
         """Return the choices, and whether the terminal is tall enough for bandwidth curves."""

@@ -198,16 +198,14 @@ class NvtxScreen(OutlineScreen[Node]):
     PLACES = ("nvtx", "table", "everywhere")
     ASCENDING = ("name", "start")
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.by = TreeGrouping.ALL
-        self.fold = self._opened_fold = Folding.STEPS
-        self.nvtx_tree: NvtxTree | None = None
-        self.outline: NvtxOutline | None = None
-        self._order_key = ""  # empty: the tree's natural order
-        self._target: EventKey | None = None
-        self._jumps = 0
-        self._exported = "rows"
+    by = TreeGrouping.ALL
+    fold = _opened_fold = Folding.STEPS
+    nvtx_tree: NvtxTree | None = None
+    outline: NvtxOutline | None = None
+    _order_key = ""  # empty: the tree's natural order
+    _target: EventKey | None = None
+    _jumps = 0
+    _exported = "rows"
 
     def body(self) -> Iterable[Widget]:
         """Compose the tree with bars of GPU time, above the durations of a path's ranges."""

@@ -229,8 +229,7 @@ class OverviewScreen(TablesScreen):
             self.findings.seek(job, self.selection, is_asked_for)
 
     @on(FindingsTable.Changed)
-    def _findings_changed(self, message: FindingsTable.Changed) -> None:
-        message.stop()
+    def _findings_changed(self) -> None:
         self.explorer.triage = self.findings.triage
         self.findings.display = self.findings.triage is not None or self._kept is not None
         self._show_ranks()
@@ -433,7 +432,6 @@ class OverviewScreen(TablesScreen):
 
     @on(SortRequested)
     def _sort_requested(self, message: SortRequested) -> None:
-        message.stop()
         answer = message.table.answer
         if answer is not None:
             self._sorted[answer.name] = (message.key, message.descending)
@@ -441,7 +439,6 @@ class OverviewScreen(TablesScreen):
 
     @on(RowSelected)
     async def _row_selected(self, message: RowSelected) -> None:
-        message.stop()
         if self.is_awaiting:
             self.app.simulate_key("enter")
         elif self.picture is None:

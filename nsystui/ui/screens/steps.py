@@ -80,10 +80,8 @@ class StepsScreen(GroupedViewsScreen):
     BY = _GROUPINGS
     LENGTHS = ("max", "longest", "duration")
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._words: tuple[str, str, str] | None = None  # the number of steps, their anchor, their times
-        self._bars: Sequence[int] = ()  # the first step of each bar of the chart
+    _words: tuple[str, str, str] | None = None  # the number of steps, their anchor, their times
+    _bars: Sequence[int] = ()  # the first step of each bar of the chart
 
     def body(self) -> Iterable[Widget]:
         self.chart = StillChart(

@@ -77,7 +77,6 @@ class TablesScreen(JobScreen):
 
     @on(PageFailed)
     def _page_failed(self, message: PageFailed) -> None:
-        message.stop()
         self.say(f"rows could not be read: {reason_of(message.error)}")
 
 
@@ -123,10 +122,8 @@ class TableScreen(TablesScreen):
     """
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide")]
 
-    def __init__(self, *crumbs: str) -> None:
-        super().__init__(*crumbs)
-        self._sort: tuple[str, bool] | None = None
-        self._asks_context = False
+    _sort: tuple[str, bool] | None = None
+    _asks_context = False
 
     @property
     def table(self) -> WindowTable:
@@ -259,8 +256,7 @@ class TableScreen(TablesScreen):
             self.say(missing_note(job.session, tables.gpu_metrics))
 
     @on(RowSelected)
-    def _row_selected(self, message: RowSelected) -> None:
-        message.stop()
+    def _row_selected(self) -> None:
         if self.is_awaiting:
             self.app.simulate_key("enter")
         elif self.question.is_outdated:
@@ -274,16 +270,14 @@ class TableScreen(TablesScreen):
             self.say(self.CLOSED)
 
     @on(RowHighlighted)
-    def _row_highlighted(self, message: RowHighlighted) -> None:
-        message.stop()
+    def _row_highlighted(self) -> None:
         self.explorer.take_keys()
         if not self.question.is_outdated:
             self.cursor_moved()
             self.row_changed()
 
     @on(StripChart.Resized)
-    def _chart_resized(self, message: StripChart.Resized) -> None:
-        message.stop()
+    def _chart_resized(self) -> None:
         if not self.question.is_outdated:
             self.cursor_moved()
 
@@ -334,7 +328,6 @@ class TableScreen(TablesScreen):
 
     @on(SortRequested)
     def _sort_requested(self, message: SortRequested) -> None:
-        message.stop()
         self.sort_rows(message.key, message.descending)
 
     def sort_rows(self, key: str, descending: bool) -> None:
@@ -358,7 +351,8 @@ class ViewsScreen(TableScreen):
 
     def __init__(self) -> None:
         super().__init__()
-        self.view = self.answered = views_of(self.HOME)[0]
+        views = views_of(self.HOME)
+        self.view = self.answered = next((view for view in views if view.name == self.SCREEN), views[0])
         self.options: dict[str, str] = {}
 
     def parameters(self) -> tuple[Hashable, ...]:
@@ -467,9 +461,7 @@ class FilteredTableScreen(TableScreen):
 
     STATE = (*TableScreen.STATE, "words")
 
-    def __init__(self, *crumbs: str) -> None:
-        super().__init__(*crumbs)
-        self.words: NameFilter | None = None
+    words: NameFilter | None = None
 
     def show_filtered(self) -> None:
         """Show the rows that pass the new filter."""
