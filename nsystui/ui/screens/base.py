@@ -16,11 +16,11 @@ from textual.timer import Timer
 from textual.widget import Widget
 
 from nsystui.base.errors import NsystuiError, reason_of
-from nsystui.questions.queries.question import COMPARISON
+from nsystui.questions.queries.question import COMPARISON, View
 from nsystui.ui import keys
 from nsystui.ui.ascii import key_name
 from nsystui.ui.pictures.selection import crumbs_of, describe
-from nsystui.ui.screens import TabView, screen_of, views_on
+from nsystui.ui.screens import screen_of, views_on
 from nsystui.ui.screens.exporting import ExportingScreen
 from nsystui.ui.screens.prompts import SelectingScreen
 from nsystui.ui.widgets.frame import CRUMB, Choice, ChoiceLine, KeyLine, SelectionLine, TitleLine
@@ -203,7 +203,7 @@ class JobScreen(ExportingScreen, SelectingScreen):
         self.question = Asker(self)
         self._rest_timer: Timer | None = None
         self._saved_state: ScreenState | None = None  # until the answer with its rows is shown
-        self._views: tuple[object, tuple[TabView, ...]] = (None, ())  # with the session's version and the view's name
+        self._views: tuple[object, tuple[View, ...]] = (None, ())  # with the session's version and the view's name
 
     @property
     def is_settled(self) -> bool:
@@ -342,7 +342,7 @@ class JobScreen(ExportingScreen, SelectingScreen):
         """Return the name of the view that is shown or being computed."""
         return next((view.name for view in views_on(keys.MODE_OF[self.MODE_KEY]) if view.screen == self.SCREEN), "")
 
-    def views(self) -> tuple[TabView, ...]:
+    def views(self) -> tuple[View, ...]:
         """Return the views of the tab that have rows; empty on a drilled screen."""
         if not self.SCREEN:
             return ()
@@ -351,7 +351,7 @@ class JobScreen(ExportingScreen, SelectingScreen):
             self._views = (key, tuple(filter(self.has_view, views_on(keys.MODE_OF[self.MODE_KEY]))))
         return self._views[1]
 
-    def has_view(self, view: TabView) -> bool:
+    def has_view(self, view: View) -> bool:
         if not view.needs or self.job is None:
             return True
         from nsystui.exports import canonical

@@ -38,7 +38,6 @@ from nsystui.ui.widgets.strip_chart import StripChart
 class _GroupedScreen(ViewsScreen):
     """A question's table, grouped by its option ``by``."""
 
-    HOME = "gpu"
     MODE_KEY = "4"
     PLACES = ("table", "everywhere")
     WORDS: ClassVar[Mapping[str, str]] = {}

@@ -28,7 +28,6 @@ def _group(values: Record) -> tuple[Value, ...]:
 class GpuMemoryScreen(GroupedViewsScreen):
     """The memory of each rank, device and kind, its allocations, or its pools."""
 
-    HOME = "gpu"
     MODE_KEY = "4"
     SCREEN = "GPU memory"
     BAR_CATEGORY = "memory"

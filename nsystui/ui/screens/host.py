@@ -136,7 +136,7 @@ class SampledScreen(TableScreen):
 class HostScreen(SampledScreen, GroupedViewsScreen):
     """Threads, functions and gaps; the call tree has its own screen."""
 
-    HOME = SCREEN = "host"
+    SCREEN = "host"
     MODE_KEY = "8"
     PLACES = ("host", "table", "everywhere")
     BY = _BY

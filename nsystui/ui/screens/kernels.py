@@ -19,11 +19,11 @@ from nsystui.questions.nccl.names import is_nccl_kernel
 from nsystui.questions.nvtx.listing import range_instances
 from nsystui.questions.queries.distributions import Distribution, distribution
 from nsystui.questions.queries.mpi import is_by_range
+from nsystui.questions.queries.question import View
 from nsystui.questions.queries.registry import view_named
 from nsystui.questions.trace.ncu import of_name
 from nsystui.ui.doors import show_event
 from nsystui.ui.pictures.details import Details, event_details
-from nsystui.ui.screens import TabView
 from nsystui.ui.screens.events import find_partner
 from nsystui.ui.screens.other_tools import ncu_of_event, show_ncu_commands
 from nsystui.ui.screens.table import TableScreen, ViewsScreen, names_choice
@@ -184,7 +184,7 @@ _NAME_GROUPS = ("family", "precision", "graph")
 class KernelsScreen(ViewsScreen):
     """Summaries of kernels, memory operations and calls by name, and of streams."""
 
-    HOME = SCREEN = "kernels"
+    SCREEN = "kernels"
     MODE_KEY = "2"
     PLACES = ("kernels", "kernel names", "table", "everywhere")
 
@@ -248,7 +248,7 @@ class KernelsScreen(ViewsScreen):
         name = values.get("name") if self.view.question.row == "kernel" else None
         return "nccl" if isinstance(name, str) and is_nccl_kernel(name) else None
 
-    def has_view(self, view: TabView) -> bool:
+    def has_view(self, view: View) -> bool:
         """Return whether the view has rows, or is the current view."""
         work = WORKS.get(view_named(view.name).question.row)
         if work is None or view.name == self.view.name:

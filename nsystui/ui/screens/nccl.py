@@ -30,6 +30,7 @@ from nsystui.questions.nccl.sizes import (
 )
 from nsystui.questions.nccl.summary import CALL, KERNEL, What, nccl_summary
 from nsystui.questions.queries.distributions import curve_places, distribution, log_density
+from nsystui.questions.queries.question import View
 from nsystui.questions.queries.tasks import selected_ranks
 from nsystui.ui.screens.kernels import EventRowsScreen
 from nsystui.ui.screens.nccl_log import log_note
@@ -40,7 +41,6 @@ from nsystui.ui.widgets.plots import framed, histogram_lines, label_width, plot_
 if TYPE_CHECKING:
     from nsystui.base.drawing import Drawing as Shapes
     from nsystui.questions.nccl.pairing import NcclPairing
-    from nsystui.ui.screens import TabView
 
 
 def histogram(bars: Sequence[SizeBin], width: int) -> list[str]:
@@ -211,7 +211,7 @@ class CollectivesScreen(TableScreen):
             *framed(lines, (curves[1], ends), width, (_size_words, _rate_words)),
         ]
 
-    def has_view(self, view: TabView) -> bool:
+    def has_view(self, view: View) -> bool:
         """Return whether there is a log for its view."""
         return view.name != "log" or bool(self.explorer.source.logs)
 
@@ -464,7 +464,7 @@ class NcclScreen(CollectivesScreen):
         """Return the view of kernels if they exist and are requested, else calls."""
         return "nccl" if self._has_kernels and self.what == KERNEL else "nccl calls"
 
-    def has_view(self, view: TabView) -> bool:
+    def has_view(self, view: View) -> bool:
         """Return whether the view has data: a log, or kernels."""
         return super().has_view(view) and (self._has_kernels or view.name != "nccl")
 

@@ -21,7 +21,7 @@ from nsystui.questions.job.job import OpenJob
 from nsystui.questions.nvtx.listing import REPLAYED, kernels_of, nvtx_summary, nvtx_tree_table, tree_columns
 from nsystui.questions.nvtx.paths import Folding, NodeKind, TreeGrouping
 from nsystui.questions.nvtx.tree import Node, NvtxTree, Order
-from nsystui.questions.queries.question import QuestionView
+from nsystui.questions.queries.question import View
 from nsystui.ui.doors import show_event
 from nsystui.ui.screens.kernels import EventRowsScreen, RangeInstancesScreen
 from nsystui.ui.screens.outline import PAGE, Outline, OutlineLayout, OutlineScreen
@@ -83,13 +83,13 @@ def _label(node: Node) -> str:
 class NvtxNamesScreen(ViewsScreen):
     """Summaries by name of durations on the CPU and of GPU projections; Enter lists the ranges of a name."""
 
-    HOME = SCREEN = "nvtx names"
+    SCREEN = "nvtx names"
     MODE_KEY = "5"
     PLACES = ("nvtx names", "table", "everywhere")
     ELASTIC = "name"
     BACKGROUND = True
 
-    def ask(self, job: OpenJob, selection: Selection) -> tuple[QuestionView, Answer]:
+    def ask(self, job: OpenJob, selection: Selection) -> tuple[View, Answer]:
         """Answer as nsys's report does, without ranges that never ended; a PyTorch operator's calls share a row."""
         view = self.view
         if view.name != "nvtx_sum":

@@ -30,7 +30,7 @@ _ROOMY = 30
 class RanksScreen(ViewsScreen):
     """Tables about ranks, one at a time; Enter on a row selects its rank or time."""
 
-    HOME = SCREEN = "ranks"
+    SCREEN = "ranks"
     MODE_KEY = "7"
     PLACES = ("ranks", "table", "everywhere")
 

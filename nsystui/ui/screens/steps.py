@@ -74,7 +74,7 @@ _MIN_ROWS, _MAX_ROWS = 6, 20
 class StepsScreen(GroupedViewsScreen):
     """Tables about steps, one at a time, below a chart with a column for each step."""
 
-    HOME = SCREEN = "steps"
+    SCREEN = "steps"
     MODE_KEY = "9"
     PLACES = ("steps", "table", "everywhere")
     BY = _GROUPINGS

@@ -17,7 +17,7 @@ from nsystui.base.errors import reason_of
 from nsystui.base.selection import NameFilter
 from nsystui.questions.queries.registry import views_of
 from nsystui.ui.doors import show_view
-from nsystui.ui.keys import MOVES, ON_ROWS
+from nsystui.ui.keys import MODE_OF, MOVES, ON_ROWS
 from nsystui.ui.pictures.details import Details, doors_of, event_context, row_details, with_context
 from nsystui.ui.screens.base import JobScreen, ScreenState
 from nsystui.ui.widgets.frame import Choice
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from nsystui.base.selection import Selection, Window
     from nsystui.questions.job.job import OpenJob
     from nsystui.questions.kernels.summary import Names
-    from nsystui.questions.queries.question import QuestionView
+    from nsystui.questions.queries.question import View
     from nsystui.questions.queries.tasks import RankedTask
 
 
@@ -341,24 +341,22 @@ class TableScreen(TablesScreen):
 
 
 class ViewsScreen(TableScreen):
-    """The views of a home, one at a time. The catalogue defines the views and their questions.
+    """The views of a screen, one at a time. The catalogue defines the views and their questions.
 
     ``options`` override the views' values for questions with such options.
     """
 
-    HOME: ClassVar[str] = ""
     STATE = (*TableScreen.STATE, "view", "options")
 
     def __init__(self) -> None:
         super().__init__()
-        views = views_of(self.HOME)
-        self.view = self.answered = next((view for view in views if view.name == self.SCREEN), views[0])
+        self.view = self.answered = self._views_here()[0]
         self.options: dict[str, str] = {}
 
     def parameters(self) -> tuple[Hashable, ...]:
         return (self.view.name, *self.options.items())
 
-    def ask(self, job: OpenJob, selection: Selection) -> tuple[QuestionView, Answer]:
+    def ask(self, job: OpenJob, selection: Selection) -> tuple[View, Answer]:
         """Answer the question of the view."""
         view = self.view
         return view, view.ask(job, selection, self.options)
@@ -378,21 +376,22 @@ class ViewsScreen(TableScreen):
 
     def counted(self) -> str:
         """Return the catalogue's word for the view's rows."""
-        return self.answered.view.counted
+        return self.answered.counted
 
     def natural_order(self) -> tuple[str | None, bool]:
-        return self.answered.view.sort
+        return self.answered.sort
 
     def view_name(self) -> str:
         """Return the selected view, which may still be computed."""
         return self.view.name
 
+    def _views_here(self) -> list[View]:
+        return [view for view in views_of(MODE_OF[self.MODE_KEY]) if view.screen == self.SCREEN]
+
     def take_view(self, name: str, **options: str) -> None:
         """Show a view of this screen, with options of its question."""
-        view = next((view for view in views_of(self.HOME) if view.name == name), self.view)
-        if view is not self.view:
-            self._sort = None
-        self.view = view
+        self.view = next(view for view in self._views_here() if view.name == name)
+        self._sort = None
         self.options |= options
         if self.is_mounted:
             self.job_changed()
@@ -412,7 +411,7 @@ class GroupedViewsScreen(ViewsScreen):
     def parameters(self) -> tuple[Hashable, ...]:
         return (self.view.name, self.grouping.get(self.view.name, 0))
 
-    def ask(self, job: OpenJob, selection: Selection) -> tuple[QuestionView, Answer]:
+    def ask(self, job: OpenJob, selection: Selection) -> tuple[View, Answer]:
         """Answer the question of the view, grouped."""
         view = self.view
         groups = self.BY.get(view.name)
