@@ -215,8 +215,7 @@ def _tables(request: Request, answers: dict[str, TableAnswer], sides: tuple[Side
         notes = tuple(note for note in complete.notes if note not in shown_notes)
         shown_notes |= set(notes)
         if is_text and not len(answer) and len(answers) > 1:
-            for text in notes:
-                shared.complain(f"note: {text}")
+            shared.say_notes(*notes)
             continue
         if is_text and name == "kernels" and not request.args["names"]:
             answer = with_smart_names(answer, *sides)

@@ -7,7 +7,7 @@ import os
 import platform
 import stat
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -71,8 +71,7 @@ def run(request: Request) -> int:
     if not request.opening.files:
         raise UsageError("name an export, such as `nsystui info rank0.sqlite`, or ask for --diagnostics")
     request.check()
-    job = shared.open_job(request)
-    try:
+    with shared.opened(request) as (job, _):
         with job.session.waiting("info"):
             tables = [Titled(name, TITLES[name], table_of(job, name)) for name in _table_names(request)]
         if len(tables) > 1:
@@ -81,8 +80,6 @@ def run(request: Request) -> int:
         status = shared.deliver(request, tables[0].answer)
         # A capture without messages lacks nothing.
         return status if args["show"] or args["job_output"] else 0
-    finally:
-        job.close()
 
 
 def _print_diagnostics(request: Request) -> None:
@@ -102,52 +99,35 @@ def _print_diagnostics(request: Request) -> None:
 
 
 def _table_names(request: Request) -> tuple[str, ...]:
-    args = request.args
-    output = request.output
+    args, output = request.args, request.output
+    if args["job_output"] and args["show"]:
+        raise UsageError("--job-output cannot be combined with --show")
+    if args["job_output"] or args["show"]:
+        return (args["show"] or "job-output",)
     is_single = output.format in ("csv", "json") or output.target or output.sort or output.top is not None
-    if args["job_output"]:
-        if args["show"]:
-            raise UsageError("--job-output cannot be combined with --show")
-        return ("job-output",)
-    if args["show"]:
-        return (args["show"],)
     return TABLES[:1] if is_single else TABLES
 
 
 def table_of(job: OpenJob, name: str) -> Answer:
     """Return one of `TABLES`, or ``job-output``."""
     from nsystui.base.selection import Selection
+    from nsystui.questions.capture.job_output import output_table
+    from nsystui.questions.capture.launch_account import account_table
     from nsystui.questions.queries.reports import contents_table, diagnostics_table, reports_table
 
-    if name == "job-output":
-        from nsystui.questions.capture.job_output import output_table
-
-        return output_table(job)
-    if name == "contents":
-        return contents_table(job.session)
-    if name == "launches":
-        from nsystui.questions.capture.launch_account import account_table
-
-        return account_table(job)
-    if name == "diagnostics":
-        return diagnostics_table(job.session, Selection())
-    return reports_table(job.session, job.ranks)
+    tables: dict[str, Callable[[], Answer]] = {
+        "reports": lambda: reports_table(job.session, job.ranks),
+        "contents": lambda: contents_table(job.session),
+        "launches": lambda: account_table(job),
+        "diagnostics": lambda: diagnostics_table(job.session, Selection()),
+        "job-output": lambda: output_table(job),
+    }
+    return tables[name]()
 
 
 PACKAGES = (
-    "textual",
-    "rich",
-    "sqlalchemy",
-    "pandas",
-    "numpy",
-    "duckdb",
-    "adbc-driver-sqlite",
-    "adbc-driver-manager",
-    "platformdirs",
-    "ijson",
-    "argcomplete",
-    "distributed",
-    "pyarrow",
+    *("textual", "rich", "sqlalchemy", "pandas", "numpy", "duckdb", "adbc-driver-sqlite", "adbc-driver-manager"),
+    *("platformdirs", "ijson", "argcomplete", "distributed", "pyarrow"),
 )
 SHOWN_VARIABLES = ("TERM", "COLORTERM", "TERM_PROGRAM", "LANG", "LC_ALL", "LC_CTYPE", "COLUMNS", "LINES")
 SHOWN_AS_SET = ("NO_COLOR", "NSYSTUI_CACHE_DIR", "NSYSTUI_CACHE_LIMIT", "NSYSTUI_JOBS", "NSYSTUI_MEMORY_LIMIT")

@@ -37,7 +37,7 @@ EXAMPLES = """  nsystui rank*.sqlite
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    from nsystui.commands.arguments import add_dask, add_files, add_steps
+    from nsystui.commands.arguments import add_dask, add_files, add_numbering, add_steps
 
     add_files(parser, has_screens=True)
     add_dask(parser)
@@ -54,12 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="only training iterations A to B of the logs, by the lines of the training program; A: and :B leave an "
         "end open",
     )
-    parser.add_argument(
-        "--ranks",
-        metavar="WHO",
-        help="the rank of each file, where the exports do not have it: a pattern on file names with the number in a "
-        r"group, such as 'rank(\d+)', or FILE=RANK,FILE=RANK",
-    )
+    add_numbering(parser)
     add_steps(parser)
     add_screen(parser.add_argument_group("screen"))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +13,8 @@ from nsystui.commands.request import Request, Selecting
 from nsystui.questions.queries.question import Option, Question, TextDrawing
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from nsystui.base.drawing import Drawing
     from nsystui.base.selection import Selection
     from nsystui.questions.job.job import OpenJob
@@ -72,10 +73,10 @@ def _argparse_words(option: Option) -> dict[str, Any]:
     return {**words, "type": _reader(option.kind)}
 
 
-def _reader(kind: Callable[[str], Any]) -> Callable[[str], Any]:
+def _reader(kind: Callable[[str], object]) -> Callable[[str], object]:
     """Return a reader of values; argparse reports its errors after the option's name."""
 
-    def read(text: str) -> Any:
+    def read(text: str) -> object:
         try:
             return kind(text)
         except UsageError as error:
@@ -105,14 +106,13 @@ def run(question: Question, request: Request) -> int:
         files, window = other_source
         # The selection does not apply to the other job.
         other = replace(request, opening=replace(request.opening, files=files), selecting=Selecting(window))
-        with closing(_open_job(question, other)) as job, job.session.waiting(question.name):
-            options = question.compare(job, shared.selection_of(other.selecting, job), options)
-    with closing(_open_job(question, request)) as job:
+        with _opened(question, other) as (job, selection), job.session.waiting(question.name):
+            options = question.compare(job, selection, options)
+    with _opened(question, request) as (job, selection):
         from nsystui.base.answer import TableAnswer
         from nsystui.base.selection import Selection
         from nsystui.questions.answers.answering import ask
 
-        selection = shared.selection_of(request.selecting, job)
         if request.output.is_drawing:
             return _as_svg(question, request, job, selection, options)
         is_text = not request.output.is_table
@@ -153,8 +153,7 @@ def _as_svg(question: Question, request: Request, job: OpenJob, selection: Selec
 
     drawing = drawn(question, job, selection, options)
     if drawing is None:
-        for note in ask(question, job, selection, options).notes:
-            shared.say_note(note)
+        shared.say_notes(*ask(question, job, selection, options).notes)
         shared.complain(f"{question.name}: there is nothing to draw")
         return 3
     if request.output.is_file:
@@ -165,12 +164,11 @@ def _as_svg(question: Question, request: Request, job: OpenJob, selection: Selec
     return 0
 
 
-def _open_job(question: Question, request: Request) -> OpenJob:
+def _opened(question: Question, request: Request) -> AbstractContextManager[tuple[OpenJob, Selection]]:
     has_times = question.has_times or any(option.is_given(request.args) for option in question.options if option.lists)
     values = {**vars(request.selecting), **request.args}
-    return shared.open_job(
-        request, question.is_whole, has_times, question.expected(values) if question.expected is not None else None
-    )
+    expected = question.expected(values) if question.expected is not None else None
+    return shared.opened(request, whole=question.is_whole, times=has_times, expected=expected)
 
 
 def _as_text(question: Question, request: Request, job: OpenJob, selection: Selection, options: Any) -> int | None:
@@ -188,6 +186,5 @@ def _as_text(question: Question, request: Request, job: OpenJob, selection: Sele
     from nsystui.output.files import print_lines
 
     print_lines(drawing.lines)
-    for note in drawing.notes:
-        shared.say_note(note)
+    shared.say_notes(*drawing.notes)
     return 0 if drawing.lines or not drawing.notes else 3

@@ -87,15 +87,12 @@ def _answer(request: Request, names: Sequence[str], memory: Remembered | None) -
     if request.opening.dask and names:
         for _, report, _ in wanted:
             shared.check_dask(report)
-    job = shared.open_job(request, whole=False)
-    try:
-        selections = list(_selections(request, job, _filtered_selection(request, job)))
+    with shared.opened(request, whole=False) as (job, selection):
+        selections = list(_selections(request, job, _filtered_selection(request, job, selection)))
         is_alone = len(names) == 1 and not request.args["by_rank"]
         tables = _tables(request, job, wanted, selections, memory, quiet=not names, is_alone=is_alone)
         _deliver(request, iter(list(tables)), is_alone)  # nothing is printed before all is read
         return 3 if all(lacking(job.session, report) for _, report, _ in wanted) else 0
-    finally:
-        job.close()
 
 
 def _deliver(request: Request, tables: Iterator[Titled], is_alone: bool) -> None:
@@ -112,14 +109,13 @@ def _deliver(request: Request, tables: Iterator[Titled], is_alone: bool) -> None
         shared.complain(f"the usual reports: {shared.no_rows(request)}")
 
 
-def _filtered_selection(request: Request, job: OpenJob) -> Selection:
+def _filtered_selection(request: Request, job: OpenJob, selection: Selection) -> Selection:
     from dataclasses import replace
 
     from nsystui.base.errors import UsageError
     from nsystui.questions.stats.report import filter_nvtx, filter_time, range_name
 
     args = request.args
-    selection = shared.selection_of(request.selecting, job)
     if args["filter_time"]:
         if request.selecting.time:
             raise UsageError("--time and --filter-time mean the same: leave one out")
