@@ -37,21 +37,9 @@ _KERNEL_NAMES = (_NVTX_NAME, *_NAMES)
 
 _CLUSTER_REPORTS = frozenset(
     (
-        "cuda_api_gpu_sum",
-        "cuda_api_sum",
-        "cuda_gpu_kern_gb_sum",
-        "cuda_gpu_kern_sum",
-        "cuda_gpu_mem_size_sum",
-        "cuda_gpu_mem_time_sum",
-        "cuda_gpu_sum",
-        "cuda_kern_exec_sum",
-        "mpi_event_sum",
-        "nvtx_pushpop_sum",
-        "nvtx_startend_sum",
-        "nvtx_sum",
-        "openacc_sum",
-        "openmp_sum",
-        "osrt_sum",
+        *("cuda_api_gpu_sum", "cuda_api_sum", "cuda_gpu_kern_gb_sum", "cuda_gpu_kern_sum", "cuda_gpu_mem_size_sum"),
+        *("cuda_gpu_mem_time_sum", "cuda_gpu_sum", "cuda_kern_exec_sum", "mpi_event_sum", "nvtx_pushpop_sum"),
+        *("nvtx_startend_sum", "nvtx_sum", "openacc_sum", "openmp_sum", "osrt_sum"),
     )
 )
 """Reports that a cluster's workers compute: not reports of single rows, or of ranges' GPU work."""

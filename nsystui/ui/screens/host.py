@@ -44,12 +44,8 @@ _GAP_LIST = 3
 _CATEGORIES = {
     **dict.fromkeys(
         (
-            causes.SYNCHRONISING,
-            causes.COPYING,
-            causes.ALLOCATING,
-            causes.LAUNCHING,
-            causes.OTHER_CALLS,
-            causes.IN_OVERHEAD,
+            *(causes.SYNCHRONISING, causes.COPYING, causes.ALLOCATING, causes.LAUNCHING),
+            *(causes.OTHER_CALLS, causes.IN_OVERHEAD),
         ),
         "api",
     ),

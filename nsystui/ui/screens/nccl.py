@@ -380,14 +380,8 @@ _rate_words, _duration_words = partial(format_value, Unit.RATE), partial(format_
 
 
 _GROUPS: tuple[NcclProperty | None, ...] = (
-    NcclProperty.SIZE,
-    None,
-    NcclProperty.COMMUNICATOR,
-    NcclProperty.STREAM,
-    NcclProperty.RANK,
-    NcclProperty.STEP,
-    NcclProperty.RANGE,
-    NcclProperty.BACKEND,
+    *(NcclProperty.SIZE, None, NcclProperty.COMMUNICATOR, NcclProperty.STREAM, NcclProperty.RANK),
+    *(NcclProperty.STEP, NcclProperty.RANGE, NcclProperty.BACKEND),
 )
 """The groupings in addition to the collective."""
 
