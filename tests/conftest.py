@@ -23,7 +23,7 @@ from nsystui.base import resources
 from nsystui.exports.opening import ArrowReader
 from nsystui.questions import catalogue
 from nsystui.questions.queries.question import Question
-from nsystui.questions.queries.registry import question_named, questions
+from nsystui.questions.queries.registry import question_named, questions, views
 from nsystui.store import dialect
 from nsystui.store.session import Session
 
@@ -285,6 +285,8 @@ def dummy_question(tmp_path, monkeypatch) -> Iterator[Question]:
     (tmp_path / "catalogue/dummy.py").write_text(DUMMY_QUESTION)
     monkeypatch.setattr(catalogue, "__path__", [*catalogue.__path__, str(tmp_path / "catalogue")])
     questions.cache_clear()
+    views.cache_clear()
     yield question_named("dummy")
     questions.cache_clear()
+    views.cache_clear()
     sys.modules.pop("nsystui.questions.catalogue.dummy", None)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import closing, contextmanager
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from nsystui.base.answer import Head, key_named
 from nsystui.base.errors import DamagedError, NsystuiError, UsageError
 from nsystui.base.selection import NameFilter, Selection, parse_numbers, window_words
 from nsystui.base.terminal import complain as complain
@@ -48,15 +50,20 @@ def add_files(parser: argparse.ArgumentParser, nargs: str = "+", has_screens: bo
     )
     group = parser.add_argument_group("opening")
     group.add_argument("--no-cache", action="store_true", help="keep the columns in memory, write no cache")
+    add_convert(group)
+    if not has_screens:
+        add_missing(group)
+    add_clock(group)
+    add_limits(group)
+
+
+def add_convert(group: argparse._ActionsContainer) -> None:
+    """Add ``--convert``, which makes exports of reports."""
     group.add_argument(
         "--convert",
         action="store_true",
         help="run `nsys export` on .nsys-rep files (QdstrmImporter before that on .qdstrm), into the cache directory",
     )
-    if not has_screens:
-        add_missing(group)
-    add_clock(group)
-    add_limits(group)
 
 
 def add_missing(group: argparse._ActionsContainer) -> None:
@@ -112,6 +119,16 @@ def add_ranks(group: argparse._ArgumentGroup) -> None:
     )
 
 
+def add_numbering(parser: argparse.ArgumentParser) -> None:
+    """Add ``--ranks`` for commands that do not select ranks."""
+    parser.add_argument(
+        "--ranks",
+        metavar="WHO",
+        help="the rank of each file, where the exports do not have it: a pattern on file names with the number in a "
+        r"group, such as 'rank(\d+)', or FILE=RANK,FILE=RANK",
+    )
+
+
 def add_clock(group: argparse._ArgumentGroup) -> None:
     """Add ``--clock``, which chooses the common clock of several reports."""
     group.add_argument(
@@ -136,18 +153,20 @@ def add_format(parser: argparse.ArgumentParser, has_drawing: bool = False) -> No
     group = parser.add_argument_group("output")
     formats = ("table", "csv", "json", "md", "parquet", *(("svg",) if has_drawing else ()))
     group.add_argument("--format", choices=formats, help="default: table, or as -o ends")
-    group.add_argument(
-        "-o",
-        "--output",
-        dest="target",
-        type=OutputName,
-        metavar="FILE",
-        help=f"write to FILE (.csv .json .md .parquet .txt{' .svg' * has_drawing}); - is stdout",
-    )
+    add_target(group, "FILE", f"write to FILE (.csv .json .md .parquet .txt{' .svg' * has_drawing}); - is stdout")
     group.add_argument("--force", action="store_true", help="let -o overwrite a file")
     add_arranging(group)
     group.add_argument(
         "--wide", action="store_true", help="every column of a table, also where the terminal is narrower"
+    )
+
+
+def add_target(
+    parser: argparse._ActionsContainer, metavar: str, line: str, required: bool = False, default: str | None = None
+) -> None:
+    """Add ``-o``, the file or directory to write, with a ``line`` of help."""
+    parser.add_argument(
+        "-o", "--output", dest="target", type=OutputName, metavar=metavar, help=line, required=required, default=default
     )
 
 
@@ -167,7 +186,7 @@ def selection_of(flags: Selecting, job: OpenJob) -> Selection:
     if flags.time:
         window, events = job.window(flags.time), job.extent()
         if window.start >= events.end or window.end <= events.start:
-            say_note(f"--time {flags.time}: no event is in this window; the job's events run {window_words(events)}")
+            say_notes(f"--time {flags.time}: no event is in this window; the job's events run {window_words(events)}")
         selection = selection.with_window(window)
     return Selection(
         selection.window,
@@ -200,7 +219,7 @@ def open_job(
     line = line or ProgressLine()
     opener = Opener(source_of(request), OpeningProgress(line, complain))
     job, exports = opener.start()
-    job.tell = say_note
+    job.tell = say_notes
     session = job.session
     session.waiting, session.dropped = line.waiting, request.unread
     try:
@@ -208,18 +227,13 @@ def open_job(
             failures = opener.add(job, exports, whole)
             if partly and not session.reports and any(isinstance(error, DamagedError) for error in failures):
                 failures = opener.add(job, exports, whole, partly)
-    except BaseException:
-        session.close()
-        raise
-    job.left_out = tuple(map(str, failures))
-    request.unread.extend(failures)
-    if not session.reports:
-        session.close()
-        raise NsystuiError("no export could be opened") if failures else UsageError("no files")
-    try:
+        job.left_out = tuple(map(str, failures))
+        request.unread.extend(failures)
+        if not session.reports:
+            raise NsystuiError("no export could be opened") if failures else UsageError("no files")
         opener.join(job)
         if not job.shares_clock:
-            say_note(job.several_runs)
+            say_notes(job.several_runs)
         is_aligned = len(session.reports) > 1 and bool(times or request.selecting.time)
         if expected is not None:
             _expect(job, expected, is_aligned and request.opening.clock == "collectives")
@@ -230,6 +244,13 @@ def open_job(
         job.close()
         raise
     return job
+
+
+@contextmanager
+def opened(request: Request, **how: Any) -> Iterator[tuple[OpenJob, Selection]]:
+    """Open the files as `open_job` does; yield the job and the selection of the flags, and close the job."""
+    with closing(open_job(request, **how)) as job:
+        yield job, selection_of(request.selecting, job)
 
 
 def source_of(request: Request) -> JobSource:
@@ -282,9 +303,10 @@ def remembered(request: Request) -> Remembered | None:
     return Remembered.of_source(source_of(request))
 
 
-def say_note(note: str) -> None:
-    """Print a note that belongs to no single answer."""
-    complain(f"note: {note}")
+def say_notes(*notes: str) -> None:
+    """Print notes, each on a line."""
+    for note in notes:
+        complain(f"note: {note}")
 
 
 def deliver(request: Request, answer: Answer, notes: list[str] | None = None) -> int:
@@ -303,8 +325,7 @@ def deliver(request: Request, answer: Answer, notes: list[str] | None = None) ->
         output = request.output
         print_answer(answer, output.format or "table", is_wide=output.wide, is_cut=output.top is None)
     if notes is None:
-        for note in answer.notes:
-            say_note(note)
+        say_notes(*answer.notes)
     else:
         notes += [note for note in answer.notes if note not in notes]
     if has_rows:
@@ -343,8 +364,6 @@ def _save(output: Output, answer: Answer) -> None:
 
 def arranged(output: Output, answer: Answer) -> Answer:
     """Return an answer, sorted and cut by the flags."""
-    from nsystui.base.answer import Head, key_named
-
     if output.sort:
         key = key_named(answer.columns, output.sort)
         if key is None:

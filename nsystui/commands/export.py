@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import BinaryIO, cast
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple, cast
 
 from nsystui.base.errors import UsageError
 from nsystui.commands import arguments as shared
 from nsystui.commands.request import OutputName, Request
+
+if TYPE_CHECKING:
+    from nsystui.base.selection import Selection
+    from nsystui.questions.job.job import OpenJob
+    from nsystui.questions.trace.slices import Contents
 
 DESCRIPTION = """A trace of the selection for another tool, all reports on the job's clock. .json and .json.gz are
 Chrome's Trace Events, for ui.perfetto.dev and chrome://tracing: processes are ranks, tracks are streams and, for each
@@ -57,84 +64,72 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(request: Request) -> int:
-    from nsystui.questions.kernels.summary import Names
+    from nsystui.output.pipe import quiet_pipe
     from nsystui.questions.trace.slices import Contents
 
     args = request.args
-    if args["stacks"]:
-        return _export_stacks(request)
-    target = args["trace"] or args["paraver"]
+    target = args["stacks"] or args["trace"] or args["paraver"]
     _check_target(request, target)
-    contents = Contents.of(args["kinds"])
-    job = shared.open_job(request, times=True)
-    try:
-        from nsystui.questions.trace.trace import Trace
-
-        with job.session.waiting("trace"):
-            trace = Trace.of(job, shared.selection_of(request.selecting, job), contents, Names(args["names"]))
+    prepare: Callable[[Request, OpenJob, Selection], _Content] = _stacks
+    if not args["stacks"]:
+        prepare = partial(_trace, Contents.of(args["kinds"]))
+    with shared.opened(request, times=True) as (job, selection):
+        content = prepare(request, job, selection)
         if target == "-":
-            from nsystui.output.chrome_trace import write_chrome_trace
-            from nsystui.output.files import refuse_empty
-            from nsystui.output.pipe import quiet_pipe
-
-            refuse_empty(trace)
             with quiet_pipe() as stream:
-                rows = write_chrome_trace(trace, cast("BinaryIO", getattr(stream, "buffer", sys.stdout)))
+                rows = content.write(cast("BinaryIO", getattr(stream, "buffer", sys.stdout)))
         else:
-            from nsystui.output.files import save_trace
-
-            with job.session.waiting("trace"):
-                rows = save_trace(trace, target, request.output.force)
-    finally:
-        job.close()
-    shared.complain(f"wrote {rows:,} events to {'standard output' if target == '-' else target}")
-    for note in (trace.clock, *trace.notes):
-        if note:
-            shared.complain(f"note: {note}")
+            with job.session.waiting("stacks" if args["stacks"] else "trace"):
+                rows = content.save(target, request.output.force)
+    shared.complain(f"wrote {rows:,} {content.counted} to {'standard output' if target == '-' else target}")
+    shared.say_notes(*filter(None, content.notes))
     return 0
 
 
-def _export_stacks(request: Request) -> int:
-    from nsystui.output.files import refuse_existing
-    from nsystui.output.pipe import quiet_pipe
-    from nsystui.output.stacks import check_stacks_ending, refuse_no_samples, save_stacks, write_collapsed
+class _Content(NamedTuple):
+    """What is exported: it writes itself to stdout or to a file, and returns the number of its events."""
 
-    target = request.args["stacks"]
-    if target != "-":
-        check_stacks_ending(target)
-        if not request.output.force:
-            refuse_existing(target)
-    job = shared.open_job(request, times=True)
-    try:
-        from nsystui.questions.host.functions import samples_of
-        from nsystui.questions.host.naming import named_threads
+    counted: str
+    write: Callable[[BinaryIO], int]
+    save: Callable[[str, bool], int]
+    notes: Sequence[str] = ()
 
-        with job.session.waiting("samples"):
-            samples = samples_of(job.session, shared.selection_of(request.selecting, job))
-        threads = named_threads(job, samples.threads)
-        full_names = request.args["names"] != "short"
-        refuse_no_samples(samples)
-        if target == "-":
-            with quiet_pipe() as stream:
-                output = cast("BinaryIO", getattr(stream, "buffer", sys.stdout))
-                rows = write_collapsed(samples, threads, output, full_names)
-        else:
-            rows = save_stacks(samples, threads, target, request.output.force, full_names)
-    finally:
-        job.close()
-    shared.complain(f"wrote {rows:,} samples to {'standard output' if target == '-' else target}")
-    return 0
+
+def _trace(contents: Contents, request: Request, job: OpenJob, selection: Selection) -> _Content:
+    from nsystui.output.chrome_trace import write_chrome_trace
+    from nsystui.output.files import refuse_empty, save_trace
+    from nsystui.questions.kernels.summary import Names
+    from nsystui.questions.trace.trace import Trace
+
+    with job.session.waiting("trace"):
+        trace = Trace.of(job, selection, contents, Names(request.args["names"]))
+    refuse_empty(trace)
+    notes = (trace.clock, *trace.notes)
+    return _Content("events", partial(write_chrome_trace, trace), partial(save_trace, trace), notes)
+
+
+def _stacks(request: Request, job: OpenJob, selection: Selection) -> _Content:
+    from nsystui.output.stacks import refuse_no_samples, save_stacks, write_collapsed
+    from nsystui.questions.host.functions import samples_of
+    from nsystui.questions.host.naming import named_threads
+
+    with job.session.waiting("samples"):
+        samples = samples_of(job.session, selection)
+    refuse_no_samples(samples)
+    threads, full_names = named_threads(job, samples.threads), request.args["names"] != "short"
+    write = partial(write_collapsed, samples, threads, full_names=full_names)
+    return _Content("samples", write, partial(save_stacks, samples, threads, full_names=full_names))
 
 
 def _check_target(request: Request, target: str) -> None:
     """Refuse a wrong ending or an existing file before the work begins."""
     from nsystui.output.files import PARAVER, check_ending, refuse_existing, trace_files
+    from nsystui.output.stacks import check_stacks_ending
 
     if request.args["paraver"] and not target.lower().endswith(PARAVER):
         raise UsageError(f"--paraver {target}: the name ends in .prv or .prv.gz")
     if target == "-":
         return
-    check_ending(target)
-    if not request.output.force:
-        for file in trace_files(target):
-            refuse_existing(file)
+    (check_stacks_ending if request.args["stacks"] else check_ending)(target)
+    for file in () if request.output.force else (target,) if request.args["stacks"] else trace_files(target):
+        refuse_existing(file)

@@ -7,18 +7,21 @@ import os
 import platform
 import stat
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nsystui.base.answer import Unit
 from nsystui.base.errors import ExportError, NsystuiError, UsageError
+from nsystui.base.selection import Selection
+from nsystui.base.terminal import original_environ
 from nsystui.base.units import format_value
 from nsystui.base.version import __version__
 from nsystui.commands import arguments as shared
 from nsystui.commands.configuration import Config, default_path
 from nsystui.commands.request import Request
 from nsystui.commands.tables import deliver_tables
+from nsystui.output.files import print_lines
 from nsystui.questions.queries.question import Titled
 
 if TYPE_CHECKING:
@@ -71,8 +74,7 @@ def run(request: Request) -> int:
     if not request.opening.files:
         raise UsageError("name an export, such as `nsystui info rank0.sqlite`, or ask for --diagnostics")
     request.check()
-    job = shared.open_job(request)
-    try:
+    with shared.opened(request) as (job, _):
         with job.session.waiting("info"):
             tables = [Titled(name, TITLES[name], table_of(job, name)) for name in _table_names(request)]
         if len(tables) > 1:
@@ -81,15 +83,10 @@ def run(request: Request) -> int:
         status = shared.deliver(request, tables[0].answer)
         # A capture without messages lacks nothing.
         return status if args["show"] or args["job_output"] else 0
-    finally:
-        job.close()
 
 
 def _print_diagnostics(request: Request) -> None:
     """Print facts for a bug report; an invalid limit becomes a line, because the bug may be there."""
-    from nsystui.base.terminal import original_environ
-    from nsystui.output.files import print_lines
-
     config, environ = request.config, original_environ()
     lines = [*program_lines(), *terminal_lines(environ)]
     try:
@@ -102,52 +99,34 @@ def _print_diagnostics(request: Request) -> None:
 
 
 def _table_names(request: Request) -> tuple[str, ...]:
-    args = request.args
-    output = request.output
+    args, output = request.args, request.output
+    if args["job_output"] and args["show"]:
+        raise UsageError("--job-output cannot be combined with --show")
+    if args["job_output"] or args["show"]:
+        return (args["show"] or "job-output",)
     is_single = output.format in ("csv", "json") or output.target or output.sort or output.top is not None
-    if args["job_output"]:
-        if args["show"]:
-            raise UsageError("--job-output cannot be combined with --show")
-        return ("job-output",)
-    if args["show"]:
-        return (args["show"],)
     return TABLES[:1] if is_single else TABLES
 
 
 def table_of(job: OpenJob, name: str) -> Answer:
     """Return one of `TABLES`, or ``job-output``."""
-    from nsystui.base.selection import Selection
+    from nsystui.questions.capture.job_output import output_table
+    from nsystui.questions.capture.launch_account import account_table
     from nsystui.questions.queries.reports import contents_table, diagnostics_table, reports_table
 
-    if name == "job-output":
-        from nsystui.questions.capture.job_output import output_table
-
-        return output_table(job)
-    if name == "contents":
-        return contents_table(job.session)
-    if name == "launches":
-        from nsystui.questions.capture.launch_account import account_table
-
-        return account_table(job)
-    if name == "diagnostics":
-        return diagnostics_table(job.session, Selection())
-    return reports_table(job.session, job.ranks)
+    tables: dict[str, Callable[[], Answer]] = {
+        "reports": lambda: reports_table(job.session, job.ranks),
+        "contents": lambda: contents_table(job.session),
+        "launches": lambda: account_table(job),
+        "diagnostics": lambda: diagnostics_table(job.session, Selection()),
+        "job-output": lambda: output_table(job),
+    }
+    return tables[name]()
 
 
 PACKAGES = (
-    "textual",
-    "rich",
-    "sqlalchemy",
-    "pandas",
-    "numpy",
-    "duckdb",
-    "adbc-driver-sqlite",
-    "adbc-driver-manager",
-    "platformdirs",
-    "ijson",
-    "argcomplete",
-    "distributed",
-    "pyarrow",
+    *("textual", "rich", "sqlalchemy", "pandas", "numpy", "duckdb", "adbc-driver-sqlite", "adbc-driver-manager"),
+    *("platformdirs", "ijson", "argcomplete", "distributed", "pyarrow"),
 )
 SHOWN_VARIABLES = ("TERM", "COLORTERM", "TERM_PROGRAM", "LANG", "LC_ALL", "LC_CTYPE", "COLUMNS", "LINES")
 SHOWN_AS_SET = ("NO_COLOR", "NSYSTUI_CACHE_DIR", "NSYSTUI_CACHE_LIMIT", "NSYSTUI_JOBS", "NSYSTUI_MEMORY_LIMIT")

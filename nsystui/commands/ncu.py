@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from nsystui.base.errors import UsageError, no_such_name
+from nsystui.base.selection import Selection
 from nsystui.commands import arguments as shared
 from nsystui.commands.request import Request
 
@@ -79,21 +80,16 @@ def run(request: Request) -> int:
     request.check()
     from nsystui.questions.trace.ncu import ncu_table
 
-    job = shared.open_job(request, whole=False)
-    try:
-        selection = shared.selection_of(request.selecting, job)
+    with shared.opened(request, whole=False) as (job, selection):
         commands = _with_options(request, _commands(request, job, selection))
         if is_table:
             return shared.deliver(request, ncu_table(job, commands))
         if args["wrapper"]:
             return _print_wrapper(request, job, commands)
         return _print(job, commands, 10 if request.output.top is None else request.output.top)
-    finally:
-        job.close()
 
 
 def _commands(request: Request, job: OpenJob, selection: Selection) -> list[NcuCommand]:
-    from nsystui.base.selection import Selection
     from nsystui.questions.kernels.summary import is_named, smart_kernel_names
     from nsystui.questions.trace.ncu import NameBase, everything, ncu_commands, one_launch
 
@@ -129,14 +125,10 @@ def _with_options(request: Request, commands: list[NcuCommand]) -> list[NcuComma
     from nsystui.questions.capture.recording import LAUNCHERS
 
     args = request.args
-    collected = ["--set", args["set"]] if args["set"] else []
-    for section in args["section"]:
-        collected += ["--section", section]
+    sections = [word for section in args["section"] for word in ("--section", section)]
+    collected = (*(("--set", args["set"]) if args["set"] else ()), *sections)
     variable = LAUNCHERS[args["launcher"]][0] if args["launcher"] else None
-    return [
-        replace(command, collected=tuple(collected), variable=command.variable if variable is None else variable)
-        for command in commands
-    ]
+    return [replace(command, collected=collected, variable=variable or command.variable) for command in commands]
 
 
 def _print_wrapper(request: Request, job: OpenJob, commands: Sequence[NcuCommand]) -> int:
@@ -155,17 +147,16 @@ def _print_wrapper(request: Request, job: OpenJob, commands: Sequence[NcuCommand
             "--wrapper: no captured environment has the ranks of this job: give --launcher " + "|".join(LAUNCHERS)
         )
     print_lines(wrapper_script(profiled, launcher))
-    for note in cautions(profiled, is_wrapped=True):
-        shared.say_note(note)
+    shared.say_notes(*cautions(profiled, is_wrapped=True))
     sources = {rank.source for rank in job.ranks}
     if args["launcher"] and args["launcher"] != launcher_of_job(job):
-        shared.say_note(
+        shared.say_notes(
             f"the ranks are numbered by {', '.join(sorted(sources))}: check that {LAUNCHERS[launcher][0]} counts the "
             f"same way"
         )
     more = len({(item.kernel, item.base) for item in commands} - {(item.kernel, item.base) for item in profiled})
     if more:
-        shared.say_note(
+        shared.say_notes(
             f"{more:,} more {'kernel' if more == 1 else 'kernels'}: a run profiles one kernel of each rank, the one "
             f"with most time that is not NCCL's; --instances chooses another"
         )
@@ -179,11 +170,9 @@ def _print(job: OpenJob, commands: Sequence[NcuCommand], limit: int) -> int:
     print_lines(line for command in commands[:limit] for line in (f"# {command.what}", command.command))
     if not commands:
         notes = ncu_table(job, commands).notes
-        for note in notes or ("no kernel in the selection",):
-            shared.complain(f"note: {note}")
+        shared.say_notes(*(notes or ("no kernel in the selection",)))
         return 3 if notes else 0
-    for note in cautions(commands[:limit]):
-        shared.complain(f"note: {note}")
+    shared.say_notes(*cautions(commands[:limit]))
     if len(commands) > limit:
-        shared.complain(f"note: {len(commands) - limit:,} more commands: --top, --filter and --ranks choose")
+        shared.say_notes(f"{len(commands) - limit:,} more commands: --top, --filter and --ranks choose")
     return 0

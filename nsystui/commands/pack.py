@@ -10,11 +10,14 @@ from itertools import starmap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nsystui.base.answer import Unit
 from nsystui.base.errors import ExportError, NsystuiError, UsageError
 from nsystui.base.text import safe_text
+from nsystui.base.units import format_value
 from nsystui.commands import arguments as shared
 from nsystui.commands.configuration import add_limits
-from nsystui.commands.request import OutputName, Request
+from nsystui.commands.request import Request
+from nsystui.questions.queries.numbering import numbering
 
 if TYPE_CHECKING:
     from nsystui.commands.progress import ProgressLine
@@ -42,33 +45,16 @@ _MAX_BYTES = 64 << 20
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("files", nargs="+", metavar="FILE", help="an export (.sqlite), a directory of them, or a glob")
-    parser.add_argument(
-        "-o",
-        "--output",
-        dest="target",
-        type=OutputName,
-        metavar="DIR",
-        required=True,
-        help="the packed job, created if missing",
-    )
+    shared.add_target(parser, "DIR", "the packed job, created if missing", required=True)
     parser.add_argument("--force", action="store_true", help="replace ranks that are in DIR already")
     parser.add_argument(
         "--job-output",
         action="store_true",
         help="also what the application printed, without lines that look like environment variables and without tokens",
     )
-    parser.add_argument(
-        "--ranks",
-        metavar="WHO",
-        help="the rank of each file, where the exports do not have it: a pattern on file names with the number in a "
-        r"group, such as 'rank(\d+)', or FILE=RANK,FILE=RANK",
-    )
+    shared.add_numbering(parser)
     group = parser.add_argument_group("opening")
-    group.add_argument(
-        "--convert",
-        action="store_true",
-        help="run `nsys export` on .nsys-rep files (QdstrmImporter before that on .qdstrm), into the cache directory",
-    )
+    shared.add_convert(group)
     add_limits(group)
 
 
@@ -76,7 +62,6 @@ def run(request: Request) -> int:
     """Return 0 if every file is packed, else 2, because exports may be removed afterwards."""
     from nsystui.base.resources import step_back
     from nsystui.exports.discover import discover, is_packed_report
-    from nsystui.questions.queries.numbering import numbering
     from nsystui.store.packed_job import JobWriter
 
     given_numbering = numbering(request.selecting.numbering)
@@ -168,7 +153,7 @@ class _Run:
         if not self.request.output.force:
             self.look_for_packed()
         if self._done:
-            shared.say_note(f"{len(self._done):,} of {len(self.paths):,} were packed before")
+            shared.say_notes(f"{len(self._done):,} of {len(self.paths):,} were packed before")
         remaining = [Export(number, path) for number, path in enumerate(self.paths) if number not in self._done]
         if not remaining:
             return
@@ -182,7 +167,7 @@ class _Run:
                 items = sorted((self._done | {number: self.paths[number] for number in self._waiting}).items())
                 self._pack(list(starmap(Export, items)), Session(cache, limits), line, None)
         if note := left_out_note(self._reports):
-            shared.say_note(note)
+            shared.say_notes(note)
 
     def _pack(self, exports: list[Export], session: Session, line: ProgressLine, ahead: RanksAhead | None) -> None:
         """Pack exports, and add reports to the job if their ranks are certain, as all are without ``ahead``."""
@@ -268,8 +253,6 @@ def _opener(request: Request, limits: Limits, line: ProgressLine, names: Mapping
 
 def _line(ranked: ReportRanks, added: JobReport) -> str:
     """Return ``rank 3  rank_3  1,234,567 rows  45.2 MiB, 12 % of the export  (captured environment)``."""
-    from nsystui.base.answer import Unit
-    from nsystui.base.units import format_value
     from nsystui.exports.discover import NEXT_CAPTURE
 
     numbers = sorted(rank % NEXT_CAPTURE for rank in ranked.ranks.values())

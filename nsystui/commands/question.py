@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from nsystui.base.answer import TableAnswer
 from nsystui.base.errors import UsageError, no_such_name
+from nsystui.base.selection import Selection
 from nsystui.commands import arguments as shared
 from nsystui.commands.request import Request, Selecting
 from nsystui.questions.queries.question import Option, Question, TextDrawing
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from nsystui.base.answer import Answer
     from nsystui.base.drawing import Drawing
     from nsystui.base.selection import Selection
+    from nsystui.questions.answers.remembered import Remembered
     from nsystui.questions.job.job import OpenJob
 
 
@@ -72,10 +77,10 @@ def _argparse_words(option: Option) -> dict[str, Any]:
     return {**words, "type": _reader(option.kind)}
 
 
-def _reader(kind: Callable[[str], Any]) -> Callable[[str], Any]:
+def _reader(kind: Callable[[str], object]) -> Callable[[str], object]:
     """Return a reader of values; argparse reports its errors after the option's name."""
 
-    def read(text: str) -> Any:
+    def read(text: str) -> object:
         try:
             return kind(text)
         except UsageError as error:
@@ -86,33 +91,15 @@ def _reader(kind: Callable[[str], Any]) -> Callable[[str], Any]:
 
 
 def run(question: Question, request: Request) -> int:
-    """Answer on stdout or in a file, and return the exit status."""
+    """Recall the answer, or compute it; deliver it on stdout or in a file, and return the exit status."""
     request.check(has_drawing=question.drawing is not None or question.map is not None)
-    values = request.args
     if request.opening.dask:
-        shared.check_dask(question, values)
-    is_table = request.output.is_table or (question.map is None and question.draw is None)
-    can_remember = (
-        is_table and question.tables is None and not any(opt.is_given(values) for opt in question.options if opt.lists)
-    )
-    memory = shared.remembered(request) if can_remember and not request.output.is_drawing else None
-    key = question.key(values)
-    cached = memory.recall(*key) if memory is not None else None
-    if cached is not None:
+        shared.check_dask(question, request.args)
+    memory, key = _memory(question, request), question.key(request.args)
+    if memory is not None and (cached := memory.recall(*key)) is not None:
         return shared.deliver(request, cached[1])
-    options = question.read(values)
-    if question.other is not None and question.compare is not None and (other_source := question.other(values)):
-        files, window = other_source
-        # The selection does not apply to the other job.
-        other = replace(request, opening=replace(request.opening, files=files), selecting=Selecting(window))
-        with closing(_open_job(question, other)) as job, job.session.waiting(question.name):
-            options = question.compare(job, shared.selection_of(other.selecting, job), options)
-    with closing(_open_job(question, request)) as job:
-        from nsystui.base.answer import TableAnswer
-        from nsystui.base.selection import Selection
-        from nsystui.questions.answers.answering import ask
-
-        selection = shared.selection_of(request.selecting, job)
+    options = _options(question, request)
+    with _opened(question, request) as (job, selection):
         if request.output.is_drawing:
             return _as_svg(question, request, job, selection, options)
         is_text = not request.output.is_table
@@ -124,14 +111,42 @@ def run(question: Question, request: Request) -> int:
             with job.session.waiting(question.name):
                 tables = question.tables(job, selection, options)
             return deliver_several(request, tables)
-        answer = ask(question, job, selection, options)
-        if (name := values.get("instances")) and not answer.total:
-            unfiltered = ask(question, job, Selection(), question.read({**values, "instances": None}))
-            if isinstance(unfiltered, TableAnswer) and len(unfiltered):
-                raise no_such_name("--instances", name, map(str, unfiltered.cells("name")))
+        answer = _answer(question, request, job, selection, options)
         if memory is not None:
             memory.keep(job, answer, "", *key)
         return shared.deliver(request, answer)
+
+
+def _memory(question: Question, request: Request) -> Remembered | None:
+    """Return the remembered answers, or ``None`` for drawings, several tables and lists of single events."""
+    lists = any(option.lists and option.is_given(request.args) for option in question.options)
+    is_text = not request.output.is_table and (question.map is not None or question.draw is not None)
+    if request.output.is_drawing or is_text or lists or question.tables is not None:
+        return None
+    return shared.remembered(request)
+
+
+def _options(question: Question, request: Request) -> Any:
+    """Return the options; read the job to compare with, if any. The selection does not apply to that job."""
+    options = question.read(request.args)
+    source = question.other(request.args) if question.other is not None else None
+    if question.compare is None or not source:
+        return options
+    other = replace(request, opening=replace(request.opening, files=source[0]), selecting=Selecting(source[1]))
+    with _opened(question, other) as (job, selection), job.session.waiting(question.name):
+        return question.compare(job, selection, options)
+
+
+def _answer(question: Question, request: Request, job: OpenJob, selection: Selection, options: object) -> Answer:
+    """Return the table. Raises UsageError if no row of the job has the name of ``--instances``."""
+    from nsystui.questions.answers.answering import ask
+
+    answer, name = ask(question, job, selection, options), request.args.get("instances")
+    if name and not answer.total:
+        unfiltered = ask(question, job, Selection(), question.read({**request.args, "instances": None}))
+        if isinstance(unfiltered, TableAnswer) and len(unfiltered):
+            raise no_such_name("--instances", name, map(str, unfiltered.cells("name")))
+    return answer
 
 
 def drawn(question: Question, job: OpenJob, selection: Selection, options: object) -> Drawing | None:
@@ -153,8 +168,7 @@ def _as_svg(question: Question, request: Request, job: OpenJob, selection: Selec
 
     drawing = drawn(question, job, selection, options)
     if drawing is None:
-        for note in ask(question, job, selection, options).notes:
-            shared.say_note(note)
+        shared.say_notes(*ask(question, job, selection, options).notes)
         shared.complain(f"{question.name}: there is nothing to draw")
         return 3
     if request.output.is_file:
@@ -165,12 +179,11 @@ def _as_svg(question: Question, request: Request, job: OpenJob, selection: Selec
     return 0
 
 
-def _open_job(question: Question, request: Request) -> OpenJob:
+def _opened(question: Question, request: Request) -> AbstractContextManager[tuple[OpenJob, Selection]]:
     has_times = question.has_times or any(option.is_given(request.args) for option in question.options if option.lists)
     values = {**vars(request.selecting), **request.args}
-    return shared.open_job(
-        request, question.is_whole, has_times, question.expected(values) if question.expected is not None else None
-    )
+    expected = question.expected(values) if question.expected is not None else None
+    return shared.opened(request, whole=question.is_whole, times=has_times, expected=expected)
 
 
 def _as_text(question: Question, request: Request, job: OpenJob, selection: Selection, options: Any) -> int | None:
@@ -188,6 +201,5 @@ def _as_text(question: Question, request: Request, job: OpenJob, selection: Sele
     from nsystui.output.files import print_lines
 
     print_lines(drawing.lines)
-    for note in drawing.notes:
-        shared.say_note(note)
+    shared.say_notes(*drawing.notes)
     return 0 if drawing.lines or not drawing.notes else 3

@@ -7,8 +7,10 @@ import shutil
 import subprocess
 
 from nsystui.base.errors import UsageError
+from nsystui.base.selection import parse_numbers
+from nsystui.base.text import safe_text
 from nsystui.commands import arguments as shared
-from nsystui.commands.request import OutputName, Request
+from nsystui.commands.request import Request
 
 DESCRIPTION = """Prints, and never runs, the commands that record the data for your questions: `nsys profile`
 for all ranks or some, `nsys export`, and triage. Options that your version of nsys lacks are left out and named."""
@@ -35,23 +37,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--small-overhead", action="store_true", help="with --why-idle: samples without stacks")
     group = parser.add_argument_group("where")
     group.add_argument("--launcher", choices=tuple(LAUNCHERS), default="slurm", help="what starts the ranks")
-    group.add_argument(
-        "-o",
-        "--output",
-        dest="target",
-        type=OutputName,
-        metavar="DIR",
-        default="run",
-        help="where reports and exports go (default: run)",
-    )
+    shared.add_target(group, "DIR", "where reports and exports go (default: run)", default="run")
     group.add_argument("--scratch", metavar="DIR", help="a local directory for nsys's temporary files (TMPDIR)")
     group.add_argument("--nsys-version", metavar="V", help="such as 2024.5 (default: that of nsys on the PATH)")
     parser.add_argument("program", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="the program and its arguments")
 
 
 def run(request: Request) -> int:
-    from nsystui.base.selection import parse_numbers
-    from nsystui.base.text import safe_text
     from nsystui.output.files import print_lines
     from nsystui.questions.capture.recording import GOALS, NEWEST, Capture, Recording, missing, parse_version, script
 
@@ -80,10 +72,10 @@ def run(request: Request) -> int:
     )
     print_lines(script(recording))
     if version is None:
-        shared.say_note("nsys is not on the PATH here: the options are those of its newest version (--nsys-version V)")
+        shared.say_notes("nsys is not on the PATH here: the options are those of its newest version (--nsys-version V)")
     for goal in goals:
         if line := missing(goal, release) or goal.cost:
-            shared.say_note(f"--{goal.flag}: {line}")
+            shared.say_notes(f"--{goal.flag}: {line}")
     return 0
 
 

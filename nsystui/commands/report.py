@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import replace
 
 from nsystui.base.errors import UsageError
 from nsystui.base.text import shell_word
 from nsystui.commands import arguments as shared
-from nsystui.commands.request import OutputName, Request
+from nsystui.commands.request import Request
 
 DESCRIPTION = """All of a job on one page, to send or to keep: where the time went, the findings with their evidence,
 GPUs over time, ranks, steps, kernels, NCCL with its bandwidth, NVTX ranges, efficiency, why the GPUs were idle, and
@@ -38,15 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     shared.add_steps(group)
     shared.add_selection(parser)
     output = parser.add_argument_group("output")
-    output.add_argument(
-        "-o",
-        "--output",
-        dest="target",
-        type=OutputName,
-        metavar="FILE",
-        required=True,
-        help="write to FILE (.html .md)",
-    )
+    shared.add_target(output, "FILE", "write to FILE (.html .md)", required=True)
     output.add_argument("--force", action="store_true", help="overwrite files")
     output.add_argument("--top", type=int, metavar="N", help="rows of long tables (default: 20)")
 
@@ -70,8 +62,7 @@ def run(request: Request) -> int:
 
     line = ProgressLine()
     with ExitStack() as stack:
-        job = stack.enter_context(closing(shared.open_job(request, times=True, line=line)))
-        selection = shared.selection_of(request.selecting, job)
+        job, selection = stack.enter_context(shared.opened(request, times=True, line=line))
         selected = "" if selection.is_everything else describe(selection, job.ranks)
         top = TOP if request.output.top is None else request.output.top
         flag_values = vars(request.selecting).items()
@@ -80,9 +71,9 @@ def run(request: Request) -> int:
         baseline = None
         if args["baseline"]:
             other = replace(request, opening=replace(request.opening, files=args["baseline"]))
-            old = stack.enter_context(closing(shared.open_job(other, times=True, line=line)))
+            old, old_selection = stack.enter_context(shared.opened(other, times=True, line=line))
             _, label = job_labels((job, old), (request.opening.files, args["baseline"]))
-            baseline = Side(old, shared.selection_of(other.selecting, old), BASELINE if args["anonymous"] else label)
+            baseline = Side(old, old_selection, BASELINE if args["anonymous"] else label)
         with line.waiting("report"):
             report = job_report(
                 asked, baseline,

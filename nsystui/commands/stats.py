@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from nsystui.base.errors import UsageError
+from nsystui.base.units import in_unit, time_unit_of
 from nsystui.commands import arguments as shared
 from nsystui.commands.request import Request
 from nsystui.questions.queries.question import Titled
@@ -65,8 +68,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(request: Request) -> int:
-    from nsystui.base.units import time_unit_of
-
     names = [text.strip() for words in request.args["report"] or () for text in words.split(",") if text.strip()]
     request.check()
     time_unit_of(request.args["timeunit"])
@@ -87,15 +88,12 @@ def _answer(request: Request, names: Sequence[str], memory: Remembered | None) -
     if request.opening.dask and names:
         for _, report, _ in wanted:
             shared.check_dask(report)
-    job = shared.open_job(request, whole=False)
-    try:
-        selections = list(_selections(request, job, _filtered_selection(request, job)))
+    with shared.opened(request, whole=False) as (job, selection):
+        selections = list(_selections(request, job, _filtered_selection(request, job, selection)))
         is_alone = len(names) == 1 and not request.args["by_rank"]
         tables = _tables(request, job, wanted, selections, memory, quiet=not names, is_alone=is_alone)
         _deliver(request, iter(list(tables)), is_alone)  # nothing is printed before all is read
         return 3 if all(lacking(job.session, report) for _, report, _ in wanted) else 0
-    finally:
-        job.close()
 
 
 def _deliver(request: Request, tables: Iterator[Titled], is_alone: bool) -> None:
@@ -112,14 +110,10 @@ def _deliver(request: Request, tables: Iterator[Titled], is_alone: bool) -> None
         shared.complain(f"the usual reports: {shared.no_rows(request)}")
 
 
-def _filtered_selection(request: Request, job: OpenJob) -> Selection:
-    from dataclasses import replace
-
-    from nsystui.base.errors import UsageError
+def _filtered_selection(request: Request, job: OpenJob, selection: Selection) -> Selection:
     from nsystui.questions.stats.report import filter_nvtx, filter_time, range_name
 
     args = request.args
-    selection = shared.selection_of(request.selecting, job)
     if args["filter_time"]:
         if request.selecting.time:
             raise UsageError("--time and --filter-time mean the same: leave one out")
@@ -179,8 +173,6 @@ def _tables(
 
 
 def _table(request: Request, text: str, rank: int | None, title: str, answer: Answer) -> Titled:
-    from nsystui.base.units import in_unit, time_unit_of
-
     of_rank = "" if rank is None else f", rank {rank}"
     labels: dict[str, str | int] = {"report": text} if rank is None else {"report": text, "rank": rank}
     name = text.replace(":", "_") + ("" if rank is None else f"_rank{rank}")

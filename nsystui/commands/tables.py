@@ -68,6 +68,5 @@ def deliver_tables(request: Request, tables: Iterable[Titled]) -> int:
             shared.deliver(request, table.answer, notes)
     if is_json:
         print_lines(["", "]"] if number else ["[]"])
-    for note in notes:
-        shared.say_note(note)
+    shared.say_notes(*notes)
     return number

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable
-from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -121,8 +120,8 @@ def _findings(
     from nsystui.questions.triage.run import triage, triage_table
     from nsystui.store.session import Computation
 
-    with closing(shared.open_job(request, times=True, partly=True)) as job:
-        tell, selection = job.session.tell, shared.selection_of(request.selecting, job)
+    with shared.opened(request, times=True, partly=True) as (job, selection):
+        tell = job.session.tell
         with job.session.waiting("findings"):
             result = triage(
                 job, selection, thresholds, request.args["step_range"],
@@ -149,16 +148,13 @@ def _against(request: Request, thresholds: Thresholds) -> int:
     request.check()
     line = ProgressLine()
     with (
-        closing(shared.open_job(request, times=True, partly=True, line=line)) as job,
-        closing(shared.open_job(other, times=True, partly=True, line=line)) as old,
+        shared.opened(request, times=True, partly=True, line=line) as (job, selection),
+        shared.opened(other, times=True, partly=True, line=line) as (old, old_selection),
     ):
-        labels = job_labels((job, old), (request.opening.files, args["baseline"]))
-        sides = [
-            Side(side_job, shared.selection_of(request.selecting, side_job), label)
-            for side_job, label in zip((job, old), labels, strict=True)
-        ]
+        label, old_label = job_labels((job, old), (request.opening.files, args["baseline"]))
+        sides = Side(job, selection, label), Side(old, old_selection, old_label)
         with job.session.waiting("findings"):
-            diff = against(sides[0], sides[1], thresholds, args["step_range"])
+            diff = against(*sides, thresholds, args["step_range"])
         request.unread.extend([*diff.current.unread, *diff.baseline.unread])
         top = diff.first(request.output.top)
         files = named_shortly(request.opening.files)
@@ -185,5 +181,4 @@ def _deliver(request: Request, lines: Callable[[], list[str]], report: Callable[
     else:
         shared.deliver(request, table)
         return
-    for note in table.notes:
-        shared.say_note(note)
+    shared.say_notes(*table.notes)

@@ -25,13 +25,13 @@ from nsystui.base.errors import ExportError, NsystuiError, reason_of
 from nsystui.base.selection import Selection
 from nsystui.base.text import safe_text
 from nsystui.questions.job.opening import JobSource
-from nsystui.questions.queries.question import SCREENS
+from nsystui.questions.queries.question import SCREENS, View
 from nsystui.ui import keys
 from nsystui.ui.ascii import draw_in_ascii
 from nsystui.ui.history import History, HistoryStep
 from nsystui.ui.loading import KeptOverview, KernelsSeen, Loading, LoadingListener, LogLoading, LogState, kept_overview
 from nsystui.ui.page import OwnPage, register_themes
-from nsystui.ui.screens import TabView, screen_of, views_on
+from nsystui.ui.screens import screen_of, views_on
 from nsystui.ui.widgets.frame import UPDATE_INTERVAL, progress_bar
 from nsystui.ui.widgets.repainting import in_background, in_own_task
 
@@ -293,7 +293,7 @@ class NsystuiApp(App[int], LoadingListener):
         self.remember()
         self.push_screen(screen)
 
-    def open_view(self, view: TabView) -> Any:
+    def open_view(self, view: View) -> Any:
         """Replace the current screen by another view of this tab, and return it."""
         root = self.screen_stack[0]
         screen = root if view.screen == self.current_mode else screen_of(view.screen)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from nsystui.base.selection import Window
 from nsystui.exports.metadata import tid_of
 from nsystui.questions.queries.registry import view_named
 from nsystui.ui.screens import screen_of
 
 if TYPE_CHECKING:
-    from nsystui.base.selection import Selection, Task, Window
+    from nsystui.base.selection import Selection, Task
     from nsystui.questions.events.listing import EventKey
     from nsystui.questions.triage.finding import Finding
     from nsystui.ui.app import NsystuiApp
@@ -26,22 +27,12 @@ async def show_view(app: NsystuiApp, name: str, selection: Selection | None = No
     return await app.go(view_named(name).home, selection, name, **options)
 
 
-def show_event(app: NsystuiApp, key: EventKey) -> None:
-    """Go to an event in the list of events."""
+def show_event(app: NsystuiApp, key: EventKey, mode: str = "events") -> None:
+    """Go to an event in the list of events, or to a range in the tree of the ``mode`` ``nvtx``."""
 
     async def go() -> None:
-        if events := await app.go("events"):
-            events.show_event(key)
-
-    app.call_later(go)
-
-
-def show_range(app: NsystuiApp, key: EventKey) -> None:
-    """Go to a range in the tree of NVTX ranges."""
-
-    async def go() -> None:
-        if tree := await app.go("nvtx"):
-            tree.show_range(key)
+        if screen := await app.go(mode):
+            screen.show_event(key)
 
     app.call_later(go)
 
@@ -60,7 +51,6 @@ def show_thread(app: NsystuiApp, task: Task, thread: int, window: Window, is_sam
 
 async def show_finding(app: NsystuiApp, finding: Finding) -> None:
     """Go to the view behind a finding's door, with the door's window and names."""
-    from nsystui.base.selection import Window
     from nsystui.questions.triage.finding import DIAGNOSTICS
 
     door, selection = finding.door, app.selection

@@ -91,28 +91,14 @@ PLACES = {
 """The places in the order of the help, with their titles."""
 
 TOPICS = {
-    "overview": "triage",
-    "finding": "triage",
+    **dict.fromkeys(("overview", "finding"), "triage"),
+    **dict.fromkeys(("kernels", "kernel names", "rows opened", "launches", "gpu", "efficiency"), "numbers"),
+    **dict.fromkeys(("gpu memory", "nvtx", "nvtx names", "host", "call tree"), "numbers"),
+    **dict.fromkeys(("nccl", "nccl sizes", "nccl log"), "nccl"),
+    **dict.fromkeys(("ranks", "rank map"), "ranks"),
+    **dict.fromkeys(("recipe", "recipe map"), "recipes"),
     "diff": "compare",
-    "kernels": "numbers",
-    "kernel names": "numbers",
-    "rows opened": "numbers",
-    "launches": "numbers",
-    "nccl": "nccl",
-    "nccl sizes": "nccl",
-    "nccl log": "nccl",
-    "gpu": "numbers",
-    "efficiency": "numbers",
-    "gpu memory": "numbers",
-    "nvtx": "numbers",
-    "nvtx names": "numbers",
-    "ranks": "ranks",
-    "rank map": "ranks",
     "steps": "path",
-    "host": "numbers",
-    "call tree": "numbers",
-    "recipe": "recipes",
-    "recipe map": "recipes",
 }
 """The topic of the documentation that explains a place; the default is ``screens``."""
 

@@ -44,16 +44,16 @@ def test_a_question_in_a_new_file_is_in_the_manual(dummy_question, capsys):
 def test_the_views_of_a_question_in_a_new_file_are_on_its_screen(dummy_question, demo_job):
     assert [one.title for one in views_of("ranks")][-2:] == ["first words", "second words"]
     second = view_named("second")
-    assert second.question.command(second.view.values) == "shown --word two"
+    assert second.question.command(second.values) == "shown --word two"
 
 
 def test_a_view_has_a_name_of_its_own_options_that_there_are_and_a_title():
-    views = [view for home in (*SCREENS, "nvtx names") for view in views_of(home)]
+    views = [view for home in SCREENS for view in views_of(home)]
     assert len({one.name for one in views}) == len(views)
     for one in views:
         assert one.title, one.name
-        assert one.view.values.keys() <= one.question.default_values().keys(), one.name
-        assert set(one.view.tables) <= canonical.BY_NAME.keys(), one.name
+        assert one.values.keys() <= one.question.default_values().keys(), one.name
+        assert set(one.tables) <= canonical.BY_NAME.keys(), one.name
 
 
 def test_the_rows_of_a_table_are_found_on_a_screen():

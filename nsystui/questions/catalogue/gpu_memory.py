@@ -57,6 +57,6 @@ with --allocations the single allocations, the largest first, with their NVTX ra
         row="device",
         home="gpu",
         title="GPU memory",
-        views=(View("GPU memory", tables=("gpu_memory",)),),
+        views=(View("GPU memory", tables=("gpu_memory",), label="memory", screen="GPU memory"),),
     ),
 )

@@ -117,7 +117,7 @@ functions that ran to their callers. With --filter it begins at the functions wi
         row="function",
         home="host",
         title="call tree",
-        views=(View("call tree", tables=("call_chains", "stack_frames")),),
+        views=(View("call tree", tables=("call_chains", "stack_frames"), screen="call tree"),),
     ),
     Question(
         "gaps",

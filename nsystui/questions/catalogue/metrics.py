@@ -58,6 +58,6 @@ launches, NVTX ranges (their GPU time), steps or collectives: each sample is wei
         row="device",
         home="gpu",
         title="GPU metrics",
-        views=(View("metrics"),),
+        views=(View("metrics", screen="metrics"),),
     ),
 )

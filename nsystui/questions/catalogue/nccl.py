@@ -213,6 +213,6 @@ Buckets and powers of two have base 1024 and include their lower edge.""",
         row="nccl",
         home="nccl",
         title="NCCL kernels and calls",
-        views=(View("nccl", tables=("nccl_calls",)),),
+        views=(View("nccl", tables=("nccl_calls",), label="kernels"),),
     ),
 )

@@ -37,21 +37,9 @@ _KERNEL_NAMES = (_NVTX_NAME, *_NAMES)
 
 _CLUSTER_REPORTS = frozenset(
     (
-        "cuda_api_gpu_sum",
-        "cuda_api_sum",
-        "cuda_gpu_kern_gb_sum",
-        "cuda_gpu_kern_sum",
-        "cuda_gpu_mem_size_sum",
-        "cuda_gpu_mem_time_sum",
-        "cuda_gpu_sum",
-        "cuda_kern_exec_sum",
-        "mpi_event_sum",
-        "nvtx_pushpop_sum",
-        "nvtx_startend_sum",
-        "nvtx_sum",
-        "openacc_sum",
-        "openmp_sum",
-        "osrt_sum",
+        *("cuda_api_gpu_sum", "cuda_api_sum", "cuda_gpu_kern_gb_sum", "cuda_gpu_kern_sum", "cuda_gpu_mem_size_sum"),
+        *("cuda_gpu_mem_time_sum", "cuda_gpu_sum", "cuda_kern_exec_sum", "mpi_event_sum", "nvtx_pushpop_sum"),
+        *("nvtx_startend_sum", "nvtx_sum", "openacc_sum", "openmp_sum", "osrt_sum"),
     )
 )
 """Reports that a cluster's workers compute: not reports of single rows, or of ranges' GPU work."""
@@ -94,8 +82,8 @@ def _report(
 
 
 def _on_screen(report: Question, title: str, order: int) -> Question:
-    view = View(report.name, title, "names", sort=("total", True), order=order, label=title)
-    return report._replace(home="nvtx names", views=(view,))
+    view = View(report.name, title, "names", sort=("total", True), order=order, label=title, screen="nvtx names")
+    return report._replace(home="nvtx", views=(view,))
 
 
 _KERNELS, _MEMORY, _CALLS, _NVTX = "kernels", "memory_ops", "api_calls", "nvtx_ranges"
@@ -148,7 +136,7 @@ QUESTIONS = (
             row="range",
         ),
         "by name, projected",
-        2,
+        102,
     ),
     _report(
         "nvtx_gpu_proj_trace",
@@ -173,7 +161,7 @@ QUESTIONS = (
         row="range",
     ),
     _report("nvtx_startend_sum", "NVTX start/end ranges by name", "nvtx_ranges", ((_NVTX,),), row="range"),
-    _on_screen(_report("nvtx_sum", "NVTX ranges by name", "nvtx_ranges", ((_NVTX,),), row="range"), "by name", 1),
+    _on_screen(_report("nvtx_sum", "NVTX ranges by name", "nvtx_ranges", ((_NVTX,),), row="range"), "by name", 101),
     _report("openacc_sum", "OpenACC events by name", "host", (("openacc_events",),)),
     _report("openmp_sum", "OpenMP events by name", "host", (("openmp_events",),)),
     _report("osrt_sum", "OS runtime calls", "host", (("os_calls",),), row="os"),

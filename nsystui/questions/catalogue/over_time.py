@@ -98,6 +98,7 @@ def _ask_streams(job: OpenJob, selection: Selection, options: dict[str, Any]) ->
 
 
 _EVENTS = ("graph_launches", "syncs", "nvtx_marks", "ucx_calls", "openacc_events", "openmp_events", "cuda_overhead")
+_SAMPLED = ("nic_metrics", "efa_samples")
 QUESTIONS = (
     Question(
         "streams",
@@ -147,7 +148,7 @@ This is the table that `e` exports on the GPU screen; while zoomed, with --time 
         row="device",
         home="gpu",
         title="GPU utilisation",
-        views=(View("gpu", tables=("gpu_metrics",)),),
+        views=(View("gpu", tables=("gpu_metrics",), label="lanes"),),
     ),
     Question(
         "budget",
@@ -209,12 +210,12 @@ and the send waits during all of them and during the slowest tenth.""",
                 default="adapter",
             ),
         ),
-        needs=(("nic_metrics", "efa_samples"),),
+        needs=(_SAMPLED,),
         is_whole=True,
         has_times=True,
         home="gpu",
         title="network",
-        views=(View("network", tables=("nic_metrics", "nic_devices", "efa_samples")),),
+        views=(View("network", tables=(*_SAMPLED, "nic_devices"), screen="network", needs=_SAMPLED),),
     ),
     Question(
         "timeline",
@@ -279,11 +280,6 @@ OpenMP, CUDA's overhead; OS runtime calls when asked for.""",
         row="event",
         home="events",
         title="events",
-        views=(
-            View(
-                "events",
-                tables=_EVENTS,
-            ),
-        ),
+        views=(View("events", tables=_EVENTS),),
     ),
 )

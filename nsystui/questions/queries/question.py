@@ -156,12 +156,14 @@ class TextDrawing(NamedTuple):
 
 
 class View(NamedTuple):
-    """A table of a question on a screen; ``name`` is unique among all views.
+    """A view of a tab, usually a table of a ``question``; ``name`` is unique among all views.
 
     ``title`` follows the screen's title (default: the question's), ``counted`` is the noun in "12 of 34 rows".
     ``values`` are the question's options that differ from their defaults, ``sort`` the sort column and whether it
     descends. ``label``: its word in the view bar (default: its name). ``tables``: the canonical tables whose rows it
-    shows. ``order``: its position on the screen (default: the question's). ``home``: its screen, if not the question's.
+    shows. ``order``: its position in the tab (default: the question's). ``home``: its tab, if not the question's, and
+    ``screen`` the screen that shows it, if not the tab's first. If ``needs`` names canonical tables, it is offered only
+    if at least one of them has rows. The registry fills in the defaults.
     """
 
     name: str
@@ -173,6 +175,15 @@ class View(NamedTuple):
     order: int = 0
     label: str = ""
     home: str = ""
+    screen: str = ""
+    needs: tuple[str, ...] = ()
+    question: Question = None  # type: ignore[assignment]  # only views without a table have no question
+
+    def ask(self, job: OpenJob, selection: Selection, values: Values = _NO_VALUES) -> Answer:
+        """Return its answer; ``values`` that are not options of the question are ignored."""
+        given = {**self.question.default_values(), **self.values}
+        given |= {name: value for name, value in values.items() if name in given}
+        return self.question.ask(job, selection, self.question.read(given))
 
 
 class Titled(NamedTuple):
@@ -272,32 +283,6 @@ class Question(NamedTuple):
             if option.name in values:
                 words += [f"--{option.flag}", *([] if option.is_switch else [shell_word(str(values[option.name]))])]
         return " ".join((name, *filter(None, (files,)), *words))
-
-
-class QuestionView(NamedTuple):
-    """A view with its question."""
-
-    question: Question
-    view: View
-
-    @property
-    def name(self) -> str:
-        return self.view.name
-
-    @property
-    def title(self) -> str:
-        return self.view.title or self.question.title
-
-    @property
-    def home(self) -> str:
-        """The screen that shows it."""
-        return self.view.home or self.question.home
-
-    def ask(self, job: OpenJob, selection: Selection, values: Values = _NO_VALUES) -> Answer:
-        """Return its answer; ``values`` that are not options of the question are ignored."""
-        given = {**self.question.default_values(), **self.view.values}
-        given |= {name: value for name, value in values.items() if name in given}
-        return self.question.ask(job, selection, self.question.read(given))
 
 
 def chosen_tables(text: str | None, tables: Sequence[str], default_tables: Sequence[str]) -> list[str]:

@@ -9,7 +9,7 @@ import functools
 import os
 from importlib import import_module
 
-from nsystui.questions.queries.question import SCREENS, Question, QuestionView, View
+from nsystui.questions.queries.question import SCREENS, Question, View
 
 _CATALOGUE = "nsystui.questions.catalogue"  # by name, because the questions import this room
 
@@ -38,22 +38,37 @@ def question_named(name: str, family: str = "") -> Question:
     raise KeyError(name)
 
 
-def views_of(home: str) -> tuple[QuestionView, ...]:
-    """Return the views of a screen, in their order."""
-    views = (QuestionView(item, view) for item in questions() for view in item.views or (View(item.name),))
-    shown = (view for view in views if view.home == home)
-    return tuple(sorted(shown, key=lambda view: view.view.order or view.question.order))
+@functools.cache
+def views() -> tuple[View, ...]:
+    """Return the views of all questions, in their order, with the defaults of their questions."""
+    complete = (
+        view._replace(
+            title=view.title or question.title,
+            order=view.order or question.order,
+            label=view.label or view.name,
+            home=view.home or question.home,
+            screen=view.screen or view.home or question.home,
+            question=question,
+        )
+        for question in questions()
+        for view in question.views or (View(question.name),)
+    )
+    return tuple(sorted(complete, key=lambda view: view.order))
 
 
-def view_named(name: str) -> QuestionView:
+def views_of(home: str) -> tuple[View, ...]:
+    """Return the views of a tab, in their order."""
+    return tuple(view for view in views() if view.home == home)
+
+
+def view_named(name: str) -> View:
     """Return a view on one of the `SCREENS`. Raises KeyError if no view has the name."""
-    for home in SCREENS:
-        for view in views_of(home):
-            if view.name == name:
-                return view
+    for view in views():
+        if view.name == name and view.home in SCREENS:
+            return view
     raise KeyError(name)
 
 
-def view_of_table(table: str) -> QuestionView | None:
+def view_of_table(table: str) -> View | None:
     """Return the view that shows the rows of a canonical table, if any."""
-    return next((view for home in SCREENS for view in views_of(home) if table in view.view.tables), None)
+    return next((view for home in SCREENS for view in views_of(home) if table in view.tables), None)

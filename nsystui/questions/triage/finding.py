@@ -69,7 +69,7 @@ class Door:
             words = [question_named(self.report, "stats").command({}, files)]
         else:
             named = view_named(self.view)
-            words = [named.question.command(named.view.values, files)]
+            words = [named.question.command(named.values, files)]
         for flag, value in (("--filter", self.filter), ("--by", self.by), ("--sort", self.sort)):
             words += [flag, shell_word(value)] if value else []
         if self.window is not None:

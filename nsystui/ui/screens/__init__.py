@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import importlib
-from typing import Any, NamedTuple
+from typing import Any
 
-from nsystui.questions.queries.question import SCREENS
+from nsystui.questions.queries.question import SCREENS, View
+from nsystui.questions.queries.registry import views_of
 
 MODES = (*SCREENS, "nccl_log", "diff")
 """Screens that are modes of an application."""
@@ -30,56 +31,21 @@ _MAKERS = {
 }
 
 
-class TabView(NamedTuple):
-    """A view of a tab: its name, its label on the view bar, and the screen that shows it.
-
-    If ``needs`` names canonical tables, the view is offered only if at least one of them has rows.
-    """
-
-    name: str
-    label: str
-    screen: str
-    needs: tuple[str, ...] = ()
-
-
-_TABS: dict[str, tuple[TabView | str, ...]] = {
-    "nccl": (
-        TabView("nccl", "kernels", "nccl"),
-        TabView("nccl calls", "CPU calls", "nccl"),
-        TabView("sizes", "sizes", "nccl sizes"),
-        TabView("log", "log", "nccl_log"),
-    ),
-    "gpu": (
-        TabView("gpu", "lanes", "gpu"),
-        TabView("map", "map of ranks", "rank map"),
-        TabView("step map", "map of steps", "rank map"),
-        TabView("efficiency", "efficiency", "efficiency"),
-        TabView("metrics", "metrics", "metrics"),
-        TabView("network", "network", "network", needs=("nic_metrics", "efa_samples")),
-        TabView("GPU memory", "memory", "GPU memory"),
-    ),
-    "host": (
-        TabView("threads", "threads", "host"),
-        TabView("functions", "functions", "host"),
-        TabView("call tree", "call tree", "call tree"),
-        TabView("gaps", "gaps", "host"),
-    ),
-    "nvtx": ("nvtx", "nvtx names"),
-}
-"""Tabs with views that the catalogue lacks; a name means the catalogue's views with that home."""
+_MORE_VIEWS = (
+    View("nccl calls", label="CPU calls", order=41, home="nccl", screen="nccl"),
+    View("sizes", label="sizes", order=42, home="nccl", screen="nccl sizes"),
+    View("log", label="log", order=43, home="nccl", screen="nccl_log"),
+    View("map", label="map of ranks", order=81, home="gpu", screen="rank map"),
+    View("step map", label="map of steps", order=81, home="gpu", screen="rank map"),
+    View("efficiency", label="efficiency", order=81, home="gpu", screen="efficiency"),
+)
+"""Views that the catalogue lacks."""
 
 
-def views_on(tab: str) -> tuple[TabView, ...]:
+def views_on(tab: str) -> tuple[View, ...]:
     """Return the views of a tab (a mode of the application), in the order of ``v``."""
-    from nsystui.questions.queries.registry import views_of
-
-    views: list[TabView] = []
-    for view in _TABS.get(tab, (tab,)):
-        if isinstance(view, TabView):
-            views.append(view)
-        else:
-            views += [TabView(item.name, item.view.label or item.name, view) for item in views_of(view)]
-    return tuple(views)
+    more_views = (view for view in _MORE_VIEWS if view.home == tab)
+    return tuple(sorted((*views_of(tab), *more_views), key=lambda view: view.order))
 
 
 def screen_of(name: str, *arguments: Any) -> Any:

@@ -16,10 +16,11 @@ from textual.timer import Timer
 from textual.widget import Widget
 
 from nsystui.base.errors import NsystuiError, reason_of
+from nsystui.questions.queries.question import COMPARISON, View
 from nsystui.ui import keys
 from nsystui.ui.ascii import key_name
 from nsystui.ui.pictures.selection import crumbs_of, describe
-from nsystui.ui.screens import TabView, screen_of, views_on
+from nsystui.ui.screens import screen_of, views_on
 from nsystui.ui.screens.exporting import ExportingScreen
 from nsystui.ui.screens.prompts import SelectingScreen
 from nsystui.ui.widgets.frame import CRUMB, Choice, ChoiceLine, KeyLine, SelectionLine, TitleLine
@@ -183,6 +184,8 @@ class JobScreen(ExportingScreen, SelectingScreen):
     PARAMETERS: ClassVar[tuple[str, ...]] = ()
     STATE: ClassVar[tuple[str, ...]] = ()
     PLACES: ClassVar[tuple[str, ...]] = ("everywhere",)
+    CRUMBS: ClassVar[tuple[str, ...]] = ()
+    """The path from the tab to the screen, if it is always the same."""
     AUTO_FOCUS = "*"
     NO_TIME: ClassVar[str] = "there is no time to select here"
     """Notice if there is no time to select."""
@@ -194,14 +197,13 @@ class JobScreen(ExportingScreen, SelectingScreen):
 
     def __init__(self, *crumbs: str) -> None:
         super().__init__()
-        self.crumbs = crumbs
-        """The path from the tab to this screen."""
+        self.crumbs = crumbs or self.CRUMBS
         self.job_ranks: Sequence[RankedTask] = ()
         """The job's ranks when the answered question was asked."""
         self.question = Asker(self)
         self._rest_timer: Timer | None = None
         self._saved_state: ScreenState | None = None  # until the answer with its rows is shown
-        self._views: tuple[object, tuple[TabView, ...]] = (None, ())  # with the session's version and the view's name
+        self._views: tuple[object, tuple[View, ...]] = (None, ())  # with the session's version and the view's name
 
     @property
     def is_settled(self) -> bool:
@@ -274,7 +276,6 @@ class JobScreen(ExportingScreen, SelectingScreen):
 
     @on(SelectionLine.CrumbClicked)
     def _crumb_clicked(self, message: SelectionLine.CrumbClicked) -> None:
-        message.stop()
         crumbs = crumbs_of(self.selection, self.job_ranks)
         if message.index < len(crumbs):
             self.explorer.select(crumbs[message.index][1])
@@ -341,7 +342,7 @@ class JobScreen(ExportingScreen, SelectingScreen):
         """Return the name of the view that is shown or being computed."""
         return next((view.name for view in views_on(keys.MODE_OF[self.MODE_KEY]) if view.screen == self.SCREEN), "")
 
-    def views(self) -> tuple[TabView, ...]:
+    def views(self) -> tuple[View, ...]:
         """Return the views of the tab that have rows; empty on a drilled screen."""
         if not self.SCREEN:
             return ()
@@ -350,7 +351,7 @@ class JobScreen(ExportingScreen, SelectingScreen):
             self._views = (key, tuple(filter(self.has_view, views_on(keys.MODE_OF[self.MODE_KEY]))))
         return self._views[1]
 
-    def has_view(self, view: TabView) -> bool:
+    def has_view(self, view: View) -> bool:
         if not view.needs or self.job is None:
             return True
         from nsystui.exports import canonical
@@ -368,7 +369,7 @@ class JobScreen(ExportingScreen, SelectingScreen):
     def take_view(self, name: str, **options: str) -> None:
         """Show a view of this screen."""
 
-    def choose(self, label: str, step: int) -> None:
+    def action_choose(self, label: str, step: int) -> None:
         """Choose the next option under a label (``step=-1``: the previous option)."""
         choice = next((choice for choice in self.choices() if choice.label == label), None)
         if choice is None:
@@ -377,9 +378,6 @@ class JobScreen(ExportingScreen, SelectingScreen):
         choice.choose((choice.chosen + step) % len(choice.options))
         if self.is_mounted:
             self.show_choices()
-
-    def action_choose(self, label: str, step: int) -> None:
-        self.choose(label, step)
 
     def state(self) -> ScreenState:
         """Return the state that going back restores."""
@@ -443,7 +441,7 @@ class JobScreen(ExportingScreen, SelectingScreen):
     async def action_nvtx_range(self) -> None:
         """Go to the NVTX range around the event under the cursor."""
         from nsystui.questions.nvtx.around import range_around
-        from nsystui.ui.doors import show_range
+        from nsystui.ui.doors import show_event
 
         key, job = self.event_here(), self.job
         if key is None or job is None:
@@ -453,7 +451,7 @@ class JobScreen(ExportingScreen, SelectingScreen):
         if enclosing.key is None:
             self.say(enclosing.reason)
         elif self.is_current and key == self.event_here():
-            show_range(self.explorer, enclosing.key)
+            show_event(self.explorer, enclosing.key, "nvtx")
             if enclosing.reason:
                 self.say(enclosing.reason)
 
@@ -499,8 +497,6 @@ class JobScreen(ExportingScreen, SelectingScreen):
 
     def open_question(self, question: Question) -> None:
         """Open a question's table or map, or ask for a comparison's other side."""
-        from nsystui.questions.queries.question import COMPARISON
-
         if not self.has_job():
             return
         if question.home != COMPARISON:

@@ -18,9 +18,7 @@ class DiagnosticsScreen(TextTableScreen):
 
     COUNTED = "texts"
     CLOSED = "a diagnostic cannot be opened: the line below has its full text"
-
-    def __init__(self) -> None:
-        super().__init__("capture log")
+    CRUMBS = ("capture log",)
 
     def ask(self, job: OpenJob, selection: Selection) -> TableAnswer:
         return diagnostics_table(job.session, selection)
@@ -32,9 +30,7 @@ class ContentsScreen(TableScreen):
     COUNTED = "tables"
     MODE_KEY = "1"
     PLACES = ("table", "everywhere")
-
-    def __init__(self) -> None:
-        super().__init__("what is recorded")
+    CRUMBS = ("what is recorded",)
 
     def ask(self, job: OpenJob, selection: Selection) -> TableAnswer:
         return contents_table(job.session)
@@ -60,9 +56,7 @@ class JobOutputScreen(TextTableScreen):
     """The lines that the application printed, with their times and steps if they contain them."""
 
     COUNTED = "lines"
-
-    def __init__(self) -> None:
-        super().__init__("what the application printed")
+    CRUMBS = ("what the application printed",)
 
     def ask(self, job: OpenJob, selection: Selection) -> TableAnswer:
         return output_table(job)
@@ -85,9 +79,7 @@ class FilesScreen(TextTableScreen):
     COUNTED = "files"
     TEXT = "{file}: {state}"
     CLOSED = "r selects ranks; the line below shows how much of this file is read"
-
-    def __init__(self) -> None:
-        super().__init__("files")
+    CRUMBS = ("files",)
 
     def ask(self, job: OpenJob, selection: Selection) -> Answer:
         return files_answer(self.explorer.files.values())

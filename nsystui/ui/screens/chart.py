@@ -59,14 +59,12 @@ class ChartScreen(JobScreen):
         self.show_detail()
 
     @on(StripChart.Resized)
-    def _chart_resized(self, message: StripChart.Resized) -> None:
+    def _chart_resized(self) -> None:
         """Compute the details again: a hidden chart has no width, and its columns no times."""
-        message.stop()
         self.show_detail()
 
     @on(StripChart.Selected)
-    def _chart_selected(self, message: StripChart.Selected) -> None:
-        message.stop()
+    def _chart_selected(self) -> None:
         if self.is_awaiting:
             self.app.simulate_key("enter")
         else:
@@ -77,8 +75,7 @@ class ChartScreen(JobScreen):
         self.action_take_window()
 
     @on(StripChart.CursorMoved)
-    def _cursor_moved(self, message: StripChart.CursorMoved) -> None:
-        message.stop()
+    def _cursor_moved(self) -> None:
         self.cursor_moved()
 
     def on_resize(self, event: events.Resize) -> None:
@@ -179,7 +176,6 @@ class ZoomableChartScreen(ChartScreen):
 
     @on(TimeChart.Wheel)
     def _wheel(self, message: TimeChart.Wheel) -> None:
-        message.stop()
         if not self.why_empty():
             first, last = self.times_of(message.column)
             self.move_to(time=(first + last) // 2)

@@ -17,11 +17,12 @@ from textual.widget import Widget
 
 from nsystui.base.answer import Answer, Record, TableAnswer, Value
 from nsystui.base.errors import NsystuiError, UsageError, reason_of
-from nsystui.base.selection import NameFilter, Selection
+from nsystui.base.selection import NameFilter, Selection, parse_numbers
 from nsystui.base.text import safe_text, shorten, spans, width_of
+from nsystui.exports.discover import discover
 from nsystui.questions.compare import TABLES, ComparisonOptions, Side, worded
 from nsystui.questions.compare.pairs import GONE
-from nsystui.questions.compare.side import smart_names_of
+from nsystui.questions.compare.side import job_labels, smart_names_of
 from nsystui.questions.compare.summary import ComparisonSummary
 from nsystui.questions.job.opening import JobSource
 from nsystui.questions.kernels.summary import Names
@@ -143,7 +144,7 @@ class DiffScreen(FilteredTableScreen):
         self._current, self.answer = result
         self._show_rows(same_place)
 
-    def _show_rows(self, same_place: bool) -> None:
+    def _show_rows(self, same_place: bool = False) -> None:
         if self.answer is None:
             return
         answer = worded(self.answer) if self._current == _SUMMARY else self.answer
@@ -263,8 +264,7 @@ class DiffScreen(FilteredTableScreen):
         """Explain that the selections of A and B are fixed."""
         self.say("A and B cannot be changed here: press x on two ranks of another screen")
 
-    def show_filtered(self) -> None:
-        self._show_rows(same_place=False)
+    show_filtered = _show_rows
 
     async def action_timeline(self) -> None:
         """Go to the timeline, of A if A and B are two jobs."""
@@ -349,8 +349,6 @@ def _side_of(text: str) -> int:
 
 # -- typed by the user ------------------------------------------------------------------------------------------------
 
-_Groups = tuple[frozenset[int], frozenset[int]]
-
 
 def comparison_with(job: OpenJob, selection: Selection, source: JobSource, text: str) -> DiffScreen:
     """Return the comparison with the job, or of the ranks, that ``text`` names. Raises NsystuiError."""
@@ -366,19 +364,18 @@ def comparison_of_ranks(
     """Return the comparison of two groups of ranks in the selected time."""
     base = selection.with_name(None)
     a, b = (
-        Side(job, base.with_tasks(job.tasks_of_ranks(frozenset(group))), _label(group)) for group in (first, second)
+        Side(
+            job,
+            base.with_tasks(job.tasks_of_ranks(frozenset(group))),
+            f"rank{'s' if len(group) > 1 else ''} {spans(group)}",
+        )
+        for group in (first, second)
     )
     return DiffScreen((a, b))
 
 
-def _label(ranks: Collection[int]) -> str:
-    return f"rank{'s' if len(ranks) > 1 else ''} {spans(ranks)}"
-
-
-def groups_of(job: OpenJob, text: str) -> _Groups:
+def groups_of(job: OpenJob, text: str) -> tuple[frozenset[int], frozenset[int]]:
     """Return the ranks in ``0-3 -- 4-7``, or ``0-3`` and all other ranks. Raises UsageError."""
-    from nsystui.base.selection import parse_numbers
-
     first, dashes, second = (word.strip() for word in text.partition("--"))
     a = parse_numbers(first, "ranks")
     b = parse_numbers(second, "ranks") if dashes else frozenset(item.rank for item in job.ranks) - a
@@ -393,7 +390,6 @@ def groups_of(job: OpenJob, text: str) -> _Groups:
 
 def files_of_other(text: str) -> tuple[str, ...]:
     """Return the names in a line, with ``~`` and quotes as in a shell. Raises NsystuiError if no export is there."""
-    from nsystui.exports.discover import discover
     from nsystui.store.opened import look_at
 
     try:
@@ -464,9 +460,6 @@ class OtherJobScreen(DiffScreen, LoadingListener):
 
     def loading_ended(self, cancelled: bool) -> None:
         """Compare A with B. Raises NsystuiError if no file of B could be read."""
-        from nsystui.base.selection import Selection
-        from nsystui.questions.compare.side import Side, job_labels
-
         if cancelled:
             return
         assert self._other is not None

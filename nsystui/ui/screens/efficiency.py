@@ -110,11 +110,9 @@ class EfficiencyScreen(TableScreen):
 
     DEFAULT_CSS = "EfficiencyScreen #factors { margin-bottom: 1; }"
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.what = "breakdown"
-        self.useful = Useful.POP
-        self._result: Efficiency | None = None
+    what = "breakdown"
+    useful = Useful.POP
+    _result: Efficiency | None = None
 
     def body(self) -> Iterable[Widget]:
         self.factors = PartLines(id="factors")

@@ -17,6 +17,7 @@ from nsystui.base.units import parse_duration
 from nsystui.questions.events.kinds import RUNTIMES, EventKind, kinds_of
 from nsystui.questions.events.listing import EVENT_COLUMNS, EventKey, EventList, key_of, partners, window_of
 from nsystui.questions.job.job import OpenJob
+from nsystui.questions.queries.paged import SmartNamed
 from nsystui.ui.pictures.details import Details, event_details
 from nsystui.ui.screens.other_tools import export_trace, ncu_of_event, show_ncu_commands
 from nsystui.ui.screens.table import TableScreen, name_filter
@@ -141,8 +142,6 @@ class EventsScreen(TableScreen):
 
     def answer_to_export(self) -> Answer | None:
         """Return the list with kernels named as on the screen."""
-        from nsystui.questions.queries.paged import SmartNamed
-
         answer = self.table.answer
         return None if answer is None else SmartNamed(answer, self.shown_names())
 
@@ -169,9 +168,8 @@ class EventsScreen(TableScreen):
         self.action_partner()
 
     def action_ncu(self) -> None:
-        row = self.table.current_row
-        key = key_of(row) if row is not None else None
-        show_ncu_commands(self, ncu_of_event(key.kind.value, key.report, key.row) if key else "there is no event here")
+        key = self.event_here()
+        show_ncu_commands(self, ncu_of_event(key) if key is not None else "there is no event here")
 
     def action_trace(self) -> None:
         export_trace(self)

@@ -14,7 +14,6 @@ from nsystui.base.selection import Selection, Window
 from nsystui.base.text import safe_text
 from nsystui.base.units import format_value
 from nsystui.questions.job.job import OpenJob
-from nsystui.questions.queries.registry import view_named
 from nsystui.ui.pictures.drawings import strips
 from nsystui.ui.pictures.gpu import (
     EVERY,
@@ -39,7 +38,6 @@ from nsystui.ui.widgets.strip_chart import StripChart
 class _GroupedScreen(ViewsScreen):
     """A question's table, grouped by its option ``by``."""
 
-    HOME = "gpu"
     MODE_KEY = "4"
     PLACES = ("table", "everywhere")
     WORDS: ClassVar[Mapping[str, str]] = {}
@@ -49,7 +47,6 @@ class _GroupedScreen(ViewsScreen):
 
     def __init__(self) -> None:
         super().__init__()
-        self.view = self.answered = view_named(self.SCREEN)
         group_by = next(option for option in self.view.question.options if option.name == "by")
         self.groups = tuple(dict.fromkeys((group_by.default or "", *group_by.choices)))
         self.options = {"by": self.groups[0]}
@@ -107,12 +104,10 @@ class GpuScreen(ZoomableChartScreen):
     """
     VERTICAL_BREAKPOINTS = [(0, "-short"), (30, "-tall")]
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.metrics = FITTING
-        self.picture: GpuPicture | None = None
-        self._lane: tuple[Hashable, ...] = ()  # GPU and label of the cursor's lane
-        self._request = GpuPictureRequest(None, 1, 1)
+    metrics = FITTING
+    picture: GpuPicture | None = None
+    _lane: tuple[Hashable, ...] = ()  # GPU and label of the cursor's lane
+    _request = GpuPictureRequest(None, 1, 1)
 
     def make_chart(self) -> StripChart:
         return StripChart(label_width=16, value_width=7, id="chart")
@@ -174,7 +169,7 @@ class GpuScreen(ZoomableChartScreen):
         self.detail.show_lines(lines)
 
     @on(StripChart.CursorMoved)
-    def _keep_position(self, message: StripChart.CursorMoved) -> None:
+    def _keep_position(self) -> None:
         picture = self.picture
         if picture is not None and picture.lanes and self.question.is_settled:  # else a move in an old view
             start, end = self.chart.cursor_times

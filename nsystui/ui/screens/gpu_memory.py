@@ -11,7 +11,6 @@ from nsystui.base.units import format_value, numbered
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.memory.gpu_allocations import AT_PEAK, NEVER_FREED, allocation_table
 from nsystui.questions.memory.gpu_memory import COLUMNS, memory_over_time
-from nsystui.questions.queries.registry import view_named
 from nsystui.ui.pictures.details import Details
 from nsystui.ui.screens.table import GroupedViewsScreen, TableScreen
 from nsystui.ui.widgets.plots import blocks
@@ -29,7 +28,6 @@ def _group(values: Record) -> tuple[Value, ...]:
 class GpuMemoryScreen(GroupedViewsScreen):
     """The memory of each rank, device and kind, its allocations, or its pools."""
 
-    HOME = "gpu"
     MODE_KEY = "4"
     SCREEN = "GPU memory"
     BAR_CATEGORY = "memory"
@@ -43,10 +41,6 @@ class GpuMemoryScreen(GroupedViewsScreen):
             ("pool", {"pools": True}),
         )
     }
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.view = self.answered = view_named(self.SCREEN)
 
     def open_row(self) -> None:
         """Open the allocations in use at the row's peak."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from nsystui.base.answer import Answer, Record, Unit, Value
 from nsystui.base.selection import Selection
@@ -19,19 +19,16 @@ from nsystui.questions.nccl.names import is_nccl_kernel
 from nsystui.questions.nvtx.listing import range_instances
 from nsystui.questions.queries.distributions import Distribution, distribution
 from nsystui.questions.queries.mpi import is_by_range
+from nsystui.questions.queries.question import View
 from nsystui.questions.queries.registry import view_named
+from nsystui.questions.trace.ncu import of_name
 from nsystui.ui.doors import show_event
 from nsystui.ui.pictures.details import Details, event_details
 from nsystui.ui.screens.events import find_partner
-from nsystui.ui.screens.other_tools import NcuQuestion, ncu_of_event, show_ncu_commands
+from nsystui.ui.screens.other_tools import ncu_of_event, show_ncu_commands
 from nsystui.ui.screens.table import TableScreen, ViewsScreen, names_choice
 from nsystui.ui.widgets.frame import Choice
 from nsystui.ui.widgets.plots import histogram_lines
-
-if TYPE_CHECKING:
-    from nsystui.questions.trace.ncu import NcuCommand
-    from nsystui.ui.screens import TabView
-
 
 _KINDS = {"memory": EventKind.MEMORY, "api": EventKind.API, "os": EventKind.OS, "mpi": EventKind.MPI}
 
@@ -60,7 +57,6 @@ class EventRowsScreen(TableScreen):
         return EventKind(self.values()["kind"])
 
     def event_here(self) -> EventKey | None:
-        """Return the event under the cursor, by its report and row."""
         values = self.values()
         return _key(values["report"], self.event_kind(), values["row"], values["start"]) if values else None
 
@@ -127,12 +123,8 @@ class KernelInstancesScreen(EventRowsScreen):
 
     def action_ncu(self) -> None:
         """Show the ``ncu`` command for this launch."""
-        values = self.values()
-        if values:
-            question = ncu_of_event(self.event_kind().value, int(values["report"] or 0), int(values["row"] or 0))
-        else:
-            question = "there is no launch here"
-        show_ncu_commands(self, question)
+        key = self.event_here()
+        show_ncu_commands(self, ncu_of_event(key) if key is not None else "there is no launch here")
 
 
 class RangeInstancesScreen(EventRowsScreen):
@@ -191,7 +183,7 @@ _NAME_GROUPS = ("family", "precision", "graph")
 class KernelsScreen(ViewsScreen):
     """Summaries of kernels, memory operations and calls by name, and of streams."""
 
-    HOME = SCREEN = "kernels"
+    SCREEN = "kernels"
     MODE_KEY = "2"
     PLACES = ("kernels", "kernel names", "table", "everywhere")
 
@@ -255,7 +247,7 @@ class KernelsScreen(ViewsScreen):
         name = values.get("name") if self.view.question.row == "kernel" else None
         return "nccl" if isinstance(name, str) and is_nccl_kernel(name) else None
 
-    def has_view(self, view: TabView) -> bool:
+    def has_view(self, view: View) -> bool:
         """Return whether the view has rows, or is the current view."""
         work = WORKS.get(view_named(view.name).question.row)
         if work is None or view.name == self.view.name:
@@ -263,7 +255,6 @@ class KernelsScreen(ViewsScreen):
         return self.job is not None and has_rows(self.job.session, work)
 
     def choices(self) -> tuple[Choice, ...]:
-        """Offer the groupings and names of kernels."""
         views = super().choices()
         if self.view.question.row != "kernel":
             return views
@@ -318,18 +309,11 @@ class KernelsScreen(ViewsScreen):
 
     def action_ncu(self) -> None:
         """Show the ``ncu`` commands for all launches of the name."""
-        show_ncu_commands(self, self._ncu_question())
-
-    def _ncu_question(self) -> NcuQuestion | str:
         name, rank = self.values().get("name"), self.values().get("rank")
         if self.answered.question.row != "kernel" or not isinstance(name, str):
-            return "ncu profiles kernels: v opens the table of kernels"
+            show_ncu_commands(self, "ncu profiles kernels: v opens the table of kernels")
+            return
         names, selection = Names(self.options["names"]), self.selection
-
-        def ask(job: OpenJob) -> list[NcuCommand]:
-            from nsystui.questions.trace.ncu import of_name
-
-            subset = selection.with_tasks(job.tasks_of_ranks(frozenset({rank}))) if isinstance(rank, int) else selection
-            return of_name(job, subset, name, names)
-
-        return ask
+        if isinstance(rank, int) and self.job is not None:
+            selection = selection.with_tasks(self.job.tasks_of_ranks(frozenset({rank})))
+        show_ncu_commands(self, lambda job: of_name(job, selection, name, names))

@@ -60,22 +60,20 @@ class LanesScreen(ZoomableChartScreen):
 
     VERTICAL_BREAKPOINTS = [(0, "-low"), (_TALL, "-tall")]
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.opened: frozenset[Task] | None = None
-        self.search: NameFilter | None = None
-        self.path_lane: LaneIdentity | None = None
-        """The lane of a critical path, if requested."""
-        self.match_count = ""
-        """The number of matching events in words, once counted."""
-        self.picture: TimelinePicture | None = None
-        self.facts: EventFacts | None = None
-        """The details of the event under the cursor, once looked up."""
-        self.opens: Hashable = None
-        """The `target` of an Enter key that waits for the event's look-up."""
-        self._rests = False
-        self._request = TimelineRequest(None, 1, 1, 0, None, None, False, None)
-        self._neighbours: Neighbours | None = None
+    opened: frozenset[Task] | None = None
+    search: NameFilter | None = None
+    path_lane: LaneIdentity | None = None
+    """The lane of a critical path, if requested."""
+    match_count = ""
+    """The number of matching events in words, once counted."""
+    picture: TimelinePicture | None = None
+    facts: EventFacts | None = None
+    """The details of the event under the cursor, once looked up."""
+    opens: Hashable = None
+    """The `target` of an Enter key that waits for the event's look-up."""
+    _rests = False
+    _request = TimelineRequest(None, 1, 1, 0, None, None, False, None)
+    _neighbours: Neighbours | None = None
 
     def make_chart(self) -> LaneChart:
         return LaneChart(label_width=_LABEL_WIDTH, value_width=7, id="chart")
@@ -147,8 +145,7 @@ class LanesScreen(ZoomableChartScreen):
         self.query_one("#selection", SelectionLine).update(text)
 
     @on(LaneChart.Scrolled)
-    def _scrolled(self, message: LaneChart.Scrolled) -> None:
-        message.stop()
+    def _scrolled(self) -> None:
         if self.picture is not None and self.picture.lanes:
             self._place_cursor()
         self._draw_again()
@@ -336,7 +333,6 @@ class LanesScreen(ZoomableChartScreen):
     @on(LaneChart.Pointed)
     def _pointed(self, message: LaneChart.Pointed) -> None:
         """Move the cursor; a press removes the mark, and a drag sets it at its start."""
-        message.stop()
         picture = self.picture
         if picture is None or not picture.lanes:
             return

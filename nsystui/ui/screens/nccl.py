@@ -30,6 +30,7 @@ from nsystui.questions.nccl.sizes import (
 )
 from nsystui.questions.nccl.summary import CALL, KERNEL, What, nccl_summary
 from nsystui.questions.queries.distributions import curve_places, distribution, log_density
+from nsystui.questions.queries.question import View
 from nsystui.questions.queries.tasks import selected_ranks
 from nsystui.ui.screens.kernels import EventRowsScreen
 from nsystui.ui.screens.nccl_log import log_note
@@ -40,7 +41,6 @@ from nsystui.ui.widgets.plots import framed, histogram_lines, label_width, plot_
 if TYPE_CHECKING:
     from nsystui.base.drawing import Drawing as Shapes
     from nsystui.questions.nccl.pairing import NcclPairing
-    from nsystui.ui.screens import TabView
 
 
 def histogram(bars: Sequence[SizeBin], width: int) -> list[str]:
@@ -151,12 +151,10 @@ class CollectivesScreen(TableScreen):
     CollectivesScreen SidePanel.-empty, CollectivesScreen.-wide SidePanel.-empty { display: none; }
     """
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._bars: Sequence[SizeBin] = ()
-        self._points: dict[str, Points] = {}
-        self._link: LinkRate | None = None
-        self._is_without_wait = False
+    _bars: Sequence[SizeBin] = ()
+    _points: Mapping[str, Points] = {}
+    _link: LinkRate | None = None
+    _is_without_wait = False
 
     def parameters(self) -> tuple[Hashable, ...]:
         """Return the choices, and whether a log has sizes."""
@@ -213,7 +211,7 @@ class CollectivesScreen(TableScreen):
             *framed(lines, (curves[1], ends), width, (_size_words, _rate_words)),
         ]
 
-    def has_view(self, view: TabView) -> bool:
+    def has_view(self, view: View) -> bool:
         """Return whether there is a log for its view."""
         return view.name != "log" or bool(self.explorer.source.logs)
 
@@ -226,10 +224,8 @@ class NcclSizesScreen(CollectivesScreen):
     STATE = (*TableScreen.STATE, "by", "drawing")
     PLACES = ("nccl sizes", "table", "everywhere")
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.by = NcclProperty.BYTES
-        self.drawing = DrawingsBelow.BANDWIDTH
+    by = NcclProperty.BYTES
+    drawing = DrawingsBelow.BANDWIDTH
 
     def ask(
         self, job: OpenJob, selection: Selection
@@ -270,7 +266,6 @@ class NcclSizesScreen(CollectivesScreen):
         self.panel.styles.height = max(self._height, len(self.panel.lines))
 
     def drawn_lines(self, width: int) -> list[str]:
-        """Return the selected drawing."""
         if self.drawing is DrawingsBelow.CALLS:
             return histogram(_largest_bins(self._bars, self._height - 1), width)
         name = str(self.values().get("collective"))
@@ -384,14 +379,8 @@ _rate_words, _duration_words = partial(format_value, Unit.RATE), partial(format_
 
 
 _GROUPS: tuple[NcclProperty | None, ...] = (
-    NcclProperty.SIZE,
-    None,
-    NcclProperty.COMMUNICATOR,
-    NcclProperty.STREAM,
-    NcclProperty.RANK,
-    NcclProperty.STEP,
-    NcclProperty.RANGE,
-    NcclProperty.BACKEND,
+    *(NcclProperty.SIZE, None, NcclProperty.COMMUNICATOR, NcclProperty.STREAM, NcclProperty.RANK),
+    *(NcclProperty.STEP, NcclProperty.RANGE, NcclProperty.BACKEND),
 )
 """The groupings in addition to the collective."""
 
@@ -404,12 +393,10 @@ class NcclScreen(CollectivesScreen):
     STATE = (*TableScreen.STATE, "what", "by")
     PLACES = ("nccl", "table", "everywhere")
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.what: What = KERNEL
-        self.answered: What = KERNEL
-        self.by: NcclProperty | None = NcclProperty.SIZE
-        self._has_kernels = True
+    what: What = KERNEL
+    answered: What = KERNEL
+    by: NcclProperty | None = NcclProperty.SIZE
+    _has_kernels = True
 
     def parameters(self) -> tuple[Hashable, ...]:
         """Return the choices, and whether the terminal is tall enough for bandwidth curves."""
@@ -470,12 +457,11 @@ class NcclScreen(CollectivesScreen):
         """Return the view of kernels if they exist and are requested, else calls."""
         return "nccl" if self._has_kernels and self.what == KERNEL else "nccl calls"
 
-    def has_view(self, view: TabView) -> bool:
+    def has_view(self, view: View) -> bool:
         """Return whether the view has data: a log, or kernels."""
         return super().has_view(view) and (self._has_kernels or view.name != "nccl")
 
     def take_view(self, name: str, **options: str) -> None:
-        """Show the kernels or the calls."""
         self.what = CALL if name == "nccl calls" else KERNEL
         self._sort = None
         if self.is_mounted:

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 from nsystui.base.answer import Answer, Record, TableAnswer, Unit, record
 from nsystui.base.units import format_value
 from nsystui.questions.nccl.names import bucket_of
+from nsystui.questions.queries.question import View
 from nsystui.ui.screens.table import FilteredTableScreen, rows_with
 from nsystui.ui.widgets.frame import Choice, SelectionLine
 
 if TYPE_CHECKING:
     from nsystui.ui.loading import LogState
-    from nsystui.ui.screens import TabView
 
 
 _CALL_TABLES = ("ops", "sizes", "calls", "communicators", "ranks", "gpus", "tuning", "steps", "lines")
@@ -183,7 +183,7 @@ class NcclLogScreen(FilteredTableScreen):
         """Return the path to the row that these rows make up."""
         return () if self.inside is None else ("log", self.inside.crumb)
 
-    def views(self) -> tuple[TabView, ...]:
+    def views(self) -> tuple[View, ...]:
         return super().views() if self.inside is None and self.explorer.source.files else ()
 
     def choices(self) -> tuple[Choice, ...]:

@@ -21,7 +21,7 @@ from nsystui.questions.job.job import OpenJob
 from nsystui.questions.nvtx.listing import REPLAYED, kernels_of, nvtx_summary, nvtx_tree_table, tree_columns
 from nsystui.questions.nvtx.paths import Folding, NodeKind, TreeGrouping
 from nsystui.questions.nvtx.tree import Node, NvtxTree, Order
-from nsystui.questions.queries.question import QuestionView
+from nsystui.questions.queries.question import View
 from nsystui.ui.doors import show_event
 from nsystui.ui.screens.kernels import EventRowsScreen, RangeInstancesScreen
 from nsystui.ui.screens.outline import PAGE, Outline, OutlineLayout, OutlineScreen
@@ -83,13 +83,13 @@ def _label(node: Node) -> str:
 class NvtxNamesScreen(ViewsScreen):
     """Summaries by name of durations on the CPU and of GPU projections; Enter lists the ranges of a name."""
 
-    HOME = SCREEN = "nvtx names"
+    SCREEN = "nvtx names"
     MODE_KEY = "5"
     PLACES = ("nvtx names", "table", "everywhere")
     ELASTIC = "name"
     BACKGROUND = True
 
-    def ask(self, job: OpenJob, selection: Selection) -> tuple[QuestionView, Answer]:
+    def ask(self, job: OpenJob, selection: Selection) -> tuple[View, Answer]:
         """Answer as nsys's report does, without ranges that never ended; a PyTorch operator's calls share a row."""
         view = self.view
         if view.name != "nvtx_sum":
@@ -198,16 +198,14 @@ class NvtxScreen(OutlineScreen[Node]):
     PLACES = ("nvtx", "table", "everywhere")
     ASCENDING = ("name", "start")
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.by = TreeGrouping.ALL
-        self.fold = self._opened_fold = Folding.STEPS
-        self.nvtx_tree: NvtxTree | None = None
-        self.outline: NvtxOutline | None = None
-        self._order_key = ""  # empty: the tree's natural order
-        self._target: EventKey | None = None
-        self._jumps = 0
-        self._exported = "rows"
+    by = TreeGrouping.ALL
+    fold = _opened_fold = Folding.STEPS
+    nvtx_tree: NvtxTree | None = None
+    outline: NvtxOutline | None = None
+    _order_key = ""  # empty: the tree's natural order
+    _target: EventKey | None = None
+    _jumps = 0
+    _exported = "rows"
 
     def body(self) -> Iterable[Widget]:
         """Compose the tree with bars of GPU time, above the durations of a path's ranges."""
@@ -219,7 +217,7 @@ class NvtxScreen(OutlineScreen[Node]):
         self.chart = StillChart(label_width=24, value_width=10, axis=axis, id="chart")
         yield from (tree, self.chart, notes)
 
-    def show_range(self, key: EventKey) -> None:
+    def show_event(self, key: EventKey) -> None:
         """Open the nodes around a range, and move the cursor to it."""
         self._target = key
         self._jumps += 1
@@ -346,7 +344,6 @@ class NvtxScreen(OutlineScreen[Node]):
         self.lay_over(RangeWorkScreen(node.label, lambda job: kernels_of(ranges, index, job.ranks)))
 
     def choices(self) -> tuple[Choice, ...]:
-        """Offer the groupings of the outermost rows."""
         words = ("rank and thread", "rank", "role", "all ranks together")
         groupings = dict(zip(TreeGrouping, words, strict=True))
         return (*super().choices(), Choice.among("by", groupings, self.by, lambda group: self.ask_with(by=group)))

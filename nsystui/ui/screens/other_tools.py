@@ -5,19 +5,21 @@ from __future__ import annotations
 from asyncio import to_thread
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from textual.binding import BindingType
 
+from nsystui.base.selection import Selection
+from nsystui.questions.events.kinds import EventKind
+from nsystui.questions.events.listing import EventKey
+from nsystui.questions.job.job import OpenJob
+from nsystui.questions.trace.ncu import NcuCommand, cautions, ncu_commands, one_launch
+from nsystui.questions.trace.slices import Contents
 from nsystui.ui.screens.dialogs import TextDialog
+from nsystui.ui.screens.exporting import ExportingScreen
 from nsystui.ui.widgets.repainting import in_background
 
-if TYPE_CHECKING:
-    from nsystui.questions.job.job import OpenJob
-    from nsystui.questions.trace.ncu import NcuCommand
-    from nsystui.ui.screens.exporting import ExportingScreen
-
-NcuQuestion = Callable[["OpenJob"], "list[NcuCommand]"]
+NcuQuestion = Callable[[OpenJob], list[NcuCommand]]
 """Finds the commands for the kernel under the cursor."""
 
 _MAX_COMMANDS = 8
@@ -41,18 +43,11 @@ async def show_ncu_commands(screen: ExportingScreen, question: NcuQuestion | str
         screen.say("there is no kernel here")
 
 
-def ncu_of_event(kind: str, report: int, row: int) -> NcuQuestion | str:
+def ncu_of_event(key: EventKey) -> NcuQuestion | str:
     """Return the question for an event, or why ``ncu`` cannot profile it."""
-    if kind not in ("kernel", "nccl"):
+    if key.kind not in (EventKind.KERNEL, EventKind.NCCL):
         return "ncu profiles kernels: select a kernel first (c jumps from an API call to its kernel)"
-
-    def ask(job: OpenJob) -> list[NcuCommand]:
-        from nsystui.base.selection import Selection
-        from nsystui.questions.trace.ncu import ncu_commands, one_launch
-
-        return ncu_commands(job, Selection(), one_launch(report, row))
-
-    return ask
+    return lambda job: ncu_commands(job, Selection(), one_launch(key.report, key.row))
 
 
 class NcuScreen(TextDialog):
@@ -75,8 +70,6 @@ class NcuScreen(TextDialog):
 
 def ncu_lines(commands: Sequence[NcuCommand]) -> list[str]:
     """Return the lines of the dialog: each command after its kernel, then the cautions."""
-    from nsystui.questions.trace.ncu import cautions
-
     shown = commands[:_MAX_COMMANDS]
     lines = [line for command in shown for line in (command.what, "", command.command, "")]
     if len(commands) > _MAX_COMMANDS:
@@ -102,7 +95,6 @@ def export_trace(screen: ExportingScreen) -> None:
 
     def write(path: Path, overwrite: bool) -> int:
         from nsystui.output.files import save_trace
-        from nsystui.questions.trace.slices import Contents
         from nsystui.questions.trace.trace import Trace
 
         return save_trace(Trace.of(job, selection, Contents()), path, overwrite)

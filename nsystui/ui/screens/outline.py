@@ -197,10 +197,8 @@ class OutlineScreen(TableScreen, Generic[AnyNode]):
     ASCENDING: ClassVar[Collection[str]] = ()
     """The columns sorted in ascending order."""
 
-    def __init__(self, *crumbs: str) -> None:
-        super().__init__(*crumbs)
-        self.outline: Outline[AnyNode] | None = None
-        self._order_key = "total"
+    outline: Outline[AnyNode] | None = None
+    _order_key = "total"
 
     def free_keys(self) -> frozenset[str]:
         """Return the arrow keys, which open and close rows."""

@@ -102,7 +102,6 @@ class OverviewScreen(TablesScreen):
         self._sorted: dict[str, tuple[str, bool]] = {}  # by answer name
 
     def body(self) -> Iterable[Widget]:
-        """Compose the head, the findings, and the ranks with the kernels."""
         self.head = PartLines(id="head")
         self.ranks = WindowTable(id="ranks", elastic="host")
         odd = dict.fromkeys(("rank", "late", "findings"), "warning")
@@ -229,8 +228,7 @@ class OverviewScreen(TablesScreen):
             self.findings.seek(job, self.selection, is_asked_for)
 
     @on(FindingsTable.Changed)
-    def _findings_changed(self, message: FindingsTable.Changed) -> None:
-        message.stop()
+    def _findings_changed(self) -> None:
         self.explorer.triage = self.findings.triage
         self.findings.display = self.findings.triage is not None or self._kept is not None
         self._show_ranks()
@@ -413,7 +411,6 @@ class OverviewScreen(TablesScreen):
         return super().answer_to_export()
 
     def drawing_to_export(self) -> Callable[[], Drawing | None] | None:
-        """Return a drawing of each GPU's time budget."""
         job, selection = self.job, self.selection
         if job is None:
             return None
@@ -433,7 +430,6 @@ class OverviewScreen(TablesScreen):
 
     @on(SortRequested)
     def _sort_requested(self, message: SortRequested) -> None:
-        message.stop()
         answer = message.table.answer
         if answer is not None:
             self._sorted[answer.name] = (message.key, message.descending)
@@ -441,7 +437,6 @@ class OverviewScreen(TablesScreen):
 
     @on(RowSelected)
     async def _row_selected(self, message: RowSelected) -> None:
-        message.stop()
         if self.is_awaiting:
             self.app.simulate_key("enter")
         elif self.picture is None:

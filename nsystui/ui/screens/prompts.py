@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from decimal import Decimal
 
 from nsystui.base.errors import UsageError
-from nsystui.base.selection import Selection
+from nsystui.base.selection import Selection, parse_numbers, window_words
 from nsystui.base.text import spans
 from nsystui.ui.screens.asking import AskingScreen
 
@@ -34,8 +35,6 @@ class SelectingScreen(AskingScreen):
 
     def action_window(self) -> None:
         """Ask for a span of time, and show its meaning while it is typed."""
-        from nsystui.base.selection import window_words
-
         if self.has_job():
             window = self.selection.window
             self.prompt.ask(
@@ -51,17 +50,11 @@ class SelectingScreen(AskingScreen):
         self.prompt.ask(label, value, parse, self.explorer.select, replaced=True)
 
     def _with_ranks(self, text: str) -> Selection:
-        from nsystui.base.selection import parse_numbers
-
         job, selection = self.job, self.selection
         assert job is not None
         return selection.with_tasks(job.tasks_of_ranks(parse_numbers(text, "ranks")) if text.strip() else None)
 
     def _with_devices(self, text: str) -> Selection:
-        from dataclasses import replace
-
-        from nsystui.base.selection import parse_numbers
-
         job, devices = self.job, parse_numbers(text, "devices") if text.strip() else None
         if job is not None and devices is not None and (unknown := devices - (available := job.devices)):
             available_words = f"the devices are {spans(available)}" if available else "no GPU work was recorded"
@@ -69,11 +62,8 @@ class SelectingScreen(AskingScreen):
         return replace(self.selection, devices=devices)
 
     def _with_window(self, text: str) -> Selection:
-        job, selection = self.job, self.selection
-        assert job is not None
-        if not text.strip():
-            return selection.with_window(None)
-        return selection.with_window(job.window(text))
+        assert self.job is not None
+        return self.selection.with_window(self.job.window(text) if text.strip() else None)
 
 
 def _seconds(time: int) -> str:

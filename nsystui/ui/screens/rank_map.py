@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -81,14 +81,12 @@ class RankMapScreen(ChartScreen):
 
     DEFAULT_CSS = "RankMapScreen #detail { height: 3; }"
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._figure = _DEFAULT_FIGURE
-        self._of_steps = False
-        self._merge = {False: Merge.MEAN, True: Merge.MAXIMUM}
-        self._opened: tuple[frozenset[Task], ...] = ()
-        self._request = _Request()
-        self._picture: _Picture | None = None
+    _figure = _DEFAULT_FIGURE
+    _of_steps = False
+    _merge: Mapping[bool, Merge] = {False: Merge.MEAN, True: Merge.MAXIMUM}
+    _opened: tuple[frozenset[Task], ...] = ()
+    _request = _Request()
+    _picture: _Picture | None = None
 
     def make_chart(self) -> StripChart:
         """Return a chart of shades, with steps or time on its axis."""
@@ -235,7 +233,6 @@ class RankMapScreen(ChartScreen):
         return Window(windows[0].start, max(windows[1].end, windows[0].start + 1))
 
     def answer_to_export(self) -> Answer | None:
-        """Return the map as a table of ranks."""
         return map_table(self._picture.shown) if self._picture is not None else None
 
     def drawing_to_export(self) -> Callable[[], Drawing | None] | None:

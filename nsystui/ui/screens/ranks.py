@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from asyncio import to_thread
 from collections.abc import Hashable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from textual.widget import Widget
 
 from nsystui.base.answer import Record, Value
 from nsystui.questions.ranks.table import odd_figures
 from nsystui.ui.pictures.details import Details
+from nsystui.ui.pictures.gpu import compared_lanes
 from nsystui.ui.screens.rank_comparison import RankComparison
 from nsystui.ui.screens.table import ViewsScreen
 from nsystui.ui.widgets.repainting import in_background
 from nsystui.ui.widgets.strip_chart import StillChart
-
-if TYPE_CHECKING:
-    from nsystui.ui.pictures.gpu import ComparedLanes
-
 
 _MIN_LANE_HEIGHT, _MAX_LANE_HEIGHT = 3, 10
 """The minimum and maximum lines of a lane, as far as the table leaves room."""
@@ -33,7 +30,7 @@ _ROOMY = 30
 class RanksScreen(ViewsScreen):
     """Tables about ranks, one at a time; Enter on a row selects its rank or time."""
 
-    HOME = SCREEN = "ranks"
+    SCREEN = "ranks"
     MODE_KEY = "7"
     PLACES = ("ranks", "table", "everywhere")
 
@@ -85,13 +82,7 @@ class RanksScreen(ViewsScreen):
         if job is None or not isinstance(rank, int) or not self.lanes.display:
             return
         columns, height = max(1, self.lanes.chart_width), self._lane_height
-
-        def ask() -> ComparedLanes:
-            from nsystui.ui.pictures.gpu import compared_lanes
-
-            return compared_lanes(job, selection, rank, columns, height)
-
-        compared = await to_thread(ask)
+        compared = await to_thread(compared_lanes, job, selection, rank, columns, height)
         self.lanes.set_lanes(compared.lanes, compared.window.start, compared.window.end, ticks=compared.steps)
 
     def action_clock(self) -> None:

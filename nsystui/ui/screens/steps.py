@@ -74,16 +74,14 @@ _MIN_ROWS, _MAX_ROWS = 6, 20
 class StepsScreen(GroupedViewsScreen):
     """Tables about steps, one at a time, below a chart with a column for each step."""
 
-    HOME = SCREEN = "steps"
+    SCREEN = "steps"
     MODE_KEY = "9"
     PLACES = ("steps", "table", "everywhere")
     BY = _GROUPINGS
     LENGTHS = ("max", "longest", "duration")
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._words: tuple[str, str, str] | None = None  # the number of steps, their anchor, their times
-        self._bars: Sequence[int] = ()  # the first step of each bar of the chart
+    _words: tuple[str, str, str] | None = None  # the number of steps, their anchor, their times
+    _bars: Sequence[int] = ()  # the first step of each bar of the chart
 
     def body(self) -> Iterable[Widget]:
         self.chart = StillChart(

@@ -14,10 +14,10 @@ from textual.widget import Widget
 
 from nsystui.base.answer import FILES_ONLY, Unit
 from nsystui.base.errors import reason_of
-from nsystui.base.selection import NameFilter
+from nsystui.base.selection import NameFilter, Window
 from nsystui.questions.queries.registry import views_of
 from nsystui.ui.doors import show_view
-from nsystui.ui.keys import MOVES, ON_ROWS
+from nsystui.ui.keys import MODE_OF, MOVES, ON_ROWS
 from nsystui.ui.pictures.details import Details, doors_of, event_context, row_details, with_context
 from nsystui.ui.screens.base import JobScreen, ScreenState
 from nsystui.ui.widgets.frame import Choice
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from nsystui.base.selection import Selection, Window
     from nsystui.questions.job.job import OpenJob
     from nsystui.questions.kernels.summary import Names
-    from nsystui.questions.queries.question import QuestionView
+    from nsystui.questions.queries.question import View
     from nsystui.questions.queries.tasks import RankedTask
 
 
@@ -61,7 +61,6 @@ class TablesScreen(JobScreen):
         return not is_free and (is_read_for or super().keeps(key))
 
     def answer_to_export(self) -> Answer | None:
-        """Return the active table's answer."""
         return self.table.answer
 
     def row_to_copy(self) -> tuple[Sequence[Column], Row] | None:
@@ -77,7 +76,6 @@ class TablesScreen(JobScreen):
 
     @on(PageFailed)
     def _page_failed(self, message: PageFailed) -> None:
-        message.stop()
         self.say(f"rows could not be read: {reason_of(message.error)}")
 
 
@@ -123,17 +121,14 @@ class TableScreen(TablesScreen):
     """
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide")]
 
-    def __init__(self, *crumbs: str) -> None:
-        super().__init__(*crumbs)
-        self._sort: tuple[str, bool] | None = None
-        self._asks_context = False
+    _sort: tuple[str, bool] | None = None
+    _asks_context = False
 
     @property
     def table(self) -> WindowTable:
         return self._table
 
     def body(self) -> Iterable[Widget]:
-        """Compose the table, its panel, the details and the notes."""
         self._table = WindowTable(
             id="table",
             elastic=self.ELASTIC,
@@ -232,7 +227,6 @@ class TableScreen(TablesScreen):
 
     def row_window(self) -> Window | None:
         """Return the time span of the cursor's row, if any; a step's span is its time on all ranks."""
-        from nsystui.base.selection import Window
         from nsystui.questions.ranks.steps import window_of_step
 
         values = self.values()
@@ -259,8 +253,7 @@ class TableScreen(TablesScreen):
             self.say(missing_note(job.session, tables.gpu_metrics))
 
     @on(RowSelected)
-    def _row_selected(self, message: RowSelected) -> None:
-        message.stop()
+    def _row_selected(self) -> None:
         if self.is_awaiting:
             self.app.simulate_key("enter")
         elif self.question.is_outdated:
@@ -274,16 +267,14 @@ class TableScreen(TablesScreen):
             self.say(self.CLOSED)
 
     @on(RowHighlighted)
-    def _row_highlighted(self, message: RowHighlighted) -> None:
-        message.stop()
+    def _row_highlighted(self) -> None:
         self.explorer.take_keys()
         if not self.question.is_outdated:
             self.cursor_moved()
             self.row_changed()
 
     @on(StripChart.Resized)
-    def _chart_resized(self, message: StripChart.Resized) -> None:
-        message.stop()
+    def _chart_resized(self) -> None:
         if not self.question.is_outdated:
             self.cursor_moved()
 
@@ -334,7 +325,6 @@ class TableScreen(TablesScreen):
 
     @on(SortRequested)
     def _sort_requested(self, message: SortRequested) -> None:
-        message.stop()
         self.sort_rows(message.key, message.descending)
 
     def sort_rows(self, key: str, descending: bool) -> None:
@@ -348,24 +338,22 @@ class TableScreen(TablesScreen):
 
 
 class ViewsScreen(TableScreen):
-    """The views of a home, one at a time. The catalogue defines the views and their questions.
+    """The views of a screen, one at a time. The catalogue defines the views and their questions.
 
     ``options`` override the views' values for questions with such options.
     """
 
-    HOME: ClassVar[str] = ""
     STATE = (*TableScreen.STATE, "view", "options")
 
     def __init__(self) -> None:
         super().__init__()
-        self.view = self.answered = views_of(self.HOME)[0]
+        self.view = self.answered = self._views_here()[0]
         self.options: dict[str, str] = {}
 
     def parameters(self) -> tuple[Hashable, ...]:
         return (self.view.name, *self.options.items())
 
-    def ask(self, job: OpenJob, selection: Selection) -> tuple[QuestionView, Answer]:
-        """Answer the question of the view."""
+    def ask(self, job: OpenJob, selection: Selection) -> tuple[View, Answer]:
         view = self.view
         return view, view.ask(job, selection, self.options)
 
@@ -376,7 +364,6 @@ class ViewsScreen(TableScreen):
         super().show(answer, same_place)
 
     def drawing_to_export(self) -> Callable[[], Drawing | None] | None:
-        """Return the question's drawing, if any."""
         question, job = self.answered.question, self.job
         if question.drawing is None or job is None:
             return None
@@ -384,21 +371,21 @@ class ViewsScreen(TableScreen):
 
     def counted(self) -> str:
         """Return the catalogue's word for the view's rows."""
-        return self.answered.view.counted
+        return self.answered.counted
 
     def natural_order(self) -> tuple[str | None, bool]:
-        return self.answered.view.sort
+        return self.answered.sort
 
     def view_name(self) -> str:
-        """Return the selected view, which may still be computed."""
         return self.view.name
+
+    def _views_here(self) -> list[View]:
+        return [view for view in views_of(MODE_OF[self.MODE_KEY]) if view.screen == self.SCREEN]
 
     def take_view(self, name: str, **options: str) -> None:
         """Show a view of this screen, with options of its question."""
-        view = next((view for view in views_of(self.HOME) if view.name == name), self.view)
-        if view is not self.view:
-            self._sort = None
-        self.view = view
+        self.view = next(view for view in self._views_here() if view.name == name)
+        self._sort = None
         self.options |= options
         if self.is_mounted:
             self.job_changed()
@@ -418,8 +405,7 @@ class GroupedViewsScreen(ViewsScreen):
     def parameters(self) -> tuple[Hashable, ...]:
         return (self.view.name, self.grouping.get(self.view.name, 0))
 
-    def ask(self, job: OpenJob, selection: Selection) -> tuple[QuestionView, Answer]:
-        """Answer the question of the view, grouped."""
+    def ask(self, job: OpenJob, selection: Selection) -> tuple[View, Answer]:
         view = self.view
         groups = self.BY.get(view.name)
         options = dict(groups[self.grouping.get(view.name, 0)][1]) if groups else {}
@@ -436,7 +422,6 @@ class GroupedViewsScreen(ViewsScreen):
         super().show((view, replace(answer, columns=columns)), same_place)
 
     def choices(self) -> tuple[Choice, ...]:
-        """Offer the groupings of the view."""
         views, groups = super().choices(), self.BY.get(self.view.name)
         if groups is None:
             return views
@@ -467,9 +452,7 @@ class FilteredTableScreen(TableScreen):
 
     STATE = (*TableScreen.STATE, "words")
 
-    def __init__(self, *crumbs: str) -> None:
-        super().__init__(*crumbs)
-        self.words: NameFilter | None = None
+    words: NameFilter | None = None
 
     def show_filtered(self) -> None:
         """Show the rows that pass the new filter."""

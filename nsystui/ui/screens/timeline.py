@@ -41,11 +41,9 @@ class TimelineScreen(LanesScreen):
     MODE_KEY = "L"
     PLACES = ("timeline", "everywhere")
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._listed: Answer | None = None
-        self._searching = False
-        self._steps = 0  # events to move on after the running search
+    _listed: Answer | None = None
+    _searching = False
+    _steps = 0  # events to move on after the running search
 
     def action_event(self, direction: int) -> None:
         """Move to the next event of the lane (-1: the previous event)."""
@@ -366,7 +364,6 @@ class TimelineScreen(LanesScreen):
         return self._listed
 
     def drawing_to_export(self) -> Callable[[], Drawing | None] | None:
-        """Return a drawing of the visible lanes."""
         picture = self.picture
         if picture is None:
             return None
@@ -416,12 +413,9 @@ class TimelineScreen(LanesScreen):
         when_listed()
 
     def action_ncu(self) -> None:
-        row = self.event_row()
-        if row is None:
-            show_ncu_commands(self, "there is no event under the cursor: ] moves to the next event")
-        else:
-            key = key_of(row)
-            show_ncu_commands(self, ncu_of_event(key.kind.value, key.report, key.row))
+        no_event = "there is no event under the cursor: ] moves to the next event"
+        key = self.event_here()
+        show_ncu_commands(self, no_event if key is None else ncu_of_event(key))
 
     def action_trace(self) -> None:
         export_trace(self)

@@ -53,11 +53,9 @@ class TextLine(Widget):
 
     DEFAULT_CSS = "TextLine { height: 1; }"
 
-    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002
-        super().__init__(id=id)
-        self._left: tuple[StyledText, ...] = ()
-        self._right: tuple[StyledText, ...] = ()
-        self._drawn = Strip([])
+    _left: tuple[StyledText, ...] = ()
+    _right: tuple[StyledText, ...] = ()
+    _drawn = Strip([])
 
     def show_parts(self, left: Iterable[StyledText], right: Iterable[StyledText] = ()) -> None:
         """Show these parts; draw only from the first changed cell on, if any."""
@@ -137,12 +135,10 @@ class StatusText(TextLine):
 
     DEFAULT_CSS = "StatusText > .status-text--status { color: $foreground 75%; }"
 
-    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002
-        super().__init__(id=id)
-        self._text = ""
-        self._status = ""
-        self._shown_at = -UPDATE_INTERVAL
-        self._status_timer: Timer | None = None
+    _text = ""
+    _status = ""
+    _shown_at = -UPDATE_INTERVAL
+    _status_timer: Timer | None = None
 
     @property
     def status(self) -> str:
@@ -250,9 +246,7 @@ class SelectionLine(TextLine):
 
         index: int
 
-    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002
-        super().__init__(id=id)
-        self._selection = self._count = ""
+    _selection = _count = ""
 
     def update(self, selection: str) -> None:
         """Show ``selection``, such as ``ranks 0-63 · 6.0–7.0 s``."""
@@ -382,10 +376,8 @@ class ChoiceLine(TextLine):
     ChoiceLine > .choice-line--other { color: $foreground 75%; }
     """
 
-    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002
-        super().__init__(id=id)
-        self._path = ""
-        self._choices: tuple[Choice, ...] = ()
+    _path = ""
+    _choices: tuple[Choice, ...] = ()
 
     def show_choices(self, path: Sequence[str], choices: Sequence[Choice]) -> None:
         """Show the path, ``("sgemm", "launches")``, and the choices; without either the line is hidden."""

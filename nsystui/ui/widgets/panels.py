@@ -60,9 +60,7 @@ class PartLines(CategoryWidget):
     PartLines > .part-lines--dim { color: $foreground 75%; }
     """
 
-    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002
-        super().__init__(id=id)
-        self._lines: tuple[tuple[TextPart, ...], ...] = ()
+    _lines: tuple[tuple[TextPart, ...], ...] = ()
 
     @property
     def texts(self) -> list[str]:
@@ -120,10 +118,8 @@ class NoteLines(Widget):
     NoteLines { height: auto; color: $foreground 75%; }
     """
 
-    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002
-        super().__init__(id=id)
-        self._notes: tuple[str, ...] = ()
-        self._max_lines = 4
+    _notes: tuple[str, ...] = ()
+    _max_lines = 4
 
     def allow(self, lines: int) -> None:
         """Set the maximum number of lines."""

@@ -115,11 +115,8 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
     ]
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
-        "window-table--header",
-        "window-table--cursor",
-        "window-table--empty",
-        "window-table--bar",
-        "window-table--title",
+        *("window-table--header", "window-table--cursor", "window-table--empty"),
+        *("window-table--bar", "window-table--title"),
     }
 
     DEFAULT_CSS = """
