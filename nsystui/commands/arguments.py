@@ -343,7 +343,7 @@ def _save(output: Output, answer: Answer) -> None:
 
 def arranged(output: Output, answer: Answer) -> Answer:
     """Return an answer, sorted and cut by the flags."""
-    from nsystui.base.answer import Head, key_named
+    from nsystui.base.answer import head, key_named
 
     if output.sort:
         key = key_named(answer.columns, output.sort)
@@ -351,4 +351,4 @@ def arranged(output: Output, answer: Answer) -> Answer:
             names = ", ".join(column.file_key for column in answer.columns)
             raise UsageError(f"--sort {output.sort}: the columns are {names}")
         answer = answer.sorted_by(key, descending=True)
-    return Head(answer, output.top) if output.top is not None else answer
+    return head(answer, output.top) if output.top is not None else answer

@@ -11,7 +11,7 @@ import textwrap
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from nsystui.base.answer import Head, Unit
+from nsystui.base.answer import Unit, head
 from nsystui.base.selection import window_flag
 from nsystui.base.text import safe_text
 from nsystui.base.units import format_value
@@ -132,7 +132,7 @@ def body_report(finding: Finding, files: str) -> list[str]:
     if finding.evidence is None or not len(finding.evidence):
         return [*parts, ""]
     text = io.StringIO()
-    write(Head(finding.evidence, _MAX_EVIDENCE), "md", text)
+    write(head(finding.evidence, _MAX_EVIDENCE), "md", text)
     more = len(finding.evidence) - _MAX_EVIDENCE
     return [*parts, f"\n{text.getvalue()}" + (f"\n{more:,} more rows.\n" if more > 0 else "")]
 

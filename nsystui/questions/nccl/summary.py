@@ -235,7 +235,7 @@ def nccl_summary(
         frame = frame.assign(**{item.key: [role[n] for role in row_roles] for n, item in enumerate(_ROLES)})
         columns += _ROLES
     notes = nccl_notes(session, selection, ranks, pairing)
-    return TableAnswer.of_frame("nccl", without_empty(columns, frame), frame, total, notes)
+    return TableAnswer.of_arrays("nccl", without_empty(columns, frame), frame, total, notes)
 
 
 def without_empty(columns: Sequence[Column], frame: pd.DataFrame) -> tuple[Column, ...]:

@@ -12,6 +12,7 @@ from nsystui.base.answer import (
     DURATION,
     NAME,
     PID,
+    PROCESS_ID,
     RANK,
     REPORT_ID,
     ROW_ID,
@@ -31,7 +32,7 @@ from nsystui.questions.nvtx.paths import NO_NODE, NUMBER, Folding, TreeGrouping,
 from nsystui.questions.nvtx.tree import NvtxTree, Order
 from nsystui.questions.queries import statistics
 from nsystui.questions.queries.conditions import duration, job_start, where
-from nsystui.questions.queries.data_notes import missing_note
+from nsystui.questions.queries.data_notes import missing_notes
 from nsystui.questions.queries.paged import PagedAnswer
 from nsystui.questions.queries.tasks import ROLE, RankedTask, rank_of
 from nsystui.questions.queries.time_window import report_at
@@ -87,11 +88,10 @@ def nvtx_summary(
         conditions,
         _SUMMARY_COLUMNS,
     )
-    note = missing_note(session, table)
     total = len(frame)
     if not selection.is_everything:
         total = statistics.number_of_groups(session, sa.select(style, name).where(has_type))
-    return TableAnswer.of_frame("nvtx-summary", _SUMMARY_COLUMNS, frame, total, (note,) if note else ())
+    return TableAnswer.of_arrays("nvtx-summary", _SUMMARY_COLUMNS, frame, total, missing_notes(session, table))
 
 
 _MAX_NAMES, _ENDS = 32, 8
@@ -220,9 +220,9 @@ LAUNCHED_COLUMNS = (
     STREAM.with_importance(1),
     Column("call", header="API Function", label="launched by", importance=2),
     Column("correlation_id", header="CorrId", label="corr", unit=Unit.NUMBER, importance=4),
-    Column("report", header="Report", label="report", unit=Unit.NUMBER, importance=9),
-    Column("process", header="Process", label="process", unit=Unit.NUMBER, importance=9),
-    Column("row", header="Row", label="row", unit=Unit.NUMBER, importance=9),
+    REPORT_ID,
+    PROCESS_ID,
+    ROW_ID,
 )
 
 

@@ -25,7 +25,7 @@ from nsystui.questions.nvtx.captures import NO_NODE, Captures, capture_notes
 from nsystui.questions.nvtx.chains import OPEN, PUSH_POP, Chains, added_up, chained, narrow, rows_by_level
 from nsystui.questions.nvtx.columns import RangeColumns, by_appearance, columns_of_each
 from nsystui.questions.nvtx.loading import LABEL, SmallInts, has_launches
-from nsystui.questions.queries.data_notes import missing_note
+from nsystui.questions.queries.data_notes import missing_notes
 from nsystui.questions.queries.recording import recording_advice
 from nsystui.questions.queries.tasks import RankedTask, roles_by_task
 from nsystui.questions.queries.time_window import report_at, selected_reports
@@ -489,5 +489,5 @@ def _notes(session: Session, has_ranges: bool) -> tuple[str, ...]:
     lacking = [report for report in with_ranges if not has_launches(report)]
     advice = recording_advice(session, lacking, canonical.KERNELS) if lacking else ""
     launch_note = f"no GPU work to project in {few([report.name for report in lacking])}: {advice}" if lacking else ""
-    notes = (missing_note(session, tables.nvtx_ranges), launch_note, graph_note, *capture_notes(session))
+    notes = (*missing_notes(session, tables.nvtx_ranges), launch_note, graph_note, *capture_notes(session))
     return tuple(note for note in notes if note)

@@ -200,7 +200,7 @@ def nccl_projected(job: OpenJob, selection: Selection) -> TableAnswer:
     )
     table = table.sort_values(["total", "name"], ascending=[False, True], kind="stable").reset_index(drop=True)
     notes = (*nccl_notes(job.session, selection, job.ranks, pairing), *((_ONLY_KERNELS,) if len(table) else ()))
-    return TableAnswer.of_frame(
+    return TableAnswer.of_arrays(
         "nccl-gpu-proj-sum", COLUMNS, table, len(table) if selection.is_everything else None, notes
     )
 

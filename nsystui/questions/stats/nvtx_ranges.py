@@ -23,7 +23,7 @@ from nsystui.questions.nvtx.loading import (
     matching,
     ranges_as_nsys,
 )
-from nsystui.questions.queries.data_notes import missing_note
+from nsystui.questions.queries.data_notes import missing_notes
 from nsystui.questions.stats.report import AskReport, ReportOptions
 from nsystui.store import tables
 from nsystui.store.session import Session
@@ -205,7 +205,7 @@ def _push_pop_trace(session: Session, selection: Selection, _: ReportOptions) ->
     nested = joined(parts)
     order = by_start(nested.start, nested.end, nested.row)
     selected = order[matching(texts, selection)[nested.name[order]]]
-    notes = (missing_note(session, tables.nvtx_ranges), depth_note(nested.level))
+    notes = (*missing_notes(session, tables.nvtx_ranges), depth_note(nested.level))
     rows = partial(nested.rows, texts.texts)
     total = len(order) if selection.is_everything else None
     return RangeTrace("nvtx-pushpop-trace", _TRACE_COLUMNS, selected, rows, tuple(filter(None, notes)), total)

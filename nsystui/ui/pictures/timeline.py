@@ -16,7 +16,7 @@ from nsystui.questions.host.gaps import causes_in
 from nsystui.questions.host.segments import BLOCKED, OFF, RUNNABLE
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.nvtx.around import path_at
-from nsystui.questions.queries.data_notes import missing_note
+from nsystui.questions.queries.data_notes import missing_notes
 from nsystui.questions.timeline.cpu import ON_CPU
 from nsystui.questions.timeline.events import (
     CpuInterval,
@@ -123,7 +123,7 @@ def timeline_picture(job: OpenJob, selection: Selection, request: TimelineReques
     labels = tuple(_label(lane, opened, request.label_width) for lane in lanes)
     lines = {number: line_of(picture) for number, picture in pictures.items()}
     notes = (*timeline.left_out(opened), *timeline.busy.notes)
-    notes = notes if lanes else (missing_note(job.session, tables.kernels),)
+    notes = notes if lanes else missing_notes(job.session, tables.kernels)
     kinds = tuple(_kind(timeline, lane, base) if len(lanes) <= request.lines else "" for lane in lanes)
     return TimelinePicture(timeline, base, window, lanes, opened, pictures, labels, kinds, lines, is_whole, notes)
 

@@ -141,10 +141,10 @@ class EventsScreen(TableScreen):
 
     def answer_to_export(self) -> Answer | None:
         """Return the list with kernels named as on the screen."""
-        from nsystui.questions.queries.paged import SmartNamed
+        from nsystui.questions.queries.paged import smart_named
 
         answer = self.table.answer
-        return None if answer is None else SmartNamed(answer, self.shown_names())
+        return None if answer is None else smart_named(answer, self.shown_names())
 
     def details_question(self) -> Callable[[OpenJob], Details] | None:
         row = self.table.current_row

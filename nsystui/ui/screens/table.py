@@ -249,14 +249,14 @@ class TableScreen(TablesScreen):
 
     async def action_metrics(self, grouping: str) -> None:
         """Show the means of the GPU metrics by kernel, collective, range or step."""
-        from nsystui.questions.queries.data_notes import missing_note
+        from nsystui.questions.queries.data_notes import missing_notes
         from nsystui.store import tables
 
         job = self.job
         if job is None or job.session.count(tables.gpu_metrics):
             await show_view(self.explorer, "metrics", by=grouping)
         else:
-            self.say(missing_note(job.session, tables.gpu_metrics))
+            self.say(*missing_notes(job.session, tables.gpu_metrics))
 
     @on(RowSelected)
     def _row_selected(self, message: RowSelected) -> None:
