@@ -233,6 +233,13 @@ def iter_rows(answer: Answer, size: int = 10_000) -> Iterator[Row]:
         yield from batch
 
 
+def order_of(values: Sequence[Any], descending: bool) -> list[int]:
+    """Return the indices that sort ``values``; ``None`` is last in both directions, equal values keep their order."""
+    present = [index for index, value in enumerate(values) if value is not None]
+    missing = [index for index, value in enumerate(values) if value is None]
+    return [*sorted(present, key=values.__getitem__, reverse=descending), *missing]
+
+
 @dataclass(frozen=True)
 class TableAnswer:
     """An answer in memory: a list of rows, or a frame or arrays (`of_arrays`)."""
@@ -288,10 +295,7 @@ class TableAnswer:
         return replace(self, columns=columns, rows=list(zip(*cells, strict=True)))
 
     def sorted_by(self, key: str, descending: bool) -> Self:
-        cells: list[Any] = self.cells(key)
-        present = [position for position, cell in enumerate(cells) if cell is not None]
-        missing = [position for position, cell in enumerate(cells) if cell is None]
-        order = [*sorted(present, key=cells.__getitem__, reverse=descending), *missing]
+        order = order_of(self.cells(key), descending)
         if isinstance(self.rows, ColumnRows):
             if not order:  # numpy takes no empty list
                 return self

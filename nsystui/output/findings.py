@@ -176,7 +176,7 @@ def change_report(comparison: Against, files: str = _FILES) -> str:
         parts += body_report(change.finding, files) if change.kind.is_worse else [f"{plain(change.finding.sentence)}\n"]
     text = io.StringIO()
     write(comparison.summary, "md", text)
-    notes = [f"* {plain(note)}" for note in comparison.summary.notes if note != comparison.summary.headline]
+    notes = [f"* {plain(note)}" for note in comparison.summary.remarks]
     label = plain(comparison.label)
     parts += ["## Largest changes\n", f"A is {label}, B this job.\n", text.getvalue(), *notes]
     if comparison.current.not_checked:
@@ -213,6 +213,5 @@ def _summary_lines(comparison: Against) -> Iterator[str]:
     for label, *cells in zip(*columns, strict=True):
         numbers = (cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
         yield _INDENT + "  ".join([label.ljust(label_width), *numbers])
-    for note in comparison.summary.notes:
-        if note != comparison.summary.headline:
-            yield from textwrap.wrap(safe_text(note), _WIDTH, initial_indent="-  ", subsequent_indent=_INDENT)
+    for note in comparison.summary.remarks:
+        yield from textwrap.wrap(safe_text(note), _WIDTH, initial_indent="-  ", subsequent_indent=_INDENT)

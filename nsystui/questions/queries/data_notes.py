@@ -52,9 +52,7 @@ def _lacking_note(session: Session, table: _Table, lacking: Sequence[Report]) ->
 
 def lack(session: Session, table: _Table, lacking: Sequence[Report]) -> str:
     """Return the sentence ``no … in …`` for the reports ``lacking``, at least one, without advice."""
-    which = "this export" if len(session.reports) == 1 else "these exports"
-    if len(lacking) < len(session.reports):
-        which = few([report.name for report in lacking])
+    which = which_of([report.name for report in lacking], len(session.reports))
     return f"no {canonical.BY_NAME[table.name].what} in {which}"
 
 

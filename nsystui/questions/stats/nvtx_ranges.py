@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from nsystui.base.answer import DURATION, END, NAME, PID, START, TID, Column, Row, TableAnswer, Unit
+from nsystui.base.answer import DURATION, END, NAME, PID, START, TID, Column, Row, TableAnswer, Unit, order_of
 from nsystui.base.selection import Selection
 from nsystui.base.types import Ints
 from nsystui.exports.metadata import pid_of, tid_of
@@ -49,10 +49,7 @@ class RangeTrace:
     def sorted_by(self, key: str, descending: bool) -> RangeTrace:
         column_index = [column.key for column in self.columns].index(key)
         values = [row[column_index] for row in self.rows(self.order.tolist())]
-        present = [index for index, value in enumerate(values) if value is not None]
-        missing = [index for index, value in enumerate(values) if value is None]
-        present.sort(key=lambda index: values[index], reverse=descending)  # type: ignore[arg-type, return-value]
-        return replace(self, order=self.order[present + missing])
+        return replace(self, order=self.order[order_of(values, descending)])
 
 
 MAX_LEVELS = 100
