@@ -7,7 +7,7 @@ Screens and commands share answers, and therefore numbers. Rows are tuples of ``
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from enum import Enum
 from itertools import islice
@@ -145,6 +145,11 @@ REPORT_ID = Column("report", header="Report", label="report", unit=Unit.NUMBER, 
 PROCESS_ID = Column("process", header="Process", label="process", unit=Unit.NUMBER, importance=FILES_ONLY)
 ROW_ID = Column("row", header="Row", label="row", unit=Unit.NUMBER, importance=FILES_ONLY)
 """The number of the native row; with report and process, it identifies a row of a table."""
+
+
+def for_files(columns: Iterable[Column], keys: Collection[str]) -> tuple[Column, ...]:
+    """Return the columns; screens hide the columns with these keys."""
+    return tuple(column.with_importance(FILES_ONLY) if column.key in keys else column for column in columns)
 
 
 Value = int | float | str | None

@@ -220,7 +220,7 @@ class Wording:
         if self.decimals is None:
             return format_value(self.unit, value).removesuffix(f" {self.symbol}")
         if not is_zero:
-            return f"+{text}" if self.unit is Unit.CHANGE and value > 0 else text
+            return "+" * (self.unit is Unit.CHANGE and value > 0) + text
         is_small = value > 0 and self.unit not in _SCALES
         return f"<{10**-self.decimals:.{self.decimals}f}" if is_small else text.removeprefix("-")
 

@@ -119,22 +119,25 @@ def report(result: Triage, files: str = _FILES) -> str:
 
 def body_report(finding: Finding, files: str) -> list[str]:
     """Return a finding's body, with the first rows of its evidence."""
-    gain = [] if finding.gain is None else [f"* **To win**: {plain(finding.gain.words)}"]
-    parts = [f"{plain(finding.sentence)}\n", *gain, f"* **How to fix**: {plain(finding.advice.text)}"]
-    parts.append(f"* **Why**: {plain(finding.advice.reason)}")
-    if finding.measured:
-        parts.append(f"* **Measured as**: {plain(finding.measured)}")
-    if finding.window is not None:
-        parts.append(f"* **When**: `{window_flag(finding.window)}`")
-    if finding.ranks:
-        parts.append(f"* **{'Rank' if len(finding.ranks) == 1 else 'Ranks'}**: {finding.rank_numbers}")
-    parts.append(f"* **See**: `nsystui {finding.door.command_for(files)}`")
+    window = "" if finding.window is None else window_flag(finding.window)
+    facts = (finding.measured, window, finding.rank_numbers, f"nsystui {finding.door.command_for(files)}")
+    gain = "" if finding.gain is None else finding.gain.words
+    parts = [f"{plain(finding.sentence)}\n", *points("", gain, finding.advice.text, finding.advice.reason, *facts)]
     if finding.evidence is None or not len(finding.evidence):
         return [*parts, ""]
     text = io.StringIO()
     write(head(finding.evidence, _MAX_EVIDENCE), "md", text)
     more = len(finding.evidence) - _MAX_EVIDENCE
     return [*parts, f"\n{text.getvalue()}" + (f"\n{more:,} more rows.\n" if more > 0 else "")]
+
+
+def points(
+    under: str, gain: str, advice: str, reason: str, measured: str, window: str, ranks: str, command: str
+) -> list[str]:
+    """Return the facts of a finding that are not empty as a list."""
+    facts = {"Caused by": under, "To win": gain, "How to fix": advice, "Why": reason, "Measured as": measured}
+    facts |= {"When": window and f"`{window}`", "Rank" if ranks.isdecimal() else "Ranks": ranks, "See": f"`{command}`"}
+    return [f"* **{name}**: {plain(text)}" for name, text in facts.items() if text]
 
 
 def not_checked_report(result: Triage) -> list[str]:

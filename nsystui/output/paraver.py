@@ -297,14 +297,13 @@ def _view(windows: Sequence[_Window], histograms: Sequence[tuple[str, str, int |
     """
     parts = [f"#ParaverCFG\nConfigFile.Version: 3.4\nConfigFile.NumWindows: {len(windows)}\n\n"]
     for number, window in enumerate(windows, 1):
-        parts.append(_window_text(number, window, is_open=number == 1 and not histograms))
+        parts.append(_window_text(number, *window, is_open=number == 1 and not histograms))
     for number, (name, statistic, columns) in enumerate(histograms, 1):
         parts.append(_histogram_text(number, name, statistic, columns))
     return "".join(parts)
 
 
-def _window_text(number: int, window: _Window, is_open: bool) -> str:
-    name, function, lines = window
+def _window_text(number: int, name: str, function: str, lines: Sequence[str], is_open: bool) -> str:
     functions = dict.fromkeys(_LEVELS, "Adding") | {"cpu": "Active Thd", "thread": function}
     selected = [f"{level}, {level_function}" for level, level_function in functions.items()] + list(_FILTERS)
     return f"""

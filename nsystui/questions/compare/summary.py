@@ -287,11 +287,9 @@ def _work(
         yield line("      exposed", "ns", _pair(communication, "exposed", basis), "nccl")
     # Sums grow with the steps: if both sides have steps, `_facts` reports launches per step instead.
     has_fact = not all(steps)
-    kernel_fact = "kernels launched" if has_fact else ""
-    yield line("kernels launched", "count", _pair(launched, "count", basis), "kernels", kernel_fact)
+    yield line("kernels launched", "count", _pair(launched, "count", basis), "kernels", "kernels launched" * has_fact)
     if has_nccl:
-        nccl_fact = "NCCL kernels" if has_fact else ""
-        yield line("  of NCCL", "count", _pair(communication, "count", basis), "nccl", nccl_fact)
+        yield line("  of NCCL", "count", _pair(communication, "count", basis), "nccl", "NCCL kernels" * has_fact)
     copy_fact = "copies and memsets" if has_fact or steps[0] == steps[1] else ""
     yield line("copies and memsets", "count", _pair(moved, "count", basis), "memory", copy_fact)
 

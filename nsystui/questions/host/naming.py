@@ -15,7 +15,7 @@ from nsystui.base.answer import TableAnswer
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.base.types import Flags, Ints
 from nsystui.exports.metadata import pid_of, process_of, tid_of
-from nsystui.questions.algebra.groups import distinct
+from nsystui.questions.algebra.groups import distinct, one_key
 from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.host.segments import NO_THREAD, Segments, Thread
 from nsystui.questions.job.job import OpenJob
@@ -148,10 +148,7 @@ def launching_threads(
             low, high = int(starts.min()) - max(offsets), int(ends.max()) - min(offsets)
             query = query.where(table.c.start <= high, sa.or_(table.c.end >= low, table.c.end.is_(None)))
         operations = {key: np.ma.filled(values, NO_THREAD) for key, values in session.arrays(query).items()}
-        gpu_codes = np.zeros(len(operations["thread"]), np.int64)
-        for key in ("report", "process", "device"):
-            unique_values, code = np.unique(operations[key], return_inverse=True)
-            gpu_codes = gpu_codes * len(unique_values) + code.reshape(-1)
+        gpu_codes = one_key(*(operations[key] for key in ("report", "process", "device")))
         for code, first in zip(*(column.tolist() for column in np.unique(gpu_codes, return_index=True)), strict=True):
             report, process, device = (int(operations[key][first]) for key in ("report", "process", "device"))
             part = tuple(operations[key][gpu_codes == code].astype(np.int64) for key in ("start", "end", "thread"))

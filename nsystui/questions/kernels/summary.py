@@ -13,7 +13,6 @@ import sqlalchemy as sa
 from nsystui.base.answer import (
     DEVICE,
     DURATION,
-    FILES_ONLY,
     NAME,
     PROCESS_ID,
     RANK,
@@ -27,6 +26,7 @@ from nsystui.base.answer import (
     TableAnswer,
     Unit,
     Value,
+    for_files,
 )
 from nsystui.base.errors import UsageError, meant, members_of
 from nsystui.base.kernel_families import FAMILIES, PRECISIONS, Rules, family_of, precision_of
@@ -211,7 +211,7 @@ def _with_smart_names(answer: TableAnswer, session: Session, selection: Selectio
     full = [str(name or "") for name in answer.cells("name")]
     smart = smart_names(full) if selection.is_everything else smart_kernel_names(session)
     columns = (
-        *(replace(column, importance=FILES_ONLY) if column == NAME else column for column in answer.columns),
+        *for_files(answer.columns, {NAME.key}),
         FAMILY.with_importance(3),
         PRECISION.with_importance(6),
         SMART_NAME,

@@ -16,9 +16,10 @@ from nsystui.base.errors import UsageError, members_of
 from nsystui.base.kernel_families import NCCL_BACKEND
 from nsystui.base.selection import NameFilter, Selection, Task, Window
 from nsystui.base.types import DataSeries, Flags, Ints
+from nsystui.questions.algebra.groups import one_key
 from nsystui.questions.nccl.matching import common
 from nsystui.questions.nccl.names import BUCKETS, EDGES
-from nsystui.questions.nccl.units import NONE, codes, one_key, whole
+from nsystui.questions.nccl.units import NONE, codes, whole
 from nsystui.questions.queries.tasks import ROLE
 
 if TYPE_CHECKING:

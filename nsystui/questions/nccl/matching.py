@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nsystui.base.types import DataSeries, Flags, Ints
+from nsystui.questions.algebra.groups import one_key
 from nsystui.questions.algebra.nesting import nest
 from nsystui.questions.nccl.names import collective_of_api, collective_of_kernel, collective_of_label
 from nsystui.questions.nccl.units import (
@@ -24,7 +25,6 @@ from nsystui.questions.nccl.units import (
     codes,
     find_units,
     first_of_each,
-    one_key,
     pair_across_threads,
     roles_of,
     units_of_launches,

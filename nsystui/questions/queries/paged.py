@@ -9,7 +9,7 @@ from typing import Protocol
 
 import sqlalchemy as sa
 
-from nsystui.base.answer import FILES_ONLY, Answer, Column, Row, Value, adapted
+from nsystui.base.answer import Answer, Column, Row, Value, adapted, for_files
 from nsystui.base.types import Query
 from nsystui.questions.queries.time_index import TimeIndex
 from nsystui.store.session import Session
@@ -194,11 +194,10 @@ def smart_named(answer: Answer, names: Mapping[str, str]) -> Answer:
 
     The column ``name`` is in files only, and sorts the smart names.
     """
-    columns = (replace(item, importance=FILES_ONLY) if item.key == "name" else item for item in answer.columns)
     name_index = [column.key for column in answer.columns].index("name")
     return replace(
         adapted(answer),
-        columns=(*columns, SMART_NAME),
+        columns=(*for_files(answer.columns, {"name"}), SMART_NAME),
         change=lambda rows: [(*row, names.get(str(row[name_index]), row[name_index])) for row in rows],
         sorted_as={SMART_NAME.key: "name"},
     )

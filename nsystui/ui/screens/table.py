@@ -12,7 +12,7 @@ from textual import events, on
 from textual.containers import Container, Horizontal
 from textual.widget import Widget
 
-from nsystui.base.answer import FILES_ONLY, Unit
+from nsystui.base.answer import Unit, for_files
 from nsystui.base.errors import reason_of
 from nsystui.base.selection import NameFilter
 from nsystui.questions.queries.registry import views_of
@@ -428,11 +428,8 @@ class GroupedViewsScreen(ViewsScreen):
     def show(self, result: Any, same_place: bool) -> None:
         """Show the answer without empty columns."""
         view, answer = result
-        empty = {column.key for column in answer.columns if not set(answer.cells(column.key)) - {None}}
-        columns = tuple(  # files keep empty columns
-            column.with_importance(FILES_ONLY) if column.key in empty and len(answer) else column
-            for column in answer.columns
-        )
+        keys = [column.key for column in answer.columns] if len(answer) else []
+        columns = for_files(answer.columns, [key for key in keys if not set(answer.cells(key)) - {None}])
         super().show((view, replace(answer, columns=columns)), same_place)
 
     def choices(self) -> tuple[Choice, ...]:
