@@ -210,7 +210,7 @@ def nccl_summary(
 
     blocks, total = [], 0
     for kind, frame in ((KERNEL, pairing.kernels), (CALL, pairing.calls)):
-        if what is None or what == kind:
+        if what in (None, kind):
             blocks.append(_block(kind, selected(frame, selection), by))
             total += len(np.unique(group_numbers(frame, by)))
     if what != CALL:

@@ -322,7 +322,7 @@ def _meanwhile(job: OpenJob, timeline: Timeline, lane: LaneIdentity, window: Win
     yield f"nothing ran here; the main thread was in {' › '.join(path)}" if path else "nothing ran here"
     lanes, _ = timeline.lanes(frozenset({lane.task}), wait=False)
     call_lanes = [host for host in lanes if host.task == lane.task and host.thread == thread and host.calls is not None]
-    longest = [row for row in (longest_range_in(timeline, host, window)[0] for host in call_lanes) if row is not None]
+    longest = list(filter(None, (longest_range_in(timeline, host, window)[0] for host in call_lanes)))
     if longest:
         event = record(EVENT_COLUMNS, max(longest, key=lambda row: record(EVENT_COLUMNS, row)["duration"] or 0))
         yield f"in the call {event['name']}, {format_value(Unit.DURATION, event['duration'])}"
