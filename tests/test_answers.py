@@ -41,7 +41,7 @@ from synthetic.demo import PLANTED_SECRET
 
 import nsystui
 from nsystui.api import frame_of
-from nsystui.base.answer import Answer, Column, Head, Unit, iter_rows
+from nsystui.base.answer import Answer, Column, Unit, head, iter_rows
 from nsystui.cli import main
 from nsystui.commands import arguments
 from nsystui.output import formats
@@ -109,7 +109,7 @@ def test_answers_are_as_recorded(here, schemas, path, keep):
             assert decimal_names(asked.out + asked.err) == [] or line.startswith("stats"), line
             assert PLANTED_SECRET not in asked.out + asked.err and "--global-batch" not in asked.out, line
             for answer in (*asked.answers, *asked.evidence):
-                check_answer(Head(answer, MANY))
+                check_answer(head(answer, MANY))
             check_schema(line, asked.answers, schemas)
             check_recalled(line, asked)
     if differences:
@@ -206,7 +206,7 @@ def check_schema(line: str, answers: list[Answer], schemas: dict[str, Any]) -> N
         keys = [column.file_key for column in answer.columns]
         # Recorded metrics name columns, which no schema can know.
         assert flags or [key for key in keys if key in properties] == list(properties), line
-        for row in as_json(Head(answer, MANY)):
+        for row in as_json(head(answer, MANY)):
             for key in properties.keys() & row.keys():
                 value, kinds = row[key], properties[key]["type"]
                 value = float(value) if isinstance(value, int) and "number" in kinds else value

@@ -7,13 +7,13 @@ Screens and commands share answers, and therefore numbers. Rows are tuples of ``
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field, replace
 from enum import Enum
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol, Self, overload, runtime_checkable
 
-from nsystui.base.types import Array
+from nsystui.base.types import Array, DataSeries
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -147,6 +147,11 @@ ROW_ID = Column("row", header="Row", label="row", unit=Unit.NUMBER, importance=F
 """The number of the native row; with report and process, it identifies a row of a table."""
 
 
+def for_files(columns: Iterable[Column], keys: Collection[str]) -> tuple[Column, ...]:
+    """Return the columns; screens hide the columns with these keys."""
+    return tuple(column.with_importance(FILES_ONLY) if column.key in keys else column for column in columns)
+
+
 Value = int | float | str | None
 Row = tuple[Value, ...]
 Record = Mapping[str, Value]
@@ -219,7 +224,7 @@ def column_batches(answer: Answer, size: int = 10_000) -> Iterator[Sequence[Sequ
 
     Answers stored by column never build row tuples.
     """
-    if isinstance(answer, TableAnswer) and isinstance(answer.rows, _LazyRows):
+    if isinstance(answer, TableAnswer) and isinstance(answer.rows, ColumnRows):
         yield from (answer.rows.columns(slice(start, start + size)) for start in range(0, len(answer), size))
         return
     rows = iter_rows(answer)
@@ -233,9 +238,16 @@ def iter_rows(answer: Answer, size: int = 10_000) -> Iterator[Row]:
         yield from batch
 
 
+def order_of(values: Sequence[Any], descending: bool) -> list[int]:
+    """Return the indices that sort ``values``; ``None`` is last in both directions, equal values keep their order."""
+    present = [index for index, value in enumerate(values) if value is not None]
+    missing = [index for index, value in enumerate(values) if value is None]
+    return [*sorted(present, key=values.__getitem__, reverse=descending), *missing]
+
+
 @dataclass(frozen=True)
 class TableAnswer:
-    """An answer in memory: a list, a frame (`of_frame`) or arrays (`of_arrays`)."""
+    """An answer in memory: a list of rows, or a frame or arrays (`of_arrays`)."""
 
     name: str
     columns: tuple[Column, ...]
@@ -244,31 +256,20 @@ class TableAnswer:
     notes: tuple[str, ...] = ()
 
     @classmethod
-    def of_frame(
-        cls,
-        name: str,
-        columns: tuple[Column, ...],
-        frame: pd.DataFrame,
-        total: int | None = None,
-        notes: tuple[str, ...] = (),
-    ) -> Self:
-        """Wrap a frame, which has a column for each key of ``columns`` and may have more."""
-        return cls(name, columns, FrameRows(frame, tuple(column.key for column in columns)), total, notes)
-
-    @classmethod
     def of_arrays(
         cls,
         name: str,
         columns: tuple[Column, ...],
-        arrays: Mapping[str, Array],
+        arrays: Mapping[str, Array] | pd.DataFrame,
         total: int | None = None,
         notes: tuple[str, ...] = (),
     ) -> Self:
-        """Wrap arrays of equal length, with texts as objects: writing a million rows needs no pandas."""
-        return cls(name, columns, ArrayRows(arrays, tuple(column.key for column in columns)), total, notes)
+        """Wrap arrays of equal length, with texts as objects, or a frame; it may have more columns than ``columns``."""
+        rows = ColumnRows(dict(arrays.items()), tuple(column.key for column in columns))
+        return cls(name, columns, rows, total, notes)
 
     def __post_init__(self) -> None:
-        if isinstance(self.rows, FrameRows | ArrayRows):
+        if isinstance(self.rows, ColumnRows):
             return
         if not all(type(cell) in _PLAIN_KINDS and cell == cell for row in self.rows for cell in row):  # not NaN
             object.__setattr__(self, "rows", [tuple(_plain(row)) for row in self.rows])
@@ -281,8 +282,8 @@ class TableAnswer:
 
     def cells(self, key: str) -> list[Value]:
         """Return the values of a column."""
-        if isinstance(self.rows, FrameRows | ArrayRows):
-            return self.rows.cells(key)
+        if isinstance(self.rows, ColumnRows):
+            return _plain(self.rows.arrays[key].tolist())
         position = [column.key for column in self.columns].index(key)
         return [row[position] for row in self.rows]
 
@@ -293,27 +294,25 @@ class TableAnswer:
 
     def with_columns(self, columns: tuple[Column, ...]) -> Self:
         """Return the answer with a selection of its columns."""
-        if isinstance(self.rows, FrameRows | ArrayRows):
+        if isinstance(self.rows, ColumnRows):
             return replace(self, columns=columns, rows=replace(self.rows, keys=tuple(column.key for column in columns)))
         cells = [self.cells(column.key) for column in columns]
         return replace(self, columns=columns, rows=list(zip(*cells, strict=True)))
 
     def sorted_by(self, key: str, descending: bool) -> Self:
-        cells: list[Any] = self.cells(key)
-        present = [position for position, cell in enumerate(cells) if cell is not None]
-        missing = [position for position, cell in enumerate(cells) if cell is None]
-        order = [*sorted(present, key=cells.__getitem__, reverse=descending), *missing]
-        if isinstance(self.rows, FrameRows | ArrayRows):
-            return replace(self, rows=self.rows.reordered(order))
+        order = order_of(self.cells(key), descending)
+        if isinstance(self.rows, ColumnRows):
+            if not order:  # numpy takes no empty list
+                return self
+            arrays = {key: values.take(order) for key, values in self.rows.arrays.items()}
+            return replace(self, rows=replace(self.rows, arrays=arrays))
         return replace(self, rows=[self.rows[position] for position in order])
 
     def frame(self) -> pd.DataFrame:
         """Return the rows as a frame with the columns' keys; nullable numbers are ``Int64`` or floats."""
-        if isinstance(self.rows, FrameRows):
-            return self.rows.frame
         import pandas as pd
 
-        if isinstance(self.rows, ArrayRows):
+        if isinstance(self.rows, ColumnRows):
             return pd.DataFrame({**self.rows.arrays})
         cells = list(zip(*self.rows, strict=True)) if self.rows else [()] * len(self.columns)
         series = {}
@@ -324,8 +323,15 @@ class TableAnswer:
         return pd.DataFrame(series)
 
 
-class _LazyRows(Sequence[Row]):
-    """Rows that become tuples on demand: most rows of a large table are never shown."""
+@dataclass(frozen=True, eq=False)
+class ColumnRows(Sequence[Row]):
+    """Rows of arrays or series of equal length; they become tuples on demand: most rows are never shown."""
+
+    arrays: Mapping[str, Array | DataSeries]
+    keys: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.arrays[self.keys[0]])
 
     @overload
     def __getitem__(self, position: int) -> Row: ...
@@ -337,7 +343,7 @@ class _LazyRows(Sequence[Row]):
         return list(zip(*self.columns(position), strict=True))
 
     def columns(self, position: slice) -> list[list[Value]]:
-        raise NotImplementedError
+        return [_plain(self.arrays[key][position].tolist()) for key in self.keys]
 
     def __iter__(self) -> Iterator[Row]:
         return iter(self[:])
@@ -346,47 +352,6 @@ class _LazyRows(Sequence[Row]):
         return isinstance(other, Sequence) and list(self) == list(other)
 
     __hash__ = None  # type: ignore[assignment]  # like a list
-
-
-@dataclass(frozen=True, eq=False)
-class ArrayRows(_LazyRows):
-    """The rows of arrays of equal length."""
-
-    arrays: Mapping[str, Array]
-    keys: tuple[str, ...]
-
-    def __len__(self) -> int:
-        return len(self.arrays[self.keys[0]])
-
-    def columns(self, position: slice) -> list[list[Value]]:
-        return [_plain(self.arrays[key][position].tolist()) for key in self.keys]
-
-    def cells(self, key: str) -> list[Value]:
-        return _plain(self.arrays[key].tolist())
-
-    def reordered(self, order: Sequence[int]) -> ArrayRows:
-        return replace(self, arrays={key: values[list(order)] for key, values in self.arrays.items()})
-
-
-@dataclass(frozen=True, eq=False)
-class FrameRows(_LazyRows):
-    """The rows of a frame."""
-
-    frame: pd.DataFrame
-    keys: tuple[str, ...]
-
-    def __len__(self) -> int:
-        return len(self.frame)
-
-    def columns(self, position: slice) -> list[list[Value]]:
-        selection = self.frame.iloc[position]
-        return [_plain(selection[key].tolist()) for key in self.keys]
-
-    def cells(self, key: str) -> list[Value]:
-        return _plain(self.frame[key].tolist())
-
-    def reordered(self, order: Sequence[int]) -> FrameRows:
-        return replace(self, frame=self.frame.iloc[list(order)].reset_index(drop=True))
 
 
 _PLAIN_KINDS = {int, float, str, type(None)}
@@ -410,59 +375,48 @@ def _plain_value(value: Any) -> Value:
 
 
 @dataclass(frozen=True)
-class Wrapped:
-    """A wrapper of an answer, ``whole``; subclasses change some of its properties."""
+class Adapted:
+    """An answer, ``whole``, under another heading or with other rows: its first ``limit``, or changed by ``change``."""
 
     whole: Answer
-
-    @property
-    def name(self) -> str:
-        return self.whole.name
-
-    @property
-    def columns(self) -> tuple[Column, ...]:
-        return self.whole.columns
+    name: str
+    columns: tuple[Column, ...]
+    notes: tuple[str, ...]
+    change: Callable[[Sequence[Row]], Sequence[Row]] | None = None
+    limit: int | None = None
+    sorted_as: Mapping[str, str | None] = field(default_factory=dict)
+    """The column of ``whole`` that sorts a changed column; ``None`` if all rows must be changed before."""
 
     @property
     def total(self) -> int | None:
         return self.whole.total
 
-    @property
-    def notes(self) -> tuple[str, ...]:
-        return self.whole.notes
-
     def __len__(self) -> int:
-        return len(self.whole)
+        return len(self.whole) if self.limit is None else min(len(self.whole), max(self.limit, 0))
 
     def page(self, offset: int, limit: int) -> Sequence[Row]:
-        return self.whole.page(offset, limit)
-
-    def sorted_by(self, key: str, descending: bool) -> Answer:
-        return replace(self, whole=self.whole.sorted_by(key, descending))
-
-
-@dataclass(frozen=True)
-class Changed(Wrapped):
-    """A wrapper of an answer; subclasses convert its rows in ``changed``."""
-
-    def changed(self, rows: Sequence[Row]) -> Sequence[Row]:
-        raise NotImplementedError
-
-    def page(self, offset: int, limit: int) -> Sequence[Row]:
-        return self.changed(self.whole.page(offset, limit))
+        rows = self.whole.page(offset, min(limit, max(len(self) - offset, 0)))
+        return self.change(rows) if self.change else rows
 
     def stream(self, size: int) -> Iterator[Sequence[Row]]:
-        return map(self.changed, row_batches(self.whole, size))
+        if self.limit is not None:
+            return (self.page(offset, size) for offset in range(0, len(self), size))
+        batches = row_batches(self.whole, size)
+        return map(self.change, batches) if self.change else batches
+
+    def sorted_by(self, key: str, descending: bool) -> Answer:
+        whole_key = self.sorted_as.get(key, key)
+        if whole_key is None:
+            table = TableAnswer(self.name, self.columns, list(iter_rows(self)), self.total, self.notes)
+            return table.sorted_by(key, descending)
+        return replace(self, whole=self.whole.sorted_by(whole_key, descending))
 
 
-@dataclass(frozen=True)
-class Head(Wrapped):
-    """The first ``limit`` rows of another answer."""
+def adapted(whole: Answer) -> Adapted:
+    """Return ``whole`` with all its properties, for ``replace``."""
+    return Adapted(whole, whole.name, whole.columns, whole.notes)
 
-    limit: int
 
-    def __len__(self) -> int:
-        return min(len(self.whole), max(self.limit, 0))
-
-    def page(self, offset: int, limit: int) -> Sequence[Row]:
-        return self.whole.page(offset, min(limit, max(len(self) - offset, 0)))
+def head(answer: Answer, limit: int) -> Answer:
+    """Return the first ``limit`` rows of ``answer``."""
+    return replace(adapted(answer), limit=limit)

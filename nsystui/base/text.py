@@ -275,27 +275,31 @@ def few_numbers(numbers: Iterable[int]) -> str:
     >>> few_numbers([0, 1, 2, 3, 4, 5, 6, 7, 12, 14, 16, 17])
     '0–7, 12, 14 and 2 more'
     """
-    runs: list[list[int]] = []
-    for number in sorted(set(numbers)):
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    parts = [part for run in runs for part in ([run] if len(run) >= _MIN_RUN else [[number] for number in run])]
-    words = ", ".join(str(part[0]) if len(part) == 1 else f"{part[0]}–{part[-1]}" for part in parts[:_MAX_SHOWN])
-    more = sum(map(len, parts[_MAX_SHOWN:]))
+    parts = [
+        part
+        for low, high in _runs(numbers)
+        for part in ([(low, high)] if high - low + 1 >= _MIN_RUN else [(n, n) for n in range(low, high + 1)])
+    ]
+    words = ", ".join(str(low) if low == high else f"{low}–{high}" for low, high in parts[:_MAX_SHOWN])
+    more = sum(high - low + 1 for low, high in parts[_MAX_SHOWN:])
     return words + (f" and {more:,} more" if more else "")
 
 
 def spans(numbers: Iterable[int]) -> str:
     """Write {0, 1, 2, 5} as ``0-2,5`` and {-1, 0} as ``unknown,0``, as on the command line."""
+    runs = _runs(numbers)
+    return ",".join("unknown" if low < 0 else str(low) if low == high else f"{low}-{high}" for low, high in runs)
+
+
+def _runs(numbers: Iterable[int]) -> list[list[int]]:
+    """Return the first and last of each run of consecutive numbers; a negative number, unknown, is a run alone."""
     runs: list[list[int]] = []
     for number in sorted(set(numbers)):
         if runs and runs[-1][0] >= 0 and number == runs[-1][1] + 1:
             runs[-1][1] = number
         else:
             runs.append([number, number])
-    return ",".join("unknown" if low < 0 else str(low) if low == high else f"{low}-{high}" for low, high in runs)
+    return runs
 
 
 def which_of(names: Sequence[str], reports: int) -> str:

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from decimal import ROUND_HALF_UP, Decimal
 from enum import Enum
 
-from nsystui.base.answer import UNKNOWN, Answer, Changed, Column, Row, Unit, Value
+from nsystui.base.answer import UNKNOWN, Answer, Column, Row, Unit, Value, adapted
 from nsystui.base.errors import UsageError
 from nsystui.base.text import LARGEST_NUMBER, safe_text
 
@@ -220,7 +220,7 @@ class Wording:
         if self.decimals is None:
             return format_value(self.unit, value).removesuffix(f" {self.symbol}")
         if not is_zero:
-            return f"+{text}" if self.unit is Unit.CHANGE and value > 0 else text
+            return "+" * (self.unit is Unit.CHANGE and value > 0) + text
         is_small = value > 0 and self.unit not in _SCALES
         return f"<{10**-self.decimals:.{self.decimals}f}" if is_small else text.removeprefix("-")
 
@@ -359,37 +359,28 @@ def time_unit_of(text: str) -> TimeUnit:
 
 
 def in_unit(answer: Answer, unit: TimeUnit) -> Answer:
-    """Return ``answer`` with durations and points in time in ``unit``; unchanged for ns."""
-    return answer if unit is TimeUnit.NANOSECONDS else _InTimeUnit(answer, unit)
+    """Return ``answer`` with durations and points in time in ``unit``; unchanged for ns.
 
-
-@dataclass(frozen=True)
-class _InTimeUnit(Changed):
-    """An answer in another unit of time. Values are rounded twice, as in nsys.
-
-    nsys rounds the ns in SQL, and the scaled value (also megabytes) with C's formatting.
+    Values are rounded twice, as in nsys, which rounds the ns in SQL, and the scaled value (also megabytes) with C's
+    formatting.
     """
+    if unit is TimeUnit.NANOSECONDS:
+        return answer
 
-    unit: TimeUnit
+    def in_columns(column: Column) -> Column:
+        header, label = column.header.replace("(ns)", f"({unit.symbol})"), f"{column.label} {unit.symbol}"
+        return replace(column, header=header, label=label, unit=Unit(unit.symbol), decimals=unit.decimals)
 
-    @property
-    def columns(self) -> tuple[Column, ...]:
-        return tuple(self._column(column) if _is_time(column) else column for column in self.whole.columns)
-
-    def _column(self, column: Column) -> Column:
-        symbol = self.unit.symbol
-        header, label = column.header.replace("(ns)", f"({symbol})"), f"{column.label} {symbol}"
-        return replace(column, header=header, label=label, unit=Unit(symbol), decimals=self.unit.decimals)
-
-    def changed(self, rows: Sequence[Row]) -> Sequence[Row]:
-        columns = self.whole.columns
-        return [tuple(self._value(column, value) for column, value in zip(columns, row, strict=True)) for row in rows]
-
-    def _value(self, column: Column, value: Value) -> Value:
+    def scaled(column: Column, value: Value) -> Value:
         if not _is_time(column) or value is None or isinstance(value, str):
             return value
-        ns = round_half_up(float(value), column.decimals or 0)
-        return round(ns / self.unit.ns, self.unit.decimals)
+        return round(round_half_up(float(value), column.decimals or 0) / unit.ns, unit.decimals)
+
+    return replace(
+        adapted(answer),
+        columns=tuple(in_columns(column) if _is_time(column) else column for column in answer.columns),
+        change=lambda rows: [tuple(map(scaled, answer.columns, row)) for row in rows],
+    )
 
 
 def _is_time(column: Column) -> bool:

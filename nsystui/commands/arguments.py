@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from nsystui.base.answer import Head, key_named
+from nsystui.base.answer import head, key_named
 from nsystui.base.errors import DamagedError, NsystuiError, UsageError
 from nsystui.base.selection import NameFilter, Selection, parse_numbers, window_words
 from nsystui.base.terminal import complain as complain
@@ -370,4 +370,4 @@ def arranged(output: Output, answer: Answer) -> Answer:
             names = ", ".join(column.file_key for column in answer.columns)
             raise UsageError(f"--sort {output.sort}: the columns are {names}")
         answer = answer.sorted_by(key, descending=True)
-    return Head(answer, output.top) if output.top is not None else answer
+    return head(answer, output.top) if output.top is not None else answer

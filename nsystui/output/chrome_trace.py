@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from functools import cache, lru_cache
 from typing import Any, Protocol
 
 from nsystui.base.selection import Task
@@ -70,9 +71,8 @@ class _Writer:
         keys: list[tuple[Task, object]] = [(row.task, (row.thread, row.kind, row.domain)) for row in layout.threads]
         keys += [(row.task, (row.device, row.stream, lane)) for row in layout.streams for lane in range(row.lanes)]
         self._tids = {key: number for number, key in enumerate(keys, 1)}
-        self._host_tracks: dict[tuple[Any, ...], tuple[int, str]] = {}
-        self._gpu_tracks: dict[tuple[Any, ...], tuple[int, int, str]] = {}
-        self._names: dict[str, str] = {}
+        self._host_track, self._gpu_track = cache(self._find_host_track), cache(self._find_gpu_track)
+        self._text = lru_cache(100_000)(to_json)  # ranges with numbers in their names have millions of names
         self._last_id = 0
 
     def metadata(self) -> Iterator[str]:
@@ -122,25 +122,25 @@ class _Writer:
             while open_ends and open_ends[-1] <= start:
                 open_ends.pop()
             if is_loose or (open_ends and end > open_ends[-1]):
-                lines += self._pair(event, start, end, args)
+                self._last_id += 1  # viewers give each id its own track
+                event = f'{event},"id":"{self._last_id:#x}"'
+                lines += (
+                    f'{{"ph":"b",{event},"ts":{microseconds(start + self.shift)},"args":{{{args}}}}}',
+                    f'{{"ph":"e",{event},"ts":{microseconds(end + self.shift)}}}',
+                )
             else:
                 open_ends.append(end)
                 lines.append(self._slice(event, start, end, args))
         return len(rows), lines
 
-    def _host_track(
+    def _find_host_track(
         self, report: int, process: int | None, thread: int | None, kind: str, domain: str | None
     ) -> tuple[int, str]:
         """Return the track of a thread's calls or ranges, and their shared fields."""
-        key = (report, process, thread, kind, domain)
-        cached = self._host_tracks.get(key)
-        if cached is not None:
-            return cached
         task = Task(report, -1 if process is None else process)
         tid = self._tids[task, (thread, EventKind(kind), domain or "")]
         category = "nccl" if domain == NCCL_DOMAIN else kind
-        track = self._host_tracks[key] = tid, f'"cat":"{category}","pid":{self._pids[task]},"tid":{tid}'
-        return track
+        return tid, f'"cat":"{category}","pid":{self._pids[task]},"tid":{tid}'
 
     def _gpu_lines(self, rows: Sequence[tuple[Any, ...]], lanes: StreamLanes) -> _Lines:
         lines: list[str] = []
@@ -169,30 +169,18 @@ class _Writer:
                 )
         return len(rows), lines
 
-    def _gpu_track(self, report: int, process: int | None, device: int, stream: int, lane: int) -> tuple[int, int, str]:
+    def _find_gpu_track(
+        self, report: int, process: int | None, device: int, stream: int, lane: int
+    ) -> tuple[int, int, str]:
         """Return a stream lane's process and track, and its lines' shared fields."""
-        key = (report, process, device, stream, lane)
-        cached = self._gpu_tracks.get(key)
-        if cached is not None:
-            return cached
         task = Task(report, -1 if process is None else process)
         pid, tid = self._pids[task], self._tids[task, (device, stream, lane)]
-        track = self._gpu_tracks[key] = pid, tid, f'"pid":{pid},"tid":{tid}'
-        return track
+        return pid, tid, f'"pid":{pid},"tid":{tid}'
 
     def _slice(self, event: str, start: int, end: int, args: str) -> str:
         return (
             f'{{"ph":"X",{event},"ts":{microseconds(start + self.shift)},'
             f'"dur":{microseconds(end - start)},"args":{{{args}}}}}'
-        )
-
-    def _pair(self, event: str, start: int, end: int, args: str) -> tuple[str, str]:
-        """Return the lines of a range that may overlap others; viewers give each id its track."""
-        self._last_id += 1
-        event = f'{event},"id":"{self._last_id:#x}"'
-        return (
-            f'{{"ph":"b",{event},"ts":{microseconds(start + self.shift)},"args":{{{args}}}}}',
-            f'{{"ph":"e",{event},"ts":{microseconds(end + self.shift)}}}',
         )
 
     def _mark(self, row: tuple[Any, ...]) -> str:
@@ -211,11 +199,3 @@ class _Writer:
             f'{{"ph":"C","name":{name},"pid":{self._metric_pids[report]},"ts":{microseconds(time + self.shift)},'
             f'"args":{{"value":{json.dumps(value)}}}}}'
         )
-
-    def _text(self, text: str) -> str:
-        encoded = self._names.get(text)
-        if encoded is None:
-            if len(self._names) > 100_000:  # limits the memory for ranges with numbers in their names
-                self._names.clear()
-            encoded = self._names[text] = to_json(text)
-        return encoded

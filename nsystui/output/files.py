@@ -14,7 +14,7 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, TextIO, cast
 
-from nsystui.base.answer import FILES_ONLY, Answer, Head, TableAnswer
+from nsystui.base.answer import FILES_ONLY, Answer, TableAnswer, head
 from nsystui.base.errors import MissingDataError, OutputError, UsageError
 from nsystui.base.partial_files import drop_abandoned, partial_name
 from nsystui.base.terminal import complain, original_environ, size, text_width, wants_ascii
@@ -86,7 +86,7 @@ def _fitted(answer: Answer, is_wide: bool, is_cut: bool) -> tuple[Answer, str]:
     max_rows = max(height - _OTHER_LINES, _MIN_ROWS)
     total = len(answer)
     if is_cut and total > max_rows:
-        answer = Head(answer, max_rows)
+        answer = head(answer, max_rows)
         remarks.append(f"{max_rows} of {total:,} rows (--top N for more)")
     if not is_wide and len(answer) <= _MAX_FITTED_ROWS:
         rows = answer.page(0, len(answer))

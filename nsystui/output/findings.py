@@ -11,7 +11,7 @@ import textwrap
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from nsystui.base.answer import Head, Unit
+from nsystui.base.answer import Unit, head
 from nsystui.base.selection import window_flag
 from nsystui.base.text import safe_text
 from nsystui.base.units import format_value
@@ -119,22 +119,25 @@ def report(result: Triage, files: str = _FILES) -> str:
 
 def body_report(finding: Finding, files: str) -> list[str]:
     """Return a finding's body, with the first rows of its evidence."""
-    gain = [] if finding.gain is None else [f"* **To win**: {plain(finding.gain.words)}"]
-    parts = [f"{plain(finding.sentence)}\n", *gain, f"* **How to fix**: {plain(finding.advice.text)}"]
-    parts.append(f"* **Why**: {plain(finding.advice.reason)}")
-    if finding.measured:
-        parts.append(f"* **Measured as**: {plain(finding.measured)}")
-    if finding.window is not None:
-        parts.append(f"* **When**: `{window_flag(finding.window)}`")
-    if finding.ranks:
-        parts.append(f"* **{'Rank' if len(finding.ranks) == 1 else 'Ranks'}**: {finding.rank_numbers}")
-    parts.append(f"* **See**: `nsystui {finding.door.command_for(files)}`")
+    window = "" if finding.window is None else window_flag(finding.window)
+    facts = (finding.measured, window, finding.rank_numbers, f"nsystui {finding.door.command_for(files)}")
+    gain = "" if finding.gain is None else finding.gain.words
+    parts = [f"{plain(finding.sentence)}\n", *points("", gain, finding.advice.text, finding.advice.reason, *facts)]
     if finding.evidence is None or not len(finding.evidence):
         return [*parts, ""]
     text = io.StringIO()
-    write(Head(finding.evidence, _MAX_EVIDENCE), "md", text)
+    write(head(finding.evidence, _MAX_EVIDENCE), "md", text)
     more = len(finding.evidence) - _MAX_EVIDENCE
     return [*parts, f"\n{text.getvalue()}" + (f"\n{more:,} more rows.\n" if more > 0 else "")]
+
+
+def points(
+    under: str, gain: str, advice: str, reason: str, measured: str, window: str, ranks: str, command: str
+) -> list[str]:
+    """Return the facts of a finding that are not empty as a list."""
+    facts = {"Caused by": under, "To win": gain, "How to fix": advice, "Why": reason, "Measured as": measured}
+    facts |= {"When": window and f"`{window}`", "Rank" if ranks.isdecimal() else "Ranks": ranks, "See": f"`{command}`"}
+    return [f"* **{name}**: {plain(text)}" for name, text in facts.items() if text]
 
 
 def not_checked_report(result: Triage) -> list[str]:
@@ -176,7 +179,7 @@ def change_report(comparison: Against, files: str = _FILES) -> str:
         parts += body_report(change.finding, files) if change.kind.is_worse else [f"{plain(change.finding.sentence)}\n"]
     text = io.StringIO()
     write(comparison.summary, "md", text)
-    notes = [f"* {plain(note)}" for note in comparison.summary.notes if note != comparison.summary.headline]
+    notes = [f"* {plain(note)}" for note in comparison.summary.remarks]
     label = plain(comparison.label)
     parts += ["## Largest changes\n", f"A is {label}, B this job.\n", text.getvalue(), *notes]
     if comparison.current.not_checked:
@@ -213,6 +216,5 @@ def _summary_lines(comparison: Against) -> Iterator[str]:
     for label, *cells in zip(*columns, strict=True):
         numbers = (cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
         yield _INDENT + "  ".join([label.ljust(label_width), *numbers])
-    for note in comparison.summary.notes:
-        if note != comparison.summary.headline:
-            yield from textwrap.wrap(safe_text(note), _WIDTH, initial_indent="-  ", subsequent_indent=_INDENT)
+    for note in comparison.summary.remarks:
+        yield from textwrap.wrap(safe_text(note), _WIDTH, initial_indent="-  ", subsequent_indent=_INDENT)

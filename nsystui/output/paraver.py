@@ -131,10 +131,10 @@ def write_records(
     stream.write(rows.header(trace).encode())
     body, written = _Body(trace, rows, types), 0
     for batch in trace.by_time():
-        stream.write("".join(body.records(batch)).encode())
+        stream.write("".join(line for row in batch for line in body.event_records(row)).encode())
         written += len(batch)
         progress(written + body.sample_count)
-    for line in body.rest():
+    for line in body.due_records(None):
         stream.write(line.encode())
     return written + body.sample_count
 
@@ -165,15 +165,6 @@ class _Body:
             for number, details in DETAILS.items()
         }
 
-    def records(self, rows: Any) -> Iterator[str]:
-        """Yield the records up to the start of the last of ``rows`` (`trace.TIMED_FIELDS`, and the launched work)."""
-        for row in rows:
-            yield from self._event_records(row)
-
-    def rest(self) -> Iterator[str]:
-        """Yield the remaining records."""
-        yield from self._due_records(None)
-
     def _read_samples(self, trace: Trace, rows: ParaverRows) -> Iterator[tuple[int, str]]:
         """Yield times and records of GPU metrics: one record for all samples of a GPU at the same time."""
         batches = chain.from_iterable(trace.samples_by_time())
@@ -184,7 +175,7 @@ class _Body:
             self.sample_count += len(pairs)
             yield time - self._origin, _record(prefix, time - self._origin, pairs)
 
-    def _due_records(self, until: int | None) -> Iterator[str]:
+    def due_records(self, until: int | None) -> Iterator[str]:
         """Yield records of samples and ends up to a time, or all."""
         ends = self._ends
         while ends or self._next_sample is not None:
@@ -206,12 +197,12 @@ class _Body:
                 values = dict(open_events[-1]) if open_events else {}
                 yield _record(prefix, time, [(number, values.get(number, 0)) for number, _ in pairs])
 
-    def _event_records(self, row: tuple[Any, ...]) -> Iterator[str]:
-        """Yield the records due at an event's start, and its records."""
+    def event_records(self, row: tuple[Any, ...]) -> Iterator[str]:
+        """Yield the records due at the start of an event (`trace.TIMED_FIELDS`, and the launched work), and its own."""
         report, process, thread, device, stream, start, end, kind, group, domain, is_loose, name = row[:12]
         task = Task(report, -1 if process is None else process)
         start, end = start - self._origin, end - self._origin
-        yield from self._due_records(start)
+        yield from self.due_records(start)
         row_key: _Row = (task, thread)
         if kind in _GPU:
             row_key = (task, (device, stream, self._lanes.lane((task, device, stream), start, end)))
@@ -306,14 +297,13 @@ def _view(windows: Sequence[_Window], histograms: Sequence[tuple[str, str, int |
     """
     parts = [f"#ParaverCFG\nConfigFile.Version: 3.4\nConfigFile.NumWindows: {len(windows)}\n\n"]
     for number, window in enumerate(windows, 1):
-        parts.append(_window_text(number, window, is_open=number == 1 and not histograms))
+        parts.append(_window_text(number, *window, is_open=number == 1 and not histograms))
     for number, (name, statistic, columns) in enumerate(histograms, 1):
         parts.append(_histogram_text(number, name, statistic, columns))
     return "".join(parts)
 
 
-def _window_text(number: int, window: _Window, is_open: bool) -> str:
-    name, function, lines = window
+def _window_text(number: int, name: str, function: str, lines: Sequence[str], is_open: bool) -> str:
     functions = dict.fromkeys(_LEVELS, "Adding") | {"cpu": "Active Thd", "thread": function}
     selected = [f"{level}, {level_function}" for level, level_function in functions.items()] + list(_FILTERS)
     return f"""

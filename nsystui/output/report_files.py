@@ -14,7 +14,7 @@ from nsystui.base.errors import OutputError, UsageError
 from nsystui.base.text import safe_text
 from nsystui.base.units import format_value
 from nsystui.output.files import refuse_existing, save_text, save_together
-from nsystui.output.findings import plain
+from nsystui.output.findings import plain, points
 from nsystui.output.formats import markdown_text, write
 from nsystui.output.html import page
 from nsystui.output.svg import svg
@@ -111,14 +111,9 @@ def _finding(finding: Told) -> Iterator[str]:
     yield f"{plain(finding.sentence)}\n"
     if finding.is_brief:
         return
-    lines = [f"**Caused by**: {plain(finding.under)}"] if finding.under else []
-    lines += [f"**To win**: {plain(finding.gain)}"] if finding.gain else []
-    lines += [f"**How to fix**: {plain(finding.advice)}", f"**Why**: {plain(finding.reason)}"]
-    lines += [f"**Measured as**: {plain(finding.measured)}"] if finding.measured else []
-    lines += [f"**When**: `{finding.window}`"] if finding.window else []
-    if finding.ranks:
-        lines.append(f"**{'Rank' if finding.ranks.isdecimal() else 'Ranks'}**: {plain(finding.ranks)}")
-    yield "".join(f"* {line}\n" for line in [*lines, f"**See**: {plain(f'`{finding.command}`')}"])
+    facts = (finding.measured, finding.window, finding.ranks, finding.command)
+    lines = points(finding.under, finding.gain, finding.advice, finding.reason, *facts)
+    yield "".join(f"{line}\n" for line in lines)
     if finding.evidence is not None:
         yield from _table(finding.evidence, has_title=False)
 

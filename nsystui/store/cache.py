@@ -189,7 +189,17 @@ class Cache:
 
         Paths in ``keep`` are in use and stay. Never raises, because another process may be trimming.
         """
-        return _trim(self.directory, self.cap, keep)
+        items = sorted(_items(self.directory))
+        total = sum(item.size for item in items)
+        for item in items:
+            if total <= self.cap:
+                break
+            # Single columns and results have the name of their pack, and a suffix.
+            pack = item.path.with_name(item.path.name.partition(".")[0] or item.path.name)
+            if item.is_removable and not {item.path, pack}.intersection(keep):
+                remove(item.path)
+                total -= item.size
+        return self.cap - total
 
 
 class Room:
@@ -332,21 +342,6 @@ class Item:
     size: int
     path: Path
     is_removable: bool = True
-
-
-def _trim(directory: Path, cap: int, keep: Collection[Path] = ()) -> int:
-    """Implement `Cache.trim`. The single columns and results of a pack in ``keep`` stay, too."""
-    items = sorted(_items(directory))
-    total = sum(item.size for item in items)
-    for item in items:
-        if total <= cap:
-            break
-        # Single columns and results have the name of their pack, and a suffix.
-        pack = item.path.with_name(item.path.name.partition(".")[0] or item.path.name)
-        if item.is_removable and not {item.path, pack}.intersection(keep):
-            remove(item.path)
-            total -= item.size
-    return cap - total
 
 
 def size_of(path: Path) -> int:

@@ -70,10 +70,7 @@ def loaded_rows(columns: Columns, report: Rows) -> Iterator[Rows]:
 
 
 def make_view(
-    database: duckdb.DuckDBPyConnection,
-    table: CanonicalTable,
-    rows: Iterable[Rows],
-    names: Sequence[str] | None = None,
+    database: duckdb.DuckDBPyConnection, table: CanonicalTable, rows: Iterable[Rows], names: Sequence[str] | None = None
 ) -> None:
     """Make the view of a table over the reports' rows, with the columns ``names``, or all columns.
 

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from nsystui.base.answer import NAME, Column, Head, TableAnswer, Unit, iter_rows
+from nsystui.base.answer import NAME, Column, TableAnswer, Unit, head, iter_rows
 
 COLUMNS = (
     Column("number", header="Number", label="number", unit=Unit.NUMBER),
@@ -19,7 +19,7 @@ def answer() -> TableAnswer:
     numbers = pd.array([3, BIG, None, 1], dtype="Int64")
     texts, shares = ["b", None, "a", "c"], [1.5, float("nan"), -2.0, 1.5]
     frame = pd.DataFrame({"name": texts, "share": shares, "number": numbers, "hidden": [1, 2, 3, 4]})
-    return TableAnswer.of_frame("things", COLUMNS, frame, 9, ("a note",))
+    return TableAnswer.of_arrays("things", COLUMNS, frame, 9, ("a note",))
 
 
 def test_rows_are_plain_values_in_the_order_of_the_columns(answer):
@@ -27,7 +27,7 @@ def test_rows_are_plain_values_in_the_order_of_the_columns(answer):
     assert rows == [(3, 1.5, "b"), (BIG, None, None), (None, -2.0, "a"), (1, 1.5, "c")]
     assert {type(value) for row in rows for value in row} == {int, float, str, type(None)}
     frame = pd.DataFrame({"number": np.array([1], np.int64), "share": np.array([0.5], np.float32), "name": ["x"]})
-    (row,) = TableAnswer.of_frame("x", COLUMNS, frame).rows
+    (row,) = TableAnswer.of_arrays("x", COLUMNS, frame).rows
     assert [type(value) for value in row] == [int, float, str]
 
 
@@ -54,12 +54,12 @@ def test_sorting_puts_what_is_missing_last_either_way_and_keeps_the_order_of_equ
 
 def test_a_head_is_the_first_rows_of_the_sorted_whole(answer):
     for limit, expected in ((0, 0), (1, 1), (3, 3), (4, 4), (99, 4), (-3, 0)):
-        head = Head(answer, limit)
-        assert len(head) == expected, limit
-        assert list(iter_rows(head, 2)) == list(answer.rows)[:expected], limit
-        assert list(head.page(0, 100)) == list(answer.rows)[:expected], limit
-        assert list(head.page(1, 100)) == list(answer.rows)[1:expected], limit
-        assert list(head.page(50, 10)) == [], limit
-    head = Head(answer, 2)
-    assert [row[0] for row in head.sorted_by("number", False).page(0, 9)] == [1, 3]
-    assert (head.name, head.columns, head.total, head.notes) == ("things", COLUMNS, 9, ("a note",))
+        first = head(answer, limit)
+        assert len(first) == expected, limit
+        assert list(iter_rows(first, 2)) == list(answer.rows)[:expected], limit
+        assert list(first.page(0, 100)) == list(answer.rows)[:expected], limit
+        assert list(first.page(1, 100)) == list(answer.rows)[1:expected], limit
+        assert list(first.page(50, 10)) == [], limit
+    first = head(answer, 2)
+    assert [row[0] for row in first.sorted_by("number", False).page(0, 9)] == [1, 3]
+    assert (first.name, first.columns, first.total, first.notes) == ("things", COLUMNS, 9, ("a note",))

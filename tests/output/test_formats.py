@@ -53,7 +53,7 @@ def test_csv_of_nsys_comes_out_byte_for_byte(path):
     columns = tuple(
         Column(name, header=name, label=name, unit=unit, decimals=decimals.get(name)) for name, unit in units.items()
     )
-    assert written(TableAnswer.of_frame("kernels", columns, frame), "csv") == path.read_bytes().decode()
+    assert written(TableAnswer.of_arrays("kernels", columns, frame), "csv") == path.read_bytes().decode()
 
 
 @pytest.mark.parametrize(("megabytes", "shown"), [(1.5625, "1.562"), (0.0045, "0.004"), (0.0025, "0.003")])
@@ -63,13 +63,13 @@ def test_megabytes_are_formatted_as_c_does_it(megabytes, shown):
         Column("mb", header="Bytes (MB)", label="MB", unit=Unit.MEGABYTES, decimals=3),
         Column("avg", header="Avg (ns)", label="avg", unit=Unit.DURATION, decimals=1),
     )
-    answer = TableAnswer.of_frame("sizes", columns, pd.DataFrame({"mb": [megabytes], "avg": [1607.35]}))
+    answer = TableAnswer.of_arrays("sizes", columns, pd.DataFrame({"mb": [megabytes], "avg": [1607.35]}))
     assert written(answer, "csv").splitlines()[1] == f"{shown},1607.4"
     assert json.loads(written(answer, "json")) == [{"mb": float(shown), "avg_ns": 1607.4}]
 
 
 def test_whole_numbers_stay_whole_where_pandas_made_floats_of_them():
-    answer = TableAnswer.of_frame("x", (COUNT,), pd.DataFrame({"count": [1, None, 3]}))
+    answer = TableAnswer.of_arrays("x", (COUNT,), pd.DataFrame({"count": [1, None, 3]}))
     assert written(answer, "csv") == 'Count\n1\n""\n3\n'
     assert json.loads(written(answer, "json")) == [{"count": 1}, {"count": None}, {"count": 3}]
     assert '"count": 3}' in written(answer, "json")

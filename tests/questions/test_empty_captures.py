@@ -8,7 +8,7 @@ from synthetic.demo import CaptureSession
 from triaging import finding, told, triaged
 
 from nsystui.exports import canonical
-from nsystui.questions.queries.data_notes import missing_note
+from nsystui.questions.queries.data_notes import missing_notes
 from nsystui.questions.queries.recording import recording_advice
 from nsystui.questions.queries.tasks import ranked_tasks
 
@@ -162,7 +162,7 @@ def test_a_kind_of_work_that_the_job_does_not_have_needs_no_fix(tmp_path, opened
     with ExportWriter(tmp_path / "one.sqlite") as out:
         working(out, 2)
     job = opened(out.path)
-    note = missing_note(job, canonical.GRAPH_LAUNCHES)
+    (note,) = missing_notes(job, canonical.GRAPH_LAUNCHES)
     assert note.endswith("CUDA was traced, but no GPU activity of this kind was recorded")
 
 

@@ -8,7 +8,7 @@ from synthetic import ExportWriter, all_tables_export, empty_export, simulation_
 
 from nsystui.base.selection import Selection, Window
 from nsystui.exports import canonical
-from nsystui.questions.queries.data_notes import absent_note, missing_note
+from nsystui.questions.queries.data_notes import absent_notes, missing_notes
 from nsystui.questions.stats import all_reports, report_of
 from nsystui.store import tables
 from nsystui.store.session import Session
@@ -196,5 +196,6 @@ def test_reports_without_tables_say_what_to_record_and_empty_tables_need_no_note
 def test_no_rows_and_no_table_are_two_things(opened, tmp_path):
     session = opened(all_tables_export(tmp_path / "all.sqlite"), empty_export(tmp_path / "none.sqlite"))
     table = tables.openmp_events
-    assert missing_note(session, table) == "no OpenMP events in these exports: record with `nsys profile -t openmp`"
-    assert absent_note(session, table) == "no OpenMP events in none: record with `nsys profile -t openmp`"
+    advice = "record with `nsys profile -t openmp`"
+    assert missing_notes(session, table) == (f"no OpenMP events in these exports: {advice}",)
+    assert absent_notes(session, table) == (f"no OpenMP events in none: {advice}",)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from nsystui.base.answer import Answer, Row, Wrapped, row_batches
+from nsystui.base.answer import Answer, adapted
 from nsystui.base.selection import Selection
 from nsystui.exports import canonical
 from nsystui.questions.job.job import OpenJob
@@ -29,7 +28,7 @@ def ask(question: Question, job: OpenJob, selection: Selection, options: Any = N
         return answer
     missing = lacking(question, job) if not len(answer) else ()
     notes = tuple(dict.fromkeys((*missing, *answer.notes)))
-    return _Named(answer, question.name.replace("_", "-"), notes)
+    return replace(adapted(answer), name=question.name.replace("_", "-"), notes=notes)
 
 
 def draw_map(question: Question, job: OpenJob, selection: Selection, options: Any = None) -> RecipeMap:
@@ -39,23 +38,6 @@ def draw_map(question: Question, job: OpenJob, selection: Selection, options: An
         recipe_map = question.map(job, selection, question.defaults() if options is None else options)
     missing = lacking(question, job) if not recipe_map.lines else ()
     return replace(recipe_map, notes=tuple(dict.fromkeys((*missing, *recipe_map.notes))))
-
-
-@dataclass(frozen=True)
-class _Named(Wrapped):
-    title: str
-    remarks: tuple[str, ...]
-
-    @property
-    def name(self) -> str:
-        return self.title
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        return self.remarks
-
-    def stream(self, size: int) -> Iterator[Sequence[Row]]:
-        return row_batches(self.whole, size)
 
 
 def lacking(question: Question, job: OpenJob) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from nsystui.base.answer import Answer, Column, TableAnswer, Unit, Wrapped, iter_rows
+from nsystui.base.answer import Adapted, Answer, Column, TableAnswer, Unit, iter_rows
 from nsystui.base.errors import ExportError
 from nsystui.base.selection import Selection
 from nsystui.exports.opening import ExportFile, check, look
@@ -80,7 +80,7 @@ class Remembered:
     def keep(self, job: OpenJob, answer: Answer, text: str, *question: str) -> None:
         """Save an answer if it is in memory, not too long, and about all files."""
         unwrapped = answer
-        while isinstance(unwrapped, Wrapped):
+        while isinstance(unwrapped, Adapted):
             unwrapped = unwrapped.whole
         is_small = isinstance(unwrapped, TableAnswer) and len(answer) <= MAX_ROWS
         # Notes on omitted rows and moved clocks require reading the files; on several runs and drifts, opening them.

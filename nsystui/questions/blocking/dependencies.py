@@ -496,13 +496,12 @@ def host_calls_of(rows: ProcessRows, window: Window, work: Operations) -> CudaCa
     if not rows.session.count(tables.api_calls):
         nothing = np.zeros(0, np.int64)
         return CudaCalls(nothing, nothing, nothing, nothing, (), nothing)
-    is_inside = columns.end > window.start, columns.start < window.end
 
     def query() -> Query:
         call = sa.select(columns.thread, columns.start, columns.end, columns.correlation_id, columns.name)
         return call.where(columns.thread.is_not(None)).order_by(columns.start, columns.end.desc())
 
-    arrays = rows.arrays("calls", query, tables.api_calls, *is_inside)
+    arrays = rows.arrays("calls", query, tables.api_calls, columns.end > window.start, columns.start < window.end)
     thread, start, end, ids = (np.ma.filled(arrays[key], NONE).astype(np.int64) for key in _CALL_COLUMNS)
     names, name = np.unique(np.ma.filled(arrays["name"], "").astype(str), return_inverse=True)
     streams = _Streams(work.context, work.stream, work.correlation)

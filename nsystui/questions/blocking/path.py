@@ -21,7 +21,19 @@ from typing import Any, NamedTuple
 import numpy as np
 import sqlalchemy as sa
 
-from nsystui.base.answer import FILES_ONLY, NAME, PROCESS_ID, RANK, REPORT_ID, ROW_ID, START, Column, TableAnswer, Unit
+from nsystui.base.answer import (
+    FILES_ONLY,
+    NAME,
+    PROCESS_ID,
+    RANK,
+    REPORT_ID,
+    ROW_ID,
+    START,
+    Column,
+    TableAnswer,
+    Unit,
+    for_files,
+)
 from nsystui.base.errors import UsageError
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.base.units import format_value
@@ -430,14 +442,10 @@ def path_table(
         rows.append((kind, *figures, rank, range_name, name, *event))
     if by != "piece":
         rows.sort(key=lambda row: -row[1])
-    shown = [any(value is not None for value in column) for column in zip(*rows, strict=True)]
-    role_or_rank = (ROLE if by == "role" and item.key == RANK.key else item for item in COLUMNS)
-    columns = (
-        item if is_shown else item.with_importance(FILES_ONLY)
-        for item, is_shown in zip(role_or_rank, shown, strict=True)
-    )
+    columns = [ROLE if by == "role" and item.key == RANK.key else item for item in COLUMNS]
+    empty = [item.key for item, cells in zip(columns, zip(*rows, strict=True), strict=False) if set(cells) == {None}]
     notes = (words, *unresolved_waits(job.session, walk.sides))
-    return TableAnswer("path", tuple(columns) if rows else COLUMNS, rows, len(rows), notes)
+    return TableAnswer("path", for_files(columns, empty) if rows else COLUMNS, rows, len(rows), notes)
 
 
 def _iteration(job: OpenJob, selection: Selection, step: int | None, step_name: str | None) -> tuple[Task, Window, str]:

@@ -80,9 +80,9 @@ def _ask_network(job: OpenJob, selection: Selection, options: dict[str, Any]) ->
 
 def _ask_events(job: OpenJob, selection: Selection, kinds: Any) -> Answer:
     from nsystui.questions.events.listing import EventList
-    from nsystui.questions.queries.paged import SmartNamed
+    from nsystui.questions.queries.paged import smart_named
 
-    return SmartNamed(EventList.build(job.session, selection, job.ranks, kinds), job.smart_names())
+    return smart_named(EventList.build(job.session, selection, job.ranks, kinds), job.smart_names())
 
 
 def _read_events(values: Values) -> Any:

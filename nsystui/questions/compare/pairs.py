@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from nsystui.base.answer import FILES_ONLY, Column, Row, TableAnswer, Unit, Value
+from nsystui.base.answer import FILES_ONLY, Column, Row, TableAnswer, Unit, Value, order_of
 from nsystui.questions.compare.side import Basis
 
 NEW, GONE, BOTH = "new", "gone", "both"
@@ -66,10 +66,7 @@ class Compared(TableAnswer):
         if column.unit is not Unit.CHANGE:
             return super().sorted_by(key, descending)
         sizes = [abs(change) if isinstance(change, int | float) else None for change in self.cells(key)]
-        present = [index for index, size in enumerate(sizes) if size is not None]
-        missing = [index for index, size in enumerate(sizes) if size is None]
-        present.sort(key=lambda index: sizes[index] or 0, reverse=descending)
-        return replace(self, rows=[self.rows[index] for index in (*present, *missing)])
+        return replace(self, rows=[self.rows[index] for index in order_of(sizes, descending)])
 
 
 def columns(names: Sequence[Column], basis: Basis, extras: Sequence[Extra] = (), what: str = "") -> tuple[Column, ...]:

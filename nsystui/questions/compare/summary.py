@@ -11,7 +11,7 @@ from typing import TypeVar
 from nsystui.base.answer import FILES_ONLY, Column, Row, TableAnswer, Unit, Value
 from nsystui.base.units import align_decimal, format_value
 from nsystui.questions.compare.host import call_tree, functions
-from nsystui.questions.compare.pairs import BOTH, GONE, NEW, Compared
+from nsystui.questions.compare.pairs import BOTH, GONE, NEW, Compared, minus, ratio
 from nsystui.questions.compare.side import Basis, Side, both, with_smart_names
 from nsystui.questions.compare.tables import (
     STEP,
@@ -139,15 +139,11 @@ class _Line:
         return f"{self.fact} {before} → {after}"
 
     def row(self) -> Row:
-        difference = self.difference
-        if self.a is not None and self.b is not None:
-            difference = self.b - self.a
-        ratio = self.b / self.a if self.a and self.b is not None else None
-        digits = 4 if self.unit == "%" else None
-        cells = [
-            value if value is None or digits is None else round(value, digits) for value in (self.a, self.b, difference)
-        ]
-        return (self.what, self.unit, *cells, ratio, self.table)
+        difference = minus(self.b, self.a)
+        cells: Sequence[float | None] = (self.a, self.b, self.difference if difference is None else difference)
+        if self.unit == "%":
+            cells = [value if value is None else round(value, 4) for value in cells]
+        return (self.what, self.unit, *cells, ratio(self.a, self.b), self.table)
 
 
 @dataclass(frozen=True)
@@ -168,6 +164,11 @@ class ComparisonSummary(TableAnswer):
     def headline(self) -> str:
         """The sentence of `words`, with B as its subject."""
         return f"B is {self.words}" if self.words else ""
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """The notes without the headline, which is the first."""
+        return self.notes[1:] if self.headline else self.notes
 
 
 def summary(a: Side, b: Side, step_range: str | None = None) -> ComparisonSummary:
@@ -286,11 +287,9 @@ def _work(
         yield line("      exposed", "ns", _pair(communication, "exposed", basis), "nccl")
     # Sums grow with the steps: if both sides have steps, `_facts` reports launches per step instead.
     has_fact = not all(steps)
-    kernel_fact = "kernels launched" if has_fact else ""
-    yield line("kernels launched", "count", _pair(launched, "count", basis), "kernels", kernel_fact)
+    yield line("kernels launched", "count", _pair(launched, "count", basis), "kernels", "kernels launched" * has_fact)
     if has_nccl:
-        nccl_fact = "NCCL kernels" if has_fact else ""
-        yield line("  of NCCL", "count", _pair(communication, "count", basis), "nccl", nccl_fact)
+        yield line("  of NCCL", "count", _pair(communication, "count", basis), "nccl", "NCCL kernels" * has_fact)
     copy_fact = "copies and memsets" if has_fact or steps[0] == steps[1] else ""
     yield line("copies and memsets", "count", _pair(moved, "count", basis), "memory", copy_fact)
 

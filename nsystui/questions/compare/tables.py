@@ -17,7 +17,7 @@ from nsystui.base.types import Flags
 from nsystui.questions.algebra.groups import measures_of
 from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.blocking.budget import LABELS, iterations
-from nsystui.questions.compare.pairs import Compared, Extra, Key, Measured, compared
+from nsystui.questions.compare.pairs import Compared, Extra, Key, Measured, compared, minus, ratio
 from nsystui.questions.compare.side import Basis, Side, both
 from nsystui.questions.kernels.activities import API, MEMORY, memory_sizes, work_summary
 from nsystui.questions.kernels.summary import GroupBy, Names, kernel_summary
@@ -382,9 +382,6 @@ def _together(parts: Sequence[Times]) -> Times:
 
 
 def _step_row(what: str, a: DurationSpread, b: DurationSpread) -> Row:
-    difference = None if a.median is None or b.median is None else b.median - a.median
-    p95_difference = None if a.p95 is None or b.p95 is None else b.p95 - a.p95
-    ratio = b.median / a.median if a.median and b.median is not None else None
-    pairs = (a.minimum, b.minimum, a.maximum, b.maximum)
-    counts = (a.count or None, b.count or None)
-    return (difference, ratio, a.median, b.median, a.p95, b.p95, p95_difference, *counts, *pairs, what)
+    changes = minus(b.median, a.median), ratio(a.median, b.median)
+    pairs = (a.count or None, b.count or None, a.minimum, b.minimum, a.maximum, b.maximum)
+    return (*changes, a.median, b.median, a.p95, b.p95, minus(b.p95, a.p95), *pairs, what)

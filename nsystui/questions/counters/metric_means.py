@@ -42,7 +42,7 @@ from nsystui.questions.gpu.utilisation import selected_devices
 from nsystui.questions.nccl.grouping import selected
 from nsystui.questions.nvtx.loading import Texts
 from nsystui.questions.queries.conditions import job_end, job_start, where
-from nsystui.questions.queries.data_notes import missing_note
+from nsystui.questions.queries.data_notes import missing_notes
 from nsystui.questions.queries.tasks import selected_ranks, used_devices
 from nsystui.questions.ranks.steps import step_times
 from nsystui.store import tables
@@ -203,8 +203,8 @@ def _means_notes(job: OpenJob, group_by: str, has_rows: bool) -> Iterator[str]:
             "most of this time is in spans too short for two samples: their means include what ran just before and "
             "after them"
         )
-    elif lacking := missing_note(job.session, tables.nvtx_ranges if group_by in ("range", "step") else tables.kernels):
-        yield lacking
+    elif lacking := missing_notes(job.session, tables.nvtx_ranges if group_by in ("range", "step") else tables.kernels):
+        yield from lacking
     elif group_by == "step":
         yield from job.steps().notes
     elif group_by == "launch":

@@ -16,7 +16,7 @@ from nsystui.base.types import Floats
 from nsystui.questions.gpu.metrics import MetricSamples, MetricSource, metric_lanes, metric_sources, samples_of
 from nsystui.questions.gpu.utilisation import selected_devices
 from nsystui.questions.queries.conditions import job_end, job_start, where
-from nsystui.questions.queries.data_notes import missing_note
+from nsystui.questions.queries.data_notes import missing_notes
 from nsystui.questions.queries.derived import in_runs, rows_by_report
 from nsystui.questions.queries.time_window import edges_of
 from nsystui.store import tables
@@ -210,5 +210,5 @@ def metrics_answer(
     job: OpenJob, name: str, columns: tuple[Column, ...], rows: Sequence[Row], notes: Iterable[str] = ()
 ) -> TableAnswer:
     """Return a table of metrics, with ``notes`` if the exports have samples."""
-    lacking = missing_note(job.session, tables.gpu_metrics)
-    return TableAnswer(name, columns, rows, len(rows), (lacking,) if lacking else tuple(notes))
+    lacking = missing_notes(job.session, tables.gpu_metrics)
+    return TableAnswer(name, columns, rows, len(rows), lacking or tuple(notes))

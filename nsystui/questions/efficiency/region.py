@@ -21,7 +21,7 @@ from nsystui.questions.gpu.device_time import Device, DeviceIntervals
 from nsystui.questions.gpu.metrics import attributed, metric_sources, samples_of
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.nvtx.ranges import NvtxRanges
-from nsystui.questions.queries.data_notes import missing_note
+from nsystui.questions.queries.data_notes import missing_notes
 from nsystui.questions.queries.time_window import report_at
 from nsystui.store import tables
 
@@ -46,7 +46,9 @@ def mfu_of_region(
     moved = _bytes_moved(job, [device for gpu in gpus for device in gpu.devices], ranges, rows)
     intensity = None if not moved else request.flops_per_step * len(rows) / moved
     if intensity is None:
-        reason = missing_note(job.session, tables.gpu_metrics) or "not all GPUs have DRAM metrics and a bandwidth"
+        reason = (
+            "".join(missing_notes(job.session, tables.gpu_metrics)) or "not all GPUs have DRAM metrics and a bandwidth"
+        )
         notes.append(f"no arithmetic intensity: {reason}")
     time = float(np.median(ranges.values("gpu_length", rows)))
     return Mfu(request, time, len(rows), request.gpus or 1, peak, None, tuple(notes), intensity)

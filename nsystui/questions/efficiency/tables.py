@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from nsystui.base.answer import DEVICE, FILES_ONLY, HOST, PID, RANK, Column, Row, TableAnswer, Unit
+from nsystui.base.answer import DEVICE, FILES_ONLY, HOST, PID, RANK, Column, Row, TableAnswer, Unit, for_files
 from nsystui.questions.efficiency.device import Useful
 from nsystui.questions.efficiency.mfu import Mfu
 from nsystui.questions.efficiency.result import Efficiency, Factor, Scalability, device_factors, host_factors
@@ -110,12 +110,10 @@ def breakdown_table(result: Efficiency) -> TableAnswer:
         device = gpu.device
         cells = ",".join(map(str, gpu.ranks)), device.device, device.gpu, device.model
         rows.append((*cells, *_spent_cells(spent, result.useful)))
-    columns = tuple(
-        column.with_importance(FILES_ONLY) if column.unit is Unit.PERCENT and not any(cells) else column
-        for column, cells in zip(BREAKDOWN_COLUMNS, zip(*rows, strict=True), strict=False)
-    )
+    columns = zip(BREAKDOWN_COLUMNS, zip(*rows, strict=True), strict=False)
+    zero = [column.key for column, values in columns if column.unit is Unit.PERCENT and not any(values)]
     notes = (*result.notes, *result.device_notes)
-    return TableAnswer("breakdown", columns or BREAKDOWN_COLUMNS, rows, len(rows), notes)
+    return TableAnswer("breakdown", for_files(BREAKDOWN_COLUMNS, zero), rows, len(rows), notes)
 
 
 def _spent_cells(spent: Breakdown, useful: Useful) -> Row:

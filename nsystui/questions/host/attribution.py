@@ -35,15 +35,7 @@ from nsystui.base.resources import give_back
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.base.types import Array, Ints
 from nsystui.questions.algebra.groups import distinct
-from nsystui.questions.algebra.intervals import (
-    EMPTY,
-    Intervals,
-    Times,
-    disjoint_runs,
-    intersect,
-    merge,
-    union,
-)
+from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, disjoint_runs, intersect, merge, union
 from nsystui.questions.gpu.graph_gaps import TRACED
 from nsystui.questions.gpu.profiler_overhead import profiler_overhead
 from nsystui.questions.host.causes import (

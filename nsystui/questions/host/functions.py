@@ -24,7 +24,7 @@ from nsystui.questions.host.segments import RUNNING, Segments, Thread, by_thread
 from nsystui.questions.host.stacks import PYTHON, SAMPLE, Function, Stacks, StackTree, stacks_of
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.conditions import where
-from nsystui.questions.queries.data_notes import missing_note
+from nsystui.questions.queries.data_notes import missing_notes
 from nsystui.questions.queries.recording import option_advice
 from nsystui.questions.queries.tasks import ROLE
 from nsystui.questions.queries.time_window import selected_reports
@@ -116,9 +116,8 @@ def samples_of(session: Session, selection: Selection, kind: str = "") -> CpuSam
 
 def sampling_notes(session: Session, samples: CpuSamples, with_count: bool = True) -> tuple[str, ...]:
     """Return notes on unrecorded samples or stacks, and `samples_words` if ``with_count``."""
-    missing = missing_note(session, tables.host_samples)
-    if missing:
-        return (missing,)
+    if missing := missing_notes(session, tables.host_samples):
+        return missing
     notes = list(samples.notes)
     if not session.count(tables.call_chains):
         notes.append(f"the samples have no call stacks: {option_advice(session.reports, '--backtrace=dwarf')}")

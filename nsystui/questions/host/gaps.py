@@ -48,7 +48,7 @@ from nsystui.questions.host.time_budget import LONG_GAP, device_budgets, with_gr
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.nvtx.chains import narrow
 from nsystui.questions.queries.conditions import given, job_end, job_start, where
-from nsystui.questions.queries.data_notes import missing_note
+from nsystui.questions.queries.data_notes import missing_notes
 from nsystui.questions.queries.tasks import GPU_TABLES, ROLE
 from nsystui.questions.queries.time_window import extents, report_at
 from nsystui.questions.ranks.steps import step_times
@@ -212,9 +212,10 @@ def gaps_table(job: OpenJob, selection: Selection, by: str = "all", step_name: s
     if selection.name is not None:
         matches = selection.name.matches
         rows = [row for row in rows if matches(" ".join(str(row[index]) for index in searched if row[index]))]
-    reads = any(cause.reads for _, cause in shown)
-    notes = (*_notes(job, selection, is_range), *([missing_note(job.session, tables.file_accesses)] if reads else []))
-    return _answer(job, columns, rows, total_rows, [note for note in notes if note])
+    notes = _notes(job, selection, is_range)
+    if any(cause.reads for _, cause in shown):
+        notes += missing_notes(job.session, tables.file_accesses)
+    return _answer(job, columns, rows, total_rows, notes)
 
 
 _BY_TASK = ("rank", "role")
@@ -415,9 +416,8 @@ def _answer(
 
 def _notes(job: OpenJob, selection: Selection, with_ranges: bool = False) -> tuple[str, ...]:
     read = (tables.host_samples, tables.sched_events, tables.os_calls, *((tables.nvtx_ranges,) if with_ranges else ()))
-    notes = [missing_note(job.session, table) for table in read]
-    notes += [samples_in_gaps(job, selection), *job.busy(selection.with_name(None)).notes]
-    return tuple(note for note in notes if note)
+    notes = (*missing_notes(job.session, *read), samples_in_gaps(job, selection))
+    return (*filter(None, notes), *job.busy(selection.with_name(None)).notes)
 
 
 def samples_in_gaps(job: OpenJob, selection: Selection) -> str:

@@ -15,7 +15,7 @@ from nsystui.base.answer import TableAnswer
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.base.types import Flags, Ints
 from nsystui.exports.metadata import pid_of, process_of, tid_of
-from nsystui.questions.algebra.groups import distinct
+from nsystui.questions.algebra.groups import distinct, one_key
 from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.host.segments import NO_THREAD, Segments, Thread
 from nsystui.questions.job.job import OpenJob
@@ -24,7 +24,7 @@ from nsystui.questions.nvtx.paths import numbered, template
 from nsystui.questions.nvtx.ranges import NvtxRanges
 from nsystui.questions.queries.conditions import given, is_launched_by, of_reports, of_tasks
 from nsystui.questions.queries.mpi import DOMAIN
-from nsystui.questions.queries.tasks import GPU_TABLES, process_names, roles_by_task
+from nsystui.questions.queries.tasks import GPU_TABLES, process_names, roles_by_task, thread_names
 from nsystui.questions.steps.kernels_in_steps import rows_by_number
 from nsystui.questions.steps.task_steps import NO_STEP, rows_by_task
 from nsystui.questions.steps.times import Steps
@@ -59,13 +59,6 @@ class HostThread:
         """Return ``python (main) 41000``, or for a worker ``worker process python 41063``."""
         name = self.name.removesuffix(" (main)")
         return f"{WORKER} {name} {pid_of(self.thread[1])}" if is_worker else f"{self.name} {self.tid}"
-
-
-def thread_names(session: Session) -> dict[Thread, str]:
-    """Return the names of named threads; nsys writes a thread's last name."""
-    columns = tables.threads.c
-    query = sa.select(columns.report, columns.thread, columns.name).where(columns.name.is_not(None))
-    return {(report, thread): name for report, thread, name in session.rows(query)} if session.reports else {}
 
 
 def worker_processes(job: OpenJob, ranks: Iterable[Task]) -> set[Task]:
@@ -136,7 +129,7 @@ def launching_threads(
     calls, offsets = tables.api_calls, [report.clock_offset for report in session.reports]
     parts: dict[tuple[Task, int], list[tuple[Times, ...]]] = {}
     for table in map(tables.of, GPU_TABLES):
-        if not session.count(table) or not session.count(calls):
+        if not all(map(session.count, (table, calls))):
             continue
         columns = [table.c[key] for key in ("report", "process", "device", "correlation_id")]
         start, end = ((table.c[edge] + table.c.clock_offset).label(edge) for edge in ("start", "end"))

@@ -37,7 +37,7 @@ from nsystui.questions.host.segments import (
 )
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.conditions import where
-from nsystui.questions.queries.data_notes import missing_note
+from nsystui.questions.queries.data_notes import missing_notes
 from nsystui.questions.queries.mpi import mpi_rows, nvtx_reports
 from nsystui.questions.queries.time_window import extents
 from nsystui.store import tables
@@ -282,10 +282,9 @@ def threads_table(job: OpenJob, selection: Selection) -> TableAnswer:
                 *(pid_of(thread.thread[1]), thread.tid, *parts, spent.window, report, thread.task.process),
             )
         )
-    missing = [missing_note(session, table) for table in (tables.sched_events, tables.host_samples, tables.os_calls)]
+    missing = missing_notes(session, tables.sched_events, tables.host_samples, tables.os_calls)
     columns = tuple(column for column in COLUMNS if times.gil or column not in GIL_COLUMNS)
-    notes = (*filter(None, missing), *job.busy(selection.with_name(None)).notes)
-    return TableAnswer("threads", columns, rows, total_rows, notes)
+    return TableAnswer("threads", columns, rows, total_rows, missing + job.busy(selection.with_name(None)).notes)
 
 
 def _scheduled(thread: Thread, scheduling: Scheduling, window: Window, is_scheduled: bool) -> tuple[int | None, ...]:

@@ -26,7 +26,7 @@ from itertools import islice
 
 import numpy as np
 
-from nsystui.base.answer import DEVICE, FILES_ONLY, RANK, Column, Row, TableAnswer, Unit
+from nsystui.base.answer import DEVICE, RANK, Column, Row, TableAnswer, Unit, for_files
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.base.text import shorten
 from nsystui.base.units import format_value
@@ -384,9 +384,8 @@ def budget_table(budgets: Iterable[DeviceBudget]) -> TableAnswer:
 
 def with_graphs(answer: TableAnswer) -> TableAnswer:
     """Show the column of idle time in graphs only in files if all of it is 0."""
-    empty = {item for item in answer.columns if item.key.startswith("in_graphs") and not any(answer.cells(item.key))}
-    columns = (item.with_importance(FILES_ONLY) if item in empty else item for item in answer.columns)
-    return replace(answer, columns=tuple(columns))
+    keys = [item.key for item in answer.columns if item.key.startswith("in_graphs")]
+    return replace(answer, columns=for_files(answer.columns, [key for key in keys if not any(answer.cells(key))]))
 
 
 def by_task(budgets: Iterable[DeviceBudget]) -> Mapping[Task, Budget]:

@@ -36,7 +36,7 @@ from nsystui.base.types import Condition, Expression
 from nsystui.exports.metadata import tid_column
 from nsystui.questions.queries import statistics
 from nsystui.questions.queries.conditions import duration, is_launched_by, job_start, where
-from nsystui.questions.queries.data_notes import missing_note, mpi_notes
+from nsystui.questions.queries.data_notes import missing_notes, mpi_notes
 from nsystui.questions.queries.derived import of_all_reports
 from nsystui.questions.queries.mpi import has_mpi, mpi_rows
 from nsystui.questions.queries.paged import PagedAnswer
@@ -82,11 +82,10 @@ def work_summary(session: Session, selection: Selection, work: Work) -> TableAns
         total = statistics.number_of_values(session, rows_of(session, work)[1])
     if work is MPI:
         return TableAnswer(work.name, columns, rows, total, mpi_notes(session))
-    missing = missing_note(session, work.table)
-    notes = [missing] if missing else []
+    notes = missing_notes(session, work.table)
     if work is API and (second_rows := session.count(tables.api_backtraces)):
-        notes.append(f"calls count once; nsys stats also counts the {second_rows:,} second rows of --cudabacktrace")
-    return TableAnswer(work.name, columns, rows, total, tuple(notes))
+        notes += (f"calls count once; nsys stats also counts the {second_rows:,} second rows of --cudabacktrace",)
+    return TableAnswer(work.name, columns, rows, total, notes)
 
 
 def rows_of(session: Session, work: Work) -> tuple[sa.FromClause, Expression]:
@@ -120,8 +119,7 @@ def memory_sizes(session: Session, selection: Selection) -> TableAnswer:
     conditions = where(table, selection, table.c.operation)
     names = [table.c.operation.label("name")]
     rows = statistics.summary_rows(session, table, table.c.bytes, names, conditions, SIZE_COLUMNS)
-    note = missing_note(session, table)
-    return TableAnswer("memory-sizes", SIZE_COLUMNS, rows, len(rows), (note,) if note else ())
+    return TableAnswer("memory-sizes", SIZE_COLUMNS, rows, len(rows), missing_notes(session, table))
 
 
 INSTANCE_COLUMNS = (

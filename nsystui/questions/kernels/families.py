@@ -13,6 +13,7 @@ from nsystui.base.kernel_families import OTHER, Rules, family_of
 from nsystui.base.selection import Selection
 from nsystui.base.text import few
 from nsystui.base.types import Ints
+from nsystui.questions.algebra.groups import one_key
 from nsystui.questions.algebra.intervals import Intervals, merge, slices, union
 from nsystui.questions.kernels.summary import kernel_summary, smart_kernel_names
 from nsystui.questions.queries.conditions import given, where
@@ -67,10 +68,7 @@ def _union_times(session: Session, selection: Selection, families: Rules) -> dic
     )
     batches: dict[tuple[int, ...], dict[int, list[Intervals]]] = {}
     for batch in session.array_batches(query):
-        code = np.zeros(len(batch["start"]), np.int64)
-        for key in (*keys, kinds.c.family):
-            values, codes = np.unique(batch[key.name], return_inverse=True)
-            code = code * len(values) + codes
+        code = one_key(*(batch[key.name] for key in (*keys, kinds.c.family)))
         for group in np.unique(code).tolist():
             rows = np.flatnonzero(code == group)
             *gpu, family = (int(batch[key.name][rows[0]]) for key in (*keys, kinds.c.family))

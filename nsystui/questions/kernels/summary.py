@@ -13,7 +13,6 @@ import sqlalchemy as sa
 from nsystui.base.answer import (
     DEVICE,
     DURATION,
-    FILES_ONLY,
     NAME,
     PROCESS_ID,
     RANK,
@@ -27,6 +26,7 @@ from nsystui.base.answer import (
     TableAnswer,
     Unit,
     Value,
+    for_files,
 )
 from nsystui.base.errors import UsageError, meant, members_of
 from nsystui.base.kernel_families import FAMILIES, PRECISIONS, Rules, family_of, precision_of
@@ -36,7 +36,7 @@ from nsystui.base.types import Condition, Expression, Labelled, Query
 from nsystui.questions.kernels.occupancy import theoretical_occupancy
 from nsystui.questions.queries import statistics
 from nsystui.questions.queries.conditions import duration, given, job_start, where
-from nsystui.questions.queries.data_notes import missing_note
+from nsystui.questions.queries.data_notes import missing_notes
 from nsystui.questions.queries.derived import of_all_reports
 from nsystui.questions.queries.kernel_names import full_names
 from nsystui.questions.queries.paged import PagedAnswer
@@ -211,7 +211,7 @@ def _with_smart_names(answer: TableAnswer, session: Session, selection: Selectio
     full = [str(name or "") for name in answer.cells("name")]
     smart = smart_names(full) if selection.is_everything else smart_kernel_names(session)
     columns = (
-        *(replace(column, importance=FILES_ONLY) if column == NAME else column for column in answer.columns),
+        *for_files(answer.columns, {NAME.key}),
         FAMILY.with_importance(3),
         PRECISION.with_importance(6),
         SMART_NAME,
@@ -271,15 +271,13 @@ def block_of(table: sa.FromClause) -> Expression:
 
 def kernel_notes(session: Session) -> tuple[str, ...]:
     """Return notes on exports without kernels, and on CUDA graphs without traced kernels."""
-    missing = missing_note(session, tables.kernels)
-    notes = [missing] if missing else []
-    graphs = session.count(tables.graph_launches)
-    if graphs:
-        notes.append(
+    notes = missing_notes(session, tables.kernels)
+    if graphs := session.count(tables.graph_launches):
+        notes += (
             f"{graphs:,} whole CUDA graph launches are not in this table: their kernels were not traced one by one "
-            "(record with --cuda-graph-trace=node)"
+            "(record with --cuda-graph-trace=node)",
         )
-    return tuple(notes)
+    return notes
 
 
 INSTANCE_COLUMNS = (

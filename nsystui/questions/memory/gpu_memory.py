@@ -18,7 +18,7 @@ from nsystui.base.selection import Selection, Task, Window
 from nsystui.base.types import Flags, Ints
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.conditions import duration, is_launched_by, where
-from nsystui.questions.queries.data_notes import missing_note
+from nsystui.questions.queries.data_notes import missing_notes
 from nsystui.questions.queries.tasks import used_devices
 from nsystui.questions.queries.time_window import edges_of, extents, recorded, report_at
 from nsystui.store import tables
@@ -146,8 +146,7 @@ _KEYS = ("report", "process", "device", "memory", "address", "start", "row", "by
 
 def gpu_memory(session: Session, selection: Selection) -> GpuMemory:
     """Read the memory by process, device and kind. Window and name filter do not apply."""
-    missing = missing_note(session, tables.gpu_memory)
-    notes = [missing] if missing else []
+    notes = [*missing_notes(session, tables.gpu_memory)]
     if not session.count(tables.gpu_memory):
         return GpuMemory((), tuple(notes))
     events = _events(session, selection)
@@ -373,11 +372,10 @@ def pool_table(job: OpenJob, selection: Selection) -> TableAnswer:
             )
         )  # fmt: skip
     rows.sort(key=lambda row: (row[0] is None, *row[:3]))
-    missing = missing_note(session, tables.gpu_memory)
-    notes = [missing] if missing else []
+    notes = missing_notes(session, tables.gpu_memory)
     if not rows and session.count(tables.gpu_memory):
-        notes.append("no memory pools: all memory was allocated with cudaMalloc, not cudaMallocAsync")
-    return TableAnswer("gpu-memory-pools", POOL_COLUMNS, rows, len(rows), tuple(notes))
+        notes += ("no memory pools: all memory was allocated with cudaMalloc, not cudaMallocAsync",)
+    return TableAnswer("gpu-memory-pools", POOL_COLUMNS, rows, len(rows), notes)
 
 
 def _pool_states(session: Session, selection: Selection) -> Sequence[tuple[Any, ...]]:

@@ -13,7 +13,7 @@ from nsystui.base.answer import COUNT, Column, Row, TableAnswer, Unit
 from nsystui.base.selection import Selection
 from nsystui.base.units import format_value
 from nsystui.questions.queries.conditions import by_report, duration, job_end, job_start, where
-from nsystui.questions.queries.data_notes import missing_note
+from nsystui.questions.queries.data_notes import missing_notes
 from nsystui.questions.queries.time_window import extents
 from nsystui.store import tables
 from nsystui.store.session import Session
@@ -179,12 +179,10 @@ def memory_rates(session: Session, selection: Selection) -> TableAnswer:
         of_link = 1e-7 * mean_rate / link[1] if link and kind in DIRECTIONS else None
         rows.append((count, size, total_time, busy.get(tuple(values[-3:])), mean_rate, of_link, *values))
     rows.sort(key=lambda row: (-int(row[2] or 0), str(row[-1])))
-    notes = [note] if (note := missing_note(session, table)) else []
+    notes = missing_notes(session, table)
     if link is not None:
-        notes.append(
-            f"of link: 16 lanes of PCIe {link[0]}, the most that the GPU has, give copies about {link[1]} GB/s"
-        )
-    return TableAnswer("memory-rates", RATE_COLUMNS, rows, len(rows), tuple(notes))
+        notes += (f"of link: 16 lanes of PCIe {link[0]}, the most that the GPU has, give copies about {link[1]} GB/s",)
+    return TableAnswer("memory-rates", RATE_COLUMNS, rows, len(rows), notes)
 
 
 def _busy(session: Session, selection: Selection) -> dict[tuple[Any, ...], float]:

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from nsystui.base.answer import COLLECTIVE, RANK, STEP, STREAM, Column, Unit
-from nsystui.base.errors import UsageError
+from nsystui.base.errors import UsageError, members_of
 from nsystui.base.kernel_families import NCCL_BACKEND
 from nsystui.base.selection import NameFilter, Selection, Task, Window
 from nsystui.base.types import DataSeries, Flags, Ints
+from nsystui.questions.algebra.groups import one_key
 from nsystui.questions.nccl.matching import common
 from nsystui.questions.nccl.names import BUCKETS, EDGES
-from nsystui.questions.nccl.units import NONE, codes, one_key, whole
+from nsystui.questions.nccl.units import NONE, codes, whole
 from nsystui.questions.queries.tasks import ROLE
 
 if TYPE_CHECKING:
@@ -120,12 +121,7 @@ _SIZES = (NcclProperty.SIZE, NcclProperty.POW2, NcclProperty.BYTES)
 
 def by_of(text: str) -> tuple[NcclProperty, ...]:
     """Parse ``collective,stream``. Raises UsageError for an unknown property, and for message sizes in two ways."""
-    properties = {item.value: item for item in NcclProperty}
-    words = [word.strip() for word in text.split(",") if word.strip()]
-    for word in words:
-        if word not in properties:
-            raise UsageError(f"group {word!r}: the groups are {', '.join(properties)}")
-    groups = tuple(dict.fromkeys(properties[word] for word in words))
+    groups = members_of(text, NcclProperty, "group")
     if sum(item in _SIZES for item in groups) > 1:
         raise UsageError(f"groups {text!r}: use only one of size, pow2 and bytes")
     return groups

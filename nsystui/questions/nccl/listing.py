@@ -139,7 +139,7 @@ def nccl_listing(
     columns = (*_SHARED_COLUMNS, *step, *inspected, *(_KERNEL_COLUMNS if is_kernel else _CALL_COLUMNS))
     listed = listed[[column.key for column in columns]].reset_index(drop=True)
     notes = nccl_notes(session, selection, ranks, pairing)
-    return TableAnswer.of_frame("nccl-calls", without_empty(columns, listed), listed, len(matching), notes)
+    return TableAnswer.of_arrays("nccl-calls", without_empty(columns, listed), listed, len(matching), notes)
 
 
 def _rows(frame: pd.DataFrame, row: Mapping[NcclProperty, Any]) -> pd.DataFrame:

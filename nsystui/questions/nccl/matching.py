@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nsystui.base.types import DataSeries, Flags, Ints
+from nsystui.questions.algebra.groups import one_key
 from nsystui.questions.algebra.nesting import nest
 from nsystui.questions.nccl.names import collective_of_api, collective_of_kernel, collective_of_label
 from nsystui.questions.nccl.units import (
@@ -24,7 +25,6 @@ from nsystui.questions.nccl.units import (
     codes,
     find_units,
     first_of_each,
-    one_key,
     pair_across_threads,
     roles_of,
     units_of_launches,
@@ -223,7 +223,11 @@ def find(calls: pd.DataFrame, kernels: pd.DataFrame, labels: pd.DataFrame, lines
     of_stream = communicators_of_kernels(call_members, unit_of_kernel, stream)
     matching = match(call_members, UnitMembers(unit_of_kernel, of_stream, hint, np.full(len(kernels), NONE)))
     matching.is_estimated[matching.of_kernel[is_across]] = True
-    spans = _spans_of_units(calls, lines, units)
+    is_member, first = units.of_call >= 0, first_of_each(units.of_call, len(units.window))
+    end = np.full(len(units.window), np.iinfo(np.int64).min)
+    np.maximum.at(end, units.of_call[is_member], lines.real_ends[is_member])
+    report, thread, start = (whole(calls[key])[first] for key in ("report", "thread", "start"))
+    spans = _Spans(report, thread, start, end)
     return Found(units, unit_of_kernel, matching, _describe(calls, matching, units, _labels_of_units(spans, labels)))
 
 
@@ -303,16 +307,6 @@ class _Spans:
     thread: Ints
     start: Ints
     end: Ints
-
-
-def _spans_of_units(calls: pd.DataFrame, lines: Lines, units: Units) -> _Spans:
-    count = len(units.window)
-    is_member = units.of_call >= 0
-    first = first_of_each(units.of_call, count)
-    end = np.full(count, np.iinfo(np.int64).min)
-    np.maximum.at(end, units.of_call[is_member], lines.real_ends[is_member])
-    report, thread, start = (whole(calls[key])[first] for key in ("report", "thread", "start"))
-    return _Spans(report, thread, start, end)
 
 
 def _labels_of_units(spans: _Spans, labels: pd.DataFrame) -> list[str | None]:

@@ -16,6 +16,7 @@ import numpy as np
 import sqlalchemy as sa
 
 from nsystui.base.kernel_families import BACKENDS, COPIES_BACKEND, NCCL_BACKEND, OTHER_BACKEND
+from nsystui.base.text import counted
 from nsystui.base.types import Condition, DataSeries, Expression, Flags, Ints, Query
 from nsystui.questions.nccl.matching import INSPECTED_KEYS, SHARED_KEYS, Found, find, place_in_group
 from nsystui.questions.nccl.names import PairingState, Reason, collective_of_api, operation_of_kernel
@@ -497,8 +498,8 @@ class PairingQuality:
         parts = [f"paired {paired:,} of {kernels:,} NCCL kernels with their calls"]
         if self.kernels[PairingState.ESTIMATED]:
             parts[0] += f" ({self.kernels[PairingState.ESTIMATED]:,} estimated)"
-        parts += [f"{_number(count, 'kernel')}: {reason}" for reason, count in self.kernel_reasons]
-        parts += [f"{_number(count, 'call')}: {reason}" for reason, count in self.call_reasons]
+        parts += [f"{counted(count, 'kernel')}: {reason}" for reason, count in self.kernel_reasons]
+        parts += [f"{counted(count, 'call')}: {reason}" for reason, count in self.call_reasons]
         return " · ".join(parts)
 
 
@@ -510,7 +511,3 @@ def _counted_reasons(frame: pd.DataFrame) -> tuple[tuple[str, int], ...]:
     counts = {str(reason): int(count) for reason, count in frame["reason"].value_counts().items()}
     counted = [(reason.value, counts[reason.value]) for reason in Reason if counts.get(reason.value)]
     return tuple(sorted(counted, key=lambda item: -item[1]))
-
-
-def _number(count: int, word: str) -> str:
-    return f"{count:,} {word}" if count == 1 else f"{count:,} {word}s"

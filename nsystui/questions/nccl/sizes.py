@@ -154,7 +154,7 @@ def bandwidth_by_size(
     columns = (*(COLUMNS[grouping] for grouping in groups), RANKS, *_STATISTICS, *test_columns)
     total = len(np.unique(group_numbers(sized_kernels, groups)))
     notes = nccl_notes(session, selection, ranks, pairing)
-    return TableAnswer.of_frame("nccl-sizes", without_empty(columns, frame), frame.reset_index(drop=True), total, notes)
+    return TableAnswer.of_arrays("nccl-sizes", without_empty(columns, frame), frame, total, notes)
 
 
 def _spread(kernels: pd.DataFrame, group: Ints) -> dict[str, pd.Series[float]]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import numpy as np
 import sqlalchemy as sa
 
-from nsystui.base.answer import COUNT, FILES_ONLY, Column, TableAnswer, Unit
+from nsystui.base.answer import COUNT, Column, TableAnswer, Unit, for_files
 from nsystui.base.kernel_families import COPIES_BACKEND, NCCL_BACKEND
 from nsystui.base.selection import Selection, Task
 from nsystui.base.text import few, few_numbers
@@ -210,7 +210,7 @@ def nccl_summary(
 
     blocks, total = [], 0
     for kind, frame in ((KERNEL, pairing.kernels), (CALL, pairing.calls)):
-        if what is None or what == kind:
+        if what in (None, kind):
             blocks.append(_block(kind, selected(frame, selection), by))
             total += len(np.unique(group_numbers(frame, by)))
     if what != CALL:
@@ -228,24 +228,20 @@ def nccl_summary(
     )
     frame = pd.concat(blocks, ignore_index=True)
     if NcclProperty.BACKEND not in by and (frame["backend"] == NCCL_BACKEND).all():
-        columns = tuple(replace(item, importance=FILES_ONLY) if item.key == "backend" else item for item in columns)
+        columns = for_files(columns, {"backend"})
     if NcclProperty.COMMUNICATOR in by:
         roles = communicator_roles(pairing.kernels)
         row_roles = [roles.get(str(name), (None, None)) for name in frame["communicator"]]
         frame = frame.assign(**{item.key: [role[n] for role in row_roles] for n, item in enumerate(_ROLES)})
         columns += _ROLES
     notes = nccl_notes(session, selection, ranks, pairing)
-    return TableAnswer.of_frame("nccl", without_empty(columns, frame), frame, total, notes)
+    return TableAnswer.of_arrays("nccl", without_empty(columns, frame), frame, total, notes)
 
 
 def without_empty(columns: Sequence[Column], frame: pd.DataFrame) -> tuple[Column, ...]:
     """Return the columns; optional columns and rates without a value in ``frame`` are for files only."""
-    return tuple(
-        column.with_importance(FILES_ONLY)
-        if (column.importance or column.unit is Unit.RATE) and frame[column.key].isna().all()
-        else column
-        for column in columns
-    )
+    optional = (column.key for column in columns if column.importance or column.unit is Unit.RATE)
+    return for_files(columns, [key for key in optional if frame[key].isna().all()])
 
 
 def _block(what: str, frame: pd.DataFrame, by: Sequence[NcclProperty]) -> pd.DataFrame:

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nsystui.base.types import DataSeries, Ints
+from nsystui.questions.algebra.groups import one_key
 from nsystui.questions.algebra.nesting import one_timeline
 from nsystui.questions.nccl.names import GROUP_END, GROUP_START, collective_of_api
 
@@ -193,31 +194,6 @@ def by_name(names: DataSeries, of_name: Callable[[str], str | None]) -> NDArray[
     values = np.array([*(of_name(str(name)) for name in distinct), None], object)
     result: NDArray[np.object_] = values[indices]
     return result
-
-
-def one_key(*parts: Ints) -> Ints:
-    """Return a number from 0 for each distinct combination of ``parts``, in their order; arrays of one shape."""
-    key, span = np.zeros(len(parts[0]), np.int64), 1
-    for part in parts:
-        low = int(part.min(initial=0))
-        width = int(part.max(initial=0)) - low + 1
-        if span * width > _KEY_LIMIT:
-            key, part, low = _renumbered(key, span), _renumbered(part - low, width), 0
-            span, width = int(key.max(initial=0)) + 1, int(part.max(initial=0)) + 1
-        key, span = key * width + (part - low), span * width
-    return _renumbered(key, span)
-
-
-_KEY_LIMIT = 1 << 62
-
-
-def _renumbered(key: Ints, span: int) -> Ints:
-    """Return ``key``, with values in ``[0, span)``, without gaps and in the same order."""
-    if span > 8 * len(key) + 1024:
-        return np.unique(key, return_inverse=True)[1].astype(np.int64)
-    is_used = np.zeros(span, bool)
-    is_used[key] = True
-    return (np.cumsum(is_used) - 1)[key]
 
 
 def roles_of(names: DataSeries) -> Ints:

@@ -12,6 +12,7 @@ from nsystui.base.answer import (
     DURATION,
     NAME,
     PID,
+    PROCESS_ID,
     RANK,
     REPORT_ID,
     ROW_ID,
@@ -26,12 +27,20 @@ from nsystui.base.selection import Selection
 from nsystui.base.types import Query
 from nsystui.exports.metadata import pid_column, tid_column, tid_of
 from nsystui.questions.events.kinds import GPU_KINDS, KIND_TABLES, events_query
-from nsystui.questions.nvtx.loading import FOLDED_LABEL, LABEL, NAME_SIZE, PUSH_POP_TYPES, START_END_TYPES, last_times
+from nsystui.questions.nvtx.loading import (
+    FOLDED_LABEL,
+    LABEL,
+    NAME_SIZE,
+    PUSH_POP_TYPES,
+    START_END_TYPES,
+    STYLE,
+    last_times,
+)
 from nsystui.questions.nvtx.paths import NO_NODE, NUMBER, Folding, TreeGrouping, numbered
 from nsystui.questions.nvtx.tree import NvtxTree, Order
 from nsystui.questions.queries import statistics
 from nsystui.questions.queries.conditions import duration, job_start, where
-from nsystui.questions.queries.data_notes import missing_note
+from nsystui.questions.queries.data_notes import missing_notes
 from nsystui.questions.queries.paged import PagedAnswer
 from nsystui.questions.queries.tasks import ROLE, RankedTask, rank_of
 from nsystui.questions.queries.time_window import report_at
@@ -66,7 +75,6 @@ def nvtx_summary(
     """
     table = tables.nvtx_ranges
     name = LABEL if fold is Folding.NONE else FOLDED_LABEL
-    style = sa.case((table.c.event_type.in_(PUSH_POP_TYPES), "PushPop"), else_="StartEnd")
     last = last_times()
     has_type = sa.and_(table.c.event_type.in_(types), sa.true() if as_nsys else table.c.end.is_not(None))
     length = sa.func.coalesce(table.c.end, last.c.time) - table.c.start
@@ -83,15 +91,13 @@ def nvtx_summary(
         session,
         table.join(last, last.c.report == table.c.report),
         length,
-        [style.label("style"), name.label("name")],
+        [STYLE.label("style"), name.label("name")],
         conditions,
         _SUMMARY_COLUMNS,
     )
-    note = missing_note(session, table)
-    total = len(frame)
-    if not selection.is_everything:
-        total = statistics.number_of_groups(session, sa.select(style, name).where(has_type))
-    return TableAnswer.of_frame("nvtx-summary", _SUMMARY_COLUMNS, frame, total, (note,) if note else ())
+    groups = sa.select(STYLE, name).where(has_type)
+    total = len(frame) if selection.is_everything else statistics.number_of_groups(session, groups)
+    return TableAnswer.of_arrays("nvtx-summary", _SUMMARY_COLUMNS, frame, total, missing_notes(session, table))
 
 
 _MAX_NAMES, _ENDS = 32, 8
@@ -196,7 +202,7 @@ def range_instances(session: Session, selection: Selection, name: str, ranks: Se
     query = sa.select(
         job_start(table).label("start"),
         duration(table).label("duration"),
-        sa.case((table.c.event_type.in_(PUSH_POP_TYPES), "PushPop"), else_="StartEnd").label("style"),
+        STYLE.label("style"),
         rank_of(table, ranks).label("rank"),
         pid_column(table.c.process).label("pid"),
         tid_column(table.c.thread).label("tid"),
@@ -220,9 +226,9 @@ LAUNCHED_COLUMNS = (
     STREAM.with_importance(1),
     Column("call", header="API Function", label="launched by", importance=2),
     Column("correlation_id", header="CorrId", label="corr", unit=Unit.NUMBER, importance=4),
-    Column("report", header="Report", label="report", unit=Unit.NUMBER, importance=9),
-    Column("process", header="Process", label="process", unit=Unit.NUMBER, importance=9),
-    Column("row", header="Row", label="row", unit=Unit.NUMBER, importance=9),
+    REPORT_ID,
+    PROCESS_ID,
+    ROW_ID,
 )
 
 

@@ -56,6 +56,8 @@ FOLDED_LABEL = sa.func.coalesce(sa.func.nullif(_FOLDED, ""), "[no name]", type_=
 
 PUSH_POP_TYPES = (59, 70)
 START_END_TYPES = (60, 71)
+STYLE = sa.case((tables.nvtx_ranges.c.event_type.in_(PUSH_POP_TYPES), "PushPop"), else_="StartEnd")
+"""A range's style in SQL, in nsys's words."""
 
 _CALL_TABLES = (tables.api_calls, tables.api_backtraces)
 _GPU_TABLES_OF_NSYS = (tables.kernels, tables.memory_ops)

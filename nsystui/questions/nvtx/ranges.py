@@ -25,9 +25,9 @@ from nsystui.questions.nvtx.captures import NO_NODE, Captures, capture_notes
 from nsystui.questions.nvtx.chains import OPEN, PUSH_POP, Chains, added_up, chained, narrow, rows_by_level
 from nsystui.questions.nvtx.columns import RangeColumns, by_appearance, columns_of_each
 from nsystui.questions.nvtx.loading import LABEL, SmallInts, has_launches
-from nsystui.questions.queries.data_notes import missing_note
+from nsystui.questions.queries.data_notes import missing_notes
 from nsystui.questions.queries.recording import recording_advice
-from nsystui.questions.queries.tasks import RankedTask, roles_by_task
+from nsystui.questions.queries.tasks import RankedTask, roles_by_task, thread_names
 from nsystui.questions.queries.time_window import report_at, selected_reports
 from nsystui.store import tables
 from nsystui.store.session import Session
@@ -457,7 +457,7 @@ def _loaded(session: Session, selection: Selection, ranks: Sequence[RankedTask])
     parts: list[_Part] = []
     projected = Selection(devices=selection.devices, streams=selection.streams)
     reports = [report for report in selected_reports(session, selection) if report.count(tables.nvtx_ranges)]
-    thread_names, roles = (_thread_names(session), roles_by_task(session, ranks)) if reports else ({}, {})
+    names_by_thread, roles = (thread_names(session), roles_by_task(session, ranks)) if reports else ({}, {})
     rank_numbers = {item.task: item.rank for item in ranks}
     for source in columns_of_each(session, reports, projected):
         chains = source.chains()
@@ -467,19 +467,12 @@ def _loaded(session: Session, selection: Selection, ranks: Sequence[RankedTask])
         name_indices = np.array([names.setdefault(name, len(names)) for name in source.names], np.int64)
         lane_indices = len(lanes) + np.arange(len(threads))
         for thread, process in zip(threads.tolist(), process_of(threads).tolist(), strict=True):
-            task, name = Task(report.index, process), thread_names.get((report.index, thread), "")
+            task, name = Task(report.index, process), names_by_thread.get((report.index, thread), "")
             rank, role = rank_numbers.get(task), roles.get(task)
             lanes.append(RangeThread(report.index, process, thread, rank, name, role))
         parts.append(_Part(source, chains, report.clock_offset, sum(map(len, parts)), lane_indices, name_indices))
     columns = _JobColumns(tuple(parts)) if parts else _SelectedColumns({key: np.empty(0, np.int64) for key in _COLUMNS})
     return NvtxRanges(session, selection, tuple(lanes), tuple(names), columns, _notes(session, bool(parts)))
-
-
-def _thread_names(session: Session) -> Mapping[tuple[int, int], str]:
-    """Return names by report and globalTid, for all reports at once because a query has a cost per report."""
-    threads = tables.threads.c
-    query = sa.select(threads.report, threads.thread, threads.name).where(threads.name.is_not(None))
-    return {(report, thread): name for report, thread, name in session.rows(query)}
 
 
 def _notes(session: Session, has_ranges: bool) -> tuple[str, ...]:
@@ -489,5 +482,5 @@ def _notes(session: Session, has_ranges: bool) -> tuple[str, ...]:
     lacking = [report for report in with_ranges if not has_launches(report)]
     advice = recording_advice(session, lacking, canonical.KERNELS) if lacking else ""
     launch_note = f"no GPU work to project in {few([report.name for report in lacking])}: {advice}" if lacking else ""
-    notes = (missing_note(session, tables.nvtx_ranges), launch_note, graph_note, *capture_notes(session))
+    notes = (*missing_notes(session, tables.nvtx_ranges), launch_note, graph_note, *capture_notes(session))
     return tuple(note for note in notes if note)

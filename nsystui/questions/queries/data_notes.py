@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from nsystui.base.answer import Unit
@@ -22,33 +22,37 @@ if TYPE_CHECKING:
 
     from nsystui.exports.canonical import CanonicalTable
 
-
-def missing_note(session: Session, table: sa.Table | CanonicalTable) -> str:
-    """Return the note on reports without rows of ``table``, if any."""
-    return lacking_note(session, table, [report for report in session.reports if not report.count(table)])
+    _Table = sa.Table | CanonicalTable
 
 
-def absent_note(session: Session, table: sa.Table | CanonicalTable) -> str:
-    """Return the note on reports without ``table``, or without times; an empty table lacks nothing."""
-    without = [report for report in session.reports if not report.count(table)]
-    lacking = [report for report in without if not report.has(table) or report.packed.left_out.get(table.name)]
-    return lacking_note(session, table, lacking)
+def missing_notes(session: Session, *needed: _Table) -> tuple[str, ...]:
+    """Return a note for each table of which reports have no rows."""
+    return _notes_on(session, needed, lambda report, table: not report.count(table))
 
 
-def lacking_note(session: Session, table: sa.Table | CanonicalTable, lacking: Sequence[Report]) -> str:
-    """Return the note on the reports ``lacking``, if any."""
-    if not lacking:
-        return ""
-    if any(table.name in report.damaged for report in lacking):
-        return f"{lack(session, table, lacking)}: the export is damaged; export it again"
-    return f"{lack(session, table, lacking)}: {recording_advice(session, lacking, canonical.BY_NAME[table.name])}"
+def absent_notes(session: Session, *needed: _Table) -> tuple[str, ...]:
+    """Return a note for each table that reports lack, or lost all times of; an empty table lacks nothing."""
+
+    def lacks(report: Report, table: _Table) -> bool:
+        return not report.count(table) and bool(not report.has(table) or report.packed.left_out.get(table.name))
+
+    return _notes_on(session, needed, lacks)
 
 
-def lack(session: Session, table: sa.Table | CanonicalTable, lacking: Sequence[Report]) -> str:
+def _notes_on(session: Session, needed: Sequence[_Table], lacks: Callable[[Report, _Table], bool]) -> tuple[str, ...]:
+    pairs = ((table, [report for report in session.reports if lacks(report, table)]) for table in needed)
+    return tuple(_lacking_note(session, table, lacking) for table, lacking in pairs if lacking)
+
+
+def _lacking_note(session: Session, table: _Table, lacking: Sequence[Report]) -> str:
+    is_damaged = any(table.name in report.damaged for report in lacking)
+    advice = "" if is_damaged else recording_advice(session, lacking, canonical.BY_NAME[table.name])
+    return f"{lack(session, table, lacking)}: {advice or 'the export is damaged; export it again'}"
+
+
+def lack(session: Session, table: _Table, lacking: Sequence[Report]) -> str:
     """Return the sentence ``no … in …`` for the reports ``lacking``, at least one, without advice."""
-    which = "this export" if len(session.reports) == 1 else "these exports"
-    if len(lacking) < len(session.reports):
-        which = few([report.name for report in lacking])
+    which = which_of([report.name for report in lacking], len(session.reports))
     return f"no {canonical.BY_NAME[table.name].what} in {which}"
 
 
@@ -57,14 +61,14 @@ def mpi_notes(session: Session) -> tuple[str, ...]:
     range_reports = nvtx_reports(session)
     calls = canonical.MPI_CALLS
     lacking = [report for report in session.reports if not report.count(calls) and report not in range_reports]
-    notes = [lacking_note(session, calls, lacking)]
+    notes = [_lacking_note(session, calls, lacking)] if lacking else []
     if range_reports:
         names = few([report.name for report in range_reports])
         notes.append(
             f"the MPI calls of {names} are NVTX ranges of the domain {DOMAIN}, as nsys 2022 and older record them: "
             "without sizes and peers"
         )
-    return tuple(note for note in notes if note)
+    return tuple(notes)
 
 
 def left_out_note(reports: Sequence[Report]) -> str:

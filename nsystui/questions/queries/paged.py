@@ -9,7 +9,7 @@ from typing import Protocol
 
 import sqlalchemy as sa
 
-from nsystui.base.answer import FILES_ONLY, Answer, Column, Row, Value, row_batches
+from nsystui.base.answer import Answer, Column, Row, Value, adapted, for_files
 from nsystui.base.types import Query
 from nsystui.questions.queries.time_index import TimeIndex
 from nsystui.store.session import Session
@@ -189,52 +189,15 @@ class PagedAnswer:
 SMART_NAME = Column("smart", header="Smart Name", label="what")
 
 
-@dataclass(frozen=True)
-class SmartNamed:
-    """``answer`` with a column of smart names: ``names`` maps the column ``name``; missing names are repeated."""
+def smart_named(answer: Answer, names: Mapping[str, str]) -> Answer:
+    """Return ``answer`` with a column of smart names, by the column ``name``; missing names are repeated.
 
-    answer: Answer
-    names: Mapping[str, str]
-
-    @property
-    def name(self) -> str:
-        """The name of ``answer``."""
-        return self.answer.name
-
-    @property
-    def columns(self) -> tuple[Column, ...]:
-        """The columns of ``answer``, with ``name`` in files only, and ``smart`` last."""
-        columns = self.answer.columns
-        return (
-            *(replace(item, importance=FILES_ONLY) if item.key == "name" else item for item in columns),
-            SMART_NAME,
-        )
-
-    @property
-    def total(self) -> int | None:
-        """The number of rows without the selection; ``None`` if unknown."""
-        return self.answer.total
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """The notes of ``answer``."""
-        return self.answer.notes
-
-    def __len__(self) -> int:
-        return len(self.answer)
-
-    def page(self, offset: int, limit: int) -> Sequence[Row]:
-        """Return up to ``limit`` rows from row ``offset`` on."""
-        return self._named(self.answer.page(offset, limit))
-
-    def stream(self, size: int) -> Iterator[Sequence[Row]]:
-        """Return all rows in order, ``size`` at a time."""
-        return map(self._named, row_batches(self.answer, size))
-
-    def sorted_by(self, key: str, descending: bool) -> SmartNamed:
-        """Return the same rows in the order of a column; the smart name sorts by ``name``."""
-        return replace(self, answer=self.answer.sorted_by("name" if key == SMART_NAME.key else key, descending))
-
-    def _named(self, rows: Sequence[Row]) -> Sequence[Row]:
-        name_index = [column.key for column in self.answer.columns].index("name")
-        return [(*row, self.names.get(str(row[name_index]), row[name_index])) for row in rows]
+    The column ``name`` is in files only, and sorts the smart names.
+    """
+    name_index = [column.key for column in answer.columns].index("name")
+    return replace(
+        adapted(answer),
+        columns=(*for_files(answer.columns, {"name"}), SMART_NAME),
+        change=lambda rows: [(*row, names.get(str(row[name_index]), row[name_index])) for row in rows],
+        sorted_as={SMART_NAME.key: "name"},
+    )

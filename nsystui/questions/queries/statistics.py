@@ -175,11 +175,7 @@ _MEASURES = ("total", "count", "avg", "median", "min", "max", "stddev")
 
 
 def group_frame(
-    session: Session,
-    table: sa.FromClause,
-    value: Expression,
-    keys: Sequence[Labelled],
-    conditions: Sequence[Condition],
+    session: Session, table: sa.FromClause, value: Expression, keys: Sequence[Labelled], conditions: Sequence[Condition]
 ) -> pd.DataFrame:
     """Return the rows of `grouped` as a frame."""
     if session.workers is None:

@@ -80,6 +80,16 @@ def process_names(session: Session) -> dict[Task, str]:
     }
 
 
+def thread_names(session: Session) -> dict[tuple[int, int], str]:
+    """Return the names of named threads by (report, thread); nsys writes a thread's last name."""
+    import sqlalchemy as sa
+
+    from nsystui.store.tables import threads
+
+    query = sa.select(threads.c.report, threads.c.thread, threads.c.name).where(threads.c.name.is_not(None))
+    return {(report, thread): name for report, thread, name in session.rows(query)} if session.reports else {}
+
+
 def rows_of_tasks(session: Session, table: CanonicalTable, reports: Iterable[Report]) -> dict[Task, int]:
     """Count the rows of each process in a table; processes without rows are omitted."""
     row_counts: dict[Task, int] = {}

@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from nsystui.base.answer import DURATION, RANK, START, Answer, Column, Row, TableAnswer, Unit
 from nsystui.base.errors import UsageError, meant
 from nsystui.base.selection import Selection, Task
-from nsystui.base.text import few, shorten
+from nsystui.base.text import counted, few, shorten
 from nsystui.base.types import Flags
 from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.job.job import OpenJob
@@ -145,7 +145,7 @@ def _kernels(job: OpenJob, selection: Selection, options: RecipeOptions) -> _Sub
         named = named_kernels(job.session, options.name, options.names)
         wanted, is_wanted = named.name, named.are_meant
         if named.names is not options.names:
-            meant_by = f"the {named.names.value} name of {named.count:,} kernel{'s' if named.count > 1 else ''}"
+            meant_by = f"the {named.names.value} name of {counted(named.count, 'kernel')}"
     else:
         names = kernel_summary(job.session, selection, options.names).cells("name")
         if not names:

@@ -23,7 +23,7 @@ from nsystui.questions.nccl.grouping import NcclProperty, selected, values_of
 from nsystui.questions.nccl.summary import nccl_notes
 from nsystui.questions.nccl.units import whole
 from nsystui.questions.nvtx.listing import nvtx_summary
-from nsystui.questions.nvtx.loading import LABEL, PUSH_POP_TYPES, START_END_TYPES, last_times
+from nsystui.questions.nvtx.loading import LABEL, PUSH_POP_TYPES, START_END_TYPES, STYLE, last_times
 from nsystui.questions.queries import statistics
 from nsystui.questions.queries.conditions import duration, where
 from nsystui.questions.queries.distributions import MANY, medians
@@ -195,14 +195,11 @@ def nccl_projected(job: OpenJob, selection: Selection) -> TableAnswer:
     table = pd.DataFrame(groups.measures(), index=groups.number)
     sums = operations.groupby(group)[["op_count", "call_total"]].sum(min_count=1)
     table["op_count"], table["call_total"] = sums["op_count"], sums["call_total"].round().astype("Int64")
-    table["name"] = pd.Series(
-        np.asarray(names, object)[table.index.to_numpy(np.int64)], index=table.index, dtype=object
-    )
+    table["name"] = np.asarray(names, object)[groups.number]
     table = table.sort_values(["total", "name"], ascending=[False, True], kind="stable").reset_index(drop=True)
     notes = (*nccl_notes(job.session, selection, job.ranks, pairing), *((_ONLY_KERNELS,) if len(table) else ()))
-    return TableAnswer.of_frame(
-        "nccl-gpu-proj-sum", COLUMNS, table, len(table) if selection.is_everything else None, notes
-    )
+    total = len(table) if selection.is_everything else None
+    return TableAnswer.of_arrays("nccl-gpu-proj-sum", COLUMNS, table, total, notes)
 
 
 _NCCL = Work("nccl", tables.nccl_calls, tables.nccl_calls.c.name, "Instances", "Name")
@@ -305,13 +302,12 @@ def _sizes(_session: Session, selection: Selection, _: RecipeOptions) -> _Rows:
 
 def _ranges(_session: Session, selection: Selection, _: RecipeOptions) -> _Rows:
     table, last = tables.nvtx_ranges, last_times()
-    style = sa.case((table.c.event_type.in_(PUSH_POP_TYPES), "PushPop"), else_="StartEnd")
     conditions = [table.c.event_type.in_((*PUSH_POP_TYPES, *START_END_TYPES)), table.c.start.is_not(None)]
     return _Rows(
         table.join(last, last.c.report == table.c.report),
         table,
         sa.func.coalesce(table.c.end, last.c.time) - table.c.start,
-        (style.label("style"), LABEL.label("name")),
+        (STYLE.label("style"), LABEL.label("name")),
         [*conditions, *where(table, selection, LABEL)],
     )
 

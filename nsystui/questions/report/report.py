@@ -282,7 +282,6 @@ def _comparison(asked: Asked, baseline: Side, change: Against) -> Section:
     side = Side(asked.job, asked.selection, "B")
     options = ComparisonOptions(step_range=asked.step_range)
     summary = worded(change.summary) if "unit" in {column.key for column in change.summary.columns} else change.summary
-    notes = tuple(note for note in summary.notes if note != change.summary.headline)
     tables = [ReportTable(TABLES["summary"].title, replace(summary, notes=()), len(summary))]
     for name in ("kernels", "families", "nvtx", "nccl", "memory", "steps"):
         answer = TABLES[name].make(baseline, side, options)
@@ -291,7 +290,7 @@ def _comparison(asked: Asked, baseline: Side, change: Against) -> Section:
         command = f"nsystui diff A… -- B… --tables {name}"
         tables.append(_table_of(TABLES[name].title, answer, asked.top, command))
     filled = tuple(replace(table, answer=replace(table.answer, notes=())) for table in tables if len(table.answer))
-    return Section("changes", "What changed", (f"A is {baseline.label}, B this job", *notes), (), filled)
+    return Section("changes", "What changed", (f"A is {baseline.label}, B this job", *summary.remarks), (), filled)
 
 
 def _over_time(asked: Asked) -> Section:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import sqlalchemy as sa
 
-from nsystui.base.answer import NAME, Answer, Changed, Column, Row, TableAnswer, Unit, iter_rows
+from nsystui.base.answer import NAME, Answer, Column, Row, TableAnswer, Unit, adapted
 from nsystui.base.selection import Selection
 from nsystui.base.types import Array, Condition, Expression, Ints, Labelled, Query
 from nsystui.base.units import MEGABYTE
@@ -25,7 +25,7 @@ from nsystui.questions.kernels.summary import Names, block_of, grid_of, kernel_n
 from nsystui.questions.nvtx.loading import Texts, read_ranges
 from nsystui.questions.queries import statistics
 from nsystui.questions.queries.conditions import duration, is_launched_by, where
-from nsystui.questions.queries.data_notes import missing_note
+from nsystui.questions.queries.data_notes import missing_notes
 from nsystui.questions.queries.derived import of_all_reports
 from nsystui.questions.stats.report import AskReport, ReportOptions
 from nsystui.store import tables
@@ -39,8 +39,7 @@ if TYPE_CHECKING:
 def notes(session: Session, options: ReportOptions, *needed: sa.Table) -> tuple[str, ...]:
     """Return the notes of a report on kernels; ``needed``: the other tables that it reads."""
     ranges = (tables.nvtx_ranges,) if options.nvtx_name else ()
-    missing = (missing_note(session, table) for table in (*needed, *ranges))
-    return (*kernel_notes(session), *(note for note in missing if note))
+    return (*kernel_notes(session), *missing_notes(session, *needed, *ranges))
 
 
 class Coded:
@@ -211,38 +210,28 @@ KERNEL_PLACE = (
     Column("kernel_report", header="", label="", unit=Unit.NUMBER),
     Column("kernel_row", header="", label="", unit=Unit.NUMBER),
 )
-"""The hidden columns that identify a kernel for `RangeNamed`: report and row number, ``None`` for other rows."""
+"""The hidden columns that identify a kernel for `range_named`: report and row number, ``None`` for other rows."""
 
 
-@dataclass(frozen=True)
-class RangeNamed(Changed):
-    """The rows of ``whole`` without its columns `KERNEL_PLACE`, and with ranges before the kernels' names."""
+def range_named(answer: Answer, ranges: LaunchRanges) -> Answer:
+    """Return ``answer`` without its columns `KERNEL_PLACE`, and with ranges before the kernels' names."""
+    keys = [column.key for column in answer.columns]
+    shown = tuple(column for column in answer.columns if column not in KERNEL_PLACE)
 
-    ranges: LaunchRanges
-
-    @property
-    def columns(self) -> tuple[Column, ...]:
-        return tuple(column for column in self.whole.columns if column not in KERNEL_PLACE)
-
-    def changed(self, rows: Sequence[Row]) -> Sequence[Row]:
-        keys = [column.key for column in self.whole.columns]
+    def change(rows: Sequence[Row]) -> Sequence[Row]:
         columns: Sequence[Row] = list(zip(*rows, strict=True)) or [()] * len(keys)
         cells = dict(zip(keys, columns, strict=True))
         report, number = (
             np.array([NO_RANGE if part is None else part for part in cells[column.key]], np.int64)
             for column in KERNEL_PLACE
         )
-        codes = self.ranges.of(report, number).tolist()
-        texts = ("" if code == NO_RANGE else self.ranges.texts[code] for code in codes)
+        codes = ranges.of(report, number).tolist()
+        texts = ("" if code == NO_RANGE else ranges.texts[code] for code in codes)
         named = zip(texts, cells["name"], strict=True)
         cells["name"] = tuple(_with_range(text, str(name or "")) if text else name for text, name in named)
-        return list(zip(*(cells[column.key] for column in self.columns), strict=True))
+        return list(zip(*(cells[column.key] for column in shown), strict=True))
 
-    def sorted_by(self, key: str, descending: bool) -> Answer:
-        if key != "name":
-            return super().sorted_by(key, descending)
-        rows = list(iter_rows(self))
-        return TableAnswer(self.name, self.columns, rows, self.total, self.notes).sorted_by(key, descending)
+    return replace(adapted(answer), columns=shown, change=change, sorted_as={"name": None})
 
 
 _KERNELS, _MEMORY_OPS, _CALLS, _BACKTRACES = tables.kernels, tables.memory_ops, tables.api_calls, tables.api_backtraces
@@ -292,8 +281,7 @@ def api_summary_as_nsys(session: Session, selection: Selection) -> TableAnswer:
     # Equal totals are sorted by name, then by version.
     keys = [calls.c.version.label("version"), calls.c.name.label("name")]
     rows = statistics.summary_rows(session, calls, calls.c.duration, keys, [], _API_COLUMNS)
-    note = missing_note(session, _CALLS)
-    return TableAnswer("cuda-api-sum", _API_COLUMNS, rows, len(rows), (note,) if note else ())
+    return TableAnswer("cuda-api-sum", _API_COLUMNS, rows, len(rows), missing_notes(session, _CALLS))
 
 
 def _api_calls(selection: Selection) -> sa.Subquery:
@@ -321,11 +309,7 @@ def kernels_as_nsys(session: Session, selection: Selection, names: Names) -> Tab
 
 
 def _kernel_rows(
-    session: Session,
-    selection: Selection,
-    name: Expression,
-    keys: Sequence[Labelled],
-    columns: tuple[Column, ...],
+    session: Session, selection: Selection, name: Expression, keys: Sequence[Labelled], columns: tuple[Column, ...]
 ) -> list[Row]:
     conditions = where(_KERNELS, selection, name)
     return statistics.summary_rows(session, _KERNELS, duration(_KERNELS), keys, conditions, columns)
@@ -336,7 +320,7 @@ def _kernels(session: Session, selection: Selection, options: ReportOptions) -> 
         return kernels_as_nsys(session, selection, options.names)
     # For equal totals, nsys puts fewer instances first here (seen once, in h100-2rank-moe-before).
     frame = statistics.with_shares(_range_groups(session, selection, options), ("count", "name"))
-    return TableAnswer.of_frame("cuda-gpu-kern-sum", _KERNEL_COLUMNS, frame, None, notes(session, options))
+    return TableAnswer.of_arrays("cuda-gpu-kern-sum", _KERNEL_COLUMNS, frame, None, notes(session, options))
 
 
 def _shapes(session: Session, selection: Selection, options: ReportOptions) -> Answer:
@@ -349,14 +333,11 @@ def _shapes(session: Session, selection: Selection, options: ReportOptions) -> A
         return TableAnswer("cuda-gpu-kern-gb-sum", _SHAPE_COLUMNS, rows, None, kernel_notes(session))
     groups = _range_groups(session, selection, options, shape)
     frame = statistics.with_shares(groups, ("count", "name", "block", "grid"))
-    return TableAnswer.of_frame("cuda-gpu-kern-gb-sum", _SHAPE_COLUMNS, frame, None, notes(session, options))
+    return TableAnswer.of_arrays("cuda-gpu-kern-gb-sum", _SHAPE_COLUMNS, frame, None, notes(session, options))
 
 
 def _range_groups(
-    session: Session,
-    selection: Selection,
-    options: ReportOptions,
-    text_columns: Mapping[str, Expression] = _NO_COLUMNS,
+    session: Session, selection: Selection, options: ReportOptions, text_columns: Mapping[str, Expression] = _NO_COLUMNS
 ) -> pd.DataFrame:
     name = name_of(_KERNELS, options.names)
     query = sa.select(duration(_KERNELS).label("duration")).where(*where(_KERNELS, selection, name))
@@ -382,7 +363,7 @@ def _gpu_work(session: Session, selection: Selection, options: ReportOptions) ->
         CUDA_KERNEL=_kernel_groups(session, selection, options),
         MEMORY_OPER=_groups(session, selection, _MEMORY_OPS, _MEMORY_OPS.c.operation),
     )
-    return TableAnswer.of_frame("cuda-gpu-sum", _UNION_COLUMNS, frame, None, notes(session, options, _MEMORY_OPS))
+    return TableAnswer.of_arrays("cuda-gpu-sum", _UNION_COLUMNS, frame, None, notes(session, options, _MEMORY_OPS))
 
 
 def _calls_and_gpu_work(session: Session, selection: Selection, options: ReportOptions) -> TableAnswer:
@@ -394,7 +375,7 @@ def _calls_and_gpu_work(session: Session, selection: Selection, options: ReportO
         CUDA_KERNEL=_kernel_groups(session, selection, options),
         MEMORY_OPER=_groups(session, selection, _MEMORY_OPS, _MEMORY_OPS.c.operation),
     )
-    return TableAnswer.of_frame(
+    return TableAnswer.of_arrays(
         "cuda-api-gpu-sum", _UNION_COLUMNS, frame, None, notes(session, options, _CALLS, _MEMORY_OPS)
     )
 

@@ -16,10 +16,10 @@ from nsystui.questions.kernels.summary import block_of, grid_of, name_of
 from nsystui.questions.nvtx.loading import calls_as_nsys
 from nsystui.questions.queries import statistics
 from nsystui.questions.queries.conditions import duration, is_launched_by, job_start, where
-from nsystui.questions.queries.data_notes import missing_note
+from nsystui.questions.queries.data_notes import missing_notes
 from nsystui.questions.queries.derived import frame_by_report
 from nsystui.questions.queries.paged import PagedAnswer
-from nsystui.questions.stats.cuda_sums import KERNEL_PLACE, LaunchRanges, RangeNamed, notes, range_named_frame
+from nsystui.questions.stats.cuda_sums import KERNEL_PLACE, LaunchRanges, notes, range_named, range_named_frame
 from nsystui.questions.stats.report import AskReport, ReportOptions
 from nsystui.store import tables
 from nsystui.store.session import Session
@@ -98,7 +98,6 @@ def _threads() -> sa.Subquery:
 def _api_trace(session: Session, selection: Selection, _: ReportOptions) -> PagedAnswer:
     """Answer ``cuda_api_trace``: all calls, also the second rows of ``--cudabacktrace``; start in job time."""
     query, everything = _calls_query(selection), _calls_query(Selection())
-    note = missing_note(session, tables.api_calls)
     return PagedAnswer.of(
         session,
         "cuda-api-trace",
@@ -108,7 +107,7 @@ def _api_trace(session: Session, selection: Selection, _: ReportOptions) -> Page
         _count(everything),
         ("start", False),
         ("report", "row"),
-        (note,) if note else (),
+        missing_notes(session, tables.api_calls),
     )
 
 
@@ -209,7 +208,7 @@ def _gpu_trace(session: Session, selection: Selection, options: ReportOptions) -
         ("report", "kind", "row"),
         notes(session, options, _MEMORY_OPS),
     )
-    return RangeNamed(answer, LaunchRanges.find(session, selection)) if options.nvtx_name else answer
+    return range_named(answer, LaunchRanges.find(session, selection)) if options.nvtx_name else answer
 
 
 _EXECUTION_COLUMNS = (
@@ -313,7 +312,7 @@ def _execution_trace(session: Session, selection: Selection, options: ReportOpti
         ties,
         notes(session, options, tables.api_calls),
     )
-    return RangeNamed(answer, LaunchRanges.find(session, selection)) if options.nvtx_name else answer
+    return range_named(answer, LaunchRanges.find(session, selection)) if options.nvtx_name else answer
 
 
 def _execution_summary(session: Session, selection: Selection, options: ReportOptions) -> TableAnswer:
@@ -324,7 +323,7 @@ def _execution_summary(session: Session, selection: Selection, options: ReportOp
     )
     order = ["total_avg", "function", "name", "report", "pid", "tid", "device"]
     frame = groups.sort_values(order, ascending=[False] + [True] * (len(order) - 1), kind="stable")
-    return TableAnswer.of_frame(
+    return TableAnswer.of_arrays(
         "cuda-kern-exec-sum",
         _EXECUTION_SUM_COLUMNS,
         frame.reset_index(drop=True),

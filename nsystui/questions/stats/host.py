@@ -18,7 +18,7 @@ from nsystui.exports.metadata import pid_column, tid_column
 from nsystui.questions.kernels.activities import OS, work_summary
 from nsystui.questions.queries import statistics
 from nsystui.questions.queries.conditions import duration, job_end, job_start, where
-from nsystui.questions.queries.data_notes import absent_note
+from nsystui.questions.queries.data_notes import absent_notes
 from nsystui.questions.queries.paged import PagedAnswer
 from nsystui.questions.stats.report import AskReport, ReportOptions
 from nsystui.store import tables
@@ -44,8 +44,8 @@ def _events(
     columns = (*statistics.duration_columns(count), NAME)
     conditions = where(table, selection, table.c.name)
     rows = statistics.summary_rows(session, table, duration(table), keys, conditions, columns)
-    total, note = statistics.number_of_groups(session, sa.select(*keys)), absent_note(session, table)
-    return TableAnswer(name, columns, rows, total, (note,) if note else ())
+    total = statistics.number_of_groups(session, sa.select(*keys))
+    return TableAnswer(name, columns, rows, total, absent_notes(session, table))
 
 
 _MPI_CALLS, _MPI_RANKS = tables.mpi_calls, tables.mpi_ranks
@@ -87,7 +87,8 @@ def _mpi_summary(session: Session, selection: Selection, _: ReportOptions) -> Ta
     # If no call has a duration, share and deviation are unknown, not 0.
     frame.loc[frame["total"].isna(), ["share", "stddev"]] = float("nan")
     total = statistics.number_of_groups(session, sa.select(*keys))
-    return TableAnswer.of_frame("mpi-events", _MPI_SUM_COLUMNS, frame, total, _mpi_notes(session))
+    notes = absent_notes(session, _MPI_CALLS)
+    return TableAnswer.of_arrays("mpi-events", _MPI_SUM_COLUMNS, frame, total, notes)
 
 
 def _mpi_trace(session: Session, selection: Selection, _: ReportOptions) -> PagedAnswer:
@@ -128,7 +129,7 @@ def _mpi_trace(session: Session, selection: Selection, _: ReportOptions) -> Page
         sa.select(sa.func.count()).select_from(_MPI_CALLS),
         ("start", False),
         ("report", "row"),
-        _mpi_notes(session),
+        absent_notes(session, _MPI_CALLS),
     )
 
 
@@ -146,11 +147,6 @@ def _mpi_ranks() -> sa.Subquery[Any]:
 def _megabytes(call_type: str, size: Expression) -> Expression:
     """Return MB for calls of one type, ``NULL`` for other types."""
     return sa.case((_MPI_CALLS.c.call_type == call_type, sa.cast(size, sa.Double) / MEGABYTE))
-
-
-def _mpi_notes(session: Session) -> tuple[str, ...]:
-    note = absent_note(session, _MPI_CALLS)
-    return (note,) if note else ()
 
 
 _SEND_WAITS = "IB: Send waits"
@@ -194,7 +190,6 @@ def _congestion(session: Session, selection: Selection, options: ReportOptions) 
         .select_from(_SAMPLES.outerjoin(adapters, is_sampled))
         .where(*conditions)
     )
-    note = absent_note(session, _SAMPLES)
     return PagedAnswer.of(
         session,
         "network-congestion",
@@ -204,7 +199,7 @@ def _congestion(session: Session, selection: Selection, options: ReportOptions) 
         sa.select(sa.func.count()).select_from(_SAMPLES).where(is_waiting),
         ("start", False),
         ("report", "row"),
-        (note,) if note else (),
+        absent_notes(session, _SAMPLES),
     )
 
 

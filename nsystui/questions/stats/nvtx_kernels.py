@@ -25,7 +25,7 @@ from nsystui.questions.algebra.projection import Inside, are_outside, calls_insi
 from nsystui.questions.kernels.summary import name_of
 from nsystui.questions.nvtx.loading import Ranges, SmallInts, Texts, calls_as_nsys, joined, matching, ranges_as_nsys
 from nsystui.questions.queries.conditions import duration, is_launched_by, where
-from nsystui.questions.queries.data_notes import missing_note
+from nsystui.questions.queries.data_notes import missing_notes
 from nsystui.questions.stats.cuda_sums import Coded
 from nsystui.questions.stats.nvtx_ranges import pids, style, tids
 from nsystui.questions.stats.report import ReportOptions
@@ -119,9 +119,9 @@ def kernels_by_range(session: Session, selection: Selection, options: ReportOpti
         frame[key] = pd.Series([texts[number] for number in frame[key].tolist()], dtype="object")
     for key in ("pid", "tid"):
         frame[key] = frame[key].astype("Int64").mask(frame[key] == _NONE)
-    notes = [missing_note(session, table) for table in (tables.nvtx_ranges, tables.api_calls, tables.kernels)]
+    notes = missing_notes(session, tables.nvtx_ranges, tables.api_calls, tables.kernels)
     total = len(frame) if selection.is_everything else None
-    return TableAnswer.of_frame("nvtx-kern-sum", _COLUMNS, frame, total, tuple(note for note in notes if note))
+    return TableAnswer.of_arrays("nvtx-kern-sum", _COLUMNS, frame, total, notes)
 
 
 def _report_rows(

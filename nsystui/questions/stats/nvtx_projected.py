@@ -23,7 +23,7 @@ from nsystui.questions.nvtx.loading import (
     matching,
     ranges_as_nsys,
 )
-from nsystui.questions.queries.data_notes import missing_note
+from nsystui.questions.queries.data_notes import missing_notes
 from nsystui.questions.queries.derived import of_each_report
 from nsystui.questions.queries.time_window import selected_reports
 from nsystui.questions.stats.nvtx_kernels import kernels_by_range
@@ -310,11 +310,9 @@ def _outside(ranges: Ranges, launches: LaunchCallColumns) -> list[Row]:
 
 
 def _notes(session: Session) -> tuple[str, ...]:
-    notes = [missing_note(session, table) for table in (tables.nvtx_ranges, tables.api_calls)]
+    notes = missing_notes(session, tables.nvtx_ranges, tables.api_calls)
     graphs = session.count(tables.graph_launches)
-    if graphs:
-        notes.append(f"{graphs:,} whole CUDA graph launches are not projected, as in nsys stats")
-    return tuple(note for note in notes if note)
+    return (*notes, f"{graphs:,} whole CUDA graph launches are not projected, as in nsys stats") if graphs else notes
 
 
 ASK: dict[str, AskReport] = {

@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from nsystui.base.answer import DURATION, END, NAME, PID, START, TID, Column, Row, TableAnswer, Unit
+from nsystui.base.answer import DURATION, END, NAME, PID, START, TID, Column, Row, TableAnswer, Unit, order_of
 from nsystui.base.selection import Selection
 from nsystui.base.types import Ints
 from nsystui.exports.metadata import pid_of, tid_of
@@ -23,7 +23,7 @@ from nsystui.questions.nvtx.loading import (
     matching,
     ranges_as_nsys,
 )
-from nsystui.questions.queries.data_notes import missing_note
+from nsystui.questions.queries.data_notes import missing_notes
 from nsystui.questions.stats.report import AskReport, ReportOptions
 from nsystui.store import tables
 from nsystui.store.session import Session
@@ -49,10 +49,7 @@ class RangeTrace:
     def sorted_by(self, key: str, descending: bool) -> RangeTrace:
         column_index = [column.key for column in self.columns].index(key)
         values = [row[column_index] for row in self.rows(self.order.tolist())]
-        present = [index for index, value in enumerate(values) if value is not None]
-        missing = [index for index, value in enumerate(values) if value is None]
-        present.sort(key=lambda index: values[index], reverse=descending)  # type: ignore[arg-type, return-value]
-        return replace(self, order=self.order[present + missing])
+        return replace(self, order=self.order[order_of(values, descending)])
 
 
 MAX_LEVELS = 100
@@ -205,7 +202,7 @@ def _push_pop_trace(session: Session, selection: Selection, _: ReportOptions) ->
     nested = joined(parts)
     order = by_start(nested.start, nested.end, nested.row)
     selected = order[matching(texts, selection)[nested.name[order]]]
-    notes = (missing_note(session, tables.nvtx_ranges), depth_note(nested.level))
+    notes = (*missing_notes(session, tables.nvtx_ranges), depth_note(nested.level))
     rows = partial(nested.rows, texts.texts)
     total = len(order) if selection.is_everything else None
     return RangeTrace("nvtx-pushpop-trace", _TRACE_COLUMNS, selected, rows, tuple(filter(None, notes)), total)

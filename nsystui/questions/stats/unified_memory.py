@@ -16,7 +16,7 @@ from nsystui.base.selection import Selection
 from nsystui.base.types import Condition, Expression, Query
 from nsystui.base.units import MEGABYTE
 from nsystui.questions.queries.conditions import duration, where
-from nsystui.questions.queries.data_notes import absent_note
+from nsystui.questions.queries.data_notes import absent_notes
 from nsystui.questions.stats.report import AskReport, ReportOptions
 from nsystui.store import tables
 from nsystui.store.session import Session
@@ -39,9 +39,8 @@ _ADDRESS_COLUMNS = (
     Column("htod", header="HtoD Migration size (MB)", label="HtoD MB", unit=Unit.MEGABYTES, decimals=3, importance=1),
     Column("dtoh", header="DtoH Migration size (MB)", label="DtoH MB", unit=Unit.MEGABYTES, decimals=3, importance=1),
     Column("cpu_faults", header="CPU Page Faults", label="CPU faults", unit=Unit.COUNT, importance=2),
-    Column(
-        "gpu_faults", header=" GPU Page Faults", label="GPU faults", unit=Unit.COUNT, importance=2
-    ),  # nsys writes this blank
+    # nsys writes the blank before this heading.
+    Column("gpu_faults", header=" GPU Page Faults", label="GPU faults", unit=Unit.COUNT, importance=2),
     Column("throughput", header="Migration Throughput (MB/s)", label="MB/s", unit=Unit.MEGABYTE_RATE, decimals=3),
 )
 _FAULT_COLUMNS = (
@@ -59,7 +58,7 @@ def _totals(session: Session, selection: Selection, _: ReportOptions) -> TableAn
 
     As in nsys, the span is empty if a direction has no migrations, or CPU or GPU has no faults.
     """
-    notes = _notes(session)
+    notes = absent_notes(session, *_TABLES)
     if not _is_complete(session):
         return TableAnswer("um-totals", _TOTAL_COLUMNS, [], 0, notes)
     size, address, kind = sa.func.sum(_COPIES.c.bytes), _COPIES.c.virtual_address, _COPIES.c.copy_kind
@@ -99,7 +98,7 @@ def _addresses(session: Session, selection: Selection, options: ReportOptions) -
     The throughput is nsys's: bytes times how often all migrations fit into a second, as a whole number. It is 0 if they
     take longer than a second.
     """
-    notes = _notes(session)
+    notes = absent_notes(session, *_TABLES)
     if not _is_complete(session):
         return TableAnswer("um-addresses", _ADDRESS_COLUMNS, [], 0, notes)
     sums = _by_address(selection).subquery()
@@ -137,12 +136,7 @@ def _by_address(selection: Selection) -> Query:
 _SUMS = ("htod", "dtoh", "cpu", "gpu", "bytes", "duration")
 
 
-def _part(
-    table: sa.Table,
-    address: Expression,
-    conditions: Sequence[Condition],
-    **values: Expression,
-) -> Query:
+def _part(table: sa.Table, address: Expression, conditions: Sequence[Condition], **values: Expression) -> Query:
     nothing = sa.cast(sa.null(), sa.BigInteger)
     amounts = [values.get(name, nothing).label(name) for name in _SUMS]
     return sa.select(table.c.report, address.label("address"), *amounts).where(address.is_not(None), *conditions)
@@ -164,18 +158,12 @@ def _instructions(session: Session, selection: Selection, _: ReportOptions) -> T
     # Equal counts are sorted by their first row, which is the order of nsys's ids.
     rows = session.rows(query.order_by(count.desc(), sa.func.min(table.row), *keys))
     total = session.scalar(sa.select(sa.func.count()).select_from(sa.select(*keys).distinct().subquery()))
-    note = absent_note(session, _CPU)
-    return TableAnswer("um-cpu-page-faults", columns, rows, int(total), (note,) if note else ())
+    return TableAnswer("um-cpu-page-faults", columns, rows, int(total), absent_notes(session, _CPU))
 
 
 def _is_complete(session: Session) -> bool:
     """Return whether each table is in at least one export; otherwise nsys has no such report either."""
     return all(any(report.has(table) for report in session.reports) for table in _TABLES)
-
-
-def _notes(session: Session) -> tuple[str, ...]:
-    notes = (absent_note(session, table) for table in _TABLES)
-    return tuple(note for note in notes if note)
 
 
 def _megabytes(size: float | None) -> float | None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import sqlalchemy as sa
 
-from nsystui.base.answer import ArrayRows, Column, Row, TableAnswer
+from nsystui.base.answer import Column, ColumnRows, Row, TableAnswer
 from nsystui.base.resources import give_back
 from nsystui.base.selection import Selection
 from nsystui.base.types import Array, Condition, Expression, Floats, Ints, Labelled
@@ -132,7 +132,7 @@ def rows_by_number(
     ties = [texts[key].ranks()[column] if key in texts else column for key, column in zip(fields, values, strict=True)]
     order = np.lexsort((*reversed(ties), -arrays["total"], part, part == NO_STEP))
     shown = tuple(column.key for column in columns)
-    return ArrayRows({key: narrow(arrays.pop(key)[order]) for key in shown}, shown)
+    return ColumnRows({key: narrow(arrays.pop(key)[order]) for key in shown}, shown)
 
 
 def _shares(part: Ints, time: Array) -> Floats:

@@ -241,7 +241,8 @@ def _read(session: Session, tasks: Sequence[Task], query: Query, pattern: NameFi
         starts, ends, names, is_chosen = columns
         # A process without GPU work, such as a scheduler, may have the steps of its report's tasks.
         for task in [local] if local in tasks else [task for task in tasks if task.report == report]:
-            candidate = _candidate(task, template, starts, ends, names.tolist(), is_chosen.astype(bool), pattern)
+            named = task, template, starts, ends, names.tolist()
+            candidate = _matching(pattern, is_chosen.astype(bool), *named) if pattern else _candidate(*named)
             if candidate is not None:
                 candidate.is_foreign = task != local
                 yield candidate
@@ -300,27 +301,24 @@ def _kinds_query(tasks: Iterable[Task]) -> Query:
     return sa.select(*(kinds.c[column.name] for column in kind)).where(kinds.c.place <= _MAX_NAMES)
 
 
-def _candidate(
-    task: Task,
-    name: str,
-    starts: Times,
-    ends: Times,
-    names: Sequence[str],
-    is_chosen: Flags,
-    name_filter: NameFilter | None,
-) -> _Candidate | None:
+def _candidate(task: Task, name: str, starts: Times, ends: Times, names: Sequence[str]) -> _Candidate | None:
     """Return the ranges of one name, by start, as a candidate, or ``None`` if they cannot be steps."""
-    if name_filter is None:
-        outermost = ends > np.append(np.iinfo(np.int64).min, np.maximum.accumulate(ends)[:-1])
-        starts, ends = starts[outermost], ends[outermost]
-        names = [name for name, is_outer in zip(names, outermost.tolist(), strict=True) if is_outer]
-        if len(starts) < FEWEST or (ends[:-1] - starts[1:]).max() > _MAX_OVERLAP * np.median(ends - starts):
-            return None
-        ends = np.append(np.minimum(ends[:-1], starts[1:]), ends[-1])
-        if name.endswith(_FIELDS):
-            return _rounds(task, starts, ends, names)
-        candidate = _Candidate(task, name, _numbers(names), starts, ends, names, np.ones(len(starts), bool))
-        return candidate if candidate.word < len(_WORDS) or candidate.is_ascending or "*" not in name else None
+    outermost = ends > np.append(np.iinfo(np.int64).min, np.maximum.accumulate(ends)[:-1])
+    starts, ends = starts[outermost], ends[outermost]
+    names = [name for name, is_outer in zip(names, outermost.tolist(), strict=True) if is_outer]
+    if len(starts) < FEWEST or (ends[:-1] - starts[1:]).max() > _MAX_OVERLAP * np.median(ends - starts):
+        return None
+    ends = np.append(np.minimum(ends[:-1], starts[1:]), ends[-1])
+    if name.endswith(_FIELDS):
+        return _rounds(task, starts, ends, names)
+    candidate = _Candidate(task, name, _numbers(names), starts, ends, names, np.ones(len(starts), bool))
+    return candidate if candidate.word < len(_WORDS) or candidate.is_ascending or "*" not in name else None
+
+
+def _matching(
+    name_filter: NameFilter, is_chosen: Flags, task: Task, name: str, starts: Times, ends: Times, names: Sequence[str]
+) -> _Candidate | None:
+    """Return the ranges that a pattern chose as a candidate, with the other ranges between them."""
     pattern = re.compile(name_filter.pattern, re.IGNORECASE if name_filter.ignore_case else 0)
     chosen = np.flatnonzero(is_chosen)
     chosen = chosen[_follows(starts[chosen], ends[chosen])]

@@ -286,17 +286,8 @@ def _rows(picture: LanePicture) -> Iterator[Row]:
     lo, length = cells.window.start, cells.window.end - cells.window.start
     thread = None if lane.thread is None else tid_of(lane.thread)
     is_range = lane.is_host and lane.calls is None and not lane.has_stretches
-    kind = (
-        "path"
-        if lane.path is not None
-        else "CPU"
-        if lane.is_cpu
-        else "NVTX"
-        if is_range
-        else "GPU"
-        if lane.stream is None
-        else "stream"
-    )
+    is_kind = {"path": lane.path is not None, "CPU": lane.is_cpu, "NVTX": is_range, "GPU": lane.stream is None}
+    kind = next((word for word, holds in is_kind.items() if holds), "stream")
     kind = kind if lane.calls is None else _WORDS[lane.calls]
     lane_cells = (lane.rank, kind, lane.device, lane.stream, thread, lane.level if is_range else None)
     for index, (category, busy) in enumerate(zip(cells.category.tolist(), cells.busy.tolist(), strict=True)):

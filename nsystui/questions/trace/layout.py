@@ -21,7 +21,7 @@ from nsystui.exports.metadata import pid_of, tid_of
 from nsystui.questions.events.kinds import GPU_KINDS, RUNTIMES, EventKind
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.conditions import where
-from nsystui.questions.queries.tasks import process_names
+from nsystui.questions.queries.tasks import process_names, thread_names
 from nsystui.questions.queries.time_index import ByTable
 from nsystui.questions.queries.time_window import selected_reports
 from nsystui.questions.trace.slices import ON_CPU, Contents, slices
@@ -259,10 +259,3 @@ def _threads(session: Session, selection: Selection, contents: Contents) -> list
         tracks,
         key=lambda track: (track.task, -1 if track.thread is None else track.thread, track.kind.order, track.domain),
     )
-
-
-def thread_names(session: Session) -> dict[tuple[int, int], str]:
-    """Return the recorded thread names by (report, thread)."""
-    columns = tables.threads.c
-    query = sa.select(columns.report, columns.thread, columns.name).where(columns.name.is_not(None), columns.name != "")
-    return {(report, thread): name for report, thread, name in session.rows(query)}

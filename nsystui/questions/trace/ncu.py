@@ -18,7 +18,7 @@ from nsystui.questions.capture.recording import LAUNCHERS, launcher_of
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.kernels.summary import Names, name_of
 from nsystui.questions.queries.conditions import of_tasks, where
-from nsystui.questions.queries.data_notes import missing_note
+from nsystui.questions.queries.data_notes import missing_notes
 from nsystui.questions.queries.tasks import RankedTask
 from nsystui.questions.trace.slices import with_calls
 from nsystui.store import tables
@@ -322,7 +322,6 @@ def _templates(job: OpenJob, conditions: Sequence[Condition]) -> frozenset[tuple
 
 def ncu_table(job: OpenJob, commands: Sequence[NcuCommand]) -> TableAnswer:
     """Tabulate commands, with their cautions as notes."""
-    missing = missing_note(job.session, tables.kernels)
     rows = [
         (
             *(command.rank, command.pid, command.host, command.kernel, command.total),
@@ -330,8 +329,7 @@ def ncu_table(job: OpenJob, commands: Sequence[NcuCommand]) -> TableAnswer:
         )
         for command in commands
     ]
-    notes = [*([missing] if missing else []), *cautions(commands)]
-    return TableAnswer("ncu", COLUMNS, rows, notes=tuple(notes))
+    return TableAnswer("ncu", COLUMNS, rows, None, (*missing_notes(job.session, tables.kernels), *cautions(commands)))
 
 
 def cautions(commands: Sequence[NcuCommand], is_wrapped: bool = False) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from nsystui.questions.events.kinds import GPU_KINDS, KIND_TABLES, EventKind
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.kernels.summary import Names
 from nsystui.questions.queries.conditions import is_launched_by, where
-from nsystui.questions.queries.data_notes import missing_note
+from nsystui.questions.queries.data_notes import missing_notes
 from nsystui.questions.queries.time_index import ByTable
 from nsystui.questions.queries.time_window import selected_reports
 from nsystui.questions.trace.layout import TraceLayout
@@ -225,10 +225,10 @@ def _notes(job: OpenJob, requested: Contents, available: Contents) -> tuple[str,
     if requested.kinds == TRACED:  # few jobs have all kinds
         missing = [kind for kind in missing if kind in (EventKind.API, EventKind.NVTX)]
         missing += () if available.among(GPU_KINDS) else (EventKind.KERNEL,)
-    notes = [missing_note(job.session, KIND_TABLES[kind].table) for kind in missing]
+    notes = missing_notes(job.session, *(KIND_TABLES[kind].table for kind in missing))
     if not job.shares_clock:
-        notes.append("the reports are of different runs: their times cannot be compared")
-    return tuple(dict.fromkeys(filter(None, notes)))
+        notes += ("the reports are of different runs: their times cannot be compared",)
+    return tuple(dict.fromkeys(notes))
 
 
 def _select(rows: sa.Subquery, fields: Sequence[str]) -> Query:

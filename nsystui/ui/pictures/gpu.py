@@ -32,7 +32,7 @@ from nsystui.questions.gpu.device_time import NOTHING, Breakdown, Device
 from nsystui.questions.gpu.metrics import MetricLane, MetricSource, metric_lanes, metric_sources
 from nsystui.questions.gpu.utilisation import BusyIntervals, utilisation_table
 from nsystui.questions.job.job import OpenJob
-from nsystui.questions.queries.data_notes import missing_note
+from nsystui.questions.queries.data_notes import missing_notes
 from nsystui.questions.queries.tasks import RankedTask
 from nsystui.questions.queries.time_window import edges_of
 from nsystui.questions.ranks.steps import step_times
@@ -204,8 +204,7 @@ def gpu_picture(job: OpenJob, selection: Selection, request: GpuPictureRequest) 
     halves = request.halves and not shown_sources and not hosts and len(gpus) > lines
     lanes, owners = _arranged(gpus, occurring, heights, halves)
     answer = utilisation_table(busy, window)
-    missing = "" if lanes else missing_note(job.session, tables.gpu_metrics)
-    notes = (*answer.notes, missing) if missing else answer.notes
+    notes = answer.notes if lanes else (*answer.notes, *missing_notes(job.session, tables.gpu_metrics))
     return GpuPicture(
         base=base,
         window=window,

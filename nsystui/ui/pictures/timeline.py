@@ -16,7 +16,7 @@ from nsystui.questions.host.gaps import causes_in
 from nsystui.questions.host.segments import BLOCKED, OFF, RUNNABLE
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.nvtx.around import path_at
-from nsystui.questions.queries.data_notes import missing_note
+from nsystui.questions.queries.data_notes import missing_notes
 from nsystui.questions.timeline.cpu import ON_CPU
 from nsystui.questions.timeline.events import (
     CpuInterval,
@@ -123,7 +123,7 @@ def timeline_picture(job: OpenJob, selection: Selection, request: TimelineReques
     labels = tuple(_label(lane, opened, request.label_width) for lane in lanes)
     lines = {number: line_of(picture) for number, picture in pictures.items()}
     notes = (*timeline.left_out(opened), *timeline.busy.notes)
-    notes = notes if lanes else (missing_note(job.session, tables.kernels),)
+    notes = notes if lanes else missing_notes(job.session, tables.kernels)
     kinds = tuple(_kind(timeline, lane, base) if len(lanes) <= request.lines else "" for lane in lanes)
     return TimelinePicture(timeline, base, window, lanes, opened, pictures, labels, kinds, lines, is_whole, notes)
 
@@ -322,7 +322,7 @@ def _meanwhile(job: OpenJob, timeline: Timeline, lane: LaneIdentity, window: Win
     yield f"nothing ran here; the main thread was in {' › '.join(path)}" if path else "nothing ran here"
     lanes, _ = timeline.lanes(frozenset({lane.task}), wait=False)
     call_lanes = [host for host in lanes if host.task == lane.task and host.thread == thread and host.calls is not None]
-    longest = [row for row in (longest_range_in(timeline, host, window)[0] for host in call_lanes) if row is not None]
+    longest = list(filter(None, (longest_range_in(timeline, host, window)[0] for host in call_lanes)))
     if longest:
         event = record(EVENT_COLUMNS, max(longest, key=lambda row: record(EVENT_COLUMNS, row)["duration"] or 0))
         yield f"in the call {event['name']}, {format_value(Unit.DURATION, event['duration'])}"

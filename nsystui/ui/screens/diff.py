@@ -151,12 +151,11 @@ class DiffScreen(FilteredTableScreen):
         shown = rows_with(answer, self.words)
         self.table.cell_styles = self._styles_of
         self.table.elastic = "collective" if self._current == "nccl" else "name"
-        headline = self.answer.headline if isinstance(self.answer, ComparisonSummary) else ""
+        summary = self.answer if isinstance(self.answer, ComparisonSummary) else None
+        headline = "" if summary is None else summary.headline
         lines = textwrap.wrap(safe_text(headline), max(1, self.app.size.width), max_lines=2, placeholder=" …")
         self.verdict.show_lines([[(line, "bold")] for line in lines])
-        if self._current == _SUMMARY:
-            shown = replace(shown, notes=tuple(note for note in shown.notes if note != headline))
-        super().show(shown if self._current == _SUMMARY else with_bars(shown), same_place)
+        super().show(with_bars(shown) if summary is None else replace(shown, notes=summary.remarks), same_place)
         self._share_room()
 
     def on_resize(self, event: events.Resize) -> None:

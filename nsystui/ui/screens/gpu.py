@@ -11,7 +11,7 @@ from textual import on
 from nsystui.base.answer import Answer, Column, Row, Unit
 from nsystui.base.drawing import Drawing
 from nsystui.base.selection import Selection, Window
-from nsystui.base.text import safe_text
+from nsystui.base.text import counted, safe_text
 from nsystui.base.units import format_value
 from nsystui.questions.job.job import OpenJob
 from nsystui.ui.pictures.drawings import strips
@@ -134,7 +134,7 @@ class GpuScreen(ZoomableChartScreen):
         time = format_value(Unit.DURATION, visible)
         if picture.window != picture.base:
             time += f" of {format_value(Unit.DURATION, total)}"
-        self.show_title(right=f"{count:,} GPU{'' if count == 1 else 's'} · {time}" if picture.lanes else "")
+        self.show_title(right=f"{counted(count, 'GPU')} · {time}" if picture.lanes else "")
         if not picture.lanes:
             reasons = picture.notes or ("no GPU is in the selection: Esc goes back",)
             self.show_empty("\n".join((*reasons, "", "1 Overview shows what was recorded")))

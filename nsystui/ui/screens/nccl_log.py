@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from nsystui.base.answer import Answer, Record, TableAnswer, Unit, record
+from nsystui.base.text import counted
 from nsystui.base.units import format_value
 from nsystui.questions.nccl.names import bucket_of
 from nsystui.questions.queries.question import View
@@ -254,6 +255,6 @@ def log_note(log: LogState) -> str:
         return f"NCCL log: {summary}" if summary else "NCCL log: the view log shows its tables"
     moved = format_value(Unit.BYTES, log.moved)
     so_far = "" if log.is_over and not log.is_stopped else " so far"
-    ranks = f"{log.gpus:,} rank{'s' if log.gpus != 1 else ''}"
+    ranks = counted(log.gpus, "rank")
     summary = f"{log.calls:,} calls of {ranks}, {moved}{so_far}"
     return f"NCCL log (view log): {summary}"

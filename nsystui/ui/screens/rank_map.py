@@ -12,7 +12,7 @@ import numpy as np
 from nsystui.base.answer import Answer, Unit
 from nsystui.base.drawing import Drawing
 from nsystui.base.selection import Selection, Task, Window
-from nsystui.base.text import spans
+from nsystui.base.text import counted, spans
 from nsystui.base.types import Array
 from nsystui.base.units import format_value
 from nsystui.questions.job.job import OpenJob
@@ -145,7 +145,7 @@ class RankMapScreen(ChartScreen):
         self.chart.set_lanes(lanes, *ends, halves=halves)
         largest = max(len(group) for group in picture.groups)
         merge_words = f" · {self._request.merge.value} of {largest} ranks a line" if largest > 1 else ""
-        ranks = f"{len(rank_map.ranks):,} rank{'' if len(rank_map.ranks) == 1 else 's'}"
+        ranks = counted(len(rank_map.ranks), "rank")
         unit = "median step" if rank_map.is_of_steps else f"{rank_map.figure} %"
         self.show_title(right=f"{unit}{merge_words} · {ranks} · {_MARK} odd")
         self.show_detail()

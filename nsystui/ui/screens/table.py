@@ -12,7 +12,7 @@ from textual import events, on
 from textual.containers import Container, Horizontal
 from textual.widget import Widget
 
-from nsystui.base.answer import FILES_ONLY, Unit
+from nsystui.base.answer import Unit, for_files
 from nsystui.base.errors import reason_of
 from nsystui.base.selection import NameFilter, Window
 from nsystui.questions.queries.registry import views_of
@@ -243,14 +243,14 @@ class TableScreen(TablesScreen):
 
     async def action_metrics(self, grouping: str) -> None:
         """Show the means of the GPU metrics by kernel, collective, range or step."""
-        from nsystui.questions.queries.data_notes import missing_note
+        from nsystui.questions.queries.data_notes import missing_notes
         from nsystui.store import tables
 
         job = self.job
         if job is None or job.session.count(tables.gpu_metrics):
             await show_view(self.explorer, "metrics", by=grouping)
         else:
-            self.say(missing_note(job.session, tables.gpu_metrics))
+            self.say(*missing_notes(job.session, tables.gpu_metrics))
 
     @on(RowSelected)
     def _row_selected(self) -> None:
@@ -414,11 +414,8 @@ class GroupedViewsScreen(ViewsScreen):
     def show(self, result: Any, same_place: bool) -> None:
         """Show the answer without empty columns."""
         view, answer = result
-        empty = {column.key for column in answer.columns if not set(answer.cells(column.key)) - {None}}
-        columns = tuple(  # files keep empty columns
-            column.with_importance(FILES_ONLY) if column.key in empty and len(answer) else column
-            for column in answer.columns
-        )
+        keys = [column.key for column in answer.columns] if len(answer) else []
+        columns = for_files(answer.columns, [key for key in keys if not set(answer.cells(key)) - {None}])
         super().show((view, replace(answer, columns=columns)), same_place)
 
     def choices(self) -> tuple[Choice, ...]:
