@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
     from nsystui.exports.canonical import CanonicalTable
 
+LOWER_BOUNDS = "GPU busy times are lower bounds, idle times upper bounds"
+"""The effect of missing GPU work."""
+
 
 def missing_note(session: Session, table: sa.Table | CanonicalTable) -> str:
     """Return the note on reports without rows of ``table``, if any."""
@@ -91,7 +94,7 @@ def left_out_note(reports: Sequence[Report]) -> str:
         which = which_of([report.name for report in affected], len(reports))
         counts = "; ".join(phrase.format(noun) for noun, phrase in phrases if phrase)
         is_bound = any(table.name in sums and sums[table.name].rows for table in GPU_TABLES)
-        bounds = "; GPU busy times are lower bounds, idle times upper bounds" if is_bound else ""
+        bounds = f"; {LOWER_BOUNDS}" if is_bound else ""
         sentences.append(template.format(which, counts, bounds) if affected else "")
     return "; ".join(filter(None, sentences))
 
