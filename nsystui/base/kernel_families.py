@@ -43,9 +43,9 @@ def _of_frameworks(pattern: str) -> str:
 
 NCCL_BACKEND, COPIES_BACKEND, OTHER_BACKEND = "NCCL", "NCCL copies", "other"
 BACKENDS = (
-    (NCCL_BACKEND, r"^(?:void )?[nr]ccl"),
+    (NCCL_BACKEND, r"^(?:void |_Z\d+)?[nr]ccl"),
     ("NVSHMEM", r"nvshmem|(?:barrier|sync|alltoall|broadcast|fcollect|rdxn|reducescatter)(?:_all)?_on_stream"),
-    ("DeepEP", r"(?:deep|hybrid)_ep::"),
+    ("DeepEP", r"(?:deep|hybrid)_ep::|\buccl::ep::"),
     ("pplx", r"\bpplx::|a2a_(?:dispatch|combine)"),
     ("symmetric memory", r"\bsymmetric_memory::|\b(?:barrier|(?:put|wait)_signal)_kernel\b"),
     ("MSCCL++", r"mscclpp"),
@@ -55,7 +55,7 @@ BACKENDS = (
     ("UCX", r"\buc[pt]_|\bnixl"),
     ("user buffers", r"userbuffers"),
     ("custom all-reduce", r"(?:one_?shot|two_?shot|multimem|mnnvl|custom|fast|quick|trtllm)_?all_?(?:reduce|gather)"
-        r"|cross_device_reduce|all_?reduce_?fusion|quick_?reduce|multimem_all|\bintra_node_comm::"
+        r"|cross_device_(?:reduce|store)|all_?reduce_?fusion|quick_?reduce|multimem_all|\bintra_node_comm::"
         r"|(?:all_?reduce|multi_?gpu_?barrier)_?kernel_?impl"),
     ("custom all-to-all", r"(?:moe|mnnvl|ragged)_?(?:a2a|all_?to_?all)|\bmori::moe::|\b(?:inter|intra)_?node(?:_ll)?::"
         r"|(?:dispatch|combine)_?(?:inter|intra)_?node|(?:dispatch|combine)_?tokens"),

@@ -211,6 +211,8 @@ def test_work_that_was_not_collected_or_lies_outside_of_the_capture_is_left_out_
         assert f"7 GPU kernels (7 {why})" in ran[0].err and f"14 memory copies and memsets (14 {why})" in ran[1].err
         assert f"7 CUDA runtime and driver calls (7 {why})" in ran[2].err
         assert {one.err.count("left out of") for one in ran} == {1}
+        # Nothing that is exported again has times that were not collected.
+        assert all("lower bounds, idle times upper bounds" in one.err and "again" not in one.err for one in ran)
 
 
 @pytest.mark.parametrize(("command", "table"), [("mpi", "MPI_OTHER_EVENTS"), ("osrt", "OSRT_API")])

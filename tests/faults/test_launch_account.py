@@ -55,6 +55,22 @@ def test_lost_kernels_are_counted_by_rank_and_make_busy_time_a_lower_bound(tmp_p
     assert "busy at least" in found.summary and "blocked most" not in found.summary and not found.account
     (why,) = {rule.why for rule in found.not_checked if "idle-gaps" in rule.rule or "start-up" in rule.rule}
     assert why == "needs idle time, which is unknown: incomplete-capture; --ranks 0 judges the others"
+    for command in ("budget", "gaps"):
+        bound = "64 of 200 kernel launches have no kernel; GPU busy times are lower bounds, idle times upper bounds"
+        assert bound in program.run(command, path).err and "lower" not in program.run(command, path, "--ranks", "0").err
+
+
+def test_a_process_with_copies_and_launches_but_no_kernel_lacks_its_kernels(tmp_path):
+    path = written(tmp_path, {})
+    with ExportWriter(tmp_path / "rank1.sqlite") as out:
+        thread = launches(out, 200)
+        out.api(thread, 50 * US, 55 * US, "cudaMemcpyAsync_v3020", 1000)
+        out.memcpy(thread.process, 0, 7, 60 * US, 70 * US, size=64, kind="Host-to-Device", correlation_id=1000)
+    edit(out.path, f"DROP TABLE {KERNELS}")
+    found = triaged(path, out.path)
+    told(finding(found, "incomplete-capture"), "200 of 200 kernel launches have no kernel", "rank 1", never=["rank 0"])
+    alone = triaged(out.path)
+    assert "at least" in alone.summary and "Largest loss" not in alone.summary and "hardly" not in alone.headline
 
 
 def test_kernels_without_a_launch_leave_busy_time_as_it_is(tmp_path):

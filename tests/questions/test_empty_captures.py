@@ -7,7 +7,10 @@ from synthetic import ExportWriter
 from synthetic.demo import CaptureSession
 from triaging import finding, told, triaged
 
+from nsystui.base.selection import Selection
 from nsystui.exports import canonical
+from nsystui.questions.nccl.pairing import NcclPairing
+from nsystui.questions.nccl.summary import nccl_summary
 from nsystui.questions.queries.data_notes import missing_notes
 from nsystui.questions.queries.recording import recording_advice
 from nsystui.questions.queries.tasks import ranked_tasks
@@ -97,6 +100,31 @@ def test_an_option_that_was_used_is_not_advised(advice_on):
     assert FORK not in text and "spawn" not in text
     assert FORK in advice_on(silent(), settings={"TRACE_AFTER_FORK_BEFORE_EXEC": "false"})
     assert f"({SPAWN})" in advice_on(silent(name="VLLM::Worker_TP0"))
+    used = {
+        "COLLECT_GPU_MEMORY_USAGE": canonical.GPU_MEMORY,
+        "COLLECT_UVM_CPU_PAGE_FAULTS": canonical.CPU_PAGE_FAULTS,
+        "COLLECT_UVM_GPU_PAGE_FAULTS": canonical.GPU_PAGE_FAULTS,
+    }
+    for setting, table in used.items():
+        assert "record with" not in advice_on(silent(), table, settings={f"PROCESS_0:{setting}": "true"})
+        assert advice_on(silent(), table, settings={f"PROCESS_0:{setting}": "false"}) == table.record
+
+
+@pytest.mark.parametrize("included", [{}, {"include_json": True}, {"include_blobs": True}])
+def test_an_export_that_includes_payloads_is_not_advised_to_be_written_again(tmp_path, opened, included):
+    with ExportWriter(tmp_path / "one.sqlite", session=CaptureSession(**included)) as out:
+        working(out, 7)
+        process = out.process(7)
+        main = out.thread(process, 7, "main")
+        out.nvtx_domain(main, 1, 2, "NCCL")
+        out.nvtx_range(main, 10, 900, "ncclAllReduce", domain_id=2)
+        out.api(main, 100, 500, "cudaLaunchKernel_v7000", 2)
+        out.kernel(process, 0, 7, 60_000, 90_000, name="ncclDevKernel_AllReduce", correlation_id=2)
+    advice = finding(triaged(out.path), "no-message-sizes").advice.text
+    assert ("nsys export" in advice) == (not included) and "--nccl-log" in advice
+    job = opened(out.path)
+    notes = nccl_summary(job, Selection(), ranked_tasks(job), NcclPairing.load(job)).notes
+    assert advice.removeprefix("To see bandwidth: ").rstrip(".") in notes[0]
 
 
 @pytest.mark.parametrize(("kernel", "fix"), [

@@ -33,6 +33,7 @@ KERNELS = {
     "ncclSymkDevKernel_AllGather_RailRing_LsaSTMC": "AllGather",
     "ncclSymkDevKernel_AllReduce_RSxTmaLD_AGxTmaST_sum_bf16_profile": "AllReduce",
     "ncclSymkDevKernel_ReduceScatter_RailA2A_LsaLDMC_avg_f16": "ReduceScatter",
+    "_Z30ncclDevKernel_AllReduce_Sum_f3224ncclDevKernelArgsStorageILm4096EE": "AllReduce",
     "ncclSymkRun_ReduceScatter_LD": "ReduceScatter", "void ncclSymkRun_AllReduce_AGxLL_R<FuncSum, float>": "AllReduce",
     # any case, and RCCL's kernels
     "nccldevkernel_reducescatter_sum_bf16_ring_simple": "ReduceScatter", "ncclkernel_sendrecv": "SendRecv",

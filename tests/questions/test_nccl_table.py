@@ -30,13 +30,14 @@ from triaging import finding, triaged
 
 from nsystui.base.answer import TableAnswer
 from nsystui.base.selection import Selection, Task, Window
+from nsystui.exports.forms.form import EXPORT_COMMAND
 from nsystui.questions.blocking.budget import iterations
 from nsystui.questions.blocking.parts import PARTS
 from nsystui.questions.events.kinds import EventKind
 from nsystui.questions.nccl.grouping import COLUMNS, USUAL, NcclProperty, by_of, is_of, powers_of_two
 from nsystui.questions.nccl.listing import nccl_listing
 from nsystui.questions.nccl.names import BUCKETS
-from nsystui.questions.nccl.summary import CALL, EXPORT_COMMAND, KERNEL, nccl_summary
+from nsystui.questions.nccl.summary import CALL, KERNEL, nccl_summary
 from nsystui.questions.timeline.streams import stream_times
 from nsystui.store import tables
 

@@ -85,6 +85,19 @@ class TestOneGpu:
             )
             assert gaps.gain.recoverable / US == pytest.approx(idle / STEPS, rel=0.02)
 
+    def test_late_launches_of_all_its_processes_count(self, tmp_path, names, seed):
+        """All kernels are launched while the GPU idles, or while another runs: short gaps wait for launches."""
+        paths = tuple(tmp_path / f"{name}.sqlite" for name in names)
+        kernels = two_processes(paths, seed)
+        with closing(open_job(*paths)) as job:
+            found = judged(job, settings=["gap_ms=60"], rules=("launch_overhead",))
+            late = finding(found, "launch-overhead")
+            assert f"of {sum(map(len, kernels.values()))} launches" in late.sentence
+            spans = sorted(kernels[0] + kernels[1])
+            ends = [max(end for _, end in spans[:count]) for count in range(1, len(spans))]
+            gaps = [start - end for (start, _), end in zip(spans[1:], ends, strict=True)]
+            assert late.cost / US == pytest.approx(sum(gap for gap in gaps if 100 <= gap < 60_000), abs=1)
+
     def test_each_rank_still_has_its_steps(self, tmp_path, names, seed):
         paths = tuple(tmp_path / f"{name}.sqlite" for name in names)
         two_processes(paths, seed)

@@ -238,7 +238,7 @@ def thread_event_fields(first_row: int = 0) -> dict[str, str]:
 
 BARE_NAME = "nullif(regexp_replace(value, '_v....$', ''), value)"
 """DuckDB: the name of an API call without its version; NULL if it has no version."""
-IS_NCCL = "CAST(substring(lower(value), 1, 4) IN ('nccl', 'rccl') AS BIGINT)"
+IS_NCCL = r"CAST(regexp_matches(value, '^(void |_Z\d+)?[nr]ccl', 'i') AS BIGINT)"
 """DuckDB: 1 if a kernel of this name communicates, else 0."""
 STRINGS = {"s": "LEFT JOIN strings s ON s.id = name_id"}
 NVTX_TEXT = "CASE WHEN text <> '' THEN text ELSE coalesce(s.value, '') END"

@@ -14,13 +14,14 @@ import numpy as np
 import sqlalchemy as sa
 
 from nsystui.base.answer import RANK, UNKNOWN, Column, Row, TableAnswer, Unit
-from nsystui.base.selection import Task
+from nsystui.base.selection import Selection, Task
 from nsystui.base.types import Condition, Query
 from nsystui.exports import canonical
 from nsystui.exports.metadata import pid_of
 from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.queries.conditions import is_launched_by, of_reports
-from nsystui.questions.queries.tasks import GPU_TABLES
+from nsystui.questions.queries.data_notes import LOWER_BOUNDS
+from nsystui.questions.queries.tasks import GPU_TABLES, rows_of_tasks
 from nsystui.questions.steps.task_steps import launch_id_spans, rows_by_task
 from nsystui.store import tables
 from nsystui.store.gpu_clock import CLOCK_NOISE
@@ -143,7 +144,7 @@ class _Counts:
 
 
 def launch_accounts(session: Session, reports: Collection[Report]) -> dict[Task, LaunchAccount]:
-    """Return the account of each process with launches and kernels, of reports that were read whole.
+    """Return the account of each process with launches and GPU work, of reports that were read whole.
 
     Kernels and launches with impossible times are left out, not lost: notes count them.
     """
@@ -152,9 +153,10 @@ def launch_accounts(session: Session, reports: Collection[Report]) -> dict[Task,
     left_out = {
         report.index: [rows.rows if (rows := report.packed.left_out.get(name)) else 0 for name in table_names]
         for report in reports
-        if all(report.count(canonical.BY_NAME[name]) and name not in report.damaged for name in table_names)
+        if report.count(canonical.API_CALLS) and not report.damaged.keys() & set(table_names)
     }
     report_indices = list(left_out)
+    worked = {task for table in GPU_TABLES for task in rows_of_tasks(session, table, reports)}
     spans = [list(span) for span in launch_id_spans(session, report_indices)] if report_indices else []
     if spans:  # kernels may have ids that no call has
         spans[0][0], spans[-1][1] = -_ANY_ID, _ANY_ID
@@ -166,7 +168,7 @@ def launch_accounts(session: Session, reports: Collection[Report]) -> dict[Task,
     return {
         task: count.account(captures.get(task, ()), *left_out[task.report])
         for task, count in counts.items()
-        if count.launches and count.kernels and task.process != canonical.NO_PROCESS
+        if count.launches and task in worked and task.process != canonical.NO_PROCESS
     }
 
 
@@ -184,6 +186,15 @@ def lacks_work(session: Session) -> bool:
     if any(item.lost_kernels and 100 * item.lost_kernels >= MUCH_LOST * item.launches for item in accounts):
         return True
     return any(any(untimed_work(report)) for report in session.reports)
+
+
+def lost_work_note(job: OpenJob, selection: Selection) -> str:
+    """Return the note on selected processes whose launched kernels are missing, if any."""
+    accounts = job.once("launch accounts", lambda: launch_accounts(job.session, job.session.reports))
+    partial = [accounts[task] for task in sorted(accounts) if selection.tasks is None or task in selection.tasks]
+    lost = sum(account.lost_kernels for account in partial)
+    launches = sum(account.launches for account in partial if account.lost_kernels)
+    return f"{lost:,} of {launches:,} kernel launches have no kernel; {LOWER_BOUNDS}" if lost else ""
 
 
 def _queries(reports: Sequence[int], first: int, last: int) -> Iterator[Query]:

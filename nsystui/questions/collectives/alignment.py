@@ -16,8 +16,10 @@ import numpy as np
 
 from nsystui.base.answer import Unit
 from nsystui.base.text import counted
+from nsystui.base.types import Floats
 from nsystui.base.units import format_value
 from nsystui.questions.collectives.matching import (
+    FEWEST_TO_DECIDE,
     STREAM_COLUMNS,
     MatchedCollectives,
     clock_rates,
@@ -49,6 +51,16 @@ class ClockFit:
     collectives: int = 0
     rates: Mapping[int, float] = field(default_factory=dict)
 
+    def _with(self, reports: Sequence[int], rates: Floats, skew: Floats, deviations: Floats) -> ClockFit:
+        """Return the fit with more reports, whose clocks are ahead by ``skew`` after the correction of their rates."""
+        residual = np.median(np.abs(deviations - np.median(deviations, axis=1, keepdims=True)), axis=1)
+        errors = zip(reports, np.rint(residual).astype(int).tolist(), strict=True) if deviations.shape[1] > 1 else ()
+        drifting = {report: rate for report, rate in zip(reports, rates.tolist(), strict=True) if rate}
+        shifts = dict(zip(reports, (-np.rint(skew).astype(np.int64)).tolist(), strict=True))
+        return ClockFit(
+            {**self.shifts, **shifts}, {**self.errors, **dict(errors)}, self.collectives, {**self.rates, **drifting}
+        )
+
     @property
     def error(self) -> int | None:
         """The largest error, ns."""
@@ -70,7 +82,8 @@ class ClockFit:
 def fit_clock(groups: Sequence[MatchedCollectives]) -> ClockFit:
     """Return the shifts and rates that make the ends of collectives coincide.
 
-    Uses the collectives of the most reports; without a collective of two reports, nothing is shifted.
+    The clocks of the most reports that share collectives are fitted first, then those of reports that share some with
+    these. Without a collective of two reports, nothing is shifted.
     """
     usable = [group for group in groups if len(group.reports) > 1 and _end_together(group).any()]
     if not usable:
@@ -85,13 +98,36 @@ def fit_clock(groups: Sequence[MatchedCollectives]) -> ClockFit:
     deviations = ends - ends.min(axis=0) + rates[:, None] * ends
     deviations -= deviations.mean(axis=0)
     skew = np.median(deviations, axis=1)
-    count = ends.shape[1]
-    residual = np.median(np.abs(deviations - skew[:, None]), axis=1)
-    errors = dict(zip(reports, np.rint(residual).astype(int).tolist(), strict=True)) if count > 1 else {}
     # The shifts add up to 0: the job as a whole is not moved.
-    shifts = -np.rint(skew - skew.mean()).astype(np.int64)
-    drifting = {report: rate for report, rate in zip(reports, rates.tolist(), strict=True) if rate}
-    return ClockFit(dict(zip(reports, shifts.tolist(), strict=True)), errors, count, drifting)
+    fit = ClockFit(collectives=ends.shape[1])._with(reports, rates, skew - skew.mean(), deviations)
+    others = sorted(usable, key=lambda group: -_end_together(group).sum())
+    while group := next(
+        (group for group in others if 0 < len(group.reports & fit.shifts.keys()) < len(group.reports)), None
+    ):
+        others.remove(group)
+        known, reports = sorted(group.reports & fit.shifts.keys()), sorted(group.reports - fit.shifts.keys())
+        ends, right = _ends(group, reports), _ends(group, known)
+        drifts, shifts = (np.array([values.get(report, 0) for report in known]) for values in (fit.rates, fit.shifts))
+        right = (right + drifts[:, None] * right + shifts[:, None]).mean(axis=0)
+        rates = clock_rates(right, ends)
+        deviations = ends - right + rates[:, None] * ends
+        joined = fit._with(reports, rates, np.median(deviations, axis=1), deviations)
+        if len(right) >= FEWEST_TO_DECIDE and max(joined.errors.values(), default=0) < max(fit.error or 0, _APART):
+            fit = joined
+    return fit
+
+
+def _with_hosts(fit: ClockFit, hosts: Mapping[int, str]) -> ClockFit:
+    """Return the fit with the clocks of reports that share no collective, where other reports of their host agree."""
+    shifts, rates = dict(fit.shifts), dict(fit.rates)
+    for report in hosts.keys() - fit.shifts.keys():
+        of_host = [other for other in fit.shifts if hosts[other] == hosts[report] != ""]
+        moved, drifts = [fit.shifts[other] for other in of_host], {fit.rates.get(other, 0.0) for other in of_host}
+        if len(drifts) == 1 and np.ptp(moved) < _APART and (any(drifts) or abs(moved[0]) >= _APART):
+            shifts[report] = int(np.median(moved))
+            if any(drifts):
+                rates[report] = drifts.pop()
+    return ClockFit(shifts, fit.errors, fit.collectives, rates)
 
 
 def _end_together(group: MatchedCollectives) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
@@ -158,6 +194,7 @@ def align(session: Session, mode: ClockMode) -> Alignment:
     on_utc = aligned(session.reports)
     if mode is ClockMode.COLLECTIVES and len(on_utc) > 1 and shares_clock(on_utc):
         fit = fit_clock(match(stream_sequences(session, on_utc)).groups)
+        fit = _with_hosts(fit, {report.index: report.metadata.host for report in on_utc})
     # The fit is in job time, and the rate of a report applies to its own time.
     turned = {item.index: round(fit.rates.get(item.index, 0.0) * item.clock_offset) for item in on_utc}
     shifts = {index: shift + turned[index] for index, shift in fit.shifts.items()}

@@ -196,7 +196,7 @@ def _split(report: Report, arrays: Arrays) -> Iterator[KernelSequence]:
 
 Matrix = Ints
 
-_FEWEST_TO_DECIDE = 8
+FEWEST_TO_DECIDE = 8
 _OPERATION_LIMIT = 256
 _LEAST_TOLERANCE = 100_000
 _TOLERANCE = 0.25
@@ -284,7 +284,7 @@ def _alike(sequences: Sequence[KernelSequence]) -> Iterator[tuple[str, list[Kern
 
 def _ending_together(sequences: Sequence[KernelSequence]) -> Iterable[list[KernelSequence]]:
     """Divide sequences into clusters that may be one communicator; into one cluster, if too short to decide."""
-    if len(sequences) < 3 or len(sequences[0]) < _FEWEST_TO_DECIDE:
+    if len(sequences) < 3 or len(sequences[0]) < FEWEST_TO_DECIDE:
         return [list(sequences)]
     operations = np.linspace(0, len(sequences[0]) - 1, min(len(sequences[0]), _OPERATION_LIMIT)).astype(np.int64)
     ends = np.stack([sequence.end[operations] for sequence in sequences])
@@ -320,7 +320,7 @@ def clock_rates(reference: _Values, ends: _Values, points: int = 256) -> Floats:
     order = np.argsort(reference)
     moments = np.linspace(reference.min(), reference.max(), points)
     picked = order[np.unique(np.searchsorted(reference, moments, sorter=order))]
-    if len(picked) < _FEWEST_TO_DECIDE:
+    if len(picked) < FEWEST_TO_DECIDE:
         return np.zeros(len(ends))
     times, half = ends[:, picked], len(picked) // 2
     ahead = reference[picked] - times
@@ -371,7 +371,7 @@ def _common(reference: KernelSequence, sequence: KernelSequence) -> Times | None
     Kernels of one operation end together after a constant shift of the clocks. If several shifts fit most operations,
     which may recur regularly, the smallest counts.
     """
-    if min(len(reference), len(sequence)) < _FEWEST_TO_DECIDE or max(reference.whole, sequence.whole) >= 0:
+    if min(len(reference), len(sequence)) < FEWEST_TO_DECIDE or max(reference.whole, sequence.whole) >= 0:
         return None
     tolerance = max(_LEAST_TOLERANCE, _TOLERANCE * float(np.median(sequence.end - sequence.start)))
     sample = np.linspace(0, len(sequence) - 1, min(len(sequence), _SAMPLE)).astype(np.int64)

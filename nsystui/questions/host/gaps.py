@@ -22,6 +22,7 @@ from nsystui.base.types import Array, Ints
 from nsystui.base.units import format_value
 from nsystui.questions.algebra.groups import distinct
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, intersect, subtract
+from nsystui.questions.capture.launch_account import lost_work_note
 from nsystui.questions.host.attribution import Attribution, attribute, over_ranks
 from nsystui.questions.host.causes import (
     ALLOCATING,
@@ -417,7 +418,7 @@ def _answer(
 def _notes(job: OpenJob, selection: Selection, with_ranges: bool = False) -> tuple[str, ...]:
     read = (tables.host_samples, tables.sched_events, tables.os_calls, *((tables.nvtx_ranges,) if with_ranges else ()))
     notes = (*missing_notes(job.session, *read), samples_in_gaps(job, selection))
-    return (*filter(None, notes), *job.busy(selection.with_name(None)).notes)
+    return tuple(filter(None, (*notes, *job.busy(selection.with_name(None)).notes, lost_work_note(job, selection))))
 
 
 def samples_in_gaps(job: OpenJob, selection: Selection) -> str:

@@ -15,7 +15,7 @@ from nsystui.base.answer import TableAnswer
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.base.types import Flags, Ints
 from nsystui.exports.metadata import pid_of, process_of, tid_of
-from nsystui.questions.algebra.groups import distinct, one_key
+from nsystui.questions.algebra.groups import distinct
 from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.host.segments import NO_THREAD, Segments, Thread
 from nsystui.questions.job.job import OpenJob

@@ -24,7 +24,7 @@ operations that NCCL makes of them (AlltoAll, Gather and Scatter before 2.28).""
 GROUP_START = "ncclGroupStart"
 GROUP_END = "ncclGroupEnd"
 
-_NCCL_KERNEL = re.compile(r"(?:void )?[nr]ccl", re.IGNORECASE)
+_NCCL_KERNEL = re.compile(r"(?:void |_Z\d+)?[nr]ccl", re.IGNORECASE)
 
 # NCCL 2.8 and later: ncclKernel_<Coll>_…, ncclDevKernel_<Coll>_… (2.19), ncclSymDevKernel_… (2.27), ncclSymkDevKernel_…
 # (2.28), ncclSymkRun_… Any first word is a collective, so that a collective of a future NCCL keeps its name.

@@ -31,8 +31,9 @@ from nsystui.questions.nccl.units import first_of_each
 from nsystui.questions.nccl.verdict import VERDICT, verdict
 from nsystui.questions.queries.conditions import duration, where
 from nsystui.questions.queries.derived import rows_by_report
-from nsystui.questions.queries.recording import recording_advice
+from nsystui.questions.queries.recording import recording_advice, sizes_advice
 from nsystui.questions.queries.tasks import RankedTask
+from nsystui.questions.queries.time_window import report_at
 from nsystui.store import tables
 from nsystui.store.session import Session
 
@@ -40,11 +41,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-EXPORT_COMMAND = "nsys export -t sqlite --include-json=true --include-blobs=true report.nsys-rep"
-"""The command that writes the payload of NVTX ranges, and so NCCL's message sizes, into an export.
-
-See docs/exports.md#nvtx-payloads.
-"""
 _JUDGED = ("start", "end", "transfer", "last")
 _SOURCES = {
     "payload": "NVTX payload",
@@ -104,10 +100,8 @@ def _missing(
             f"NCCL calls but no NCCL kernels{owners}: {recording_advice(session, session.reports, canonical.KERNELS)}"
         )
     if without := with_calls - with_sizes:
-        writes = f"they are not in the export, but `{EXPORT_COMMAND}` writes them (NCCL 2.16.2 or later)"
-        if all(report.metadata.made_of for report in session.reports):
-            writes = "PyTorch did not record them"
-        yield f"no message sizes{_of(session, ranks, without, all_tasks)}: {writes}"
+        advice = sizes_advice(report_at(session, task.report) for task in without)
+        yield f"no message sizes{_of(session, ranks, without, all_tasks)}: {advice}"
 
 
 def _tasks(frame: pd.DataFrame) -> set[Task]:

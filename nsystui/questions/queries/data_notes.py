@@ -13,6 +13,7 @@ from nsystui.exports.metadata import pid_of
 from nsystui.exports.sources import REASONS
 from nsystui.questions.queries.mpi import DOMAIN, nvtx_reports
 from nsystui.questions.queries.recording import recording_advice
+from nsystui.questions.queries.tasks import GPU_TABLES
 from nsystui.store.report import Report
 from nsystui.store.session import Session
 from nsystui.store.tally import LeftOut
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from nsystui.exports.canonical import CanonicalTable
 
     _Table = sa.Table | CanonicalTable
+
+LOWER_BOUNDS = "GPU busy times are lower bounds, idle times upper bounds"
+"""The effect of missing GPU work."""
 
 
 def missing_notes(session: Session, *needed: _Table) -> tuple[str, ...]:
@@ -73,11 +77,11 @@ def mpi_notes(session: Session) -> tuple[str, ...]:
 
 def left_out_note(reports: Sequence[Report]) -> str:
     """Return the note on moved clocks, impossible times, lost names and ranges that never ended, if any."""
-    sentences = []
+    sentences = [clock_note(reports)]
     for template, phrase_of in (
-        ("left out of {} because their times are impossible: {}; ", _impossible),
+        ("left out of {} because their times are impossible: {}{}", _impossible),
         (
-            "the string table of {} lacks the names of {}; ",
+            "the string table of {} lacks the names of {}; export the report again",
             lambda rows: f"{rows.nameless:,} {{}}" if rows.nameless else "",
         ),
         (
@@ -93,9 +97,10 @@ def left_out_note(reports: Sequence[Report]) -> str:
         phrases = [(table.short, phrase_of(sums.get(table.name, LeftOut()))) for table in canonical.TABLES]
         which = which_of([report.name for report in affected], len(reports))
         counts = "; ".join(phrase.format(noun) for noun, phrase in phrases if phrase)
-        sentences.append(template.format(which, counts) if affected else "")
-    advice = "export the report again" + ("; " if sentences[2] else "") if sentences[0] or sentences[1] else ""
-    return "; ".join(filter(None, [clock_note(reports), f"{sentences[0]}{sentences[1]}{advice}{sentences[2]}"]))
+        is_bound = any(table.name in sums and sums[table.name].rows for table in GPU_TABLES)
+        bounds = f"; {LOWER_BOUNDS}" if is_bound else ""
+        sentences.append(template.format(which, counts, bounds) if affected else "")
+    return "; ".join(filter(None, sentences))
 
 
 def clock_note(reports: Sequence[Report]) -> str:

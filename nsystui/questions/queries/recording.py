@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from nsystui.exports import canonical
 from nsystui.exports.canonical import CanonicalTable
+from nsystui.exports.forms.form import EXPORT_COMMAND
 from nsystui.questions.queries.tasks import GPU_TABLES, launches_without_work, process_names, rows_of_tasks
 from nsystui.store.report import Report
 from nsystui.store.session import Session
@@ -48,6 +49,8 @@ _PERF = (
     "(`nsys status --environment` shows what is missing)"
 )
 _LIBC = "lower --osrt-threshold, and check that the program links the C library dynamically"
+_ALLOCATES = "check that the program allocates memory through CUDA while nsys records"
+_MANAGES = "check that the program uses unified memory (cudaMallocManaged)"
 _COUNTERS = "allow all users to read GPU counters (NVreg_RestrictProfilingToAdminUsers=0), and stop DCGM"
 _CUDA_MESSAGES = r"CUPTI.*(?:error|fail)|CUDA profiling|No CUDA events"
 _SCHED_MESSAGES = r"context switch|Scheduling information"
@@ -62,6 +65,9 @@ _TRACES = {
     canonical.SCHED_EVENTS.options: _Trace("CPU scheduling", "--cpuctxsw", _SCHED_MESSAGES, _PERF),
     canonical.HOST_SAMPLES.options: _Trace("CPU sampling", "--sample", r"paranoid|IP.*samples", _PERF),
     canonical.GPU_METRICS.options: _Trace("GPU metrics", "--gpu-metrics-devices", "GPU metrics", _COUNTERS),
+    canonical.GPU_MEMORY.options: _Trace("memory usage", "--cuda-memory-usage", "memory usage", _ALLOCATES),
+    canonical.CPU_PAGE_FAULTS.options: _Trace("unified memory", "--cuda-um-cpu-page-faults", "page fault", _MANAGES),
+    canonical.GPU_PAGE_FAULTS.options: _Trace("unified memory", "--cuda-um-gpu-page-faults", "page fault", _MANAGES),
 }
 """Traces by the options that request them."""
 
@@ -100,16 +106,29 @@ def recording_advice(
 
 
 def option_advice(reports: Iterable[Report], options: str) -> str:
-    """Return the advice to record with ``options`` of nsys, even if another profiler recorded."""
-    origins = {report.metadata.made_of for report in reports}
+    """Return the advice to record with ``options`` of nsys, even if another profiler recorded or all were used."""
+    facts = [report.metadata for report in reports]
+    if facts and all(option.partition("=")[0] in fact.asked for fact in facts for option in options.split()):
+        return f"`{options}` was used, but recorded none"
+    origins = {fact.made_of for fact in facts}
     record = f"record with `nsys profile {options}`"
     return f"a {origins.pop()} does not contain it; {record}" if len(origins) == 1 and all(origins) else record
+
+
+def sizes_advice(reports: Iterable[Report]) -> str:
+    """Return how to get the message sizes that all NCCL calls of reports lack."""
+    facts = [report.metadata for report in reports if report.count(canonical.NCCL_CALLS)]
+    if all(fact.made_of or fact.json_included or fact.blobs_included for fact in facts):
+        return "use NCCL 2.16.2 or later, or add NCCL's log (--nccl-log)"
+    return (
+        f"export again with `{EXPORT_COMMAND} REPORT.nsys-rep` (NCCL 2.16.2 or later), or add NCCL's log (--nccl-log)"
+    )
 
 
 def _advice(session: Session, report: Report, table: CanonicalTable) -> str:
     facts, left_out = report.metadata, report.packed.left_out.get(table.name)
     if left_out and left_out.rows and not report.count(table):
-        return f"all {left_out.rows:,} recorded rows have impossible times; export the report again, else record again"
+        return f"all {left_out.rows:,} recorded rows have impossible times; record again"
     if facts.made_of:
         return _PYTORCH_ADVICE.get(table) or option_advice([report], table.options) if table.options else table.record
     trace = _asked_trace(report, table)

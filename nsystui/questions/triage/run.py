@@ -140,12 +140,13 @@ class Triage:
         traced = sum(cause.time for cause in self.causes.in_graphs if cause.name == NODE_TRACING)
         why = f", {NODE_TRACING}" * (2 * traced > self.budget.in_graphs)
         min_share = max(_MIN_ONCE, max(shares, default=(0.0, ""))[0] + 1)
-        for words, time in (
+        parts = (
             ("exposed NCCL", self.budget.exposed_nccl),
             ("memory operations", self.budget.memory),
             ("gaps", self.budget.long_gaps),
             (f"gaps in CUDA graphs{why}", self.budget.in_graphs),
-        ):
+        )
+        for words, time in () if self._is_partial else parts:  # missing work may fill or hide them
             share = 100 * time / max(self.budget.time, 1)
             largest += [(share, words)] * (share >= min_share)
         yield from ((share, f"{words} ({share:.1f} %)") for share, words in largest)

@@ -27,7 +27,7 @@ from nsystui.questions.gpu.graph_gaps import TRACED
 from nsystui.questions.gpu.profiler_overhead import overhead_conditions
 from nsystui.questions.queries.conditions import duration, job_start, where
 from nsystui.questions.queries.data_notes import clock_note
-from nsystui.questions.queries.recording import lost_work_advice
+from nsystui.questions.queries.recording import lost_work_advice, sizes_advice
 from nsystui.questions.queries.reports import diagnostics_table, lost_events
 from nsystui.questions.queries.tasks import launches_without_work, process_names, rank_of, world_size
 from nsystui.questions.queries.time_window import shares_clock
@@ -52,7 +52,7 @@ def capture(case: Case) -> Sequence[Finding | NotChecked]:
     results: list[Finding | NotChecked] = [finding for judge in judges for finding in judge(case)]
     nsys_reports = [report for report in case.reports if not report.metadata.made_of]
     if nsys_reports and not any(report.count(tables.diagnostics) for report in nsys_reports):
-        why = "needs the messages of nsys on its own capture: record with nsys 2024.4 or later"
+        why = "needs the messages of nsys on its own capture, which nsys 2024.4 and later write"
         results.append(NotChecked("lost-events", why))
     return results
 
@@ -225,8 +225,8 @@ def _missing(case: Case) -> Iterator[Finding]:
     if session.count(tables.nccl_calls) and not case.has_message_sizes:
         text = "NCCL's message sizes are not in the exports, so bandwidth cannot be computed."
         advice = Advice(
-            "Export again: `nsys export -t sqlite --include-json=true --include-blobs=true REPORT.nsys-rep`.",
-            "The report has the message sizes, but nsys leaves them out of an export by default.",
+            f"To see bandwidth: {sizes_advice(case.reports)}.",
+            "NCCL's NVTX ranges have the message sizes, but nsys leaves them out of an export by default.",
         )
         yield Finding("no-message-sizes", Severity.INFO, text, advice, Door("nccl"))
     size = world_size(session)

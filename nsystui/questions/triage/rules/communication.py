@@ -22,6 +22,7 @@ from nsystui.questions.nccl.grouping import NcclProperty, selected
 from nsystui.questions.nccl.summary import nccl_summary
 from nsystui.questions.nccl.units import whole
 from nsystui.questions.nccl.verdict import UNKNOWN
+from nsystui.questions.queries.recording import sizes_advice
 from nsystui.questions.queries.tasks import world_size
 from nsystui.questions.ranks.partings import differences
 from nsystui.questions.timeline.streams import stream_times
@@ -445,8 +446,7 @@ def small_messages(case: Case) -> Sequence[Finding | NotChecked]:
     """Find collectives with small messages, which pay latency, not bandwidth (docs/nccl.md#message-sizes)."""
     if not case.spent.nccl:
         return [NotChecked("small-messages", f"needs NCCL kernels: {case.absence}")]
-    how = "export with `nsys export --include-json=true --include-blobs=true`, or add NCCL's log with --nccl-log"
-    has_no_sizes = [NotChecked("small-messages", f"needs NCCL message sizes: {how}")]
+    has_no_sizes = [NotChecked("small-messages", f"needs NCCL message sizes: {sizes_advice(case.reports)}")]
     if not case.has_message_sizes:
         return has_no_sizes
     if case.percent(case.mean([case.spent.exposed_nccl])) < case.thresholds.small_message_percent:

@@ -9,7 +9,7 @@ import numpy as np
 import sqlalchemy as sa
 
 from nsystui.base.answer import DEVICE, DURATION, RANK, START, Column, Unit
-from nsystui.base.selection import Selection, Window
+from nsystui.base.selection import Selection, Task, Window
 from nsystui.base.text import counted
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, covered_per_bin, merge, slices
 from nsystui.questions.gpu.device_time import Device, DeviceIntervals
@@ -208,9 +208,9 @@ def late_gaps(case: Case, device: DeviceIntervals, launches: Sequence[Times]) ->
 
 
 def launches_of(case: Case, devices: Sequence[DeviceIntervals]) -> dict[Place, tuple[Times, ...]]:
-    """Return start and end of launch calls and of kernels (job time, ns) and correlation ids, by device."""
+    """Return start and end of launch calls and of kernels (job time, ns) and a number of each call, by GPU."""
     kernels, calls = tables.kernels, tables.api_calls
-    tasks = frozenset(device.device.task.task for device in devices)
+    tasks = frozenset(task for device in devices for task in device.tasks)
     reports = sorted({task.report for task in tasks})
     query = (
         sa.select(
@@ -235,11 +235,15 @@ def launches_of(case: Case, devices: Sequence[DeviceIntervals]) -> dict[Place, t
     )
     begins = {(device.device.task.task, device.device.device): case.working(device).start for device in devices}
     parts: dict[Place, list[list[Times]]] = {}
+    processes: dict[Task, int] = {}
     for batch in case.job.session.array_batches(query):
-        for gpu, rows in places_in(batch):
+        for place, rows in places_in(batch):
+            gpu = case.gpu_of.get(place, place)
             if gpu in begins:
                 rows = rows & (batch["end"] > begins[gpu])
-                parts.setdefault(gpu, []).append([batch[key][rows] for key in _TIMES])
+                *times, correlation = (batch[key][rows] for key in _TIMES)
+                number = processes.setdefault(place[0], len(processes))
+                parts.setdefault(gpu, []).append([*times, correlation.astype(np.int64) + (number << 32)])
     return {
         gpu: tuple(np.concatenate(column) for column in zip(*batches, strict=True))
         for gpu, batches in parts.items()
@@ -407,7 +411,10 @@ def synchronising_calls(case: Case) -> Sequence[Finding | NotChecked]:
         return [NotChecked("synchronising-calls", why)]
     calls = spans(case, tables.api_calls, [tables.api_calls.c.name.contains("Synchronize")])
     # `idle_gaps` reports long gaps: the CPU did something else after the call.
-    waits = [idle_after(case.short_gaps(device), calls.of(device.device.task.task)) for device in case.devices]
+    waits = [
+        merge(*(idle_after(case.short_gaps(device), calls.of(task)) for task in device.tasks))
+        for device in case.devices
+    ]
     cost = case.mean(gaps.length for gaps in waits)
     if not cost or case.percent(cost) < case.thresholds.sync_percent:
         return []

@@ -25,7 +25,6 @@ from nsystui.questions.host.time_budget import steady_start
 from nsystui.questions.memory.gpu_allocations import AT_PEAK, allocation_table
 from nsystui.questions.memory.gpu_memory import ON_DEVICE, DevicePeak, device_peaks
 from nsystui.questions.queries.conditions import job_end, job_start, where
-from nsystui.questions.queries.recording import option_advice
 from nsystui.questions.queries.time_window import report_at
 from nsystui.questions.triage.case import CUDA_TABLES, Case, bytes_words, rank_words, spans, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
@@ -282,7 +281,7 @@ def unified_memory(case: Case) -> Sequence[Finding | NotChecked]:
     moved = spans(case, memory, [is_migration], by_device=True) if session.count(memory) else None
     fault_groups = spans(case, faults, by_device=True) if session.count(faults) else None
     if not (moved and moved.count) and not (fault_groups and fault_groups.count):
-        how = option_advice(case.reports, "--cuda-um-gpu-page-faults=true --cuda-um-cpu-page-faults=true")
+        how = case.record(canonical.GPU_PAGE_FAULTS, canonical.CPU_PAGE_FAULTS, together=True)
         return [NotChecked("unified-memory", f"needs a job that uses unified memory, and its page faults: {how}")]
     rows: list[_Row] = []
     inside = 0

@@ -93,10 +93,8 @@ def jit_compilation(case: Case) -> Sequence[Finding | NotChecked]:
     idle_times, later = {}, 0
     for device in case.devices:
         task, idle = device.device.task.task, case.idle_in(device, case.window_of(device))
-        parts = {
-            name: merge(*(part for owner in (task, task.report) for part in times.get((owner, name), ())))
-            for name in names
-        }
+        owners = {*device.tasks, *(user.report for user in device.tasks)}
+        parts = {name: merge(*(part for owner in owners for part in times.get((owner, name), ()))) for name in names}
         for name, part in parts.items():
             spent[name] += intersect(part, idle).length
         compiling_now = intersect(merge(*parts.values()), idle)
@@ -372,9 +370,10 @@ def _host_memory(case: Case, contexts: Sequence[_First]) -> Finding | None:
     idle, times = [], {}
     for device in case.devices:
         task = device.device.task.task
-        idle_part = intersect(host_calls.of(task), case.idle_in(device, case.window_of(device)))
+        called = merge(*(host_calls.of(user) for user in device.tasks))
+        idle_part = intersect(called, case.idle_in(device, case.window_of(device)))
         times[task, device.device.device] = idle_part
-        idle.append(max(idle_part.length - created.get(case.rank_of[task], 0), 0))
+        idle.append(max(idle_part.length - sum(created.get(rank, 0) for rank in device.ranks), 0))
     cost = case.mean(idle)
     if case.percent(cost) < case.thresholds.host_memory_percent:
         return None
