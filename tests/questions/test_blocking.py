@@ -100,6 +100,14 @@ class Cases(Program):
         self.kernel((13, 15), (106, 200))
         return {"compute": 80 + 94, "memsets": 4, "stalled": 2}
 
+    def a_function_on_the_cpu_blocks_its_stream_and_the_end(self) -> Parts:
+        self.first()
+        self.host_function((11, 12), (101, 160))
+        self.kernel((13, 15), (165, 180))
+        self.host_function((16, 17), (181, 190))
+        self.memset((18, 19), (191, 200))
+        return {"compute": 80 + 15, "host_functions": 60 + 9, "memsets": 9, "stalled": 5, "tail": 2}
+
     def pages_that_move_before_a_launched_kernel_block_it(self) -> Parts:
         self.first()
         for place, (kind, stream, number) in enumerate((("UvmDtoH", 0, 0), ("UvmHtoD", 13, None), ("UvmDtoD", 99, 0))):

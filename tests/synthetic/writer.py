@@ -21,6 +21,7 @@ _OPENACC_EVENT = (
 _TABLES: Final = {
     "ANALYSIS_FILE@3.13": "id!* filename:T!<3.16 filename:T@3.16 content:T!<3.16 contentId@3.16 globalPid!",
     "CUPTI_ACTIVITY_KIND_GRAPH_TRACE@3.0": f"{GPU_OPERATION} graphId! graphExecId!",
+    "CUPTI_ACTIVITY_KIND_GRAPH_HOST_NODE_AND_HOST_LAUNCH@3.24": f"{GPU_OPERATION} graphNodeId graphId",
     "CUPTI_ACTIVITY_KIND_OVERHEAD@3.24": "start! end! eventClass! globalTid correlationId nameId overheadType!",
     "CUDA_GRAPH_EVENTS": (
         "start! end! eventClass! globalTid nameId! graphNodeId!<3.13 originalGraphNodeId<3.13 "

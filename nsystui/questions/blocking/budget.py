@@ -53,6 +53,7 @@ LABELS = {
     "other_copies": "blocked by other copies",
     "memsets": "blocked by memsets",
     "migrations": "blocked by unified memory",
+    "host_functions": "blocked by host functions",
     "stalled": "stalled",
     "in_graph": "in CUDA graphs",
     "unresolved": "unresolved",

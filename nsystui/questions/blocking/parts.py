@@ -36,6 +36,7 @@ from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, interse
 from nsystui.questions.blocking.dependencies import (
     COMMUNICATION,
     COMPUTE,
+    HOST_FUNCTION,
     MEMSET,
     MIGRATION,
     NCCL,
@@ -73,6 +74,7 @@ BLOCKERS = {
     OTHER_COPY: "other_copies",
     MEMSET: "memsets",
     MIGRATION: "migrations",
+    HOST_FUNCTION: "host_functions",
 }
 PARTS = ("compute", "starved", *BLOCKERS.values(), "stalled", "in_graph", "unresolved", "tail")
 """The parts of an iteration, which add up to it exactly."""
@@ -247,6 +249,7 @@ def budgets_of(
     when = {"starved": subtract(_real(gaps.start[is_kept], gaps.launched[is_kept]), counted), "nccl": nccl}
     unresolved = (subtract(_real(gaps.freed, until), counted) for until in gaps.possible.values())
     possible = np.stack([intervals.covered(starts, ends) for intervals in unresolved], axis=1)
+    is_on_gpu &= work.kind != HOST_FUNCTION
     busy = merge(union(work.start[is_on_gpu], work.end[is_on_gpu]), busy)
     return parts, busy.covered(starts, ends), possible, when
 

@@ -53,6 +53,7 @@ _BLOCKERS = {
     "copies": ("to_device", "to_host", "on_device", "other_copies"),
     "memsets": ("memsets",),
     "unified memory": ("migrations",),
+    "host functions": ("host_functions",),
     "stalls": ("stalled",),
     "gaps in CUDA graphs": ("in_graph",),
     "unresolved": ("unresolved",),

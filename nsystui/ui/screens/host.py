@@ -17,6 +17,7 @@ from nsystui.questions.host.causes import (
     ALLOCATING,
     COPYING,
     GIL,
+    IN_HOST_FUNCTION,
     IN_MPI,
     IN_OS,
     IN_OVERHEAD,
@@ -59,7 +60,7 @@ _GAP_LIST = 3
 _CATEGORIES = {
     **dict.fromkeys((SYNCHRONISING, COPYING, ALLOCATING, LAUNCHING, OTHER_CALLS, IN_OVERHEAD), "api"),
     **dict.fromkeys((IN_MPI, IN_OS), "os"),
-    **dict.fromkeys((RUNNING_CODE, WAITING, PREEMPTED, GIL), "cpu"),
+    **dict.fromkeys((RUNNING_CODE, WAITING, PREEMPTED, GIL, IN_HOST_FUNCTION), "cpu"),
     **dict.fromkeys((OFF_CPU, NOTHING), "idle"),
 }
 """The categories of causes of idle time."""

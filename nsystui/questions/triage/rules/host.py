@@ -20,6 +20,7 @@ from nsystui.questions.host.causes import (
     ALLOCATING,
     COPYING,
     GIL,
+    IN_HOST_FUNCTION,
     IN_MPI,
     IN_OS,
     IN_OVERHEAD,
@@ -303,6 +304,10 @@ _ADVICE = {
         "Warm up before the measurement, or load kernels at the start (CUDA_MODULE_LOADING=EAGER). "
         "`nsystui api --filter Launch` shows which launches are long.",
         "A launch takes some µs, unless the call loads its kernel or waits for another thread in CUDA.",
+    ),
+    IN_HOST_FUNCTION: Advice(
+        "Move that work to a thread of its own, and let the stream wait for an event.",
+        "A stream runs nothing while its host function runs.",
     ),
     IN_OVERHEAD: cuda_overhead.ADVICE,
     OTHER_CALLS: Advice("Look at the call on the Events screen.", "The CPU was in this call while the GPU was idle."),
