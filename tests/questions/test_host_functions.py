@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from support import job_of, open_job, records
+from support import job_of, records
 from synthetic import ExportWriter
 from synthetic.gpu_program import Program
 from synthetic.writing.writer import NO_EVENT, STREAM_SYNC
