@@ -101,7 +101,9 @@ def test_decode_steps_replay_their_graph_with_one_launch_each_and_the_others_lau
     for name, nodes in JOB.graph:
         parts[re.sub(r"\d+", "*", name)] += len(nodes) * launches
     rows = table("kernels", *demo_server, "--by", "range")
-    assert {row["NVTX Range"]: int(row["Instances"]) for row in rows if row["Captured or Launched"] == "captured"} == parts
+    assert {
+        row["NVTX Range"]: int(row["Instances"]) for row in rows if row["Captured or Launched"] == "captured"
+    } == parts
     calls = {row["Name"]: int(row["Num Calls"]) for row in table("api", *demo_server)}
     assert calls["cudaGraphLaunch_v10000"] == launches
     attention = Counter[tuple[str, bool]]()

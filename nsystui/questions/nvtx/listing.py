@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import sqlalchemy as sa
 
 from nsystui.base.answer import (
@@ -27,7 +30,7 @@ from nsystui.base.types import Query
 from nsystui.exports.metadata import pid_column, tid_column, tid_of
 from nsystui.questions.events.kinds import GPU_KINDS, KIND_TABLES, events_query
 from nsystui.questions.nvtx.loading import FOLDED_LABEL, LABEL, NAME_SIZE, PUSH_POP_TYPES, START_END_TYPES, last_times
-from nsystui.questions.nvtx.paths import NO_NODE, NUMBER, Folding, TreeGrouping, numbered
+from nsystui.questions.nvtx.paths import NO_NODE, NUMBER, Folding, TreeGrouping, numbered, template
 from nsystui.questions.nvtx.tree import NvtxTree, Order
 from nsystui.questions.queries import statistics
 from nsystui.questions.queries.conditions import duration, job_start, where
@@ -39,6 +42,7 @@ from nsystui.store import tables
 from nsystui.store.session import Session
 
 if TYPE_CHECKING:
+    from nsystui.questions.job.job import OpenJob
     from nsystui.questions.nvtx.ranges import NvtxRanges
 
 
@@ -94,6 +98,25 @@ def nvtx_summary(
     return TableAnswer.of_frame("nvtx-summary", _SUMMARY_COLUMNS, frame, total, (note,) if note else ())
 
 
+REPLAYED = Column("replayed", header="GPU Replayed (ns)", label="captured", unit=Unit.DURATION, compared="total")
+
+
+def nvtx_names(job: OpenJob, selection: Selection, fold: Folding) -> TableAnswer:
+    """Summarise ended ranges (`nvtx_summary`), and how long CUDA graphs replay what was captured in each name."""
+    answer = nvtx_summary(job.session, selection, fold=fold, as_nsys=False)
+    if not job.session.count(tables.graph_nodes):
+        return answer
+    ranges = job.nvtx_ranges(selection)
+    replayed = ranges.values("replayed")
+    rows = np.flatnonzero(replayed)
+    names = [ranges.names[name] for name in ranges.values("name", rows).tolist()]
+    listed, times = set(answer.cells("name")), Counter[str]()
+    for name, time in zip(ranges.full_names(rows) if fold is Folding.NONE else names, replayed[rows], strict=True):
+        times[name if name in listed else template(name)] += int(time)
+    cells = [(*row, times[str(name)] or None) for row, name in zip(answer.rows, answer.cells("name"), strict=True)]
+    return replace(answer, columns=(*answer.columns, REPLAYED), rows=cells) if times else answer
+
+
 _MAX_NAMES, _ENDS = 32, 8
 """The most names in a path, and the numbers of outermost and innermost names of deeper paths."""
 TREE_COLUMNS = (
@@ -124,7 +147,6 @@ def tree_columns(by: TreeGrouping) -> tuple[Column, ...]:
     return tuple(ROLE if by is TreeGrouping.ROLE and item.key == RANK.key else item for item in TREE_COLUMNS)
 
 
-REPLAYED = Column("replayed", header="GPU Replayed (ns)", label="captured", unit=Unit.DURATION, compared="total")
 _OPEN = Column("open", header="Never Ended", label="never ended", unit=Unit.COUNT)
 
 
