@@ -30,10 +30,10 @@ from nsystui.base.types import Query
 from nsystui.exports.metadata import pid_column, tid_column, tid_of
 from nsystui.questions.events.kinds import GPU_KINDS, KIND_TABLES, events_query
 from nsystui.questions.nvtx.loading import FOLDED_LABEL, LABEL, NAME_SIZE, PUSH_POP_TYPES, START_END_TYPES, last_times
-from nsystui.questions.nvtx.paths import NO_NODE, NUMBER, Folding, TreeGrouping, numbered, template
+from nsystui.questions.nvtx.paths import NO_NODE, Folding, TreeGrouping, numbered, template
 from nsystui.questions.nvtx.tree import NvtxTree, Order
 from nsystui.questions.queries import statistics
-from nsystui.questions.queries.conditions import duration, job_start, where
+from nsystui.questions.queries.conditions import duration, given, job_start, where
 from nsystui.questions.queries.data_notes import missing_note
 from nsystui.questions.queries.paged import PagedAnswer
 from nsystui.questions.queries.tasks import ROLE, RankedTask, rank_of
@@ -80,9 +80,12 @@ def nvtx_summary(
         largest = max(session.reports, key=lambda report: report.count(table))
         session.limits.check_held(largest.path, names, NAME_SIZE, "names of NVTX ranges")
     if fold is Folding.ALL:
-        template = sa.func.regexp_replace(name, NUMBER, "*", "g", type_=sa.Text)
-        shared = numbered([row[0] for row in session.rows(sa.select(name).where(*conditions).distinct())])
-        name = sa.case((template.in_(shared), template), else_=name)
+        templates = {text: template(text) for (text,) in session.rows(sa.select(name).where(*conditions).distinct())}
+        shared = numbered(templates)
+        folded = [(text, folded) for text, folded in templates.items() if folded in shared]
+        names = given({"name": [text for text, _ in folded], "template": [text for _, text in folded]}).subquery()
+        is_same = names.c.name == name
+        name = sa.func.coalesce(sa.select(names.c.template).where(is_same).scalar_subquery(), name, type_=sa.Text)
     frame = statistics.summary_frame(
         session,
         table.join(last, last.c.report == table.c.report),
