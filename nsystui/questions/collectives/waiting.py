@@ -294,7 +294,7 @@ def collective_operations(selection: Selection, ranks: Sequence[RankedTask], mat
                     None if last == NOBODY else numbers.get(group.members[int(batch.first[index])].task),
                     int(batch.start_spread[index]),
                     int(batch.transfer[index]),
-                    verdict(*(column[index : index + 1] for column in cells)).partition(":")[0],
+                    verdict(0, *(column[index : index + 1] for column in cells)).partition(":")[0],
                     int(longest[index]),
                     int(waiting[index]),
                     group.communicator or None,
@@ -337,7 +337,7 @@ def collective_kinds(selection: Selection, ranks: Sequence[RankedTask], matching
                     len(last),
                     numbers.get(member.task) if len(last) else None,
                     int(late_counts.max()) if len(last) else None,
-                    verdict(*(column[is_kind] for column in cells)),
+                    verdict(len(batch.group.members), *(column[is_kind] for column in cells)),
                     batch.group.communicator or None,
                 )
             )

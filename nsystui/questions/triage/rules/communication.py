@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+import sqlalchemy as sa
 
 from nsystui.base.answer import HOST, RANK, Column, Row, TableAnswer, Unit
 from nsystui.base.kernel_families import COPIES_BACKEND
@@ -31,6 +32,7 @@ from nsystui.questions.triage.kernel_mix import by_framework
 from nsystui.questions.triage.lateness import late_rank
 from nsystui.questions.triage.rule import BY_COMMUNICATION, WORK, FindingKind, rule
 from nsystui.questions.triage.rules.input_pipeline import loader_advice
+from nsystui.store import tables
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -283,11 +285,33 @@ def _reason(
             f"The same number of kernels takes longer on {gpu}: {slow} inputs are larger.",
         )
         words = f"{among} {rank} run{s} as many kernels as the others, but they take {100 * longer:.0f} % longer."
+        clocks = _clocks(case, late.tasks)
+        if clocks[0] < (1 - _DIFFERS) * clocks[1]:
+            words += " The clock of {} is {:,.0f} MHz, of the others {:,.0f} MHz.".format(gpu, *clocks)
+            advice = Advice(
+                f"Look at power cap, temperature and cooling (nvidia-smi -q -d PERFORMANCE), or exclude {nodes}.",
+                "Kernels take longer at a lower clock.",
+            )
         return words, advice
     count = f"{100 * abs(more):.0f} % {'more' if more > 0 else 'fewer'} kernels than the others"
     return f"{among} {rank} run{s} {count} and compute{s} {100 * longer:.0f} % longer.", Advice(
         "Divide the work more evenly over the ranks.", "This rank has more to compute than the others."
     )
+
+
+def _clocks(case: Case, late: Sequence[Task]) -> tuple[float, float]:
+    """Return the median clock of the GPUs of ``late`` tasks, and of the others, MHz; NaN if not sampled."""
+    table, clocks = tables.gpu_metrics.c, dict[tuple[int, int], float]()
+    query = sa.select(table.report, table.gpu, sa.func.median(table.value)).group_by(table.report, table.gpu)
+    if case.job.session.count(tables.gpu_metrics):
+        rows = case.job.session.rows(query.where(table.metric.startswith("GPC Clock Frequency")))
+        clocks = {(report, gpu): value / (1e6 if value > 1e6 else 1) for report, gpu, value in rows}  # once in Hz
+    groups: tuple[list[float], list[float]] = [], []
+    for device in (gpu.device for gpu in case.devices):
+        clock = clocks.get((device.task.task.report, -1 if device.gpu is None else device.gpu), np.nan)
+        groups[device.task.task not in late].append(clock)
+    slow, usual = (float(np.median(group or [np.nan])) for group in groups)
+    return slow, usual
 
 
 @rule(
