@@ -142,6 +142,18 @@ def test_slow_steps_of_all_ranks_stay_a_finding_beside_a_straggler(tmp_path: Pat
     told(finding(triage, "slow-steps"), advises=["all ranks share"])
 
 
+@pytest.mark.parametrize(
+    ("name", "is_slow"),
+    [
+        *(("Trainer.evaluate", False), ("validation_step 3", False), ("next_batch", True)),
+        ("autograd::engine::evaluate_function: AddBackward0", True),
+    ],
+)
+def test_steps_that_evaluate_are_not_slow(tmp_path: Path, name: str, is_slow: bool) -> None:
+    everyone = ddp_job(tmp_path, loads=lambda rank, step: 90 * MS * (step in (7, 13)), loader=name)
+    assert ("slow-steps" in ids(triaged(*everyone))) == is_slow
+
+
 @pytest.mark.campaign
 def test_the_usual_wait_for_data_stays_a_finding_beside_a_late_loader(tmp_path: Path) -> None:
     triage = triaged(*ddp_job(tmp_path, loads=lambda rank, step: 20 * MS + 20 * MS * (rank == 2)))
