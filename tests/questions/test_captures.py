@@ -24,7 +24,7 @@ from nsystui.questions.kernels.summary import GroupBy, kernel_summary
 from nsystui.questions.nccl.grouping import NcclProperty
 from nsystui.questions.nvtx.around import range_around
 from nsystui.questions.nvtx.captures import capture_notes
-from nsystui.questions.nvtx.listing import nvtx_names, nvtx_tree_table
+from nsystui.questions.nvtx.listing import kernels_of, nvtx_names, nvtx_tree_table
 from nsystui.questions.nvtx.paths import Folding
 from nsystui.questions.timeline.streams import stream_table
 from nsystui.ui.pictures.details import event_details
@@ -156,6 +156,10 @@ def test_replayed_kernels_belong_to_the_range_of_their_capture(opened: Callable[
     assert rows["capture › layer_0"]["replayed"] == FIRST
     assert rows["capture › layer_1"]["replayed"] == SECOND
     assert rows["execute"]["replayed"] is None
+    ranges = job.nvtx_ranges(Selection())
+    work = {ranges.names[name]: kernels_of(ranges, index).page(0, 9) for index, name in enumerate(ranges.name)}
+    assert [row[1] for row in work["layer_0"]] == [10] * REPLAYS and len(work["capture"]) == 2 * REPLAYS
+    assert len(work["execute"]) == 2
     names = {row["name"]: row["replayed"] for row in records(nvtx_names(job, Selection(), Folding.ALL))}
     assert names == {"capture": FIRST + SECOND, "layer_0": FIRST, "layer_1": SECOND, "execute": None}
     # What launched the kernels is still shown.

@@ -26,9 +26,10 @@ from nsystui.base.answer import (
     Unit,
 )
 from nsystui.base.selection import Selection
-from nsystui.base.types import Query
+from nsystui.base.types import Ints, Query
 from nsystui.exports.metadata import pid_column, tid_column, tid_of
 from nsystui.questions.events.kinds import GPU_KINDS, KIND_TABLES, events_query
+from nsystui.questions.nvtx.captures import Captures
 from nsystui.questions.nvtx.loading import FOLDED_LABEL, LABEL, NAME_SIZE, PUSH_POP_TYPES, START_END_TYPES, last_times
 from nsystui.questions.nvtx.paths import NO_NODE, Folding, TreeGrouping, numbered, template
 from nsystui.questions.nvtx.tree import NvtxTree, Order
@@ -255,20 +256,21 @@ def kernels_of(ranges: NvtxRanges, index: int, ranks: Sequence[RankedTask] = ())
     """List the GPU work that a range launched (kernels, NCCL, memory operations, CUDA graphs), by start.
 
     ``index`` is the range's index in ``ranges``. The launching API calls are of its thread and lie fully inside, so
-    the rows are exactly the operations of its projection. Start in job time, ns; ``kind`` and ``row`` form an event's
-    key. Raises ``IndexError`` if there is no such range.
+    the rows are exactly the operations of its projection. If it launched nothing, the rows are the operations that CUDA
+    graphs replay of it. Start in job time, ns; ``kind`` and ``row`` form an event's key. Raises ``IndexError`` if there
+    is no such range.
     """
     lane, offset = ranges.lane_of(index), _clock_offset(ranges, index)
     calls = tables.api_calls
-    inside = [
-        calls.c.report == lane.report,
-        calls.c.thread == lane.thread,
-        calls.c.start >= ranges.value("start", index) - offset,
-        calls.c.end <= ranges.value("end", index) - offset,
-        sa.true() if ranges.value("op_count", index) > 0 else sa.false(),
-    ]
+    start, end = (ranges.value(edge, index) - offset for edge in ("start", "end"))
+    is_inside = (calls.c.thread == lane.thread, calls.c.start >= start, calls.c.end <= end)
+    inside, nodes = [calls.c.report == lane.report, *is_inside], None
+    if ranges.value("op_count", index) <= 0:
+        captures = Captures.of(ranges.session, report_at(ranges.session, lane.report))
+        is_captured = (captures.thread == lane.thread) & (captures.time >= start) & (captures.time <= end)
+        inside, nodes = [calls.c.report == lane.report, calls.c.process == lane.process], captures.node[is_captured]
     launches = sa.select(calls.c.correlation_id, calls.c.name).where(*inside).subquery()
-    work = _work(ranges, index, launches, ranks)
+    work = _work(ranges, index, launches, ranks, nodes)
     query = sa.select(
         *(launches.c.name.label("call") if column.key == "call" else work.c[column.key] for column in LAUNCHED_COLUMNS)
     ).join_from(work, launches, work.c.correlation_id == launches.c.correlation_id)
@@ -278,21 +280,25 @@ def kernels_of(ranges: NvtxRanges, index: int, ranks: Sequence[RankedTask] = ())
     )
 
 
-def _work(ranges: NvtxRanges, index: int, launches: sa.Subquery, ranks: Sequence[RankedTask]) -> sa.Subquery:
-    """Select the process's GPU operations with correlation ids of ``launches``."""
+def _work(
+    ranges: NvtxRanges, index: int, launches: sa.Subquery, ranks: Sequence[RankedTask], nodes: Ints | None
+) -> sa.Subquery:
+    """Select the process's GPU operations with correlation ids of ``launches``, or of nodes of graphs."""
     gpu_selection = Selection(devices=ranges.selection.devices, streams=ranges.selection.streams)
     lane, offset = ranges.lane_of(index), _clock_offset(ranges, index)
     parts: list[Query] = []
     for kind in GPU_KINDS:
         columns = KIND_TABLES[kind].table.c
-        conditions = [
-            columns.report == lane.report,
-            columns.process == lane.process,
-            columns.correlation_id.in_(sa.select(launches.c.correlation_id)),
-            # All these operations lie in the projection: the bounds let Parquet skip row groups.
-            columns.start >= ranges.value("gpu_start", index) - offset,
-            columns.end <= ranges.value("gpu_end", index) - offset,
-        ]
+        conditions = [columns.report == lane.report, columns.process == lane.process]
+        if nodes is not None:
+            conditions.append(columns.graph_node_id.in_(nodes.tolist()) if "graph_node_id" in columns else sa.false())
+        else:
+            conditions += [
+                columns.correlation_id.in_(sa.select(launches.c.correlation_id)),
+                # All these operations lie in the projection: the bounds let Parquet skip row groups.
+                columns.start >= ranges.value("gpu_start", index) - offset,
+                columns.end <= ranges.value("gpu_end", index) - offset,
+            ]
         parts.append(events_query(kind, gpu_selection, ranks, conditions))
     return sa.union_all(*parts).subquery()
 
