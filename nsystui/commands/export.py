@@ -127,7 +127,6 @@ def _export_stacks(request: Request) -> int:
 
 
 def _check_target(request: Request, target: str) -> None:
-    """Refuse a wrong ending or an existing file before the work begins."""
     from nsystui.output.files import PARAVER, check_ending, refuse_existing, trace_files
 
     if request.args["paraver"] and not target.lower().endswith(PARAVER):

@@ -53,7 +53,6 @@ def _listing(_: object) -> list[str]:
 
 
 def _about(name: str) -> list[str]:
-    """Return a recipe's answer, needs and options, and how NVIDIA's recipe differs."""
     import textwrap
 
     from nsystui.exports.canonical import BY_NAME

@@ -161,7 +161,6 @@ def _migrations(work: Mapping[str, Array]) -> Times:
 
 
 def _work(session: Session, table: sa.Table, communication: Collection[str]) -> Query:
-    """Select a table's operations, in the columns of `Operations`."""
     columns = table.c
     if table is tables.kernels:
         is_other = columns.name.in_(sorted(communication)) if communication else sa.false()
@@ -231,7 +230,6 @@ def _launched_before(rows: ProcessRows, window: Window) -> dict[tuple[int, int],
 
 
 def _launches(rows: ProcessRows, ids: Times) -> tuple[Times, Times, Times]:
-    """Return begin, end and thread of each operation's launching call, or ``NONE``."""
     calls, unknown = tables.api_calls.c, np.full(len(ids), NONE, np.int64)
     known_ids = ids[ids != NONE]
     if not len(known_ids) or not rows.session.count(tables.api_calls):
@@ -250,7 +248,6 @@ def _launches(rows: ProcessRows, ids: Times) -> tuple[Times, Times, Times]:
 
 
 def _indices_of(ids: Times, targets: Times) -> Times:
-    """Return the index in ``ids`` of each target, or ``NONE``."""
     if not len(ids):
         return np.full(len(targets), NONE, np.int64)
     order = np.argsort(ids, kind="stable")

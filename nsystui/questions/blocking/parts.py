@@ -352,7 +352,6 @@ _EDGES = ("starts", "ends")
 
 
 def _are_of(edges: Mapping[Task, tuple[Times, Times]], report: Report, arrays: Arrays) -> bool:
-    """Return whether `_arrays` computed the budgets for these iterations."""
     first = 0
     for process, count in zip(arrays["process"].tolist(), arrays["count"].tolist(), strict=True):
         task_edges = edges.get(Task(report.index, process), (np.zeros(0, np.int64),) * 2)

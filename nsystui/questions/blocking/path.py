@@ -442,7 +442,6 @@ def path_table(
 
 
 def _iteration(job: OpenJob, selection: Selection, step: int | None, step_name: str | None) -> tuple[Task, Window, str]:
-    """Return the iteration's task and window, and a sentence that identifies it."""
     ranks = selected_ranks(job.ranks, selection)
     steps = step_times(job.steps(step_name))
     if step is None and selection.window is not None:

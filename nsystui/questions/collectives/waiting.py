@@ -346,7 +346,6 @@ def collective_kinds(selection: Selection, ranks: Sequence[RankedTask], matching
 
 
 def _shown(answer: TableAnswer, selection: Selection, numbers: Mapping[Task, int], matching: Matching) -> TableAnswer:
-    """Return the rows of the selected names, and notes."""
     rows, name = answer.rows, selection.name
     if name is not None:
         rows = [row for row, text in zip(rows, answer.cells("collective"), strict=True) if name.matches(str(text))]

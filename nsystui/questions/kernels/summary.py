@@ -196,7 +196,6 @@ def _graph_of(table: sa.FromClause) -> Expression:
 
 
 def _has_graphs_of_several(session: Session) -> bool:
-    """Return whether several processes replay graphs with a number."""
     columns, number = tables.kernels.c, _graph_of(tables.kernels)
     return len(session.rows(sa.select(columns.report, columns.process).where(number.is_not(None)).distinct())) > 1
 
@@ -207,7 +206,6 @@ _COUNT_SHARE = Column("count_share", header="Instances (%)", label="count %", un
 
 
 def _with_count_shares(answer: TableAnswer) -> TableAnswer:
-    """Add each row's share of all launches or of the step's launches."""
     counts = [int(count or 0) for count in answer.cells("count")]
     steps = answer.cells("step") if STEP in answer.columns else [None] * len(counts)
     totals: Counter[Value] = Counter()

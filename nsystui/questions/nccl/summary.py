@@ -307,7 +307,7 @@ def _costs(frame: pd.DataFrame, group: Ints, count: int) -> dict[str, Any]:
     return {**costs, **rates, "exposed": exposed, "overlapped": overlapped, **judged}
 
 
-def fastest(kernels: pd.DataFrame, group: Ints) -> Any:
+def fastest(kernels: pd.DataFrame, group: Ints) -> DataSeries:
     """Return the mean of each group's fastest kernels, ns; NaN if one is unknown."""
     return kernels["fastest"].reset_index(drop=True).groupby(group).agg(lambda values: values.mean(skipna=False))
 

@@ -106,7 +106,7 @@ REPLAYED = Column("replayed", header="GPU Replayed (ns)", label="captured", unit
 
 
 def nvtx_names(job: OpenJob, selection: Selection, fold: Folding) -> TableAnswer:
-    """Summarise ended ranges (`nvtx_summary`), and how long CUDA graphs replay what was captured in each name."""
+    """Summarise ended ranges (`nvtx_summary`), with the time that CUDA graphs replay of each name."""
     answer = nvtx_summary(job.session, selection, fold=fold, as_nsys=False)
     if not job.session.count(tables.graph_nodes):
         return answer

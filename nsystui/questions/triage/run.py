@@ -259,7 +259,6 @@ class Triage:
 
     @property
     def _is_in_graphs(self) -> bool:
-        """Whether time in graphs traced as a whole is a large share."""
         return 100 * self.budget.graph >= _MIN_ONCE * max(self.budget.time, 1)
 
     @property
@@ -449,7 +448,6 @@ def _damaged(report: Report) -> Iterator[NotChecked]:
 
 
 def _judged(names: Iterable[str]) -> list[str]:
-    """Return the names of tables that rules read, else all names."""
     reads = frozenset().union(*(rule.reads for rule in rules().values()))
     return [name for name in names if name in reads] or list(names)
 

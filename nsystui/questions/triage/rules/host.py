@@ -441,7 +441,6 @@ def what_to_record(case: Case, kind: str) -> str:
 
 
 def _place_of(case: Case, gap: CpuSpan, works: Sequence[HostWork]) -> str:
-    """Return the longest gap's NVTX range and step, if known."""
     words = [f" in `{works[0].range_name}`"] if works and works[0].range_name else []
     if (times := case.steps.get(gap.task)) is not None:
         middle = (gap.window.start + gap.window.end) // 2
