@@ -14,7 +14,7 @@ from nsystui.cli import main as nsystui
 
 DATA = Path(__file__).parents[1] / "nsystui/demo"
 JOBS: dict[str, ServingJob | TrainingJob] = {
-    "server": ServingJob(steps=100, layers=14, start_up=0.25),
+    "server": ServingJob(steps=100, layers=14, start_up=0.25, captured=True),
     "training": TrainingJob(layers=5, start_up=0.3),
 }
 """The jobs by the names of their files, smaller than the writers' defaults, so that all compress to 900 KB."""

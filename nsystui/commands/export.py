@@ -122,7 +122,6 @@ def _stacks(request: Request, job: OpenJob, selection: Selection) -> _Content:
 
 
 def _check_target(request: Request, target: str) -> None:
-    """Refuse a wrong ending or an existing file before the work begins."""
     from nsystui.output.files import PARAVER, check_ending, refuse_existing, trace_files
     from nsystui.output.stacks import check_stacks_ending
 

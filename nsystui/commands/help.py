@@ -69,7 +69,6 @@ def run(request: Request) -> int:
 
 
 def _text(name: str, word: str) -> str:
-    """Return a topic's Markdown. Raises UsageError if ``word`` is not a topic."""
     if name not in topics():
         hint = meant(name, topics(), "`nsystui help` lists the topics")
         raise UsageError(f"there is no topic {word!r}: {hint}")
@@ -217,7 +216,6 @@ def _recorded() -> Mapping[str, Sequence[str]]:
 
 
 def _in_list(prefix: str, words: _Words) -> _Words:
-    """Return the words, each after the text up to the last comma."""
     start = prefix[: prefix.rfind(",") + 1]
     return {start + word: line for word, line in words.items()}
 

@@ -250,7 +250,6 @@ def _separated(paths: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def _problem(name: str) -> str:
-    """Return why a name cannot be a log, or an empty text."""
     if name == STDIN:
         return "the screens read keys from standard input; `nsystui nccl-log -` reads a log from it"
     if not os.path.lexists(name):

@@ -183,7 +183,8 @@ class _Run:
             new = [report for report in session.reports if report.index not in self._waiting.union(self._done)]
             ranked, without = ahead.ranks(job) if ahead is not None else report_ranks(job)
             ranked = [item for item in ranked if item.report.index not in self._done]
-            ranked = all_numbered(self._ranks + ranked)[len(self._ranks) :]
+            before = self._ranks + self._earlier_captures(ranked)
+            ranked = all_numbered(before + ranked)[len(before) :]
             if new:
                 self.failures += without
                 session.tell = line.show_computing
@@ -197,6 +198,26 @@ class _Run:
             for item in sorted(ranked, key=lambda item: min(item.ranks.values())):
                 self._waiting.discard(item.report.index)
                 self._put(item, session)
+
+    def _earlier_captures(self, ranked: Sequence[ReportRanks]) -> list[ReportRanks]:
+        """Return the captures in the job, packed by other calls, of the processes of ``ranked``."""
+        from nsystui.questions.answers.packing import ReportRanks
+        from nsystui.store.captures import with_joined_captures
+        from nsystui.store.report import Report
+
+        done, earlier = set(self._done.values()), []
+        reports = (
+            [] if self.request.output.force else self.writer.packed_as({n for r in ranked for n in r.ranks.values()})
+        )
+        for number, packed in enumerate(reports, len(self.paths)):
+            for new in (item.report for item in ranked if packed.path not in done):
+                report = Report(
+                    number, new.path.with_name(f"{packed.name}.sqlite"), packed.files.report, label=packed.name
+                )
+                if len(with_joined_captures([report, new])) == 1:
+                    earlier.append(ReportRanks(report, packed.ranks, ""))
+                    break
+        return earlier
 
     def _put(self, ranked: ReportRanks, session: Session) -> None:
         """Add a report to the job and print its line; a closed stdout does not end the packing."""

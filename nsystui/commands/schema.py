@@ -57,7 +57,6 @@ def run(request: Request) -> int:
 
 
 def _question(words: list[str]) -> Question:
-    """Return the question that begins ``words``. Raises UsageError if it does not exist."""
     from nsystui.questions.queries.registry import question_named, questions
 
     families = {question.family for question in questions()} - {""}

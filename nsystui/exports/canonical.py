@@ -233,6 +233,13 @@ CUDA_OVERHEAD = _table(
     "row start end thread process correlation_id name:t",
     more=" (nsys 2025.5.2 and later write it)",
 )
+HOST_FUNCTIONS = _table(
+    "host_functions",
+    "functions on the CPU that streams run",
+    _CUDA,
+    f"row start end {_GPU_EVENT} graph_node_id graph_id",
+    more=" (nsys 2026 and later write them)",
+)
 CPU_PAGE_FAULTS = _table(
     "cpu_page_faults",
     "CPU page faults of unified memory",

@@ -27,7 +27,7 @@ from nsystui.base.text import safe_text
 from nsystui.base.types import CountRows
 from nsystui.output.chrome_trace import ByteSink
 from nsystui.output.paraver_types import COPIES, DETAILS, LAUNCHES, NCCL_TYPES, STATES, EventTypes
-from nsystui.questions.events.kinds import GPU_KINDS, EventKind
+from nsystui.questions.events.kinds import STREAM_KINDS, EventKind
 from nsystui.questions.trace.layout import StreamLanes
 from nsystui.questions.trace.trace import TIMED_FIELDS, Trace
 
@@ -40,7 +40,7 @@ STATE_OF = {
 }
 """The state of a row during an event of a kind; other kinds have no state."""
 
-_GPU = frozenset(kind.value for kind in GPU_KINDS)
+_GPU = frozenset(kind.value for kind in STREAM_KINDS)
 _MARK, _MEMORY = EventKind.MARK.value, EventKind.MEMORY.value
 _SECOND = 1_000_000_000
 _Row = tuple[Task, object]

@@ -20,6 +20,7 @@ _TYPES = {
     EventKind.NCCL.value: (63000007, "NCCL kernel"),
     EventKind.MEMORY.value: (63000001, "CUDA memory operation"),
     EventKind.GRAPH.value: (63000008, "CUDA graph, traced whole"),
+    EventKind.HOST_FUNCTION.value: (9315, "host function of a stream"),
     EventKind.API.value: (63000000, "CUDA API call"),
     EventKind.OS.value: (9310, "OS runtime call"),
     EventKind.UCX.value: (9311, "UCX call"),

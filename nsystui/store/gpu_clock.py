@@ -101,7 +101,6 @@ class _Sample:
         return False
 
     def _rows(self, table: str, condition: str) -> Iterator[dict[str, int]]:
-        """Yield rows of each block of a table, one for each context."""
         names = ("globalPid", "contextId", "streamId", "correlationId", "start", "end")
         columns = ", ".join(f"ifnull({self.native.integer(table, name)}, -1)" for name in names)
         query = f'SELECT {columns} FROM "{table}" WHERE rowid BETWEEN ? AND ? AND {condition} GROUP BY 1, 2'

@@ -311,7 +311,6 @@ class OnDemand:
         return self.results.load(_TALLIES, read=partial(_by_table, Tally.from_json)) or {}
 
     def _tally(self, tables: Iterable[str]) -> dict[str, Tally]:
-        """Count rows in loaded columns, or else in the export without keeping them."""
         tallies, missing = {}, {}
         for table in tables:
             needed = _TALLIED.intersection(canonical.BY_NAME[table].field_names)

@@ -13,7 +13,7 @@ import os
 import re
 import shutil
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -240,6 +240,15 @@ class JobWriter:
                 reports[report.export] = report
         return {identity: reports[identity] for identity in exports if identity in reports}
 
+    def packed_as(self, ranks: Collection[int]) -> list[JobReport]:
+        """Return the complete reports in the job that are captures of ``ranks``, by number."""
+        reports = []
+        for path in packed_reports(self.directory):
+            with suppress(ExportError):
+                if int(path.name.partition("=")[2]) % NEXT_CAPTURE in ranks:
+                    reports.append(read_report(path))
+        return sorted(reports, key=lambda report: min(report.ranks.values()))
+
     @contextmanager
     def staging(self) -> Iterator[Cache]:
         """Yield a cache in the job's directory, and remove it afterwards. Raises OutputError if it is not writable."""
@@ -317,9 +326,10 @@ class JobWriter:
 
     def _refuse(self, target_directory: Path, report: NewReport) -> None:
         if is_packed_report(target_directory):
-            existing = f"{self.directory} has rank {report.rank} already (of {name_of(target_directory)})"
+            rank = report.rank % NEXT_CAPTURE
+            existing = f"{self.directory} has rank {rank} already (of {name_of(target_directory)})"
             advice = f"--force replaces it, --ranks says which rank {report.name} is"
-            raise OutputError(f"{report.name} is rank {report.rank} ({report.source}), and {existing}: {advice}")
+            raise OutputError(f"{report.name} is rank {rank} ({report.source}), and {existing}: {advice}")
 
     def _remove_others(self, rank: int, new_files: Mapping[Path, Path]) -> None:
         """Remove files that a replaced report or a killed process left in the datasets.

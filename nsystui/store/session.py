@@ -173,7 +173,6 @@ class Session:
 
     @cached_property
     def _engine(self) -> sa.Engine:
-        """The engine, created at the first query: packing does not need SQLAlchemy."""
         return engine_of(self._cursor)
 
     @property
@@ -362,7 +361,6 @@ class Session:
         return part
 
     def _cursor(self) -> duckdb.DuckDBPyConnection:
-        """Return a connection to the same database that finds this session's views."""
         cursor = self.database.cursor()
         if self._schema:
             cursor.execute(f"SET search_path = '{self._schema},main'")

@@ -202,7 +202,7 @@ _KEYS: Mapping[str, tuple[tuple[str, str, str, str, str], ...]] = {
         ("right,l", "→", "expand", "", "open a range; l too"),
         ("left,h", "←", "collapse", "", "close a range, or go to the one around it; h too"),
         ("enter", "⏎", "", "open", "open and close; on a single range with nothing inside, its event"),
-        ("c", "c", "partner", "GPU work", "from a range to the GPU work launched in it"),
+        ("c", "c", "partner", "GPU work", "from a range to the GPU work launched or captured in it"),
         (
             "number_sign",
             "#",

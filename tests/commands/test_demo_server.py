@@ -1,5 +1,6 @@
 """The demo's inference server: each command reports the faults in its docstring, with the same numbers."""
 
+import re
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
@@ -92,9 +93,16 @@ def test_each_phase_has_its_steps_and_the_host_bounds_decoding_alone(table, demo
 def test_decode_steps_replay_their_graph_with_one_launch_each_and_the_others_launch_all(table, demo_server):
     found = {row["CUDA Graph"]: int(row["Instances"]) for row in table("kernels", *demo_server, "--by", "graph")}
     launches = JOB.ranks * len(FAMILIES[DECODE])
-    assert found["replayed"] == len(JOB.graph) * launches
+    assert found["replayed"] == sum(len(nodes) for _, nodes in JOB.graph) * launches
     kernels = sum(native_count(path, "CUPTI_ACTIVITY_KIND_KERNEL") for path in demo_server)
     assert found["eager"] == kernels - found["replayed"]
+    parts = dict.fromkeys(("model.layers.*.mlp", "model.layers.*.self_attn", "lm_head", "sampler"), 0)
+    for name, nodes in JOB.graph:
+        parts[re.sub(r"\d+", "*", name)] += len(nodes) * launches
+    rows = table("kernels", *demo_server, "--by", "range")
+    assert {
+        row["NVTX Range"]: int(row["Instances"]) for row in rows if row["Captured or Launched"] == "captured"
+    } == parts
     calls = {row["Name"]: int(row["Num Calls"]) for row in table("api", *demo_server)}
     assert calls["cudaGraphLaunch_v10000"] == launches
     attention = Counter[tuple[str, bool]]()

@@ -3,6 +3,7 @@
 import csv
 import io
 
+import pytest
 from test_job_opening import SECOND, STEPS, capture
 
 
@@ -22,16 +23,20 @@ def test_captures_are_packed_without_ranks_given_and_stay_one_rank(tmp_path, run
     assert steps == rows(run, "steps", tmp_path / "in")[0] and steps["Steps"] == str(3 * STEPS)
 
 
-def test_a_capture_that_is_packed_later_joins_the_packed_ones(tmp_path, run):
-    for number in range(2):
-        capture(tmp_path / f"in/report.{number + 1}.sqlite", number * SECOND)
-        assert run("pack", tmp_path / "in", "-o", tmp_path / "job").status == 0
+@pytest.mark.parametrize("is_alone", [False, True])
+def test_a_capture_that_is_packed_later_joins_the_packed_ones(tmp_path, run, is_alone):
+    for number in (0, 2, 1):
+        path = tmp_path / f"in/report.{number + 1}.sqlite"
+        capture(path, number * SECOND)
+        assert run("pack", path if is_alone else tmp_path / "in", "-o", tmp_path / "job").status == 0
     (steps,) = rows(run, "steps", tmp_path / "job")
-    assert steps["Steps"] == str(2 * STEPS)
+    assert steps["Steps"] == str(3 * STEPS)
 
 
-def test_two_processes_of_one_rank_are_no_captures_to_pack(tmp_path, run):
+@pytest.mark.parametrize("is_alone", [False, True])
+def test_two_processes_of_one_rank_are_no_captures_to_pack(tmp_path, run, is_alone):
     for number in range(2):
-        capture(tmp_path / f"in/report.{number + 1}.sqlite", number * SECOND, pid=7 + number)
-    done = run("pack", tmp_path / "in", "-o", tmp_path / "job")
-    assert done.status == 2 and "--ranks" in done.err
+        path = tmp_path / f"in/report.{number + 1}.sqlite"
+        capture(path, number * SECOND, pid=7 + number)
+        done = run("pack", path if is_alone else tmp_path / "in", "-o", tmp_path / "job")
+    assert done.status > 0 and "--ranks" in done.err

@@ -41,7 +41,10 @@ _PROCESS = ~0xFFFFFF
 _FOREVER = 10**18
 NOTHING: frozenset[str] = frozenset()
 _CUSTOM = re.compile("cross_device_reduce|allreduce_fusion|multimem_all_reduce")
-_AT_END = ("nccl", "communication", "to_device", "to_host", "on_device", "other_copies", "memsets", "migrations")
+_AT_END = (
+    *("nccl", "communication", "to_device", "to_host", "on_device", "other_copies"),
+    *("memsets", "migrations", "host_functions"),
+)
 _COPIES = {1: "to_device", 2: "to_host", 8: "on_device", **dict.fromkeys((11, 12, 13), "migrations")}
 
 
@@ -87,6 +90,8 @@ class Naive:
             add("memsets", row, None)
         for row in rows("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", common):
             add("compute", row, None)
+        for row in rows("CUPTI_ACTIVITY_KIND_GRAPH_HOST_NODE_AND_HOST_LAUNCH", common):
+            add("host_functions", row, None)
         self.operations.sort(key=lambda one: one.start)
         self._in_stream: dict[tuple[int, tuple[int, int]], list[_Operation]] = defaultdict(list)
         launched: set[tuple[int, int | None]] = set()
@@ -219,11 +224,11 @@ class Gpu:
 
     @property
     def span(self) -> Span:
-        return self.work[0].start, max(one.end for one in self.work)
+        return self._busy[0][0], self._busy[-1][1]
 
     @cached_property
     def _busy(self) -> list[tuple[int, int]]:
-        return joined([(one.start, one.end) for one in self.work])
+        return joined([(one.start, one.end) for one in self.work if one.kind != "host_functions"])
 
     @cached_property
     def told(self) -> list[tuple[int, int, str, frozenset[str]]]:

@@ -89,6 +89,10 @@ CASES: dict[str, tuple[Any, Parts]] = {
     "a memset blocks":
         (first.memset((11, 12), (101, 104)).kernel((13, 15), (106, 200)),
          {"compute": 80 + 94, "memsets": 4, "stalled": 2}),
+    "a function on the CPU blocks its stream and the end":
+        (first.host_function((11, 12), (101, 160)).kernel((13, 15), (165, 180)).host_function((16, 17), (181, 190))
+         .memset((18, 19), (191, 200)),
+         {"compute": 80 + 15, "host_functions": 60 + 9, "memsets": 9, "stalled": 5, "tail": 2}),
     "pages that move before a launched kernel block it":
         (first.migrate((110, 120), "UvmDtoH").migrate((130, 140), stream=13, number=None)
          .migrate((150, 160), "UvmDtoD", 99).kernel((11, 12), (165, 200)),

@@ -24,7 +24,8 @@ from nsystui.questions.kernels.summary import GroupBy, kernel_summary
 from nsystui.questions.nccl.grouping import NcclProperty
 from nsystui.questions.nvtx.around import range_around
 from nsystui.questions.nvtx.captures import capture_notes
-from nsystui.questions.nvtx.listing import nvtx_tree_table
+from nsystui.questions.nvtx.listing import kernels_of, nvtx_names, nvtx_tree_table
+from nsystui.questions.nvtx.paths import Folding
 from nsystui.questions.timeline.streams import stream_table
 from nsystui.ui.pictures.details import event_details
 
@@ -155,6 +156,12 @@ def test_replayed_kernels_belong_to_the_range_of_their_capture(opened: Callable[
     assert rows["capture › layer_0"]["replayed"] == FIRST
     assert rows["capture › layer_1"]["replayed"] == SECOND
     assert rows["execute"]["replayed"] is None
+    ranges = job.nvtx_ranges(Selection())
+    work = {ranges.names[name]: kernels_of(ranges, index).page(0, 9) for index, name in enumerate(ranges.name)}
+    assert [row[1] for row in work["layer_0"]] == [10] * REPLAYS and len(work["capture"]) == 2 * REPLAYS
+    assert len(work["execute"]) == 2
+    names = {row["name"]: row["replayed"] for row in records(nvtx_names(job, Selection(), Folding.ALL))}
+    assert names == {"capture": FIRST + SECOND, "layer_0": FIRST, "layer_1": SECOND, "execute": None}
     # What launched the kernels is still shown.
     assert rows["execute"]["gpu_total"] == 40 * REPLAYS
     assert not any("CUDA graph" in note for note in job.nvtx_ranges(Selection()).notes)
@@ -264,9 +271,13 @@ def test_the_purpose_of_a_stream_is_the_range_of_its_captures(
     assert stream_table(opened(nodes), Selection()).cells("purpose") == [purpose]
 
 
-def test_kernels_by_graph_have_the_number_of_the_graph(opened: Callable[..., OpenJob]) -> None:
-    answer = kernel_summary(opened(copied).session, Selection(), group_by=(GroupBy.GRAPH,))
-    assert [(row["graph"], row["graph_id"], row["count"]) for row in records(answer)] == [("replayed", 7, 2 * REPLAYS)]
+@pytest.mark.parametrize("pids", [(100,), (100, 200)])
+def test_kernels_by_graph_have_the_number_of_the_graph_and_its_rank(opened: Callable[..., OpenJob], pids) -> None:
+    job = opened(copied, pids=pids)
+    answer = kernel_summary(job.session, Selection(), group_by=(GroupBy.GRAPH,), ranks=job.ranks)
+    rows = {(row["graph"], row["graph_id"], row.get("rank"), row["count"]) for row in records(answer)}
+    ranks = {None} if len(pids) == 1 else {0, 1}
+    assert rows == {("replayed", 7, rank, 2 * REPLAYS) for rank in ranks}
 
 
 def test_of_graphs_that_were_traced_whole_a_note_says_what_to_record(tmp_path: Path) -> None:

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support import edit, shared
+from support import edit, job_of, shared
 from synthetic import cpu_only_export
 
-from nsystui.base.selection import Task, Window
+from nsystui.base.selection import NameFilter, Selection, Task, Window
 from nsystui.questions.collectives.alignment import ClockMode, fit_clock
 from nsystui.questions.collectives.matching import UNKNOWN, KernelSequence, MatchedCollectives, Member, match, sequences
-from nsystui.questions.collectives.waiting import NOBODY, Arrivals, lateness
+from nsystui.questions.collectives.waiting import NOBODY, Arrivals, collective_operations, lateness
 from nsystui.questions.job.job import OpenJob
 from nsystui.store.cache import Cache
 from nsystui.store.report import aligned
@@ -191,3 +191,14 @@ class TestWaiting:
 def test_a_job_without_nccl_has_nothing_to_match(tmp_path, opened):
     session = opened(cpu_only_export(tmp_path / "cpu.sqlite"))
     assert match(sequences(session, session.reports)).groups == ()
+
+
+@pytest.mark.parametrize(
+    ("ranks", "name", "note"),
+    [(1, "", "no two ranks share"), (2, "SendRecv", "is in the selection"), (0, "", "of NCCL was recorded")],
+)
+def test_a_table_without_collectives_has_the_only_reason(tmp_path, demo_job, ranks, name, note):
+    with job_of(*(demo_job[:ranks] or [cpu_only_export(tmp_path / "cpu.sqlite")])) as job:
+        selection = Selection(name=NameFilter(name) if name else None)
+        answer = collective_operations(selection, job.ranks, job.collectives())
+        assert not answer.rows and len(answer.notes) == 1 and note in answer.notes[0]

@@ -26,6 +26,7 @@ def on(rank: int, time: int, steps: range | tuple[int, ...] = range(20)) -> OfSt
         [
             ({"computes": on(3, 5 * MS), "transfer": 5_000}, "skew: rank 3"),
             ({"computes": on(1, 30 * MS, (7, 13))}, "skew: rank 1, a few steps"),
+            ({"computes": lambda rank, step: 9 * MS if rank == 2 + step % 2 else 0}, "skew: ranks 2, 3"),
             ({"computes": on(0, 2 * MS)}, "mixed"),
             ({}, "transfer-bound"),
             ({"computes": lambda rank, step: 9 * MS if step % 4 == rank else 0}, "skew: rotating"),
@@ -57,6 +58,11 @@ def test_a_collective_transfers_or_waits_if_all_ranks_are_open(tmp_path: Path, h
             ),
             ({"loads": on(2, 30 * MS), "loader": "prepare"}, ": its GPU idles 30 ms longer a step.", "on the CPU"),
             ({"computes": on(2, 30 * MS)}, ": its kernels take 30 ms longer a step.", "exclude its node"),
+            (
+                {"computes": on(2, 30 * MS), "clock": lambda rank: 1200 if rank == 2 else 1755},
+                "The clock of this GPU is 1,200 MHz, of the others 1,755 MHz.",
+                "power cap",
+            ),
             (
                 {"computes": on(2, 90 * MS, (7, 13))},
                 ": its kernels take 90 ms longer in 2 of 20 steps (7, 13).",
@@ -138,6 +144,18 @@ def test_slow_steps_of_all_ranks_stay_a_finding_beside_a_straggler(tmp_path: Pat
     triage = triaged(*everyone)
     assert {"slow-steps", "straggler"} <= ids(triage)
     told(finding(triage, "slow-steps"), advises=["all ranks share"])
+
+
+@pytest.mark.parametrize(
+    ("name", "is_slow"),
+    [
+        *(("Trainer.evaluate", False), ("validation_step 3", False), ("next_batch", True)),
+        ("autograd::engine::evaluate_function: AddBackward0", True),
+    ],
+)
+def test_steps_that_evaluate_are_not_slow(tmp_path: Path, name: str, is_slow: bool) -> None:
+    everyone = ddp_job(tmp_path, loads=lambda rank, step: 90 * MS * (step in (7, 13)), loader=name)
+    assert ("slow-steps" in ids(triaged(*everyone))) == is_slow
 
 
 @pytest.mark.campaign

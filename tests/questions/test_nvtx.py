@@ -128,6 +128,7 @@ def test_a_module_is_one_row_over_shapes_and_with_all_numbers_folded_over_layers
         "{'Inputs': [[7, 64]], 'Module': 'cut.sho",
         "Thunk:#hlo_op=fusion.1,unique_hlo_op_id=42#",
         "{'mod': 'torch', 'op': 'add', 'args': [{'shape': (6,)}]}",
+        *(f"h.{layer}.w{weight}" for layer in (0, 1) for weight in (1, 2, 3)),
     )
 
     def fill(export: Export) -> None:
@@ -137,8 +138,10 @@ def test_a_module_is_one_row_over_shapes_and_with_all_numbers_folded_over_layers
     ranges = load(session_of(fill))
     apart, together = (NvtxTree.build(ranges, fold=fold).roots() for fold in ("steps", "all"))
     operators = {"layers.0's.mlp": 1, "cut.sho": 1, "Thunk:#hlo_op=fusion.1": 1, "torch.add": 1}
-    assert {node.label: node.count for node in apart} == {"layers.0.mlp": 2, "layers.1.mlp": 1, **operators}
-    assert {node.label: node.count for node in together} == {"layers.*.mlp (2)": 3, **operators}
+    weights = {f"h.{layer}.w{weight}": 1 for layer in (0, 1) for weight in (1, 2, 3)}
+    assert {node.label: node.count for node in apart} == {"layers.0.mlp": 2, "layers.1.mlp": 1, **operators, **weights}
+    weights = {f"h.*.w{weight} (2)": 2 for weight in (1, 2, 3)}
+    assert {node.label: node.count for node in together} == {"layers.*.mlp (2)": 3, **operators, **weights}
 
 
 @pytest.mark.campaign

@@ -29,11 +29,12 @@ def ddp_job(
     loses: Callable[[int, int, int], bool] = lambda rank, step, number: False,
     loader: str = "next_batch",
     size: int | None = None,
+    clock: Callable[[int], int] | None = None,
 ) -> list[Path]:
     """Write an export a rank. ``loads`` and ``computes``: extra time by rank and step, ns.
 
     A rank ``skips`` collectives by rank, step and number, records the steps ``captured``, and ``loses`` kernels.
-    ``size``: the recorded number of ranks.
+    ``size``: the recorded number of ranks. ``clock``: of a rank's GPU, MHz.
     """
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / f"rank{rank}.sqlite" for rank in range(ranks)]
@@ -45,6 +46,10 @@ def ddp_job(
         environment = {"RANK": str(rank), "WORLD_SIZE": str(size or ranks)}
         session = CaptureSession(hostname="host", environment=environment, duration=begins[-1] + 10 * MS)
         with one_gpu(path, session=session, gpu=rank) as gpu:
+            if clock is not None:
+                gpu.export.gpu_metric_names(rank, ("GPC Clock Frequency [MHz]",))
+                for time in begins:
+                    gpu.export.gpu_metric(rank, time, (clock(rank),))
             for step in captured(rank):
                 begin, ready = begins[step], begins[step] + MS + loads(rank, step)
                 arrival, last = ready + 10 * MS + computes(rank, step), begins[step + 1] - 2 * transfer - 2 * MS

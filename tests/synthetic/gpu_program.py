@@ -75,6 +75,14 @@ class Program:
         place = {"graph_id": 1, "graph_exec_id": 2, "correlation_id": number, "context": device + 1}
         self.export.graph_launch(self.process, device, stream, *span, **place)
 
+    def host_function(
+        self, called: Span, span: Span, stream: int = 13, device: int = 0, node: int | None = None
+    ) -> None:
+        """Write a function on the CPU for which a stream waits, or with ``node`` a graph's host node."""
+        number = self.call("cudaLaunchHostFunc_v10000" if node is None else "cudaGraphLaunch_v10000", called)
+        row = (*span, device, device + 1, 0, stream, number, self.process.global_id, node, node and 1)
+        self.export.rows("CUPTI_ACTIVITY_KIND_GRAPH_HOST_NODE_AND_HOST_LAUNCH").append(row)
+
     def record(
         self, at: int, event: int, stream: int, sync: int = 0, device: int = 0, thread: Thread | None = None
     ) -> None:
@@ -174,6 +182,8 @@ class Dice(Program):
             self.memset(called, span, stream, device)
         elif what == "nodes":
             self.nodes(called, *spans, stream=stream, name=dice.choice((GEMM, GEMM, NCCL)), device=device)
+        elif what == "host":
+            self.host_function(called, span, stream, device)
         elif what == "graph":
             self.graph(called, span, stream, device)
         else:
@@ -199,6 +209,6 @@ class Dice(Program):
 
 _ACTIONS = (
     "kernel", "nccl", "custom", "HtoD", "DtoH", "DtoD", "PtoP", "memset", "record", "wait",
-    "event sync", "stream sync", "nodes", "graph", "lost",
+    "event sync", "stream sync", "nodes", "graph", "lost", "host",
 )  # fmt: skip
-_WEIGHTS = (10, 3, 1, 2, 1, 1, 1, 1, 6, 6, 0.5, 0.5, 1, 0.5, 0.5)
+_WEIGHTS = (10, 3, 1, 2, 1, 1, 1, 1, 6, 6, 0.5, 0.5, 1, 0.5, 0.5, 0.7)

@@ -21,12 +21,8 @@ _OPENACC_EVENT = (
 _TABLES: Final = {
     "ANALYSIS_FILE@3.13": "id!* filename:T!<3.16 filename:T@3.16 content:T!<3.16 contentId@3.16 globalPid!",
     "CUPTI_ACTIVITY_KIND_GRAPH_TRACE@3.0": f"{GPU_OPERATION} graphId! graphExecId!",
+    "CUPTI_ACTIVITY_KIND_GRAPH_HOST_NODE_AND_HOST_LAUNCH@3.24": f"{GPU_OPERATION} graphNodeId graphId",
     "CUPTI_ACTIVITY_KIND_OVERHEAD@3.24": "start! end! eventClass! globalTid correlationId nameId overheadType!",
-    "CUDA_GRAPH_EVENTS": (
-        "start! end! eventClass! globalTid nameId! graphNodeId!<3.13 originalGraphNodeId<3.13 "
-        "graphId@3.13 originalGraphId@3.13 graphExecId@3.13"
-    ),
-    "CUDA_GRAPH_NODE_EVENTS@3.13": "start! end! eventClass! globalTid nameId! graphNodeId! originalGraphNodeId",
     "CUDA_UM_CPU_PAGE_FAULT_EVENTS": (
         "start! globalPid! address! originalFaultPc CpuInstruction! module! unresolvedFaultPc sourceFile@3.28 "
         "sourceLine@3.28"
@@ -91,16 +87,6 @@ class ExportWriter(DemoWriter):
         self.rows("CUPTI_ACTIVITY_KIND_GRAPH_TRACE").append(
             (start, end, device, context, 0, stream, correlation_id, process.global_id, graph_id, graph_exec_id)
         )
-
-    def graph_node(
-        self, thread: Thread, start: int, end: int, name: str, node_id: int, original: int | None = None
-    ) -> None:
-        """Write the creation of a graph node during capture, or of a clone of node `original`."""
-        node = (start, end, 77, thread.global_id, self.intern(name), node_id, original)
-        if self.has("CUDA_GRAPH_NODE_EVENTS"):
-            self.rows("CUDA_GRAPH_NODE_EVENTS").append(node)
-        else:
-            self.rows("CUDA_GRAPH_EVENTS").append((*node, None, None, None))
 
     def cpu_page_fault(
         self, process: Process, start: int, address: int, *,

@@ -130,6 +130,14 @@ def graph_launches(schema: Schema) -> Source:
     return Source(table, columns, {"graph_launches": Transform(fields)})
 
 
+def host_functions(schema: Schema) -> Source:
+    """Return the functions of ``cudaLaunchHostFunc``, and of graphs' host nodes."""
+    table = "CUPTI_ACTIVITY_KIND_GRAPH_HOST_NODE_AND_HOST_LAUNCH"
+    graph = {"graph_node_id": "graphNodeId", "graph_id": "graphId"}
+    fields = {"row": "row_id", **GPU_EVENT_FIELDS, **column_fields(*graph)}
+    return Source(table, integers(schema, table, {**GPU_EVENT, **graph}), {"host_functions": Transform(fields)})
+
+
 GRAPH_NODE_TABLES = ("CUDA_GRAPH_NODE_EVENTS", "CUDA_GRAPH_EVENTS")
 
 
@@ -270,6 +278,7 @@ SOURCES: dict[str, SourceMaker] = {
     "CUPTI_ACTIVITY_KIND_MEMCPY": memcpys,
     "CUPTI_ACTIVITY_KIND_MEMSET": memsets,
     "CUPTI_ACTIVITY_KIND_GRAPH_TRACE": graph_launches,
+    "CUPTI_ACTIVITY_KIND_GRAPH_HOST_NODE_AND_HOST_LAUNCH": host_functions,
     "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": syncs,
     "CUPTI_ACTIVITY_KIND_CUDA_EVENT": cuda_events,
     "GPU_METRICS": gpu_metrics,

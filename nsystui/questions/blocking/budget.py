@@ -53,6 +53,7 @@ LABELS = {
     "other_copies": "blocked by other copies",
     "memsets": "blocked by memsets",
     "migrations": "blocked by unified memory",
+    "host_functions": "blocked by host functions",
     "stalled": "stalled",
     "in_graph": "in CUDA graphs",
     "unresolved": "unresolved",
@@ -187,7 +188,6 @@ def budget_by_step(job: OpenJob, selection: Selection, step_name: str | None = N
 
 
 def _sums(job: OpenJob, gpus: Sequence[RankIterations]) -> tuple[dict[str, list[Times]], list[str]]:
-    """Return each row's times in each GPU's iterations, and notes on collectives."""
     sums = {"iteration": [gpu.of.time for gpu in gpus], "GPU busy": [gpu.of.busy for gpu in gpus]}
     sums["GPU idle"] = [gpu.of.time - gpu.of.busy for gpu in gpus]
     sums["without compute"] = [gpu.of.time - gpu.of.part("compute") for gpu in gpus]
@@ -200,7 +200,6 @@ def _sums(job: OpenJob, gpus: Sequence[RankIterations]) -> tuple[dict[str, list[
 
 
 def _part_row(name: str, parts: Sequence[Times], ranks: Sequence[int], upper: int | None, all_time: int) -> Row:
-    """Make a part's row from times by GPU and ``upper`` (in total), ns."""
     values = np.concatenate(parts)
     rank = ranks[int(np.argmax([float(np.median(part)) for part in parts]))] if len(ranks) > 1 else None
     total, count = int(values.sum()), len(values)

@@ -44,19 +44,21 @@ from nsystui.questions.queries.time_window import report_at
 from nsystui.store import tables
 from nsystui.store.session import Session
 
-COMPUTE, NCCL, COMMUNICATION, TO_DEVICE, TO_HOST, ON_DEVICE, OTHER_COPY, MEMSET, MIGRATION = range(9)
+COMPUTE, NCCL, COMMUNICATION, TO_DEVICE, TO_HOST, ON_DEVICE, OTHER_COPY, MEMSET, MIGRATION, HOST_FUNCTION = range(10)
 """Kinds of operations. Whole CUDA graphs are compute."""
 OPERATIONS = (
     *("compute", "NCCL", "other communication", "copy to the GPU", "copy to the host", "copy on the GPU"),
-    *("other copy", "memset", "unified memory"),
+    *("other copy", "memset", "unified memory", "host function"),
 )
-COLOURS = ("compute", "nccl", "nccl", *["memory"] * 6)
+COLOURS = ("compute", "nccl", "nccl", *["memory"] * 6, "cpu")
 """Name and colour of each kind."""
 MIGRATIONS = (11, 12, 13)
 """Unified memory to the device, to the host, between devices (CUpti_ActivityMemcpyKind)."""
 _COPIES = {1: TO_DEVICE, 2: TO_HOST, 8: ON_DEVICE, **dict.fromkeys(MIGRATIONS, MIGRATION)}
 
 NONE = -1
+_NODES = (tables.kernels, tables.memory_ops, tables.host_functions)
+_TABLES = (tables.kernels, tables.memory_ops, tables.graph_launches, tables.host_functions)
 _SHIFT = 34
 """Correlation ids have 32 bits: a stream number and an id fit into one integer."""
 
@@ -70,7 +72,7 @@ class Operations:
     ``producer``: the index of the operation that it waited for, or ``NONE``. ``unseen``: it may have waited for any
     operation launched before the call with this id; ``NONE`` if all waits are recorded. ``migration``: the last
     migration to end before it began, except during kernels of its GPU, which waited themselves; or ``NONE``.
-    ``row``, ``table`` (0 kernels, 1 memory operations, 2 graphs): its row in the export.
+    ``row``, ``table`` (0 kernels, 1 memory operations, 2 graphs, 3 host functions): its row in the export.
     """
 
     device: Array
@@ -121,7 +123,7 @@ def operations_of(rows: ProcessRows, window: Window | None, communication: Colle
     session, task = rows.session, rows.task
     parts: list[dict[str, Array]] = []
     until = None if window is None else _until(session, task, window, communication)
-    for index, table in enumerate((tables.kernels, tables.memory_ops, tables.graph_launches)):
+    for index, table in enumerate(_TABLES):
         if not session.count(table):
             continue
         is_inside = () if window is None else (table.c.end > window.start, table.c.start <= until)
@@ -161,7 +163,6 @@ def _migrations(work: Mapping[str, Array]) -> Times:
 
 
 def _work(session: Session, table: sa.Table, communication: Collection[str]) -> Query:
-    """Select a table's operations, in the columns of `Operations`."""
     columns = table.c
     if table is tables.kernels:
         is_other = columns.name.in_(sorted(communication)) if communication else sa.false()
@@ -170,7 +171,7 @@ def _work(session: Session, table: sa.Table, communication: Collection[str]) -> 
         copies = sa.case(_COPIES, value=columns.copy_kind, else_=OTHER_COPY)
         kind = sa.case((columns.is_memset == 1, MEMSET), (is_nccl_copy(session), NCCL), else_=copies)
     else:
-        kind = sa.literal(COMPUTE)
+        kind = sa.literal(COMPUTE if table is tables.graph_launches else HOST_FUNCTION)
     node = columns.graph_node_id if "graph_node_id" in columns else sa.literal(None)
     return sa.select(
         columns.device,
@@ -203,7 +204,7 @@ def _until(session: Session, task: Task, window: Window, communication: Collecti
 def _begun(session: Session, task: Task, window: Window, ids: Times) -> list[int]:
     """Return the graph launches in ``ids`` with an operation that ended before ``window``, and so was not read."""
     launches = []
-    for table in (tables.kernels, tables.memory_ops):
+    for table in _NODES:
         columns = table.c
         query = sa.select(columns.correlation_id).where(
             columns.report == task.report,
@@ -219,7 +220,7 @@ def _begun(session: Session, task: Task, window: Window, ids: Times) -> list[int
 def _launched_before(rows: ProcessRows, window: Window) -> dict[tuple[int, int], int]:
     """Return the largest id of each stream's operations that ended before ``window``."""
     last_ids: dict[tuple[int, int], int] = {}
-    for table in (tables.kernels, tables.memory_ops, tables.graph_launches):
+    for table in _TABLES:
         columns = table.c
         stream_columns = sa.func.coalesce(columns.context, NONE), columns.stream
         query = sa.select(*stream_columns, sa.func.max(sa.func.coalesce(columns.correlation_id, NONE))).where(
@@ -231,7 +232,6 @@ def _launched_before(rows: ProcessRows, window: Window) -> dict[tuple[int, int],
 
 
 def _launches(rows: ProcessRows, ids: Times) -> tuple[Times, Times, Times]:
-    """Return begin, end and thread of each operation's launching call, or ``NONE``."""
     calls, unknown = tables.api_calls.c, np.full(len(ids), NONE, np.int64)
     known_ids = ids[ids != NONE]
     if not len(known_ids) or not rows.session.count(tables.api_calls):
@@ -250,7 +250,6 @@ def _launches(rows: ProcessRows, ids: Times) -> tuple[Times, Times, Times]:
 
 
 def _indices_of(ids: Times, targets: Times) -> Times:
-    """Return the index in ``ids`` of each target, or ``NONE``."""
     if not len(ids):
         return np.full(len(targets), NONE, np.int64)
     order = np.argsort(ids, kind="stable")

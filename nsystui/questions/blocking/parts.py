@@ -36,6 +36,7 @@ from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, interse
 from nsystui.questions.blocking.dependencies import (
     COMMUNICATION,
     COMPUTE,
+    HOST_FUNCTION,
     MEMSET,
     MIGRATION,
     NCCL,
@@ -73,6 +74,7 @@ BLOCKERS = {
     OTHER_COPY: "other_copies",
     MEMSET: "memsets",
     MIGRATION: "migrations",
+    HOST_FUNCTION: "host_functions",
 }
 PARTS = ("compute", "starved", *BLOCKERS.values(), "stalled", "in_graph", "unresolved", "tail")
 """The parts of an iteration, which add up to it exactly."""
@@ -247,6 +249,7 @@ def budgets_of(
     when = {"starved": subtract(_real(gaps.start[is_kept], gaps.launched[is_kept]), counted), "nccl": nccl}
     unresolved = (subtract(_real(gaps.freed, until), counted) for until in gaps.possible.values())
     possible = np.stack([intervals.covered(starts, ends) for intervals in unresolved], axis=1)
+    is_on_gpu &= work.kind != HOST_FUNCTION
     busy = merge(union(work.start[is_on_gpu], work.end[is_on_gpu]), busy)
     return parts, busy.covered(starts, ends), possible, when
 
@@ -349,7 +352,6 @@ _EDGES = ("starts", "ends")
 
 
 def _are_of(edges: Mapping[Task, tuple[Times, Times]], report: Report, arrays: Arrays) -> bool:
-    """Return whether `_arrays` computed the budgets for these iterations."""
     first = 0
     for process, count in zip(arrays["process"].tolist(), arrays["count"].tolist(), strict=True):
         task_edges = edges.get(Task(report.index, process), (np.zeros(0, np.int64),) * 2)

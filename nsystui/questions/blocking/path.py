@@ -400,7 +400,8 @@ COLUMNS = (
     Column("event", header="Event", label="event", importance=FILES_ONLY),
     Column("event_start", header="Event Start (ns)", label="event start", unit=Unit.TIME, importance=FILES_ONLY),
 )
-_EVENTS = (EventKind.KERNEL, EventKind.MEMORY, EventKind.GRAPH)
+EVENTS = (EventKind.KERNEL, EventKind.MEMORY, EventKind.GRAPH, EventKind.HOST_FUNCTION)
+"""The kinds of operations by table (`Operations.table`)."""
 
 
 def path_table(
@@ -436,7 +437,7 @@ def path_table(
         event: tuple[Any, ...] = (longest.task.report, longest.task.process, None, None, None)
         if longest.table != NONE:
             is_nccl = longest.table == 0 and is_nccl_kernel(called)
-            event_kind = EventKind.NCCL if is_nccl else _EVENTS[longest.table]
+            event_kind = EventKind.NCCL if is_nccl else EVENTS[longest.table]
             event = (*event[:2], longest.row, event_kind.value, longest.begun)
         figures = (time, 100.0 * time / total, len(pieces), longest.end - longest.start, longest.start)
         rows.append((kind, *figures, rank, range_name, name, *event))
@@ -449,7 +450,6 @@ def path_table(
 
 
 def _iteration(job: OpenJob, selection: Selection, step: int | None, step_name: str | None) -> tuple[Task, Window, str]:
-    """Return the iteration's task and window, and a sentence that identifies it."""
     ranks = selected_ranks(job.ranks, selection)
     steps = step_times(job.steps(step_name))
     if step is None and selection.window is not None:

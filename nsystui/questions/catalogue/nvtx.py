@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 
 def _ask(job: OpenJob, selection: Selection, options: dict[str, Any]) -> Answer:
-    from nsystui.questions.nvtx.listing import nvtx_summary, nvtx_tree_table
+    from nsystui.questions.nvtx.listing import nvtx_names, nvtx_tree_table
     from nsystui.questions.nvtx.paths import Folding
 
     if options["summary"]:
-        return nvtx_summary(job.session, selection, fold=Folding(options["fold"]), as_nsys=False)
+        return nvtx_names(job, selection, Folding(options["fold"]))
     return nvtx_tree_table(job.nvtx_tree(selection, options["by"], options["fold"]), options["depth"])
 
 

@@ -67,7 +67,7 @@ def _ask_kernels(job: OpenJob, selection: Selection, options: _Kernels) -> Answe
     arguments: dict[str, Any] = {
         "names": options.names,
         "group_by": options.groups,
-        "ranks": job.ranks if {GroupBy.RANK, GroupBy.ROLE} & {*options.groups} else (),
+        "ranks": job.ranks if {GroupBy.RANK, GroupBy.ROLE, GroupBy.GRAPH} & {*options.groups} else (),
         "families": job.families,
         "only": options.only,
     }

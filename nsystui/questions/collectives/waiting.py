@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import compress
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -295,15 +294,19 @@ def collective_operations(selection: Selection, ranks: Sequence[RankedTask], mat
                     None if last == NOBODY else numbers.get(group.members[int(batch.first[index])].task),
                     int(batch.start_spread[index]),
                     int(batch.transfer[index]),
-                    verdict(*(column[index : index + 1] for column in cells)).partition(":")[0],
+                    verdict(0, *(column[index : index + 1] for column in cells)).partition(":")[0],
                     int(longest[index]),
                     int(waiting[index]),
                     group.communicator or None,
                     operation,
                 )
             )
-    answer = TableAnswer("collectives", OPERATION_COLUMNS, rows, len(rows), tuple(_notes(numbers, matching)))
-    return _named(answer, selection).sorted_by("number", descending=False).sorted_by("start", descending=False)
+    answer = TableAnswer("collectives", OPERATION_COLUMNS, rows, len(rows))
+    return (
+        _shown(answer, selection, numbers, matching)
+        .sorted_by("number", descending=False)
+        .sorted_by("start", descending=False)
+    )
 
 
 def collective_kinds(selection: Selection, ranks: Sequence[RankedTask], matching: Matching) -> TableAnswer:
@@ -334,20 +337,19 @@ def collective_kinds(selection: Selection, ranks: Sequence[RankedTask], matching
                     len(last),
                     numbers.get(member.task) if len(last) else None,
                     int(late_counts.max()) if len(last) else None,
-                    verdict(*(column[is_kind] for column in cells)),
+                    verdict(len(batch.group.members), *(column[is_kind] for column in cells)),
                     batch.group.communicator or None,
                 )
             )
-    answer = TableAnswer("collective-kinds", KIND_COLUMNS, rows, len(rows), tuple(_notes(numbers, matching)))
-    return _named(answer, selection).sorted_by("waiting", descending=True)
+    answer = TableAnswer("collective-kinds", KIND_COLUMNS, rows, len(rows))
+    return _shown(answer, selection, numbers, matching).sorted_by("waiting", descending=True)
 
 
-def _named(answer: TableAnswer, selection: Selection) -> TableAnswer:
-    if selection.name is None:
-        return answer
-    name_filter = selection.name
-    is_named = [name_filter.matches(str(name)) for name in answer.cells("collective")]
-    return replace(answer, rows=list(compress(answer.rows, is_named)))
+def _shown(answer: TableAnswer, selection: Selection, numbers: Mapping[Task, int], matching: Matching) -> TableAnswer:
+    rows, name = answer.rows, selection.name
+    if name is not None:
+        rows = [row for row, text in zip(rows, answer.cells("collective"), strict=True) if name.matches(str(text))]
+    return replace(answer, rows=rows, notes=tuple(_notes(numbers, matching, bool(rows))))
 
 
 def _arrivals(selection: Selection, matching: Matching) -> Iterator[Arrivals]:
@@ -358,14 +360,20 @@ def _arrivals(selection: Selection, matching: Matching) -> Iterator[Arrivals]:
                 yield arrivals
 
 
-def _notes(numbers: Mapping[Task, int], matching: Matching) -> Iterator[str]:
-    yield (
-        "the late rank of a collective is the one with the shortest kernel: all of its kernels end together, so the "
-        "shortest began last (among the ranks that are open)"
-    )
+def _notes(numbers: Mapping[Task, int], matching: Matching, has_rows: bool) -> Iterator[str]:
+    if has_rows:
+        yield (
+            "the late rank of a collective is the one with the shortest kernel: all of its kernels end together, so "
+            "the shortest began last (among the ranks that are open)"
+        )
     without = [numbers[member.task] for member in matching.unmatched if member.task in numbers]
-    if without:
+    if without and len(numbers) > 1:
         ranks = few_numbers(without)
         yield f"the collectives of rank {ranks} are not matched: other ranks ran another number or order of collectives"
-    if not matching.groups:
-        yield f"no two ranks share a collective ({', '.join(SYNCHRONOUS)}): open the exports of all ranks together"
+    kinds = ", ".join(SYNCHRONOUS)
+    if matching.groups and not has_rows:
+        yield "no collective that ranks share is in the selection"
+    elif without and not matching.groups:
+        yield f"no two ranks share a collective ({kinds}): open the exports of all ranks together"
+    elif not matching.groups:
+        yield f"no kernel of a collective ({kinds}) of NCCL was recorded"

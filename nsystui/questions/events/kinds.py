@@ -24,6 +24,7 @@ class EventKind(Enum):
     NCCL = "nccl"
     MEMORY = "memory"
     GRAPH = "graph"
+    HOST_FUNCTION = "hostfunc"
     SYNC = "sync"
     NVTX = "nvtx"
     MARK = "mark"
@@ -35,9 +36,9 @@ class EventKind(Enum):
     OS = "os"
 
     @property
-    def on_gpu(self) -> bool:
-        """Whether it is GPU work, which an API call may have launched."""
-        return self in GPU_KINDS
+    def on_stream(self) -> bool:
+        """Whether it is work of a stream, which an API call may have launched."""
+        return self in STREAM_KINDS
 
     @property
     def order(self) -> int:
@@ -46,6 +47,8 @@ class EventKind(Enum):
 
 
 GPU_KINDS = (EventKind.KERNEL, EventKind.NCCL, EventKind.MEMORY, EventKind.GRAPH)
+STREAM_KINDS = (*GPU_KINDS, EventKind.HOST_FUNCTION)
+"""Also the functions on the CPU that streams run."""
 
 RUNTIMES = {
     EventKind.MPI: "MPI", EventKind.UCX: "UCX", EventKind.OPENACC: "OpenACC", EventKind.OPENMP: "OpenMP",
@@ -55,10 +58,7 @@ RUNTIMES = {
 
 DEFAULT_KINDS = (
     EventKind.API,
-    EventKind.KERNEL,
-    EventKind.NCCL,
-    EventKind.MEMORY,
-    EventKind.GRAPH,
+    *STREAM_KINDS,
     EventKind.SYNC,
     EventKind.NVTX,
     EventKind.MARK,
@@ -100,6 +100,7 @@ KIND_TABLES: dict[EventKind, KindTable] = {
             tables.graph_launches,
             sa.literal("CUDA graph ", sa.Text) + sa.cast(tables.graph_launches.c.graph_id, sa.Text),
         ),
+        KindTable(EventKind.HOST_FUNCTION, tables.host_functions, sa.literal("host function", sa.Text)),
         KindTable(EventKind.SYNC, tables.syncs, tables.syncs.c.sync_type),
         KindTable(EventKind.NVTX, tables.nvtx_ranges, _domain_and_name(tables.nvtx_ranges)),
         KindTable(EventKind.MARK, tables.nvtx_marks, _domain_and_name(tables.nvtx_marks)),

@@ -25,7 +25,7 @@ from nsystui.exports import canonical
 from nsystui.exports.canonical import NO_PROCESS
 from nsystui.exports.metadata import pid_column, tid_column
 from nsystui.questions.events.index import count_all, event_index
-from nsystui.questions.events.kinds import DEFAULT_KINDS, GPU_KINDS, KIND_TABLES, EventKind, events_query
+from nsystui.questions.events.kinds import DEFAULT_KINDS, KIND_TABLES, STREAM_KINDS, EventKind, events_query
 from nsystui.questions.queries.conditions import given, is_launched_by, matches, of_reports
 from nsystui.questions.queries.derived import of_each_report
 from nsystui.questions.queries.paged import PagedAnswer
@@ -298,7 +298,7 @@ class Launch:
 
 def partners(session: Session, key: EventKey, ranks: Sequence[RankedTask]) -> Partners:
     """Find the GPU work of an API call (several for a graph launch), or the API call of GPU work or a sync."""
-    if key.kind is not EventKind.API and not key.kind.on_gpu and key.kind is not EventKind.SYNC:
+    if key.kind is not EventKind.API and not key.kind.on_stream and key.kind is not EventKind.SYNC:
         return Partners((), f"{key.kind.value} events have no correlation id")
     table, session = KIND_TABLES[key.kind].table, session.part([key.report])
     identity = sa.select(table.c.process, table.c.correlation_id)
@@ -307,7 +307,7 @@ def partners(session: Session, key: EventKey, ranks: Sequence[RankedTask]) -> Pa
         return Partners((), "this row has no correlation id")
     process, correlation_id = identities[0]
     parts = []
-    for kind in GPU_KINDS if key.kind is EventKind.API else (EventKind.API,):
+    for kind in STREAM_KINDS if key.kind is EventKind.API else (EventKind.API,):
         columns = KIND_TABLES[kind].table.c
         is_same = [columns.process == process, columns.correlation_id == correlation_id]
         parts.append(events_query(kind, Selection(), ranks, [columns.report == key.report, *is_same]))

@@ -361,9 +361,9 @@ def busy_parts(
     ``streams`` restricts the operations.
     """
     keys = ("report", *keys)
-    kernels = _merged(session, BY_NAME["kernels"], keys, places, streams)
-    memory = _merged(session, BY_NAME["memory_ops"], keys, places, streams)
-    graph = _merged(session, BY_NAME["graph_launches"], keys, places, streams)
+    kernels = merged(session, BY_NAME["kernels"], keys, places, streams)
+    memory = merged(session, BY_NAME["memory_ops"], keys, places, streams)
+    graph = merged(session, BY_NAME["graph_launches"], keys, places, streams)
     give_back()
     return [
         BusyParts.of(kernels[number, 0], nccl, memory[number, 0], graph[number, 0])
@@ -372,14 +372,14 @@ def busy_parts(
     ]
 
 
-def _merged(
+def merged(
     session: Session,
     table: CanonicalTable,
     keys: Sequence[str],
     places: Sequence[tuple[int, ...]],
-    streams: frozenset[int] | None,
+    streams: frozenset[int] | None = None,
 ) -> dict[tuple[int, int], Intervals]:
-    """Return the union of a table's operations by (index of the place, 1 for communication, else 0)."""
+    """Return the union of a table's operations by (index of the place, 1 for communication, else 0): `busy_parts`."""
     parts: list[list[Intervals]] = [[] for _ in range(2 * len(places))]
     if places and session.count(table):
         import sqlalchemy as sa

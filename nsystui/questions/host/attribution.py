@@ -4,7 +4,8 @@ A span of idle time belongs to the thread that launched the operation at its end
 start, or else to its process's thread with the most CUDA calls. Gaps inside replays of CUDA graphs, and then the
 profiler's work in the process, precede all other causes. After them, each moment has the first cause that applies:
 
-1. the thread is in an MPI or CUDA call (the outermost), or CUDA loads code or waits for a command buffer there;
+1. the thread is in an MPI or CUDA call (the outermost), or CUDA loads code or waits for a command buffer there; if
+   the call waits for the GPU, and the process runs a host function of a stream, that function is the cause;
 2. it waits for Python's GIL, if recorded: the function that the GIL's holder runs;
 3. it is in an OS runtime call that does not wait for another thread;
 4. it runs on a CPU: the function of the nearest sample between two switches;
@@ -34,14 +35,17 @@ from numpy.typing import NDArray
 from nsystui.base.resources import give_back
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.base.types import Array, Ints
+from nsystui.exports import canonical
 from nsystui.questions.algebra.groups import distinct
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, disjoint_runs, intersect, merge, union
+from nsystui.questions.gpu.device_time import merged
 from nsystui.questions.gpu.graph_gaps import TRACED
 from nsystui.questions.gpu.profiler_overhead import profiler_overhead
 from nsystui.questions.host.causes import (
     FILE_READS,
     GIL,
     IN_GRAPH,
+    IN_HOST_FUNCTION,
     IN_MPI,
     IN_OS,
     IN_OVERHEAD,
@@ -52,6 +56,7 @@ from nsystui.questions.host.causes import (
     PREEMPTED,
     PROFILER,
     RUNNING_CODE,
+    SYNCHRONISING,
     WAITING,
     Cause,
     kind_of,
@@ -94,6 +99,7 @@ from nsystui.questions.job.job import OpenJob
 from nsystui.questions.nvtx.chains import narrow
 from nsystui.questions.queries.conditions import where
 from nsystui.questions.queries.mpi import mpi_rows
+from nsystui.questions.queries.time_window import report_at
 from nsystui.store import tables
 from nsystui.store.session import Session
 
@@ -222,6 +228,16 @@ def attribute(
     return Attribution(spans, tuple(host.threads), launcher, tuple(host.causes), span, cause, range_index, names, time)
 
 
+def _host_functions(session: Session, tasks: Sequence[Task]) -> dict[Task, Intervals]:
+    """Return when functions on the CPU ran that each task's streams wait for; job time."""
+    places = [(task.report, task.process) for task in tasks]
+    ran = merged(session, canonical.HOST_FUNCTIONS, ("report", "process"), places)
+    offsets = (report_at(session, task.report).clock_offset for task in tasks)
+    return {
+        task: ran[number, 0].shifted(offset) for number, (task, offset) in enumerate(zip(tasks, offsets, strict=True))
+    }
+
+
 def _joined(parts: list[Array]) -> Array:
     """Join the parts of a column, the largest part of the memory, and free them."""
     column = np.concatenate(parts)
@@ -294,6 +310,7 @@ class _Host:
     os_callers: Mapping[int, Mapping[int, str]]
     profiler: Mapping[Task, Intervals]
     graph_gaps: Mapping[tuple[Task, int], Intervals]
+    host_functions: Mapping[Task, Intervals]
     causes: dict[Cause, int] = field(default_factory=dict)
     threads: dict[Thread | None, int] = field(default_factory=dict)
     _functions: dict[Thread, Segments] = field(default_factory=dict)
@@ -330,7 +347,7 @@ class _Host:
         return cls(
             cuda, mpi, overhead, os, scheduling, samples, python, gil, files_of(session, selection), names, launching,
             ending, usual, workers, os_callers(session, os.chains), profiler_overhead(session, selection),
-            job.graph_gaps(streams),
+            job.graph_gaps(streams), _host_functions(session, sorted(tasks)),
         )  # fmt: skip
 
     def read_calls(self, session: Session, spans: IdleSpans) -> None:
@@ -368,7 +385,11 @@ class _Host:
         states = NO_SEGMENTS
         if thread is not None:
             states = self._states(task, thread)
-            layers += [self._library_calls(thread, inside, ""), *self._waiting_for_gil(thread, other_threads, inside)]
+            calls = self._library_calls(thread, inside, "")
+            syncs = calls.labelled(*(code for cause, code in self.causes.items() if cause.kind == SYNCHRONISING))
+            ran = intersect(self.host_functions[task], syncs)
+            layers += [self._all(ran, Cause(IN_HOST_FUNCTION)), calls]
+            layers += self._waiting_for_gil(thread, other_threads, inside)
             polls = self._in_os_calls(thread, _POLLS.fullmatch)
             layers += self._working(workers, intersect(inside, polls))
             layers += [self._os_calls(thread, inside, lambda call: not _WAITS.search(call))]

@@ -13,6 +13,7 @@ ALLOCATING = "in calls that allocate or free memory"
 LAUNCHING = "launching"
 OTHER_CALLS = "in other CUDA calls"
 IN_OVERHEAD = "in CUDA overhead"
+IN_HOST_FUNCTION = "in a host function on a stream"
 IN_MPI = "in MPI"
 GIL = "waiting for the GIL"
 IN_OS = "in OS runtime calls"
@@ -41,6 +42,7 @@ KINDS = (
     NOTHING,
     PROFILER,
     IN_GRAPH,
+    IN_HOST_FUNCTION,
 )
 """If two threads make calls at once, the earlier kind wins. `NOTHING`: nothing else is recorded."""
 

@@ -95,7 +95,6 @@ def idle_time(
 def _spans(
     job: OpenJob, selection: Selection, step_name: str | None, part_names: Sequence[str], min_length: int
 ) -> tuple[IdleSpans, Ints]:
-    """Return the spans of `idle_time`, and the index of each span's part."""
     budgets = {(item.device.task.task, item.device.device): item for item in device_budgets(job, selection, step_name)}
     gpus: list[tuple[Task, int]] = []
     spans: list[Intervals] = []
@@ -309,7 +308,6 @@ def _first_at(moments: Times, times: Times, codes: Ints, no_code: int) -> Ints:
 
 
 def _shown(idle: _IdleTime, by: str, ranks: _ByTask, pairs: _Pairs) -> tuple[list[_Shown], NDArray[np.int32]]:
-    """Return the causes shown, and the index of each time's cause."""
     table = over_ranks(idle.attribution, ranks if by in _BY_TASK else {})
     code_of_key: dict[int, int] = {}
     indices = np.empty(len(table.time), np.int32)

@@ -273,7 +273,6 @@ def _chains(session: Session, reports: Sequence[int], kind: str) -> dict[int, _C
 
 
 def _by_report(columns: Arrays, reports: Sequence[int]) -> dict[int, Arrays]:
-    """Split rows, which are sorted by report, and drop the column ``report``."""
     report_indices = columns["report"]
     names = [name for name in columns if name != "report"]
     edges = {index: np.searchsorted(report_indices, [index, index + 1]) for index in reports}

@@ -55,5 +55,4 @@ def _units(value: Expression, unit: int) -> sa.ColumnElement[int]:
 
 
 def _fit(total: int | Expression, part: Expression) -> sa.ColumnElement[int]:
-    """Return how often ``part`` fits into ``total``; missing if ``part`` is 0."""
     return sa.func.divide(total, sa.func.nullif(part, 0), type_=sa.BigInteger)

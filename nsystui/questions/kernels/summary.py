@@ -154,9 +154,13 @@ def kernel_summary(
     name = name_of(table, names)
     keys = [key for group in group_by if group not in _BY_LAUNCH for key in _group_keys(group, table, ranks, kinds)]
     keys += [name.label("name")] if has_names else []
+    group_columns = [column for group in group_by for column in _GROUP_COLUMNS[group]]
+    if GroupBy.GRAPH in group_by and GroupBy.RANK not in group_by and _has_graphs_of_several(session):
+        keys.append(sa.case((_graph_of(table).is_not(None), rank_of(table, ranks))).label("rank"))
+        group_columns.append(RANK)
     columns = (
         *statistics.duration_columns("Instances"),
-        *(column for group in group_by for column in _GROUP_COLUMNS[group]),
+        *group_columns,
         *((NAME,) if has_names else ()),
     )
 
@@ -186,13 +190,22 @@ def _launch_of(table: sa.FromClause) -> sa.ColumnElement[str]:
     return sa.case((table.c.graph_node_id.is_not(None), REPLAYED), else_=EAGER)
 
 
+def _graph_of(table: sa.FromClause) -> Expression:
+    """Return the number of a kernel's graph, which is unique only in its process."""
+    return sa.func.coalesce(table.c.graph_id, sa.func.nullif(table.c.graph_node_id.op(">>")(_GRAPH_BITS), 0))
+
+
+def _has_graphs_of_several(session: Session) -> bool:
+    columns, number = tables.kernels.c, _graph_of(tables.kernels)
+    return len(session.rows(sa.select(columns.report, columns.process).where(number.is_not(None)).distinct())) > 1
+
+
 _GRAPH_BITS = 32
 """A node's number has its graph's number above these bits."""
 _COUNT_SHARE = Column("count_share", header="Instances (%)", label="count %", unit=Unit.PERCENT, decimals=1)
 
 
 def _with_count_shares(answer: TableAnswer) -> TableAnswer:
-    """Add each row's share of all launches or of the step's launches."""
     counts = [int(count or 0) for count in answer.cells("count")]
     steps = answer.cells("step") if STEP in answer.columns else [None] * len(counts)
     totals: Counter[Value] = Counter()
@@ -253,8 +266,7 @@ def _group_keys(
     if group is GroupBy.SHAPE:
         return [grid_of(table).label("grid"), block_of(table).label("block")]
     if group is GroupBy.GRAPH:
-        number = sa.func.coalesce(table.c.graph_id, sa.func.nullif(table.c.graph_node_id.op(">>")(_GRAPH_BITS), 0))
-        return [_launch_of(table).label("graph"), number.label("graph_id")]
+        return [_launch_of(table).label("graph"), _graph_of(table).label("graph_id")]
     source: sa.FromClause = kinds if group in _OF_NAMES and kinds is not None else table
     return [source.c[group.value].label(group.value)]
 

@@ -110,16 +110,19 @@ def exposed_times(kernels: pd.DataFrame, devices: Iterable[DeviceIntervals]) -> 
 
 
 def measured(pairing: NcclPairing, devices: Iterable[DeviceIntervals]) -> NcclPairing:
-    """Return the pairing with four more columns in ``kernels``; ``devices``: all devices of the job.
+    """Return the pairing with five more columns in ``kernels``; ``devices``: all devices of the job.
 
     ``exposed``: ns, see `exposed_times`. ``algorithm_size``, ``bus_size``: S and S · f, bytes, for `rate`; NaN if
-    unknown. ``transfer``: NaN until `Job.pairing` computes it from other ranks, with ``last`` (see `transfer_times`).
+    unknown. ``fastest``: the job's shortest kernel of the same collective, size and number of ranks, ns. ``transfer``:
+    NaN until `Job.pairing` computes it from other ranks, with ``last`` (see `transfer_times`).
     """
     kernels = pairing.kernels
     algorithm_size, bus_size = sizes_moved(kernels)
     exposed = exposed_times(kernels, devices)
     more = {"exposed": exposed, "algorithm_size": algorithm_size, "bus_size": bus_size, "transfer": np.nan}
-    return replace(pairing, kernels=kernels.assign(**more))
+    kernels = kernels.assign(**more, fastest=(kernels["end"] - kernels["start"]).astype("float64"))
+    fastest = kernels.groupby(["collective", "message_size", "ranks"], observed=True)["fastest"].transform("min")
+    return replace(pairing, kernels=kernels.assign(fastest=fastest))
 
 
 def in_steps(pairing: NcclPairing, steps: Steps) -> NcclPairing:

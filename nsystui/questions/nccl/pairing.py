@@ -330,7 +330,6 @@ def _first_that_holds(choices: tuple[tuple[Any, Reason | None], ...], otherwise:
 
 
 def _compact(frame: pd.DataFrame) -> pd.DataFrame:
-    """Store each text of ``frame`` once."""
     return frame.astype({key: "category" for key in _FEW_VALUES if key in frame.columns})
 
 

@@ -29,7 +29,7 @@ from nsystui.questions.nccl.grouping import (
 )
 from nsystui.questions.nccl.names import BUCKETS
 from nsystui.questions.nccl.pairing import NcclPairing
-from nsystui.questions.nccl.summary import RANKS, WITHOUT_WAIT, nccl_notes, verdicts, without_empty
+from nsystui.questions.nccl.summary import FASTEST, RANKS, WITHOUT_WAIT, fastest, nccl_notes, verdicts, without_empty
 from nsystui.questions.nccl.units import NONE, first_of_each, whole
 from nsystui.questions.nccl.verdict import VERDICT
 from nsystui.questions.queries.distributions import distribution
@@ -100,6 +100,7 @@ _STATISTICS = (
     Column("algbw", header="Med AlgBW (B/s)", label="algbw", unit=Unit.RATE, decimals=1, importance=2),
     Column("busbw", header="Med BusBW (B/s)", label="busbw", unit=Unit.RATE, decimals=1),
     replace(WITHOUT_WAIT, header=f"Med {WITHOUT_WAIT.header}"),
+    FASTEST,
     VERDICT,
 )
 
@@ -123,7 +124,7 @@ def bandwidth_by_size(
     and ``max`` (ns; percentiles are interpolated), ``cv`` (standard deviation of the sample / mean, %; 0 for one
     kernel), and the medians of ``algbw``, ``busbw`` and ``busbw_without_wait`` (bytes/s, `bandwidth`), next to the
     bandwidth that nccl-tests ``reported`` for exactly this size. ``ranks`` is the size of the communicators if they
-    agree. ``pairing`` is from `measured`. A kernel's size is the sum over its calls.
+    agree; ``fastest``: see `nccl_summary`. ``pairing`` is from `measured`. A kernel's size is the sum over its calls.
     """
     import pandas as pd
 
@@ -138,6 +139,7 @@ def bandwidth_by_size(
             **{COLUMNS[grouping].key: values_of(firsts, grouping).reset_index(drop=True) for grouping in groups},
             "ranks": shared_values(kernels["ranks"].astype("Int64"), group, count),
             **_spread(kernels, group),
+            "fastest": fastest(kernels, group),
             "verdict": verdicts(kernels, group, count),
         },
         index=range(count),

@@ -138,6 +138,7 @@ WITHOUT_WAIT = Column(
 )
 EXPOSED = Column("exposed", header="Exposed Time (ns)", label="exposed", unit=Unit.DURATION, importance=1)
 OVERLAPPED = Column("overlapped", header="Overlapped (%)", label="overlap", unit=Unit.PERCENT, decimals=1, importance=2)
+FASTEST = Column("fastest", header="Fastest (ns)", label="fastest", unit=Unit.DURATION, decimals=1, importance=3)
 _ROLES = (
     Column("members", header="Members", label="members", importance=1),
     Column("role", header="Role", label="role", importance=1),
@@ -165,6 +166,7 @@ _COSTS = (
     WITHOUT_WAIT,
     EXPOSED,
     OVERLAPPED,
+    FASTEST,
     VERDICT.with_importance(2),
 )
 
@@ -194,6 +196,8 @@ def nccl_summary(
       `bandwidth`, is known if all ranks of the communicator are open
     * ``exposed``, ns: the sum of exposed times, see `bandwidth`. The GPU screen's exposed time, a union, may be less.
       ``overlapped``: the remaining time, % of ``total``
+    * ``fastest``, ns: the mean, over the kernels, of the job's shortest kernel of the same collective, size and number
+      of ranks, if the size of each is known
     * ``verdict``: see `collectives.verdict`; missing with one rank and for calls
 
     Management calls such as ``ncclGroupEnd`` have rows of their own name. Calls have no share, bandwidth or exposed
@@ -277,6 +281,7 @@ def _costs(frame: pd.DataFrame, group: Ints, count: int) -> dict[str, Any]:
         **dict.fromkeys(("algbw", "busbw", "busbw_without_wait"), np.nan),
         "exposed": pd.Series(pd.NA, index=range(count), dtype="Int64"),
         "overlapped": np.nan,
+        "fastest": np.nan,
         "verdict": None,
     }
     if "exposed" not in frame.columns:
@@ -288,7 +293,13 @@ def _costs(frame: pd.DataFrame, group: Ints, count: int) -> dict[str, Any]:
     rates["busbw_without_wait"] = _rates(frame["bus_size"].to_numpy(np.float64), transfer, group, count)
     exposed = frame["exposed"].astype("Int64").groupby(group).sum()
     overlapped = 100.0 * (1.0 - exposed.astype("float64") / costs["total"].astype("float64").replace(0.0, np.nan))
-    return {**costs, **rates, "exposed": exposed, "overlapped": overlapped, "verdict": verdicts(frame, group, count)}
+    judged = {"fastest": fastest(frame, group), "verdict": verdicts(frame, group, count)}
+    return {**costs, **rates, "exposed": exposed, "overlapped": overlapped, **judged}
+
+
+def fastest(kernels: pd.DataFrame, group: Ints) -> DataSeries:
+    """Return the mean of each group's fastest kernels, ns; NaN if one is unknown."""
+    return kernels["fastest"].reset_index(drop=True).groupby(group).agg(lambda values: values.mean(skipna=False))
 
 
 def verdicts(kernels: pd.DataFrame, group: Ints, count: int) -> list[str | None]:
@@ -298,7 +309,8 @@ def verdicts(kernels: pd.DataFrame, group: Ints, count: int) -> list[str | None]
     start, end, *more = (kernels[key].to_numpy(np.float64, na_value=np.nan) for key in _JUDGED)
     cells = (start, end - start, *more)
     rows = np.split(np.argsort(group, kind="stable"), np.cumsum(np.bincount(group, minlength=count))[:-1])
-    return [verdict(*(cell[local] for cell in cells)) for local in rows]
+    ranks = kernels["ranks"].astype("float64").fillna(kernels["rank"].nunique()).to_numpy()
+    return [verdict(int(ranks[local].max()), *(cell[local] for cell in cells)) for local in rows]
 
 
 def _rates(size: Floats, time: Floats, group: Ints, count: int) -> Floats:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from nsystui.base.answer import Column
+from nsystui.base.text import few_numbers
 from nsystui.base.types import Floats
 
 VERDICT = Column("verdict", header="Verdict", label="verdict", importance=1)
@@ -14,15 +15,16 @@ _TRANSFER, _SKEW = 0.1, 0.5
 _KNOWN = 0.9
 """The least share of the time for which the transfer is known."""
 _SAME, _MOST = 0.9, 0.8
-"""One rank is late if it causes `_SAME` of the waiting; waits are in a few steps if `_FEW` of `_PARTS` have `_MOST`."""
+"""At most half of the ranks are late if they cause `_SAME` of the waiting. Waits are in a few steps if `_FEW` of
+`_PARTS` have `_MOST`."""
 _PARTS, _FEW = 10, 3
 
 
-def verdict(start: Floats, duration: Floats, transfer: Floats, last: Floats) -> str:
+def verdict(ranks: int, start: Floats, duration: Floats, transfer: Floats, last: Floats) -> str:
     """Return ``transfer``, ``mixed``, ``skew: rank 3`` or ``unknown`` for n kernels or operations, ns; shapes ``(n,)``.
 
-    ``transfer`` is NaN if it is unknown, ``last`` is the last rank, NaN for nobody. Skew is of a rank, of a few steps,
-    or of rotating ranks.
+    ``ranks``: their number. ``transfer`` is NaN if it is unknown, ``last`` is the last rank, NaN for nobody. Skew is of
+    the fewest ranks that cause the waiting, in a few steps, or of rotating ranks.
     """
     is_known = ~np.isnan(transfer) & ~np.isnan(duration)
     known = float(duration[is_known].sum())
@@ -34,7 +36,10 @@ def verdict(start: Floats, duration: Floats, transfer: Floats, last: Floats) -> 
         return TRANSFER if share < _TRANSFER else MIXED
     is_last = ~np.isnan(last)
     caused = np.bincount(last[is_last].astype(np.int64), waits[is_last], 1)
-    who = [f"rank {caused.argmax()}"] if caused.max() >= _SAME * waits.sum() else []
+    order = np.argsort(-caused, kind="stable")
+    late = np.sort(order[: int((np.cumsum(caused[order]) < _SAME * waits.sum()).sum()) + 1]).tolist()
+    is_theirs = caused[late].sum() >= _SAME * waits.sum() and (len(late) == 1 or 2 * len(late) <= ranks)
+    who = [f"rank{'s' * (len(late) > 1)} {few_numbers(late)}"] if is_theirs else []
     parts = sorted((float(part.sum()) for part in np.array_split(waits[np.argsort(start)], _PARTS)), reverse=True)
     who += ["a few steps"] if len(waits) >= _PARTS and sum(parts[:_FEW]) >= _MOST * waits.sum() else []
     return f"{SKEW}: {', '.join(who) or 'rotating'}"

@@ -169,7 +169,6 @@ _SMALL = 1 << 16
 
 
 def _made(**columns: Array) -> Made:
-    """Return an entry per column, as narrow as possible."""
     return {name: {name: narrow(columns.pop(name))} for name in list(columns)}
 
 

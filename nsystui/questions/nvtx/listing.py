@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import sqlalchemy as sa
 
 from nsystui.base.answer import (
@@ -24,9 +27,10 @@ from nsystui.base.answer import (
     Unit,
 )
 from nsystui.base.selection import Selection
-from nsystui.base.types import Query
+from nsystui.base.types import Ints, Query
 from nsystui.exports.metadata import pid_column, tid_column, tid_of
 from nsystui.questions.events.kinds import GPU_KINDS, KIND_TABLES, events_query
+from nsystui.questions.nvtx.captures import Captures
 from nsystui.questions.nvtx.loading import (
     FOLDED_LABEL,
     LABEL,
@@ -36,10 +40,10 @@ from nsystui.questions.nvtx.loading import (
     STYLE,
     last_times,
 )
-from nsystui.questions.nvtx.paths import NO_NODE, NUMBER, Folding, TreeGrouping, numbered
+from nsystui.questions.nvtx.paths import NO_NODE, Folding, TreeGrouping, numbered, template
 from nsystui.questions.nvtx.tree import NvtxTree, Order
 from nsystui.questions.queries import statistics
-from nsystui.questions.queries.conditions import duration, job_start, where
+from nsystui.questions.queries.conditions import duration, given, job_start, where
 from nsystui.questions.queries.data_notes import missing_notes
 from nsystui.questions.queries.paged import PagedAnswer
 from nsystui.questions.queries.tasks import ROLE, RankedTask, rank_of
@@ -48,6 +52,7 @@ from nsystui.store import tables
 from nsystui.store.session import Session
 
 if TYPE_CHECKING:
+    from nsystui.questions.job.job import OpenJob
     from nsystui.questions.nvtx.ranges import NvtxRanges
 
 
@@ -84,9 +89,12 @@ def nvtx_summary(
         largest = max(session.reports, key=lambda report: report.count(table))
         session.limits.check_held(largest.path, names, NAME_SIZE, "names of NVTX ranges")
     if fold is Folding.ALL:
-        template = sa.func.regexp_replace(name, NUMBER, "*", "g", type_=sa.Text)
-        shared = numbered([row[0] for row in session.rows(sa.select(name).where(*conditions).distinct())])
-        name = sa.case((template.in_(shared), template), else_=name)
+        templates = {text: template(text) for (text,) in session.rows(sa.select(name).where(*conditions).distinct())}
+        shared = numbered(templates)
+        folded = [(text, folded) for text, folded in templates.items() if folded in shared]
+        names = given({"name": [text for text, _ in folded], "template": [text for _, text in folded]}).subquery()
+        is_same = names.c.name == name
+        name = sa.func.coalesce(sa.select(names.c.template).where(is_same).scalar_subquery(), name, type_=sa.Text)
     frame = statistics.summary_frame(
         session,
         table.join(last, last.c.report == table.c.report),
@@ -98,6 +106,25 @@ def nvtx_summary(
     groups = sa.select(STYLE, name).where(has_type)
     total = len(frame) if selection.is_everything else statistics.number_of_groups(session, groups)
     return TableAnswer.of_arrays("nvtx-summary", _SUMMARY_COLUMNS, frame, total, missing_notes(session, table))
+
+
+REPLAYED = Column("replayed", header="GPU Replayed (ns)", label="captured", unit=Unit.DURATION, compared="total")
+
+
+def nvtx_names(job: OpenJob, selection: Selection, fold: Folding) -> TableAnswer:
+    """Summarise ended ranges (`nvtx_summary`), with the time that CUDA graphs replay of each name."""
+    answer = nvtx_summary(job.session, selection, fold=fold, as_nsys=False)
+    if not job.session.count(tables.graph_nodes):
+        return answer
+    ranges = job.nvtx_ranges(selection)
+    replayed = ranges.values("replayed")
+    rows = np.flatnonzero(replayed)
+    names = [ranges.names[name] for name in ranges.values("name", rows).tolist()]
+    listed, times = set(answer.cells("name")), Counter[str]()
+    for name, time in zip(ranges.full_names(rows) if fold is Folding.NONE else names, replayed[rows], strict=True):
+        times[name if name in listed else template(name)] += int(time)
+    cells = [(*row, times[str(name)] or None) for row, name in zip(answer.rows, answer.cells("name"), strict=True)]
+    return replace(answer, columns=(*answer.columns, REPLAYED), rows=cells) if times else answer
 
 
 _MAX_NAMES, _ENDS = 32, 8
@@ -130,7 +157,6 @@ def tree_columns(by: TreeGrouping) -> tuple[Column, ...]:
     return tuple(ROLE if by is TreeGrouping.ROLE and item.key == RANK.key else item for item in TREE_COLUMNS)
 
 
-REPLAYED = Column("replayed", header="GPU Replayed (ns)", label="captured", unit=Unit.DURATION, compared="total")
 _OPEN = Column("open", header="Never Ended", label="never ended", unit=Unit.COUNT)
 
 
@@ -236,20 +262,21 @@ def kernels_of(ranges: NvtxRanges, index: int, ranks: Sequence[RankedTask] = ())
     """List the GPU work that a range launched (kernels, NCCL, memory operations, CUDA graphs), by start.
 
     ``index`` is the range's index in ``ranges``. The launching API calls are of its thread and lie fully inside, so
-    the rows are exactly the operations of its projection. Start in job time, ns; ``kind`` and ``row`` form an event's
-    key. Raises ``IndexError`` if there is no such range.
+    the rows are exactly the operations of its projection. If it launched nothing, the rows are the operations that CUDA
+    graphs replay of it. Start in job time, ns; ``kind`` and ``row`` form an event's key. Raises ``IndexError`` if there
+    is no such range.
     """
     lane, offset = ranges.lane_of(index), _clock_offset(ranges, index)
     calls = tables.api_calls
-    inside = [
-        calls.c.report == lane.report,
-        calls.c.thread == lane.thread,
-        calls.c.start >= ranges.value("start", index) - offset,
-        calls.c.end <= ranges.value("end", index) - offset,
-        sa.true() if ranges.value("op_count", index) > 0 else sa.false(),
-    ]
+    start, end = (ranges.value(edge, index) - offset for edge in ("start", "end"))
+    is_inside = (calls.c.thread == lane.thread, calls.c.start >= start, calls.c.end <= end)
+    inside, nodes = [calls.c.report == lane.report, *is_inside], None
+    if ranges.value("op_count", index) <= 0:
+        captures = Captures.of(ranges.session, report_at(ranges.session, lane.report))
+        is_captured = (captures.thread == lane.thread) & (captures.time >= start) & (captures.time <= end)
+        inside, nodes = [calls.c.report == lane.report, calls.c.process == lane.process], captures.node[is_captured]
     launches = sa.select(calls.c.correlation_id, calls.c.name).where(*inside).subquery()
-    work = _work(ranges, index, launches, ranks)
+    work = _work(ranges, index, launches, ranks, nodes)
     query = sa.select(
         *(launches.c.name.label("call") if column.key == "call" else work.c[column.key] for column in LAUNCHED_COLUMNS)
     ).join_from(work, launches, work.c.correlation_id == launches.c.correlation_id)
@@ -259,21 +286,25 @@ def kernels_of(ranges: NvtxRanges, index: int, ranks: Sequence[RankedTask] = ())
     )
 
 
-def _work(ranges: NvtxRanges, index: int, launches: sa.Subquery, ranks: Sequence[RankedTask]) -> sa.Subquery:
-    """Select the process's GPU operations with correlation ids of ``launches``."""
+def _work(
+    ranges: NvtxRanges, index: int, launches: sa.Subquery, ranks: Sequence[RankedTask], nodes: Ints | None
+) -> sa.Subquery:
+    """Select the process's GPU operations with correlation ids of ``launches``, or of nodes of graphs."""
     gpu_selection = Selection(devices=ranges.selection.devices, streams=ranges.selection.streams)
     lane, offset = ranges.lane_of(index), _clock_offset(ranges, index)
     parts: list[Query] = []
     for kind in GPU_KINDS:
         columns = KIND_TABLES[kind].table.c
-        conditions = [
-            columns.report == lane.report,
-            columns.process == lane.process,
-            columns.correlation_id.in_(sa.select(launches.c.correlation_id)),
-            # All these operations lie in the projection: the bounds let Parquet skip row groups.
-            columns.start >= ranges.value("gpu_start", index) - offset,
-            columns.end <= ranges.value("gpu_end", index) - offset,
-        ]
+        conditions = [columns.report == lane.report, columns.process == lane.process]
+        if nodes is not None:
+            conditions.append(columns.graph_node_id.in_(nodes.tolist()) if "graph_node_id" in columns else sa.false())
+        else:
+            conditions += [
+                columns.correlation_id.in_(sa.select(launches.c.correlation_id)),
+                # All these operations lie in the projection: the bounds let Parquet skip row groups.
+                columns.start >= ranges.value("gpu_start", index) - offset,
+                columns.end <= ranges.value("gpu_end", index) - offset,
+            ]
         parts.append(events_query(kind, gpu_selection, ranks, conditions))
     return sa.union_all(*parts).subquery()
 

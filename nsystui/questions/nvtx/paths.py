@@ -37,9 +37,15 @@ class Folding(Enum):
 
 
 _UUID = r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b"
-NUMBER = rf"{_UUID}|\b[0-9a-z]{{32,}}\b|0[xX][0-9a-fA-F]+|[0-9]+"
-"""Pattern of a number, an address, or a hash, such as the key of a ``CompiledFxGraph``; also for SQL."""
-_NUMBER = re.compile(NUMBER)
+_NUMBERS = rf"{_UUID}|\b[0-9a-z]{{32,}}\b|0[xX][0-9a-fA-F]+|[0-9]+"
+"""Pattern of a number, an address, or a hash, such as the key of a ``CompiledFxGraph``."""
+_NUMBER = re.compile(_NUMBERS)
+_PATH = re.compile(r"((?:[^\s./0-9]+[./])*[^\s./]*[0-9][^\s./]*[./])(\S+)")
+"""A path of modules: up to the first part with a number, and the other parts."""
+_INDEX = re.compile(
+    rf"(?:(?<![a-z0-9])|(?<=layer)|(?<=block)|(?<=stage)|(?<=expert)|(?<=step))(?:{_NUMBERS})", re.IGNORECASE
+)
+"""A number that counts, in the other parts of a path: ``w1`` and ``w2`` are different things."""
 _MODULE = re.compile(r"(?<=[a-z_])(?<!step)(?<!iter)(?<!iteration)(?<!batch)(?<!epoch)\.\*", re.IGNORECASE)
 """Templates with a numbered module or operation: ``layers.*.mlp``, ``fusion.*``."""
 _BATCH = re.compile(r"execute_context_\*|execute_new_\*|\* ctx reqs?, \*|step\[\w+ bs=\*")
@@ -47,8 +53,9 @@ _BATCH = re.compile(r"execute_context_\*|execute_new_\*|\* ctx reqs?, \*|step\[\
 
 
 def template(name: str) -> str:
-    """Replace each number by ``*``: ``layer_7`` becomes ``layer_*``, ``at 0x7f3a`` becomes ``at *``."""
-    return _NUMBER.sub("*", name)
+    """Replace numbers by ``*``: ``layer_7`` becomes ``layer_*``, ``at 0x7f3a`` ``at *``, ``h.3.fc1`` ``h.*.fc1``."""
+    path = _PATH.fullmatch(name)
+    return _NUMBER.sub("*", name) if path is None else _NUMBER.sub("*", path[1]) + _INDEX.sub("*", path[2])
 
 
 def numbered(names: Collection[str]) -> frozenset[str]:

@@ -86,6 +86,7 @@ _BLOCKING = {
     "other_copies": ("memory", 0.4),
     "memsets": ("memory", 0.25),
     "migrations": ("memory", 0.15),
+    "host_functions": ("cpu", 1.0),
     "stalled": ("idle", 1.0),
     "in_graph": ("idle", 0.75),
     "unresolved": ("idle", 0.5),

@@ -96,7 +96,6 @@ def _by_kernels(session: Session, of_task: Mapping[Task, TaskSteps]) -> dict[Tas
 
 
 def _of_report(by_task: Mapping[Task, Times], report: int) -> Times:
-    """Return starts and ends ``(2, n)`` of the steps of a report's tasks."""
     return np.concatenate(
         [np.zeros((2, 0), np.int64), *(by_task[task] for task in by_task if task.report == report)], 1
     )

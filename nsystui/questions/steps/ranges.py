@@ -361,7 +361,6 @@ def _rounds(task: Task, starts: Times, ends: Times, names: Sequence[str]) -> _Ca
 
 
 def _follows(starts: Times, ends: Times) -> Flags:
-    """Return which ranges, by start, begin after all previous ranges ended."""
     return np.concatenate(([True], starts[1:] >= np.maximum.accumulate(ends)[:-1]))
 
 

@@ -231,7 +231,6 @@ def _range(counts: Iterable[int]) -> str:
 
 
 def _reasons(session: Session, by_anchor: _ByAnchor, tasks: Collection[Task]) -> Iterator[str]:
-    """Yield why ``tasks`` have no steps, and what may be steps."""
     of_tasks = {kind: [item for task, item in by_anchor.get(kind, {}).items() if task in tasks] for kind in ANCHORS}
     for task_steps in [item for item in of_tasks.pop(NVTX) if item.is_doubtful][:1]:
         yield f"the likeliest are `{task_steps.name}` ({len(task_steps):,}): --steps-by nvtx takes them as steps"

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from nsystui.base.answer import Answer, Row, record
 from nsystui.base.selection import NameFilter, Task, Window
 from nsystui.base.types import AnyQuery, Condition, Expression, Ints
-from nsystui.questions.events.kinds import GPU_KINDS, KIND_TABLES, EventKind
+from nsystui.questions.events.kinds import KIND_TABLES, STREAM_KINDS, EventKind
 from nsystui.questions.events.listing import EVENT_COLUMNS, EventKey, EventList, columns_of, event_row, key_of
 from nsystui.questions.gpu.device_time import STREAM_KEYS
 from nsystui.questions.host.segments import RUNNING
@@ -23,7 +23,7 @@ from nsystui.questions.queries.time_window import event_span, report_at
 from nsystui.questions.timeline.lanes import LaneIdentity, ThreadEvents, Timeline
 from nsystui.store.session import Session
 
-_CATEGORY = {"kernel": "compute", "nccl": "nccl", "memory": "memory", "graph": "graph"}
+_CATEGORY = {"kernel": "compute", "nccl": "nccl", "memory": "memory", "graph": "graph", "hostfunc": "cpu"}
 _MAX_SPANS = 4000
 # Approximate rows in the first search for a neighbour, and growth of the span in each further search.
 _FIRST_ROWS = 256
@@ -45,9 +45,9 @@ class EventSpan:
 
 
 def _operations(timeline: Timeline, lanes: Sequence[LaneIdentity], extra: Any) -> AnyQuery:
-    """Select GPU operations as rows of the event list; ``extra`` returns more conditions."""
+    """Select operations of streams as rows of the event list; ``extra`` returns more conditions."""
     parts, streams = [], timeline.selection.streams
-    for event_kind in (EventKind.KERNEL, EventKind.MEMORY, EventKind.GRAPH):
+    for event_kind in (EventKind.KERNEL, EventKind.MEMORY, EventKind.GRAPH, EventKind.HOST_FUNCTION):
         table, name = KIND_TABLES[event_kind].table, KIND_TABLES[event_kind].name
         if not timeline.session.count(table):
             continue
@@ -376,7 +376,7 @@ def lane_events(timeline: Timeline, lanes: Sequence[LaneIdentity], window: Windo
     host_kinds = {lane.calls or EventKind.NVTX for lane in lanes if lane.is_host and not lane.has_stretches}
     kinds = [kind for kind in EventKind if kind in host_kinds and timeline.session.count(KIND_TABLES[kind].table)]
     if gpu:
-        kinds = [*GPU_KINDS, *kinds]
+        kinds = [*STREAM_KINDS, *kinds]
     return replace(EventList.build(timeline.session, selection, timeline.ranks, kinds), name="timeline")
 
 

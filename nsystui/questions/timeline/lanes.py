@@ -22,10 +22,11 @@ from nsystui.base.resources import give_back
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.base.types import Floats, Ints, Query
 from nsystui.base.units import format_value
+from nsystui.exports import canonical
 from nsystui.exports.metadata import pid_of, process_of, tid_of
-from nsystui.questions.algebra.intervals import Intervals, Times, covered_per_bin, union
+from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, covered_per_bin, union
 from nsystui.questions.events.kinds import KIND_TABLES, RUNTIMES, EventKind
-from nsystui.questions.gpu.device_time import STREAM_KEYS, BusyParts, busy_parts, of_arrays, to_arrays
+from nsystui.questions.gpu.device_time import STREAM_KEYS, BusyParts, busy_parts, merged, of_arrays, to_arrays
 from nsystui.questions.nvtx.chains import PUSH_POP
 from nsystui.questions.nvtx.columns import RangeColumns
 from nsystui.questions.nvtx.loading import Texts, coded_arrays
@@ -63,9 +64,9 @@ class LaneWork:
     recorded: Window
 
     @classmethod
-    def of_device(cls, parts: BusyParts, recorded: Window) -> LaneWork:
-        """Return the work of a GPU or stream."""
-        named = [(category, getattr(parts, name)) for category, name in _PARTS]
+    def of_device(cls, parts: BusyParts, recorded: Window, host_functions: Intervals = EMPTY) -> LaneWork:
+        """Return the work of a GPU or stream, which host functions do not make busy."""
+        named = [*((category, getattr(parts, name)) for category, name in _PARTS), ("cpu", host_functions)]
         return cls(
             tuple((category, busy) for category, busy in named if len(busy)),
             tuple(busy for busy in parts.disjoint if len(busy)),
@@ -219,7 +220,14 @@ def _streams(session: Session, report: Report) -> tuple[dict[_Stream, LaneWork],
     stored = of_each_report(session, [report], "streams", compute)[report.index]
     parts_by_stream = of_arrays(stored, report.clock_offset, STREAM_KEYS)
     recording = recorded(report)
-    streams = {(key[0], key[1], key[2]): LaneWork.of_device(parts, recording) for key, parts in parts_by_stream.items()}
+    places = [(report.index, *key) for key in parts_by_stream]
+    functions = merged(session, canonical.HOST_FUNCTIONS, ("report", *STREAM_KEYS), places)
+    streams = {
+        (key[0], key[1], key[2]): LaneWork.of_device(
+            parts, recording, functions[number, 0].shifted(report.clock_offset)
+        )
+        for number, (key, parts) in enumerate(parts_by_stream.items())
+    }
     return streams, int(stored["others"][0])
 
 
@@ -565,7 +573,7 @@ class Timeline:
         if rank is None:
             return None
         inside = self._inside_now(rank.task)
-        if kind.on_gpu:
+        if kind.on_stream:
             key = (rank.task.process, event["device"], event["stream"])
             return LaneIdentity(rank.task, rank.rank, *key[1:]) if key in inside.streams else None
         thread = int(event["process"] or 0) | int(event["tid"] or 0)

@@ -87,8 +87,8 @@ def row_of_piece(timeline: Timeline, lane: LaneIdentity, piece: paths.PathPiece)
     """Find the operation of a piece, or the call with the most time in it: a row of the event list."""
     window = Window(piece.start, piece.end)
     if piece.table != NONE:
-        kind = (EventKind.NCCL if piece.kind == NCCL else EventKind.KERNEL, EventKind.MEMORY, EventKind.GRAPH)
-        key = EventKey(piece.task.report, kind[piece.table], piece.row, piece.begun)
+        kind = EventKind.NCCL if (piece.kind, piece.table) == (NCCL, 0) else paths.EVENTS[piece.table]
+        key = EventKey(piece.task.report, kind, piece.row, piece.begun)
         return event_row(timeline.session, key, timeline.ranks)
     calls = replace(lane, thread=piece.thread, calls=EventKind.API, path=None)
     has_lane = piece.task == lane.task and calls in timeline.lanes(frozenset({lane.task}))[0]

@@ -195,7 +195,6 @@ def column_of(time: int, window: Window, count: int) -> int:
 
 
 def _names_of(picture: LanePicture, categories: list[str]) -> tuple[list[EventName], list[int]]:
-    """Return the names that have room, and the columns' shades: neighbouring events differ."""
     window, count = picture.columns.window, len(categories)
     firsts = [*(column_of(span.start, window, count) for span in picture.spans), count]
     names, shades = [], [0] * count

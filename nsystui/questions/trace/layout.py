@@ -18,7 +18,7 @@ from nsystui.base.selection import Selection, Task
 from nsystui.base.types import Array, Expression
 from nsystui.base.units import numbered
 from nsystui.exports.metadata import pid_of, tid_of
-from nsystui.questions.events.kinds import GPU_KINDS, RUNTIMES, EventKind
+from nsystui.questions.events.kinds import RUNTIMES, STREAM_KINDS, EventKind
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.conditions import where
 from nsystui.questions.queries.tasks import process_names, thread_names
@@ -193,7 +193,7 @@ class TraceLayout:
     def of(cls, job: OpenJob, selection: Selection, contents: Contents, parts: Sequence[ByTable]) -> TraceLayout:
         """Return the layout of the selection, read in the bands ``parts``."""
         session = job.session
-        streams, crossing = streams_of(session, selection, contents.among(GPU_KINDS), parts)
+        streams, crossing = streams_of(session, selection, contents.among(STREAM_KINDS), parts)
         threads = _threads(session, selection, contents)
         processes = _processes(job, {*(track.task for track in streams), *(track.task for track in threads)})
         order = {process.task: number for number, process in enumerate(processes)}

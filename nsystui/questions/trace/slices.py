@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from nsystui.base.selection import Selection
 from nsystui.base.types import AnyQuery, Condition, Expression, Query
-from nsystui.questions.events.kinds import GPU_KINDS, KIND_TABLES, RUNTIMES, EventKind, kinds_of
+from nsystui.questions.events.kinds import KIND_TABLES, RUNTIMES, STREAM_KINDS, EventKind, kinds_of
 from nsystui.questions.events.listing import EventList
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.kernels.summary import Names, name_of
@@ -21,7 +21,7 @@ from nsystui.store import tables
 from nsystui.store.session import Session
 
 ON_CPU = (EventKind.API, EventKind.SYNC, EventKind.NVTX, *RUNTIMES, EventKind.OS)
-TRACED = (*GPU_KINDS, EventKind.API, EventKind.NVTX, EventKind.MARK, *RUNTIMES)
+TRACED = (*STREAM_KINDS, EventKind.API, EventKind.NVTX, EventKind.MARK, *RUNTIMES)
 """The default kinds of a trace, without OS runtime calls (many, seldom relevant) and synchronisations (API calls show
 them).
 """

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from nsystui.base.selection import Selection, Window
 from nsystui.base.types import Condition, Expression, Query
 from nsystui.questions.collectives.alignment import Alignment, ClockMode
-from nsystui.questions.events.kinds import GPU_KINDS, KIND_TABLES, EventKind
+from nsystui.questions.events.kinds import GPU_KINDS, KIND_TABLES, STREAM_KINDS, EventKind
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.kernels.summary import Names
 from nsystui.questions.queries.conditions import is_launched_by, where
@@ -87,7 +87,7 @@ class Trace:
         fields = (*GPU_FIELDS, *GPU_DETAILS)
         order = ("report", "process", "device", "stream", "start", "end", "kind_order", "row")
         for part in self.parts:
-            rows = self._rows(GPU_KINDS, (*fields, "kind_order", "row"), part)
+            rows = self._rows(STREAM_KINDS, (*fields, "kind_order", "row"), part)
             if rows is None:
                 return
             if EventKind.API in self.contents.kinds:
@@ -185,7 +185,7 @@ class Trace:
     def _first_launched(self, part: ByTable) -> sa.Subquery | None:
         calls = self._rows((EventKind.API,), ("report", "correlation_id"), part)
         fields = ("report", "process", "correlation_id", "device", "stream", "start", "bytes", "kind")
-        rows = self._rows(GPU_KINDS, fields, self._in_correlation_range(calls)) if calls is not None else None
+        rows = self._rows(STREAM_KINDS, fields, self._in_correlation_range(calls)) if calls is not None else None
         if rows is None:
             return None
         key = (rows.c.report, rows.c.process, rows.c.correlation_id)

@@ -53,6 +53,7 @@ _BLOCKERS = {
     "copies": ("to_device", "to_host", "on_device", "other_copies"),
     "memsets": ("memsets",),
     "unified memory": ("migrations",),
+    "host functions": ("host_functions",),
     "stalls": ("stalled",),
     "gaps in CUDA graphs": ("in_graph",),
     "unresolved": ("unresolved",),
@@ -259,7 +260,6 @@ class Triage:
 
     @property
     def _is_in_graphs(self) -> bool:
-        """Whether time in graphs traced as a whole is a large share."""
         return 100 * self.budget.graph >= _MIN_ONCE * max(self.budget.time, 1)
 
     @property
@@ -449,7 +449,6 @@ def _damaged(report: Report) -> Iterator[NotChecked]:
 
 
 def _judged(names: Iterable[str]) -> list[str]:
-    """Return the names of tables that rules read, else all names."""
     reads = frozenset().union(*(rule.reads for rule in rules().values()))
     return [name for name in names if name in reads] or list(names)
 

@@ -117,7 +117,7 @@ def _step(job: OpenJob, key: EventKey) -> list[str]:
     from nsystui.questions.steps.task_steps import NO_STEP
 
     row = event_row(job.session, key, job.ranks)
-    if row is not None and key.kind.on_gpu:
+    if row is not None and key.kind.on_stream:
         row = next(iter(partners(job.session, key, job.ranks).rows), None)
     event = {} if row is None else record(EVENT_COLUMNS, row)
     if event.get("process") is None or event.get("start") is None:
@@ -158,7 +158,7 @@ def idle_before(job: OpenJob, row: Row) -> list[str]:
 
     key, event = key_of(row), record(EVENT_COLUMNS, row)
     process, device = event["process"], event["device"]
-    if not key.kind.on_gpu or not isinstance(process, int) or not isinstance(device, int):
+    if not key.kind.on_stream or not isinstance(process, int) or not isinstance(device, int):
         return []
     sentence = before_launch(job, Task(key.report, process), device, key.start)
     return [sentence] if sentence else []
@@ -170,13 +170,13 @@ def _partner(job: OpenJob, row: Row) -> tuple[list[str], Row | None]:
     from nsystui.questions.events.listing import key_of, partners
 
     key = key_of(row)
-    if key.kind is not EventKind.API and not key.kind.on_gpu:
+    if key.kind is not EventKind.API and not key.kind.on_stream:
         return [], None
     answer = partners(job.session, key, job.ranks)
     if not answer.rows:
         return [answer.reason], None
     partner = answer.rows[0]
-    if key.kind.on_gpu:
+    if key.kind.on_stream:
         return [f"launched by {_name(partner)}, {_delay(partner, row)}"], partner
     if len(answer.rows) > 1:
         return [f"launched {len(answer.rows):,} operations", _delay(row, partner)], None

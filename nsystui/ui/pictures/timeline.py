@@ -345,7 +345,7 @@ class FoundEvent:
 def partner_of(timeline: Timeline, row: Row) -> FoundEvent:
     """Return the call that launched an operation, or the first operation that a call launched. Blocks."""
     key = key_of(row)
-    if key.kind is not EventKind.API and not key.kind.on_gpu:
+    if key.kind is not EventKind.API and not key.kind.on_stream:
         return FoundEvent(None, None, f"{key.kind.value} events launch nothing: c goes between a call and its GPU work")
     answer = partners(timeline.session, key, timeline.ranks)
     if not answer.rows:

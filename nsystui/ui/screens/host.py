@@ -50,7 +50,9 @@ _CATEGORIES = {
         "api",
     ),
     **dict.fromkeys((causes.IN_MPI, causes.IN_OS), "os"),
-    **dict.fromkeys((causes.RUNNING_CODE, causes.WAITING, causes.PREEMPTED, causes.GIL), "cpu"),
+    **dict.fromkeys(
+        (causes.RUNNING_CODE, causes.WAITING, causes.PREEMPTED, causes.GIL, causes.IN_HOST_FUNCTION), "cpu"
+    ),
     **dict.fromkeys((causes.OFF_CPU, causes.NOTHING), "idle"),
 }
 """The categories of causes of idle time."""

@@ -18,7 +18,7 @@ from nsystui.exports.metadata import tid_of
 from nsystui.questions.events.kinds import EventKind
 from nsystui.questions.events.listing import EventKey
 from nsystui.questions.job.job import OpenJob
-from nsystui.questions.nvtx.listing import REPLAYED, kernels_of, nvtx_summary, nvtx_tree_table, tree_columns
+from nsystui.questions.nvtx.listing import REPLAYED, kernels_of, nvtx_names, nvtx_tree_table, tree_columns
 from nsystui.questions.nvtx.paths import Folding, NodeKind, TreeGrouping
 from nsystui.questions.nvtx.tree import Node, NvtxTree, Order
 from nsystui.questions.queries.question import View
@@ -94,7 +94,7 @@ class NvtxNamesScreen(ViewsScreen):
         view = self.view
         if view.name != "nvtx_sum":
             return super().ask(job, selection)
-        return view, nvtx_summary(job.session, selection, fold=Folding.STEPS, as_nsys=False)
+        return view, nvtx_names(job, selection, Folding.STEPS)
 
     def open_row(self) -> None:
         """Open the ranges of the name."""

@@ -50,12 +50,14 @@ _COLOURS = {
     **dict.fromkeys(("nccl", "communication"), "nccl"),
     "compute": "compute",
     "starved": "api",
+    "host_functions": "cpu",
 }
 _LEGEND = {
     "compute": "compute",
     "nccl": "blocked by NCCL",
     "memory": "blocked by memory",
     "api": "late launches",
+    "cpu": "blocked by host functions",
     "idle": "stalled, other",
 }
 _OTHER_SUMS = ("GPU busy", "GPU idle", "without compute")

@@ -45,6 +45,8 @@ class ServingJob(DemoJob):
     ranks: int = 2
     steps: int = 200
     layers: int = 16
+    captured: bool = False
+    """Whether the capture of the graph is recorded, with the NVTX ranges of its layers."""
 
     @property
     def slow_step(self) -> int:
@@ -57,17 +59,23 @@ class ServingJob(DemoJob):
         return (1, 0) if place == 0 else (1, BATCH - 1) if place in MIXED else (0, BATCH)
 
     @property
-    def graph(self) -> tuple[model.KernelSpec, ...]:
-        """The nodes of the CUDA graph of a decode step."""
-        layer = [spec for part in model.DECODE_LAYER for spec in (*part, model.custom_all_reduce(self.ranks))]
-        gather = replace(model.nccl_kernel("AllGather"), microseconds=32, meets=True)
-        nodes = (*layer * self.layers, *model.LOGITS, gather, model.ARGMAX)
-        return tuple(node for node in nodes if self.ranks > 1 or not node.meets)
+    def graph(self) -> list[tuple[str, list[model.KernelSpec]]]:
+        """The CUDA graph of a decode step: NVTX ranges, and the nodes that are captured in each."""
+        reduce, gather = model.custom_all_reduce(self.ranks), replace(model.nccl_kernel("AllGather"), microseconds=32)
+        parts = [
+            (f"model.layers.{layer}.{name}", (*part, reduce))
+            for layer in range(self.layers)
+            for name, part in zip(("self_attn", "mlp"), model.DECODE_LAYER, strict=True)
+        ]
+        parts += [("lm_head", (*model.LOGITS, replace(gather, meets=True))), ("sampler", (model.ARGMAX,))]
+        return [(name, [node for node in nodes if self.ranks > 1 or not node.meets]) for name, nodes in parts]
 
     def program(self, rank: OpenRank) -> Program:
         timeline, world = rank.timeline, self.layout.world(self.seed)
         yield from set_up(timeline, [world] if self.ranks > 1 else [], MEMORY)
         timeline.fill(MEMORY[1])
+        if self.captured:
+            timeline.capture(self.graph)
         rank.finish_step()
         for step in range(self.steps):
             prefilled, decoded = self.requests(step)
@@ -80,7 +88,7 @@ class ServingJob(DemoJob):
                 if prefilled:
                     yield from self._prefill(timeline, world, LONGER if step == self.slow_step else 1, decoded)
                 else:
-                    yield from timeline.replay(self.graph, world)
+                    yield from timeline.replay([node for _, part in self.graph for node in part], world)
                 with timeline.range("_update_requests"):
                     timeline.synchronize(COPY_STREAM)  # the tokens of the step before
                     for _request in range(prefilled + decoded):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import defaultdict
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -146,6 +146,9 @@ GPUS_PER_HOST: Final = 8
 """The number of ranks for which a host has CPUs."""
 _PAGE: Final = 2 * 1024**2
 NCCL_DOMAIN_ID: Final = 1
+_NODE: Final = "Graph Node Creation"
+_CAPTURED: Final = 1 << 20
+"""The captured nodes have the numbers of their copies and this."""
 _STREAM_WAIT: Final = "cudaStreamWaitEvent_v3020"
 
 
@@ -357,6 +360,22 @@ class RankTimeline:
             end = yield Arrival(communicator, start, transfer)
             self._execute(spec, DEFAULT_STREAM, start, end, correlation, node)
             self.activity.communicate(self.local(start), self.local(end), transfer)
+
+    def capture(self, parts: Iterable[tuple[str, Sequence[KernelSpec]]]) -> None:
+        """Capture the CUDA graph of `replay`, each part in its NVTX range, and instantiate the graph."""
+        nodes = 0
+        self.call("cudaStreamBeginCapture_v10000", 6)
+        for label, specs in parts:
+            with self.range(label):
+                for spec in specs:
+                    start, nodes = self.local(self.cpu), nodes + 1
+                    self.call(spec.launch[0], 5.5, event_class=spec.launch[1])
+                    self.export.graph_node(self.thread, start, start + 1_000, _NODE, _CAPTURED + nodes)
+        self.call("cudaStreamEndCapture_v10000", 20)
+        start = self.local(self.cpu)
+        self.call("cudaGraphInstantiate_v12000", 3.0 * nodes)
+        for node in range(1, nodes + 1):
+            self.export.graph_node(self.thread, start, start + 500, _NODE, node, _CAPTURED + node)
 
     def launch_all(self, kernels: Sequence[KernelSpec]) -> None:
         """Launch kernels one after the other, each operator in its NVTX range."""

@@ -125,6 +125,11 @@ TABLES: Final = {
         f"{GPU_OPERATION} bytes! copyKind! deprecatedSrcId srcKind dstKind srcDeviceId srcContextId dstDeviceId "
         "dstContextId migrationCause graphNodeId virtualAddress copyCount@3.23"
     ),
+    "CUDA_GRAPH_EVENTS": (
+        "start! end! eventClass! globalTid nameId! graphNodeId!<3.13 originalGraphNodeId<3.13 "
+        "graphId@3.13 originalGraphId@3.13 graphExecId@3.13"
+    ),
+    "CUDA_GRAPH_NODE_EVENTS@3.13": "start! end! eventClass! globalTid nameId! graphNodeId! originalGraphNodeId",
     "CUPTI_ACTIVITY_KIND_MEMSET": f"{GPU_OPERATION} value! bytes! graphNodeId memKind",
     "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": (
         f"{GPU_OPERATION} deprecatedSyncType@3.23 syncType! eventId! eventSyncId@3.17"

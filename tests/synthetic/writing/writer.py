@@ -71,6 +71,16 @@ class CudaEvents(HostEvents):
             (start, end, event_class, thread.global_id, correlation_id, self.intern(name), return_value, chain)
         )
 
+    def graph_node(
+        self, thread: Thread, start: int, end: int, name: str, node_id: int, original: int | None = None
+    ) -> None:
+        """Write the creation of a graph node during capture, or of a clone of node `original`."""
+        node = (start, end, 77, thread.global_id, self.intern(name), node_id, original)
+        if self.has("CUDA_GRAPH_NODE_EVENTS"):
+            self.rows("CUDA_GRAPH_NODE_EVENTS").append(node)
+        else:
+            self.rows("CUDA_GRAPH_EVENTS").append((*node, None, None, None))
+
     def kernel(
         self,
         process: Process,

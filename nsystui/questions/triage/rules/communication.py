@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+import sqlalchemy as sa
 
 from nsystui.base.answer import HOST, RANK, Column, Row, TableAnswer, Unit
 from nsystui.base.kernel_families import COPIES_BACKEND
@@ -32,6 +33,7 @@ from nsystui.questions.triage.kernel_mix import by_framework
 from nsystui.questions.triage.lateness import late_rank
 from nsystui.questions.triage.rule import BY_COMMUNICATION, WORK, FindingKind, rule
 from nsystui.questions.triage.rules.input_pipeline import loader_advice
+from nsystui.store import tables
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -78,6 +80,10 @@ _UNKNOWN_REASON = Advice(
     "The last rank to arrive sets the pace of all ranks.",
 )
 _NONE = (None, None)
+_LOW_CLOCK = Advice(
+    "Look at power cap, temperature and cooling (nvidia-smi -q -d PERFORMANCE), or exclude the node.",
+    "Kernels take longer at a lower clock.",
+)
 _DIFFERS = 0.03
 """The minimum relative difference of a rank's compute time or kernel count from other ranks'."""
 
@@ -184,7 +190,6 @@ def _judged(
     costs: Mapping[Task, int],
     suffered: Mapping[Task, int],
 ) -> list[Finding | NotChecked]:
-    """Return the stragglers, else the imbalance, by exposed waits caused and suffered, ns."""
     computed, parts = case.computed, case.job.model_parts(case.step_name).of_task
     evidence = _table(case, lateness_by_task, caused, suffered)
     door = Door("collectives", sort="late_by_ns")
@@ -284,11 +289,28 @@ def _reason(
             f"The same number of kernels takes longer on {gpu}: {slow} inputs are larger.",
         )
         words = f"{among} {rank} run{s} as many kernels as the others, but they take {100 * longer:.0f} % longer."
-        return words, advice
+        clock = _clock_words(case, late.tasks, gpu)
+        return f"{words}{clock}", _LOW_CLOCK if clock else advice
     count = f"{100 * abs(more):.0f} % {'more' if more > 0 else 'fewer'} kernels than the others"
     return f"{among} {rank} run{s} {count} and compute{s} {100 * longer:.0f} % longer.", Advice(
         "Divide the work more evenly over the ranks.", "This rank has more to compute than the others."
     )
+
+
+def _clock_words(case: Case, late: Sequence[Task], gpu: str) -> str:
+    """Return a sentence on the median clocks of the GPUs of ``late`` tasks and of the others, if lower."""
+    table, clocks = tables.gpu_metrics.c, dict[tuple[int, int], float]()
+    query = sa.select(table.report, table.gpu, sa.func.median(table.value)).group_by(table.report, table.gpu)
+    if case.job.session.count(tables.gpu_metrics):
+        rows = case.job.session.rows(query.where(table.metric.startswith("GPC Clock Frequency")))
+        clocks = {(report, number): value / (1e6 if value > 1e6 else 1) for report, number, value in rows}  # once in Hz
+    groups: tuple[list[float], list[float]] = [], []
+    for device in (item.device for item in case.devices):
+        clock = clocks.get((device.task.task.report, -1 if device.gpu is None else device.gpu), np.nan)
+        groups[device.task.task not in late].append(clock)
+    slow, usual = (float(np.median(group or [np.nan])) for group in groups)
+    words = f" The clock of {gpu} is {slow:,.0f} MHz, of the others {usual:,.0f} MHz."
+    return words if slow < (1 - _DIFFERS) * usual else ""
 
 
 @rule(

@@ -382,7 +382,6 @@ def _shared_stream_remark(case: Case) -> list[Finding]:
 
 
 def _is_apart(case: Case) -> Condition:
-    """Return the condition that a memory operation's stream has no kernels."""
     memory, kernels = tables.memory_ops, tables.kernels
     kernel_streams, streams = (
         [table.c.report, table.c.process, sa.func.coalesce(table.c.context, UNKNOWN), table.c.stream]

@@ -20,6 +20,7 @@ from nsystui.questions.host.causes import (
     ALLOCATING,
     COPYING,
     GIL,
+    IN_HOST_FUNCTION,
     IN_MPI,
     IN_OS,
     IN_OVERHEAD,
@@ -306,6 +307,10 @@ _ADVICE = {
         "`nsystui api --filter Launch` shows which launches are long.",
         "A launch takes some µs, unless the call loads its kernel or waits for another thread in CUDA.",
     ),
+    IN_HOST_FUNCTION: Advice(
+        "Move that work to a thread of its own, and let the stream wait for an event.",
+        "A stream runs nothing while its host function runs.",
+    ),
     IN_OVERHEAD: cuda_overhead.ADVICE,
     OTHER_CALLS: Advice("Look at the call on the Events screen.", "The CPU was in this call while the GPU was idle."),
     IN_MPI: Advice(
@@ -440,7 +445,6 @@ def what_to_record(case: Case, kind: str) -> str:
 
 
 def _place_of(case: Case, gap: CpuSpan, works: Sequence[HostWork]) -> str:
-    """Return the longest gap's NVTX range and step, if known."""
     words = [f" in `{works[0].range_name}`"] if works and works[0].range_name else []
     if (times := case.steps.get(gap.task)) is not None:
         middle = (gap.window.start + gap.window.end) // 2

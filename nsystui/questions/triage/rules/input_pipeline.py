@@ -203,7 +203,6 @@ def loading_ranges(case: Case) -> dict[Task, Intervals]:
 
 
 def _arrivals(case: Case) -> dict[Place, set[int]]:
-    """Return when copies from the host begin on each GPU, job time."""
     table = tables.memory_ops
     query = sa.select(table.c.report, table.c.process, table.c.device, job_start(table).label("start"))
     query = query.where(*where(table, case.scope), table.c.copy_kind == _HOST_TO_DEVICE)

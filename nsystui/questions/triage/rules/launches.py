@@ -317,7 +317,6 @@ def launch_bound(case: Case) -> Sequence[Finding | NotChecked]:
 
 
 def _stretches(case: Case, device: DeviceIntervals) -> Iterator[_Stretch]:
-    """Yield a GPU's time between long gaps; its kernels are not yet counted."""
     worked = device.worked(case.working(device))
     if worked is None:
         return

@@ -421,7 +421,6 @@ def _gpus(case: Case) -> list[_Gpu]:
 
 
 def _positions(case: Case) -> dict[tuple[Task, int], str]:
-    """Return each GPU's NUMA node if recorded, else its PCI address."""
     table = tables.devices.c
     query = sa.select(table.report, table.process, table.device, table.numa, table.bus)
     return {

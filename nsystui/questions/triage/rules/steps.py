@@ -11,13 +11,13 @@ import sqlalchemy as sa
 from nsystui.base.answer import DEVICE, RANK, Column, Unit
 from nsystui.base.selection import Task, Window
 from nsystui.base.text import counted, few
-from nsystui.base.types import Floats
+from nsystui.base.types import Flags, Floats, Ints
 from nsystui.questions.algebra.intervals import Intervals, union
 from nsystui.questions.blocking.parts import PARTS
 from nsystui.questions.host.causes import NOTHING
 from nsystui.questions.host.host_work import CpuSpan, host_work
 from nsystui.questions.memory.host_copies import HOST_TO_DEVICE, PAGEABLE, PINNED, HostCopies, mostly
-from nsystui.questions.queries.conditions import job_start, where
+from nsystui.questions.queries.conditions import job_end, job_start, where
 from nsystui.questions.ranks.steps import StepTimes, steps_across_ranks
 from nsystui.questions.steps.task_steps import NO_PHASE
 from nsystui.questions.triage.case import Case, Place, bytes_words, rank_words, spans, time_words
@@ -25,6 +25,8 @@ from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, 
 from nsystui.questions.triage.rule import BY_COPIES, BY_CPU, IDLE, WORK, FindingKind, rule
 from nsystui.store import tables
 
+_EVALUATION = r"(?:^|[^a-z:])(?:eval(?:uat\w*)?|valid(?:at\w*)?)(?:[^a-z]|$)"
+"""Names of ranges with an evaluation, not PyTorch's ``autograd::engine::evaluate_function``."""
 _DOOR = Door("steps across", sort="duration_ns")
 _FEWEST = 5
 _MAX_GAPS = 40
@@ -62,6 +64,7 @@ def _slow(case: Case, steps: Mapping[Task, StepTimes], warm_up: int) -> Finding 
     for task, times in steps.items():
         typical = times.typical
         indices = np.flatnonzero((times.duration > case.thresholds.slow_step * typical)[warm_up:]) + warm_up
+        indices = indices[~_evaluates(case, times, indices, typical)]
         slow = union(times.start[indices], (times.start + times.duration)[indices])
         slow_times |= {(task, device.device.device): slow for device in case.devices if device.device.task.task == task}
         lost.append(float((times.duration - typical)[indices].sum()))
@@ -107,6 +110,20 @@ def _slow(case: Case, steps: Mapping[Task, StepTimes], warm_up: int) -> Finding 
     return replace(
         finding, line=line, window=window, under="idle-gaps" if 2 * in_gaps >= cost else "", times=slow_times
     )
+
+
+def _evaluates(case: Case, times: StepTimes, indices: Ints, typical: Floats) -> Flags:
+    """Return whether an evaluation has half of the time, or more, that each slow step takes longer."""
+    table = tables.nvtx_ranges
+    if not len(indices) or not case.job.session.count(table):
+        return np.zeros(len(indices), bool)
+    is_own = [table.c.report == times.task.report, table.c.process == times.task.process, table.c.end.is_not(None)]
+    is_named = sa.func.regexp_matches(table.c.name, _EVALUATION, "i", type_=sa.Boolean)
+    query = sa.select(job_start(table), job_end(table)).where(*is_own, is_named)
+    starts, ends = np.array(case.job.session.rows(query), np.int64).reshape(-1, 2).T
+    edges = np.append(times.cpu_start, np.iinfo(np.int64).max)
+    spent = union(starts, ends).covered(edges[indices], edges[indices + 1])
+    return np.asarray(2 * spent >= (times.duration - typical)[indices], bool)
 
 
 def _long_gaps(case: Case, steps: StepTimes) -> Floats:
