@@ -42,17 +42,11 @@ _VIEWS = ("functions", "call tree")
 _GAP_LIST = 3
 """The index of the list of gaps in ``_BY["gaps"]``."""
 _CATEGORIES = {
-    **dict.fromkeys(
-        (
-            *(causes.SYNCHRONISING, causes.COPYING, causes.ALLOCATING, causes.LAUNCHING),
-            *(causes.OTHER_CALLS, causes.IN_OVERHEAD),
-        ),
-        "api",
-    ),
+    **dict.fromkeys((causes.SYNCHRONISING, causes.COPYING, causes.ALLOCATING, causes.LAUNCHING), "api"),
+    **dict.fromkeys((causes.OTHER_CALLS, causes.IN_OVERHEAD), "api"),
     **dict.fromkeys((causes.IN_MPI, causes.IN_OS), "os"),
-    **dict.fromkeys(
-        (causes.RUNNING_CODE, causes.WAITING, causes.PREEMPTED, causes.GIL, causes.IN_HOST_FUNCTION), "cpu"
-    ),
+    **dict.fromkeys((causes.RUNNING_CODE, causes.WAITING, causes.PREEMPTED), "cpu"),
+    **dict.fromkeys((causes.GIL, causes.IN_HOST_FUNCTION), "cpu"),
     **dict.fromkeys((causes.OFF_CPU, causes.NOTHING), "idle"),
 }
 """The categories of causes of idle time."""
