@@ -12,23 +12,8 @@ from textual.widget import Widget
 from nsystui.base.answer import Answer, Record, Row
 from nsystui.base.kernel_names import function_name
 from nsystui.base.selection import Selection, Task
+from nsystui.questions.host import causes
 from nsystui.questions.host.calltree import CALL, COLUMNS, HOT, LEAST, CallTree, nodes_table, tree_of
-from nsystui.questions.host.causes import (
-    ALLOCATING,
-    COPYING,
-    GIL,
-    IN_MPI,
-    IN_OS,
-    IN_OVERHEAD,
-    LAUNCHING,
-    NOTHING,
-    OFF_CPU,
-    OTHER_CALLS,
-    PREEMPTED,
-    RUNNING_CODE,
-    SYNCHRONISING,
-    WAITING,
-)
 from nsystui.questions.host.functions import (
     FULL_NAME,
     KERNEL_MODE,
@@ -57,10 +42,20 @@ _VIEWS = ("functions", "call tree")
 _GAP_LIST = 3
 """The index of the list of gaps in ``_BY["gaps"]``."""
 _CATEGORIES = {
-    **dict.fromkeys((SYNCHRONISING, COPYING, ALLOCATING, LAUNCHING, OTHER_CALLS, IN_OVERHEAD), "api"),
-    **dict.fromkeys((IN_MPI, IN_OS), "os"),
-    **dict.fromkeys((RUNNING_CODE, WAITING, PREEMPTED, GIL), "cpu"),
-    **dict.fromkeys((OFF_CPU, NOTHING), "idle"),
+    **dict.fromkeys(
+        (
+            causes.SYNCHRONISING,
+            causes.COPYING,
+            causes.ALLOCATING,
+            causes.LAUNCHING,
+            causes.OTHER_CALLS,
+            causes.IN_OVERHEAD,
+        ),
+        "api",
+    ),
+    **dict.fromkeys((causes.IN_MPI, causes.IN_OS), "os"),
+    **dict.fromkeys((causes.RUNNING_CODE, causes.WAITING, causes.PREEMPTED, causes.GIL), "cpu"),
+    **dict.fromkeys((causes.OFF_CPU, causes.NOTHING), "idle"),
 }
 """The categories of causes of idle time."""
 _CELLS = {"running_percent": "cpu", "cuda_percent": "api", "os_percent": "os", "mpi_percent": "os"}
