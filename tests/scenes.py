@@ -17,12 +17,12 @@ class Scene:
 SCENES = (
     Scene("overview", ()), Scene("finding", ("enter",)), Scene("gap", ("enter", "enter")),
     Scene("kernels", ("2",)), Scene("instances", ("2", "enter")), Scene("nccl", ("3",)),
-    Scene("nccl-calls", ("3", "enter")), Scene("nccl-sizes", ("3", "v", "v", "down", "d")), Scene("gpu", ("4",)),
-    Scene("efficiency", ("4", "v", "v", "v")), Scene("nvtx", ("5", "down", "right", "down", "right")),
+    Scene("nccl-calls", ("3", "enter")), Scene("nccl-sizes", ("3", "v", "s", "down", "d")), Scene("gpu", ("4",)),
+    Scene("efficiency", ("4", "v", "e")), Scene("nvtx", ("5", "down", "right", "down", "right")),
     Scene("events", ("6", "pagedown", "pagedown")), Scene("ranks", ("7",)), Scene("steps", ("9",)),
-    Scene("path", ("9", "v", "v", "v", "v")), Scene("host", ("8",)),
-    Scene("host-calls", ("8", "v", "v")), Scene("host-gaps", ("8", "v", "v", "v")),
-    Scene("rank-map", ("4", "v", "b", "b", "b")), Scene("diff", ("7", "x", "down", "down", "x")),
+    Scene("path", ("9", "v", "p")), Scene("host", ("8",)),
+    Scene("host-calls", ("8", "v", "c")), Scene("host-gaps", ("8", "v", "g")),
+    Scene("rank-map", ("4", "v", "m", "b", "e")), Scene("diff", ("7", "x", "down", "down", "x")),
     Scene("timeline", ("L", *["plus"] * 4, "right_square_bracket")), Scene("help", ("6", "question_mark")),
 )  # fmt: skip
 

@@ -285,6 +285,12 @@ def few_numbers(numbers: Iterable[int]) -> str:
     return words + (f" and {more:,} more" if more else "")
 
 
+def ranks_named(numbers: Iterable[int]) -> str:
+    """Return ``rank 2`` or ``ranks 0–5, 9, 12 and 5 more``."""
+    ranks = set(numbers)
+    return f"rank{'s' * (len(ranks) > 1)} {few_numbers(ranks)}"
+
+
 def spans(numbers: Iterable[int]) -> str:
     """Write {0, 1, 2, 5} as ``0-2,5`` and {-1, 0} as ``unknown,0``, as on the command line."""
     runs = _runs(numbers)

@@ -1,4 +1,4 @@
-"""The command palette: commands, views and questions by title, then kernels, NVTX ranges and findings."""
+"""The command palette: commands, views, groupings and questions by title, then kernels, NVTX ranges and findings."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ from nsystui.base.text import safe_text
 from nsystui.questions.queries.question import COMPARISON, PALETTE, Question
 from nsystui.questions.queries.registry import questions
 from nsystui.ui import keys
-from nsystui.ui.screens import views_on
+from nsystui.ui.screens import TabView, screen_of, views_on
 from nsystui.ui.widgets.repainting import ThrottledScreen
 
 if TYPE_CHECKING:
+    from nsystui.ui.app import NsystuiApp
     from nsystui.ui.screens.base import JobScreen
+    from nsystui.ui.widgets.frame import Choice
 
 MAX_NAMES = 2_000
 """Maximum number of kernel names, and of NVTX range names: the most frequent."""
@@ -126,13 +128,32 @@ def commands(screen: JobScreen) -> Iterable[Offer]:
 def views(screen: JobScreen) -> Iterable[Offer]:
     """Yield the views of all tabs."""
     app = screen.explorer
-    for key, title, _ in keys.TABS:
-        mode = keys.MODE_OF[key]
-        if mode in app.MODES:
-            for view in views_on(mode):
-                go = partial(app.call_later, app.go, mode, None, view.name)
-                words = f"{title}: {view.label}"
-                yield Offer(f"{words} – view", go, (view.label, words), SYNONYMS.get(view.name, ""))
+    for title, mode, view in _views(app):
+        go = partial(app.call_later, app.go, mode, None, view.name)
+        words = f"{title}: {view.label}"
+        yield Offer(f"{words} – view", go, (view.label, words), SYNONYMS.get(view.name, ""))
+
+
+def _views(app: NsystuiApp) -> Iterable[tuple[str, str, TabView]]:
+    tabs = [(title, keys.MODE_OF[key]) for key, title, _ in keys.TABS]
+    return ((title, mode, view) for title, mode in tabs if mode in app.MODES for view in views_on(mode))
+
+
+def _groupings(app: NsystuiApp) -> Iterable[Offer]:
+    async def group(mode: str, view: str, number: int) -> None:
+        if shown := await app.go(mode, None, view):
+            shown.call_later(shown.take_option, _grouping(shown), number)  # later, because it may be new
+
+    for title, mode, view in _views(app):
+        other = screen_of(view.screen)  # never shown
+        other.take_view(view.name)
+        for number, option in enumerate(by.options if (by := _grouping(other)) else ()):
+            go = partial(app.call_later, group, mode, view.name, number)
+            yield Offer(f"{title}: {view.label} by {option} – grouping", go, (f"{view.label} by {option}", title))
+
+
+def _grouping(screen: JobScreen) -> Choice | None:
+    return next((choice for choice in screen.choices() if choice.label == "by"), None)
 
 
 def commands_elsewhere(screen: JobScreen) -> Iterable[Offer]:
@@ -161,25 +182,24 @@ def findings(screen: JobScreen) -> Iterable[Offer]:
         yield Offer(f"{finding.id}: {finding.sentence} – finding", show)
 
 
-def names(screen: JobScreen) -> Sequence[Offer]:
-    """Return the kernels and NVTX ranges of the job by name. Runs queries: call it in a thread."""
+def groupings_and_names(screen: JobScreen) -> tuple[Sequence[Offer], Sequence[Offer]]:
+    """Return the groupings of all views, and the kernels and NVTX ranges by name. Runs queries: call it in a thread."""
     from nsystui.questions.kernels.summary import Names, kernel_names
     from nsystui.questions.nvtx.listing import range_names
     from nsystui.ui.screens.kernels import KernelInstancesScreen, RangeInstancesScreen
 
     job = screen.job
     if job is None or "diff alone" in screen.places():
-        return ()
+        return (), ()
     kernels, ranges = kernel_names(job.session, MAX_NAMES), range_names(job.session, MAX_NAMES)
     smart, kernel_screen = job.smart_names(), partial(KernelInstancesScreen, names=Names.FULL)
     show = partial(_open, screen)
-    return [
-        *(
-            Offer(f"{smart.get(name, name)} – kernel", partial(show, partial(kernel_screen, name)), (), name)
-            for name in kernels
-        ),
-        *(Offer(f"{name} – NVTX range", partial(show, partial(RangeInstancesScreen, name))) for name in ranges),
+    names = [
+        Offer(f"{smart.get(name, name)} – kernel", partial(show, partial(kernel_screen, name)), (), name)
+        for name in kernels
     ]
+    names += [Offer(f"{name} – NVTX range", partial(show, partial(RangeInstancesScreen, name))) for name in ranges]
+    return tuple(_groupings(screen.explorer)), names
 
 
 def _open(screen: JobScreen, make: Callable[[], JobScreen]) -> None:
@@ -201,8 +221,7 @@ def offers(screen: JobScreen) -> Iterable[Offer]:
 class EverythingProvider(Provider):
     """Offers views, commands, questions and findings at once, kernels and ranges once part of a name is typed."""
 
-    _names: Sequence[Offer] = ()
-    _has_names = False
+    _listing: asyncio.Future[tuple[Sequence[Offer], Sequence[Offer]]] | None = None
 
     @property
     def _job_screen(self) -> JobScreen:
@@ -217,18 +236,23 @@ class EverythingProvider(Provider):
     async def search(self, query: str) -> Hits:
         """Offer commands, views and questions by title, then by words; then names, then findings."""
         matcher, typed = self.matcher(query), query.lower()
-        for score, offer in [(offer.score(query), offer) for offer in offers(self._job_screen)]:
-            if score:
-                words = safe_text(offer.words)
-                yield Hit(score, matcher.highlight(words), offer.choose, words)
-        if not self._has_names:
-            self._has_names = True
-            self._names = await asyncio.to_thread(names, self._job_screen)
-        job_offers = [(1.0, offer) for offer in self._names] + [(0.5, offer) for offer in findings(self._job_screen)]
-        for score, offer in job_offers:
+
+        def hit(offer: Offer, score: float) -> Hit:
             words = safe_text(offer.words)
+            return Hit(score, matcher.highlight(words), offer.choose, words)
+
+        for offer in offers(self._job_screen):
+            if score := offer.score(query):
+                yield hit(offer, score)
+        if self._listing is None:
+            self._listing = asyncio.ensure_future(asyncio.to_thread(groupings_and_names, self._job_screen))
+        groups, named = await asyncio.shield(self._listing)  # the next key ends this search, not the listing
+        for offer in groups:
+            if score := offer.score(query):
+                yield hit(offer, score - 2.5)
+        for score, offer in [(1.0, item) for item in named] + [(0.5, item) for item in findings(self._job_screen)]:
             if typed in f"{offer.words}\n{offer.synonyms}".lower():
-                yield Hit(score, matcher.highlight(words), offer.choose, words)
+                yield hit(offer, score)
 
 
 class Palette(CommandPalette, ThrottledScreen[None]):
@@ -244,7 +268,8 @@ class Palette(CommandPalette, ThrottledScreen[None]):
 
     def __init__(self) -> None:
         super().__init__(
-            providers=[EverythingProvider], placeholder="a command, view, recipe, kernel, NVTX range or finding"
+            providers=[EverythingProvider],
+            placeholder="a command, view, grouping, recipe, kernel, NVTX range or finding",
         )
 
     def on_mount(self) -> None:

@@ -183,12 +183,12 @@ def test_what_bash_runs_of_it_is_the_program_itself(tmp_path):
 WALKS = (
     *(scene.keys for scene in SCENES),
     ("1", "enter", "enter"), ("1", "d"), ("1", "i"), ("1", "tab", "enter", "n", "n"),
-    ("2", "a", "v", "v", "v"), ("2", "u", "y"), ("2", "y", "Y", "e"), ("2", "enter", "u"), ("2", "slash"),
-    ("3", "b", "b"), ("3", "v", "v", "d", "enter"), ("3", "enter", "c", "c"),
-    ("4", "o", "m", "V", "b", "enter"),
-    ("5", "b", "n", "c"), ("5", "v", "enter"), ("5", "d", "y"),
+    ("2", "a", "f", "v", "s"), ("2", "u", "y"), ("2", "y", "Y", "e"), ("2", "enter", "u"), ("2", "slash"),
+    ("3", "b", "c"), ("3", "v", "s", "d", "enter"), ("3", "enter", "c", "c"),
+    ("4", "o", "m", "V", "b", "a", "enter"),
+    ("5", "b", "o", "n", "c"), ("5", "v", "b", "enter"), ("5", "d", "y"),
     ("6", "enter", "down", "c", "y"), ("6", "K"), ("6", "E"),
-    ("7", "v", "v"), ("7", "C"), ("9", "v", "v", "v", "v"),
+    ("7", "v", "c"), ("7", "C"), ("9", "v", "p"),
     ("L", "space", "down", "space", "right_square_bracket", "enter"), ("L", "o"), ("L", "u"), ("ctrl+p",),
 )  # fmt: skip
 
@@ -252,7 +252,7 @@ async def test_the_screens_of_a_log_show_printable_text(log):
     app = LogApp(JobSource((), logs=(str(log),)))
     async with app.run_test(size=jobs.WIDE) as pilot:
         jobs.line_with(app, "calls in")
-        for key in ("b", "enter", "y", "escape", *"bbbbbb"):
+        for key in ("tab", "enter", "y", "escape", *["tab"] * 6):
             await pilot.press(key)
             found.look(app, key)
         for key in ("1", "L"):

@@ -12,6 +12,7 @@ from triaging import finding, ids, told, triaged
 from nsystui.base.selection import Selection
 from nsystui.questions.collectives.alignment import ClockMode
 from nsystui.questions.collectives.waiting import collective_kinds, collective_operations
+from nsystui.questions.compare import Side, summary
 from nsystui.questions.nccl.summary import nccl_summary
 
 
@@ -170,3 +171,40 @@ def test_without_all_kernels_of_the_rank_there_is_no_cause(tmp_path: Path) -> No
     loses = lambda rank, step, number: (rank, step, number) == (2, 5, 1)  # noqa: E731
     triage = triaged(*ddp_job(tmp_path, loads=on(2, 30 * MS), loses=loses))
     told(finding(triage, "straggler"), "Rank 2", never=["longer a step"])
+
+
+@pytest.mark.parametrize(
+    ("how", "ranks", "says"),
+    first(
+        2,
+        [
+            (
+                {"computes": on(2, 30 * MS)},
+                (1, 2),
+                "Rank 2 computes 30 ms longer a step than rank 1; the others wait for it: straggler. A step takes",
+            ),
+            (
+                {"computes": on(2, 30 * MS)},
+                (0, 1),
+                "Rank 0 and rank 1 differ by less than 1 % of a step in every part; both wait for rank 2. A step takes",
+            ),
+            (
+                {"loads": on(2, 30 * MS)},
+                (2, 1),
+                "Rank 2 idles 30 ms longer a step than rank 1; the others wait for it: straggler. A step takes",
+            ),
+            ({"computes": on(2, 30 * MS, (7, 13))}, (1, 2), "Rank 2 computes 3 ms longer a step than rank 1; the oth"),
+            (
+                {"computes": lambda rank, step: 9 * MS * (step % 4 == rank)},
+                (0, 1),
+                "Rank 0 and rank 1 differ by less than 1 % of a step in every part. A step takes",
+            ),
+        ],
+    ),
+)
+def test_ranks_that_take_the_same_time_are_compared_by_what_differs(
+    tmp_path: Path, how: Any, ranks: tuple[int, int], says: str
+) -> None:
+    job = open_job(*ddp_job(tmp_path, **how))
+    a, b = (Side(job, Selection(tasks=job.tasks_of_ranks(frozenset({rank}))), "") for rank in ranks)
+    assert summary(a, b).headline.startswith(says)

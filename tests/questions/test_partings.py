@@ -30,14 +30,14 @@ def at(*places: tuple[int, int, int]) -> Any:
 @pytest.mark.parametrize(
     ("ranks", "skips", "words", "groups"),
     first(2, [
-        (3, at((0, 4, 1), (1, 4, 1)), ["Rank 2 runs 1 AllReduce more in step 4, compared with ranks 0, 1"], [(3, 39)]),
-        (4, at((1, 10, 1), (2, 3, 0)), ["Rank 2 runs 1 AllReduce less in step 3, compared with ranks 0, 1, 3",
-         "Rank 1 runs 1 AllReduce less in step 10, compared with ranks 0, 2, 3"], [(4, 38), (3, 1), (3, 1)]),
-        (4, at((1, 10, 1)), ["Rank 1 runs 1 AllReduce less in step 10, compared with ranks 0, 2, 3"],
+        (3, at((0, 4, 1), (1, 4, 1)), ["Rank 2 runs 1 AllReduce more in step 4 (compared with ranks 0, 1)"], [(3, 39)]),
+        (4, at((1, 10, 1), (2, 3, 0)), ["Rank 2 runs 1 AllReduce less in step 3 (compared with ranks 0, 1, 3)",
+         "Rank 1 runs 1 AllReduce less in step 10 (compared with ranks 0, 2, 3)"], [(4, 38), (3, 1), (3, 1)]),
+        (4, at((1, 10, 1)), ["Rank 1 runs 1 AllReduce less in step 10 (compared with ranks 0, 2, 3)"],
          [(4, 39), (3, 1)]),
         (2, at((1, 10, 0)), ["Rank 1 runs 1 AllReduce less in step 10, compared with rank 0"], [(2, 39)]),
-        (3, at((2, 19, 1)), ["Rank 2 runs 1 AllReduce less in step 19, compared with ranks 0, 1"], [(3, 39), (2, 1)]),
-        (3, at((2, 3, 1), (2, 9, 0)), ["Rank 2 runs 2 AllReduce less in 2 steps (3, 9), compared with ranks 0, 1"],
+        (3, at((2, 19, 1)), ["Rank 2 runs 1 AllReduce less in step 19 (compared with ranks 0, 1)"], [(3, 39), (2, 1)]),
+        (3, at((2, 3, 1), (2, 9, 0)), ["Rank 2 runs 2 AllReduce less in 2 steps (3, 9) (compared with ranks 0, 1)"],
          [(3, 38), (2, 2)]),
     ]),
 )  # fmt: skip
@@ -49,7 +49,7 @@ def test_a_rank_that_skips_collectives_is_named_with_the_steps_and_matched_elsew
 
 def test_late_ranks_hide_no_skipped_collective(tmp_path: Path) -> None:
     paths = ddp_job(tmp_path, skips=at((3, 10, 1)), computes=lambda rank, step: 4_000_000 if rank == 1 else 0)
-    assert words_and_groups(paths)[0] == ["Rank 3 runs 1 AllReduce less in step 10, compared with ranks 0, 1, 2"]
+    assert words_and_groups(paths)[0] == ["Rank 3 runs 1 AllReduce less in step 10 (compared with ranks 0, 1, 2)"]
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_a_collective_that_may_not_have_been_recorded_is_no_difference(tmp_path:
 def test_triage_and_notes_name_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     paths = ddp_job(tmp_path, skips=at((1, 10, 1)))
     named = finding(triaged(*paths), "different-collectives")
-    assert named.sentence == "Rank 1 runs 1 AllReduce less in step 10, compared with ranks 0, 2, 3."
+    assert named.sentence == "Rank 1 runs 1 AllReduce less in step 10 (compared with ranks 0, 2, 3)."
     assert named.ranks == (1,)
     for table in ("--collectives", "--kinds"):
         main(["ranks", *map(str, paths), table])

@@ -63,7 +63,7 @@ def test_a_step_of_the_cursor_and_a_page_send_little_and_nothing_is_sent_without
 
 def test_functions_a_step_along_time_and_a_prompt_whose_cursor_does_not_blink_send_little(restless):
     show(restless, "8")
-    restless.press("v")
+    restless.press("v", "f")
     restless.settle(quiet=0.5)
     assert PAGE / 10 <= restless.cost("pagedown") <= PAGE
     restless.cost("home")

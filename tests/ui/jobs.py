@@ -143,6 +143,12 @@ def cells(app: NsystuiApp, key: str) -> list[Any]:
     return [row[place] for row in answer.page(0, len(answer))]
 
 
+def keys_of(text: str) -> list[str]:
+    """Return the keys that type a text."""
+    named = {" ": "space", ",": "comma", "-": "minus"}
+    return [named.get(character, character) for character in text]
+
+
 async def press(pilot: Any, *keys: str) -> Any:
     """Press keys and return the program, so that a single line can press and check."""
     await pilot.press(*keys)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from jobs import NARROW, WIDE, answer, cells, line_with, name_of_screen, press, rested, running, shown
+from jobs import NARROW, WIDE, answer, cells, keys_of, line_with, name_of_screen, press, rested, running, shown
 from synthetic.demo import TrainingJob
 
 from nsystui.base.answer import NAME, Column, TableAnswer, Unit
@@ -25,15 +25,9 @@ def other_job(written_once: Callable[..., list[Path]]) -> list[Path]:
     return written_once("other", TrainingJob(ranks=2, steps=3, layers=2, straggler=None).write)
 
 
-def keys_of(text: str) -> list[str]:
-    """Return the keys that type a text."""
-    named = {" ": "space", ",": "comma", "-": "minus"}
-    return [named.get(character, character) for character in text]
-
-
 @pytest.mark.campaign
 async def test_enter_on_a_numbered_range_selects_every_number(demo_job, cache_directory):
-    async with running(demo_job, cache_directory, NARROW, "x", "down", "x", "v", "v", "v") as (app, pilot):
+    async with running(demo_job, cache_directory, NARROW, "x", "down", "x", "v", "n") as (app, pilot):
         place = next(n for n, name in enumerate(cells(app, "name")) if name.endswith("step *"))
         assert (await press(pilot, *["down"] * place, "enter", "enter")).current_mode == "nvtx"
         assert app.selection.name.matches("step 17") and not app.selection.name.matches("data step 17")

@@ -44,7 +44,7 @@ async def test_every_key_of_the_program_in_every_view(two_ranks, cache, tab, tmp
                 await until_repainted()
                 tap(app, key)
                 assert not ended(app), (tab, view, key)
-            await pilot.press("escape", "escape", tab, *"v" * (view + 1))
+            await pilot.press("escape", "escape", tab, *"V" * (view + 1))
             assert not ended(app), (tab, view)
 
 

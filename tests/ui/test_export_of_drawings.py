@@ -44,7 +44,7 @@ async def test_what_is_drawn_on_the_screens_is_drawn_in_the_file(demo_job, cache
             await pilot.press(key)
             for _ in range(8):
                 if is_there is not None and not is_there(app):
-                    await pilot.press("v")
+                    await pilot.press("V")
             assert is_there is None or is_there(app), words
             target = tmp_path / f"{number}.svg"
             await export_as(app, pilot, target)

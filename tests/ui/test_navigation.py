@@ -2,10 +2,10 @@
 
 import campaign
 import pytest
-from jobs import NARROW, WIDE, name_of_screen, press, running, screen_text
+from jobs import NARROW, WIDE, keys_of, name_of_screen, press, running, screen_text
 
 from nsystui.base.selection import Selection
-from nsystui.ui.palette import names, offers
+from nsystui.ui.palette import groupings_and_names, offers
 from nsystui.ui.screens.dialogs import HelpScreen
 
 
@@ -71,15 +71,34 @@ async def test_the_palette_finds_what_people_call_a_thing(job, cache):
     assert not missed
 
 
-async def test_the_palette_offers_the_keys_of_other_tabs(job, cache):
-    async with running(job, cache, NARROW, "9", "ctrl+p", *"warnings", "enter") as (app, pilot):
+@pytest.mark.parametrize(
+    "typed, mode, line",
+    [
+        ("warnings", "overview", "capture log"),
+        ("by family", "kernels", "view [kernels]"),
+        ("gaps by len", "host", "view "),
+    ],
+)
+async def test_the_palette_offers_the_keys_and_groupings_of_other_tabs(job, cache, typed, mode, line):
+    async with running(job, cache, WIDE, "9", "ctrl+p", *keys_of(typed), "enter") as (app, pilot):
         await pilot.pause()
-        assert app.current_mode == "overview" and screen_text(app)[2].startswith("capture log")
+        assert app.current_mode == mode and screen_text(app)[2].startswith(line)
+        assert f"[{typed.split()[-1]}" in screen_text(app)[2] or mode == "overview"
+
+
+async def test_v_and_b_list_what_can_be_chosen(job, cache):
+    async with running(job, cache, NARROW, "2") as (app, pilot):
+        for keys, chosen in {
+            "b f": "by [family]", "b down enter": "by [precision]", "B": "by [family]", "b q": "by [family]",
+            "b escape v m": "[memory]", "v v": "[memory]", "escape V": "[kernels]", "a f": "[full names]",
+        }.items():  # fmt: skip
+            assert chosen in screen_text(await press(pilot, *keys.split()))[2], keys
+        assert len(app.screen_stack) == 1
 
 
 async def test_a_kernel_is_a_line_of_the_palette_and_found_by_its_full_name(demo_job, cache):
     async with running(demo_job[:1], cache, WIDE) as (app, _):
-        kernels = [offer for offer in names(app.screen) if offer.words.endswith(" – kernel")]
+        kernels = [offer for offer in groupings_and_names(app.screen)[1] if offer.words.endswith(" – kernel")]
     assert any("at::native" in offer.synonyms for offer in kernels)
     assert not any("at::native" in offer.words for offer in kernels)
 

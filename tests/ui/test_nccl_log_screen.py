@@ -75,7 +75,7 @@ class TestTables:
         path = tmp_path / "calls.log"
         path.write_text("".join(line for line in log_text().splitlines(True) if "COMPLETE" not in line))
         async with open_logs(path) as (app, pilot):
-            line_with(await press(pilot, "b", "b", "b", "enter"), "2 without a name ranks")
+            line_with(await press(pilot, "tab", "tab", "tab", "enter"), "2 without a name ranks")
             assert len(app.screen.table.answer) == 2
 
     async def test_records_of_nccl_inspector_alone_begin_with_their_table(self, tmp_path):
@@ -85,7 +85,7 @@ class TestTables:
         async with open_logs(tmp_path / "n1-pid1.log") as (app, pilot):
             line_with(app, "NVLS")
             assert not has(app, "no ops") and app.screen.name_of_table == "inspector"
-            assert (await press(pilot, "b")).screen.name_of_table == "lines"
+            assert (await press(pilot, "tab")).screen.name_of_table == "lines"
             line_with(app, "calls of NCCL Inspector")
 
     async def test_keys_while_the_log_is_read_anew_wait_for_it(self, log):
@@ -106,7 +106,7 @@ class TestKeys:
             for name in ("ops", "sizes", "calls"):
                 assert (await press(pilot, "e")).screen.prompt.value == f"nccl.0-nccl-log-{name}.csv"
                 line_with(await answer(app, pilot, str(tmp_path / f"{name}.csv")), "wrote ")
-                await pilot.press("b")
+                await pilot.press("tab")
         for name in ("ops", "sizes", "calls"):
             assert main(["nccl-log", str(log), "--tables", name, "--format", "csv"]) == 0
             assert (tmp_path / f"{name}.csv").read_text() == capsys.readouterr().out
@@ -142,7 +142,7 @@ class TestReading:
         async with jobs.kept_at_work(app, WIDE) as rest:
             assert await becomes_text(app, "reading log") and await becomes_text(app, "AllReduce")
             assert 0 < app.nccl_log.calls < 6001
-            tap(app, "b", "escape")
+            tap(app, "tab", "escape")
             assert await becomes_text(app, "stopping…")
             gate.set()
             await rest()
@@ -221,8 +221,8 @@ def test_a_slow_line_gets_little(tmp_path):
     calls = (all_reduce(n, count=n + 1) for n in range(300))
     path.write_text("\n".join([init(comm="0xc0", host="n0"), *calls, ""]))
     with Terminal([*PROGRAM, str(path)], {}, columns=120, lines=36, ready="300 calls") as terminal:
-        terminal.press("b", "b")
+        terminal.press("tab", "tab")
         terminal.settle(quiet=0.8)
         terminal.cost("down", 0.3)
-        for key, most in {"down": 600, "pagedown": 8 * 1024, "b": 15 * 1024}.items():
+        for key, most in {"down": 600, "pagedown": 8 * 1024, "tab": 15 * 1024}.items():
             assert terminal.cost(key, 0.3) <= most, key

@@ -52,7 +52,7 @@ async def test_from_a_kernel_its_call_a_launch_and_the_timeline_to_the_same_rang
 @pytest.mark.campaign
 async def test_a_range_of_a_list_is_shown_itself_also_beyond_the_first_page_of_its_siblings(job, cache, monkeypatch):
     monkeypatch.setattr(nvtx_screen, "PAGE", 3)
-    async with running(job, cache, NARROW, "5", "v", "enter", "down") as (app, pilot):
+    async with running(job, cache, NARROW, "5", "v", "b", "enter", "down") as (app, pilot):
         length = app.screen.values()["duration"]
         assert shown_range(await press(pilot, "w"))[1] == length
         length, start = (await press(pilot, "escape", "end")).screen.values()["duration"], app.screen.values()["start"]

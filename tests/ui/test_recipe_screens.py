@@ -25,7 +25,7 @@ async def test_a_question_in_a_new_file_is_in_the_palette_and_its_views_on_a_scr
         assert offered(app)[:1] == ["dummy – how many ranks there are, and a word"]
         assert name_of_screen(await press(pilot, "enter")) == "RecipeScreen"
         assert line_with(app, "one").split() == ["▸", "2", "one"]
-        line_with(await press(pilot, "7", *"v" * 3), "[first")
+        line_with(await press(pilot, "7", "v", "f"), "[first")
         assert line_with(app, "one").split() == ["▸", "2", "one"]
-        shows(await press(pilot, "v"), "[second", "1 of 1 words")
+        shows(await press(pilot, "v", "s"), "[second", "1 of 1 words")
         assert line_with(app, "two").split() == ["▸", "2", "two"]

@@ -105,7 +105,7 @@ async def test_e_writes_what_the_command_prints_byte_for_byte(job, cache, tmp_pa
         await pilot.press("3")
         for what in ("kernel", "call"):
             await answer(app, pilot, str(tmp_path / f"{what}.csv"), "e")
-            await pilot.press("v")
+            await pilot.press("v", "c")
     for keys, ending, command in cases:
         assert main([*command, *map(str, job), "--format", ending]) == 0
         assert (tmp_path / f"{keys}.{ending}").read_text(encoding="utf-8") == capsys.readouterr().out, keys
@@ -240,7 +240,7 @@ async def test_enter_on_outdated_rows_opens_the_row_that_takes_their_place(job, 
         tap(app, "3")
         await rest()
         computed = slowed(monkeypatch, NcclScreen, fails)
-        tap(app, "b", "enter")
+        tap(app, "b", "c", "enter")
         assert await jobs.becomes(lambda: "one moment" in last_line(app)) and app.screen_stack == [app.screen]
         computed.set()
         await rest()
@@ -287,7 +287,7 @@ async def test_a_screen_says_what_it_computes_also_while_it_shows_other_rows(job
         await rest()
         assert "● loaded" in screen_text(app)[0]
         computed.clear()
-        tap(app, "v")
+        tap(app, "v", "c")
         assert await jobs.becomes(lambda: "computing NCCL › CPU calls…" in screen_text(app)[0])
         computed.set()
         await rest()
@@ -295,7 +295,7 @@ async def test_a_screen_says_what_it_computes_also_while_it_shows_other_rows(job
 
 
 @pytest.mark.campaign
-@pytest.mark.parametrize("keys", [("5",), ("8", "v", "v")])
+@pytest.mark.parametrize("keys", [("5",), ("8", "v", "c")])
 async def test_the_cursor_of_a_tree_stays_on_its_node_when_the_tree_is_computed_anew(job, cache, keys):
     async with running(job, cache, WIDE, *keys) as (app, pilot):
         screen = app.screen

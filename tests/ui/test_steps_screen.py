@@ -13,7 +13,7 @@ async def test_a_step_is_selected_by_its_number_on_all_ranks(demo_job, cache):
 @pytest.mark.campaign
 async def test_the_selected_step_is_the_step_of_every_view(demo_job, cache):
     async with running(demo_job, cache, WIDE, "9", "down", "t") as (app, pilot):
-        await press(pilot, "v")
+        await press(pilot, "v", "b")
         assert set(cells(app, "count")) <= {1, len(demo_job)}
         app.screen.show_view("path")
         await rested(pilot)

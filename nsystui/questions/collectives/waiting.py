@@ -152,6 +152,13 @@ def lateness(arrivals: Sequence[Arrivals]) -> Mapping[Task, Lateness]:
     return {task: task_sum.total() for task, task_sum in sums.items()}
 
 
+def mainly_late(lateness_by_task: Mapping[Task, Lateness]) -> Task | None:
+    """Return the task that causes half of all waiting or more, if any."""
+    caused = {task: late.caused for task, late in lateness_by_task.items()}
+    task = max(caused, key=lambda task: caused[task], default=None)
+    return task if task is not None and 0 < sum(caused.values()) <= 2 * caused[task] else None
+
+
 def late_together(arrivals: Sequence[Arrivals]) -> list[tuple[Task, ...]]:
     """Return the tasks that are last, those together that arrive within `_TOGETHER` of the delay nearly every time."""
     last, near = Counter[Task](), Counter[tuple[Task, Task]]()

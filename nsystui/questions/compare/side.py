@@ -9,7 +9,8 @@ from itertools import chain
 
 from nsystui.base.answer import TableAnswer
 from nsystui.base.kernel_names import smart_names
-from nsystui.base.selection import Selection, Window
+from nsystui.base.selection import Selection, Task, Window
+from nsystui.base.text import ranks_named
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.nvtx.loading import has_launches
 from nsystui.questions.queries.tasks import RankedTask, selected_ranks
@@ -46,6 +47,14 @@ class Side:
         return tuple(selected_ranks(self.job.ranks, self.selection))
 
     @property
+    def tasks(self) -> frozenset[Task]:
+        return frozenset(item.task for item in self.ranks)
+
+    @property
+    def named_ranks(self) -> str:
+        return ranks_named(item.rank for item in self.ranks)
+
+    @property
     def gpu_ranks(self) -> int:
         """The number of ranks with recorded GPU work; 0 means that their work is unknown."""
         return sum(bool(item.devices) for item in self.ranks)
@@ -72,7 +81,7 @@ class Side:
 
     def whole_steps(self, name: str | None = None) -> WholeSteps:
         """Return the steps of the selected ranks that are whole in the window; for ``name`` see `Job.steps`."""
-        tasks, window = {item.task for item in self.ranks}, self.selection.window or ALWAYS
+        tasks, window = self.tasks, self.selection.window or ALWAYS
         spans: dict[int, Window] = {}
         count = ranks = 0
         for task, steps in self.job.steps(name).of_task.items():

@@ -25,7 +25,7 @@ from nsystui.questions.compare.tables import (
     spreads,
     steps,
 )
-from nsystui.questions.compare.verdict import CHANGED, ComparedBy, Verdict, verdict
+from nsystui.questions.compare.verdict import CHANGED, ComparedBy, Verdict, verdict, words_of_ranks
 from nsystui.questions.gpu.utilisation import SHARE_COLUMNS
 from nsystui.questions.host.naming import worker_processes
 from nsystui.questions.kernels.summary import Names
@@ -148,22 +148,23 @@ class _Line:
 
 @dataclass(frozen=True)
 class ComparisonSummary(TableAnswer):
-    """The summary, the verdict on B if both sides have GPU work, and the counts that changed most."""
+    """The summary, the verdict on B (or what differs between ranks), and the counts that changed most."""
 
     verdict: Verdict | None = None
     counts: tuple[str, ...] = ()
+    of_ranks: str = ""
 
     @property
     def words(self) -> str:
         """The verdict and the counts as a sentence; empty without a verdict."""
         if self.verdict is None:
             return ""
-        return "; ".join(filter(None, (self.verdict.words, ", ".join(self.counts)))) + "."
+        return "; ".join(filter(None, (self.of_ranks or self.verdict.words, ", ".join(self.counts)))) + "."
 
     @property
     def headline(self) -> str:
-        """The sentence of `words`, with B as its subject."""
-        return f"B is {self.words}" if self.words else ""
+        """The sentence of `words`, with B as its subject unless it names ranks."""
+        return f"B is {self.words}" if self.words and not self.of_ranks else self.words
 
     @property
     def remarks(self) -> tuple[str, ...]:
@@ -195,7 +196,8 @@ def summary(a: Side, b: Side, step_range: str | None = None) -> ComparisonSummar
         *_work((a, b), *compared, [spreads(side, step_range)[STEP].count for side in (a, b)]),
     ]
     changed = sorted((line for line in lines if line.change >= CHANGED), key=lambda line: -line.change)
-    answer = replace(answer, counts=tuple(line.words for line in changed[:_NAMED]))
+    of_ranks = words_of_ranks(a, b, answer.verdict) if answer.verdict is not None else ""
+    answer = replace(answer, counts=tuple(line.words for line in changed[:_NAMED]), of_ranks=of_ranks)
     other_work = _other_work(compared[0], utilisations)
     notes = (
         *([answer.headline] if answer.headline else []),

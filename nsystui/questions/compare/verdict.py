@@ -1,12 +1,6 @@
 """The verdict of a comparison: whether B is faster than A, and the parts of time that caused it.
 
-See docs/numbers.md#verdict. The compared time is the first of these times that both sides have:
-
-* the time of a step, if the steps of both sides have one name and cover most of the job: the mean after the slow first
-  steps;
-* the time of the same work, if both sides run mostly the same kernels, equally fast, and B launches them more or less
-  often by a common factor: the time between start-up and tail, divided by that factor;
-* the time of the job.
+See docs/numbers.md#verdict.
 """
 
 from __future__ import annotations
@@ -22,8 +16,10 @@ import sqlalchemy as sa
 
 from nsystui.base.answer import Unit, Value
 from nsystui.base.selection import Task, Window
+from nsystui.base.text import ranks_named
 from nsystui.base.units import format_value
 from nsystui.questions.capture.launch_account import lacks_work
+from nsystui.questions.collectives.waiting import mainly_late
 from nsystui.questions.compare.pairs import BOTH, Compared
 from nsystui.questions.compare.side import Side, smart_names_of
 from nsystui.questions.host.time_budget import Budget, device_budgets, in_sum
@@ -35,9 +31,10 @@ from nsystui.store import tables
 CHANGED = 5.0
 """B is faster or slower if the time of the unit differs by at least this many %."""
 
+_WAITING = "exposed NCCL"
 _PARTS = {
     "compute": ("compute",),
-    "exposed NCCL": ("exposed_nccl",),
+    _WAITING: ("exposed_nccl",),
     "memory": ("memory",),
     "graphs": ("graph",),
     "start-up": ("startup",),
@@ -46,6 +43,7 @@ _PARTS = {
     "tail": ("tail",),
     "not recorded": ("unrecorded",),
 }
+_VERBS = {"compute": ("computes", "compute"), "gaps": ("idles", "idle")}
 _AROUND = ("start-up", "tail", "not recorded")
 """The parts before and after the work."""
 _MAX_PARTS = 3
@@ -139,7 +137,7 @@ class Verdict:
             ratio = max(self.a.unit, self.b.unit) / min(self.a.unit, self.b.unit)
             change = f"{ratio:.1f} ×" if ratio >= 2 else f"{100 * (ratio - 1):.{int(ratio < 1.1)}f} %"
             head = f"{change} {'slower' if self.is_slower else 'faster'}"
-        sentence = f"{head}: {self._times}"
+        sentence = f"{head}: {self.times}"
         also = self._also
         if also is None:
             return sentence
@@ -148,12 +146,25 @@ class Verdict:
             (item for item in (self, also) if item.basis is ComparedBy.STEP and item.a.count != item.b.count), None
         )
         counts = f", of {steps.b.count:,} steps instead of {steps.a.count:,}" if steps is not None else ""
-        return f"{sentence}; {joined} {also._times}{counts}"
+        return f"{sentence}; {joined} {also.times}{counts}"
 
     @property
-    def _times(self) -> str:
+    def changes(self) -> Mapping[str, float]:
+        """The growth of each part, ns."""
+        return {name: self.b.parts[name] - self.a.parts[name] for name in _PARTS}
+
+    @property
+    def largest_change(self) -> tuple[str, float]:
+        """The part that changes most, ns; waiting only if no work differs."""
+        work = {name: time for name, time in self.changes.items() if name not in (_WAITING, "not recorded")}
+        part = max(work, key=lambda name: abs(work[name]))
+        part = part if 100 * abs(work[part]) >= self.a.unit else _WAITING
+        return part, self.changes[part]
+
+    @property
+    def times(self) -> str:
         after, before = (format_value(Unit.DURATION, sum(side.parts.values())) for side in (self.b, self.a))
-        changes = {name: self.b.parts[name] - self.a.parts[name] for name in _PARTS}
+        changes = self.changes
         limit = _MIN_CHANGE * max(map(abs, changes.values()))
         largest = sorted(changes, key=lambda name: -abs(changes[name]))[:_MAX_PARTS]
         parts = [f"{name} {format_value(Unit.CHANGE, changes[name])}" for name in largest if abs(changes[name]) > limit]
@@ -198,13 +209,43 @@ def verdict(a: Side, b: Side, launched: Compared, step_range: str | None = None)
 def _job_budget(side: Side, other: Side) -> tuple[Budget | None, int]:
     """Return the budget of a side's GPUs, and their number."""
     selection = side.selection_for_shares(other)
-    tasks = {item.task for item in side.ranks}
-    budgets = [budget for budget in device_budgets(side.job, selection) if budget.device.task.task in tasks]
+    budgets = [budget for budget in device_budgets(side.job, selection) if budget.device.task.task in side.tasks]
     return (in_sum(budgets) if budgets else None), max(len(budgets), 1)
 
 
 def _timed(budget: Budget, gpus: float) -> dict[str, float]:
     return {name: sum(getattr(budget, part) for part in parts) / gpus for name, parts in _PARTS.items()}
+
+
+def words_of_ranks(a: Side, b: Side, verdict: Verdict) -> str:
+    """Say what differs between ranks of a job that take the same time, perhaps because they wait; else return ""."""
+    is_at_once = a.job is b.job and a.selection.window == b.selection.window and not a.tasks & b.tasks
+    if not is_at_once or verdict.other_work or verdict.is_slower or verdict.is_faster:
+        return ""
+    timed = verdict.also if verdict.also is not None and verdict.also.basis is ComparedBy.STEP else verdict
+    part, time = timed.largest_change
+    (more, less), is_alike = (b, a) if time > 0 else (a, b), abs(time) < timed.a.unit / 100
+    verb = _VERBS.get(part, ("has", "have"))[len(more.ranks) > 1]
+    longer = f"{format_value(Unit.DURATION, abs(time))} {'longer' if part in _VERBS else f'more {part}'}"
+    each = "a step" if timed.basis is ComparedBy.STEP else "in the job"
+    words = f"{more.named_ranks} {verb} {longer} {each} than {less.named_ranks}"
+    if is_alike:
+        words = f"{a.named_ranks} and {b.named_ranks} differ by less than 1 % of {timed.basis.value} in every part"
+    words += _waiting_words(more, less, timed, is_alike)
+    return f"{words[0].upper()}{words[1:]}. {timed.times[0].upper()}{timed.times[1:]}"
+
+
+def _waiting_words(more: Side, less: Side, timed: Verdict, is_alike: bool) -> str:
+    """Name the rank that the ranks wait for, if any; ``more`` is the side with more work unless they are alike."""
+    late = mainly_late(more.job.lateness(more.selection))
+    if late is None:
+        return ""
+    is_cause, is_of_b = late in more.tasks and not is_alike, timed.largest_change[1] > 0
+    whom = ranks_named(item.rank for item in more.job.ranks if item.task == late)
+    wait = "the others wait" if late in more.tasks | less.tasks else "both wait"
+    waiting = timed.changes[_WAITING] * (-1 if is_of_b else 1)
+    is_straggler = is_cause and 100 * waiting >= CHANGED * timed.a.unit
+    return f"; {wait} for {'it' if is_cause and len(more.ranks) == 1 else whom}{': straggler' * is_straggler}"
 
 
 @dataclass(frozen=True)
@@ -232,7 +273,7 @@ class _Steps:
 
 def _steady_steps(side: Side, step_range: str | None) -> _Steps:
     steps = side.job.steps(step_range)
-    tasks = {item.task for item in side.ranks}
+    tasks = side.tasks
     times_by_task = {
         task: times
         for task, times in step_times(steps, side.selection.window).items()

@@ -110,6 +110,12 @@ class BusyIntervals:
                 totals[task] = totals.get(task, NOTHING) + item.breakdown(windows[task.report])
         return totals
 
+    def median_rank(self, window: Window, without: int | None = None) -> int | None:
+        """Return the rank with median compute: by busy time, ranks that wait would equal slow ranks."""
+        devices = sorted(self.devices, key=lambda device: device.breakdown(window).kernels)
+        ranks = [item.device.task.rank for item in devices if item.device.task.rank != without]
+        return ranks[(len(ranks) - 1) // 2] if ranks else None
+
     def gpu_numbers(self, task: Task) -> str | None:
         """Return the machine's numbers of a task's GPUs, or ``None`` if it used no or unknown GPUs."""
         numbers = [item.device.gpu for item in self._of_task.get(task, ())]

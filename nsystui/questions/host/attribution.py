@@ -41,26 +41,8 @@ from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, disjoin
 from nsystui.questions.gpu.device_time import merged
 from nsystui.questions.gpu.graph_gaps import TRACED
 from nsystui.questions.gpu.profiler_overhead import profiler_overhead
-from nsystui.questions.host.causes import (
-    FILE_READS,
-    GIL,
-    IN_GRAPH,
-    IN_HOST_FUNCTION,
-    IN_MPI,
-    IN_OS,
-    IN_OVERHEAD,
-    KINDS,
-    NODE_TRACING,
-    NOTHING,
-    OFF_CPU,
-    PREEMPTED,
-    PROFILER,
-    RUNNING_CODE,
-    SYNCHRONISING,
-    WAITING,
-    Cause,
-    kind_of,
-)
+from nsystui.questions.host import causes
+from nsystui.questions.host.causes import IN_OS, Cause, kind_of
 from nsystui.questions.host.functions import CpuSamples, running_stretches, samples_of
 from nsystui.questions.host.idle_spans import IdleSpan, IdleSpans
 from nsystui.questions.host.naming import (
@@ -168,13 +150,13 @@ def over_ranks(attribution: Attribution, groups: Mapping[Task, object] = Mapping
     Worker processes of one name are merged even if a rank has several.
     """
     threads: dict[tuple[object, str], set[tuple[Task, str]]] = {}
-    causes, gpus = attribution.causes, attribution.spans.gpus
+    gpus, merged = attribution.spans.gpus, attribution.causes
     pairs: set[int] = set()
     for part in attribution.portions():
         gpu = attribution.spans.gpu[attribution.span[part]]
-        pairs.update(distinct(gpu * np.int64(len(causes)) + attribution.cause[part]).tolist())
-    for gpu_index, cause in (divmod(pair, len(causes)) for pair in sorted(pairs)):
-        thread = causes[cause].thread
+        pairs.update(distinct(gpu * np.int64(len(merged)) + attribution.cause[part]).tolist())
+    for gpu_index, cause in (divmod(pair, len(merged)) for pair in sorted(pairs)):
+        thread = merged[cause].thread
         if thread:
             task = gpus[gpu_index][0]
             threads.setdefault((groups.get(task), thread.rpartition(" ")[0]), set()).add((task, thread))
@@ -183,8 +165,8 @@ def over_ranks(attribution: Attribution, groups: Mapping[Task, object] = Mapping
         ranks = len({task for task, _ in members})
         if ranks > 1 and (ranks == len(members) or name.startswith(WORKER)):
             merged_names |= dict.fromkeys((thread for _, thread in members), f"{name} ({ranks} ranks)")
-    causes = [replace(cause, thread=merged_names.get(cause.thread, cause.thread)) for cause in causes]
-    return replace(attribution, causes=causes)
+    merged = [replace(cause, thread=merged_names.get(cause.thread, cause.thread)) for cause in merged]
+    return replace(attribution, causes=merged)
 
 
 def attribute(
@@ -379,34 +361,34 @@ class _Host:
         other_threads = [sibling for sibling in siblings if not self.names[sibling].name.startswith(PROFILERS)]
         workers = self._worker_threads.get(task, [])
         gaps = self.graph_gaps[task, device] if device is not None else EMPTY
-        parts = {NODE_TRACING: gaps.chosen(gaps.lengths <= TRACED), "": gaps.chosen(gaps.lengths > TRACED)}
-        layers = [self._all(intersect(part, inside), Cause(IN_GRAPH, what)) for what, part in parts.items()]
-        layers.append(self._all(intersect(self.profiler.get(task, EMPTY), inside), Cause(PROFILER)))
+        parts = {causes.NODE_TRACING: gaps.chosen(gaps.lengths <= TRACED), "": gaps.chosen(gaps.lengths > TRACED)}
+        layers = [self._all(intersect(part, inside), Cause(causes.IN_GRAPH, what)) for what, part in parts.items()]
+        layers.append(self._all(intersect(self.profiler.get(task, EMPTY), inside), Cause(causes.PROFILER)))
         states = NO_SEGMENTS
         if thread is not None:
             states = self._states(task, thread)
             calls = self._library_calls(thread, inside, "")
-            syncs = calls.labelled(*(code for cause, code in self.causes.items() if cause.kind == SYNCHRONISING))
+            syncs = calls.labelled(*(code for cause, code in self.causes.items() if cause.kind == causes.SYNCHRONISING))
             ran = intersect(self.host_functions[task], syncs)
-            layers += [self._all(ran, Cause(IN_HOST_FUNCTION)), calls]
+            layers += [self._all(ran, Cause(causes.IN_HOST_FUNCTION)), calls]
             layers += self._waiting_for_gil(thread, other_threads, inside)
             polls = self._in_os_calls(thread, _POLLS.fullmatch)
             layers += self._working(workers, intersect(inside, polls))
             layers += [self._os_calls(thread, inside, lambda call: not _WAITS.search(call))]
-            layers += [self._running(thread, inside, RUNNING_CODE, ""), self._preempted(thread, inside)]
+            layers += [self._running(thread, inside, causes.RUNNING_CODE, ""), self._preempted(thread, inside)]
         layers += [self._calls_of_others(other_threads, inside), *self._working(other_threads, inside)]
         if thread is not None:
             waits = merge(self._in_os_calls(thread, _WAITS.search), states.labelled(BLOCKED, OFF))
             layers += self._working(workers, intersect(inside, waits))
             layers += [
                 self._os_calls(thread, inside, lambda call: bool(_WAITS.search(call))),
-                self._all(intersect(states.labelled(BLOCKED, OFF), inside), Cause(OFF_CPU)),
+                self._all(intersect(states.labelled(BLOCKED, OFF), inside), Cause(causes.OFF_CPU)),
             ]
-        return one_after_the_other(*layers, self._all(inside, Cause(NOTHING)))
+        return one_after_the_other(*layers, self._all(inside, Cause(causes.NOTHING)))
 
     def beside_calls(self, thread: Thread, inside: Intervals, timeline: Segments) -> Segments:
         """Attribute unrecorded time to the nearest call within `BESIDE` of the span."""
-        gaps = intersect(timeline.labelled(self.code(Cause(NOTHING))), inside)
+        gaps = intersect(timeline.labelled(self.code(Cause(causes.NOTHING))), inside)
         calls = self._library_calls(thread, union(inside.starts - BESIDE, inside.ends + BESIDE), "")
         if not len(calls):
             return NO_SEGMENTS
@@ -419,7 +401,7 @@ class _Host:
         for word, is_chosen, call in (("before", is_next, after), ("after", has_last & ~is_next, after - 1)):
             part = Intervals(gaps.starts[is_chosen], gaps.ends[is_chosen])
             labels, label_index = np.unique(calls.labels[call[is_chosen]], return_inverse=True)
-            codes = [self.code(Cause(NOTHING, f"{word} {words[label]}")) for label in labels.tolist()]
+            codes = [self.code(Cause(causes.NOTHING, f"{word} {words[label]}")) for label in labels.tolist()]
             layers.append(Segments(part.starts, part.ends, np.array(codes, np.int64)[label_index.reshape(-1)]))
         return one_after_the_other(*layers)
 
@@ -459,9 +441,9 @@ class _Host:
 
     def _library_calls(self, thread: Thread, inside: Intervals, name: str) -> Segments:
         """Return the outermost MPI and CUDA calls, and the overhead that CUDA reports in them."""
-        mpi = self._labelled(self.mpi, thread, inside, lambda call: Cause(IN_MPI, call, name))
+        mpi = self._labelled(self.mpi, thread, inside, lambda call: Cause(causes.IN_MPI, call, name))
         cuda = self._labelled(self.cuda, thread, inside, lambda call: Cause(kind_of(call), call, name))
-        overhead = self._labelled(self.overhead, thread, inside, lambda kind: Cause(IN_OVERHEAD, kind, name))
+        overhead = self._labelled(self.overhead, thread, inside, lambda kind: Cause(causes.IN_OVERHEAD, kind, name))
         # MPI calls may contain CUDA calls, but not vice versa.
         return one_after_the_other(mpi, overhead, cuda)
 
@@ -541,8 +523,8 @@ class _Host:
                 if other_thread != thread and other_thread[0] == thread[0]:
                     ran = intersect(cpus.labelled(cpu), waiting)
                     if len(ran):
-                        layers.append(self._all(ran, Cause(PREEMPTED, self._name(other_thread))))
-        layers.append(self._all(ready, Cause(PREEMPTED)))
+                        layers.append(self._all(ran, Cause(causes.PREEMPTED, self._name(other_thread))))
+        layers.append(self._all(ready, Cause(causes.PREEMPTED)))
         return one_after_the_other(*layers)
 
     def _waiting_for_gil(self, thread: Thread, other_threads: Sequence[Thread], inside: Intervals) -> list[Segments]:
@@ -551,15 +533,15 @@ class _Host:
             held = intersect(self.gil.held.get(holder, EMPTY), waits)
             if len(held):
                 name = self._name(holder)
-                layers += [self._running(holder, held, GIL, name), self._all(held, Cause(GIL, "", name))]
-        return [*layers, self._all(waits, Cause(GIL))]
+                layers += [self._running(holder, held, causes.GIL, name), self._all(held, Cause(causes.GIL, "", name))]
+        return [*layers, self._all(waits, Cause(causes.GIL))]
 
     def _calls_of_others(self, other_threads: Sequence[Thread], inside: Intervals) -> Segments:
         """Return MPI and CUDA calls of other threads; the first of `KINDS` wins."""
         calls = [self._library_calls(thread, inside, self._name(thread)) for thread in other_threads]
         layers = []
-        kinds = np.array([KINDS.index(cause.kind) for cause in self.causes], np.int64)
-        for kind in range(len(KINDS)):
+        kinds = np.array([causes.KINDS.index(cause.kind) for cause in self.causes], np.int64)
+        for kind in range(len(causes.KINDS)):
             for part in calls:
                 is_kind = kinds[part.labels] == kind
                 if is_kind.any():
@@ -570,10 +552,10 @@ class _Host:
         """Return the running time of other threads, longest first, and their file reads."""
         if not len(inside):
             return []
-        running = [self._running(thread, inside, WAITING, self._name(thread)) for thread in other_threads]
+        running = [self._running(thread, inside, causes.WAITING, self._name(thread)) for thread in other_threads]
         running.sort(key=lambda part: -int((part.ends - part.starts).sum()))
         reading = [
-            self._os_calls(thread, inside, FILE_READS.__contains__, WAITING, self._name(thread))
+            self._os_calls(thread, inside, causes.FILE_READS.__contains__, causes.WAITING, self._name(thread))
             for thread in other_threads
             if thread in self.os.threads
         ]

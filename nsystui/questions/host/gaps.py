@@ -23,23 +23,9 @@ from nsystui.base.units import format_value
 from nsystui.questions.algebra.groups import distinct
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, intersect, subtract
 from nsystui.questions.capture.launch_account import lost_work_note
+from nsystui.questions.host import causes
 from nsystui.questions.host.attribution import Attribution, attribute, over_ranks
-from nsystui.questions.host.causes import (
-    ALLOCATING,
-    COPYING,
-    IN_MPI,
-    IN_OS,
-    IN_OVERHEAD,
-    LAUNCHING,
-    NOTHING,
-    OTHER_CALLS,
-    RUNNING_CODE,
-    SYNCHRONISING,
-    WAITING,
-    Cause,
-    folded,
-    shown_times,
-)
+from nsystui.questions.host.causes import Cause, folded, shown_times
 from nsystui.questions.host.functions import SampleGroup, function_counts, function_words, samples_of_job, top_function
 from nsystui.questions.host.host_work import CpuSpan, host_work
 from nsystui.questions.host.idle_spans import IdleSpan, IdleSpans
@@ -197,8 +183,8 @@ def gaps_table(job: OpenJob, selection: Selection, by: str = "all", step_name: s
     for key, index in row_indices.items():
         members = np.flatnonzero(row_of_cause == index)
         cause_times = times[members].sum(axis=1).tolist()
-        causes = zip(cause_times, (shown[index][1] for index in members), strict=True)
-        largest, cause = max(causes, key=lambda pair: (pair[0], pair[1].words))
+        timed = zip(cause_times, (shown[index][1] for index in members), strict=True)
+        largest, cause = max(timed, key=lambda pair: (pair[0], pair[1].words))
         time = sum(cause_times)
         share = (100.0 * time / idle.idle, *cause_cells(cause), *((100.0 * largest / time,) if merges_causes else ()))
         spans = int(span_counts[index])
@@ -332,7 +318,7 @@ def _shown(idle: _IdleTime, by: str, ranks: _ByTask, pairs: _Pairs) -> tuple[lis
         cells = _group_cells(by, index, table, ranks, pairs[0])
         unfolded.append((cells, table.causes[cause]))
         times_by_group.setdefault(cells, Counter())[table.causes[cause]] += time
-    folded_causes = {cells: folded(causes) for cells, causes in times_by_group.items()}
+    folded_causes = {cells: folded(times) for cells, times in times_by_group.items()}
     shown = [(cells, folded_causes[cells][cause]) for cells, cause in unfolded]
     index_of = {key: index for index, key in enumerate(dict.fromkeys(shown))}
     new_indices = np.array([index_of[key] for key in shown], np.int32)
@@ -388,12 +374,12 @@ def gaps_list(job: OpenJob, selection: Selection, least: int = LONG_GAP, step_na
     ranks = {rank.task: rank.rank for rank in job.ranks}
     rows: list[Row] = []
     for position, index in enumerate(indices):
-        span, causes = attribution.spans[index], shown_times(attribution.of_span(index))
-        cause = max(causes, key=lambda cause: (causes[cause], cause.words))
+        span, times = attribution.spans[index], shown_times(attribution.of_span(index))
+        cause = max(times, key=lambda cause: (times[cause], cause.words))
         length = span.end - span.start
         location = (ranks.get(span.task), span.device, PARTS[idle.parts[index]], span.start, length)
         range_name = works[position].range_name if position < len(works) else None
-        rows.append((*location, *cause_cells(cause), 100.0 * causes[cause] / length, range_name))
+        rows.append((*location, *cause_cells(cause), 100.0 * times[cause] / length, range_name))
     notes = _notes(job, selection)
     if len(indices) > _MAX_WITH_RANGE:
         notes = (*notes, f"only the {_MAX_WITH_RANGE} longest spans have an NVTX range")
@@ -463,7 +449,16 @@ LEAST = 10_000
 """The shortest idle time to examine before an operation, ns; shorter times contain only the launch."""
 _MAX_CAUSES = 3
 _MIN_SHARE = 0.05
-_CALLS = (SYNCHRONISING, COPYING, ALLOCATING, LAUNCHING, OTHER_CALLS, IN_OVERHEAD, IN_MPI, IN_OS)
+_CALLS = (
+    causes.SYNCHRONISING,
+    causes.COPYING,
+    causes.ALLOCATING,
+    causes.LAUNCHING,
+    causes.OTHER_CALLS,
+    causes.IN_OVERHEAD,
+    causes.IN_MPI,
+    causes.IN_OS,
+)
 
 
 def before_launch(job: OpenJob, task: Task, device: int, start: int) -> str:
@@ -488,11 +483,11 @@ def causes_in(job: OpenJob, task: Task, device: int, start: int, end: int) -> st
 
 
 def _words(cause: Cause) -> str:
-    if cause.kind == NOTHING:
+    if cause.kind == causes.NOTHING:
         return "not recorded"
-    if cause.kind == RUNNING_CODE:
+    if cause.kind == causes.RUNNING_CODE:
         return f"running {cause.words}"
-    if cause.kind == WAITING:
+    if cause.kind == causes.WAITING:
         return f"waiting for {cause.words}"
     return f"in {cause.words}" if cause.kind in _CALLS else cause.words
 

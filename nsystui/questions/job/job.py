@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from nsystui.questions.algebra.intervals import Intervals
     from nsystui.questions.collectives.alignment import Alignment, ClockMode
     from nsystui.questions.collectives.matching import Matching
+    from nsystui.questions.collectives.waiting import Lateness
     from nsystui.questions.gpu.device_time import DeviceIntervals
     from nsystui.questions.gpu.utilisation import BusyIntervals
     from nsystui.questions.nccl.from_log import LogSizes
@@ -197,15 +198,19 @@ class OpenJob:
     def rank_facts(self, selection: Selection, step_name: str | None = None) -> RankFacts:
         """Return the figures of the ranks table; for ``step_name`` see `steps`."""
         from nsystui.questions.collectives.alignment import Alignment
-        from nsystui.questions.collectives.waiting import Arrivals, lateness
         from nsystui.questions.ranks.steps import step_times
         from nsystui.questions.ranks.table import RankFacts
 
         steps = self.steps(step_name)
-        arrivals = [Arrivals.of(group, selection.window) for group in self.collectives().groups]
         times = step_times(steps, selection.window)
         parts, clocks = self.model_parts(step_name), self.alignment or Alignment()
-        return RankFacts(self.busy(selection), times, lateness(arrivals), clocks, parts, steps.notes)
+        return RankFacts(self.busy(selection), times, self.lateness(selection), clocks, parts, steps.notes)
+
+    def lateness(self, selection: Selection) -> Mapping[Task, Lateness]:
+        """Return the lateness of each rank with synchronous collectives in the selection's window."""
+        from nsystui.questions.collectives.waiting import Arrivals, lateness
+
+        return lateness([Arrivals.of(group, selection.window) for group in self.collectives().groups])
 
     def model_parts(self, step_name: str | None = None) -> ModelParts:
         """Return which ranks run the same kernels in the whole job; for ``step_name`` see `steps`."""

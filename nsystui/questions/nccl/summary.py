@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from nsystui.base.answer import COUNT, Column, TableAnswer, Unit, for_files
 from nsystui.base.kernel_families import COPIES_BACKEND, NCCL_BACKEND
 from nsystui.base.selection import Selection, Task
-from nsystui.base.text import few, few_numbers
+from nsystui.base.text import few, ranks_named
 from nsystui.base.types import DataSeries, Floats, Ints
 from nsystui.exports import canonical
 from nsystui.questions.nccl.bandwidth import rate
@@ -115,7 +115,7 @@ def _of(session: Session, ranks: Sequence[RankedTask], tasks: set[Task], all_tas
         return ""
     numbers = sorted(item.rank for item in ranks if item.task in tasks)
     if len(numbers) == len(tasks):
-        return f" of rank{'s' if len(numbers) > 1 else ''} {few_numbers(numbers)}"
+        return f" of {ranks_named(numbers)}"
     reports = {task.report for task in tasks}
     return f" in {few([report.name for report in session.reports if report.index in reports])}"
 

@@ -16,7 +16,7 @@ import numpy as np
 import sqlalchemy as sa
 
 from nsystui.base.selection import Task
-from nsystui.base.text import few_numbers
+from nsystui.base.text import ranks_named
 from nsystui.base.types import Floats
 from nsystui.questions.queries.conditions import duration, of_reports
 from nsystui.questions.queries.derived import of_each_report
@@ -44,7 +44,7 @@ class ModelParts:
         parts: dict[str, list[int]] = {}
         for item in (rank for rank in ranks if rank.task in self.of_task):
             parts.setdefault(self.of_task[item.task], []).append(item.rank)
-        texts = (f"{part} (rank{'s' if len(group) > 1 else ''} {few_numbers(group)})" for part, group in parts.items())
+        texts = (f"{part} ({ranks_named(group)})" for part, group in parts.items())
         return f"the ranks form {len(parts)} model parts by their kernels: {', '.join(texts)}" if len(parts) > 1 else ""
 
     @classmethod

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from nsystui.base.answer import Unit
 from nsystui.base.selection import Selection
-from nsystui.base.text import few_numbers
+from nsystui.base.text import few_numbers, ranks_named
 from nsystui.base.units import format_value
 from nsystui.questions.capture.launch_account import launch_accounts
 from nsystui.questions.collectives.matching import Member
@@ -54,7 +54,7 @@ def differences(job: OpenJob, step_name: str | None = None) -> list[tuple[int, i
         where = f"from {format_value(Unit.DURATION, places[0][0])} on"
         if steps:
             where = f"in step {steps[0]}" if len(steps) == 1 else f"in {len(steps)} steps ({few_numbers(steps)})"
-        whom = f"rank{'s' * (len(others) > 1)} {few_numbers(ranks[who.task] for who in others)}"
-        words = f"{len(places)} {name} {'less' if is_less else 'more'} {where}, compared with {whom}"
+        whom = ranks_named(ranks[who.task] for who in others)
+        words = f"{len(places)} {name} {'less' if is_less else 'more'} {where} (compared with {whom})"
         rows.append((places[0][0], ranks[member.task], f"Rank {ranks[member.task]} runs {words}"))
     return sorted(rows)

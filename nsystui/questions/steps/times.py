@@ -19,7 +19,7 @@ from nsystui.base.anchors import ANCHORS, COLLECTIVES, GRAPH, KERNELS, NVTX, OPT
 from nsystui.base.answer import Unit
 from nsystui.base.errors import UsageError
 from nsystui.base.selection import NameFilter, Task
-from nsystui.base.text import few_numbers
+from nsystui.base.text import ranks_named
 from nsystui.base.units import format_value
 from nsystui.exports.canonical import API_CALLS
 from nsystui.questions.algebra.intervals import Times
@@ -255,7 +255,7 @@ def _reasons(session: Session, by_anchor: _ByAnchor, tasks: Collection[Task]) ->
 def _missing_notes(steps: Mapping[Task, TaskSteps], tasks: Mapping[Task, int], reasons: Sequence[str]) -> Iterator[str]:
     without = sorted(rank for task, rank in tasks.items() if task not in steps)
     if without:
-        whose = "" if not steps else f" of rank{'s' if len(without) > 1 else ''} {few_numbers(without)}"
+        whose = "" if not steps else f" of {ranks_named(without)}"
         yield f"no steps{whose}: {'; '.join(reasons)}"
 
 

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from nsystui.base import anchors
 from nsystui.base.answer import Answer, Column, Row, TableAnswer, Unit
 from nsystui.base.selection import Selection, Task, Window
-from nsystui.base.text import few_numbers
+from nsystui.base.text import ranks_named
 from nsystui.base.types import Array, Condition, Flags
 from nsystui.base.units import format_value as worded
 from nsystui.exports.canonical import API_CALLS, KERNELS, CanonicalTable
@@ -383,7 +383,7 @@ def rank_words(ranks: Iterable[int], among: Sequence[RankedTask] = ()) -> str:
     hosts = {item.host for item in among if item.rank in numbers}
     has_others = any(item.host not in hosts for item in among)
     host_words = f" of host {min(hosts)}" if len(numbers) >= _SEVERAL and len(hosts) == 1 and has_others else ""
-    return f"rank{'s' if len(numbers) > 1 else ''} {few_numbers(numbers)}{host_words}"
+    return f"{ranks_named(numbers)}{host_words}"
 
 
 Place = tuple[Task, int]

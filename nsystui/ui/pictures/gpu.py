@@ -465,16 +465,11 @@ class ComparedLanes:
 
 
 def compared_lanes(job: OpenJob, selection: Selection, rank: int, columns: int, height: int) -> ComparedLanes:
-    """Return the lanes of a rank, and below, of the rank with median compute. Blocks.
-
-    Compute, not busy time: ranks that wait for a slow rank are as busy as it is.
-    """
+    """Return the lanes of a rank, and below, of the rank with median compute. Blocks."""
     window = job.extent(selection)
     busy = job.busy(selection)
-    by_share = sorted(busy.devices, key=lambda device: device.breakdown(window).kernels)
-    median = by_share[(len(by_share) - 1) // 2].device.task.rank if by_share else rank
     lanes: list[Lane] = []
-    for number in dict.fromkeys((rank, median)):
+    for number in dict.fromkeys((rank, busy.median_rank(window))):
         rank_busy = replace(busy, devices=tuple(device for device in busy.devices if device.device.task.rank == number))
         for gpu in _gpus(job, selection, rank_busy, window, columns, (), {}):
             label = gpu.title if number == rank else f"{gpu.title}, median"

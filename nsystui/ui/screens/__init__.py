@@ -24,6 +24,7 @@ _MAKERS = {
     "metrics": "screens.gpu:MetricsScreen",
     "network": "screens.gpu:NetworkScreen",
     "GPU memory": "screens.gpu_memory:GpuMemoryScreen",
+    "GPU work": "screens.nvtx:RangeWorkScreen",
     "palette": "palette:Palette",
     "recipe": "screens.recipe:RecipeScreen",
     "recipe map": "screens.recipe:RecipeMapScreen",

@@ -371,11 +371,33 @@ class JobScreen(ExportingScreen, SelectingScreen):
 
     def action_choose(self, label: str, step: int) -> None:
         """Choose the next option under a label (``step=-1``: the previous option)."""
+        if choice := self._choice(label):
+            self.take_option(choice, (choice.chosen + step) % len(choice.options))
+
+    def action_pick(self, label: str) -> None:
+        """List the options under a label, or take the other option if there are two."""
+        from nsystui.ui.screens.dialogs import ChoiceList
+
+        choice = self._choice(label)
+        if choice and len(choice.options) > 2:
+
+            def take(index: int | None) -> None:
+                if index is not None:
+                    self.call_later(self.take_option, choice, index)  # later, because this screen must be active again
+
+            self.lay_over(ChoiceList(choice), take)
+        elif choice:
+            self.take_option(choice, (choice.chosen + 1) % len(choice.options))
+
+    def _choice(self, label: str) -> Choice | None:
         choice = next((choice for choice in self.choices() if choice.label == label), None)
         if choice is None:
             self.say(_NO_CHOICE.get(label, "there is nothing to choose here"))
-            return
-        choice.choose((choice.chosen + step) % len(choice.options))
+        return choice
+
+    def take_option(self, choice: Choice, index: int) -> None:
+        """Choose an option, and show it as chosen."""
+        choice.choose(index)
         if self.is_mounted:
             self.show_choices()
 

@@ -1,4 +1,4 @@
-"""Dialogs with framed text over a screen: their base, and the help."""
+"""Framed dialogs over a screen: text, the help, and a list of options."""
 
 from __future__ import annotations
 
@@ -6,16 +6,19 @@ import textwrap
 from collections.abc import Callable, Sequence
 from typing import ClassVar
 
+from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
-from textual.widgets import Static
+from textual.widgets import OptionList, Static
 
 from nsystui.base.text import safe_text
 from nsystui.ui import keys
 from nsystui.ui.keys import word_lines
+from nsystui.ui.widgets.frame import Choice
 from nsystui.ui.widgets.repainting import ThrottledScreen
+from nsystui.ui.widgets.table_layout import letters_of
 
 HELP_WIDTH = 110
 """Width of the help on a wide terminal, cells."""
@@ -72,6 +75,43 @@ def last_line(places: Sequence[str]) -> str:
     """Return how to close the help, and which topics explain more."""
     topic = next((keys.TOPICS[name] for name in places if name in keys.TOPICS), "screens")
     return f"esc closes this help; more: nsystui help {topic}, nsystui help keys"
+
+
+class ChoiceList(ModalScreen[int | None], ThrottledScreen[int | None]):
+    """A list of options: a letter or Enter chooses."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [("escape,q", "dismiss(None)", "back")]
+
+    DEFAULT_CSS = """
+    ChoiceList { align: center middle; }
+    ChoiceList OptionList, ChoiceList OptionList:focus {
+        width: auto; height: auto; max-width: 100%; max-height: 100%; border: round $foreground;
+        background: $background;
+    }
+    """
+
+    def __init__(self, choice: Choice) -> None:
+        super().__init__()
+        self._choice = choice
+        self._letters = letters_of({str(index): option for index, option in enumerate(choice.options)}, "q")
+
+    def compose(self) -> ComposeResult:
+        letters = {index: letter for letter, index in self._letters.items()}
+        texts = [f" {safe_text(option)} " for option in self._choice.options]
+        texts[self._choice.chosen] = f"[{texts[self._choice.chosen].strip()}]"
+        options = OptionList(*(f"{letters.get(str(i), ' ')}  {text}" for i, text in enumerate(texts)), markup=False)
+        options.border_title, options.highlighted = self._choice.label, self._choice.chosen
+        yield options
+
+    def on_key(self, event: events.Key) -> None:
+        if event.key in self._letters:
+            event.stop()
+            event.prevent_default()
+            self.dismiss(int(self._letters[event.key]))
+
+    @on(OptionList.OptionSelected)
+    def _selected(self, message: OptionList.OptionSelected) -> None:
+        self.dismiss(message.option_index)
 
 
 class HelpScreen(TextDialog):

@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 from asyncio import to_thread
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable
+from typing import Any
 
-from textual import on
-from textual.app import ComposeResult
-from textual.binding import BindingType
-from textual.screen import ModalScreen
-
-from nsystui.base.answer import Answer, Record, Row, TableAnswer, record
+from nsystui.base.answer import Answer, Record, TableAnswer, record
 from nsystui.base.selection import NameFilter, Selection, Window
 from nsystui.base.units import parse_duration
 from nsystui.questions.events.kinds import RUNTIMES, EventKind, kinds_of
@@ -19,42 +14,15 @@ from nsystui.questions.events.listing import EVENT_COLUMNS, EventKey, EventList,
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.paged import smart_named
 from nsystui.ui.pictures.details import Details, event_details
+from nsystui.ui.screens import screen_of
 from nsystui.ui.screens.other_tools import export_trace, ncu_of_event, show_ncu_commands
 from nsystui.ui.screens.table import TableScreen, name_filter
-from nsystui.ui.widgets.frame import KeyLine, SelectionLine
-from nsystui.ui.widgets.repainting import ThrottledScreen, in_background
-from nsystui.ui.widgets.window_table import RowSelected, WindowTable
-
-
-class PartnersScreen(ModalScreen[EventKey | None], ThrottledScreen[EventKey | None]):
-    """A list of a call's operations: Enter chooses, Esc closes."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [("escape,q", "dismiss(None)", "back")]
-
-    def __init__(self, rows: Sequence[Row], names: Mapping[str, str]) -> None:
-        super().__init__()
-        self._rows = tuple(rows)
-        self._names = names
-
-    def compose(self) -> ComposeResult:
-        title = SelectionLine()
-        title.update("launched by this call")
-        title.show_count(f"{len(self._rows):,} operations")
-        yield title
-        table = WindowTable()
-        table.names = self._names
-        table.set_answer(TableAnswer("partners", EVENT_COLUMNS, self._rows))
-        yield table
-        yield KeyLine([("⏎", "go there"), ("esc", "back")])
-
-    @on(RowSelected)
-    def _chosen(self, message: RowSelected) -> None:
-        self.dismiss(key_of(self._rows[message.row]))
+from nsystui.ui.widgets.repainting import in_background
 
 
 @in_background("partner")
 async def find_partner(screen: TableScreen, go: Callable[[EventKey], None]) -> None:
-    """Find the GPU work of the cursor's call, or the reverse; the user chooses among several."""
+    """Find the GPU work of the cursor's call, or the reverse; list several GPU operations."""
     key, job = screen.event_here(), screen.job
     if key is None or job is None:
         return
@@ -64,8 +32,8 @@ async def find_partner(screen: TableScreen, go: Callable[[EventKey], None]) -> N
     elif len(answer.rows) == 1:
         go(key_of(answer.rows[0]))
     else:
-        dialog = PartnersScreen(answer.rows, screen.shown_names())
-        screen.lay_over(dialog, lambda partner: None if partner is None else go(partner))
+        table = TableAnswer("partners", EVENT_COLUMNS, answer.rows, len(answer.rows))
+        screen.lay_over(screen_of("GPU work", "launched by this call", lambda job: table))
 
 
 _CATEGORIES = {

@@ -104,7 +104,7 @@ class NvtxNamesScreen(ViewsScreen):
 
 
 class RangeWorkScreen(EventRowsScreen):
-    """The kernels, memory operations and graphs launched in a range."""
+    """The kernels, memory operations and graphs launched in a range or by a call."""
 
     COUNTED = "operations"
     MODE_KEY = "5"

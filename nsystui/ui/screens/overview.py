@@ -462,10 +462,7 @@ class OverviewScreen(TablesScreen):
                 self.lay_over(KernelInstancesScreen(name, Names.FULL))
 
     def action_compare(self) -> None:
-        if self.table is not self.ranks:
-            self.say("x compares two ranks: tab goes to their table")
-        else:
-            self.comparison.mark(self._rank())
+        self.comparison.mark(self._rank() if self.table is self.ranks else None)
 
     def action_compare_groups(self) -> None:
         self.comparison.ask_for_groups(self._rank())

@@ -2,17 +2,42 @@
 
 from __future__ import annotations
 
+from asyncio import to_thread
 from typing import TYPE_CHECKING
 
+from nsystui.base.selection import Selection
 from nsystui.base.text import spans
+from nsystui.ui.widgets.repainting import in_background
 
 if TYPE_CHECKING:
     from nsystui.base.answer import Value
     from nsystui.ui.screens.base import JobScreen
 
 
+@in_background("straggler")
+async def compare_straggler(screen: JobScreen) -> None:
+    """Compare the rank with median compute, A, with the rank that causes most waiting, B."""
+    from nsystui.questions.collectives.waiting import mainly_late
+    from nsystui.ui.screens.diff import comparison_of_ranks
+
+    job, selection = screen.job, screen.selection
+    if job is None:
+        return
+
+    def straggler_and_median() -> tuple[int | None, int | None]:
+        task = mainly_late(job.lateness(selection))
+        late = next((item.rank for item in job.ranks if item.task == task), None)
+        return late, job.busy(Selection()).median_rank(job.extent(Selection()), late)
+
+    late, median = await to_thread(straggler_and_median)
+    if late is None or median is None:
+        screen.say("no rank causes most of the waiting: x on two ranks compares them")
+    else:
+        screen.lay_over(comparison_of_ranks(job, selection, {median}, {late}))
+
+
 class RankComparison:
-    """A comparison of two ranks, by ``x`` on each, or of two groups of ranks that the user types."""
+    """A comparison of two ranks, by ``x`` on each, of the straggler, or of two groups that the user types."""
 
     def __init__(self, screen: JobScreen) -> None:
         self._screen = screen
@@ -27,7 +52,7 @@ class RankComparison:
         if not self._can_compare():
             return
         if rank is None or not str(rank).isdecimal():
-            self._screen.say("only ranks can be compared, and this row is not a rank")
+            compare_straggler(self._screen)
         elif self._marked is None:
             self._marked = int(rank)
             self._screen.say(f"A = rank {rank}: x on another rank compares")

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import pairwise, takewhile
+from string import ascii_lowercase
 from typing import NamedTuple
 
 from rich.cells import set_cell_size
@@ -208,7 +209,15 @@ def set_text(shown: str, width: int, prefix: str = "", pan: int = 0) -> str:
     return prefix + fit(shown, room)
 
 
-_LETTERS = frozenset("abcdefghijklmnopqrtuvwxyz")
+def letters_of(words: Mapping[str, str], reserved: str) -> dict[str, str]:
+    """Return the key for a letter of each of the ``words``; letters are unique, and never ``reserved``."""
+    letters: dict[str, str] = {}
+    for key, word in words.items():
+        free = (char for char in word.lower() if char in ascii_lowercase and char not in {*letters, reserved})
+        if letter := next(free, ""):
+            letters[letter] = key
+    return letters
+
 
 PAN_STEP = 16
 """Characters by which cut names move."""
@@ -304,14 +313,8 @@ class TableLayout:
 
     def sort_letters(self) -> dict[str, str]:
         """Return the column key for a letter of each shown heading; letters are unique, and never ``s``."""
-        letters: dict[str, str] = {}
-        for placed in self.placed:
-            measure = self.measures[placed.index]
-            heading = measure.heading(placed.width, "").lower()
-            letter = next((char for char in heading if char in _LETTERS and char not in letters), None)
-            if letter is not None:
-                letters[letter] = measure.column.key
-        return letters
+        measures = [(self.measures[placed.index], placed.width) for placed in self.placed]
+        return letters_of({measure.column.key: measure.heading(width, "") for measure, width in measures}, "s")
 
     def key_next_to(self, key: str | None, step: int) -> str | None:
         """Return the key of the next column (``step=-1``: the previous), even if it is not shown."""

@@ -152,8 +152,8 @@ def _lost(case: Case) -> Iterator[Finding]:
 def _runs(case: Case) -> Iterator[Finding]:
     if not shares_clock(case.reports):
         sentence = (
-            f"These {counted(len(case.reports), 'report')} are of different runs, or a report does not say when its "
-            "run began. The findings are about all reports together."
+            f"These {counted(len(case.reports), 'report')} are of different runs (or a report does not say when "
+            "its run began). The findings are about all reports together."
         )
         advice = Advice(
             "Judge each run alone, or compare two runs with `nsystui diff`.", "Costs are means over all runs."

@@ -99,21 +99,13 @@ _DIFFERS = 0.03
 def stragglers(case: Case) -> Sequence[Finding | NotChecked]:
     r"""Find ranks for which other ranks wait at collectives (docs/ranks.md#waiting).
 
-    All kernels of a synchronous collective end together, so the shortest kernel began last, whatever the clocks show:
-    its rank is late. Let E(r) be the exposed time, |C \ U(K)|, of the kernels of a GPU r in the collectives at which a
+    Let E(r) be the exposed time, |C \ U(K)|, of the kernels of a GPU r in the collectives at which a
     rank L arrives last. Each other GPU r loses
 
         E(r) − E(L)
 
-    This is the waiting (duration minus the shortest) in which r has no other work, and the transfers in which r idles
-    while L still computes: r would wait for L anyway. Waiting while a kernel runs costs nothing, and E(L) is the
-    transfer's cost even for L. The loss is at most r's exposed time in these collectives. A straggler's cost is the sum
-    over the waiting GPUs, divided by the number of all GPUs, as for every finding; the sentence shows each waiting
-    GPU's loss.
-
-    The loss is 1 to 12 % larger than the measured delay of whole demo jobs by a slow GPU (2 to 8 ranks, slower by 15 to
-    100 %), because the late rank hides transfers behind its lateness. The waiting alone would be 6 to 11 % too small in
-    most of these jobs.
+    A straggler's cost is the sum over the waiting GPUs, divided by the number of all GPUs; the sentence shows each
+    waiting GPU's loss.
     """
     if len(case.job.ranks) < 2:
         return [NotChecked("straggler", "needs the exports of at least two ranks of one job")]
@@ -224,7 +216,7 @@ def _judged(
     cost = case.mean(suffered.values())
     if not findings and case.percent(cost) >= case.thresholds.imbalance_percent:
         text = (
-            f"Waiting at collectives for late ranks costs {time_words(cost)} per GPU{among}. The late rank varies: "
+            f"Waiting for late ranks costs {time_words(cost)} per GPU{among}. The late rank varies: "
             f"rank {max(case.job.ranks, key=lambda item: costs.get(item.task, 0)).rank} causes the largest part, "
             f"{time_words(max(costs.values()))}.{_division(computed, parts)}"
         )
@@ -385,14 +377,14 @@ def exposed_communication(case: Case) -> Sequence[Finding | NotChecked]:
     share, door = 100 * case.spent.exposed_nccl / case.spent.nccl, Door("nccl", by="collective", sort="exposed_ns")
     if is_exposed:
         are_copies = (top["backend"] == COPIES_BACKEND).all()
+        most, main = "Most" if len(top) > 1 else "All", _collective(top["collective"].iloc[0])
         work, waits = ("copies", "") if are_copies else ("kernels", ", including waits for late ranks")
         sentence = (
             f"Exposed {name} {work} cost {time_words(cost)} per GPU ({share:.0f} % of all {name} time){waits}."
-            f"{case.blocking_words(BY_COMMUNICATION)} {'Most' if len(top) > 1 else 'All'} of the exposed time is in "
-            f"{_collective(top['collective'].iloc[0])} ({calls})."
+            f"{case.blocking_words(BY_COMMUNICATION)} {most} of the exposed time is in {main} ({calls})."
         )
-        advice = _advice(case, top, share)
-        return [case.finding("exposed-communication", sentence, advice, door, cost, measured, evidence)]
+        line, advice = f"exposed {name} {work}, {most.lower()} in {main}", _advice(case, top, share)
+        return [case.finding("exposed-communication", sentence, advice, door, cost, measured, evidence, line=line)]
     spent = total(device.breakdown(case.working(device)) for device in case.devices)
     if not spent.nccl:
         return []
@@ -488,8 +480,8 @@ def small_messages(case: Case) -> Sequence[Finding | NotChecked]:
         return []
     count = int(is_small.sum())
     sentence = (
-        f"Messages are below {case.thresholds.small_message_kib:g} KiB in {count:,} of "
-        f"{counted(len(kernels), 'NCCL kernel')}. The exposed transfers of these cost {time_words(cost)} per GPU."
+        f"{count:,} of {counted(len(kernels), 'NCCL kernel')} move less than "
+        f"{case.thresholds.small_message_kib:g} KiB. The exposed transfers of these cost {time_words(cost)} per GPU."
     )
     advice = Advice(
         "Put small messages into larger buckets (ncclGroupStart/End, flattened tensors), or send them less often.",

@@ -61,7 +61,7 @@ _SYNC_COPY = _Kind(
 _PAGEABLE = _Kind(
     "pageable-copies",
     MemoryCalls.PAGEABLE_COPIES,
-    "Asynchronous copies from or to pageable memory move",
+    "Pageable copies (cudaMemcpyAsync) move",
     Advice(
         "Pin the host memory (cudaHostAlloc).",
         "CUDA stages copies of pageable memory, which makes them slower and blocks the CPU as a synchronous call does.",
@@ -70,7 +70,7 @@ _PAGEABLE = _Kind(
 _SYNC_MEMSET = _Kind(
     "synchronous-memsets",
     MemoryCalls.SYNCHRONOUS_MEMSETS,
-    "Synchronous memsets of pinned or managed memory set",
+    "Synchronous memsets (of pinned or managed memory) set",
     Advice("Use cudaMemsetAsync.", "On pinned or managed memory, cudaMemset blocks the CPU until the memset is done."),
 )
 _FROM = {
@@ -368,7 +368,7 @@ def _shared_stream_remark(case: Case) -> list[Finding]:
     if case.percent(cost) < REMARKED * case.thresholds.exposed_memory_percent:
         return []
     sentence = (
-        f"{count:,} host-to-device copies of pinned memory ({bytes_words(int(size))}) share streams with kernels. "
+        f"{count:,} host-to-device copies (pinned, {bytes_words(int(size))}) share streams with kernels. "
         f"{case.each_gpu} spends {time_words(cost)} on these copies while no kernel runs."
     )
     advice = Advice(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import sqlalchemy as sa
@@ -15,29 +15,9 @@ from nsystui.base.text import counted
 from nsystui.exports import canonical
 from nsystui.exports.metadata import process_of
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, intersect, merge, union
+from nsystui.questions.host import causes
 from nsystui.questions.host.attribution import attribute, over_ranks
-from nsystui.questions.host.causes import (
-    ALLOCATING,
-    COPYING,
-    GIL,
-    IN_HOST_FUNCTION,
-    IN_MPI,
-    IN_OS,
-    IN_OVERHEAD,
-    KINDS,
-    LAUNCHING,
-    NOTHING,
-    OFF_CPU,
-    OTHER_CALLS,
-    PREEMPTED,
-    PROFILER,
-    READS,
-    RUNNING_CODE,
-    SYNCHRONISING,
-    WAITING,
-    Cause,
-    shown_times,
-)
+from nsystui.questions.host.causes import Cause, shown_times
 from nsystui.questions.host.gaps import CAUSE_COLUMNS, STARTUP, TAIL, cause_cells, idle_time
 from nsystui.questions.host.host_work import CpuSpan, HostWork, host_work
 from nsystui.questions.host.idle_spans import IdleSpan
@@ -103,7 +83,7 @@ def preempted(case: Case) -> Sequence[Finding | NotChecked]:
     spent: Counter[tuple[int, str]] = Counter()
     span_indices: set[int] = set()
     for span, cause, time in zip(rows.span.tolist(), rows.cause.tolist(), rows.time.tolist(), strict=True):
-        if rows.causes[cause].kind == PREEMPTED:
+        if rows.causes[cause].kind == causes.PREEMPTED:
             spent[case.rank_of[idle_spans[span].task], rows.causes[cause].what] += time
             span_indices.add(span)
     cost = case.mean(spent.values())
@@ -128,11 +108,11 @@ def _preempted_finding(
     if 2 * unknown > total:
         holder_words = f"No recorded thread had the CPU for {100 * unknown / total:.0f} % of that time."
     sentence = (
-        f"{case.each_gpu} idles {time_words(cost)} while the launching thread could run but has no CPU "
+        f"{case.each_gpu} idles {time_words(cost)} while the launching thread waits for a CPU "
         f"({counted(len(gaps), 'gap')} on {counted(len(case.devices), 'GPU')}). {holder_words} {_crowd(case, ready)}"
     )
     measured = "Idle time in the steady state while the launching thread was not scheduled. Mean over the GPUs."
-    advice, door = _OTHERS if 2 * unknown > total else CROWDED, Door("gaps", filter=PREEMPTED)
+    advice, door = _OTHERS if 2 * unknown > total else CROWDED, Door("gaps", filter=causes.PREEMPTED)
     evidence, ranks = (_PREEMPTED_COLUMNS, rows), tuple(sorted({rank for rank, _ in spent}))
     return case.finding("preempted", sentence, advice, door, cost, measured, evidence, ranks=ranks)
 
@@ -237,7 +217,7 @@ def _gil_held(case: Case) -> Sequence[Finding | NotChecked]:
     for (report, thread), waited in gil.waited.items():
         task = Task(report, process_of(thread))
         during[task] = merge(during.get(task, EMPTY), waited)
-    blocked = _blocked(case, during, lambda cause: cause.kind == GIL)
+    blocked = _blocked(case, during, lambda cause: cause.kind == causes.GIL)
     cost = case.mean(blocked.times.values())
     if case.percent(cost) < case.thresholds.gil_percent:
         return []
@@ -258,7 +238,7 @@ def _blocking_reads(case: Case) -> Sequence[Finding | NotChecked]:
     session = case.job.session
     if not session.count(tables.os_calls):
         return [NotChecked(_READS, f"needs OS runtime calls: {case.record(canonical.OS_CALLS)}")]
-    is_read = sa.func.regexp_full_match(tables.os_calls.c.name, READS.pattern, type_=sa.Boolean)
+    is_read = sa.func.regexp_full_match(tables.os_calls.c.name, causes.READS.pattern, type_=sa.Boolean)
     calls = spans(case, tables.os_calls, [is_read])
     has_files = session.count(tables.file_accesses) > 0
     during = {task: intervals for (task, _), intervals in calls.merged.items()}
@@ -269,12 +249,12 @@ def _blocking_reads(case: Case) -> Sequence[Finding | NotChecked]:
         return []
     call, share = blocked.largest(lambda cause: cause.what)
     caller, caller_share = blocked.largest(lambda cause: cause.caller)
-    other_time = sum(time for (_, cause), time in blocked.times.items() if cause.kind == WAITING)
+    other_time = sum(time for (_, cause), time in blocked.times.items() if cause.kind == causes.WAITING)
     words = [f"{share:.0f} % is in {call}"]
     words += [f"{caller_share:.0f} % is called by {caller}"] if caller else []
     words += [f"{100 * other_time / sum(blocked.times.values()):.0f} % is in another thread"] if other_time else []
     sentence = (
-        f"{case.each_gpu} idles {time_words(cost)} while the launching thread reads, or waits for a thread that reads "
+        f"{case.each_gpu} idles {time_words(cost)} while files are read (by the launching thread or for it) "
         f"({counted(blocked.gaps, 'gap')}). Of that time, {', '.join(words)}."
     )
     files = blocked.largest(lambda cause: cause.file)[0]
@@ -294,42 +274,44 @@ def _blocking_reads(case: Case) -> Sequence[Finding | NotChecked]:
 _MAX_GAPS = 40
 """The number of longest gaps in the evidence, with their NVTX ranges."""
 _ADVICE = {
-    SYNCHRONISING: Advice(
+    causes.SYNCHRONISING: Advice(
         "Synchronise less often, or use events on the stream instead of blocking the CPU.",
         "After a synchronisation the GPU has nothing to do until the CPU launches again.",
     ),
-    COPYING: Advice(
+    causes.COPYING: Advice(
         "Copy asynchronously from pinned memory, on a separate stream.",
         "A copy that blocks the CPU delays the next launch.",
     ),
-    LAUNCHING: Advice(
+    causes.LAUNCHING: Advice(
         "Warm up before the measurement, or load kernels at the start (CUDA_MODULE_LOADING=EAGER). "
         "`nsystui api --filter Launch` shows which launches are long.",
         "A launch takes some µs, unless the call loads its kernel or waits for another thread in CUDA.",
     ),
-    IN_HOST_FUNCTION: Advice(
+    causes.IN_HOST_FUNCTION: Advice(
         "Move that work to a thread of its own, and let the stream wait for an event.",
         "A stream runs nothing while its host function runs.",
     ),
-    IN_OVERHEAD: cuda_overhead.ADVICE,
-    OTHER_CALLS: Advice("Look at the call on the Events screen.", "The CPU was in this call while the GPU was idle."),
-    IN_MPI: Advice(
+    causes.IN_OVERHEAD: cuda_overhead.ADVICE,
+    causes.OTHER_CALLS: Advice(
+        "Look at the call on the Events screen.", "The CPU was in this call while the GPU was idle."
+    ),
+    causes.IN_MPI: Advice(
         "Overlap MPI with GPU work, or find the rank that arrives late.", "The CPU waited in MPI and launched nothing."
     ),
-    GIL: Advice(
+    causes.GIL: Advice(
         "Move the work of the other thread to another process, or into code that releases the GIL (`nsystui gaps`).",
         _OTHER_PROCESS.reason,
     ),
-    IN_OS: Advice(
+    causes.IN_OS: Advice(
         "Find the caller (`nsystui gaps`), and let another thread or process do this work ahead of time.",
         "The launching thread waited for the system: for data, a file or a process.",
     ),
-    RUNNING_CODE: Advice(
+    causes.RUNNING_CODE: Advice(
         "Make that code faster, or run that code on a thread that launches nothing (`nsystui calltree`).",
         "The launching thread was busy with that code and could launch nothing.",
     ),
-    PREEMPTED: CROWDED,
-    WAITING: Advice(
+    causes.PREEMPTED: CROWDED,
+    causes.WAITING: Advice(
         "Make the work of the other thread faster, or start that work earlier: more workers, prefetching "
         "(`nsystui gaps`).",
         "The launching thread waited while another thread of its process, or one of its worker processes, ran.",
@@ -337,12 +319,12 @@ _ADVICE = {
 }
 """`OFF_CPU` and `NOTHING` have no known cause: see `_unknown`."""
 _REASON = {
-    OFF_CPU: "The launching thread was off its CPU, and the export does not show what that thread waited for.",
-    NOTHING: "The launching thread made no CUDA or MPI call, and the export shows nothing else of that thread.",
+    causes.OFF_CPU: "The launching thread was off its CPU, and the export does not show what that thread waited for.",
+    causes.NOTHING: "The launching thread made no CUDA or MPI call, and the export shows nothing else of that thread.",
 }
 _RECORDED = {
-    NOTHING: (canonical.OS_CALLS, canonical.SCHED_EVENTS, canonical.HOST_SAMPLES),
-    OFF_CPU: (canonical.OS_CALLS,),
+    causes.NOTHING: (canonical.OS_CALLS, canonical.SCHED_EVENTS, canonical.HOST_SAMPLES),
+    causes.OFF_CPU: (canonical.OS_CALLS,),
 }
 """The tables that would show the cause."""
 _OTHER_FINDINGS = (
@@ -383,7 +365,7 @@ def idle_gaps(case: Case) -> Sequence[Finding | NotChecked]:
     attribution = over_ranks(idle)
     times: Counter[Cause] = Counter()
     for cause, time in zip(attribution.causes, np.bincount(attribution.cause, attribution.time).tolist(), strict=False):
-        if cause.kind != PROFILER:
+        if cause.kind != causes.PROFILER:
             times[cause] += round(time)
     works = host_work(case.job, cpu_spans[:_MAX_GAPS], idle=idle.first(_MAX_GAPS))
     return [_idle_gaps_finding(case, cpu_spans, shown_times(times), works, cost)]
@@ -393,7 +375,7 @@ def _idle_gaps_finding(
     case: Case, cpu_spans: Sequence[CpuSpan], times: Counter[Cause], works: Sequence[HostWork], cost: int
 ) -> Finding:
     """``times``: ns by cause over all gaps; ``works``: the CPU's work in the longest gaps."""
-    spent = {kind: sum(time for cause, time in times.items() if cause.kind == kind) for kind in KINDS}
+    spent = {kind: sum(time for cause, time in times.items() if cause.kind == kind) for kind in causes.KINDS}
     kind = max(spent, key=lambda name: spent[name])
     longest, gist, line = cpu_spans[0], "long idle gaps", ""
     activity, advice = "", Advice("Record CUDA API calls (-t cuda).", "CUDA calls show what the CPU did in the gaps.")
@@ -403,12 +385,13 @@ def _idle_gaps_finding(
         main = min(named, key=lambda cause: (-times[cause], cause.words), default=Cause(kind))
         part = times[main] / spent[kind]
         activity = f" For {share:.0f} % of the gap time the launching thread was {kind}.{_where(main, part, works)}"
-        words = f"running {main.words}" if kind == RUNNING_CODE else main.words
+        short = replace(main, what="many functions") if main.what == causes.MANY else main
+        words = f"running {short.words}" if kind == causes.RUNNING_CODE else short.words
         words, share = (words, share * part) if main.what and part > 0.5 else (kind, share)
         line = words if share > 50 else f"{share:.0f} % {words}"
         gist += f", mostly {words}" if share > 50 else f", {line}"
         line += _place_of(case, longest, works) if 2 * longest.length >= cost else ""
-        advice = allocator_advice(case) if kind == ALLOCATING else _ADVICE.get(kind) or _unknown(case, kind)
+        advice = allocator_advice(case) if kind == causes.ALLOCATING else _ADVICE.get(kind) or _unknown(case, kind)
     ranks = tuple(sorted({case.rank_of[span.task] for span in cpu_spans}))
     sentence = (
         f"{case.each_gpu} idles {time_words(cost)} in gaps of {case.thresholds.gap_ms:g} ms or more "
@@ -460,7 +443,7 @@ def _where(cause: Cause, part: float, works: Sequence[HostWork]) -> str:
         ranges[work.range_name] += work.spent[cause.kind]
     words = list[tuple[float, str]]()
     if cause.what:
-        words.append((part, f"with {cause.what} on the CPU" if cause.kind == PREEMPTED else f"in {cause.words}"))
+        words.append((part, f"with {cause.what} on the CPU" if cause.kind == causes.PREEMPTED else f"in {cause.words}"))
     if set(ranges) != {None} and ranges.total():
         longest = max(sorted(ranges, key=str), key=lambda name: ranges[name])
         range_words = "outside of every NVTX range" if longest is None else f"in NVTX range `{longest}`"
@@ -526,11 +509,11 @@ def _start_and_end_finding(case: Case, part: str, cost: int) -> Finding:
     idle_times = by_place((span.task, span.device, span.start, span.end) for span in attribution.spans)
     sentence = f"{case.each_gpu} idles {time_words(cost)} {when_words}.{_overlap_words(case, idle_times)}"
     sentence += f" Largest causes: {'; '.join(largest)}." if largest else ""
-    longest = max(kinds, key=lambda kind: (kinds[kind], kind), default=NOTHING)
-    record = what_to_record(case, longest) if longest in (NOTHING, OFF_CPU) else ""
+    longest = max(kinds, key=lambda kind: (kinds[kind], kind), default=causes.NOTHING)
+    record = what_to_record(case, longest) if longest in (causes.NOTHING, causes.OFF_CPU) else ""
     if record:
         advice = Advice(f"To see what the CPU did then: {record}.", _ONCE)
-    elif longest == PROFILER:
+    elif longest == causes.PROFILER:
         reason = "Most of this time is the profiler's own work, which a run without nsys does not have."
         advice = Advice("Leave this time out of timings.", reason)
     else:
@@ -557,5 +540,5 @@ def _overlap_words(case: Case, idle_times: Mapping[Place, Intervals]) -> str:
 
 def _words(case: Case, kind: str, what: str | None, time: int) -> str:
     """Return ``7.718 s in calls that allocate or free memory (cudaMallocHost)``."""
-    words = "without any record of the CPU" if kind == NOTHING else kind
+    words = "without any record of the CPU" if kind == causes.NOTHING else kind
     return f"{time_words(case.mean([time]))} {words}{f' ({what})' if what else ''}"

@@ -15,24 +15,9 @@ from nsystui.base.selection import Task, Window
 from nsystui.base.text import counted
 from nsystui.exports import canonical
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, intersect, merge, union
+from nsystui.questions.host import causes
 from nsystui.questions.host.attribution import PROFILERS, attribute
-from nsystui.questions.host.causes import (
-    ALLOCATING,
-    COPYING,
-    FILE_READS,
-    IN_MPI,
-    IN_OS,
-    IN_OVERHEAD,
-    LAUNCHING,
-    NOTHING,
-    OFF_CPU,
-    OTHER_CALLS,
-    PROFILER,
-    RUNNING_CODE,
-    SYNCHRONISING,
-    WAITING,
-    Cause,
-)
+from nsystui.questions.host.causes import Cause
 from nsystui.questions.host.functions import SampleGroup, function_counts, function_words, samples_of, top_function
 from nsystui.questions.host.idle_spans import IdleSpan
 from nsystui.questions.host.naming import HostThread, named_threads
@@ -60,7 +45,15 @@ _PIN_THREAD = "pt_data_pin"
 _HALF, _WORKS, _SEEN = 0.5, 0.1, 0.01
 _FEWEST_STEPS = 20
 _HOST_TO_DEVICE = 1
-_CALLING = (ALLOCATING, SYNCHRONISING, COPYING, LAUNCHING, OTHER_CALLS, IN_OVERHEAD, IN_MPI)
+_CALLING = (
+    causes.ALLOCATING,
+    causes.SYNCHRONISING,
+    causes.COPYING,
+    causes.LAUNCHING,
+    causes.OTHER_CALLS,
+    causes.IN_OVERHEAD,
+    causes.IN_MPI,
+)
 """Causes of gaps that do not wait for input: CUDA and MPI calls."""
 
 _COLUMNS = (
@@ -143,13 +136,13 @@ def input_pipeline(case: Case) -> Sequence[Finding | NotChecked]:
     idle_spans, spent, unknown = [], dict.fromkeys(("waits", "reads", "prepares"), 0), 0
     waited = dict.fromkeys((device.device.task.task for device in case.devices), 0)
     for number, span in enumerate(candidates):
-        causes = attribution.of_span(number)
-        length = span.end - span.start - causes.pop(Cause(PROFILER), 0)
-        times = _times(causes)
-        if sum(time for cause, time in causes.items() if cause.kind in _CALLING) > _HALF * length:
+        time_by_cause = attribution.of_span(number)
+        length = span.end - span.start - time_by_cause.pop(Cause(causes.PROFILER), 0)
+        times = _times(time_by_cause)
+        if sum(time for cause, time in time_by_cause.items() if cause.kind in _CALLING) > _HALF * length:
             continue
         if number >= len(in_range) and sum(times.values()) < _HALF * length:
-            unknown += length if all(cause.kind == NOTHING for cause in causes) else 0
+            unknown += length if all(cause.kind == causes.NOTHING for cause in time_by_cause) else 0
             continue
         idle_spans.append(span)
         waited[span.task] += length
@@ -172,14 +165,16 @@ def _inside(steps: TaskSteps) -> Intervals:
     return union(steps.starts, steps.ends) if steps.anchor == NVTX else union(steps.gpu.start, steps.gpu.end)
 
 
-def _times(causes: Mapping[Cause, int]) -> dict[str, int]:
+def _times(time_by_cause: Mapping[Cause, int]) -> dict[str, int]:
     times = dict.fromkeys(("waits", "reads", "prepares"), 0)
-    for cause, time in causes.items():
-        if cause.kind in (OFF_CPU, WAITING) or (cause.kind == IN_OS and not cause.thread and _WAITS.search(cause.what)):
+    for cause, time in time_by_cause.items():
+        if cause.kind in (causes.OFF_CPU, causes.WAITING) or (
+            cause.kind == causes.IN_OS and not cause.thread and _WAITS.search(cause.what)
+        ):
             times["waits"] += time
-        elif cause.kind == IN_OS and cause.reads:
+        elif cause.kind == causes.IN_OS and cause.reads:
             times["reads"] += time
-        elif cause.kind == RUNNING_CODE and _LOADS.search(cause.what):
+        elif cause.kind == causes.RUNNING_CODE and _LOADS.search(cause.what):
             times["prepares"] += time
     return times
 
@@ -303,7 +298,7 @@ def _gaps_of(idle_spans: Sequence[IdleSpan]) -> dict[int, Intervals]:
 def _reading(case: Case, idle_spans: Sequence[IdleSpan]) -> float:
     if not case.job.session.count(tables.os_calls):
         return 0.0
-    calls = spans(case, tables.os_calls, [tables.os_calls.c.name.in_(FILE_READS)])
+    calls = spans(case, tables.os_calls, [tables.os_calls.c.name.in_(causes.FILE_READS)])
     share = 0.0
     for report, gaps in _gaps_of(idle_spans).items():
         reads = merge(*(intervals for (task, _), intervals in calls.merged.items() if task.report == report))

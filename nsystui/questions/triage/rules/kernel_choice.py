@@ -99,17 +99,17 @@ def _sentence(
     def percent(part: Sequence[NameWork]) -> str:
         return f"{100 * sum(work.time for work in part) / total:.0f} %"
 
-    parts = []
+    parts: list[str] = []
     for word in (word for word, share in shares(slow, lambda work: str(work.precision)) if share >= 1.0):
         part = [work for work in slow if work.precision == word]
         kinds = [kind for kind, share in shares(part, lambda work: work.family) if share >= 1.0]
-        parts.append(f"{percent(part)} is {word} {' and '.join(kinds)}")
+        parts.append(f"{percent(part)} of {'it' if parts else 'the kernel time'} is {word} {' and '.join(kinds)}")
     half = [work for work in works if work.precision not in ("TF32", "FP32", "FP64", None)]
     other = f"{percent(half)} is the same work in fewer bits" if half else "no FP16 or BF16 kernel does this work"
     unnamed = [work for work in works if work.precision is None]
     hidden = f" The precision of {percent(unnamed)} is not known." if percent(unnamed) != percent([]) else ""
     limit = f"{case.each_gpu} could save up to {time_words(cost)} with a faster precision."
-    return f"Of the kernel time, {', '.join(parts)}; {other}.{hidden} {limit}"
+    return f"{', '.join(parts)}; {other}.{hidden} {limit}"
 
 
 _CHANNELS = re.compile("nchw_?to_?nhwc|nhwc_?to_?nchw", re.IGNORECASE)

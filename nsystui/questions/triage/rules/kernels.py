@@ -20,23 +20,10 @@ from nsystui.questions.kernels.summary import Names, kernel_summary
 from nsystui.questions.queries.conditions import duration, job_start, of_reports, where
 from nsystui.questions.queries.derived import of_all_reports
 from nsystui.questions.queries.kernel_names import communicates
+from nsystui.questions.triage import kernel_times
 from nsystui.questions.triage.case import Case, rank_words, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
-from nsystui.questions.triage.kernel_times import (
-    FEWEST,
-    PARTS,
-    Kernel,
-    KernelLaunches,
-    begins,
-    conditions,
-    given_kernels,
-    kernel_launches,
-    limit_of,
-    part_bounds,
-    shape_columns,
-    spreads,
-    tails,
-)
+from nsystui.questions.triage.kernel_times import Kernel, KernelLaunches
 from nsystui.questions.triage.rule import BY_COMPUTE, WORK, FindingKind, rule
 from nsystui.store import tables
 
@@ -68,17 +55,17 @@ def dominant_kernel(case: Case) -> Sequence[Finding | NotChecked]:
     cost = case.mean([int(spent)])
     if case.percent(cost) < case.thresholds.dominant_cost_percent:
         return []
-    short_name = smart_names(name for name, *_ in rows)[name]
+    short_name, share = smart_names(name for name, *_ in rows)[name] or "(no name)", 100 * int(spent) / total
     sentence = (
-        f"Kernel {shorten(short_name or '(no name)', 48)} takes {100 * int(spent) / total:.0f} % of the kernel time "
+        f"Kernel {shorten(short_name, 48)} takes {share:.0f} % of the kernel time "
         f"without {case.communication}. {case.each_gpu} spends {time_words(cost)} in this kernel "
         f"({counted(count, 'launch')})."
     )
     advice = Advice("Profile this kernel with Nsight Compute (ncu).", "No other kernel can save as much time.")
     evidence = kernel_summary(session, case.scope, Names.SMART)
     measured = "Sum of the durations of this kernel's launches. Mean over the GPUs."
-    severity = Severity.INFO
-    return [case.finding("dominant-kernel", sentence, advice, _DOOR, cost, measured, evidence, severity)]
+    line, severity = f"{shorten(short_name, 30)}: {share:.0f} % of kernel time", Severity.INFO
+    return [case.finding("dominant-kernel", sentence, advice, _DOOR, cost, measured, evidence, severity, line=line)]
 
 
 _BUSY = 50.0
@@ -112,7 +99,7 @@ def tensor_activity(case: Case) -> Sequence[Finding | NotChecked]:
     if not busy or np.mean([means["tensor active"] for means in busy]) >= case.thresholds.tensor_percent:
         return []
     tensor, active = (float(np.mean([means[key] for means in busy])) for key in ("tensor active", "SM active"))
-    sentence = f"Tensor cores are active {tensor:.1f} % of the time while SMs are active {active:.0f} %."
+    sentence = f"Tensor cores are active {tensor:.1f} % of the time; SMs are active {active:.0f} %."
     advice = Advice(
         "For matrix products, use BF16, FP16 or TF32, and sizes that are multiples of 8.",
         "Tensor cores deliver most FLOPs of a GPU; other work does not need tensor cores.",
@@ -124,7 +111,7 @@ def tensor_activity(case: Case) -> Sequence[Finding | NotChecked]:
     return [Finding("tensor-activity", Severity.INFO, sentence, advice, Door("gpu"), evidence=evidence)]
 
 
-_THIRD = PARTS // 3
+_THIRD = kernel_times.PARTS // 3
 _CLOCK_FELL = 0.03
 _PACE = (
     RANK,
@@ -144,9 +131,9 @@ _PACE = (
 )
 def kernel_pace(case: Case) -> Sequence[Finding | NotChecked]:
     """Find kernels that slow down during the run."""
-    launches = [kernel for kernel in kernel_launches(case) if kernel.count >= FEWEST]
+    launches = [kernel for kernel in kernel_times.kernel_launches(case) if kernel.count >= kernel_times.FEWEST]
     if not launches:
-        return [NotChecked("slow-pace", f"needs a kernel that a GPU runs {FEWEST} times or more")]
+        return [NotChecked("slow-pace", f"needs a kernel that a GPU runs {kernel_times.FEWEST} times or more")]
     return _slower(case, launches)
 
 
@@ -211,7 +198,7 @@ def _paces(launches: Sequence[KernelLaunches], growth: float) -> Iterator[_Pace]
 def _clock(case: Case) -> tuple[float, float] | None:
     """Return the mean GPU clock in the first and last third of the run, MHz, if sampled."""
     table = tables.gpu_metrics
-    bounds = list(part_bounds(case).values())
+    bounds = list(kernel_times.part_bounds(case).values())
     if not case.job.session.count(table) or not bounds:
         return None
     lo, hi = min(start for start, _ in bounds), max(end for _, end in bounds)
@@ -257,14 +244,14 @@ class _Row(NamedTuple):
 @rule(350, reads=frozenset({"kernels"}), finds={"kernel-outliers": FindingKind("rare slow launches", parts=BY_COMPUTE)})
 def kernel_outliers(case: Case) -> Sequence[Finding | NotChecked]:
     """Find launches far longer than the median of their kernel (`kernel_times`)."""
-    launches = [kernel for kernel in kernel_launches(case) if kernel.count >= FEWEST]
+    launches = [kernel for kernel in kernel_times.kernel_launches(case) if kernel.count >= kernel_times.FEWEST]
     if not launches:
-        return [NotChecked("kernel-outliers", f"needs a kernel that a GPU runs {FEWEST} times or more")]
+        return [NotChecked("kernel-outliers", f"needs a kernel that a GPU runs {kernel_times.FEWEST} times or more")]
     suspects = _suspects(case, launches)
     if not suspects:
         return []
     limits = case.thresholds
-    usual = spreads(case, suspects)
+    usual = kernel_times.spreads(case, suspects)
     above = {kernel: spread.above(limits.outlier, limits.outlier_score) for kernel, spread in usual.items()}
     launch_counts = {(gpu.task, gpu.device, gpu.kernel): gpu.count for gpu in launches}
     rows: list[_Row] = []
@@ -306,7 +293,9 @@ def _suspects(case: Case, launches: Sequence[KernelLaunches]) -> list[Kernel]:
     )
     if not slow or case.percent(upper_bound) < limits.outlier_percent:
         return []
-    times = tails(case, list(dict.fromkeys(gpu.kernel for gpu in slow)), limits.outlier, limits.outlier_score, _RARE)
+    times = kernel_times.tails(
+        case, list(dict.fromkeys(gpu.kernel for gpu in slow)), limits.outlier, limits.outlier_score, _RARE
+    )
     is_worth_it = case.percent(case.mean(times.values())) >= limits.outlier_percent
     return [kernel for kernel, time in times.items() if time > 0] if is_worth_it else []
 
@@ -329,22 +318,29 @@ def _finding(case: Case, rows: Sequence[_Row], cost: int, span: Window) -> Findi
     )
     ranks = tuple(sorted({row.rank for row in rows if row.rank is not None}))
     evidence = _KERNEL_OUTLIERS_COLUMNS, rows
-    return case.finding("kernel-outliers", sentence, advice, _DOOR, cost, measured, evidence, window=span, ranks=ranks)
+    line = f"{shorten(worst.kernel, 20)}: {time_words(worst.max)} instead of {time_words(worst.usual)}"
+    return case.finding(
+        "kernel-outliers", sentence, advice, _DOOR, cost, measured, evidence, window=span, ranks=ranks, line=line
+    )
 
 
 def _outliers(case: Case, limits: Mapping[Kernel, float]) -> Iterator[tuple[Task, int, Kernel, int, int, int, int]]:
     """Yield task, device, kernel, and its launches above the limit: count, total time, longest time and its start."""
     table = tables.kernels
-    keys, (is_given, given) = shape_columns(), given_kernels(limits)
+    keys, (is_given, given) = kernel_times.shape_columns(), kernel_times.given_kernels(limits)
     time, start = duration(table), job_start(table)
     gpu_columns = (table.c.report, table.c.process, table.c.device)
     spent = sa.cast(sa.func.sum(time), sa.BigInteger)
     # The lowest limit excludes most rows before the join.
-    are_long = [start >= begins(part_bounds(case)), time > min(limits.values()), time > limit_of(given)]
+    are_long = [
+        start >= kernel_times.begins(kernel_times.part_bounds(case)),
+        time > min(limits.values()),
+        time > kernel_times.limit_of(given),
+    ]
     query = (
         sa.select(*gpu_columns, *keys, sa.func.count(), spent, sa.func.max(time), sa.func.arg_max(start, time))
         .join_from(table, given, is_given)
-        .where(*conditions(case), *are_long)
+        .where(*kernel_times.conditions(case), *are_long)
         .group_by(*gpu_columns, *keys)
     )
     for report, process, device, name, *rest in case.job.session.rows(query):

@@ -436,7 +436,8 @@ def synchronising_calls(case: Case) -> Sequence[Finding | NotChecked]:
     )
     door = Door("api", filter="Synchronize")
     evidence = work_summary(case.job.session, case.scope.with_name("Synchronize"), API)
-    return [case.finding("synchronising-calls", sentence, advice, door, cost, measured, evidence, window=window)]
+    line, name = f"idle after {evidence.cells('name')[0]}, until work arrives", "synchronising-calls"
+    return [case.finding(name, sentence, advice, door, cost, measured, evidence, window=window, line=line)]
 
 
 def idle_after(gaps: Intervals, calls: Intervals) -> Intervals:

@@ -146,7 +146,7 @@ def _allocator_churn_finding(case: Case, calls: Mapping[Task, _Calls], cost: int
     steps = [len(case.steps[task]) - int(case.thresholds.warm_up_steps) for task in calls if task in case.steps]
     per_step = f", {total / sum(steps):.1f} per step" if len(steps) == len(calls) and min(steps) > 0 else ""
     sentence = (
-        "After the warm-up, the GPU idles during and after calls that allocate and free GPU memory: "
+        "The GPU idles in calls that allocate and free GPU memory (after the warm-up; during and after the calls): "
         f"{time_words(cost)} per GPU ({counted(total, 'call')}{per_step}; {longest_calls(rows)})."
     )
     measured = (
@@ -304,7 +304,7 @@ def unified_memory(case: Case) -> Sequence[Finding | NotChecked]:
         for side, side_counts in counts.items()
     )
     sentence = (
-        f"Unified memory faults and migrations take {time_words(cost)} per GPU: {bytes_words(size)} migrated, {words}. "
+        f"Unified memory migrates {bytes_words(size)}: faults and migrations take {time_words(cost)} per GPU, {words}. "
         f"Kernels run for {100 * inside / sum(row.time for row in rows):.0f} % of this time and may wait for pages."
     )
     measured = "Union of GPU fault groups and migrations, also inside kernels. The mean is over the GPUs."

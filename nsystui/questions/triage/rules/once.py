@@ -388,7 +388,7 @@ def _host_memory(case: Case, contexts: Sequence[_First]) -> Finding | None:
     ]
     rows.sort(key=lambda row: (-int(row[3] or 0), str(row)))
     sentence = (
-        f"The GPU idles while page-locked host memory is allocated, registered or freed: {time_words(cost)} per GPU "
+        f"The GPU idles while host memory is page-locked or freed: {time_words(cost)} per GPU "
         f"({counted(sum(int(row[2] or 0) for row in rows), 'call')}: {longest_calls(rows)})."
     )
     advice = Advice(

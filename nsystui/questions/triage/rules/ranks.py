@@ -113,9 +113,10 @@ def mpi_waits(case: Case) -> Sequence[Finding | NotChecked]:
         return []
     pairs = exchanges(case.job.session, case.scope)
     rows = _rows(case, table, conditions, waited, calls, pairs)
+    line = f"most time in {max(rows, key=lambda row: row.waited).name}"
     sentence = (
         f"Blocking MPI calls {'leave the GPU idle for' if on_gpus else 'take'} {time_words(cost)} per rank "
-        f"({counted(calls.count, 'call')}, most time in {max(rows, key=lambda row: row.waited).name})."
+        f"({counted(calls.count, 'call')}, {line})."
     )
     leading = _leading(case, table, conditions)
     extra = by_place((call.task, 0, call.start + round(usual), call.end) for call, usual in leading.items())
@@ -155,7 +156,10 @@ def mpi_waits(case: Case) -> Sequence[Finding | NotChecked]:
     measured = f"Time in blocking MPI calls (threads merged){idle_words}. The mean is over the ranks{with_gpu}."
     ranks = tuple(sorted(item.rank for item in judged if waited[item].length))
     evidence, severity = (_MPI_WAITS_COLUMNS, rows), Severity.WARNING if is_steady else Severity.INFO
-    return [case.finding("mpi-waits", sentence, advice, Door("mpi"), cost, measured, evidence, severity, ranks=ranks)]
+    line, door = f"blocking MPI calls, {line}", Door("mpi")
+    return [
+        case.finding("mpi-waits", sentence, advice, door, cost, measured, evidence, severity, ranks=ranks, line=line)
+    ]
 
 
 def _slow_pair(pairs: Sequence[Pair]) -> tuple[Pair, float] | None:
@@ -293,8 +297,8 @@ def different_work(case: Case) -> Sequence[Finding | NotChecked]:
         return remarks
     part_words = " of its model part" if parts.of_task else ""
     sentence = (
-        f"Compared with the median rank{part_words}, {rank_words(more, case.ranks)} ran at least "
-        f"{case.thresholds.work_difference_percent:g} % more kernels. "
+        f"{rank_words(more, case.ranks).capitalize()} ran at least {case.thresholds.work_difference_percent:g} % more "
+        f"kernels (compared with the median rank{part_words}). "
         f"Rank {heaviest} computes {time_words(cost)} longer than the ranks{part_words} on average."
     )
     advice = Advice(

@@ -105,7 +105,8 @@ def _slow(case: Case, steps: Mapping[Task, StepTimes], warm_up: int) -> Finding 
     text = "Compare the slow step with the step before it (Timeline, or `nsystui diff` with --time-a and --time-b)."
     advice = Advice(text, reason)
     finding = _finding(case, "slow-steps", Severity.WARNING, sentence, advice, cost, "the median step", ranks)
-    which, took = f"step{'s' * (len(numbers) > 1)} {few(sorted(numbers))}", "up to " * (len(numbers) > 1)
+    which = f"step{'s' * (len(numbers) > 1)} {few(sorted(numbers))}" if len(numbers) < 3 else f"{len(numbers)} steps"
+    took = "up to " * (len(numbers) > 1)
     line = f"{which} took {took}{time_words(longest)}, the others {time_words(usual)}"
     return replace(
         finding, line=line, window=window, under="idle-gaps" if 2 * in_gaps >= cost else "", times=slow_times
@@ -256,7 +257,7 @@ def step_traffic(case: Case) -> Sequence[Finding | NotChecked]:
     uploads = [group for group in case.host_copies if group.kind == HOST_TO_DEVICE]
     kinds = f" ({'; '.join(group.words for group in uploads[:2])})" if uploads else ""
     sentence = (
-        f"On average, each step copies {bytes_words(per_step)} per GPU from the host. The copies of all steps take "
+        f"Each step copies {bytes_words(per_step)} to each GPU from the host (mean). The copies of all steps take "
         f"{time_words(total)} per GPU, and no kernel hides {time_words(cost)} of this{kinds}."
     )
     measured = (
