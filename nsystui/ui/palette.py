@@ -14,10 +14,10 @@ from textual.content import Content
 from textual.widgets import Input, LoadingIndicator
 
 from nsystui.base.text import safe_text
-from nsystui.questions.queries.question import COMPARISON, PALETTE, Question
+from nsystui.questions.queries.question import COMPARISON, PALETTE, Question, View
 from nsystui.questions.queries.registry import questions
 from nsystui.ui import keys
-from nsystui.ui.screens import TabView, screen_of, views_on
+from nsystui.ui.screens import screen_of, views_on
 from nsystui.ui.widgets.repainting import ThrottledScreen
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ def views(screen: JobScreen) -> Iterable[Offer]:
         yield Offer(f"{words} – view", go, (view.label, words), SYNONYMS.get(view.name, ""))
 
 
-def _views(app: NsystuiApp) -> Iterable[tuple[str, str, TabView]]:
+def _views(app: NsystuiApp) -> Iterable[tuple[str, str, View]]:
     tabs = [(title, keys.MODE_OF[key]) for key, title, _ in keys.TABS]
     return ((title, mode, view) for title, mode in tabs if mode in app.MODES for view in views_on(mode))
 

@@ -237,12 +237,12 @@ def launches_of(case: Case, devices: Sequence[DeviceIntervals]) -> dict[Place, t
     parts: dict[Place, list[list[Times]]] = {}
     processes: dict[Task, int] = {}
     for batch in case.job.session.array_batches(query):
-        for place, rows in places_in(batch):
-            gpu = case.gpu_of.get(place, place)
+        for (task, device), rows in places_in(batch):
+            gpu = case.gpu_of.get((task, device), (task, device))
             if gpu in begins:
                 rows = rows & (batch["end"] > begins[gpu])
                 *times, correlation = (batch[key][rows] for key in _TIMES)
-                number = processes.setdefault(place[0], len(processes))
+                number = processes.setdefault(task, len(processes))
                 parts.setdefault(gpu, []).append([*times, correlation.astype(np.int64) + (number << 32)])
     return {
         gpu: tuple(np.concatenate(column) for column in zip(*batches, strict=True))
