@@ -82,7 +82,8 @@ class ClockFit:
 def fit_clock(groups: Sequence[MatchedCollectives]) -> ClockFit:
     """Return the shifts and rates that make the ends of collectives coincide.
 
-    First the clocks of the largest group of reports with common collectives are fitted, then other reports'. Without a collective of two reports, nothing is shifted.
+    First the clocks of the largest group of reports with common collectives are fitted, then other reports'. Without a
+    collective of two reports, nothing is shifted.
     """
     usable = [group for group in groups if len(group.reports) > 1 and _end_together(group).any()]
     if not usable:
