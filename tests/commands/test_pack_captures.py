@@ -3,7 +3,7 @@
 import csv
 import io
 
-from test_job_opening import SECOND, STEPS, capture
+from test_joined_captures import SECOND, STEPS, capture
 
 
 def rows(run, *words):
