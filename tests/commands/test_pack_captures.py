@@ -4,7 +4,7 @@ import csv
 import io
 
 import pytest
-from test_job_opening import SECOND, STEPS, capture
+from test_joined_captures import SECOND, STEPS, capture
 
 
 def rows(run, *words):

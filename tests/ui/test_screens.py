@@ -217,29 +217,22 @@ async def test_a_jump_that_another_key_overtakes_goes_where_that_key_says(job, c
             assert (await press(pilot, key)).current_mode == "gpu" and app.return_code is None
 
 
-def slowed(monkeypatch, screen, fails=False) -> threading.Event:
-    """Let the questions of a screen wait for the returned event, and then fail if ``fails``."""
-    computed, ask = threading.Event(), screen.ask
-
-    def asked_slowly(shown, *question):
-        assert computed.wait(60)
-        if fails:
-            raise ValueError("it fails")
-        return ask(shown, *question)
-
-    monkeypatch.setattr(screen, "ask", asked_slowly)
-    return computed
-
-
 @pytest.mark.campaign
 @pytest.mark.parametrize("fails", [False, True])
 async def test_enter_on_outdated_rows_opens_the_row_that_takes_their_place(job, cache, monkeypatch, fails):
-    app = NsystuiApp(JobSource(tuple(map(str, job)), cache))
+    app, computed, ask = NsystuiApp(JobSource(tuple(map(str, job)), cache)), threading.Event(), NcclScreen.ask
+
+    def asked_slowly(screen, *question):
+        assert computed.wait(60)
+        if fails:
+            raise ValueError("it fails")
+        return ask(screen, *question)
+
     async with jobs.kept_at_work(app, WIDE) as rest:
         await rest()
         tap(app, "3")
         await rest()
-        computed = slowed(monkeypatch, NcclScreen, fails)
+        monkeypatch.setattr(NcclScreen, "ask", asked_slowly)
         tap(app, "b", "c", "enter")
         assert await jobs.becomes(lambda: "one moment" in last_line(app)) and app.screen_stack == [app.screen]
         computed.set()
@@ -259,10 +252,15 @@ async def test_enter_on_outdated_rows_opens_the_row_that_takes_their_place(job, 
 async def test_enter_on_a_screen_that_is_being_computed_acts_when_it_is_there(
     job, cache, monkeypatch, tab, screen, acts
 ):
-    app = NsystuiApp(JobSource(tuple(map(str, job)), cache))
+    app, computed, ask = NsystuiApp(JobSource(tuple(map(str, job)), cache)), threading.Event(), screen.ask
+
+    def asked_slowly(shown, *question):
+        assert computed.wait(60)
+        return ask(shown, *question)
+
     async with jobs.kept_at_work(app, WIDE) as rest:
         await rest()
-        computed = slowed(monkeypatch, screen)
+        monkeypatch.setattr(screen, "ask", asked_slowly)
         tap(app, tab)
         assert await jobs.becomes(lambda: isinstance(app.screen, screen) and app.screen.question.is_awaited)
         tap(app, "enter")
@@ -274,10 +272,15 @@ async def test_enter_on_a_screen_that_is_being_computed_acts_when_it_is_there(
 
 @pytest.mark.campaign
 async def test_a_screen_says_what_it_computes_also_while_it_shows_other_rows(job, cache, monkeypatch):
-    app = NsystuiApp(JobSource(tuple(map(str, job)), cache))
+    app, computed, ask = NsystuiApp(JobSource(tuple(map(str, job)), cache)), threading.Event(), NcclScreen.ask
+
+    def asked_slowly(screen, *question):
+        assert computed.wait(60)
+        return ask(screen, *question)
+
     async with jobs.kept_at_work(app, WIDE) as rest:
         await rest()
-        computed = slowed(monkeypatch, NcclScreen)
+        monkeypatch.setattr(NcclScreen, "ask", asked_slowly)
         tap(app, "3")
         assert await jobs.becomes_text(app, "computing NCCL › kernels…")
         app.computing(Computation("steps", 3, 64))
