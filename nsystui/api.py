@@ -13,6 +13,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
+from io import StringIO
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -196,8 +197,6 @@ class Job:
         return {*super().__dir__(), *Job.__annotations__}
 
     def __repr__(self) -> str:
-        from io import StringIO
-
         from nsystui.base.answer import TableAnswer
         from nsystui.base.selection import Selection
         from nsystui.output.formats import fitting, write

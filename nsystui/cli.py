@@ -19,6 +19,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from nsystui.base.errors import ExportError, NsystuiError, UsageError
+from nsystui.base.text import readable
 from nsystui.base.version import __version__
 from nsystui.commands import GROUPS, Parser, commands, is_command, is_question, topic_of
 
@@ -225,8 +226,6 @@ class _Parser(Parser):
 
     def error(self, message: str) -> NoReturn:
         """Report the error and a suggestion, instead of the usage with its thirty options."""
-        from nsystui.base.text import readable
-
         options = [option for action in self._actions for option in action.option_strings]
         _, _, words = message.partition("unrecognized arguments: ")
         hint = ""

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from nsystui.base.answer import Head, key_named
 from nsystui.base.errors import DamagedError, NsystuiError, UsageError
 from nsystui.base.selection import NameFilter, Selection, parse_numbers, window_words
 from nsystui.base.terminal import complain as complain
@@ -368,8 +369,6 @@ def _save(output: Output, answer: Answer) -> None:
 
 def arranged(output: Output, answer: Answer) -> Answer:
     """Return an answer, sorted and cut by the flags."""
-    from nsystui.base.answer import Head, key_named
-
     if output.sort:
         key = key_named(answer.columns, output.sort)
         if key is None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import argparse
 import sys
+import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from nsystui.base.answer import key_named
 from nsystui.base.errors import UsageError
 from nsystui.base.selection import parse_numbers
+from nsystui.base.terminal import reading_width
 from nsystui.commands import arguments as shared
 from nsystui.commands.request import Request, Selecting
 from nsystui.questions.queries.question import Titled, chosen_tables
@@ -187,8 +190,6 @@ def _answer(request: Request, names: Sequence[str], sides: tuple[Side, Side], op
 
 def _print_verdict(request: Request, summary: TableAnswer | None) -> str:
     """Print the verdict before a text's tables and return it; other formats have it as a note."""
-    import textwrap
-
     from nsystui.output.files import print_lines
     from nsystui.questions.compare import ComparisonSummary
 
@@ -201,7 +202,6 @@ def _print_verdict(request: Request, summary: TableAnswer | None) -> str:
 
 def _tables(request: Request, answers: dict[str, TableAnswer], sides: tuple[Side, Side], lead: str) -> Iterator[Titled]:
     """Sort and cut the tables, each note only once; a text omits tables without rows."""
-    from nsystui.base.terminal import reading_width
     from nsystui.output.formats import fitting
     from nsystui.questions.compare import TABLES
     from nsystui.questions.compare.side import with_smart_names
@@ -232,7 +232,6 @@ def _is_text(request: Request) -> bool:
 
 
 def _arranged(request: Request, name: str, answer: TableAnswer, is_text: bool, is_one_of_several: bool) -> TableAnswer:
-    from nsystui.base.answer import key_named
     from nsystui.questions.compare import worded
 
     if name == "summary":

@@ -8,8 +8,10 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from io import StringIO
 from pathlib import Path
 
 from nsystui.base.errors import NsystuiError, UsageError, meant
@@ -84,8 +86,6 @@ def _link_text(link: re.Match[str]) -> str:
 
 def rendered(markdown: str, columns: int, environ: Mapping[str, str], encoding: str | None) -> str:
     """Return Markdown as lines for a terminal, with escape sequences; in ASCII if the terminal has no UTF-8."""
-    from io import StringIO
-
     from rich.console import Console
     from rich.markdown import Markdown
     from rich.theme import Theme
@@ -109,7 +109,6 @@ def rendered(markdown: str, columns: int, environ: Mapping[str, str], encoding: 
 
 
 def _page(text: str, environ: Mapping[str, str]) -> None:
-    import shutil
     import signal
     import subprocess
 

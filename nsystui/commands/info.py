@@ -13,12 +13,15 @@ from typing import TYPE_CHECKING
 
 from nsystui.base.answer import Unit
 from nsystui.base.errors import ExportError, NsystuiError, UsageError
+from nsystui.base.selection import Selection
+from nsystui.base.terminal import original_environ
 from nsystui.base.units import format_value
 from nsystui.base.version import __version__
 from nsystui.commands import arguments as shared
 from nsystui.commands.configuration import Config, default_path
 from nsystui.commands.request import Request
 from nsystui.commands.tables import deliver_tables
+from nsystui.output.files import print_lines
 from nsystui.questions.queries.question import Titled
 
 if TYPE_CHECKING:
@@ -84,9 +87,6 @@ def run(request: Request) -> int:
 
 def _print_diagnostics(request: Request) -> None:
     """Print facts for a bug report; an invalid limit becomes a line, because the bug may be there."""
-    from nsystui.base.terminal import original_environ
-    from nsystui.output.files import print_lines
-
     config, environ = request.config, original_environ()
     lines = [*program_lines(), *terminal_lines(environ)]
     try:
@@ -110,7 +110,6 @@ def _table_names(request: Request) -> tuple[str, ...]:
 
 def table_of(job: OpenJob, name: str) -> Answer:
     """Return one of `TABLES`, or ``job-output``."""
-    from nsystui.base.selection import Selection
     from nsystui.questions.capture.job_output import output_table
     from nsystui.questions.capture.launch_account import account_table
     from nsystui.questions.queries.reports import contents_table, diagnostics_table, reports_table

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from nsystui.base.answer import Unit
+from nsystui.base.errors import ExportError, MissingDataError, NsystuiError
+from nsystui.base.units import format_value
 from nsystui.commands import arguments as shared
 from nsystui.commands.request import Request
+from nsystui.exports.nccl_log.files import named, open_log, size_of
+from nsystui.exports.nccl_log.lines import LogReader
+from nsystui.questions.nccl_log.steps import StepCut, steps_of
+from nsystui.questions.nccl_log.summary import LogSummary, notes, nothing
 from nsystui.questions.nccl_log.tables import TABLES
 from nsystui.questions.queries.question import Titled, chosen_tables
 
@@ -50,11 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(request: Request) -> int:
-    from nsystui.base.errors import MissingDataError
     from nsystui.commands.tables import check_sort, deliver_tables
-    from nsystui.exports.nccl_log.lines import LogReader
-    from nsystui.questions.nccl_log.steps import StepCut, steps_of
-    from nsystui.questions.nccl_log.summary import LogSummary
 
     args = request.args
     request.output.check()
@@ -79,9 +83,7 @@ def run(request: Request) -> int:
 
 def _read_all(request: Request, summary: LogSummary, reader: LogReader, cut: StepCut | None) -> None:
     """Read every log; add errors to ``request.unread``. Raises NsystuiError if no log is readable."""
-    from nsystui.base.errors import ExportError, NsystuiError
     from nsystui.commands.progress import ProgressLine
-    from nsystui.exports.nccl_log.files import named, open_log, size_of
 
     names = named(request.opening.files)
     sizes = [size_of(name) for name in names]
@@ -103,8 +105,6 @@ def _read(
     log: OpenLog, summary: LogSummary, reader: LogReader, cut: StepCut | None, line: ProgressLine, offset: int
 ) -> None:
     """Add a log that begins ``offset`` bytes after the first log's beginning."""
-    from nsystui.base.answer import Unit
-    from nsystui.base.units import format_value
 
     def read(size: int) -> bytes:
         position = offset + log.position
@@ -123,10 +123,6 @@ def _read(
 
 def _tables(names: Sequence[str], summary: LogSummary, cut: StepCut | None, is_named: bool) -> list[Titled]:
     """Return tables with rows, with the notes on the last; report requested tables without rows on stderr."""
-    from dataclasses import replace
-
-    from nsystui.questions.nccl_log.summary import notes, nothing
-
     answers = {name: TABLES[name].make(summary) for name in names}
     filled = [name for name, answer in answers.items() if len(answer)]
     has_calls = summary.calls or summary.inspected

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from nsystui.base.errors import UsageError, no_such_name
+from nsystui.base.selection import Selection
 from nsystui.commands import arguments as shared
 from nsystui.commands.request import Request
 
@@ -89,7 +90,6 @@ def run(request: Request) -> int:
 
 
 def _commands(request: Request, job: OpenJob, selection: Selection) -> list[NcuCommand]:
-    from nsystui.base.selection import Selection
     from nsystui.questions.kernels.summary import is_named, smart_kernel_names
     from nsystui.questions.trace.ncu import NameBase, everything, ncu_commands, one_launch
 

@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING
 from nsystui.base import terminal
 from nsystui.base.errors import UsageError
 from nsystui.base.text import shell_word
+from nsystui.commands.configuration import THEMES, remember_theme
 from nsystui.commands.request import Drawn, Request
-from nsystui.exports.discover import discover
+from nsystui.exports.discover import discover, names_of
 from nsystui.exports.forms.form import EXPORT_ENDINGS
 from nsystui.exports.nccl_log.files import STDIN, FileKind, kind_of, named
+from nsystui.questions.queries.numbering import numbering
 
 if TYPE_CHECKING:
     from nsystui.questions.job.opening import JobSource
@@ -61,8 +63,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_screen(group: argparse._ArgumentGroup) -> None:
     """Add options for drawing the screens, and for the mouse."""
-    from nsystui.commands.configuration import THEMES
-
     group.add_argument(
         "--theme",
         choices=THEMES,
@@ -120,7 +120,6 @@ def start(request: Request, environ: Mapping[str, str], files: NamedFiles) -> in
 
 def look_of(screen: Drawn, environ: Mapping[str, str]) -> Look:
     """Return how to draw on this terminal."""
-    from nsystui.commands.configuration import remember_theme
     from nsystui.ui.app import Look
 
     encoding = sys.__stderr__.encoding if sys.__stderr__ is not None else None
@@ -182,9 +181,6 @@ def source_of(request: Request, files: NamedFiles) -> JobSource:
 
 def _rank_numbering(request: Request, files: NamedFiles) -> str:
     """Return the numbering of ``--ranks``. Raises UsageError if it does not fit the files."""
-    from nsystui.exports.discover import discover, names_of
-    from nsystui.questions.queries.numbering import numbering
-
     if not request.selecting.ranks:
         return ""
     assignment = numbering(request.selecting.ranks)

@@ -10,11 +10,14 @@ from itertools import starmap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nsystui.base.answer import Unit
 from nsystui.base.errors import ExportError, NsystuiError, UsageError
 from nsystui.base.text import safe_text
+from nsystui.base.units import format_value
 from nsystui.commands import arguments as shared
 from nsystui.commands.configuration import add_limits
 from nsystui.commands.request import Request
+from nsystui.questions.queries.numbering import numbering
 
 if TYPE_CHECKING:
     from nsystui.commands.progress import ProgressLine
@@ -59,7 +62,6 @@ def run(request: Request) -> int:
     """Return 0 if every file is packed, else 2, because exports may be removed afterwards."""
     from nsystui.base.resources import step_back
     from nsystui.exports.discover import discover, is_packed_report
-    from nsystui.questions.queries.numbering import numbering
     from nsystui.store.packed_job import JobWriter
 
     given_numbering = numbering(request.selecting.numbering)
@@ -251,8 +253,6 @@ def _opener(request: Request, limits: Limits, line: ProgressLine, names: Mapping
 
 def _line(ranked: ReportRanks, added: JobReport) -> str:
     """Return ``rank 3  rank_3  1,234,567 rows  45.2 MiB, 12 % of the export  (captured environment)``."""
-    from nsystui.base.answer import Unit
-    from nsystui.base.units import format_value
     from nsystui.exports.discover import NEXT_CAPTURE
 
     numbers = sorted(rank % NEXT_CAPTURE for rank in ranked.ranks.values())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import textwrap
 from collections.abc import Sequence
 
 from nsystui.base.errors import UsageError
@@ -54,8 +55,6 @@ def _listing(_: object) -> list[str]:
 
 def _about(name: str) -> list[str]:
     """Return a recipe's answer, needs and options, and how NVIDIA's recipe differs."""
-    import textwrap
-
     from nsystui.exports.canonical import BY_NAME
 
     recipe = recipe_named(name)

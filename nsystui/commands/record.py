@@ -7,6 +7,8 @@ import shutil
 import subprocess
 
 from nsystui.base.errors import UsageError
+from nsystui.base.selection import parse_numbers
+from nsystui.base.text import safe_text
 from nsystui.commands import arguments as shared
 from nsystui.commands.request import Request
 
@@ -42,8 +44,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(request: Request) -> int:
-    from nsystui.base.selection import parse_numbers
-    from nsystui.base.text import safe_text
     from nsystui.output.files import print_lines
     from nsystui.questions.capture.recording import GOALS, NEWEST, Capture, Recording, missing, parse_version, script
 

@@ -9,8 +9,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from nsystui.base.errors import UsageError
+from nsystui.commands import Parser, commands
 from nsystui.commands.request import Request
-from nsystui.questions.queries.question import Question, Titled, chosen_tables
+from nsystui.questions.queries.question import COMPARISON, Question, Titled, chosen_tables
 
 if TYPE_CHECKING:
     from nsystui.questions.job.job import OpenJob
@@ -38,7 +39,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(request: Request) -> int:
     from nsystui.output.files import print_lines
     from nsystui.questions.answers.schemas import empty_job, schema_of
-    from nsystui.questions.queries.question import COMPARISON
     from nsystui.questions.queries.registry import questions
 
     words = request.args["words"]
@@ -70,7 +70,6 @@ def _question(words: list[str]) -> Question:
 
 
 def _values(question: Question, words: list[str]) -> dict[str, object]:
-    from nsystui.commands import Parser
     from nsystui.commands.question import add_options
 
     parser = Parser(prog=f"nsystui schema {question.name}")
@@ -79,7 +78,6 @@ def _values(question: Question, words: list[str]) -> dict[str, object]:
 
 
 def _command_schema(job: OpenJob, name: str, words: Sequence[str]) -> dict[str, Any]:
-    from nsystui.commands import Parser, commands
     from nsystui.questions.answers.schemas import schema_of_tables
 
     parser = Parser(prog=f"nsystui schema {name}")

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from nsystui.base.errors import UsageError
+from nsystui.base.units import in_unit, time_unit_of
 from nsystui.commands import arguments as shared
 from nsystui.commands.request import Request
 from nsystui.questions.queries.question import Titled
@@ -65,8 +68,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(request: Request) -> int:
-    from nsystui.base.units import time_unit_of
-
     names = [text.strip() for words in request.args["report"] or () for text in words.split(",") if text.strip()]
     request.check()
     time_unit_of(request.args["timeunit"])
@@ -110,9 +111,6 @@ def _deliver(request: Request, tables: Iterator[Titled], is_alone: bool) -> None
 
 
 def _filtered_selection(request: Request, job: OpenJob, selection: Selection) -> Selection:
-    from dataclasses import replace
-
-    from nsystui.base.errors import UsageError
     from nsystui.questions.stats.report import filter_nvtx, filter_time, range_name
 
     args = request.args
@@ -175,8 +173,6 @@ def _tables(
 
 
 def _table(request: Request, text: str, rank: int | None, title: str, answer: Answer) -> Titled:
-    from nsystui.base.units import in_unit, time_unit_of
-
     of_rank = "" if rank is None else f", rank {rank}"
     labels: dict[str, str | int] = {"report": text} if rank is None else {"report": text, "rank": rank}
     name = text.replace(":", "_") + ("" if rank is None else f"_rank{rank}")

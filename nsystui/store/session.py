@@ -12,6 +12,7 @@ import itertools
 import os
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import astuple, dataclass, field, replace
 from functools import cached_property
@@ -407,7 +408,6 @@ class Session:
 
     def _failures(self, wanted: Mapping[str, Collection[str]]) -> dict[int, ExportError]:
         """Read the ``wanted`` columns of unpacked reports, several at once; return the errors by report index."""
-        from concurrent.futures import ThreadPoolExecutor
 
         def failure(report: OnDemand) -> ExportError | None:
             try:

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, TypeVar
 from nsystui.base.errors import UsageError
 from nsystui.base.selection import Selection, Task, Window, parse_window, window_words
 from nsystui.base.text import shell_word
-from nsystui.questions.queries.tasks import RankedTask, ranked_tasks
+from nsystui.questions.queries.tasks import RankedTask, ranked_tasks, used_devices, world_size
+from nsystui.questions.queries.time_window import extent, shares_clock
 from nsystui.store.results import Memory, ResultKey
 from nsystui.store.session import Session
 
@@ -91,8 +92,6 @@ class OpenJob:
     @property
     def devices(self) -> frozenset[int]:
         """The CUDA ordinals of the devices that any process used."""
-        from nsystui.questions.queries.tasks import used_devices
-
         return frozenset(item.device for item in used_devices(self.session))
 
     def tasks_of_ranks(self, numbers: frozenset[int]) -> frozenset[Task]:
@@ -106,8 +105,6 @@ class OpenJob:
 
     def extent(self, selection: Selection = _EVERYTHING) -> Window:
         """Return the selected window, or the span of events of the selected tasks' reports; job time."""
-        from nsystui.questions.queries.time_window import extent
-
         return extent(self.session, selection)
 
     @property
@@ -125,8 +122,6 @@ class OpenJob:
 
         Raises UsageError also for a window outside the sessions, because nothing was recorded in it.
         """
-        from nsystui.questions.queries.time_window import extent
-
         window, full_extent = parse_window(text, self.extent()), extent(self.session, _EVERYTHING, fit=False)
         if full_extent.end > full_extent.start and (window.start > full_extent.end or window.end < full_extent.start):
             raise UsageError(f"nothing was recorded {window_words(window)}, only {window_words(full_extent)}")
@@ -185,7 +180,6 @@ class OpenJob:
 
     def _match_collectives(self) -> Matching:
         from nsystui.questions.collectives.matching import Matching, match, sequences
-        from nsystui.questions.queries.tasks import world_size
 
         reports = self.session.reports
         if self.shares_clock:
@@ -198,8 +192,6 @@ class OpenJob:
     @property
     def shares_clock(self) -> bool:
         """Whether the open reports are of one run, as far as their clocks show."""
-        from nsystui.questions.queries.time_window import shares_clock
-
         return shares_clock(self.session.reports)
 
     def rank_facts(self, selection: Selection, step_name: str | None = None) -> RankFacts:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from nsystui.base.errors import ExportError, NsystuiError, UsageError, reason_of
 from nsystui.base.inputs import json_in, text_of
+from nsystui.base.text import few
 from nsystui.base.version import __version__
 from nsystui.exports.discover import is_packed_report
 from nsystui.store.database import Limits
@@ -254,8 +255,6 @@ class _Task:
 
     @property
     def names(self) -> str:
-        from nsystui.base.text import few
-
         return few([report.name for report in self.reports])
 
 

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nsystui.base import resources
 from nsystui.base.errors import NsystuiError
+from nsystui.base.resources import step_back
 
 if TYPE_CHECKING:
     from nsystui.base.kernel_families import Rules
@@ -161,8 +162,6 @@ class Opener:
 
     def look_at(self, job: OpenJob, export: Export) -> Export | None:
         """Return an export with ``opened``, converted first if requested; ``None`` if it fails or is stopped."""
-        from dataclasses import replace
-
         from nsystui.store.opened import look_at
         from nsystui.store.packing import PackingCancelled
 
@@ -185,8 +184,6 @@ class Opener:
         without their unreadable tables.
         """
         from concurrent.futures import ThreadPoolExecutor
-
-        from nsystui.base.resources import step_back
 
         self._listener.started(len(exports))
 
@@ -235,7 +232,6 @@ class Opener:
         """
         from concurrent.futures import ThreadPoolExecutor
 
-        from nsystui.base.resources import step_back
         from nsystui.exports.convert import convert, export_of
         from nsystui.exports.discover import is_packed_report
         from nsystui.exports.forms import form_of

@@ -19,6 +19,7 @@ from nsystui.base.answer import Answer, Record, TableAnswer, Value
 from nsystui.base.errors import NsystuiError, UsageError, reason_of
 from nsystui.base.selection import NameFilter, Selection, parse_numbers
 from nsystui.base.text import safe_text, shorten, spans, width_of
+from nsystui.exports.discover import discover
 from nsystui.questions.compare import TABLES, ComparisonOptions, Side, worded
 from nsystui.questions.compare.pairs import GONE
 from nsystui.questions.compare.side import job_labels, smart_names_of
@@ -389,7 +390,6 @@ def groups_of(job: OpenJob, text: str) -> tuple[frozenset[int], frozenset[int]]:
 
 def files_of_other(text: str) -> tuple[str, ...]:
     """Return the names in a line, with ``~`` and quotes as in a shell. Raises NsystuiError if no export is there."""
-    from nsystui.exports.discover import discover
     from nsystui.store.opened import look_at
 
     try:

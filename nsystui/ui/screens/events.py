@@ -17,6 +17,7 @@ from nsystui.base.units import parse_duration
 from nsystui.questions.events.kinds import RUNTIMES, EventKind, kinds_of
 from nsystui.questions.events.listing import EVENT_COLUMNS, EventKey, EventList, key_of, partners, window_of
 from nsystui.questions.job.job import OpenJob
+from nsystui.questions.queries.paged import SmartNamed
 from nsystui.ui.pictures.details import Details, event_details
 from nsystui.ui.screens.other_tools import export_trace, ncu_of_event, show_ncu_commands
 from nsystui.ui.screens.table import TableScreen, name_filter
@@ -141,8 +142,6 @@ class EventsScreen(TableScreen):
 
     def answer_to_export(self) -> Answer | None:
         """Return the list with kernels named as on the screen."""
-        from nsystui.questions.queries.paged import SmartNamed
-
         answer = self.table.answer
         return None if answer is None else SmartNamed(answer, self.shown_names())
 

@@ -313,7 +313,6 @@ class CallNodes:
         return sum(not self._is_small(child) for child in self.calls.below(number))
 
     def ancestors(self, node: CallNode) -> Sequence[int]:
-        """Return the numbers of the nodes above a node."""
         return self.calls.above(node.id)
 
     def find_all(self, before: CallNodes, numbers: Iterable[int]) -> set[int]:

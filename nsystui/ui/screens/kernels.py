@@ -57,7 +57,6 @@ class EventRowsScreen(TableScreen):
         return EventKind(self.values()["kind"])
 
     def event_here(self) -> EventKey | None:
-        """Return the event under the cursor, by its report and row."""
         values = self.values()
         return _key(values["report"], self.event_kind(), values["row"], values["start"]) if values else None
 
@@ -256,7 +255,6 @@ class KernelsScreen(ViewsScreen):
         return self.job is not None and has_rows(self.job.session, work)
 
     def choices(self) -> tuple[Choice, ...]:
-        """Offer the groupings and names of kernels."""
         views = super().choices()
         if self.view.question.row != "kernel":
             return views

@@ -266,7 +266,6 @@ class NcclSizesScreen(CollectivesScreen):
         self.panel.styles.height = max(self._height, len(self.panel.lines))
 
     def drawn_lines(self, width: int) -> list[str]:
-        """Return the selected drawing."""
         if self.drawing is DrawingsBelow.CALLS:
             return histogram(_largest_bins(self._bars, self._height - 1), width)
         name = str(self.values().get("collective"))
@@ -463,7 +462,6 @@ class NcclScreen(CollectivesScreen):
         return super().has_view(view) and (self._has_kernels or view.name != "nccl")
 
     def take_view(self, name: str, **options: str) -> None:
-        """Show the kernels or the calls."""
         self.what = CALL if name == "nccl calls" else KERNEL
         self._sort = None
         if self.is_mounted:

@@ -344,7 +344,6 @@ class NvtxScreen(OutlineScreen[Node]):
         self.lay_over(RangeWorkScreen(node.label, lambda job: kernels_of(ranges, index, job.ranks)))
 
     def choices(self) -> tuple[Choice, ...]:
-        """Offer the groupings of the outermost rows."""
         words = ("rank and thread", "rank", "role", "all ranks together")
         groupings = dict(zip(TreeGrouping, words, strict=True))
         return (*super().choices(), Choice.among("by", groupings, self.by, lambda group: self.ask_with(by=group)))

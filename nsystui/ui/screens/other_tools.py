@@ -14,6 +14,7 @@ from nsystui.questions.events.kinds import EventKind
 from nsystui.questions.events.listing import EventKey
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.trace.ncu import NcuCommand, cautions, ncu_commands, one_launch
+from nsystui.questions.trace.slices import Contents
 from nsystui.ui.screens.dialogs import TextDialog
 from nsystui.ui.screens.exporting import ExportingScreen
 from nsystui.ui.widgets.repainting import in_background
@@ -94,7 +95,6 @@ def export_trace(screen: ExportingScreen) -> None:
 
     def write(path: Path, overwrite: bool) -> int:
         from nsystui.output.files import save_trace
-        from nsystui.questions.trace.slices import Contents
         from nsystui.questions.trace.trace import Trace
 
         return save_trace(Trace.of(job, selection, Contents()), path, overwrite)

@@ -102,7 +102,6 @@ class OverviewScreen(TablesScreen):
         self._sorted: dict[str, tuple[str, bool]] = {}  # by answer name
 
     def body(self) -> Iterable[Widget]:
-        """Compose the head, the findings, and the ranks with the kernels."""
         self.head = PartLines(id="head")
         self.ranks = WindowTable(id="ranks", elastic="host")
         odd = dict.fromkeys(("rank", "late", "findings"), "warning")
@@ -412,7 +411,6 @@ class OverviewScreen(TablesScreen):
         return super().answer_to_export()
 
     def drawing_to_export(self) -> Callable[[], Drawing | None] | None:
-        """Return a drawing of each GPU's time budget."""
         job, selection = self.job, self.selection
         if job is None:
             return None

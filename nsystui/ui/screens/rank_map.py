@@ -233,7 +233,6 @@ class RankMapScreen(ChartScreen):
         return Window(windows[0].start, max(windows[1].end, windows[0].start + 1))
 
     def answer_to_export(self) -> Answer | None:
-        """Return the map as a table of ranks."""
         return map_table(self._picture.shown) if self._picture is not None else None
 
     def drawing_to_export(self) -> Callable[[], Drawing | None] | None:

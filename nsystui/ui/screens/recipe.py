@@ -68,7 +68,6 @@ class RecipeScreen(TableScreen):
         return Window(start, end) if isinstance(start, int) and isinstance(end, int) else super().row_window()
 
     def choices(self) -> tuple[Choice, ...]:
-        """Offer the options that the question takes."""
         choices = []
         if "by-rank" in self.recipe.takes:
             groupings = {False: "all ranks", True: "rank"}

@@ -14,7 +14,7 @@ from textual.widget import Widget
 
 from nsystui.base.answer import FILES_ONLY, Unit
 from nsystui.base.errors import reason_of
-from nsystui.base.selection import NameFilter
+from nsystui.base.selection import NameFilter, Window
 from nsystui.questions.queries.registry import views_of
 from nsystui.ui.doors import show_view
 from nsystui.ui.keys import MODE_OF, MOVES, ON_ROWS
@@ -61,7 +61,6 @@ class TablesScreen(JobScreen):
         return not is_free and (is_read_for or super().keeps(key))
 
     def answer_to_export(self) -> Answer | None:
-        """Return the active table's answer."""
         return self.table.answer
 
     def row_to_copy(self) -> tuple[Sequence[Column], Row] | None:
@@ -130,7 +129,6 @@ class TableScreen(TablesScreen):
         return self._table
 
     def body(self) -> Iterable[Widget]:
-        """Compose the table, its panel, the details and the notes."""
         self._table = WindowTable(
             id="table",
             elastic=self.ELASTIC,
@@ -229,7 +227,6 @@ class TableScreen(TablesScreen):
 
     def row_window(self) -> Window | None:
         """Return the time span of the cursor's row, if any; a step's span is its time on all ranks."""
-        from nsystui.base.selection import Window
         from nsystui.questions.ranks.steps import window_of_step
 
         values = self.values()
@@ -357,7 +354,6 @@ class ViewsScreen(TableScreen):
         return (self.view.name, *self.options.items())
 
     def ask(self, job: OpenJob, selection: Selection) -> tuple[View, Answer]:
-        """Answer the question of the view."""
         view = self.view
         return view, view.ask(job, selection, self.options)
 
@@ -368,7 +364,6 @@ class ViewsScreen(TableScreen):
         super().show(answer, same_place)
 
     def drawing_to_export(self) -> Callable[[], Drawing | None] | None:
-        """Return the question's drawing, if any."""
         question, job = self.answered.question, self.job
         if question.drawing is None or job is None:
             return None
@@ -382,7 +377,6 @@ class ViewsScreen(TableScreen):
         return self.answered.sort
 
     def view_name(self) -> str:
-        """Return the selected view, which may still be computed."""
         return self.view.name
 
     def _views_here(self) -> list[View]:
@@ -412,7 +406,6 @@ class GroupedViewsScreen(ViewsScreen):
         return (self.view.name, self.grouping.get(self.view.name, 0))
 
     def ask(self, job: OpenJob, selection: Selection) -> tuple[View, Answer]:
-        """Answer the question of the view, grouped."""
         view = self.view
         groups = self.BY.get(view.name)
         options = dict(groups[self.grouping.get(view.name, 0)][1]) if groups else {}
@@ -429,7 +422,6 @@ class GroupedViewsScreen(ViewsScreen):
         super().show((view, replace(answer, columns=columns)), same_place)
 
     def choices(self) -> tuple[Choice, ...]:
-        """Offer the groupings of the view."""
         views, groups = super().choices(), self.BY.get(self.view.name)
         if groups is None:
             return views

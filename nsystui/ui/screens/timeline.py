@@ -364,7 +364,6 @@ class TimelineScreen(LanesScreen):
         return self._listed
 
     def drawing_to_export(self) -> Callable[[], Drawing | None] | None:
-        """Return a drawing of the visible lanes."""
         picture = self.picture
         if picture is None:
             return None
