@@ -27,22 +27,12 @@ async def show_view(app: NsystuiApp, name: str, selection: Selection | None = No
     return await app.go(view_named(name).home, selection, name, **options)
 
 
-def show_event(app: NsystuiApp, key: EventKey) -> None:
-    """Go to an event in the list of events."""
+def show_event(app: NsystuiApp, key: EventKey, mode: str = "events") -> None:
+    """Go to an event in the list of events, or to a range in the tree of the ``mode`` ``nvtx``."""
 
     async def go() -> None:
-        if events := await app.go("events"):
-            events.show_event(key)
-
-    app.call_later(go)
-
-
-def show_range(app: NsystuiApp, key: EventKey) -> None:
-    """Go to a range in the tree of NVTX ranges."""
-
-    async def go() -> None:
-        if tree := await app.go("nvtx"):
-            tree.show_range(key)
+        if screen := await app.go(mode):
+            screen.show_event(key)
 
     app.call_later(go)
 

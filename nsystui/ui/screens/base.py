@@ -441,7 +441,7 @@ class JobScreen(ExportingScreen, SelectingScreen):
     async def action_nvtx_range(self) -> None:
         """Go to the NVTX range around the event under the cursor."""
         from nsystui.questions.nvtx.around import range_around
-        from nsystui.ui.doors import show_range
+        from nsystui.ui.doors import show_event
 
         key, job = self.event_here(), self.job
         if key is None or job is None:
@@ -451,7 +451,7 @@ class JobScreen(ExportingScreen, SelectingScreen):
         if enclosing.key is None:
             self.say(enclosing.reason)
         elif self.is_current and key == self.event_here():
-            show_range(self.explorer, enclosing.key)
+            show_event(self.explorer, enclosing.key, "nvtx")
             if enclosing.reason:
                 self.say(enclosing.reason)
 

@@ -217,7 +217,7 @@ class NvtxScreen(OutlineScreen[Node]):
         self.chart = StillChart(label_width=24, value_width=10, axis=axis, id="chart")
         yield from (tree, self.chart, notes)
 
-    def show_range(self, key: EventKey) -> None:
+    def show_event(self, key: EventKey) -> None:
         """Open the nodes around a range, and move the cursor to it."""
         self._target = key
         self._jumps += 1
