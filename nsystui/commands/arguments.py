@@ -227,15 +227,10 @@ def open_job(
             failures = opener.add(job, exports, whole)
             if partly and not session.reports and any(isinstance(error, DamagedError) for error in failures):
                 failures = opener.add(job, exports, whole, partly)
-    except BaseException:
-        session.close()
-        raise
-    job.left_out = tuple(map(str, failures))
-    request.unread.extend(failures)
-    if not session.reports:
-        session.close()
-        raise NsystuiError("no export could be opened") if failures else UsageError("no files")
-    try:
+        job.left_out = tuple(map(str, failures))
+        request.unread.extend(failures)
+        if not session.reports:
+            raise NsystuiError("no export could be opened") if failures else UsageError("no files")
         opener.join(job)
         if not job.shares_clock:
             say_notes(job.several_runs)
