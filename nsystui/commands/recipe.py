@@ -55,7 +55,6 @@ def _listing(_: object) -> list[str]:
 
 def _about(name: str) -> list[str]:
     """Return a recipe's answer, needs and options, and how NVIDIA's recipe differs."""
-
     from nsystui.exports.canonical import BY_NAME
 
     recipe = recipe_named(name)

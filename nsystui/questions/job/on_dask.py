@@ -134,7 +134,7 @@ class DaskWorkers:
         return int(min(max(reports // max(threads * _TASKS_PER_THREAD, 1), 1), _MAX_REPORTS))
 
     def each(self, work: Sequence[tuple[list[Report], Compute[T]]], tell: Callable[[int], object]) -> Iterator[T]:
-        """Yield the results of runs of reports, in order; ``tell`` counts reports that are done.
+        """Yield the results of runs of reports, in order; ``tell`` receives the number of finished reports.
 
         If its workers died, a run yields one result per report. Raises NsystuiError.
         """
