@@ -16,7 +16,8 @@ from nsystui.questions.gpu.device_time import Device, DeviceIntervals
 from nsystui.questions.host.host_work import CpuSpan, host_work
 from nsystui.questions.kernels.activities import API, work_summary
 from nsystui.questions.queries.conditions import is_launched_by, job_end, job_start, of_reports, where
-from nsystui.questions.triage.case import CUDA_TABLES, Case, Place, places_in, rank_words, spans, time_words
+from nsystui.questions.queries.process_rows import rows_by_gpu
+from nsystui.questions.triage.case import CUDA_TABLES, Case, Place, rank_words, spans, time_words
 from nsystui.questions.triage.cuda_overhead import ADVICE, overhead_in
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.questions.triage.kernel_mix import by_framework
@@ -236,10 +237,10 @@ def launches_of(case: Case, devices: Sequence[DeviceIntervals]) -> dict[Place, t
     begins = {(device.device.task.task, device.device.device): case.working(device).start for device in devices}
     parts: dict[Place, list[list[Times]]] = {}
     for batch in case.job.session.array_batches(query):
-        for gpu, rows in places_in(batch):
+        for gpu, rows in rows_by_gpu(batch):
             if gpu in begins:
-                rows = rows & (batch["end"] > begins[gpu])
-                parts.setdefault(gpu, []).append([batch[key][rows] for key in _TIMES])
+                is_working = rows["end"] > begins[gpu]
+                parts.setdefault(gpu, []).append([rows[key][is_working] for key in _TIMES])
     return {
         gpu: tuple(np.concatenate(column) for column in zip(*batches, strict=True))
         for gpu, batches in parts.items()
