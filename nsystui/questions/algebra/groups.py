@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nsystui.base.types import Array, Flags, Floats, Ints
+from nsystui.base.types import Array, Floats, Ints
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,13 +68,6 @@ def distinct(values: Array) -> Array:
     """Return the distinct values, ascending. For millions of times, np.unique's hash table takes minutes."""
     ordered = np.sort(values)
     return ordered[np.append(True, ordered[1:] != ordered[:-1])] if len(ordered) else ordered
-
-
-def is_among(values: Array, others: Array) -> Flags:
-    """Return whether each value is one of ``others``. For millions of ids, np.isin makes a hash table of each."""
-    ordered = np.sort(others)
-    among: Flags = np.searchsorted(ordered, values, side="right") > np.searchsorted(ordered, values)
-    return among
 
 
 def measures_of(group: Array, value: Array, at_once: int) -> tuple[Array, dict[str, Array]]:

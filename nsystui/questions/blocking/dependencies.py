@@ -35,7 +35,7 @@ from nsystui.base.types import Array, Query
 from nsystui.base.units import format_value
 from nsystui.exports import canonical
 from nsystui.exports.metadata import pid_of
-from nsystui.questions.algebra.groups import distinct, is_among
+from nsystui.questions.algebra.groups import distinct
 from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.queries.nccl_copies import is_nccl_copy
 from nsystui.questions.queries.process_rows import ProcessRows
@@ -101,8 +101,6 @@ class Operations:
         It has one of ``kinds`` (bool), ended before the held operation began, and was launched before ``unseen``.
         """
         rows = np.flatnonzero(kinds)
-        if not len(rows):
-            return since
         rows = rows[np.argsort(self.end[rows], kind="stable")]
         end = np.append(self.end[rows], np.iinfo(np.int64).min)
         launched = np.append(np.where(self.called == NONE, NONE, self.correlation)[rows], NONE)
@@ -348,7 +346,7 @@ def _unseen(
         return work["correlation"]
     unseen = np.full(len(work["start"]), NONE, np.int64)
     ids, unmatched = events.waits["correlation"], np.flatnonzero(events.of_record == NONE)
-    lost, wait = events.calls[~is_among(events.calls, ids)], ids[unmatched]
+    lost, wait = events.calls[_indices_of(ids, events.calls) == NONE], ids[unmatched]
     stream = np.append(np.full(len(lost), NONE), streams.numbers(events.waits, unmatched))
     calls, is_lost = np.append(lost, wait), np.arange(len(lost) + len(wait)) < len(lost)
     records = np.append(_before(events.recorded, lost), _before(events.lost, wait))
@@ -431,13 +429,13 @@ class _Events:
         for capturing in np.unique(thread[kinds == _BEGIN]):
             begun, ended = (np.sort(ids[(thread == capturing) & (kinds == edge)]) for edge in (_BEGIN, _END))
             is_executed &= (thread != capturing) | (np.searchsorted(begun, ids) <= np.searchsorted(ended, ids))
-        is_of_kind = (is_among(syncs["correlation"], ids[kinds == kind]) for kind in range(_RECORD))
+        is_of_kind = (_indices_of(ids[kinds == kind], syncs["correlation"]) != NONE for kind in range(_RECORD))
         waits, *by_stream_and_event = ({key: column[chosen] for key, column in syncs.items()} for chosen in is_of_kind)
         calls, recorded = (
             distinct(np.append(ids[is_executed & (kinds == kind)], rows_of_kind["correlation"]))
             for kind, rows_of_kind in ((0, waits), (_RECORD, records))
         )
-        lost = recorded[~is_among(recorded, records["correlation"])]
+        lost = recorded[_indices_of(records["correlation"], recorded) == NONE]
         return cls(calls, recorded, lost, records, waits, _matching(waits, records, lost), *by_stream_and_event)
 
 

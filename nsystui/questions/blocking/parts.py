@@ -151,12 +151,13 @@ def gaps_of(work: Operations, device: int, window: Window) -> Gaps:
     # Compute that ends within the gap is another GPU's, without a part.
     freed = np.where(kind == COMPUTE, launched, until)
     unseen = np.where(is_lost | is_inside, np.iinfo(np.int64).max, unseen)
-    before = dict.fromkeys((COMPUTE, *BLOCKERS), unseen) | {MIGRATION: np.where(is_known, NONE, unseen)}
+    before = dict.fromkeys((COMPUTE, *(code for code in BLOCKERS if (work.kind == code).any())), unseen)
+    before |= {MIGRATION: np.where(is_known, NONE, unseen)} if MIGRATION in before else {}
     last = {code: work.last_ended(work.kind == code, ended_by, calls, launched) for code, calls in before.items()}
     held = np.where(is_lost, end, np.minimum(np.maximum.reduce([*last.values()]), end))
     is_open = is_lost | (held > until)
     last |= {code: np.where(kind == code, np.maximum(freed, ended), ended) for code, ended in last.items()}
-    possible = {part: last[code] for code, part in BLOCKERS.items()}
+    possible = {part: last[code] for code, part in BLOCKERS.items() if code in last}
     possible |= {"starved": np.where(returned == NONE, end, launched)}
     possible |= {"stalled": np.where(is_inside, start, held), "in_graph": np.where(is_inside, held, start)}
     kind, freed = np.where(is_open, COMPUTE, kind), np.where(is_open, launched, freed)

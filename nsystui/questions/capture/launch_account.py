@@ -21,8 +21,9 @@ from nsystui.exports.metadata import pid_of
 from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.queries.conditions import is_launched_by, of_reports
 from nsystui.questions.queries.data_notes import LOWER_BOUNDS
+from nsystui.questions.queries.process_rows import rows_by_task
 from nsystui.questions.queries.tasks import GPU_TABLES, rows_of_tasks
-from nsystui.questions.steps.task_steps import launch_id_spans, rows_by_task
+from nsystui.questions.steps.task_steps import launch_id_spans
 from nsystui.store import tables
 from nsystui.store.gpu_clock import CLOCK_NOISE
 from nsystui.store.report import Report

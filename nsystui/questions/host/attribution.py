@@ -93,7 +93,7 @@ _CALLS = re.compile(rf"{LIBRARY.pattern}|libcuda(?:rt[-\w]*)?\.so.*")
 """`LIBRARY` and CUDA's libraries: if the nearest sample was in a CUDA call, running code has the caller's name."""
 PROFILERS = ("[NSys", "CUPTI worker thread")
 """Prefixes of the names of the profiler's threads."""
-FEW = 1 << 14
+FEW = 1 << 13
 """Up to this number of spans, only calls near them are read."""
 _SPAN_BYTES = 1600
 """Memory per span, including nearby calls, pieces and NVTX ranges."""

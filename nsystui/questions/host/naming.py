@@ -24,9 +24,10 @@ from nsystui.questions.nvtx.paths import numbered, template
 from nsystui.questions.nvtx.ranges import NvtxRanges
 from nsystui.questions.queries.conditions import given, is_launched_by, of_reports, of_tasks
 from nsystui.questions.queries.mpi import DOMAIN
+from nsystui.questions.queries.process_rows import rows_by_gpu
 from nsystui.questions.queries.tasks import GPU_TABLES, process_names, roles_by_task, thread_names
 from nsystui.questions.steps.kernels_in_steps import rows_by_number
-from nsystui.questions.steps.task_steps import NO_STEP, rows_by_task
+from nsystui.questions.steps.task_steps import NO_STEP
 from nsystui.questions.steps.times import Steps
 from nsystui.store import tables
 from nsystui.store.session import Session
@@ -145,11 +146,9 @@ def launching_threads(
         query = sa.select(work, calls.c.thread).join(calls, is_launched_by(work, calls))
         query = query.where(calls.c.thread.is_not(None))
         operations = {key: np.ma.filled(values, NO_THREAD) for key, values in session.arrays(query).items()}
-        for task, rows in rows_by_task(operations):
-            for device in np.unique(rows["device"]).tolist():
-                is_of_gpu = rows["device"] == device
-                part = tuple(rows[key][is_of_gpu].astype(np.int64) for key in ("start", "end", "thread"))
-                parts.setdefault((task, device), []).append(part)
+        for gpu, rows in rows_by_gpu(operations):
+            part = tuple(rows[key].astype(np.int64) for key in ("start", "end", "thread"))
+            parts.setdefault(gpu, []).append(part)
     launches: tuple[dict[tuple[Task, int], tuple[Times, Ints]], ...] = ({}, {})
     for gpu, parts_of_gpu in parts.items():
         *edges, threads = (np.concatenate(part) for part in zip(*parts_of_gpu, strict=True))

@@ -168,7 +168,8 @@ def calls_of(
     if spans is not None:
         query = query.where(near(table, spans))
     texts = Texts()
-    arrays = coded_arrays(session, query, _CALL_TYPES, {"name": texts})
+    batches = session.array_batches(query) if spans is None else [session.arrays(query)]
+    arrays = coded_arrays(batches, _CALL_TYPES, {"name": texts})
     threads, chains = {}, {}
     for thread, rows in by_thread(arrays).items():
         outer = outermost(arrays["start"][rows], arrays["end"][rows], np.arange(len(rows)))

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from nsystui.base.resources import give_back
 from nsystui.base.selection import Selection
-from nsystui.base.types import Array, Condition, Expression, Flags, Ints, Query
+from nsystui.base.types import Array, Condition, Expression, Flags, Ints
 from nsystui.questions.algebra.projection import LaunchCalls
 from nsystui.questions.events.kinds import KIND_TABLES, EventKind
 from nsystui.questions.queries.conditions import where
@@ -92,14 +92,14 @@ class Texts:
 
 
 def coded_arrays(
-    session: Session, query: Query, types: Mapping[str, type[np.generic]], texts: Mapping[str, Texts]
+    read: Iterable[Mapping[str, Array]], types: Mapping[str, type[np.generic]], texts: Mapping[str, Texts]
 ) -> dict[str, Array]:
-    """Read the columns of ``query`` as ``types``, without missing values; texts become codes of ``texts``.
+    """Join batches of columns as ``types``, without missing values; texts become codes of ``texts``.
 
     Batches keep each text in memory once.
     """
     batches = []
-    for batch in session.array_batches(query):
+    for batch in read:
         coded = {key: numbers.coded(batch[key]) for key, numbers in texts.items()}
         batches.append({key: coded.get(key, batch[key]).astype(kind) for key, kind in types.items()})
     if not batches:

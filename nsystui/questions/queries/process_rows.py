@@ -43,9 +43,8 @@ class ProcessRows:
 
     def once(self, name: str, make: Callable[[], T]) -> T:
         """Return the result ``name`` of this process, computed with ``make`` on first use."""
-        if name not in self._results:
-            self._results[name] = make()
-        return self._results[name]  # type: ignore[no-any-return]
+        result: T = self._results[name] if name in self._results else self._results.setdefault(name, make())
+        return result
 
     @classmethod
     def each(cls, session: Session, tasks: Iterable[Task]) -> Iterator[ProcessRows]:
@@ -73,11 +72,11 @@ class ProcessRows:
             raise ValueError(f"{name}: conditions of one process on the rows of several")
         if name not in self._read:
             is_in_run = of_reports(columns.report, self.reports)
-            identity = columns.report.label("report_"), columns.process.label("process_")
-            rows = self.session.arrays(query().add_columns(*identity).where(is_in_run, columns.process.is_not(None)))
-            self._read[name] = _by_task(rows)
-        rows_by_task = self._read[name]
-        return rows_by_task.get(self.task, rows_by_task[_NOBODY])
+            identified = query().add_columns(columns.report, columns.process)
+            rows = self.session.arrays(identified.where(is_in_run, columns.process.is_not(None)))
+            self._read[name] = dict(rows_by_task(rows))
+            self._read[name][_NOBODY] = {key: values[:0] for key, values in rows.items()}
+        return self._read[name].get(self.task, self._read[name][_NOBODY])
 
 
 def _runs(session: Session, tasks: Iterable[Task]) -> Iterator[list[Task]]:
@@ -101,15 +100,20 @@ def _runs(session: Session, tasks: Iterable[Task]) -> Iterator[list[Task]]:
 _NOBODY = Task(-1, -1)
 
 
-def _by_task(columns: dict[str, Any]) -> dict[Task, _Rows]:
-    """Split columns by process, rows in order; `_NOBODY` has empty columns."""
-    report, process = (np.ma.getdata(columns.pop(key)) for key in ("report_", "process_"))
+def rows_by_task(columns: dict[str, Any]) -> Iterator[tuple[Task, dict[str, Any]]]:
+    """Yield each process's rows, in order."""
+    report, process = (np.ma.getdata(columns.pop(key)) for key in ("report", "process"))
     order = np.lexsort((process, report))
     is_new = (np.diff(report[order]) != 0) | (np.diff(process[order]) != 0)
-    groups = np.split(order, np.flatnonzero(is_new) + 1)
-    return {
-        Task(int(report[rows[0]]), int(process[rows[0]])) if len(rows) else _NOBODY: {
-            key: values[rows] for key, values in columns.items()
-        }
-        for rows in (order[:0], *(group for group in groups if len(group)))
-    }
+    for rows in np.split(order, np.flatnonzero(is_new) + 1) if len(order) else ():
+        is_only = len(rows) == len(order)
+        of_task = columns if is_only else {key: values[rows] for key, values in columns.items()}
+        yield Task(int(report[rows[0]]), int(process[rows[0]])), of_task
+
+
+def rows_by_gpu(columns: dict[str, Any]) -> Iterator[tuple[tuple[Task, int], dict[str, Any]]]:
+    """Yield the rows of each GPU (process and device), in order."""
+    for task, rows in rows_by_task(columns):
+        devices = rows.pop("device")
+        for device in np.unique(devices).tolist():
+            yield (task, device), {key: values[devices == device] for key, values in rows.items()}

@@ -16,6 +16,7 @@ from nsystui.base.types import Labelled, Query
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times
 from nsystui.questions.algebra.projection import Projection
 from nsystui.questions.queries.conditions import is_launched_by, job_end, job_start, of_reports
+from nsystui.questions.queries.process_rows import rows_by_task
 from nsystui.questions.queries.tasks import GPU_TABLES
 from nsystui.store import tables
 from nsystui.store.results import json_array, json_of
@@ -183,18 +184,6 @@ def launch_id_spans(session: Session, reports: Sequence[int]) -> Iterator[tuple[
         width = (last - first + 1) * _CALLS_AT_ONCE // count + 1
         for start in range(first, last + 1, width):
             yield start, min(start + width - 1, last)
-
-
-def rows_by_task(batch: dict[str, Any]) -> Iterator[tuple[Task, dict[str, Any]]]:
-    """Yield each task's rows."""
-    reports, processes = batch.pop("report"), batch.pop("process")
-    if len(reports) and np.ptp(reports) == 0 == np.ptp(processes):
-        yield Task(int(reports[0]), int(processes[0])), batch
-        return
-    for report in np.unique(reports).tolist():
-        for process in np.unique(processes[reports == report]).tolist():
-            rows = np.flatnonzero((reports == report) & (processes == process))
-            yield Task(report, process), {key: column[rows] for key, column in batch.items()}
 
 
 def _launches_query(table: sa.Table, reports: Sequence[int], ids: tuple[int, int]) -> Query:

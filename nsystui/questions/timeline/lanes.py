@@ -319,7 +319,7 @@ def _calls_of(session: Session, report: Report, kind: EventKind, table: sa.Table
         sa.func.coalesce(columns.name, "").label("name"),
         columns.row,
     ).where(columns.report == report.index, columns.start.is_not(None), columns.thread.is_not(None))
-    rows = coded_arrays(session.part([report.index]), query, _CALL_TYPES, {"name": texts})
+    rows = coded_arrays(session.part([report.index]).array_batches(query), _CALL_TYPES, {"name": texts})
     give_back()
     thread, start = rows["thread"], rows["start"]
     if not ((thread[1:] > thread[:-1]) | ((thread[1:] == thread[:-1]) & (start[1:] >= start[:-1]))).all():

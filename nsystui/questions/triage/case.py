@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeVar
@@ -17,7 +17,7 @@ from nsystui.base import anchors
 from nsystui.base.answer import Answer, Column, Row, TableAnswer, Unit
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.base.text import ranks_named
-from nsystui.base.types import Array, Condition, Flags
+from nsystui.base.types import Condition
 from nsystui.base.units import format_value as worded
 from nsystui.exports.canonical import API_CALLS, KERNELS, CanonicalTable
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, intersect, merge, subtract, union
@@ -35,6 +35,7 @@ from nsystui.questions.nvtx.loading import FOLDED_LABEL
 from nsystui.questions.queries.conditions import job_end, job_start, where
 from nsystui.questions.queries.kernel_names import communicates, communicating
 from nsystui.questions.queries.nccl_copies import rows_of_nccl_copies
+from nsystui.questions.queries.process_rows import rows_by_gpu
 from nsystui.questions.queries.recording import recording_advice
 from nsystui.questions.queries.tasks import RankedTask, selected_ranks
 from nsystui.questions.queries.time_window import extents, selected_reports
@@ -424,9 +425,8 @@ def spans(case: Case, table: sa.FromClause, conditions: Sequence[Condition] = ()
     count = 0
     for batch in case.job.session.array_batches(query):
         count += len(batch["start"])
-        for key, rows in places_in(batch):
-            gpu = case.gpu_of.get(key, key)
-            parts.setdefault(gpu, []).append((batch["start"][rows], batch["end"][rows]))
+        for key, rows in rows_by_gpu(batch):
+            parts.setdefault(case.gpu_of.get(key, key), []).append((rows["start"], rows["end"]))
     merged = {
         gpu: union(np.concatenate([start for start, _ in times]), np.concatenate([end for _, end in times]))
         for gpu, times in parts.items()
@@ -440,14 +440,3 @@ def by_place(spans: Iterable[tuple[Task, int, int, int]]) -> dict[Place, Interva
     for task, device, start, end in spans:
         edges_by_device.setdefault((task, device), []).append((start, end))
     return {key: union(*map(list, zip(*edges, strict=True))) for key, edges in edges_by_device.items()}
-
-
-def places_in(batch: Mapping[str, Array]) -> Iterator[tuple[Place, Flags]]:
-    """Yield each process and device of a batch, and the mask of its rows."""
-    columns = [batch[key].astype(np.int64) for key in ("report", "process", "device")]
-    changes = np.flatnonzero(np.logical_or.reduce([column[1:] != column[:-1] for column in columns])) + 1
-    # Rows of a device are mostly adjacent, so there are few runs.
-    firsts = np.concatenate(([0], changes)) if len(columns[0]) else changes
-    for report, process, device in sorted({tuple(int(column[row]) for column in columns) for row in firsts.tolist()}):
-        matches = [column == key for column, key in zip(columns, (report, process, device), strict=True)]
-        yield (Task(report, process), device), np.logical_and.reduce(matches)

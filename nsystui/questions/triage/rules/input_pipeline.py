@@ -187,11 +187,8 @@ def loading_ranges(case: Case) -> dict[Task, Intervals]:
     # One expression: a search for each word takes ten times as long.
     words = "|".join(_RANGES)
     pattern, is_named = re.compile(words, re.IGNORECASE), sa.func.regexp_matches(FOLDED_LABEL, words, "i")
-
-    def first() -> list[tuple[str]]:
-        return [(label,) for label in case.range_labels if pattern.search(label)][:1]
-
-    if not of_all_reports(session, case.scope, table, "ranges of loaders", first):
+    named = ((label,) for label in case.range_labels if pattern.search(label))
+    if not of_all_reports(session, case.scope, table, "ranges of loaders", lambda: [*named][:1]):
         return {}
     ranges = spans(case, table, [is_named])
     return {task: intervals for (task, _), intervals in ranges.merged.items()}

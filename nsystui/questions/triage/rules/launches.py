@@ -16,7 +16,8 @@ from nsystui.questions.gpu.device_time import Device, DeviceIntervals
 from nsystui.questions.host.host_work import CpuSpan, host_work
 from nsystui.questions.kernels.activities import API, work_summary
 from nsystui.questions.queries.conditions import is_launched_by, job_end, job_start, of_reports, where
-from nsystui.questions.triage.case import CUDA_TABLES, Case, Place, places_in, rank_words, spans, time_words
+from nsystui.questions.queries.process_rows import rows_by_gpu
+from nsystui.questions.triage.case import CUDA_TABLES, Case, Place, rank_words, spans, time_words
 from nsystui.questions.triage.cuda_overhead import ADVICE, overhead_in
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.questions.triage.kernel_mix import by_framework
@@ -237,11 +238,11 @@ def launches_of(case: Case, devices: Sequence[DeviceIntervals]) -> dict[Place, t
     parts: dict[Place, list[list[Times]]] = {}
     processes: dict[Task, int] = {}
     for batch in case.job.session.array_batches(query):
-        for (task, device), rows in places_in(batch):
+        for (task, device), rows in rows_by_gpu(batch):
             gpu = case.gpu_of.get((task, device), (task, device))
             if gpu in begins:
-                rows = rows & (batch["end"] > begins[gpu])
-                *times, correlation = (batch[key][rows] for key in _TIMES)
+                is_working = rows["end"] > begins[gpu]
+                *times, correlation = (rows[key][is_working] for key in _TIMES)
                 number = processes.setdefault(task, len(processes))
                 parts.setdefault(gpu, []).append([*times, correlation.astype(np.int64) + (number << 32)])
     return {

@@ -162,12 +162,10 @@ def _in_ranges(case: Case) -> _Compiling:
         return _NONE
     columns, conditions = table.c, where(table, case.scope)
     pattern = re.compile("|".join(_IN_RANGES.values()), re.IGNORECASE)
-
-    def compiler_labels() -> list[tuple[str]]:
-        return [(label,) for label in case.range_labels if pattern.search(label)]
-
-    label_rows = of_all_reports(session, case.scope, table, "ranges of compilers", compiler_labels)
-    names = [str(name) for (name,) in label_rows]
+    named = ((label,) for label in case.range_labels if pattern.search(label))
+    names = [
+        str(name) for (name,) in of_all_reports(session, case.scope, table, "ranges of compilers", lambda: [*named])
+    ]
     times: dict[tuple[object, str], list[Intervals]] = {}
     rows: list[Row] = []
     for compiler, words in _IN_RANGES.items():
