@@ -206,26 +206,6 @@ def test_gpu_work_without_times_makes_busy_time_a_lower_bound(tmp_path, table, l
     assert not alone.account and not alone.blockers
 
 
-@pytest.mark.parametrize(("condition", "lost"), [("true", 200), ("rowid % 2", 100), ("rowid % 20 = 1", 0)])
-def test_calls_without_copies_make_busy_time_a_lower_bound_if_they_are_too_many_to_be_empty(tmp_path, condition, lost):
-    path = tmp_path / "rank0.sqlite"
-    with ExportWriter(path) as out:
-        thread = launches(out, 100)
-        for index in range(200):
-            start = 100 * US * index + 50 * US
-            out.api(thread, start, start + 5 * US, "cudaMemcpyAsync_v3020", 1000 + index)
-            out.memcpy(thread.process, 0, 7, start, start + US, size=64, kind="Host-to-Device",
-                       correlation_id=1000 + index)  # fmt: skip
-    edit(path, f"DELETE FROM {GPU_TABLES[1]} WHERE {condition}")
-    if not lost:
-        assert not partial(path)
-        return
-    said = f"{lost} of 200 calls that copy or set memory have no operation"
-    told(finding(triaged(path), "incomplete-capture"), said, "lower bounds")
-    assert "at least" in triaged(path).summary
-    assert f"{said}; GPU busy times are lower bounds" in program.run("budget", path).err
-
-
 @pytest.mark.parametrize("damage", ["DELETE FROM {}", 'UPDATE {} SET start = 0, "end" = 0'])
 def test_a_capture_that_lacks_gpu_work_is_not_faster(tmp_path, damage):
     whole = written(tmp_path, {}).rename(tmp_path / "whole.sqlite")

@@ -35,9 +35,7 @@ MUCH_LOST = 1.0
 """A capture is incomplete if it lacks this share of the launched kernels, or of the times of GPU work, %."""
 _STREAM = ("device", "context", "stream")
 _ALL_STREAMS = -2
-_KERNEL_LAUNCH, _GRAPH_LAUNCH, _COPY = 1, 2, 3
-_LEAST_LOST_COPIES = 0.1
-"""Copies are lost if at least this share of the calls has none: copies of 0 bytes have no record."""
+_KERNEL_LAUNCH, _GRAPH_LAUNCH = 1, 2
 _ANY_ID = 1 << 62
 _NO_ROWS = {key: np.zeros(0, np.int64) for key in ("correlation_id", "start", "end", "kind", *_STREAM)}
 _COLUMNS = (
@@ -47,8 +45,6 @@ _COLUMNS = (
     Column("kernels", header="Kernels", label="kernels", unit=Unit.COUNT),
     Column("lost_kernels", header="Launches without Kernel", label="no kernel", unit=Unit.COUNT),
     Column("lost_launches", header="Kernels without Launch", label="no launch", unit=Unit.COUNT),
-    Column("copy_calls", header="Copy Calls", label="copy calls", unit=Unit.COUNT, importance=1),
-    Column("lost_copies", header="Calls without Copy", label="no copy", unit=Unit.COUNT, importance=1),
     Column("cut_off", header="Cut Off", label="cut off", unit=Unit.COUNT, importance=1),
     Column("least_delay", header="Least Launch Delay (ns)", label="least delay", unit=Unit.DURATION),
     Column("after_wait", header="End after Wait (ns)", label="end after wait", unit=Unit.DURATION, importance=1),
@@ -57,20 +53,18 @@ _COLUMNS = (
 
 @dataclass(frozen=True)
 class LaunchAccount:
-    """The kernel launches, kernels and copies of a process, and the offsets of its GPUs' clocks.
+    """The kernel launches and kernels of a process, and the offsets of its GPUs' clocks.
 
     ``lost_kernels`` and ``lost_launches`` exclude ``cut_off``, the work at the edges of the capture. ``least_delay`` is
     the shortest time from the start of a launch to the start of its kernel, ns; negative if the GPU's clock is behind.
     ``after_wait`` is the longest time from the end of a wait to the end of a kernel that it waited for, ns; positive if
-    the clock is ahead, ``None`` without waits. ``copy_calls`` copy or set memory, ``lost_copies`` without a record.
+    the clock is ahead, ``None`` without waits.
     """
 
     launches: int
     kernels: int
     lost_kernels: int
     lost_launches: int
-    copy_calls: int
-    lost_copies: int
     cut_off: int
     least_delay: int | None
     after_wait: int | None
@@ -97,20 +91,6 @@ class _Counts:
     end: int = -_ANY_ID
     longest: int = 0
     """The longest kernel, ns."""
-    copy_calls: int = 0
-    lone_copies: list[Times] = field(default_factory=list)
-    longest_copy: int = 0
-    """The longest time from a call to the end of its copy, ns."""
-
-    def add_copies(self, calls: Mapping[str, Times], copies: Mapping[str, Times]) -> None:
-        is_copy = calls["kind"] == _COPY
-        self.copy_calls += int(is_copy.sum())
-        self.lone_copies.append(calls["start"][is_copy & ~np.isin(calls["correlation_id"], copies["correlation_id"])])
-        order = np.argsort(calls["correlation_id"])
-        has_call = np.isin(copies["correlation_id"], calls["correlation_id"])
-        first = np.searchsorted(calls["correlation_id"], copies["correlation_id"][has_call], sorter=order)
-        delays = copies["end"][has_call] - calls["start"][order[first]]
-        self.longest_copy = max(self.longest_copy, delays.max(initial=0))
 
     def add(self, calls: Mapping[str, Times], kernels: Mapping[str, Times], waits: Mapping[str, Times]) -> None:
         is_launch = calls["kind"] == _KERNEL_LAUNCH
@@ -141,18 +121,14 @@ class _Counts:
             if lateness := (ends[earlier[earlier > 0] - 1] - waits["end"][is_wait][earlier > 0]).tolist():
                 self.after_waits.append(max(lateness))
 
-    def account(
-        self, captures: Sequence[tuple[int, int]], kernels_left_out: int, calls_left_out: int, copies_left_out: int
-    ) -> LaunchAccount:
+    def account(self, captures: Sequence[tuple[int, int]], kernels_left_out: int, calls_left_out: int) -> LaunchAccount:
         """Return the account of all portions; launches during ``captures`` of graphs make nodes, not kernels.
 
         If graphs were launched, but their capture was not recorded, any launch may have made a node.
         """
-        lone = self.lone_launches, self.lone_kernels, self.lone_copies
-        launches, kernels, copies = (np.concatenate(parts) for parts in lone)
+        launches, kernels = (np.concatenate(parts) for parts in (self.lone_launches, self.lone_kernels))
         for start, end in captures or [(-_ANY_ID, _ANY_ID)] * self.has_graphs:
-            launches, copies = (times[(times < start) | (times > end)] for times in (launches, copies))
-        lost_copies = max(int((copies + self.longest_copy < self.end).sum()) - copies_left_out, 0)
+            launches = launches[(launches < start) | (launches > end)]
         max_delay = max(self.delays, default=0)
         is_kernel_lost = launches + max_delay + self.longest < self.end
         is_launch_lost = kernels - max_delay > self.first_call
@@ -161,8 +137,6 @@ class _Counts:
             self.kernels,
             max(int(is_kernel_lost.sum()) - kernels_left_out, 0),
             max(int(is_launch_lost.sum()) - calls_left_out, 0),
-            self.copy_calls,
-            lost_copies if lost_copies >= _LEAST_LOST_COPIES * self.copy_calls else 0,
             int((~is_kernel_lost).sum() + (~is_launch_lost).sum()),
             min(self.delays, default=None),
             max(self.after_waits, default=None),
@@ -175,7 +149,7 @@ def launch_accounts(session: Session, reports: Collection[Report]) -> dict[Task,
     Kernels and launches with impossible times are left out, not lost: notes count them.
     """
     counts: defaultdict[Task, _Counts] = defaultdict(_Counts)
-    table_names = (tables.kernels.name, tables.api_calls.name, tables.memory_ops.name)
+    table_names = (tables.kernels.name, tables.api_calls.name)
     left_out = {
         report.index: [rows.rows if (rows := report.packed.left_out.get(name)) else 0 for name in table_names]
         for report in reports
@@ -189,14 +163,12 @@ def launch_accounts(session: Session, reports: Collection[Report]) -> dict[Task,
     for first, last in spans:
         portions = [_by_task(session, query) for query in _queries(report_indices, first, last)]
         for task in portions[0].keys() | portions[1].keys():
-            calls, kernels, waits, copies = (portion.get(task, _NO_ROWS) for portion in portions)
-            counts[task].add(calls, kernels, waits)
-            counts[task].add_copies(calls, copies)
+            counts[task].add(*(portion.get(task, _NO_ROWS) for portion in portions))
     captures = _graph_captures(session, report_indices) if counts else {}
     return {
         task: count.account(captures.get(task, ()), *left_out[task.report])
         for task, count in counts.items()
-        if (count.launches or count.copy_calls) and task in worked and task.process != canonical.NO_PROCESS
+        if count.launches and task in worked and task.process != canonical.NO_PROCESS
     }
 
 
@@ -211,10 +183,7 @@ def untimed_work(report: Report) -> Iterator[tuple[str, int, int]]:
 def lacks_work(session: Session) -> bool:
     """Return whether much launched GPU work of a report is missing, or has no possible time."""
     accounts = launch_accounts(session, session.reports).values()
-    if any(
-        item.lost_copies or (item.lost_kernels and 100 * item.lost_kernels >= MUCH_LOST * item.launches)
-        for item in accounts
-    ):
+    if any(item.lost_kernels and 100 * item.lost_kernels >= MUCH_LOST * item.launches for item in accounts):
         return True
     return any(any(untimed_work(report)) for report in session.reports)
 
@@ -223,30 +192,16 @@ def lost_work_note(job: OpenJob, selection: Selection) -> str:
     """Return the note on selected processes whose launched kernels are missing, if any."""
     accounts = job.once("launch accounts", lambda: launch_accounts(job.session, job.session.reports))
     partial = [accounts[task] for task in sorted(accounts) if selection.tasks is None or task in selection.tasks]
-    lost = lost_words(partial)
-    return f"{' and '.join(lost)}; {LOWER_BOUNDS}" if lost else ""
-
-
-def lost_words(accounts: Collection[LaunchAccount]) -> list[str]:
-    """Return how many launched kernels and copies are missing, in words."""
-    words = []
-    for whole, lost, what in (
-        ("launches", "lost_kernels", "kernel launches have no kernel"),
-        ("copy_calls", "lost_copies", "calls that copy or set memory have no operation"),
-    ):
-        partial = [account for account in accounts if getattr(account, lost)]
-        all_calls, without = (sum(getattr(account, key) for account in partial) for key in (whole, lost))
-        words += [f"{without:,} of {all_calls:,} {what}"] if without else []
-    return words
+    lost = sum(account.lost_kernels for account in partial)
+    launches = sum(account.launches for account in partial if account.lost_kernels)
+    return f"{lost:,} of {launches:,} kernel launches have no kernel; {LOWER_BOUNDS}" if lost else ""
 
 
 def _queries(reports: Sequence[int], first: int, last: int) -> Iterator[Query]:
-    """Yield queries of the successful calls, kernels, waits and copies with ids from ``first`` to ``last``."""
+    """Yield queries of the successful calls, the kernels and the waits with ids from ``first`` to ``last``."""
     api, kernels, syncs = tables.api_calls, tables.kernels, tables.syncs
     is_launch = api.c.name.contains("Launch") & ~api.c.name.contains("HostFunc")
-    is_copy = (api.c.name.contains("Memcpy") | api.c.name.contains("Memset")) & ~api.c.name.contains("Graph")
-    kinds = (api.c.name.contains("GraphLaunch"), _GRAPH_LAUNCH), (is_launch, _KERNEL_LAUNCH), (is_copy, _COPY)
-    kind = sa.case(*kinds, else_=0)
+    kind = sa.case((api.c.name.contains("GraphLaunch"), _GRAPH_LAUNCH), (is_launch, _KERNEL_LAUNCH), else_=0)
     # Some versions of nsys also call cudaStreamWaitEvent a "Stream sync".
     is_wait = api.c.name.contains("Synchronize") & ~api.c.name.contains("Event")
     stream = sa.case((api.c.name.contains("Stream"), syncs.c.stream), else_=_ALL_STREAMS).label("stream")
@@ -257,7 +212,6 @@ def _queries(reports: Sequence[int], first: int, last: int) -> Iterator[Query]:
         (api, api, _succeeded(api), kind.label("kind")),
         (kernels, kernels, sa.true(), *of_kernel, kernels.c.stream),
         (api, syncs.join(api, is_launched_by(syncs, api)), is_wait & _succeeded(api), *of_wait, stream),
-        (tables.memory_ops, tables.memory_ops, sa.true()),
     ):
         columns = table.c
         query = sa.select(columns.report, columns.process, columns.correlation_id, columns.start, columns.end, *values)
