@@ -417,12 +417,8 @@ def _answer(
 def _notes(job: OpenJob, selection: Selection, with_ranges: bool = False) -> tuple[str, ...]:
     read = (tables.host_samples, tables.sched_events, tables.os_calls, *((tables.nvtx_ranges,) if with_ranges else ()))
     notes = [missing_note(job.session, table) for table in read]
-    notes += [
-        samples_in_gaps(job, selection),
-        *job.busy(selection.with_name(None)).notes,
-        lost_work_note(job, selection),
-    ]
-    return tuple(note for note in notes if note)
+    notes += [samples_in_gaps(job, selection), *job.busy(selection.with_name(None)).notes]
+    return tuple(note for note in (*notes, lost_work_note(job, selection)) if note)
 
 
 def samples_in_gaps(job: OpenJob, selection: Selection) -> str:

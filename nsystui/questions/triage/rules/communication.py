@@ -13,6 +13,7 @@ from nsystui.base.kernel_families import COPIES_BACKEND
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.base.text import counted, few
 from nsystui.base.units import format_value, numbered
+from nsystui.exports import canonical
 from nsystui.questions.algebra.intervals import Times, union
 from nsystui.questions.collectives.matching import Matrix, Member
 from nsystui.questions.collectives.waiting import NOBODY, SYNCHRONOUS, Arrivals, Lateness, late_together, lateness
@@ -32,6 +33,7 @@ from nsystui.questions.triage.kernel_mix import by_framework
 from nsystui.questions.triage.lateness import late_rank
 from nsystui.questions.triage.rule import BY_COMMUNICATION, WORK, FindingKind, rule
 from nsystui.questions.triage.rules.input_pipeline import loader_advice
+from nsystui.store import tables
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -446,7 +448,9 @@ def small_messages(case: Case) -> Sequence[Finding | NotChecked]:
     """Find collectives with small messages, which pay latency, not bandwidth (docs/nccl.md#message-sizes)."""
     if not case.spent.nccl:
         return [NotChecked("small-messages", f"needs NCCL kernels: {case.absence}")]
-    has_no_sizes = [NotChecked("small-messages", f"needs NCCL message sizes: {sizes_advice(case.reports)}")]
+    has_calls = case.job.session.count(tables.nccl_calls)
+    how = sizes_advice(case.reports) if has_calls else case.record(canonical.NCCL_CALLS)
+    has_no_sizes = [NotChecked("small-messages", f"needs NCCL message sizes: {how}")]
     if not case.has_message_sizes:
         return has_no_sizes
     if case.percent(case.mean([case.spent.exposed_nccl])) < case.thresholds.small_message_percent:
