@@ -192,9 +192,10 @@ def lacks_work(session: Session) -> bool:
 def lost_work_note(job: OpenJob, selection: Selection) -> str:
     """Return the note on selected processes whose launched kernels are missing, if any."""
     accounts = job.once("launch accounts", lambda: launch_accounts(job.session, job.session.reports))
-    partial = [accounts[task] for task in sorted(accounts) if selection.tasks is None or task in selection.tasks]
-    lost = sum(account.lost_kernels for account in partial)
-    launches = sum(account.launches for account in partial if account.lost_kernels)
+    chosen = [accounts[task] for task in accounts if selection.tasks is None or task in selection.tasks]
+    lost, launches = (
+        sum(getattr(item, key) for item in chosen if item.lost_kernels) for key in ("lost_kernels", "launches")
+    )
     return f"{lost:,} of {launches:,} kernel launches have no kernel; {LOWER_BOUNDS}" if lost else ""
 
 

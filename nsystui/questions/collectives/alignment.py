@@ -82,7 +82,7 @@ class ClockFit:
 def fit_clock(groups: Sequence[MatchedCollectives]) -> ClockFit:
     """Return the shifts and rates that make the ends of collectives coincide.
 
-    First the clocks of the largest group of reports with common collectives are fitted, then other reports'. Without a
+    Fit the largest set of reports first, then each report that shares collectives with a fitted report. Without a
     collective of two reports, nothing is shifted.
     """
     usable = [group for group in groups if len(group.reports) > 1 and _end_together(group).any()]
@@ -115,19 +115,6 @@ def fit_clock(groups: Sequence[MatchedCollectives]) -> ClockFit:
         if len(right) >= FEWEST_TO_DECIDE and max(joined.errors.values(), default=0) < max(fit.error or 0, _APART):
             fit = joined
     return fit
-
-
-def _with_hosts(fit: ClockFit, hosts: Mapping[int, str]) -> ClockFit:
-    """Return the fit with the clocks of reports that share no collective, where other reports of their host agree."""
-    shifts, rates = dict(fit.shifts), dict(fit.rates)
-    for report in hosts.keys() - fit.shifts.keys():
-        of_host = [other for other in fit.shifts if hosts[other] == hosts[report] != ""]
-        moved, drifts = [fit.shifts[other] for other in of_host], {fit.rates.get(other, 0.0) for other in of_host}
-        if len(drifts) == 1 and np.ptp(moved) < _APART and (any(drifts) or abs(moved[0]) >= _APART):
-            shifts[report] = int(np.median(moved))
-            if any(drifts):
-                rates[report] = drifts.pop()
-    return ClockFit(shifts, fit.errors, fit.collectives, rates)
 
 
 def _end_together(group: MatchedCollectives) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
@@ -194,7 +181,6 @@ def align(session: Session, mode: ClockMode) -> Alignment:
     on_utc = aligned(session.reports)
     if mode is ClockMode.COLLECTIVES and len(on_utc) > 1 and shares_clock(on_utc):
         fit = fit_clock(match(stream_sequences(session, on_utc)).groups)
-        fit = _with_hosts(fit, {report.index: report.metadata.host for report in on_utc})
     # The fit is in job time, and the rate of a report applies to its own time.
     turned = {item.index: round(fit.rates.get(item.index, 0.0) * item.clock_offset) for item in on_utc}
     shifts = {index: shift + turned[index] for index, shift in fit.shifts.items()}

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     _Table = sa.Table | CanonicalTable
 
 LOWER_BOUNDS = "GPU busy times are lower bounds, idle times upper bounds"
-"""The effect of missing GPU work."""
 
 
 def missing_notes(session: Session, *needed: _Table) -> tuple[str, ...]:
@@ -97,8 +96,7 @@ def left_out_note(reports: Sequence[Report]) -> str:
         phrases = [(table.short, phrase_of(sums.get(table.name, LeftOut()))) for table in canonical.TABLES]
         which = which_of([report.name for report in affected], len(reports))
         counts = "; ".join(phrase.format(noun) for noun, phrase in phrases if phrase)
-        is_bound = any(table.name in sums and sums[table.name].rows for table in GPU_TABLES)
-        bounds = f"; {LOWER_BOUNDS}" if is_bound else ""
+        bounds = f"; {LOWER_BOUNDS}" * any(sums.get(table.name, LeftOut()).rows for table in GPU_TABLES)
         sentences.append(template.format(which, counts, bounds) if affected else "")
     return "; ".join(filter(None, sentences))
 

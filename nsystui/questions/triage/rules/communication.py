@@ -14,6 +14,7 @@ from nsystui.base.kernel_families import COPIES_BACKEND
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.base.text import counted, few
 from nsystui.base.units import format_value, numbered
+from nsystui.exports import canonical
 from nsystui.questions.algebra.intervals import Times, union
 from nsystui.questions.collectives.matching import Matrix, Member
 from nsystui.questions.collectives.waiting import NOBODY, SYNCHRONOUS, Arrivals, Lateness, late_together, lateness
@@ -460,7 +461,9 @@ def small_messages(case: Case) -> Sequence[Finding | NotChecked]:
     """Find collectives with small messages, which pay latency, not bandwidth (docs/nccl.md#message-sizes)."""
     if not case.spent.nccl:
         return [NotChecked("small-messages", f"needs NCCL kernels: {case.absence}")]
-    has_no_sizes = [NotChecked("small-messages", f"needs NCCL message sizes: {sizes_advice(case.reports)}")]
+    has_calls = case.job.session.count(tables.nccl_calls)
+    how = sizes_advice(case.reports) if has_calls else case.record(canonical.NCCL_CALLS)
+    has_no_sizes = [NotChecked("small-messages", f"needs NCCL message sizes: {how}")]
     if not case.has_message_sizes:
         return has_no_sizes
     if case.percent(case.mean([case.spent.exposed_nccl])) < case.thresholds.small_message_percent:

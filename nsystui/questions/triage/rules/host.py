@@ -59,9 +59,7 @@ def preempted(case: Case) -> Sequence[Finding | NotChecked]:
         return [NotChecked("preempted", f"needs {canonical.SCHED_EVENTS.what}: {case.record(canonical.SCHED_EVENTS)}")]
     states = case.scheduling.threads
     if not any(np.isin(segments.labels, (RUNNABLE, BLOCKED)).any() for segments in states.values()):
-        return [
-            NotChecked("preempted", "needs to know why threads left their CPUs, which not every nsys and kernel record")
-        ]
+        return [NotChecked("preempted", "needs to know why threads left their CPUs, which few captures contain")]
     idle_spans: list[IdleSpan] = []
     ready: dict[int, Intervals] = {}
     runnable: dict[Task, list[Intervals]] = {}

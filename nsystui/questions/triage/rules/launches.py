@@ -9,7 +9,7 @@ import numpy as np
 import sqlalchemy as sa
 
 from nsystui.base.answer import DEVICE, DURATION, RANK, START, Column, Unit
-from nsystui.base.selection import Selection, Task, Window
+from nsystui.base.selection import Selection, Window
 from nsystui.base.text import counted
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, covered_per_bin, merge, slices
 from nsystui.questions.gpu.device_time import Device, DeviceIntervals
@@ -236,15 +236,14 @@ def launches_of(case: Case, devices: Sequence[DeviceIntervals]) -> dict[Place, t
     )
     begins = {(device.device.task.task, device.device.device): case.working(device).start for device in devices}
     parts: dict[Place, list[list[Times]]] = {}
-    processes: dict[Task, int] = {}
     for batch in case.job.session.array_batches(query):
         for (task, device), rows in rows_by_gpu(batch):
             gpu = case.gpu_of.get((task, device), (task, device))
             if gpu in begins:
                 is_working = rows["end"] > begins[gpu]
                 *times, correlation = (rows[key][is_working] for key in _TIMES)
-                number = processes.setdefault(task, len(processes))
-                parts.setdefault(gpu, []).append([*times, correlation.astype(np.int64) + (number << 32)])
+                number = (sorted(tasks).index(task) << 32) + correlation.astype(np.int64)
+                parts.setdefault(gpu, []).append([*times, number])
     return {
         gpu: tuple(np.concatenate(column) for column in zip(*batches, strict=True))
         for gpu, batches in parts.items()
@@ -411,10 +410,7 @@ def synchronising_calls(case: Case) -> Sequence[Finding | NotChecked]:
         return [NotChecked("synchronising-calls", why)]
     calls = spans(case, tables.api_calls, [tables.api_calls.c.name.contains("Synchronize")])
     # `idle_gaps` reports long gaps: the CPU did something else after the call.
-    waits = [
-        merge(*(idle_after(case.short_gaps(device), calls.of(task)) for task in device.tasks))
-        for device in case.devices
-    ]
+    waits = [merge(*(idle_after(case.short_gaps(gpu), calls.of(task)) for task in gpu.tasks)) for gpu in case.devices]
     cost = case.mean(gaps.length for gaps in waits)
     if not cost or case.percent(cost) < case.thresholds.sync_percent:
         return []
