@@ -42,9 +42,9 @@ _NUMBERS = rf"{_UUID}|\b[0-9a-z]{{32,}}\b|0[xX][0-9a-fA-F]+|[0-9]+"
 _NUMBER = re.compile(_NUMBERS)
 _PATH = re.compile(r"((?:[^\s./0-9]+[./])*[^\s./]*[0-9][^\s./]*[./])(\S+)")
 """A path of modules: up to the first part with a number, and the other parts."""
-_INDEX = re.compile(
-    rf"(?:(?<![a-z0-9])|(?<=layer)|(?<=block)|(?<=stage)|(?<=expert)|(?<=step))(?:{_NUMBERS})", re.IGNORECASE
-)
+_COUNTED = ("layer", "block", "stage", "expert", "step", "batch", "iter", "epoch", "rank")
+_AFTER = "|".join(f"(?<={word}{end})" for word in _COUNTED for end in ("", "_", "s_"))
+_INDEX = re.compile(rf"(?:(?<![a-z0-9_])|{_AFTER})(?:{_NUMBERS})", re.IGNORECASE)
 """A number that counts, in the other parts of a path: ``w1`` and ``w2`` are different things."""
 _MODULE = re.compile(r"(?<=[a-z_])(?<!step)(?<!iter)(?<!iteration)(?<!batch)(?<!epoch)\.\*", re.IGNORECASE)
 """Templates with a numbered module or operation: ``layers.*.mlp``, ``fusion.*``."""

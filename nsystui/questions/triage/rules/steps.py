@@ -25,7 +25,7 @@ from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, 
 from nsystui.questions.triage.rule import BY_COPIES, BY_CPU, IDLE, WORK, FindingKind, rule
 from nsystui.store import tables
 
-_EVALUATION = r"(?:^|[^a-z:])(?:eval(?:uat\w*)?|valid(?:at\w*)?)(?:[^a-z]|$)"
+_EVALUATION = r"(?:^|[^a-z:])(?:eval(?:uat\w*)?|val(?:id(?:at\w*)?)?)(?:[^a-z]|$)"
 """Names of ranges with an evaluation, not PyTorch's ``autograd::engine::evaluate_function``."""
 _DOOR = Door("steps across", sort="duration_ns")
 _FEWEST = 5
