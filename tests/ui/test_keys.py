@@ -55,14 +55,14 @@ def test_every_binding_is_a_key_of_a_keyboard_and_its_action_is_written_whole():
     ("shown", "actions"),
     [
         ("m", {"mark"}),
-        ("M", {"metrics", "choose"}),
+        ("M", {"metrics", "pick"}),
         ("d", {"drawing"}),
         ("#", {"fold"}),
         ("/", {"filter", "search"}),
         ("t", {"take_window"}),
         ("n N", {"match"}),
         ("c", {"partner"}),
-        ("a A", {"choose"}),
+        ("a A", {"pick"}),
     ],
 )
 def test_a_key_means_the_same_on_every_screen(shown, actions):
