@@ -22,7 +22,7 @@ SCENES = (
     Scene("events", ("6", "pagedown", "pagedown")), Scene("ranks", ("7",)), Scene("steps", ("9",)),
     Scene("path", ("9", "v", "p")), Scene("host", ("8",)),
     Scene("host-calls", ("8", "v", "c")), Scene("host-gaps", ("8", "v", "g")),
-    Scene("rank-map", ("4", "v", "m", "b", "e")), Scene("diff", ("7", "x", "down", "down", "x")),
+    Scene("rank-map", ("4", "v", "m", "b", "r")), Scene("diff", ("7", "x", "down", "down", "x")),
     Scene("timeline", ("L", *["plus"] * 4, "right_square_bracket")), Scene("help", ("6", "question_mark")),
 )  # fmt: skip
 

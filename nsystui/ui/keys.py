@@ -112,7 +112,7 @@ _KEYS: Mapping[str, tuple[tuple[str, str, str, str, str], ...]] = {
         ("exclamation_mark", "!", "check", "", "check the rules; a huge job is checked only on request"),
         ("p", "p", "printed", "program output", "the program's output, next to the steps"),
         ("F", "F", "behind('files')", "files", "every file: how much of it is read, or why it is left out"),
-        ("x", "x", "compare", "compare", "two ranks: x on each; other rows: straggler and median rank"),
+        ("x", "x", "compare", "compare", "compare two ranks: x on each; elsewhere the straggler"),
         ("X", "X", "compare_groups", "", "compare two groups of ranks, such as 0-3 -- 4-7"),
     ),
     "finding": (
@@ -218,7 +218,7 @@ _KEYS: Mapping[str, tuple[tuple[str, str, str, str, str], ...]] = {
     ),
     "ranks": (
         ("enter", "⏎", "", "open", "select this rank or moment, and show it"),
-        ("x", "x", "compare", "compare", "two ranks: x on each; other rows: straggler and median rank"),
+        ("x", "x", "compare", "compare", "compare two ranks: x on each; elsewhere the straggler"),
         ("X", "X", "compare_groups", "", "compare two groups of ranks, such as 0-3 -- 4-7"),
         ("C", "C", "clock", "clock", "the common clock: refined by collectives, UTC alone, none"),
     ),

@@ -53,14 +53,14 @@ def test_every_binding_is_a_key_of_a_keyboard_and_its_action_is_written_whole():
 
 @pytest.mark.parametrize(("shown", "actions"), [
     ("m", {"mark"}),
-    ("M", {"metrics", "choose"}),
+    ("M", {"metrics", "pick"}),
     ("d", {"drawing"}),
     ("#", {"fold"}),
     ("/", {"filter", "search"}),
     ("t", {"take_window"}),
     ("n N", {"match"}),
     ("c", {"partner"}),
-    ("a A", {"choose"}),
+    ("a A", {"pick"}),
 ])  # fmt: skip
 def test_a_key_means_the_same_on_every_screen(shown, actions):
     found = {key.action.partition("(")[0] for key in keys.KEYS if key.shown == shown and key.help}

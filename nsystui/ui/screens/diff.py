@@ -290,7 +290,7 @@ class DiffScreen(FilteredTableScreen):
             if isinstance(table, str):
                 self._show_table(table)
             elif values:
-                self.say("no other table shows this; v shows the next table")
+                self.say("no other table shows this: v lists the tables")
         elif values:
             self._open_name(values)
 

@@ -252,8 +252,8 @@ def _blocking_reads(case: Case) -> Sequence[Finding | NotChecked]:
     words += [f"{caller_share:.0f} % is called by {caller}"] if caller else []
     words += [f"{100 * other_time / sum(blocked.times.values()):.0f} % is in another thread"] if other_time else []
     sentence = (
-        f"{case.each_gpu} idles {time_words(cost)} while files are read (by the launching thread or for it) "
-        f"({counted(blocked.gaps, 'gap')}). Of that time, {', '.join(words)}."
+        f"{case.each_gpu} idles {time_words(cost)} while files are read (by the launching thread or for it, "
+        f"{counted(blocked.gaps, 'gap')}). Of that time, {', '.join(words)}."
     )
     files = blocked.largest(lambda cause: cause.file)[0]
     sentence += f" The largest part reads {files}." if files else ""
