@@ -130,7 +130,7 @@ class Attribution:
         return starmap(slice, pairwise(edges))
 
     def first(self, count: int) -> Attribution:
-        """Return only the first ``count`` spans."""
+        """Return the first ``count`` spans."""
         rows = slice(int(np.searchsorted(self.span, count)))
         columns = {key: getattr(self, key)[rows] for key in ("span", "cause", "range", "time")}
         return replace(self, spans=self.spans.at(slice(count)), launcher=self.launcher[:count], **columns)

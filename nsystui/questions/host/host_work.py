@@ -130,13 +130,12 @@ def _overlapping(session: Session, idle: Attribution) -> list[list[_Range]]:
             for index, (gap, thread) in enumerate(zip(idle.spans, threads, strict=True))
         ]
     )
-    # The planner knows that inline values are few, and scans the ranges once.
     span = sa.select(values).cte("wanted").c
     keys = [table.c[key] for key in ("report", "process", "thread")]
     name = sa.func.coalesce(FOLDED_LABEL, "").label("name")
     times = job_start(table).label("start"), job_end(table).label("end")
     is_near = segments.near(table, [(gap.task, gap.start, gap.end) for gap in idle.spans])
-    # Otherwise DuckDB compares each span with all ranges.
+    # Else DuckDB compares each span with all ranges.
     ranges_near = sa.select(*keys, *times, name).where(is_near).cte("near").prefix_with("MATERIALIZED").c
     query = sa.select(span.number, ranges_near.start, ranges_near.end, ranges_near.name).where(
         *(ranges_near[key.name] == span[key.name] for key in keys),

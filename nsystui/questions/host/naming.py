@@ -136,19 +136,16 @@ def launching_threads(
         start, end = ((table.c[edge] + table.c.clock_offset).label(edge) for edge in ("start", "end"))
         query = sa.select(*columns, start, end).where(of_tasks(table, tasks))
         if are_few:
-            moments = (given({"moment": times.tolist()}) for times in (ends, starts))
-            is_next = (edge.in_(times) for edge, times in zip((start, end), moments, strict=True))
+            is_next = start.in_(given({"end": ends.tolist()})), end.in_(given({"start": starts.tolist()}))
             # Otherwise DuckDB joins all operations first.
             work = query.where(sa.or_(*is_next)).cte("work").prefix_with("MATERIALIZED")
         else:
             low, high = int(starts.min()) - max(offsets), int(ends.max()) - min(offsets)
             work = query.where(table.c.start <= high, sa.or_(table.c.end >= low, table.c.end.is_(None))).cte("work")
         query = sa.select(work, calls.c.thread).join(calls, is_launched_by(work, calls))
-        query = query.where(calls.c.thread.is_not(None))
-        operations = {key: np.ma.filled(values, NO_THREAD) for key, values in session.arrays(query).items()}
-        for gpu, rows in rows_by_gpu(operations):
-            part = tuple(rows[key].astype(np.int64) for key in ("start", "end", "thread"))
-            parts.setdefault(gpu, []).append(part)
+        operations = session.arrays(query.where(calls.c.thread.is_not(None)))
+        for gpu, rows in rows_by_gpu({key: np.ma.filled(values, NO_THREAD) for key, values in operations.items()}):
+            parts.setdefault(gpu, []).append(tuple(rows[key].astype(np.int64) for key in ("start", "end", "thread")))
     launches: tuple[dict[tuple[Task, int], tuple[Times, Ints]], ...] = ({}, {})
     for gpu, parts_of_gpu in parts.items():
         *edges, threads = (np.concatenate(part) for part in zip(*parts_of_gpu, strict=True))

@@ -183,18 +183,15 @@ _CALL_TYPES: dict[str, type[np.generic]] = {
     **dict.fromkeys(("report", "thread", "start", "end", "chain"), np.int64),
     "name": np.int32,
 }
-
-
-_MIN_WIDTH = 1_000_000
-_MAX_CELLS = 1 << 12
+_MIN_WIDTH, _MAX_CELLS = 1_000_000, 1 << 12
 
 
 def near(table: sa.FromClause, spans: Sequence[tuple[Task, int, int]]) -> Condition:
-    """Select rows that are long, did not end, or begin near a span: all that overlap a span, and few others."""
+    """Select rows that are long, unfinished, or begin near a span: all that overlap it, and few more."""
     columns = table.c
     width = max(sum(end - start for _, start, end in spans) // _MAX_CELLS, _MIN_WIDTH)
-    # A row begins at most its length before a span, and SQL divides towards zero.
-    edges = ((task, start // width - 2, end // width + 1) for task, start, end in spans)
+    # SQL divides towards zero.
+    edges = ((task, start // width - 1, end // width + 2) for task, start, end in spans)
     cells = {(task.report, task.process, n) for task, first, last in edges for n in range(first, last)}
     begin = (columns.start + columns.clock_offset).op("//", precedence=8)(width)
     is_near = sa.tuple_(columns.report, columns.process, begin).in_(

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _Rows = Mapping[str, Array]
 """Columns of some rows; masked if values are missing."""
+_Columns = dict[str, Any]
 
 _LARGE = (tables.kernels, tables.api_calls)
 _TOGETHER = 1 << 17
@@ -42,7 +43,7 @@ class ProcessRows:
     _results: dict[str, Any] = field(default_factory=dict)
 
     def once(self, name: str, make: Callable[[], T]) -> T:
-        """Return the result ``name`` of this process, computed with ``make`` on first use."""
+        """Return ``make()``, or its earlier result for this name."""
         result: T = self._results[name] if name in self._results else self._results.setdefault(name, make())
         return result
 
@@ -100,19 +101,18 @@ def _runs(session: Session, tasks: Iterable[Task]) -> Iterator[list[Task]]:
 _NOBODY = Task(-1, -1)
 
 
-def rows_by_task(columns: dict[str, Any]) -> Iterator[tuple[Task, dict[str, Any]]]:
+def rows_by_task(columns: _Columns) -> Iterator[tuple[Task, _Columns]]:
     """Yield each process's rows, in order."""
     report, process = (np.ma.getdata(columns.pop(key)) for key in ("report", "process"))
     order = np.lexsort((process, report))
     is_new = (np.diff(report[order]) != 0) | (np.diff(process[order]) != 0)
     for rows in np.split(order, np.flatnonzero(is_new) + 1) if len(order) else ():
-        is_only = len(rows) == len(order)
-        of_task = columns if is_only else {key: values[rows] for key, values in columns.items()}
-        yield Task(int(report[rows[0]]), int(process[rows[0]])), of_task
+        task, is_only = Task(int(report[rows[0]]), int(process[rows[0]])), len(rows) == len(order)
+        yield task, columns if is_only else {key: values[rows] for key, values in columns.items()}
 
 
-def rows_by_gpu(columns: dict[str, Any]) -> Iterator[tuple[tuple[Task, int], dict[str, Any]]]:
-    """Yield the rows of each GPU (process and device), in order."""
+def rows_by_gpu(columns: _Columns) -> Iterator[tuple[tuple[Task, int], _Columns]]:
+    """Yield the rows of each process and device, in order."""
     for task, rows in rows_by_task(columns):
         devices = rows.pop("device")
         for device in np.unique(devices).tolist():

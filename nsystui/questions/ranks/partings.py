@@ -9,7 +9,7 @@ from nsystui.base.selection import Selection
 from nsystui.base.text import few_numbers, ranks_named
 from nsystui.base.units import format_value
 from nsystui.questions.capture.launch_account import launch_accounts
-from nsystui.questions.collectives.matching import Member
+from nsystui.questions.collectives.matching import Matching, Member
 from nsystui.questions.nccl.bandwidth import in_steps
 
 if TYPE_CHECKING:
@@ -22,14 +22,11 @@ def differences(job: OpenJob, step_name: str | None = None) -> list[tuple[int, i
     A rank that lacks a collective ran earlier collectives and later kernels, and all of its kernels were recorded:
     otherwise its capture may have begun later, ended earlier, or be incomplete.
     """
-    gpus = job.busy(Selection()).devices
-    if sum(len(gpu.devices) for gpu in gpus) < 2:
-        return []
-    matching = job.collectives()
+    devices = {Member(gpu.device.task.task, gpu.device.device): gpu for gpu in job.busy(Selection()).devices}
+    matching = job.collectives() if len(devices) > 1 else Matching(())
     parted = [group for group in (*matching.groups, *matching.alone) if group.members != group.open]
     if not parted:
         return []
-    devices = {Member(gpu.device.task.task, gpu.device.device): gpu for gpu in gpus}
     accounts, kernels = launch_accounts(job.session, job.session.reports), in_steps(job.pairing(), job.steps(step_name))
     columns = (kernels.kernels[key].astype(float).tolist() for key in ("report", "row", "step"))
     step_of = {(report, row): int(step) for report, row, step in zip(*columns, strict=True) if step == step}

@@ -259,7 +259,7 @@ def _add_work(session: Session, by_task: Mapping[Task, Sequence[_Candidate]], ne
 
 
 def _closed_ranges(tasks: Iterable[Task]) -> sa.Subquery:
-    """Select the reports' NVTX ranges that ended on the thread that began them; a subquery has the names: long SQL."""
+    """Select the reports' NVTX ranges that ended on the thread that began them."""
     columns = tables.nvtx_ranges.c
     times = (job_start(tables.nvtx_ranges).label("start"), job_end(tables.nvtx_ranges).label("end"))
     named = sa.select(columns.report, columns.process, columns.thread, *times, FOLDED_LABEL.label("name")).where(
@@ -271,7 +271,7 @@ def _closed_ranges(tasks: Iterable[Task]) -> sa.Subquery:
 
 
 def _with_kinds(named: sa.Subquery) -> sa.Subquery:
-    """Add template and kind to names: ``step *`` is the template of ``step 7``; a kind lacks fields."""
+    """Add the template (``step *`` of ``step 7``) and the kind, which lacks fields, of each name."""
     template = sa.func.regexp_replace(named.c.name, "[0-9]+", "*", "g", type_=sa.Text)
     kind = sa.func.regexp_replace(template, f"{_FIELDS}.*", _FIELDS, type_=sa.Text)
     return sa.select(named, template.label("template"), kind.label("kind")).subquery("ranges")
@@ -285,7 +285,7 @@ def _kinds_query(tasks: Iterable[Task]) -> Query:
     ranges = _closed_ranges(tasks).c
     name = (ranges.report, ranges.process, ranges.thread, ranges.name)
     sums = sa.func.count().label("count"), sa.func.sum(ranges.end - ranges.start).label("time")
-    # Patterns are slow: a name is matched once, not in each range.
+    # Patterns are slow, and many ranges share a name.
     names = _with_kinds(sa.select(*name, *sums).group_by(*name).subquery("names")).c
     kind = (names.report, names.process, names.thread, names.kind)
     count, time = sa.func.sum(names["count"]), sa.func.sum(names.time)

@@ -339,7 +339,7 @@ class Case:
 
     @cached_property
     def range_labels(self) -> list[str]:
-        """The distinct names of NVTX ranges, by their meaning."""
+        """The distinct names of NVTX ranges."""
         query = sa.select(FOLDED_LABEL).where(*where(tables.nvtx_ranges, self.scope)).distinct()
         return [label for (label,) in self.job.session.rows(query)]
 
