@@ -150,7 +150,7 @@ def test_slow_steps_of_all_ranks_stay_a_finding_beside_a_straggler(tmp_path: Pat
 @pytest.mark.parametrize(
     ("name", "is_slow"),
     [
-        *(("Trainer.evaluate", False), ("validation_step 3", False), ("next_batch", True)),
+        *(("Trainer.evaluate", False), ("val_step 3", False), ("next_batch", True)),
         ("autograd::engine::evaluate_function: AddBackward0", True),
     ],
 )

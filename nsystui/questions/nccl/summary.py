@@ -310,7 +310,7 @@ def verdicts(kernels: pd.DataFrame, group: Ints, count: int) -> list[str | None]
     cells = (start, end - start, *more)
     rows = np.split(np.argsort(group, kind="stable"), np.cumsum(np.bincount(group, minlength=count))[:-1])
     ranks = kernels["ranks"].astype("float64").fillna(kernels["rank"].nunique()).to_numpy()
-    return [verdict(int(ranks[local].max()), *(cell[local] for cell in cells)) for local in rows]
+    return [verdict(int(ranks[local].max(initial=0)), *(cell[local] for cell in cells)) for local in rows]
 
 
 def _rates(size: Floats, time: Floats, group: Ints, count: int) -> Floats:
