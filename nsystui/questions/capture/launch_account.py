@@ -147,7 +147,7 @@ class _Counts:
 def launch_accounts(session: Session, reports: Collection[Report]) -> dict[Task, LaunchAccount]:
     """Return the account of each process with launches and GPU work, of reports that were read whole.
 
-    Kernels and launches with impossible times are left out, not lost: notes count them.
+    Rows with impossible times are not lost: notes count them.
     """
     counts: defaultdict[Task, _Counts] = defaultdict(_Counts)
     table_names = (tables.kernels.name, tables.api_calls.name)
@@ -190,12 +190,11 @@ def lacks_work(session: Session) -> bool:
 
 
 def lost_work_note(job: OpenJob, selection: Selection) -> str:
-    """Return the note on selected processes whose launched kernels are missing, if any."""
+    """Return the note on launched kernels that are missing, if any."""
     accounts = job.once("launch accounts", lambda: launch_accounts(job.session, job.session.reports))
-    chosen = [accounts[task] for task in accounts if selection.tasks is None or task in selection.tasks]
-    lost, launches = (
-        sum(getattr(item, key) for item in chosen if item.lost_kernels) for key in ("lost_kernels", "launches")
-    )
+    chosen = selection.tasks or accounts
+    partial = [item for task, item in accounts.items() if item.lost_kernels and task in chosen]
+    lost, launches = sum(item.lost_kernels for item in partial), sum(item.launches for item in partial)
     return f"{lost:,} of {launches:,} kernel launches have no kernel; {LOWER_BOUNDS}" if lost else ""
 
 

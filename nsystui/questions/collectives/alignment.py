@@ -2,8 +2,8 @@
 
 A synchronous collective of all ranks ends at the same time on each, within microseconds inside a machine and tens of
 microseconds over a network. If a report's ends are later than the mean of all reports, its clock is ahead by as much.
-The median over the collectives ignores a few disturbed collectives. (``nsys_jax`` of JAX's toolbox does the same.) If
-the difference grows with time, the clocks drift (`clock_rates`): this is corrected first.
+The median over the collectives ignores a few disturbed collectives. If the difference grows with time, the clocks drift
+(`clock_rates`): this is corrected first.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class ClockFit:
     rates: Mapping[int, float] = field(default_factory=dict)
 
     def _with(self, reports: Sequence[int], rates: Floats, skew: Floats, deviations: Floats) -> ClockFit:
-        """Return the fit with more reports, whose clocks are ahead by ``skew`` after the correction of their rates."""
+        """Return the fit with more reports, ahead by ``skew``, ns."""
         residual = np.median(np.abs(deviations - np.median(deviations, axis=1, keepdims=True)), axis=1)
         errors = zip(reports, np.rint(residual).astype(int).tolist(), strict=True) if deviations.shape[1] > 1 else ()
         drifting = {report: rate for report, rate in zip(reports, rates.tolist(), strict=True) if rate}
@@ -82,8 +82,7 @@ class ClockFit:
 def fit_clock(groups: Sequence[MatchedCollectives]) -> ClockFit:
     """Return the shifts and rates that make the ends of collectives coincide.
 
-    Fit the largest set of reports first, then each report that shares collectives with a fitted report. Without a
-    collective of two reports, nothing is shifted.
+    Fits the largest set of reports first, then reports that share collectives with these.
     """
     usable = [group for group in groups if len(group.reports) > 1 and _end_together(group).any()]
     if not usable:
@@ -112,7 +111,7 @@ def fit_clock(groups: Sequence[MatchedCollectives]) -> ClockFit:
         rates = clock_rates(right, ends)
         deviations = ends - right + rates[:, None] * ends
         joined = fit._with(reports, rates, np.median(deviations, axis=1), deviations)
-        if len(right) >= FEWEST_TO_DECIDE and max(joined.errors.values(), default=0) < max(fit.error or 0, _APART):
+        if len(right) >= FEWEST_TO_DECIDE and (joined.error or 0) <= max(fit.error or 0, _APART):
             fit = joined
     return fit
 

@@ -106,7 +106,7 @@ def recording_advice(
 
 
 def option_advice(reports: Iterable[Report], options: str) -> str:
-    """Return the advice to record with ``options`` of nsys, even if another profiler recorded or all were used."""
+    """Return the advice to record with ``options`` of nsys, even if another profiler recorded."""
     facts = [report.metadata for report in reports]
     if facts and all(option.partition("=")[0] in fact.asked for fact in facts for option in options.split()):
         return f"`{options}` was used, but recorded none"
@@ -116,7 +116,7 @@ def option_advice(reports: Iterable[Report], options: str) -> str:
 
 
 def sizes_advice(reports: Iterable[Report]) -> str:
-    """Return how to get the message sizes that all NCCL calls of reports lack."""
+    """Return how to get NCCL's missing message sizes."""
     facts = [report.metadata for report in reports if report.count(canonical.NCCL_CALLS)]
     if all(fact.made_of or fact.json_included or fact.blobs_included for fact in facts):
         return "use NCCL 2.16.2 or later, or add NCCL's log (--nccl-log)"

@@ -147,7 +147,7 @@ class Triage:
             ("gaps", self.budget.long_gaps),
             (f"gaps in CUDA graphs{why}", self.budget.in_graphs),
         )
-        for words, time in () if self._is_partial else parts:  # missing work may fill or hide them
+        for words, time in () if self._is_partial else parts:
             share = 100 * time / max(self.budget.time, 1)
             largest += [(share, words)] * (share >= min_share)
         yield from ((share, f"{words} ({share:.1f} %)") for share, words in largest)

@@ -211,8 +211,8 @@ def late_gaps(case: Case, device: DeviceIntervals, launches: Sequence[Times]) ->
 def launches_of(case: Case, devices: Sequence[DeviceIntervals]) -> dict[Place, tuple[Times, ...]]:
     """Return start and end of launch calls and of kernels (job time, ns) and a number of each call, by GPU."""
     kernels, calls = tables.kernels, tables.api_calls
-    tasks = frozenset(task for device in devices for task in device.tasks)
-    reports = sorted({task.report for task in tasks})
+    owners = sorted(task for device in devices for task in device.tasks)
+    reports = sorted({task.report for task in owners})
     query = (
         sa.select(
             kernels.c.report,
@@ -226,7 +226,7 @@ def launches_of(case: Case, devices: Sequence[DeviceIntervals]) -> dict[Place, t
         )
         .join_from(kernels, calls, is_launched_by(kernels, calls))
         .where(
-            *where(kernels, case.scope.with_tasks(tasks)),
+            *where(kernels, case.scope.with_tasks(frozenset(owners))),
             # Without these, the rows of all other reports are read, too.
             of_reports(kernels.c.report, reports),
             of_reports(calls.c.report, reports),
@@ -241,9 +241,8 @@ def launches_of(case: Case, devices: Sequence[DeviceIntervals]) -> dict[Place, t
             gpu = case.gpu_of.get((task, device), (task, device))
             if gpu in begins:
                 is_working = rows["end"] > begins[gpu]
-                *times, correlation = (rows[key][is_working] for key in _TIMES)
-                number = (sorted(tasks).index(task) << 32) + correlation.astype(np.int64)
-                parts.setdefault(gpu, []).append([*times, number])
+                *times, ids = (rows[key][is_working] for key in _TIMES)
+                parts.setdefault(gpu, []).append([*times, ids.astype(np.int64) + (owners.index(task) << 32)])
     return {
         gpu: tuple(np.concatenate(column) for column in zip(*batches, strict=True))
         for gpu, batches in parts.items()

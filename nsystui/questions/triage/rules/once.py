@@ -367,10 +367,9 @@ def _host_memory(case: Case, contexts: Sequence[_First]) -> Finding | None:
     created = {first.rank: first.extra for first in contexts if first.name.startswith(HOST_CALLS)}
     idle, times = [], {}
     for device in case.devices:
-        task = device.device.task.task
-        called = merge(*(host_calls.of(user) for user in device.tasks))
+        called = merge(*map(host_calls.of, device.tasks))
         idle_part = intersect(called, case.idle_in(device, case.window_of(device)))
-        times[task, device.device.device] = idle_part
+        times[device.device.task.task, device.device.device] = idle_part
         idle.append(max(idle_part.length - sum(created.get(rank, 0) for rank in device.ranks), 0))
     cost = case.mean(idle)
     if case.percent(cost) < case.thresholds.host_memory_percent:
