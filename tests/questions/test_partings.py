@@ -35,7 +35,7 @@ def at(*places: tuple[int, int, int]) -> Any:
          "Rank 1 runs 1 AllReduce less in step 10 (compared with ranks 0, 2, 3)"], [(4, 38), (3, 1), (3, 1)]),
         (4, at((1, 10, 1)), ["Rank 1 runs 1 AllReduce less in step 10 (compared with ranks 0, 2, 3)"],
          [(4, 39), (3, 1)]),
-        (2, at((1, 10, 0)), ["Rank 1 runs 1 AllReduce less in step 10, compared with rank 0"], [(2, 39)]),
+        (2, at((1, 10, 0)), ["Rank 1 runs 1 AllReduce less in step 10 (compared with rank 0)"], [(2, 39)]),
         (3, at((2, 19, 1)), ["Rank 2 runs 1 AllReduce less in step 19 (compared with ranks 0, 1)"], [(3, 39), (2, 1)]),
         (3, at((2, 3, 1), (2, 9, 0)), ["Rank 2 runs 2 AllReduce less in 2 steps (3, 9) (compared with ranks 0, 1)"],
          [(3, 38), (2, 2)]),
