@@ -52,7 +52,7 @@ class ClockFit:
     rates: Mapping[int, float] = field(default_factory=dict)
 
     def _with(self, reports: Sequence[int], rates: Floats, skew: Floats, deviations: Floats) -> ClockFit:
-        """Return the fit with more reports, ahead by ``skew``, ns."""
+        """Return the fit with reports ahead by ``skew``, ns."""
         residual = np.median(np.abs(deviations - np.median(deviations, axis=1, keepdims=True)), axis=1)
         errors = zip(reports, np.rint(residual).astype(int).tolist(), strict=True) if deviations.shape[1] > 1 else ()
         drifting = {report: rate for report, rate in zip(reports, rates.tolist(), strict=True) if rate}
