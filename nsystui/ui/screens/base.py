@@ -179,7 +179,7 @@ class JobScreen(ExportingScreen, SelectingScreen):
     the answer, ``STATE`` the attributes that going back restores, in addition to the cursors of its tables.
     """
 
-    MODE_KEY: ClassVar[str] = ""
+    MODE_KEY: str = ""
     SCREEN: ClassVar[str] = ""
     PARAMETERS: ClassVar[tuple[str, ...]] = ()
     STATE: ClassVar[tuple[str, ...]] = ()

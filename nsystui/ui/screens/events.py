@@ -33,7 +33,7 @@ async def find_partner(screen: TableScreen, go: Callable[[EventKey], None]) -> N
         go(key_of(answer.rows[0]))
     else:
         table = TableAnswer("partners", EVENT_COLUMNS, answer.rows, len(answer.rows))
-        screen.lay_over(screen_of("GPU work", "launched by this call", lambda job: table))
+        screen.lay_over(screen_of("GPU work", "launched by this call", lambda job: table, screen.MODE_KEY))
 
 
 _CATEGORIES = {

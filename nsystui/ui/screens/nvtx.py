@@ -107,11 +107,10 @@ class RangeWorkScreen(EventRowsScreen):
     """The kernels, memory operations and graphs launched in a range or by a call."""
 
     COUNTED = "operations"
-    MODE_KEY = "5"
 
-    def __init__(self, name: str, question: Callable[[OpenJob], Answer]) -> None:
+    def __init__(self, name: str, question: Callable[[OpenJob], Answer], mode_key: str = "5") -> None:
         super().__init__(name, "GPU work")
-        self._question = question
+        self._question, self.MODE_KEY = question, mode_key
 
     def ask(self, job: OpenJob, selection: Selection) -> Answer:
         return self._question(job)
