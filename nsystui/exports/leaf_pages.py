@@ -19,7 +19,7 @@ import numpy as np
 from nsystui.base.inputs import opened
 from nsystui.base.types import Array, Ints
 from nsystui.exports import opening
-from nsystui.exports.schema import LATEST, Column
+from nsystui.exports.schema import LATEST, NativeColumn
 
 _LEAF, _INTERIOR = 13, 5
 _MAX_DEPTH = 20
@@ -134,7 +134,7 @@ class LeafPages:
                 inside = slice(*np.searchsorted(rows.rowids, [first, last + 1]).tolist())
                 batch: dict[str, tuple[Ints, Array | None]] = {"row_id": (rows.rowids[inside], None)}
                 for name, sql in columns.items():
-                    assert isinstance(sql, Column)
+                    assert isinstance(sql, NativeColumn)
                     values, present = rows.column(sql)
                     batch[name] = values[inside], None if present is None else present[inside]
                 if inside.start < inside.stop:
@@ -190,7 +190,7 @@ class _Rows:
     places: list[Ints]
     eight: Array
 
-    def column(self, item: Column) -> tuple[Ints, Array | None]:
+    def column(self, item: NativeColumn) -> tuple[Ints, Array | None]:
         """Return the values of a column as its SQL gives them, and which are present. Raises UnusualPages."""
         values, present = self.integers(item.native)
         if item.possible is None:

@@ -56,7 +56,7 @@ class GpuClock:
     is_of_waits: bool
 
 
-class Column(str):
+class NativeColumn(str):
     """SQL of an integer column, with which the integers of the column ``native`` can be converted without SQLite.
 
     If ``possible`` is set, integers outside of these bounds become ``LATEST`` + 1, ``origin`` is subtracted from the
@@ -112,7 +112,7 @@ class Schema:
         """
         if not self.has_column(table, column):
             return NO_INTEGER
-        sql = Column(f'CAST("{column}" AS INTEGER)')
+        sql = NativeColumn(f'CAST("{column}" AS INTEGER)')
         sql.native = column
         return sql
 
@@ -133,7 +133,7 @@ class Schema:
         case = f'CASE {no_times}WHEN {is_possible} THEN {value} WHEN "{column}" IS NOT NULL THEN {LATEST + 1} END'
         if raw != f'"{column}"':
             return case
-        sql = Column(case)
+        sql = NativeColumn(case)
         sql.native, sql.origin, sql.end = column, self.origin, "end" if may_lack_times else ""
         sql.possible = self.origin + earliest, self.origin + self.latest
         return sql

@@ -20,7 +20,7 @@ from nsystui.exports.canonical import CanonicalTable
 from nsystui.exports.integrity import PageChecks, doubled
 from nsystui.exports.nccl_calls import PayloadSchemas
 from nsystui.exports.opening import ArrowReader
-from nsystui.exports.schema import Column, Schema
+from nsystui.exports.schema import NativeColumn, Schema
 from nsystui.exports.sources import NO_INTEGER, Source, Transform
 from nsystui.exports.sources.base import words_of
 from nsystui.store.tally import LeftOut, count_left_out, count_nameless, left_out_of, left_out_query, lost_names
@@ -183,7 +183,7 @@ class Lookups:
             self.pages[source.table] = leaf_pages(self.path, source.table)
         if (pages := self.pages[source.table]) is not None and not source.without:
             read = [sql for sql in source.columns.values() if sql != NO_INTEGER]
-            if all(isinstance(sql, Column) and sql.native in pages.integers for sql in read):
+            if all(isinstance(sql, NativeColumn) and sql.native in pages.integers for sql in read):
                 return pages
         self.pages[source.table] = None
         return None

@@ -11,7 +11,7 @@ import pytest
 from support import shared
 
 from nsystui.exports.leaf_pages import UnusualPages, leaf_pages
-from nsystui.exports.schema import Column
+from nsystui.exports.schema import NativeColumn
 
 LEAF, INTERIOR = 13, 5
 VALUES = (None, 0, 1, -1, 127, -128, 1 << 15, -(1 << 23), 1 << 31, 1 << 47, (1 << 63) - 1, -(1 << 63))
@@ -26,7 +26,7 @@ def decoded(
     columns = {}
     for name in pages.names:
         if name in pages.integers:
-            columns[name] = Column(name)
+            columns[name] = NativeColumn(name)
             columns[name].native = name
     rows = []
     try:
