@@ -216,7 +216,7 @@ def test_pinned_copies_on_the_stream_of_the_kernels_are_a_remark_below_the_thres
     assert [one.id for one in found.findings] == ["exposed-memory"] * is_told
     for one in found.findings:
         assert (one.severity, one.cost) == (Severity.INFO, ill.cost)
-        told(one, "50 host-to-device copies of pinned memory", "50 ms", advises=("on a separate stream", "prefetch"))
+        told(one, "50 host-to-device copies (pinned", "50 ms", advises=("on a separate stream", "prefetch"))
 
 
 def parsed(command: str) -> None:
