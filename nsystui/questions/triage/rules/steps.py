@@ -257,8 +257,9 @@ def step_traffic(case: Case) -> Sequence[Finding | NotChecked]:
     uploads = [group for group in case.host_copies if group.kind == HOST_TO_DEVICE]
     kinds = f" ({'; '.join(group.words for group in uploads[:2])})" if uploads else ""
     sentence = (
-        f"Each step copies {bytes_words(per_step)} to {case.each_gpu[0].lower()}{case.each_gpu[1:]} from the host (mean). "
-        f"The copies of all steps take {time_words(total)} per GPU, and no kernel hides {time_words(cost)} of this{kinds}."
+        f"Each step copies {bytes_words(per_step)} to {case.each_gpu[0].lower()}{case.each_gpu[1:]} from the host "
+        f"(mean). The copies of all steps take {time_words(total)} per GPU, and no kernel hides {time_words(cost)} of "
+        f"this{kinds}."
     )
     measured = (
         "Host-to-device copies in the steady state that no kernel of the GPU overlaps. The mean is over the GPUs."
