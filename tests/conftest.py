@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from support import session_over, shared
 from synthetic.demo import TrainingJob
 
 from nsystui.base import resources
+from nsystui.exports.leaf_pages import LeafPages
 from nsystui.exports.opening import ArrowReader
 from nsystui.questions import catalogue
 from nsystui.questions.queries.question import Question
@@ -194,15 +195,21 @@ def opened() -> Iterator[Callable[..., Session]]:
 
 @pytest.fixture
 def read(monkeypatch) -> list[str]:
-    """Return the list that gets the readers' queries of SQLite."""
+    """Return the list that gets the readers' queries of SQLite; rows that are decoded from pages count as a query."""
     queries: list[str] = []
-    stream = ArrowReader.stream
+    stream, rows = ArrowReader.stream, LeafPages.rows
 
     def spied(reader: ArrowReader, query: str) -> object:
         queries.append(query)
         return stream(reader, query)
 
+    def decoded(pages: LeafPages, first: int, last: int, columns: Mapping[str, str]) -> object:
+        names = ", ".join(f'{sql} AS "{name}"' for name, sql in {"row_id": "rowid", **columns}.items())
+        queries.append(f'SELECT {names} FROM "{pages.table}" WHERE rowid BETWEEN')
+        return rows(pages, first, last, columns)
+
     monkeypatch.setattr(ArrowReader, "stream", spied)
+    monkeypatch.setattr(LeafPages, "rows", decoded)
     return queries
 
 

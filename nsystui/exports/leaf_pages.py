@@ -46,6 +46,7 @@ class LeafPages:
     """The pages of a table whose columns are ``names``; ``integers`` and ``required`` are numbers of columns."""
 
     path: Path
+    table: str
     root: int
     page_size: int
     names: tuple[str, ...]
@@ -249,7 +250,7 @@ def leaf_pages(path: Path, table: str) -> LeafPages | None:
         return None
     integers = frozenset(name for _, name, kind, _, _, key, _ in columns if "INT" in kind.upper() and not key)
     required = tuple(number for number, _, _, is_required, *_ in columns if is_required)
-    return LeafPages(path, root, page_size, tuple(name for _, name, *_ in columns), integers, required)
+    return LeafPages(path, table, root, page_size, tuple(name for _, name, *_ in columns), integers, required)
 
 
 def _words(buffer: Array, at: Ints, size: int) -> Ints:

@@ -8,6 +8,7 @@ import pytest
 import synthetic
 from support import edit, native, shared
 from synthetic import ExportWriter, demo
+from synthetic.gpu_program import Program
 
 from nsystui.base.selection import Selection
 from nsystui.questions.events.kinds import EventKind
@@ -129,6 +130,7 @@ class TestFacts:
             thread = export.thread(export.process(5_000), 5_000, "main")
             export.ucx(thread, 1_000, 2_000, "ucp_worker_progress")
             export.cuda_overhead(thread, 3_000, 4_000, 7)
+            Program(export, 6_000).host_function((5_000, 5_100), (6_000, 7_000))
         session.add(tmp_path / "ucx.sqlite")
         for kind in EventKind:
             source = demo_session if listed(demo_session, kind) else session

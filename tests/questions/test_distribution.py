@@ -164,7 +164,7 @@ def test_it_is_the_mean_of_the_two_middle_values(engine, rows):
     connection, alchemy = engine
     connection.execute("DELETE FROM given")
     if rows:
-        connection.executemany("INSERT INTO given MAYBE_MISSING (?, ?)", rows)
+        connection.executemany("INSERT INTO given VALUES (?, ?)", rows)
     found = medians(_Asked(alchemy), TABLE, TABLE.c.value, TABLE.c.name, [])  # type: ignore[arg-type]
     expected = defaultdict(list)
     for name, value in rows:

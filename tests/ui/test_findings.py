@@ -52,15 +52,12 @@ class TestFound:
 
     async def test_every_view_of_a_finding_is_on_the_screen_that_it_names(self, stalled, cache_directory):
         async with running(stalled, cache_directory, NARROW) as (app, pilot):
-            for view in (DIAGNOSTICS, *(view.name for home in SCREENS for view in views_of(home))):
+            screens = {view.name: view.screen for home in SCREENS for view in views_of(home)}
+            for view in (DIAGNOSTICS, *screens):
                 door, advice = Door(view, filter="x" if view == "api" else ""), Advice("do", "because")
                 await show_finding(app, Finding("it", Severity.INFO, "it is so", advice, door))
                 name = type((await rested(pilot)).screen).__name__.lower()
-                own = {DIAGNOSTICS: "diagnostics", "call tree": "calltree", "GPU memory": "gpumemory"} | {
-                    name: name for name in ("metrics", "network")
-                }
-                expected = own.get(view, door.screen.lower())
-                assert name == f"{expected}screen", view
+                assert name == f"{screens.get(view, view).lower().replace(' ', '')}screen", view
                 assert name_of_screen(app) != "ViewsScreen" or app.screen.view.name == view
                 assert app.selection.name == (NameFilter("x") if door.filter else None)
                 await pilot.press("escape")

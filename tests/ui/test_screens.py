@@ -93,8 +93,8 @@ async def test_a_bar_of_many_ranges_is_the_mean_of_neighbours(tmp_path):
 async def test_e_writes_what_the_command_prints_byte_for_byte(job, cache, tmp_path, capsys):
     cases = (
         ("1", "csv", ("overview",)), *(("2", ending, ("kernels",)) for ending in ("csv", "json", "md")),
-        ("5", "csv", ("nvtx",)), ("6", "csv", ("events",)), ("2b", "csv", ("kernels", "--by", "rank")),
-        ("2Baa", "csv", ("kernels", "--names", "short")), ("2v", "csv", ("memory",)),
+        ("5", "csv", ("nvtx",)), ("6", "csv", ("events",)), ("2br", "csv", ("kernels", "--by", "rank")),
+        ("2Bah", "csv", ("kernels", "--names", "short")), ("2vm", "csv", ("memory",)),
     )  # fmt: skip
     async with running(job, cache, WIDE) as (app, pilot):
         for keys, ending, _ in cases:

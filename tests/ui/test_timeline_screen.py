@@ -191,7 +191,7 @@ async def test_a_first_answer_that_takes_long_has_the_details_of_any_other(demo_
 @pytest.mark.campaign
 async def test_the_network_has_lanes_below_the_gpus_scaled_to_the_largest_in_view(demo_job, cache_directory):
     path = demo_job[0]
-    async with running([path], cache_directory, WIDE, "4", *["M"] * 4) as (app, pilot):
+    async with running([path], cache_directory, WIDE, "4", "M", "t") as (app, pilot):
         line_with(app, "[network]")
         gpu, host = app.screen.picture.gpus
         lanes = {metric.label: metric for metric in host.metrics}
@@ -222,6 +222,6 @@ async def test_the_network_has_lanes_below_the_gpus_scaled_to_the_largest_in_vie
 async def test_without_gpu_metrics_the_network_is_offered(tmp_path, cache_directory):
     (path,) = training_job(tmp_path, ranks=1, steps=2, layers=2)
     edit(path, "DELETE FROM GPU_METRICS")
-    async with running([path], cache_directory, WIDE, "4", "M") as (app, _):
+    async with running([path], cache_directory, WIDE, "4", "M", "n") as (app, _):
         lanes = app.screen.chart.lanes
         assert "sent mlx5_0" in {one.label.strip() for one in lanes} | {text for one in lanes for _, text in one.notes}
