@@ -82,19 +82,25 @@ def schemas() -> dict[str, Any]:
     return json.loads(ask("schema").out)
 
 
-@pytest.mark.parametrize(("path", "keep"), [
+@pytest.mark.parametrize(("path", "asked_first", "keep"), [
+    *(pytest.param(path, True, True, id=path.stem) for path in SUBJECTS if path.stem not in RARE),
     *(
-        pytest.param(path, True, id=path.stem, marks=[pytest.mark.campaign] * (path.stem in RARE))
+        pytest.param(path, False, True, id=f"{path.stem}, the others", marks=pytest.mark.campaign)
         for path in SUBJECTS
     ),
     *(
-        pytest.param(path, False, id=f"{path.stem}, each alone", marks=pytest.mark.campaign)
+        pytest.param(path, False, False, id=f"{path.stem}, each alone", marks=pytest.mark.campaign)
         for path in some(2, SUBJECTS)
     ),
 ])  # fmt: skip
-def test_answers_are_as_recorded(here, schemas, path, keep):
+def test_answers_are_as_recorded(here, schemas, path, asked_first, keep):
+    """Ask every second command of a subject; campaigns ask the others: this test takes a quarter of the time of all."""
     _, *blocks = blocks_of(path.read_text(encoding="utf-8"))
-    if path.stem in RARE:
+    if path.stem not in RARE:  # other commands read the file of metrics
+        blocks = [
+            block for number, block in enumerate(blocks) if number % 2 != asked_first or " -o metrics" in block[0]
+        ]
+    else:
         blocks = some(3 * len(blocks), blocks)
     differences = []
     with jobs_kept_open() if keep else nullcontext():

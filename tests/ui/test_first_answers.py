@@ -49,6 +49,7 @@ def go_on(monkeypatch) -> threading.Event:
     return event
 
 
+@pytest.mark.campaign
 async def test_a_known_job_shows_its_overview_before_it_is_opened(known, go_on):
     go_on.set()
     before = await see(known)
@@ -93,6 +94,7 @@ async def test_keys_typed_while_kept_answers_are_checked_act_in_their_order(know
         assert (app.selection.window is not None) == typed.endswith(" t")
 
 
+@pytest.mark.campaign
 async def test_nothing_is_kept_of_a_job_that_was_changed_or_is_opened_otherwise(job, tmp_path):
     paths = [Path(shutil.copy(path, tmp_path)) for path in job]
     source = JobSource(tuple(map(str, paths)), tmp_path / "cache")
