@@ -8,7 +8,7 @@ UnusualPages, and SQLite reads the table instead. Pages that pass need no other 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -58,7 +58,7 @@ class LeafPages:
         """The numbers of the leaf pages, and the highest rowid that each may have, in the order of rows."""
         pages, highest = np.array([self.root], np.int64), np.array([_END])
         seen = pages
-        with opened(self.path, 0) as file:
+        with _opened(self.path) as file:
             for _ in range(_MAX_DEPTH):
                 if self._read(file, pages[:1])[0, 0] == _LEAF:  # all are, or `rows` fails
                     return pages, highest
@@ -128,7 +128,7 @@ class LeafPages:
         pages, highest = self.leaves
         begin, end = int(np.searchsorted(highest, first)), int(np.searchsorted(highest, last)) + 1
         lowest = np.append(np.int64(-(1 << 63)), highest)
-        with opened(self.path, 0) as file:
+        with _opened(self.path) as file:
             for start in range(begin, min(end, len(pages)), _PAGES):
                 part = slice(start, min(start + _PAGES, end, len(pages)))
                 rows = self._decode(self._read(file, pages[part]), lowest[part], highest[part])
@@ -222,17 +222,15 @@ class _Rows:
 
 
 def leaf_pages(path: Path, table: str) -> LeafPages | None:
-    """Return the pages of a table, or ``None`` if SQLite must read it: keys of its own, UTF-16, added columns, checks.
-
-    Raises OSError and sqlite3.Error.
-    """
-    with closing(opening.connect(path)) as connection:
+    """Return the pages of a table, or ``None`` if SQLite must read it: generated columns, UTF-16, checks."""
+    header = b""
+    with closing(opening.connect(path)) as connection, opening.sqlite_errors(path):
         entries = connection.execute(
             "SELECT rootpage, upper(sql) FROM sqlite_master WHERE type = 'table' AND name = ?", (table,)
         ).fetchall()
         quoted = table.replace('"', '""')
         columns = connection.execute(f'PRAGMA table_xinfo("{quoted}")').fetchall()
-    with opened(path, 0) as file:
+    with suppress(UnusualPages), _opened(path) as file:
         header = file.read(100)
     page_size = int.from_bytes(header[16:18], "big")
     # Reserved bytes, pointer maps of auto-vacuum, and the encoding of text.
@@ -251,6 +249,16 @@ def leaf_pages(path: Path, table: str) -> LeafPages | None:
     integers = frozenset(name for _, name, kind, _, _, key, _ in columns if "INT" in kind.upper() and not key)
     required = tuple(number for number, _, _, is_required, *_ in columns if is_required)
     return LeafPages(path, table, root, page_size, tuple(name for _, name, *_ in columns), integers, required)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[BinaryIO]:
+    """Open a file. Raises UnusualPages instead of OSError: then SQLite reads the table, and fails with the reason."""
+    try:
+        with opened(path, 0) as file:
+            yield file
+    except OSError:
+        raise UnusualPages from None
 
 
 def _words(buffer: Array, at: Ints, size: int) -> Ints:

@@ -1,5 +1,6 @@
 """Rows decoded from pages equal SQLite's, or SQLite reads them: also in files of another form, and in damaged files."""
 
+import errno
 import random
 import sqlite3
 from contextlib import closing
@@ -97,6 +98,19 @@ def test_sqlite_reads_a_table_with_rules_of_its_own(tmp_path, columns):
     with closing(sqlite3.connect(tmp_path / "made")) as connection:
         connection.execute(f"CREATE TABLE t ({columns})")
     assert leaf_pages(tmp_path / "made", "t") is None
+
+
+@pytest.mark.parametrize("failing", ["opened", "LeafPages._read"])
+def test_what_a_disk_does_not_return_is_left_to_sqlite(tmp_path, monkeypatch, failing):
+    path = made(tmp_path / "made")
+    pages = leaf_pages(path, "t")
+
+    def fails(*_):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(f"nsystui.exports.leaf_pages.{failing}", fails)
+    with pytest.raises(UnusualPages):
+        list(pages.rows(1, 9, {}))
 
 
 def _same_or_left_to_sqlite(path: Path, tables: list[str]) -> list[str]:
