@@ -58,6 +58,7 @@ def resolves(page: Path, anchor: str) -> bool:
     return page.is_file() and (not anchor or anchor in anchors(page))
 
 
+@pytest.mark.campaign
 def test_every_citation_of_a_document_resolves_and_none_is_of_one_that_is_not_here():
     cited = re.compile(r"\bdocs/([\w-]+)\.md(?:#([\w-]+))?")
     found = [(path, *pair) for path in (*CODE, *PAGES) for pair in cited.findall(text_of(path))]

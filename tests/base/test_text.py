@@ -76,6 +76,7 @@ def test_bash_reads_a_quoted_word_back():
 
 
 @given(st.text().map(safe_text))
+@pytest.mark.campaign
 def test_width_is_what_rich_says(text):
     assert width_of(text) == cell_len(text)
 

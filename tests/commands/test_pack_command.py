@@ -102,6 +102,7 @@ class TestThePackedJob:
         assert not [name for name in os.listdir(packed) if name.startswith(".")]
         assert not half_written(packed)
 
+    @pytest.mark.campaign
     def test_neither_secrets_nor_places_of_the_machine_are_in_it(self, packed, demo_job):
         for file in packed.rglob("*"):
             if file.is_file():

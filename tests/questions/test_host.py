@@ -320,6 +320,7 @@ def test_causes_of_real_exports_add_up_to_all_idle_time(name):
                     assert row["startup"] + row["gaps"] + row["tail"] == row["time"], by
 
 
+@pytest.mark.campaign
 def test_threads_of_the_ranks_of_a_role_are_one_row(demo_job):
     with job_of(*demo_job) as job:
         whole, roles = (gaps_table(job, Selection(), by) for by in ("all", "role"))

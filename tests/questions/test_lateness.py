@@ -108,6 +108,7 @@ def test_a_rank_that_is_last_as_often_for_less_time_is_mentioned(tmp_path: Path)
         ],
     ),
 )
+@pytest.mark.campaign
 def test_ranks_that_are_late_together_are_one_finding(tmp_path: Path, late: Any, how: str, says: str) -> None:
     jitter = lambda rank, step: (7 * rank + 3 * step) % 5 * 30_000 + 30 * MS * (rank in late)  # noqa: E731
     triage = triaged(*ddp_job(tmp_path, **{how: jitter}))

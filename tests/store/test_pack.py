@@ -61,6 +61,7 @@ def column(session: Session, name: sa.ColumnElement[Any], *order: sa.ColumnEleme
 
 
 class TestCounts:
+    @pytest.mark.campaign
     def test_every_native_row_of_the_demo_arrives(self, demo_job, demo_session):
         self.compare(demo_session, demo_job)
 

@@ -138,7 +138,7 @@ def program(request, demo_job, written_once, columns, tmp_path):
 
 IN_CAMPAIGN = (
     "light", "many ranks", "many steps", "graphs", "nodes", "traces", "left out", "without colours", "more recipes",
-    "dead ends", "prompts", "recipes",
+    "charts", "dead ends", "prompts", "recipes",
 )  # fmt: skip
 MARKS = {name: [pytest.mark.campaign] for name in IN_CAMPAIGN}
 MARKS |= {name: [pytest.mark.findings] for name in ("overview", "empty")}
