@@ -158,7 +158,7 @@ class MadeBatch:
 class MadeStream(Checked):
     """A stream of made ``batches`` for DuckDB to read once, each passed to ``watch`` first, like `WatchedStream`.
 
-    Keep the stream as long as DuckDB may read: its memory is the batches' memory.
+    Keep the stream while DuckDB may read its memory.
     """
 
     def __init__(
@@ -190,11 +190,8 @@ class MadeStream(Checked):
         parts = [_Schema(b"l", name.encode(), None, _NULLABLE, 0, None, None, release) for name in self._names]
         children = (ctypes.POINTER(_Schema) * len(parts))(*map(ctypes.pointer, parts))
         self._kept[-next(self._numbers)] = parts, children
-        ctypes.memmove(
-            ctypes.byref(out),
-            ctypes.byref(_Schema(b"+s", b"", None, 0, len(parts), children, None, release)),
-            ctypes.sizeof(_Schema),
-        )
+        made = _Schema(b"+s", b"", None, 0, len(parts), children, None, release)
+        ctypes.memmove(ctypes.byref(out), ctypes.byref(made), ctypes.sizeof(_Schema))
         return 0
 
     def _write_next(self, out: _Array) -> int:

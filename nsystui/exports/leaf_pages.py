@@ -24,9 +24,9 @@ from nsystui.exports.schema import LATEST, NativeColumn
 _LEAF, _INTERIOR = 13, 5
 _MAX_DEPTH = 20
 _PAGES = 256
-"""Pages decoded at once: 10,000 to 20,000 rows, so that a cancelled question ends soon."""
+"""Pages decoded at once, some 10,000 rows: a cancelled question ends soon."""
 _GAP = 8
-"""Pages of other tables that are read with those around them, because a larger read costs less than two."""
+"""Pages in between that are read, too, because one larger read costs less than two."""
 _REAL, _ZERO, _LAST_INTEGER, _RESERVED, _LONG = 7, 8, 9, (10, 11), 128
 _SIZES = np.array([0, 1, 2, 3, 4, 6, 8, 8, 0, 0, 0, 0, *((kind - 12) // 2 for kind in range(12, 256))], np.uint8)
 """Bytes of a value by serial type, for types of one byte."""
@@ -43,7 +43,10 @@ class UnusualPages(Exception):
 
 @dataclass(frozen=True)
 class LeafPages:
-    """The pages of a table whose columns are ``names``; ``integers`` and ``required`` are numbers of columns."""
+    """The pages of a table with the columns ``names``.
+
+    ``integers`` are names of columns, ``required`` numbers of columns without NULL.
+    """
 
     path: Path
     table: str
@@ -238,13 +241,7 @@ def leaf_pages(path: Path, table: str) -> LeafPages | None:
     if not is_plain or len(entries) != 1 or not 0 < len(columns) < _LONG - 1:
         return None
     ((root, sql),) = entries
-    if (
-        not isinstance(root, int)
-        or not sql
-        or "CHECK" in sql
-        or "WITHOUT" in sql
-        or any(hidden for *_, hidden in columns)
-    ):
+    if not (root and sql) or "CHECK" in sql or "WITHOUT" in sql or any(hidden for *_, hidden in columns):
         return None
     integers = frozenset(name for _, name, kind, _, _, key, _ in columns if "INT" in kind.upper() and not key)
     required = tuple(number for number, _, _, is_required, *_ in columns if is_required)

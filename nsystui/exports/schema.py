@@ -57,10 +57,10 @@ class GpuClock:
 
 
 class NativeColumn(str):
-    """SQL of an integer column, with which the integers of the column ``native`` can be converted without SQLite.
+    """SQL of an integer column, which gives these values of the integers of the column ``native``.
 
-    If ``possible`` is set, integers outside of these bounds become ``LATEST`` + 1, ``origin`` is subtracted from the
-    others, and the value is missing where the column ``end``, if any, is ``origin``, too.
+    Outside of ``possible`` it gives ``LATEST`` + 1, inside it subtracts ``origin``; where the column ``end`` is
+    ``origin``, too, the value is missing.
     """
 
     native: str

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from nsystui.base.errors import DamagedError, ExportError
 from nsystui.base.partial_files import remove
+from nsystui.exports import opening
 from nsystui.exports.opening import named
 from nsystui.store.cache import Cache, ColumnFiles, PackedFiles
 from nsystui.store.results import Results
@@ -79,3 +80,17 @@ def raise_of_damage(
             ) from None
         name = "/".join(damaged[0].parts[-3:])
         raise ExportError(str(path), f"damaged: {name} is not what was written", "pack its export again") from None
+
+
+@contextmanager
+def read_errors(path: Path, table: str) -> Iterator[None]:
+    """Turn DuckDB's errors about the rows of a native table into damage of that table."""
+    import duckdb
+
+    try:
+        with opening.reading(table):
+            yield
+    except (duckdb.InterruptException, duckdb.OutOfMemoryException, duckdb.IOException):
+        raise
+    except duckdb.Error as error:
+        raise opening.corrupt(path, error, table) from None

@@ -223,3 +223,15 @@ def series(values: Any) -> Any:
         return values.filled(np.nan)
     # ``filled(None)`` would insert numpy's own default, a question mark.
     return np.where(np.ma.getmaskarray(values), np.array(None, dtype=object), values.data)
+
+
+def make_table(
+    connection: duckdb.DuckDBPyConnection, table: CanonicalTable, rows: Sequence[tuple[Any, ...]], name: str
+) -> None:
+    """Make a temporary table of Python rows, column by column as lists (far faster than row by row)."""
+    columns = [list(column) for column in zip(*rows, strict=True)] or [[] for _ in table.fields]
+    lists = ", ".join(
+        f'unnest(CAST(${number} AS {item.kind.value}[])) AS "{item.name}"'
+        for number, item in enumerate(table.fields, 1)
+    )
+    connection.execute(f"CREATE OR REPLACE TEMP TABLE {name} AS SELECT {lists}", columns)

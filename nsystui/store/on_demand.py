@@ -21,8 +21,9 @@ from nsystui.exports.schema import Schema
 from nsystui.exports.sources import Source
 from nsystui.store.cache import Cache, ColumnFiles, SinkRows
 from nsystui.store.damage import raise_of_damage, remembered_damage
+from nsystui.store.database import make_table
 from nsystui.store.packing import WORK_TABLES, MemorySink, Packer, PackingDatabase, Sink
-from nsystui.store.reader import Lookups, make_table
+from nsystui.store.reader import Lookups
 from nsystui.store.report import has_span
 from nsystui.store.results import Results
 from nsystui.store.tally import LeftOut, Tally, tally_columns

@@ -27,7 +27,8 @@ from nsystui.exports.nccl_calls import PayloadSchemas
 from nsystui.exports.opening import ArrowReader, ExportFile, read_ahead
 from nsystui.exports.sources import Source
 from nsystui.store.cache import Cache, PackedFiles, Room, SinkRows
-from nsystui.store.database import Limits, connect, memory_errors, memory_setting
+from nsystui.store.damage import read_errors
+from nsystui.store.database import Limits, connect, make_table, memory_errors, memory_setting
 from nsystui.store.gpu_clock import gpu_clocks
 from nsystui.store.reader import (
     ALL_FIELDS,
@@ -44,8 +45,6 @@ from nsystui.store.reader import (
     Watch,
     chunk_rows,
     first_row,
-    make_table,
-    read_errors,
     streamed,
 )
 from nsystui.store.report import Packed, PackedReport, PackedTables, has_span

@@ -9,13 +9,13 @@ from __future__ import annotations
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 
-from nsystui.exports import canonical, nccl_calls, opening, sources
+from nsystui.exports import canonical, nccl_calls, sources
 from nsystui.exports.canonical import CanonicalTable
 from nsystui.exports.integrity import PageChecks, doubled
 from nsystui.exports.nccl_calls import PayloadSchemas
@@ -23,6 +23,8 @@ from nsystui.exports.opening import ArrowReader
 from nsystui.exports.schema import NativeColumn, Schema
 from nsystui.exports.sources import NO_INTEGER, Source, Transform
 from nsystui.exports.sources.base import words_of
+from nsystui.store.damage import read_errors
+from nsystui.store.database import make_table
 from nsystui.store.tally import LeftOut, count_left_out, count_nameless, left_out_of, left_out_query, lost_names
 
 if TYPE_CHECKING:
@@ -176,7 +178,7 @@ class Lookups:
         connection.execute(f"SET search_path = 'main,{self.schema}'")
 
     def pages_of(self, source: Source) -> LeafPages | None:
-        """Return the pages from which the columns of ``source`` can be read; ``None`` if SQLite must read the table."""
+        """Return the pages from which the columns of ``source`` can be read; ``None`` if SQLite must."""
         from nsystui.exports.leaf_pages import leaf_pages
 
         if source.table not in self.pages:
@@ -417,32 +419,6 @@ class Reader:
             make_table(self.connection, table, decoded, "decoded")
             names = ", ".join(f'"{item.name}"' for item in fields)
             yield TableChunk(table, f"SELECT {names} FROM decoded")
-
-
-@contextmanager
-def read_errors(path: Path, table: str) -> Iterator[None]:
-    """Turn DuckDB's errors about the rows of a native table into damage of that table."""
-    import duckdb
-
-    try:
-        with opening.reading(table):
-            yield
-    except (duckdb.InterruptException, duckdb.OutOfMemoryException, duckdb.IOException):
-        raise
-    except duckdb.Error as error:
-        raise opening.corrupt(path, error, table) from None
-
-
-def make_table(
-    connection: duckdb.DuckDBPyConnection, table: CanonicalTable, rows: Sequence[tuple[Any, ...]], name: str
-) -> None:
-    """Make a temporary table of Python rows, column by column as lists (far faster than row by row)."""
-    columns = [list(column) for column in zip(*rows, strict=True)] or [[] for _ in table.fields]
-    lists = ", ".join(
-        f'unnest(CAST(${number} AS {item.kind.value}[])) AS "{item.name}"'
-        for number, item in enumerate(table.fields, 1)
-    )
-    connection.execute(f"CREATE OR REPLACE TEMP TABLE {name} AS SELECT {lists}", columns)
 
 
 def _choices(source: Source, fields: Fields) -> tuple[Source, Source]:

@@ -134,10 +134,7 @@ class DaskWorkers:
         return int(min(max(reports // max(threads * _TASKS_PER_THREAD, 1), 1), _MAX_REPORTS))
 
     def each(self, work: Sequence[tuple[list[Report], Compute[T]]], tell: Callable[[int], object]) -> Iterator[T]:
-        """Yield the results of runs of reports, in order; ``tell`` receives the number of finished reports.
-
-        If its workers died, a run yields one result per report. Raises NsystuiError.
-        """
+        """Implement `Workers.each`: if its workers died, a run yields one result per report."""
         with self._errors():
             yield from self._each([_Task(*run, (number,)) for number, run in enumerate(work)], tell)
 

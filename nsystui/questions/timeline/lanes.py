@@ -203,14 +203,8 @@ class ReportLanes:
             thread: _thread_events(None, cpu.names, (ran.start, ran.end), ran.name, ran.node, report)
             for thread, ran in cpu.threads.items()
         }
-        return cls(
-            *_streams(session, report),
-            _ranges(session, report),
-            _calls(session, report),
-            running,
-            _thread_names(session, report),
-            cpu,
-        )
+        names = _thread_names(session, report)
+        return cls(*_streams(session, report), _ranges(session, report), _calls(session, report), running, names, cpu)
 
 
 def _streams(session: Session, report: Report) -> tuple[dict[_Stream, LaneWork], int]:
@@ -222,12 +216,10 @@ def _streams(session: Session, report: Report) -> tuple[dict[_Stream, LaneWork],
     recording = recorded(report)
     places = [(report.index, *key) for key in parts_by_stream]
     functions = merged(session, canonical.HOST_FUNCTIONS, ("report", *STREAM_KEYS), places)
-    streams = {
-        (key[0], key[1], key[2]): LaneWork.of_device(
-            parts, recording, functions[number, 0].shifted(report.clock_offset)
-        )
-        for number, (key, parts) in enumerate(parts_by_stream.items())
-    }
+    streams = {}
+    for number, (key, parts) in enumerate(parts_by_stream.items()):
+        ran = functions[number, 0].shifted(report.clock_offset)
+        streams[key[0], key[1], key[2]] = LaneWork.of_device(parts, recording, ran)
     return streams, int(stored["others"][0])
 
 
