@@ -553,12 +553,11 @@ class Session:
         """Return the number of rows of a table over all reports, without a query."""
         return sum(report.count(table) for report in self.reports)
 
-    def slices(self, rows: int, size: int, what: str, parts: str) -> Iterator[slice]:
-        """Split ``rows`` rows of about ``size`` bytes each into slices that fit into memory.
+    def slices(self, rows: int, step: int, what: str, parts: str) -> Iterator[slice]:
+        """Split ``rows`` rows into slices of ``step``.
 
         Before each of several slices, report how many of ``parts``, such as "gaps", are done.
         """
-        step = self.limits.rows_at_once(size)
         try:
             for first in range(0, rows, step):
                 if rows > step:

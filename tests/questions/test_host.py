@@ -21,7 +21,7 @@ from synthetic.writing.target import Thread
 
 from nsystui.base.answer import Row, TableAnswer
 from nsystui.base.selection import Selection, Task, Window
-from nsystui.questions.host import causes, gaps, kept_causes, naming, stacks
+from nsystui.questions.host import attribution, causes, gaps, kept_causes, naming, stacks
 from nsystui.questions.host.attribution import attribute
 from nsystui.questions.host.calltree import call_tree_table, tree_of
 from nsystui.questions.host.functions import functions_table
@@ -591,13 +591,21 @@ def test_causes_are_computed_once_and_found_by_every_table(demo_job, tmp_path, m
 @pytest.mark.parametrize("by", ["all", "rank", "range"])
 def test_gaps_in_portions_are_those_of_all_at_once(name, by, monkeypatch):
     (path,) = shared(name)
+
+    def causes_of_longest_first(job: OpenJob) -> list[object]:
+        idle = gaps.idle_time(job, Selection()).attribution
+        found = attribute(job, sorted(idle.spans, key=lambda span: span.start - span.end))
+        return [(span, found.of_span(i), found.launchers[found.launcher[i]]) for i, span in enumerate(found.spans)]
+
     with job_of(path) as job:
-        whole = gaps_table(job, Selection(), by)
+        whole, by_length = gaps_table(job, Selection(), by), causes_of_longest_first(job)
     rows = 499 if name.startswith("h100") else 7
     monkeypatch.setattr(Limits, "rows_at_once", lambda limits, size: rows)
+    monkeypatch.setattr(attribution, "FEW", 0)
     monkeypatch.setattr(gaps, "attribute_once", attribute)
     told: list[str] = []
     with job_of(path) as job:
         job.session.tell = lambda computing: told.append(str(computing))
         assert gaps_table(job, Selection(), by).rows == whole.rows
-    assert not told or (told[1].startswith(f"causes of idle time: {rows} of ") and told[-1] == "None")
+        assert causes_of_longest_first(job) == by_length
+    assert re.fullmatch(r"causes of idle time: [1-9]\d* of [\d,]+ gaps", told[1]) and told[-1] == "None"

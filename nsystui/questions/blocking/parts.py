@@ -83,7 +83,7 @@ LONG = 1_000_000
 """From this length, ns, stretches without compute keep their launch-starved time."""
 _MAX_SHORT = 100
 """The number of shorter stretches, the most starved, that also keep it."""
-_OPERATION_BYTES = 450
+_OPERATION_BYTES = 900
 """Memory per operation, including launch, dependencies and budget."""
 
 

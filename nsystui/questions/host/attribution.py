@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import pairwise, starmap
@@ -95,14 +95,15 @@ PROFILERS = ("[NSys", "CUPTI worker thread")
 """Prefixes of the names of the profiler's threads."""
 FEW = 1 << 13
 """Up to this number of spans, only calls near them are read."""
-_SPAN_BYTES = 1600
-"""Memory per span, including nearby calls, pieces and NVTX ranges."""
+_SPAN_BYTES, _CALL_BYTES = 1600, 300
+"""Memory per span, with its calls, pieces and NVTX ranges, and per CUDA call, with its launch."""
 _MAX_PIECES = 1 << 19
 """The most pieces of idle time held before adding them up."""
 BESIDE = 10_000_000
 """The largest distance of a call that locates unrecorded time, ns."""
 _PORTION_SPANS = 1 << 18
 _EVERYTHING = Selection()
+_Piece = tuple[Ints, Ints, Ints, Times]
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,31 +183,33 @@ def attribute(
     if not len(spans):
         nothing = np.empty(0, np.int64)
         return Attribution(spans, (), nothing, (), nothing, nothing, nothing, (), nothing)
-    host = _Host.load(job, spans, BESIDE if with_calls else 0, selection)
+    step, limits = len(spans), job.session.limits
+    if step > FEW:
+        calls_per_span = max(job.session.count(tables.api_calls), 1) / step
+        step = min(step, limits.rows_at_once(_SPAN_BYTES), int(limits.rows_at_once(_CALL_BYTES) / calls_per_span) + 1)
+    in_portions = step < len(spans)
+    host = _Host.load(job, spans, BESIDE if with_calls else 0, selection, in_portions)
+    # In order of time, portions are near few calls.
+    order = narrow(np.argsort(spans.starts, kind="stable") if in_portions else np.arange(len(spans)))
     ranges = ThreadRanges.load(job) if with_ranges else None
     names = ("",) if ranges is None else ranges.names
     parts_by_column: dict[str, list[Array]] = {key: [] for key in ("launcher", "span", "cause", "range", "time")}
-    for rows in job.session.slices(len(spans), _SPAN_BYTES, "causes of idle time", "gaps"):
-        part = spans.at(rows)
-        if len(part) < len(spans):
+    for rows in job.session.slices(len(spans), step, "causes of idle time", "gaps"):
+        part = spans.at(order[rows])
+        if in_portions:
             host.read_calls(job.session, part)
         launcher = host.launchers(part)
-        pieces: list[tuple[Ints, Ints, Ints, Times]] = []
-        piece_count, limit = 0, _MAX_PIECES
-        for piece in _pieces(host, part, launcher, ranges, with_calls):
-            pieces.append(piece)
-            piece_count += len(piece[0])
-            if piece_count > limit:  # the idle times of many GPUs contain the same calls
-                pieces = [_summed(pieces, len(host.causes), len(names))]
-                piece_count = len(pieces[0][0])
-                limit = max(_MAX_PIECES, 2 * piece_count)
-        span, cause, range_index, time = _summed(pieces, len(host.causes), len(names))
-        columns = [narrow(numbers) for numbers in (launcher, span + rows.start, cause, range_index, time)]
-        for column, numbers in zip(parts_by_column.values(), columns, strict=True):
-            column.append(numbers)
-        del pieces, span, cause, range_index, time, columns
+        span, *numbers = _summed(_pieces(host, part, launcher, ranges, with_calls), host.causes, len(names))
+        for column, part_of_column in zip(
+            parts_by_column.values(), (launcher, order[rows][span], *numbers), strict=True
+        ):
+            column.append(narrow(part_of_column))
         give_back()
-    launcher, span, cause, range_index, time = map(_joined, parts_by_column.values())
+    launcher, *columns = map(_joined, parts_by_column.values())
+    if (np.diff(columns[0]) < 0).any():
+        by_span = narrow(np.argsort(columns[0], kind="stable"))
+        launcher, columns = launcher[np.argsort(order)], [columns.pop(0)[by_span] for _ in range(len(columns))]
+    span, cause, range_index, time = columns
     return Attribution(spans, tuple(host.threads), launcher, tuple(host.causes), span, cause, range_index, names, time)
 
 
@@ -228,9 +231,21 @@ def _joined(parts: list[Array]) -> Array:
     return column
 
 
-def _summed(
-    pieces: Iterable[tuple[Ints, Ints, Ints, Times]], cause_count: int, range_count: int
-) -> tuple[Ints, Ints, Ints, Times]:
+def _summed(pieces: Iterable[_Piece], cause_numbers: Sized, range_count: int) -> _Piece:
+    """Add up the times of equal span, cause and range."""
+    held: list[_Piece] = []
+    piece_count, limit = 0, _MAX_PIECES
+    for piece in pieces:
+        held.append(piece)
+        piece_count += len(piece[0])
+        if piece_count > limit:  # the idle times of many GPUs contain the same calls
+            held = [_summed_at_once(held, len(cause_numbers), range_count)]
+            piece_count = len(held[0][0])
+            limit = max(_MAX_PIECES, 2 * piece_count)
+    return _summed_at_once(held, len(cause_numbers), range_count)
+
+
+def _summed_at_once(pieces: Iterable[_Piece], cause_count: int, range_count: int) -> _Piece:
     span, cause, range_index, time = (np.concatenate(columns) for columns in zip(*pieces, strict=True))
     key, sum_index = np.unique((span * cause_count + cause) * range_count + range_index, return_inverse=True)
     sums = np.zeros(len(key), np.int64)
@@ -241,8 +256,8 @@ def _summed(
 
 def _pieces(
     host: _Host, spans: IdleSpans, launcher: NDArray[np.int32], ranges: ThreadRanges | None, with_calls: bool
-) -> Iterator[tuple[Ints, Ints, Ints, Times]]:
-    """Yield span, cause, range and time of each piece; ``launcher`` indexes ``host.threads``, shape (spans,)."""
+) -> Iterator[_Piece]:
+    """Yield span, cause, range and time of each piece; ``launcher`` indexes ``host.threads``."""
     launchers = list(host.threads)
     # A thread often launches for all GPUs of a task; only gaps inside graphs differ.
     keys = [(task, device if (task, device) in host.graph_gaps else None) for task, device in spans.gpus]
@@ -298,7 +313,7 @@ class _Host:
     _functions: dict[Thread, Segments] = field(default_factory=dict)
 
     @classmethod
-    def load(cls, job: OpenJob, spans: IdleSpans, margin: int, streams: Selection) -> _Host:
+    def load(cls, job: OpenJob, spans: IdleSpans, margin: int, streams: Selection, in_portions: bool) -> _Host:
         session = job.session
         tasks = frozenset(task for task, _ in spans.gpus)
         hull = Window(int(spans.starts.min()) - margin, int(spans.ends.max()) + margin)
@@ -309,7 +324,7 @@ class _Host:
             near = [(span.task, span.start - margin, span.end + margin) for span in spans]
             near += [(worker, lo, hi) for worker, rank in workers.items() for task, lo, hi in near if task == rank]
         cuda, callers = NO_CALLS, set[Thread]()
-        if len(spans) <= session.limits.rows_at_once(_SPAN_BYTES):
+        if not in_portions:
             cuda = calls_of(session, api_calls, selection, near)
         elif session.count(api_calls):
             query = sa.select(api_calls.c.report, api_calls.c.thread).where(*where(api_calls, selection))

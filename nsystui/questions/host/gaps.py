@@ -162,9 +162,10 @@ def gaps_table(job: OpenJob, selection: Selection, by: str = "all", step_name: s
     """Tabulate idle time, longest first; the times add up to all idle time.
 
     By "all", "rank" or "role", each cause has a row. By "range", "length" or "pair" (`pairs_around`), each group has a
-    row with its largest cause. Lengths ascend; the last has no upper bound.
+    row with its largest cause. The last length has no upper bound.
     """
     is_range, merges_causes = by == "range", by in _MERGED_CAUSES
+    notes = _notes(job, selection, is_range)
     idle = idle_time(job, selection, step_name, is_range)
     ranks = {item.task: item.role if by == "role" else item.rank for item in job.ranks}
     pairs = pairs_around(job, idle.attribution.spans) if by == "pair" else ([], np.zeros(0, np.int64))
@@ -198,7 +199,6 @@ def gaps_table(job: OpenJob, selection: Selection, by: str = "all", step_name: s
     if selection.name is not None:
         matches = selection.name.matches
         rows = [row for row in rows if matches(" ".join(str(row[index]) for index in searched if row[index]))]
-    notes = _notes(job, selection, is_range)
     if any(cause.reads for _, cause in shown):
         notes += missing_notes(job.session, tables.file_accesses)
     return _answer(job, columns, rows, total_rows, notes)
@@ -258,7 +258,9 @@ def pairs_around(job: OpenJob, spans: IdleSpans) -> _Pairs:
     coded_names = given({"text": texts[:-1], "code": range(len(names))}).subquery("names")
     numbers: dict[int, int] = {}
     indices = np.empty(len(spans), np.int32)
-    for rows in session.slices(len(spans), _PAIR_BYTES, "operations around idle time", "gaps"):
+    for rows in session.slices(
+        len(spans), session.limits.rows_at_once(_PAIR_BYTES), "operations around idle time", "gaps"
+    ):
         part = spans.at(rows)
         codes = np.full((2, len(part)), len(names))
         hull = Window(int(begins[rows].min()) - 1, int(ends[rows].max()) + 1)
@@ -364,6 +366,7 @@ _MAX_NAMES = 3
 
 def gaps_list(job: OpenJob, selection: Selection, least: int = LONG_GAP, step_name: str | None = None) -> TableAnswer:
     """List the idle spans of at least ``least`` ns with their largest cause, longest first."""
+    notes = _notes(job, selection)
     idle = idle_time(job, selection, step_name)
     attribution = idle.attribution
     lengths, starts = attribution.spans.ends - attribution.spans.starts, attribution.spans.starts
@@ -380,7 +383,6 @@ def gaps_list(job: OpenJob, selection: Selection, least: int = LONG_GAP, step_na
         location = (ranks.get(span.task), span.device, PARTS[idle.parts[index]], span.start, length)
         range_name = works[position].range_name if position < len(works) else None
         rows.append((*location, *cause_cells(cause), 100.0 * times[cause] / length, range_name))
-    notes = _notes(job, selection)
     if len(indices) > _MAX_WITH_RANGE:
         notes = (*notes, f"only the {_MAX_WITH_RANGE} longest spans have an NVTX range")
     return _answer(job, LIST_COLUMNS, rows, len(attribution.spans), notes)

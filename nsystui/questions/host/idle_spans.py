@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from nsystui.base.selection import Task
-from nsystui.base.types import Array
+from nsystui.base.types import Array, Ints
 from nsystui.questions.algebra.intervals import Times
 
 
@@ -38,7 +38,7 @@ class IdleSpans:
         rows = [(indices[span.task, span.device], span.start, span.end) for span in spans]
         return cls(tuple(indices), *np.array(rows, np.int64).reshape(-1, 3).T)
 
-    def at(self, rows: slice) -> IdleSpans:
+    def at(self, rows: slice | Ints) -> IdleSpans:
         """Return the spans in ``rows``, with only their GPUs."""
         used, gpu = np.unique(self.gpu[rows], return_inverse=True)
         return IdleSpans([self.gpus[index] for index in used.tolist()], gpu, self.starts[rows], self.ends[rows])

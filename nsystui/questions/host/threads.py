@@ -98,7 +98,7 @@ class HostTimes:
     ) -> Iterator[tuple[HostTimes, Mapping[int, Window]]]:
         """Yield slices with CUDA calls that fit into memory, and each slice's part of the windows."""
         count = max(session.count(tables.api_calls), 1)
-        for rows in session.slices(count, _CALL_BYTES, "threads", "calls"):
+        for rows in session.slices(count, session.limits.rows_at_once(_CALL_BYTES), "threads", "calls"):
             slice_windows = {
                 report: Window(
                     *(old.start + (old.end - old.start) * min(row, count) // count for row in (rows.start, rows.stop))

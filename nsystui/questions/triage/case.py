@@ -215,7 +215,7 @@ class Case:
 
     def idle(self, device: DeviceIntervals) -> Intervals:
         """Return `idle_in` in a GPU's steady state, until its last operation."""
-        return self._idle[device]
+        return self.idle_in(device, self.working(device))
 
     def idle_in(self, device: DeviceIntervals, window: Window) -> Intervals:
         """Return a GPU's idle time outside of CUDA graphs: the host cannot shorten gaps inside replays."""
@@ -228,7 +228,7 @@ class Case:
 
     def gaps(self, device: DeviceIntervals) -> Intervals:
         """Return `idle` without the profiler's own work in the GPU's process (docs/numbers.md#expert-rules)."""
-        return self._gaps[device]
+        return subtract(self.idle(device), self.overhead.get(device.device.task.task, EMPTY))
 
     def long_gaps(self, device: DeviceIntervals) -> Intervals:
         """Return idle gaps of ``gap_ms`` or more without the profiler's work, whose few µs divide no gap."""
@@ -244,15 +244,6 @@ class Case:
     def short_gaps(self, device: DeviceIntervals) -> Intervals:
         """Return the `gaps` outside of `long_gaps`."""
         return subtract(self.gaps(device), self.long_gaps(device))
-
-    @cached_property
-    def _idle(self) -> dict[DeviceIntervals, Intervals]:
-        return {device: self.idle_in(device, self.working(device)) for device in self.devices}
-
-    @cached_property
-    def _gaps(self) -> dict[DeviceIntervals, Intervals]:
-        triples = ((gpu, idle, self.overhead.get(gpu.device.task.task, EMPTY)) for gpu, idle in self._idle.items())
-        return {gpu: subtract(idle, overhead) for gpu, idle, overhead in triples}
 
     @cached_property
     def overhead(self) -> Mapping[Task, Intervals]:

@@ -42,13 +42,11 @@ def low_utilisation(case: Case) -> Sequence[Finding | NotChecked]:
     """Find stretches of many short gaps: nsys's ``gpu_time_util``, but with unions (docs/numbers.md#expert-rules)."""
     rows: list[tuple[int, int, int, int, int]] = []
     for device in case.devices:
-        gaps, window, gpu = case.gaps(device), case.working(device), device.device
-        if not len(gaps):
-            continue
+        window, gpu = case.working(device), device.device
         width = max((window.end - window.start) / _CHUNKS, 1)
         # Long gaps belong to another finding.
         idle, short = (
-            covered_per_bin(part, window.start, window.end, _CHUNKS) for part in (gaps, case.short_gaps(device))
+            covered_per_bin(gaps(device), window.start, window.end, _CHUNKS) for gaps in (case.gaps, case.short_gaps)
         )
         is_low = (100 * (width - idle) < case.thresholds.low_busy_percent * width) & (short * 2 > idle)
         edges = np.flatnonzero(np.diff(np.concatenate(([False], is_low, [False])).astype(np.int8)))
