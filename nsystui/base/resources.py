@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_MUCH = 400_000
+"""KiB, as the system counts the largest memory of a process."""
 _FILES = re.compile(r"too many open files", re.IGNORECASE)
 # If memory does not suffice to load a library, Python and DuckDB report that it is not installed.
 _MEMORY = re.compile(
@@ -232,11 +234,13 @@ def awaited(futures: Iterable[Future[T]]) -> Iterator[T]:
 
 
 def give_back() -> None:
-    """Make glibc return unused memory to the system; does nothing with other C libraries.
+    """Make glibc return unused memory to the system if the process ever used much (1.3 ms).
 
     After a large computation, this can be half of the process's memory: remaining arrays pin the pages of freed arrays.
     """
     import ctypes
+    import resource
 
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)
+    if resource.getrusage(resource.RUSAGE_SELF).ru_maxrss > _MUCH:
+        with suppress(OSError, AttributeError):
+            ctypes.CDLL(None).malloc_trim(0)
