@@ -15,6 +15,7 @@ import shlex
 import shutil
 import sqlite3
 from contextlib import closing, nullcontext
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -52,8 +53,8 @@ SUBJECTS = sorted(ANSWERS.glob("*.txt"))
 LINES = [line for path in SUBJECTS for line in commands_of(path)]
 RARE = ("at-length", "more-illnesses", "rare-illnesses", "variants-of-illnesses")
 """Subjects of which campaigns ask a sample: a command takes 0.6 CPU seconds, and few jobs have its findings."""
-MANY = 60
-"""The most rows of an answer that are compared in every form; longer answers are not sorted by every column."""
+MANY, FEW = 60, 20
+"""The most rows of an answer that are compared in every form, in campaigns and else; longer ones are not sorted."""
 ADVICE = """
 
 `python tests/update_answers.py {}` records the answers anew. Do so only if you can say why the new answer is right."""
@@ -102,12 +103,12 @@ def test_answers_are_as_recorded(here, schemas, path, asked_first, keep):
         ]
     else:
         blocks = some(3 * len(blocks), blocks)
-    differences = []
+    differences, most = [], FEW if asked_first else MANY
     with jobs_kept_open() if keep else nullcontext():
         for block in blocks:
             line = block[0][2:]
             write_jobs(shlex.split(line), here)
-            asked = ask(line, wrongly_sorted if question_of(line) else lambda answer: [])
+            asked = ask(line, partial(wrongly_sorted, most) if question_of(line) else lambda answer: [])
             recorded = [one for one in block if one and not one.startswith("#")]
             if found := difference(recorded, lines_of(line, asked)):
                 differences.append(f"$ {line}\n{found}")
@@ -115,17 +116,17 @@ def test_answers_are_as_recorded(here, schemas, path, asked_first, keep):
             assert decimal_names(asked.out + asked.err) == [] or line.startswith("stats"), line
             assert PLANTED_SECRET not in asked.out + asked.err and "--global-batch" not in asked.out, line
             for answer in (*asked.answers, *asked.evidence):
-                check_answer(head(answer, MANY))
+                check_answer(head(answer, most))
             check_schema(line, asked.answers, schemas)
             check_recalled(line, asked)
     if differences:
         pytest.fail("\n\n".join(differences) + ADVICE.format(path.stem), pytrace=False)
 
 
-def wrongly_sorted(answer: Answer) -> list[str]:
+def wrongly_sorted(most: int, answer: Answer) -> list[str]:
     """Return the columns by which sorting loses rows, leaves them unsorted, or puts missing values before others."""
     wrong: list[str] = []
-    if len(answer) > MANY:
+    if len(answer) > most:
         return wrong
     before = sorted(map(repr, iter_rows(answer)))
     for index, column in enumerate(answer.columns):

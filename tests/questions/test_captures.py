@@ -9,6 +9,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from campaign import first
 from support import records, session_over
 from synthetic import ExportWriter
 from synthetic.writing.target import Thread
@@ -147,7 +148,7 @@ def tree(job: OpenJob, fold: str = "none") -> dict[str, dict[str, object]]:
 CAPTURED = {("layer_0", "captured"): FIRST, ("layer_1", "captured"): SECOND}
 
 
-@pytest.mark.parametrize("nodes", [copied, copied_twice, written_late])
+@pytest.mark.parametrize("nodes", first(1, [copied_twice, copied, written_late]))
 def test_replayed_kernels_belong_to_the_range_of_their_capture(opened: Callable[..., OpenJob], nodes: Nodes) -> None:
     job = opened(nodes)
     assert times_by_range(job) == CAPTURED
@@ -190,15 +191,15 @@ def test_equal_node_numbers_of_two_processes_are_told_apart(opened: Callable[...
 
 @pytest.mark.parametrize(
     ("nodes", "count", "reason"),
-    [
+    first(3, [
         (written_late_with_a_node_less, 2 * REPLAYS, "are not attributed: their capture is ambiguous"),
+        (before_the_capture, REPLAYS, "have no recorded capture: record with"),
         (of_two_originals, REPLAYS, "are not attributed: their capture is ambiguous"),
         (in_a_loop, REPLAYS, "are not attributed: their capture is ambiguous"),
-        (before_the_capture, REPLAYS, "have no recorded capture: record with"),
         (instantiated_from_unknown, REPLAYS, "have no recorded capture: record with"),
         (unrecorded, 2 * REPLAYS, "have no recorded capture: record with"),
-    ],
-)
+    ]),
+)  # fmt: skip
 def test_a_kernel_of_an_unknown_capture_stays_in_the_range_of_its_launch(
     opened: Callable[..., OpenJob], nodes: Nodes, count: int, reason: str
 ) -> None:

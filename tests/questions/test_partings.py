@@ -29,7 +29,7 @@ def at(*places: tuple[int, int, int]) -> Any:
 
 @pytest.mark.parametrize(
     ("ranks", "skips", "words", "groups"),
-    first(2, [
+    first(1, [
         (3, at((0, 4, 1), (1, 4, 1)), ["Rank 2 runs 1 AllReduce more in step 4 (compared with ranks 0, 1)"], [(3, 39)]),
         (4, at((1, 10, 1), (2, 3, 0)), ["Rank 2 runs 1 AllReduce less in step 3 (compared with ranks 0, 1, 3)",
          "Rank 1 runs 1 AllReduce less in step 10 (compared with ranks 0, 2, 3)"], [(4, 38), (3, 1), (3, 1)]),
