@@ -9,7 +9,7 @@ is their kind:
 - ``=`` the keys of a table in JSON, ``~`` its headings on screens of `WIDTHS`
 - ``,`` its CSV, of which at most `ROWS` rows are recorded, and ``+`` the number of rows that are left out, with the sum
   of each column of numbers and the count of different values of the others
-- ``#`` a comment
+- ``#`` a comment; ``# campaign`` marks a command that only campaigns ask
 """
 
 import csv
