@@ -78,10 +78,17 @@ def run(request: Request) -> int:
         if not word.isprintable():
             raise UsageError(f"--set, --section: {word!r} is not a name")
     request.check()
+    from nsystui.questions.capture.recording import LAUNCHERS
     from nsystui.questions.trace.ncu import ncu_table
 
     with shared.opened(request, whole=False) as (job, selection):
-        commands = _with_options(request, _commands(request, job, selection))
+        sections = [word for section in args["section"] for word in ("--section", section)]
+        collected = (*(("--set", args["set"]) if args["set"] else ()), *sections)
+        variable = LAUNCHERS[args["launcher"]][0] if args["launcher"] else None
+        commands = [
+            replace(command, collected=collected, variable=variable or command.variable)
+            for command in _commands(request, job, selection)
+        ]
         if is_table:
             return shared.deliver(request, ncu_table(job, commands))
         if args["wrapper"]:
@@ -119,16 +126,6 @@ def _commands(request: Request, job: OpenJob, selection: Selection) -> list[NcuC
         max_launches = max(command.launches for command in commands)
         raise UsageError(f"--launch {args['launch']}: there are {max_launches:,} launches at most")
     return launched
-
-
-def _with_options(request: Request, commands: list[NcuCommand]) -> list[NcuCommand]:
-    from nsystui.questions.capture.recording import LAUNCHERS
-
-    args = request.args
-    sections = [word for section in args["section"] for word in ("--section", section)]
-    collected = (*(("--set", args["set"]) if args["set"] else ()), *sections)
-    variable = LAUNCHERS[args["launcher"]][0] if args["launcher"] else None
-    return [replace(command, collected=collected, variable=variable or command.variable) for command in commands]
 
 
 def _print_wrapper(request: Request, job: OpenJob, commands: Sequence[NcuCommand]) -> int:

@@ -47,8 +47,7 @@ def run(request: Request) -> int:
     from nsystui.output.report_files import check_target, save_report
     from nsystui.questions.triage.thresholds import Thresholds
 
-    args = request.args
-    target = str(request.output.target)
+    args, target = request.args, str(request.output.target)
     thresholds = Thresholds().changed(args["set"])
     if request.output.top is not None and request.output.top < 1:
         raise UsageError(f"--top {request.output.top}: at least one row is needed")
@@ -65,10 +64,9 @@ def run(request: Request) -> int:
         job, selection = stack.enter_context(shared.opened(request, times=True, line=line))
         selected = "" if selection.is_everything else describe(selection, job.ranks)
         top = TOP if request.output.top is None else request.output.top
-        flag_values = vars(request.selecting).items()
-        flags = " ".join(f"--{name} {shell_word(value)}" for name, value in flag_values if value is not None)
-        asked = Asked(job, selection, selected, flags, top, args["step_range"], thresholds)
-        baseline = None
+        given = [(name, value) for name, value in vars(request.selecting).items() if value is not None]
+        flags = " ".join(f"--{name} {shell_word(value)}" for name, value in given)
+        asked, baseline = Asked(job, selection, selected, flags, top, args["step_range"], thresholds), None
         if args["baseline"]:
             other = replace(request, opening=replace(request.opening, files=args["baseline"]))
             old, old_selection = stack.enter_context(shared.opened(other, times=True, line=line))
