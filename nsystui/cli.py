@@ -155,6 +155,12 @@ def _run(words: list[str]) -> int:
         return 0
     if words[0].partition("=")[0] in ("--print-completion", "--print-man"):
         return _print_from_parsers(words)
+    _check_words(words, name)
+    return _run_command("open", words)
+
+
+def _check_words(words: Sequence[str], name: str) -> None:
+    """Raise UsageError if a command follows its files, or if the only word is neither a file nor a command."""
     for previous, word in pairwise(words):
         if is_command(word) and not os.path.lexists(word) and not _takes_value(previous):
             from nsystui.base.text import shell_word
@@ -169,7 +175,6 @@ def _run(words: list[str]) -> int:
         suggestions = [_COMMANDS_MEANT[name]] if name in _COMMANDS_MEANT else similar
         hint = f"did you mean `nsystui {suggestions[0]}`?" if suggestions else "`nsystui --help` lists the commands"
         raise UsageError(f"no file and no command is called {name!r}: {hint}")
-    return _run_command("open", words)
 
 
 def _takes_value(word: str) -> bool:

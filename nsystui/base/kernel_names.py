@@ -150,11 +150,19 @@ def _argument(text: str, detail: int, depth: int) -> str:
     func = _function(parts)
     if func is None or re.fullmatch(r"T\d+", func.name) or (detail != _ALL and _ADDRESSING.fullmatch(func.name)):
         return ""
-    if detail != _ALL and _WRAPPERS.fullmatch(func.name):
-        functors = [arg for arg in func.arguments if not _is_scalar(arg) and not _NUMBER.match(arg)]
-        shown = [functor for arg in functors if (functor := _argument(arg, detail, depth))]
-        if shown:
-            return shown[-1]
+    return _wrapped(func, detail, depth) or _instance(func, parts, detail, depth)
+
+
+def _wrapped(func: _Part, detail: int, depth: int) -> str:
+    """Return the last function that a wrapper applies, if any."""
+    if detail == _ALL or not _WRAPPERS.fullmatch(func.name):
+        return ""
+    functors = [arg for arg in func.arguments if not _is_scalar(arg) and not _NUMBER.match(arg)]
+    return next((functor for arg in reversed(functors) if (functor := _argument(arg, detail, depth))), "")
+
+
+def _instance(func: _Part, parts: list[_Part], detail: int, depth: int) -> str:
+    """Return a template's name with its arguments, or the sizes of a tile."""
     numbers = [match["digits"] for arg in func.arguments if (match := _NUMBER.match(arg))]
     if _TILE.fullmatch(func.name) and len(numbers) > 1:
         return "x".join(numbers[:3])

@@ -203,30 +203,27 @@ def open_job(
     """Open all files that can be opened; add other files, and damaged tables, to ``request.unread``.
 
     Unless ``whole``, data is read when it is needed; ``expected`` announces it (`Session.expect`). For a selected
-    window, or with ``times`` of several reports, the clocks are aligned as well as possible. With ``partly``, damaged
-    exports are opened without their damaged tables if no export is complete. Jobs open at once share one ``line``.
-    Raises NsystuiError if no file can be opened, and UsageError for invalid flags, before any export is read.
+    window, or with ``times`` of several reports, clocks are aligned. With ``partly``, damaged exports may open in part.
+    Jobs open at once share one ``line``. Raises NsystuiError if nothing can be opened, UsageError for invalid flags.
     """
     from nsystui.commands.progress import OpeningProgress, ProgressLine
     from nsystui.questions.job.opening import Opener
 
-    line = line or ProgressLine()
-    opener = Opener(source_of(request), OpeningProgress(line, complain))
+    opener = Opener(source_of(request), OpeningProgress(line := line or ProgressLine(), complain))
     job, exports = opener.start()
-    session = job.session
-    job.tell, session.waiting, session.dropped = say_notes, line.waiting, request.unread
+    job.tell, job.session.waiting, job.session.dropped = say_notes, line.waiting, request.unread
     try:
         with line, line.waiting("the columns"):
             failures = opener.add(job, exports, whole)
-            if partly and not session.reports and any(isinstance(error, DamagedError) for error in failures):
+            if partly and not job.session.reports and any(isinstance(error, DamagedError) for error in failures):
                 failures = opener.add(job, exports, whole, partly)
         job.left_out = tuple(map(str, failures))
         request.unread.extend(failures)
-        if not session.reports:
+        if not job.session.reports:
             raise NsystuiError("no export could be opened") if failures else UsageError("no files")
         opener.join(job)
         say_notes(*filter(None, [job.several_runs]))
-        is_aligned = len(session.reports) > 1 and bool(times or request.selecting.time)
+        is_aligned = len(job.session.reports) > 1 and bool(times or request.selecting.time)
         _expect(job, expected, is_aligned and request.opening.clock == "collectives")
         if is_aligned:
             with line.waiting("clocks"):

@@ -161,7 +161,7 @@ def _tables(
             with job.session.waiting(text):
                 answer = report.ask(job, selection, options)
             if not (len(answer) or missing or quiet):
-                shared.complain(f"{text}{'' if rank is None else f', rank {rank}'}: {shared.no_rows(request)}")
+                shared.complain(f"{text}{f', rank {rank}' * (rank is not None)}: {shared.no_rows(request)}")
             if len(answer) and memory is not None and not report.name.endswith("_trace"):
                 memory.keep(job, answer, report.help, "stats", text)
             if len(answer) or is_alone:

@@ -198,11 +198,8 @@ def probe(path: Path, connection: sqlite3.Connection, without: Collection[str] =
             if not columns[name]:  # two tables have this name, and one is damaged
                 raise opening.corrupt(path, sqlite3.DatabaseError(f"malformed database schema ({name})"))
         if _REQUIRED not in columns or not _TYPICAL & columns.keys():
-            raise ExportError(
-                opening.named(path),
-                "a SQLite file, but not an Nsight Systems export",
-                "nsys export -t sqlite FILE.nsys-rep",
-            )
+            cause = "a SQLite file, but not an Nsight Systems export"
+            raise ExportError(opening.named(path), cause, "nsys export -t sqlite FILE.nsys-rep")
         with opened(path) as file:
             for name, root in roots.items():
                 if name in without:

@@ -133,7 +133,8 @@ def _findings(report: JobPage) -> Iterator[str]:
 
 
 def _finding(finding: Told) -> Iterator[str]:
-    classes = " ".join(filter(None, ("finding", finding.severity, finding.under and "under", finding.kind)))
+    under_words = "under" * bool(finding.under)
+    classes = " ".join(filter(None, ("finding", finding.severity, under_words, finding.kind)))
     kind = f'<b class="kind">{_text(finding.kind)}</b> ' if finding.kind else ""
     cost = ""
     if finding.cost:

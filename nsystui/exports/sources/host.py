@@ -73,22 +73,14 @@ def _chain(schema: Schema, table: str) -> str:
 
 def nvtx(schema: Schema) -> Source:
     table = "NVTX_EVENTS"
-    wanted = {
-        **THREAD_EVENT,
-        "event_type": "eventType",
-        "end_thread": "endGlobalTid",
-        "domain_id": "domainId",
-        "text_id": "textId",
-        "category": "category",
-        "color": "color",
-        "range_id": "rangeId",
-    }
-    blob = "ifnull(CAST(binaryData AS BLOB), x'')" if schema.has_column(table, "binaryData") else "x''"
+    wanted = native_columns(
+        "event_type:eventType end_thread:endGlobalTid domain_id:domainId text_id:textId category color range_id:rangeId"
+    )
     columns = {
-        **integers(schema, table, wanted),
+        **integers(schema, table, THREAD_EVENT | wanted),
         "text": schema.text(table, "text"),
         "json_text": schema.text(table, "jsonText"),
-        "blob": blob,
+        "blob": "ifnull(CAST(binaryData AS BLOB), x'')" if schema.has_column(table, "binaryData") else "x''",
     }
     process = process_of("c.thread")
     name_fields = {
@@ -98,21 +90,16 @@ def nvtx(schema: Schema) -> Source:
         **column_fields("category"),
     }
     ranges = {
-        "row": "row_id",
-        **column_fields("start", "end", "thread"),
-        "process": process,
-        **column_fields("end_thread", "event_type"),
-        **name_fields,
-        **column_fields("color", "range_id"),
-    }
+        "row": "row_id", **column_fields("start", "end", "thread"), "process": process,
+        **column_fields("end_thread", "event_type"), **name_fields, **column_fields("color", "range_id"),
+    }  # fmt: skip
     marks = {"row": "row_id", **column_fields("start", "thread"), "process": process, **name_fields}
     joins = {
         "s": "LEFT JOIN strings s ON s.id = c.text_id",
         "d": f"LEFT JOIN domains d ON d.process = {process} AND d.domain_id = c.domain_id",
     }
-    types = ", ".join(str(number) for number in RANGE_TYPES)
     makes = {
-        "nvtx_ranges": Transform(ranges, joins, f"c.event_type IN ({types})"),
+        "nvtx_ranges": Transform(ranges, joins, f"c.event_type IN ({', '.join(map(str, RANGE_TYPES))})"),
         "nvtx_marks": Transform(marks, joins, f"c.event_type = {MARK_TYPE}"),
     }
     strings = ""

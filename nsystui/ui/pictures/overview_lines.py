@@ -376,8 +376,10 @@ def files_answer(states: Iterable[FileState]) -> TableAnswer:
         read = 100.0 if state.ready else 100.0 * state.rows / state.total if state.total else None
         if state.failure:
             words = f"left out: {state.failure}"
-        elif state.ready or state.total:
-            words = "ready" if state.ready else "reading"
+        elif state.ready:
+            words = "ready"
+        elif state.total:
+            words = "reading"
         else:
             words = "waiting" if state.opened is None else "checked"
         rows.append((name, kernels, read, state.total or None, *cells, words))

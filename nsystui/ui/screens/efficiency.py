@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
 from typing import Any
 
 from textual.widget import Widget
@@ -41,7 +42,7 @@ def factor_lines(factors: Sequence[Factor], width: int) -> list[_Line]:
     """Return the lines of a tree with factors below their product, without factors of an unknown product."""
     shown = _without_unknown(factors)
     top_factors = [item for item in shown if item.depth == 1 and item.value is not None]
-    lowest = min(top_factors, key=lambda item: item.value or 0) if len(top_factors) > 1 else None
+    lowest = min(top_factors, key=attrgetter("value")) if len(top_factors) > 1 else None
     lines: list[_Line] = []
     for factor, branch in zip(shown, _branches(shown), strict=True):
         is_lowest = factor is lowest and (factor.value or 0) < 1

@@ -184,11 +184,10 @@ class CollectivesScreen(TableScreen):
         marks = dict(zip(names, itertools.cycle(_MARKS), strict=False))
         names.sort(key=lambda collective: collective == name)
         link = self._link
-        rates = [rate for collective in names for rate in self._points[collective].bandwidths]
-        ends = (0.0, max([*rates, *([link.rate] if link else [])]))
+        series = [(self._points[collective].sizes, self._points[collective].bandwidths) for collective in names]
+        ends = (0.0, max([*itertools.chain(*(rates for _, rates in series)), *([link.rate] if link else [])]))
         height = max_lines - 3
         columns = width - label_width(_rate_words, ends)
-        series = [(self._points[collective].sizes, self._points[collective].bandwidths) for collective in names]
         curves = curve_places(series, columns, height, ends[1])
         if curves is None:
             return []
@@ -203,12 +202,11 @@ class CollectivesScreen(TableScreen):
         if link is not None:
             legend.append(f"{_LINK} {link.link}, nominal {_rate_words(link.rate)} a GPU and direction")
             level = rows[max(0, height - 1 - int(link.rate / ends[1] * height))]
-            level[:] = [cell if cell != " " else _LINK for cell in level]
-        lines = ["".join(row) for row in rows]
+            level[:] = "".join(level).replace(" ", _LINK)
         return [
             DrawingsBelow.BANDWIDTH.value.format(wait_words),
             "  ".join(legend),
-            *framed(lines, (curves[1], ends), width, (_size_words, _rate_words)),
+            *framed([*map("".join, rows)], (curves[1], ends), width, (_size_words, _rate_words)),
         ]
 
     def has_view(self, view: View) -> bool:
@@ -267,7 +265,9 @@ class NcclSizesScreen(CollectivesScreen):
 
     def drawn_lines(self, width: int) -> list[str]:
         if self.drawing is DrawingsBelow.CALLS:
-            return histogram(_largest_bins(self._bars, self._height - 1), width)
+            used = [bar for bar in self._bars if bar.calls]
+            least = min(sorted((bar.calls for bar in used), reverse=True)[: self._height - 1], default=0)
+            return histogram([bar for bar in used if bar.calls >= least][: self._height - 1], width)
         name = str(self.values().get("collective"))
         points = self._points.get(name)
         if points is None:
@@ -351,12 +351,6 @@ def _points_of(job: OpenJob, selection: Selection, pairing: NcclPairing, exact: 
         )
         for name in dict.fromkeys(map(str, filter(None, exact.cells("collective"))))
     }
-
-
-def _largest_bins(bars: Sequence[SizeBin], count: int) -> list[SizeBin]:
-    used = [bar for bar in bars if bar.calls]
-    largest_counts = sorted((bar.calls for bar in used), reverse=True)[:count]
-    return [bar for bar in used if bar.calls >= largest_counts[-1]][:count] if used else []
 
 
 def _reported(job: OpenJob, pairing: NcclPairing, collective: str) -> dict[int, Sequence[tuple[str, float]]]:

@@ -182,9 +182,9 @@ class StepsScreen(GroupedViewsScreen):
         lanes = [Lane(title, (), longest, stack=bar_stack(bars, width), height=rows, notes=tuple(notes))]
         mark_lanes = [Lane(word, (), stack=bar_stack(marks, width))] if is_marked.any() else []
         self.chart.set_lanes([*mark_lanes, *lanes], 0, len(bars))
-        marked = np.flatnonzero(numbers == step) // size if step is not None else ()
+        marked = np.flatnonzero(numbers == step) // size
         edges = [(int(number) * width // len(bars), (int(number) + 1) * width // len(bars) - 1) for number in marked]
-        self.chart.mark_span(*(edges[0] if edges else (None,)))
+        self.chart.mark_span(*next(iter(edges), (None,)))
 
     def action_anchor(self) -> None:
         """Choose the next anchor of the steps."""
@@ -238,14 +238,7 @@ class StepsScreen(GroupedViewsScreen):
         """Return a step's parts, the largest first; a part's meaning; or a path row's share of the path."""
         details, values = super().row_details(), self.values()
         if self.answered.name == "steps" and values:
-            times = sorted(((int(values[part] or 0), part) for part in PARTS), reverse=True)
-            total = sum(time for time, _ in times) or 1
-            parts = [
-                f"{LABELS[part]} {_duration(time)} ({_percent(100 * time / total)})" for time, part in times if time
-            ]
-            words = ", ".join(str(values[key]) for key in ("phase", "slow") if values[key])
-            length = f"{_duration(values['duration'])}{f', {words}' if words else ''}"
-            return [[f"step {values['step']} of rank {values['rank']}: {length}"], parts]
+            return _step_details(values)
         if self.answered.name == "steps by rank" and values:
             return [["all ranks" if values["rank"] == "all" else f"rank {values['rank']}"], *details[1:]]
         if self.answered.name == "steps by phase" and values:
@@ -255,11 +248,7 @@ class StepsScreen(GroupedViewsScreen):
             figures = [f"{word} {_duration(values[key])}" for key, word in _FIGURES.items()]
             return [[str(values["part"])], [MEANINGS[str(values["part"])]], figures, *details[2:]]
         if self.answered.name == "path" and values:
-            name = next(str(values[key]) for key in ("name", "range", "kind") if values[key] is not None)
-            amounts = [f"{values['kind']}: {_duration(values['time'])} of the path ({_percent(values['share'])})"]
-            if values["pieces"] != 1:
-                amounts.append(f"{values['pieces']:,} pieces, the longest {_duration(values['longest'])}")
-            return [[name], amounts, *details[1:]]
+            return [*_piece_details(values), *details[1:]]
         return details
 
     def details_question(self) -> Callable[[OpenJob], Details] | None:
@@ -278,6 +267,22 @@ class StepsScreen(GroupedViewsScreen):
 _NCCL_WORDS = (*NCCL_LABELS.values(), SEND_AND_RECEIVE)
 _LABEL_COLOURS = {LABELS[part]: colour for part, colour in _COLOURS.items()} | dict.fromkeys(_NCCL_WORDS, "nccl")
 _FIGURES = {"median": "median", "min": "minimum", "max": "maximum"}
+
+
+def _step_details(values: Record) -> Details:
+    times = sorted(((int(values[part] or 0), part) for part in PARTS), reverse=True)
+    total = sum(time for time, _ in times) or 1
+    parts = [f"{LABELS[part]} {_duration(time)} ({_percent(100 * time / total)})" for time, part in times if time]
+    words = "".join(f", {values[key]}" for key in ("phase", "slow") if values[key])
+    return [[f"step {values['step']} of rank {values['rank']}: {_duration(values['duration'])}{words}"], parts]
+
+
+def _piece_details(values: Record) -> Details:
+    name = next(str(values[key]) for key in ("name", "range", "kind") if values[key] is not None)
+    amounts = [f"{values['kind']}: {_duration(values['time'])} of the path ({_percent(values['share'])})"]
+    if values["pieces"] != 1:
+        amounts.append(f"{values['pieces']:,} pieces, the longest {_duration(values['longest'])}")
+    return [[name], amounts]
 
 
 def _part_cells(values: Record) -> Mapping[str, str]:
