@@ -260,7 +260,6 @@ class NsystuiApp(App[int], LoadingListener):
         super().copy_to_clipboard("\n".join(lines))
 
     def select(self, selection: Selection) -> None:
-        """Change the selection of every screen."""
         if selection != self.selection:
             self.remember()
             self.selection = selection
@@ -568,7 +567,6 @@ class NsystuiApp(App[int], LoadingListener):
         self.update_screen()
 
     def say(self, text: str) -> None:
-        """Show a sentence on the current screen."""
         self._call_screen("say", text)
 
     warned = in_own_task(say)  # type: ignore[arg-type]

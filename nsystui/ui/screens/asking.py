@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from nsystui.ui.widgets.frame import KeyLine
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
 
 class AskingScreen(ThrottledScreen[None]):
     """A screen with a question about the job and selection, a prompt, and notices."""
+
+    ask: Callable[[OpenJob, Selection], Any]
+    """Answer the question in a thread, without touching widgets. Raises NsystuiError with a reason for the user."""
 
     @property
     def explorer(self) -> NsystuiApp:
@@ -45,7 +49,3 @@ class AskingScreen(ThrottledScreen[None]):
     def prompt(self) -> LinePrompt:
         """The line in which the user types."""
         return self.query_one("#prompt", LinePrompt)
-
-    def ask(self, job: OpenJob, selection: Selection) -> Any:
-        """Answer the question in a thread, without touching widgets. Raises NsystuiError with a reason for the user."""
-        raise NotImplementedError

@@ -146,7 +146,6 @@ class EfficiencyScreen(TableScreen):
     on_resize = _show_factors
 
     def show_count(self) -> None:
-        """Show the table's subject instead of a row count."""
         span = self._result.span if self._result is not None else "its time"
         self.show_title(right=_TABLES[self.what][1].format(span))
 
@@ -162,7 +161,6 @@ class EfficiencyScreen(TableScreen):
         self.job_changed()
 
     def open_row(self) -> None:
-        """Open the view that explains a factor, or the GPUs of a rank."""
         self.run_worker(self._open(), exit_on_error=False)
 
     async def _open(self) -> None:

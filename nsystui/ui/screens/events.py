@@ -77,7 +77,6 @@ class EventsScreen(TableScreen):
         self.job_changed()
 
     def ask(self, job: OpenJob, selection: Selection) -> tuple[EventList, int | None]:
-        """List the events, and find the index of the target."""
         events = job.once(
             ("events", selection, self.chosen), lambda: EventList.build(job.session, selection, job.ranks, self.chosen)
         )
@@ -97,7 +96,6 @@ class EventsScreen(TableScreen):
         return _CATEGORIES.get(str(values["kind"]))
 
     def row_window(self) -> Window | None:
-        """Return the time of the event, at least 1 ns."""
         row = self.table.current_row
         if row is None:
             return None
@@ -109,7 +107,6 @@ class EventsScreen(TableScreen):
         return None if row is None else key_of(row)
 
     def answer_to_export(self) -> Answer | None:
-        """Return the list with kernels named as on the screen."""
         answer = self.table.answer
         return None if answer is None else smart_named(answer, self.shown_names())
 
@@ -122,10 +119,6 @@ class EventsScreen(TableScreen):
 
     def _go_to_partner(self, key: EventKey) -> None:
         self.explorer.remember()
-        self.jump_to(key)
-
-    def jump_to(self, key: EventKey) -> None:
-        """Move the cursor to an event of this list."""
         events = self.table.answer
         if not isinstance(events, EventList):
             self.say("sort by time (s) to jump")

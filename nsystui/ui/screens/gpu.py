@@ -126,7 +126,6 @@ class GpuScreen(ZoomableChartScreen):
         return gpu_picture(job, selection, self._request)
 
     def show(self, result: Any, same_place: bool) -> None:
-        """Draw the lanes with the cursor at its position, or show why there are no lanes."""
         picture: GpuPicture = result
         self.picture = picture
         count = sum(not gpu.is_host for gpu in picture.gpus)
@@ -155,7 +154,6 @@ class GpuScreen(ZoomableChartScreen):
         return next(indices, self.chart.cursor_lane)
 
     def show_detail(self) -> None:
-        """Show the values at the cursor, or over the marked span."""
         picture = self.picture
         if picture is None or not picture.lanes or self.chart.cursor_lane >= len(picture.owners):
             return
@@ -206,7 +204,6 @@ class GpuScreen(ZoomableChartScreen):
         return (*super().choices(), metrics)
 
     def row_window(self) -> Window | None:
-        """Return the time of the marked span, or of the cursor's column."""
         start, end = self.chart.span_times or self.chart.cursor_times
         return Window(start, max(end, start + 1)) if self.picture is not None and self.picture.lanes else None
 
@@ -215,7 +212,6 @@ class GpuScreen(ZoomableChartScreen):
         self.chart.action_mark()
 
     def action_only_rank(self) -> None:
-        """Select the rank of the lane's GPU alone."""
         picture = self.picture
         if picture is None or not picture.lanes:
             self.say("there is no lane here")
@@ -250,7 +246,6 @@ class GpuScreen(ZoomableChartScreen):
         return draw
 
     def row_to_copy(self) -> tuple[Sequence[Column], Row] | None:
-        """Return the device of the lane under the cursor."""
         picture = self.picture
         if picture is None or not picture.lanes:
             return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from asyncio import to_thread
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -52,6 +52,7 @@ class LanesScreen(ZoomableChartScreen):
     """
 
     chart: LaneChart
+    action_open_event: Callable[[], None]
 
     DEFAULT_CSS = f"""
     LanesScreen #detail {{ height: {LOW}; }}
@@ -111,7 +112,6 @@ class LanesScreen(ZoomableChartScreen):
         return timeline_picture(job, selection, self._request)
 
     def show(self, result: Any, same_place: bool) -> None:
-        """Draw the lanes and the cursor at its position, or show why there are no lanes."""
         picture: TimelinePicture = result
         if self.picture is None or self.picture.timeline is not picture.timeline:
             self._neighbours = Neighbours(picture.timeline)
@@ -126,7 +126,6 @@ class LanesScreen(ZoomableChartScreen):
         self.show_empty("")
         window = picture.window
         self.chart.show(picture.labels, picture.kinds, picture.lines, window.start, window.end)
-        self._place_cursor()
         self.show_selection()
         ranks, lanes = counted(len(picture.timeline.tasks), "rank"), counted(len(picture.lanes), "lane")
         time = f" · {format_value(Unit.DURATION, window.end - window.start)}" if self.view is None else ""
@@ -134,7 +133,6 @@ class LanesScreen(ZoomableChartScreen):
         self._follow()
 
     def show_selection(self) -> None:
-        """Show the selection, the time in view and the search."""
         text = describe(self.selection, self.job_ranks)
         if (view := self.view) is not None:
             start, length = format_value(Unit.TIME, view.start), format_value(Unit.DURATION, view.end - view.start)
@@ -203,12 +201,13 @@ class LanesScreen(ZoomableChartScreen):
         return self.chart.cursor_lane
 
     def _follow(self) -> None:
+        """Draw the cursor at its position, and its details."""
+        self._place_cursor()
         self.facts = None
         self.show_detail()
         self.cursor_moved()
 
     def show_detail(self) -> None:
-        """Show the contents of the column, and below them the event or the notes."""
         picture = self.picture
         lane_picture = picture.pictures.get(self.chart.cursor_lane) if picture is not None else None
         if lane_picture is None:
@@ -263,10 +262,6 @@ class LanesScreen(ZoomableChartScreen):
             if opens and self.is_active:
                 self.action_open_event()
 
-    def action_open_event(self) -> None:
-        """Open the event under the cursor."""
-        raise NotImplementedError
-
     @property
     def target(self) -> tuple[Hashable, ...]:
         """The lane, the time and the event under the cursor."""
@@ -314,7 +309,6 @@ class LanesScreen(ZoomableChartScreen):
         column = max(0, min(self.chart.cursor_column + columns, self.chart.chart_width - 1))
         first, last = self.times_of(column)
         self.move_to(time=(first + last) // 2, event=None)
-        self._place_cursor()
         self._follow()
 
     def action_lane(self, lanes: int) -> None:
@@ -323,11 +317,9 @@ class LanesScreen(ZoomableChartScreen):
             return
         number = max(0, min(self.chart.cursor_lane + lanes, len(picture.lanes) - 1))
         self.move_to(time=self.time, lane=picture.lanes[number], event=None)
-        self._place_cursor()
         self._follow()
 
     def action_page(self, direction: int) -> None:
-        """Move the cursor by a page of lanes."""
         self.action_lane(direction * len(self.chart.in_sight))
 
     @on(LaneChart.Pointed)
@@ -340,7 +332,6 @@ class LanesScreen(ZoomableChartScreen):
         mark = None if message.first is None else self.times_of(message.first)[0]
         lane = self.lane if message.lane is None else picture.lanes[message.lane]
         self.move_to(time=(first + last) // 2, lane=lane, event=None, mark=mark)
-        self._place_cursor()
         self._follow()
 
     def action_mark(self) -> None:
@@ -353,7 +344,6 @@ class LanesScreen(ZoomableChartScreen):
         self.show_detail()
 
     def row_to_copy(self) -> tuple[Sequence[Column], Row] | None:
-        """Return the event under the cursor."""
         row = self.event_row()
         return None if row is None else (EVENT_COLUMNS, row)
 

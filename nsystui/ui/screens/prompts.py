@@ -16,7 +16,6 @@ class SelectingScreen(AskingScreen):
     """A screen with keys that open the prompt for a part of the selection."""
 
     def action_filter(self) -> None:
-        """Ask for a part of a name."""
         name = self.selection.name
         self._ask_for("find", name.text if name else "", lambda text: self.selection.with_name(text))
 

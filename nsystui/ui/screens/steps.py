@@ -93,7 +93,6 @@ class StepsScreen(GroupedViewsScreen):
         self.table.cell_styles = _part_cells
 
     def ask(self, job: OpenJob, selection: Selection) -> Any:
-        """Answer the question of the view, and describe the steps and their times."""
         answered: Any = super().ask(job, selection)
         view, answer = answered
         if answer.columns[0].key == "part":  # the tree has only rows that add up
@@ -111,7 +110,6 @@ class StepsScreen(GroupedViewsScreen):
         return view, answer, (number, steps.found_by, f"median {median}, {shortest} to {longest}")
 
     def show(self, result: Any, same_place: bool) -> None:
-        """Show the table, and for steps on a tall terminal the chart above it."""
         view, answer, self._words = result
         self.table.elastic = {"path": "name", "budget": "part"}.get(view.name)
         super().show((view, answer), same_place)
@@ -119,18 +117,15 @@ class StepsScreen(GroupedViewsScreen):
         self.chart.styles.height = self._chart_rows + 2
 
     def shown_names(self) -> Mapping[str, str]:
-        """Return the names of kernels, and the parts of an iteration as a tree."""
         return {**super().shown_names(), **_TREE}
 
     def show_count(self) -> None:
-        """Show the steps' number and times, and on a wide terminal their anchor."""
         super().show_count()
         if self._words is not None:
             words = self._words if self.app.size.width >= _WIDE else self._words[::2]
             self.show_title(right=" · ".join(words))
 
     def empty_text(self, answer: Answer) -> str:
-        """Return why there are no steps, and the views that need no steps."""
         text = super().empty_text(answer)
         if self.answered.question.row != "step" or answer.total:
             return text
@@ -252,7 +247,6 @@ class StepsScreen(GroupedViewsScreen):
         return details
 
     def details_question(self) -> Callable[[OpenJob], Details] | None:
-        """Return a question for the event's details, with its share of the path."""
         key, row_details = self.event_here(), self.row_details()
         if key is None:
             return None

@@ -190,7 +190,6 @@ class TitleLine(StatusText):
         self._active = active
 
     def update(self, name: str = "") -> None:
-        """Show the name of the job."""
         self._text = safe_text(name)
         self._show()
 
@@ -306,7 +305,6 @@ class KeyLine(TextLine):
         self._notice_timer = self.set_timer(seconds, lambda: self.show_parts([]))
 
     def parts_for(self, width: int) -> tuple[Sequence[StyledText], Sequence[StyledText]]:
-        """Return the notice, or the keys that fit uncut."""
         if self._left:
             return self._left, ()
         keys = [(key_name(key, self.app), label) for key, label in self._keys]
@@ -387,7 +385,6 @@ class ChoiceLine(TextLine):
         self.show_parts([(self._path, ""), *((f"{c.label} {c.options} {c.chosen}", "") for c in self._choices)])
 
     def parts_for(self, width: int) -> tuple[Sequence[StyledText], Sequence[StyledText]]:
-        """Return the path and the choices, with fewer options if room is short."""
         return [(text, style) for text, style, _, _ in self._fitted_parts(width)], ()
 
     def _fitted_parts(self, width: int) -> list[tuple[str, str, int, int]]:

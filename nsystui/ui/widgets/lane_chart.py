@@ -242,7 +242,6 @@ class LaneChart(TimeChart):
         return "".join(text), cells
 
     def axis_cells(self, number: int) -> str:
-        """Return the time axis, with the mark and the span from it to the cursor."""
         cells = list(time_axis(self._lo, self._hi, self.chart_width))
         if self._mark is not None and 0 <= self._mark < len(cells):
             first, last = sorted((self._mark, min(self.cursor_column, len(cells) - 1)))

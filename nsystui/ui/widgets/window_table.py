@@ -414,7 +414,6 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
         self.cursor_row += rows
 
     def action_page(self, _key: str, direction: int) -> None:
-        """Scroll by a window, with the cursor."""
         self._scroll(direction * self._window.height)
 
     def action_edge(self, _key: str, end: int) -> None:
@@ -422,7 +421,6 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
         self.cursor_row = self.row_count - 1 if end else 0
 
     def action_pan(self, _key: str, direction: int) -> None:
-        """Move along cut names, or back to their beginning."""
         if self._table.pan_by(direction):
             self.refresh()
 
