@@ -20,26 +20,12 @@ _ANONYMOUS = re.compile(r"(?:<unnamed>|\(anonymous namespace\)|_GLOBAL__N_\w*|_I
 _LAMBDA = re.compile(r"[\[{]lambda\((?P<parameters>.*?)\)(?: \(instance |#)(?P<instance>\d+)\)?[\]}]$", re.DOTALL)
 _NUMBER = re.compile(r"(?:\([\w: ]+\))?(?P<digits>-?\d+|true|false)[uUlLfF]*$")
 _SCALARS = {
-    "__half": "half",
-    "__half2": "half2",
-    "c10::Half": "half",
-    "at::Half": "half",
-    "__nv_bfloat16": "bf16",
-    "__nv_bfloat162": "bf16x2",
-    "c10::BFloat16": "bf16",
-    "at::BFloat16": "bf16",
-    "__nv_fp8_e4m3": "e4m3",
-    "__nv_fp8_e5m2": "e5m2",
-    "c10::Float8_e4m3fn": "e4m3",
-    "c10::Float8_e5m2": "e5m2",
-    "unsigned int": "uint",
-    "unsigned long": "ulong",
-    "unsigned long long": "ulong",
-    "long long": "long",
-    "unsigned char": "uint8",
-    "signed char": "int8",
-    "unsigned short": "ushort",
-}
+    "__half": "half", "__half2": "half2", "c10::Half": "half", "at::Half": "half", "__nv_bfloat16": "bf16",
+    "__nv_bfloat162": "bf16x2", "c10::BFloat16": "bf16", "at::BFloat16": "bf16", "__nv_fp8_e4m3": "e4m3",
+    "__nv_fp8_e5m2": "e5m2", "c10::Float8_e4m3fn": "e4m3", "c10::Float8_e5m2": "e5m2", "unsigned int": "uint",
+    "unsigned long": "ulong", "unsigned long long": "ulong", "long long": "long", "unsigned char": "uint8",
+    "signed char": "int8", "unsigned short": "ushort",
+}  # fmt: skip
 _PLAIN = frozenset(("float", "double", "int", "long", "short", "char", "bool", "half", "float2", "double2"))
 
 _ADDRESSING = re.compile(

@@ -15,6 +15,8 @@ from nsystui.exports.discover import is_packed_report
 from nsystui.exports.forms import form_of
 from nsystui.exports.forms.form import ELSEWHERE, Advance, Form, identity_of, size_in
 
+_NOT_OPENED = "the export made of it cannot be opened"
+
 
 def export_of(path: Path, form: Form, directory: Path) -> Path:
     """Return the path of a report's export, alone in a directory. Raises ExportError if the report does not exist."""
@@ -64,7 +66,7 @@ def convert(
         try:
             opening.check(partial)
         except ExportError as error:
-            raise ExportError(str(path), f"its export cannot be opened: {error.cause}", error.advice) from None
+            raise ExportError(str(path), f"{_NOT_OPENED}: {error.cause}", error.advice) from None
         _publish(path, partial, target)
     except OSError as error:
         raise ExportError(str(path), f"cannot be exported: {error.strerror or error}", ELSEWHERE) from None

@@ -22,30 +22,21 @@ LIMITS = ("registers", "shared memory", "warps", "blocks")
 """Limits on the blocks of a kernel in a multiprocessor, as keys of `NcuLaunch.values`."""
 
 _KEYS = {
-    "gpu__time_duration.sum": "duration",
-    "gpu__time_duration.avg": "duration",
+    **dict.fromkeys(("gpu__time_duration.sum", "gpu__time_duration.avg"), "duration"),
     "sm__throughput.avg.pct_of_peak_sustained_elapsed": "compute",
     "gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed": "memory",
     "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed": "dram",
     "dram__throughput.avg.pct_of_peak_sustained_elapsed": "dram",
     "sm__warps_active.avg.pct_of_peak_sustained_active": "achieved",
     "sm__maximum_warps_per_active_cycle_pct": "theoretical",
-    "launch__occupancy_limit_registers": "registers",
-    "launch__occupancy_limit_shared_mem": "shared memory",
-    "launch__occupancy_limit_warps": "warps",
-    "launch__occupancy_limit_blocks": "blocks",
+    "launch__occupancy_limit_registers": "registers", "launch__occupancy_limit_shared_mem": "shared memory",
+    "launch__occupancy_limit_warps": "warps", "launch__occupancy_limit_blocks": "blocks",
     # Names of the page `details`:
-    "Duration": "duration",
-    "Compute (SM) Throughput": "compute",
-    "Memory Throughput": "memory",
-    "DRAM Throughput": "dram",
-    "Achieved Occupancy": "achieved",
-    "Theoretical Occupancy": "theoretical",
-    "Block Limit Registers": "registers",
-    "Block Limit Shared Mem": "shared memory",
-    "Block Limit Warps": "warps",
+    "Duration": "duration", "Compute (SM) Throughput": "compute", "Memory Throughput": "memory",
+    "DRAM Throughput": "dram", "Achieved Occupancy": "achieved", "Theoretical Occupancy": "theoretical",
+    "Block Limit Registers": "registers", "Block Limit Shared Mem": "shared memory", "Block Limit Warps": "warps",
     "Block Limit SM": "blocks",
-}
+}  # fmt: skip
 _PERCENT = frozenset(("compute", "memory", "dram", "achieved", "theoretical"))
 _NANOSECONDS = {
     **dict.fromkeys(("ns", "nsecond"), 1.0),

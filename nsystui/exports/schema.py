@@ -15,20 +15,11 @@ from nsystui.exports.integrity import is_accounted_for
 
 # Every nsys export has the first; the others distinguish it from other files with that table.
 _REQUIRED = "StringIds"
-_TYPICAL = frozenset(
-    {
-        "META_DATA_EXPORT",
-        "EXPORT_META_DATA",
-        "META_DATA_CAPTURE",
-        "TARGET_INFO_SESSION_START_TIME",
-        "TARGET_INFO_SYSTEM_ENV",
-        "ANALYSIS_DETAILS",
-        "CUPTI_ACTIVITY_KIND_KERNEL",
-        "CUPTI_ACTIVITY_KIND_RUNTIME",
-        "NVTX_EVENTS",
-        "OSRT_API",
-    }
-)
+_TYPICAL = frozenset((
+    "META_DATA_EXPORT", "EXPORT_META_DATA", "META_DATA_CAPTURE", "TARGET_INFO_SESSION_START_TIME",
+    "TARGET_INFO_SYSTEM_ENV", "ANALYSIS_DETAILS", "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME",
+    "NVTX_EVENTS", "OSRT_API",
+))  # fmt: skip
 
 NO_INTEGER = "CAST(NULL AS INTEGER)"
 """SQL for an integer column that an export does not have."""

@@ -58,41 +58,38 @@ def page(report: JobPage) -> str:
     """Return the HTML of a report."""
     sections = [("findings", "Findings"), *((section.key, section.title) for section in report.sections)]
     links = "".join(f'<li><a href="#{key}">{_text(title)}</a></li>' for key, title in sections)
-    body = [
+    parts = [
         *_head(report),
         *_findings(report),
         *(line for section in report.sections for line in _section(section)),
         f"<footer>nsystui {_text(report.version)}, from exports of NVIDIA Nsight Systems. This page loads nothing "
         "from the network: it can be kept and sent as it is.</footer>",
     ]
+    body = "\n".join(parts)
     digest = base64.b64encode(hashlib.sha256(_SCRIPT.encode()).digest()).decode()
     policy = "; ".join((*_POLICY, f"script-src 'sha256-{digest}'"))
-    return "\n".join(
-        [
-            "<!doctype html>",
-            '<html lang="en">',
-            "<head>",
-            '<meta charset="utf-8">',
-            f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
-            '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            '<meta name="color-scheme" content="light dark">',
-            '<meta name="referrer" content="no-referrer">',
-            '<link rel="icon" href="data:,">',
-            f"<title>{_text(report.title)} · nsystui report</title>",
-            f"<style>{_STYLE}{style()}</style>",
-            "</head>",
-            "<body>",
-            '<a class="skip" href="#main">to the report</a>',
-            f'<nav aria-label="contents"><ul>{links}</ul></nav>',
-            '<main id="main">',
-            *body,
-            "</main>",
-            f"<script>{_SCRIPT}</script>",
-            "</body>",
-            "</html>",
-            "",
-        ]
-    )
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<meta name="referrer" content="no-referrer">
+<link rel="icon" href="data:,">
+<title>{_text(report.title)} · nsystui report</title>
+<style>{_STYLE}{style()}</style>
+</head>
+<body>
+<a class="skip" href="#main">to the report</a>
+<nav aria-label="contents"><ul>{links}</ul></nav>
+<main id="main">
+{body}
+</main>
+<script>{_SCRIPT}</script>
+</body>
+</html>
+"""
 
 
 def _text(text: str) -> str:

@@ -242,14 +242,8 @@ def _record(prefix: str, time: int, pairs: Iterable[tuple[int, int]]) -> str:
 _RULE = "#" * 80
 _LEVELS = ("cpu", "appl", "task", "thread", "node", "system", "workload")
 _FILTERS = (
-    "from_obj, All",
-    "to_obj, All",
-    "tag_msg, All",
-    "size_msg, All",
-    "bw_msg, All",
-    "evt_type, =",
-    "evt_value, All",
-)
+    "from_obj, All", "to_obj, All", "tag_msg, All", "size_msg, All", "bw_msg, All", "evt_type, =", "evt_value, All",
+)  # fmt: skip
 _COMPOSED = (*(f"compose_{level}" for level in _LEVELS), "topcompose1", "topcompose2")
 _MAX_FLOAT = f"{sys.float_info.max:.12f}"
 

@@ -305,7 +305,7 @@ def _curves(drawing: Curves, top: int) -> tuple[list[str], int]:
 
 
 def _curve_legend(drawing: Curves, left: int, top: int) -> tuple[list[str], int]:
-    """Draw the legend of curves, and return where it ends."""
+    """Draw the legend of curves, and return its end."""
     body, x, y = [], float(left), top + 12
     for number, curve in enumerate(drawing.series):
         length = 20 + width_of(curve.name) * _CHARACTER + 18

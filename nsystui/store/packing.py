@@ -15,6 +15,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol
 
 from nsystui.base.errors import DamagedError, ExportError
@@ -103,12 +104,12 @@ class MemorySink:
         return int(written)
 
     def abandon(self) -> None:
-        """Drop all tables."""
         for name in self.names.values():
             self.connection.execute(f"DROP TABLE IF EXISTS {name}")
 
 
-_NOTHING: Mapping[str, str] = {}
+Callbacks = tuple[Callable[[Progress], None], Callable[[], bool]]
+"""Report progress, and return whether the packing is cancelled."""
 
 
 @dataclass
@@ -126,13 +127,7 @@ class Packing:
         self._packs = threading.Semaphore(self.limits.packs)
         self.packing_database = PackingDatabase(self.limits, self.database)
 
-    def pack(
-        self,
-        file: ExportFile,
-        index: int,
-        report_progress: Callable[[Progress], None] = lambda progress: None,
-        is_cancelled: Callable[[], bool] = lambda: False,
-    ) -> PackedFiles | PackedTables:
+    def pack(self, file: ExportFile, index: int, callbacks: Callbacks) -> PackedFiles | PackedTables:
         """Pack an export, after waiting for its turn.
 
         Raises ExportError if it cannot be read completely or memory is too small, PackingCancelled, and OutputError if
@@ -140,16 +135,9 @@ class Packing:
         """
         cache = self.room.cache
         with self._packs, memory_errors(self.limits, cache is not None, file.path):
-            files = None if cache is None else self._to_cache(cache, file, report_progress, is_cancelled)
-            return files or self._to_memory(file, index, report_progress, is_cancelled)
+            return (cache and self._to_cache(cache, file, callbacks)) or self._to_memory(file, index, callbacks)
 
-    def pack_partly(
-        self,
-        file: ExportFile,
-        index: int,
-        report_progress: Callable[[Progress], None] = lambda progress: None,
-        is_cancelled: Callable[[], bool] = lambda: False,
-    ) -> PackedTables:
+    def pack_partly(self, file: ExportFile, index: int, callbacks: Callbacks) -> PackedTables:
         """Pack the readable tables of a damaged export, into memory only: the cache holds complete packs.
 
         Raises the errors of ``pack``, and ExportError if all tables need the damaged data.
@@ -158,24 +146,18 @@ class Packing:
         while True:
             try:
                 with self._packs, memory_errors(self.limits, self.room.cache is not None, file.path):
-                    return self._to_memory(file, index, report_progress, is_cancelled, damaged)
+                    return self._to_memory(file, index, callbacks, damaged)
             except DamagedError as error:
                 if error.table in damaged or error.table not in sources.TABLES:
                     raise
                 damaged[error.table] = error.cause
 
-    def _to_cache(
-        self,
-        cache: Cache,
-        file: ExportFile,
-        report_progress: Callable[[Progress], None],
-        is_cancelled: Callable[[], bool],
-    ) -> PackedFiles | None:
+    def _to_cache(self, cache: Cache, file: ExportFile, callbacks: Callbacks) -> PackedFiles | None:
         """Pack into the cache; return ``None`` after a warning if it cannot be written (full, read-only)."""
 
         def write() -> PackedFiles:
             with cache.begin(file) as sink, self.packing_database.connection() as (connection, streams):
-                options = report_progress, is_cancelled, self._slots, self.limits.workers
+                options = *callbacks, self._slots, self.limits.workers
                 return sink.finish(Packer(file, connection, sink, *options, streams).run().to_json())
 
         files = cache.write(write, self.warn)
@@ -184,16 +166,11 @@ class Packing:
         return files
 
     def _to_memory(
-        self,
-        file: ExportFile,
-        index: int,
-        report_progress: Callable[[Progress], None],
-        is_cancelled: Callable[[], bool],
-        without: Mapping[str, str] = _NOTHING,
+        self, file: ExportFile, index: int, callbacks: Callbacks, without: Mapping[str, str] = MappingProxyType({})
     ) -> PackedTables:
         sink = MemorySink(self.database.cursor(), f"report_{index:d}")
         try:
-            options = report_progress, is_cancelled, self._slots, self.limits.workers
+            options = *callbacks, self._slots, self.limits.workers
             packed = Packer(file, sink.connection, sink, *options, without=without).run()
         except BaseException:
             sink.abandon()

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from nsystui.store.on_demand import OnDemand
     from nsystui.store.opened import Opened
     from nsystui.store.packed_job import JobReport
-    from nsystui.store.packing import Packing, Progress
+    from nsystui.store.packing import Callbacks, Packing, Progress
 
 T = TypeVar("T")
 Compute = Callable[["Session", list[Report]], T]
@@ -223,7 +223,7 @@ class Session:
         index = self._take(index)
         try:
             packed = None if self.cache is None else self.cache.find(file)
-            data = packed or self._read(file, index, report_progress, is_cancelled, whole, partly)
+            data = packed or self._read(file, index, (report_progress, is_cancelled), whole, partly)
         except BaseException:
             with self._lock:
                 self._indices.discard(index)
@@ -268,24 +268,18 @@ class Session:
             return report
 
     def _read(
-        self,
-        file: ExportFile,
-        index: int,
-        report_progress: Callable[[Progress], None],
-        is_cancelled: Callable[[], bool],
-        whole: bool,
-        partly: bool,
+        self, file: ExportFile, index: int, callbacks: Callbacks, whole: bool, partly: bool
     ) -> PackedFiles | PackedTables | OnDemand:
         results = self._results(file)
         with remembered_damage(results):
             if partly:
-                tables = self._packer().pack_partly(file, index, report_progress, is_cancelled)
+                tables = self._packer().pack_partly(file, index, callbacks)
                 remember_damage(results, tables.damaged)
                 return tables
             if whole:
-                return self._packer().pack(file, index, report_progress, is_cancelled)
+                return self._packer().pack(file, index, callbacks)
             unpacked = self._open_unpacked(file, index)
-            unpacked.is_cancelled = is_cancelled
+            _, unpacked.is_cancelled = callbacks
         if line := damage_line(file.path, known_damage(results)):
             self.warn(line)
         return unpacked

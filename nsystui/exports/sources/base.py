@@ -14,20 +14,12 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from nsystui.base.answer import UNKNOWN
-from nsystui.exports.canonical import (
-    DIAGNOSTICS,
-    EFA_SAMPLES,
-    MPI_CALLS,
-    NO_PROCESS,
-    NVTX_RANGES,
-    UCX_CALLS,
-    CanonicalTable,
-)
+from nsystui.exports import canonical
 from nsystui.exports.schema import LATEST, NAME_KEYS, Schema
 
-_MAY_BE_OPEN = (NVTX_RANGES, MPI_CALLS, UCX_CALLS)
+_MAY_BE_OPEN = (canonical.NVTX_RANGES, canonical.MPI_CALLS, canonical.UCX_CALLS)
 # Their rows count without a time, which nsys does not always write.
-_NEED_NO_TIME = (DIAGNOSTICS, EFA_SAMPLES)
+_NEED_NO_TIME = (canonical.DIAGNOSTICS, canonical.EFA_SAMPLES)
 
 REASONS = ("without a time", "with a time outside the session", "ending before the start")
 """Why rows are left out, by ``Times.reason``."""
@@ -44,7 +36,7 @@ class _Times:
     reason: str
 
 
-def times_of(table: CanonicalTable) -> _Times | None:
+def times_of(table: canonical.CanonicalTable) -> _Times | None:
     """Return the rule for the rows of a table; ``None`` if they need no time."""
     if table in _NEED_NO_TIME:
         return None
@@ -253,7 +245,7 @@ GPU_EVENT = native_columns(
     "start end process:globalPid device:deviceId context:contextId green_context:greenContextId stream:streamId "
     "correlation_id:correlationId"
 )
-GPU_EVENT_FIELDS = {**column_fields(*GPU_EVENT), "process": f'coalesce(c."process", {NO_PROCESS})'}
+GPU_EVENT_FIELDS = {**column_fields(*GPU_EVENT), "process": f'coalesce(c."process", {canonical.NO_PROCESS})'}
 
 
 DOMAIN_TYPE = 75

@@ -49,14 +49,9 @@ _FRAME = 5
 """Lines around the table: title, sides, tables, headings, keys."""
 _MIN_NOTES = 4
 _VIEWS = {
-    "kernels": "kernels",
-    "nvtx": "nvtx",
-    "nccl": "nccl",
-    "memory": "memory",
-    "api": "api",
-    "functions": "functions",
+    "kernels": "kernels", "nvtx": "nvtx", "nccl": "nccl", "memory": "memory", "api": "api", "functions": "functions",
     "calltree": "call tree",
-}
+}  # fmt: skip
 """The view that opens the names of a table."""
 
 

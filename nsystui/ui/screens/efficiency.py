@@ -12,16 +12,9 @@ from nsystui.base.answer import Answer, TableAnswer, Unit
 from nsystui.base.errors import UsageError
 from nsystui.base.selection import Selection
 from nsystui.base.units import format_value
+from nsystui.questions.efficiency import tables
 from nsystui.questions.efficiency.device import Useful
 from nsystui.questions.efficiency.result import Efficiency, Factor, device_factors, efficiency, host_factors
-from nsystui.questions.efficiency.tables import (
-    BREAKDOWN_COLUMNS,
-    EVERYTHING,
-    breakdown_table,
-    device_table,
-    host_table,
-    process_table,
-)
 from nsystui.questions.job.job import OpenJob
 from nsystui.ui.doors import show_view
 from nsystui.ui.screens.table import TableScreen
@@ -80,21 +73,16 @@ def _without_unknown(factors: Sequence[Factor]) -> list[Factor]:
 
 
 _TABLES: dict[str, tuple[Callable[[Efficiency], TableAnswer], str]] = {
-    "breakdown": (breakdown_table, "time of each GPU, in percent of {}"),
-    "device": (device_table, "device factors"),
-    "host": (host_table, "host factors"),
-    "processes": (process_table, "host time of each process"),
+    "breakdown": (tables.breakdown_table, "time of each GPU, in percent of {}"),
+    "device": (tables.device_table, "device factors"),
+    "host": (tables.host_table, "host factors"),
+    "processes": (tables.process_table, "host time of each process"),
 }
 """The tables in the order of ``b``, with their subjects."""
 _EXPLAINED_BY = {
-    "device_load_balance": "ranks",
-    "host_offload": "api",
-    "mpi_parallel": "mpi",
-    "mpi_load_balance": "mpi",
-    "mpi_communication": "mpi",
-    "device_communication": "nccl",
-    "device_orchestration": "gaps",
-}
+    "device_load_balance": "ranks", "host_offload": "api", "mpi_parallel": "mpi", "mpi_load_balance": "mpi",
+    "mpi_communication": "mpi", "device_communication": "nccl", "device_orchestration": "gaps",
+}  # fmt: skip
 """The view that explains a factor."""
 
 
@@ -125,7 +113,7 @@ class EfficiencyScreen(TableScreen):
         try:
             result = efficiency(job, selection, self.useful)
         except UsageError as error:
-            return None, TableAnswer("breakdown", BREAKDOWN_COLUMNS, [], 0, (str(error),))
+            return None, TableAnswer("breakdown", tables.BREAKDOWN_COLUMNS, [], 0, (str(error),))
         return result, _TABLES[self.what][0](result)
 
     def show(self, result: Any, same_place: bool) -> None:
@@ -150,8 +138,8 @@ class EfficiencyScreen(TableScreen):
         self.show_title(right=_TABLES[self.what][1].format(span))
 
     def choices(self) -> tuple[Choice, ...]:
-        tables = {name: name for name in _TABLES}
-        grouping = Choice.among("by", tables, self.what, lambda name: self.ask_with(what=name, _sort=None))
+        names = {name: name for name in _TABLES}
+        grouping = Choice.among("by", names, self.what, lambda name: self.ask_with(what=name, _sort=None))
         return (*super().choices(), grouping)
 
     def action_useful(self) -> None:
@@ -171,7 +159,7 @@ class EfficiencyScreen(TableScreen):
                 await show_view(self.explorer, _EXPLAINED_BY[metric])
             else:
                 self.say("this is the product of the factors below: open one of them")
-        elif rank == EVERYTHING:
+        elif rank == tables.EVERYTHING:
             self.say("this is the sum over all GPUs: open one of them")
         elif rank is not None and self.job is not None:
             ranks = frozenset(int(word) for word in str(rank).split(","))

@@ -37,17 +37,9 @@ async def find_partner(screen: TableScreen, go: Callable[[EventKey], None]) -> N
 
 
 _CATEGORIES = {
-    "api": "api",
-    "kernel": "compute",
-    "nccl": "nccl",
-    "memory": "memory",
-    "graph": "graph",
-    "sync": "idle",
-    "nvtx": "nvtx",
-    "mark": "nvtx",
-    "os": "os",
-    **dict.fromkeys((kind.value for kind in RUNTIMES), "os"),
-}
+    "api": "api", "kernel": "compute", "nccl": "nccl", "memory": "memory", "graph": "graph", "sync": "idle",
+    "nvtx": "nvtx", "mark": "nvtx", "os": "os", **dict.fromkeys((kind.value for kind in RUNTIMES), "os"),
+}  # fmt: skip
 
 
 class EventsScreen(TableScreen):

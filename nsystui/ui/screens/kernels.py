@@ -158,16 +158,9 @@ class WorkInstancesScreen(EventRowsScreen):
 
 
 _GROUPS = {
-    "": "name",
-    "rank": "rank",
-    "role": "role",
-    "device": "device",
-    "stream": "stream",
-    "shape": "grid",
-    "family": "family",
-    "precision": "precision",
-    "graph": "CUDA graph",
-}
+    "": "name", "rank": "rank", "role": "role", "device": "device", "stream": "stream", "shape": "grid",
+    "family": "family", "precision": "precision", "graph": "CUDA graph",
+}  # fmt: skip
 """The groupings of kernels, in words: instead of their name, or in addition to it."""
 
 _NAME_GROUPS = ("family", "precision", "graph")

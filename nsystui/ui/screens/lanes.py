@@ -19,17 +19,8 @@ from nsystui.questions.job.job import OpenJob
 from nsystui.questions.timeline.events import Neighbours
 from nsystui.questions.timeline.lanes import LaneIdentity
 from nsystui.questions.timeline.picture import cut_end
+from nsystui.ui.pictures import timeline
 from nsystui.ui.pictures.selection import describe
-from nsystui.ui.pictures.timeline import (
-    HEIGHT,
-    LOW,
-    EventFacts,
-    TimelinePicture,
-    TimelineRequest,
-    column_line,
-    event_facts,
-    timeline_picture,
-)
 from nsystui.ui.pictures.zoom import inside
 from nsystui.ui.screens.chart import ZoomableChartScreen
 from nsystui.ui.widgets.frame import SelectionLine
@@ -55,8 +46,8 @@ class LanesScreen(ZoomableChartScreen):
     action_open_event: Callable[[], None]
 
     DEFAULT_CSS = f"""
-    LanesScreen #detail {{ height: {LOW}; }}
-    LanesScreen.-tall #detail {{ height: {HEIGHT}; }}
+    LanesScreen #detail {{ height: {timeline.LOW}; }}
+    LanesScreen.-tall #detail {{ height: {timeline.HEIGHT}; }}
     """
 
     VERTICAL_BREAKPOINTS = [(0, "-low"), (_TALL, "-tall")]
@@ -67,13 +58,13 @@ class LanesScreen(ZoomableChartScreen):
     """The lane of a critical path, if requested."""
     match_count = ""
     """The number of matching events in words, once counted."""
-    picture: TimelinePicture | None = None
-    facts: EventFacts | None = None
+    picture: timeline.TimelinePicture | None = None
+    facts: timeline.EventFacts | None = None
     """The details of the event under the cursor, once looked up."""
     opens: Hashable = None
     """The `target` of an Enter key that waits for the event's look-up."""
     _rests = False
-    _request = TimelineRequest(None, 1, 1, 0, None, None, False, None)
+    _request = timeline.TimelineRequest(None, 1, 1, 0, None, None, False, None)
     _neighbours: Neighbours | None = None
 
     def make_chart(self) -> LaneChart:
@@ -84,7 +75,7 @@ class LanesScreen(ZoomableChartScreen):
         self.chart.label_width = _LABEL_WIDTH if width < _WIDE else _WIDE_LABEL_WIDTH
         columns = self.chart.columns_in(width)
         lines = max(1, height - _FRAME - self._detail_lines)
-        self._request = TimelineRequest(
+        self._request = timeline.TimelineRequest(
             self.view,
             columns,
             lines,
@@ -101,18 +92,18 @@ class LanesScreen(ZoomableChartScreen):
 
     @property
     def _detail_lines(self) -> int:
-        return HEIGHT if self.app.size.height >= _TALL else LOW
+        return timeline.HEIGHT if self.app.size.height >= _TALL else timeline.LOW
 
     @property
     def _marked_names(self) -> NameFilter | None:
         """The names to mark: a filter hides nothing on a timeline."""
         return self.search or self.selection.name
 
-    def ask(self, job: OpenJob, selection: Selection) -> TimelinePicture:
-        return timeline_picture(job, selection, self._request)
+    def ask(self, job: OpenJob, selection: Selection) -> timeline.TimelinePicture:
+        return timeline.timeline_picture(job, selection, self._request)
 
     def show(self, result: Any, same_place: bool) -> None:
-        picture: TimelinePicture = result
+        picture: timeline.TimelinePicture = result
         if self.picture is None or self.picture.timeline is not picture.timeline:
             self._neighbours = Neighbours(picture.timeline)
         self.picture = picture
@@ -189,7 +180,7 @@ class LanesScreen(ZoomableChartScreen):
         mark = None if position.mark is None else self._column_of(position.mark)
         self.chart.move(number, self._column_of(self.time), mark)
 
-    def _nearest(self, picture: TimelinePicture, target: LaneIdentity) -> int:
+    def _nearest(self, picture: timeline.TimelinePicture, target: LaneIdentity) -> int:
         for matches in (
             lambda lane: lane == target,
             lambda lane: (lane.task, lane.device, lane.stream) == (target.task, target.device, None),
@@ -214,7 +205,7 @@ class LanesScreen(ZoomableChartScreen):
             return
         column = min(self.chart.cursor_column, len(lane_picture.columns.busy) - 1)
         times, width = self.times_of(column), self.app.size.width
-        lines = [column_line(lane_picture, column, times, self.time, self.position.mark, width)]
+        lines = [timeline.column_line(lane_picture, column, times, self.time, self.position.mark, width)]
         if self.facts is not None:
             details = fill(self.facts.details, width, self._detail_lines - 2)
             lines += [[(cut_end(self.facts.title, width), "bold")], *([(line, "")] for line in details)]
@@ -222,9 +213,9 @@ class LanesScreen(ZoomableChartScreen):
             lines.append([("reading the streams and ranges of this rank…", "dim")])
         elif picture is not None:
             lines += [[(note, "dim")] for note in picture.notes[: self._detail_lines - 1]]
-        self.detail.show_lines((lines + [[]] * HEIGHT)[:HEIGHT])
+        self.detail.show_lines((lines + [[]] * timeline.HEIGHT)[: timeline.HEIGHT])
 
-    def _waits_for_lanes(self, picture: TimelinePicture) -> bool:
+    def _waits_for_lanes(self, picture: timeline.TimelinePicture) -> bool:
         lane = self.lane
         return (
             lane is not None
@@ -249,12 +240,14 @@ class LanesScreen(ZoomableChartScreen):
         self._show_facts(job, picture, lane, Window(first, max(last, first + 1)))
 
     @in_background("detail")
-    async def _show_facts(self, job: OpenJob, picture: TimelinePicture, lane: LaneIdentity, window: Window) -> None:
+    async def _show_facts(
+        self, job: OpenJob, picture: timeline.TimelinePicture, lane: LaneIdentity, window: Window
+    ) -> None:
         position, row = self._cursor_state(), self.position.event
         try:
-            facts = await to_thread(event_facts, job, picture.timeline, lane, window, row)
+            facts = await to_thread(timeline.event_facts, job, picture.timeline, lane, window, row)
         except Exception as error:
-            facts = EventFacts(None, reason_of(error))
+            facts = timeline.EventFacts(None, reason_of(error))
         if self._cursor_state() == position:
             self.facts = facts
             self.show_detail()
@@ -282,7 +275,7 @@ class LanesScreen(ZoomableChartScreen):
             return "one moment: the lanes are being computed"
         return "" if self.picture.lanes else "there is no lane here"
 
-    def drawn(self) -> TimelinePicture | None:
+    def drawn(self) -> timeline.TimelinePicture | None:
         """Return the picture if it has lanes; else show why it has no lanes."""
         reason = self.why_empty()
         if reason:

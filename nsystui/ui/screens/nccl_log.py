@@ -44,7 +44,6 @@ class RowsInside:
 
 
 def rows_inside(tables: Tables, inside: RowsInside) -> TableAnswer:
-    """Return the table of the rows ``inside``."""
     answer, matches = tables[inside.table], inside.choose(tables)
     rows = [row for row in answer.rows if matches(record(answer.columns, row))]
     return replace(answer, rows=rows, total=len(rows))

@@ -53,17 +53,9 @@ OUTLINE_COLUMNS = (
     Column("ops", header="GPU Ops", label="ops", unit=Unit.COUNT, importance=2),
 )
 ORDERS = {
-    "name": Order.NAME,
-    "start": Order.TIME,
-    "count": Order.COUNT,
-    "total": Order.TOTAL,
-    "average": Order.AVERAGE,
-    "self": Order.SELF,
-    "gpu": Order.GPU,
-    "gpu-median": Order.GPU_MEDIAN,
-    "ops": Order.OPS,
-    "replayed": Order.GPU,
-}
+    "name": Order.NAME, "start": Order.TIME, "count": Order.COUNT, "total": Order.TOTAL, "average": Order.AVERAGE,
+    "self": Order.SELF, "gpu": Order.GPU, "gpu-median": Order.GPU_MEDIAN, "ops": Order.OPS, "replayed": Order.GPU,
+}  # fmt: skip
 
 
 _GROUPS = (NodeKind.RANK, NodeKind.ROLE, NodeKind.THREAD)

@@ -36,14 +36,9 @@ _FRAME = 8
 """Lines of the title, the selection, the views, the axis, the details (3) and the keys."""
 
 _CATEGORIES = {
-    "busy": "compute",
-    "compute": "compute",
-    "NCCL": "nccl",
-    "exposed NCCL": "nccl",
-    "memory": "memory",
-    "graph": "graph",
-    "step time": "nvtx",
-}
+    "busy": "compute", "compute": "compute", "NCCL": "nccl", "exposed NCCL": "nccl", "memory": "memory",
+    "graph": "graph", "step time": "nvtx",
+}  # fmt: skip
 """The colours of the figures, except of GPU metrics."""
 
 

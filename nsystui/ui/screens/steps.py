@@ -45,13 +45,10 @@ _GROUPINGS: Mapping[str, tuple[tuple[str, Mapping[str, Any]], ...]] = {
     "kernels by step": (("family", {"by": "step,family"}), ("name", {"by": "step"})),
 }
 _COLOURS = {
-    **dict.fromkeys(PARTS, "idle"),
-    **dict.fromkeys(BLOCKERS.values(), "memory"),
-    **dict.fromkeys(("nccl", "communication"), "nccl"),
-    "compute": "compute",
-    "starved": "api",
+    **dict.fromkeys(PARTS, "idle"), **dict.fromkeys(BLOCKERS.values(), "memory"),
+    **dict.fromkeys(("nccl", "communication"), "nccl"), "compute": "compute", "starved": "api",
     "host_functions": "cpu",
-}
+}  # fmt: skip
 _LEGEND = {
     "compute": "compute",
     "nccl": "blocked by NCCL",

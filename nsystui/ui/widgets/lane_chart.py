@@ -106,7 +106,6 @@ class LaneChart(TimeChart):
 
     @property
     def in_sight(self) -> range:
-        """The lanes in sight."""
         lanes = [self.lane_at(row)[0] for row in self._window.rows()]
         return range(lanes[0], lanes[-1] + 1) if lanes else range(0)
 

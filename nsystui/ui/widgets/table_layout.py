@@ -378,7 +378,7 @@ class TableLayout:
         return [*cut_pieces, Piece(" " * room)]
 
     def _cut_apart(self, text: str, room: int) -> str:
-        """Return a name that is cut, if it is too long, where it differs from the other visible names."""
+        """Return a name, cut if it is too long so that it still differs from the other visible names."""
         if self.pan or room >= width_of(text) or text[0] in _TREE:
             return text
         if room not in self._cuts:

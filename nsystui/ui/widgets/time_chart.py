@@ -104,12 +104,10 @@ class TimeChart(CategoryWidget, OwnFocus, can_focus=True):
         return ""
 
     def axis_lines(self) -> int:
-        """Return the number of lines of the axis."""
         return 1
 
     @property
     def lane_count(self) -> int:
-        """The number of lanes."""
         raise NotImplementedError
 
     def lane_at(self, row: int) -> tuple[int, int]:
