@@ -17,6 +17,7 @@ from nsystui.base.answer import FILES_ONLY, Column, Unit, Value
 from nsystui.base.drawing import COLOURS, Drawing
 from nsystui.base.text import safe_text
 from nsystui.base.units import Wording, format_value, wordings
+from nsystui.output.findings import CODE
 from nsystui.output.formats import fitting
 from nsystui.output.svg import FONT, INK, PAPER, style, svg
 from nsystui.questions.report.report import JobPage, ReportTable, Section, Told
@@ -96,11 +97,8 @@ def _text(text: str) -> str:
     return escape(safe_text(text))
 
 
-_CODE = re.compile("(`[^`]+`)")
-
-
 def _sentence(text: str) -> str:
-    parts = _CODE.split(safe_text(text))
+    parts = CODE.split(safe_text(text))
     return "".join(
         f"<code>{escape(part[1:-1])}</code>" if number % 2 else escape(part) for number, part in enumerate(parts)
     )

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from nsystui.base.errors import DamagedError, ExportError
 from nsystui.base.resources import shortage, step_back
@@ -69,11 +69,8 @@ class Progress:
     total: int
 
 
-class Sink(Protocol):
-    """A destination of rows, for several threads."""
-
-    def write(self, table: CanonicalTable, connection: duckdb.DuckDBPyConnection, rows: SinkRows) -> int:
-        """Write rows to ``table``, and return how many. Raises duckdb.Error and OSError if they cannot be written."""
+Sink = Callable[[CanonicalTable, "duckdb.DuckDBPyConnection", SinkRows], int]
+"""Writes rows of a table, from several threads, and returns how many. Raises duckdb.Error and OSError."""
 
 
 class MemorySink:
@@ -158,7 +155,7 @@ class Packing:
         def write() -> PackedFiles:
             with cache.begin(file) as sink, self.packing_database.connection() as (connection, streams):
                 options = *callbacks, self._slots, self.limits.workers
-                return sink.finish(Packer(file, connection, sink, *options, streams).run().to_json())
+                return sink.finish(Packer(file, connection, sink.write, *options, streams).run().to_json())
 
         files = cache.write(write, self.warn)
         if files is not None:
@@ -171,7 +168,7 @@ class Packing:
         sink = MemorySink(self.database.cursor(), f"report_{index:d}")
         try:
             options = *callbacks, self._slots, self.limits.workers
-            packed = Packer(file, sink.connection, sink, *options, without=without).run()
+            packed = Packer(file, sink.connection, sink.write, *options, without=without).run()
         except BaseException:
             sink.abandon()
             raise
@@ -310,7 +307,7 @@ class Packer:
                 packed = self.read(lookups, inputs, payload, reach=reach)
             if rows := device_rows(facts, sorted(packed.devices)):
                 make_table(self.connection, canonical.DEVICES, rows, "made")
-                written = self.sink.write(canonical.DEVICES, self.connection, SinkRows("SELECT * FROM made"))
+                written = self.sink(canonical.DEVICES, self.connection, SinkRows("SELECT * FROM made"))
                 packed.count(canonical.DEVICES, written)
         finally:
             checks.close()
@@ -467,7 +464,7 @@ class ChunkPacker:
             piece = replace(chunk, first=first, last=min(first + size - 1, chunk.last))
             rows_read = reader.read(export, piece, watch)
             for part in reader.parts() if rows_read else ():
-                if written := self.sink.write(part.table, self.connection, SinkRows(part.select, piece.position)):
+                if written := self.sink(part.table, self.connection, SinkRows(part.select, piece.position)):
                     self._count(part.table, written, f"({part.select})")
             rows += rows_read
         return rows
@@ -487,7 +484,7 @@ class ChunkPacker:
         rows = SinkRows(stream.select, chunk.position, stream.row_group, partial(self._count, table))
         try:
             with arriving.reading():
-                written = self.sink.write(table, self.connection, rows)
+                written = self.sink(table, self.connection, rows)
         except UnusualRows:
             return None
         except UnusualPages:

@@ -27,7 +27,7 @@ from nsystui.base.text import safe_text
 from nsystui.questions.job.opening import JobSource
 from nsystui.questions.queries.question import SCREENS, View
 from nsystui.ui import keys
-from nsystui.ui.ascii import draw_in_ascii
+from nsystui.ui.ascii import AsciiFilter
 from nsystui.ui.history import History, HistoryStep
 from nsystui.ui.loading import KeptOverview, KernelsSeen, Loading, LoadingListener, LogLoading, LogState, kept_overview
 from nsystui.ui.page import OwnPage, register_themes
@@ -105,7 +105,7 @@ class NsystuiApp(App[int], LoadingListener):
         register_themes(self)
         self._use_theme()
         if look.ascii_only:
-            draw_in_ascii(self)
+            self._filters.append(AsciiFilter())
         self.source = source
         self.sources = [source]  # also the sources of jobs to compare with
         self.job: OpenJob | None = None

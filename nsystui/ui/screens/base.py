@@ -22,7 +22,6 @@ from nsystui.ui.ascii import key_name
 from nsystui.ui.pictures.selection import crumbs_of, describe
 from nsystui.ui.screens import screen_of, views_on
 from nsystui.ui.screens.exporting import ExportingScreen
-from nsystui.ui.screens.prompts import SelectingScreen
 from nsystui.ui.widgets.frame import CRUMB, Choice, ChoiceLine, KeyLine, SelectionLine, TitleLine
 from nsystui.ui.widgets.panels import NoteLines
 from nsystui.ui.widgets.prompt import LinePrompt
@@ -169,7 +168,7 @@ class ScreenState:
     focused: Widget | None
 
 
-class JobScreen(ExportingScreen, SelectingScreen):
+class JobScreen(ExportingScreen):
     """The base of all screens on a job.
 
     ``MODE_KEY`` is the key of its mode; ``PLACES`` are the places of its keys (``ui.keys``), most specific first, from
