@@ -19,6 +19,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from nsystui.base.errors import ExportError, NsystuiError, UsageError
+from nsystui.base.terminal import complain
 from nsystui.base.text import readable
 from nsystui.base.version import __version__
 from nsystui.commands import GROUPS, Parser, commands, is_command, is_question, topic_of
@@ -109,11 +110,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return _run(words)
     except NsystuiError as error:
-        _complain(str(error))
+        complain(str(error))
         return error.exit_code
     except KeyboardInterrupt as interrupt:  # its arguments may include a command's progress
         progress = [str(part) for part in interrupt.args if not isinstance(part, int)]
-        _complain(": ".join(["interrupted", *progress]))
+        complain(": ".join(["interrupted", *progress]))
         return 128 + next((part for part in interrupt.args if isinstance(part, int)), signal.SIGINT)
     except Exception as error:
         from nsystui.base.resources import shortage
@@ -122,16 +123,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not lacking:
             from nsystui.base.errors import report_crash
 
-            _complain(report_crash(error))
+            complain(report_crash(error))
             return FAILED
-        _complain(lacking)
+        complain(lacking)
         return NsystuiError.exit_code
-
-
-def _complain(message: str) -> None:
-    from nsystui.base.terminal import complain
-
-    complain(message)
 
 
 def _end_quietly() -> None:
@@ -160,6 +155,12 @@ def _run(words: list[str]) -> int:
         return 0
     if words[0].partition("=")[0] in ("--print-completion", "--print-man"):
         return _print_from_parsers(words)
+    _check_words(words, name)
+    return _run_command("open", words)
+
+
+def _check_words(words: Sequence[str], name: str) -> None:
+    """Raise UsageError if a command follows its files, or if the only word is neither a file nor a command."""
     for previous, word in pairwise(words):
         if is_command(word) and not os.path.lexists(word) and not _takes_value(previous):
             from nsystui.base.text import shell_word
@@ -174,7 +175,6 @@ def _run(words: list[str]) -> int:
         suggestions = [_COMMANDS_MEANT[name]] if name in _COMMANDS_MEANT else similar
         hint = f"did you mean `nsystui {suggestions[0]}`?" if suggestions else "`nsystui --help` lists the commands"
         raise UsageError(f"no file and no command is called {name!r}: {hint}")
-    return _run_command("open", words)
 
 
 def _takes_value(word: str) -> bool:
@@ -330,7 +330,7 @@ def _run_command(name: str, words: list[str]) -> int:
             return request.status(_answer(module, request))
     finally:
         for line in dict.fromkeys(map(str, request.unread)):
-            _complain(line)
+            complain(line)
 
 
 def _answer(module: CommandModule, request: Request) -> int:
@@ -352,15 +352,15 @@ def _interruptible() -> Iterator[None]:
     """
     is_main = threading.current_thread() is threading.main_thread()
     signals = [number for number in _ENDING_SIGNALS if is_main and signal.getsignal(number) is signal.SIG_DFL]
+
+    def interrupt(number: int, _: object) -> NoReturn:
+        signal.signal(number, signal.SIG_DFL)
+        raise KeyboardInterrupt(number)
+
     try:
         for number in signals:
-            signal.signal(number, _interrupt)
+            signal.signal(number, interrupt)
         yield
     finally:
         for number in signals:
             signal.signal(number, signal.SIG_DFL)
-
-
-def _interrupt(number: int, _: object) -> NoReturn:
-    signal.signal(number, signal.SIG_DFL)
-    raise KeyboardInterrupt(number)

@@ -52,20 +52,10 @@ class Unit(Enum):
 
 
 _SUFFIXES = {
-    Unit.TIME: "ns",
-    Unit.DURATION: "ns",
-    Unit.CHANGE: "ns",
-    Unit.MICROSECONDS: "us",
-    Unit.MILLISECONDS: "ms",
-    Unit.SECONDS: "s",
-    Unit.BYTES: "bytes",
-    Unit.MEGABYTES: "mb",
-    Unit.MEGABYTE_RATE: "mb_per_s",
-    Unit.PERCENT: "percent",
-    Unit.RATE: "bytes_per_s",
-    Unit.FREQUENCY: "hz",
-    Unit.TICK_RATE: "ticks_per_ms",
-}
+    Unit.TIME: "ns", Unit.DURATION: "ns", Unit.CHANGE: "ns", Unit.MICROSECONDS: "us", Unit.MILLISECONDS: "ms",
+    Unit.SECONDS: "s", Unit.BYTES: "bytes", Unit.MEGABYTES: "mb", Unit.MEGABYTE_RATE: "mb_per_s",
+    Unit.PERCENT: "percent", Unit.RATE: "bytes_per_s", Unit.FREQUENCY: "hz", Unit.TICK_RATE: "ticks_per_ms",
+}  # fmt: skip
 """Endings of keys in files, by unit; other quantities have no ending."""
 
 

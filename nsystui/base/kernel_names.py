@@ -20,26 +20,12 @@ _ANONYMOUS = re.compile(r"(?:<unnamed>|\(anonymous namespace\)|_GLOBAL__N_\w*|_I
 _LAMBDA = re.compile(r"[\[{]lambda\((?P<parameters>.*?)\)(?: \(instance |#)(?P<instance>\d+)\)?[\]}]$", re.DOTALL)
 _NUMBER = re.compile(r"(?:\([\w: ]+\))?(?P<digits>-?\d+|true|false)[uUlLfF]*$")
 _SCALARS = {
-    "__half": "half",
-    "__half2": "half2",
-    "c10::Half": "half",
-    "at::Half": "half",
-    "__nv_bfloat16": "bf16",
-    "__nv_bfloat162": "bf16x2",
-    "c10::BFloat16": "bf16",
-    "at::BFloat16": "bf16",
-    "__nv_fp8_e4m3": "e4m3",
-    "__nv_fp8_e5m2": "e5m2",
-    "c10::Float8_e4m3fn": "e4m3",
-    "c10::Float8_e5m2": "e5m2",
-    "unsigned int": "uint",
-    "unsigned long": "ulong",
-    "unsigned long long": "ulong",
-    "long long": "long",
-    "unsigned char": "uint8",
-    "signed char": "int8",
-    "unsigned short": "ushort",
-}
+    "__half": "half", "__half2": "half2", "c10::Half": "half", "at::Half": "half", "__nv_bfloat16": "bf16",
+    "__nv_bfloat162": "bf16x2", "c10::BFloat16": "bf16", "at::BFloat16": "bf16", "__nv_fp8_e4m3": "e4m3",
+    "__nv_fp8_e5m2": "e5m2", "c10::Float8_e4m3fn": "e4m3", "c10::Float8_e5m2": "e5m2", "unsigned int": "uint",
+    "unsigned long": "ulong", "unsigned long long": "ulong", "long long": "long", "unsigned char": "uint8",
+    "signed char": "int8", "unsigned short": "ushort",
+}  # fmt: skip
 _PLAIN = frozenset(("float", "double", "int", "long", "short", "char", "bool", "half", "float2", "double2"))
 
 _ADDRESSING = re.compile(
@@ -150,11 +136,19 @@ def _argument(text: str, detail: int, depth: int) -> str:
     func = _function(parts)
     if func is None or re.fullmatch(r"T\d+", func.name) or (detail != _ALL and _ADDRESSING.fullmatch(func.name)):
         return ""
-    if detail != _ALL and _WRAPPERS.fullmatch(func.name):
-        functors = [arg for arg in func.arguments if not _is_scalar(arg) and not _NUMBER.match(arg)]
-        shown = [functor for arg in functors if (functor := _argument(arg, detail, depth))]
-        if shown:
-            return shown[-1]
+    return _wrapped(func, detail, depth) or _instance(func, parts, detail, depth)
+
+
+def _wrapped(func: _Part, detail: int, depth: int) -> str:
+    """Return the last function that a wrapper applies, if any."""
+    if detail == _ALL or not _WRAPPERS.fullmatch(func.name):
+        return ""
+    functors = [arg for arg in func.arguments if not _is_scalar(arg) and not _NUMBER.match(arg)]
+    return next((functor for arg in reversed(functors) if (functor := _argument(arg, detail, depth))), "")
+
+
+def _instance(func: _Part, parts: list[_Part], detail: int, depth: int) -> str:
+    """Return a template's name with its arguments, or the sizes of a tile."""
     numbers = [match["digits"] for arg in func.arguments if (match := _NUMBER.match(arg))]
     if _TILE.fullmatch(func.name) and len(numbers) > 1:
         return "x".join(numbers[:3])

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from decimal import ROUND_HALF_UP, Decimal
 from enum import Enum
+from typing import TypeGuard
 
 from nsystui.base.answer import UNKNOWN, Answer, Column, Row, Unit, Value, adapted
 from nsystui.base.errors import UsageError
@@ -158,6 +159,20 @@ _MIN_LARGEST = 10
 """A largest value below 10 of a unit gets the next smaller unit (``2,646.183 ms``), unless whole or a rate."""
 
 
+def _is_finite(value: Value) -> TypeGuard[int | float]:
+    return isinstance(value, int | float) and math.isfinite(value)
+
+
+def _scale_of(unit: Unit, numbers: Sequence[float], largest: float) -> tuple[float, str]:
+    """Return the size and symbol of the unit that suits the largest number."""
+    scales = _SCALES[unit]
+    index = max((index for index, (size, _) in enumerate(scales) if largest >= size), default=0)
+    is_whole = all(number % scales[index][0] == 0 for number in numbers)
+    if index and largest < _MIN_LARGEST * scales[index][0] and not is_whole and unit is not Unit.RATE:
+        index -= 1
+    return scales[index]
+
+
 @dataclass(frozen=True)
 class Wording:
     """The wording of all values of a column: one unit, named in the heading, and the same decimals.
@@ -175,27 +190,16 @@ class Wording:
     @classmethod
     def of(cls, unit: Unit, values: Sequence[Value]) -> Wording:
         """Return the wording that suits the largest of ``values``."""
-        if unit is Unit.PERCENT:
-            return cls(unit, "%", 1, 1)
-        if unit is Unit.TIME:
-            return cls(unit, "s")
-        if unit is Unit.RATIO:
-            return cls(unit, "", 1, 2)
+        if unit in _FIXED:
+            return _FIXED[unit]
         if unit is Unit.COUNT and any(isinstance(value, float) and value % 1 for value in values):
             return cls(unit, "", 1, 1)
-        if unit not in _SCALES:
-            return cls(unit)
-        numbers = [abs(value) for value in values if isinstance(value, int | float) and math.isfinite(value)]
-        if values and not numbers:
+        numbers = [abs(value) for value in values if _is_finite(value)]
+        if unit not in _SCALES or (values and not numbers):
             return cls(unit)
         largest = max(numbers, default=0)
-        scales = _SCALES[unit]
-        scale_index = max((index for index, (size, _) in enumerate(scales) if largest >= size), default=0)
-        is_whole = all(number % scales[scale_index][0] == 0 for number in numbers)
-        if scale_index and largest < _MIN_LARGEST * scales[scale_index][0] and not is_whole and unit is not Unit.RATE:
-            scale_index -= 1
-        size, symbol = scales[scale_index]
-        if is_whole or all(number % size == 0 for number in numbers):
+        size, symbol = _scale_of(unit, numbers, largest)
+        if all(number % size == 0 for number in numbers):
             return cls(unit, symbol, size, 0)
         decimals = 3 if largest < 1000 * size else 1
         is_zero = any(_NEARLY_ZERO <= number < 0.5 * 10**-decimals * size for number in numbers)
@@ -210,7 +214,7 @@ class Wording:
 
     def cell(self, value: Value) -> str:
         """Return ``value`` without the unit of the heading; percentages too small for the decimals are ``<0.1``."""
-        if not isinstance(value, int | float) or not math.isfinite(value):
+        if not _is_finite(value):
             return format_value(self.unit, value)
         text = "0" if self.decimals is None else f"{value / self.size:,.{self.decimals}f}"
         is_zero = not float(text.replace(",", ""))
@@ -226,12 +230,20 @@ class Wording:
 
     def words(self, value: Value) -> str:
         """Return ``value`` with four digits, in the column's unit unless that unit is over 1000 times as large."""
-        if not isinstance(value, int | float) or not math.isfinite(value) or self.unit not in _SCALES:
+        if not _is_finite(value) or self.unit not in _SCALES:
             return format_value(self.unit, value)
         if not self.symbol or 0 < abs(value) < self.size / 1000:
             return format_value(self.unit, value)
         sign = "+" if self.unit is Unit.CHANGE and value > 0 else ""
         return f"{sign}{_four_digits(value / self.size)} {self.symbol}"
+
+
+_FIXED = {
+    Unit.PERCENT: Wording(Unit.PERCENT, "%", 1, 1),
+    Unit.TIME: Wording(Unit.TIME, "s"),
+    Unit.RATIO: Wording(Unit.RATIO, "", 1, 2),
+}
+"""The wordings that do not depend on the values."""
 
 
 def wordings(columns: Sequence[Column], rows: Sequence[Row]) -> list[Wording]:

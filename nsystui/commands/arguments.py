@@ -53,7 +53,13 @@ def add_files(parser: argparse.ArgumentParser, nargs: str = "+", has_screens: bo
     add_convert(group)
     if not has_screens:
         add_missing(group)
-    add_clock(group)
+    group.add_argument(
+        "--clock",
+        choices=CLOCKS,
+        default=CLOCKS[0],
+        help="the common clock of several reports: UTC refined by collectives that all ranks took part in (default), "
+        "UTC alone, or none (each from its own start)",
+    )
     add_limits(group)
 
 
@@ -129,17 +135,6 @@ def add_numbering(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_clock(group: argparse._ArgumentGroup) -> None:
-    """Add ``--clock``, which chooses the common clock of several reports."""
-    group.add_argument(
-        "--clock",
-        choices=CLOCKS,
-        default=CLOCKS[0],
-        help="the common clock of several reports: UTC refined by collectives that all ranks took part in (default), "
-        "UTC alone, or none (each from its own start)",
-    )
-
-
 def add_steps(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
     """Add ``--step-range`` and ``--steps-by``, which define the steps."""
     for option in STEPS:
@@ -208,35 +203,28 @@ def open_job(
     """Open all files that can be opened; add other files, and damaged tables, to ``request.unread``.
 
     Unless ``whole``, data is read when it is needed; ``expected`` announces it (`Session.expect`). For a selected
-    window, or with ``times`` (the answer has times of several reports), the clocks are aligned as well as possible.
-    With ``partly``, damaged exports are opened without their damaged tables if no export is complete. Two jobs open at
-    once must share one ``line`` of progress. Raises NsystuiError if no file can be opened, and UsageError for invalid
-    flags, before any export is read.
+    window, or with ``times`` of several reports, clocks are aligned. With ``partly``, damaged exports may open in part.
+    Jobs open at once share one ``line``. Raises NsystuiError if nothing can be opened, UsageError for invalid flags.
     """
     from nsystui.commands.progress import OpeningProgress, ProgressLine
     from nsystui.questions.job.opening import Opener
 
-    line = line or ProgressLine()
-    opener = Opener(source_of(request), OpeningProgress(line, complain))
+    opener = Opener(source_of(request), OpeningProgress(line := line or ProgressLine(), complain))
     job, exports = opener.start()
-    job.tell = say_notes
-    session = job.session
-    session.waiting, session.dropped = line.waiting, request.unread
+    job.tell, job.session.waiting, job.session.dropped = say_notes, line.waiting, request.unread
     try:
         with line, line.waiting("the columns"):
             failures = opener.add(job, exports, whole)
-            if partly and not session.reports and any(isinstance(error, DamagedError) for error in failures):
+            if partly and not job.session.reports and any(isinstance(error, DamagedError) for error in failures):
                 failures = opener.add(job, exports, whole, partly)
         job.left_out = tuple(map(str, failures))
         request.unread.extend(failures)
-        if not session.reports:
+        if not job.session.reports:
             raise NsystuiError("no export could be opened") if failures else UsageError("no files")
         opener.join(job)
-        if not job.shares_clock:
-            say_notes(job.several_runs)
-        is_aligned = len(session.reports) > 1 and bool(times or request.selecting.time)
-        if expected is not None:
-            _expect(job, expected, is_aligned and request.opening.clock == "collectives")
+        say_notes(*filter(None, [job.several_runs]))
+        is_aligned = len(job.session.reports) > 1 and bool(times or request.selecting.time)
+        _expect(job, expected, is_aligned and request.opening.clock == "collectives")
         if is_aligned:
             with line.waiting("clocks"):
                 opener.align(job)
@@ -274,7 +262,9 @@ def source_of(request: Request) -> JobSource:
     )
 
 
-def _expect(job: OpenJob, expected: _Expected, with_clock: bool) -> None:
+def _expect(job: OpenJob, expected: _Expected | None, with_clock: bool) -> None:
+    if expected is None:
+        return
     columns, tallied = expected
     merged = {table: set(names) for table, names in columns.items()}
     if with_clock:

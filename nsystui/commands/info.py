@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from nsystui.base.answer import Answer
     from nsystui.questions.job.job import OpenJob
     from nsystui.store.cache import Cache
-    from nsystui.store.database import Limits
 
 
 TITLES = {
@@ -87,10 +86,15 @@ def run(request: Request) -> int:
 
 def _print_diagnostics(request: Request) -> None:
     """Print facts for a bug report; an invalid limit becomes a line, because the bug may be there."""
+    from nsystui.base import resources
+
     config, environ = request.config, original_environ()
     lines = [*program_lines(), *terminal_lines(environ)]
     try:
-        lines += [*limit_lines(request.limits)]
+        limits, memory = request.limits, resources.memory()
+        available = "unknown" if memory is None else _size_words(memory)
+        threads = f"{limits.threads} threads of {resources.cpus()} CPUs"
+        lines.append(f"limits: {threads}, {_size_words(limits.memory)} of {available} memory")
         lines += cache_lines(request.cache, config, os.environ)
     except UsageError as error:
         lines.append(f"limits: {error}")
@@ -229,16 +233,6 @@ def file_system(directory: Path | str, mounts: Path = Path("/proc/self/mountinfo
     return mount_type
 
 
-def limit_lines(limits: Limits) -> Iterator[str]:
-    """Yield the limits of the program, and the resources of the machine."""
-    from nsystui.base import resources
-
-    memory = resources.memory()
-    available = "unknown" if memory is None else _size_words(memory)
-    threads = f"{limits.threads} threads of {resources.cpus()} CPUs"
-    yield f"limits: {threads}, {_size_words(limits.memory)} of {available} memory"
-
-
 def config_lines(config: Config, is_refused: bool, environ: Mapping[str, str]) -> Iterator[str]:
     """Yield the config file that was read, and its keys."""
     if not config.path:
@@ -254,42 +248,27 @@ def config_lines(config: Config, is_refused: bool, environ: Mapping[str, str]) -
 
 def export_lines(files: Sequence[str]) -> Iterator[str]:
     """Yield each export's schema and its tables' rows, or why it cannot be opened."""
-    from nsystui.exports.discover import discover
+    from nsystui.exports.discover import discover, name_of
+    from nsystui.store.opened import look_at
+    from nsystui.store.packed_job import JobReport
 
-    if not files:
-        return
     try:
-        paths = discover(files)
+        paths = discover(files) if files else []
     except NsystuiError as error:
         yield f"exports: {error}"
         return
     for path in paths:
-        yield from _lines_of_export(path)
-
-
-def _lines_of_export(path: Path) -> Iterator[str]:
-    from nsystui.exports.discover import name_of
-    from nsystui.store.opened import look_at
-    from nsystui.store.packed_job import JobReport
-
-    name = name_of(path)
-    try:
-        size = path.stat().st_size
-        opened = look_at(path)
-    except ExportError as error:
-        yield f"export {name}: {error.cause}"
-        return
-    except OSError as error:
-        yield f"export {name}: {error.strerror}"
-        return
-    is_packed = isinstance(opened, JobReport)
-    facts = opened.metadata
-    counts = opened.files.report.counts if isinstance(opened, JobReport) else opened.native.last_rowid
-    kind = "packed" if is_packed else _size_words(size)
-    yield f"export {name}: {kind}, nsys {facts.nsys_version or 'unknown'}, schema {facts.schema_version or 'unknown'}"
-    for table, rows in sorted(counts.items()):
-        if not table.startswith("ENUM_"):
-            yield f"  {table}: {rows:,}"
+        name = name_of(path)
+        try:
+            kind, opened = _size_words(path.stat().st_size), look_at(path)
+        except (ExportError, OSError) as error:
+            yield f"export {name}: {error.cause if isinstance(error, ExportError) else error.strerror}"
+            continue
+        counts = opened.native.last_rowid if not isinstance(opened, JobReport) else opened.files.report.counts
+        kind = "packed" if isinstance(opened, JobReport) else kind
+        nsys, schema = opened.metadata.nsys_version or "unknown", opened.metadata.schema_version or "unknown"
+        yield f"export {name}: {kind}, nsys {nsys}, schema {schema}"
+        yield from (f"  {table}: {rows:,}" for table, rows in sorted(counts.items()) if not table.startswith("ENUM_"))
 
 
 def _size_words(size: int) -> str:

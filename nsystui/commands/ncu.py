@@ -81,7 +81,7 @@ def run(request: Request) -> int:
     from nsystui.questions.trace.ncu import ncu_table
 
     with shared.opened(request, whole=False) as (job, selection):
-        commands = _with_options(request, _commands(request, job, selection))
+        commands = _commands(request, job, selection)
         if is_table:
             return shared.deliver(request, ncu_table(job, commands))
         if args["wrapper"]:
@@ -90,6 +90,24 @@ def run(request: Request) -> int:
 
 
 def _commands(request: Request, job: OpenJob, selection: Selection) -> list[NcuCommand]:
+    """Return the commands of the selected launches, with the user's sections and launcher."""
+    from nsystui.questions.capture.recording import LAUNCHERS
+
+    args = request.args
+    sections = [word for section in args["section"] for word in ("--section", section)]
+    collected = (*(("--set", args["set"]) if args["set"] else ()), *sections)
+    variable = LAUNCHERS[args["launcher"]][0] if args["launcher"] else None
+    commands = _of_kernels(request, job, selection)
+    if args["launch"] is not None:
+        max_launches = max((command.launches for command in commands), default=0)
+        if 0 < max_launches < args["launch"]:
+            raise UsageError(f"--launch {args['launch']}: there are {max_launches:,} launches at most")
+        commands = [command.only(args["launch"]) for command in commands if args["launch"] <= command.launches]
+    return [replace(command, collected=collected, variable=variable or command.variable) for command in commands]
+
+
+def _of_kernels(request: Request, job: OpenJob, selection: Selection) -> list[NcuCommand]:
+    """Return the commands of the selected kernels. Raises UsageError if a name matches no kernel."""
     from nsystui.questions.kernels.summary import is_named, smart_kernel_names
     from nsystui.questions.trace.ncu import NameBase, everything, ncu_commands, one_launch
 
@@ -107,28 +125,12 @@ def _commands(request: Request, job: OpenJob, selection: Selection) -> list[NcuC
             raise UsageError(f"--event {args['event']}: this row is not a selected kernel")
         return commands
     commands = ncu_commands(job, selection, wanted, base)
-    names = {} if commands else smart_kernel_names(job.session)
-    if names and name and not ncu_commands(job, Selection(), wanted):
-        raise no_such_name("--instances", name, names.values())
-    if names and selection.name is not None and not any(map(selection.name.matches, names)):
-        raise no_such_name("--filter", selection.name.pattern, names)
-    if args["launch"] is None:
-        return commands
-    launched = [command.only(args["launch"]) for command in commands if args["launch"] <= command.launches]
-    if commands and not launched:
-        max_launches = max(command.launches for command in commands)
-        raise UsageError(f"--launch {args['launch']}: there are {max_launches:,} launches at most")
-    return launched
-
-
-def _with_options(request: Request, commands: list[NcuCommand]) -> list[NcuCommand]:
-    from nsystui.questions.capture.recording import LAUNCHERS
-
-    args = request.args
-    sections = [word for section in args["section"] for word in ("--section", section)]
-    collected = (*(("--set", args["set"]) if args["set"] else ()), *sections)
-    variable = LAUNCHERS[args["launcher"]][0] if args["launcher"] else None
-    return [replace(command, collected=collected, variable=variable or command.variable) for command in commands]
+    if not commands and (names := smart_kernel_names(job.session)):
+        if name and not ncu_commands(job, Selection(), wanted):
+            raise no_such_name("--instances", name, names.values())
+        if selection.name is not None and not any(map(selection.name.matches, names)):
+            raise no_such_name("--filter", selection.name.pattern, names)
+    return commands
 
 
 def _print_wrapper(request: Request, job: OpenJob, commands: Sequence[NcuCommand]) -> int:

@@ -91,7 +91,11 @@ def run(request: Request) -> int:
     if files.exports and not any(map(os.path.lexists, discover(files.exports))):
         raise UsageError(f"{files.exports[0]}: no such file (see what is there: ls -l .)")
     environ = checked_terminal("kernels" if files.exports else "nccl-log")
-    return start(request, environ, files)
+    from nsystui.questions.job.opening import JobSource
+    from nsystui.ui.app import NsystuiApp
+
+    source = source_of(request, files) if files.exports else JobSource((), logs=files.logs, log_steps=files.log_steps)
+    return run_app(request.screen, environ, NsystuiApp(source, look_of(request.screen, environ)))
 
 
 def checked_terminal(command: str) -> Mapping[str, str]:
@@ -103,19 +107,6 @@ def checked_terminal(command: str) -> Mapping[str, str]:
     if refusal:
         raise UsageError(refusal)
     return environ
-
-
-def start(request: Request, environ: Mapping[str, str], files: NamedFiles) -> int:
-    """Run the application and return its exit status."""
-    from nsystui.questions.job.opening import JobSource
-    from nsystui.ui.app import LogApp, NsystuiApp
-
-    look = look_of(request.screen, environ)
-    if files.exports:
-        app = NsystuiApp(source_of(request, files), look)
-    else:
-        app = LogApp(JobSource((), logs=files.logs, log_steps=files.log_steps), look)
-    return run_app(request.screen, environ, app)
 
 
 def look_of(screen: Drawn, environ: Mapping[str, str]) -> Look:

@@ -22,9 +22,8 @@ from nsystui.questions.queries.numbering import numbering
 if TYPE_CHECKING:
     from nsystui.commands.progress import ProgressLine
     from nsystui.questions.answers.packing import RanksAhead, ReportRanks
-    from nsystui.questions.job.opening import Export, Opener
+    from nsystui.questions.job.opening import Export
     from nsystui.questions.queries.numbering import Numbering
-    from nsystui.store.database import Limits
     from nsystui.store.packed_job import JobReport, JobWriter
     from nsystui.store.report import Report
     from nsystui.store.session import Session
@@ -171,13 +170,20 @@ class _Run:
 
     def _pack(self, exports: list[Export], session: Session, line: ProgressLine, ahead: RanksAhead | None) -> None:
         """Pack exports, and add reports to the job if their ranks are certain, as all are without ``ahead``."""
+        from nsystui.commands.progress import OpeningProgress
         from nsystui.questions.answers.packing import all_numbered, compute_first_answers, report_ranks
         from nsystui.questions.capture.job_output import keep_output
         from nsystui.questions.job.job import OpenJob
+        from nsystui.questions.job.opening import JobSource, Opener
 
         line.head = f"{self}  "
         with closing(OpenJob(session, numbering=self.numbering)) as job:
-            self.failures += _opener(self.request, session.limits, line, self._names).add(job, exports)
+            cache, progress = self.request.cache, OpeningProgress(line, shared.complain)
+            source = JobSource(
+                (), threads=session.limits.threads, convert=self.request.opening.convert,
+                conversion_directory=cache.conversions, cache_cap=cache.cap,
+            )  # fmt: skip
+            self.failures += Opener(source, progress, self._names).add(job, exports)
             if not session.reports:
                 return
             new = [report for report in session.reports if report.index not in self._waiting.union(self._done)]
@@ -255,21 +261,6 @@ def _batches(exports: Sequence[Export], min_exports: int) -> Iterator[list[Expor
         batch.append(export)
         free_bytes -= size
     yield batch
-
-
-def _opener(request: Request, limits: Limits, line: ProgressLine, names: Mapping[Path, str]) -> Opener:
-    from nsystui.commands.progress import OpeningProgress
-    from nsystui.questions.job.opening import JobSource, Opener
-
-    cache = request.cache
-    source = JobSource(
-        (),
-        threads=limits.threads,
-        convert=request.opening.convert,
-        conversion_directory=cache.conversions,
-        cache_cap=cache.cap,
-    )
-    return Opener(source, OpeningProgress(line, shared.complain), names)
 
 
 def _line(ranked: ReportRanks, added: JobReport) -> str:

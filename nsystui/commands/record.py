@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import shutil
 import subprocess
+from collections.abc import Iterable, Sequence
 
 from nsystui.base.errors import UsageError
 from nsystui.base.selection import parse_numbers
@@ -30,15 +31,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         )
     group = parser.add_argument_group("part of the run")
     group.add_argument("--ranks", metavar="LIST", help="record these ranks only, such as 0,8; all run")
-    group.add_argument("--nvtx-range", metavar="NAME", help="from the first NVTX range NAME (NAME@DOMAIN) to its end")
+    group.add_argument(
+        "--nvtx-range", default="", metavar="NAME", help="from the first NVTX range NAME (NAME@DOMAIN) to its end"
+    )
     group.add_argument("--profiler-api", action="store_true", help="from cudaProfilerStart to cudaProfilerStop")
-    group.add_argument("--delay", metavar="SECONDS", help="start recording after so many seconds")
-    group.add_argument("--duration", metavar="SECONDS", help="stop recording after so many seconds")
+    group.add_argument("--delay", default="", metavar="SECONDS", help="start recording after so many seconds")
+    group.add_argument("--duration", default="", metavar="SECONDS", help="stop recording after so many seconds")
     group.add_argument("--small-overhead", action="store_true", help="with --why-idle: samples without stacks")
     group = parser.add_argument_group("where")
     group.add_argument("--launcher", choices=tuple(LAUNCHERS), default="slurm", help="what starts the ranks")
     shared.add_target(group, "DIR", "where reports and exports go (default: run)", default="run")
-    group.add_argument("--scratch", metavar="DIR", help="a local directory for nsys's temporary files (TMPDIR)")
+    group.add_argument(
+        "--scratch", default="", metavar="DIR", help="a local directory for nsys's temporary files (TMPDIR)"
+    )
     group.add_argument("--nsys-version", metavar="V", help="such as 2024.5 (default: that of nsys on the PATH)")
     parser.add_argument("program", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="the program and its arguments")
 
@@ -49,18 +54,8 @@ def run(request: Request) -> int:
 
     args, target = request.args, str(request.output.target)
     program = tuple(args["program"][1:] if args["program"][:1] == ["--"] else args["program"])
-    if not program:
-        raise UsageError("record: name the program that is to be recorded, after --")
-    capture = Capture(args["nvtx_range"] or "", args["profiler_api"], args["delay"] or "", args["duration"] or "")
-    for word in (*program, target, args["scratch"] or "", *capture):
-        if isinstance(word, str) and safe_text(word) != word:
-            raise UsageError(
-                f"record: {word!a} has characters that cannot be printed: put the command into a script and record that"
-            )
-    if args["small_overhead"] and not any(goal.flag == "why-idle" for goal in args["goals"]):
-        raise UsageError("record: --small-overhead needs --why-idle, which takes the samples")
-    if args["launcher"] == "torchrun" and program[0].rpartition("/")[2] == "torchrun":
-        raise UsageError("record: --launcher torchrun adds torchrun itself: give the program of a rank after --")
+    capture = Capture(args["nvtx_range"], args["profiler_api"], args["delay"], args["duration"])
+    _check(request, program, (*program, target, args["scratch"], *capture))
     version = parse_version(args["nsys_version"] or _installed())
     if version is None and args["nsys_version"]:
         raise UsageError(f"--nsys-version {args['nsys_version']}: such as 2024.5")
@@ -68,7 +63,7 @@ def run(request: Request) -> int:
     ranks = parse_numbers(request.selecting.ranks, "ranks") if request.selecting.ranks else None
     release = version or NEWEST
     recording = Recording(
-        goals, capture, release, args["launcher"], target, program, ranks, args["scratch"] or "", args["small_overhead"]
+        goals, capture, release, args["launcher"], target, program, ranks, args["scratch"], args["small_overhead"]
     )
     print_lines(script(recording))
     if version is None:
@@ -77,6 +72,22 @@ def run(request: Request) -> int:
         if line := missing(goal, release) or goal.cost:
             shared.say_notes(f"--{goal.flag}: {line}")
     return 0
+
+
+def _check(request: Request, program: Sequence[str], words: Iterable[object]) -> None:
+    """Raise UsageError for options that contradict each other, and for words that no shell script can contain."""
+    args = request.args
+    if not program:
+        raise UsageError("record: name the program that is to be recorded, after --")
+    for word in words:
+        if isinstance(word, str) and safe_text(word) != word:
+            raise UsageError(
+                f"record: {word!a} has characters that cannot be printed: put the command into a script and record that"
+            )
+    if args["small_overhead"] and not any(goal.flag == "why-idle" for goal in args["goals"]):
+        raise UsageError("record: --small-overhead needs --why-idle, which takes the samples")
+    if args["launcher"] == "torchrun" and program[0].rpartition("/")[2] == "torchrun":
+        raise UsageError("record: --launcher torchrun adds torchrun itself: give the program of a rank after --")
 
 
 def _installed() -> str:

@@ -47,8 +47,7 @@ def run(request: Request) -> int:
     from nsystui.output.report_files import check_target, save_report
     from nsystui.questions.triage.thresholds import Thresholds
 
-    args = request.args
-    target = str(request.output.target)
+    args, target = request.args, str(request.output.target)
     thresholds = Thresholds().changed(args["set"])
     if request.output.top is not None and request.output.top < 1:
         raise UsageError(f"--top {request.output.top}: at least one row is needed")
@@ -60,15 +59,13 @@ def run(request: Request) -> int:
     from nsystui.store.session import Computation
     from nsystui.ui.pictures.selection import describe
 
-    line = ProgressLine()
-    with ExitStack() as stack:
+    with ExitStack() as stack, ProgressLine() as line:
         job, selection = stack.enter_context(shared.opened(request, times=True, line=line))
         selected = "" if selection.is_everything else describe(selection, job.ranks)
-        top = TOP if request.output.top is None else request.output.top
-        flag_values = vars(request.selecting).items()
-        flags = " ".join(f"--{name} {shell_word(value)}" for name, value in flag_values if value is not None)
+        given = [(name, value) for name, value in vars(request.selecting).items() if value is not None]
+        flags = " ".join(f"--{name} {shell_word(value)}" for name, value in given)
+        top, baseline = request.output.top or TOP, None
         asked = Asked(job, selection, selected, flags, top, args["step_range"], thresholds)
-        baseline = None
         if args["baseline"]:
             other = replace(request, opening=replace(request.opening, files=args["baseline"]))
             old, old_selection = stack.enter_context(shared.opened(other, times=True, line=line))
@@ -83,6 +80,6 @@ def run(request: Request) -> int:
         if args["anonymous"]:
             report = anonymous(report, [job, *([baseline.job] if baseline is not None else [])])
         written = save_report(report, target, request.output.force)
-    more = f", and {len(written) - 1} drawings in {written[1].parent}" if len(written) > 1 else ""
-    shared.complain(f"wrote the report to {target}{more}")
+    more = [f", and {len(written) - 1} drawings in {path.parent}" for path in written[1:2]]
+    shared.complain("".join([f"wrote the report to {target}", *more]))
     return 0

@@ -160,16 +160,12 @@ def _tables(
         for rank, selection in selections:
             with job.session.waiting(text):
                 answer = report.ask(job, selection, options)
-            of_rank = "" if rank is None else f", rank {rank}"
-            if not len(answer):
-                if not missing and not quiet:
-                    shared.complain(f"{text}{of_rank}: {shared.no_rows(request)}")
-                if is_alone:
-                    yield _table(request, text, rank, report.help, answer)
-                continue
-            if memory is not None and not report.name.endswith("_trace"):
+            if not (len(answer) or missing or quiet):
+                shared.complain(f"{text}{f', rank {rank}' * (rank is not None)}: {shared.no_rows(request)}")
+            if len(answer) and memory is not None and not report.name.endswith("_trace"):
                 memory.keep(job, answer, report.help, "stats", text)
-            yield _table(request, text, rank, report.help, answer)
+            if len(answer) or is_alone:
+                yield _table(request, text, rank, report.help, answer)
 
 
 def _table(request: Request, text: str, rank: int | None, title: str, answer: Answer) -> Titled:

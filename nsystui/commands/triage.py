@@ -6,6 +6,7 @@ import argparse
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from nsystui.base.errors import UsageError
@@ -156,12 +157,9 @@ def _against(request: Request, thresholds: Thresholds) -> int:
         with job.session.waiting("findings"):
             diff = against(*sides, thresholds, args["step_range"])
         request.unread.extend([*diff.current.unread, *diff.baseline.unread])
-        top = diff.first(request.output.top)
-        files = named_shortly(request.opening.files)
-        unchecked = request.args["not_checked"]
-        _deliver(
-            request, lambda: change_lines(top, files, unchecked), lambda: change_report(top, files), against_table(diff)
-        )
+        shown = diff.first(request.output.top), named_shortly(request.opening.files)
+        texts = partial(change_lines, *shown, args["not_checked"]), partial(change_report, *shown)
+        _deliver(request, *texts, against_table(diff))
     return int(bool(args["fail_on"]) and diff.has(Severity(args["fail_on"])))
 
 

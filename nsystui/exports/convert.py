@@ -15,6 +15,8 @@ from nsystui.exports.discover import is_packed_report
 from nsystui.exports.forms import form_of
 from nsystui.exports.forms.form import ELSEWHERE, Advance, Form, identity_of, size_in
 
+_NOT_OPENED = "the export made of it cannot be opened"
+
 
 def export_of(path: Path, form: Form, directory: Path) -> Path:
     """Return the path of a report's export, alone in a directory. Raises ExportError if the report does not exist."""
@@ -51,11 +53,7 @@ def convert(
     partial = target.parent / partial_name(".sqlite")
 
     def advance_below_cap(part: float) -> None:
-        with suppress(OSError), opened(partial) as file:
-            size = max(size_in(file.read(100)), os.fstat(file.fileno()).st_size)
-            if cap is not None and size > cap:
-                cause = f"its export takes {size_words(size)} or more, the limit of the cache is {size_words(cap)}"
-                raise ExportError(str(path), cause, "raise NSYSTUI_CACHE_LIMIT, or make the export yourself")
+        _check_size(path, partial, cap)
         advance(part)
 
     try:
@@ -68,24 +66,37 @@ def convert(
         try:
             opening.check(partial)
         except ExportError as error:
-            cause = f"the export made of it cannot be opened: {error.cause}"
-            raise ExportError(str(path), cause, error.advice) from None
-        with (target.parent / opening.MADE_FROM).open("ab") as made_from:
-            with suppress(ImportError, OSError):  # Windows and some file systems of clusters have no such locks
-                import fcntl
-
-                fcntl.flock(made_from, fcntl.LOCK_EX)
-            with suppress(ExportError):  # another program made it meanwhile and may be reading it
-                opening.check(target)
-                return target
-            made_from.truncate(0)
-            made_from.write(os.fsencode(path.absolute()))
-            os.replace(partial, target)
+            raise ExportError(str(path), f"{_NOT_OPENED}: {error.cause}", error.advice) from None
+        _publish(path, partial, target)
     except OSError as error:
         raise ExportError(str(path), f"cannot be exported: {error.strerror or error}", ELSEWHERE) from None
     finally:
         _remove_partial(partial)
     return target
+
+
+def _check_size(path: Path, partial: Path, cap: int | None) -> None:
+    """Raise ExportError if the export that is being made has or will have more than ``cap`` bytes."""
+    with suppress(OSError), opened(partial) as file:
+        size = max(size_in(file.read(100)), os.fstat(file.fileno()).st_size)
+        if cap is not None and size > cap:
+            cause = f"its export takes {size_words(size)} or more, the limit of the cache is {size_words(cap)}"
+            raise ExportError(str(path), cause, "raise NSYSTUI_CACHE_LIMIT, or make the export yourself")
+
+
+def _publish(path: Path, partial: Path, target: Path) -> None:
+    """Move a finished export to its place, unless another program made it and may be reading it."""
+    with (target.parent / opening.MADE_FROM).open("ab") as made_from:
+        with suppress(ImportError, OSError):  # Windows and some file systems of clusters have no such locks
+            import fcntl
+
+            fcntl.flock(made_from, fcntl.LOCK_EX)
+        with suppress(ExportError):
+            opening.check(target)
+            return
+        made_from.truncate(0)
+        made_from.write(os.fsencode(path.absolute()))
+        os.replace(partial, target)
 
 
 def _remove_partial(partial: Path) -> None:

@@ -148,25 +148,21 @@ class LeafPages:
         """Return the rows of leaf pages, whose rowids are above ``lowest`` and at most ``highest``."""
         counts = (pages[:, 3].astype(np.int64) << 8) | pages[:, 4]
         total, size, width = int(counts.sum()), self.page_size, len(self.names)
-        if (pages[:, 0] != _LEAF).any() or not counts.all() or (8 + 2 * counts > size).any():
-            raise UnusualPages
+        _require((pages[:, 0] == _LEAF).all(), counts.all(), (8 + 2 * counts <= size).all())
         buffer = np.zeros(pages.size + _MARGIN, np.uint8)
         buffer[: pages.size] = pages.ravel()
         page = np.repeat(np.arange(len(pages)), counts)
         start = page * size
         within = np.arange(total) - np.repeat(np.cumsum(counts) - counts, counts)
         cells = start + _words(buffer, start + 8 + 2 * within, 2)
-        if (cells > start + size - 4).any():
-            raise UnusualPages
+        _require((cells <= start + size - 4).all())
         lengths, at = _varints(buffer, cells)
         rowids, header = _varints(buffer, at)
         end = header + lengths
         # From this length on, SQLite writes a part of a row to other pages.
-        if (lengths > size - 35).any() or (end > start + size).any() or (buffer[header] != width + 1).any():
-            raise UnusualPages
+        _require((lengths <= size - 35).all(), (end <= start + size).all(), (buffer[header] == width + 1).all())
         _check_cells(pages, counts, cells - start, end - start, size)
-        if (rowids[1:] <= rowids[:-1]).any() or (rowids <= lowest[page]).any() or (rowids > highest[page]).any():
-            raise UnusualPages
+        _require((rowids[1:] > rowids[:-1]).all(), (rowids > lowest[page]).all(), (rowids <= highest[page]).all())
         kinds = np.ndarray((len(buffer) - width,), f"V{width}", buffer, strides=(1,))[header + 1].view(np.uint8)
         kinds = np.ascontiguousarray(kinds.reshape(total, width).T)
         least, most = kinds.min(axis=1), kinds.max(axis=1)
@@ -175,8 +171,7 @@ class LeafPages:
             if high >= _LONG or (high >= _RESERVED[0] and np.isin(kind, _RESERVED).any()):
                 raise UnusualPages
             places.append(places[-1] + _SIZES[kind if low < high else high] if high else places[-1])
-        if (places[-1] != end).any() or not least[list(self.required)].all():
-            raise UnusualPages
+        _require((places[-1] == end).all(), least[list(self.required)].all())
         eight = np.ndarray((len(buffer) - 8,), "V8", buffer, strides=(1,))
         return _Rows(self.names, rowids, kinds, places, eight)
 
@@ -228,9 +223,10 @@ def leaf_pages(path: Path, table: str) -> LeafPages | None:
     """Return the pages of a table, or ``None`` if SQLite must read it: generated columns, UTF-16, checks."""
     header = b""
     with closing(opening.connect(path)) as connection, opening.sqlite_errors(path):
-        entries = connection.execute(
-            "SELECT rootpage, upper(sql) FROM sqlite_master WHERE type = 'table' AND name = ?", (table,)
-        ).fetchall()
+        query = (
+            "SELECT rootpage, upper(sql) FROM sqlite_master WHERE type = 'table' AND name = ? AND rootpage AND sql > ''"
+        )
+        entries = connection.execute(query, (table,)).fetchall()
         quoted = table.replace('"', '""')
         columns = connection.execute(f'PRAGMA table_xinfo("{quoted}")').fetchall()
     with suppress(UnusualPages), _opened(path) as file:
@@ -241,7 +237,7 @@ def leaf_pages(path: Path, table: str) -> LeafPages | None:
     if not is_plain or len(entries) != 1 or not 0 < len(columns) < _LONG - 1:
         return None
     ((root, sql),) = entries
-    if not (root and sql) or "CHECK" in sql or "WITHOUT" in sql or any(hidden for *_, hidden in columns):
+    if "CHECK" in sql or "WITHOUT" in sql or any(hidden for *_, hidden in columns):
         return None
     integers = frozenset(name for _, name, kind, _, _, key, _ in columns if "INT" in kind.upper() and not key)
     required = tuple(number for number, _, _, is_required, *_ in columns if is_required)
@@ -256,6 +252,12 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
             yield file
     except OSError:
         raise UnusualPages from None
+
+
+def _require(*usual: object) -> None:
+    """Raise UnusualPages unless everything is usual."""
+    if not all(usual):
+        raise UnusualPages
 
 
 def _words(buffer: Array, at: Ints, size: int) -> Ints:
@@ -293,12 +295,10 @@ def _check_cells(pages: Array, counts: Ints, starts: Ints, ends: Ints, size: int
     above[1:] = starts[:-1]
     above[firsts] = size
     used = np.add.reduceat(ends - starts, firsts)
-    is_usual = (
-        not pages[:, 1:3].any()  # no free blocks
-        and (ends <= above).all()
-        and (8 + 2 * counts <= content).all()
-        and (starts >= np.repeat(content, counts)).all()
-        and (used + pages[:, 7] == size - content).all()
+    _require(
+        not pages[:, 1:3].any(),  # no free blocks
+        (ends <= above).all(),
+        (8 + 2 * counts <= content).all(),
+        (starts >= np.repeat(content, counts)).all(),
+        (used + pages[:, 7] == size - content).all(),
     )
-    if not is_usual:
-        raise UnusualPages

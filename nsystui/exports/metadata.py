@@ -14,16 +14,12 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from nsystui.base.text import whole_number
 from nsystui.base.types import Expression
 from nsystui.exports import integrity, opening
 from nsystui.exports.schema import GpuClock, Schema
-
-if TYPE_CHECKING:
-    pass
-
 
 _BITS = 24
 _MASK = (1 << _BITS) - 1
@@ -63,25 +59,13 @@ def tid_column(thread: Expression) -> Expression:
 
 
 RANK_VARIABLES = (
-    "RANK",
-    "PMIX_RANK",
-    "OMPI_COMM_WORLD_RANK",
-    "PMI_RANK",
-    "PALS_RANKID",
-    "MV2_COMM_WORLD_RANK",
-    "SLURM_PROCID",
-    "FLUX_TASK_RANK",
-    "JSM_NAMESPACE_RANK",
-    "ALPS_APP_PE",
-)
+    "RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PALS_RANKID", "MV2_COMM_WORLD_RANK", "SLURM_PROCID",
+    "FLUX_TASK_RANK", "JSM_NAMESPACE_RANK", "ALPS_APP_PE",
+)  # fmt: skip
 LOCAL_RANK_VARIABLES = (
-    "LOCAL_RANK",
-    "OMPI_COMM_WORLD_LOCAL_RANK",
-    "MPI_LOCALRANKID",
-    "PALS_LOCAL_RANKID",
-    "PMI_LOCAL_RANK",
+    "LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "PALS_LOCAL_RANKID", "PMI_LOCAL_RANK",
     "SLURM_LOCALID",
-)
+)  # fmt: skip
 SIZE_VARIABLES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 ALLOCATION_VARIABLE = "SLURM_NTASKS"
 """The number of tasks of an allocation, started or not."""

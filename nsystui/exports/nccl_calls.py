@@ -357,23 +357,9 @@ def _reduction(value: object) -> str | None:
     return "Prod" if name == "Product" else name
 
 
-COMMUNICATION = {
-    "ncclAllReduce": "AllReduce",
-    "ncclAllGather": "AllGather",
-    "ncclReduceScatter": "ReduceScatter",
-    "ncclBroadcast": "Broadcast",
-    "ncclBcast": "Broadcast",
-    "ncclReduce": "Reduce",
-    "ncclSend": "Send",
-    "ncclRecv": "Recv",
-    "ncclAlltoAll": "AlltoAll",
-    "ncclGather": "Gather",
-    "ncclScatter": "Scatter",
-    "ncclAllGatherV": "AllGatherV",
-    "ncclPutSignal": "PutSignal",
-    "ncclSignal": "Signal",
-    "ncclWaitSignal": "WaitSignal",
-}
+_NAMES = ("AllReduce", "AllGather", "ReduceScatter", "Broadcast", "Reduce", "Send", "Recv", "AlltoAll", "Gather",
+          "Scatter", "AllGatherV", "PutSignal", "Signal", "WaitSignal")  # fmt: skip
+COMMUNICATION = {f"nccl{name}": name for name in _NAMES} | {"ncclBcast": "Broadcast"}
 """The calls that move or await data (docs/nccl.md#calls); others manage communicators, groups or memory."""
 
 _NOTHING = NcclCall(None, None, None, None, None, None, None, None, None)

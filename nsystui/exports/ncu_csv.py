@@ -22,30 +22,21 @@ LIMITS = ("registers", "shared memory", "warps", "blocks")
 """Limits on the blocks of a kernel in a multiprocessor, as keys of `NcuLaunch.values`."""
 
 _KEYS = {
-    "gpu__time_duration.sum": "duration",
-    "gpu__time_duration.avg": "duration",
+    **dict.fromkeys(("gpu__time_duration.sum", "gpu__time_duration.avg"), "duration"),
     "sm__throughput.avg.pct_of_peak_sustained_elapsed": "compute",
     "gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed": "memory",
     "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed": "dram",
     "dram__throughput.avg.pct_of_peak_sustained_elapsed": "dram",
     "sm__warps_active.avg.pct_of_peak_sustained_active": "achieved",
     "sm__maximum_warps_per_active_cycle_pct": "theoretical",
-    "launch__occupancy_limit_registers": "registers",
-    "launch__occupancy_limit_shared_mem": "shared memory",
-    "launch__occupancy_limit_warps": "warps",
-    "launch__occupancy_limit_blocks": "blocks",
+    "launch__occupancy_limit_registers": "registers", "launch__occupancy_limit_shared_mem": "shared memory",
+    "launch__occupancy_limit_warps": "warps", "launch__occupancy_limit_blocks": "blocks",
     # Names of the page `details`:
-    "Duration": "duration",
-    "Compute (SM) Throughput": "compute",
-    "Memory Throughput": "memory",
-    "DRAM Throughput": "dram",
-    "Achieved Occupancy": "achieved",
-    "Theoretical Occupancy": "theoretical",
-    "Block Limit Registers": "registers",
-    "Block Limit Shared Mem": "shared memory",
-    "Block Limit Warps": "warps",
+    "Duration": "duration", "Compute (SM) Throughput": "compute", "Memory Throughput": "memory",
+    "DRAM Throughput": "dram", "Achieved Occupancy": "achieved", "Theoretical Occupancy": "theoretical",
+    "Block Limit Registers": "registers", "Block Limit Shared Mem": "shared memory", "Block Limit Warps": "warps",
     "Block Limit SM": "blocks",
-}
+}  # fmt: skip
 _PERCENT = frozenset(("compute", "memory", "dram", "achieved", "theoretical"))
 _NANOSECONDS = {
     **dict.fromkeys(("ns", "nsecond"), 1.0),
@@ -109,7 +100,7 @@ def read_ncu_csv(path: Path) -> list[NcuLaunch]:
                 cause = "is a report of Nsight Compute" if path.name.endswith(_REPORT_ENDING) else "is no text"
                 raise ExportError(str(path), f"{cause}; nsystui reads the CSV that ncu makes of it", _advice(path))
             with TextIOWrapper(file, encoding="utf-8-sig", errors="replace", newline="") as text:
-                launches = list(_launches(path, text))
+                launches = _launches(path, text)
     except OSError as error:
         raise ExportError(str(path), f"cannot be read: {error.strerror or error}") from None
     if not launches:
@@ -124,19 +115,17 @@ def _advice(path: Path) -> str:
     return f"ncu --import {report} --csv --page raw > {target}"
 
 
-def _launches(path: Path, text: TextIO) -> Iterator[_LaunchTexts]:
-    """Yield the launches of every table in the file: several may have been appended."""
+def _launches(path: Path, text: TextIO) -> list[_LaunchTexts]:
+    """Return the launches of every table in the file: several may have been appended."""
     header: list[str] = []
     units: list[str | None] = []
     min_cells, is_long = 0, False
-    current: tuple[str, _LaunchTexts] | None = None
+    launches: list[_LaunchTexts] = []
+    number: str | None = None  # of the last launch, which more rows may follow
     try:
         for row in csv.reader(_table_lines(text), strict=True):
             if "Kernel Name" in row:
-                if current is not None:
-                    yield current[1]
-                    current = None
-                header, units = row, [None] * len(row)
+                number, header, units = None, row, [None] * len(row)
                 is_long = "Metric Name" in header and "Metric Value" in header
                 needed_columns = ("Kernel Name", "Metric Name", "Metric Value")
                 min_cells = max(map(header.index, needed_columns)) + 1 if is_long else len(header)
@@ -147,22 +136,18 @@ def _launches(path: Path, text: TextIO) -> Iterator[_LaunchTexts]:
             if not cells["Kernel Name"]:
                 units = list(row)
                 continue
-            number = cells.get("ID", "")
-            if current is not None and (not is_long or current[0] != number):
-                yield current[1]
-                current = None
-            if current is None:
-                launch = _LaunchTexts(cells["Kernel Name"], _size(cells, "Grid Size"), _size(cells, "Block Size"))
-                current = (number, launch)
+            if number != cells.get("ID", "") or not is_long:
+                number = cells.get("ID", "")
+                grid, block = _size(cells, "Grid Size"), _size(cells, "Block Size")
+                launches.append(_LaunchTexts(cells["Kernel Name"], grid, block))
             if is_long:
-                current[1].take(cells["Metric Name"], cells.get("Metric Unit", ""), cells["Metric Value"])
+                launches[-1].take(cells["Metric Name"], cells.get("Metric Unit", ""), cells["Metric Value"])
             else:
                 for name, unit, value in zip(header, units, row, strict=True):
-                    current[1].take(name, unit, value)
+                    launches[-1].take(name, unit, value)
     except csv.Error as error:
         raise _damaged(path, str(error)) from None
-    if current is not None:
-        yield current[1]
+    return launches
 
 
 def _table_lines(text: TextIO) -> Iterator[str]:

@@ -15,20 +15,11 @@ from nsystui.exports.integrity import is_accounted_for
 
 # Every nsys export has the first; the others distinguish it from other files with that table.
 _REQUIRED = "StringIds"
-_TYPICAL = frozenset(
-    {
-        "META_DATA_EXPORT",
-        "EXPORT_META_DATA",
-        "META_DATA_CAPTURE",
-        "TARGET_INFO_SESSION_START_TIME",
-        "TARGET_INFO_SYSTEM_ENV",
-        "ANALYSIS_DETAILS",
-        "CUPTI_ACTIVITY_KIND_KERNEL",
-        "CUPTI_ACTIVITY_KIND_RUNTIME",
-        "NVTX_EVENTS",
-        "OSRT_API",
-    }
-)
+_TYPICAL = frozenset((
+    "META_DATA_EXPORT", "EXPORT_META_DATA", "META_DATA_CAPTURE", "TARGET_INFO_SESSION_START_TIME",
+    "TARGET_INFO_SYSTEM_ENV", "ANALYSIS_DETAILS", "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME",
+    "NVTX_EVENTS", "OSRT_API",
+))  # fmt: skip
 
 NO_INTEGER = "CAST(NULL AS INTEGER)"
 """SQL for an integer column that an export does not have."""
@@ -198,11 +189,8 @@ def probe(path: Path, connection: sqlite3.Connection, without: Collection[str] =
             if not columns[name]:  # two tables have this name, and one is damaged
                 raise opening.corrupt(path, sqlite3.DatabaseError(f"malformed database schema ({name})"))
         if _REQUIRED not in columns or not _TYPICAL & columns.keys():
-            raise ExportError(
-                opening.named(path),
-                "a SQLite file, but not an Nsight Systems export",
-                "nsys export -t sqlite FILE.nsys-rep",
-            )
+            cause = "a SQLite file, but not an Nsight Systems export"
+            raise ExportError(opening.named(path), cause, "nsys export -t sqlite FILE.nsys-rep")
         with opened(path) as file:
             for name, root in roots.items():
                 if name in without:

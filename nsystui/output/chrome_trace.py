@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from functools import cache, lru_cache
-from typing import Any, Protocol
+from typing import Any, BinaryIO
 
 from nsystui.base.selection import Task
 from nsystui.base.types import CountRows
@@ -23,13 +23,7 @@ from nsystui.questions.trace.layout import NCCL_DOMAIN, StreamLanes
 from nsystui.questions.trace.trace import Trace
 
 
-class ByteSink(Protocol):
-    """The target of the bytes."""
-
-    def write(self, data: bytes, /) -> object: ...
-
-
-def write_chrome_trace(trace: Trace, stream: ByteSink, progress: CountRows = lambda rows: None) -> int:
+def write_chrome_trace(trace: Trace, stream: BinaryIO, progress: CountRows = lambda rows: None) -> int:
     """Write the trace; return the number of the export's events, marks and samples in it.
 
     ``progress`` gets the number already written, and may raise to stop the writing. Memory holds one batch of rows.

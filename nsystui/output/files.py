@@ -146,8 +146,18 @@ def save_stream(path: str | os.PathLike[str], overwrite: bool, fill: Callable[[B
 
 def streamed(path: str | os.PathLike[str], fill: Callable[[BinaryIO], int]) -> _Contents:
     """Return contents for `save_together` that ``fill`` writes, compressed if the name ends in ``.gz``."""
-    is_compressed = os.fspath(path).lower().endswith(".gz")
-    return lambda temporary: _write_stream(fill, temporary, is_compressed)
+
+    def write(temporary: Path) -> int:
+        import gzip
+
+        with temporary.open("xb") as file:
+            if not os.fspath(path).lower().endswith(".gz"):
+                return fill(file)
+            # Without name and time, the same rows make the same file.
+            with gzip.GzipFile("", "wb", _GZIP_LEVEL, file, mtime=0) as compressed:
+                return fill(cast("BinaryIO", compressed))
+
+    return write
 
 
 def refuse_existing(path: str | os.PathLike[str]) -> None:
@@ -197,6 +207,8 @@ def save_together(contents: Mapping[Path, _Contents], overwrite: bool) -> list[i
             with _explained(target):
                 write = partial(_write_text, content) if isinstance(content, str) else content
                 rows.append(write(temporaries[-1]))
+                with temporaries[-1].open("rb") as written:  # over NFS, a full disk or quota shows only now
+                    os.fsync(written.fileno())
         for target, temporary in zip(contents_by_target, temporaries.copy(), strict=True):
             is_new, backup = not os.path.exists(target), target.with_name(partial_name())
             with _explained(target):
@@ -244,43 +256,23 @@ def _explained(target: Path) -> Iterator[None]:
 
 
 def _write_file(answer: Answer, path: Path, file_format: str, progress: CountRows | None) -> int:
-    """Write the file and wait for the disk: over NFS, a full disk or quota shows only then."""
     if file_format == "parquet":
         from nsystui.output.parquet import write_parquet
 
-        rows = write_parquet(answer, path, progress)
-        with path.open("rb") as written:
-            os.fsync(written.fileno())
-        return rows
-    # A lone surrogate, as in a path that is not UTF-8, is written as \udcff: the file is always UTF-8.
-    with path.open("x", encoding="utf-8", errors="backslashreplace", newline="") as stream:
-        rows = write(answer, file_format, stream, progress=progress)
-        stream.flush()
-        os.fsync(stream.fileno())
-    return rows
+        return write_parquet(answer, path, progress)
+    with _new_text(path) as stream:
+        return write(answer, file_format, stream, progress=progress)
 
 
 def _write_text(text: str, path: Path) -> int:
-    with path.open("x", encoding="utf-8", errors="backslashreplace", newline="") as stream:
+    with _new_text(path) as stream:
         stream.write(text)
-        stream.flush()
-        os.fsync(stream.fileno())
     return text.count("\n")
 
 
-def _write_stream(fill: Callable[[BinaryIO], int], path: Path, is_compressed: bool) -> int:
-    import gzip
-
-    with path.open("xb") as file:
-        if is_compressed:
-            # Without name and time, the same rows make the same file.
-            with gzip.GzipFile("", "wb", _GZIP_LEVEL, file, mtime=0) as compressed:
-                rows = fill(cast("BinaryIO", compressed))
-        else:
-            rows = fill(file)
-        file.flush()
-        os.fsync(file.fileno())
-    return rows
+def _new_text(path: Path) -> TextIO:
+    # A lone surrogate, as in a path that is not UTF-8, is written as \udcff: the file is always UTF-8.
+    return path.open("x", encoding="utf-8", errors="backslashreplace", newline="")
 
 
 def _take_name(temporary: Path, target: Path, overwrite: bool) -> None:

@@ -145,12 +145,12 @@ def not_checked_report(result: Triage) -> list[str]:
     return [f"* {plain(text)}" for text in result.unjudged]
 
 
-_CODE = re.compile("(`[^`]+`)")
+CODE = re.compile("(`[^`]+`)")
 
 
 def plain(text: str) -> str:
     """Return a sentence with names of the profiled program as one line; its only markup is code spans."""
-    parts = _CODE.split(safe_text(text))
+    parts = CODE.split(safe_text(text))
     return "".join(part if number % 2 else markdown_text(part) for number, part in enumerate(parts))
 
 

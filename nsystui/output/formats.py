@@ -295,19 +295,21 @@ def fitting(answer: TableAnswer, width: int) -> TableAnswer:
             break
         if not (is_needed and number in texts):
             shown.remove(number)
+    hidden = {number: column.with_importance(FILES_ONLY) for number, column in enumerate(answer.columns)}
+    columns = tuple(column if number in shown else hidden[number] for number, column in enumerate(answer.columns))
+    return replace(answer, columns=columns, rows=_cut_texts(answer.rows, widths, shown, texts, width))
+
+
+def _cut_texts(rows: Sequence[Row], widths: list[int], shown: Sequence[int], texts: set[int], width: int) -> list[Row]:
+    """Cut the texts of ``shown`` columns, the widest first, so that lines have ``width`` cells."""
     while sum(widths[number] + 2 for number in shown) - 2 > width:
         longest = max(texts.intersection(shown), key=lambda number: widths[number], default=None)
         if longest is None or widths[longest] <= _MIN_TEXT_WIDTH:
             break
         widths[longest] -= 1
-    columns = tuple(
-        column if number in shown else column.with_importance(FILES_ONLY)
-        for number, column in enumerate(answer.columns)
-    )
-    safe = [[safe_text(cell) if isinstance(cell, str) else cell for cell in row] for row in answer.rows]
+    safe = [[safe_text(cell) if isinstance(cell, str) else cell for cell in row] for row in rows]
     cuts = {n: cut_apart((cell for row in safe if isinstance(cell := row[n], str)), widths[n]) for n in texts}
-    rows = [tuple(cuts.get(n, {}).get(str(cell), cell) for n, cell in enumerate(row)) for row in safe]
-    return replace(answer, columns=columns, rows=rows)
+    return [tuple(cuts.get(n, {}).get(str(cell), cell) for n, cell in enumerate(row)) for row in safe]
 
 
 def _write_table(answer: Answer, stream: Writable, ascii_only: bool, progress: CountRows | None) -> int:

@@ -17,6 +17,7 @@ from nsystui.base.answer import FILES_ONLY, Column, Unit, Value
 from nsystui.base.drawing import COLOURS, Drawing
 from nsystui.base.text import safe_text
 from nsystui.base.units import Wording, format_value, wordings
+from nsystui.output.findings import CODE
 from nsystui.output.formats import fitting
 from nsystui.output.svg import FONT, INK, PAPER, style, svg
 from nsystui.questions.report.report import JobPage, ReportTable, Section, Told
@@ -58,52 +59,46 @@ def page(report: JobPage) -> str:
     """Return the HTML of a report."""
     sections = [("findings", "Findings"), *((section.key, section.title) for section in report.sections)]
     links = "".join(f'<li><a href="#{key}">{_text(title)}</a></li>' for key, title in sections)
-    body = [
+    parts = [
         *_head(report),
         *_findings(report),
         *(line for section in report.sections for line in _section(section)),
         f"<footer>nsystui {_text(report.version)}, from exports of NVIDIA Nsight Systems. This page loads nothing "
         "from the network: it can be kept and sent as it is.</footer>",
     ]
+    body = "\n".join(parts)
     digest = base64.b64encode(hashlib.sha256(_SCRIPT.encode()).digest()).decode()
     policy = "; ".join((*_POLICY, f"script-src 'sha256-{digest}'"))
-    return "\n".join(
-        [
-            "<!doctype html>",
-            '<html lang="en">',
-            "<head>",
-            '<meta charset="utf-8">',
-            f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
-            '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            '<meta name="color-scheme" content="light dark">',
-            '<meta name="referrer" content="no-referrer">',
-            '<link rel="icon" href="data:,">',
-            f"<title>{_text(report.title)} · nsystui report</title>",
-            f"<style>{_STYLE}{style()}</style>",
-            "</head>",
-            "<body>",
-            '<a class="skip" href="#main">to the report</a>',
-            f'<nav aria-label="contents"><ul>{links}</ul></nav>',
-            '<main id="main">',
-            *body,
-            "</main>",
-            f"<script>{_SCRIPT}</script>",
-            "</body>",
-            "</html>",
-            "",
-        ]
-    )
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<meta name="referrer" content="no-referrer">
+<link rel="icon" href="data:,">
+<title>{_text(report.title)} · nsystui report</title>
+<style>{_STYLE}{style()}</style>
+</head>
+<body>
+<a class="skip" href="#main">to the report</a>
+<nav aria-label="contents"><ul>{links}</ul></nav>
+<main id="main">
+{body}
+</main>
+<script>{_SCRIPT}</script>
+</body>
+</html>
+"""
 
 
 def _text(text: str) -> str:
     return escape(safe_text(text))
 
 
-_CODE = re.compile("(`[^`]+`)")
-
-
 def _sentence(text: str) -> str:
-    parts = _CODE.split(safe_text(text))
+    parts = CODE.split(safe_text(text))
     return "".join(
         f"<code>{escape(part[1:-1])}</code>" if number % 2 else escape(part) for number, part in enumerate(parts)
     )
@@ -133,7 +128,8 @@ def _findings(report: JobPage) -> Iterator[str]:
 
 
 def _finding(finding: Told) -> Iterator[str]:
-    classes = " ".join(filter(None, ("finding", finding.severity, finding.under and "under", finding.kind)))
+    under_words = "under" * bool(finding.under)
+    classes = " ".join(filter(None, ("finding", finding.severity, under_words, finding.kind)))
     kind = f'<b class="kind">{_text(finding.kind)}</b> ' if finding.kind else ""
     cost = ""
     if finding.cost:

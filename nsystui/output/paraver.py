@@ -20,12 +20,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from itertools import chain, count, groupby
 from operator import itemgetter
-from typing import Any
+from typing import Any, BinaryIO
 
 from nsystui.base.selection import Task
 from nsystui.base.text import safe_text
 from nsystui.base.types import CountRows
-from nsystui.output.chrome_trace import ByteSink
 from nsystui.output.paraver_types import COPIES, DETAILS, LAUNCHES, NCCL_TYPES, STATES, EventTypes
 from nsystui.questions.events.kinds import STREAM_KINDS, EventKind
 from nsystui.questions.trace.layout import StreamLanes
@@ -125,7 +124,7 @@ class ParaverRows:
 
 
 def write_records(
-    trace: Trace, rows: ParaverRows, types: EventTypes, stream: ByteSink, progress: CountRows = lambda rows: None
+    trace: Trace, rows: ParaverRows, types: EventTypes, stream: BinaryIO, progress: CountRows = lambda rows: None
 ) -> int:
     """Write the ``.prv``; return the number of the export's events in it, including samples of GPU metrics."""
     stream.write(rows.header(trace).encode())
@@ -242,14 +241,8 @@ def _record(prefix: str, time: int, pairs: Iterable[tuple[int, int]]) -> str:
 _RULE = "#" * 80
 _LEVELS = ("cpu", "appl", "task", "thread", "node", "system", "workload")
 _FILTERS = (
-    "from_obj, All",
-    "to_obj, All",
-    "tag_msg, All",
-    "size_msg, All",
-    "bw_msg, All",
-    "evt_type, =",
-    "evt_value, All",
-)
+    "from_obj, All", "to_obj, All", "tag_msg, All", "size_msg, All", "bw_msg, All", "evt_type, =", "evt_value, All",
+)  # fmt: skip
 _COMPOSED = (*(f"compose_{level}" for level in _LEVELS), "topcompose1", "topcompose2")
 _MAX_FLOAT = f"{sys.float_info.max:.12f}"
 

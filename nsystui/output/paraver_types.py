@@ -16,29 +16,22 @@ from nsystui.questions.trace.layout import NCCL_DOMAIN
 from nsystui.questions.trace.trace import Trace
 
 _TYPES = {
-    EventKind.KERNEL.value: (63000006, "CUDA kernel"),
-    EventKind.NCCL.value: (63000007, "NCCL kernel"),
+    EventKind.KERNEL.value: (63000006, "CUDA kernel"), EventKind.NCCL.value: (63000007, "NCCL kernel"),
     EventKind.MEMORY.value: (63000001, "CUDA memory operation"),
     EventKind.GRAPH.value: (63000008, "CUDA graph, traced whole"),
     EventKind.HOST_FUNCTION.value: (9315, "host function of a stream"),
-    EventKind.API.value: (63000000, "CUDA API call"),
-    EventKind.OS.value: (9310, "OS runtime call"),
-    EventKind.UCX.value: (9311, "UCX call"),
-    EventKind.OPENMP.value: (9312, "OpenMP event"),
-    EventKind.OVERHEAD.value: (9314, "CUDA overhead"),
-    EventKind.SYNC.value: (9313, "CUDA synchronisation"),
+    EventKind.API.value: (63000000, "CUDA API call"), EventKind.OS.value: (9310, "OS runtime call"),
+    EventKind.UCX.value: (9311, "UCX call"), EventKind.OPENMP.value: (9312, "OpenMP event"),
+    EventKind.OVERHEAD.value: (9314, "CUDA overhead"), EventKind.SYNC.value: (9313, "CUDA synchronisation"),
     EventKind.MARK.value: (9005, "NVTX mark"),
-}
+}  # fmt: skip
 _NCCL_CALL, _START_END, _PUSH_POP, _FIRST_DOMAIN, _DOMAIN_STEP = 9500, 9004, 9600, 9700, 100
 _DOMAINS = {"neSmiK": 81000}
 _P2P, _COLLECTIVE, _OTHER, _ONE_SIDED, _IO = range(50000001, 50000006)
 _MPI = {
-    _P2P: "MPI point-to-point call",
-    _COLLECTIVE: "MPI collective call",
-    _OTHER: "other MPI call",
-    _ONE_SIDED: "MPI one-sided call",
-    _IO: "MPI file call",
-}
+    _P2P: "MPI point-to-point call", _COLLECTIVE: "MPI collective call", _OTHER: "other MPI call",
+    _ONE_SIDED: "MPI one-sided call", _IO: "MPI file call",
+}  # fmt: skip
 _ONE_SIDED_NAMES = ("MPI_Win_", "MPI_Get", "MPI_Rget", "MPI_Put", "MPI_Rput", "MPI_Accumulate", "MPI_Raccumulate")
 _MPI_NAMES = """
 Send Recv Isend Irecv Wait Waitall Bcast Barrier Reduce Allreduce Alltoall Alltoallv Gather Gatherv Scatter Scatterv
@@ -80,17 +73,10 @@ _CONSTRUCTS = (
 """CUPTI's kinds of OpenACC events from 0; their values begin at 1."""
 
 _LAUNCH = {
-    "grid_x": 9101,
-    "grid_y": 9102,
-    "grid_z": 9103,
-    "block_x": 9104,
-    "block_y": 9105,
-    "block_z": 9106,
-    "static_shared_memory": 9107,
-    "dynamic_shared_memory": 9108,
-    "local_memory_total": 9109,
+    "grid_x": 9101, "grid_y": 9102, "grid_z": 9103, "block_x": 9104, "block_y": 9105, "block_z": 9106,
+    "static_shared_memory": 9107, "dynamic_shared_memory": 9108, "local_memory_total": 9109,
     "registers_per_thread": 9110,
-}
+}  # fmt: skip
 _CORRELATION = {"correlation_id": 9200}
 _NODE = {"graph_node_id": 63000102}
 DETAILS: dict[int, dict[str, int]] = {
@@ -204,14 +190,12 @@ class EventTypes:
         return cls(labels, values, types, metrics)
 
     def of_event(self, kind: str, group: str, domain: str, is_loose: int, name: str) -> tuple[int, int]:
-        """Return the type and the value of an event."""
         number = self.types[kind, group, domain, is_loose]
         if number is None:
             number = _mpi_type(group, name)
         return number, self.values[number][name]
 
     def pcf(self) -> str:
-        """Return the ``.pcf``."""
         parts = [_HEAD, "STATES\n", *(f"{number}    {label}\n" for number, (label, _) in STATES.items())]
         parts += [
             "\n\nSTATES_COLOR\n",

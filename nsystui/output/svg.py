@@ -6,11 +6,11 @@ All are `WIDTH` units wide; the container scales them. The profiled program's na
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from html import escape
 from itertools import accumulate, groupby
 
-from nsystui.base.drawing import COLOURS, Bars, Curves, Drawing, DrawnLane, DrawnLanes, Part
+from nsystui.base.drawing import COLOURS, Bars, Curves, Drawing, DrawnLane, DrawnLanes, Part, Series
 from nsystui.base.text import safe_text, shorten, width_of
 from nsystui.base.units import format_value
 
@@ -267,28 +267,21 @@ _MARKS = (
     "m0 4.2l4-7.4h-8z",
 )
 _HEIGHT = 300
+_Point = tuple[float, float]
 
 
 def _curves(drawing: Curves, top: int) -> tuple[list[str], int]:
     """Draw curves with different marks and a legend, because all may have one category's colour."""
     left, bottom, plot = 92, top + _HEIGHT - 34, WIDTH - 92 - 16
     points = [point for curve in drawing.series for point in curve.points if point[0] > 0]
-    body, x, y = [], float(left), top + 12
-    for number, curve in enumerate(drawing.series):
-        length = 20 + width_of(curve.name) * _CHARACTER + 18
-        if x + length > WIDTH and x > left:
-            x, y = float(left), y + 18
-        body.append(_mark(number, curve.category, x + 6, y - 4))
-        body.append(_words("", x + 16, y, curve.name))
-        x += length
-    ceiling = y + 16
+    body, ceiling = _curve_legend(drawing, left, top)
     if not points:
         return body, bottom
     low, high = min(x for x, _ in points), max(x for x, _ in points)
     low, high = (low / 2, high * 2) if low == high else (low, high)
     largest = max([y for _, y in points] + ([drawing.level[1]] if drawing.level else [])) or 1.0
 
-    def position(point: tuple[float, float]) -> tuple[float, float]:
+    def position(point: _Point) -> _Point:
         share = math.log(point[0] / low) / math.log(high / low)
         return left + plot * (0.02 + 0.96 * share), bottom - (bottom - ceiling) * 0.95 * point[1] / largest
 
@@ -307,14 +300,31 @@ def _curves(drawing: Curves, top: int) -> tuple[list[str], int]:
         body.append(f'<path class="level" d="M{left} {_number(level)}h{plot}"/>')
         body.append(_words("right", left + plot - 4, level - 5, drawing.level[0]))
     for number, curve in enumerate(drawing.series):
-        positions = [(position(point), point) for point in curve.points if point[0] > 0]
-        path = " ".join(f"{_number(mark_x)} {_number(mark_y)}" for (mark_x, mark_y), _ in positions)
-        if len(positions) > 1:
-            body.append(f'<path class="curve line-{curve.category}" d="M{path}"/>')
-        for (mark_x, mark_y), (size, rate) in positions:
-            words = f"{curve.name}, {format_value(drawing.x, size)}: {format_value(drawing.y, rate)}"
-            body.append(_mark(number, curve.category, mark_x, mark_y, words))
+        body += _curve(number, curve, drawing, position)
     return body, bottom + 28
+
+
+def _curve_legend(drawing: Curves, left: int, top: int) -> tuple[list[str], int]:
+    """Draw the legend of curves, and return its end."""
+    body, x, y = [], float(left), top + 12
+    for number, curve in enumerate(drawing.series):
+        length = 20 + width_of(curve.name) * _CHARACTER + 18
+        if x + length > WIDTH and x > left:
+            x, y = float(left), y + 18
+        body += [_mark(number, curve.category, x + 6, y - 4), _words("", x + 16, y, curve.name)]
+        x += length
+    return body, y + 16
+
+
+def _curve(number: int, curve: Series, drawing: Curves, position: Callable[[_Point], _Point]) -> Iterator[str]:
+    """Draw a curve with its marks."""
+    positions = [(position(point), point) for point in curve.points if point[0] > 0]
+    if len(positions) > 1:
+        path = " ".join(f"{_number(mark_x)} {_number(mark_y)}" for (mark_x, mark_y), _ in positions)
+        yield f'<path class="curve line-{curve.category}" d="M{path}"/>'
+    for (mark_x, mark_y), (size, rate) in positions:
+        words = f"{curve.name}, {format_value(drawing.x, size)}: {format_value(drawing.y, rate)}"
+        yield _mark(number, curve.category, mark_x, mark_y, words)
 
 
 def _mark(number: int, category: str, x: float, y: float, words: str = "") -> str:

@@ -48,25 +48,6 @@ _TALLIED = frozenset({"start", "end", "process"})
 _TALLIES, _LEFT_OUT, _WHOLE = "tallies", "left-out", "whole"
 
 
-@dataclass(frozen=True)
-class _Sinks:
-    sinks: Mapping[str, Sink]
-
-    def write(self, table: CanonicalTable, connection: duckdb.DuckDBPyConnection, rows: SinkRows) -> int:
-        return self.sinks[table.name].write(table, connection, rows)
-
-
-class _TallySink:
-    def __init__(self) -> None:
-        self.tallies: dict[str, Tally] = {}
-
-    def write(self, table: CanonicalTable, connection: duckdb.DuckDBPyConnection, rows: SinkRows) -> int:
-        tally = tally_columns(connection, table.name, f"({rows.select})", _TALLIED.intersection(table.field_names))
-        rows.count(tally.rows, "")  # the rows of a stream cannot be read again
-        self.tallies[table.name] = self.tallies.get(table.name, Tally()) + tally
-        return tally.rows
-
-
 @dataclass
 class OnDemand:
     """A report that is not packed, with the facts of a packed report. Not for two threads at once.
@@ -188,7 +169,9 @@ class OnDemand:
                     for table, names in missing.items()
                 }
                 connection, streams = stack.enter_context(self.packing.connection())
-                rows = self._read(missing, connection, _Sinks(partial), streams)
+                rows = self._read(
+                    missing, connection, lambda table, *to: partial[table.name].write(table, *to), streams
+                )
                 facts = {table: {"names": sorted(names), "rows": rows[table]} for table, names in missing.items()}
                 return {table: sink.finish(facts[table]) for table, sink in partial.items()}
 
@@ -200,7 +183,7 @@ class OnDemand:
         self._loads += 1
         sink = MemorySink(self.connection, f"columns_{self.index:d}_{self._loads:d}")
         try:
-            rows = self._read(missing, self.connection, sink)
+            rows = self._read(missing, self.connection, sink.write)
         except BaseException:
             sink.abandon()
             raise
@@ -312,7 +295,8 @@ class OnDemand:
         return self.results.load(_TALLIES, read=partial(_by_table, Tally.from_json)) or {}
 
     def _tally(self, tables: Iterable[str]) -> dict[str, Tally]:
-        tallies, missing = {}, {}
+        tallies: dict[str, Tally] = {}
+        missing = {}
         for table in tables:
             needed = _TALLIED.intersection(canonical.BY_NAME[table].field_names)
             if table == canonical.DEVICES.name:
@@ -323,10 +307,16 @@ class OnDemand:
                 with self._damage(table):
                     tallies[table] = tally_columns(self.connection, table, self._from(table), needed)
         if missing:
-            sink = _TallySink()
+
+            def count(table: CanonicalTable, connection: duckdb.DuckDBPyConnection, rows: SinkRows) -> int:
+                fields = _TALLIED.intersection(table.field_names)
+                tally = tally_columns(connection, table.name, f"({rows.select})", fields)
+                rows.count(tally.rows, "")  # the rows of a stream cannot be read again
+                tallies[table.name] = tallies.get(table.name, Tally()) + tally
+                return tally.rows
+
             with self.packing.connection() as (connection, streams):
-                self._read(missing, connection, sink, streams, in_order=False)
-            tallies.update(sink.tallies)
+                self._read(missing, connection, count, streams, in_order=False)
         return {table: tallies.get(table, Tally()) for table in tables}
 
     @cached_property

@@ -25,18 +25,8 @@ from nsystui.base.errors import ExportError, OutputError, UsageError, reason_of
 from nsystui.base.inputs import json_in, text_of
 from nsystui.base.parquet_file import copy_to_parquet
 from nsystui.base.partial_files import drop_abandoned, partial_name
-from nsystui.exports import canonical
+from nsystui.exports import canonical, discover
 from nsystui.exports.canonical import ColumnKind
-from nsystui.exports.discover import (
-    FACTS,
-    NEXT_CAPTURE,
-    REPORTS,
-    is_packed_report,
-    job_of,
-    name_of,
-    packed_reports,
-    rank_directory,
-)
 from nsystui.exports.forms.form import EXPORT_ENDINGS, REPORT_ENDINGS
 from nsystui.exports.metadata import BlockingStream, CudaDevice, Gpu, Metadata
 from nsystui.exports.schema import GpuClock
@@ -105,7 +95,6 @@ class JobReport:
 
     @property
     def kernels(self) -> int | None:
-        """The number of kernels."""
         return self.files.report.counts.get(canonical.KERNELS.name)
 
 
@@ -113,13 +102,13 @@ def read_report(directory: Path) -> JobReport:
     """Read a report of a packed job. Raises ExportError if it is damaged, incomplete, or of another version."""
     name = str(directory)
     try:
-        facts = json_in(text_of(directory / FACTS))
+        facts = json_in(text_of(directory / discover.FACTS))
     except FileNotFoundError:
-        raise ExportError(name, f"not a whole packed report: no {FACTS} in it", _AGAIN) from None
+        raise ExportError(name, f"not a whole packed report: no {discover.FACTS} in it", _AGAIN) from None
     except OSError as error:
         raise ExportError(name, f"cannot be read: {error.strerror or error}") from None
     except (ValueError, RecursionError):
-        raise ExportError(name, f"damaged: {FACTS} is not what was written", _AGAIN) from None
+        raise ExportError(name, f"damaged: {discover.FACTS} is not what was written", _AGAIN) from None
     try:
         if facts["version"] != form_version():
             raise ExportError(name, "packed by another version of nsystui", _AGAIN)
@@ -130,7 +119,7 @@ def read_report(directory: Path) -> JobReport:
         export = str(facts.get("export", ""))  # earlier versions do not record it
         return JobReport(str(facts["name"]), ranks, str(facts["identity"]), packed, export)
     except ANOTHER:
-        raise ExportError(name, f"damaged: {FACTS} is not what was written", _AGAIN) from None
+        raise ExportError(name, f"damaged: {discover.FACTS} is not what was written", _AGAIN) from None
 
 
 def _files(directory: Path, entries: Mapping[str, Any]) -> tuple[dict[str, tuple[Path, ...]], dict[Path, Seal]]:
@@ -138,7 +127,7 @@ def _files(directory: Path, entries: Mapping[str, Any]) -> tuple[dict[str, tuple
 
     Raises ExportError if a file has changed, and one of `ANOTHER` if ``entries`` are not file names with seals.
     """
-    job = job_of(directory)
+    job = discover.job_of(directory)
     files: dict[str, tuple[Path, ...]] = {}
     seals = {}
     for name, stored_seal in entries.items():
@@ -229,10 +218,10 @@ class JobWriter:
         ``exports`` contains the names by identity. In a much larger job, only reports whose rank is in one of these
         names are read, so that not every packing process reads all.
         """
-        paths = packed_reports(self.directory)
+        paths = discover.packed_reports(self.directory)
         if len(paths) > 2 * len(exports):
             numbers = {int(number) for name in exports.values() for number in re.findall("[0-9]+", name)}
-            paths = [path for path in paths if int(path.name.partition("=")[2]) % NEXT_CAPTURE in numbers]
+            paths = [path for path in paths if int(path.name.partition("=")[2]) % discover.NEXT_CAPTURE in numbers]
         reports = {}
         for path in paths:
             with suppress(ExportError):
@@ -243,9 +232,9 @@ class JobWriter:
     def packed_as(self, ranks: Collection[int]) -> list[JobReport]:
         """Return the complete reports in the job that are captures of ``ranks``, by number."""
         reports = []
-        for path in packed_reports(self.directory):
+        for path in discover.packed_reports(self.directory):
             with suppress(ExportError):
-                if int(path.name.partition("=")[2]) % NEXT_CAPTURE in ranks:
+                if int(path.name.partition("=")[2]) % discover.NEXT_CAPTURE in ranks:
                     reports.append(read_report(path))
         return sorted(reports, key=lambda report: min(report.ranks.values()))
 
@@ -270,7 +259,7 @@ class JobWriter:
         Raises OutputError, without changing the job, if its rank exists or the disk is full; and if a file of the
         replaced report cannot be removed.
         """
-        target_directory = self.directory / REPORTS / rank_directory(report.rank)
+        target_directory = self.directory / discover.REPORTS / discover.rank_directory(report.rank)
         if not self.force:
             self._refuse(target_directory, report)
         with self._write_errors():
@@ -279,14 +268,14 @@ class JobWriter:
             prepared.mkdir()
             report.results.move(Results((identity,), prepared))
             moves = {
-                self.directory / table / rank_directory(report.rank) / f"{identity}-{number}": file
+                self.directory / table / discover.rank_directory(report.rank) / f"{identity}-{number}": file
                 for file in _prepared(report.files, prepared, self._database)
                 for table, _, number in [file.name.rpartition("-")]
             }
             seals_by_target = {target: sealed(file) for target, file in moves.items()}
             seals = {str(target.relative_to(self.directory)): seal for target, seal in seals_by_target.items()}
             facts = facts_text(report.to_json(identity, seals), indent=1)
-            (prepared / FACTS).write_text(facts, encoding="utf-8")
+            (prepared / discover.FACTS).write_text(facts, encoding="utf-8")
             self._publish(moves, prepared, target_directory, report)
             self._remove_others(report.rank, moves)
         try:
@@ -325,9 +314,9 @@ class JobWriter:
             raise
 
     def _refuse(self, target_directory: Path, report: NewReport) -> None:
-        if is_packed_report(target_directory):
-            rank = report.rank % NEXT_CAPTURE
-            existing = f"{self.directory} has rank {rank} already (of {name_of(target_directory)})"
+        if discover.is_packed_report(target_directory):
+            rank = report.rank % discover.NEXT_CAPTURE
+            existing = f"{self.directory} has rank {rank} already (of {discover.name_of(target_directory)})"
             advice = f"--force replaces it, --ranks says which rank {report.name} is"
             raise OutputError(f"{report.name} is rank {rank} ({report.source}), and {existing}: {advice}")
 
@@ -338,7 +327,7 @@ class JobWriter:
         """
         refused = ""
         for table in canonical.TABLES:
-            partition = self.directory / table.name / rank_directory(rank)
+            partition = self.directory / table.name / discover.rank_directory(rank)
             for file in partition.glob("*.parquet"):
                 try:
                     if file not in new_files:

@@ -15,7 +15,8 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from nsystui.base.errors import DamagedError, ExportError
 from nsystui.base.resources import shortage, step_back
@@ -68,11 +69,8 @@ class Progress:
     total: int
 
 
-class Sink(Protocol):
-    """A destination of rows, for several threads."""
-
-    def write(self, table: CanonicalTable, connection: duckdb.DuckDBPyConnection, rows: SinkRows) -> int:
-        """Write rows to ``table``, and return how many. Raises duckdb.Error and OSError if they cannot be written."""
+Sink = Callable[[CanonicalTable, "duckdb.DuckDBPyConnection", SinkRows], int]
+"""Writes rows of a table, from several threads, and returns how many. Raises duckdb.Error and OSError."""
 
 
 class MemorySink:
@@ -103,12 +101,12 @@ class MemorySink:
         return int(written)
 
     def abandon(self) -> None:
-        """Drop all tables."""
         for name in self.names.values():
             self.connection.execute(f"DROP TABLE IF EXISTS {name}")
 
 
-_NOTHING: Mapping[str, str] = {}
+Callbacks = tuple[Callable[[Progress], None], Callable[[], bool]]
+"""Report progress, and return whether the packing is cancelled."""
 
 
 @dataclass
@@ -126,13 +124,7 @@ class Packing:
         self._packs = threading.Semaphore(self.limits.packs)
         self.packing_database = PackingDatabase(self.limits, self.database)
 
-    def pack(
-        self,
-        file: ExportFile,
-        index: int,
-        report_progress: Callable[[Progress], None] = lambda progress: None,
-        is_cancelled: Callable[[], bool] = lambda: False,
-    ) -> PackedFiles | PackedTables:
+    def pack(self, file: ExportFile, index: int, callbacks: Callbacks) -> PackedFiles | PackedTables:
         """Pack an export, after waiting for its turn.
 
         Raises ExportError if it cannot be read completely or memory is too small, PackingCancelled, and OutputError if
@@ -140,16 +132,9 @@ class Packing:
         """
         cache = self.room.cache
         with self._packs, memory_errors(self.limits, cache is not None, file.path):
-            files = None if cache is None else self._to_cache(cache, file, report_progress, is_cancelled)
-            return files or self._to_memory(file, index, report_progress, is_cancelled)
+            return (cache and self._to_cache(cache, file, callbacks)) or self._to_memory(file, index, callbacks)
 
-    def pack_partly(
-        self,
-        file: ExportFile,
-        index: int,
-        report_progress: Callable[[Progress], None] = lambda progress: None,
-        is_cancelled: Callable[[], bool] = lambda: False,
-    ) -> PackedTables:
+    def pack_partly(self, file: ExportFile, index: int, callbacks: Callbacks) -> PackedTables:
         """Pack the readable tables of a damaged export, into memory only: the cache holds complete packs.
 
         Raises the errors of ``pack``, and ExportError if all tables need the damaged data.
@@ -158,25 +143,19 @@ class Packing:
         while True:
             try:
                 with self._packs, memory_errors(self.limits, self.room.cache is not None, file.path):
-                    return self._to_memory(file, index, report_progress, is_cancelled, damaged)
+                    return self._to_memory(file, index, callbacks, damaged)
             except DamagedError as error:
                 if error.table in damaged or error.table not in sources.TABLES:
                     raise
                 damaged[error.table] = error.cause
 
-    def _to_cache(
-        self,
-        cache: Cache,
-        file: ExportFile,
-        report_progress: Callable[[Progress], None],
-        is_cancelled: Callable[[], bool],
-    ) -> PackedFiles | None:
+    def _to_cache(self, cache: Cache, file: ExportFile, callbacks: Callbacks) -> PackedFiles | None:
         """Pack into the cache; return ``None`` after a warning if it cannot be written (full, read-only)."""
 
         def write() -> PackedFiles:
             with cache.begin(file) as sink, self.packing_database.connection() as (connection, streams):
-                options = report_progress, is_cancelled, self._slots, self.limits.workers
-                return sink.finish(Packer(file, connection, sink, *options, streams).run().to_json())
+                options = *callbacks, self._slots, self.limits.workers
+                return sink.finish(Packer(file, connection, sink.write, *options, streams).run().to_json())
 
         files = cache.write(write, self.warn)
         if files is not None:
@@ -184,17 +163,12 @@ class Packing:
         return files
 
     def _to_memory(
-        self,
-        file: ExportFile,
-        index: int,
-        report_progress: Callable[[Progress], None],
-        is_cancelled: Callable[[], bool],
-        without: Mapping[str, str] = _NOTHING,
+        self, file: ExportFile, index: int, callbacks: Callbacks, without: Mapping[str, str] = MappingProxyType({})
     ) -> PackedTables:
         sink = MemorySink(self.database.cursor(), f"report_{index:d}")
         try:
-            options = report_progress, is_cancelled, self._slots, self.limits.workers
-            packed = Packer(file, sink.connection, sink, *options, without=without).run()
+            options = *callbacks, self._slots, self.limits.workers
+            packed = Packer(file, sink.connection, sink.write, *options, without=without).run()
         except BaseException:
             sink.abandon()
             raise
@@ -333,7 +307,7 @@ class Packer:
                 packed = self.read(lookups, inputs, payload, reach=reach)
             if rows := device_rows(facts, sorted(packed.devices)):
                 make_table(self.connection, canonical.DEVICES, rows, "made")
-                written = self.sink.write(canonical.DEVICES, self.connection, SinkRows("SELECT * FROM made"))
+                written = self.sink(canonical.DEVICES, self.connection, SinkRows("SELECT * FROM made"))
                 packed.count(canonical.DEVICES, written)
         finally:
             checks.close()
@@ -490,7 +464,7 @@ class ChunkPacker:
             piece = replace(chunk, first=first, last=min(first + size - 1, chunk.last))
             rows_read = reader.read(export, piece, watch)
             for part in reader.parts() if rows_read else ():
-                if written := self.sink.write(part.table, self.connection, SinkRows(part.select, piece.position)):
+                if written := self.sink(part.table, self.connection, SinkRows(part.select, piece.position)):
                     self._count(part.table, written, f"({part.select})")
             rows += rows_read
         return rows
@@ -510,7 +484,7 @@ class ChunkPacker:
         rows = SinkRows(stream.select, chunk.position, stream.row_group, partial(self._count, table))
         try:
             with arriving.reading():
-                written = self.sink.write(table, self.connection, rows)
+                written = self.sink(table, self.connection, rows)
         except UnusualRows:
             return None
         except UnusualPages:

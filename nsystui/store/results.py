@@ -81,15 +81,9 @@ def version_of_reading() -> str:
 
 
 _READING = (
-    "nsystui.exports.metadata",
-    "nsystui.exports.nccl_calls",
-    "nsystui.exports.schema",
-    "nsystui.store.cache",
-    "nsystui.store.gpu_clock",
-    "nsystui.store.packing",
-    "nsystui.store.reader",
-    "nsystui.store.report",
-)
+    "nsystui.exports.metadata", "nsystui.exports.nccl_calls", "nsystui.exports.schema", "nsystui.store.cache",
+    "nsystui.store.gpu_clock", "nsystui.store.packing", "nsystui.store.reader", "nsystui.store.report",
+)  # fmt: skip
 
 
 def _source_of(module: str) -> str | None:

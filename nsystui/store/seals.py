@@ -120,17 +120,9 @@ def read_facts(directory: Path, name: str) -> tuple[dict[str, Any], dict[Path, S
     now = {path: check(path, seal, changed_ns) for path, seal in seals.items()}
     if now != seals:  # files were copied: save their new times, so that they are not read again
         with suppress(OSError):
-            _replace_facts(file, {**values, _PLACE: directory.name, _FILES: {path.name: now[path] for path in now}})
+            text = facts_text({**values, _PLACE: directory.name, _FILES: {path.name: now[path] for path in now}})
+            write_whole(file, [text.encode()], directory.parent)
     return values, now
-
-
-def _replace_facts(file: Path, values: Mapping[str, Any]) -> None:
-    partial = file.parents[1] / partial_name()
-    try:
-        partial.write_text(facts_text(values), encoding="utf-8")
-        os.replace(partial, file)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def sealed(file: Path) -> Seal:

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from nsystui.store.on_demand import OnDemand
     from nsystui.store.opened import Opened
     from nsystui.store.packed_job import JobReport
-    from nsystui.store.packing import Packing, Progress
+    from nsystui.store.packing import Callbacks, Packing, Progress
 
 T = TypeVar("T")
 Compute = Callable[["Session", list[Report]], T]
@@ -212,28 +212,39 @@ class Session:
         damaged tables are left out, and listed in ``damaged``. The returned report has no clock offset yet, because it
         depends on all ``reports``. Raises ExportError and PackingCancelled. Several threads may add reports at once.
         """
-        file = job_report = None
         if is_packed_report(path):
             from nsystui.store.packed_job import JobReport, read_report
 
             job_report = opened if isinstance(opened, JobReport) else read_report(path)
-        else:
-            file = opening.check(path)
-            if self.cache is not None:
-                self.room.use(self.cache.path_of(file))
-        with self._lock:
-            index = max(self._indices, default=-1) + 1 if index is None else index
-            self._indices.add(index)
+            return self._join(path, job_report.files, self._take(index), label, job_report)
+        file = opening.check(path)
+        if self.cache is not None:
+            self.room.use(self.cache.path_of(file))
+        index = self._take(index)
         try:
-            data: PackedFiles | PackedTables | OnDemand | None = job_report.files if job_report is not None else None
-            if file is not None:
-                data = None if self.cache is None else self.cache.find(file)
-                data = data or self._read(file, index, report_progress, is_cancelled, whole, partly)
-            assert data is not None
+            packed = None if self.cache is None else self.cache.find(file)
+            data = packed or self._read(file, index, (report_progress, is_cancelled), whole, partly)
         except BaseException:
             with self._lock:
                 self._indices.discard(index)
             raise
+        return self._join(path, data, index, label, file)
+
+    def _take(self, index: int | None) -> int:
+        """Take an index, by default the next."""
+        with self._lock:
+            index = max(self._indices, default=-1) + 1 if index is None else index
+            self._indices.add(index)
+            return index
+
+    def _join(
+        self,
+        path: Path,
+        data: PackedFiles | PackedTables | OnDemand,
+        index: int,
+        label: str,
+        source: JobReport | ExportFile,
+    ) -> Report:
         with self._lock:
             if isinstance(data, PackedFiles | PackedTables):
                 self._packed[index] = data
@@ -243,11 +254,11 @@ class Session:
                 report = Report(index, path, data, label=label)
             if isinstance(data, PackedTables):
                 report = replace(report, damaged=data.report.damaged)
-            if job_report is not None:
-                report = replace(report, label=label or job_report.name, ranks=job_report.ranks)
-                self._identities[index] = job_report.identity
-            if file is not None:
-                self.exports[index] = file
+            if isinstance(source, ExportFile):
+                self.exports[index] = source
+            else:
+                report = replace(report, label=label or source.name, ranks=source.ranks)
+                self._identities[index] = source.identity
             if self._on_demand:  # align now: their durations, which it may need, may be damaged
                 self._aligned = aligned([*self.reports, report], self.clock)
             else:
@@ -257,24 +268,18 @@ class Session:
             return report
 
     def _read(
-        self,
-        file: ExportFile,
-        index: int,
-        report_progress: Callable[[Progress], None],
-        is_cancelled: Callable[[], bool],
-        whole: bool,
-        partly: bool,
+        self, file: ExportFile, index: int, callbacks: Callbacks, whole: bool, partly: bool
     ) -> PackedFiles | PackedTables | OnDemand:
         results = self._results(file)
         with remembered_damage(results):
             if partly:
-                tables = self._packer().pack_partly(file, index, report_progress, is_cancelled)
+                tables = self._packer().pack_partly(file, index, callbacks)
                 remember_damage(results, tables.damaged)
                 return tables
             if whole:
-                return self._packer().pack(file, index, report_progress, is_cancelled)
+                return self._packer().pack(file, index, callbacks)
             unpacked = self._open_unpacked(file, index)
-            unpacked.is_cancelled = is_cancelled
+            _, unpacked.is_cancelled = callbacks
         if line := damage_line(file.path, known_damage(results)):
             self.warn(line)
         return unpacked

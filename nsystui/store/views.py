@@ -131,14 +131,7 @@ def _relation(
     if first.table:
         rows = database.table(first.table)
     else:
-        # One scan of all files opens them one after another, and skips the files of unselected reports; hundreds of
-        # scans would each be planned separately, with all files open at once.
-        files = [file for item in group for file in item.files]
-        # Directories of a packed job, such as ``rank=0``, must not become columns.
-        rows = database.read_parquet(files, hive_partitioning=False, filename=len(group) > 1)
-        if len(group) > 1:
-            file_number = FunctionExpression("list_position", ConstantExpression(files), ColumnExpression("filename"))
-    stored = [name for name in rows.columns if name != "filename"]
+        rows, file_number = _files_read(database, [file for item in group for file in item.files], len(group) > 1)
 
     def of_report(name: str, kind: str = "BIGINT") -> duckdb.Expression:
         value = ConstantExpression(getattr(first, name))
@@ -156,10 +149,27 @@ def _relation(
         return value.alias(name)
 
     is_of_captures = any(item.capture or item.shift for item in group)
-    field, stored_name = first.renamed or ("", "")
-    fields = {field if name == stored_name else name: name for name in stored}
+    renamed = {} if first.renamed is None else {first.renamed[1]: first.renamed[0]}
+    fields = {renamed.get(name, name): name for name in rows.columns if name != "filename"}
     selected = map(column, fields if names is None else names)
     return rows.select(of_report("report"), of_report("clock_offset"), *selected)
+
+
+def _files_read(
+    database: duckdb.DuckDBPyConnection, files: list[str], is_numbered: bool
+) -> tuple[duckdb.DuckDBPyRelation, duckdb.Expression | None]:
+    """Return the rows of files, and the number of a row's file if requested.
+
+    One scan of all files opens them one after another, and skips the files of unselected reports; hundreds of scans
+    would each be planned separately, with all files open at once.
+    """
+    from duckdb import ColumnExpression, ConstantExpression, FunctionExpression
+
+    # Directories of a packed job, such as ``rank=0``, must not become columns.
+    rows = database.read_parquet(files, hive_partitioning=False, filename=is_numbered)
+    if not is_numbered:
+        return rows, None
+    return rows, FunctionExpression("list_position", ConstantExpression(files), ColumnExpression("filename"))
 
 
 def _of_capture(

@@ -27,7 +27,7 @@ from nsystui.base.text import safe_text
 from nsystui.questions.job.opening import JobSource
 from nsystui.questions.queries.question import SCREENS, View
 from nsystui.ui import keys
-from nsystui.ui.ascii import draw_in_ascii
+from nsystui.ui.ascii import AsciiFilter
 from nsystui.ui.history import History, HistoryStep
 from nsystui.ui.loading import KeptOverview, KernelsSeen, Loading, LoadingListener, LogLoading, LogState, kept_overview
 from nsystui.ui.page import OwnPage, register_themes
@@ -76,7 +76,7 @@ class FileState:
 
 
 class NsystuiApp(App[int], LoadingListener):
-    """The screens of nsystui for one job, which all show ``selection``.
+    """The screens of nsystui for one job, which all show ``selection``; for logs without exports, only their screen.
 
     The return code is the exit status. After the screens close, the terminal shows a ``failure``, or the ``reasons``
     for status 2. ``select``, ``go``, ``go_to_tab`` and ``open_screen`` are steps; ``go_back`` undoes the last step.
@@ -95,6 +95,8 @@ class NsystuiApp(App[int], LoadingListener):
     """
 
     def __init__(self, source: JobSource, look: Look = Look()) -> None:
+        if not source.files:  # logs alone
+            self.MODES, self.DEFAULT_MODE = {"nccl_log": lambda: screen_of("nccl_log")}, "nccl_log"  # type: ignore[misc]
         super().__init__(ansi_color=True if look.no_color else None)
         self.animation_level = "none"
         self._look = look
@@ -103,7 +105,7 @@ class NsystuiApp(App[int], LoadingListener):
         register_themes(self)
         self._use_theme()
         if look.ascii_only:
-            draw_in_ascii(self)
+            self._filters.append(AsciiFilter())
         self.source = source
         self.sources = [source]  # also the sources of jobs to compare with
         self.job: OpenJob | None = None
@@ -180,7 +182,11 @@ class NsystuiApp(App[int], LoadingListener):
 
     @in_background("kept")
     async def _begin(self) -> None:
-        """Show the files' saved overview before opening them, which imports much more."""
+        """Show the files' saved overview before opening them, which imports much more; read logs that are alone."""
+        if not self.source.files:
+            self.loading_now = False
+            self.read_log()
+            return
         with suppress(NsystuiError):
             self.kept = await to_thread(kept_overview, self.source)
         if (overview := self.kept) is not None:
@@ -254,7 +260,6 @@ class NsystuiApp(App[int], LoadingListener):
         super().copy_to_clipboard("\n".join(lines))
 
     def select(self, selection: Selection) -> None:
-        """Change the selection of every screen."""
         if selection != self.selection:
             self.remember()
             self.selection = selection
@@ -482,24 +487,22 @@ class NsystuiApp(App[int], LoadingListener):
 
     @in_own_task
     def log_read(self, state: LogState) -> None:
-        """Show the tables of the part that was read."""
+        """Show the tables of the part that was read; end if no log could be read and no export is open."""
         self.nccl_log = state
         self.update_status()
         self._call_screen("log_changed")
         if state.is_over and state.failed:
             self.say(state.failed)
         if state.is_over and not state.is_stopped and self.job is not None:
-            self._align_log(self.job)
+            self._align(partial(self._take_sizes, self.job))
+        if not self.source.files and state.is_over and len(state.failures) == len(state.names) and not state.lines:
+            self._leave(*state.failures)
 
-    def _align_log(self, job: OpenJob) -> None:
+    def _take_sizes(self, job: OpenJob) -> None:
         """Take message sizes that the exports lack from the log."""
+        from nsystui.questions.nccl.from_log import read_log
 
-        def read() -> None:
-            from nsystui.questions.nccl.from_log import read_log
-
-            job.nccl_log = read_log(self.source.logs, job.ranks)
-
-        self._align(read)
+        job.nccl_log = read_log(self.source.logs, job.ranks)
 
     def _leave(self, *reasons: str) -> None:
         """End with status 2; the terminal shows the reasons after the screens close."""
@@ -564,7 +567,6 @@ class NsystuiApp(App[int], LoadingListener):
         self.update_screen()
 
     def say(self, text: str) -> None:
-        """Show a sentence on the current screen."""
         self._call_screen("say", text)
 
     warned = in_own_task(say)  # type: ignore[arg-type]
@@ -574,21 +576,3 @@ class NsystuiApp(App[int], LoadingListener):
         screen: Screen[object] = self.screen
         if screen.is_mounted and hasattr(screen, name):
             getattr(screen, name)(*arguments)
-
-
-class LogApp(NsystuiApp):
-    """The log view without exports: its ``source`` has only ``logs``."""
-
-    MODES: ClassVar[dict[str, object]] = {"nccl_log": lambda: screen_of("nccl_log")}
-    DEFAULT_MODE = "nccl_log"
-
-    def _begin(self) -> None:
-        self.loading_now = False
-        self.read_log()
-
-    @in_own_task
-    def log_read(self, state: LogState) -> None:
-        """Show the tables of the logs, or end if no log could be read."""
-        super().log_read(state)
-        if state.is_over and len(state.failures) == len(state.names) and not state.lines:
-            self._leave(*state.failures)

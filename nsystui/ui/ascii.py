@@ -12,12 +12,6 @@ from textual.filter import LineFilter
 from nsystui.base.text import ascii_glyphs
 
 
-def draw_in_ascii(app: App[Any]) -> None:
-    """Make an application draw in ASCII."""
-    filters: list[LineFilter] = app._filters
-    filters.append(AsciiFilter())
-
-
 def draws_in_ascii(app: App[Any]) -> bool:
     """Return whether an application draws in ASCII."""
     return any(isinstance(line_filter, AsciiFilter) for line_filter in app._filters)

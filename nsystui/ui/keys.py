@@ -59,35 +59,16 @@ VERBS = {
 """Headings of the help, with their actions, or keys without an action; all other keys are under ``Program``."""
 
 PLACES = {
-    "everywhere": "Everywhere",
-    "table": "In tables",
-    "overview": "1 Overview",
-    "finding": "1 Overview, a finding",
-    "diff": "Comparison",
-    "diff alone": "Comparison of two jobs",
-    "kernels": "2 Kernels",
-    "kernel names": "2 Kernels, kernels",
-    "rows opened": "A row opened: its launches or calls",
-    "launches": "2 Kernels, one row opened",
-    "nccl": "3 NCCL",
-    "nccl sizes": "3 NCCL by size",
-    "nccl log": "NCCL log",
-    "nccl log alone": "NCCL log without exports",
-    "gpu": "4 GPU",
-    "efficiency": "4 GPU, efficiency",
-    "gpu memory": "4 GPU, memory",
-    "nvtx": "5 NVTX",
-    "nvtx names": "5 NVTX by name",
-    "events": "6 Events",
-    "ranks": "7 Ranks",
-    "rank map": "4 GPU, the map of ranks",
-    "host": "8 Host",
-    "call tree": "8 Host, the call tree",
-    "steps": "9 Steps",
-    "timeline": "L Timeline",
-    "recipe": "A recipe, from the palette",
+    "everywhere": "Everywhere", "table": "In tables", "overview": "1 Overview", "finding": "1 Overview, a finding",
+    "diff": "Comparison", "diff alone": "Comparison of two jobs", "kernels": "2 Kernels",
+    "kernel names": "2 Kernels, kernels", "rows opened": "A row opened: its launches or calls",
+    "launches": "2 Kernels, one row opened", "nccl": "3 NCCL", "nccl sizes": "3 NCCL by size", "nccl log": "NCCL log",
+    "nccl log alone": "NCCL log without exports", "gpu": "4 GPU", "efficiency": "4 GPU, efficiency",
+    "gpu memory": "4 GPU, memory", "nvtx": "5 NVTX", "nvtx names": "5 NVTX by name", "events": "6 Events",
+    "ranks": "7 Ranks", "rank map": "4 GPU, the map of ranks", "host": "8 Host", "call tree": "8 Host, the call tree",
+    "steps": "9 Steps", "timeline": "L Timeline", "recipe": "A recipe, from the palette",
     "recipe map": "A recipe's map",
-}
+}  # fmt: skip
 """The places in the order of the help, with their titles."""
 
 TOPICS = {
@@ -398,46 +379,29 @@ _UTILISATION = ("overview", "gpu", "ranks", "rank map", "timeline")
 _RANKS = ("ranks", "finding")
 
 WORDS: tuple[Word, ...] = (
-    Word(
-        "%",
-        "of the selected time, or if none is selected, of the job from its first event to its last, for every rank; "
-        "Efficiency: of the time that every selected report recorded",
-        ("overview", "gpu", "efficiency", "ranks", "diff"),
-    ),
+    Word("%", "of the selected time, or if none is selected, of the job from its first event to its last, for every "
+         "rank; Efficiency: of the time that every selected report recorded",
+         ("overview", "gpu", "efficiency", "ranks", "diff")),
     Word("busy", "union of kernels, memory operations and whole CUDA graphs", _UTILISATION),
     Word("compute", "union of the kernels that do not communicate", (*_UTILISATION, "diff")),
     Word("NCCL", "union of the NCCL kernels", _UTILISATION),
-    Word(
-        "exposed",
-        "NCCL that no compute hides: of a GPU a union, of a collective the sum over its kernels",
-        ("overview", "nccl", "gpu", "ranks", "rank map", "diff"),
-    ),
+    Word("exposed", "NCCL that no compute hides: of a GPU a union, of a collective the sum over its kernels",
+         ("overview", "nccl", "gpu", "ranks", "rank map", "diff")),
     Word("memory", "union of copies and memsets", _UTILISATION),
     Word("idle", "the rest: nothing ran, or nothing was recorded", ("overview", "gpu", "ranks")),
     Word("kernels", "how many were launched, NCCL's among them", ("overview", "ranks")),
     Word("all kernels", "union of compute and NCCL", ("recipe map",)),
     Word("in use %", "share of busy time, from a GPU's first operation to its last", ("recipe",)),
-    Word(
-        "alone",
-        "compute, NCCL, memory operations or whole CUDA graphs while none of the others runs",
-        ("efficiency",),
-    ),
+    Word("alone", "compute, NCCL, memory operations or whole CUDA graphs while none of the others runs",
+         ("efficiency",)),
     Word("compute and NCCL", "two of compute, NCCL and memory operations at the same time", ("efficiency",)),
-    Word(
-        "busbw, no waiting",
-        "bus bandwidth without waiting: bytes over the kernel time of the last rank to arrive; known where all ranks "
-        "of the communicator are open",
-        ("nccl",),
-    ),
+    Word("busbw, no waiting", "bus bandwidth without waiting: bytes over the kernel time of the last rank to arrive; "
+         "known where all ranks of the communicator are open", ("nccl",)),
     Word("family", "what a kernel does, by its name: GEMM, attention …; `nsystui help numbers`", ("kernels",)),
     Word("precision", "data type of a kernel's inputs, from its name; TF32 is FP32 on tensor cores", ("kernels",)),
     Word("time %", "share of the time of all kernels, of all memory operations or of all calls", ("kernels", "nccl")),
-    Word(
-        "self",
-        "time in which no nested range runs (DurNonChild); only push/pop ranges have it: start/end ranges may "
-        "overlap anything and are listed outside of the tree",
-        ("nvtx",),
-    ),
+    Word("self", "time in which no nested range runs (DurNonChild); only push/pop ranges have it: start/end ranges may "
+         "overlap anything and are listed outside of the tree", ("nvtx",)),
     Word("GPU total", "from first to last GPU operation launched in a range, summed over the ranges", ("nvtx",)),
     Word("part", "model part: ranks that run the same kernels; `nsystui help ranks`", ("ranks",)),
     Word("late", "how often a rank was the last at a collective", _RANKS),
@@ -445,39 +409,20 @@ WORDS: tuple[Word, ...] = (
     Word("wait caused", "how long a typical other rank waited for it, summed, hidden by compute or not", _RANKS),
     Word("total wait", "the time that a rank waited at collectives for the last one, summed", ("ranks",)),
     Word("waiting", "by kind of collective: total wait, mean over the ranks; waiting of all: their sum", ("ranks",)),
-    Word(
-        "exposed wait",
-        "the part of waiting for a late rank that no compute hides, the mean over the other GPUs: what it costs them",
-        ("finding",),
-    ),
-    Word(
-        "blocked",
-        "what the next compute kernel waited for while no compute ran: its launch (late launches), NCCL, a copy or a "
-        "memset, or none of these (stalls); `nsystui help path`",
-        ("overview",),
-    ),
-    Word(
-        "could save",
-        "the most that a step could gain: the cost, at most the time that blocked compute; `nsystui help path`",
-        ("overview", "finding"),
-    ),
+    Word("exposed wait", "the part of waiting for a late rank that no compute hides, the mean over the other GPUs: "
+         "what it costs them", ("finding",)),
+    Word("blocked", "what the next compute kernel waited for while no compute ran: its launch (late launches), NCCL, a "
+         "copy or a memset, or none of these (stalls); `nsystui help path`", ("overview",)),
+    Word("could save", "the most that a step could gain: the cost, at most the time that blocked compute; `nsystui "
+         "help path`", ("overview", "finding")),
     Word("path", "the critical path of a step: what its time went to, walked back from its end", ("timeline",)),
-    Word(
-        "step",
-        "from the begin of its range, or the end of earlier GPU work if later, to the next step",
-        ("ranks", "steps", "diff"),
-    ),
-    Word(
-        "phase",
-        "of a step of an inference server: prefill, decode or mixed, by its name or its kernels; `nsystui help ranks`",
-        ("steps",),
-    ),
-    Word(
-        "host-bound",
-        "at least two of idle time, launch calls and exposed host preparation show it; `nsystui help path`",
-        ("steps",),
-    ),
-)
+    Word("step", "from the begin of its range, or the end of earlier GPU work if later, to the next step",
+         ("ranks", "steps", "diff")),
+    Word("phase", "of a step of an inference server: prefill, decode or mixed, by its name or its kernels; `nsystui "
+         "help ranks`", ("steps",)),
+    Word("host-bound", "at least two of idle time, launch calls and exposed host preparation show it; `nsystui help "
+         "path`", ("steps",)),
+)  # fmt: skip
 
 
 def word_lines(place_name: str, width: int = 72) -> Iterator[str]:

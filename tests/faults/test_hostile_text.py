@@ -22,7 +22,7 @@ from scenes import SCENES
 from synthetic import demo, hostile
 
 from nsystui.questions.job.opening import JobSource
-from nsystui.ui.app import LogApp, NsystuiApp
+from nsystui.ui.app import NsystuiApp
 
 LOG = "".join(
     f"n{text}:1:7 [0] NCCL INFO comm 0xc{number}{text} rank 0 nranks 2 cudaDev 0 busId b000 commId 0xfe - "
@@ -249,7 +249,7 @@ async def test_prompts_and_what_is_selected_show_a_name_in_printable_text(job, c
 @pytest.mark.campaign
 async def test_the_screens_of_a_log_show_printable_text(log):
     found = Found()
-    app = LogApp(JobSource((), logs=(str(log),)))
+    app = NsystuiApp(JobSource((), logs=(str(log),)))
     async with app.run_test(size=jobs.WIDE) as pilot:
         jobs.line_with(app, "calls in")
         for key in ("tab", "enter", "y", "escape", *["tab"] * 6):

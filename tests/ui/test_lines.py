@@ -17,7 +17,6 @@ from nsystui.ui.widgets.frame import (
     StatusText,
     TextLine,
     TitleLine,
-    cut,
     progress_bar,
 )
 from nsystui.ui.widgets.panels import DetailPane
@@ -170,15 +169,3 @@ async def test_details_go_on_below_while_there_is_room():
         await pilot.pause()
         assert pane.lines[0].strip() == "name" and pane.lines[-1].strip() == "⏎ open"
         assert all(any(fact in line for line in pane.lines) for fact in facts) and max(map(len, pane.lines)) <= 60
-
-
-@pytest.mark.parametrize(("text", "width", "shown"), [
-    ("abcd", 4, "abcd"),
-    ("abcde", 4, "abc…"),
-    ("日本語", 5, "日本…"),
-    ("日本語", 4, "日…"),
-    ("ab", 1, "…"),
-    ("ab", 0, ""),
-])  # fmt: skip
-def test_a_text_that_does_not_fit_is_cut_before_the_last_cell(text, width, shown):
-    assert cut(text, width) == shown

@@ -18,7 +18,7 @@ from nsystui.exports.nccl_log.files import OpenLog
 from nsystui.questions.job.opening import JobSource
 from nsystui.questions.nccl_log.steps import steps_of
 from nsystui.ui import loading
-from nsystui.ui.app import LogApp, NsystuiApp
+from nsystui.ui.app import NsystuiApp
 from nsystui.ui.loading import LogLoading, LogState
 
 HEAVY = {"pandas", "numpy", "sqlalchemy", "duckdb", "pyarrow"}
@@ -47,7 +47,7 @@ def log(tmp_path) -> Path:
 @contextlib.asynccontextmanager
 async def open_logs(*logs: Path, size=NARROW, steps: str | None = None):
     log_steps = None if steps is None else steps_of(steps)
-    async with shown(LogApp(JobSource((), logs=tuple(map(str, logs)), log_steps=log_steps)), size) as (app, pilot):
+    async with shown(NsystuiApp(JobSource((), logs=tuple(map(str, logs)), log_steps=log_steps)), size) as (app, pilot):
         yield app, pilot
 
 
@@ -132,11 +132,11 @@ class TestReading:
         return gate
 
     @pytest.fixture
-    def app(self, tmp_path) -> LogApp:
+    def app(self, tmp_path) -> NsystuiApp:
         """Return the program on a long log."""
         path = tmp_path / "long.log"
         path.write_text(log_text(calls=3000))
-        return LogApp(JobSource((), logs=(str(path),)))
+        return NsystuiApp(JobSource((), logs=(str(path),)))
 
     async def test_tables_grow_stop_and_are_read_again(self, app, gate):
         async with jobs.kept_at_work(app, WIDE) as rest:
@@ -202,9 +202,9 @@ def test_the_log_view_imports_no_data_frames(log):
     program = f"""
 import asyncio, sys
 from nsystui.questions.job.opening import JobSource
-from nsystui.ui.app import LogApp
+from nsystui.ui.app import NsystuiApp
 async def run():
-    app = LogApp(JobSource((), logs=({str(log)!r},)))
+    app = NsystuiApp(JobSource((), logs=({str(log)!r},)))
     async with app.run_test() as pilot:
         while not app.nccl_log.is_over: await pilot.pause()
         await pilot.press(*"oooooooo", "enter", "s", "y")

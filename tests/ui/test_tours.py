@@ -35,7 +35,7 @@ from nsystui.questions.compare.side import Side
 from nsystui.questions.job.opening import JobSource
 from nsystui.store.cache import Cache
 from nsystui.store.session import Session
-from nsystui.ui.app import LogApp, Look, NsystuiApp
+from nsystui.ui.app import Look, NsystuiApp
 from nsystui.ui.diff_app import DiffApp
 
 TOURS = Path(__file__).parent / "tours"
@@ -132,7 +132,7 @@ def program(request, demo_job, written_once, columns, tmp_path):
         case "comparison":
             return DiffApp([files(*demo_job[:2]), files(*demo_job[2:])], halves, ComparisonOptions(), DARK)
         case "NCCL log":
-            return LogApp(JobSource((), logs=(str(log_of(tmp_path)),)), DARK)
+            return NsystuiApp(JobSource((), logs=(str(log_of(tmp_path)),)), DARK)
     return NsystuiApp(files(*demo_job), DARK)
 
 

@@ -244,13 +244,8 @@ class ResultReader:
 
 
 STEP_WORDS = (
-    b"Training epoch",
-    b"elapsed time per iteration",
-    b"Epoch ",
-    b"iter time (s)",
-    b"global_step=",
-    b", skipped=",
-)
+    b"Training epoch", b"elapsed time per iteration", b"Epoch ", b"iter time (s)", b"global_step=", b", skipped=",
+)  # fmt: skip
 """A line that reports an iteration contains one of these."""
 
 # Epoch and iteration, as NeMo, Lightning's progress bar, Megatron-LM and DeepSpeed (three lines) print them.

@@ -19,19 +19,9 @@ from nsystui.exports.nccl_log.inspector import RECORD, InspectedCall, InspectorR
 from nsystui.exports.nccl_log.topology import LogThread, TopologyLine, thread_of, topology_in
 
 _DATATYPES: tuple[tuple[str, int], ...] = (
-    ("int8", 1),
-    ("uint8", 1),
-    ("int32", 4),
-    ("uint32", 4),
-    ("int64", 8),
-    ("uint64", 8),
-    ("fp16", 2),
-    ("fp32", 4),
-    ("fp64", 8),
-    ("bf16", 2),
-    ("fp8_e4m3", 1),  # this and the next since NCCL 2.24
-    ("fp8_e5m2", 1),
-)
+    ("int8", 1), ("uint8", 1), ("int32", 4), ("uint32", 4), ("int64", 8), ("uint64", 8), ("fp16", 2), ("fp32", 4),
+    ("fp64", 8), ("bf16", 2), ("fp8_e4m3", 1), ("fp8_e5m2", 1),  # the last two since NCCL 2.24
+)  # fmt: skip
 """Name, as the scripts of ``nsys-profiling`` spell it, and bytes of an element, by number."""
 
 

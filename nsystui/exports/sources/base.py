@@ -14,20 +14,12 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from nsystui.base.answer import UNKNOWN
-from nsystui.exports.canonical import (
-    DIAGNOSTICS,
-    EFA_SAMPLES,
-    MPI_CALLS,
-    NO_PROCESS,
-    NVTX_RANGES,
-    UCX_CALLS,
-    CanonicalTable,
-)
+from nsystui.exports import canonical
 from nsystui.exports.schema import LATEST, NAME_KEYS, Schema
 
-_MAY_BE_OPEN = (NVTX_RANGES, MPI_CALLS, UCX_CALLS)
+_MAY_BE_OPEN = (canonical.NVTX_RANGES, canonical.MPI_CALLS, canonical.UCX_CALLS)
 # Their rows count without a time, which nsys does not always write.
-_NEED_NO_TIME = (DIAGNOSTICS, EFA_SAMPLES)
+_NEED_NO_TIME = (canonical.DIAGNOSTICS, canonical.EFA_SAMPLES)
 
 REASONS = ("without a time", "with a time outside the session", "ending before the start")
 """Why rows are left out, by ``Times.reason``."""
@@ -44,7 +36,7 @@ class _Times:
     reason: str
 
 
-def times_of(table: CanonicalTable) -> _Times | None:
+def times_of(table: canonical.CanonicalTable) -> _Times | None:
     """Return the rule for the rows of a table; ``None`` if they need no time."""
     if table in _NEED_NO_TIME:
         return None
@@ -253,7 +245,7 @@ GPU_EVENT = native_columns(
     "start end process:globalPid device:deviceId context:contextId green_context:greenContextId stream:streamId "
     "correlation_id:correlationId"
 )
-GPU_EVENT_FIELDS = {**column_fields(*GPU_EVENT), "process": f'coalesce(c."process", {NO_PROCESS})'}
+GPU_EVENT_FIELDS = {**column_fields(*GPU_EVENT), "process": f'coalesce(c."process", {canonical.NO_PROCESS})'}
 
 
 DOMAIN_TYPE = 75
@@ -278,80 +270,69 @@ class Lookup:
 
 def lookups(schema: Schema) -> list[Lookup]:
     """Return the lookup tables of an export, empty if their native table is absent."""
-    tables = []
     nvtx = "NVTX_EVENTS"
-    tables.append(
+    return [
         Lookup(
             "strings",
             "id BIGINT, value VARCHAR, bare VARCHAR, is_nccl BIGINT, is_lost BOOLEAN",
             "StringIds",
             # Grouped, because two strings with one id would double rows; free if the id is the key.
-            f"SELECT {schema.integer('StringIds', 'id')} AS id, {schema.text('StringIds', 'value')} AS value "
-            "FROM StringIds WHERE typeof(id) = 'integer' AND value IS NOT NULL GROUP BY id",
+            _selected(schema, "StringIds", "id", "value")
+            + " WHERE typeof(id) = 'integer' AND value IS NOT NULL GROUP BY id",
             f"SELECT id, value, {BARE_NAME} AS bare, {IS_NCCL} AS is_nccl, false AS is_lost FROM incoming",
             is_whole=True,
-        )
-    )
-    tables.append(
+        ),
         Lookup(
             "domains",
             "process BIGINT, domain_id BIGINT, domain VARCHAR, is_lost BOOLEAN",
             nvtx,
-            f"SELECT {schema.integer(nvtx, 'globalTid')} AS thread, {schema.integer(nvtx, 'domainId')} AS domain_id, "
-            f"{schema.text(nvtx, 'text')} AS text, {schema.integer(nvtx, 'textId')} AS text_id "
-            f"FROM NVTX_EVENTS WHERE eventType = {DOMAIN_TYPE}",
+            _selected(schema, nvtx, "thread:globalTid domain_id:domainId text_id:textId", "text")
+            + f" WHERE eventType = {DOMAIN_TYPE}",
             # Cast, because the driver does not know the type of a text without rows.
             f"SELECT {process_of('thread')}, domain_id, any_value(CASE WHEN {_IS_LOST} "
             f"THEN {_LOST.format('text_id')} ELSE {NVTX_TEXT} END), bool_and({_IS_LOST}) "
             "FROM (SELECT * REPLACE (CAST(text AS VARCHAR) AS text) FROM incoming) "
             "LEFT JOIN strings s ON s.id = text_id GROUP BY 1, 2",
-        )
-    )
-    metrics = "TARGET_INFO_GPU_METRICS"
-    tables.append(
-        Lookup(
-            "gpu_metric_names",
-            "type_id BIGINT, metric_id BIGINT, metric VARCHAR",
-            metrics,
-            f"SELECT {schema.integer(metrics, 'typeId')} AS type_id, {schema.integer(metrics, 'metricId')} "
-            f"AS metric_id, {schema.text(metrics, 'metricName')} AS metric FROM {metrics}",
-            "SELECT type_id, metric_id, any_value(metric) FROM incoming GROUP BY 1, 2",
-        )
-    )
-    network = "TARGET_INFO_NETWORK_METRICS"
-    tables.append(
-        Lookup(
-            "nic_metric_names",
-            "list_id BIGINT, metric_index BIGINT, metric VARCHAR, unit VARCHAR",
-            network,
-            f"SELECT {schema.integer(network, 'metricsListId')} AS list_id, {schema.integer(network, 'metricsIdx')} "
-            f"AS metric_index, {schema.text(network, 'name')} AS metric, {schema.text(network, 'unit')} AS unit "
-            f"FROM {network}",
-            "SELECT list_id, metric_index, any_value(metric), any_value(unit) FROM incoming GROUP BY 1, 2",
-        )
-    )
-    blocks = "ENUM_SCHEDULING_THREAD_BLOCK"
-    tables.append(
-        Lookup(
-            "thread_blocks",
-            "id BIGINT, label VARCHAR",
-            blocks,
-            f"SELECT {schema.integer(blocks, 'id')} AS id, {schema.text(blocks, 'label')} AS label FROM {blocks}",
-            "SELECT id, any_value(nullif(label, '')) FROM incoming GROUP BY id",
-        )
-    )
-    adapters = "NIC_ID_MAP"
-    tables.append(
-        Lookup(
-            "nic_ids",
-            "nic_id BIGINT, global_id BIGINT",
-            adapters,
-            f"SELECT {schema.integer(adapters, 'nicId')} AS nic_id, {schema.integer(adapters, 'globalId')} "
-            f"AS global_id FROM {adapters}",
-            "SELECT DISTINCT nic_id, global_id FROM incoming",
-        )
-    )
-    return tables + (_efa_lookups(schema) if schema.efa_types else [])
+        ),
+        *(
+            Lookup(name, definition, table, _selected(schema, table, *natives), f"SELECT {resolve}")
+            for name, definition, table, natives, resolve in _PLAIN_LOOKUPS
+        ),
+        *(_efa_lookups(schema) if schema.efa_types else ()),
+    ]
+
+
+_PLAIN_LOOKUPS = (
+    (
+        *("gpu_metric_names", "type_id BIGINT, metric_id BIGINT, metric VARCHAR", "TARGET_INFO_GPU_METRICS"),
+        ("type_id:typeId metric_id:metricId", "metric:metricName"),
+        "type_id, metric_id, any_value(metric) FROM incoming GROUP BY 1, 2",
+    ),
+    (
+        *("nic_metric_names", "list_id BIGINT, metric_index BIGINT, metric VARCHAR, unit VARCHAR"),
+        "TARGET_INFO_NETWORK_METRICS",
+        ("list_id:metricsListId metric_index:metricsIdx", "metric:name unit"),
+        "list_id, metric_index, any_value(metric), any_value(unit) FROM incoming GROUP BY 1, 2",
+    ),
+    (
+        *("thread_blocks", "id BIGINT, label VARCHAR", "ENUM_SCHEDULING_THREAD_BLOCK"),
+        ("id", "label"),
+        "id, any_value(nullif(label, '')) FROM incoming GROUP BY id",
+    ),
+    (
+        *("nic_ids", "nic_id BIGINT, global_id BIGINT", "NIC_ID_MAP"),
+        ("nic_id:nicId global_id:globalId",),
+        "DISTINCT nic_id, global_id FROM incoming",
+    ),
+)
+"""Name, columns, native table, its columns and the query of lookups."""
+
+
+def _selected(schema: Schema, table: str, numbers: str, texts: str = "", *more: str) -> str:
+    """Return SQLite's query for columns of a table, whose names are as in `native_columns`, and for ``more`` SQL."""
+    columns = [f"{schema.integer(table, native)} AS {name}" for name, native in native_columns(numbers).items()]
+    columns += [f"{schema.text(table, native)} AS {name}" for name, native in native_columns(texts).items()]
+    return f"SELECT {', '.join([*columns, *more])} FROM {table}"
 
 
 def _efa_lookups(schema: Schema) -> list[Lookup]:
@@ -359,25 +340,22 @@ def _efa_lookups(schema: Schema) -> list[Lookup]:
     events, types, fields = "GENERIC_EVENTS", "GENERIC_EVENT_TYPES", "GENERIC_EVENT_TYPE_FIELDS"
     origins, of_efa = "GENERIC_EVENT_SOURCES", f"WHERE typeId IN ({', '.join(map(str, schema.efa_types))})"
     origin = f"FROM {origins} WHERE {origins}.sourceId = {types}.sourceId" if schema.exists(origins) else ""
-    origin_id = f"(SELECT {schema.integer(origins, 'nameId')} {origin})"
-    origin_data = f"(SELECT {schema.text(origins, 'data')} {origin})"
+    origin_id = f"(SELECT {schema.integer(origins, 'nameId')} {origin}) AS origin_id"
+    origin_data = f"ifnull((SELECT {schema.text(origins, 'data')} {origin}), x'') AS origin_data"
+    time = schema.optional_time(events, "timestamp")
     return [
         Lookup(
             "efa_events",
             "event BIGINT, time BIGINT, type_id BIGINT",
             events,
-            f"SELECT {schema.integer(events, 'genericEventId')} AS event, "
-            f"{schema.optional_time(events, 'timestamp')} AS time, {schema.integer(events, 'typeId')} AS type_id "
-            f"FROM {events} {of_efa}",
+            _selected(schema, events, "event:genericEventId type_id:typeId", "", f"{time} AS time") + f" {of_efa}",
             "SELECT event, any_value(time), any_value(type_id) FROM incoming GROUP BY event",
         ),
         Lookup(
             "efa_types",
             "type_id BIGINT, source VARCHAR, type VARCHAR, is_session_time BOOLEAN, is_lost BOOLEAN",
             types,
-            f"SELECT {schema.integer(types, 'typeId')} AS type_id, {schema.integer(types, 'nameId')} AS name_id, "
-            f"{schema.text(types, 'data')} AS data, {origin_id} AS origin_id, "
-            f"ifnull({origin_data}, x'') AS origin_data FROM {types} {of_efa}",
+            _selected(schema, types, "type_id:typeId name_id:nameId", "data", origin_id, origin_data) + f" {of_efa}",
             f"SELECT type_id, any_value(coalesce(source, {_LOST.format('origin_id')})), "
             f"any_value(coalesce(type, {_LOST.format('name_id')})), any_value({_SESSION_TIME}), "
             "bool_or((source IS NULL AND origin_id IS NOT NULL) OR (type IS NULL AND name_id IS NOT NULL)) "
@@ -389,8 +367,7 @@ def _efa_lookups(schema: Schema) -> list[Lookup]:
             "efa_fields",
             "type_id BIGINT, field_index BIGINT, field VARCHAR, is_lost BOOLEAN",
             fields,
-            f"SELECT {schema.integer(fields, 'typeId')} AS type_id, {schema.integer(fields, 'fieldIdx')} "
-            f"AS field_index, {schema.integer(fields, 'fieldNameId')} AS name_id FROM {fields} {of_efa}",
+            _selected(schema, fields, "type_id:typeId field_index:fieldIdx name_id:fieldNameId") + f" {of_efa}",
             f"SELECT type_id, field_index, any_value(coalesce(s.value, {_LOST.format('name_id')})), "
             "bool_or(s.id IS NULL AND name_id IS NOT NULL) "
             "FROM incoming LEFT JOIN strings s ON s.id = name_id GROUP BY 1, 2",

@@ -17,32 +17,14 @@ from nsystui.exports.sources.base import (
     process_of,
 )
 
-COPY_KINDS = {
-    0: "Unknown",
-    1: "Host-to-Device",
-    2: "Device-to-Host",
-    3: "Host-to-Array",
-    4: "Array-to-Host",
-    5: "Array-to-Array",
-    6: "Array-to-Device",
-    7: "Device-to-Array",
-    8: "Device-to-Device",
-    9: "Host-to-Host",
-    10: "Peer-to-Peer",
-    11: "Unified Host-to-Device",
-    12: "Unified Device-to-Host",
-    13: "Unified Device-to-Device",
-}
-MEMORY_KINDS = {
-    0: "Pageable",
-    1: "Pinned",
-    2: "Device",
-    3: "Array",
-    4: "Managed",
-    5: "Device Static",
-    6: "Managed Static",
-    7: "Unknown",
-}
+COPY_KINDS = dict(enumerate((
+    "Unknown", "Host-to-Device", "Device-to-Host", "Host-to-Array", "Array-to-Host", "Array-to-Array",
+    "Array-to-Device", "Device-to-Array", "Device-to-Device", "Host-to-Host", "Peer-to-Peer",
+    "Unified Host-to-Device", "Unified Device-to-Host", "Unified Device-to-Device",
+)))  # fmt: skip
+MEMORY_KINDS = dict(
+    enumerate(("Pageable", "Pinned", "Device", "Array", "Managed", "Device Static", "Managed Static", "Unknown"))
+)
 SYNC_TYPES = {0: "Unknown", 1: "Event sync", 2: "Stream wait sync", 3: "Stream sync", 4: "Context sync"}
 
 
@@ -54,7 +36,7 @@ def kernels(schema: Schema) -> Source:
         "dynamic_shared_memory:dynamicSharedMemory local_memory_per_thread:localMemoryPerThread "
         "local_memory_total:localMemoryTotal graph_node_id:graphNodeId graph_id:graphId"
     )
-    names = {"name_id": "demangledName", "short_id": "shortName", "mangled_id": "mangledName"}
+    names = native_columns("name_id:demangledName short_id:shortName mangled_id:mangledName")
     fields = {
         "row": "row_id",
         **GPU_EVENT_FIELDS,
@@ -69,16 +51,9 @@ def kernels(schema: Schema) -> Source:
         "s": "LEFT JOIN strings s ON s.id = short_id",
         "m": "LEFT JOIN strings m ON m.id = mangled_id",
     }
-    first_choice = {
-        "name": or_no_name("n.value"),
-        "short_name": or_no_name("s.value"),
-        "is_nccl": "s.is_nccl",
-    }
-    return Source(
-        table,
-        integers(schema, table, {**GPU_EVENT, **names, **shape}),
-        {"kernels": Transform(fields, joins, first_choice=first_choice)},
-    )
+    first_choice = {"name": or_no_name("n.value"), "short_name": or_no_name("s.value"), "is_nccl": "s.is_nccl"}
+    columns = integers(schema, table, {**GPU_EVENT, **names, **shape})
+    return Source(table, columns, {"kernels": Transform(fields, joins, first_choice=first_choice)})
 
 
 def memcpys(schema: Schema) -> Source:
@@ -109,18 +84,12 @@ def memsets(schema: Schema) -> Source:
         **GPU_EVENT_FIELDS,
         "operation": "'[CUDA memset]'",
         "is_memset": "1",
-        "copy_kind": "NULL",
-        **column_fields("bytes"),
-        "source_memory": "NULL",
+        **dict.fromkeys(("copy_kind", "source_memory", "source_device", "target_device", "virtual_address"), "NULL"),
         "target_memory": labelled("memory_kind", MEMORY_KINDS),
-        "source_device": "NULL",
-        "target_device": "NULL",
-        "virtual_address": "NULL",
-        **column_fields("graph_node_id"),
+        **column_fields("bytes", "graph_node_id"),
     }
-    return Source(
-        table, integers(schema, table, {**GPU_EVENT, **details}), {"memory_ops": Transform(fields)}, first_row
-    )
+    columns = integers(schema, table, {**GPU_EVENT, **details})
+    return Source(table, columns, {"memory_ops": Transform(fields)}, first_row)
 
 
 def graph_launches(schema: Schema) -> Source:
@@ -205,14 +174,9 @@ def cpu_page_faults(schema: Schema) -> Source:
     """Return page faults of CUDA's unified memory (docs/exports.md#unified-memory); migrations are memory copies."""
     table = "CUDA_UM_CPU_PAGE_FAULT_EVENTS"
     file, line = (schema.first_existing(table, names) for names in (_FILES, _LINES))
-    wanted = {
-        "start": "start",
-        "process": "globalPid",
-        "address": "address",
-        "instruction_id": "CpuInstruction",
-        "file_id": file,
-        "source_line": line,
-    }
+    wanted = native_columns(
+        f"start process:globalPid address instruction_id:CpuInstruction file_id:{file} source_line:{line}"
+    )
     # Empty, not missing, if the export has the column.
     source_file = "coalesce(f.value, '')" if schema.has_column(table, file) else "NULL"
     fields = {

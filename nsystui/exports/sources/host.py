@@ -34,16 +34,12 @@ _NAMED = {**THREAD_EVENT, "name_id": "nameId"}
 
 def api_calls(schema: Schema) -> Source:
     table = "CUPTI_ACTIVITY_KIND_RUNTIME"
-    wanted = {
-        **THREAD_EVENT,
-        "event_class": "eventClass",
-        "correlation_id": "correlationId",
-        "name_id": "nameId",
-        "return_value": "returnValue",
-        "chain": _chain(schema, "CUDA_CALLCHAINS"),
-    }
+    calls = native_columns(
+        "event_class:eventClass correlation_id:correlationId name_id:nameId return_value:returnValue"
+    )
+    wanted = {**THREAD_EVENT, **calls, "chain": _chain(schema, "CUDA_CALLCHAINS")}
     common = {**thread_event_fields(), **column_fields("correlation_id")}
-    calls = {
+    fields = {
         **common,
         "name": "coalesce(s.bare, s.value)",
         "versioned_name": "s.value",
@@ -56,7 +52,7 @@ def api_calls(schema: Schema) -> Source:
         table,
         integers(schema, table, wanted),
         {
-            "api_calls": Transform(calls, STRINGS, f"coalesce(event_class, 0) <> {BACKTRACE_CLASS}"),
+            "api_calls": Transform(fields, STRINGS, f"coalesce(event_class, 0) <> {BACKTRACE_CLASS}"),
             "api_backtraces": Transform(backtraces, STRINGS, f"coalesce(event_class, 0) = {BACKTRACE_CLASS}"),
         },
     )
@@ -73,22 +69,14 @@ def _chain(schema: Schema, table: str) -> str:
 
 def nvtx(schema: Schema) -> Source:
     table = "NVTX_EVENTS"
-    wanted = {
-        **THREAD_EVENT,
-        "event_type": "eventType",
-        "end_thread": "endGlobalTid",
-        "domain_id": "domainId",
-        "text_id": "textId",
-        "category": "category",
-        "color": "color",
-        "range_id": "rangeId",
-    }
-    blob = "ifnull(CAST(binaryData AS BLOB), x'')" if schema.has_column(table, "binaryData") else "x''"
+    wanted = native_columns(
+        "event_type:eventType end_thread:endGlobalTid domain_id:domainId text_id:textId category color range_id:rangeId"
+    )
     columns = {
-        **integers(schema, table, wanted),
+        **integers(schema, table, THREAD_EVENT | wanted),
         "text": schema.text(table, "text"),
         "json_text": schema.text(table, "jsonText"),
-        "blob": blob,
+        "blob": "ifnull(CAST(binaryData AS BLOB), x'')" if schema.has_column(table, "binaryData") else "x''",
     }
     process = process_of("c.thread")
     name_fields = {
@@ -98,21 +86,16 @@ def nvtx(schema: Schema) -> Source:
         **column_fields("category"),
     }
     ranges = {
-        "row": "row_id",
-        **column_fields("start", "end", "thread"),
-        "process": process,
-        **column_fields("end_thread", "event_type"),
-        **name_fields,
-        **column_fields("color", "range_id"),
-    }
+        "row": "row_id", **column_fields("start", "end", "thread"), "process": process,
+        **column_fields("end_thread", "event_type"), **name_fields, **column_fields("color", "range_id"),
+    }  # fmt: skip
     marks = {"row": "row_id", **column_fields("start", "thread"), "process": process, **name_fields}
     joins = {
         "s": "LEFT JOIN strings s ON s.id = c.text_id",
         "d": f"LEFT JOIN domains d ON d.process = {process} AND d.domain_id = c.domain_id",
     }
-    types = ", ".join(str(number) for number in RANGE_TYPES)
     makes = {
-        "nvtx_ranges": Transform(ranges, joins, f"c.event_type IN ({types})"),
+        "nvtx_ranges": Transform(ranges, joins, f"c.event_type IN ({', '.join(map(str, RANGE_TYPES))})"),
         "nvtx_marks": Transform(marks, joins, f"c.event_type = {MARK_TYPE}"),
     }
     strings = ""
@@ -165,16 +148,10 @@ def mpi(table: str, call_type: str, position: int) -> SourceMaker:
 
     def make(schema: Schema) -> Source:
         first_row = schema.rows(_MPI_TABLES[:position])
-        wanted = {
-            **THREAD_EVENT,
-            "text_id": "textId",
-            "communicator": "commHandle",
-            "tag": "tag",
-            "remote_rank": "remoteRank",
-            "root_rank": "rootRank",
-            "send_bytes": "size",
-            "recv_bytes": "recvSize",
-        }
+        wanted = THREAD_EVENT | native_columns(
+            "text_id:textId communicator:commHandle tag remote_rank:remoteRank root_rank:rootRank "
+            "send_bytes:size recv_bytes:recvSize"
+        )
         fields = {
             **thread_event_fields(first_row),
             "name": "s.value",
@@ -212,13 +189,8 @@ def mpi_ranks(schema: Schema) -> Source:
 
 def os_calls(schema: Schema) -> Source:
     table = "OSRT_API"
-    wanted = {
-        **THREAD_EVENT,
-        "event_class": "eventClass",
-        "name_id": "nameId",
-        "return_value": "returnValue",
-        "chain": _chain(schema, "OSRT_CALLCHAINS"),
-    }
+    natives = native_columns("event_class:eventClass name_id:nameId return_value:returnValue")
+    wanted = {**THREAD_EVENT, **natives, "chain": _chain(schema, "OSRT_CALLCHAINS")}
     fields = {**thread_event_fields(), "name": "s.value", **column_fields("return_value"), "chain": _CHAIN}
     calls = f"coalesce(event_class, 0) NOT IN {_OS_MARKERS}"
     return Source(table, integers(schema, table, wanted), {"os_calls": Transform(fields, STRINGS, calls)})
@@ -259,18 +231,10 @@ def library_calls(table: str) -> SourceMaker:
 
 
 # ENUM_SAMPLING_THREAD_STATE
-_THREAD_STATES = {
-    1: "running",
-    2: "interruptible",
-    3: "uninterruptible",
-    4: "stopped",
-    5: "terminated",
-    6: "unscheduled",
-    7: "waiting",
-    8: "OS runtime",
-    9: "initialized",
-    10: "transition",
-}
+_THREAD_STATES = dict(enumerate((
+    "running", "interruptible", "uninterruptible", "stopped", "terminated", "unscheduled", "waiting", "OS runtime",
+    "initialized", "transition",
+), 1))  # fmt: skip
 _STATE = f"CASE WHEN state > 0 THEN {labelled('state', _THREAD_STATES)} END"
 _ON_THREAD = {"thread": "globalTid", "cpu": "cpu", "state": "threadState"}
 
@@ -358,12 +322,8 @@ def call_chains(table: str, position: int) -> SourceMaker:
             for value, column in ((1, "kernelMode"), (2, "unresolved"))
             if schema.has_column(table, column)
         ]
-        columns = {
-            **integers(
-                schema, table, {"chain": "id", "depth": "stackDepth", "function_id": "symbol", "module_id": "module"}
-            ),
-            "flags": f"CAST({' + '.join(marks) or 0} AS INTEGER)",
-        }
+        wanted = native_columns("chain:id depth:stackDepth function_id:symbol module_id:module")
+        columns = {**integers(schema, table, wanted), "flags": f"CAST({' + '.join(marks) or 0} AS INTEGER)"}
         makes = _stacks(_CHAIN_TABLES[table])
         return Source(table, columns, makes, schema.rows(list(_CHAIN_TABLES)[:position]))
 

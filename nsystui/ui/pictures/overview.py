@@ -83,45 +83,39 @@ def _paces(job: OpenJob, selection: Selection) -> dict[int, tuple[float | None, 
     return paces
 
 
-@dataclass(frozen=True)
-class _Tables:
-    """The parts that do not depend on the width of the strip."""
-
-    facts: JobFacts
-    tasks: TableAnswer
-    kernels: Answer
-    diagnostics: TableAnswer
-
-
 def overview_picture(job: OpenJob, selection: Selection, bins: int) -> OverviewPicture:
     """Return the picture with a strip of ``bins`` bins. Blocks."""
     # Read the version first: if a report joins meanwhile, tables without it must not be cached under the new version.
     version = job.version
     busy = job.busy(selection)
     parts = job.once(("overview", selection, version), lambda: _tables(job, selection, busy))
+    facts, tasks, kernels, diagnostics = parts
     windows = extents(job.session, selection)  # the window in which a report is judged, also for its devices
     parts_of_devices = [device.breakdown(windows[device.device.task.task.report]) for device in busy.gpus]
     events = [table for table in canonical.TABLES if "row" in table.field_names]
     counted = [Held(table.name, table.what, job.session.count(table)) for table in events]
     return OverviewPicture(
-        parts.facts,
+        facts,
         sum(parts_of_devices, NOTHING) if parts_of_devices else None,
         len(busy.gpus),
         _strips(set(windows.values()), busy, bins),
-        parts.tasks,
-        parts.kernels,
-        parts.diagnostics,
+        tasks,
+        kernels,
+        diagnostics,
         tuple(held for held in counted if held.count),
         job.ranks,
     )
 
 
-def _tables(job: OpenJob, selection: Selection, busy: BusyIntervals) -> _Tables:
+def _tables(
+    job: OpenJob, selection: Selection, busy: BusyIntervals
+) -> tuple[JobFacts, TableAnswer, Answer, TableAnswer]:
+    """Return the parts that do not depend on the width of the strip."""
     session, ranks = job.session, job.ranks
     if not busy.is_current(session):  # leave out ranks that joined since, which would have no percentages
         tasks = {device.device.task.task for device in busy.devices}
         ranks = tuple(rank for rank in ranks if rank.task in tasks or not rank.devices)
-    return _Tables(
+    return (
         job_facts(session, ranks),
         task_table(session, selection, ranks, busy),
         kernel_summary(session, selection),

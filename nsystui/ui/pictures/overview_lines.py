@@ -170,14 +170,9 @@ def _part_words(spent: Breakdown, with_hidden: bool) -> list[TextPart]:
 
 
 _BLOCKER_CATEGORIES = {
-    "compute": "compute",
-    "late launches": "api",
-    "NCCL": "nccl",
-    "other communication": "nccl",
-    "copies": "memory",
-    "memsets": "memory",
-    "unified memory": "memory",
-}
+    "compute": "compute", "late launches": "api", "NCCL": "nccl", "other communication": "nccl", "copies": "memory",
+    "memsets": "memory", "unified memory": "memory",
+}  # fmt: skip
 """Categories of the blockers of compute; all others are idle."""
 
 
@@ -314,13 +309,8 @@ _STEP = Column("step", header="Step Med (ns)", label="step", unit=Unit.DURATION,
 _LATE = Column("late", header="Late", label="late", unit=Unit.COUNT)
 _SHARES = ("busy_percent", "compute_percent", "exposed_nccl_percent", "idle_percent")
 _IMPORTANCE = {
-    "host": 3,
-    "gpu": 5,
-    "nccl_percent": 4,
-    "memory_percent": 4,
-    "graph_percent": 5,
-    **dict.fromkeys(_SHARES, 0),
-}
+    "host": 3, "gpu": 5, "nccl_percent": 4, "memory_percent": 4, "graph_percent": 5, **dict.fromkeys(_SHARES, 0),
+}  # fmt: skip
 
 
 def with_paces(tasks: TableAnswer, paces: Mapping[int, tuple[float | None, int | None]]) -> TableAnswer:
@@ -376,8 +366,10 @@ def files_answer(states: Iterable[FileState]) -> TableAnswer:
         read = 100.0 if state.ready else 100.0 * state.rows / state.total if state.total else None
         if state.failure:
             words = f"left out: {state.failure}"
-        elif state.ready or state.total:
-            words = "ready" if state.ready else "reading"
+        elif state.ready:
+            words = "ready"
+        elif state.total:
+            words = "reading"
         else:
             words = "waiting" if state.opened is None else "checked"
         rows.append((name, kernels, read, state.total or None, *cells, words))

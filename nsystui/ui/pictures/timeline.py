@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from nsystui.base.answer import Row, Unit, record
 from nsystui.base.selection import NameFilter, Selection, Task, Window
@@ -99,19 +100,13 @@ def timeline_picture(job: OpenJob, selection: Selection, request: TimelineReques
     timeline = Timeline.of(job, selection)
     base = job.extent(selection)
     window = (inside(request.view, base) or base) if request.view is not None else base
-    opened = request.opened
-    if opened is None or (opened and not opened & {rank.task for rank in timeline.tasks}):
-        # Open the rank of the cursor, unless that takes much time and memory.
-        tasks = [rank.task for rank in timeline.tasks]
-        task = request.lane.task if request.lane is not None and request.lane.task in tasks else next(iter(tasks), None)
-        opened = frozenset({task} if task is not None and timeline.rows_inside(task) <= _MOST_ROWS else ())
+    opened = _opened(timeline, request)
     lanes, is_complete = timeline.lanes(opened, request.rests)
-    if (path := request.path) is not None and path.task in opened:
-        timeline.paths[path] = path_events(job, path)
-        index = 1 + next((number for number, lane in enumerate(lanes) if lane.task == path.task), len(lanes))
-        lanes = (*lanes[:index], path, *lanes[index:])
+    if request.path is not None and request.path.task in opened:
+        timeline.paths[request.path] = path_events(job, request.path)
+        lanes = _with_path(lanes, request.path)
     visible = _visible(lanes, request)
-    visible_lanes = [lanes[number] for number in visible]
+    visible_lanes = lanes[visible.start : visible.stop]
     with_names = request.rests or (len(job.session.reports) <= _FEW_REPORTS and request.marked_names is None)
     if with_names:
         drawn = lane_pictures(timeline, visible_lanes, window, request.columns, request.marked_names)
@@ -121,14 +116,29 @@ def timeline_picture(job: OpenJob, selection: Selection, request: TimelineReques
     gpu = [lane for lane in visible_lanes if not lane.is_host]
     is_whole = is_complete and (with_names or not (request.marked_names or has_names(timeline, gpu, window)))
     labels = tuple(_label(lane, opened, request.label_width) for lane in lanes)
-    lines = {number: line_of(picture) for number, picture in pictures.items()}
+    lines = dict(zip(visible, map(line_of, drawn), strict=True))
     notes = (*timeline.left_out(opened), *timeline.busy.notes)
     notes = notes if lanes else missing_notes(job.session, tables.kernels)
-    kinds = tuple(_kind(timeline, lane, base) if len(lanes) <= request.lines else "" for lane in lanes)
+    kinds = tuple(map(partial(_kind, timeline, base), lanes)) if len(lanes) <= request.lines else ("",) * len(lanes)
     return TimelinePicture(timeline, base, window, lanes, opened, pictures, labels, kinds, lines, is_whole, notes)
 
 
-def _visible(lanes: tuple[LaneIdentity, ...], request: TimelineRequest) -> list[int]:
+def _opened(timeline: Timeline, request: TimelineRequest) -> frozenset[Task]:
+    """Return the requested open ranks, else the rank of the cursor, unless that takes much time and memory."""
+    opened, tasks = request.opened, [rank.task for rank in timeline.tasks]
+    if opened is not None and (not opened or opened & set(tasks)):
+        return opened
+    task = request.lane.task if request.lane is not None and request.lane.task in tasks else next(iter(tasks), None)
+    return frozenset({task} if task is not None and timeline.rows_inside(task) <= _MOST_ROWS else ())
+
+
+def _with_path(lanes: tuple[LaneIdentity, ...], path: LaneIdentity) -> tuple[LaneIdentity, ...]:
+    """Insert the lane of a critical path below the first lane of its rank."""
+    index = 1 + next((number for number, lane in enumerate(lanes) if lane.task == path.task), len(lanes))
+    return (*lanes[:index], path, *lanes[index:])
+
+
+def _visible(lanes: tuple[LaneIdentity, ...], request: TimelineRequest) -> range:
     """Return the lanes to draw: from the first, or around the requested lane."""
     first = request.first
     if request.lane in lanes:
@@ -137,10 +147,10 @@ def _visible(lanes: tuple[LaneIdentity, ...], request: TimelineRequest) -> list[
             first = index - request.lines // 2
     first = max(0, min(first, len(lanes) - request.lines))
     # No extra page on each side: it would serve the next page key, but cost as much as the visible page.
-    return list(range(first, min(first + request.lines, len(lanes))))
+    return range(first, min(first + request.lines, len(lanes)))
 
 
-def _kind(timeline: Timeline, lane: LaneIdentity, base: Window) -> str:
+def _kind(timeline: Timeline, base: Window, lane: LaneIdentity) -> str:
     """Return the kind of a lane, by which it grows if there is room; empty for quiet lanes."""
     if lane.stream is None and not lane.is_host:
         return "gpu"

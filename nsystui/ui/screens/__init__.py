@@ -12,24 +12,15 @@ MODES = (*SCREENS, "nccl_log", "diff")
 """Screens that are modes of an application."""
 
 _MAKERS = {
-    "rank map": "screens.rank_map:RankMapScreen",
-    "call tree": "screens.host:CallTreeScreen",
-    "efficiency": "screens.efficiency:EfficiencyScreen",
-    "nccl sizes": "screens.nccl:NcclSizesScreen",
-    "nvtx names": "screens.nvtx:NvtxNamesScreen",
-    "diagnostics": "screens.capture:DiagnosticsScreen",
-    "output": "screens.capture:JobOutputScreen",
-    "files": "screens.capture:FilesScreen",
-    "contents": "screens.capture:ContentsScreen",
-    "metrics": "screens.gpu:MetricsScreen",
-    "network": "screens.gpu:NetworkScreen",
-    "GPU memory": "screens.gpu_memory:GpuMemoryScreen",
-    "GPU work": "screens.nvtx:RangeWorkScreen",
-    "palette": "palette:Palette",
-    "recipe": "screens.recipe:RecipeScreen",
-    "recipe map": "screens.recipe:RecipeMapScreen",
-    "comparison": "screens.diff:comparison_with",
-}
+    "rank map": "screens.rank_map:RankMapScreen", "call tree": "screens.host:CallTreeScreen",
+    "efficiency": "screens.efficiency:EfficiencyScreen", "nccl sizes": "screens.nccl:NcclSizesScreen",
+    "nvtx names": "screens.nvtx:NvtxNamesScreen", "diagnostics": "screens.capture:DiagnosticsScreen",
+    "output": "screens.capture:JobOutputScreen", "files": "screens.capture:FilesScreen",
+    "contents": "screens.capture:ContentsScreen", "metrics": "screens.gpu:MetricsScreen",
+    "network": "screens.gpu:NetworkScreen", "GPU memory": "screens.gpu_memory:GpuMemoryScreen",
+    "GPU work": "screens.nvtx:RangeWorkScreen", "palette": "palette:Palette", "recipe": "screens.recipe:RecipeScreen",
+    "recipe map": "screens.recipe:RecipeMapScreen", "comparison": "screens.diff:comparison_with",
+}  # fmt: skip
 
 
 _MORE_VIEWS = (

@@ -22,7 +22,6 @@ from nsystui.ui.ascii import key_name
 from nsystui.ui.pictures.selection import crumbs_of, describe
 from nsystui.ui.screens import screen_of, views_on
 from nsystui.ui.screens.exporting import ExportingScreen
-from nsystui.ui.screens.prompts import SelectingScreen
 from nsystui.ui.widgets.frame import CRUMB, Choice, ChoiceLine, KeyLine, SelectionLine, TitleLine
 from nsystui.ui.widgets.panels import NoteLines
 from nsystui.ui.widgets.prompt import LinePrompt
@@ -169,7 +168,7 @@ class ScreenState:
     focused: Widget | None
 
 
-class JobScreen(ExportingScreen, SelectingScreen):
+class JobScreen(ExportingScreen):
     """The base of all screens on a job.
 
     ``MODE_KEY`` is the key of its mode; ``PLACES`` are the places of its keys (``ui.keys``), most specific first, from
@@ -187,6 +186,8 @@ class JobScreen(ExportingScreen, SelectingScreen):
     CRUMBS: ClassVar[tuple[str, ...]] = ()
     """The path from the tab to the screen, if it is always the same."""
     AUTO_FOCUS = "*"
+    show: Callable[[Any, bool], None]
+    """Show an answer; ``same_place`` if only the data grew, so that the cursor should stay."""
     NO_TIME: ClassVar[str] = "there is no time to select here"
     """Notice if there is no time to select."""
 
@@ -228,10 +229,6 @@ class JobScreen(ExportingScreen, SelectingScreen):
             setattr(self, name, value)
         self.job_changed()
 
-    def show(self, result: Any, same_place: bool) -> None:
-        """Show an answer; ``same_place`` if only the data grew, so that the cursor should stay."""
-        raise NotImplementedError
-
     def show_waiting(self) -> None:
         """Show the screen before any report is ready."""
         self.show_text("opening…")
@@ -271,7 +268,6 @@ class JobScreen(ExportingScreen, SelectingScreen):
         yield KeyLine(keys.key_line(*self.places()), id="keys")
 
     def show_selection(self) -> None:
-        """Update the second line."""
         self.query_one("#selection", SelectionLine).update(describe(self.selection, self.job_ranks))
 
     @on(SelectionLine.CrumbClicked)
@@ -292,7 +288,6 @@ class JobScreen(ExportingScreen, SelectingScreen):
         self.show_choices()
 
     def show_choices(self) -> None:
-        """Update the third line, and the keys for its choices."""
         self.query_one("#choices", ChoiceLine).show_choices(self.path(), self.choices())
         self.query_one("#keys", KeyLine).update(keys.key_line(*self.places()))
 

@@ -36,11 +36,9 @@ class ContentsScreen(TableScreen):
         return contents_table(job.session)
 
     def row_category(self, values: Record) -> str | None:
-        """Return a dim category for kinds that were not recorded."""
         return None if values["rows"] else "idle"
 
     def open_row(self) -> None:
-        """Go to the view of these rows, or show how to record them."""
         table = str(self.values().get("table"))
         if not self.values().get("rows"):
             self.say(f"not recorded: {self.values().get('record')}")

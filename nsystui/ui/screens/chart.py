@@ -29,9 +29,10 @@ class ChartScreen(JobScreen):
 
     make_chart: Callable[[], Widget]
     """Make the chart, which takes the keys."""
+    show_detail: Callable[[], None]
+    """Show the details under the cursor."""
 
     def body(self) -> Iterable[Widget]:
-        """Compose the chart, its details, and the text that replaces both."""
         self.chart = self.make_chart()
         self.detail = PartLines(id="detail")
         self.empty = WindowTable(id="empty")
@@ -50,10 +51,6 @@ class ChartScreen(JobScreen):
         self.empty.refresh_rows()
         if not text and self.focused is not self.chart and not self.prompt.has_focus_within:
             self.chart.focus()
-
-    def show_detail(self) -> None:
-        """Show the details under the cursor."""
-        raise NotImplementedError
 
     def cursor_rests(self) -> None:
         self.show_detail()
@@ -105,6 +102,12 @@ class ZoomableChartScreen(ChartScreen):
 
     picture: Any
     chart: Any
+    why_empty: Callable[[], str]
+    """Return why the chart cannot be zoomed, or an empty text if it can."""
+    look_at: Callable[[Window | None, int], None]
+    """Show another view, with the cursor at a time."""
+    times_of: Callable[[int], tuple[int, int]]
+    """Return the start and the end of a column, ns."""
 
     def __init__(self, *crumbs: str) -> None:
         super().__init__(*crumbs)
@@ -148,14 +151,6 @@ class ZoomableChartScreen(ChartScreen):
         width: int = self.chart.chart_width
         return width
 
-    def why_empty(self) -> str:
-        """Return why the chart cannot be zoomed, or an empty text if it can."""
-        raise NotImplementedError
-
-    def look_at(self, view: Window | None, time: int) -> None:
-        """Show another view, with the cursor at ``time``."""
-        raise NotImplementedError
-
     def action_zoom(self, direction: int) -> None:
         """Zoom in (1) or out (-1) around the cursor."""
         base, reason = self.base, self.why_empty()
@@ -169,10 +164,6 @@ class ZoomableChartScreen(ChartScreen):
             self.say("this is all of the selection: Esc goes back to the previous one")
         else:
             self.look_at(zoomed(view, base, self.time, direction > 0, self.columns), self.time)
-
-    def times_of(self, column: int) -> tuple[int, int]:
-        """Return the start and the end of a column, ns."""
-        raise NotImplementedError
 
     @on(TimeChart.Wheel)
     def _wheel(self, message: TimeChart.Wheel) -> None:

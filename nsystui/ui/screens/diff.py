@@ -49,14 +49,9 @@ _FRAME = 5
 """Lines around the table: title, sides, tables, headings, keys."""
 _MIN_NOTES = 4
 _VIEWS = {
-    "kernels": "kernels",
-    "nvtx": "nvtx",
-    "nccl": "nccl",
-    "memory": "memory",
-    "api": "api",
-    "functions": "functions",
+    "kernels": "kernels", "nvtx": "nvtx", "nccl": "nccl", "memory": "memory", "api": "api", "functions": "functions",
     "calltree": "call tree",
-}
+}  # fmt: skip
 """The view that opens the names of a table."""
 
 
@@ -95,7 +90,6 @@ class DiffScreen(FilteredTableScreen):
 
     @property
     def job(self) -> OpenJob | None:
-        """The job of A."""
         return self.sides[0].job if self.sides is not None else None
 
     @property
@@ -104,7 +98,6 @@ class DiffScreen(FilteredTableScreen):
         return self._sides is not None and all(side.job is self.explorer.job for side in self._sides)
 
     def show_selection(self) -> None:
-        """Show the labels of A and B instead of the selection."""
         line = self.query_one("#selection", SelectionLine)
         if self.sides is None:
             line.update("")
@@ -247,7 +240,6 @@ class DiffScreen(FilteredTableScreen):
         self._ask_again("kernels")
 
     def action_fold(self) -> None:
-        """Fold or unfold numbered NVTX names."""
         options = self._options()
         self.options = replace(options, fold_numbers=not options.fold_numbers)
         self.say("numbered names are separate rows" if options.fold_numbers else "numbered names are one row")
@@ -283,7 +275,6 @@ class DiffScreen(FilteredTableScreen):
             self.say("one moment: A and B are being read")
 
     def open_row(self) -> None:
-        """Open a summary row's table, or the screen of a name."""
         values = self.values()
         if self._current == _SUMMARY:
             table = values.get("table")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
 from typing import Any
 
 from textual.widget import Widget
@@ -11,16 +12,9 @@ from nsystui.base.answer import Answer, TableAnswer, Unit
 from nsystui.base.errors import UsageError
 from nsystui.base.selection import Selection
 from nsystui.base.units import format_value
+from nsystui.questions.efficiency import tables
 from nsystui.questions.efficiency.device import Useful
 from nsystui.questions.efficiency.result import Efficiency, Factor, device_factors, efficiency, host_factors
-from nsystui.questions.efficiency.tables import (
-    BREAKDOWN_COLUMNS,
-    EVERYTHING,
-    breakdown_table,
-    device_table,
-    host_table,
-    process_table,
-)
 from nsystui.questions.job.job import OpenJob
 from nsystui.ui.doors import show_view
 from nsystui.ui.screens.table import TableScreen
@@ -41,7 +35,7 @@ def factor_lines(factors: Sequence[Factor], width: int) -> list[_Line]:
     """Return the lines of a tree with factors below their product, without factors of an unknown product."""
     shown = _without_unknown(factors)
     top_factors = [item for item in shown if item.depth == 1 and item.value is not None]
-    lowest = min(top_factors, key=lambda item: item.value or 0) if len(top_factors) > 1 else None
+    lowest = min(top_factors, key=attrgetter("value")) if len(top_factors) > 1 else None
     lines: list[_Line] = []
     for factor, branch in zip(shown, _branches(shown), strict=True):
         is_lowest = factor is lowest and (factor.value or 0) < 1
@@ -79,21 +73,16 @@ def _without_unknown(factors: Sequence[Factor]) -> list[Factor]:
 
 
 _TABLES: dict[str, tuple[Callable[[Efficiency], TableAnswer], str]] = {
-    "breakdown": (breakdown_table, "time of each GPU, in percent of {}"),
-    "device": (device_table, "device factors"),
-    "host": (host_table, "host factors"),
-    "processes": (process_table, "host time of each process"),
+    "breakdown": (tables.breakdown_table, "time of each GPU, in percent of {}"),
+    "device": (tables.device_table, "device factors"),
+    "host": (tables.host_table, "host factors"),
+    "processes": (tables.process_table, "host time of each process"),
 }
 """The tables in the order of ``b``, with their subjects."""
 _EXPLAINED_BY = {
-    "device_load_balance": "ranks",
-    "host_offload": "api",
-    "mpi_parallel": "mpi",
-    "mpi_load_balance": "mpi",
-    "mpi_communication": "mpi",
-    "device_communication": "nccl",
-    "device_orchestration": "gaps",
-}
+    "device_load_balance": "ranks", "host_offload": "api", "mpi_parallel": "mpi", "mpi_load_balance": "mpi",
+    "mpi_communication": "mpi", "device_communication": "nccl", "device_orchestration": "gaps",
+}  # fmt: skip
 """The view that explains a factor."""
 
 
@@ -124,7 +113,7 @@ class EfficiencyScreen(TableScreen):
         try:
             result = efficiency(job, selection, self.useful)
         except UsageError as error:
-            return None, TableAnswer("breakdown", BREAKDOWN_COLUMNS, [], 0, (str(error),))
+            return None, TableAnswer("breakdown", tables.BREAKDOWN_COLUMNS, [], 0, (str(error),))
         return result, _TABLES[self.what][0](result)
 
     def show(self, result: Any, same_place: bool) -> None:
@@ -145,13 +134,12 @@ class EfficiencyScreen(TableScreen):
     on_resize = _show_factors
 
     def show_count(self) -> None:
-        """Show the table's subject instead of a row count."""
         span = self._result.span if self._result is not None else "its time"
         self.show_title(right=_TABLES[self.what][1].format(span))
 
     def choices(self) -> tuple[Choice, ...]:
-        tables = {name: name for name in _TABLES}
-        grouping = Choice.among("by", tables, self.what, lambda name: self.ask_with(what=name, _sort=None))
+        names = {name: name for name in _TABLES}
+        grouping = Choice.among("by", names, self.what, lambda name: self.ask_with(what=name, _sort=None))
         return (*super().choices(), grouping)
 
     def action_useful(self) -> None:
@@ -161,7 +149,6 @@ class EfficiencyScreen(TableScreen):
         self.job_changed()
 
     def open_row(self) -> None:
-        """Open the view that explains a factor, or the GPUs of a rank."""
         self.run_worker(self._open(), exit_on_error=False)
 
     async def _open(self) -> None:
@@ -172,7 +159,7 @@ class EfficiencyScreen(TableScreen):
                 await show_view(self.explorer, _EXPLAINED_BY[metric])
             else:
                 self.say("this is the product of the factors below: open one of them")
-        elif rank == EVERYTHING:
+        elif rank == tables.EVERYTHING:
             self.say("this is the sum over all GPUs: open one of them")
         elif rank is not None and self.job is not None:
             ranks = frozenset(int(word) for word in str(rank).split(","))

@@ -37,17 +37,9 @@ async def find_partner(screen: TableScreen, go: Callable[[EventKey], None]) -> N
 
 
 _CATEGORIES = {
-    "api": "api",
-    "kernel": "compute",
-    "nccl": "nccl",
-    "memory": "memory",
-    "graph": "graph",
-    "sync": "idle",
-    "nvtx": "nvtx",
-    "mark": "nvtx",
-    "os": "os",
-    **dict.fromkeys((kind.value for kind in RUNTIMES), "os"),
-}
+    "api": "api", "kernel": "compute", "nccl": "nccl", "memory": "memory", "graph": "graph", "sync": "idle",
+    "nvtx": "nvtx", "mark": "nvtx", "os": "os", **dict.fromkeys((kind.value for kind in RUNTIMES), "os"),
+}  # fmt: skip
 
 
 class EventsScreen(TableScreen):
@@ -77,7 +69,6 @@ class EventsScreen(TableScreen):
         self.job_changed()
 
     def ask(self, job: OpenJob, selection: Selection) -> tuple[EventList, int | None]:
-        """List the events, and find the index of the target."""
         events = job.once(
             ("events", selection, self.chosen), lambda: EventList.build(job.session, selection, job.ranks, self.chosen)
         )
@@ -97,7 +88,6 @@ class EventsScreen(TableScreen):
         return _CATEGORIES.get(str(values["kind"]))
 
     def row_window(self) -> Window | None:
-        """Return the time of the event, at least 1 ns."""
         row = self.table.current_row
         if row is None:
             return None
@@ -109,7 +99,6 @@ class EventsScreen(TableScreen):
         return None if row is None else key_of(row)
 
     def answer_to_export(self) -> Answer | None:
-        """Return the list with kernels named as on the screen."""
         answer = self.table.answer
         return None if answer is None else smart_named(answer, self.shown_names())
 
@@ -122,10 +111,6 @@ class EventsScreen(TableScreen):
 
     def _go_to_partner(self, key: EventKey) -> None:
         self.explorer.remember()
-        self.jump_to(key)
-
-    def jump_to(self, key: EventKey) -> None:
-        """Move the cursor to an event of this list."""
         events = self.table.answer
         if not isinstance(events, EventList):
             self.say("sort by time (s) to jump")

@@ -78,15 +78,10 @@ class ExportingScreen(AskingScreen):
                 self.write(path, "the drawing", partial(_write_drawing, draw))
             return
         answer = self.answer_to_export()  # it may have grown while the name was typed
-        if answer is None:
-            return
-
-        def write(path: Path, overwrite: bool) -> int:
+        if answer is not None:
             from nsystui.output.files import save
 
-            return save(answer, path, overwrite)
-
-        self.write(path, counted(len(answer), "row"), write)
+            self.write(path, counted(len(answer), "row"), partial(save, answer))
 
     def action_copy_row(self) -> None:
         from nsystui.output.formats import row_for_clipboard

@@ -255,7 +255,6 @@ class FindingScreen(TableScreen):
         return self.finding.evidence or TableAnswer("finding", (), ())
 
     def show(self, result: object, same_place: bool) -> None:
-        """Show the finding, with the cursor on the row nearest to its window."""
         self._show_words()
         super().show(result, same_place)
         self.table.styles.max_height = self.table.row_count + 1

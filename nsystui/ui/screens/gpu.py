@@ -14,20 +14,8 @@ from nsystui.base.selection import Selection, Window
 from nsystui.base.text import counted, safe_text
 from nsystui.base.units import format_value
 from nsystui.questions.job.job import OpenJob
+from nsystui.ui.pictures import gpu as pictures
 from nsystui.ui.pictures.drawings import strips
-from nsystui.ui.pictures.gpu import (
-    EVERY,
-    FITTING,
-    NETWORK,
-    NO_METRICS,
-    QUEUES,
-    USUAL,
-    GpuPicture,
-    GpuPictureRequest,
-    detail_lines,
-    gpu_picture,
-    lanes_table,
-)
 from nsystui.ui.pictures.selection import describe
 from nsystui.ui.screens.chart import ZoomableChartScreen
 from nsystui.ui.screens.table import ViewsScreen
@@ -104,10 +92,10 @@ class GpuScreen(ZoomableChartScreen):
     """
     VERTICAL_BREAKPOINTS = [(0, "-short"), (30, "-tall")]
 
-    metrics = FITTING
-    picture: GpuPicture | None = None
+    metrics = pictures.FITTING
+    picture: pictures.GpuPicture | None = None
     _lane: tuple[Hashable, ...] = ()  # GPU and label of the cursor's lane
-    _request = GpuPictureRequest(None, 1, 1)
+    _request = pictures.GpuPictureRequest(None, 1, 1)
 
     def make_chart(self) -> StripChart:
         return StripChart(label_width=16, value_width=7, id="chart")
@@ -115,19 +103,20 @@ class GpuScreen(ZoomableChartScreen):
     def parameters(self) -> tuple[Hashable, ...]:
         lines = self.app.size.height - _FRAME - self._detail_height
         columns = self.chart.columns_in(self.app.size.width)
-        self._request = GpuPictureRequest(self.position.view, columns, lines, self.metrics, self.chart.has_colours)
+        self._request = pictures.GpuPictureRequest(
+            self.position.view, columns, lines, self.metrics, self.chart.has_colours
+        )
         return (self._request,)
 
     @property
     def _detail_height(self) -> int:
         return 5 if self.app.size.height < 30 else 7
 
-    def ask(self, job: OpenJob, selection: Selection) -> GpuPicture:
-        return gpu_picture(job, selection, self._request)
+    def ask(self, job: OpenJob, selection: Selection) -> pictures.GpuPicture:
+        return pictures.gpu_picture(job, selection, self._request)
 
     def show(self, result: Any, same_place: bool) -> None:
-        """Draw the lanes with the cursor at its position, or show why there are no lanes."""
-        picture: GpuPicture = result
+        picture: pictures.GpuPicture = result
         self.picture = picture
         count = sum(not gpu.is_host for gpu in picture.gpus)
         visible, total = (window.end - window.start for window in (picture.window, picture.base))
@@ -147,7 +136,7 @@ class GpuScreen(ZoomableChartScreen):
             self.chart.cursor_column = self.chart.time_column(self.position.time)
         self.show_detail()
 
-    def _lane_of(self, picture: GpuPicture) -> int:
+    def _lane_of(self, picture: pictures.GpuPicture) -> int:
         """Find the cursor's lane, else a lane of its GPU, else keep its index."""
         lanes = zip(picture.owners, picture.lanes, strict=True)
         keys = [(picture.gpus[owner].key, lane.label) for owner, lane in lanes]
@@ -155,7 +144,6 @@ class GpuScreen(ZoomableChartScreen):
         return next(indices, self.chart.cursor_lane)
 
     def show_detail(self) -> None:
-        """Show the values at the cursor, or over the marked span."""
         picture = self.picture
         if picture is None or not picture.lanes or self.chart.cursor_lane >= len(picture.owners):
             return
@@ -165,7 +153,9 @@ class GpuScreen(ZoomableChartScreen):
         first, last = (column * bins // self.chart.chart_width for column in span)
         marked = self.chart.span is not None
         width = self.app.size.width
-        lines = detail_lines(picture, self.chart.cursor_lane, (first, last), times, marked, width, self._detail_height)
+        lines = pictures.detail_lines(
+            picture, self.chart.cursor_lane, (first, last), times, marked, width, self._detail_height
+        )
         self.detail.show_lines(lines)
 
     @on(StripChart.CursorMoved)
@@ -197,8 +187,9 @@ class GpuScreen(ZoomableChartScreen):
         picture = self.picture
         if picture is None or not (picture.metrics or picture.has_network or picture.has_queues):
             return super().choices()
-        metric_choices = (FITTING, NO_METRICS, USUAL, EVERY) if picture.metrics else (FITTING,)
-        more_choices = [(NETWORK, picture.has_network), (QUEUES, picture.has_queues)]
+        usual = (pictures.FITTING, pictures.NO_METRICS, pictures.USUAL, pictures.EVERY)
+        metric_choices = usual if picture.metrics else usual[:1]
+        more_choices = [(pictures.NETWORK, picture.has_network), (pictures.QUEUES, picture.has_queues)]
         options = (*metric_choices, *(name for name, is_available in more_choices if is_available), *picture.metrics)
         words = {name: safe_text(name) for name in options}
         selected = self.metrics if self.metrics in options else options[0]
@@ -206,7 +197,6 @@ class GpuScreen(ZoomableChartScreen):
         return (*super().choices(), metrics)
 
     def row_window(self) -> Window | None:
-        """Return the time of the marked span, or of the cursor's column."""
         start, end = self.chart.span_times or self.chart.cursor_times
         return Window(start, max(end, start + 1)) if self.picture is not None and self.picture.lanes else None
 
@@ -215,7 +205,6 @@ class GpuScreen(ZoomableChartScreen):
         self.chart.action_mark()
 
     def action_only_rank(self) -> None:
-        """Select the rank of the lane's GPU alone."""
         picture = self.picture
         if picture is None or not picture.lanes:
             self.say("there is no lane here")
@@ -233,7 +222,7 @@ class GpuScreen(ZoomableChartScreen):
             self.explorer.select(selection)
 
     def answer_to_export(self) -> Answer | None:
-        return lanes_table(self.picture) if self.picture is not None and self.picture.lanes else None
+        return pictures.lanes_table(self.picture) if self.picture is not None and self.picture.lanes else None
 
     def drawing_to_export(self) -> Callable[[], Drawing | None] | None:
         """Return a function that draws the chosen lanes in more columns than a terminal has."""
@@ -244,13 +233,12 @@ class GpuScreen(ZoomableChartScreen):
         def draw() -> Drawing:
             from nsystui.questions.report.drawings import LANE_COLUMNS
 
-            picture = gpu_picture(job, selection, replace(request, columns=LANE_COLUMNS, halves=False))
+            picture = pictures.gpu_picture(job, selection, replace(request, columns=LANE_COLUMNS, halves=False))
             return strips(f"GPUs over time, {describe(selection, job.ranks)}", picture.lanes, picture.window)
 
         return draw
 
     def row_to_copy(self) -> tuple[Sequence[Column], Row] | None:
-        """Return the device of the lane under the cursor."""
         picture = self.picture
         if picture is None or not picture.lanes:
             return None

@@ -43,7 +43,6 @@ class GpuMemoryScreen(GroupedViewsScreen):
     }
 
     def open_row(self) -> None:
-        """Open the allocations in use at the row's peak."""
         if "peak_time" in self.values():
             self.lay_over(PeakScreen(*_group(self.values())))
         else:

@@ -75,10 +75,6 @@ class SampledThreads:
     tid: int | None
     words: str
 
-    def selected(self, selection: Selection) -> Selection:
-        """Return a selection without other processes."""
-        return selection.with_tasks(self.tasks)
-
     @property
     def thread(self) -> str | None:
         """The value of the questions' option ``thread``."""
@@ -111,7 +107,6 @@ class SampledScreen(TableScreen):
         return notes if self.samples is None else [note for note in notes if note != samples_words(self.samples)]
 
     def row_details(self) -> Details:
-        """Return the row's details, with a function's full name and module first."""
         details, values = super().row_details(), self.values()
         name = values.get("full_name")
         if not isinstance(name, str) or not details:
@@ -134,7 +129,6 @@ class HostScreen(SampledScreen, GroupedViewsScreen):
     BY = _BY
 
     def ask(self, job: OpenJob, selection: Selection) -> Any:
-        """Answer the view's question, and read the samples for views of threads or functions."""
         samples = samples_of_job(job, selection) if self.view.question.row in ("thread", "function") else None
         return super().ask(job, selection), samples
 
@@ -172,7 +166,6 @@ class HostScreen(SampledScreen, GroupedViewsScreen):
         self.chart.set_lanes(lanes, window.start, window.end if shown else window.start)
 
     def counted(self) -> str:
-        """Return the word for the rows: gaps in their list, or the view's word."""
         return "gaps" if self._is_list else super().counted()
 
     @property
@@ -225,7 +218,6 @@ class HostScreen(SampledScreen, GroupedViewsScreen):
         self.lay_over(PartialCallTreeScreen(SampledThreads(frozenset({task}), tid, f"thread {tid}")))
 
     def row_details(self) -> Details:
-        """Return the row's details, with the full description of a cause first."""
         details, values = super().row_details(), self.values()
         cause, what, thread = (values.get(key) for key in ("cause", "what", "thread"))
         if not isinstance(cause, str) or not details:
@@ -236,7 +228,6 @@ class HostScreen(SampledScreen, GroupedViewsScreen):
         return [[f"{words} on {thread}" if thread else words], *details[1:]]
 
     def details_question(self) -> Callable[[OpenJob], Details] | None:
-        """Return the question for a cause's NVTX ranges, or a range's causes."""
         if self.view.name != "gaps" or self._is_list or "cause" not in (values := self.values()):
             return None
         details, selection = self.row_details(), self.selection
@@ -256,7 +247,7 @@ class ThreadFunctionsScreen(SampledScreen):
         self.threads = threads
 
     def ask(self, job: OpenJob, selection: Selection) -> Answer:
-        thread_selection = self.threads.selected(selection)
+        thread_selection = selection.with_tasks(self.threads.tasks)
         self.samples = samples_of_job(job, thread_selection)
         return functions_table(job, thread_selection, "all", self.threads.thread)
 
@@ -322,11 +313,10 @@ class CallNodes:
         """Sort a node's children, names ascending, small nodes last."""
 
         def sort_key(node: int) -> tuple[bool, Any]:
-            if order in ("own", "own_percent"):
-                return self._is_small(node), -int(self.calls.self_samples[node])
-            if order in _NAMES:
-                return self._is_small(node), getattr(self.calls.function(node), _NAMES[order])
-            return self._is_small(node), 0  # the tree sorts by total
+            is_own = order in ("own", "own_percent")
+            name = getattr(self.calls.function(node), _NAMES[order]) if order in _NAMES else 0
+            # The tree sorts by total.
+            return self._is_small(node), -int(self.calls.self_samples[node]) if is_own else name
 
         return sorted(self.calls.below(number), key=sort_key)
 
@@ -378,7 +368,7 @@ class CallTreeScreen(OutlineScreen[CallNode], SampledScreen):
 
     def ask(self, job: OpenJob, selection: Selection) -> tuple[CallNodes, CpuSamples, tuple[str, ...]]:
         thread = None if self.threads is None else self.threads.thread
-        selected = selection if self.threads is None else self.threads.selected(selection)
+        selected = selection if self.threads is None else selection.with_tasks(self.threads.tasks)
         samples, calls = tree_of(job, selected, self.is_bottom_up, thread, self.function)
         nodes = CallNodes(calls, frozenset(calls.hot_path()), self.is_bottom_up)
         return nodes, samples, sampling_notes(job.session, samples)

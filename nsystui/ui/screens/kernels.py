@@ -61,7 +61,6 @@ class EventRowsScreen(TableScreen):
         return _key(values["report"], self.event_kind(), values["row"], values["start"]) if values else None
 
     def details_question(self) -> Callable[[OpenJob], Details] | None:
-        """Return a question for the event's details, with this table's hidden columns."""
         key, row_details, table_facts = self.event_here(), self.row_details(), self.table.hidden_facts
         if key is None:
             return None
@@ -73,13 +72,11 @@ class EventRowsScreen(TableScreen):
         return ask
 
     def open_row(self) -> None:
-        """Open the event in the list of all events."""
         key = self.event_here()
         if key is not None:
             show_event(self.explorer, key)
 
     def action_partner(self) -> None:
-        """Move from a call to its GPU work, or back."""
         find_partner(self, partial(show_event, self.explorer))
 
     def open_event(self, report: Value, kind: EventKind, row: Value, start: Value) -> None:
@@ -107,12 +104,10 @@ class KernelInstancesScreen(EventRowsScreen):
         return (*super().path(), self.shown_names().get(self.kernel, self.kernel))
 
     def ask(self, job: OpenJob, selection: Selection) -> tuple[Answer, Distribution]:
-        """Return the launches, and the distribution of their durations."""
         answer = kernel_instances(job.session, selection, self.kernel, self.names, job.ranks)
         return answer, distribution(durations(job.session, selection, self.kernel, self.names))
 
     def show(self, result: Any, same_place: bool) -> None:
-        """Show the launches next to a histogram of their durations."""
         answer, shape = result
         self.panel.category = "nccl" if is_nccl_kernel(self.kernel) else "compute"
         self.panel.show_lines(distribution_lines(shape))
@@ -122,7 +117,6 @@ class KernelInstancesScreen(EventRowsScreen):
         return EventKind.NCCL if is_nccl_kernel(self.kernel) else EventKind.KERNEL
 
     def action_ncu(self) -> None:
-        """Show the ``ncu`` command for this launch."""
         key = self.event_here()
         show_ncu_commands(self, ncu_of_event(key) if key is not None else "there is no launch here")
 
@@ -164,16 +158,9 @@ class WorkInstancesScreen(EventRowsScreen):
 
 
 _GROUPS = {
-    "": "name",
-    "rank": "rank",
-    "role": "role",
-    "device": "device",
-    "stream": "stream",
-    "shape": "grid",
-    "family": "family",
-    "precision": "precision",
-    "graph": "CUDA graph",
-}
+    "": "name", "rank": "rank", "role": "role", "device": "device", "stream": "stream", "shape": "grid",
+    "family": "family", "precision": "precision", "graph": "CUDA graph",
+}  # fmt: skip
 """The groupings of kernels, in words: instead of their name, or in addition to it."""
 
 _NAME_GROUPS = ("family", "precision", "graph")
@@ -196,7 +183,6 @@ class KernelsScreen(ViewsScreen):
         return tuple(group for group in self.PLACES if group != "kernel names" or self.view.question.row == "kernel")
 
     def empty_text(self, answer: Answer) -> str:
-        """Return the reason, and the views that have rows."""
         text = super().empty_text(answer)
         job = self.job
         return text if job is None or answer.total else f"{text}\n\n{self._views_with_rows(job)}"
@@ -220,7 +206,6 @@ class KernelsScreen(ViewsScreen):
         self.show_count() if preview.is_exact else self.show_title(right="sample")
 
     def show(self, result: Any, same_place: bool) -> None:
-        """Show the summary with bars in the colour of its work."""
         bars = {"kernel": "compute", "memory": "memory", "api": "api", "os": "os", "mpi": "os"}
         self.table.bar_category = bars.get(self.view.question.row)
         super().show(result, same_place)
@@ -248,7 +233,6 @@ class KernelsScreen(ViewsScreen):
         return "nccl" if isinstance(name, str) and is_nccl_kernel(name) else None
 
     def has_view(self, view: View) -> bool:
-        """Return whether the view has rows, or is the current view."""
         work = WORKS.get(view_named(view.name).question.row)
         if work is None or view.name == self.view.name:
             return True
@@ -304,7 +288,6 @@ class KernelsScreen(ViewsScreen):
         self.call_later(self.explorer.go, "kernels", selection, view)
 
     def take_view(self, name: str, **options: str) -> None:
-        """Show a view, by default with kernels of all kinds."""
         super().take_view(name, **{"only": "", **options})
 
     def action_ncu(self) -> None:

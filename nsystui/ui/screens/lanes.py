@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from asyncio import to_thread
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,17 +19,8 @@ from nsystui.questions.job.job import OpenJob
 from nsystui.questions.timeline.events import Neighbours
 from nsystui.questions.timeline.lanes import LaneIdentity
 from nsystui.questions.timeline.picture import cut_end
+from nsystui.ui.pictures import timeline
 from nsystui.ui.pictures.selection import describe
-from nsystui.ui.pictures.timeline import (
-    HEIGHT,
-    LOW,
-    EventFacts,
-    TimelinePicture,
-    TimelineRequest,
-    column_line,
-    event_facts,
-    timeline_picture,
-)
 from nsystui.ui.pictures.zoom import inside
 from nsystui.ui.screens.chart import ZoomableChartScreen
 from nsystui.ui.widgets.frame import SelectionLine
@@ -52,10 +43,11 @@ class LanesScreen(ZoomableChartScreen):
     """
 
     chart: LaneChart
+    action_open_event: Callable[[], None]
 
     DEFAULT_CSS = f"""
-    LanesScreen #detail {{ height: {LOW}; }}
-    LanesScreen.-tall #detail {{ height: {HEIGHT}; }}
+    LanesScreen #detail {{ height: {timeline.LOW}; }}
+    LanesScreen.-tall #detail {{ height: {timeline.HEIGHT}; }}
     """
 
     VERTICAL_BREAKPOINTS = [(0, "-low"), (_TALL, "-tall")]
@@ -66,13 +58,13 @@ class LanesScreen(ZoomableChartScreen):
     """The lane of a critical path, if requested."""
     match_count = ""
     """The number of matching events in words, once counted."""
-    picture: TimelinePicture | None = None
-    facts: EventFacts | None = None
+    picture: timeline.TimelinePicture | None = None
+    facts: timeline.EventFacts | None = None
     """The details of the event under the cursor, once looked up."""
     opens: Hashable = None
     """The `target` of an Enter key that waits for the event's look-up."""
     _rests = False
-    _request = TimelineRequest(None, 1, 1, 0, None, None, False, None)
+    _request = timeline.TimelineRequest(None, 1, 1, 0, None, None, False, None)
     _neighbours: Neighbours | None = None
 
     def make_chart(self) -> LaneChart:
@@ -83,7 +75,7 @@ class LanesScreen(ZoomableChartScreen):
         self.chart.label_width = _LABEL_WIDTH if width < _WIDE else _WIDE_LABEL_WIDTH
         columns = self.chart.columns_in(width)
         lines = max(1, height - _FRAME - self._detail_lines)
-        self._request = TimelineRequest(
+        self._request = timeline.TimelineRequest(
             self.view,
             columns,
             lines,
@@ -100,19 +92,18 @@ class LanesScreen(ZoomableChartScreen):
 
     @property
     def _detail_lines(self) -> int:
-        return HEIGHT if self.app.size.height >= _TALL else LOW
+        return timeline.HEIGHT if self.app.size.height >= _TALL else timeline.LOW
 
     @property
     def _marked_names(self) -> NameFilter | None:
         """The names to mark: a filter hides nothing on a timeline."""
         return self.search or self.selection.name
 
-    def ask(self, job: OpenJob, selection: Selection) -> TimelinePicture:
-        return timeline_picture(job, selection, self._request)
+    def ask(self, job: OpenJob, selection: Selection) -> timeline.TimelinePicture:
+        return timeline.timeline_picture(job, selection, self._request)
 
     def show(self, result: Any, same_place: bool) -> None:
-        """Draw the lanes and the cursor at its position, or show why there are no lanes."""
-        picture: TimelinePicture = result
+        picture: timeline.TimelinePicture = result
         if self.picture is None or self.picture.timeline is not picture.timeline:
             self._neighbours = Neighbours(picture.timeline)
         self.picture = picture
@@ -126,7 +117,6 @@ class LanesScreen(ZoomableChartScreen):
         self.show_empty("")
         window = picture.window
         self.chart.show(picture.labels, picture.kinds, picture.lines, window.start, window.end)
-        self._place_cursor()
         self.show_selection()
         ranks, lanes = counted(len(picture.timeline.tasks), "rank"), counted(len(picture.lanes), "lane")
         time = f" · {format_value(Unit.DURATION, window.end - window.start)}" if self.view is None else ""
@@ -134,7 +124,6 @@ class LanesScreen(ZoomableChartScreen):
         self._follow()
 
     def show_selection(self) -> None:
-        """Show the selection, the time in view and the search."""
         text = describe(self.selection, self.job_ranks)
         if (view := self.view) is not None:
             start, length = format_value(Unit.TIME, view.start), format_value(Unit.DURATION, view.end - view.start)
@@ -191,7 +180,7 @@ class LanesScreen(ZoomableChartScreen):
         mark = None if position.mark is None else self._column_of(position.mark)
         self.chart.move(number, self._column_of(self.time), mark)
 
-    def _nearest(self, picture: TimelinePicture, target: LaneIdentity) -> int:
+    def _nearest(self, picture: timeline.TimelinePicture, target: LaneIdentity) -> int:
         for matches in (
             lambda lane: lane == target,
             lambda lane: (lane.task, lane.device, lane.stream) == (target.task, target.device, None),
@@ -203,19 +192,20 @@ class LanesScreen(ZoomableChartScreen):
         return self.chart.cursor_lane
 
     def _follow(self) -> None:
+        """Draw the cursor at its position, and its details."""
+        self._place_cursor()
         self.facts = None
         self.show_detail()
         self.cursor_moved()
 
     def show_detail(self) -> None:
-        """Show the contents of the column, and below them the event or the notes."""
         picture = self.picture
         lane_picture = picture.pictures.get(self.chart.cursor_lane) if picture is not None else None
         if lane_picture is None:
             return
         column = min(self.chart.cursor_column, len(lane_picture.columns.busy) - 1)
         times, width = self.times_of(column), self.app.size.width
-        lines = [column_line(lane_picture, column, times, self.time, self.position.mark, width)]
+        lines = [timeline.column_line(lane_picture, column, times, self.time, self.position.mark, width)]
         if self.facts is not None:
             details = fill(self.facts.details, width, self._detail_lines - 2)
             lines += [[(cut_end(self.facts.title, width), "bold")], *([(line, "")] for line in details)]
@@ -223,9 +213,9 @@ class LanesScreen(ZoomableChartScreen):
             lines.append([("reading the streams and ranges of this rank…", "dim")])
         elif picture is not None:
             lines += [[(note, "dim")] for note in picture.notes[: self._detail_lines - 1]]
-        self.detail.show_lines((lines + [[]] * HEIGHT)[:HEIGHT])
+        self.detail.show_lines((lines + [[]] * timeline.HEIGHT)[: timeline.HEIGHT])
 
-    def _waits_for_lanes(self, picture: TimelinePicture) -> bool:
+    def _waits_for_lanes(self, picture: timeline.TimelinePicture) -> bool:
         lane = self.lane
         return (
             lane is not None
@@ -250,22 +240,20 @@ class LanesScreen(ZoomableChartScreen):
         self._show_facts(job, picture, lane, Window(first, max(last, first + 1)))
 
     @in_background("detail")
-    async def _show_facts(self, job: OpenJob, picture: TimelinePicture, lane: LaneIdentity, window: Window) -> None:
+    async def _show_facts(
+        self, job: OpenJob, picture: timeline.TimelinePicture, lane: LaneIdentity, window: Window
+    ) -> None:
         position, row = self._cursor_state(), self.position.event
         try:
-            facts = await to_thread(event_facts, job, picture.timeline, lane, window, row)
+            facts = await to_thread(timeline.event_facts, job, picture.timeline, lane, window, row)
         except Exception as error:
-            facts = EventFacts(None, reason_of(error))
+            facts = timeline.EventFacts(None, reason_of(error))
         if self._cursor_state() == position:
             self.facts = facts
             self.show_detail()
             opens, self.opens = self.opens == self.target, None
             if opens and self.is_active:
                 self.action_open_event()
-
-    def action_open_event(self) -> None:
-        """Open the event under the cursor."""
-        raise NotImplementedError
 
     @property
     def target(self) -> tuple[Hashable, ...]:
@@ -287,7 +275,7 @@ class LanesScreen(ZoomableChartScreen):
             return "one moment: the lanes are being computed"
         return "" if self.picture.lanes else "there is no lane here"
 
-    def drawn(self) -> TimelinePicture | None:
+    def drawn(self) -> timeline.TimelinePicture | None:
         """Return the picture if it has lanes; else show why it has no lanes."""
         reason = self.why_empty()
         if reason:
@@ -314,7 +302,6 @@ class LanesScreen(ZoomableChartScreen):
         column = max(0, min(self.chart.cursor_column + columns, self.chart.chart_width - 1))
         first, last = self.times_of(column)
         self.move_to(time=(first + last) // 2, event=None)
-        self._place_cursor()
         self._follow()
 
     def action_lane(self, lanes: int) -> None:
@@ -323,11 +310,9 @@ class LanesScreen(ZoomableChartScreen):
             return
         number = max(0, min(self.chart.cursor_lane + lanes, len(picture.lanes) - 1))
         self.move_to(time=self.time, lane=picture.lanes[number], event=None)
-        self._place_cursor()
         self._follow()
 
     def action_page(self, direction: int) -> None:
-        """Move the cursor by a page of lanes."""
         self.action_lane(direction * len(self.chart.in_sight))
 
     @on(LaneChart.Pointed)
@@ -340,7 +325,6 @@ class LanesScreen(ZoomableChartScreen):
         mark = None if message.first is None else self.times_of(message.first)[0]
         lane = self.lane if message.lane is None else picture.lanes[message.lane]
         self.move_to(time=(first + last) // 2, lane=lane, event=None, mark=mark)
-        self._place_cursor()
         self._follow()
 
     def action_mark(self) -> None:
@@ -353,7 +337,6 @@ class LanesScreen(ZoomableChartScreen):
         self.show_detail()
 
     def row_to_copy(self) -> tuple[Sequence[Column], Row] | None:
-        """Return the event under the cursor."""
         row = self.event_row()
         return None if row is None else (EVENT_COLUMNS, row)
 

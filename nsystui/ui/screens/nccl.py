@@ -83,7 +83,6 @@ class NcclCallsScreen(EventRowsScreen):
         self.row = row
 
     def ask(self, job: OpenJob, selection: Selection) -> Answer:
-        """List the kernels or calls of the row, with their partners."""
         return nccl_listing(job.session, selection, job.ranks, job.pairing_by(self.row), self.row, self.what)
 
     def counted(self) -> str:
@@ -93,7 +92,6 @@ class NcclCallsScreen(EventRowsScreen):
         return "nccl" if self.what == KERNEL else "api"
 
     def action_partner(self) -> None:
-        """Move from a call to its kernel, or back."""
         values = self.values()
         if not values:
             return
@@ -157,7 +155,6 @@ class CollectivesScreen(TableScreen):
     _is_without_wait = False
 
     def parameters(self) -> tuple[Hashable, ...]:
-        """Return the choices, and whether a log has sizes."""
         job = self.explorer.job
         return (*super().parameters(), job is not None and job.nccl_log is not None)
 
@@ -166,7 +163,6 @@ class CollectivesScreen(TableScreen):
         return histogram(self._bars, width)
 
     def draw(self) -> None:
-        """Update the drawing."""
         lines = self.drawn_lines(self.size.width - (_DETAILS_WIDTH if self.has_class("-beside") else 0))
         self.panel.category = "nccl"
         self.panel.show_lines(lines)
@@ -184,11 +180,10 @@ class CollectivesScreen(TableScreen):
         marks = dict(zip(names, itertools.cycle(_MARKS), strict=False))
         names.sort(key=lambda collective: collective == name)
         link = self._link
-        rates = [rate for collective in names for rate in self._points[collective].bandwidths]
-        ends = (0.0, max([*rates, *([link.rate] if link else [])]))
+        series = [(self._points[collective].sizes, self._points[collective].bandwidths) for collective in names]
+        ends = (0.0, max([*itertools.chain(*(rates for _, rates in series)), *([link.rate] if link else [])]))
         height = max_lines - 3
         columns = width - label_width(_rate_words, ends)
-        series = [(self._points[collective].sizes, self._points[collective].bandwidths) for collective in names]
         curves = curve_places(series, columns, height, ends[1])
         if curves is None:
             return []
@@ -203,12 +198,11 @@ class CollectivesScreen(TableScreen):
         if link is not None:
             legend.append(f"{_LINK} {link.link}, nominal {_rate_words(link.rate)} a GPU and direction")
             level = rows[max(0, height - 1 - int(link.rate / ends[1] * height))]
-            level[:] = [cell if cell != " " else _LINK for cell in level]
-        lines = ["".join(row) for row in rows]
+            level[:] = "".join(level).replace(" ", _LINK)
         return [
             DrawingsBelow.BANDWIDTH.value.format(wait_words),
             "  ".join(legend),
-            *framed(lines, (curves[1], ends), width, (_size_words, _rate_words)),
+            *framed([*map("".join, rows)], (curves[1], ends), width, (_size_words, _rate_words)),
         ]
 
     def has_view(self, view: View) -> bool:
@@ -230,7 +224,6 @@ class NcclSizesScreen(CollectivesScreen):
     def ask(
         self, job: OpenJob, selection: Selection
     ) -> tuple[Answer, dict[str, Points], Sequence[SizeBin], LinkRate | None]:
-        """Compute bandwidths by size (bytes/s), and the data of the drawings."""
         pairing = job.pairing()
         reported = job.nccl_log.reported if job.nccl_log is not None else ()
         answer = bandwidth_by_size(job.session, selection, job.ranks, pairing, self.by, reported)
@@ -242,7 +235,6 @@ class NcclSizesScreen(CollectivesScreen):
         return answer, points, size_histogram(pairing, selection, NcclProperty.POW2), link
 
     def show(self, result: Any, same_place: bool) -> None:
-        """Show the table and the drawing below it."""
         answer, self._points, self._bars, self._link = result
         self._is_without_wait = _is_without_wait(answer)
         super().show(answer, same_place)
@@ -267,7 +259,9 @@ class NcclSizesScreen(CollectivesScreen):
 
     def drawn_lines(self, width: int) -> list[str]:
         if self.drawing is DrawingsBelow.CALLS:
-            return histogram(_largest_bins(self._bars, self._height - 1), width)
+            used = [bar for bar in self._bars if bar.calls]
+            least = min(sorted((bar.calls for bar in used), reverse=True)[: self._height - 1], default=0)
+            return histogram([bar for bar in used if bar.calls >= least][: self._height - 1], width)
         name = str(self.values().get("collective"))
         points = self._points.get(name)
         if points is None:
@@ -332,7 +326,6 @@ class NcclSizesScreen(CollectivesScreen):
         self.draw()
 
     def open_row(self) -> None:
-        """Open the kernels of the collective and size."""
         values = self.values()
         if values:
             row = {NcclProperty.COLLECTIVE: values["collective"], self.by: values[_SIZE_KEYS[self.by]]}
@@ -351,12 +344,6 @@ def _points_of(job: OpenJob, selection: Selection, pairing: NcclPairing, exact: 
         )
         for name in dict.fromkeys(map(str, filter(None, exact.cells("collective"))))
     }
-
-
-def _largest_bins(bars: Sequence[SizeBin], count: int) -> list[SizeBin]:
-    used = [bar for bar in bars if bar.calls]
-    largest_counts = sorted((bar.calls for bar in used), reverse=True)[:count]
-    return [bar for bar in used if bar.calls >= largest_counts[-1]][:count] if used else []
 
 
 def _reported(job: OpenJob, pairing: NcclPairing, collective: str) -> dict[int, Sequence[tuple[str, float]]]:
@@ -399,7 +386,6 @@ class NcclScreen(CollectivesScreen):
     _has_kernels = True
 
     def parameters(self) -> tuple[Hashable, ...]:
-        """Return the choices, and whether the terminal is tall enough for bandwidth curves."""
         return (*super().parameters(), self.app.size.height >= _TALL)
 
     def ask(self, job: OpenJob, selection: Selection) -> Any:
@@ -419,7 +405,6 @@ class NcclScreen(CollectivesScreen):
         return has_kernels, what, answer, size_histogram(pairing, selection), curves
 
     def show(self, result: Any, same_place: bool) -> None:
-        """Show the summary, the message sizes below it, and the log's state."""
         self._has_kernels, self.answered, answer, self._bars, curves = result
         self._points, self._link, self._is_without_wait = curves or ({}, None, False)
         super().show(answer, same_place)
@@ -427,7 +412,6 @@ class NcclScreen(CollectivesScreen):
         self.log_changed()
 
     def row_changed(self) -> None:
-        """Draw the collective under the cursor in front."""
         self.draw()
 
     def draw(self) -> None:
@@ -443,7 +427,6 @@ class NcclScreen(CollectivesScreen):
         return [*self.bandwidths(str(self.values().get("collective")), width, min(free, _MAX_CURVES)), "", *bars]
 
     def log_changed(self) -> None:
-        """Show the state of NCCL's log before the notes of the table."""
         note, answer = log_note(self.explorer.nccl_log), self.table.answer
         self.notes.show_notes([*([note] if note else []), *(answer.notes if answer else ())])
 
@@ -458,7 +441,6 @@ class NcclScreen(CollectivesScreen):
         return "nccl" if self._has_kernels and self.what == KERNEL else "nccl calls"
 
     def has_view(self, view: View) -> bool:
-        """Return whether the view has data: a log, or kernels."""
         return super().has_view(view) and (self._has_kernels or view.name != "nccl")
 
     def take_view(self, name: str, **options: str) -> None:
@@ -472,7 +454,6 @@ class NcclScreen(CollectivesScreen):
         return (*super().choices(), Choice.among("by", words, self.by, lambda group: self.ask_with(by=group)))
 
     def open_row(self) -> None:
-        """Open the kernels or calls of the row."""
         values = self.values()
         if values:
             row: dict[NcclProperty, Any] = {NcclProperty.COLLECTIVE: values["collective"]}

@@ -44,7 +44,6 @@ class RowsInside:
 
 
 def rows_inside(tables: Tables, inside: RowsInside) -> TableAnswer:
-    """Return the table of the rows ``inside``."""
     answer, matches = tables[inside.table], inside.choose(tables)
     rows = [row for row in answer.rows if matches(record(answer.columns, row))]
     return replace(answer, rows=rows, total=len(rows))
@@ -121,7 +120,6 @@ class NcclLogScreen(FilteredTableScreen):
         self.log_changed()
 
     def log_changed(self) -> None:
-        """Show new rows of the log, or another log."""
         self.show_status(self.explorer.status)
         self.show_selection()
         if not self.nccl_log.tables or self.nccl_log.tables is not self._tables:
@@ -181,14 +179,12 @@ class NcclLogScreen(FilteredTableScreen):
         return "no rows of this table so far"
 
     def path(self) -> tuple[str, ...]:
-        """Return the path to the row that these rows make up."""
         return () if self.inside is None else ("log", self.inside.crumb)
 
     def views(self) -> tuple[View, ...]:
         return super().views() if self.inside is None and self.explorer.source.files else ()
 
     def choices(self) -> tuple[Choice, ...]:
-        """Offer the tables of the log that have rows."""
         if self.inside is not None or not self._tables:
             return ()
         names = self._tables_with_rows()
@@ -201,7 +197,6 @@ class NcclLogScreen(FilteredTableScreen):
         return (*super().choices(), Choice("by", tuple(names), names.index(self.name_of_table), choose))
 
     def open_row(self) -> None:
-        """Open the rows that make up the row under the cursor."""
         values = self.values()
         if not values:
             return
@@ -215,7 +210,6 @@ class NcclLogScreen(FilteredTableScreen):
         self._show_table(same_place=False)
 
     def action_resume(self) -> None:
-        """Read the logs again."""
         if not self.explorer.read_log():
             self.say("the log is being read")
 

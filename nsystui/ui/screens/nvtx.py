@@ -53,17 +53,9 @@ OUTLINE_COLUMNS = (
     Column("ops", header="GPU Ops", label="ops", unit=Unit.COUNT, importance=2),
 )
 ORDERS = {
-    "name": Order.NAME,
-    "start": Order.TIME,
-    "count": Order.COUNT,
-    "total": Order.TOTAL,
-    "average": Order.AVERAGE,
-    "self": Order.SELF,
-    "gpu": Order.GPU,
-    "gpu-median": Order.GPU_MEDIAN,
-    "ops": Order.OPS,
-    "replayed": Order.GPU,
-}
+    "name": Order.NAME, "start": Order.TIME, "count": Order.COUNT, "total": Order.TOTAL, "average": Order.AVERAGE,
+    "self": Order.SELF, "gpu": Order.GPU, "gpu-median": Order.GPU_MEDIAN, "ops": Order.OPS, "replayed": Order.GPU,
+}  # fmt: skip
 
 
 _GROUPS = (NodeKind.RANK, NodeKind.ROLE, NodeKind.THREAD)
@@ -97,7 +89,6 @@ class NvtxNamesScreen(ViewsScreen):
         return view, nvtx_names(job, selection, Folding.STEPS)
 
     def open_row(self) -> None:
-        """Open the ranges of the name."""
         name = self.values().get("name")
         if isinstance(name, str):
             self.lay_over(RangeInstancesScreen(name))
@@ -223,12 +214,10 @@ class NvtxScreen(OutlineScreen[Node]):
         self.job_changed()
 
     def ask(self, job: OpenJob, selection: Selection) -> tuple[NvtxTree, int | None]:
-        """Build the tree, and find the range to show."""
         tree, target = job.nvtx_tree(selection, self.by.value, self.fold.value), self._target
         return tree, None if target is None else tree.number_of(target.report, target.row)
 
     def show(self, result: Any, same_place: bool) -> None:
-        """Keep the same nodes open, and move to the requested range."""
         tree, number = result
         order = ORDERS[self._order_key] if self._order_key else tree.natural_order
         self.nvtx_tree = tree
@@ -272,7 +261,6 @@ class NvtxScreen(OutlineScreen[Node]):
         self.chart.set_lanes([lane] if count > 1 else [], 0, count if count > 1 else 0)
 
     def show_count(self) -> None:
-        """Show the number of opened rows, and of all ranges."""
         if self.outline is not None and self.nvtx_tree is not None:
             self.show_title(right=f"{len(self.outline):,} rows of {len(self.nvtx_tree.ranges):,} ranges")
 
@@ -327,12 +315,10 @@ class NvtxScreen(OutlineScreen[Node]):
         self.say("this is the tree of the NVTX ranges")
 
     def row_window(self) -> Window | None:
-        """Return the time of a range, or of several from first start to last end."""
         node = self.node()
         return None if node is None else node.selection_window
 
     def action_partner(self) -> None:
-        """Open the GPU work of a single range."""
         node = self.node()
         if node is None or self.nvtx_tree is None:
             return
@@ -354,7 +340,6 @@ class NvtxScreen(OutlineScreen[Node]):
         self.ask_with(fold=next_folding)
 
     def action_match(self, direction: int) -> None:
-        """Move to the next match of the filter, below or above the cursor."""
         name_filter: NameFilter | None = self.selection.name
         outline = self.outline
         if name_filter is None or outline is None:

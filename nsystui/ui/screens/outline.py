@@ -95,7 +95,6 @@ class Outline(Generic[AnyNode]):
 
     @property
     def name(self) -> str:
-        """The name of the answer, for files."""
         return self.layout.name
 
     @property
@@ -138,7 +137,6 @@ class Outline(Generic[AnyNode]):
         return next((row for row, line in enumerate(self.lines) if not line.rest and line.node.id == number), None)
 
     def page(self, offset: int, limit: int) -> Sequence[Row]:
-        """Return the cells of the visible rows from ``offset`` on."""
         return [self._row(line) for line in self.lines[offset : offset + limit]]
 
     def _row(self, line: _Line[AnyNode]) -> Row:
@@ -197,6 +195,7 @@ class OutlineScreen(TableScreen, Generic[AnyNode]):
     ASCENDING: ClassVar[Collection[str]] = ()
     """The columns sorted in ascending order."""
 
+    label_of: Callable[[AnyNode], str]
     outline: Outline[AnyNode] | None = None
     _order_key = "total"
 
@@ -227,7 +226,6 @@ class OutlineScreen(TableScreen, Generic[AnyNode]):
         self.show_count()
 
     def node(self) -> AnyNode | None:
-        """Return the node under the cursor."""
         outline, row = self.outline, self.table.cursor_row
         return outline.lines[row].node if outline is not None and row < len(outline) else None
 
@@ -265,19 +263,13 @@ class OutlineScreen(TableScreen, Generic[AnyNode]):
         self.show_count()
 
     def around_row(self) -> Sequence[str]:
-        """Return the names of the nodes around the row, outermost first."""
         node, outline = self.node(), self.outline
         if node is None or outline is None:
             return ()
         names = [self.label_of(outline.tree.node(number)) for number in outline.tree.ancestors(node)]
         return (f"in {' › '.join(names)}",) if names else ()
 
-    def label_of(self, node: AnyNode) -> str:
-        """Return the name of a node."""
-        raise NotImplementedError
-
     def sort_rows(self, key: str, descending: bool) -> None:
-        """Sort siblings; the tree stays."""
         if self.outline is None:
             return
         self._order_key = key

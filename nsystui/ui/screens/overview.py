@@ -149,7 +149,6 @@ class OverviewScreen(TablesScreen):
         self._show_looking()
 
     def parameters(self) -> tuple[Hashable, ...]:
-        """Return the columns of the strip over time."""
         self._bins = words.strip_width(self.app.size.width)
         return (self._bins,)
 
@@ -168,7 +167,6 @@ class OverviewScreen(TablesScreen):
         self.seek_findings()
 
     def show(self, result: Any, same_place: bool) -> None:
-        """Show the numbers, then start on findings and idle time."""
         picture: OverviewPicture = result
         same_place = self._seen == self.selection  # also if only the width of the strip has changed
         self.picture, self._seen = picture, self.selection

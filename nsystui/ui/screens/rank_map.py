@@ -36,14 +36,9 @@ _FRAME = 8
 """Lines of the title, the selection, the views, the axis, the details (3) and the keys."""
 
 _CATEGORIES = {
-    "busy": "compute",
-    "compute": "compute",
-    "NCCL": "nccl",
-    "exposed NCCL": "nccl",
-    "memory": "memory",
-    "graph": "graph",
-    "step time": "nvtx",
-}
+    "busy": "compute", "compute": "compute", "NCCL": "nccl", "exposed NCCL": "nccl", "memory": "memory",
+    "graph": "graph", "step time": "nvtx",
+}  # fmt: skip
 """The colours of the figures, except of GPU metrics."""
 
 
@@ -103,7 +98,6 @@ class RankMapScreen(ChartScreen):
         return (self._request,)
 
     def ask(self, job: OpenJob, selection: Selection) -> _Picture:
-        """Compute the figure of each line's group of ranks."""
         request = self._request
         window = job.extent(selection)
         ranks = [
@@ -124,7 +118,6 @@ class RankMapScreen(ChartScreen):
         return _Picture(rank_map, groups, rank_map.merged(groups, request.merge), figures, window)
 
     def show(self, result: Any, same_place: bool) -> None:
-        """Draw the lines, or show why no rank has the figure."""
         picture: _Picture = result
         self._picture = picture
         rank_map = picture.shown
@@ -165,7 +158,6 @@ class RankMapScreen(ChartScreen):
         return picture.groups[self.chart.cursor_lane], column
 
     def show_detail(self) -> None:
-        """Show the values of the ranks at the cursor, and of all ranks."""
         cell, picture = self._cell(), self._picture
         if cell is None or picture is None:
             return
@@ -192,7 +184,6 @@ class RankMapScreen(ChartScreen):
             self.job_changed()
 
     def choices(self) -> tuple[Choice, ...]:
-        """Offer the figures of a map of time, and how lines of several ranks are merged."""
         picture, choices = self._picture, list(super().choices())
         names = picture.figures if picture is not None else tuple(PARTS)
         if not self._of_steps and self._figure in names:
@@ -200,11 +191,12 @@ class RankMapScreen(ChartScreen):
             choices.append(Choice.among("by", words, self._figure, lambda figure: self.ask_with(_figure=figure)))
         if picture is not None and len(picture.groups) < len(picture.shown.ranks):
             merges = {merge: merge.value for merge in Merge}
-            choices.append(Choice.among("as", merges, self._merge[self._of_steps], self._merge_by))
-        return tuple(choices)
 
-    def _merge_by(self, merge: Merge) -> None:
-        self.ask_with(_merge={**self._merge, self._of_steps: merge})
+            def merge_by(merge: Merge) -> None:
+                self.ask_with(_merge={**self._merge, self._of_steps: merge})
+
+            choices.append(Choice.among("as", merges, self._merge[self._of_steps], merge_by))
+        return tuple(choices)
 
     def open_column(self) -> None:
         """Open a line's ranks on separate lines, or a single rank's time."""
@@ -223,7 +215,6 @@ class RankMapScreen(ChartScreen):
         self.call_later(self.explorer.go, "gpu", selection if window is None else selection.with_window(window))
 
     def row_window(self) -> Window | None:
-        """Return the time of the marked columns, else of the cursor's column."""
         cursor_cell, picture = self._cell(), self._picture
         if cursor_cell is None or picture is None:
             return None

@@ -46,12 +46,10 @@ class RanksScreen(ViewsScreen):
         yield from (table, self.lanes, notes)
 
     def parameters(self) -> tuple[Hashable, ...]:
-        """Return the view, its options, and the alignment of the clocks."""
         alignment = self.explorer.job.alignment if self.explorer.job is not None else None
         return (*super().parameters(), alignment.mode if alignment is not None else None)
 
     def show(self, result: Any, same_place: bool) -> None:
-        """Show the table; for ranks, on a tall terminal, also the lanes."""
         view, answer = result
         rows = answer.records() if view.name == "ranks" else ()
         self._odd_figures = {
@@ -102,7 +100,6 @@ class RanksScreen(ViewsScreen):
         self.comparison.ask_for_groups(self.values().get("rank"))
 
     def open_row(self) -> None:
-        """Select the rank or the moment, and show its GPU time."""
         values = self.values()
         selection = self.selection
         window = self.row_window()

@@ -48,7 +48,6 @@ class RecipeScreen(TableScreen):
         return ask(self.recipe, job, selection, options), bool(lacking(self.recipe, job))
 
     def show(self, result: Any, same_place: bool) -> None:
-        """Show the table, and below it how its numbers differ from NVIDIA's."""
         answer: Answer
         answer, self._lacks = result
         super().show(answer, same_place)
@@ -83,7 +82,6 @@ class RecipeScreen(TableScreen):
         self.ask_with(option_values={**self.option_values, "names": names.value})
 
     def open_row(self) -> None:
-        """Open the launches, calls or ranges of the name."""
         name = self.values().get("name")
         screen = self._instances(str(name)) if name is not None else None
         if screen is None:
@@ -127,11 +125,9 @@ class RecipeMapScreen(ChartScreen):
         return (self._bins,)
 
     def ask(self, job: OpenJob, selection: Selection) -> RecipeMap:
-        """Compute the map with a bin for each column."""
         return draw_map(self.recipe, job, selection, replace(self.recipe.defaults(), bins=self._bins))
 
     def show(self, result: Any, same_place: bool) -> None:
-        """Draw a figure, or show why there is nothing to draw."""
         recipe_map: RecipeMap = result
         self._map = recipe_map
         if not recipe_map.lines:
@@ -156,7 +152,6 @@ class RecipeMapScreen(ChartScreen):
         self.show_detail()
 
     def show_detail(self) -> None:
-        """Show all figures of the cursor's line, and the first note."""
         recipe_map, lane = self._map, self.chart.cursor_lane
         if recipe_map is None or lane >= len(recipe_map.lines):
             return
@@ -185,7 +180,6 @@ class RecipeMapScreen(ChartScreen):
         return Window(edges[number], edges[number + 1])
 
     def choices(self) -> tuple[Choice, ...]:
-        """Offer the map and the table, and the figures of the map."""
         views = Choice("view", ("map", "table"), 0, lambda _: self.lay_over(RecipeScreen(self.recipe)))
         if self._map is None or not self._map.lines:
             return (views,)
@@ -197,7 +191,6 @@ class RecipeMapScreen(ChartScreen):
         return (views, Choice("by", tuple(figure.title for figure in self._map.figures), self.figure, choose))
 
     def row_window(self) -> Window | None:
-        """Return the time of the column under the cursor."""
         return self._span() if self._map is not None and self._map.lines else None
 
     def answer_to_export(self) -> Answer | None:

@@ -45,13 +45,10 @@ _GROUPINGS: Mapping[str, tuple[tuple[str, Mapping[str, Any]], ...]] = {
     "kernels by step": (("family", {"by": "step,family"}), ("name", {"by": "step"})),
 }
 _COLOURS = {
-    **dict.fromkeys(PARTS, "idle"),
-    **dict.fromkeys(BLOCKERS.values(), "memory"),
-    **dict.fromkeys(("nccl", "communication"), "nccl"),
-    "compute": "compute",
-    "starved": "api",
+    **dict.fromkeys(PARTS, "idle"), **dict.fromkeys(BLOCKERS.values(), "memory"),
+    **dict.fromkeys(("nccl", "communication"), "nccl"), "compute": "compute", "starved": "api",
     "host_functions": "cpu",
-}
+}  # fmt: skip
 _LEGEND = {
     "compute": "compute",
     "nccl": "blocked by NCCL",
@@ -93,7 +90,6 @@ class StepsScreen(GroupedViewsScreen):
         self.table.cell_styles = _part_cells
 
     def ask(self, job: OpenJob, selection: Selection) -> Any:
-        """Answer the question of the view, and describe the steps and their times."""
         answered: Any = super().ask(job, selection)
         view, answer = answered
         if answer.columns[0].key == "part":  # the tree has only rows that add up
@@ -111,7 +107,6 @@ class StepsScreen(GroupedViewsScreen):
         return view, answer, (number, steps.found_by, f"median {median}, {shortest} to {longest}")
 
     def show(self, result: Any, same_place: bool) -> None:
-        """Show the table, and for steps on a tall terminal the chart above it."""
         view, answer, self._words = result
         self.table.elastic = {"path": "name", "budget": "part"}.get(view.name)
         super().show((view, answer), same_place)
@@ -119,18 +114,15 @@ class StepsScreen(GroupedViewsScreen):
         self.chart.styles.height = self._chart_rows + 2
 
     def shown_names(self) -> Mapping[str, str]:
-        """Return the names of kernels, and the parts of an iteration as a tree."""
         return {**super().shown_names(), **_TREE}
 
     def show_count(self) -> None:
-        """Show the steps' number and times, and on a wide terminal their anchor."""
         super().show_count()
         if self._words is not None:
             words = self._words if self.app.size.width >= _WIDE else self._words[::2]
             self.show_title(right=" · ".join(words))
 
     def empty_text(self, answer: Answer) -> str:
-        """Return why there are no steps, and the views that need no steps."""
         text = super().empty_text(answer)
         if self.answered.question.row != "step" or answer.total:
             return text
@@ -182,9 +174,9 @@ class StepsScreen(GroupedViewsScreen):
         lanes = [Lane(title, (), longest, stack=bar_stack(bars, width), height=rows, notes=tuple(notes))]
         mark_lanes = [Lane(word, (), stack=bar_stack(marks, width))] if is_marked.any() else []
         self.chart.set_lanes([*mark_lanes, *lanes], 0, len(bars))
-        marked = np.flatnonzero(numbers == step) // size if step is not None else ()
+        marked = np.flatnonzero(numbers == step) // size
         edges = [(int(number) * width // len(bars), (int(number) + 1) * width // len(bars) - 1) for number in marked]
-        self.chart.mark_span(*(edges[0] if edges else (None,)))
+        self.chart.mark_span(*next(iter(edges), (None,)))
 
     def action_anchor(self) -> None:
         """Choose the next anchor of the steps."""
@@ -238,14 +230,7 @@ class StepsScreen(GroupedViewsScreen):
         """Return a step's parts, the largest first; a part's meaning; or a path row's share of the path."""
         details, values = super().row_details(), self.values()
         if self.answered.name == "steps" and values:
-            times = sorted(((int(values[part] or 0), part) for part in PARTS), reverse=True)
-            total = sum(time for time, _ in times) or 1
-            parts = [
-                f"{LABELS[part]} {_duration(time)} ({_percent(100 * time / total)})" for time, part in times if time
-            ]
-            words = ", ".join(str(values[key]) for key in ("phase", "slow") if values[key])
-            length = f"{_duration(values['duration'])}{f', {words}' if words else ''}"
-            return [[f"step {values['step']} of rank {values['rank']}: {length}"], parts]
+            return _step_details(values)
         if self.answered.name == "steps by rank" and values:
             return [["all ranks" if values["rank"] == "all" else f"rank {values['rank']}"], *details[1:]]
         if self.answered.name == "steps by phase" and values:
@@ -255,15 +240,10 @@ class StepsScreen(GroupedViewsScreen):
             figures = [f"{word} {_duration(values[key])}" for key, word in _FIGURES.items()]
             return [[str(values["part"])], [MEANINGS[str(values["part"])]], figures, *details[2:]]
         if self.answered.name == "path" and values:
-            name = next(str(values[key]) for key in ("name", "range", "kind") if values[key] is not None)
-            amounts = [f"{values['kind']}: {_duration(values['time'])} of the path ({_percent(values['share'])})"]
-            if values["pieces"] != 1:
-                amounts.append(f"{values['pieces']:,} pieces, the longest {_duration(values['longest'])}")
-            return [[name], amounts, *details[1:]]
+            return [*_piece_details(values), *details[1:]]
         return details
 
     def details_question(self) -> Callable[[OpenJob], Details] | None:
-        """Return a question for the event's details, with its share of the path."""
         key, row_details = self.event_here(), self.row_details()
         if key is None:
             return None
@@ -278,6 +258,22 @@ class StepsScreen(GroupedViewsScreen):
 _NCCL_WORDS = (*NCCL_LABELS.values(), SEND_AND_RECEIVE)
 _LABEL_COLOURS = {LABELS[part]: colour for part, colour in _COLOURS.items()} | dict.fromkeys(_NCCL_WORDS, "nccl")
 _FIGURES = {"median": "median", "min": "minimum", "max": "maximum"}
+
+
+def _step_details(values: Record) -> Details:
+    times = sorted(((int(values[part] or 0), part) for part in PARTS), reverse=True)
+    total = sum(time for time, _ in times) or 1
+    parts = [f"{LABELS[part]} {_duration(time)} ({_percent(100 * time / total)})" for time, part in times if time]
+    words = "".join(f", {values[key]}" for key in ("phase", "slow") if values[key])
+    return [[f"step {values['step']} of rank {values['rank']}: {_duration(values['duration'])}{words}"], parts]
+
+
+def _piece_details(values: Record) -> Details:
+    name = next(str(values[key]) for key in ("name", "range", "kind") if values[key] is not None)
+    amounts = [f"{values['kind']}: {_duration(values['time'])} of the path ({_percent(values['share'])})"]
+    if values["pieces"] != 1:
+        amounts.append(f"{values['pieces']:,} pieces, the longest {_duration(values['longest'])}")
+    return [[name], amounts]
 
 
 def _part_cells(values: Record) -> Mapping[str, str]:

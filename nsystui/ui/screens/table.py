@@ -64,7 +64,6 @@ class TablesScreen(JobScreen):
         return self.table.answer
 
     def row_to_copy(self) -> tuple[Sequence[Column], Row] | None:
-        """Return the row under the cursor of the active table."""
         answer, row = self.table.answer, self.table.current_row
         return None if answer is None or row is None else (answer.columns, row)
 
@@ -189,7 +188,6 @@ class TableScreen(TablesScreen):
         self.show_count()
 
     def show_answer(self, result: Any, ranks: Sequence[RankedTask], same_place: bool) -> None:
-        """Show an answer; clear the details if it has no rows."""
         super().show_answer(result, ranks, same_place)
         if self.HAS_DETAILS and not self.table.row_count:
             self.pane.show(())
@@ -205,13 +203,11 @@ class TableScreen(TablesScreen):
         return "\n".join(answer.notes) or "nothing in the selection"
 
     def show_text(self, text: str) -> None:
-        """Show words instead of rows."""
         self.show_title()
         self.table.empty_text = text
         self.table.refresh_rows()
 
     def show_count(self) -> None:
-        """Show "N of M" at the right of the second line."""
         answer = self.table.answer
         if answer is not None:
             total = answer.total if answer.total is not None else len(answer)
@@ -328,7 +324,6 @@ class TableScreen(TablesScreen):
         self.sort_rows(message.key, message.descending)
 
     def sort_rows(self, key: str, descending: bool) -> None:
-        """Show the answer in another order."""
         answer = self.table.answer
         if answer is None:
             return
@@ -358,7 +353,6 @@ class ViewsScreen(TableScreen):
         return view, view.ask(job, selection, self.options)
 
     def show(self, result: Any, same_place: bool) -> None:
-        """Show the answer, and remember its view."""
         view, answer = result
         self.answered = view
         super().show(answer, same_place)
@@ -370,7 +364,6 @@ class ViewsScreen(TableScreen):
         return partial(question.drawing, job, self.selection, question.defaults())
 
     def counted(self) -> str:
-        """Return the catalogue's word for the view's rows."""
         return self.answered.counted
 
     def natural_order(self) -> tuple[str | None, bool]:
@@ -383,7 +376,6 @@ class ViewsScreen(TableScreen):
         return [view for view in views_of(MODE_OF[self.MODE_KEY]) if view.screen == self.SCREEN]
 
     def take_view(self, name: str, **options: str) -> None:
-        """Show a view of this screen, with options of its question."""
         self.view = next(view for view in self._views_here() if view.name == name)
         self._sort = None
         self.options |= options
@@ -412,7 +404,6 @@ class GroupedViewsScreen(ViewsScreen):
         return view, view.ask(job, selection, options)
 
     def show(self, result: Any, same_place: bool) -> None:
-        """Show the answer without empty columns."""
         view, answer = result
         keys = [column.key for column in answer.columns] if len(answer) else []
         columns = for_files(answer.columns, [key for key in keys if not set(answer.cells(key)) - {None}])
@@ -449,14 +440,11 @@ class FilteredTableScreen(TableScreen):
 
     STATE = (*TableScreen.STATE, "words")
 
+    show_filtered: Callable[[], None]
+    """Show the rows that pass the new filter."""
     words: NameFilter | None = None
 
-    def show_filtered(self) -> None:
-        """Show the rows that pass the new filter."""
-        raise NotImplementedError
-
     def action_filter(self) -> None:
-        """Ask for the words that rows must have."""
         self.prompt.ask("rows with", self.words.text if self.words else "", name_filter, self._filter_rows)
 
     def _filter_rows(self, words: NameFilter | None) -> None:

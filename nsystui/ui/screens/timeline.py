@@ -74,7 +74,6 @@ class TimelineScreen(LanesScreen):
             return False
         if (view := self.view or picture.base).start <= start < view.end:
             self.move_to(time=start, event=None)
-            self._place_cursor()
             self._follow()
         else:
             self._go_to(start)
@@ -113,12 +112,10 @@ class TimelineScreen(LanesScreen):
             self.opened = picture.opened | {lane.task}
             self._draw_again()
         else:
-            self._place_cursor()
             self._follow()
 
     @in_background("partner")
     async def action_partner(self) -> None:
-        """Move from GPU work to the call that launched it, or back."""
         picture, row = self.drawn(), self.event_row()
         if picture is None:
             return
@@ -232,7 +229,6 @@ class TimelineScreen(LanesScreen):
         self._draw_again()
 
     def action_go_to(self) -> None:
-        """Ask for a time to show."""
         if self.drawn() is not None:
             self.prompt.ask("go to time", "", parse_duration, self._go_to)
 
@@ -245,7 +241,6 @@ class TimelineScreen(LanesScreen):
             return
         self.move_to(time=time, event=None)
         self._center(time)
-        self._place_cursor()
         self._follow()
 
     def action_search(self) -> None:
@@ -347,7 +342,6 @@ class TimelineScreen(LanesScreen):
         self._draw_again()
 
     def action_only_rank(self) -> None:
-        """Select only the rank of the lane."""
         picture, lane = self.drawn(), self.lane
         if picture is None or lane is None:
             return
@@ -360,7 +354,6 @@ class TimelineScreen(LanesScreen):
         self.explorer.select(selection)
 
     def answer_to_export(self) -> Answer | None:
-        """Return the lanes or events listed for the export."""
         return self._listed
 
     def drawing_to_export(self) -> Callable[[], Drawing | None] | None:
@@ -391,7 +384,6 @@ class TimelineScreen(LanesScreen):
         self._list("lanes", write)
 
     def action_copy_table(self) -> None:
-        """Copy the events of the visible lanes."""
         self._list("events", super().action_copy_table)
 
     @in_background("list")

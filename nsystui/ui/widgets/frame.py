@@ -190,7 +190,6 @@ class TitleLine(StatusText):
         self._active = active
 
     def update(self, name: str = "") -> None:
-        """Show the name of the job."""
         self._text = safe_text(name)
         self._show()
 
@@ -204,7 +203,7 @@ class TitleLine(StatusText):
                 break
         room = width - sum(width_of(text) for text, _ in tabs)
         room_right = room - len(GAP)
-        right = [(cut(_fit_phrases(text, room_right), room_right), name) for text, name in self._right]
+        right = [(shorten(_fit_phrases(text, room_right), room_right), name) for text, name in self._right]
         right = right if room_right >= SHORTEST_CUT else []
         room -= sum(width_of(text) + len(GAP) for text, _ in right)
         left: list[StyledText] = []
@@ -212,7 +211,7 @@ class TitleLine(StatusText):
             left.append((self.PROGRAM, ""))
             room -= len(self.PROGRAM) + len(BETWEEN)
             if self._text and room >= min(width_of(self._text), SHORTEST_CUT) + len(BETWEEN):
-                left.append((BETWEEN + cut(self._text, room - len(BETWEEN)), "title-line--name"))
+                left.append((BETWEEN + shorten(self._text, room - len(BETWEEN)), "title-line--name"))
             left.append((BETWEEN, ""))
         return [*left, *tabs], right
 
@@ -262,13 +261,10 @@ class SelectionLine(TextLine):
         self.show_parts(*([(text, "")] if text else [] for text in (self._selection, self._count)))
 
     def on_click(self, event: events.Click) -> None:
-        edge = 0
-        for index, crumb in enumerate(self._selection.split(CRUMB_GAP)):
-            edge += width_of(crumb)
-            if event.x < edge:
-                self.post_message(self.CrumbClicked(index))
-                return
-            edge += len(CRUMB_GAP)
+        parts = [part for crumb in self._selection.split(CRUMB_GAP) for part in (crumb, CRUMB_GAP)]
+        index = _part_at(parts[:-1], event.x)
+        if index is not None:
+            self.post_message(self.CrumbClicked((index + 1) // 2))
 
 
 class KeyLine(TextLine):
@@ -306,7 +302,6 @@ class KeyLine(TextLine):
         self._notice_timer = self.set_timer(seconds, lambda: self.show_parts([]))
 
     def parts_for(self, width: int) -> tuple[Sequence[StyledText], Sequence[StyledText]]:
-        """Return the notice, or the keys that fit uncut."""
         if self._left:
             return self._left, ()
         keys = [(key_name(key, self.app), label) for key, label in self._keys]
@@ -387,7 +382,6 @@ class ChoiceLine(TextLine):
         self.show_parts([(self._path, ""), *((f"{c.label} {c.options} {c.chosen}", "") for c in self._choices)])
 
     def parts_for(self, width: int) -> tuple[Sequence[StyledText], Sequence[StyledText]]:
-        """Return the path and the choices, with fewer options if room is short."""
         return [(text, style) for text, style, _, _ in self._fitted_parts(width)], ()
 
     def _fitted_parts(self, width: int) -> list[tuple[str, str, int, int]]:
@@ -402,7 +396,7 @@ class ChoiceLine(TextLine):
                 parts = self._choice_parts(shown)
         if self._path and _width(parts) > width:
             room = max(SHORTEST_CUT, width - _width(parts) + width_of(self._path))
-            parts[0] = (cut(self._path, room), *parts[0][1:])
+            parts[0] = (shorten(self._path, room), *parts[0][1:])
         return parts
 
     def _choice_parts(self, shown: Sequence[Sequence[int]]) -> list[tuple[str, str, int, int]]:
@@ -432,13 +426,3 @@ class ChoiceLine(TextLine):
 
 def _width(parts: Sequence[tuple[str, str, int, int]]) -> int:
     return sum(width_of(part[0]) for part in parts)
-
-
-def cut(text: str, width: int) -> str:
-    """Return ``text`` in at most ``width`` cells, cut at its end, because names begin with their distinctive part."""
-    if width_of(text) <= width:
-        return text
-    beginning = text[: max(width - 1, 0)]
-    while width_of(beginning) > width - 1 and beginning:
-        beginning = beginning[:-1]
-    return beginning + "…" if width > 0 else ""

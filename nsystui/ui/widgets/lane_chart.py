@@ -106,7 +106,6 @@ class LaneChart(TimeChart):
 
     @property
     def in_sight(self) -> range:
-        """The lanes in sight."""
         lanes = [self.lane_at(row)[0] for row in self._window.rows()]
         return range(lanes[0], lanes[-1] + 1) if lanes else range(0)
 
@@ -207,6 +206,8 @@ class LaneChart(TimeChart):
             text, cells = "…".ljust(width)[:width], [_PLAIN] * width
         elif self.has_colours:
             text, cells = self._filled(line, part, self._heights[lane], width)
+            if part == self._heights[lane] // 2:
+                text = _named(text, cells, line.names)
         else:
             text, cells = _lettered(line, width)
         if lane == self.cursor_lane and part >= self._heights[lane] - CURSOR_ROWS:
@@ -237,15 +238,9 @@ class LaneChart(TimeChart):
             shade = _THIN if category == "nvtx" and full < _EIGHTHS - 1 else line.shades[column]
             cell = _Cell(category, is_filled, has_gap, shade, is_marked, is_dim)
             cells.append(cell if eighths else _PLAIN)
-        if row == rows // 2:
-            for first, name in line.names:
-                for column, character in enumerate(name, first):
-                    if column < width and cells[column].is_filled and not cells[column].has_gap:
-                        text[column] = character
         return "".join(text), cells
 
     def axis_cells(self, number: int) -> str:
-        """Return the time axis, with the mark and the span from it to the cursor."""
         cells = list(time_axis(self._lo, self._hi, self.chart_width))
         if self._mark is not None and 0 <= self._mark < len(cells):
             first, last = sorted((self._mark, min(self.cursor_column, len(cells) - 1)))
@@ -255,13 +250,12 @@ class LaneChart(TimeChart):
 
     def _style(self, cell: _Cell) -> Style:
         if cell not in self._styles:
-            self._styles[cell] = self._make_style(cell)
+            outside = self.rich_style + (REVERSE if cell.is_cursor else Style())
+            self._styles[cell] = self._make_style(cell) if cell.category else outside
         return self._styles[cell]
 
     def _make_style(self, cell: _Cell) -> Style:
         plain = self.rich_style
-        if not cell.category:
-            return plain + REVERSE if cell.is_cursor else plain
         style = self.fill_style(cell.category)
         mark_style = Style(bold=True, underline=True) if cell.is_marked else Style()
         if not self.has_colours:
@@ -269,22 +263,34 @@ class LaneChart(TimeChart):
         is_unknown = plain.color == plain.bgcolor  # whether the page is dark or light
         if cell.is_cursor:
             return (plain + REVERSE if is_unknown else Style(color=plain.bgcolor, bgcolor=plain.color)) + mark_style
-        assert style.color is not None and plain.bgcolor is not None and plain.color is not None
-        page, ink = plain.bgcolor.get_truecolor(), plain.color.get_truecolor()
-        colour = style.color.get_truecolor()
-        if cell.category == "nvtx":  # ranges in their own colour would be a white wall
-            ink = ColorTriplet(32, 32, 32) if is_unknown else ink
-            colour = blend_rgb(page, ink, (_RANGE, _SECOND_RANGE, _THIN_RANGE)[cell.shade])
-        elif cell.shade:
-            colour = blend_rgb(ink, colour, _SHADE)  # towards the ink: names stay readable on it
-        if cell.is_dim:
-            colour = blend_rgb(page, colour, _DIM)
+        colour = _mixed(cell, style.color, plain)
         if not cell.is_filled:
-            return Style(color=Color.from_triplet(colour), bgcolor=plain.bgcolor) + mark_style
+            return Style(color=colour, bgcolor=plain.bgcolor) + mark_style
         if cell.has_gap and is_unknown:
-            return Style(color=Color.from_triplet(colour), bgcolor=plain.bgcolor) + REVERSE + mark_style
+            return Style(color=colour, bgcolor=plain.bgcolor) + REVERSE + mark_style
         is_light = (cell.category == "nvtx" or cell.is_dim) and not cell.has_gap
-        return Style(color=plain.color if is_light else plain.bgcolor, bgcolor=Color.from_triplet(colour)) + mark_style
+        return Style(color=plain.color if is_light else plain.bgcolor, bgcolor=colour) + mark_style
+
+
+def _mixed(cell: _Cell, category: Color | None, plain: Style) -> Color:
+    """Return the colour of a cell, mixed from its category's, the page's and the text's."""
+    assert category is not None and plain.bgcolor is not None and plain.color is not None
+    colour, page, ink = (item.get_truecolor() for item in (category, plain.bgcolor, plain.color))
+    if cell.category == "nvtx":  # ranges in their own colour would be a white wall
+        ink = ColorTriplet(32, 32, 32) if plain.color == plain.bgcolor else ink
+        colour = blend_rgb(page, ink, (_RANGE, _SECOND_RANGE, _THIN_RANGE)[cell.shade])
+    elif cell.shade:
+        colour = blend_rgb(ink, colour, _SHADE)  # towards the ink: names stay readable on it
+    return Color.from_triplet(blend_rgb(page, colour, _DIM) if cell.is_dim else colour)
+
+
+def _named(text: str, cells: Sequence[_Cell], names: Sequence[tuple[int, str]]) -> str:
+    """Write names over filled cells."""
+    characters = list(text)
+    for column, character in ((first + index, char) for first, name in names for index, char in enumerate(name)):
+        if column < len(cells) and cells[column].is_filled and not cells[column].has_gap:
+            characters[column] = character
+    return "".join(characters)
 
 
 def _lettered(line: LaneLine, width: int) -> tuple[str, list[_Cell]]:

@@ -82,7 +82,6 @@ class PartLines(CategoryWidget):
         return len(self._lines)
 
     def render_line(self, y: int) -> Strip:
-        """Draw the parts of a line until its width is used up."""
         width = self.size.width
         line = self._lines[y] if y < len(self._lines) else ()
         segments, room = [], width
@@ -167,7 +166,6 @@ class PlainLines(Widget):
                 self.refresh(Region(0, y, self.size.width, 1))
 
     def render_line(self, y: int) -> Strip:
-        """Draw the border and a line, cut at the right."""
         text = self.lines[y] if y < len(self.lines) else ""
         line = fit(self._border + text, self.size.width)
         return Strip([Segment(line, self.line_style(y))], self.size.width)

@@ -77,7 +77,6 @@ class LinePrompt(Widget):
         self._input.cursor_blink = False  # a blinking cursor sends 2 KB a second
 
     def compose(self) -> ComposeResult:
-        """Compose the message above the label and the input."""
         yield self._message
         with Horizontal():
             yield self._label

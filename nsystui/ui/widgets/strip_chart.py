@@ -236,7 +236,6 @@ class StripChart(TimeChart):
         self.cursor_column = column
 
     def on_resize(self) -> None:
-        """Keep the cursor at its time."""
         if not self.size.width:  # the chart is hidden
             return
         self.post_message(self.Resized(self))
@@ -355,7 +354,6 @@ class StripChart(TimeChart):
         return 2 if self._ticks else 1
 
     def axis_cells(self, number: int) -> str:
-        """Return the axis with the marked span, or the ticks."""
         width = self.chart_width
         if number:
             return tick_line([(self.time_column(time), label) for time, label in self._ticks], width)

@@ -129,21 +129,10 @@ def place_columns(
 
     Columns without values leave first, then columns of the highest ``importance``, the rightmost first, then bars. If
     text would still be cut below `TEXT_KEPT`, all other numbers leave, except the first and the sorted column. Text
-    stays, and ``FILES_ONLY`` columns never show. The elastic column gets spare room, then other cut text, with bars
-    before and after; if room is short, text columns shrink, and then the right edge is cut.
+    stays, and ``FILES_ONLY`` columns never show.
     """
-    distinctive = measures[elastic].telling if elastic is not None else ()
-    share = NAME_MOST if elastic is not None and measures[elastic].column.is_prose else NAME_SHARE
-    needed = (cells for cells in distinctive if cells <= width * NAME_MOST)
-    name_room = max(NAME_MINIMUM, int(width * share), *needed)
-    widths = {index: item.natural for index, item in enumerate(measures) if item.column.importance < FILES_ONLY}
-    for index in widths:
-        if measures[index].is_text:
-            widths[index] = min(widths[index], name_room if index == elastic else TEXT_WANTED)
+    widths = _wanted(measures, width, elastic)
     bars = {index: BAR_WIDTH + 1 for index in widths if measures[index].column.has_bar}
-
-    def used_width() -> int:
-        return sum(widths.values()) + GAP * max(0, len(widths) - 1) + sum(bars.values())
 
     def may_leave(index: int) -> bool:
         column = measures[index].column
@@ -152,29 +141,55 @@ def place_columns(
     def stay_order(index: int) -> tuple[bool, int, int]:
         return not measures[index].is_empty, -measures[index].column.importance, -index
 
-    leaving = sorted(filter(may_leave, widths), key=stay_order)
-    for index in leaving:
-        if used_width() <= width:
+    for index in sorted(filter(may_leave, widths), key=stay_order):
+        if _used(widths, bars) <= width:
             break
         del widths[index]
         bars.pop(index, None)
-    if used_width() > width:
+    if _used(widths, bars) > width:
         bars.clear()
     numbers = [index for index in widths if not measures[index].is_text and measures[index].column.key != sorted_key]
     shrinks = sum(max(0, cells - TEXT_KEPT) for index, cells in widths.items() if measures[index].is_text)
     for index in reversed(numbers[1:] if elastic is not None else ()):
-        if used_width() - shrinks > width:
+        if _used(widths, bars) - shrinks > width:
             del widths[index]
+    return _shared(measures, width, elastic, widths, bars)
+
+
+def _wanted(measures: Sequence[ColumnMeasure], width: int, elastic: int | None) -> dict[int, int]:
+    """Return the natural widths of columns by index; texts have less if they can be cut."""
+    distinctive = measures[elastic].telling if elastic is not None else ()
+    share = NAME_MOST if elastic is not None and measures[elastic].column.is_prose else NAME_SHARE
+    needed = (cells for cells in distinctive if cells <= width * NAME_MOST)
+    name_room = max(NAME_MINIMUM, int(width * share), *needed)
+    widths = {index: item.natural for index, item in enumerate(measures) if item.column.importance < FILES_ONLY}
+    for index in widths:
+        if measures[index].is_text:
+            widths[index] = min(widths[index], name_room if index == elastic else TEXT_WANTED)
+    return widths
+
+
+def _used(widths: Mapping[int, int], bars: Mapping[int, int]) -> int:
+    return sum(widths.values()) + GAP * max(0, len(widths) - 1) + sum(bars.values())
+
+
+def _shared(
+    measures: Sequence[ColumnMeasure], width: int, elastic: int | None, widths: dict[int, int], bars: dict[int, int]
+) -> tuple[Placed, ...]:
+    """Give spare room to the elastic column, then to other cut text, with bars before and after.
+
+    If room is short, text columns shrink, and then the right edge is cut.
+    """
 
     def lengthen(most: int) -> None:
-        room = (width - used_width()) // len(bars) if bars and width >= WIDE else 0
+        room = (width - _used(widths, bars)) // len(bars) if bars and width >= WIDE else 0
         for index, cells in bars.items():
             bars[index] = max(cells, min(most + 1, cells + room))
 
     lengthen(WIDE_BARS[0])
     texts = sorted((index for index in widths if measures[index].is_text), key=lambda index: index != elastic)
     for index, least in ((index, cells) for cells in (TEXT_KEPT, TEXT_MINIMUM) for index in texts):
-        spare = width - used_width()
+        spare = width - _used(widths, bars)
         if spare > 0:
             widths[index] = min(measures[index].natural, widths[index] + spare)
         elif spare < 0:
@@ -182,7 +197,7 @@ def place_columns(
     lengthen(WIDE_BARS[1])
     shown = sorted(widths)
     if shown and shown[-1] == elastic:  # a name at the right edge gets all spare room
-        widths[elastic] += max(0, width - used_width())
+        widths[elastic] += max(0, width - _used(widths, bars))
     return tuple(Placed(index, widths[index] + bars.get(index, 0), bars.get(index, 0)) for index in shown)
 
 
@@ -348,21 +363,27 @@ class TableLayout:
                 pieces.append(Piece(bar(value, measure.full, placed.bar - 1) + " ", PieceKind.BAR, key))
             if measure.is_text:
                 tree_prefix = prefix if index == self.tree_column else ""
-                text, room = shown[index], cells - width_of(tree_prefix)
-                if index == self.elastic and not self.pan and room < width_of(text) and text[0] not in _TREE:
-                    if room not in self._cuts:
-                        self._cuts[room] = cut_apart(self._visible, room)
-                    text = self._cuts[room].get(text, text)
+                text = shown[index]
+                if index == self.elastic:
+                    text = self._cut_apart(text, cells - width_of(tree_prefix))
                 text = set_text(text, cells, tree_prefix, self.pan if index == self.elastic else 0)
             else:
                 text = fit(shown[index], cells, "right")
             pieces.append(Piece(text, PieceKind.NAME if index == self.elastic else PieceKind.OTHER, key))
         room, cut_pieces = width, []
         for piece in pieces:  # too narrow for the columns that stay: cut at the edge
-            text = piece.text if width_of(piece.text) <= room else set_cell_size(piece.text, room)
+            text = set_cell_size(piece.text, min(room, width_of(piece.text)))
             cut_pieces.append(piece._replace(text=text))
             room -= width_of(text)
         return [*cut_pieces, Piece(" " * room)]
+
+    def _cut_apart(self, text: str, room: int) -> str:
+        """Return a name, cut if it is too long so that it still differs from the other visible names."""
+        if self.pan or room >= width_of(text) or text[0] in _TREE:
+            return text
+        if room not in self._cuts:
+            self._cuts[room] = cut_apart(self._visible, room)
+        return self._cuts[room].get(text, text)
 
     def _parts_of(self, column: Column, value: float, row: Row) -> list[tuple[str, float]]:
         """Return a stacked bar's parts, which add up to ``value``."""

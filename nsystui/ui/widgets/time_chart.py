@@ -5,7 +5,7 @@ A key repaints changed cells: Textual would send each line up to its last change
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -73,6 +73,16 @@ class TimeChart(CategoryWidget, OwnFocus, can_focus=True):
     TimeChart > .time-chart--current { text-style: bold; }
     """
 
+    label_of: Callable[[int], str]
+    value_of: Callable[[int], str]
+    """Return the label of a lane, and the value at its right."""
+    rows_of: Callable[[int], tuple[int, int]]
+    """Return the first and last row of a lane."""
+    cells_of: Callable[[int, int], tuple[str, Sequence[Style]]]
+    """Return character and style for each column of a lane's row, including the cursor."""
+    axis_cells: Callable[[int], str]
+    """Return a character for each column of an axis line, including marks."""
+
     cursor_column: reactive[int] = reactive(0, repaint=False, init=False)
     """The column of time under the cursor, from 0."""
 
@@ -89,42 +99,20 @@ class TimeChart(CategoryWidget, OwnFocus, can_focus=True):
         self._painted: dict[int, _Line] = {}
         self._pressed: int | None = None  # the column where the mouse was pressed
 
-    def label_of(self, lane: int) -> str:
-        """Return the label of a lane."""
-        raise NotImplementedError
-
-    def value_of(self, lane: int) -> str:
-        """Return the value at the right of a lane."""
-        raise NotImplementedError
-
-    def cells_of(self, lane: int, part: int) -> tuple[str, Sequence[Style]]:
-        """Return character and style for each column of a lane's row, including the cursor."""
-        raise NotImplementedError
-
-    def axis_cells(self, number: int) -> str:
-        """Return a character for each column of an axis line, including marks."""
-        raise NotImplementedError
-
     def axis_label(self, number: int) -> str:
         """Return the text at the left of a line of the axis."""
         return ""
 
     def axis_lines(self) -> int:
-        """Return the number of lines of the axis."""
         return 1
 
     @property
     def lane_count(self) -> int:
-        """The number of lanes."""
         raise NotImplementedError
 
     def lane_at(self, row: int) -> tuple[int, int]:
         """Return a row's (first) lane, and the row's index in it."""
         return self._row_parts[row]
-
-    def rows_of(self, lane: int) -> tuple[int, int]:
-        """Return the first and last row of a lane."""
-        raise NotImplementedError
 
     def label_words(self, lane: int, part: int, plain: Style) -> Words:
         """Return the label of a row of a lane, ``label_width`` cells."""

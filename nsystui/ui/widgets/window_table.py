@@ -137,6 +137,16 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
     cursor_row: reactive[int] = reactive(0, repaint=False, init=False)
     """The row under the cursor, from 0; 0 also in an empty table."""
 
+    title: tuple[str, str] = ("", "")
+    """A line above the headings: a name for the rows, shown with their number, and further words."""
+    sorted_by: tuple[str, bool] | None = None
+    """The column key last marked as sorted, and whether descending."""
+    is_placed = False
+    """Whether the cursor was moved from the top."""
+    _requested_order: tuple[str, bool] | None = None  # perhaps not sorted yet
+    _draw_timer: Timer | None = None
+    _room = (0, 0)  # width and rows of the last layout
+
     # The messages of a table.
     RowHighlighted = RowHighlighted
     RowSelected = RowSelected
@@ -157,36 +167,21 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
         id: str | None = None,  # noqa: A002
     ) -> None:
         super().__init__(id=id)
-        self.empty_text = empty_text
-        self.prefix = prefix
-        self.row_style = row_style
-        self.bar_category = bar_category
+        self.empty_text, self.elastic, self.bar_category = empty_text, elastic, bar_category
+        self.prefix, self.row_style = prefix, row_style
         self.cell_styles: Callable[[Record], Mapping[str, str]] | None = None
         """Returns categories of single columns, by key, from the values of a row."""
-        self.background = background
-        self.free_keys = frozenset(free_keys)
-        self.elastic = elastic
-        self.title: tuple[str, str] = ("", "")
-        """A line above the headings: a name for the rows, shown with their number, and further words."""
+        self.background, self.free_keys = background, frozenset(free_keys)
         self.answer: Answer | None = None
         """The answer that is shown."""
-        self._table = TableLayout(())
+        self._table, self._window = TableLayout(()), RowWindow()
         self._formatted: dict[int, list[str]] = {}  # the visible rows
         self.names: Mapping[str, str] = {}
         """Texts to show for values of the next answer: the smart names of kernels."""
-        self._is_worded = False  # whether units are chosen
-        self._window_changed = True  # since the last measurement
-        self._window = RowWindow()
-        self._cache: PageCache | None = None
-        self.is_placed = False
-        """Whether the cursor was moved from the top."""
+        self._is_worded, self._window_changed = False, True  # units are chosen; since the last measurement
         self._is_selecting = False  # whether Enter waits for its row to be read
+        self._cache: PageCache | None = None
         self._letters: Mapping[str, str] = {}  # column keys by letter, while an order is picked
-        self.sorted_by: tuple[str, bool] | None = None
-        """The column key last marked as sorted, and whether descending."""
-        self._requested_order: tuple[str, bool] | None = None  # perhaps not sorted yet
-        self._draw_timer: Timer | None = None
-        self._room = (0, 0)  # width and rows of the last layout
         if answer is not None:
             self.set_answer(answer)
 
@@ -419,7 +414,6 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
         self.cursor_row += rows
 
     def action_page(self, _key: str, direction: int) -> None:
-        """Scroll by a window, with the cursor."""
         self._scroll(direction * self._window.height)
 
     def action_edge(self, _key: str, end: int) -> None:
@@ -427,7 +421,6 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
         self.cursor_row = self.row_count - 1 if end else 0
 
     def action_pan(self, _key: str, direction: int) -> None:
-        """Move along cut names, or back to their beginning."""
         if self._table.pan_by(direction):
             self.refresh()
 

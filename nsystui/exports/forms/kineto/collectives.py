@@ -19,44 +19,23 @@ _IN, _OUT, _PER_PEER, _EITHER, _UNKNOWN = range(5)
 # Longer beginnings first: "reduce" also begins "reduce_scatter". The spelling changed over time: _all_gather_base,
 # allgather_into_tensor_coalesced. A barrier is an AllReduce of one element, which is not recorded.
 _FUNCTIONS = (
-    ("allreduce", "ncclAllReduce", _IN),
-    ("allgather", "ncclAllGather", _IN),
-    ("alltoall", "ncclAlltoAll", _PER_PEER),
-    ("reducescatter", "ncclReduceScatter", _OUT),
-    ("reduce", "ncclReduce", _IN),
-    ("broadcast", "ncclBroadcast", _IN),
-    ("gather", "ncclGather", _IN),
-    ("scatter", "ncclScatter", _OUT),
-    ("send", "ncclSend", _EITHER),
-    ("recv", "ncclRecv", _EITHER),
-    ("barrier", "ncclAllReduce", _UNKNOWN),
-)
+    ("allreduce", "ncclAllReduce", _IN), ("allgather", "ncclAllGather", _IN), ("alltoall", "ncclAlltoAll", _PER_PEER),
+    ("reducescatter", "ncclReduceScatter", _OUT), ("reduce", "ncclReduce", _IN), ("broadcast", "ncclBroadcast", _IN),
+    ("gather", "ncclGather", _IN), ("scatter", "ncclScatter", _OUT), ("send", "ncclSend", _EITHER),
+    ("recv", "ncclRecv", _EITHER), ("barrier", "ncclAllReduce", _UNKNOWN),
+)  # fmt: skip
 # PyTorch's "rank" is the root of _ROOTED calls, and the peer of _BETWEEN_TWO calls.
 _ROOTED = frozenset({"ncclReduce", "ncclBroadcast", "ncclGather", "ncclScatter"})
 _BETWEEN_TWO = frozenset({"ncclSend", "ncclRecv"})
 _BROADCASTS_OF_IDS = "broadcastuniquencclid"
 
 _DATATYPES = {
-    "Byte": ("uint8", 1),
-    "Char": ("int8", 1),
-    "Bool": ("bool", 1),
-    "Short": ("int16", 2),
-    "UInt16": ("uint16", 2),
-    "Int": ("int32", 4),
-    "UInt32": ("uint32", 4),
-    "Long": ("int64", 8),
-    "UInt64": ("uint64", 8),
-    "Half": ("fp16", 2),
-    "BFloat16": ("bf16", 2),
-    "Float": ("fp32", 4),
-    "Double": ("fp64", 8),
-    "ComplexFloat": ("complex64", 8),
-    "ComplexDouble": ("complex128", 16),
-    "Float8_e4m3fn": ("fp8_e4m3", 1),
-    "Float8_e4m3fnuz": ("fp8_e4m3fnuz", 1),
-    "Float8_e5m2": ("fp8_e5m2", 1),
-    "Float8_e5m2fnuz": ("fp8_e5m2fnuz", 1),
-}
+    "Byte": ("uint8", 1), "Char": ("int8", 1), "Bool": ("bool", 1), "Short": ("int16", 2), "UInt16": ("uint16", 2),
+    "Int": ("int32", 4), "UInt32": ("uint32", 4), "Long": ("int64", 8), "UInt64": ("uint64", 8), "Half": ("fp16", 2),
+    "BFloat16": ("bf16", 2), "Float": ("fp32", 4), "Double": ("fp64", 8), "ComplexFloat": ("complex64", 8),
+    "ComplexDouble": ("complex128", 16), "Float8_e4m3fn": ("fp8_e4m3", 1), "Float8_e4m3fnuz": ("fp8_e4m3fnuz", 1),
+    "Float8_e5m2": ("fp8_e5m2", 1), "Float8_e5m2fnuz": ("fp8_e5m2fnuz", 1),
+}  # fmt: skip
 """PyTorch's scalar types: the name, as for NCCL's logs, and the bytes of an element."""
 
 

@@ -18,6 +18,7 @@ from nsystui.exports.forms.kineto.export import MACHINE, TRACE, TraceExport
 from nsystui.exports.forms.kineto.reading import Event, KinetoTrace, nanoseconds, to_integer
 from nsystui.exports.metadata import pid_of, process_id
 from nsystui.exports.schema import EARLIEST
+from nsystui.exports.sources.gpu import MEMORY_KINDS
 
 _FIRST_EVENTS: Final = 20_000
 """Events read to find the process and the first time, before any event is written."""
@@ -30,13 +31,9 @@ _DOMAINS: Final = {_NCCL: 1, OPERATORS: 2, PYTHON: 3}
 
 # The categories of PyTorch 1.8 to 1.12, with their present names.
 _OLD_CATEGORIES: Final = {
-    "operator": "cpu_op",
-    "runtime": "cuda_runtime",
-    "driver": "cuda_driver",
-    "memcpy": "gpu_memcpy",
-    "memset": "gpu_memset",
-    "python": "python_function",
-}
+    "operator": "cpu_op", "runtime": "cuda_runtime", "driver": "cuda_driver", "memcpy": "gpu_memcpy",
+    "memset": "gpu_memset", "python": "python_function",
+}  # fmt: skip
 _CPU: Final = frozenset({"cpu_op", "user_annotation", "python_function", "cuda_runtime", "cuda_driver"})
 # A GPU annotation repeats the projection of a range; the other categories are not the program's work.
 _IGNORED: Final = frozenset({"gpu_user_annotation", "trace", "overhead", "ac2g", "fwdbwd", ""})
@@ -48,18 +45,9 @@ _RUNTIME_CALL, _DRIVER_CALL = 0, 1
 _MARK, _PUSH_POP, _DOMAIN_CREATE = 34, 59, 75
 _WARNING: Final = 2
 _PRIORITY: Final = 20
-_COPY_KINDS: Final = {
-    name: number
-    for number, name in enumerate(
-        ("HtoD", "DtoH", "HtoA", "AtoH", "AtoA", "AtoD", "DtoA", "DtoD", "HtoH", "PtoP", "UvmHtoD", "UvmDtoH"), start=1
-    )
-}
-_MEMORY_KINDS: Final = {
-    name: number
-    for number, name in enumerate(
-        ("Pageable", "Pinned", "Device", "Array", "Managed", "Device Static", "Managed Static", "Unknown")
-    )
-}
+_COPIES = ("HtoD", "DtoH", "HtoA", "AtoH", "AtoA", "AtoD", "DtoA", "DtoD", "HtoH", "PtoP", "UvmHtoD", "UvmDtoH")
+_COPY_KINDS: Final = {name: number for number, name in enumerate(_COPIES, start=1)}
+_MEMORY_KINDS: Final = {name: number for number, name in MEMORY_KINDS.items()}
 _COPY = re.compile(r"Memcpy (\S+)(?: \((.+) -> (.+)\))?")
 _MEMSET = re.compile(r"Memset \((.+)\)")
 _THREAD_NAME = re.compile(r"thread -?\d+ \((.*)\)")
