@@ -84,7 +84,7 @@ def no_such_name(option: str, word: str, names: Iterable[str]) -> UsageError:
 
 
 def see_directory(name: str) -> str:
-    """Return ``see what is there: ls -l DIRECTORY``, with the nearest directory of a missing file that exists."""
+    """Return the advice to list the nearest directory of a missing file that exists."""
     import os
 
     from nsystui.base.text import shell_word

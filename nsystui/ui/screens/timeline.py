@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from asyncio import to_thread
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -42,16 +42,32 @@ class TimelineScreen(LanesScreen):
     PLACES = ("timeline", "everywhere")
 
     _listed: Answer | None = None
-    _searching = False
-    _steps = 0  # events to move on after the running search
+    _queued: list[Callable[[], None]] | None = None
+    """Keys that were pressed during the running search."""
+
+    def _begin(self, search: Callable[[], Awaitable[None]]) -> None:
+        self._queued = []
+        self._run(search)
+
+    @in_background("neighbour")
+    async def _run(self, search: Callable[[], Awaitable[None]]) -> None:
+        """Run a search, then the queued keys, unless another search has begun."""
+        queued = self._queued
+        try:
+            await search()
+        finally:
+            if queued is not None and self._queued is queued:
+                self._queued = None
+                for action in queued:
+                    action()
 
     def action_event(self, direction: int) -> None:
         """Move to the next event of the lane (-1: the previous event)."""
         picture, lane, neighbours = self.drawn(), self.lane, self._neighbours
         if picture is None or lane is None or neighbours is None:
             return
-        if self._searching:
-            self._steps += direction  # after the search that is running
+        if self._queued is not None:
+            self._queued.append(partial(self.action_event, direction))
             return
         time, forward = self.time, direction > 0
         if lane.has_stretches:
@@ -60,7 +76,7 @@ class TimelineScreen(LanesScreen):
             return
 
         find = partial(range_next_to, picture.timeline) if lane.is_host else neighbours.find
-        self._go_to_neighbour(lane, partial(find, lane, time, forward))
+        self._begin(partial(self._go_to_neighbour, lane, partial(find, lane, time, forward)))
 
     def _go_to_interval(self, lane: LaneIdentity, time: int, forward: bool) -> bool:
         """Move to the thread's next function or CPU state, or to a function that matches the search.
@@ -80,13 +96,8 @@ class TimelineScreen(LanesScreen):
             self._go_to(start)
         return True
 
-    @in_background("neighbour")
     async def _go_to_neighbour(self, lane: LaneIdentity, find: Callable[[], Row | None]) -> None:
-        self._searching = True
-        try:
-            row = await to_thread(find)
-        finally:
-            steps, self._searching, self._steps = self._steps, False, 0
+        row = await to_thread(find)
         picture = self.picture
         if picture is None or lane != self.lane:
             return
@@ -98,9 +109,6 @@ class TimelineScreen(LanesScreen):
             self.say("the next event is outside of the selection: Esc goes back, T selects a time")
             return
         self._show_event(row, lane)
-        if steps:
-            self._steps = steps - (1 if steps > 0 else -1)
-            self.action_event(1 if steps > 0 else -1)
 
     def _show_event(self, row: Row, lane: LaneIdentity) -> None:
         picture, start = self.picture, window_of(row).start
@@ -251,9 +259,8 @@ class TimelineScreen(LanesScreen):
     def action_search(self) -> None:
         """Ask for a name, mark and count its events, and move to the first."""
         if self.drawn() is not None:
-            self.prompt.ask("search", "", name_filter, self._search)
+            self.prompt.ask("search", "", name_filter, lambda name: self._begin(partial(self._search, name)))
 
-    @in_background("neighbour")
     async def _search(self, name: NameFilter | None) -> None:
         self.search, self.match_count = name, ""
         self.show_selection()
@@ -278,17 +285,21 @@ class TimelineScreen(LanesScreen):
         ):
             self._show_match(match)
 
-    @in_background("neighbour")
-    async def action_match(self, direction: int) -> None:
+    def action_match(self, direction: int) -> None:
         """Move to the next matching event on any lane; from the last to the first."""
-        picture, lane, time, forward = self.drawn(), self.lane, self.time, direction > 0
-        if picture is None or lane is None or self._searching:
+        picture, lane = self.drawn(), self.lane
+        if picture is None or lane is None:
+            return
+        if self._queued is not None:
+            self._queued.append(partial(self.action_match, direction))
             return
         if self._marked_names is None:
             self.say("search a name with / first; ] and [ go to the next and previous event")
             return
-        base = picture.base
-        edge = base.start - 1 if forward else base.end
+        self._begin(partial(self._go_to_match, picture.base, lane, direction > 0))
+
+    async def _go_to_match(self, base: Window, lane: LaneIdentity, forward: bool) -> None:
+        time, edge = self.time, base.start - 1 if forward else base.end
         if lane.has_stretches:
             if not self._go_to_interval(lane, time, forward) and not self._go_to_interval(lane, edge, forward):
                 self.say("nothing of that name on this lane")
@@ -317,7 +328,6 @@ class TimelineScreen(LanesScreen):
         if picture is None or job is None or name is None:
             return None
         opened, base = picture.opened, picture.base
-        self._searching = True
         make = partial(Matches.of, picture.timeline, opened, base, name)
         try:
             result = await to_thread(lambda: find(job.once(("matches", selection, opened, name), make)))
@@ -325,8 +335,6 @@ class TimelineScreen(LanesScreen):
             self.match_count = self.match_count or "not counted"
             self.show_selection()
             raise
-        finally:
-            self._searching, self._steps = False, 0
         return result if self._marked_names == name and self.picture is not None else None
 
     def action_take_window(self) -> None:
