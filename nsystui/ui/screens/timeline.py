@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from asyncio import to_thread
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -24,7 +24,7 @@ from nsystui.ui.pictures.zoom import inside
 from nsystui.ui.screens.lanes import LanesScreen
 from nsystui.ui.screens.other_tools import export_trace, ncu_of_event, show_ncu_commands
 from nsystui.ui.screens.table import name_filter
-from nsystui.ui.widgets.repainting import in_background
+from nsystui.ui.widgets.repainting import SearchesInOrder, in_background
 
 if TYPE_CHECKING:
     from nsystui.questions.job.job import OpenJob
@@ -35,39 +35,20 @@ _AROUND_EVENT, _AROUND_WINDOW = 20, 2
 """The width of a view opened on an event or a span of time, as a multiple of its length."""
 
 
-class TimelineScreen(LanesScreen):
+class TimelineScreen(SearchesInOrder, LanesScreen):
     """The lanes of the selection, with moves between events and a name search; ``e`` exports the visible operations."""
 
     MODE_KEY = "L"
     PLACES = ("timeline", "everywhere")
 
     _listed: Answer | None = None
-    _queued: list[Callable[[], None]] | None = None
-    """Keys that were pressed during the running search."""
-
-    def _begin(self, search: Callable[[], Awaitable[None]]) -> None:
-        self._queued = []
-        self._run(search)
-
-    @in_background("neighbour")
-    async def _run(self, search: Callable[[], Awaitable[None]]) -> None:
-        """Run a search, then the queued keys, unless another search has begun."""
-        queued = self._queued
-        try:
-            await search()
-        finally:
-            if queued is not None and self._queued is queued:
-                self._queued = None
-                for action in queued:
-                    action()
 
     def action_event(self, direction: int) -> None:
         """Move to the next event of the lane (-1: the previous event)."""
         picture, lane, neighbours = self.drawn(), self.lane, self._neighbours
         if picture is None or lane is None or neighbours is None:
             return
-        if self._queued is not None:
-            self._queued.append(partial(self.action_event, direction))
+        if self.waits(partial(self.action_event, direction)):
             return
         time, forward = self.time, direction > 0
         if lane.has_stretches:
@@ -76,7 +57,7 @@ class TimelineScreen(LanesScreen):
             return
 
         find = partial(range_next_to, picture.timeline) if lane.is_host else neighbours.find
-        self._begin(partial(self._go_to_neighbour, lane, partial(find, lane, time, forward)))
+        self.begin_search(partial(self._go_to_neighbour, lane, partial(find, lane, time, forward)))
 
     def _go_to_interval(self, lane: LaneIdentity, time: int, forward: bool) -> bool:
         """Move to the thread's next function or CPU state, or to a function that matches the search.
@@ -259,7 +240,7 @@ class TimelineScreen(LanesScreen):
     def action_search(self) -> None:
         """Ask for a name, mark and count its events, and move to the first."""
         if self.drawn() is not None:
-            self.prompt.ask("search", "", name_filter, lambda name: self._begin(partial(self._search, name)))
+            self.prompt.ask("search", "", name_filter, lambda name: self.begin_search(partial(self._search, name)))
 
     async def _search(self, name: NameFilter | None) -> None:
         self.search, self.match_count = name, ""
@@ -290,13 +271,12 @@ class TimelineScreen(LanesScreen):
         picture, lane = self.drawn(), self.lane
         if picture is None or lane is None:
             return
-        if self._queued is not None:
-            self._queued.append(partial(self.action_match, direction))
+        if self.waits(partial(self.action_match, direction)):
             return
         if self._marked_names is None:
             self.say("search a name with / first; ] and [ go to the next and previous event")
             return
-        self._begin(partial(self._go_to_match, picture.base, lane, direction > 0))
+        self.begin_search(partial(self._go_to_match, picture.base, lane, direction > 0))
 
     async def _go_to_match(self, base: Window, lane: LaneIdentity, forward: bool) -> None:
         time, edge = self.time, base.start - 1 if forward else base.end
