@@ -86,13 +86,12 @@ def no_such_name(option: str, word: str, names: Iterable[str]) -> UsageError:
 def see_directory(name: str) -> str:
     """Return the advice to list the nearest directory of a missing file that exists."""
     import os
+    from pathlib import Path
 
     from nsystui.base.text import shell_word
 
-    directory = os.path.dirname(name)
-    while directory and not os.path.isdir(directory):
-        directory = os.path.dirname(directory)
-    return f"see what is there: ls -l {shell_word(directory or '.')}"
+    directory = str(next(filter(os.path.isdir, Path(name).parents), "."))
+    return f"see what is there: ls -l {shell_word(directory)}"
 
 
 def members_of(text: str, members: type[_Member], noun: str) -> tuple[_Member, ...]:

@@ -222,7 +222,7 @@ class Wording:
         if not is_zero:
             return "+" * (self.unit is Unit.CHANGE and value > 0) + text
         is_small = value > 0 and self.unit not in _SCALES
-        return f"{Decimal(f'{value:.0e}'):f}" if is_small else text.removeprefix("-")
+        return f"{Decimal(f'{value:.0e}'):f}"[:5] if is_small else text.removeprefix("-")
 
     def words(self, value: Value) -> str:
         """Return ``value`` with four digits, in the column's unit unless that unit is over 1000 times as large."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple, TextIO, cast
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple, cast
 
 from nsystui.base.errors import UsageError
 from nsystui.commands import arguments as shared
@@ -76,22 +77,14 @@ def run(request: Request) -> int:
         content = prepare(request, job, selection)
         if target == "-":
             with quiet_pipe() as stream:
-                rows = content.write(cast("BinaryIO", getattr(stream, "buffer", _Text(stream))))
+                text = SimpleNamespace(write=lambda data: stream.write(data.decode()))  # text only
+                rows = content.write(cast("BinaryIO", getattr(stream, "buffer", text)))
         else:
             with job.session.waiting("stacks" if args["stacks"] else "trace"):
                 rows = content.save(target, request.output.force)
     shared.complain(f"wrote {rows:,} {content.counted} to {'standard output' if target == '-' else target}")
     shared.say_notes(*filter(None, content.notes))
     return 0
-
-
-class _Text(NamedTuple):
-    """Writes bytes to a stream that takes only text."""
-
-    stream: TextIO
-
-    def write(self, data: bytes) -> object:
-        return self.stream.write(data.decode())
 
 
 class _Content(NamedTuple):

@@ -418,9 +418,7 @@ WORDS: tuple[Word, ...] = (
     Word("all kernels", "union of compute and NCCL", ("recipe map",)),
     Word("in use %", "share of busy time, from a GPU's first operation to its last", ("recipe",)),
     Word(
-        "alone",
-        "compute, NCCL, memory operations or whole CUDA graphs while none of the others runs",
-        ("efficiency",),
+        "alone", "compute, NCCL, memory operations or whole CUDA graphs while none of the others runs", ("efficiency",)
     ),
     Word("compute and NCCL", "two of compute, NCCL and memory operations at the same time", ("efficiency",)),
     Word(

@@ -69,11 +69,7 @@ def kernels(schema: Schema) -> Source:
         "s": "LEFT JOIN strings s ON s.id = short_id",
         "m": "LEFT JOIN strings m ON m.id = mangled_id",
     }
-    first_choice = {
-        "name": or_no_name("n.value"),
-        "short_name": or_no_name("s.value"),
-        "is_nccl": "s.is_nccl",
-    }
+    first_choice = {"name": or_no_name("n.value"), "short_name": or_no_name("s.value"), "is_nccl": "s.is_nccl"}
     return Source(
         table,
         integers(schema, table, {**GPU_EVENT, **names, **shape}),
@@ -204,7 +200,8 @@ _LINES = ("sourceLine", "SourceLine")
 def cpu_page_faults(schema: Schema) -> Source:
     """Return page faults of CUDA's unified memory (docs/exports.md#unified-memory); migrations are memory copies."""
     table = "CUDA_UM_CPU_PAGE_FAULT_EVENTS"
-    file, line = (schema.first_existing(table, names) for names in (_FILES, _LINES))
+    known = schema.columns.get(table, ())
+    file, line = (next((name for name in names if name in known), names[0]) for names in (_FILES, _LINES))
     wanted = {
         "start": "start",
         "process": "globalPid",

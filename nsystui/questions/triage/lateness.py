@@ -18,9 +18,9 @@ from nsystui.questions.gpu.device_time import DeviceIntervals
 from nsystui.questions.triage.case import KERNELS_LONGER, LOADER, STALL, Case, LateRank, time_words
 from nsystui.questions.triage.rules.input_pipeline import loading_ranges
 
-_TAKES = {LOADER: "its data loader takes", STALL: "its GPU idles", KERNELS_LONGER: "its kernels take"}
-_TAKE = {LOADER: "their data loaders take", STALL: "their GPUs idle", KERNELS_LONGER: "their kernels take"}
-_KINDS = ("unknown", KERNELS_LONGER, STALL, LOADER)
+_KINDS = ("", KERNELS_LONGER, STALL, LOADER)
+_TAKES = ("", "its kernels take", "its GPU idles", "its data loader takes")
+_TAKE = ("", "their kernels take", "their GPUs idle", "their data loaders take")
 _NEARLY_ALL, _MAIN = 0.9, 0.1
 """A rank is late in every step if it is in this share of the steps with at least `_MAIN` of the largest delay."""
 
@@ -51,15 +51,14 @@ def late_rank(case: Case, arrivals: Sequence[Arrivals], tasks: Sequence[Task], i
         time, when = time * max(len(rows) / len(main), 1), f"in {len(main)} of {total} steps ({few_numbers(main)})"
     elif main and (in_steps := _excess(case, batch, index, tasks))[part] > 0:
         time, when = in_steps[part], "a step"
-    takes = (_TAKE if len(tasks) > 1 else _TAKES)[_KINDS[part]]
-    return replace(late, cause=_KINDS[part], words=f"{takes} {time_words(time)} longer {when}") if part else late
+    words = f"{(_TAKE if len(tasks) > 1 else _TAKES)[part]} {time_words(time)} longer {when}"
+    return replace(late, cause=_KINDS[part], words=words) if part else late
 
 
 def _excess(case: Case, batch: Arrivals, index: int, tasks: Sequence[Task], operations: Ints | None = None) -> Floats:
     """Return how much longer the parts of `_spent` take on a member than on the others in the median, ns.
 
-    The parts are of the work since the start of the collective (or the first kernel) before the ``operations``, or of
-    steady steps, as in `compare.verdict`.
+    Before each of ``operations``, since the previous collective; or in steady steps, as in `compare.verdict`.
     """
     devices = {Member(gpu.device.task.task, gpu.device.device): gpu for gpu in case.devices}
     loading, start, spent = loading_ranges(case), batch.group.start, dict[int, Floats]()
@@ -90,7 +89,5 @@ def _spent(device: DeviceIntervals, loading: Intervals, begin: Times, end: Times
 def _cause(excess: Floats) -> int:
     """Return the index in `_spent` of the part with half of the delay or more, or 0."""
     delay, _, idle, loading = excess.tolist()
-    part = 1
-    if 2 * idle >= delay:
-        part = 3 if 2 * loading >= idle else 2
+    part = 1 + (2 * idle >= delay) * (1 + (2 * loading >= idle))
     return part if 0 < delay <= 2 * excess[part] else 0

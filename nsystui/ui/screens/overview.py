@@ -337,9 +337,8 @@ class OverviewScreen(TablesScreen):
         source, (width, height) = self.findings.triage or self._kept, self.app.size
         if source is None or not self.findings.display or height < _LOW:
             return []
-        shown, count, answer = self.findings_lines() - 1, self.findings.row_count, self.findings.answer
-        label = _FINDINGS_LABEL
-        if answer is not None and shown < count:
+        shown, answer, label = self.findings_lines() - 1, self.findings.answer, _FINDINGS_LABEL
+        if answer is not None and shown < (count := len(answer)):
             count = sum(row[0] != NOT_CHECKED for row in answer.page(0, count))
             label += f"{min(shown, count)} of {count}  "
         # The head shows what blocks compute, below the bar of the GPU time.

@@ -101,7 +101,7 @@ def _share(value: float, full: float) -> float:
 
 
 def bar(value: object, full: float, width: int) -> str:
-    """Return ``value`` as a bar in ``width`` cells, all filled at ``full``; blanks unless it is a positive number."""
+    """Return ``value`` as a bar in ``width`` cells, all filled at ``full``, or blanks."""
     share = _share(value, full) if isinstance(value, int | float) else 0.0
     if not share:
         return " " * width
@@ -116,7 +116,7 @@ def stacked_bar(parts: Sequence[tuple[str, float]], full: float, width: int) -> 
     """
     edges, total = [0], 0.0
     for _, value in parts:
-        total += max(0.0, value)  # in this order, 0 for NaN
+        total += value if value > 0 else 0.0
         edges.append(round(_share(total, full) * width * 8))
     if total > 0:
         edges[-1] = max(edges[-1], 1)

@@ -128,7 +128,7 @@ def in_background(group: str, *, exclusive: bool = True) -> Callable[[Callable[P
 
 
 class SearchesInOrder:
-    """Runs the searches of a screen one by one: keys that are pressed during a search act after it."""
+    """Lets keys that are pressed during a search act after it."""
 
     _queued: list[Callable[[], None]] | None = None
 
@@ -139,17 +139,15 @@ class SearchesInOrder:
         return self._queued is not None
 
     def begin_search(self, search: Callable[[], Awaitable[None]]) -> None:
-        """Run a search, and end a running search."""
-        self._queued = []
-        self._run(search)
+        queued = self._queued = []
+        self._run(search, queued)
 
     @in_background("search")
-    async def _run(self, search: Callable[[], Awaitable[None]]) -> None:
-        queued = self._queued
+    async def _run(self, search: Callable[[], Awaitable[None]], queued: list[Callable[[], None]]) -> None:
         try:
             await search()
         finally:
-            if queued is not None and self._queued is queued:
+            if self._queued is queued:
                 self._queued = None
                 for action in queued:
                     action()

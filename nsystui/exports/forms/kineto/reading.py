@@ -61,13 +61,7 @@ _ESCAPES = re.compile(rb"\\.", re.DOTALL)
 # ijson crashes on integers too long for Python.
 _MAX_DIGITS = 2_000
 _AS_DIGITS = bytes(ord("0") if chr(byte).isdecimal() and byte < 128 else 0 for byte in range(256))
-_FACTS = (
-    "deviceProperties",
-    "distributedInfo",
-    "baseTimeNanoseconds",
-    "cuda_driver_version",
-    "host_name",
-)
+_FACTS = ("deviceProperties", "distributedInfo", "baseTimeNanoseconds", "cuda_driver_version", "host_name")
 _CUT = "cut short: the JSON ends in the middle"
 _MAX_DEPTH = 200
 """The deepest nesting that is read: each level costs memory, and PyTorch writes about ten."""
