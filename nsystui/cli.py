@@ -205,14 +205,19 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
         super().__init__(prog, width=text_width() - 2)
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
-        """Keep the lines, and wrap long lines below the beginning of their last column."""
+        """Fill paragraphs, keep indented lines, and wrap them below the beginning of their last column."""
         import textwrap
 
         lines = []
-        for line in text.splitlines():
+        for line in re.sub(r"(?m)^(\S.*)\n(?=\S)", r"\1 ", text).splitlines():
             column = max((gap.end() for gap in re.finditer(r"^  [a-z-]+ +(?=\S)|^ +|(?<=\S)  +", line)), default=0)
             lines += textwrap.wrap(line, width + 1, subsequent_indent=" " * column, break_on_hyphens=False) or [""]
         return "\n".join(lines)
+
+    def _format_usage(self, *args: Any) -> str:
+        """Move long choices to the left until they fit."""
+        lines = super()._format_usage(*args).split("\n")
+        return "\n".join(line if len(line) <= self._width else line.strip().rjust(self._width) for line in lines)
 
 
 class _Parser(Parser):

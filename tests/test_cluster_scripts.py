@@ -19,17 +19,20 @@ PROGRAMS = {
     "srun": 'for SLURM_PROCID in {0..1}; do export SLURM_PROCID; "$@" & done; for one in `jobs -p`; do wait $one; done',
     "mpiexec": '[ "$1" = -n ]; for PMI_RANK in {0..1}; do export PMI_RANK; "${@:3}"; done',
     "nsys": """
-        did=$1 to=; shift
+        did=$1 to= force=; shift
         while [[ $1 = -* ]]; do
-            case $1 in -o) to=$2; shift;; -t) [ "$did" = profile ] || [ "$2" = sqlite ]; shift;; --*=*);; esac
+            case $1 in -o) to=$2; shift;; -t) [ "$did" = profile ] || [ "$2" = sqlite ]; shift;;
+                --force-overwrite=true) force=1;; --*=*);; esac
             shift
         done
         if [ "$did" = profile ]; then
             [[ $to =~ ^(.*)%q\\{(.*)\\}$ ]]; rank=${!BASH_REMATCH[2]}
-            "$@"; cp "$DEMO/rank$rank.sqlite" "${BASH_REMATCH[1]}$rank.nsys-rep"
-        else
-            cp "$1" "${to:-${1%.nsys-rep}.sqlite}"
-        fi""",
+            "$@"; set -- "$DEMO/rank$rank.sqlite"; to=${BASH_REMATCH[1]}$rank.nsys-rep
+        fi
+        to=${to:-${1%.nsys-rep}.sqlite}
+        [ "$force" ] || [ ! -e "$to" ]
+        cp "$1" "$to"
+        """,
 }
 
 
@@ -80,6 +83,6 @@ def test_pbs(job, tmp_path):
 
 def test_kubernetes(job, tmp_path):
     (tmp_path / "job").mkdir()
-    for pod in range(RANKS):
+    for pod in (*range(RANKS), 0):  # a pod is restarted
         run(script("torchrun").replace("/runs", str(tmp_path)), job, tmp_path, RANK=str(pod))
     assert sorted(path.name for path in (tmp_path / "job").glob("*.sqlite")) == ["node0.sqlite", "node1.sqlite"]

@@ -210,10 +210,7 @@ def row_batches(answer: Answer, size: int = 10_000) -> Iterator[Sequence[Row]]:
 
 
 def column_batches(answer: Answer, size: int = 10_000) -> Iterator[Sequence[Sequence[Value]]]:
-    """Yield batches of ``size`` rows as columns.
-
-    Answers stored by column never build row tuples.
-    """
+    """Yield batches of ``size`` rows as columns. Answers stored by column never build row tuples."""
     if isinstance(answer, TableAnswer) and isinstance(answer.rows, ColumnRows):
         yield from (answer.rows.columns(slice(start, start + size)) for start in range(0, len(answer), size))
         return

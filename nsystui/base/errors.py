@@ -64,7 +64,7 @@ def meant(word: str, names: Iterable[str], otherwise: str) -> str:
 def no_such_name(option: str, word: str, names: Iterable[str]) -> UsageError:
     """Return the error for an unknown name. It quotes the nearest of ``names``, at most three.
 
-    Names that contain the word are first, then names that are similar or contain a similar word, then others.
+    Names that contain the word are first, then names that are similar or contain a similar word.
     """
     import difflib
     import re
@@ -77,8 +77,21 @@ def no_such_name(option: str, word: str, names: Iterable[str]) -> UsageError:
             names_by_part.setdefault(part.casefold(), name)
     containing = sorted((name for name in candidates if folded in name.casefold()), key=len)
     similar = [names_by_part[part] for part in difflib.get_close_matches(folded, names_by_part, cutoff=0.5)]
-    nearest = map(shell_word, list(dict.fromkeys([*containing, *similar, *candidates]))[:3])
-    return UsageError(f"{option} {shell_word(word)}: no such name; the nearest are {', '.join(nearest)}")
+    nearest = [shell_word(name) for name in dict.fromkeys([*containing, *similar])][:3]
+    near = f"the nearest {'are' if len(nearest) > 1 else 'is'} {', '.join(nearest)}"
+    hint = near if nearest else f"none is similar; without {option}, the command lists the names"
+    return UsageError(f"{option} {shell_word(word)}: no such name; {hint}")
+
+
+def see_directory(name: str) -> str:
+    """Return the advice to list the nearest directory of a missing file that exists."""
+    import os
+    from pathlib import Path
+
+    from nsystui.base.text import shell_word
+
+    directory = str(next(filter(os.path.isdir, Path(name).parents), "."))
+    return f"see what is there: ls -l {shell_word(directory)}"
 
 
 def members_of(text: str, members: type[_Member], noun: str) -> tuple[_Member, ...]:

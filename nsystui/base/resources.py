@@ -151,7 +151,8 @@ def usual_threads() -> int:
 
 def memory(root: Path = _ROOT) -> int | None:
     """Return the memory for this process, bytes: available memory, or a lower limit; ``None`` if unknown."""
-    limits = [*_available(root)]
+    facts = [line.split() for line in _lines(root / "proc/meminfo") if line.startswith("MemAvailable:")]
+    limits = [int(words[1]) * 1024 for words in facts if len(words) > 1 and words[1].isdecimal()]
     # Above ``memory.high``, the kernel slows a process to a crawl: in effect, a limit.
     names = ("memory.max", "memory.high", "memory.limit_in_bytes")
     limits += [number for group in _groups(root, "memory") for name in names for number in _numbers(group / name)]
@@ -159,13 +160,6 @@ def memory(root: Path = _ROOT) -> int | None:
     if addresses is not None:
         limits.append(max(addresses - OWN_ADDRESSES, 0))
     return min(limits, default=None)
-
-
-def _available(root: Path) -> Iterator[int]:
-    for line in _lines(root / "proc/meminfo"):
-        words = line.split()
-        if words[:1] == ["MemAvailable:"] and len(words) > 1 and words[1].isdecimal():
-            yield int(words[1]) * 1024
 
 
 def _groups(root: Path, controller: str) -> Iterator[Path]:

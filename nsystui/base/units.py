@@ -213,7 +213,7 @@ class Wording:
         return f"{label.removesuffix(per)} {self.symbol}{per}"
 
     def cell(self, value: Value) -> str:
-        """Return ``value`` without the unit of the heading; percentages too small for the decimals are ``<0.1``."""
+        """Return ``value`` without the unit of the heading; percentages too small for the decimals have one digit."""
         if not _is_finite(value):
             return format_value(self.unit, value)
         text = "0" if self.decimals is None else f"{value / self.size:,.{self.decimals}f}"
@@ -226,7 +226,7 @@ class Wording:
         if not is_zero:
             return "+" * (self.unit is Unit.CHANGE and value > 0) + text
         is_small = value > 0 and self.unit not in _SCALES
-        return f"<{10**-self.decimals:.{self.decimals}f}" if is_small else text.removeprefix("-")
+        return f"{Decimal(f'{value:.0e}'):f}"[:5] if is_small else text.removeprefix("-")
 
     def words(self, value: Value) -> str:
         """Return ``value`` with four digits, in the column's unit unless that unit is over 1000 times as large."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Callable, Sequence
 from functools import partial
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple, cast
 
 from nsystui.base.errors import UsageError
@@ -77,7 +77,8 @@ def run(request: Request) -> int:
         content = prepare(request, job, selection)
         if target == "-":
             with quiet_pipe() as stream:
-                rows = content.write(cast("BinaryIO", getattr(stream, "buffer", sys.stdout)))
+                text = SimpleNamespace(write=lambda data: stream.write(data.decode()))  # text only
+                rows = content.write(cast("BinaryIO", getattr(stream, "buffer", text)))
         else:
             with job.session.waiting("stacks" if args["stacks"] else "trace"):
                 rows = content.save(target, request.output.force)

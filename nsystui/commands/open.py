@@ -11,7 +11,7 @@ from glob import has_magic
 from typing import TYPE_CHECKING
 
 from nsystui.base import terminal
-from nsystui.base.errors import UsageError
+from nsystui.base.errors import UsageError, see_directory
 from nsystui.base.text import shell_word
 from nsystui.commands.configuration import THEMES, remember_theme
 from nsystui.commands.request import Drawn, Request
@@ -89,7 +89,7 @@ def run(request: Request) -> int:
     files = named_files(request.opening.files, request.args.get("nccl_log"))
     files = replace(files, log_steps=_log_steps(request, files))
     if files.exports and not any(map(os.path.lexists, discover(files.exports))):
-        raise UsageError(f"{files.exports[0]}: no such file (see what is there: ls -l .)")
+        raise UsageError(f"{files.exports[0]}: no such file ({see_directory(files.exports[0])})")
     environ = checked_terminal("kernels" if files.exports else "nccl-log")
     from nsystui.questions.job.opening import JobSource
     from nsystui.ui.app import NsystuiApp

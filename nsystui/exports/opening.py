@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Any
 from urllib.parse import quote
 
-from nsystui.base.errors import DamagedError, ExportError, MissingFileError, reason_of
+from nsystui.base.errors import DamagedError, ExportError, MissingFileError, reason_of, see_directory
 from nsystui.base.inputs import opened
 from nsystui.base.resources import shortage
 from nsystui.base.text import shell_word
@@ -179,7 +179,7 @@ def check(path: Path) -> ExportFile:
         status = os.stat(path)
     except FileNotFoundError:
         cause = "a link to a missing file" if path.is_symlink() else "no such file"
-        raise MissingFileError(name, cause, f"see what is there: ls -l {shell_word(str(path.parent))}") from None
+        raise MissingFileError(name, cause, see_directory(str(path))) from None
     except OSError as error:
         advice = f"check the directory with ls -ld {shell_word(str(path.parent))}"
         raise ExportError(name, f"cannot be accessed: {error.strerror}", advice) from None

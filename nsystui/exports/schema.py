@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -91,10 +91,6 @@ class Schema:
 
     def has_column(self, table: str, column: str) -> bool:
         return column in self.columns.get(table, frozenset())
-
-    def first_existing(self, table: str, columns: Sequence[str]) -> str:
-        """Return the first of ``columns`` that the table has, else the first."""
-        return next((column for column in columns if self.has_column(table, column)), columns[0])
 
     def integer(self, table: str, column: str) -> str:
         """Return SQL for an integer column, or NULL if this version lacks it.

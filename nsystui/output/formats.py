@@ -198,17 +198,14 @@ def _write_json(answer: Answer, stream: Writable, progress: CountRows | None) ->
     separator = "["
     rows = 0
     for page in _file_pages(answer, progress):
-        for row in zip(*map(_json_cells, page), strict=True):
+        # Numbers in files are finite.
+        cells = [values if set(map(type, values)) <= {int, float} else map(to_json, values) for values in page]
+        for row in zip(*cells, strict=True):
             stream.write(line % (separator, *row))
             separator = ","
             rows += 1
     stream.write("\n]\n" if rows else "[]\n")
     return rows
-
-
-def _json_cells(values: Sequence[Value]) -> Sequence[Value]:
-    """Return the values for ``%s`` in JSON; numbers in files are finite."""
-    return values if set(map(type, values)) <= {int, float} else [to_json(value) for value in values]
 
 
 # Markup in kernels' names: "f<float>" is an HTML tag, "__half, __half" is bold.

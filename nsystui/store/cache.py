@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from nsystui.base.errors import OutputError, reason_of
 from nsystui.base.parquet_file import copy_to_parquet, parquet_rows
-from nsystui.base.partial_files import PARTIAL, drop_abandoned, is_abandoned, partial_name, remove, why_not_ours
+from nsystui.base.partial_files import PARTIAL, drop_abandoned, is_abandoned, partial_name, remove
 from nsystui.base.text import is_utf8
 from nsystui.exports.canonical import CanonicalTable
 from nsystui.exports.opening import ExportFile
@@ -107,11 +107,6 @@ class Cache:
     def conversions(self) -> Path:
         """The directory for exports that were converted from reports."""
         return self.directory / CONVERTED
-
-    @property
-    def is_ours(self) -> bool:
-        """Whether only this user can have written its files."""
-        return not why_not_ours(self.directory)
 
     def path_of(self, export: ExportFile) -> Path:
         """Return the directory of ``export``, which depends on its state and the version of the code that reads it."""

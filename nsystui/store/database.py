@@ -67,10 +67,7 @@ class Limits:
 
     @property
     def packing(self) -> Limits:
-        """Limits for packing into the cache: half of DuckDB's memory.
-
-        One thread, because the packers have their own.
-        """
+        """Limits for packing: half of DuckDB's memory. One thread, because the packers have their own."""
         return Limits(1, self.database * 4 // 5)
 
     @property

@@ -147,7 +147,7 @@ def test_halves_as_they_are_written_go_away_from_zero(value, decimals):
     (Unit.CHANGE, [-45_678_000, 123], "total", ["-45.7 ms", "+123 ns"]),
     (Unit.RATE, [59.25e9, 13.6e9], "total GB/s", ["59.250", "13.600"]),
     (Unit.PERCENT, [35.94, 0.0, float("nan")], "total %", ["35.9", "0.0", "–"]),
-    (Unit.PERCENT, [0.01, -0.01, -0.0], "total %", ["<0.1", "0.0", "0.0"]),
+    (Unit.PERCENT, [0.0096, 3e-7, -0.01, -0.0], "total %", ["0.01", "0.000", "0.0", "0.0"]),
     (Unit.TIME, [97_450_823], "total s", ["0.097 450 823"]),
     (Unit.COUNT, [1_234, 7], "total", ["1,234", "7"]),
     (Unit.COUNT, [1_234, 7.25], "total", ["1,234.0", "7.2"]),

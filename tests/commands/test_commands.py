@@ -8,6 +8,7 @@ import struct
 import subprocess
 import sys
 import termios
+from itertools import pairwise
 from pathlib import Path
 
 import duckdb
@@ -176,6 +177,15 @@ class TestWords:
         monkeypatch.setenv("COLUMNS", str(columns))
         lines = run("--help").out.splitlines()
         assert max(map(len, lines)) <= columns and "start here:" in lines
+
+    @pytest.mark.parametrize("columns", [80, 116])
+    def test_the_help_of_a_command_fills_its_lines(self, run, monkeypatch, columns):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        for name in commands():
+            text = run(name, "--help").out
+            lines = text.partition("\n\n")[2].partition("\n\n")[0].splitlines()
+            assert max(map(len, text.splitlines())) <= columns
+            assert all(len(line + next_line.split()[0]) > columns - 2 for line, next_line in pairwise(lines)), lines
 
     @pytest.mark.campaign
     def test_compare_is_diff_and_two_files_are_its_sides(self, run, demo_job):

@@ -2,6 +2,7 @@
 
 import argparse
 import io
+import json
 import os
 import shlex
 import subprocess
@@ -222,6 +223,12 @@ def lines(demo_job, tmp_path) -> Callable[[str], list[str]]:
     """Return a function that fills in the file names of a command line and splits it."""
     (tmp_path / "nccl.log").write_text(LOG)
     return lambda line: shlex.split(line.format(*demo_job[:2], tmp_path / "nccl.log"))
+
+
+def test_a_trace_goes_into_a_stream_of_text(lines, monkeypatch):
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    assert main(lines("export {0} --trace -")) == 0
+    assert json.loads(sys.stdout.getvalue())["traceEvents"]
 
 
 @pytest.mark.parametrize("line", campaign.first(2, MANY_LINES))

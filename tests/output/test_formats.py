@@ -135,7 +135,7 @@ def test_a_table_is_aligned_worded_and_safe():
         "-------  ------  -----  -------  --------------------------------------------------\n"
         "   14.6  293 ms    472  620.316  ncclKernel_AllReduce(ncclDevComm *, unsigned long)\n"
         '      –   12 ns      –    0.012  say "hi"␍␊=1+1␛[31m\n'
-        "   <0.1     5 s      1        –  µ|<float>\n"
+        "   0.04     5 s      1        –  µ|<float>\n"
     )
     text = written(FEW, "table", ascii_only=True)
     assert text.isascii()

@@ -1,5 +1,6 @@
 """Verdicts on collectives, and causes of late ranks."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -102,9 +103,9 @@ def test_a_rank_that_is_last_as_often_for_less_time_is_mentioned(tmp_path: Path)
             (
                 (2, 3),
                 "loads",
-                "Ranks 2, 3 (host) arrive last at 20 of 40 collectives: their data loaders take 30.",
+                "Ranks 2, 3 (host) arrive last at 20 of 40 collectives: their data loaders take 30",
             ),
-            ((1, 3), "computes", "Ranks 1, 3 (host) arrive last at 20 of 40 collectives: their kernels take 30."),
+            ((1, 3), "computes", "Ranks 1, 3 (host) arrive last at 20 of 40 collectives: their kernels take 30"),
         ],
     ),
 )
@@ -212,3 +213,12 @@ def test_ranks_that_take_the_same_time_are_compared_by_what_differs(
     job = open_job(*ddp_job(tmp_path, **how))
     a, b = (Side(job, Selection(tasks=job.tasks_of_ranks(frozenset({rank}))), "") for rank in ranks)
     assert summary(a, b).headline.startswith(says)
+
+
+def test_a_step_is_longer_by_the_same_time_in_triage_and_comparison(demo_job: list[Path]) -> None:
+    """The demo's compute overlaps with collectives."""
+    job = open_job(*demo_job)
+    *others, late = (Side(job, Selection(tasks=job.tasks_of_ranks(frozenset({rank}))), "") for rank in (0, 1, 3, 2))
+    sentence = finding(triaged(*demo_job, settings=["straggler_percent=0.1"]), "straggler").sentence
+    [longer] = re.findall("its kernels take (.* longer a step).", sentence)
+    assert any(f"computes {longer} than rank" in summary(side, late).headline for side in others)

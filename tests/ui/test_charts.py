@@ -7,7 +7,7 @@ from jobs import WidgetApp, press, resize, rested, shown
 
 from nsystui.base.text import width_of
 from nsystui.questions.queries.distributions import Density
-from nsystui.ui.widgets.plots import blocks, histogram_lines, plot_lines, tick_line, time_axis
+from nsystui.ui.widgets.plots import bar, blocks, histogram_lines, plot_lines, stacked_bar, tick_line, time_axis
 from nsystui.ui.widgets.stacks import Cell, dominant, half_cells, shade_blocks, shades, stack_cells
 from nsystui.ui.widgets.strip_chart import Lane, StripChart
 
@@ -25,6 +25,14 @@ def test_blocks_stand_for_shares_a_dot_for_no_data_and_the_peaks_of_many_bins_ar
         ([], 3, "   "),
     ):
         assert blocks(bins, width) == text
+
+
+def test_a_bar_of_an_unknown_number_is_empty():
+    unknown = (math.nan, math.inf, 0, -1)
+    assert {bar(1, full, 4) for full in unknown} == {bar(value, 2, 4) for value in (math.nan, None, 0, -1)} == {"    "}
+    assert bar(math.inf, 2, 4) == bar(2, 2, 4) == blocks([math.inf], 4) == "████"
+    assert stacked_bar([("compute", math.nan), ("nccl", 1)], 2, 4) == [("██", "nccl"), ("░░", "idle")]
+    assert all(stacked_bar([("compute", 1)], full, 4)[-1][1] == "idle" for full in unknown)
 
 
 def test_an_axis_has_round_times_in_their_columns():

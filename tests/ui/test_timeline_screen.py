@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from jobs import NARROW, WIDE, line_with, name_of_screen, press, resize, running, screen_text, shows
+from jobs import NARROW, WIDE, line_with, name_of_screen, press, resize, rested, running, screen_text, shows, tap
 from support import edit, native
 from synthetic import training_job
 
@@ -225,3 +225,16 @@ async def test_without_gpu_metrics_the_network_is_offered(tmp_path, cache_direct
     async with running([path], cache_directory, WIDE, "4", "M", "n") as (app, _):
         lanes = app.screen.chart.lanes
         assert "sent mlx5_0" in {one.label.strip() for one in lanes} | {text for one in lanes for _, text in one.notes}
+
+
+@pytest.mark.parametrize(
+    ("tab", "place"), [("L", lambda screen: screen.time), ("6", lambda screen: screen.table.cursor_row)]
+)
+async def test_keys_that_are_pressed_during_a_search_act_after_it(demo_job, cache_directory, tab, place):
+    async with running(demo_job, cache_directory, WIDE, tab) as (app, pilot):
+        search, after = ["slash", *"nvjet", "enter"], ["n", "right_square_bracket", "n"]
+        places = [place((await press(pilot, *keys)).screen) for keys in (search, *([key] for key in after))]
+        await pilot.press("end" if tab == "L" else "home")
+        tap(app, *search, *after)
+        assert place((await rested(pilot)).screen) == places[-1]
+        assert places == sorted(set(places))

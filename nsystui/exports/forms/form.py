@@ -9,9 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from nsystui.base.errors import ExportError
+from nsystui.base.errors import ExportError, see_directory
 from nsystui.base.inputs import opened
-from nsystui.base.text import shell_word
 
 EXPORT_ENDINGS = (".sqlite", ".sqlite3", ".db")
 RECORDING_ENDING = ".qdstrm"
@@ -66,8 +65,7 @@ def identity_of(path: Path, version: int) -> str:
             status = file.stat()
             states.append(f"{file.name}|{status.st_ino}|{status.st_size}|{status.st_mtime_ns}|{status.st_ctime_ns}")
     except OSError as error:
-        advice = f"see what is there: ls -l {shell_word(str(path.parent))}"
-        raise ExportError(str(path), error.strerror or str(error), advice) from None
+        raise ExportError(str(path), error.strerror or str(error), see_directory(str(path))) from None
     text = "|".join([str(version), os.path.realpath(path), *states])
     return hashlib.sha256(os.fsencode(text)).hexdigest()[:16]
 

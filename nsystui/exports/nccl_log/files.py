@@ -23,7 +23,7 @@ from math import isfinite
 from pathlib import Path
 from typing import NamedTuple, cast
 
-from nsystui.base.errors import ExportError, MissingFileError
+from nsystui.base.errors import ExportError, MissingFileError, see_directory
 from nsystui.base.inputs import opened
 from nsystui.base.text import shell_word
 from nsystui.exports.discover import expanded, is_packed_report, natural_key
@@ -101,8 +101,7 @@ def open_log(name: str) -> Iterator[OpenLog]:
             raise ExportError(name, "a directory", f"name the logs in it: {shell_word(name.rstrip('/'))}/*.log")
         file = opened(name, is_pipe_allowed=True)
     except FileNotFoundError:
-        advice = f"see what is there: ls -l {shell_word(os.path.dirname(name) or '.')}"
-        raise MissingFileError(name, "no such file", advice) from None
+        raise MissingFileError(name, "no such file", see_directory(name)) from None
     except OSError as error:
         advice = f"check its permissions with ls -l {shell_word(name)}"
         raise ExportError(name, f"cannot be opened: {error.strerror or error}", advice) from None

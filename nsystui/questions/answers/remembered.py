@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from nsystui.base.answer import Adapted, Answer, Column, TableAnswer, Unit, iter_rows
 from nsystui.base.errors import ExportError
+from nsystui.base.partial_files import why_not_ours
 from nsystui.base.selection import Selection
 from nsystui.exports.opening import ExportFile, check, look
 from nsystui.store.cache import Cache
@@ -63,7 +64,7 @@ class Remembered:
                 look(path / FACTS)[1] if is_packed_report(path) else check(made_before(path, cache.conversions))
                 for path in paths
             ]
-            return cls.of_files(cache, files, source.families) if cache.is_ours else None
+            return cls.of_files(cache, files, source.families) if not why_not_ours(cache.directory) else None
         except (ExportError, OSError):
             return None
 

@@ -56,14 +56,7 @@ RUNTIMES = {
 }  # fmt: skip
 """The kinds for libraries and runtimes on CPU threads, and their names."""
 
-DEFAULT_KINDS = (
-    EventKind.API,
-    *STREAM_KINDS,
-    EventKind.SYNC,
-    EventKind.NVTX,
-    EventKind.MARK,
-    *RUNTIMES,
-)
+DEFAULT_KINDS = (EventKind.API, *STREAM_KINDS, EventKind.SYNC, EventKind.NVTX, EventKind.MARK, *RUNTIMES)
 """OS runtime calls are many and seldom relevant: shown on request, or with little else."""
 
 

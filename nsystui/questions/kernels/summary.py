@@ -55,10 +55,7 @@ class Names(Enum):
 
 
 class GroupBy(Enum):
-    """Groupings of the summary's rows, in addition to the name.
-
-    Family, precision, graph and range replace the name.
-    """
+    """Groupings in addition to the name. Family, precision, graph and range replace the name."""
 
     RANK = "rank"
     ROLE = "role"
@@ -155,14 +152,11 @@ def kernel_summary(
     keys = [key for group in group_by if group not in _BY_LAUNCH for key in _group_keys(group, table, ranks, kinds)]
     keys += [name.label("name")] if has_names else []
     group_columns = [column for group in group_by for column in _GROUP_COLUMNS[group]]
-    if GroupBy.GRAPH in group_by and GroupBy.RANK not in group_by and _has_graphs_of_several(session):
+    of_graphs = sa.select(table.c.report, table.c.process).where(_graph_of(table).is_not(None)).distinct()
+    if GroupBy.GRAPH in group_by and GroupBy.RANK not in group_by and len(session.rows(of_graphs)) > 1:
         keys.append(sa.case((_graph_of(table).is_not(None), rank_of(table, ranks))).label("rank"))
         group_columns.append(RANK)
-    columns = (
-        *statistics.duration_columns("Instances"),
-        *group_columns,
-        *((NAME,) if has_names else ()),
-    )
+    columns = (*statistics.duration_columns("Instances"), *group_columns, *((NAME,) if has_names else ()))
 
     def ask() -> Sequence[Row]:
         conditions = where(table, selection, name)
@@ -193,11 +187,6 @@ def _launch_of(table: sa.FromClause) -> sa.ColumnElement[str]:
 def _graph_of(table: sa.FromClause) -> Expression:
     """Return the number of a kernel's graph, which is unique only in its process."""
     return sa.func.coalesce(table.c.graph_id, sa.func.nullif(table.c.graph_node_id.op(">>")(_GRAPH_BITS), 0))
-
-
-def _has_graphs_of_several(session: Session) -> bool:
-    columns, number = tables.kernels.c, _graph_of(tables.kernels)
-    return len(session.rows(sa.select(columns.report, columns.process).where(number.is_not(None)).distinct())) > 1
 
 
 _GRAPH_BITS = 32

@@ -162,12 +162,8 @@ def _lanes_by_process(ranges: NvtxRanges) -> list[list[int]]:
     for number in np.unique(ranges.columns.chains.lane).tolist():
         lane = ranges.lanes[number]
         lanes_by_process.setdefault((lane.report, lane.process), []).append(number)
-
-    def rank_order(lanes: list[int]) -> tuple[bool, int]:
-        rank = ranges.lanes[lanes[0]].rank
-        return (rank is None, rank or 0)
-
-    return sorted(lanes_by_process.values(), key=rank_order)
+    ranks = {first: ranges.lanes[first].rank for first, *_ in lanes_by_process.values()}
+    return sorted(lanes_by_process.values(), key=lambda lanes: (ranks[lanes[0]] is None, ranks[lanes[0]] or 0))
 
 
 NO_NODE = -1

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import sqlalchemy as sa
@@ -101,12 +100,7 @@ def _histogram(session: Session, selection: Selection, names: Names, extra: Sequ
         totals[kernel] += total
         counts[kernel] += count
     rows: list[Row] = []
-
-    def order(row: tuple[Any, ...]) -> tuple[int, str, int]:
-        kernel, number, *_ = row
-        return -totals[kernel], str(kernel), number
-
-    for kernel, number, count, total in sorted(groups, key=order):
+    for kernel, number, count, total in sorted(groups, key=lambda row: (-totals[row[0]], str(row[0]), row[1])):
         high = EDGES[number + 1] if number + 1 < len(EDGES) else None
         rows.append((EDGES[number], high, count, 100.0 * count / counts[kernel], total, kernel))
     return TableAnswer("kernel-histogram", COLUMNS, rows, None, kernel_notes(session))

@@ -189,7 +189,7 @@ def conditions(case: Case) -> list[Condition]:
 
 _NORMAL = 0.6745
 """MAD / standard deviation of normally distributed values."""
-_NUMBER, _LIMIT = "number", "least"
+_NUMBER, LIMIT = "number", "least"
 
 
 @dataclass(frozen=True)
@@ -291,21 +291,16 @@ def _medians(case: Case, given: Mapping[Kernel, float], is_distance: bool = Fals
     is_given, kernels = given_kernels(given)
     value = duration(table)
     if is_distance:
-        value = sa.func.abs(value - sa.cast(kernels.c[_LIMIT], sa.BigInteger))
+        value = sa.func.abs(value - sa.cast(kernels.c[LIMIT], sa.BigInteger))
     selected = [*conditions(case), job_start(table) >= begins(bounds)]
     medians_by_index = medians(case.job.session, table.join(kernels, is_given), value, kernels.c[_NUMBER], selected)
     return {kernel: medians_by_index[index] for index, kernel in enumerate(given) if index in medians_by_index}
 
 
 def given_kernels(limits: Mapping[Kernel, float]) -> tuple[Condition, sa.CTE]:
-    """Return the condition that a row is of a given kernel, and the numbered kernels with limits (ns)."""
+    """Return the condition that a row is of a given kernel, and the numbered kernels with `LIMIT` (ns)."""
     keys = [sa.column(key.name, key.type) for key in shape_columns()]
-    columns = [sa.column(_NUMBER, sa.BigInteger), *keys, sa.column(_LIMIT, sa.Double)]
+    columns = [sa.column(_NUMBER, sa.BigInteger), *keys, sa.column(LIMIT, sa.Double)]
     rows = [(number, kernel.name, *kernel.shape, limit) for number, (kernel, limit) in enumerate(limits.items())]
     given = sa.select(sa.values(*columns, name="given").data(rows)).cte("own")
     return sa.and_(*(key == given.c[key.name] for key in shape_columns())), given
-
-
-def limit_of(given: sa.CTE) -> sa.ColumnElement[float]:
-    """Return the limit (ns) of a row of `given_kernels`."""
-    return given.c[_LIMIT]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from nsystui.base.selection import Task, Window
 from nsystui.base.text import few_numbers
+from nsystui.base.types import Floats, Ints
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, intersect
 from nsystui.questions.collectives.matching import Member
 from nsystui.questions.collectives.waiting import Arrivals
@@ -16,65 +18,76 @@ from nsystui.questions.gpu.device_time import DeviceIntervals
 from nsystui.questions.triage.case import KERNELS_LONGER, LOADER, STALL, Case, LateRank, time_words
 from nsystui.questions.triage.rules.input_pipeline import loading_ranges
 
-_TAKES = {LOADER: "its data loader takes", STALL: "its GPU idles", KERNELS_LONGER: "its kernels take"}
-_TAKE = {LOADER: "their data loaders take", STALL: "their GPUs idle", KERNELS_LONGER: "their kernels take"}
+_KINDS = ("", KERNELS_LONGER, STALL, LOADER)
+_TAKES = ("", "its kernels take", "its GPU idles", "its data loader takes")
+_TAKE = ("", "their kernels take", "their GPUs idle", "their data loaders take")
 _NEARLY_ALL, _MAIN = 0.9, 0.1
 """A rank is late in every step if it is in this share of the steps with at least `_MAIN` of the largest delay."""
 
 
 def late_rank(case: Case, arrivals: Sequence[Arrivals], tasks: Sequence[Task], is_straggler: bool) -> LateRank:
-    """Return the delays by step of ranks that arrive together, and the cause if they are stragglers.
-
-    From the collective (or capture's first kernel) before until the last arrives, its time by part is compared with the
-    median of the other ranks. The part with half of the delay or more is the cause. Idle time is the data loader's if
-    half of it is in a loader's range.
-    """
-    devices = {Member(gpu.device.task.task, gpu.device.device): gpu for gpu in case.devices}
-    loading = loading_ranges(case) if is_straggler else {}
-    by_step: Counter[int] = Counter()
-    excess, count, steps = np.zeros(4), 0, case.steps.get(tasks[0])
+    """Return the delays by step of ranks that arrive together, and the cause if they are stragglers."""
+    rows_late, by_step, steps = dict[tuple[Arrivals, int], Ints](), Counter[int](), case.steps.get(tasks[0])
     for batch in arrivals:
-        members = batch.group.members
-        for index in (index for index, member in enumerate(members) if member.task in tasks):
-            rows = np.flatnonzero(batch.last == index)
-            starts = batch.group.start[index, batch.operations[rows]]
-            in_step = np.searchsorted(steps.start, starts, side="right") - 1 if steps is not None else starts
-            for step, delay in zip(in_step.tolist(), batch.spread[rows].tolist(), strict=True):
-                if steps is not None and step >= 0:
-                    by_step[int(steps.numbers[step])] += delay
-            operations, spent = batch.operations[rows], {}
-            operations = operations[operations > 0] if operations.any() else operations
-            for other, member in enumerate(members):
-                device = devices.get(member)
-                if device is not None and is_straggler and len(rows) and (other == index or member.task not in tasks):
-                    begin, end = batch.group.end[other, operations - 1], batch.group.start[other, operations]
-                    begin = np.where(operations, begin, device.parts.kernels.starts[:1].min(initial=end[0]))
-                    spent[other] = _spent(device, loading.get(member.task, EMPTY), begin, end)
-            if (of_late := spent.pop(index, None)) is not None and spent:
-                excess, count = excess + of_late - np.median(list(spent.values()), axis=0), count + len(operations)
+        for index in (index for index, member in enumerate(batch.group.members) if member.task in tasks):
+            rows = rows_late[batch, index] = np.flatnonzero(batch.last == index)
+            if steps is not None:
+                starts = batch.group.start[index, batch.operations[rows]]
+                in_step = np.searchsorted(steps.start, starts, side="right") - 1
+                for step, delay in zip(in_step.tolist(), batch.spread[rows].tolist(), strict=True):
+                    if step >= 0:
+                        by_step[int(steps.numbers[step])] += delay
     total = len(steps) if steps is not None else 0
     main = [number for number, delay in by_step.items() if delay >= _MAIN * max(by_step.values())]
-    is_rare = 2 * len(main) < total
-    kind, time = _cause(*excess.tolist())
-    if not count or not time or not case.once("lost kernels", set).isdisjoint(tasks):
-        return LateRank(tasks, is_straggler, by_step, is_rare)
-    when = f"in {len(main)} of {total} steps ({few_numbers(main)})" if len(main) < _NEARLY_ALL * total else "a step"
-    time /= min(count, len(main)) or count
-    takes = (_TAKE if len(tasks) > 1 else _TAKES)[kind]
-    words = f"{takes} {time_words(time)} longer {when if main else 'before a collective'}"
-    return LateRank(tasks, is_straggler, by_step, is_rare, kind, words)
+    late = LateRank(tasks, is_straggler, by_step, is_rare=2 * len(main) < total)
+    (batch, index), rows = max(rows_late.items(), key=lambda item: item[0][0].spread[item[1]].sum())
+    if not is_straggler or not len(rows) or not case.once("lost kernels", set).isdisjoint(tasks):
+        return late
+    operations = batch.operations[rows]
+    before = _excess(case, batch, index, tasks, operations[operations > 0] if operations.any() else operations)
+    part = _cause(before)
+    time, when = before[part], "before a collective"
+    if main and len(main) < _NEARLY_ALL * total:
+        time, when = time * max(len(rows) / len(main), 1), f"in {len(main)} of {total} steps ({few_numbers(main)})"
+    elif main and (in_steps := _excess(case, batch, index, tasks))[part] > 0:
+        time, when = in_steps[part], "a step"
+    words = f"{(_TAKE if len(tasks) > 1 else _TAKES)[part]} {time_words(time)} longer {when}"
+    return replace(late, cause=_KINDS[part], words=words) if part else late
+
+
+def _excess(case: Case, batch: Arrivals, index: int, tasks: Sequence[Task], operations: Ints | None = None) -> Floats:
+    """Return how much longer the parts of `_spent` take on a member than on the others in the median, ns.
+
+    Before each of ``operations``, since the previous collective; or in steady steps, as in `compare.verdict`.
+    """
+    devices = {Member(gpu.device.task.task, gpu.device.device): gpu for gpu in case.devices}
+    loading, start, spent = loading_ranges(case), batch.group.start, dict[int, Floats]()
+    for other, member in enumerate(batch.group.members):
+        device, steps = devices.get(member), case.steps.get(member.task)
+        if device is None or (other != index and member.task in tasks):
+            continue
+        if operations is not None:
+            begin, end = start[other, operations - 1], start[other, operations]
+            begin = np.where(operations, begin, device.parts.kernels.starts[:1].min(initial=end[0]))
+        elif steps is not None:
+            begin, end = (times[steps.first_steady :] for times in (steps.start, steps.start + steps.duration))
+        else:
+            continue
+        spent[other] = _spent(device, loading.get(member.task, EMPTY), begin, end) / len(end)
+    late = spent.pop(index, None)
+    return late - np.median(list(spent.values()), axis=0) if late is not None and spent else np.zeros(4)
 
 
 def _spent(device: DeviceIntervals, loading: Intervals, begin: Times, end: Times) -> Times:
-    """Return the four times for `_cause` between ``begin`` and ``end``, ns."""
+    """Return the time without exposed communication between ``begin`` and ``end``, and its parts for `_cause`, ns."""
     idle = device.idle(Window(int(begin.min()), int(max(begin.min(), end.max()))))
-    parts = (idle, intersect(idle, loading), device.parts.kernels)
-    return np.array([(end - begin).sum(), *(part.covered(begin, end).sum() for part in parts)])
+    parts = (device.parts.exposed_nccl, device.parts.kernels, idle, intersect(idle, loading))
+    communicated, *times = (part.covered(begin, end).sum() for part in parts)
+    return np.array([(end - begin).sum() - communicated, *times])
 
 
-def _cause(delay: float, idle: float, loading: float, kernels: float) -> tuple[str, float]:
-    """Return the part with half of a delay or more, and its time; 0 if no part has as much. All in ns."""
-    kind, time = KERNELS_LONGER, kernels
-    if 2 * idle >= delay:
-        kind, time = (LOADER, loading) if 2 * loading >= idle else (STALL, idle)
-    return kind, time if 0 < delay <= 2 * time else 0.0
+def _cause(excess: Floats) -> int:
+    """Return the index in `_spent` of the part with half of the delay or more, or 0."""
+    delay, _, idle, loading = excess.tolist()
+    part = 1 + (2 * idle >= delay) * (1 + (2 * loading >= idle))
+    return part if 0 < delay <= 2 * excess[part] else 0

@@ -13,7 +13,7 @@ import numpy as np
 
 from nsystui.base.answer import END, RANK, START, UNKNOWN, Column, Row, TableAnswer, Unit
 from nsystui.base.selection import Selection, Task, Window
-from nsystui.base.text import safe_text
+from nsystui.base.text import fit, safe_text
 from nsystui.base.types import Floats
 from nsystui.base.units import MISSING, format_value, numbered
 from nsystui.questions.algebra.intervals import covered_per_bin, union
@@ -501,6 +501,9 @@ def detail_lines(
     parts = [(f"{item.label} {item.words(share and share * item.top)}", item.category) for item, share in shares]
     lines += wrapped(parts, width)
     notes = [line for note in picture.notes for line in textwrap.wrap(safe_text(note), max(20, width))]
+    room = max_lines - len(lines)
+    if 0 < room < len(notes):
+        notes[room - 1] = fit(f"{notes[room - 1]} …", width)
     return [*lines, *([(line, "dim")] for line in notes)][:max_lines]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from asyncio import to_thread
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from nsystui.base.answer import Answer, Record, TableAnswer, record
@@ -17,7 +18,7 @@ from nsystui.ui.pictures.details import Details, event_details
 from nsystui.ui.screens import screen_of
 from nsystui.ui.screens.other_tools import export_trace, ncu_of_event, show_ncu_commands
 from nsystui.ui.screens.table import TableScreen, name_filter
-from nsystui.ui.widgets.repainting import in_background
+from nsystui.ui.widgets.repainting import SearchesInOrder, in_background
 
 
 @in_background("partner")
@@ -42,7 +43,7 @@ _CATEGORIES = {
 }  # fmt: skip
 
 
-class EventsScreen(TableScreen):
+class EventsScreen(SearchesInOrder, TableScreen):
     """The list of events, with the cursor on an event (``target``) if another screen jumps to it."""
 
     PARAMETERS = ("chosen", "_jumps")
@@ -115,7 +116,8 @@ class EventsScreen(TableScreen):
         if not isinstance(events, EventList):
             self.say("sort by time (s) to jump")
             return
-        self._look(lambda: events.position(key), "the event is outside the selection: Esc undoes the selection")
+        outside = "the event is outside the selection: Esc undoes the selection"
+        self.begin_search(partial(self._look, partial(events.position, key), outside))
 
     def open_row(self) -> None:
         self.action_partner()
@@ -141,7 +143,7 @@ class EventsScreen(TableScreen):
     def _go_to(self, moment: int) -> None:
         events = self.table.answer
         if isinstance(events, EventList):
-            self._look(lambda: events.at_time(moment), "no event at that time")
+            self.begin_search(partial(self._look, partial(events.at_time, moment), "no event at that time"))
 
     def action_kinds(self) -> None:
         names = ",".join(kind.value for kind in self.chosen)
@@ -151,6 +153,8 @@ class EventsScreen(TableScreen):
         """Go to the next event of the searched name (-1: the previous event)."""
         if self.searched is None:
             self.say("search with / first: n and N then go to the matches")
+            return
+        if self.waits(partial(self.action_match, direction)):
             return
         searched, forward = self.searched, direction > 0
 
@@ -168,18 +172,17 @@ class EventsScreen(TableScreen):
     def action_same_kind(self, direction: int) -> None:
         """Go to the next event of this kind (-1: the previous event)."""
         values = self.values()
-        if values:
+        if values and not self.waits(partial(self.action_same_kind, direction)):
             kind = EventKind(values["kind"])
             self._find(lambda events, row: events.find(row, direction > 0, kind=kind), f"no more {kind.value} events")
 
     def _find(self, find: Callable[[EventList, int], int | None], reason: str) -> None:
         events, cursor_row = self.table.answer, self.table.cursor_row
         if isinstance(events, EventList):
-            self._look(lambda: find(events, cursor_row), reason)
+            self.begin_search(partial(self._look, partial(find, events, cursor_row), reason))
         else:
             self.say("sort by time (s) to search")
 
-    @in_background("find")
     async def _look(self, find: Callable[[], int | None], reason: str) -> None:
         index = await to_thread(find)
         if index is None:

@@ -18,7 +18,7 @@ from nsystui.ui.doors import show_view
 from nsystui.ui.loading import KeptOverview
 from nsystui.ui.pictures import overview_lines as words
 from nsystui.ui.screens import screen_of
-from nsystui.ui.screens.findings import FindingScreen, FindingsTable, NotCheckedScreen, findings_answer
+from nsystui.ui.screens.findings import NOT_CHECKED, FindingScreen, FindingsTable, NotCheckedScreen, findings_answer
 from nsystui.ui.screens.rank_comparison import RankComparison
 from nsystui.ui.screens.table import TablesScreen
 from nsystui.ui.widgets.panels import PartLines, TextPart
@@ -335,8 +335,10 @@ class OverviewScreen(TablesScreen):
         source, (width, height) = self.findings.triage or self._kept, self.app.size
         if source is None or not self.findings.display or height < _LOW:
             return []
-        shown, count = self.findings_lines() - 1, self.findings.row_count
-        label = _FINDINGS_LABEL if shown >= count else f"{_FINDINGS_LABEL}{shown} of {count}  "
+        shown, answer, label = self.findings_lines() - 1, self.findings.answer, _FINDINGS_LABEL
+        if answer is not None and shown < (count := len(answer)):
+            count = sum(row[0] != NOT_CHECKED for row in answer.page(0, count))
+            label += f"{min(shown, count)} of {count}  "
         # The head shows what blocks compute, below the bar of the GPU time.
         return words.labelled(label, source.losses, width, 2 if height >= _ROOMY else 1)
 

@@ -13,6 +13,7 @@ from textual.widget import Widget
 
 from nsystui.base.answer import Answer, Record, Unit, Value
 from nsystui.base.selection import Selection
+from nsystui.base.text import width_of
 from nsystui.base.types import Flags, Floats
 from nsystui.base.units import Wording, format_value
 from nsystui.questions.algebra.intervals import Times
@@ -64,8 +65,8 @@ _TREE = {
 }
 _KIND_COLOURS = {KINDS[kind]: colour for kind, colour in CATEGORIES.items()}
 """The colours of the pieces of the path."""
-_ROOMY, _WIDE = 30, 120
-"""The minimum terminal height for a chart, and width for the anchor of the steps."""
+_ROOMY, _WIDE, _SELECTION = 30, 120, 30
+"""The minimum terminal height for a chart, width for the anchor of the steps, and the room for the selection."""
 _MIN_ROWS, _MAX_ROWS = 6, 20
 """The minimum and maximum rows of the chart, by the room that the table leaves."""
 
@@ -119,8 +120,9 @@ class StepsScreen(GroupedViewsScreen):
     def show_count(self) -> None:
         super().show_count()
         if self._words is not None:
-            words = self._words if self.app.size.width >= _WIDE else self._words[::2]
-            self.show_title(right=" · ".join(words))
+            words = " · ".join(self._words)
+            fits = self.app.size.width >= max(_WIDE, width_of(words) + _SELECTION)
+            self.show_title(right=words if fits else " · ".join(self._words[::2]))
 
     def empty_text(self, answer: Answer) -> str:
         text = super().empty_text(answer)

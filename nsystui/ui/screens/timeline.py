@@ -24,7 +24,7 @@ from nsystui.ui.pictures.zoom import inside
 from nsystui.ui.screens.lanes import LanesScreen
 from nsystui.ui.screens.other_tools import export_trace, ncu_of_event, show_ncu_commands
 from nsystui.ui.screens.table import name_filter
-from nsystui.ui.widgets.repainting import in_background
+from nsystui.ui.widgets.repainting import SearchesInOrder, in_background
 
 if TYPE_CHECKING:
     from nsystui.questions.job.job import OpenJob
@@ -35,23 +35,20 @@ _AROUND_EVENT, _AROUND_WINDOW = 20, 2
 """The width of a view opened on an event or a span of time, as a multiple of its length."""
 
 
-class TimelineScreen(LanesScreen):
+class TimelineScreen(SearchesInOrder, LanesScreen):
     """The lanes of the selection, with moves between events and a name search; ``e`` exports the visible operations."""
 
     MODE_KEY = "L"
     PLACES = ("timeline", "everywhere")
 
     _listed: Answer | None = None
-    _searching = False
-    _steps = 0  # events to move on after the running search
 
     def action_event(self, direction: int) -> None:
         """Move to the next event of the lane (-1: the previous event)."""
         picture, lane, neighbours = self.drawn(), self.lane, self._neighbours
         if picture is None or lane is None or neighbours is None:
             return
-        if self._searching:
-            self._steps += direction  # after the search that is running
+        if self.waits(partial(self.action_event, direction)):
             return
         time, forward = self.time, direction > 0
         if lane.has_stretches:
@@ -60,7 +57,7 @@ class TimelineScreen(LanesScreen):
             return
 
         find = partial(range_next_to, picture.timeline) if lane.is_host else neighbours.find
-        self._go_to_neighbour(lane, partial(find, lane, time, forward))
+        self.begin_search(partial(self._go_to_neighbour, lane, partial(find, lane, time, forward)))
 
     def _go_to_interval(self, lane: LaneIdentity, time: int, forward: bool) -> bool:
         """Move to the thread's next function or CPU state, or to a function that matches the search.
@@ -79,13 +76,8 @@ class TimelineScreen(LanesScreen):
             self._go_to(start)
         return True
 
-    @in_background("neighbour")
     async def _go_to_neighbour(self, lane: LaneIdentity, find: Callable[[], Row | None]) -> None:
-        self._searching = True
-        try:
-            row = await to_thread(find)
-        finally:
-            steps, self._searching, self._steps = self._steps, False, 0
+        row = await to_thread(find)
         picture = self.picture
         if picture is None or lane != self.lane:
             return
@@ -97,9 +89,6 @@ class TimelineScreen(LanesScreen):
             self.say("the next event is outside of the selection: Esc goes back, T selects a time")
             return
         self._show_event(row, lane)
-        if steps:
-            self._steps = steps - (1 if steps > 0 else -1)
-            self.action_event(1 if steps > 0 else -1)
 
     def _show_event(self, row: Row, lane: LaneIdentity) -> None:
         picture, start = self.picture, window_of(row).start
@@ -246,9 +235,8 @@ class TimelineScreen(LanesScreen):
     def action_search(self) -> None:
         """Ask for a name, mark and count its events, and move to the first."""
         if self.drawn() is not None:
-            self.prompt.ask("search", "", name_filter, self._search)
+            self.prompt.ask("search", "", name_filter, lambda name: self.begin_search(partial(self._search, name)))
 
-    @in_background("neighbour")
     async def _search(self, name: NameFilter | None) -> None:
         self.search, self.match_count = name, ""
         self.show_selection()
@@ -273,17 +261,20 @@ class TimelineScreen(LanesScreen):
         ):
             self._show_match(match)
 
-    @in_background("neighbour")
-    async def action_match(self, direction: int) -> None:
+    def action_match(self, direction: int) -> None:
         """Move to the next matching event on any lane; from the last to the first."""
-        picture, lane, time, forward = self.drawn(), self.lane, self.time, direction > 0
-        if picture is None or lane is None or self._searching:
+        picture, lane = self.drawn(), self.lane
+        if picture is None or lane is None:
+            return
+        if self.waits(partial(self.action_match, direction)):
             return
         if self._marked_names is None:
             self.say("search a name with / first; ] and [ go to the next and previous event")
             return
-        base = picture.base
-        edge = base.start - 1 if forward else base.end
+        self.begin_search(partial(self._go_to_match, picture.base, lane, direction > 0))
+
+    async def _go_to_match(self, base: Window, lane: LaneIdentity, forward: bool) -> None:
+        time, edge = self.time, base.start - 1 if forward else base.end
         if lane.has_stretches:
             if not self._go_to_interval(lane, time, forward) and not self._go_to_interval(lane, edge, forward):
                 self.say("nothing of that name on this lane")
@@ -312,7 +303,6 @@ class TimelineScreen(LanesScreen):
         if picture is None or job is None or name is None:
             return None
         opened, base = picture.opened, picture.base
-        self._searching = True
         make = partial(Matches.of, picture.timeline, opened, base, name)
         try:
             result = await to_thread(lambda: find(job.once(("matches", selection, opened, name), make)))
@@ -320,8 +310,6 @@ class TimelineScreen(LanesScreen):
             self.match_count = self.match_count or "not counted"
             self.show_selection()
             raise
-        finally:
-            self._searching, self._steps = False, 0
         return result if self._marked_names == name and self.picture is not None else None
 
     def action_take_window(self) -> None:

@@ -268,8 +268,7 @@ class SelectionLine(TextLine):
 
 
 class KeyLine(TextLine):
-    """The last line: the active keys that fit uncut, always with the keys in ``ALWAYS``, which lead to all other
-    keys."""
+    """The last line: the active keys that fit uncut, always with ``ALWAYS``, which lead to all other keys."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"key-line--key", "key-line--label", "key-line--notice"}
 

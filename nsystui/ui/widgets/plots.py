@@ -47,7 +47,7 @@ def _largest(bins: Sequence[float], column: int, width: int) -> float:
 def _block(value: float) -> str:
     if math.isnan(value):
         return NO_DATA
-    return BLOCKS[min(len(BLOCKS) - 1, int(value * len(BLOCKS)))] if value > 0 else NOTHING
+    return BLOCKS[min(len(BLOCKS) - 1, int(_share(value, 1.0) * len(BLOCKS)))] if value > 0 else NOTHING
 
 
 def _steps(min_step: float) -> Iterator[int]:
@@ -95,11 +95,17 @@ def time_axis(lo: int, hi: int, width: int) -> str:
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 
 
+def _share(value: float, full: float) -> float:
+    """Return ``value`` as a share of ``full``, 0 to 1; 0 unless both are positive numbers."""
+    return min(value / full, 1.0) if value > 0 and 0 < full < math.inf else 0.0
+
+
 def bar(value: object, full: float, width: int) -> str:
-    """Return ``value`` as a bar in ``width`` cells, all filled at ``full``; blanks unless it is a positive number."""
-    if not isinstance(value, int | float) or not value > 0:
+    """Return ``value`` as a bar in ``width`` cells, all filled at ``full``, or blanks."""
+    share = _share(value, full) if isinstance(value, int | float) else 0.0
+    if not share:
         return " " * width
-    eighths = max(1, round(min(value / full, 1.0) * width * 8))
+    eighths = max(1, round(share * width * 8))
     return ("█" * (eighths // 8) + _EIGHTHS[eighths % 8]).ljust(width)[:width]
 
 
@@ -110,8 +116,8 @@ def stacked_bar(parts: Sequence[tuple[str, float]], full: float, width: int) -> 
     """
     edges, total = [0], 0.0
     for _, value in parts:
-        total += max(value, 0.0)
-        edges.append(round(min(total / full, 1.0) * width * 8))
+        total += value if value > 0 else 0.0
+        edges.append(round(_share(total, full) * width * 8))
     if total > 0:
         edges[-1] = max(edges[-1], 1)
     runs: list[tuple[str, str]] = []

@@ -335,7 +335,7 @@ def _outliers(case: Case, limits: Mapping[Kernel, float]) -> Iterator[tuple[Task
     are_long = [
         start >= kernel_times.begins(kernel_times.part_bounds(case)),
         time > min(limits.values()),
-        time > kernel_times.limit_of(given),
+        time > given.c[kernel_times.LIMIT],
     ]
     query = (
         sa.select(*gpu_columns, *keys, sa.func.count(), spent, sa.func.max(time), sa.func.arg_max(start, time))
