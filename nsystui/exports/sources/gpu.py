@@ -173,7 +173,8 @@ _LINES = ("sourceLine", "SourceLine")
 def cpu_page_faults(schema: Schema) -> Source:
     """Return page faults of CUDA's unified memory (docs/exports.md#unified-memory); migrations are memory copies."""
     table = "CUDA_UM_CPU_PAGE_FAULT_EVENTS"
-    file, line = (schema.first_existing(table, names) for names in (_FILES, _LINES))
+    known = schema.columns.get(table, ())
+    file, line = (next((name for name in names if name in known), names[0]) for names in (_FILES, _LINES))
     wanted = native_columns(
         f"start process:globalPid address instruction_id:CpuInstruction file_id:{file} source_line:{line}"
     )
