@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import itemgetter
 
@@ -21,10 +21,10 @@ from nsystui.base.units import format_value
 from nsystui.questions.algebra.intervals import EMPTY, Times, intersect, union
 from nsystui.questions.blocking.dependencies import unresolved_waits
 from nsystui.questions.blocking.gain import RECOVERABLE, SPEEDUP, STANDING, Gain, Standing
-from nsystui.questions.blocking.parts import BLOCKERS, PARTS, Iterations, blocked_in, blocking
+from nsystui.questions.blocking.parts import BLOCKERS, COPIES, HOST, PARTS, Iterations, blocked_in, blocking
 from nsystui.questions.collectives.matching import Member
 from nsystui.questions.collectives.waiting import NOBODY, Arrivals, waits_and_transfers
-from nsystui.questions.gpu.utilisation import by_gpu, selected_devices
+from nsystui.questions.gpu.utilisation import by_gpu, copies_note, selected_devices
 from nsystui.questions.host.time_budget import cause_words, causes_of
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.conditions import job_end, job_start
@@ -140,7 +140,13 @@ def iterations(job: OpenJob, selection: Selection, step_name: str | None = None)
                 gpus.append(RankIterations(rank.rank, budget.at(inside), steps[rank.task].at(inside)))
     groups = by_gpu(job.session, selected_devices(job.session, selection, job.ranks))
     numbers = {(device.task.task, device.device): number for number, group in enumerate(groups) for device in group}
-    gpus.sort(key=lambda gpu: (gpu.steps is None, -int(gpu.of.time.sum())))
+    lacking = {item.device.task.task for item in job.busy(selection).devices if item.unrecorded_copies}
+    silent = {report.index for report in job.session.reports if not report.has(tables.host_functions)}
+    gpus = [
+        replace(gpu, of=replace(gpu.of, unknown=(*COPIES * (task in lacking), *HOST * (task.report in silent))))
+        for gpu in sorted(gpus, key=lambda gpu: (gpu.steps is None, -int(gpu.of.time.sum())))
+        for task in [gpu.of.task]
+    ]
     first = {numbers.get(key := (gpu.of.task, gpu.of.device), key): gpu for gpu in reversed(gpus)}
     return sorted(first.values(), key=lambda gpu: (gpu.rank, gpu.of.device))
 
@@ -286,6 +292,7 @@ def notes_of(
     if not gpus:
         return job.busy(selection.with_name(None)).notes
     notes = list(job.steps(step_name).notes)
+    notes += filter(None, [copies_note(job.busy(selection.with_name(None)).devices)])
     if any(gpu.numbers is None for gpu in gpus):
         notes.append("a GPU whose work no step launched has one iteration: all of its time")
     waits = unresolved_waits(job.session, {gpu.of.task for gpu in gpus})

@@ -18,6 +18,7 @@ from nsystui.base.selection import Selection, Task, Window
 from nsystui.base.types import Condition, Flags
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, intersect, subtract, union
 from nsystui.questions.blocking.budget import STEP_PART_COLUMNS, RankIterations, iterations, notes_of, part_importance
+from nsystui.questions.blocking.parts import PARTS
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.conditions import job_end, job_start
 from nsystui.questions.steps.phases import DECODE, PHASES
@@ -110,7 +111,10 @@ def _figures(gpus: Sequence[RankIterations], masks: Sequence[Flags], total_time:
         *figures,
         verdict,
         *measures.values(),
-        *(None if not part and bound else part for part, bound in zip(parts.tolist(), possible.tolist(), strict=True)),
+        *(
+            None if not part and (bound or name in gpus[0].of.unknown) else part
+            for name, part, bound in zip(PARTS, parts.tolist(), possible.tolist(), strict=True)
+        ),
     )
 
 

@@ -101,6 +101,8 @@ class Breakdown:
     r"""|U(G) \ U(K)|"""
     graph_without_kernels: int
     r"""|U(G) \ U(K ∪ C)|"""
+    unrecorded_copies: int = 0
+    """The calls that copy or set memory, of processes whose copies were not recorded: M is unknown."""
 
     @property
     def overlap(self) -> int:
@@ -142,9 +144,9 @@ class Breakdown:
         """|w| − |A|, ns."""
         return self.time - self.busy
 
-    def percent(self, part: int) -> float | None:
-        """Return ``part`` (ns, an attribute) as a percentage of ``time``, or ``None`` if that is 0."""
-        return 100.0 * part / self.time if self.time else None
+    def percent(self, part: int | None) -> float | None:
+        """Return ``part`` (ns, an attribute) as a percentage of ``time``, or ``None`` if unknown or of no time."""
+        return 100.0 * part / self.time if self.time and part is not None else None
 
     @property
     def overlap_percent(self) -> float | None:
@@ -255,6 +257,8 @@ class DeviceIntervals:
     others: tuple[Device, ...] = ()
     pauses: Intervals = field(default_factory=lambda: EMPTY)
     """Times without a capture, neither busy nor idle."""
+    unrecorded_copies: int = 0
+    """See `Breakdown`."""
     _breakdowns: dict[Window, Breakdown] = field(default_factory=dict, init=False, repr=False)
 
     @property
@@ -281,7 +285,9 @@ class DeviceIntervals:
         busy = sum(lengths[name] for name in _DISJOINT)
         del lengths["graph_only"]
         time = hi - lo - self.pauses.length_within(lo, hi)
-        breakdown = Breakdown(time, self.recorded_in(window), busy=busy, **lengths)
+        breakdown = Breakdown(
+            time, self.recorded_in(window), busy=busy, unrecorded_copies=self.unrecorded_copies, **lengths
+        )
         if len(self._breakdowns) >= _WINDOWS:
             self._breakdowns.clear()
         self._breakdowns[window] = breakdown

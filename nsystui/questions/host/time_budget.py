@@ -21,8 +21,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from itertools import islice
+from operator import add
 
 import numpy as np
 
@@ -226,6 +227,8 @@ class Budget:
     in_graphs: int = 0
     tail: int = 0
     unrecorded: int = 0
+    unrecorded_copies: int = 0
+    """The number of calls, see `Breakdown`; no part."""
 
     @property
     def idle(self) -> int:
@@ -238,10 +241,7 @@ class Budget:
         return self.compute + self.exposed_nccl + self.memory + self.graph + self.idle + self.unrecorded
 
     def __add__(self, other: Budget) -> Budget:
-        return Budget(**{part: getattr(self, part) + getattr(other, part) for part in PARTS})
-
-
-PARTS = tuple(part.name for part in fields(Budget))
+        return Budget(*map(add, vars(self).values(), vars(other).values()))
 
 
 @dataclass(frozen=True, eq=False)
@@ -330,6 +330,7 @@ def _budget(
         in_graphs=in_graphs.length,
         tail=after.length,
         unrecorded=spent.time - spent.recorded,
+        unrecorded_copies=spent.unrecorded_copies,
     )
     return DeviceBudget(device.device, window, steady, working, budget, startup, long_gaps, in_graphs, after)
 
@@ -359,6 +360,7 @@ _LABELS = {
     "tail": ("Tail", "tail"),
     "unrecorded": ("Not Recorded", "not recorded"),
 }
+PARTS = tuple(_LABELS)
 COLUMNS = (
     RANK,
     DEVICE.with_importance(2),
@@ -378,8 +380,10 @@ def budget_table(budgets: Iterable[DeviceBudget]) -> TableAnswer:
     """Tabulate the budgets of GPUs; the percentages of a row add up to 100."""
     rows: list[Row] = []
     for gpu in budgets:
-        times = [getattr(gpu.budget, part) for part in PARTS]
-        shares = [100.0 * time / gpu.budget.time if gpu.budget.time else None for time in times]
+        unknown = ("memory",) * bool(gpu.budget.unrecorded_copies)
+        times = [None if part in unknown else getattr(gpu.budget, part) for part in PARTS]
+        total = gpu.budget.time
+        shares = [100.0 * time / total if total and time is not None else None for time in times]
         rows.append((gpu.device.task.rank, gpu.device.device, *shares, gpu.steady, *times))
     return with_graphs(TableAnswer("budget", COLUMNS, rows, len(rows)))
 

@@ -385,8 +385,30 @@ def _launching(session: Session, devices: Collection[Task]) -> Iterator[Task]:
         yield from (Task(index, process) for process in arrays["process"].tolist())
 
 
-def launches_without_work(session: Session, reports: Iterable[Report]) -> dict[Task, dict[str, int]]:
-    """Count by name the successful calls that launch, copy or set memory, of processes without any GPU work.
+_COPYING = ("Memcpy", "Memset")
+
+
+def unrecorded_copies(session: Session, reports: Iterable[Report]) -> dict[Task, int]:
+    """Count the calls that copy or set memory, of processes without any such GPU work."""
+
+    def compute(part: Session, missing: list[Report]) -> dict[int, Arrays]:
+        counts = launches_without_work(part, missing, _COPYING, [BY_NAME["memory_ops"]])
+        rows = {report.index: list[tuple[int, int]]() for report in missing}
+        for task, calls in counts.items():
+            rows[task.report].append((task.process, sum(calls.values())))
+        return {index: {"calls": np.array(values, np.int64).reshape(-1, 2)} for index, values in rows.items()}
+
+    stored = of_each_report(session, reports, "unrecorded-copies", compute, in_memory=True)
+    return {Task(index, process): calls for index in stored for process, calls in stored[index]["calls"].tolist()}
+
+
+def launches_without_work(
+    session: Session,
+    reports: Iterable[Report],
+    calls_named: Sequence[str] = ("Launch", *_COPYING),
+    work: Sequence[CanonicalTable] = GPU_TABLES,
+) -> dict[Task, dict[str, int]]:
+    """Count by name the successful calls that launch, copy or set memory, of processes without any such GPU work.
 
     Reports that lost GPU work to damage or impossible times, or have GPU work of unknown processes, are left out.
     """
@@ -394,26 +416,27 @@ def launches_without_work(session: Session, reports: Iterable[Report]) -> dict[T
         report
         for report in reports
         if report.count(BY_NAME["api_calls"])
-        and not any(table.name in report.damaged or report.packed.left_out.get(table.name) for table in GPU_TABLES)
+        and not any(table.name in report.damaged or report.packed.left_out.get(table.name) for table in work)
     ]
-    if not complete:
+    working = {task for table in work for task in rows_of_tasks(session, table, complete)}
+    idle = {task.report for task in rows_of_tasks(session, BY_NAME["api_calls"], complete).keys() - working}
+    indices = [index for index in sorted(idle) if Task(index, NO_PROCESS) not in working]
+    if not indices:
         return {}
     import sqlalchemy as sa
 
     from nsystui.questions.queries.conditions import of_reports
     from nsystui.store import tables
 
-    working = {task for table in GPU_TABLES for task in rows_of_tasks(session, table, complete)}
-    indices = [report.index for report in complete if Task(report.index, NO_PROCESS) not in working]
     calls = tables.api_calls.c
     key = calls.report, calls.process
     query = sa.select(*key, calls.name, sa.func.count()).where(
         of_reports(calls.report, indices),
         calls.return_value.is_(None) | (calls.return_value == 0),
-        sa.or_(*(calls.name.contains(word) for word in ("Launch", "Memcpy", "Memset"))),
+        sa.or_(*(calls.name.contains(word) for word in calls_named)),
     )
     counts: dict[Task, dict[str, int]] = {}
-    for report, process, name, count in session.rows(query.group_by(*key, calls.name)) if indices else ():
+    for report, process, name, count in session.rows(query.group_by(*key, calls.name)):
         if Task(report, process) not in working:
             counts.setdefault(Task(report, process), {})[name] = count
     return counts

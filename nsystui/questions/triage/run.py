@@ -128,7 +128,8 @@ class Triage:
         outside = f" outside of {_GRAPHS}" * self._is_in_graphs
         nothing = f"No loss was found{outside}." * (not self.damaged and not self._is_partial)
         lost = f"Largest loss{'es' * (len(losses) > 1)}: {', '.join(losses)}." if losses else nothing
-        is_bound = any(finding.id == PARTIAL[0] and _makes_idle_unknown(finding) for finding in self.findings)
+        is_incomplete = any(finding.id == PARTIAL[0] and _makes_idle_unknown(finding) for finding in self.findings)
+        is_bound = is_incomplete or bool(self.budget.unrecorded_copies)
         busy = f"{self.busy:.0f}" if round(self.busy) else f"{self.busy:.1g}" if is_bound else "<1"
         bound = "at least " * is_bound
         return " ".join(filter(None, [f"{whose} busy {bound}{busy} % of the time.", lost, *hidden]))
@@ -242,6 +243,7 @@ class Triage:
             for part in _BUSY
             if getattr(self.budget, part)
         )
+        busy += ", memory unknown" * bool(self.budget.unrecorded_copies)
         return f"Time: {busy}. Idle: {', '.join(idle_words(self.budget, self.causes, _CAUSES))}."
 
     @property
