@@ -67,7 +67,7 @@ _MIN_SHARE = 1.0
 """The minimum share of a named kernel family or blocker, %."""
 _Result = Finding | NotChecked
 
-_DAMAGED = "damaged"
+_DAMAGED, _LEFT_OUT = "damaged", "left-out"
 _OF_GPU = frozenset(table.name for table in GPU_TABLES)
 _MIN_BUSY = 1.0
 """The minimum busy time of a healthy job's GPUs, %."""
@@ -204,8 +204,8 @@ class Triage:
         counts = {severity: sum(finding.severity is severity for finding in self.findings) for severity in Severity}
         words = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "remark"}
         parts = [counted(count, words[severity]) for severity, count in counts.items() if count]
-        if self.not_checked:
-            parts.append(f"{counted(len(self.not_checked), 'rule')} not checked")
+        if unjudged := len(self.not_checked) - len(self.left_out):
+            parts.append(f"{counted(unjudged, 'rule')} not checked")
         judged = f"Judged: {format_value(Unit.DURATION, self.time)} on {counted(self.gpus, 'GPU')}."
         parts += self.broken
         whose = "The GPU hardly works." if self.gpus == 1 else "The GPUs hardly work."
@@ -215,14 +215,20 @@ class Triage:
     @property
     def unread(self) -> list[str]:
         """Damaged parts of exports and failed rules, with causes."""
-        return [f"{rule.rule}: {rule.why}" for rule in self.not_checked if rule.failed]
+        return [f"{rule.rule}: {rule.why}" for rule in self.not_checked if rule.failed and rule.rule != _LEFT_OUT]
+
+    @property
+    def left_out(self) -> list[str]:
+        """The exports that could not be opened, with causes, as sentences."""
+        return [f"Left out: {rule.why}." for rule in self.not_checked if rule.rule == _LEFT_OUT]
 
     @property
     def broken(self) -> list[str]:
         """The names of failed rules, and whether an export is damaged."""
         names = dict.fromkeys(rule.rule for rule in self.not_checked if rule.failed)
         damage = f"an export is damaged (not read: {_words(sorted(self.damaged))})"
-        return [damage if name == _DAMAGED else f"{name} failed" for name in names]
+        words = {_DAMAGED: damage, _LEFT_OUT: f"{counted(len(self.left_out), 'export')} left out"}
+        return [words.get(name, f"{name} failed") for name in names]
 
     @property
     def unjudged(self) -> list[str]:
@@ -296,7 +302,7 @@ def triage(
     if step_name is not None:
         case.job.steps(step_name)
     findings: list[Finding] = []
-    not_checked: list[NotChecked] = []
+    not_checked = [NotChecked(_LEFT_OUT, why, failed=True) for why in job.left_out]
     incomplete: set[str] = set()
     rule_of: dict[str, str] = {}
     for report in case.reports:
