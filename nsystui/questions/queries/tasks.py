@@ -23,6 +23,7 @@ from nsystui.base.selection import Selection, Task
 from nsystui.base.text import whole_number
 from nsystui.base.types import Expression, Query
 from nsystui.exports.canonical import BY_NAME, NO_PROCESS, CanonicalTable
+from nsystui.exports.discover import NEXT_CAPTURE
 from nsystui.exports.metadata import (
     ALLOCATION_VARIABLE,
     LOCAL_RANK_VARIABLES,
@@ -455,7 +456,7 @@ def _ranks(session: Session, tasks: list[Task], devices: Mapping[Task, Any]) -> 
 
     packed = {task: report_at(session, task.report).ranks.get(task.process) for task in tasks}
     sources: tuple[tuple[str, Callable[[], Ranks]], ...] = (
-        ("packed job", lambda: {task: rank for task, rank in packed.items() if rank is not None}),
+        ("packed job", lambda: {task: rank % NEXT_CAPTURE for task, rank in packed.items() if rank is not None}),
         (MPI, lambda: _from_mpi(session, tasks)),
         (NCCL, lambda: _from_nccl(session, tasks)),
         (ENVIRONMENT, lambda: numbered(by_environment([report.metadata.environment for report in alone]))),
