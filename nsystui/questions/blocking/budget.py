@@ -6,7 +6,7 @@ Without steps, the job's time is one iteration, with a note.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import itemgetter
@@ -140,15 +140,18 @@ def iterations(job: OpenJob, selection: Selection, step_name: str | None = None)
                 gpus.append(RankIterations(rank.rank, budget.at(inside), steps[rank.task].at(inside)))
     groups = by_gpu(job.session, selected_devices(job.session, selection, job.ranks))
     numbers = {(device.task.task, device.device): number for number, group in enumerate(groups) for device in group}
-    lacking = {item.device.task.task for item in job.busy(selection).devices if item.unrecorded_copies}
-    silent = {report.index for report in job.session.reports if not report.has(tables.host_functions)}
-    gpus = [
-        replace(gpu, of=replace(gpu.of, unknown=(*COPIES * (task in lacking), *HOST * (task.report in silent))))
-        for gpu in sorted(gpus, key=lambda gpu: (gpu.steps is None, -int(gpu.of.time.sum())))
-        for task in [gpu.of.task]
-    ]
+    gpus.sort(key=lambda gpu: (gpu.steps is None, -int(gpu.of.time.sum())))
     first = {numbers.get(key := (gpu.of.task, gpu.of.device), key): gpu for gpu in reversed(gpus)}
-    return sorted(first.values(), key=lambda gpu: (gpu.rank, gpu.of.device))
+    return sorted(_with_unknown(job, first.values()), key=lambda gpu: (gpu.rank, gpu.of.device))
+
+
+def _with_unknown(job: OpenJob, gpus: Iterable[RankIterations]) -> Iterator[RankIterations]:
+    """Yield the iterations with the parts whose operations were not recorded."""
+    lacking = {item.device.task.task for item in job.busy(Selection()).devices if item.unrecorded_copies}
+    silent = {report.index for report in job.session.reports if not report.has(tables.host_functions)}
+    for gpu in gpus:
+        unknown = COPIES * (gpu.of.task in lacking) + HOST * (gpu.of.task.report in silent)
+        yield replace(gpu, of=replace(gpu.of, unknown=unknown))
 
 
 AT_MOST = Column("at_most", header="At Most (%)", label="at most %", unit=Unit.PERCENT, decimals=2)

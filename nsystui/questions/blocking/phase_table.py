@@ -104,6 +104,7 @@ def _figures(gpus: Sequence[RankIterations], masks: Sequence[Flags], total_time:
         "of_idle": _percent(host.exposed, of_host),
     }
     figures = (float(np.median(times)), int(times.min()), int(times.max()), slow)
+    is_unknown = (parts == 0) & ((possible > 0) | np.isin(PARTS, gpus[0].of.unknown))
     verdict = "yes" if is_host_bound({**measures, "idle": _percent(of_host, total)}, phase) else "no"
     return (
         len(times),
@@ -111,10 +112,7 @@ def _figures(gpus: Sequence[RankIterations], masks: Sequence[Flags], total_time:
         *figures,
         verdict,
         *measures.values(),
-        *(
-            None if not part and (bound or name in gpus[0].of.unknown) else part
-            for name, part, bound in zip(PARTS, parts.tolist(), possible.tolist(), strict=True)
-        ),
+        *np.where(is_unknown, np.array(None), parts).tolist(),
     )
 
 

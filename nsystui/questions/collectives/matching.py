@@ -372,17 +372,14 @@ def _common(reference: KernelSequence, sequence: KernelSequence) -> Times | None
     if min(len(reference), len(sequence)) < FEWEST_TO_DECIDE or max(reference.whole, sequence.whole) >= 0:
         return None
     indices = _ending_with(reference, sequence)
-    if indices is not None or not (rate := _drift(reference.end, sequence.end)):
-        return indices
-    steady = sequence.end + np.rint(rate * sequence.end).astype(np.int64)
-    return _ending_with(reference, replace(sequence, start=sequence.start + steady - sequence.end, end=steady))
+    if indices is None:
+        moved = np.rint(_drift(reference.end, sequence.end) * sequence.end).astype(np.int64)
+        indices = _ending_with(reference, replace(sequence, start=sequence.start + moved, end=sequence.end + moved))
+    return indices
 
 
 def _drift(reference: Times, ends: Times) -> float:
-    """Return the likeliest rate of `clock_rates` of two sequences that may lack operations.
-
-    It is the densest slope between operations an eighth of the sequence apart.
-    """
+    """Return the rate of `clock_rates` if operations are missing: the densest slope over an eighth of the sequence."""
     count = min(len(reference), len(ends))
     lag, lost = count // _LAGS, min(max(len(reference), len(ends)) - count + count // 10, _OPERATION_LIMIT)
     first = np.linspace(0, len(ends) - lag - 1, min(_SAMPLE, len(ends) - lag)).astype(np.int64)
@@ -391,16 +388,14 @@ def _drift(reference: Times, ends: Times) -> float:
     other = np.where(is_inside, other, 0)
     slopes = (reference[other + lag] - reference[other]) / np.maximum(ends[first + lag] - ends[first], 1)[:, None] - 1
     slopes = np.sort(slopes[is_inside & (np.abs(slopes) <= _MAX_RATE)])
+    if not len(slopes):
+        return 0.0
     counts = np.searchsorted(slopes, slopes + _SAME_RATE, side="right") - np.arange(len(slopes))
-    densest = int(counts.argmax()) if len(counts) else 0
-    return float(np.median(slopes[densest : densest + counts[densest]])) if len(counts) else 0.0
+    return float(np.median(slopes[counts.argmax() :][: counts.max()]))
 
 
 def _ending_with(reference: KernelSequence, sequence: KernelSequence) -> Times | None:
-    """Match kernels that end together after a constant shift of the clocks, as `_common`.
-
-    If several shifts fit most operations, which may recur regularly, the smallest counts.
-    """
+    """Return `_common` for clocks with a constant shift: of shifts that fit most operations, the smallest."""
     tolerance = max(_LEAST_TOLERANCE, _TOLERANCE * float(np.median(sequence.end - sequence.start)))
     sample = np.linspace(0, len(sequence) - 1, min(len(sequence), _SAMPLE)).astype(np.int64)
     is_same = sequence.collective[sample, None] == reference.collective

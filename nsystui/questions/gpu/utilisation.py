@@ -154,7 +154,7 @@ def by_gpu(session: Session, devices: Iterable[Device]) -> list[list[Device]]:
 
 
 def copies_note(devices: Iterable[DeviceIntervals]) -> str:
-    """Return the note on calls that copy or set memory, of processes whose copies were not recorded, if any."""
+    """Return the note on `Breakdown.unrecorded_copies`, if any."""
     calls = {item.device.task: item.unrecorded_copies for item in devices if item.unrecorded_copies}
     if not calls:
         return ""
@@ -203,9 +203,8 @@ def _together(devices: Sequence[DeviceIntervals]) -> DeviceIntervals:
     first, *others = sorted(devices, key=lambda item: -item.busy_in(recorded))
     common_pauses = reduce(intersect, (item.pauses for item in devices))
     used_by, copies = tuple(item.device for item in others), sum(item.unrecorded_copies for item in devices)
-    return replace(
-        first, recorded=recorded, parts=parts, others=used_by, pauses=common_pauses, unrecorded_copies=copies
-    )
+    whole = replace(first, recorded=recorded, parts=parts, others=used_by, pauses=common_pauses)
+    return replace(whole, unrecorded_copies=copies)
 
 
 def columns_read(of_streams: bool) -> dict[str, tuple[str, ...]]:
@@ -244,10 +243,8 @@ def _devices(
         report = reports[item.task.task.report]
         intervals = computed.get(_key(item)) or cached[_key(item)]
         parts = shifted(intervals.parts, report.clock_offset - intervals.clock_offset)
-        yield DeviceIntervals(
-            item, recorded(report), parts, report.clock_offset, pauses=pauses(session, report),
-            unrecorded_copies=copying.get(item.task.task, 0),
-        )  # fmt: skip
+        moved = DeviceIntervals(item, recorded(report), parts, report.clock_offset, pauses=pauses(session, report))
+        yield replace(moved, unrecorded_copies=copying.get(item.task.task, 0))
 
 
 def _key(device: Device) -> tuple[Task, int]:

@@ -390,7 +390,7 @@ _COPYING = ("Memcpy", "Memset")
 
 
 def unrecorded_copies(session: Session, reports: Iterable[Report]) -> dict[Task, int]:
-    """Count the calls that copy or set memory, of processes without any such GPU work."""
+    """Count the calls of `Breakdown.unrecorded_copies` by process."""
 
     def compute(part: Session, missing: list[Report]) -> dict[int, Arrays]:
         counts = launches_without_work(part, missing, _COPYING, [BY_NAME["memory_ops"]])
@@ -404,11 +404,9 @@ def unrecorded_copies(session: Session, reports: Iterable[Report]) -> dict[Task,
 
 
 def launches_without_work(
-    session: Session,
-    reports: Iterable[Report],
-    calls_named: Sequence[str] = ("Launch", *_COPYING),
+    session: Session, reports: Iterable[Report], calls_named: Sequence[str] = ("Launch", *_COPYING),
     work: Sequence[CanonicalTable] = GPU_TABLES,
-) -> dict[Task, dict[str, int]]:
+) -> dict[Task, dict[str, int]]:  # fmt: skip
     """Count by name the successful calls that launch, copy or set memory, of processes without any such GPU work.
 
     Reports that lost GPU work to damage or impossible times, or have GPU work of unknown processes, are left out.

@@ -36,7 +36,6 @@ from nsystui.questions.triage.rule import BY_COMPUTE, BY_CPU, IDLE, Rule
 from nsystui.questions.triage.rules import kind_of, rules
 from nsystui.questions.triage.rules.capture import PARTIAL
 from nsystui.questions.triage.thresholds import Thresholds
-from nsystui.store.report import Report
 
 _LITTLE = 5.0
 """Communication below this cost, in %, counts as hidden."""
@@ -128,8 +127,8 @@ class Triage:
         outside = f" outside of {_GRAPHS}" * self._is_in_graphs
         nothing = f"No loss was found{outside}." * (not self.damaged and not self._is_partial)
         lost = f"Largest loss{'es' * (len(losses) > 1)}: {', '.join(losses)}." if losses else nothing
-        is_incomplete = any(finding.id == PARTIAL[0] and _makes_idle_unknown(finding) for finding in self.findings)
-        is_bound = is_incomplete or bool(self.budget.unrecorded_copies)
+        doubts = [finding.id for finding in self.findings if _makes_idle_unknown(finding)]
+        is_bound = PARTIAL[0] in doubts or self.budget.unrecorded_copies > 0
         busy = f"{self.busy:.0f}" if round(self.busy) else f"{self.busy:.1g}" if is_bound else "<1"
         bound = "at least " * is_bound
         return " ".join(filter(None, [f"{whose} busy {bound}{busy} % of the time.", lost, *hidden]))
@@ -302,11 +301,9 @@ def triage(
     if step_name is not None:
         case.job.steps(step_name)
     findings: list[Finding] = []
-    not_checked = [NotChecked(_LEFT_OUT, why, failed=True) for why in job.left_out]
+    not_checked = list(_unread(case))
     incomplete: set[str] = set()
     rule_of: dict[str, str] = {}
-    for report in case.reports:
-        not_checked += _damaged(report)
     selected = [rules()[name] for name in (names if names is not None else rules())]
     for done, rule in enumerate(selected):
         advanced(done, len(selected), rule.name)
@@ -449,11 +446,13 @@ def _account(case: Case, findings: Iterable[Finding]) -> tuple[Budget, IdleCause
     return budget, causes
 
 
-def _damaged(report: Report) -> Iterator[NotChecked]:
-    for cause in dict.fromkeys(report.damaged.values()):
-        tables = [name for name, why in report.damaged.items() if why == cause]
-        why = f"{report.name} is judged without {_words(_judged(tables))}: {cause}; export it again"
-        yield NotChecked(_DAMAGED, why, failed=True)
+def _unread(case: Case) -> Iterator[NotChecked]:
+    yield from (NotChecked(_LEFT_OUT, why, failed=True) for why in case.job.left_out)
+    for report in case.reports:
+        for cause in dict.fromkeys(report.damaged.values()):
+            tables = [name for name, why in report.damaged.items() if why == cause]
+            why = f"{report.name} is judged without {_words(_judged(tables))}: {cause}; export it again"
+            yield NotChecked(_DAMAGED, why, failed=True)
 
 
 def _judged(names: Iterable[str]) -> list[str]:

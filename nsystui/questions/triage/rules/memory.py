@@ -57,14 +57,17 @@ class _Calls:
     def of(self, rows: Flags) -> _Calls:
         return _Calls(self.starts[rows], self.ends[rows], self.names[rows])
 
+    def starting_in(self, start: int, end: int) -> _Calls:
+        return self.of((self.starts >= start) & (self.starts < end))
+
     @property
     def covered(self) -> Intervals:
         return union(self.starts, self.ends)
 
     @property
-    def freeing(self) -> _Calls:
-        """The calls that wait for the whole device."""
-        return self.of(np.array(["Free" in name and "Async" not in name for name in self.names.tolist()], bool))
+    def waiting(self) -> Intervals:
+        """The times of calls that wait for the device."""
+        return self.of(np.array(["Free" in name and "Async" not in name for name in self.names], bool)).covered
 
 
 @rule(
@@ -85,17 +88,14 @@ def allocator_churn(case: Case) -> Sequence[Finding | NotChecked]:
     whole_gaps: set[tuple[Task, int, int]] = set()
     for device in case.devices:
         begin, end = _steady(case, device)
-        steady = dict[Task, _Calls]()
-        for task in device.tasks:
-            task_calls = calls_by_task[task]
-            task_calls = task_calls.of((task_calls.starts >= begin) & (task_calls.starts < end))
-            steady |= {task: task_calls} if len(task_calls.starts) >= case.thresholds.churn_calls else {}
+        inside = [(task, calls_by_task[task].starting_in(begin, end)) for task in device.tasks & calls_by_task.keys()]
+        steady = {task: steady for task, steady in inside if len(steady.starts) >= case.thresholds.churn_calls}
         calls |= steady
         covered = merge(*(task_calls.covered for task_calls in steady.values()))
         gaps = [replace(span, start=max(span.start, begin)) for span in case.idle_spans(device, covered)]
         short = [(span.start, span.end) for span in gaps if span.end - span.start < case.thresholds.gap_ms * 1e6]
         short_gaps = Intervals(*np.array(short, np.int64).reshape(-1, 2).T)
-        after_free = merge(*(idle_after(short_gaps, task_calls.freeing.covered) for task_calls in steady.values()))
+        after_free = merge(*(idle_after(short_gaps, task_calls.waiting) for task_calls in steady.values()))
         whole_gaps |= {(device.device.task.task, device.device.device, start) for start in after_free.starts.tolist()}
         idle_spans += gaps
     attribution = attribute(case.job, idle_spans)

@@ -41,16 +41,11 @@ def host_bound(case: Case) -> Sequence[Finding | NotChecked]:
     )
     if row["of_time"] is not None:
         sentence += f" Preparation on the host takes {row['of_time']:.0f} % of it while the GPUs are idle."
-    launches = spans(case, tables.api_calls, [tables.api_calls.c.name.contains("GraphLaunch")])
-    of_worst = [(gpu.of.task, gpu.steps, gpu.phases == codes[worst]) for gpu in case.budgets if gpu.steps is not None]
-    replaying = sum(
-        int((launches.of(task).covered(start, start + steps.cpu_duration[is_worst]) > 0).sum())
-        for task, steps, is_worst in of_worst
-        for start in [steps.cpu_start[is_worst]]
-    )
+    is_replay = tables.api_calls.c.name.contains("GraphLaunch")
+    replay = f", and replay {worst} steps as CUDA graphs" * (spans(case, tables.api_calls, [is_replay]).count < count)
     advice = Advice(
         "Prepare the next step while the GPU runs this one (the overlap scheduler of TensorRT-LLM, async scheduling of "
-        f"vLLM){'' if 2 * replaying >= count else f', and replay {worst} steps as CUDA graphs'}.",
+        f"vLLM){replay}.",
         "Such steps are as long as the host takes for them; a faster GPU changes nothing.",
     )
     measured = "Time of late launches in the steps of these phases. The mean is over the GPUs."
