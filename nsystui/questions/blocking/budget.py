@@ -21,7 +21,7 @@ from nsystui.base.units import format_value
 from nsystui.questions.algebra.intervals import EMPTY, Times, intersect, union
 from nsystui.questions.blocking.dependencies import unresolved_waits
 from nsystui.questions.blocking.gain import RECOVERABLE, SPEEDUP, STANDING, Gain, Standing
-from nsystui.questions.blocking.parts import BLOCKERS, COPIES, HOST, PARTS, Iterations, blocked_in, blocking
+from nsystui.questions.blocking.parts import BLOCKERS, COPIES, PARTS, Iterations, blocked_in, blocking
 from nsystui.questions.collectives.matching import Member
 from nsystui.questions.collectives.waiting import NOBODY, Arrivals, waits_and_transfers
 from nsystui.questions.gpu.utilisation import by_gpu, copies_note, selected_devices
@@ -150,7 +150,7 @@ def _with_unknown(job: OpenJob, gpus: Iterable[RankIterations]) -> Iterator[Rank
     lacking = {item.device.task.task for item in job.busy(Selection()).devices if item.unrecorded_copies}
     silent = {report.index for report in job.session.reports if not report.has(tables.host_functions)}
     for gpu in gpus:
-        unknown = COPIES * (gpu.of.task in lacking) + HOST * (gpu.of.task.report in silent)
+        unknown = COPIES * (gpu.of.task in lacking) + ("host_functions",) * (gpu.of.task.report in silent)
         yield replace(gpu, of=replace(gpu.of, unknown=unknown))
 
 

@@ -77,7 +77,6 @@ BLOCKERS = {
     HOST_FUNCTION: "host_functions",
 }
 COPIES = ("to_device", "to_host", "on_device", "other_copies", "memsets")
-HOST = ("host_functions",)
 PARTS = ("compute", "starved", *BLOCKERS.values(), "stalled", "in_graph", "unresolved", "tail")
 """The parts of an iteration, which add up to it exactly."""
 

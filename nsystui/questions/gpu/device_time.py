@@ -167,11 +167,7 @@ def total(parts: Iterable[Breakdown]) -> Breakdown:
 
 @dataclass(frozen=True, eq=False)
 class DeviceLanes:
-    r"""One device over time, with totals: a lane is its category's share of each bin.
-
-    ``exposed_nccl`` is the share of U(C) \ U(K). Categories overlap: ``busy``, the share of A, is only the sum of
-    ``kernels``, ``exposed_nccl``, ``memory_only`` and ``graph_only``.
-    """
+    """One device over time, with totals: a lane is its category's share of each bin, named as in `Breakdown`."""
 
     device: Device
     window: Window
@@ -283,11 +279,10 @@ class DeviceIntervals:
         lo, hi = window.start, window.end
         lengths = {item.name: getattr(self.parts, item.name).length_within(lo, hi) for item in fields(BusyParts)}
         busy = sum(lengths[name] for name in _DISJOINT)
+        lengths |= {"busy": busy, "unrecorded_copies": self.unrecorded_copies}
         del lengths["graph_only"]
         time = hi - lo - self.pauses.length_within(lo, hi)
-        breakdown = Breakdown(
-            time, self.recorded_in(window), busy=busy, unrecorded_copies=self.unrecorded_copies, **lengths
-        )
+        breakdown = Breakdown(time, self.recorded_in(window), **lengths)
         if len(self._breakdowns) >= _WINDOWS:
             self._breakdowns.clear()
         self._breakdowns[window] = breakdown

@@ -371,11 +371,7 @@ def shares(breakdown: Breakdown | None) -> list[float | None]:
 
 
 def utilisation_table(busy: BusyIntervals, window: Window) -> TableAnswer:
-    """Tabulate each device's busy time in ``window`` by category, in percent of the window and in ns.
-
-    See docs/numbers.md#gpu-time and docs/numbers.md#exposed-time. Categories overlap: if compute (kernels that do not
-    communicate), NCCL and copies run concurrently, they add up to more than busy.
-    """
+    """Tabulate each device's busy time in ``window``, in percent and ns (docs/numbers.md#gpu-time, #exposed-time)."""
     rows: list[Row] = []
     for item in busy.devices:
         breakdown = item.breakdown(window)

@@ -1,20 +1,8 @@
 """The time budget of each GPU, in parts that add up, and the CPU's work while the GPU was idle.
 
-See docs/numbers.md#budget. Busy time is compute, exposed NCCL, memory operations that nothing hides, and whole CUDA
-graphs, as in `Breakdown`. Idle time has these parts:
-
-* start-up: before the *steady state*, which begins with the first step that is not slow, or, without steps, when the
-  GPU first works at least a third as much as on average;
-* tail: after the GPU's last operation;
-* gaps: in between; long gaps last `LONG_GAP` or more;
-* in graphs: inside replays of CUDA graphs, in none of the other parts.
-
-Time before and after a rank's capture is not idle, because nothing was recorded. Start-up and tail belong to the
-capture: a window in the middle of the job has neither.
-
-The longest idle spans are split by cause (`host.causes`), each with the launching thread's NVTX range around its
-middle, or else the next range; numbers in ranges are ``*``. The profiler's work is a separate cause. That range, or
-else the nearest call, locates unrecorded time; without either, and in shorter spans, it is unexplained.
+See docs/numbers.md#budget for the parts and causes. Busy time is compute, exposed NCCL, memory operations that nothing
+hides, and whole CUDA graphs, as in `Breakdown`. Time before and after a rank's capture is not idle, because nothing was
+recorded. Start-up and tail belong to the capture: a window in the middle of the job has neither.
 """
 
 from __future__ import annotations
