@@ -341,7 +341,6 @@ Family = list[tuple[KernelSequence, Times]]
 """Sequences of one communicator, each with the indices of its operations in the longest, the first (`NOT_COMMON`)."""
 NOT_COMMON = -1
 _SAMPLE = 64
-_LAGS = 8
 _SAME_RATE = 1e-6
 _LEAST_COMMON = 0.9
 
@@ -381,7 +380,7 @@ def _common(reference: KernelSequence, sequence: KernelSequence) -> Times | None
 def _drift(reference: Times, ends: Times) -> float:
     """Return the rate of `clock_rates` if operations are missing: the densest slope over an eighth of the sequence."""
     count = min(len(reference), len(ends))
-    lag, lost = count // _LAGS, min(max(len(reference), len(ends)) - count + count // 10, _OPERATION_LIMIT)
+    lag, lost = count // 8, min(max(len(reference), len(ends)) - count + count // 10, _OPERATION_LIMIT)
     first = np.linspace(0, len(ends) - lag - 1, min(_SAMPLE, len(ends) - lag)).astype(np.int64)
     other = first[:, None] + np.arange(-lost, lost + 1)
     is_inside = (other >= 0) & (other + lag < len(reference))
