@@ -254,7 +254,6 @@ class DeviceIntervals:
     pauses: Intervals = field(default_factory=lambda: EMPTY)
     """Times without a capture, neither busy nor idle."""
     unrecorded_copies: int = 0
-    """See `Breakdown`."""
     _breakdowns: dict[Window, Breakdown] = field(default_factory=dict, init=False, repr=False)
 
     @property

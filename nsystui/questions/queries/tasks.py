@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from nsystui.store.results import Arrays
 
 
+_COPYING = ("Memcpy", "Memset")
 GPU_TABLES = (BY_NAME["kernels"], BY_NAME["memory_ops"], BY_NAME["graph_launches"])
 """Tables of work that ran on a GPU."""
 
@@ -386,14 +387,15 @@ def _launching(session: Session, devices: Collection[Task]) -> Iterator[Task]:
         yield from (Task(index, process) for process in arrays["process"].tolist())
 
 
-_COPYING = ("Memcpy", "Memset")
-
-
 def unrecorded_copies(session: Session, reports: Iterable[Report]) -> dict[Task, int]:
     """Count the calls of `Breakdown.unrecorded_copies` by process."""
 
     def compute(part: Session, missing: list[Report]) -> dict[int, Arrays]:
-        counts = launches_without_work(part, missing, _COPYING, [BY_NAME["memory_ops"]])
+        memory = BY_NAME["memory_ops"]
+        working = {task for table in GPU_TABLES for task in rows_of_tasks(part, table, missing)}
+        # The calls of other reports need not be read.
+        lacking = {task.report for task in working - rows_of_tasks(part, memory, missing).keys()}
+        counts = launches_without_work(part, [item for item in missing if item.index in lacking], _COPYING, [memory])
         rows = {report.index: list[tuple[int, int]]() for report in missing}
         for task, calls in counts.items():
             rows[task.report].append((task.process, sum(calls.values())))
@@ -418,8 +420,7 @@ def launches_without_work(
         and not any(table.name in report.damaged or report.packed.left_out.get(table.name) for table in work)
     ]
     working = {task for table in work for task in rows_of_tasks(session, table, complete)}
-    idle = {task.report for task in rows_of_tasks(session, BY_NAME["api_calls"], complete).keys() - working}
-    indices = [index for index in sorted(idle) if Task(index, NO_PROCESS) not in working]
+    indices = [report.index for report in complete if Task(report.index, NO_PROCESS) not in working]
     if not indices:
         return {}
     import sqlalchemy as sa
