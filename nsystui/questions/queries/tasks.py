@@ -399,10 +399,10 @@ def unrecorded_copies(session: Session, reports: Iterable[Report]) -> dict[Task,
         rows = {report.index: list[tuple[int, int]]() for report in missing}
         for task, calls in counts.items():
             rows[task.report].append((task.process, sum(calls.values())))
-        return {index: {"calls": np.array(values, np.int64).reshape(-1, 2)} for index, values in rows.items()}
+        return {index: {"calls": json_array(values)} for index, values in rows.items()}
 
     stored = of_each_report(session, reports, "unrecorded-copies", compute, in_memory=True)
-    return {Task(index, process): calls for index in stored for process, calls in stored[index]["calls"].tolist()}
+    return {Task(index, process): calls for index in stored for process, calls in json_of(stored[index]["calls"])}
 
 
 def launches_without_work(
