@@ -252,7 +252,7 @@ def test_the_memory_time_of_calls_whose_copies_were_not_recorded_is_unknown(tmp_
         assert budget_with_causes(job, Selection()).cells("memory") == [50 * MS]
         assert "memory unknown" not in judged(job, rules=()).account
     edit(path, "DROP TABLE CUPTI_ACTIVITY_KIND_MEMCPY")
-    for _ in range(2):  # the second reads what the first has stored
+    for _ in range(2):  # the second session reads the stored results
         session = Session(cache=Cache(tmp_path / "cache"))
         session.add(path)
         job = OpenJob(session)
