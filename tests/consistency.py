@@ -61,9 +61,9 @@ def contradictions(files: Sequence[str]) -> Iterator[str]:
     ask = Answers(files)
     yield from _shares(ask)
     budget, overview = ask.rows("budget"), ask.rows("overview")
-    whole = {(row["rank"], row["device"]): sum(row[f"{part}_ns"] for part in BUDGET) for row in budget}
+    whole = {(row["rank"], row["device"]): sum(row[f"{part}_ns"] or 0 for part in BUDGET) for row in budget}
     for row in budget:
-        percent = sum(row[f"{part}_percent"] for part in BUDGET)
+        percent = sum(row[f"{part}_percent"] or 0 for part in BUDGET)  # an unknown part is in idle time
         if not is_near(percent, 100, 0.05):
             yield f"budget of rank {row['rank']}: its parts add up to {percent:.2f} %"
     if len({row["rank"] for row in budget}) == len(budget) == len(overview) and not SHARED.search(
@@ -102,7 +102,7 @@ def _busy(budget: Rows, overview: Rows) -> Iterator[str]:
     by_rank = {row["rank"]: row for row in budget}
     for row in overview:
         of_budget = by_rank[row["rank"]]
-        busy = sum(of_budget[f"{part}_percent"] for part in BUDGET[:4])
+        busy = sum(of_budget[f"{part}_percent"] or 0 for part in BUDGET[:4])
         if not is_near(busy, row["busy_percent"], 0.05):
             yield f"rank {row['rank']} is busy {row['busy_percent']} % in overview, {busy:.2f} % in budget"
         if not is_near(of_budget["exposed_nccl_percent"], row["exposed_nccl_percent"], 0.05):
@@ -147,7 +147,7 @@ def _findings(ask: Answers, budget: Rows, whole: int) -> Iterator[str]:
     text = " ".join(ask.text("triage")[0].split())
     findings = {row["id"]: row for row in ask.rows("triage")}
     gpus = max(len(budget), 1)
-    means = {part: sum(row[f"{part}_ns"] for row in budget) / gpus for part in BUDGET}
+    means = {part: sum(row[f"{part}_ns"] or 0 for row in budget) / gpus for part in BUDGET}
     limits = {
         "idle-gaps": means["long_gaps"], "input-pipeline": means["long_gaps"],
         "launch-overhead": means["short_gaps"] + means["long_gaps"],

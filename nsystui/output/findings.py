@@ -34,7 +34,8 @@ def lines(result: Triage, files: str = _FILES, lists_unjudged: bool = False) -> 
 
     ``files`` are the words of a command line that name the job's files.
     """
-    out = [*_paragraph(result.summary), result.headline, *_paragraph(result.account), *_paragraph(result.kernels), ""]
+    out, account = [*_paragraph(result.summary), result.headline], (*result.left_out, result.account, result.kernels)
+    out += [*(line for words in account for line in _paragraph(words)), ""]
     for finding in detailed(result):
         out += [_head(finding), *body_lines(finding, files), *_symptoms(result, finding), ""]
     more = [finding for finding in result.findings if not finding.under][_MAX_DETAILED:]
@@ -61,11 +62,11 @@ def _symptoms(result: Triage, cause: Finding) -> list[str]:
 
 
 def _not_checked_lines(result: Triage, files: str, lists_unjudged: bool) -> list[str]:
-    if not result.not_checked:
+    count = len(result.not_checked) - len(result.left_out)
+    if not count:
         return []
     if lists_unjudged:
         return ["Not checked:", *(line for text in result.unjudged for line in _wrapped(text, "-  "))]
-    count = len(result.not_checked)
     text = f"Not checked: {count} {'rule lacks' if count == 1 else 'rules lack'} data. To list what each needs:"
     return [text, f"{_INDENT}nsystui triage {files} --not-checked"]
 
@@ -104,7 +105,7 @@ def _wrapped(text: str, first: str = _INDENT) -> list[str]:
 def report(result: Triage, files: str = _FILES) -> str:
     """Return the triage in Markdown, with the first rows of each finding's evidence."""
     parts = ["# Triage\n", f"{plain(result.summary)}\n", f"{result.headline}\n"]
-    parts += [f"{plain(line)}\n" for line in (result.account, result.kernels) if line]
+    parts += [f"{plain(line)}\n" for line in (*result.left_out, result.account, result.kernels) if line]
     if any(finding.cost is not None for finding in result.findings):
         parts.append(f"{COSTS}\n")
     for finding in result.findings:

@@ -454,7 +454,8 @@ class Session:
         originals: dict[tuple[object, ...], Report] = {}
         for report in self.reports:
             facts, rows = report.metadata, (report.packed.max_rows(table.name) for table in canonical.TABLES)
-            key = (facts.session_id, facts.session_start_utc, facts.duration, *rows)
+            processes = frozenset(facts.gpu_numbers), frozenset(facts.environment.items())
+            key = (facts.session_id, facts.session_start_utc, facts.duration, *processes, *rows)
             original = originals.setdefault(key, report) if facts.session_id else report
             if original is not report:
                 self.warn(f"{original.name} and {report.name} are exports of one recording: only the first counts")

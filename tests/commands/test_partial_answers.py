@@ -1,5 +1,6 @@
 """An answer from some of the files or tables is printed first, stderr names the missing parts, and the status is 4."""
 
+import json
 import os
 import re
 import shutil
@@ -33,7 +34,7 @@ def damaged(tmp_path, whole) -> Path:
 
 @pytest.mark.parametrize(
     "words",
-    first(2, ["kernels", "info", "stats -r cuda_gpu_kern_sum", "recipe", "ncu", "export --trace -", "triage"]),
+    first(2, ["kernels", "triage", "info", "stats -r cuda_gpu_kern_sum", "recipe", "ncu", "export --trace -"]),
     ids=lambda words: words.partition(" ")[0],
 )
 def test_a_file_that_is_missing_among_others(run, whole, tmp_path, words):
@@ -42,7 +43,12 @@ def test_a_file_that_is_missing_among_others(run, whole, tmp_path, words):
     alone = run(command, *files, *options)
     done = run(command, *files, tmp_path / "rank1.sqlite", *options)
     assert (alone.status, done.status) == (0, 4)
-    assert command == "triage" or done.out == alone.out != ""
+    if command == "triage":
+        assert f"Left out: {tmp_path}" in done.out.replace("\n", " ") and "No issues" not in done.out
+        (row, *_) = json.loads(run("triage", *files, tmp_path / "rank1.sqlite", *JSON).out)
+        assert row["id"] == "left-out" and f"{tmp_path / 'rank1.sqlite'}: no such file" in row["sentence"]
+    else:
+        assert done.out == alone.out != ""
     assert done.err.splitlines()[-1].startswith(f"nsystui: {tmp_path / 'rank1.sqlite'}: no such file")
     assert done.err.count("no such file") == 1
     allowed = run(command, *files, tmp_path / "rank1.sqlite", *options, "--allow-missing")

@@ -5,11 +5,20 @@ from itertools import product
 import program
 import pytest
 from campaign import first
-from support import edit, native, real_exports
+from support import edit, job_of, native, real_exports, records
 from synthetic import ExportWriter
-from triaging import finding, told, triaged
+from synthetic.rare_illnesses import exposed_copies
+from triaging import finding, judged, told, triaged
 
+from nsystui.base.selection import Selection
+from nsystui.questions.blocking.budget import budget_by_step
+from nsystui.questions.blocking.phase_table import budget_of_phases
+from nsystui.questions.host.time_budget import budget_with_causes
+from nsystui.questions.job.job import OpenJob
+from nsystui.questions.ranks.overview import task_table
 from nsystui.questions.triage.rules.capture import PARTIAL
+from nsystui.store.cache import Cache
+from nsystui.store.session import Session
 
 US, MS = 1_000, 1_000_000
 KERNELS, CALLS = "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME"
@@ -235,3 +244,25 @@ def test_accounts_of_real_exports_agree_with_sqlite_and_lack_nothing(path):
     assert sum(int(row["Kernel Launches"]) for row in rows) == number
     assert {row[key] for row in rows for key in ("Launches without Kernel", "Kernels without Launch")} <= {"0"}
     assert not partial(path)
+
+
+def test_the_memory_time_of_calls_whose_copies_were_not_recorded_is_unknown(tmp_path):
+    (path,) = exposed_copies(tmp_path / "a.sqlite").paths
+    with job_of(path) as job:
+        assert budget_with_causes(job, Selection()).cells("memory") == [50 * MS]
+        assert "memory unknown" not in judged(job, rules=()).account
+    edit(path, "DROP TABLE CUPTI_ACTIVITY_KIND_MEMCPY")
+    for _ in range(2):  # the second session reads the stored results
+        session = Session(cache=Cache(tmp_path / "cache"))
+        session.add(path)
+        job = OpenJob(session)
+        overview = task_table(job.session, Selection(), job.ranks, job.busy(Selection()))
+        (steps,) = records(budget_of_phases(job, Selection()))
+        assert [overview.cells(key) for key in ("memory_percent", "memory_ops")] == [[None], [None]]
+        assert budget_with_causes(job, Selection()).cells("memory") == [None]
+        assert (steps["to_device"], steps["memsets"], steps["host_functions"], steps["nccl"]) == (None, None, None, 0)
+        found = judged(job, rules=())
+        assert "memory unknown" in found.account and "busy at least" in found.summary
+        for notes in (overview.notes, budget_by_step(job, Selection()).notes):
+            assert any("50 calls of rank 0 copy or set memory, but no copies were recorded" in note for note in notes)
+        job.close()

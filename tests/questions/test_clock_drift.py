@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import sqlalchemy as sa
+from support import edit, native
 from synthetic.demo.model import nccl_kernel
 from synthetic.illnesses import one_gpu
 from synthetic.writing.target import CaptureSession
@@ -148,6 +149,17 @@ def test_all_times_of_a_drifting_job_are_those_of_a_job_with_one_clock(tmp_path,
     # A step is as long as its events say, so its kernels stay within it.
     (first, counts), (second, steady_counts) = (steps_of(job) for job in (drifting, steady))
     assert first == pytest.approx(second, abs=3) and counts == steady_counts == [2] * 4 * 40
+
+
+@pytest.mark.parametrize(("lost", "noise"), [((5,), 0), ((0, 1, 2), 0), ((5, 17, 30), 20_000), ((38, 39), 20_000)])
+def test_a_rank_that_lacks_a_few_collectives_has_the_drift_of_its_clock(tmp_path, opened, lost, noise):
+    paths = write_job(tmp_path, [by(0), by(0), by(50), by(50)], noise=noise)
+    (stream,) = native(paths[3], "SELECT group_concat(rowid) FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE streamId = 20")[0]
+    rows = stream.split(",")
+    edit(paths[3], f"DELETE FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE rowid IN ({','.join(rows[step] for step in lost)})")
+    job = job_of(opened(*paths))
+    assert "UTC only" not in note_of(job) and f"refined by {40 - len(lost)} collectives" in note_of(job)
+    assert rates_of(job)[3] - rates_of(job)[0] == pytest.approx(-50e-6, rel=0.01)
 
 
 def test_a_job_without_drift_has_its_shifts_alone(tmp_path, opened):

@@ -122,7 +122,7 @@ def test_an_export_that_includes_payloads_is_not_advised_to_be_written_again(tmp
         out.api(main, 100, 500, "cudaLaunchKernel_v7000", 2)
         out.kernel(process, 0, 7, 60_000, 90_000, name="ncclDevKernel_AllReduce", correlation_id=2)
     advice = finding(triaged(out.path), "no-message-sizes").advice.text
-    assert ("nsys export" in advice) == (not included) and "--nccl-log" in advice
+    assert ("nsys export" in advice) == (not included) and "--nccl-log" in advice and "2.16.2" in advice
     job = opened(out.path)
     notes = nccl_summary(job, Selection(), ranked_tasks(job), NcclPairing.load(job)).notes
     assert advice.removeprefix("To see bandwidth: ").rstrip(".") in notes[0]

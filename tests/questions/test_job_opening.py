@@ -131,12 +131,14 @@ def test_an_export_older_than_the_report_beside_it_is_told_each_time(start, hear
 
 
 @pytest.mark.parametrize("whole", [True, False])
-@pytest.mark.parametrize(("identities", "rows", "count"), [
-    (("u1", "u1"), (1, 1), 1), (("u1", "u2"), (1, 1), 2), (("", ""), (1, 1), 2), (("u1", "u1"), (1, 2), 2),
+@pytest.mark.parametrize(("identities", "rows", "count", "ranks"), [
+    (("u1", "u1"), (1, 1), 1, "00"), (("u1", "u2"), (1, 1), 2, "00"), (("", ""), (1, 1), 2, "00"),
+    (("u1", "u1"), (1, 2), 2, "00"), (("u1", "u1"), (1, 1), 2, "01"),
 ])  # fmt: skip
-def test_two_exports_of_one_recording_count_once(start, heard, tmp_path, identities, rows, count, whole):
-    for name, identity, number in zip("ab", identities, rows, strict=True):
-        session = CaptureSession(settings={"PROFILING_SESSION_UUID": identity}, duration=1_000)
+def test_two_exports_of_one_recording_count_once(start, heard, tmp_path, identities, rows, count, ranks, whole):
+    for name, identity, number, rank in zip("ab", identities, rows, ranks, strict=True):
+        settings = {"PROFILING_SESSION_UUID": identity}
+        session = CaptureSession(settings=settings, environment={"RANK": rank}, duration=1_000)
         with ExportWriter(tmp_path / f"{name}.sqlite", session=session) as out:
             process = out.process(1)
             for kernel in range(number):

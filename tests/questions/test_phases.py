@@ -17,7 +17,7 @@ from support import records, session_over
 from synthetic import ExportWriter, training_job
 from synthetic.gpu_program import Program
 from synthetic.server_program import ADAM, CONTEXT, DECODE, FLASH, FMHA, GEMM, MS, ORDER, PREFILL, SPLIT, US, Server
-from triaging import finding, told, triaged
+from triaging import finding, judged, told, triaged
 
 from nsystui.base.anchors import ANCHORS
 from nsystui.base.errors import UsageError
@@ -195,8 +195,9 @@ class TestTable:
                 assert row[part] == median(one[part] for one in own)
             assert row["share"] == pytest.approx(100 * sum(times) / sum(one["duration"] for one in each))
 
-    def test_measures_of_the_host_are_those_of_a_naive_count(self, server):
-        """A step prepares for 400 µs, of which its predecessor's kernels hide 100."""
+    @pytest.mark.parametrize("launch", ["cudaLaunchKernel_v7000", "cudaGraphLaunch_v10000"])
+    def test_measures_of_the_host_are_those_of_a_naive_count(self, server, launch):
+        """A step prepares for 400 µs, of which its predecessor's kernels hide 100; its kernel may be a graph's."""
         prepared, calls = [], []
         for number in range(5):
             start = server.now
@@ -204,13 +205,15 @@ class TestTable:
             server.export.nvtx_range(server.helper, *prepared[-1], "_prepare_tp_inputs")
             calls.append((start + 310 * US, start + 360 * US))
             kernel = (start + 400 * US, start + 1000 * US)
-            server.kernel(calls[-1], kernel, name=GEMM)
+            server.kernel(None, kernel, name=GEMM, correlation_id=server.call(launch, calls[-1]))
             server.now = kernel[1]
             server.export.nvtx_range(
                 server.main, start, server.now, f"[Executor] _forward_step {number}: 0 ctx reqs, 1 gen reqs"
             )
         with opened_job(server) as job:
             every, decode = records(budget_of_phases(job, Selection()))
+            advice = finding(judged(job, rules=("host_bound",)), "host-bound").advice.text
+        assert ("replay decode steps as CUDA graphs" in advice) == (launch == "cudaLaunchKernel_v7000")
         time = 5 * 1000 * US
         idle, exposed, total = 5 * 400 * US, 5 * 300 * US, 5 * 300 * US + 4 * 100 * US
         expected = {

@@ -7,8 +7,8 @@ from pathlib import Path
 import campaign
 import pytest
 from campaign import first
-from support import edit, open_job, session_over
-from synthetic import ExportWriter
+from support import edit, native, open_job, session_over
+from synthetic import ExportWriter, illnesses
 from synthetic.gpu_program import Program
 from synthetic.illnesses import MS, one_gpu
 from synthetic.rare_illnesses import exposed_copies
@@ -106,6 +106,41 @@ class TestOneGpu:
             assert [len(steps_side_by_side(job, Selection(), rank)[0]) for rank in (0, 1, None)] == [STEPS] * 3
             second = Selection(tasks=frozenset({job.ranks[1].task}))
             assert [gpu.rank for gpu in iterations(job, second)] == [1]
+
+
+def beside_another(path: Path) -> None:
+    """Add a process that runs a copy of each kernel, later by 1 ns: equal work and, by its number, the first rank."""
+    (columns,) = native(path, "SELECT group_concat(name) FROM pragma_table_info('CUPTI_ACTIVITY_KIND_KERNEL')")[0]
+    changed = {"start": "start + 1", '"end"': '"end" + 1', "globalPid": "globalPid - (1 << 24)", "correlationId": "0"}
+    names = [f'"{name}"' if name == "end" else name for name in columns.split(",")]
+    copied = ", ".join(changed.get(name, name) for name in names)
+    edit(
+        path,
+        f"INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL ({', '.join(names)}) SELECT {copied} FROM CUPTI_ACTIVITY_KIND_KERNEL",
+        "INSERT INTO PROCESSES (globalPid, pid, name) SELECT globalPid - (1 << 24), pid - 1, name FROM PROCESSES",
+        "INSERT INTO TARGET_INFO_CUDA_DEVICE (gpuId, cudaId, pid) SELECT 0, 0, pid - 1 FROM PROCESSES",
+    )
+
+
+@pytest.mark.parametrize(
+    ("make", "rule", "name"),
+    [
+        (illnesses.allocator_churn, "allocator_churn", "allocator-churn"),
+        (illnesses.preempted, "preempted", "preempted"),
+        (illnesses.gil_held, "blocked_host", "gil-held"),
+        (illnesses.file_reads, "blocked_host", "blocking-reads"),
+        (illnesses.first_use, "first_use", "first-launches"),
+        (illnesses.starved, "input_pipeline", "input-pipeline"),
+    ],
+)
+def test_what_the_second_process_of_a_gpu_waits_for_is_found(make, rule, name, tmp_path):
+    path = tmp_path / "a.sqlite"
+    make(path)
+    alone = finding(triaged(path, rules=(rule,)), name)
+    beside_another(path)
+    found = finding(triaged(path, rules=(rule,)), name)
+    assert found.cost == pytest.approx(alone.cost, rel=0.01)
+    assert found.ranks in ((1,), ()), found.ranks
 
 
 INTEGRATED = ("Orin", "NVIDIA Tegra X2", "NVIDIA Thor", "NVIDIA GB10")

@@ -6,8 +6,8 @@ Without steps, the job's time is one iteration, with a note.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import itemgetter
 
@@ -21,10 +21,10 @@ from nsystui.base.units import format_value
 from nsystui.questions.algebra.intervals import EMPTY, Times, intersect, union
 from nsystui.questions.blocking.dependencies import unresolved_waits
 from nsystui.questions.blocking.gain import RECOVERABLE, SPEEDUP, STANDING, Gain, Standing
-from nsystui.questions.blocking.parts import BLOCKERS, PARTS, Iterations, blocked_in, blocking
+from nsystui.questions.blocking.parts import BLOCKERS, COPIES, PARTS, Iterations, blocked_in, blocking
 from nsystui.questions.collectives.matching import Member
 from nsystui.questions.collectives.waiting import NOBODY, Arrivals, waits_and_transfers
-from nsystui.questions.gpu.utilisation import by_gpu, selected_devices
+from nsystui.questions.gpu.utilisation import by_gpu, copies_note, selected_devices
 from nsystui.questions.host.time_budget import cause_words, causes_of
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.conditions import job_end, job_start
@@ -142,7 +142,16 @@ def iterations(job: OpenJob, selection: Selection, step_name: str | None = None)
     numbers = {(device.task.task, device.device): number for number, group in enumerate(groups) for device in group}
     gpus.sort(key=lambda gpu: (gpu.steps is None, -int(gpu.of.time.sum())))
     first = {numbers.get(key := (gpu.of.task, gpu.of.device), key): gpu for gpu in reversed(gpus)}
-    return sorted(first.values(), key=lambda gpu: (gpu.rank, gpu.of.device))
+    return sorted(_with_unknown(job, first.values()), key=lambda gpu: (gpu.rank, gpu.of.device))
+
+
+def _with_unknown(job: OpenJob, gpus: Iterable[RankIterations]) -> Iterator[RankIterations]:
+    """Yield the iterations with the parts whose operations were not recorded."""
+    lacking = {item.device.task.task for item in job.busy(Selection()).devices if item.unrecorded_copies}
+    silent = {report.index for report in job.session.reports if not report.has(tables.host_functions)}
+    for gpu in gpus:
+        unknown = COPIES * (gpu.of.task in lacking) + ("host_functions",) * (gpu.of.task.report in silent)
+        yield replace(gpu, of=replace(gpu.of, unknown=unknown))
 
 
 AT_MOST = Column("at_most", header="At Most (%)", label="at most %", unit=Unit.PERCENT, decimals=2)
@@ -286,6 +295,7 @@ def notes_of(
     if not gpus:
         return job.busy(selection.with_name(None)).notes
     notes = list(job.steps(step_name).notes)
+    notes += filter(None, [copies_note(job.busy(selection.with_name(None)).devices)])
     if any(gpu.numbers is None for gpu in gpus):
         notes.append("a GPU whose work no step launched has one iteration: all of its time")
     waits = unresolved_waits(job.session, {gpu.of.task for gpu in gpus})

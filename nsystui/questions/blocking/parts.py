@@ -76,6 +76,7 @@ BLOCKERS = {
     MIGRATION: "migrations",
     HOST_FUNCTION: "host_functions",
 }
+COPIES = ("to_device", "to_host", "on_device", "other_copies", "memsets")
 PARTS = ("compute", "starved", *BLOCKERS.values(), "stalled", "in_graph", "unresolved", "tail")
 """The parts of an iteration, which add up to it exactly."""
 
@@ -187,6 +188,8 @@ class Iterations:
     busy: Times
     possible: Times
     when: Mapping[str, Intervals]
+    unknown: tuple[str, ...] = ()
+    """The parts whose operations were not recorded."""
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -209,7 +212,7 @@ class Iterations:
     def known(self) -> Array:
         """``parts`` as objects, with ``None`` instead of 0 if the part may have time."""
         parts = self.parts.astype(object)
-        parts[(self.parts == 0) & (self.possible > 0)] = None
+        parts[(self.parts == 0) & ((self.possible > 0) | np.isin(PARTS, self.unknown))] = None
         return parts
 
 

@@ -18,6 +18,7 @@ from nsystui.base.selection import Selection, Task, Window
 from nsystui.base.types import Condition, Flags
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, intersect, subtract, union
 from nsystui.questions.blocking.budget import STEP_PART_COLUMNS, RankIterations, iterations, notes_of, part_importance
+from nsystui.questions.blocking.parts import PARTS
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.conditions import job_end, job_start
 from nsystui.questions.steps.phases import DECODE, PHASES
@@ -103,6 +104,7 @@ def _figures(gpus: Sequence[RankIterations], masks: Sequence[Flags], total_time:
         "of_idle": _percent(host.exposed, of_host),
     }
     figures = (float(np.median(times)), int(times.min()), int(times.max()), slow)
+    is_unknown = (parts == 0) & ((possible > 0) | np.isin(PARTS, gpus[0].of.unknown))
     verdict = "yes" if is_host_bound({**measures, "idle": _percent(of_host, total)}, phase) else "no"
     return (
         len(times),
@@ -110,7 +112,7 @@ def _figures(gpus: Sequence[RankIterations], masks: Sequence[Flags], total_time:
         *figures,
         verdict,
         *measures.values(),
-        *(None if not part and bound else part for part, bound in zip(parts.tolist(), possible.tolist(), strict=True)),
+        *np.where(is_unknown, np.array(None), parts).tolist(),
     )
 
 

@@ -341,6 +341,7 @@ Family = list[tuple[KernelSequence, Times]]
 """Sequences of one communicator, each with the indices of its operations in the longest, the first (`NOT_COMMON`)."""
 NOT_COMMON = -1
 _SAMPLE = 64
+_SAME_RATE = 1e-6
 _LEAST_COMMON = 0.9
 
 
@@ -366,13 +367,34 @@ def _families(clusters: Iterable[Sequence[KernelSequence]]) -> list[Family]:
 
 
 def _common(reference: KernelSequence, sequence: KernelSequence) -> Times | None:
-    """Return the indices in ``reference`` of a sequence's operations, or ``None`` if their communicators may differ.
-
-    Kernels of one operation end together after a constant shift of the clocks. If several shifts fit most operations,
-    which may recur regularly, the smallest counts.
-    """
+    """Return the indices in ``reference`` of a sequence's operations, or ``None`` if their communicators may differ."""
     if min(len(reference), len(sequence)) < FEWEST_TO_DECIDE or max(reference.whole, sequence.whole) >= 0:
         return None
+    indices = _ending_with(reference, sequence)
+    if indices is None:
+        moved = np.rint(_drift(reference.end, sequence.end) * sequence.end).astype(np.int64)
+        indices = _ending_with(reference, replace(sequence, start=sequence.start + moved, end=sequence.end + moved))
+    return indices
+
+
+def _drift(reference: Times, ends: Times) -> float:
+    """Return the rate of `clock_rates` if operations are missing: the densest slope over an eighth of the sequence."""
+    count = min(len(reference), len(ends))
+    lag, lost = count // 8, min(max(len(reference), len(ends)) - count + count // 10, _OPERATION_LIMIT)
+    first = np.linspace(0, len(ends) - lag - 1, min(_SAMPLE, len(ends) - lag)).astype(np.int64)
+    other = first[:, None] + np.arange(-lost, lost + 1)
+    is_inside = (other >= 0) & (other + lag < len(reference))
+    other = np.where(is_inside, other, 0)
+    slopes = (reference[other + lag] - reference[other]) / np.maximum(ends[first + lag] - ends[first], 1)[:, None] - 1
+    slopes = np.sort(slopes[is_inside & (np.abs(slopes) <= _MAX_RATE)])
+    if not len(slopes):
+        return 0.0
+    counts = np.searchsorted(slopes, slopes + _SAME_RATE, side="right") - np.arange(len(slopes))
+    return float(np.median(slopes[counts.argmax() :][: counts.max()]))
+
+
+def _ending_with(reference: KernelSequence, sequence: KernelSequence) -> Times | None:
+    """Return `_common` for clocks with a constant shift: of shifts that fit most operations, the smallest."""
     tolerance = max(_LEAST_TOLERANCE, _TOLERANCE * float(np.median(sequence.end - sequence.start)))
     sample = np.linspace(0, len(sequence) - 1, min(len(sequence), _SAMPLE)).astype(np.int64)
     is_same = sequence.collective[sample, None] == reference.collective

@@ -101,6 +101,8 @@ class Breakdown:
     r"""|U(G) \ U(K)|"""
     graph_without_kernels: int
     r"""|U(G) \ U(K ∪ C)|"""
+    unrecorded_copies: int = 0
+    """The calls that copy or set memory, of processes whose copies were not recorded: M is unknown."""
 
     @property
     def overlap(self) -> int:
@@ -142,9 +144,9 @@ class Breakdown:
         """|w| − |A|, ns."""
         return self.time - self.busy
 
-    def percent(self, part: int) -> float | None:
-        """Return ``part`` (ns, an attribute) as a percentage of ``time``, or ``None`` if that is 0."""
-        return 100.0 * part / self.time if self.time else None
+    def percent(self, part: int | None) -> float | None:
+        """Return ``part`` (ns, an attribute) as a percentage of ``time``, or ``None`` if unknown or of no time."""
+        return 100.0 * part / self.time if self.time and part is not None else None
 
     @property
     def overlap_percent(self) -> float | None:
@@ -165,11 +167,7 @@ def total(parts: Iterable[Breakdown]) -> Breakdown:
 
 @dataclass(frozen=True, eq=False)
 class DeviceLanes:
-    r"""One device over time, with totals: a lane is its category's share of each bin.
-
-    ``exposed_nccl`` is the share of U(C) \ U(K). Categories overlap: ``busy``, the share of A, is only the sum of
-    ``kernels``, ``exposed_nccl``, ``memory_only`` and ``graph_only``.
-    """
+    """One device over time, with totals: a lane is its category's share of each bin, named as in `Breakdown`."""
 
     device: Device
     window: Window
@@ -255,6 +253,7 @@ class DeviceIntervals:
     others: tuple[Device, ...] = ()
     pauses: Intervals = field(default_factory=lambda: EMPTY)
     """Times without a capture, neither busy nor idle."""
+    unrecorded_copies: int = 0
     _breakdowns: dict[Window, Breakdown] = field(default_factory=dict, init=False, repr=False)
 
     @property
@@ -279,9 +278,10 @@ class DeviceIntervals:
         lo, hi = window.start, window.end
         lengths = {item.name: getattr(self.parts, item.name).length_within(lo, hi) for item in fields(BusyParts)}
         busy = sum(lengths[name] for name in _DISJOINT)
+        lengths |= {"busy": busy, "unrecorded_copies": self.unrecorded_copies}
         del lengths["graph_only"]
         time = hi - lo - self.pauses.length_within(lo, hi)
-        breakdown = Breakdown(time, self.recorded_in(window), busy=busy, **lengths)
+        breakdown = Breakdown(time, self.recorded_in(window), **lengths)
         if len(self._breakdowns) >= _WINDOWS:
             self._breakdowns.clear()
         self._breakdowns[window] = breakdown

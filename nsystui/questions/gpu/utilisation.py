@@ -33,11 +33,12 @@ from nsystui.questions.gpu.device_time import (
     shifted,
     to_arrays,
 )
+from nsystui.questions.queries.data_notes import LOWER_BOUNDS
 from nsystui.questions.queries.derived import in_runs, of_each_report, runs_of
 from nsystui.questions.queries.kernel_names import other_communication
 from nsystui.questions.queries.pauses import capture_note, pauses
 from nsystui.questions.queries.recording import recording_advice
-from nsystui.questions.queries.tasks import GPU_TABLES, RankedTask, used_devices
+from nsystui.questions.queries.tasks import GPU_TABLES, RankedTask, unrecorded_copies, used_devices
 from nsystui.questions.queries.time_window import edges_of, recorded, selected_reports, shares_clock
 from nsystui.store.report import Report
 from nsystui.store.session import Session
@@ -75,7 +76,7 @@ class BusyIntervals:
         devices = tuple(_devices(session, selection, selected_devices(session, selection, ranks), previous))
         reports = selected_reports(session, selection)
         notes = [*_notes(session, reports, selection), *other_communication(session)]
-        notes += [note] if (note := capture_note(session, reports)) else []
+        notes += [note for note in (capture_note(session, reports), copies_note(devices)) if note]
         groups = by_gpu(session, (item.device for item in devices))
         same_gpu = [{device.task.rank for device in group} for group in groups if len(group) > 1]
         if unknown := [item.device.task.rank for item in devices if not item.device.is_gpu]:
@@ -152,6 +153,16 @@ def by_gpu(session: Session, devices: Iterable[Device]) -> list[list[Device]]:
     return list(groups.values())
 
 
+def copies_note(devices: Iterable[DeviceIntervals]) -> str:
+    """Return the note on `Breakdown.unrecorded_copies`, if any."""
+    calls = {item.device.task: item.unrecorded_copies for item in devices if item.unrecorded_copies}
+    if not calls:
+        return ""
+    which = f"rank{'s' * (len(calls) > 1)} {few_numbers(sorted(task.rank for task in calls))}"
+    counts = f"{sum(calls.values()):,} calls of {which} copy or set memory, but no copies were recorded"
+    return f"{counts}: memory is unknown, {LOWER_BOUNDS}"
+
+
 def unplaced(session: Session, gpus: Sequence[DeviceIntervals]) -> bool:
     """Return whether some of ``gpus`` may be one GPU: equal host and ordinal, and no recorded number."""
     reports = {report.index: report for report in session.reports}
@@ -191,8 +202,9 @@ def _together(devices: Sequence[DeviceIntervals]) -> DeviceIntervals:
     recorded = Window(min(item.recorded.start for item in devices), max(item.recorded.end for item in devices))
     first, *others = sorted(devices, key=lambda item: -item.busy_in(recorded))
     common_pauses = reduce(intersect, (item.pauses for item in devices))
-    used_by = tuple(item.device for item in others)
-    return replace(first, recorded=recorded, parts=parts, others=used_by, pauses=common_pauses)
+    used_by, copies = tuple(item.device for item in others), sum(item.unrecorded_copies for item in devices)
+    whole = replace(first, recorded=recorded, parts=parts, others=used_by, pauses=common_pauses)
+    return replace(whole, unrecorded_copies=copies)
 
 
 def columns_read(of_streams: bool) -> dict[str, tuple[str, ...]]:
@@ -226,11 +238,13 @@ def _devices(
     cached = {_key(item.device): item for item in previous.devices} if previous and selection.streams is None else {}
     missing = [item for item in devices if _key(item) not in cached]
     computed = {_key(item.device): item for item in _read(session, selection, reports, missing)}
+    copying = unrecorded_copies(session, [reports[index] for index in {item.task.task.report for item in devices}])
     for item in devices:
         report = reports[item.task.task.report]
         intervals = computed.get(_key(item)) or cached[_key(item)]
         parts = shifted(intervals.parts, report.clock_offset - intervals.clock_offset)
-        yield DeviceIntervals(item, recorded(report), parts, report.clock_offset, pauses=pauses(session, report))
+        moved = DeviceIntervals(item, recorded(report), parts, report.clock_offset, pauses=pauses(session, report))
+        yield replace(moved, unrecorded_copies=copying.get(item.task.task, 0))
 
 
 def _key(device: Device) -> tuple[Task, int]:
@@ -353,20 +367,17 @@ def shares(breakdown: Breakdown | None) -> list[float | None]:
     """Return the percentages of ``SHARE_COLUMNS``; all missing if ``breakdown`` is."""
     if breakdown is None:
         return [None] * len(SHARE_COLUMNS)
-    return [breakdown.percent(part) for part in _times_of(breakdown)]
+    return list(map(breakdown.percent, _times_of(breakdown)))
 
 
 def utilisation_table(busy: BusyIntervals, window: Window) -> TableAnswer:
-    """Tabulate each device's busy time in ``window`` by category, in percent of the window and in ns.
-
-    See docs/numbers.md#gpu-time and docs/numbers.md#exposed-time. Categories overlap: if compute (kernels that do not
-    communicate), NCCL and copies run concurrently, they add up to more than busy.
-    """
+    """Tabulate each device's busy time in ``window``, in percent and ns (docs/numbers.md#gpu-time, #exposed-time)."""
     rows: list[Row] = []
     for item in busy.devices:
         breakdown = item.breakdown(window)
         gpu = (*_rank_and_device(item.device), item.device.gpu, item.device.model)
-        more_values = (breakdown.overlap, breakdown.exposed_memory, breakdown.recorded, breakdown.time)
+        exposed_memory = None if breakdown.unrecorded_copies else breakdown.exposed_memory
+        more_values = (breakdown.overlap, exposed_memory, breakdown.recorded, breakdown.time)
         rows.append((*gpu, *shares(breakdown), *_times_of(breakdown), *more_values))
     return TableAnswer("gpu", COLUMNS, rows, len(rows), _table_notes(busy, window))
 
@@ -415,8 +426,9 @@ def recording_notes(busy: BusyIntervals, window: Window) -> tuple[str, ...]:
     return (f"{who} not recorded for all of this time: the missing part counts as idle in totals",)
 
 
-def _times_of(breakdown: Breakdown) -> list[int]:
-    return [getattr(breakdown, name) for name, *_ in _PARTS]
+def _times_of(breakdown: Breakdown) -> list[int | None]:
+    unknown = ("memory",) * bool(breakdown.unrecorded_copies)
+    return [None if name in unknown else getattr(breakdown, name) for name, *_ in _PARTS]
 
 
 def _rank_and_device(device: Device) -> tuple[int, int]:

@@ -1,8 +1,9 @@
 """Idle time of GPUs by cause: the launching thread's activity, moment by moment (docs/numbers.md#gaps).
 
 A span of idle time belongs to the thread that launched the operation at its end, or, if unknown (as in a tail), at its
-start, or else to its process's thread with the most CUDA calls. Gaps inside replays of CUDA graphs, and then the
-profiler's work in the process, precede all other causes. After them, each moment has the first cause that applies:
+start, or else to its process's thread with the most CUDA calls. That operation also selects the process on a shared
+GPU. Gaps inside replays of CUDA graphs, and then the profiler's work in the process, precede all other causes. After
+them, each moment has the first cause that applies:
 
 1. the thread is in an MPI or CUDA call (the outermost), or CUDA loads code or waits for a command buffer there; if
    the call waits for the GPU, and the process runs a host function of a stream, that function is the cause;
@@ -36,6 +37,7 @@ from nsystui.base.resources import give_back
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.base.types import Array, Ints
 from nsystui.exports import canonical
+from nsystui.exports.metadata import process_of
 from nsystui.questions.algebra.groups import distinct
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, disjoint_runs, intersect, merge, union
 from nsystui.questions.gpu.device_time import merged
@@ -144,6 +146,11 @@ class Attribution:
             sums[self.causes[cause]] += time
         return sums
 
+    def task(self, index: int) -> Task:
+        """Return the process of a span's launching thread."""
+        thread = self.launchers[self.launcher[index]]
+        return self.spans[index].task if thread is None else Task(thread[0], process_of(thread[1]))
+
 
 def over_ranks(attribution: Attribution, groups: Mapping[Task, object] = MappingProxyType({})) -> Attribution:
     """Merge threads with one name on several ranks of a group, one on each, as ``pt_data_worker (4 ranks)``.
@@ -183,6 +190,7 @@ def attribute(
     if not len(spans):
         nothing = np.empty(0, np.int64)
         return Attribution(spans, (), nothing, (), nothing, nothing, nothing, (), nothing)
+    idle, spans = spans, _of_launching_processes(job, spans)
     step, limits = len(spans), job.session.limits
     if step > FEW:
         calls_per_span = max(job.session.count(tables.api_calls), 1) / step
@@ -210,7 +218,27 @@ def attribute(
         by_span = narrow(np.argsort(columns[0], kind="stable"))
         launcher, columns = launcher[np.argsort(order)], [columns.pop(0)[by_span] for _ in range(len(columns))]
     span, cause, range_index, time = columns
-    return Attribution(spans, tuple(host.threads), launcher, tuple(host.causes), span, cause, range_index, names, time)
+    return Attribution(idle, tuple(host.threads), launcher, tuple(host.causes), span, cause, range_index, names, time)
+
+
+def _of_launching_processes(job: OpenJob, spans: IdleSpans) -> IdleSpans:
+    """Return spans of shared GPUs with the process whose operation is at their end, or else at their start."""
+    shared = [gpu.devices for gpu in job.gpus(_EVERYTHING) if gpu.others]
+    users = {(user.task.task, user.device): devices for devices in shared for user in devices}
+    if users.keys().isdisjoint(spans.gpus):
+        return spans
+    busy = {(item.device.task.task, item.device.device): item for item in job.busy(_EVERYTHING).devices}
+    indices, chosen = {gpu: index for index, gpu in enumerate(spans.gpus)}, spans.gpu.copy()
+    for index, gpu in enumerate(spans.gpus):
+        others = [(user.task.task, user.device) for user in users.get(gpu, ())]
+        active = {user: busy[user].active(busy[user].recorded) for user in (gpu, *others) if others}
+        rows = np.flatnonzero(spans.gpu == index)
+        for edge, moments in (("starts", spans.ends), ("ends", spans.starts)):
+            for user, times in active.items():
+                is_edge = np.isin(moments[rows], getattr(times, edge))
+                chosen[rows[is_edge]] = indices.setdefault(user, len(indices))
+                rows = rows[~is_edge]
+    return IdleSpans(tuple(indices), chosen, spans.starts, spans.ends)
 
 
 def _host_functions(session: Session, tasks: Sequence[Task]) -> dict[Task, Intervals]:

@@ -124,17 +124,18 @@ def _overlapping(session: Session, idle: Attribution) -> list[list[_Range]]:
     if not idle.spans or not session.count(table):
         return ranges
     threads = [idle.launchers[launcher] for launcher in idle.launcher.tolist()]
+    tasks = [idle.task(index) for index in range(len(threads))]
     values = sa.values(*(sa.column(key, sa.BigInteger) for key in _SPAN_KEYS), name="asked").data(
         [
-            (index, gap.task.report, gap.task.process, thread[1] if thread else NO_THREAD, gap.start, gap.end)
-            for index, (gap, thread) in enumerate(zip(idle.spans, threads, strict=True))
+            (index, task.report, task.process, thread[1] if thread else NO_THREAD, gap.start, gap.end)
+            for index, (gap, task, thread) in enumerate(zip(idle.spans, tasks, threads, strict=True))
         ]
     )
     span = sa.select(values).cte("wanted").c
     keys = [table.c[key] for key in ("report", "process", "thread")]
     name = sa.func.coalesce(FOLDED_LABEL, "").label("name")
     times = job_start(table).label("start"), job_end(table).label("end")
-    is_near = segments.near(table, [(gap.task, gap.start, gap.end) for gap in idle.spans])
+    is_near = segments.near(table, [(task, gap.start, gap.end) for gap, task in zip(idle.spans, tasks, strict=True)])
     # Else DuckDB compares each span with all ranges.
     ranges_near = sa.select(*keys, *times, name).where(is_near).cte("near").prefix_with("MATERIALIZED").c
     query = sa.select(span.number, ranges_near.start, ranges_near.end, ranges_near.name).where(

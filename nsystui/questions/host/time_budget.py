@@ -1,28 +1,17 @@
 """The time budget of each GPU, in parts that add up, and the CPU's work while the GPU was idle.
 
-See docs/numbers.md#budget. Busy time is compute, exposed NCCL, memory operations that nothing hides, and whole CUDA
-graphs, as in `Breakdown`. Idle time has these parts:
-
-* start-up: before the *steady state*, which begins with the first step that is not slow, or, without steps, when the
-  GPU first works at least a third as much as on average;
-* tail: after the GPU's last operation;
-* gaps: in between; long gaps last `LONG_GAP` or more;
-* in graphs: inside replays of CUDA graphs, in none of the other parts.
-
-Time before and after a rank's capture is not idle, because nothing was recorded. Start-up and tail belong to the
-capture: a window in the middle of the job has neither.
-
-The longest idle spans are split by cause (`host.causes`), each with the launching thread's NVTX range around its
-middle, or else the next range; numbers in ranges are ``*``. The profiler's work is a separate cause. That range, or
-else the nearest call, locates unrecorded time; without either, and in shorter spans, it is unexplained.
+See docs/numbers.md#budget for the parts and causes. Busy time is compute, exposed NCCL, memory operations that nothing
+hides, and whole CUDA graphs, as in `Breakdown`. Time before and after a rank's capture is not idle, because nothing was
+recorded. Start-up and tail belong to the capture: a window in the middle of the job has neither.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from itertools import islice
+from operator import add
 
 import numpy as np
 
@@ -226,6 +215,8 @@ class Budget:
     in_graphs: int = 0
     tail: int = 0
     unrecorded: int = 0
+    unrecorded_copies: int = 0
+    """The number of calls, see `Breakdown`; no part."""
 
     @property
     def idle(self) -> int:
@@ -238,10 +229,7 @@ class Budget:
         return self.compute + self.exposed_nccl + self.memory + self.graph + self.idle + self.unrecorded
 
     def __add__(self, other: Budget) -> Budget:
-        return Budget(**{part: getattr(self, part) + getattr(other, part) for part in PARTS})
-
-
-PARTS = tuple(part.name for part in fields(Budget))
+        return Budget(*map(add, vars(self).values(), vars(other).values()))
 
 
 @dataclass(frozen=True, eq=False)
@@ -330,6 +318,7 @@ def _budget(
         in_graphs=in_graphs.length,
         tail=after.length,
         unrecorded=spent.time - spent.recorded,
+        unrecorded_copies=spent.unrecorded_copies,
     )
     return DeviceBudget(device.device, window, steady, working, budget, startup, long_gaps, in_graphs, after)
 
@@ -359,6 +348,7 @@ _LABELS = {
     "tail": ("Tail", "tail"),
     "unrecorded": ("Not Recorded", "not recorded"),
 }
+PARTS = tuple(_LABELS)
 COLUMNS = (
     RANK,
     DEVICE.with_importance(2),
@@ -378,8 +368,10 @@ def budget_table(budgets: Iterable[DeviceBudget]) -> TableAnswer:
     """Tabulate the budgets of GPUs; the percentages of a row add up to 100."""
     rows: list[Row] = []
     for gpu in budgets:
-        times = [getattr(gpu.budget, part) for part in PARTS]
-        shares = [100.0 * time / gpu.budget.time if gpu.budget.time else None for time in times]
+        unknown = ("memory",) * bool(gpu.budget.unrecorded_copies)
+        times = [None if part in unknown else getattr(gpu.budget, part) for part in PARTS]
+        total = gpu.budget.time
+        shares = [100.0 * time / total if total and time is not None else None for time in times]
         rows.append((gpu.device.task.rank, gpu.device.device, *shares, gpu.steady, *times))
     return with_graphs(TableAnswer("budget", COLUMNS, rows, len(rows)))
 

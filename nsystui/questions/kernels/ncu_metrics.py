@@ -30,21 +30,11 @@ COLUMNS = (
     Column("ncu_memory", header="NCU Memory (%)", label="memory", unit=Unit.PERCENT, decimals=1, importance=1),
     Column("ncu_dram", header="NCU DRAM (%)", label="dram", unit=Unit.PERCENT, decimals=1, importance=5),
     Column(
-        "ncu_achieved",
-        header="NCU Achieved Occupancy (%)",
-        label="achieved",
-        unit=Unit.PERCENT,
-        decimals=1,
-        importance=2,
-    ),
+        "ncu_achieved", header="NCU Achieved Occupancy (%)", label="achieved", unit=Unit.PERCENT, decimals=1
+    ).with_importance(2),
     Column(
-        "ncu_theoretical",
-        header="NCU Theoretical Occupancy (%)",
-        label="theor.",
-        unit=Unit.PERCENT,
-        decimals=1,
-        importance=3,
-    ),
+        "ncu_theoretical", header="NCU Theoretical Occupancy (%)", label="theor.", unit=Unit.PERCENT, decimals=1
+    ).with_importance(3),
     Column("ncu_limiter", header="NCU Occupancy Limiter", label="limiter", importance=2),
     Column("ncu_launches", header="NCU Launches", label="profiled", unit=Unit.COUNT, importance=2),
 )

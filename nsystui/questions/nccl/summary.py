@@ -129,13 +129,8 @@ RANKS = Column("ranks", header="Ranks", label="ranks", unit=Unit.NUMBER, importa
 ALGORITHM_BANDWIDTH = Column("algbw", header="AlgBW (B/s)", label="algbw", unit=Unit.RATE, decimals=1, importance=4)
 BUS_BANDWIDTH = Column("busbw", header="BusBW (B/s)", label="busbw", unit=Unit.RATE, decimals=1, importance=1)
 WITHOUT_WAIT = Column(
-    "busbw_without_wait",
-    header="BusBW w/o Wait (B/s)",
-    label="busbw, no waiting",
-    unit=Unit.RATE,
-    decimals=1,
-    importance=1,
-)
+    "busbw_without_wait", header="BusBW w/o Wait (B/s)", label="busbw, no waiting", unit=Unit.RATE, decimals=1
+).with_importance(1)
 EXPOSED = Column("exposed", header="Exposed Time (ns)", label="exposed", unit=Unit.DURATION, importance=1)
 OVERLAPPED = Column("overlapped", header="Overlapped (%)", label="overlap", unit=Unit.PERCENT, decimals=1, importance=2)
 FASTEST = Column("fastest", header="Fastest (ns)", label="fastest", unit=Unit.DURATION, decimals=1, importance=3)

@@ -138,14 +138,8 @@ TREE_COLUMNS = (
     Column("self", header="Self Time (ns)", label="self", unit=Unit.DURATION, compared="total", importance=3),
     Column("gpu_total", header="GPU Projected (ns)", label="GPU total", unit=Unit.DURATION, compared="total"),
     Column(
-        "gpu_median",
-        header="GPU Projected Med (ns)",
-        label="GPU med",
-        unit=Unit.DURATION,
-        compared="avg",
-        decimals=1,
-        importance=2,
-    ),
+        "gpu_median", header="GPU Projected Med (ns)", label="GPU med", unit=Unit.DURATION, compared="avg", decimals=1
+    ).with_importance(2),
     Column("gpu_ops", header="GPU Ops", label="ops", unit=Unit.COUNT, importance=2),
     RANK.with_importance(1),
     Column("thread", header="Tid", label="tid", unit=Unit.NUMBER, importance=3),

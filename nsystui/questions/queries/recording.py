@@ -120,7 +120,8 @@ def sizes_advice(reports: Iterable[Report]) -> str:
     facts = [report.metadata for report in reports if report.count(canonical.NCCL_CALLS)]
     if all(fact.made_of or fact.json_included or fact.blobs_included for fact in facts):
         return "use NCCL 2.16.2 or later, or add NCCL's log (--nccl-log)"
-    return f"export again with `{EXPORT_COMMAND} REPORT.nsys-rep`, or add NCCL's log (--nccl-log)"
+    again = f"export again with `{EXPORT_COMMAND} REPORT.nsys-rep` if NCCL is 2.16.2 or later"
+    return f"{again}, or add NCCL's log (--nccl-log)"
 
 
 def _advice(session: Session, report: Report, table: CanonicalTable) -> str:

@@ -23,6 +23,7 @@ from nsystui.base.selection import Selection, Task
 from nsystui.base.text import whole_number
 from nsystui.base.types import Expression, Query
 from nsystui.exports.canonical import BY_NAME, NO_PROCESS, CanonicalTable
+from nsystui.exports.discover import NEXT_CAPTURE
 from nsystui.exports.metadata import (
     ALLOCATION_VARIABLE,
     LOCAL_RANK_VARIABLES,
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from nsystui.store.results import Arrays
 
 
+_COPYING = ("Memcpy", "Memset")
 GPU_TABLES = (BY_NAME["kernels"], BY_NAME["memory_ops"], BY_NAME["graph_launches"])
 """Tables of work that ran on a GPU."""
 
@@ -385,8 +387,29 @@ def _launching(session: Session, devices: Collection[Task]) -> Iterator[Task]:
         yield from (Task(index, process) for process in arrays["process"].tolist())
 
 
-def launches_without_work(session: Session, reports: Iterable[Report]) -> dict[Task, dict[str, int]]:
-    """Count by name the successful calls that launch, copy or set memory, of processes without any GPU work.
+def unrecorded_copies(session: Session, reports: Iterable[Report]) -> dict[Task, int]:
+    """Count the calls of `Breakdown.unrecorded_copies` by process."""
+
+    def compute(part: Session, missing: list[Report]) -> dict[int, Arrays]:
+        memory = BY_NAME["memory_ops"]
+        working = {task for table in GPU_TABLES for task in rows_of_tasks(part, table, missing)}
+        # The calls of other reports need not be read.
+        lacking = {task.report for task in working - rows_of_tasks(part, memory, missing).keys()}
+        counts = launches_without_work(part, [item for item in missing if item.index in lacking], _COPYING, [memory])
+        rows = {report.index: list[tuple[int, int]]() for report in missing}
+        for task, calls in counts.items():
+            rows[task.report].append((task.process, sum(calls.values())))
+        return {index: {"calls": json_array(values)} for index, values in rows.items()}
+
+    stored = of_each_report(session, reports, "unrecorded-copies", compute, in_memory=True)
+    return {Task(index, process): calls for index in stored for process, calls in json_of(stored[index]["calls"])}
+
+
+def launches_without_work(
+    session: Session, reports: Iterable[Report], calls_named: Sequence[str] = ("Launch", *_COPYING),
+    work: Sequence[CanonicalTable] = GPU_TABLES,
+) -> dict[Task, dict[str, int]]:  # fmt: skip
+    """Count by name the successful calls that launch, copy or set memory, of processes without any such GPU work.
 
     Reports that lost GPU work to damage or impossible times, or have GPU work of unknown processes, are left out.
     """
@@ -394,26 +417,26 @@ def launches_without_work(session: Session, reports: Iterable[Report]) -> dict[T
         report
         for report in reports
         if report.count(BY_NAME["api_calls"])
-        and not any(table.name in report.damaged or report.packed.left_out.get(table.name) for table in GPU_TABLES)
+        and not any(table.name in report.damaged or report.packed.left_out.get(table.name) for table in work)
     ]
-    if not complete:
+    working = {task for table in work for task in rows_of_tasks(session, table, complete)}
+    indices = [report.index for report in complete if Task(report.index, NO_PROCESS) not in working]
+    if not indices:
         return {}
     import sqlalchemy as sa
 
     from nsystui.questions.queries.conditions import of_reports
     from nsystui.store import tables
 
-    working = {task for table in GPU_TABLES for task in rows_of_tasks(session, table, complete)}
-    indices = [report.index for report in complete if Task(report.index, NO_PROCESS) not in working]
     calls = tables.api_calls.c
     key = calls.report, calls.process
     query = sa.select(*key, calls.name, sa.func.count()).where(
         of_reports(calls.report, indices),
         calls.return_value.is_(None) | (calls.return_value == 0),
-        sa.or_(*(calls.name.contains(word) for word in ("Launch", "Memcpy", "Memset"))),
+        sa.or_(*(calls.name.contains(word) for word in calls_named)),
     )
     counts: dict[Task, dict[str, int]] = {}
-    for report, process, name, count in session.rows(query.group_by(*key, calls.name)) if indices else ():
+    for report, process, name, count in session.rows(query.group_by(*key, calls.name)):
         if Task(report, process) not in working:
             counts.setdefault(Task(report, process), {})[name] = count
     return counts
@@ -432,7 +455,7 @@ def _ranks(session: Session, tasks: list[Task], devices: Mapping[Task, Any]) -> 
 
     packed = {task: report_at(session, task.report).ranks.get(task.process) for task in tasks}
     sources: tuple[tuple[str, Callable[[], Ranks]], ...] = (
-        ("packed job", lambda: {task: rank for task, rank in packed.items() if rank is not None}),
+        ("packed job", lambda: {task: rank % NEXT_CAPTURE for task, rank in packed.items() if rank is not None}),
         (MPI, lambda: _from_mpi(session, tasks)),
         (NCCL, lambda: _from_nccl(session, tasks)),
         (ENVIRONMENT, lambda: numbered(by_environment([report.metadata.environment for report in alone]))),

@@ -13,6 +13,7 @@ import numpy as np
 from nsystui.base.answer import HOST, PID, RANK, UNKNOWN, Column, Row, TableAnswer, Unit
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.exports.canonical import BY_NAME, CanonicalTable
+from nsystui.questions.gpu.device_time import NOTHING
 from nsystui.questions.gpu.utilisation import SHARE_COLUMNS, BusyIntervals, gpu_key, shares, window_notes
 from nsystui.questions.queries.derived import of_each_report, rows_by_report
 from nsystui.questions.queries.pauses import pauses
@@ -177,7 +178,8 @@ def task_table(session: Session, selection: Selection, ranks: Sequence[RankedTas
     spent = busy.breakdown(windows)
     rows: list[Row] = []
     for item in shown_ranks:
-        counted = [counts[name][item.task] for name in _COUNTED]
+        unknown = ("memory_ops",) * bool(spent.get(item.task, NOTHING).unrecorded_copies)
+        counted = [None if name in unknown else counts[name][item.task] for name in _COUNTED]
         location = (item.rank, item.host or None, busy.gpu_numbers(item.task))
         identity = (item.gpu or None, item.pid, item.process_name or None, item.report_name)
         rows.append((*location, *shares(spent.get(item.task)), *counted, *identity))

@@ -226,13 +226,8 @@ STEP_COLUMNS = (
     Column("slow", header="Slow", label="slow", importance=1),
     Column("cpu_start", header="CPU Start (ns)", label="CPU start", unit=Unit.TIME, importance=3),
     Column(
-        "cpu_duration",
-        header="CPU Duration (ns)",
-        label="on CPU",
-        unit=Unit.DURATION,
-        compared="duration",
-        importance=2,
-    ),
+        "cpu_duration", header="CPU Duration (ns)", label="on CPU", unit=Unit.DURATION, compared="duration"
+    ).with_importance(2),
     Column("op_time", header="GPU Work (ns)", label="GPU work", unit=Unit.DURATION, compared="duration", importance=3),
 )
 

@@ -88,13 +88,8 @@ COLUMNS = (
     Column("compute_percent", header="Compute (%)", label="compute %", unit=Unit.PERCENT, decimals=2, importance=3),
     Column("nccl_percent", header="NCCL (%)", label="NCCL %", unit=Unit.PERCENT, decimals=2, importance=3),
     Column(
-        "exposed_nccl_percent",
-        header="Exposed NCCL (%)",
-        label="exposed %",
-        unit=Unit.PERCENT,
-        decimals=2,
-        importance=1,
-    ),
+        "exposed_nccl_percent", header="Exposed NCCL (%)", label="exposed %", unit=Unit.PERCENT, decimals=2
+    ).with_importance(1),
     Column("memory_percent", header="Memory (%)", label="memory %", unit=Unit.PERCENT, decimals=2, importance=5),
     Column("idle_percent", header="Idle (%)", label="idle %", unit=Unit.PERCENT, decimals=2, importance=2),
     Column("kernels", header="Kernels", label="kernels", unit=Unit.COUNT, importance=4),
@@ -105,13 +100,8 @@ COLUMNS = (
     Column("median_lateness", header="Median Lateness (ns)", label="late by", unit=Unit.DURATION, importance=4),
     Column("wait_caused", header="Wait Caused (ns)", label="wait caused", unit=Unit.DURATION, importance=1),
     Column(
-        "wait_suffered",
-        header="Wait Suffered (ns)",
-        label="total wait",
-        unit=Unit.DURATION,
-        compared="wait_caused",
-        importance=3,
-    ),
+        "wait_suffered", header="Wait Suffered (ns)", label="total wait", unit=Unit.DURATION, compared="wait_caused"
+    ).with_importance(3),
     Column("clock_error", header="Clock Error (ns)", label="clock ±", unit=Unit.DURATION, importance=5),
     Column("odd", header="Odd", label="stands out", importance=1),
     Column("steps", header="Steps", label="steps", unit=Unit.COUNT, importance=6),

@@ -149,13 +149,8 @@ COLUMNS = (
     Column("name", header="Collective", label="collective"),
     Column("total", header="Total Proj Time (ns)", label="GPU total", unit=Unit.DURATION),
     Column(
-        "call_total",
-        header="Total Call Time (ns)",
-        label="CPU total",
-        unit=Unit.DURATION,
-        compared="total",
-        importance=2,
-    ),
+        "call_total", header="Total Call Time (ns)", label="CPU total", unit=Unit.DURATION, compared="total"
+    ).with_importance(2),
     Column("count", header="Operations", label="operations", unit=Unit.COUNT, importance=1),
     *PROJECTED,
 )

@@ -129,13 +129,8 @@ _SUM_COLUMNS = (
     Column("style", header="Style", label="style", importance=5),
     Column("total", header="Total Proj Time (ns)", label="GPU total", unit=Unit.DURATION),
     Column(
-        "range_total",
-        header="Total Range Time (ns)",
-        label="CPU total",
-        unit=Unit.DURATION,
-        compared="total",
-        importance=2,
-    ),
+        "range_total", header="Total Range Time (ns)", label="CPU total", unit=Unit.DURATION, compared="total"
+    ).with_importance(2),
     Column("count", header="Range Instances", label="ranges", unit=Unit.COUNT, importance=1),
     *PROJECTED,
     Column("avg_op_count", header="Avg GPU Ops", label="avg ops", unit=Unit.COUNT, decimals=1, importance=4),

@@ -36,7 +36,6 @@ from nsystui.questions.triage.rule import BY_COMPUTE, BY_CPU, IDLE, Rule
 from nsystui.questions.triage.rules import kind_of, rules
 from nsystui.questions.triage.rules.capture import PARTIAL
 from nsystui.questions.triage.thresholds import Thresholds
-from nsystui.store.report import Report
 
 _LITTLE = 5.0
 """Communication below this cost, in %, counts as hidden."""
@@ -67,7 +66,7 @@ _MIN_SHARE = 1.0
 """The minimum share of a named kernel family or blocker, %."""
 _Result = Finding | NotChecked
 
-_DAMAGED = "damaged"
+_DAMAGED, _LEFT_OUT = "damaged", "left-out"
 _OF_GPU = frozenset(table.name for table in GPU_TABLES)
 _MIN_BUSY = 1.0
 """The minimum busy time of a healthy job's GPUs, %."""
@@ -128,7 +127,8 @@ class Triage:
         outside = f" outside of {_GRAPHS}" * self._is_in_graphs
         nothing = f"No loss was found{outside}." * (not self.damaged and not self._is_partial)
         lost = f"Largest loss{'es' * (len(losses) > 1)}: {', '.join(losses)}." if losses else nothing
-        is_bound = any(finding.id == PARTIAL[0] and _makes_idle_unknown(finding) for finding in self.findings)
+        doubts = [finding.id for finding in self.findings if _makes_idle_unknown(finding)]
+        is_bound = PARTIAL[0] in doubts or self.budget.unrecorded_copies > 0
         busy = f"{self.busy:.0f}" if round(self.busy) else f"{self.busy:.1g}" if is_bound else "<1"
         bound = "at least " * is_bound
         return " ".join(filter(None, [f"{whose} busy {bound}{busy} % of the time.", lost, *hidden]))
@@ -203,8 +203,8 @@ class Triage:
         counts = {severity: sum(finding.severity is severity for finding in self.findings) for severity in Severity}
         words = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "remark"}
         parts = [counted(count, words[severity]) for severity, count in counts.items() if count]
-        if self.not_checked:
-            parts.append(f"{counted(len(self.not_checked), 'rule')} not checked")
+        if unjudged := len(self.not_checked) - len(self.left_out):
+            parts.append(f"{counted(unjudged, 'rule')} not checked")
         judged = f"Judged: {format_value(Unit.DURATION, self.time)} on {counted(self.gpus, 'GPU')}."
         parts += self.broken
         whose = "The GPU hardly works." if self.gpus == 1 else "The GPUs hardly work."
@@ -214,14 +214,20 @@ class Triage:
     @property
     def unread(self) -> list[str]:
         """Damaged parts of exports and failed rules, with causes."""
-        return [f"{rule.rule}: {rule.why}" for rule in self.not_checked if rule.failed]
+        return [f"{rule.rule}: {rule.why}" for rule in self.not_checked if rule.failed and rule.rule != _LEFT_OUT]
+
+    @property
+    def left_out(self) -> list[str]:
+        """The exports that could not be opened, with causes, as sentences."""
+        return [f"Left out: {rule.why}." for rule in self.not_checked if rule.rule == _LEFT_OUT]
 
     @property
     def broken(self) -> list[str]:
         """The names of failed rules, and whether an export is damaged."""
         names = dict.fromkeys(rule.rule for rule in self.not_checked if rule.failed)
         damage = f"an export is damaged (not read: {_words(sorted(self.damaged))})"
-        return [damage if name == _DAMAGED else f"{name} failed" for name in names]
+        words = {_DAMAGED: damage, _LEFT_OUT: f"{counted(len(self.left_out), 'export')} left out"}
+        return [words.get(name, f"{name} failed") for name in names]
 
     @property
     def unjudged(self) -> list[str]:
@@ -242,6 +248,7 @@ class Triage:
             for part in _BUSY
             if getattr(self.budget, part)
         )
+        busy += ", memory unknown" * bool(self.budget.unrecorded_copies)
         return f"Time: {busy}. Idle: {', '.join(idle_words(self.budget, self.causes, _CAUSES))}."
 
     @property
@@ -294,11 +301,9 @@ def triage(
     if step_name is not None:
         case.job.steps(step_name)
     findings: list[Finding] = []
-    not_checked: list[NotChecked] = []
+    not_checked = list(_unread(case))
     incomplete: set[str] = set()
     rule_of: dict[str, str] = {}
-    for report in case.reports:
-        not_checked += _damaged(report)
     selected = [rules()[name] for name in (names if names is not None else rules())]
     for done, rule in enumerate(selected):
         advanced(done, len(selected), rule.name)
@@ -441,11 +446,13 @@ def _account(case: Case, findings: Iterable[Finding]) -> tuple[Budget, IdleCause
     return budget, causes
 
 
-def _damaged(report: Report) -> Iterator[NotChecked]:
-    for cause in dict.fromkeys(report.damaged.values()):
-        tables = [name for name, why in report.damaged.items() if why == cause]
-        why = f"{report.name} is judged without {_words(_judged(tables))}: {cause}; export it again"
-        yield NotChecked(_DAMAGED, why, failed=True)
+def _unread(case: Case) -> Iterator[NotChecked]:
+    yield from (NotChecked(_LEFT_OUT, why, failed=True) for why in case.job.left_out)
+    for report in case.reports:
+        for cause in dict.fromkeys(report.damaged.values()):
+            tables = [name for name, why in report.damaged.items() if why == cause]
+            why = f"{report.name} is judged without {_words(_judged(tables))}: {cause}; export it again"
+            yield NotChecked(_DAMAGED, why, failed=True)
 
 
 def _judged(names: Iterable[str]) -> list[str]:

@@ -38,13 +38,8 @@ COLUMNS = (
     Column("cost", header="Cost (ns)", label="cost", unit=Unit.DURATION, importance=1),
     Column("percent", header="Cost (%)", label="of job", unit=Unit.PERCENT, decimals=1, has_bar=True),
     Column(
-        "recoverable",
-        header="Recoverable per Iteration (ns)",
-        label="could save",
-        unit=Unit.DURATION,
-        compared="cost",
-        importance=2,
-    ),
+        "recoverable", header="Recoverable per Iteration (ns)", label="could save", unit=Unit.DURATION, compared="cost"
+    ).with_importance(2),
     Column("line", header="Cause", label="what is wrong", is_prose=True),
     Column("sentence", header="Finding", label="finding", importance=FILES_ONLY),
     Column("number", header="Number", label="number", unit=Unit.NUMBER, importance=FILES_ONLY),

@@ -226,7 +226,7 @@ def _missing(case: Case) -> Iterator[Finding]:
         text = "NCCL's message sizes are not in the exports, so bandwidth cannot be computed."
         advice = Advice(
             f"To see bandwidth: {sizes_advice(case.reports)}.",
-            "NCCL's NVTX ranges have the message sizes, but nsys leaves them out of an export by default.",
+            "Since NCCL 2.16.2, NVTX ranges have the message sizes. By default, an export of nsys leaves them out.",
         )
         yield Finding("no-message-sizes", Severity.INFO, text, advice, Door("nccl"))
     size = world_size(session)

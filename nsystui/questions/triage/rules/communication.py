@@ -50,13 +50,8 @@ _COLUMNS = (
     Column("caused", header="Exposed Wait Caused (ns)", label="exposed wait caused", unit=Unit.DURATION),
     Column("suffered", header="Exposed Wait (ns)", label="exposed wait", unit=Unit.DURATION, compared="caused"),
     Column(
-        "wait_caused",
-        header="Wait Caused (ns)",
-        label="wait caused",
-        unit=Unit.DURATION,
-        compared="caused",
-        importance=1,
-    ),
+        "wait_caused", header="Wait Caused (ns)", label="wait caused", unit=Unit.DURATION, compared="caused"
+    ).with_importance(1),
     Column("kernels", header="Compute Kernels", label="compute kernels", unit=Unit.COUNT, importance=1),
     Column("compute", header="Compute Time (ns)", label="compute", unit=Unit.DURATION, importance=1),
 )

@@ -67,11 +67,11 @@ def preempted(case: Case) -> Sequence[Finding | NotChecked]:
         runnable.setdefault(Task(report, process_of(thread)), []).append(segments.labelled(RUNNABLE))
     runnable_by_task = {task: merge(*intervals) for task, intervals in runnable.items()}
     for device in case.devices:
-        task = device.device.task.task
-        could_run = runnable_by_task.get(task, EMPTY)
-        gaps = case.idle_spans(device, could_run)
-        inside = intersect(could_run, union([gap.start for gap in gaps], [gap.end for gap in gaps]))
-        ready[task.report] = merge(ready.get(task.report, EMPTY), inside)
+        could_run = {task: runnable_by_task.get(task, EMPTY) for task in device.tasks}
+        gaps = case.idle_spans(device, merge(*could_run.values()))
+        idle = union([gap.start for gap in gaps], [gap.end for gap in gaps])
+        for task, intervals in could_run.items():
+            ready[task.report] = merge(ready.get(task.report, EMPTY), intersect(intervals, idle))
         idle_spans += gaps
     threshold = case.thresholds.preempted_percent
     upper_bound = sum(intervals.length for intervals in ready.values()) * len(case.devices)
@@ -82,7 +82,7 @@ def preempted(case: Case) -> Sequence[Finding | NotChecked]:
     span_indices: set[int] = set()
     for span, cause, time in zip(rows.span.tolist(), rows.cause.tolist(), rows.time.tolist(), strict=True):
         if rows.causes[cause].kind == causes.PREEMPTED:
-            spent[case.rank_of[idle_spans[span].task], rows.causes[cause].what] += time
+            spent[case.rank_of[rows.task(span)], rows.causes[cause].what] += time
             span_indices.add(span)
     cost = case.mean(spent.values())
     if not cost or case.percent(cost) < threshold:
@@ -176,7 +176,7 @@ def _blocked(case: Case, during: Mapping[Task, Intervals], accepts: Callable[[Ca
     candidates: list[IdleSpan] = []
     for device in case.devices:
         task, ordinal = device.device.task.task, device.device.device
-        gaps, intervals = case.gaps(device), during.get(task, EMPTY)
+        gaps, intervals = case.gaps(device), merge(*(during.get(user, EMPTY) for user in device.tasks))
         nearby = np.unique(pairs(gaps, Segments(intervals.starts, intervals.ends, intervals.starts)).span)
         edges = zip(gaps.starts[nearby].tolist(), gaps.ends[nearby].tolist(), strict=True)
         candidates += [IdleSpan(task, ordinal, start, end) for start, end in edges]
@@ -186,7 +186,7 @@ def _blocked(case: Case, during: Mapping[Task, Intervals], accepts: Callable[[Ca
     for index, span in enumerate(candidates):
         cause_times = {cause: time for cause, time in attribution.of_span(index).items() if accepts(cause)}
         for cause, time in cause_times.items():
-            times[case.rank_of[span.task], cause] += time
+            times[case.rank_of[attribution.task(index)], cause] += time
         spent += [(sum(cause_times.values()), span)] if cause_times else []
     longest = max(spent, key=lambda item: (item[0], -item[1].start), default=None)
     return _Blocked(times, len(spent), Window(longest[1].start, longest[1].end) if longest else None)

@@ -120,12 +120,14 @@ def input_pipeline(case: Case) -> Sequence[Finding | NotChecked]:
         return [NotChecked("input-pipeline", need)]
     in_range, between, starts_of_copies = [], [], _arrivals(case)
     for device, gaps in zip(case.devices, long_gaps, strict=True):
-        task, task_steps = device.device.task.task, steps.get(device.device.task.task)
+        task, users = device.device.task.task, [user.task.task for user in device.devices]
+        task_steps = next((steps[user] for user in users if user in steps), None)
         inside = _inside(task_steps) if task_steps is not None else None
         arrivals = starts_of_copies.get((task, device.device.device), set())
+        loads = merge(*(loading.get(user, EMPTY) for user in users))
         for start, end in zip(gaps.starts.tolist(), gaps.ends.tolist(), strict=True):
             half, span = _HALF * (end - start), IdleSpan(task, device.device.device, start, end)
-            if loading.get(task, EMPTY).clip(start, end).length >= half:
+            if loads.clip(start, end).length >= half:
                 in_range.append(span)
             elif inside is not None and inside.clip(start, end).length < half and end in arrivals:
                 between.append(span)
@@ -200,7 +202,8 @@ def _arrivals(case: Case) -> dict[Place, set[int]]:
     query = query.where(*where(table, case.scope), table.c.copy_kind == _HOST_TO_DEVICE)
     starts: dict[Place, set[int]] = {}
     for report, process, device, start in case.job.session.rows(query):
-        starts.setdefault((Task(report, process), device), set()).add(start)
+        user = Task(report, process), device
+        starts.setdefault(case.gpu_of.get(user, user), set()).add(start)
     return starts
 
 

@@ -260,13 +260,8 @@ _LAUNCH_BOUND_COLUMNS = (
     Column("busy", header="Busy (ns)", label="busy", unit=Unit.DURATION, importance=1),
     Column("waited", header="GPU Waited (ns)", label="GPU waited", unit=Unit.DURATION, compared="busy"),
     Column(
-        "late",
-        header="For Late Launches (ns)",
-        label="for late launches",
-        unit=Unit.DURATION,
-        compared="busy",
-        importance=1,
-    ),
+        "late", header="For Late Launches (ns)", label="for late launches", unit=Unit.DURATION, compared="busy"
+    ).with_importance(1),
 )
 
 

@@ -57,9 +57,17 @@ class _Calls:
     def of(self, rows: Flags) -> _Calls:
         return _Calls(self.starts[rows], self.ends[rows], self.names[rows])
 
+    def starting_in(self, start: int, end: int) -> _Calls:
+        return self.of((self.starts >= start) & (self.starts < end))
+
     @property
     def covered(self) -> Intervals:
         return union(self.starts, self.ends)
+
+    @property
+    def waiting(self) -> Intervals:
+        """The times of calls that wait for the device."""
+        return self.of(np.array(["Free" in name and "Async" not in name for name in self.names], bool)).covered
 
 
 @rule(
@@ -79,18 +87,16 @@ def allocator_churn(case: Case) -> Sequence[Finding | NotChecked]:
     idle_spans: list[IdleSpan] = []
     whole_gaps: set[tuple[Task, int, int]] = set()
     for device in case.devices:
-        task, begin, end = device.device.task.task, *_steady(case, device)
-        if task not in calls_by_task:
-            continue
-        steady = calls_by_task[task].of((calls_by_task[task].starts >= begin) & (calls_by_task[task].starts < end))
-        if len(steady.starts) < case.thresholds.churn_calls:
-            continue
-        calls[task] = steady
-        gaps = [replace(span, start=max(span.start, begin)) for span in case.idle_spans(device, steady.covered)]
+        begin, end = _steady(case, device)
+        inside = [(task, calls_by_task[task].starting_in(begin, end)) for task in device.tasks & calls_by_task.keys()]
+        steady = {task: steady for task, steady in inside if len(steady.starts) >= case.thresholds.churn_calls}
+        calls |= steady
+        covered = merge(*(task_calls.covered for task_calls in steady.values()))
+        gaps = [replace(span, start=max(span.start, begin)) for span in case.idle_spans(device, covered)]
         short = [(span.start, span.end) for span in gaps if span.end - span.start < case.thresholds.gap_ms * 1e6]
-        waits = np.array(["Free" in name and "Async" not in name for name in steady.names.tolist()], bool)
-        after_free = idle_after(Intervals(*np.array(short, np.int64).reshape(-1, 2).T), steady.of(waits).covered)
-        whole_gaps |= {(task, device.device.device, start) for start in after_free.starts.tolist()}
+        short_gaps = Intervals(*np.array(short, np.int64).reshape(-1, 2).T)
+        after_free = merge(*(idle_after(short_gaps, task_calls.waiting) for task_calls in steady.values()))
+        whole_gaps |= {(device.device.task.task, device.device.device, start) for start in after_free.starts.tolist()}
         idle_spans += gaps
     attribution = attribute(case.job, idle_spans)
     allocates = [cause.kind == ALLOCATING and not cause.what.startswith(HOST_CALLS) for cause in attribution.causes]
@@ -127,11 +133,10 @@ def _calls(case: Case) -> Mapping[Task, _Calls]:
 def _steady(case: Case, device: DeviceIntervals) -> tuple[int, int]:
     """Return a GPU's time from the end of its warm-up to its last operation."""
     window = case.window_of(device)
-    worked, steps = device.worked(window) or window, case.steps.get(device.device.task.task)
-    skipped = int(case.thresholds.warm_up_steps)
-    if steps is not None and len(steps) > skipped:
-        return int(steps.start[skipped]), worked.end
-    return steady_start(device, worked, None), worked.end
+    worked, skipped = device.worked(window) or window, int(case.thresholds.warm_up_steps)
+    steps = [case.steps[task] for task in device.tasks if task in case.steps]
+    begins = [int(times.start[skipped]) for times in steps if len(times) > skipped]
+    return max(begins) if begins else steady_start(device, worked, None), worked.end
 
 
 def _allocator_churn_finding(case: Case, calls: Mapping[Task, _Calls], cost: int) -> Finding:

@@ -15,7 +15,7 @@ from nsystui.base.selection import Task
 from nsystui.base.text import counted
 from nsystui.base.types import Ints
 from nsystui.exports import canonical
-from nsystui.questions.algebra.intervals import EMPTY, Intervals, intersect, merge, union
+from nsystui.questions.algebra.intervals import Intervals, intersect, merge, union
 from nsystui.questions.host.functions import running_stretches, samples_of
 from nsystui.questions.host.naming import HostThread, named_threads
 from nsystui.questions.host.segments import scheduling_of
@@ -465,16 +465,19 @@ def _delays(
     launches_by_gpu = _launches(case)
     times, rows, slow = dict[Place, Intervals](), list[Any](), 0
     for device in case.devices:
-        task = device.device.task.task
-        extra, loads = [], merge(*(part for thread, _, part in loading if thread.task == task))
-        for launch in launches_by_gpu.get((task, device.device.device), []):
-            cells = (case.rank_of[task], launch.name, launch.end - launch.start, launch.later, launch.launches)
-            rows.append((*cells, loads.clip(launch.start, launch.end).length) if has_loading else cells)
-            if launch.end - launch.start >= max(_LONG_LAUNCH, 3 * launch.later):
-                extra.append((launch.start + round(launch.later), launch.end))
-        slow += len(extra)
-        first = union([start for start, _ in extra], [end for _, end in extra]) if extra else EMPTY
-        times[task, device.device.device] = intersect(merge(first, loads), case.idle_in(device, case.window_of(device)))
+        waits = list[Intervals]()
+        for user in device.devices:
+            task, extra = user.task.task, []
+            loads = merge(*(part for thread, _, part in loading if thread.task == task))
+            for launch in launches_by_gpu.get((task, user.device), []):
+                cells = (case.rank_of[task], launch.name, launch.end - launch.start, launch.later, launch.launches)
+                rows.append((*cells, loads.clip(launch.start, launch.end).length) if has_loading else cells)
+                if launch.end - launch.start >= max(_LONG_LAUNCH, 3 * launch.later):
+                    extra.append((launch.start + round(launch.later), launch.end))
+            slow += len(extra)
+            waits += [union([start for start, _ in extra], [end for _, end in extra]), loads]
+        idle = case.idle_in(device, case.window_of(device))
+        times[device.device.task.task, device.device.device] = intersect(merge(*waits), idle)
     rows.sort(key=lambda row: (row[3] - row[2], str(row)))
     return times, rows, slow
 

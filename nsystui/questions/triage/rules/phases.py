@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from nsystui.base.text import counted
 from nsystui.questions.blocking.phase_table import budget_of_phases, is_host_bound
 from nsystui.questions.steps.phases import PHASES
-from nsystui.questions.triage.case import Case, time_words
+from nsystui.questions.triage.case import Case, spans, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked
 from nsystui.questions.triage.rule import BY_CPU, IDLE, FindingKind, rule
+from nsystui.store import tables
 
 
 @rule(
@@ -40,9 +41,11 @@ def host_bound(case: Case) -> Sequence[Finding | NotChecked]:
     )
     if row["of_time"] is not None:
         sentence += f" Preparation on the host takes {row['of_time']:.0f} % of it while the GPUs are idle."
+    is_replay = tables.api_calls.c.name.contains("GraphLaunch")
+    replay = f", and replay {worst} steps as CUDA graphs" * (spans(case, tables.api_calls, [is_replay]).count < count)
     advice = Advice(
         "Prepare the next step while the GPU runs this one (the overlap scheduler of TensorRT-LLM, async scheduling of "
-        "vLLM), and replay decode steps as CUDA graphs.",
+        f"vLLM){replay}.",
         "Such steps are as long as the host takes for them; a faster GPU changes nothing.",
     )
     measured = "Time of late launches in the steps of these phases. The mean is over the GPUs."

@@ -66,7 +66,7 @@ def _slow(case: Case, steps: Mapping[Task, StepTimes], warm_up: int) -> Finding 
         indices = np.flatnonzero((times.duration > case.thresholds.slow_step * typical)[warm_up:]) + warm_up
         indices = indices[~_evaluates(case, times, indices, typical)]
         slow = union(times.start[indices], (times.start + times.duration)[indices])
-        slow_times |= {(task, device.device.device): slow for device in case.devices if device.device.task.task == task}
+        slow_times |= {(task, device.device.device): slow for device in case.devices if task in device.tasks}
         lost.append(float((times.duration - typical)[indices].sum()))
         gaps = _long_gaps(case, times)
         idle.append(float(np.maximum(gaps[indices] - np.median(gaps[warm_up:]), 0).sum()))
