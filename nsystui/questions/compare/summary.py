@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from nsystui.base.answer import FILES_ONLY, Column, Row, TableAnswer, Unit, Value
 from nsystui.base.units import align_decimal, format_value
-from nsystui.questions.compare.host import call_tree, functions
+from nsystui.questions.compare.host import functions
 from nsystui.questions.compare.pairs import BOTH, GONE, NEW, Compared, minus, ratio
 from nsystui.questions.compare.side import Basis, Side, both, with_smart_names
 from nsystui.questions.compare.tables import (
@@ -413,8 +413,5 @@ TABLES: Mapping[str, ComparisonTable] = {
     "memory": ComparisonTable("memory operations", lambda a, b, _: memory(a, b)),
     "api": ComparisonTable("CUDA API calls", lambda a, b, options: api(a, b, options.step_range)),
     "functions": ComparisonTable("functions by CPU samples", lambda a, b, options: functions(a, b, options.step_range)),
-    "calltree": ComparisonTable(
-        "call tree of the CPU samples", lambda a, b, options: call_tree(a, b, options.step_range)
-    ),
     "steps": ComparisonTable("training steps", lambda a, b, options: steps(a, b, options.step_range)),
 }
