@@ -163,7 +163,7 @@ def launch_accounts(session: Session, reports: Collection[Report]) -> dict[Task,
         spans[0][0], spans[-1][1] = -_ANY_ID, _ANY_ID
     for first, last in spans:
         portions = [_by_task(session, query) for query in _queries(report_indices, first, last)]
-        for task in portions[0].keys() | portions[1].keys():
+        for task in set().union(*portions):
             counts[task].add(*(portion.get(task, _NO_ROWS) for portion in portions))
     captures = _graph_captures(session, report_indices) if counts else {}
     return {

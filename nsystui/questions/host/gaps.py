@@ -7,7 +7,7 @@ last operation.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from nsystui.base.answer import DEVICE, RANK, START, Column, Record, Row, TableAnswer, Unit
 from nsystui.base.resources import give_back
 from nsystui.base.selection import Selection, Task, Window
-from nsystui.base.types import Array, Ints
+from nsystui.base.types import Array, Expression, Ints
 from nsystui.base.units import format_value
 from nsystui.questions.algebra.groups import distinct
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, intersect, subtract
@@ -40,6 +40,7 @@ from nsystui.questions.queries.tasks import GPU_TABLES, ROLE
 from nsystui.questions.queries.time_window import extents, report_at
 from nsystui.questions.ranks.steps import step_times
 from nsystui.store import tables
+from nsystui.store.session import Session
 
 PARTS = STARTUP, GAP, IN_GRAPH, TAIL = ("start-up", "gap", "in graph", "tail")
 _LENGTHS = (0, 1_000, 5_000, 10_000, 50_000, 100_000, 500_000, 1_000_000, 5_000_000, 10_000_000)
@@ -248,7 +249,7 @@ def pairs_around(job: OpenJob, spans: IdleSpans) -> _Pairs:
         tables.memory_ops: tables.memory_ops.c.operation,
         tables.graph_launches: sa.literal("CUDA graph"),
     }
-    session, keys = job.session, ("report", "process", "device")
+    session = job.session
     users = {(gpu.device.task.task, gpu.device.device): gpu.devices for gpu in job.gpus(Selection())}
     names = {
         text or "" for table, name in name_columns.items() if session.count(table)
@@ -265,18 +266,11 @@ def pairs_around(job: OpenJob, spans: IdleSpans) -> _Pairs:
         codes = np.full((2, len(part)), len(names))
         hull = Window(int(begins[rows].min()) - 1, int(ends[rows].max()) + 1)
         near = Selection(hull, frozenset(user.task.task for gpu in part.gpus for user in users[gpu]))
-        for table, name in name_columns.items():
-            columns = (*(table.c[key] for key in keys), job_start(table).label("start"), job_end(table).label("end"))
-            is_whole = [table.c[key].is_not(None) for key in ("device", "start", "end")]
-            is_named = sa.func.coalesce(name, "") == coded_names.c.text
-            query = sa.select(*columns, coded_names.c.code).join_from(table, coded_names, is_named)
-            query = query.where(*is_whole, *where(table, near))
-            operations = session.arrays(query) if session.count(table) else {}
-            for number, gpu in enumerate(part.gpus) if operations else ():
+        for operations in _operations(session, near, name_columns, coded_names):
+            for number, gpu in enumerate(part.gpus):
                 on_gpu = np.zeros(len(operations["code"]), bool)
                 for user in users[gpu]:
-                    task = user.task.task
-                    values = zip(keys, (task.report, task.process, user.device), strict=True)
+                    values = zip(_GPU, (user.task.task.report, user.task.task.process, user.device), strict=True)
                     on_gpu |= np.logical_and.reduce([operations[key] == value for key, value in values])
                 idle = np.flatnonzero(part.gpu == number)
                 for side, key, moments in ((0, "end", begins[rows]), (1, "start", ends[rows])):
@@ -285,6 +279,21 @@ def pairs_around(job: OpenJob, spans: IdleSpans) -> _Pairs:
         pairs, inverse = np.unique(codes[0] * len(texts) + codes[1], return_inverse=True)
         indices[rows] = np.array([numbers.setdefault(pair, len(numbers)) for pair in pairs.tolist()], np.int32)[inverse]
     return [(texts[pair // len(texts)], texts[pair % len(texts)]) for pair in numbers], indices
+
+
+_GPU = ("report", "process", "device")
+
+
+def _operations(
+    session: Session, near: Selection, names: Mapping[sa.Table, Expression], coded_names: sa.Subquery
+) -> Iterator[Mapping[str, Array]]:
+    """Yield GPU, start, end (job time, ns) and code of the name of the operations of each table."""
+    for table, name in ((table, name) for table, name in names.items() if session.count(table)):
+        times = job_start(table).label("start"), job_end(table).label("end")
+        is_whole = [table.c[key].is_not(None) for key in ("device", "start", "end")]
+        is_named = sa.func.coalesce(name, "") == coded_names.c.text
+        query = sa.select(*(table.c[key] for key in _GPU), *times, coded_names.c.code)
+        yield session.arrays(query.join_from(table, coded_names, is_named).where(*is_whole, *where(table, near)))
 
 
 def _first_at(moments: Times, times: Times, codes: Ints, no_code: int) -> Ints:

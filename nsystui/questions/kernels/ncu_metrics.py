@@ -152,10 +152,8 @@ def _matched(
             (form[word] for form, word in zip(forms, spellings, strict=True) if word in form), ()
         )
         shown_names = {kernel.shown(names) for kernel in candidates}
-        shape = None
-        if launch.grid is not None and launch.block is not None:
-            grid, block = (" ".join(f"{number:4d}" for number in size) for size in (launch.grid, launch.block))
-            shape = grid, block
+        grid, block = (size and " ".join(f"{number:4d}" for number in size) for size in (launch.grid, launch.block))
+        shape = (grid, block) if grid and block else None
         if len(shown_names) > 1:
             shown_names = {kernel.shown(names) for kernel in candidates if shape in kernels[kernel]}
             if len(shown_names) != 1:

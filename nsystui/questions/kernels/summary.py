@@ -158,11 +158,7 @@ def kernel_summary(
     if GroupBy.GRAPH in group_by and GroupBy.RANK not in group_by and _has_graphs_of_several(session):
         keys.append(sa.case((_graph_of(table).is_not(None), rank_of(table, ranks))).label("rank"))
         group_columns.append(RANK)
-    columns = (
-        *statistics.duration_columns("Instances"),
-        *group_columns,
-        *((NAME,) if has_names else ()),
-    )
+    columns = (*statistics.duration_columns("Instances"), *group_columns, *((NAME,) if has_names else ()))
 
     def ask() -> Sequence[Row]:
         conditions = where(table, selection, name)

@@ -95,14 +95,8 @@ def nvtx_summary(
         names = given({"name": [text for text, _ in folded], "template": [text for _, text in folded]}).subquery()
         is_same = names.c.name == name
         name = sa.func.coalesce(sa.select(names.c.template).where(is_same).scalar_subquery(), name, type_=sa.Text)
-    frame = statistics.summary_frame(
-        session,
-        table.join(last, last.c.report == table.c.report),
-        length,
-        [STYLE.label("style"), name.label("name")],
-        conditions,
-        _SUMMARY_COLUMNS,
-    )
+    ranges, keys = table.join(last, last.c.report == table.c.report), [STYLE.label("style"), name.label("name")]
+    frame = statistics.summary_frame(session, ranges, length, keys, conditions, _SUMMARY_COLUMNS)
     groups = sa.select(STYLE, name).where(has_type)
     total = len(frame) if selection.is_everything else statistics.number_of_groups(session, groups)
     return TableAnswer.of_arrays("nvtx-summary", _SUMMARY_COLUMNS, frame, total, missing_notes(session, table))

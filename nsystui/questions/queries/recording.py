@@ -94,10 +94,10 @@ def recording_advice(
 
     With ``together``, all tables are needed, so one run must record them.
     """
-    lacking = {table: [report for report in reports if not report.count(table)] for table in needed}
-    if any(lacking.values()):  # otherwise the selection leaves out all rows
-        lacking = {table: without for table, without in lacking.items() if without}
-    advice = [(table, _advice(session, report, table)) for table in lacking for report in lacking[table] or reports]
+    pairs = [(table, report) for table in needed for report in reports]
+    lacking = [(table, report) for table, report in pairs if not report.count(table)]
+    # If no report lacks a table, the selection leaves out all rows.
+    advice = [(table, _advice(session, report, table)) for table, report in lacking or pairs]
     options = dict.fromkeys(table.options for table, text in advice if not text and table.options)
     if together and len(options) > 1:
         texts = [option_advice((), " ".join(options)), *(text for _, text in advice if text)]

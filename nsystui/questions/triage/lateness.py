@@ -9,10 +9,12 @@ import numpy as np
 
 from nsystui.base.selection import Task, Window
 from nsystui.base.text import few_numbers
+from nsystui.base.types import Floats
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, intersect
 from nsystui.questions.collectives.matching import Member
 from nsystui.questions.collectives.waiting import Arrivals
 from nsystui.questions.gpu.device_time import DeviceIntervals
+from nsystui.questions.ranks.steps import StepTimes
 from nsystui.questions.triage.case import KERNELS_LONGER, LOADER, STALL, Case, LateRank, time_words
 from nsystui.questions.triage.rules.input_pipeline import loading_ranges
 
@@ -29,29 +31,9 @@ def late_rank(case: Case, arrivals: Sequence[Arrivals], tasks: Sequence[Task], i
     median of the other ranks. The part with half of the delay or more is the cause. Idle time is the data loader's if
     half of it is in a loader's range.
     """
-    devices = {Member(gpu.device.task.task, gpu.device.device): gpu for gpu in case.devices}
-    loading = loading_ranges(case) if is_straggler else {}
-    by_step: Counter[int] = Counter()
-    excess, count, steps = np.zeros(4), 0, case.steps.get(tasks[0])
-    for batch in arrivals:
-        members = batch.group.members
-        for index in (index for index, member in enumerate(members) if member.task in tasks):
-            rows = np.flatnonzero(batch.last == index)
-            starts = batch.group.start[index, batch.operations[rows]]
-            in_step = np.searchsorted(steps.start, starts, side="right") - 1 if steps is not None else starts
-            for step, delay in zip(in_step.tolist(), batch.spread[rows].tolist(), strict=True):
-                if steps is not None and step >= 0:
-                    by_step[int(steps.numbers[step])] += delay
-            operations, spent = batch.operations[rows], {}
-            operations = operations[operations > 0] if operations.any() else operations
-            for other, member in enumerate(members):
-                device = devices.get(member)
-                if device is not None and is_straggler and len(rows) and (other == index or member.task not in tasks):
-                    begin, end = batch.group.end[other, operations - 1], batch.group.start[other, operations]
-                    begin = np.where(operations, begin, device.parts.kernels.starts[:1].min(initial=end[0]))
-                    spent[other] = _spent(device, loading.get(member.task, EMPTY), begin, end)
-            if (of_late := spent.pop(index, None)) is not None and spent:
-                excess, count = excess + of_late - np.median(list(spent.values()), axis=0), count + len(operations)
+    steps = case.steps.get(tasks[0])
+    by_step = _delays(arrivals, tasks, steps) if steps is not None else Counter[int]()
+    excess, count = _excess(case, arrivals, tasks) if is_straggler else (np.zeros(4), 0)
     total = len(steps) if steps is not None else 0
     main = [number for number, delay in by_step.items() if delay >= _MAIN * max(by_step.values())]
     is_rare = 2 * len(main) < total
@@ -63,6 +45,44 @@ def late_rank(case: Case, arrivals: Sequence[Arrivals], tasks: Sequence[Task], i
     takes = (_TAKE if len(tasks) > 1 else _TAKES)[kind]
     words = f"{takes} {time_words(time)} longer {when if main else 'before a collective'}"
     return LateRank(tasks, is_straggler, by_step, is_rare, kind, words)
+
+
+def _late_members(arrivals: Sequence[Arrivals], tasks: Sequence[Task]) -> list[tuple[Arrivals, int]]:
+    return [
+        (batch, index) for batch in arrivals for index, member in enumerate(batch.group.members) if member.task in tasks
+    ]
+
+
+def _delays(arrivals: Sequence[Arrivals], tasks: Sequence[Task], steps: StepTimes) -> Counter[int]:
+    """Return the delay of late tasks by number of the step, ns."""
+    by_step: Counter[int] = Counter()
+    for batch, index in _late_members(arrivals, tasks):
+        rows = np.flatnonzero(batch.last == index)
+        starts = batch.group.start[index, batch.operations[rows]]
+        positions = np.searchsorted(steps.start, starts, side="right") - 1
+        for position, delay in zip(positions.tolist(), batch.spread[rows].tolist(), strict=True):
+            if position >= 0:
+                by_step[int(steps.numbers[position])] += delay
+    return by_step
+
+
+def _excess(case: Case, arrivals: Sequence[Arrivals], tasks: Sequence[Task]) -> tuple[Floats, int]:
+    """Return the four times for `_cause` by which late tasks exceed the other ranks, ns; and of how many operations."""
+    devices = {Member(gpu.device.task.task, gpu.device.device): gpu for gpu in case.devices}
+    loading = loading_ranges(case)
+    excess, count = np.zeros(4), 0
+    for batch, index in _late_members(arrivals, tasks):
+        operations, spent = batch.operations[batch.last == index], dict[int, Times]()
+        operations = operations[operations > 0] if operations.any() else operations
+        for other, member in enumerate(batch.group.members) if len(operations) else ():
+            device = devices.get(member)
+            if device is not None and (other == index or member.task not in tasks):
+                begin, end = batch.group.end[other, operations - 1], batch.group.start[other, operations]
+                begin = np.where(operations, begin, device.parts.kernels.starts[:1].min(initial=end[0]))
+                spent[other] = _spent(device, loading.get(member.task, EMPTY), begin, end)
+        if (of_late := spent.pop(index, None)) is not None and spent:
+            excess, count = excess + of_late - np.median(list(spent.values()), axis=0), count + len(operations)
+    return excess, count
 
 
 def _spent(device: DeviceIntervals, loading: Intervals, begin: Times, end: Times) -> Times:

@@ -119,7 +119,7 @@ def stragglers(case: Case) -> Sequence[Finding | NotChecked]:
     lateness_by_task = lateness(arrivals)
     if not lateness_by_task:
         return [NotChecked("straggler", f"needs NCCL kernels ({', '.join(SYNCHRONOUS)}) that the ranks share")]
-    members = sorted({member for arrival in arrivals for member in arrival.group.members})
+    members = sorted(set[Member]().union(*(arrival.group.members for arrival in arrivals)))
     lost = _lost(case, arrivals, members, late := late_together(arrivals))
     gpu_counts = Counter(task for device in case.devices for task in device.tasks)
     caused, costs, suffered = (dict.fromkeys(lateness_by_task, 0) for _ in range(3))
