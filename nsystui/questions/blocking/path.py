@@ -151,8 +151,7 @@ class _Side:
         self.thread, self.producer, self.kind = (item.tolist() for item in (work.thread, work.producer, work.kind))
         self.table, self.row, self.inside_graph = (item.tolist() for item in (work.table, work.row, work.inside_graph))
         self.index_of_kernel = {row: index for index, row in enumerate(self.row) if self.table[index] == 0}
-        self.launching = frozenset(self.thread) - {NONE}
-        self.names = calls.names
+        self.launching, self.names = frozenset(self.thread) - {NONE}, calls.names
         self.calls_of: dict[int, Segments] = {}
         self.ends_of: dict[int, list[int]] = {}
         self.waits_of: dict[int, tuple[list[int], list[int], list[int]]] = {}

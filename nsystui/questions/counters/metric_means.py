@@ -160,16 +160,9 @@ def metric_means(job: OpenJob, selection: Selection, group_by: str) -> TableAnsw
         return metrics_answer(job, f"{group_by}-metrics", (*SUBJECT_COLUMNS[group_by], *DERIVED), [])
     subject, sums = SUBJECTS[group_by](job, selection), _Sums()
     for gpu in dict.fromkeys([*users_of_gpus(job, selection), *((source.report, source.gpu) for source in sources)]):
-        gpu_sources = [source for source in sources if (source.report, source.gpu) == gpu]
-        samples = next(samples_of(job.session, gpu_sources), [])
-        densest = max(samples, key=lambda metric: len(metric.ends), default=None)
-        is_alone = _alone(job, gpu, densest) if densest is not None and group_by in _BY_KERNELS else None
-        for pieces in subject.pieces(gpu):
-            _add_up(sums, samples, pieces)
-            if densest is not None:
-                sums.add(_SAMPLES, pieces.rows, samples_in(densest, pieces.starts, pieces.ends))
-            if is_alone is not None:
-                sums.add(_ALONE, pieces.rows, samples_in(is_alone, pieces.starts, pieces.ends))
+        _add_gpu(
+            sums, job, gpu, [source for source in sources if (source.report, source.gpu) == gpu], subject, group_by
+        )
     rows = subject.rows()
     metrics, count = tuple(dict.fromkeys(source.metric for source in sources)), len(rows)
     means = np.full((len(metrics), count), np.nan)
@@ -195,6 +188,20 @@ def metric_means(job: OpenJob, selection: Selection, group_by: str) -> TableAnsw
     is_long = sums.of(_RESOLVED, count).sum() >= _MOSTLY * length.sum()
     notes = () if table_rows and is_long else _means_notes(job, group_by, bool(table_rows))
     return metrics_answer(job, f"{group_by}-metrics", (*columns, *DERIVED, *columns_of(sources)), table_rows, notes)
+
+
+def _add_gpu(
+    sums: _Sums, job: OpenJob, gpu: GpuKey, sources: Sequence[MetricSource], subject: Subject, group_by: str
+) -> None:
+    samples = next(samples_of(job.session, sources), [])
+    densest = max(samples, key=lambda metric: len(metric.ends), default=None)
+    is_alone = _alone(job, gpu, densest) if densest is not None and group_by in _BY_KERNELS else None
+    for pieces in subject.pieces(gpu):
+        _add_up(sums, samples, pieces)
+        if densest is not None:
+            sums.add(_SAMPLES, pieces.rows, samples_in(densest, pieces.starts, pieces.ends))
+        if is_alone is not None:
+            sums.add(_ALONE, pieces.rows, samples_in(is_alone, pieces.starts, pieces.ends))
 
 
 def _means_notes(job: OpenJob, group_by: str, has_rows: bool) -> Iterator[str]:

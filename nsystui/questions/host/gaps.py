@@ -244,12 +244,8 @@ def pairs_around(job: OpenJob, spans: IdleSpans) -> _Pairs:
     begins, ends = spans.starts.copy(), spans.ends.copy()
     touching = np.flatnonzero((spans.gpu[:-1] == spans.gpu[1:]) & (ends[:-1] == begins[1:]))
     begins[touching + 1], ends[touching] = spans.starts[touching], spans.ends[touching + 1]
-    name_columns = {
-        tables.kernels: tables.kernels.c.short_name,
-        tables.memory_ops: tables.memory_ops.c.operation,
-        tables.graph_launches: sa.literal("CUDA graph"),
-    }
-    session = job.session
+    kernels, memory, graphs, session = tables.kernels, tables.memory_ops, tables.graph_launches, job.session
+    name_columns = {kernels: kernels.c.short_name, memory: memory.c.operation, graphs: sa.literal("CUDA graph")}
     users = {(gpu.device.task.task, gpu.device.device): gpu.devices for gpu in job.gpus(Selection())}
     names = {
         text or "" for table, name in name_columns.items() if session.count(table)
@@ -259,9 +255,8 @@ def pairs_around(job: OpenJob, spans: IdleSpans) -> _Pairs:
     coded_names = given({"text": texts[:-1], "code": range(len(names))}).subquery("names")
     numbers: dict[int, int] = {}
     indices = np.empty(len(spans), np.int32)
-    for rows in session.slices(
-        len(spans), session.limits.rows_at_once(_PAIR_BYTES), "operations around idle time", "gaps"
-    ):
+    at_once = session.limits.rows_at_once(_PAIR_BYTES)
+    for rows in session.slices(len(spans), at_once, "operations around idle time", "gaps"):
         part = spans.at(rows)
         codes = np.full((2, len(part)), len(names))
         hull = Window(int(begins[rows].min()) - 1, int(ends[rows].max()) + 1)

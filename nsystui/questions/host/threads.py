@@ -18,7 +18,7 @@ from nsystui.base.selection import Selection, Task, Window
 from nsystui.base.types import Floats
 from nsystui.exports.metadata import pid_of
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, covered_per_bin, intersect, subtract, union
-from nsystui.questions.host.functions import SampleGroup, function_words, samples_of_job, top_function
+from nsystui.questions.host.functions import CpuSamples, SampleGroup, function_words, samples_of_job, top_function
 from nsystui.questions.host.naming import HostThread, named_threads
 from nsystui.questions.host.segments import (
     BLOCKED,
@@ -228,15 +228,10 @@ def threads_table(job: OpenJob, selection: Selection) -> TableAnswer:
     session = job.session
     times, samples = HostTimes.load(session, selection), samples_of_job(job, selection)
     windows = extents(session, selection)
-    calls = tables.api_calls.c
-    in_selection = where(tables.api_calls, selection.with_name(None))
-    callers = sa.select(calls.report, calls.thread).where(calls.thread.is_not(None), *in_selection).distinct()
-    with_calls = session.rows(callers) if session.count(tables.api_calls) else ()
-    known = {*times.threads(), *samples.threads, *((report, thread) for report, thread in with_calls)}
-    threads = [
-        it for it in named_threads(job, known)
-        if it.thread[0] in windows and (selection.tasks is None or it.task in selection.tasks)
-    ]  # fmt: skip
+    known = {*times.threads(), *samples.threads, *_calling(session, selection)}
+    threads = [thread for thread in named_threads(job, known) if thread.thread[0] in windows]
+    if selection.tasks is not None:
+        threads = [thread for thread in threads if thread.task in selection.tasks]
     parts_by_thread = _parts_by_thread(job, selection, times, windows, threads)
     rows: list[Row] = []
     total_rows = 0
@@ -246,20 +241,14 @@ def threads_table(job: OpenJob, selection: Selection) -> TableAnswer:
             None if None in times else sum(times) for times in zip(*parts_by_thread[thread.thread], strict=True)
         ]
         spent = ThreadTime(*sums[: len(PARTS)])
-        window, sampled = windows[report], samples.threads.get(thread.thread)
+        window = windows[report]
         gil_times = (times.gil.held, times.gil.waited) if times.gil else ()
         gil_lengths = [part.get(thread.thread, EMPTY).clip(window.start, window.end).length for part in gil_times]
-        if spent.unknown == spent.window and sampled is None and not any(gil_lengths):
+        if spent.unknown == spent.window and thread.thread not in samples.threads and not any(gil_lengths):
             continue
         total_rows += 1
         if selection.name is not None and not selection.name.matches(thread.name):
             continue
-        top, sample_count = None, 0 if report in samples.stacks else None
-        if sampled is not None:
-            sample_count = len(sampled.times)
-            node_counts = {report: np.bincount(sampled.nodes, minlength=len(samples.stacks[report].tree))}
-            function = top_function(samples, SampleGroup((thread,), node_counts))
-            top = function_words(function) if function is not None else None
         parts = [getattr(spent, part) for part in _LABELS]
         shares = [None if time is None else 100.0 * time / spent.window if spent.window else None for time in parts]
         rows.append(
@@ -268,13 +257,32 @@ def threads_table(job: OpenJob, selection: Selection) -> TableAnswer:
                 *_scheduled(thread.thread, times.scheduling, window, spent.running is not None),
                 *sums[len(PARTS) :],
                 *gil_lengths,
-                *(top, sample_count),
+                *_top(thread, samples),
                 *(pid_of(thread.thread[1]), thread.tid, *parts, spent.window, report, thread.task.process),
             )
         )
     missing = missing_notes(session, tables.sched_events, tables.host_samples, tables.os_calls)
     columns = tuple(column for column in COLUMNS if times.gil or column not in GIL_COLUMNS)
     return TableAnswer("threads", columns, rows, total_rows, missing + job.busy(selection.with_name(None)).notes)
+
+
+def _calling(session: Session, selection: Selection) -> set[Thread]:
+    calls = tables.api_calls
+    if not session.count(calls):
+        return set()
+    in_selection = where(calls, selection.with_name(None))
+    query = sa.select(calls.c.report, calls.c.thread).where(calls.c.thread.is_not(None), *in_selection).distinct()
+    return {(report, thread) for report, thread in session.rows(query)}
+
+
+def _top(thread: HostThread, samples: CpuSamples) -> tuple[str | None, int | None]:
+    """Return the function with most samples of a thread, and the number of the thread's samples, if recorded."""
+    report, sampled = thread.thread[0], samples.threads.get(thread.thread)
+    if sampled is None:
+        return None, 0 if report in samples.stacks else None
+    node_counts = {report: np.bincount(sampled.nodes, minlength=len(samples.stacks[report].tree))}
+    function = top_function(samples, SampleGroup((thread,), node_counts))
+    return function_words(function) if function is not None else None, len(sampled.times)
 
 
 def _parts_by_thread(

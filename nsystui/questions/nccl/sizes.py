@@ -120,11 +120,9 @@ def bandwidth_by_size(
 ) -> TableAnswer:
     """Tabulate the selected kernels by collective and known size (``by``: exact, power of two or bucket), small first.
 
-    This is the curve of bandwidth over size, and the spread of the durations: ``median`` with ``min``, ``p5``, ``p95``
-    and ``max`` (ns; percentiles are interpolated), ``cv`` (standard deviation of the sample / mean, %; 0 for one
-    kernel), and the medians of ``algbw``, ``busbw`` and ``busbw_without_wait`` (bytes/s, `bandwidth`), next to the
-    bandwidth that nccl-tests ``reported`` for exactly this size. ``ranks`` is the size of the communicators if they
-    agree; ``fastest``: see `nccl_summary`. ``pairing`` is from `measured`. A kernel's size is the sum over its calls.
+    This is the curve of bandwidth over size, and the spread of the durations, ns (percentiles are interpolated; ``cv``:
+    standard deviation of the sample / mean, %; 0 for one kernel), next to the bandwidth that nccl-tests ``reported``
+    for exactly this size. ``pairing`` is from `measured`. A kernel's size is the sum over its calls.
     """
     import pandas as pd
 
@@ -144,15 +142,13 @@ def bandwidth_by_size(
         },
         index=range(count),
     )
+    tested = firsts["algorithm_size"].reset_index(drop=True)
     test_columns = _REPORTED if reported and by is NcclProperty.BYTES else ()
     if test_columns:
-        tested = firsts["algorithm_size"].reset_index(drop=True)
-        frame = frame.assign(
-            reported=tested.map({result.size: result.out_of_place.busbw for result in reported}),
-            reported_in_place=tested.map({result.size: result.in_place.busbw for result in reported}),
-        )
-    order = whole(firsts["message_size"])
-    frame = frame.assign(order=order).sort_values(["collective", "order"], kind="stable").drop(columns="order")
+        frame["reported"] = tested.map({result.size: result.out_of_place.busbw for result in reported})
+        frame["reported_in_place"] = tested.map({result.size: result.in_place.busbw for result in reported})
+    frame["order"] = whole(firsts["message_size"])
+    frame = frame.sort_values(["collective", "order"], kind="stable").drop(columns="order")
     columns = (*(COLUMNS[grouping] for grouping in groups), RANKS, *_STATISTICS, *test_columns)
     total = len(np.unique(group_numbers(sized_kernels, groups)))
     notes = nccl_notes(session, selection, ranks, pairing)

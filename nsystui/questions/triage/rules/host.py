@@ -62,20 +62,17 @@ def preempted(case: Case) -> Sequence[Finding | NotChecked]:
         return [NotChecked("preempted", "needs to know why threads left their CPUs, which few captures contain")]
     idle_spans: list[IdleSpan] = []
     ready: dict[int, Intervals] = {}
-    runnable: dict[Task, list[Intervals]] = {}
-    for (report, thread), segments in states.items():
-        runnable.setdefault(Task(report, process_of(thread)), []).append(segments.labelled(RUNNABLE))
-    runnable_by_task = {task: merge(*intervals) for task, intervals in runnable.items()}
+    runnable = _runnable(case)
     for device in case.devices:
         task = device.device.task.task
-        could_run = runnable_by_task.get(task, EMPTY)
+        could_run = runnable.get(task, EMPTY)
         gaps = case.idle_spans(device, could_run)
         inside = intersect(could_run, union([gap.start for gap in gaps], [gap.end for gap in gaps]))
         ready[task.report] = merge(ready.get(task.report, EMPTY), inside)
         idle_spans += gaps
     threshold = case.thresholds.preempted_percent
     upper_bound = sum(intervals.length for intervals in ready.values()) * len(case.devices)
-    if not upper_bound or case.percent(case.mean([upper_bound])) < threshold:
+    if case.percent(case.mean([upper_bound])) < threshold:
         return []  # cheaper than finding the threads that launched
     rows = attribute(case.job, idle_spans)
     spent: Counter[tuple[int, str]] = Counter()
@@ -88,6 +85,14 @@ def preempted(case: Case) -> Sequence[Finding | NotChecked]:
     if not cost or case.percent(cost) < threshold:
         return []
     return [_preempted_finding(case, spent, [idle_spans[index] for index in sorted(span_indices)], ready, cost)]
+
+
+def _runnable(case: Case) -> dict[Task, Intervals]:
+    """Return when each process had a thread that could run, but had no CPU."""
+    runnable: dict[Task, list[Intervals]] = {}
+    for (report, thread), segments in case.scheduling.threads.items():
+        runnable.setdefault(Task(report, process_of(thread)), []).append(segments.labelled(RUNNABLE))
+    return {task: merge(*intervals) for task, intervals in runnable.items()}
 
 
 def _preempted_finding(

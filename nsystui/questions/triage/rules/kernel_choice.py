@@ -177,10 +177,8 @@ _COLUMNS = (
 def unfused_kernels(case: Case) -> Sequence[Finding | NotChecked]:
     """Find chains of pointwise kernels that could be one kernel, as in eager programs and unfused optimizers.
 
-    A chain is two or more such kernels of a stream with only gaps below `tiny_kernel_us` between them. It ends at a
-    kernel that repeats on the same grid: that may be the next iteration of a loop, which needs the results of this
-    iteration. Kernels of a grid work on tensors of equal size. A fused kernel takes at least as long as the longest,
-    so fusing saves at most the time of the other kernels. Multi-tensor kernels are fused already.
+    A chain ends at a kernel that repeats on the same grid: the next iteration of a loop may need this iteration's
+    results. Kernels of a grid work on tensors of equal size (docs/triage.md#steps-and-kernels).
     """
     works = [work for work in kernel_mix(case) if _is_pointwise(work)]
     if not works or case.percent(case.mean(work.time for work in works)) < case.thresholds.unfused_percent / 2:

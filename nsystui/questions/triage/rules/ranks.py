@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import NamedTuple
@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from nsystui.base.answer import DEVICE, HOST, RANK, Column, Row, Unit
 from nsystui.base.selection import Task, Window
 from nsystui.base.text import counted
-from nsystui.base.types import Condition
+from nsystui.base.types import Array, Condition, Floats
 from nsystui.base.units import format_value
 from nsystui.exports import canonical
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, intersect, subtract
@@ -104,12 +104,10 @@ def mpi_waits(case: Case) -> Sequence[Finding | NotChecked]:
     conditions: list[Condition] = [sa.func.regexp_matches(table.c.name, f"^{_BLOCKING}", type_=sa.Boolean)]
     calls = spans(case, table, conditions)
     waited = {item: _waited(case, item, calls) for item in case.ranks}
-    if not waited:
-        return []
     on_gpus = len(case.devices) > 0
     judged = [item for item in waited if not on_gpus or item.devices]
     cost = round(sum(waited[item].length for item in judged) / max(len(judged), 1))
-    if case.percent(cost) < case.thresholds.mpi_percent:
+    if not judged or case.percent(cost) < case.thresholds.mpi_percent:
         return []
     pairs = exchanges(case.job.session, case.scope)
     rows = _rows(case, table, conditions, waited, calls, pairs)
@@ -121,20 +119,8 @@ def mpi_waits(case: Case) -> Sequence[Finding | NotChecked]:
     set_up, set_up_words = _set_up(case, _leading(case, table, conditions), {item: waited[item] for item in judged})
     first = round(sum(set_up.values()) / max(len(judged), 1))
     is_steady = case.percent(cost - first) >= case.thresholds.mpi_percent
-    advice = _ADVICE_OF_ONE if len(judged) == 1 else _ADVICE_OF_ALL
-    later = {item: waited[item].length - set_up[item] for item in judged}
-    low = min(judged, key=lambda item: (later[item], item.rank))
-    high = max(judged, key=lambda item: (later[item], -item.rank))
-    sentence += set_up_words
-    if later[high] - later[low] > _SPREAD * later[high]:
-        sentence += (
-            f" {'In later calls, rank' if first else 'Rank'} {high.rank} waits longest ({time_words(later[high])}), "
-            f"rank {low.rank} shortest ({time_words(later[low])})."
-        )
-        advice = Advice(
-            f"Look at what rank {low.rank} does before these calls. Then overlap them (MPI_I…, GPU work in between).",
-            "The rank that waits least arrives last, and the other ranks wait for it. The rest is the transfer itself.",
-        )
+    rank_words, advice = _extremes({item: waited[item].length - set_up[item] for item in judged}, bool(first))
+    sentence += set_up_words + rank_words
     if slow_words := _slow_pair(case, pairs):
         sentence, advice = sentence + slow_words, _SLOW_PAIR
     idle_words, with_gpu = (" while the GPU is idle, in the steady state", " with a GPU") if on_gpus else ("", "")
@@ -160,6 +146,20 @@ def _set_up(
     return set_up, (
         f" Connection setup takes {time_words(first)} of this in {counted(len(leading), 'first call')} "
         f"({longest.name} {time_words(longest.end - longest.start)}, usually {time_words(leading[longest])})."
+    )
+
+
+def _extremes(waits: Mapping[RankedTask, int], in_later_calls: bool) -> tuple[str, Advice]:
+    """Name the ranks with the longest and the shortest wait (ns), if they differ; with the advice."""
+    low = min(waits, key=lambda item: (waits[item], item.rank))
+    high = max(waits, key=lambda item: (waits[item], -item.rank))
+    if waits[high] - waits[low] <= _SPREAD * waits[high]:
+        return "", _ADVICE_OF_ONE if len(waits) == 1 else _ADVICE_OF_ALL
+    who = f" {'In later calls, rank' if in_later_calls else 'Rank'} {high.rank}"
+    words = f"{who} waits longest ({time_words(waits[high])}), rank {low.rank} shortest ({time_words(waits[low])})."
+    return words, Advice(
+        f"Look at what rank {low.rank} does before these calls. Then overlap them (MPI_I…, GPU work in between).",
+        "The rank that waits least arrives last, and the other ranks wait for it. The rest is the transfer itself.",
     )
 
 
@@ -290,15 +290,15 @@ def different_work(case: Case) -> Sequence[Finding | NotChecked]:
     min_ratio = 1 + case.thresholds.work_difference_percent / 100
     parts = case.job.model_parts(case.step_name)
     part = np.array([parts.of_task.get(item.task, "") for item in ranks])
-    usual, mean = (np.array([average(work[part == name], axis=0) for name in part]) for average in (np.median, np.mean))
-    more = [ranks[index].rank for index in np.flatnonzero(work[:, 0] > min_ratio * usual[:, 0])]
-    excess = (work - mean)[:, 1]
+    usual, mean = _over_parts(np.median, work[:, 0], part), _over_parts(np.mean, work[:, 1], part)
+    more = [ranks[index].rank for index in np.flatnonzero(work[:, 0] > min_ratio * usual)]
+    excess = work[:, 1] - mean
     heaviest, cost = ranks[int(excess.argmax())].rank, round(float(excess.max()))
     words = parts.words(ranks)
     remarks = [Finding("model-parts", Severity.INFO, f"T{words[1:]}.", _OF_PARTS, Door("ranks"))] if words else []
     if heaviest not in more or case.percent(cost) < case.thresholds.work_percent:
         return remarks
-    part_words = " of its model part" if parts.of_task else ""
+    part_words = " of its model part" * bool(parts.of_task)
     sentence = (
         f"{rank_words(more, case.ranks).capitalize()} ran at least {case.thresholds.work_difference_percent:g} % more "
         f"kernels (compared with the median rank{part_words}). "
@@ -310,12 +310,17 @@ def different_work(case: Case) -> Sequence[Finding | NotChecked]:
     )
     (common,) = steps
     figures = zip(ranks, work.astype(np.int64).tolist(), strict=True)
-    rows: list[Row] = [(item.rank, kernels, common, time) for item, (kernels, time) in figures]
-    rows.sort(key=lambda row: (-int(row[3] or 0), row[0]))
+    rows = [(item.rank, kernels, common, time) for item, (kernels, time) in figures]
+    rows.sort(key=lambda row: (-row[3], row[0]))
     measured = "Compute time |U(K)| of the rank with the most, minus the mean of all ranks of its model part."
     door, evidence = Door("ranks", sort="kernels"), (_DIFFERENT_WORK_COLUMNS, rows)
     finding = case.finding("different-work", sentence, advice, door, cost, measured, evidence, ranks=tuple(more))
     return [finding, *remarks]
+
+
+def _over_parts(average: Callable[[Floats], object], values: Floats, part: Array) -> Floats:
+    """Return the average of each rank's model part; shape ``(ranks,)``."""
+    return np.array([average(values[part == name]) for name in part])
 
 
 _SLOW_PLACES_COLUMNS = (
