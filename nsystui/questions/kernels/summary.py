@@ -319,7 +319,6 @@ def kernel_instances(
     """
     kernels = tables.kernels
     of_name = is_named(session, kernels, name) if names is Names.SMART else name_of(kernels, names) == name
-    conditions = [*where(kernels, selection.with_name(None)), of_name]
     grid, block = (
         sa.func.concat_ws("·", *(kernels.c[f"{shape}_{axis}"] for axis in "xyz")) for shape in ("grid", "block")
     )
@@ -338,13 +337,9 @@ def kernel_instances(
         kernels.c.report,
         kernels.c.process,
         kernels.c.row,
-    ).where(*conditions)
-    count = sa.select(sa.func.count()).select_from(kernels).where(*conditions)
-    is_whole = selection.with_name(None).is_everything
-    everything = count if is_whole else sa.select(sa.func.count()).select_from(kernels).where(of_name)
-    answer = PagedAnswer.of(
-        session, "kernel-instances", INSTANCE_COLUMNS, query, count, everything, ("start", False), ("report", "row")
-    )
+    ).where(*where(kernels, selection.with_name(None)), of_name)
+    everything = None if selection.with_name(None).is_everything else sa.select(kernels.c.row).where(of_name)
+    answer = PagedAnswer.of(session, "kernel-instances", INSTANCE_COLUMNS, query, everything)
     return replace(answer.with_time_index(kernels), late=_LaunchDelay())
 
 
