@@ -180,12 +180,13 @@ def metric_means(job: OpenJob, selection: Selection, group_by: str) -> TableAnsw
     counts = sums.of(_COUNTED, count)
     columns = subject.columns if subject.are_single else (*subject.columns, _COUNT, _TOTAL)
     table_rows: list[Row] = []
-    for row in np.argsort(-length, kind="stable").tolist():
-        if counts[row] and (not subject.are_single or sums.of(_RESOLVED, count)[row]):
-            totals = () if subject.are_single else (int(counts[row]), int(length[row]))
-            derived = (*plain_values(shares[:, row]), sample_counts[row], alone[row], *busiest[row], occupancy[row])
-            table_rows.append((*rows[row], *totals, *derived, *plain_values(means[:, row])))
-    is_long = sums.of(_RESOLVED, count).sum() >= _MOSTLY * length.sum()
+    resolved, order = sums.of(_RESOLVED, count), np.argsort(-length, kind="stable")
+    is_shown = (counts > 0) & (resolved > 0) if subject.are_single else counts > 0
+    for row in order[is_shown[order]].tolist():
+        totals = () if subject.are_single else (int(counts[row]), int(length[row]))
+        derived = (*plain_values(shares[:, row]), sample_counts[row], alone[row], *busiest[row], occupancy[row])
+        table_rows.append((*rows[row], *totals, *derived, *plain_values(means[:, row])))
+    is_long = resolved.sum() >= _MOSTLY * length.sum()
     notes = () if table_rows and is_long else _means_notes(job, group_by, bool(table_rows))
     return metrics_answer(job, f"{group_by}-metrics", (*columns, *DERIVED, *columns_of(sources)), table_rows, notes)
 

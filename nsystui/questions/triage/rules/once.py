@@ -82,10 +82,9 @@ def jit_compilation(case: Case) -> Sequence[Finding | NotChecked]:
     the process of a GPU, and of unranked processes of its report.
     """
     is_sampled = case.job.session.count(tables.host_samples) > 0
-    in_samples, *others = (_in_samples(case) if is_sampled else _NONE), _in_ranges(case), _in_driver(case)
-    if not case.devices or not (is_sampled or any(source.rows for source in others)):
+    sources = in_samples, *_ = _in_samples(case), _in_ranges(case), _in_driver(case)
+    if not case.devices or not (is_sampled or any(source.rows for source in sources)):
         return [NotChecked("jit-compilation", f"needs GPU work and CPU samples: {case.record(canonical.HOST_SAMPLES)}")]
-    sources = (in_samples, *others)
     spent, idle_times, later = _compiling_while_idle(case, sources)
     cost = case.mean(intervals.length for intervals in idle_times.values())
     if case.percent(cost) < case.thresholds.jit_percent:
