@@ -144,18 +144,23 @@ class _Counts:
         )
 
 
+def _left_out(reports: Collection[Report]) -> dict[int, list[int]]:
+    """Return the numbers of kernels and calls with impossible times, of reports with calls that were read whole."""
+    names = (tables.kernels.name, tables.api_calls.name)
+    return {
+        report.index: [rows.rows if (rows := report.packed.left_out.get(name)) else 0 for name in names]
+        for report in reports
+        if report.count(canonical.API_CALLS) and not report.damaged.keys() & set(names)
+    }
+
+
 def launch_accounts(session: Session, reports: Collection[Report]) -> dict[Task, LaunchAccount]:
     """Return the account of each process with launches and GPU work, of reports that were read whole.
 
     Rows with impossible times are not lost: notes count them.
     """
     counts: defaultdict[Task, _Counts] = defaultdict(_Counts)
-    table_names = (tables.kernels.name, tables.api_calls.name)
-    left_out = {
-        report.index: [rows.rows if (rows := report.packed.left_out.get(name)) else 0 for name in table_names]
-        for report in reports
-        if report.count(canonical.API_CALLS) and not report.damaged.keys() & set(table_names)
-    }
+    left_out = _left_out(reports)
     report_indices = list(left_out)
     worked = {task for table in GPU_TABLES for task in rows_of_tasks(session, table, reports)}
     spans = [list(span) for span in launch_id_spans(session, report_indices)] if report_indices else []

@@ -151,9 +151,8 @@ _BY_KERNELS = ("kernel", "launch", "collective")
 def metric_means(job: OpenJob, selection: Selection, group_by: str) -> TableAnswer:
     """Tabulate the means of every metric by ``group_by``, a key of ``SUBJECTS``, the largest time first.
 
-    ``samples`` were taken in this time, and ``alone`` of them while a single kernel ran since the previous sample
-    (missing for ranges and steps). ``described`` is the share of time that samples describe, ``resolved`` the share in
-    intervals with two samples or more: if small, the means include work before and after.
+    ``samples`` were taken in this time, and ``alone`` of them while a single kernel ran since the previous sample.
+    ``described`` is the share of time that samples describe, ``resolved`` the share in intervals with two samples.
     """
     sources = metric_sources(job.session, selection, every=True)
     if not sources:

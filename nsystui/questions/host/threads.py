@@ -229,9 +229,8 @@ def threads_table(job: OpenJob, selection: Selection) -> TableAnswer:
     times, samples = HostTimes.load(session, selection), samples_of_job(job, selection)
     windows = extents(session, selection)
     known = {*times.threads(), *samples.threads, *_calling(session, selection)}
-    threads = [thread for thread in named_threads(job, known) if thread.thread[0] in windows]
-    if selection.tasks is not None:
-        threads = [thread for thread in threads if thread.task in selection.tasks]
+    named = named_threads(job, known)
+    threads = [it for it in named if selection.tasks is None or it.task in selection.tasks]
     parts_by_thread = _parts_by_thread(job, selection, times, windows, threads)
     rows: list[Row] = []
     total_rows = 0

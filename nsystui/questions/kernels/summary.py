@@ -152,12 +152,8 @@ def kernel_summary(
         groups = [family_of(kernel, families) for kernel in full]
         kinds = given({"name": full, "family": groups, "precision": list(map(precision_of, full))}).subquery("kinds")
     name = name_of(table, names)
-    keys = [key for group in group_by if group not in _BY_LAUNCH for key in _group_keys(group, table, ranks, kinds)]
+    keys, group_columns = _grouping(session, group_by, ranks, kinds)
     keys += [name.label("name")] if has_names else []
-    group_columns = [column for group in group_by for column in _GROUP_COLUMNS[group]]
-    if GroupBy.GRAPH in group_by and GroupBy.RANK not in group_by and _has_graphs_of_several(session):
-        keys.append(sa.case((_graph_of(table).is_not(None), rank_of(table, ranks))).label("rank"))
-        group_columns.append(RANK)
     columns = (*statistics.duration_columns("Instances"), *group_columns, *((NAME,) if has_names else ()))
 
     def ask() -> Sequence[Row]:
@@ -250,6 +246,19 @@ def kernel_names(session: Session, limit: int) -> list[str]:
     launches = sa.func.count()
     query = sa.select(name).where(name.is_not(None)).group_by(name).order_by(launches.desc(), name).limit(limit)
     return [str(row[0]) for row in session.rows(query)]
+
+
+def _grouping(
+    session: Session, group_by: Sequence[GroupBy], ranks: Sequence[RankedTask], kinds: sa.Subquery | None
+) -> tuple[list[Labelled], list[Column]]:
+    """Return the keys of the groups, and their columns; graphs of several processes also have a rank."""
+    table = tables.kernels
+    keys = [key for group in group_by if group not in _BY_LAUNCH for key in _group_keys(group, table, ranks, kinds)]
+    columns = [column for group in group_by for column in _GROUP_COLUMNS[group]]
+    if GroupBy.GRAPH in group_by and GroupBy.RANK not in group_by and _has_graphs_of_several(session):
+        keys.append(sa.case((_graph_of(table).is_not(None), rank_of(table, ranks))).label("rank"))
+        columns.append(RANK)
+    return keys, columns
 
 
 def _group_keys(

@@ -218,8 +218,7 @@ def durations_of_size(
         sized = [format_value(Unit.BYTES, value) for value in distinct[distinct != NONE].tolist()]
         known_sizes = few(sized) if sized else "none of known size"
         raise UsageError(f"no {collective} kernel of {format_value(Unit.BYTES, size)}: there are {known_sizes}")
-    is_of_size = sizes == size
-    spent, kernel_ranks = spent[is_of_size], whole(kernels["rank"])[is_of_size]
+    spent, kernel_ranks = spent[sizes == size], whole(kernels["rank"])[sizes == size]
     bins = distribution(spent, is_linear)
     groups: list[tuple[int | None, Times]] = [(None, spent)]
     groups += [(rank, spent[kernel_ranks == rank]) for rank in np.unique(kernel_ranks[kernel_ranks != NONE]).tolist()]
@@ -231,8 +230,7 @@ def durations_of_size(
     notes = nccl_notes(session, selection, ranks, pairing)
     subject = "durations"
     if size is not None:
-        of_size = f"of {format_value(Unit.BYTES, size)}" if size != NONE else "of unknown message size"
-        subject = f"{collective} {of_size}"
+        subject = f"{collective} of {format_value(Unit.BYTES, size) if size != NONE else 'unknown message size'}"
         notes = (f"{subject}; rows without a rank cover all ranks", *notes)
     return DurationsOfSize("nccl-durations", _DURATION_COLUMNS, rows, len(rows), notes, subject)
 

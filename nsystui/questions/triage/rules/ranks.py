@@ -274,10 +274,7 @@ _OF_PARTS = Advice(
     },
 )
 def different_work(case: Case) -> Sequence[Finding | NotChecked]:
-    """Find ranks that launch more kernels than the median rank of their model part: uneven work, however fast a GPU is.
-
-    A remark names the parts if there are several.
-    """
+    """Find ranks that launch more kernels than the median rank of their model part: uneven work, not a slow GPU."""
     computed = case.computed
     ranks = [item for item in case.ranks if item.task in computed and computed[item.task].time]
     if len(ranks) < 2 or not shares_clock(case.reports):
@@ -314,8 +311,10 @@ def different_work(case: Case) -> Sequence[Finding | NotChecked]:
     rows.sort(key=lambda row: (-row[3], row[0]))
     measured = "Compute time |U(K)| of the rank with the most, minus the mean of all ranks of its model part."
     door, evidence = Door("ranks", sort="kernels"), (_DIFFERENT_WORK_COLUMNS, rows)
-    finding = case.finding("different-work", sentence, advice, door, cost, measured, evidence, ranks=tuple(more))
-    return [finding, *remarks]
+    return [
+        case.finding("different-work", sentence, advice, door, cost, measured, evidence, ranks=tuple(more)),
+        *remarks,
+    ]
 
 
 def _over_parts(average: Callable[[Floats], object], values: Floats, part: Array) -> Floats:
