@@ -262,7 +262,7 @@ def _words(
     case: Case, workers: Sequence[_Worker], loaders: Mapping[Task, _Worker], pinning: _Worker | None,
     shares: Mapping[str, float],
 ) -> str:  # fmt: skip
-    """Return sentences on the launching thread, the threads in the gaps and the loaders; ``shares`` of the gap time, %."""
+    """Return sentences on the launching thread, the threads in the gaps and the loaders; ``shares`` of the time, %."""
     words = []
     activity = max(shares, key=lambda key: shares[key])
     if shares[activity]:
