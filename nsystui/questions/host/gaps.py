@@ -172,15 +172,10 @@ def gaps_table(job: OpenJob, selection: Selection, by: str = "all", step_name: s
     pairs = pairs_around(job, idle.attribution.spans) if by == "pair" else ([], np.zeros(0, np.int64))
     steps_of = step_times(job.steps(step_name), selection.window) if by == "pair" else {}
     steps = sum(len(steps_of.get(task, ())) for task, _ in idle.attribution.spans.gpus)
-    shown, cause_indices, attribution = *_shown(idle, by, ranks, pairs), idle.attribution
+    shown, cause_indices = _shown(idle, by, ranks, pairs)
     row_indices = {key: index for index, key in enumerate(dict.fromkeys(_row_key(key, merges_causes) for key in shown))}
     row_of_cause = np.array([row_indices[_row_key(key, merges_causes)] for key in shown], np.int64)
-    times = np.zeros((len(shown), len(PARTS)), np.int64)
-    span_counts = np.zeros(len(row_indices), np.int64)
-    for part in attribution.portions():
-        np.add.at(times, (cause_indices[part], idle.parts[attribution.span[part]]), attribution.time[part])
-        row_spans = distinct(row_of_cause[cause_indices[part]] * len(attribution.spans) + attribution.span[part])
-        span_counts += np.bincount(row_spans // len(attribution.spans), minlength=len(row_indices))
+    times, span_counts = _sums(idle, cause_indices, row_of_cause, len(row_indices))
     rows: list[Row] = []
     for key, index in row_indices.items():
         members = np.flatnonzero(row_of_cause == index)
@@ -203,6 +198,18 @@ def gaps_table(job: OpenJob, selection: Selection, by: str = "all", step_name: s
     if any(cause.reads for _, cause in shown):
         notes += missing_notes(job.session, tables.file_accesses)
     return _answer(job, columns, rows, total_rows, notes)
+
+
+def _sums(idle: _IdleTime, cause_indices: Array, row_of_cause: Ints, row_count: int) -> tuple[Ints, Ints]:
+    """Return the time of each shown cause by part, ns, shape (causes, parts), and the number of each row's spans."""
+    attribution, span_count = idle.attribution, len(idle.attribution.spans)
+    times = np.zeros((len(row_of_cause), len(PARTS)), np.int64)
+    counts = np.zeros(row_count, np.int64)
+    for part in attribution.portions():
+        np.add.at(times, (cause_indices[part], idle.parts[attribution.span[part]]), attribution.time[part])
+        row_spans = distinct(row_of_cause[cause_indices[part]] * span_count + attribution.span[part])
+        counts += np.bincount(row_spans // span_count, minlength=row_count)
+    return times, counts
 
 
 _BY_TASK = ("rank", "role")

@@ -181,17 +181,15 @@ def nccl_summary(
 ) -> TableAnswer:
     """Return one row for each combination of ``by``: first of the GPU kernels, then of the CPU calls, by total time.
 
-    ``pairing`` is from `measured` (``Job.pairing``); steps need `in_steps`. The columns are ``by``; properties, each
-    `SEVERAL` or missing if the rows of a group differ; and figures of the selected kernels or calls, also if they
-    overlap the window only in part (docs/nccl.md#bandwidth):
+    ``pairing`` is from `measured` (``Job.pairing``); steps need `in_steps`. Properties are `SEVERAL` or missing if the
+    rows of a group differ. Figures are of whole kernels and calls (docs/nccl.md#bandwidth):
 
     * ``share``: the share of a kernel row in the time of all selected kernels and copies of NCCL, whatever the filter
-    * statistics of the durations, ns, including the wait for other ranks; a call that never returned has no duration
-    * ``exposed``, ns: a sum; the GPU screen's exposed time, a union, may be less. ``overlapped``: the rest, %
+    * ``exposed``, ns: a sum; the GPU screen's exposed time, a union, may be less
     * ``fastest``, ns: the mean, over the kernels, of the job's shortest kernel of the same collective, size and number
       of ranks, if the size of each is known
 
-    A column without any value is for files only. ``what`` selects kernels or calls, and removes the column ``what``.
+    ``what`` selects kernels or calls, and removes the column ``what``.
     """
     import pandas as pd
 

@@ -378,23 +378,13 @@ def _idle_gaps_finding(
     case: Case, cpu_spans: Sequence[CpuSpan], times: Counter[Cause], works: Sequence[HostWork], cost: int
 ) -> Finding:
     """``times``: ns by cause over all gaps; ``works``: the CPU's work in the longest gaps."""
-    spent = {kind: sum(time for cause, time in times.items() if cause.kind == kind) for kind in causes.KINDS}
-    kind = max(spent, key=lambda name: spent[name])
     longest, gist, line = cpu_spans[0], "long idle gaps", ""
     activity, advice = "", Advice("Record CUDA API calls (-t cuda).", "CUDA calls show what the CPU did in the gaps.")
     if case.job.session.count(tables.api_calls):
-        share = 100 * spent[kind] / sum(spent.values())
-        named = [cause for cause in times if cause.kind == kind and cause.what]
-        main = min(named, key=lambda cause: (-times[cause], cause.words), default=Cause(kind))
-        part = times[main] / spent[kind]
-        activity = f" For {share:.0f} % of the gap time the launching thread was {kind}.{_where(main, part, works)}"
-        short = replace(main, what="many functions") if main.what == causes.MANY else main
-        words = f"running {short.words}" if kind == causes.RUNNING_CODE else short.words
-        words, share = (words, share * part) if main.what and part > 0.5 else (kind, share)
+        activity, words, share, advice = _activity(case, times, works)
         line = words if share > 50 else f"{share:.0f} % {words}"
         gist += f", mostly {words}" if share > 50 else f", {line}"
         line += _place_of(case, longest, works) if 2 * longest.length >= cost else ""
-        advice = allocator_advice(case) if kind == causes.ALLOCATING else _ADVICE.get(kind) or _unknown(case, kind)
     ranks = tuple(sorted({case.rank_of[span.task] for span in cpu_spans}))
     sentence = (
         f"{case.each_gpu} idles {time_words(cost)} in gaps of {case.thresholds.gap_ms:g} ms or more "
@@ -416,6 +406,22 @@ def _idle_gaps_finding(
         window=longest.window, ranks=ranks, times=gap_times, gist=gist, line=line,
         under="straggler" if 2 * in_late >= sum(span.length for span in cpu_spans) else "",
     )  # fmt: skip
+
+
+def _activity(case: Case, times: Counter[Cause], works: Sequence[HostWork]) -> tuple[str, str, float, Advice]:
+    """Return a sentence on the launching thread's main activity, a few words, its share of the gaps, %, and advice."""
+    spent = {kind: sum(time for cause, time in times.items() if cause.kind == kind) for kind in causes.KINDS}
+    kind = max(spent, key=lambda name: spent[name])
+    share = 100 * spent[kind] / sum(spent.values())
+    named = [cause for cause in times if cause.kind == kind and cause.what]
+    main = min(named, key=lambda cause: (-times[cause], cause.words), default=Cause(kind))
+    part = times[main] / spent[kind]
+    sentence = f" For {share:.0f} % of the gap time the launching thread was {kind}.{_where(main, part, works)}"
+    short = replace(main, what="many functions") if main.what == causes.MANY else main
+    words = f"running {short.words}" if kind == causes.RUNNING_CODE else short.words
+    words, share = (words, share * part) if main.what and part > 0.5 else (kind, share)
+    advice = allocator_advice(case) if kind == causes.ALLOCATING else _ADVICE.get(kind) or _unknown(case, kind)
+    return sentence, words, share, advice
 
 
 def _unknown(case: Case, kind: str) -> Advice:

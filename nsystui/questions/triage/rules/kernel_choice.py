@@ -175,10 +175,7 @@ _COLUMNS = (
     finds={"unfused-kernels": FindingKind("unfused pointwise kernels", parts=BY_COMPUTE)},
 )
 def unfused_kernels(case: Case) -> Sequence[Finding | NotChecked]:
-    """Find chains of pointwise kernels that could be one kernel, as in eager programs and unfused optimizers.
-
-    A chain ends where the next iteration of a loop may begin, which needs the results of this iteration.
-    """
+    """Find chains of pointwise kernels that could be one kernel (docs/triage.md#steps-and-kernels)."""
     works = [work for work in kernel_mix(case) if _is_pointwise(work)]
     if not works or case.percent(case.mean(work.time for work in works)) < case.thresholds.unfused_percent / 2:
         return []  # cheaper than sorting every launch

@@ -259,6 +259,10 @@ _DIFFERENT_WORK_COLUMNS = (
 )
 
 
+_DIVIDE = Advice(
+    "Divide layers, experts or samples more evenly over the ranks.",
+    "The rank with the most work sets the pace of every step that ends in a collective.",
+)
 _OF_PARTS = Advice(
     "Compare a rank with the ranks of its own part (column Part of the Ranks screen).",
     "Pipeline stages and expert groups have different work: a part that computes longer is no slow GPU.",
@@ -301,20 +305,14 @@ def different_work(case: Case) -> Sequence[Finding | NotChecked]:
         f"kernels (compared with the median rank{part_words}). "
         f"Rank {heaviest} computes {time_words(cost)} longer than the ranks{part_words} on average."
     )
-    advice = Advice(
-        "Divide layers, experts or samples more evenly over the ranks.",
-        "The rank with the most work sets the pace of every step that ends in a collective.",
-    )
     (common,) = steps
     figures = zip(ranks, work.astype(np.int64).tolist(), strict=True)
     rows = [(item.rank, kernels, common, time) for item, (kernels, time) in figures]
     rows.sort(key=lambda row: (-row[3], row[0]))
     measured = "Compute time |U(K)| of the rank with the most, minus the mean of all ranks of its model part."
     door, evidence = Door("ranks", sort="kernels"), (_DIFFERENT_WORK_COLUMNS, rows)
-    return [
-        case.finding("different-work", sentence, advice, door, cost, measured, evidence, ranks=tuple(more)),
-        *remarks,
-    ]
+    finding = case.finding("different-work", sentence, _DIVIDE, door, cost, measured, evidence, ranks=tuple(more))
+    return [finding, *remarks]
 
 
 def _over_parts(average: Callable[[Floats], object], values: Floats, part: Array) -> Floats:
