@@ -141,27 +141,18 @@ def kernel_summary(
     """Summarise kernels by name (and group): share of kernel time, statistics of durations, ns.
 
     Ranks and roles need ``ranks``. ``families`` are the user's rules; ``only`` is a family, a precision or one of
-    `LAUNCHES`. Without grouping, columns, order and values equal ``cuda_gpu_kern_sum``; smart names add family and
-    precision. ``summarise`` computes the rows by step or NVTX range.
+    `LAUNCHES`. Without grouping, columns, order and values equal ``cuda_gpu_kern_sum``; smart names add two columns.
     """
-    table = tables.kernels
+    table, name = tables.kernels, name_of(tables.kernels, names)
     has_names = not any(group in (*_OF_NAMES, GroupBy.GRAPH, GroupBy.RANGE) for group in group_by)
-    kinds = None
-    if (only and only not in LAUNCHES) or any(group in _OF_NAMES for group in group_by):
-        full = full_names(session)
-        groups = [family_of(kernel, families) for kernel in full]
-        kinds = given({"name": full, "family": groups, "precision": list(map(precision_of, full))}).subquery("kinds")
-    name = name_of(table, names)
+    needs_kinds = only not in ("", *LAUNCHES) or any(group in _OF_NAMES for group in group_by)
+    kinds = _kinds(session, families) if needs_kinds else None
     keys, group_columns = _grouping(session, group_by, ranks, kinds)
-    keys += [name.label("name")] if has_names else []
-    columns = (*statistics.duration_columns("Instances"), *group_columns, *((NAME,) if has_names else ()))
+    keys += [name.label("name")] * has_names
+    columns = (*statistics.duration_columns("Instances"), *group_columns, *[NAME] * has_names)
 
     def ask() -> Sequence[Row]:
-        conditions = where(table, selection, name)
-        if kinds is not None and only:
-            conditions.append(sa.or_(kinds.c.family == only, kinds.c.precision == only))
-        if only in LAUNCHES:
-            conditions.append(_launch_of(table) == only)
+        conditions = [*where(table, selection, name), *_are_only(table, kinds, only)]
         rows_of = table if kinds is None else table.join(kinds, sa.func.coalesce(table.c.name, "") == kinds.c.name)
         return summarise(session, rows_of, duration(table), keys, conditions, columns)
 
@@ -174,8 +165,21 @@ def kernel_summary(
     answer = TableAnswer("kernels", columns, rows, total, kernel_notes(session))
     if GroupBy.GRAPH in group_by:
         return _with_count_shares(answer)
-    is_smart = names is Names.SMART and has_names
-    return _with_smart_names(answer, session, selection, families) if is_smart else answer
+    if names is Names.SMART and has_names:
+        return _with_smart_names(answer, session, selection, families)
+    return answer
+
+
+def _kinds(session: Session, families: Rules) -> sa.Subquery:
+    full = full_names(session)
+    groups = [family_of(kernel, families) for kernel in full]
+    return given({"name": full, "family": groups, "precision": list(map(precision_of, full))}).subquery("kinds")
+
+
+def _are_only(table: sa.FromClause, kinds: sa.Subquery | None, only: str) -> list[Condition]:
+    if only in LAUNCHES:
+        return [_launch_of(table) == only]
+    return [sa.or_(kinds.c.family == only, kinds.c.precision == only)] if only and kinds is not None else []
 
 
 def _launch_of(table: sa.FromClause) -> sa.ColumnElement[str]:
