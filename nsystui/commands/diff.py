@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from nsystui.questions.job.job import OpenJob
 
 DESCRIPTION = """What changed from A to B: a summary, then kernels by name and by family, NVTX ranges, NCCL, memory
-operations, functions by CPU samples and steps, largest difference first; with --tables calltree the call tree of the
-samples. A and B are two jobs, or two ranks, groups of ranks or spans of time of one job.
+operations, functions by CPU samples and steps, largest difference first. A and B are two jobs, or two ranks, groups of
+ranks or spans of time of one job.
 
   B - A          the difference of the summed times, in two parts:
   more calls     what more or fewer operations cost, at the mean duration of both sides
@@ -41,8 +41,7 @@ EXAMPLES = """  nsystui diff before/ -- after/
   nsystui diff rank*.sqlite --ranks-a 0-3 --ranks-b 4-7
   nsystui diff rank0.sqlite --time-a 1.2s:1.5s --time-b 4.2s:4.5s --format json"""
 
-_TABLES = ("summary", "kernels", "families", "nvtx", "nccl", "memory", "api", "functions", "calltree", "steps")
-_DEFAULT_TABLES = tuple(name for name in _TABLES if name != "calltree")
+_TABLES = ("summary", "kernels", "families", "nvtx", "nccl", "memory", "api", "functions", "steps")
 _DEFAULT_ROWS = 10
 """Rows of each table except the summary, if several tables are printed for people."""
 
@@ -71,9 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         sides.add_argument(f"--ranks-{side}", metavar="LIST", help=f"the ranks of {name}, such as 0,4-7")
         sides.add_argument(f"--time-{side}", metavar="A:B", help=f"the window of {name}, in the time of its own job")
     group = parser.add_argument_group("table")
-    group.add_argument(
-        "--tables", metavar="LIST", help=f"which, separated by commas: {', '.join(_TABLES)} (all but calltree)"
-    )
+    group.add_argument("--tables", metavar="LIST", help=f"which, separated by commas: {', '.join(_TABLES)}")
     group.add_argument(
         "--names",
         choices=("full", "short", "mangled"),
@@ -102,7 +99,7 @@ def run(request: Request) -> int:
 
     _check_sides(request)
     args = request.args
-    names = chosen_tables(args["tables"], _TABLES, _DEFAULT_TABLES)
+    names = chosen_tables(args["tables"], _TABLES, _TABLES)
     options = ComparisonOptions(Names(args["names"] or "full"), not args["no_fold"], args["step_range"])
     if args["screen"] or _is_for_screen(request):
         return _open_screen(request, options if args["names"] else replace(options, names=Names.SMART))

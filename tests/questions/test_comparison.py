@@ -17,9 +17,9 @@ from synthetic.writing.host import Frame
 from test_host import launched, training
 
 from nsystui.base.answer import NAME, TableAnswer
-from nsystui.base.selection import NameFilter, Selection, Window
+from nsystui.base.selection import Selection, Window
 from nsystui.questions.compare import TABLES, ComparisonOptions, summary
-from nsystui.questions.compare.host import call_tree, functions
+from nsystui.questions.compare.host import functions
 from nsystui.questions.compare.pairs import Compared, Measured, compared
 from nsystui.questions.compare.side import Basis, Side
 from nsystui.questions.compare.tables import kernels, memory, nccl, nvtx
@@ -268,23 +268,13 @@ def before(tmp_path_factory) -> Iterator[OpenJob]:
 
 
 @pytest.mark.parametrize(("period", "install"), campaign.first(1, [(2 * MS, "/home/me/env"), (MS, "/opt")]))
-def test_functions_and_nodes_differ_by_the_running_time_of_their_samples(before, tmp_path, period, install):
-    part = Selection(None, None, name=NameFilter("train"))
+def test_functions_differ_by_the_running_time_of_their_samples(before, tmp_path, period, install):
     with closing(open_job(written(tmp_path / "b.sqlite", AFTER, period, install=install))) as after:
         found = by(functions(side(before), side(after)))
-        tree = records(call_tree(side(before), side(after)))
-        (top, below) = records(call_tree(Side(before, part, ""), Side(after, part, "")))
     differences = {name: (row["difference"] / MS, row["total_difference"] / MS) for name, row in found.items()}
     assert differences == {"load": (-30, -50), "train": (+24, +30), "decode": (-14, -14), "main": (0, -20)}
     assert (found["load"]["own_a_percent"], found["load"]["own_b_percent"]) == (40, 12.5)
     assert all(row["status"] == "both" and row["module"] == "main" for row in found.values())
-    assert [(row["name"], row["difference"] / MS, row["own_difference"] / MS, row["status"]) for row in tree] == [
-        ("main", -20, 0, "both"), ("  load", -50, -30, "both"), ("  decode", -20, -20, "gone"),
-        ("  train", +30, +24, "both"), ("  decode", +6, +6, "new"),
-    ]  # fmt: skip
-    assert [row["hot"] for row in tree] == ["◂", "◂", "", "", ""]
-    assert (top["name"].strip(), top["level"], top["difference"]) == ("train", 0, 30 * MS)
-    assert (below["name"].strip(), below["level"]) == ("decode", 1)
 
 
 @pytest.mark.campaign
@@ -320,13 +310,12 @@ def test_a_side_without_samples_is_missing_not_zero(before, tmp_path):
     with training(tmp_path / "none.sqlite") as (export, thread, _):
         launched(export, thread, (0, 1, 1, 2))
     with closing(open_job(tmp_path / "none.sqlite")) as without:
-        for table in (functions, call_tree):
-            answer = table(side(before), side(without))
-            assert len(answer) and any("B: no CPU samples" in note for note in answer.notes)
-            for row in records(answer):
-                missing = {row[key] for key in ("difference", "own_b", "own_b_percent", "status")}
-                assert missing == {None} and row["total_a"] > 0
-            assert not len(table(side(without), side(without)))
+        answer = functions(side(before), side(without))
+        assert len(answer) and any("B: no CPU samples" in note for note in answer.notes)
+        for row in records(answer):
+            missing = {row[key] for key in ("difference", "own_b", "own_b_percent", "status")}
+            assert missing == {None} and row["total_a"] > 0
+        assert not len(functions(side(without), side(without)))
 
 
 @pytest.mark.campaign
@@ -354,12 +343,6 @@ def test_samples_of_a_real_before_and_after_differ_as_their_rows_do():
         assert (row["own_a"], row["own_b"]) == pytest.approx(times, abs=1)
         assert row["difference"] == pytest.approx(times[1] - times[0], abs=1)
     assert sum(row["own_a_percent"] for row in found.values()) == pytest.approx(100)
-    ways: dict[int, tuple[Key, ...]] = {0: ()}
-    for row in records(call_tree(*map(side, jobs))):
-        way = ways[row["node"]] = (*ways[row["parent"]], (row["full_name"], row["module"], row["mode"]))
-        assert [row["total_samples_a"], row["total_samples_b"]] == [one.below[way] for one in naive]
-        assert row["difference"] == pytest.approx(naive[1].below[way] * naive[1].weight - row["total_a"], abs=1)
-    assert len(ways) > 100
     for job in jobs:
         job.close()
 
@@ -368,7 +351,7 @@ Key = tuple[str, str, str]
 
 
 class Naive:
-    """The samples of an export from its first step to its last, by function and by path from the root."""
+    """The samples of an export from its first step to its last, by function."""
 
     def __init__(self, path: Path, steps: TaskSteps) -> None:
         names = dict(native(path, "SELECT id, value FROM StringIds"))
@@ -385,9 +368,6 @@ class Naive:
             if not (is_folded and frames[-1:] == [key]):
                 frames.append(key)
         self.own = Counter(frames[0] for frames in chains.values())
-        self.below = Counter(
-            tuple(frames[:-place:-1]) for frames in chains.values() for place in range(2, len(frames) + 2)
-        )
         threads = {thread for (thread,) in native(path, "SELECT DISTINCT globalTid FROM COMPOSITE_EVENTS")}
         ran, came = 0, {}
         switches = "SELECT globalTid, start, isSchedIn FROM SCHED_EVENTS ORDER BY start, rowid"

@@ -25,7 +25,6 @@ from nsystui.base.answer import TableAnswer, Unit
 from nsystui.base.errors import UsageError
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.base.units import format_value
-from nsystui.exports.nccl_log.files import NcclTestsResult, Reported
 from nsystui.questions.algebra.intervals import union
 from nsystui.questions.gpu.device_time import BusyParts, Device, DeviceIntervals
 from nsystui.questions.job.job import OpenJob
@@ -230,30 +229,6 @@ class TestDurationsOfOneSize:
     def test_a_size_that_nothing_has_is_said_with_those_that_there_are(self, job):
         with pytest.raises(UsageError, match=r"no AllReduce kernel of 5 B.*there are .*4 MiB"):
             durations_of_size(job.session, EVERYTHING, job.ranks, job.pairing(), "AllReduce", 5)
-
-    @pytest.mark.campaign
-    def test_what_nccl_tests_reported_stands_beside_the_kernels_of_its_size(self, tmp_path):
-        program = Program(tmp_path / "program.sqlite")
-        for size in (1 << 20, 1 << 20, 2 << 20):
-            program.call("ncclAllReduce", size=size, ranks=2, launches=1, kernel="AllReduce")
-        job = program.job()
-        out, within, longer = (
-            NcclTestsResult(5e3, 200e9, 210e9),
-            NcclTestsResult(9e3, 110e9, 120e9),
-            NcclTestsResult(7e3, 1e9, 1e9),
-        )
-        reported = [Reported(1 << 20, out, within), Reported(4 << 20, longer, longer)]
-        arguments = (job.session, EVERYTHING, job.ranks, job.pairing())
-        answer = bandwidth_by_size(*arguments, reported=reported)
-        assert values(answer, "reported", "reported_in_place") == [(210e9, 120e9), (None, None)]
-        assert "reported" not in {column.key for column in bandwidth_by_size(*arguments).columns}
-        answer = durations_of_size(*arguments, "AllReduce", 1 << 20, reported=reported)
-        marks = [(row[1] <= 5_000 < row[2], row[-1]) for row in answer.rows if row[0] is None]
-        assert (True, "out of place") in marks and all(mark is None for inside, mark in marks if not inside)
-        assert "nccl-tests reported 5 µs out of place, 9 µs in place" in answer.notes
-        other = durations_of_size(*arguments, "AllReduce", 2 << 20, reported=reported)
-        assert "nccl-tests reported nothing of this size" in other.notes
-        job.close()
 
 
 # 4 ranks, a message of 80,000 bytes in 5,000 ns: algorithm bandwidth, then bus bandwidth.

@@ -61,7 +61,7 @@ def test_five_findings_are_told_and_the_others_in_a_line_each():
 
 
 def triage(*findings: Finding, unsaid: frozenset[str] = frozenset()) -> Triage:
-    return Triage(findings, (), 100_000_000, 1, unsaid, {one.id: f"rule of {one.id}" for one in findings})
+    return Triage(findings, (), 100_000_000, 1, unsaid)
 
 
 def kinds(before: Triage, after: Triage, *below: Finding) -> dict[str, ChangeKind]:
@@ -85,12 +85,12 @@ def test_a_finding_changed_or_is_new_or_gone(before, after, below, expected):
 
 
 def test_what_cannot_be_judged_any_more_is_not_gone():
-    after = triage(unsaid=frozenset({"rule of gaps"}))
+    after = triage(unsaid=frozenset({"gaps"}))
     assert kinds(triage(finding("gaps", 9.0)), after) == {"gaps": ChangeKind.UNKNOWN}
 
 
 def test_a_finding_without_a_cost_is_not_said_to_have_had_one():
-    before, after = triage(finding("tensor", None)), triage(unsaid=frozenset({"rule of tensor"}))
+    before, after = triage(finding("tensor", None)), triage(unsaid=frozenset({"tensor"}))
     nothing = ComparisonSummary("summary", COLUMNS, [], 0)
     text = "\n".join(change_lines(Against(after, before, "a", tuple(_changes(after, before, (), 2.0)), nothing)))
     assert "UNKNOWN W  tensor\n" in text and "cost" not in text
@@ -112,7 +112,7 @@ def test_what_is_the_same_comes_last():
     names = ("gone", "better", "same", "unknown", "worse")
     before = triage(*(finding(name, 20.0) for name in names))
     costs = {"better": 10.0, "same": 20.0, "worse": 30.0, "new": 5.0}
-    after = triage(*(finding(*one) for one in costs.items()), unsaid=frozenset({"rule of unknown"}))
+    after = triage(*(finding(*one) for one in costs.items()), unsaid=frozenset({"unknown"}))
     found = [one.finding.id for one in _changes(after, before, (), min_points=2.0)]
     assert found == ["new", "worse", "gone", "better", "unknown", "same"]
 

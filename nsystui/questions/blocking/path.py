@@ -138,22 +138,20 @@ class _Side:
         self.called, self.queued = (
             np.where(work.thread == NONE, NONE, times + offset).tolist() for times in (work.called, queued)
         )
-        indices, is_queued = np.arange(len(work)), work.kind != MIGRATION
         freed = np.maximum(work.returned, np.append(work.end, NONE)[work.producer])
-        held = work.last_ended(is_queued, indices, work.unseen, freed)
+        held = work.last_ended(work.kind != MIGRATION, np.arange(len(work)), work.unseen, freed)
         self.held = np.where(held > freed, held + offset, NONE).tolist()
         moved = np.append(work.end, NONE)[work.migration]
         self.migration = np.where(moved > freed, work.migration, NONE).tolist()
         moves = np.sort(work.end[work.kind == MIGRATION])
-        is_moving = np.searchsorted(moves, work.end) > np.searchsorted(moves, work.start)
-        is_moving &= work.kind == COMPUTE
-        self.moving = sorted((self.end[index], index) for index in np.flatnonzero(is_moving).tolist())
+        has_moves = np.searchsorted(moves, work.end) > np.searchsorted(moves, work.start)
+        indices = np.flatnonzero(has_moves & (work.kind == COMPUTE)).tolist()
+        self.moving = sorted((self.end[index], index) for index in indices)
         """The kernels during which pages moved, by end."""
         self.thread, self.producer, self.kind = (item.tolist() for item in (work.thread, work.producer, work.kind))
         self.table, self.row, self.inside_graph = (item.tolist() for item in (work.table, work.row, work.inside_graph))
         self.index_of_kernel = {row: index for index, row in enumerate(self.row) if self.table[index] == 0}
-        self.launching = frozenset(self.thread) - {NONE}
-        self.names = calls.names
+        self.launching, self.names = frozenset(self.thread) - {NONE}, calls.names
         self.calls_of: dict[int, Segments] = {}
         self.ends_of: dict[int, list[int]] = {}
         self.waits_of: dict[int, tuple[list[int], list[int], list[int]]] = {}
@@ -310,6 +308,16 @@ class Named(NamedTuple):
     name: str
     range: str
 
+    @property
+    def event(self) -> tuple[Any, ...]:
+        """The report, process, row, kind and start of the piece's event, as far as it has one."""
+        piece = self.piece
+        if piece.table == NONE:
+            return piece.task.report, piece.task.process, None, None, None
+        is_nccl = piece.table == 0 and is_nccl_kernel(self.name)
+        kind = EventKind.NCCL if is_nccl else EVENTS[piece.table]
+        return piece.task.report, piece.task.process, piece.row, kind.value, piece.begun
+
 
 def named_pieces(job: OpenJob, task: Task, window: Window) -> list[Named]:
     """Walk the critical path (`critical_path`); pieces on the CPU are cut at the edges of calls."""
@@ -420,27 +428,22 @@ def path_table(
     ranks = {item.task: item.role if by == "role" else item.rank for item in job.ranks}
     groups: dict[tuple[Any, ...], list[Named]] = {}
     for index, named in enumerate(_named(job, path.pieces, walk.sides, by == "range")):
-        kind, rank = KINDS[named.piece.kind], ranks.get(named.piece.task)
+        kind, rank, name = KINDS[named.piece.kind], ranks.get(named.piece.task), named.name or None
         key: dict[str, tuple[Any, ...]] = {
-            "name": (kind, None, None, named.name or None),
+            "name": (kind, None, None, name),
             "kind": (kind, None, None, None),
             "range": (kind, None, named.range or None, None),
             **dict.fromkeys(("rank", "role"), (kind, rank, None, None)),
-            "piece": (kind, rank, None, named.name or None, index),
+            "piece": (kind, rank, None, name, index),
         }
         groups.setdefault(key[by], []).append(named)
     total = window.end - window.start
     rows: list[tuple[Any, ...]] = []
     for (kind, rank, range_name, name, *_), pieces in groups.items():
-        longest, called, _ = max(pieces, key=lambda named: named.piece.end - named.piece.start)
-        time = sum(named.piece.end - named.piece.start for named in pieces)
-        event: tuple[Any, ...] = (longest.task.report, longest.task.process, None, None, None)
-        if longest.table != NONE:
-            is_nccl = longest.table == 0 and is_nccl_kernel(called)
-            event_kind = EventKind.NCCL if is_nccl else EVENTS[longest.table]
-            event = (*event[:2], longest.row, event_kind.value, longest.begun)
-        figures = (time, 100.0 * time / total, len(pieces), longest.end - longest.start, longest.start)
-        rows.append((kind, *figures, rank, range_name, name, *event))
+        longest = max(pieces, key=lambda named: named.piece.end - named.piece.start)
+        time, (start, end, *_) = sum(named.piece.end - named.piece.start for named in pieces), longest.piece
+        figures = (time, 100.0 * time / total, len(pieces), end - start, start)
+        rows.append((kind, *figures, rank, range_name, name, *longest.event))
     if by != "piece":
         rows.sort(key=lambda row: -row[1])
     columns = [ROLE if by == "role" and item.key == RANK.key else item for item in COLUMNS]

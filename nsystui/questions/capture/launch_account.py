@@ -144,18 +144,23 @@ class _Counts:
         )
 
 
+def _left_out(reports: Collection[Report]) -> dict[int, list[int]]:
+    """Return the numbers of kernels and calls with impossible times, of reports with calls that were read whole."""
+    names = (tables.kernels.name, tables.api_calls.name)
+    return {
+        report.index: [rows.rows if (rows := report.packed.left_out.get(name)) else 0 for name in names]
+        for report in reports
+        if report.count(canonical.API_CALLS) and not report.damaged.keys() & set(names)
+    }
+
+
 def launch_accounts(session: Session, reports: Collection[Report]) -> dict[Task, LaunchAccount]:
     """Return the account of each process with launches and GPU work, of reports that were read whole.
 
     Rows with impossible times are not lost: notes count them.
     """
     counts: defaultdict[Task, _Counts] = defaultdict(_Counts)
-    table_names = (tables.kernels.name, tables.api_calls.name)
-    left_out = {
-        report.index: [rows.rows if (rows := report.packed.left_out.get(name)) else 0 for name in table_names]
-        for report in reports
-        if report.count(canonical.API_CALLS) and not report.damaged.keys() & set(table_names)
-    }
+    left_out = _left_out(reports)
     report_indices = list(left_out)
     worked = {task for table in GPU_TABLES for task in rows_of_tasks(session, table, reports)}
     spans = [list(span) for span in launch_id_spans(session, report_indices)] if report_indices else []
@@ -163,7 +168,7 @@ def launch_accounts(session: Session, reports: Collection[Report]) -> dict[Task,
         spans[0][0], spans[-1][1] = -_ANY_ID, _ANY_ID
     for first, last in spans:
         portions = [_by_task(session, query) for query in _queries(report_indices, first, last)]
-        for task in portions[0].keys() | portions[1].keys():
+        for task in set().union(*portions):
             counts[task].add(*(portion.get(task, _NO_ROWS) for portion in portions))
     captures = _graph_captures(session, report_indices) if counts else {}
     return {

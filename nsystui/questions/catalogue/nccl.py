@@ -73,15 +73,12 @@ def _ask(job: OpenJob, selection: Selection, options: _Options) -> Answer:
 
         job.nccl_log = read_log(named(values["nccl_log"]), job.ranks)
     pairing = job.pairing_by(group_by, values["step_range"])
-    reported = job.nccl_log.reported if job.nccl_log is not None else ()
     if values["sizes"]:
         size = {"bucket": NcclProperty.SIZE, "pow2": NcclProperty.POW2, "exact": NcclProperty.BYTES}[values["sizes"]]
-        return bandwidth_by_size(job.session, selection, job.ranks, pairing, size, reported)
+        return bandwidth_by_size(job.session, selection, job.ranks, pairing, size)
     if values["durations"]:
         size, is_linear = values["message"], values["linear"]
-        return durations_of_size(
-            job.session, selection, job.ranks, pairing, values["durations"], size, is_linear, reported
-        )
+        return durations_of_size(job.session, selection, job.ranks, pairing, values["durations"], size, is_linear)
     if values["calls"] is not None:
         return nccl_listing(job.session, selection, job.ranks, pairing, shared, CALL)
     if values["kernels"] is not None:

@@ -1,14 +1,12 @@
-"""CPU samples of two sides: functions and the call tree, by the running time that the samples represent.
+"""CPU samples of two sides: functions, by the running time that the samples represent.
 
-See docs/numbers.md#comparison. Functions match if their names and their modules' file names are equal, tree nodes if
-all functions on their paths match.
+See docs/numbers.md#comparison. Functions match if their names and their modules' file names are equal.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
 import numpy as np
 
@@ -19,7 +17,7 @@ from nsystui.base.types import Ints
 from nsystui.base.units import format_value
 from nsystui.questions.compare.pairs import BOTH, GONE, NEW, Compared, minus, ratio
 from nsystui.questions.compare.side import ALWAYS, Basis, Side, both
-from nsystui.questions.host.calltree import HOT, LEAST, CallTree, call_trees
+from nsystui.questions.host.calltree import call_trees
 from nsystui.questions.host.functions import (
     FULL_NAME,
     KERNEL_MODE,
@@ -70,18 +68,14 @@ class _Sampled:
 
 @dataclass(frozen=True, eq=False)
 class _Pair:
-    """Both sides, the divisor of their times (``step``, ``rank``, or empty), and the notes of both tables."""
+    """Both sides, the divisor of their times (``step``, ``rank``, or empty), and the table's notes."""
 
     sides: tuple[_Sampled, _Sampled]
     each: str
     notes: tuple[str, ...]
 
-    def trees(self, is_root: Callable[[str], bool] | None = None) -> list[CallTree]:
-        sides = [(side.samples, side.group) for side in self.sides]
-        return call_trees(sides, is_root=is_root, alike=lambda function: replace(function, module=function.library))
-
     def cells(self, a: Ints, b: Ints) -> list[Row]:
-        """Return a row per function or node: time difference, times, shares, and sample counts."""
+        """Return a row per function: time difference, times, shares, and sample counts."""
         columns = [
             column for pair in zip(self.sides[0].measures(a), self.sides[1].measures(b), strict=True) for column in pair
         ]
@@ -97,7 +91,8 @@ class _Pair:
 def functions(a: Side, b: Side, step_range: str | None = None) -> Compared:
     """Return functions by running time: self, and total, which includes the time as a caller."""
     pair = _pair(a, b, step_range)
-    trees = pair.trees()
+    sampled = [(side.samples, side.group) for side in pair.sides]
+    trees = call_trees(sampled, alike=lambda function: replace(function, module=function.library))
     self_counts, total_counts = zip(*(counts(tree.tree, tree.self_samples) for tree in trees), strict=True)
     # Samples without a stack have no self count, but count under a node for them.
     all_functions, indices = trees[0].tree.functions, np.flatnonzero((total_counts[0] > 0) | (total_counts[1] > 0))
@@ -114,64 +109,6 @@ def functions(a: Side, b: Side, step_range: str | None = None) -> Compared:
     columns = (*_columns("own", "Self", pair.each, 0), _RATIO, *_columns("total", "Total", pair.each, 2))
     names = (_STATUS, _FUNCTION, MODULE.with_importance(2), KERNEL_MODE.with_importance(4), FULL_NAME)
     return Compared("diff-functions", (*columns, *names), rows, len(indices), pair.notes)
-
-
-def call_tree(a: Side, b: Side, step_range: str | None = None) -> Compared:
-    """Return the nodes of both call trees, paired by their paths from the root, in tree order.
-
-    Siblings are sorted by the largest difference at or below them. With a name filter, the tree begins at matching
-    functions.
-    """
-    pair = _pair(a, b, step_range)
-    name_filter = a.selection.name or b.selection.name
-    trees = pair.trees(name_filter.matches if name_filter is not None else None)
-    changed, all_time = _changed(pair, trees)
-    is_hot = set(changed.hot_path())
-    shown_nodes = [
-        (node, level)
-        for node, level, is_shown in changed.walk(lambda node, _: 100.0 * changed.total[node] >= LEAST * all_time)
-        if is_shown
-    ]
-    nodes = np.array([node for node, _ in shown_nodes], np.int64)
-    selfs, totals = [tree.self_samples[nodes] for tree in trees], [tree.total[nodes] for tree in trees]
-    indents = _indents(shown_nodes, trees[0].tree.parent)
-    parts = zip(shown_nodes, indents, pair.cells(*totals), pair.cells(*selfs), pair.statuses(*totals), strict=True)
-    rows: list[Row] = []
-    for (node, level), indent, total_cells, self_cells, status in parts:
-        name, *function_cells = _names(trees[0].function(node))
-        parent = int(trees[0].tree.parent[node])
-        hot = "◂" if node in is_hot else ""
-        labels = (status, hot, "  " * indent + name, *function_cells[:-1], level, node, parent, function_cells[-1])
-        rows.append((*total_cells, _factor(total_cells), *self_cells, *labels))
-    node_count = int((trees[0].total + trees[1].total > 0)[1:].sum())
-    notes = pair.notes
-    if len(rows) < node_count:
-        reason = f"they and what they call differ by less than {LEAST:g} % of the time"
-        notes = (*notes, f"{node_count - len(rows):,} of {node_count:,} nodes are left out: {reason}")
-    columns = (*_columns("total", "Total", pair.each, 0), _RATIO, *_columns("own", "Self", pair.each, 2))
-    names = (_STATUS, HOT, _CALL, MODULE.with_importance(4), KERNEL_MODE.with_importance(5), *_POSITION, FULL_NAME)
-    return Compared("diff-calltree", (*columns, *names), rows, node_count, notes)
-
-
-def _changed(pair: _Pair, trees: Sequence[CallTree]) -> tuple[CallTree, float]:
-    """Return the tree of the largest difference at or below each node, and the larger side's total time, ns."""
-    tree = trees[0].tree
-    a, b = (tree.total * (side.weight or 1.0) for tree, side in zip(trees, pair.sides, strict=True))
-    largest = np.rint(np.abs(b - a)).astype(np.int64)
-    edges = [*tree.levels.tolist(), len(tree)]
-    for first, last in reversed(list(pairwise(edges[1:]))):
-        np.maximum.at(largest, tree.parent[first:last], largest[first:last])
-    return CallTree(tree, largest, largest), float(max(a[0], b[0]))
-
-
-def _indents(shown_nodes: Sequence[tuple[int, int]], parents: Ints) -> list[int]:
-    """Indent only siblings, because chains of calls are deep."""
-    children = np.bincount(parents[[node for node, _ in shown_nodes]], minlength=len(parents)) if shown_nodes else ()
-    levels = {0: -1}
-    for node, _ in shown_nodes:
-        parent = int(parents[node])
-        levels[node] = max(levels[parent] + int(children[parent] > 1), 0)
-    return [levels[node] for node, _ in shown_nodes]
 
 
 def _pair(a: Side, b: Side, step_range: str | None) -> _Pair:
@@ -231,11 +168,6 @@ def _time_of(side: Side, samples: CpuSamples, windows: Mapping[int, Window]) -> 
 _RATIO = Column("ratio", header="B / A", label="B/A", unit=Unit.RATIO, decimals=4, importance=4)
 _STATUS = Column("status", header="Status", label="side", importance=3)
 _FUNCTION = Column("name", header="Function", label="function")
-_CALL = Column("name", header="Call", label="call")
-_POSITION = tuple(
-    Column(key, header=key.title(), label=key, unit=Unit.NUMBER, importance=FILES_ONLY)
-    for key in ("level", "node", "parent")
-)
 
 
 def _columns(key: str, title: str, each: str, importance: int) -> tuple[Column, ...]:

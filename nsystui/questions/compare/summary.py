@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from nsystui.base.answer import FILES_ONLY, Column, Row, TableAnswer, Unit, Value
 from nsystui.base.units import align_decimal, format_value
-from nsystui.questions.compare.host import call_tree, functions
+from nsystui.questions.compare.host import functions
 from nsystui.questions.compare.pairs import BOTH, GONE, NEW, Compared, minus, ratio
 from nsystui.questions.compare.side import Basis, Side, both, with_smart_names
 from nsystui.questions.compare.tables import (
@@ -259,7 +259,7 @@ def _work(
 ) -> Iterator[_Line]:
     """Yield the rows that sum columns of other tables. ``steps``: the number of steps of each side."""
     basis = Basis(sides[0].gpu_ranks, sides[1].gpu_ranks)
-    each = f" per {basis.each}" if basis.each else ""
+    each = f" per {basis.each}" * bool(basis.each)
 
     def line(what: str, unit: str, pair: _Pair, table: str | None, fact: str = "") -> _Line:
         return _Line(f"{what}{each}", unit, *pair, table, fact=fact and f"{fact}{each}")
@@ -267,7 +267,7 @@ def _work(
     kernel_time, memory_time = _pair(launched, "total", basis), _pair(moved, "total", basis)
     graphs = [_graph_time(side, basis) for side in sides]
     parts = zip(kernel_time, memory_time, graphs, strict=True)
-    a, b = (None if None in part else sum(value or 0 for value in part) for part in parts)
+    a, b = (None if None in part else sum(filter(None, part)) for part in parts)
     yield line("GPU operation time", "ns", (a, b), None)
     if any(graphs):
         yield line("  whole CUDA graphs", "ns", (graphs[0], graphs[1]), None)
@@ -292,7 +292,7 @@ def _work(
     yield line("kernels launched", "count", _pair(launched, "count", basis), "kernels", "kernels launched" * has_fact)
     if has_nccl:
         yield line("  of NCCL", "count", _pair(communication, "count", basis), "nccl", "NCCL kernels" * has_fact)
-    copy_fact = "copies and memsets" if has_fact or steps[0] == steps[1] else ""
+    copy_fact = "copies and memsets" * (has_fact or steps[0] == steps[1])
     yield line("copies and memsets", "count", _pair(moved, "count", basis), "memory", copy_fact)
 
 
@@ -413,8 +413,5 @@ TABLES: Mapping[str, ComparisonTable] = {
     "memory": ComparisonTable("memory operations", lambda a, b, _: memory(a, b)),
     "api": ComparisonTable("CUDA API calls", lambda a, b, options: api(a, b, options.step_range)),
     "functions": ComparisonTable("functions by CPU samples", lambda a, b, options: functions(a, b, options.step_range)),
-    "calltree": ComparisonTable(
-        "call tree of the CPU samples", lambda a, b, options: call_tree(a, b, options.step_range)
-    ),
     "steps": ComparisonTable("training steps", lambda a, b, options: steps(a, b, options.step_range)),
 }

@@ -222,17 +222,12 @@ def nvtx(a: Side, b: Side, fold_numbers: bool = True, step_range: str | None = N
     has_gpu = basis == Basis(a.projected_ranks, b.projected_ranks)
     steps = [side.whole_steps(step_range) for side in (a, b)]
     recorded = zip("AB", (a, b), steps, (basis.a, basis.b), strict=True)
-    incomplete = [
-        name for name, side, side_steps, ranks in recorded if not side_steps.ranks == len(side.ranks) == ranks
-    ]
+    incomplete = [name for name, side, whole, ranks in recorded if not whole.ranks == len(side.ranks) == ranks]
     selected = [np.ones(len(side_ranges), np.bool_) for side_ranges in ranges]
     notes = [*both(ranges[0].notes, ranges[1].notes)]
     if not incomplete:
         basis = Basis(steps[0].count, steps[1].count, by_step=True)
-        selected = []
-        for side_ranges, side_steps in zip(ranges, steps, strict=True):
-            selected.append(_begin_in(side_ranges, side_steps.spans))
-            side_ranges.forget()
+        selected = [_begin_in(items, whole.spans) for items, whole in zip(ranges, steps, strict=True)]
         left_out = [f"{len(begins) - int(begins.sum()):,} of {len(begins):,}" for begins in selected]
         notes.append(
             f"times and counts are per step (A has {basis.a:,}, B has {basis.b:,}); ranges that begin before or after "
@@ -242,10 +237,10 @@ def nvtx(a: Side, b: Side, fold_numbers: bool = True, step_range: str | None = N
         notes += basis.note("ranks with NVTX")
         reason = f"not all ranks of {' and '.join(incomplete)} have NVTX ranges and steps (`nsystui steps`)"
         notes.append(f"times are not per step, because {reason}: compare them only if both did the same work")
-    rows = []
-    for side_ranges, side, is_selected in zip(ranges, (a, b), selected, strict=True):
-        rows.append(_measured_ranges(side_ranges, _labels(side_ranges.names, folded, side), has_gpu, is_selected))
-        side_ranges.forget()
+    rows = [
+        _measured_ranges(side_ranges, _labels(side_ranges.names, folded, side), has_gpu, is_selected)
+        for side_ranges, side, is_selected in zip(ranges, (a, b), selected, strict=True)
+    ]
     if not has_gpu and (a.projected_ranks or b.projected_ranks):
         notes.append("GPU time is left out: some ranks with NVTX ranges lack the calls that launch kernels")
     return compared("diff-nvtx", _RANGE, (rows[0], rows[1]), basis, notes, (_GPU,), "CPU")
@@ -266,6 +261,7 @@ def _begin_in(ranges: NvtxRanges, spans: Mapping[int, Window]) -> Flags:
     first, last = (np.array([getattr(span, edge, 0) for span in lane_spans], np.int64) for edge in ("start", "end"))
     start, lane = ranges.start, ranges.lane
     is_inside: Flags = (start >= first[lane]) & (start < last[lane])
+    ranges.forget()
     return is_inside
 
 
@@ -283,6 +279,7 @@ def _measured_ranges(
     at_once = ranges.session.limits.rows_at_once(_RANGE_BYTES)
     used, measures = measures_of(number[rows], ranges.values("length", rows), at_once)
     gpu = np.bincount(number[rows], np.where(ranges.op_count[rows] > 0, ranges.values("gpu_length", rows), 0))[used]
+    ranges.forget()
     names = list(numbers)
     values = zip(
         used.tolist(), *(measures[key].tolist() for key in ("count", "total", "median")), gpu.tolist(), strict=True

@@ -151,25 +151,17 @@ _BY_KERNELS = ("kernel", "launch", "collective")
 def metric_means(job: OpenJob, selection: Selection, group_by: str) -> TableAnswer:
     """Tabulate the means of every metric by ``group_by``, a key of ``SUBJECTS``, the largest time first.
 
-    ``samples`` were taken in this time, and ``alone`` of them while a single kernel ran since the previous sample
-    (missing for ranges and steps). ``described`` is the share of time that samples describe, ``resolved`` the share in
-    intervals with two samples or more: if small, the means include work before and after.
+    ``samples`` were taken in this time, and ``alone`` of them while a single kernel ran since the previous sample.
+    ``described`` is the share of time that samples describe, ``resolved`` the share in intervals with two samples.
     """
     sources = metric_sources(job.session, selection, every=True)
     if not sources:
         return metrics_answer(job, f"{group_by}-metrics", (*SUBJECT_COLUMNS[group_by], *DERIVED), [])
     subject, sums = SUBJECTS[group_by](job, selection), _Sums()
     for gpu in dict.fromkeys([*users_of_gpus(job, selection), *((source.report, source.gpu) for source in sources)]):
-        gpu_sources = [source for source in sources if (source.report, source.gpu) == gpu]
-        samples = next(samples_of(job.session, gpu_sources), [])
-        densest = max(samples, key=lambda metric: len(metric.ends), default=None)
-        is_alone = _alone(job, gpu, densest) if densest is not None and group_by in _BY_KERNELS else None
-        for pieces in subject.pieces(gpu):
-            _add_up(sums, samples, pieces)
-            if densest is not None:
-                sums.add(_SAMPLES, pieces.rows, samples_in(densest, pieces.starts, pieces.ends))
-            if is_alone is not None:
-                sums.add(_ALONE, pieces.rows, samples_in(is_alone, pieces.starts, pieces.ends))
+        _add_gpu(
+            sums, job, gpu, [source for source in sources if (source.report, source.gpu) == gpu], subject, group_by
+        )
     rows = subject.rows()
     metrics, count = tuple(dict.fromkeys(source.metric for source in sources)), len(rows)
     means = np.full((len(metrics), count), np.nan)
@@ -187,14 +179,29 @@ def metric_means(job: OpenJob, selection: Selection, group_by: str) -> TableAnsw
     counts = sums.of(_COUNTED, count)
     columns = subject.columns if subject.are_single else (*subject.columns, _COUNT, _TOTAL)
     table_rows: list[Row] = []
-    for row in np.argsort(-length, kind="stable").tolist():
-        if counts[row] and (not subject.are_single or sums.of(_RESOLVED, count)[row]):
-            totals = () if subject.are_single else (int(counts[row]), int(length[row]))
-            derived = (*plain_values(shares[:, row]), sample_counts[row], alone[row], *busiest[row], occupancy[row])
-            table_rows.append((*rows[row], *totals, *derived, *plain_values(means[:, row])))
-    is_long = sums.of(_RESOLVED, count).sum() >= _MOSTLY * length.sum()
+    resolved, order = sums.of(_RESOLVED, count), np.argsort(-length, kind="stable")
+    is_shown = (counts > 0) & (resolved > 0) if subject.are_single else counts > 0
+    for row in order[is_shown[order]].tolist():
+        totals = () if subject.are_single else (int(counts[row]), int(length[row]))
+        derived = (*plain_values(shares[:, row]), sample_counts[row], alone[row], *busiest[row], occupancy[row])
+        table_rows.append((*rows[row], *totals, *derived, *plain_values(means[:, row])))
+    is_long = resolved.sum() >= _MOSTLY * length.sum()
     notes = () if table_rows and is_long else _means_notes(job, group_by, bool(table_rows))
     return metrics_answer(job, f"{group_by}-metrics", (*columns, *DERIVED, *columns_of(sources)), table_rows, notes)
+
+
+def _add_gpu(
+    sums: _Sums, job: OpenJob, gpu: GpuKey, sources: Sequence[MetricSource], subject: Subject, group_by: str
+) -> None:
+    samples = next(samples_of(job.session, sources), [])
+    densest = max(samples, key=lambda metric: len(metric.ends), default=None)
+    is_alone = _alone(job, gpu, densest) if densest is not None and group_by in _BY_KERNELS else None
+    for pieces in subject.pieces(gpu):
+        _add_up(sums, samples, pieces)
+        if densest is not None:
+            sums.add(_SAMPLES, pieces.rows, samples_in(densest, pieces.starts, pieces.ends))
+        if is_alone is not None:
+            sums.add(_ALONE, pieces.rows, samples_in(is_alone, pieces.starts, pieces.ends))
 
 
 def _means_notes(job: OpenJob, group_by: str, has_rows: bool) -> Iterator[str]:

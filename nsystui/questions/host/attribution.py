@@ -208,9 +208,8 @@ def attribute(
             host.read_calls(job.session, part)
         launcher = host.launchers(part)
         span, *numbers = _summed(_pieces(host, part, launcher, ranges, with_calls), host.causes, len(names))
-        for column, part_of_column in zip(
-            parts_by_column.values(), (launcher, order[rows][span], *numbers), strict=True
-        ):
+        portion = (launcher, order[rows][span], *numbers)
+        for column, part_of_column in zip(parts_by_column.values(), portion, strict=True):
             column.append(narrow(part_of_column))
         give_back()
     launcher, *columns = map(_joined, parts_by_column.values())

@@ -115,23 +115,15 @@ def samples_of(session: Session, selection: Selection, kind: str = "") -> CpuSam
 
 
 def sampling_notes(session: Session, samples: CpuSamples, with_count: bool = True) -> tuple[str, ...]:
-    """Return notes on unrecorded samples or stacks, and `samples_words` if ``with_count``."""
+    """Return notes on unrecorded samples or stacks, and on the samples' number and usual interval if ``with_count``."""
     if missing := missing_notes(session, tables.host_samples):
         return missing
     notes = list(samples.notes)
     if not session.count(tables.call_chains):
         notes.append(f"the samples have no call stacks: {option_advice(session.reports, '--backtrace=dwarf')}")
-    if with_count and (words := samples_words(samples)):
-        notes.append(words)
+    if with_count and samples.period is not None:
+        notes.append(f"{len(samples):,} samples; a running thread has one about every {samples.period / 1e6:.2f} ms")
     return tuple(notes)
-
-
-def samples_words(samples: CpuSamples) -> str:
-    """Return the number and the usual interval of samples in words; empty if there are too few."""
-    period = samples.period
-    if period is None:
-        return ""
-    return f"{len(samples):,} samples; a running thread has one about every {period / 1e6:.2f} ms"
 
 
 NO_FUNCTION = Function("[no call stack]", "", False, False)

@@ -7,7 +7,7 @@ last operation.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from nsystui.base.answer import DEVICE, RANK, START, Column, Record, Row, TableAnswer, Unit
 from nsystui.base.resources import give_back
 from nsystui.base.selection import Selection, Task, Window
-from nsystui.base.types import Array, Ints
+from nsystui.base.types import Array, Expression, Ints
 from nsystui.base.units import format_value
 from nsystui.questions.algebra.groups import distinct
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, intersect, subtract
@@ -40,6 +40,7 @@ from nsystui.questions.queries.tasks import GPU_TABLES, ROLE
 from nsystui.questions.queries.time_window import extents, report_at
 from nsystui.questions.ranks.steps import step_times
 from nsystui.store import tables
+from nsystui.store.session import Session
 
 PARTS = STARTUP, GAP, IN_GRAPH, TAIL = ("start-up", "gap", "in graph", "tail")
 _LENGTHS = (0, 1_000, 5_000, 10_000, 50_000, 100_000, 500_000, 1_000_000, 5_000_000, 10_000_000)
@@ -171,15 +172,10 @@ def gaps_table(job: OpenJob, selection: Selection, by: str = "all", step_name: s
     pairs = pairs_around(job, idle.attribution.spans) if by == "pair" else ([], np.zeros(0, np.int64))
     steps_of = step_times(job.steps(step_name), selection.window) if by == "pair" else {}
     steps = sum(len(steps_of.get(task, ())) for task, _ in idle.attribution.spans.gpus)
-    shown, cause_indices, attribution = *_shown(idle, by, ranks, pairs), idle.attribution
+    shown, cause_indices = _shown(idle, by, ranks, pairs)
     row_indices = {key: index for index, key in enumerate(dict.fromkeys(_row_key(key, merges_causes) for key in shown))}
     row_of_cause = np.array([row_indices[_row_key(key, merges_causes)] for key in shown], np.int64)
-    times = np.zeros((len(shown), len(PARTS)), np.int64)
-    span_counts = np.zeros(len(row_indices), np.int64)
-    for part in attribution.portions():
-        np.add.at(times, (cause_indices[part], idle.parts[attribution.span[part]]), attribution.time[part])
-        row_spans = distinct(row_of_cause[cause_indices[part]] * len(attribution.spans) + attribution.span[part])
-        span_counts += np.bincount(row_spans // len(attribution.spans), minlength=len(row_indices))
+    times, span_counts = _sums(idle, cause_indices, row_of_cause, len(row_indices))
     rows: list[Row] = []
     for key, index in row_indices.items():
         members = np.flatnonzero(row_of_cause == index)
@@ -202,6 +198,18 @@ def gaps_table(job: OpenJob, selection: Selection, by: str = "all", step_name: s
     if any(cause.reads for _, cause in shown):
         notes += missing_notes(job.session, tables.file_accesses)
     return _answer(job, columns, rows, total_rows, notes)
+
+
+def _sums(idle: _IdleTime, cause_indices: Array, row_of_cause: Ints, row_count: int) -> tuple[Ints, Ints]:
+    """Return the time of each shown cause by part, ns, shape (causes, parts), and the number of each row's spans."""
+    attribution, span_count = idle.attribution, len(idle.attribution.spans)
+    times = np.zeros((len(row_of_cause), len(PARTS)), np.int64)
+    counts = np.zeros(row_count, np.int64)
+    for part in attribution.portions():
+        np.add.at(times, (cause_indices[part], idle.parts[attribution.span[part]]), attribution.time[part])
+        row_spans = distinct(row_of_cause[cause_indices[part]] * span_count + attribution.span[part])
+        counts += np.bincount(row_spans // span_count, minlength=row_count)
+    return times, counts
 
 
 _BY_TASK = ("rank", "role")
@@ -243,12 +251,8 @@ def pairs_around(job: OpenJob, spans: IdleSpans) -> _Pairs:
     begins, ends = spans.starts.copy(), spans.ends.copy()
     touching = np.flatnonzero((spans.gpu[:-1] == spans.gpu[1:]) & (ends[:-1] == begins[1:]))
     begins[touching + 1], ends[touching] = spans.starts[touching], spans.ends[touching + 1]
-    name_columns = {
-        tables.kernels: tables.kernels.c.short_name,
-        tables.memory_ops: tables.memory_ops.c.operation,
-        tables.graph_launches: sa.literal("CUDA graph"),
-    }
-    session, keys = job.session, ("report", "process", "device")
+    kernels, memory, graphs, session = tables.kernels, tables.memory_ops, tables.graph_launches, job.session
+    name_columns = {kernels: kernels.c.short_name, memory: memory.c.operation, graphs: sa.literal("CUDA graph")}
     users = {(gpu.device.task.task, gpu.device.device): gpu.devices for gpu in job.gpus(Selection())}
     names = {
         text or "" for table, name in name_columns.items() if session.count(table)
@@ -258,25 +262,17 @@ def pairs_around(job: OpenJob, spans: IdleSpans) -> _Pairs:
     coded_names = given({"text": texts[:-1], "code": range(len(names))}).subquery("names")
     numbers: dict[int, int] = {}
     indices = np.empty(len(spans), np.int32)
-    for rows in session.slices(
-        len(spans), session.limits.rows_at_once(_PAIR_BYTES), "operations around idle time", "gaps"
-    ):
+    at_once = session.limits.rows_at_once(_PAIR_BYTES)
+    for rows in session.slices(len(spans), at_once, "operations around idle time", "gaps"):
         part = spans.at(rows)
         codes = np.full((2, len(part)), len(names))
         hull = Window(int(begins[rows].min()) - 1, int(ends[rows].max()) + 1)
         near = Selection(hull, frozenset(user.task.task for gpu in part.gpus for user in users[gpu]))
-        for table, name in name_columns.items():
-            columns = (*(table.c[key] for key in keys), job_start(table).label("start"), job_end(table).label("end"))
-            is_whole = [table.c[key].is_not(None) for key in ("device", "start", "end")]
-            is_named = sa.func.coalesce(name, "") == coded_names.c.text
-            query = sa.select(*columns, coded_names.c.code).join_from(table, coded_names, is_named)
-            query = query.where(*is_whole, *where(table, near))
-            operations = session.arrays(query) if session.count(table) else {}
-            for number, gpu in enumerate(part.gpus) if operations else ():
+        for operations in _operations(session, near, name_columns, coded_names):
+            for number, gpu in enumerate(part.gpus):
                 on_gpu = np.zeros(len(operations["code"]), bool)
                 for user in users[gpu]:
-                    task = user.task.task
-                    values = zip(keys, (task.report, task.process, user.device), strict=True)
+                    values = zip(_GPU, (user.task.task.report, user.task.task.process, user.device), strict=True)
                     on_gpu |= np.logical_and.reduce([operations[key] == value for key, value in values])
                 idle = np.flatnonzero(part.gpu == number)
                 for side, key, moments in ((0, "end", begins[rows]), (1, "start", ends[rows])):
@@ -285,6 +281,21 @@ def pairs_around(job: OpenJob, spans: IdleSpans) -> _Pairs:
         pairs, inverse = np.unique(codes[0] * len(texts) + codes[1], return_inverse=True)
         indices[rows] = np.array([numbers.setdefault(pair, len(numbers)) for pair in pairs.tolist()], np.int32)[inverse]
     return [(texts[pair // len(texts)], texts[pair % len(texts)]) for pair in numbers], indices
+
+
+_GPU = ("report", "process", "device")
+
+
+def _operations(
+    session: Session, near: Selection, names: Mapping[sa.Table, Expression], coded_names: sa.Subquery
+) -> Iterator[Mapping[str, Array]]:
+    """Yield GPU, start, end (job time, ns) and code of the name of the operations of each table."""
+    for table, name in ((table, name) for table, name in names.items() if session.count(table)):
+        times = job_start(table).label("start"), job_end(table).label("end")
+        is_whole = [table.c[key].is_not(None) for key in ("device", "start", "end")]
+        is_named = sa.func.coalesce(name, "") == coded_names.c.text
+        query = sa.select(*(table.c[key] for key in _GPU), *times, coded_names.c.code)
+        yield session.arrays(query.join_from(table, coded_names, is_named).where(*is_whole, *where(table, near)))
 
 
 def _first_at(moments: Times, times: Times, codes: Ints, no_code: int) -> Ints:

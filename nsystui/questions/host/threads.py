@@ -18,8 +18,8 @@ from nsystui.base.selection import Selection, Task, Window
 from nsystui.base.types import Floats
 from nsystui.exports.metadata import pid_of
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, covered_per_bin, intersect, subtract, union
-from nsystui.questions.host.functions import SampleGroup, function_words, samples_of_job, top_function
-from nsystui.questions.host.naming import named_threads
+from nsystui.questions.host.functions import CpuSamples, SampleGroup, function_words, samples_of_job, top_function
+from nsystui.questions.host.naming import HostThread, named_threads
 from nsystui.questions.host.segments import (
     BLOCKED,
     NO_CALLS,
@@ -228,27 +228,10 @@ def threads_table(job: OpenJob, selection: Selection) -> TableAnswer:
     session = job.session
     times, samples = HostTimes.load(session, selection), samples_of_job(job, selection)
     windows = extents(session, selection)
-    parts_by_thread: dict[Thread, list[tuple[int | None, ...]]] = {}
-    calls = tables.api_calls.c
-    callers = sa.select(calls.report, calls.thread).where(
-        calls.thread.is_not(None), *where(tables.api_calls, selection.with_name(None))
-    )
-    with_calls = session.rows(callers.distinct()) if session.count(tables.api_calls) else ()
-    threads = named_threads(
-        job, {*times.threads(), *samples.threads, *((report, thread) for report, thread in with_calls)}
-    )
-    threads = [
-        it for it in threads if it.thread[0] in windows and (selection.tasks is None or it.task in selection.tasks)
-    ]
-    for slice_times, slice_windows in times.slices(session, selection, windows):
-        idle: dict[Task, list[Intervals]] = {}
-        for gpu in job.busy(selection).devices:
-            task = gpu.device.task.task
-            idle.setdefault(task, []).append(gpu.idle(slice_windows[task.report]))
-        for thread in threads:
-            spent, intervals = thread_time(thread.thread, slice_times, slice_windows[thread.thread[0]])
-            while_idle = _while_idle(intervals, idle.get(thread.task), spent)
-            parts_by_thread.setdefault(thread.thread, []).append((*astuple(spent), *while_idle))
+    known = {*times.threads(), *samples.threads, *_calling(session, selection)}
+    named = named_threads(job, known)
+    threads = [it for it in named if selection.tasks is None or it.task in selection.tasks]
+    parts_by_thread = _parts_by_thread(job, selection, times, windows, threads)
     rows: list[Row] = []
     total_rows = 0
     for thread in threads:
@@ -257,19 +240,14 @@ def threads_table(job: OpenJob, selection: Selection) -> TableAnswer:
             None if None in times else sum(times) for times in zip(*parts_by_thread[thread.thread], strict=True)
         ]
         spent = ThreadTime(*sums[: len(PARTS)])
-        window, sampled = windows[report], samples.threads.get(thread.thread)
+        window = windows[report]
         gil_times = (times.gil.held, times.gil.waited) if times.gil else ()
         gil_lengths = [part.get(thread.thread, EMPTY).clip(window.start, window.end).length for part in gil_times]
-        if spent.unknown == spent.window and sampled is None and not any(gil_lengths):
+        if spent.unknown == spent.window and thread.thread not in samples.threads and not any(gil_lengths):
             continue
         total_rows += 1
         if selection.name is not None and not selection.name.matches(thread.name):
             continue
-        top = None
-        if sampled is not None:
-            node_counts = {report: np.bincount(sampled.nodes, minlength=len(samples.stacks[report].tree))}
-            function = top_function(samples, SampleGroup((thread,), node_counts))
-            top = function_words(function) if function is not None else None
         parts = [getattr(spent, part) for part in _LABELS]
         shares = [None if time is None else 100.0 * time / spent.window if spent.window else None for time in parts]
         rows.append(
@@ -278,13 +256,49 @@ def threads_table(job: OpenJob, selection: Selection) -> TableAnswer:
                 *_scheduled(thread.thread, times.scheduling, window, spent.running is not None),
                 *sums[len(PARTS) :],
                 *gil_lengths,
-                *(top, len(sampled.times) if sampled is not None else 0 if report in samples.stacks else None),
+                *_top(thread, samples),
                 *(pid_of(thread.thread[1]), thread.tid, *parts, spent.window, report, thread.task.process),
             )
         )
     missing = missing_notes(session, tables.sched_events, tables.host_samples, tables.os_calls)
     columns = tuple(column for column in COLUMNS if times.gil or column not in GIL_COLUMNS)
     return TableAnswer("threads", columns, rows, total_rows, missing + job.busy(selection.with_name(None)).notes)
+
+
+def _calling(session: Session, selection: Selection) -> set[Thread]:
+    calls = tables.api_calls
+    if not session.count(calls):
+        return set()
+    in_selection = where(calls, selection.with_name(None))
+    query = sa.select(calls.c.report, calls.c.thread).where(calls.c.thread.is_not(None), *in_selection).distinct()
+    return {(report, thread) for report, thread in session.rows(query)}
+
+
+def _top(thread: HostThread, samples: CpuSamples) -> tuple[str | None, int | None]:
+    """Return the function with most samples of a thread, and the number of the thread's samples, if recorded."""
+    report, sampled = thread.thread[0], samples.threads.get(thread.thread)
+    if sampled is None:
+        return None, 0 if report in samples.stacks else None
+    node_counts = {report: np.bincount(sampled.nodes, minlength=len(samples.stacks[report].tree))}
+    function = top_function(samples, SampleGroup((thread,), node_counts))
+    return function_words(function) if function is not None else None, len(sampled.times)
+
+
+def _parts_by_thread(
+    job: OpenJob, selection: Selection, times: HostTimes, windows: Mapping[int, Window], threads: Sequence[HostThread]
+) -> dict[Thread, list[tuple[int | None, ...]]]:
+    """Return the parts of `ThreadTime` and of `_while_idle` of each thread, in each slice of time."""
+    parts_by_thread: dict[Thread, list[tuple[int | None, ...]]] = {}
+    for slice_times, slice_windows in times.slices(job.session, selection, windows):
+        idle: dict[Task, list[Intervals]] = {}
+        for gpu in job.busy(selection).devices:
+            task = gpu.device.task.task
+            idle.setdefault(task, []).append(gpu.idle(slice_windows[task.report]))
+        for thread in threads:
+            spent, intervals = thread_time(thread.thread, slice_times, slice_windows[thread.thread[0]])
+            while_idle = _while_idle(intervals, idle.get(thread.task), spent)
+            parts_by_thread.setdefault(thread.thread, []).append((*astuple(spent), *while_idle))
+    return parts_by_thread
 
 
 def _scheduled(thread: Thread, scheduling: Scheduling, window: Window, is_scheduled: bool) -> tuple[int | None, ...]:

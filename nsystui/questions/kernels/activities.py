@@ -140,7 +140,6 @@ def work_instances(
 ) -> PagedAnswer:
     """List the operations or calls called ``name``, by page; start in job time, ns."""
     table, label = rows_of(session, work)
-    conditions = [*where(table, selection.with_name(None)), label == name]
     if "device" in table.c:
         location = sa.func.concat("d", sa.cast(table.c.device, sa.Text), " s", sa.cast(table.c.stream, sa.Text))
     else:
@@ -157,11 +156,9 @@ def work_instances(
         table.c.report,
         table.c.process,
         table.c.row,
-    ).where(*conditions)
-    count = sa.select(sa.func.count()).select_from(table).where(*conditions)
-    everything = sa.select(sa.func.count()).select_from(table).where(label == name)
-    order, title = ("start", False), f"{work.name}-instances"
-    answer = PagedAnswer.of(session, title, INSTANCE_COLUMNS, query, count, everything, order, ("report", "row"))
+    ).where(*where(table, selection.with_name(None)), label == name)
+    everything = sa.select(table.c.row).where(label == name)
+    answer = PagedAnswer.of(session, f"{work.name}-instances", INSTANCE_COLUMNS, query, everything)
     return answer.with_time_index(table) if isinstance(table, sa.Table) else answer
 
 

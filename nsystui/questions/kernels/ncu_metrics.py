@@ -123,6 +123,13 @@ def limiter_of(values: Mapping[str, float]) -> str | None:
     return ", ".join(key for key, limit in limits.items() if limit == smallest)
 
 
+def _shape(launch: NcuLaunch) -> _Shape | None:
+    if launch.grid is None or launch.block is None:
+        return None
+    grid, block = (" ".join(f"{number:4d}" for number in size) for size in (launch.grid, launch.block))
+    return grid, block
+
+
 def _matched(
     session: Session, names: Names, launches: Sequence[NcuLaunch], by_shape: bool
 ) -> tuple[Mapping[_RowKey, list[NcuLaunch]], list[str], list[str]]:
@@ -142,10 +149,7 @@ def _matched(
             (form[word] for form, word in zip(forms, spellings, strict=True) if word in form), ()
         )
         shown_names = {kernel.shown(names) for kernel in candidates}
-        shape = None
-        if launch.grid is not None and launch.block is not None:
-            grid, block = (" ".join(f"{number:4d}" for number in size) for size in (launch.grid, launch.block))
-            shape = grid, block
+        shape = _shape(launch)
         if len(shown_names) > 1:
             shown_names = {kernel.shown(names) for kernel in candidates if shape in kernels[kernel]}
             if len(shown_names) != 1:

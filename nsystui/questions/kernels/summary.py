@@ -138,32 +138,18 @@ def kernel_summary(
     """Summarise kernels by name (and group): share of kernel time, statistics of durations, ns.
 
     Ranks and roles need ``ranks``. ``families`` are the user's rules; ``only`` is a family, a precision or one of
-    `LAUNCHES`. Without grouping, columns, order and values equal ``cuda_gpu_kern_sum``; smart names add family and
-    precision. ``summarise`` computes the rows by step or NVTX range.
+    `LAUNCHES`. Without grouping, columns, order and values equal ``cuda_gpu_kern_sum``; smart names add two columns.
     """
-    table = tables.kernels
+    table, name = tables.kernels, name_of(tables.kernels, names)
     has_names = not any(group in (*_OF_NAMES, GroupBy.GRAPH, GroupBy.RANGE) for group in group_by)
-    kinds = None
-    if (only and only not in LAUNCHES) or any(group in _OF_NAMES for group in group_by):
-        full = full_names(session)
-        groups = [family_of(kernel, families) for kernel in full]
-        kinds = given({"name": full, "family": groups, "precision": list(map(precision_of, full))}).subquery("kinds")
-    name = name_of(table, names)
-    keys = [key for group in group_by if group not in _BY_LAUNCH for key in _group_keys(group, table, ranks, kinds)]
-    keys += [name.label("name")] if has_names else []
-    group_columns = [column for group in group_by for column in _GROUP_COLUMNS[group]]
-    of_graphs = sa.select(table.c.report, table.c.process).where(_graph_of(table).is_not(None)).distinct()
-    if GroupBy.GRAPH in group_by and GroupBy.RANK not in group_by and len(session.rows(of_graphs)) > 1:
-        keys.append(sa.case((_graph_of(table).is_not(None), rank_of(table, ranks))).label("rank"))
-        group_columns.append(RANK)
-    columns = (*statistics.duration_columns("Instances"), *group_columns, *((NAME,) if has_names else ()))
+    needs_kinds = only not in ("", *LAUNCHES) or any(group in _OF_NAMES for group in group_by)
+    kinds = _kinds(session, families) if needs_kinds else None
+    keys, group_columns = _grouping(session, group_by, ranks, kinds)
+    keys += [name.label("name")] * has_names
+    columns = (*statistics.duration_columns("Instances"), *group_columns, *[NAME] * has_names)
 
     def ask() -> Sequence[Row]:
-        conditions = where(table, selection, name)
-        if kinds is not None and only:
-            conditions.append(sa.or_(kinds.c.family == only, kinds.c.precision == only))
-        if only in LAUNCHES:
-            conditions.append(_launch_of(table) == only)
+        conditions = [*where(table, selection, name), *_are_only(table, kinds, only)]
         rows_of = table if kinds is None else table.join(kinds, sa.func.coalesce(table.c.name, "") == kinds.c.name)
         return summarise(session, rows_of, duration(table), keys, conditions, columns)
 
@@ -176,8 +162,21 @@ def kernel_summary(
     answer = TableAnswer("kernels", columns, rows, total, kernel_notes(session))
     if GroupBy.GRAPH in group_by:
         return _with_count_shares(answer)
-    is_smart = names is Names.SMART and has_names
-    return _with_smart_names(answer, session, selection, families) if is_smart else answer
+    if names is Names.SMART and has_names:
+        return _with_smart_names(answer, session, selection, families)
+    return answer
+
+
+def _kinds(session: Session, families: Rules) -> sa.Subquery:
+    full = full_names(session)
+    groups = [family_of(kernel, families) for kernel in full]
+    return given({"name": full, "family": groups, "precision": list(map(precision_of, full))}).subquery("kinds")
+
+
+def _are_only(table: sa.FromClause, kinds: sa.Subquery | None, only: str) -> list[Condition]:
+    if only in LAUNCHES:
+        return [_launch_of(table) == only]
+    return [sa.or_(kinds.c.family == only, kinds.c.precision == only)] if only and kinds is not None else []
 
 
 def _launch_of(table: sa.FromClause) -> sa.ColumnElement[str]:
@@ -243,6 +242,20 @@ def kernel_names(session: Session, limit: int) -> list[str]:
     launches = sa.func.count()
     query = sa.select(name).where(name.is_not(None)).group_by(name).order_by(launches.desc(), name).limit(limit)
     return [str(row[0]) for row in session.rows(query)]
+
+
+def _grouping(
+    session: Session, group_by: Sequence[GroupBy], ranks: Sequence[RankedTask], kinds: sa.Subquery | None
+) -> tuple[list[Labelled], list[Column]]:
+    """Return the keys of the groups, and their columns; graphs of several processes also have a rank."""
+    table = tables.kernels
+    keys = [key for group in group_by if group not in _BY_LAUNCH for key in _group_keys(group, table, ranks, kinds)]
+    columns = [column for group in group_by for column in _GROUP_COLUMNS[group]]
+    of_graphs = sa.select(table.c.report, table.c.process).where(_graph_of(table).is_not(None)).distinct()
+    if GroupBy.GRAPH in group_by and GroupBy.RANK not in group_by and len(session.rows(of_graphs)) > 1:
+        keys.append(sa.case((_graph_of(table).is_not(None), rank_of(table, ranks))).label("rank"))
+        columns.append(RANK)
+    return keys, columns
 
 
 def _group_keys(
@@ -312,7 +325,6 @@ def kernel_instances(
     """
     kernels = tables.kernels
     of_name = is_named(session, kernels, name) if names is Names.SMART else name_of(kernels, names) == name
-    conditions = [*where(kernels, selection.with_name(None)), of_name]
     grid, block = (
         sa.func.concat_ws("·", *(kernels.c[f"{shape}_{axis}"] for axis in "xyz")) for shape in ("grid", "block")
     )
@@ -331,13 +343,9 @@ def kernel_instances(
         kernels.c.report,
         kernels.c.process,
         kernels.c.row,
-    ).where(*conditions)
-    count = sa.select(sa.func.count()).select_from(kernels).where(*conditions)
-    is_whole = selection.with_name(None).is_everything
-    everything = count if is_whole else sa.select(sa.func.count()).select_from(kernels).where(of_name)
-    answer = PagedAnswer.of(
-        session, "kernel-instances", INSTANCE_COLUMNS, query, count, everything, ("start", False), ("report", "row")
-    )
+    ).where(*where(kernels, selection.with_name(None)), of_name)
+    everything = None if selection.with_name(None).is_everything else sa.select(kernels.c.row).where(of_name)
+    answer = PagedAnswer.of(session, "kernel-instances", INSTANCE_COLUMNS, query, everything)
     return replace(answer.with_time_index(kernels), late=_LaunchDelay())
 
 

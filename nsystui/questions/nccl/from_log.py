@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from nsystui.base.types import Flags
 from nsystui.exports.metadata import pid_of
 from nsystui.exports.nccl_calls import reduction_name
-from nsystui.exports.nccl_log.files import Reported, open_log
+from nsystui.exports.nccl_log.files import open_log
 from nsystui.exports.nccl_log.inspector import InspectedCall, InspectedKind, InspectedRank
 from nsystui.exports.nccl_log.lines import Call, Damage, Line, LogProcess, LogReader, Signature, Unread, datatype_name
 from nsystui.questions.nccl.communicators import CallSequence, call_sequences
@@ -95,11 +95,10 @@ class _Candidate(NamedTuple):
 
 @dataclass(frozen=True)
 class LogSizes:
-    """The call sequences of the logs, the hosts of the open reports by index, and the results of nccl-tests."""
+    """The call sequences of the logs, the hosts of the open reports by index, and NCCL Inspector's records."""
 
     sequences: Sequence[CallSequence]
     hosts: Mapping[int, str]
-    reported: Sequence[Reported] = ()
     inspected: Inspected = field(default_factory=lambda: Inspected(()))
 
     def _candidates(self, call: Any, source: str) -> Iterator[_Candidate]:
@@ -191,7 +190,7 @@ def read_log(names: Iterable[str], ranks: Iterable[RankedTask]) -> LogSizes:
 
     sequences = call_sequences(chain.from_iterable(map(lines, names)))
     hosts = {item.task.report: item.host for item in ranks}
-    return LogSizes(sequences, hosts, tuple(reader.reported), inspected)
+    return LogSizes(sequences, hosts, inspected)
 
 
 def with_log_sizes(

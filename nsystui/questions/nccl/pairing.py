@@ -52,28 +52,19 @@ Reports = Collection[int] | None
 """Indices of reports; ``None`` for all open reports."""
 
 
+_CALL_FACTS = ("message_size", "communicator", "ranks", "peer", "root", "reduction", "datatype", "size_source")
+
+
 def calls_query(ranks: Sequence[RankedTask], reports: Reports = None) -> Query:
     """Select every NCCL API call, by (report, thread, start); ``rank`` is the job's, ``end`` may be missing."""
     table = tables.nccl_calls
     columns = table.c
     return (
         sa.select(
-            columns.report,
-            columns.process,
-            columns.row,
-            columns.thread,
+            *(columns[key] for key in ("report", "process", "row", "thread", "name", *_CALL_FACTS)),
             job_start(table).label("start"),
             job_end(table).label("end"),
-            columns.name,
             rank_of(table, ranks).label("rank"),
-            columns.message_size,
-            columns.communicator,
-            columns.ranks,
-            columns.peer,
-            columns.root,
-            columns.reduction,
-            columns.datatype,
-            columns.size_source,
         )
         .where(*_in_reports(columns.report, reports))
         .order_by(columns.report, columns.thread, columns.start, columns.row)
@@ -91,14 +82,10 @@ def kernels_query(ranks: Sequence[RankedTask], reports: Reports = None, others: 
     columns = table.c
     return (
         sa.select(
-            columns.report,
-            columns.process,
-            columns.row,
+            *(columns[key] for key in ("report", "process", "row")),
             job_start(table).label("start"),
             job_end(table).label("end"),
-            columns.device,
-            columns.context,
-            columns.stream,
+            *(columns[key] for key in ("device", "context", "stream")),
             columns.short_name.label("name"),
             columns.correlation_id,
             columns.graph_node_id,

@@ -36,31 +36,15 @@ def communicator_roles(kernels: pd.DataFrame) -> dict[str, CommunicatorRole]:
     parallel (DP). Reductions over all ranks during compute are DP, too: after a reduction of TP, the next layer waits.
     """
     named = kernels[kernels["communicator"].notna()]
-    time = (named["end"] - named["start"]).astype("float64")
     world = set(kernels["rank"].dropna().astype(int))
     members: dict[str, set[int]] = {}
     roles: dict[str, str | None] = {}
     reducing: dict[str, float] = {}
     for name, rows in named.groupby(named["communicator"].astype(object), observed=True):
-        communicator = str(name)
-        spent = time[rows.index].groupby(rows["collective"].astype(object)).sum()
-        names, total = set(spent.index), float(spent.sum())
-        ranks = members[communicator] = set(rows["rank"].dropna().astype(int))
-        exchanged = float(spent[spent.index.isin(_EXCHANGE)].sum())
-        exposed = float(rows["exposed"].astype("float64").sum()) if "exposed" in rows else total
-        roles[communicator] = None
-        if range_name := _context(rows):
-            roles[communicator] = f"CP: launched in ranges {range_name}"
-        elif names and names <= _POINT_TO_POINT:
-            roles[communicator] = "PP: sends and receives alone"
-        elif exchanged > _MAJORITY * total:
-            roles[communicator] = f"EP: exchanges for {100 * exchanged / total:.0f} % of its time"
-        elif len(ranks) > 1 and names & _REDUCING:
-            reducing[communicator] = len(rows) / len(ranks)
-            if ranks == world and exposed < _MAJORITY * total:
-                roles[communicator] = f"DP: reduces over all ranks, {100 * (1 - exposed / total):.0f} % overlapped"
-            elif ranks == world:
-                roles[communicator] = "TP or DP: reduces over all ranks"
+        ranks = members[str(name)] = set(rows["rank"].dropna().astype(int))
+        roles[str(name)], kernels_per_rank = _role(rows, ranks, world)
+        if kernels_per_rank:
+            reducing[str(name)] = kernels_per_rank
     for group, count in reducing.items():
         others = [other for other in reducing if members[other] & members[group] and members[other] != members[group]]
         if not others or max(members[group]) - min(members[group]) >= len(members[group]):
@@ -70,6 +54,27 @@ def communicator_roles(kernels: pd.DataFrame) -> dict[str, CommunicatorRole]:
             roles[group] = f"TP: neighbouring ranks, {ratio:.0f} times as many kernels as the other group of a rank"
             roles |= dict.fromkeys(others, "DP: reduces across groups of TP")
     return {key: CommunicatorRole(spans(ranks), roles[key]) for key, ranks in members.items()}
+
+
+def _role(kernels: pd.DataFrame, ranks: set[int], world: set[int]) -> tuple[str | None, float]:
+    """Return the role that a communicator's own kernels show; and their number per rank, 0 unless they reduce."""
+    time = (kernels["end"] - kernels["start"]).astype("float64")
+    spent = time.groupby(kernels["collective"].astype(object)).sum()
+    names, total = set(spent.index), float(spent.sum())
+    exchanged = float(spent[spent.index.isin(_EXCHANGE)].sum())
+    if range_name := _context(kernels):
+        return f"CP: launched in ranges {range_name}", 0.0
+    if names and names <= _POINT_TO_POINT:
+        return "PP: sends and receives alone", 0.0
+    if exchanged > _MAJORITY * total:
+        return f"EP: exchanges for {100 * exchanged / total:.0f} % of its time", 0.0
+    if len(ranks) < 2 or not names & _REDUCING:
+        return None, 0.0
+    exposed = float(kernels["exposed"].astype("float64").sum()) if "exposed" in kernels else total
+    role = "TP or DP: reduces over all ranks"
+    if exposed < _MAJORITY * total:
+        role = f"DP: reduces over all ranks, {100 * (1 - exposed / total):.0f} % overlapped"
+    return role if ranks == world else None, len(kernels) / len(ranks)
 
 
 def _context(kernels: pd.DataFrame) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -38,8 +37,6 @@ from nsystui.store.session import Session
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from nsystui.exports.nccl_log.files import Reported
 
 
 class SizeBin(NamedTuple):
@@ -104,11 +101,6 @@ _STATISTICS = (
     VERDICT,
 )
 
-_REPORTED = (
-    Column("reported", header="nccl-tests Out of Place BusBW (B/s)", label="nccl-tests", unit=Unit.RATE, decimals=1),
-    Column("reported_in_place", header="nccl-tests In Place BusBW (B/s)", label="in place", unit=Unit.RATE, decimals=1),
-)
-
 
 def bandwidth_by_size(
     session: Session,
@@ -116,15 +108,12 @@ def bandwidth_by_size(
     ranks: Sequence[RankedTask],
     pairing: NcclPairing,
     by: NcclProperty = NcclProperty.BYTES,
-    reported: Sequence[Reported] = (),
 ) -> TableAnswer:
     """Tabulate the selected kernels by collective and known size (``by``: exact, power of two or bucket), small first.
 
-    This is the curve of bandwidth over size, and the spread of the durations: ``median`` with ``min``, ``p5``, ``p95``
-    and ``max`` (ns; percentiles are interpolated), ``cv`` (standard deviation of the sample / mean, %; 0 for one
-    kernel), and the medians of ``algbw``, ``busbw`` and ``busbw_without_wait`` (bytes/s, `bandwidth`), next to the
-    bandwidth that nccl-tests ``reported`` for exactly this size. ``ranks`` is the size of the communicators if they
-    agree; ``fastest``: see `nccl_summary`. ``pairing`` is from `measured`. A kernel's size is the sum over its calls.
+    This is the curve of bandwidth over size, and the spread of the durations, ns (percentiles are interpolated; ``cv``:
+    standard deviation of the sample / mean, %; 0 for one kernel). ``pairing`` is from `measured`. A kernel's size is
+    the sum over its calls.
     """
     import pandas as pd
 
@@ -144,16 +133,9 @@ def bandwidth_by_size(
         },
         index=range(count),
     )
-    test_columns = _REPORTED if reported and by is NcclProperty.BYTES else ()
-    if test_columns:
-        tested = firsts["algorithm_size"].reset_index(drop=True)
-        frame = frame.assign(
-            reported=tested.map({result.size: result.out_of_place.busbw for result in reported}),
-            reported_in_place=tested.map({result.size: result.in_place.busbw for result in reported}),
-        )
-    order = whole(firsts["message_size"])
-    frame = frame.assign(order=order).sort_values(["collective", "order"], kind="stable").drop(columns="order")
-    columns = (*(COLUMNS[grouping] for grouping in groups), RANKS, *_STATISTICS, *test_columns)
+    frame["order"] = whole(firsts["message_size"])
+    frame = frame.sort_values(["collective", "order"], kind="stable").drop(columns="order")
+    columns = (*(COLUMNS[grouping] for grouping in groups), RANKS, *_STATISTICS)
     total = len(np.unique(group_numbers(sized_kernels, groups)))
     notes = nccl_notes(session, selection, ranks, pairing)
     return TableAnswer.of_arrays("nccl-sizes", without_empty(columns, frame), frame, total, notes)
@@ -201,15 +183,7 @@ _DURATION_COLUMNS = (
     Column("to", header="To (ns)", label="to", unit=Unit.DURATION, compared="from", decimals=1),
     COUNT,
     Column("percent", header="Share (%)", label="share", unit=Unit.PERCENT, decimals=2, has_bar=True),
-    Column("reported", header="nccl-tests", label="nccl-tests"),
 )
-
-
-def reported_times(kernels: pd.DataFrame, reported: Sequence[Reported]) -> list[tuple[str, float]]:
-    """Return nccl-tests' times of kernels of one size: out of place or in place, and ns."""
-    sizes = set(kernels["algorithm_size"].dropna().tolist())
-    rows = [row for row in reported if row.size in sizes]
-    return [pair for row in rows for pair in (("out of place", row.out_of_place.time), ("in place", row.in_place.time))]
 
 
 @dataclass(frozen=True)
@@ -227,13 +201,12 @@ def durations_of_size(
     collective: str,
     size: int | None = None,
     is_linear: bool = False,
-    reported: Sequence[Reported] = (),
 ) -> DurationsOfSize:
     """Tabulate the durations of a collective's selected kernels of one size: of all ranks, then of each rank.
 
     All histograms have the same spans, see `distribution`, and shares that add up to 100 %. Without ``size`` (bytes),
-    the size whose kernels take the most time counts, or all kernels if no size is known. Spans with a time that
-    nccl-tests ``reported`` for this size are marked. Raises UsageError if no kernel has the size.
+    the size whose kernels take the most time counts, or all kernels if no size is known. Raises UsageError if no kernel
+    has the size.
     """
     kernels = selected(pairing.kernels, selection)
     kernels = kernels[(kernels["collective"] == collective) & kernels["end"].notna()]
@@ -245,34 +218,21 @@ def durations_of_size(
         sized = [format_value(Unit.BYTES, value) for value in distinct[distinct != NONE].tolist()]
         known_sizes = few(sized) if sized else "none of known size"
         raise UsageError(f"no {collective} kernel of {format_value(Unit.BYTES, size)}: there are {known_sizes}")
-    is_of_size = sizes == size
-    spent, kernel_ranks = spent[is_of_size], whole(kernels["rank"])[is_of_size]
+    spent, kernel_ranks = spent[sizes == size], whole(kernels["rank"])[sizes == size]
     bins = distribution(spent, is_linear)
     groups: list[tuple[int | None, Times]] = [(None, spent)]
     groups += [(rank, spent[kernel_ranks == rank]) for rank in np.unique(kernel_ranks[kernel_ranks != NONE]).tolist()]
-    test_times = reported_times(kernels[is_of_size], reported)
-    marks = [
-        ", ".join(dict.fromkeys(word for word, time in test_times if start <= time < end)) or None
-        for start, end in pairwise(bins.edges)
-    ]
     rows: list[Row] = []
     for rank, values in groups if len(spent) else ():
         counts, _ = np.histogram(values, np.asarray(bins.edges))
-        spans = zip(bins.edges[:-1], bins.edges[1:], counts.tolist(), marks, strict=True)
-        rows += [(rank, start, end, count, 100.0 * count / len(values), mark) for start, end, count, mark in spans]
+        spans = zip(bins.edges[:-1], bins.edges[1:], counts.tolist(), strict=True)
+        rows += [(rank, start, end, count, 100.0 * count / len(values)) for start, end, count in spans]
     notes = nccl_notes(session, selection, ranks, pairing)
     subject = "durations"
     if size is not None:
-        of_size = f"of {format_value(Unit.BYTES, size)}" if size != NONE else "of unknown message size"
-        subject = f"{collective} {of_size}"
+        subject = f"{collective} of {format_value(Unit.BYTES, size) if size != NONE else 'unknown message size'}"
         notes = (f"{subject}; rows without a rank cover all ranks", *notes)
-    if test_times:
-        times = ", ".join(f"{format_value(Unit.DURATION, time)} {word}" for word, time in test_times)
-        notes = (f"nccl-tests reported {times}", *notes)
-    elif reported:
-        notes = ("nccl-tests reported nothing of this size", *notes)
-    durations = DurationsOfSize("nccl-durations", _DURATION_COLUMNS, rows, len(rows), notes, subject)
-    return durations if reported else durations.with_columns(_DURATION_COLUMNS[:-1])
+    return DurationsOfSize("nccl-durations", _DURATION_COLUMNS, rows, len(rows), notes, subject)
 
 
 def durations_and_sizes(pairing: NcclPairing, selection: Selection, collective: str) -> tuple[Times, Times]:

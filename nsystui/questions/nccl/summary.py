@@ -174,30 +174,17 @@ def nccl_summary(
     by: Sequence[NcclProperty] = USUAL,
     what: What | None = None,
 ) -> TableAnswer:
-    r"""Return one row for each combination of ``by``: first of the GPU kernels, then of the CPU calls, by total time.
+    """Return one row for each combination of ``by``: first of the GPU kernels, then of the CPU calls, by total time.
 
-    ``pairing`` is from `measured` (``Job.pairing``); steps need `in_steps`. The columns are ``by``; collective,
-    communicator, ``ranks`` in it, datatype and reduction, each `SEVERAL` or missing if the rows of a group differ; and
-    of the selected kernels or calls
+    ``pairing`` is from `measured` (``Job.pairing``); steps need `in_steps`. Properties are `SEVERAL` or missing if the
+    rows of a group differ. Figures are of whole kernels and calls (docs/nccl.md#bandwidth):
 
-    * ``count``, and ``bytes``: the known message sizes, for sends and receives both ways
-    * ``backend``: the library, if another than NCCL communicates
-    * ``members``, ``role``: with communicators, see `communicator_roles`
     * ``share``: the share of a kernel row in the time of all selected kernels and copies of NCCL, whatever the filter
-      (for ``nsys stats -r cuda_gpu_kern_sum``, the ``Time (%)`` of its table)
-    * statistics of the durations, ns, including the wait for other ranks; a call that never returned has no duration
-    * ``algbw`` and ``busbw``, bytes/s: ΣS / Σt and Σ(S · f) / Σt over the kernels with known S (and f) of `bandwidth`
-    * ``busbw_without_wait``, bytes/s: Σ(S · f) / Σ(transfer) over the kernels with both known; the transfer, see
-      `bandwidth`, is known if all ranks of the communicator are open
-    * ``exposed``, ns: the sum of exposed times, see `bandwidth`. The GPU screen's exposed time, a union, may be less.
-      ``overlapped``: the remaining time, % of ``total``
+    * ``exposed``, ns: a sum; the GPU screen's exposed time, a union, may be less
     * ``fastest``, ns: the mean, over the kernels, of the job's shortest kernel of the same collective, size and number
       of ranks, if the size of each is known
-    * ``verdict``: see `collectives.verdict`; missing with one rank and for calls
 
-    Management calls such as ``ncclGroupEnd`` have rows of their own name. Calls have no share, bandwidth or exposed
-    time. Kernels and calls that overlap the window count whole. A column without any value is for files only. ``what``
-    selects kernels or calls, and removes the column ``what``.
+    ``what`` selects kernels or calls, and removes the column ``what``.
     """
     import pandas as pd
 

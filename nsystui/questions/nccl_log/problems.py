@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import astuple
 from typing import TYPE_CHECKING
 
 from nsystui.base.text import few
-from nsystui.questions.nccl_log.topology import Connected, numbers_of, spans
+from nsystui.questions.nccl_log.topology import Connected, Link, numbers_of, spans
 
 if TYPE_CHECKING:
     from nsystui.questions.nccl_log.summary import LogSummary
@@ -73,6 +73,12 @@ def _network(communicator: Connected, summary: LogSummary) -> Iterator[Problem]:
             f"{tcp:,} of {total:,} network connections use NET/Socket{unused}",
             "look for NET/IB or plugin lines in the log, NCCL_IB_DISABLE, NCCL_NET, libibverbs in the container",
         )
+    yield from _without_gdr(communicator, summary, links, total)
+
+
+def _without_gdr(
+    communicator: Connected, summary: LogSummary, links: Mapping[Link, int], total: int
+) -> Iterator[Problem]:
     without_gdr = sum(number for link, number in links.items() if link[2].way != "Socket" and not link[2].gdr)
     if without_gdr:
         hosts = set(communicator.hosts.values())

@@ -136,22 +136,23 @@ class Topology:
         if rank is None or ranks is None:
             return
         part = self.parts.setdefault(member, RankTopology())
-        if isinstance(fact, RingPart) and fact.rank == rank and max(fact.previous, fact.next) < ranks:
-            self._part_count += fact.channel not in part.rings
-            part.rings[fact.channel] = fact.previous, fact.next
-        elif isinstance(fact, RingOrder) and len(fact.ranks) == ranks and set(fact.ranks) == set(range(ranks)):
-            self._part_count += 1 if fact.ranks in self._orders else len(fact.ranks)
-            part.orders[fact.channel] = self._orders.setdefault(fact.ranks, fact.ranks)
-        elif isinstance(fact, TreePart) and fact.rank == rank and max(fact.parent or 0, *fact.children, 0) < ranks:
-            self._part_count += fact.channel not in part.trees
-            part.trees[fact.channel] = fact.parent, fact.children
-        elif isinstance(fact, ChannelConnection) and rank in (fact.source, fact.target):
-            if max(fact.source, fact.target) < ranks:
-                self._add_link(part.links, fact)
-        elif isinstance(fact, ChannelCounts):
-            part.counts = fact
-        elif isinstance(fact, InitTimes) and (fact.rank, fact.ranks) == (rank, ranks):
-            part.times = fact
+        match fact:
+            case RingPart(rank=of) if of == rank and max(fact.previous, fact.next) < ranks:
+                self._part_count += fact.channel not in part.rings
+                part.rings[fact.channel] = fact.previous, fact.next
+            case RingOrder(ranks=order) if sorted(order) == list(range(ranks)):
+                self._part_count += 1 if order in self._orders else len(order)
+                part.orders[fact.channel] = self._orders.setdefault(order, order)
+            case TreePart(rank=of) if of == rank and max(fact.parent or 0, *fact.children, 0) < ranks:
+                self._part_count += fact.channel not in part.trees
+                part.trees[fact.channel] = fact.parent, fact.children
+            case ChannelConnection(source=source, target=target):
+                if rank in (source, target) and max(source, target) < ranks:
+                    self._add_link(part.links, fact)
+            case ChannelCounts():
+                part.counts = fact
+            case InitTimes() if (fact.rank, fact.ranks) == (rank, ranks):
+                part.times = fact
 
     def _add_link(self, links: dict[Link, int], connection: ChannelConnection) -> None:
         link = connection.source, connection.target, connection.via

@@ -95,14 +95,8 @@ def nvtx_summary(
         names = given({"name": [text for text, _ in folded], "template": [text for _, text in folded]}).subquery()
         is_same = names.c.name == name
         name = sa.func.coalesce(sa.select(names.c.template).where(is_same).scalar_subquery(), name, type_=sa.Text)
-    frame = statistics.summary_frame(
-        session,
-        table.join(last, last.c.report == table.c.report),
-        length,
-        [STYLE.label("style"), name.label("name")],
-        conditions,
-        _SUMMARY_COLUMNS,
-    )
+    ranges, keys = table.join(last, last.c.report == table.c.report), [STYLE.label("style"), name.label("name")]
+    frame = statistics.summary_frame(session, ranges, length, keys, conditions, _SUMMARY_COLUMNS)
     groups = sa.select(STYLE, name).where(has_type)
     total = len(frame) if selection.is_everything else statistics.number_of_groups(session, groups)
     return TableAnswer.of_arrays("nvtx-summary", _SUMMARY_COLUMNS, frame, total, missing_notes(session, table))
@@ -218,7 +212,6 @@ def range_instances(session: Session, selection: Selection, name: str, ranks: Se
     """
     table = tables.nvtx_ranges
     is_named = sa.or_(LABEL.in_([name]), FOLDED_LABEL.in_([name]))
-    conditions = [*where(table, selection.with_name(None)), is_named, table.c.start.is_not(None)]
     query = sa.select(
         job_start(table).label("start"),
         duration(table).label("duration"),
@@ -228,12 +221,9 @@ def range_instances(session: Session, selection: Selection, name: str, ranks: Se
         tid_column(table.c.thread).label("tid"),
         table.c.report,
         table.c.row,
-    ).where(*conditions)
-    count = sa.select(sa.func.count()).select_from(table).where(*conditions)
-    everything = sa.select(sa.func.count()).select_from(table).where(is_named)
-    return PagedAnswer.of(
-        session, "nvtx-instances", INSTANCE_COLUMNS, query, count, everything, ("start", False), ("report", "row")
-    ).with_time_index(table)
+    ).where(*where(table, selection.with_name(None)), is_named, table.c.start.is_not(None))
+    everything = sa.select(table.c.row).where(is_named)
+    return PagedAnswer.of(session, "nvtx-instances", INSTANCE_COLUMNS, query, everything).with_time_index(table)
 
 
 LAUNCHED_COLUMNS = (
@@ -274,10 +264,7 @@ def kernels_of(ranges: NvtxRanges, index: int, ranks: Sequence[RankedTask] = ())
     query = sa.select(
         *(launches.c.name.label("call") if column.key == "call" else work.c[column.key] for column in LAUNCHED_COLUMNS)
     ).join_from(work, launches, work.c.correlation_id == launches.c.correlation_id)
-    count = sa.select(sa.func.count()).select_from(query.subquery())
-    return PagedAnswer.of(
-        ranges.session, "nvtx-gpu-work", LAUNCHED_COLUMNS, query, count, count, ("start", False), ("kind", "row")
-    )
+    return PagedAnswer.of(ranges.session, "nvtx-gpu-work", LAUNCHED_COLUMNS, query, ties=("kind", "row"))
 
 
 def _work(

@@ -81,16 +81,17 @@ class PagedAnswer:
         name: str,
         columns: tuple[Column, ...],
         query: Query,
-        count: Query,
-        everything: Query,
-        order: tuple[str, bool],
-        ties: tuple[str, ...],
+        everything: Query | None = None,
         notes: tuple[str, ...] = (),
+        order: tuple[str, bool] = ("start", False),
+        ties: tuple[str, ...] = ("report", "row"),
     ) -> PagedAnswer:
-        """Count the rows with ``count``, and without the selection with ``everything``; fetch no rows."""
-        length = int(session.scalar(count) or 0)
-        total = length if everything is count else int(session.scalar(everything) or 0)
-        return cls(session, name, columns, query, length, total, order, ties, notes)
+        """Count the rows of ``query``, and of ``everything``, its rows without the selection; fetch no rows."""
+        counts = (
+            sa.select(sa.func.count()).select_from(rows.subquery()) for rows in (query, everything) if rows is not None
+        )
+        length, *totals = (int(session.scalar(count) or 0) for count in counts)
+        return cls(session, name, columns, query, length, totals[0] if totals else length, order, ties, notes)
 
     def with_time_index(self, table: sa.Table) -> PagedAnswer:
         """Return the same answer with a time index; its key ``start`` is the start in ``table``, job time."""

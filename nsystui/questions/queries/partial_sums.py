@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import sqlalchemy as sa
 
-from nsystui.base.types import Condition, Expression, Ints, Labelled
+from nsystui.base.types import Condition, Expression, Ints, Labelled, Query
 from nsystui.questions.queries.conditions import given
 from nsystui.questions.queries.derived import on_workers, pickled, query_of, task_runs
 from nsystui.questions.queries.distributions import class_of, middle, middle_classes
@@ -119,6 +119,15 @@ def groups_of_parts(
         for group, class_number, number in part.classes.tolist():
             counts.setdefault(part.keys[group], Counter())[class_number] += number
 
+    for key, median in _medians(session, parts, rows, counts).items():
+        groups[key].median = median
+    return groups
+
+
+def _medians(
+    session: Session, parts: Sequence[PartialSums], rows: Query, counts: Mapping[_Key, Counter[int]]
+) -> dict[_Key, float]:
+    """Return the median of each group, by a second pass over the values of its middle classes; ``counts``: by class."""
     middles = {key: middle_classes(sorted(counted.items())) for key, counted in counts.items()}
     by_index = {report.index: report for report in session.reports}
     work = []
@@ -130,9 +139,7 @@ def groups_of_parts(
     for value_counts in on_workers(session, work, "medians"):
         for key, middle_value, number in value_counts:
             values[key][middle_value] += number
-    for key, (_, before, total) in middles.items():
-        groups[key].median = middle(sorted(values[key].items()), before, total)
-    return groups
+    return {key: middle(sorted(values[key].items()), before, total) for key, (_, before, total) in middles.items()}
 
 
 def _sums(value: Expression) -> list[Expression]:

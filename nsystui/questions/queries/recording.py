@@ -94,15 +94,16 @@ def recording_advice(
 
     With ``together``, all tables are needed, so one run must record them.
     """
-    lacking = {table: [report for report in reports if not report.count(table)] for table in needed}
-    if any(lacking.values()):  # otherwise the selection leaves out all rows
-        lacking = {table: without for table, without in lacking.items() if without}
-    advice = [(table, _advice(session, report, table)) for table in lacking for report in lacking[table] or reports]
-    plain_options = dict.fromkeys(table.options for table, text in advice if text == table.record and table.options)
-    if together and len(plain_options) > 1:
-        advice = [(table, text) for table, text in advice if text != table.record]
-        return " or ".join(dict.fromkeys((option_advice((), " ".join(plain_options)), *(text for _, text in advice))))
-    return " or ".join(dict.fromkeys(text for _, text in advice)) or " or ".join(table.record for table in needed)
+    pairs = [(table, report) for table in needed for report in reports]
+    lacking = [(table, report) for table, report in pairs if not report.count(table)]
+    # If no report lacks a table, the selection leaves out all rows.
+    advice = [(table, _advice(session, report, table)) for table, report in lacking or pairs]
+    options = dict.fromkeys(table.options for table, text in advice if not text and table.options)
+    if together and len(options) > 1:
+        texts = [option_advice((), " ".join(options)), *(text for _, text in advice if text)]
+    else:
+        texts = [text or table.record for table, text in advice] or [table.record for table in needed]
+    return " or ".join(dict.fromkeys(texts))
 
 
 def option_advice(reports: Iterable[Report], options: str) -> str:
@@ -125,14 +126,15 @@ def sizes_advice(reports: Iterable[Report]) -> str:
 
 
 def _advice(session: Session, report: Report, table: CanonicalTable) -> str:
+    """Return why a table is empty, with the fix; empty if nobody asked nsys for it."""
     facts, left_out = report.metadata, report.packed.left_out.get(table.name)
     if left_out and left_out.rows and not report.count(table):
         return f"all {left_out.rows:,} recorded rows have impossible times; record again"
     if facts.made_of:
-        return _PYTORCH_ADVICE.get(table) or option_advice([report], table.options) if table.options else table.record
+        return _PYTORCH_ADVICE.get(table) or option_advice([report], table.options) if table.options else ""
     trace = _asked_trace(report, table)
     if trace is None:
-        return table.record
+        return ""
     if any(report.count(filled) for filled in trace.tables):
         noun = "event" if table is canonical.API_CALLS else trace.noun
         hint = "; the job may not use NCCL, or sets NCCL_NVTX_DISABLE" if table is canonical.NCCL_CALLS else ""
@@ -147,7 +149,7 @@ def lost_work_advice(session: Session, reports: Iterable[Report]) -> str:
         dict.fromkeys(
             _cause(session, report, _CUDA)
             if not report.metadata.made_of and (report.count(calls) or _asked_trace(report, kernels))
-            else _advice(session, report, kernels)
+            else _advice(session, report, kernels) or kernels.record
             for report in reports
         )
     )

@@ -77,21 +77,17 @@ def _row(report: Report, tasks: Sequence[RankedTask]) -> Row:
     gpus = ", ".join(model if count == 1 else f"{count}× {model}" for model, count in models.items())
     start = facts.session_start_utc
     started = None if start is None else datetime.fromtimestamp(start // 10**9, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    texts = (facts.host, gpus, facts.driver_version, facts.cuda_version, facts.command)
     return (
         report.name,
         ",".join(str(item.rank) for item in tasks) or None,
         tasks[0].source if tasks else None,
         facts.nsys_version or facts.made_of or None,
         None if facts.made_of else facts.schema_version or None,
-        facts.host or None,
-        gpus or None,
-        facts.driver_version or None,
-        facts.cuda_version or None,
-        facts.command or None,
+        *(text or None for text in texts),
         started,
         facts.duration,
-        span.start if span else None,
-        span.end if span else None,
+        *((span.start, span.end) if span else (None, None)),
         facts.graph_trace_mode.lower() or None,
         _option_of_export(facts, facts.json_included),
         _option_of_export(facts, facts.blobs_included),

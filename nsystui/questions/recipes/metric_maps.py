@@ -31,6 +31,7 @@ from nsystui.questions.counters.network import (
 )
 from nsystui.questions.gpu.metrics import metric_lanes, metric_sources
 from nsystui.questions.job.job import OpenJob
+from nsystui.questions.queries.time_window import selected_reports
 from nsystui.questions.recipes.recipe import Draw, Figure, MapLine, RecipeMap, RecipeOptions, clock_notes, percent
 
 _REPORT = Column("report", header="Report", label="report")
@@ -112,8 +113,7 @@ def _network_map(job: OpenJob, selection: Selection, options: RecipeOptions) -> 
 def _with_efa(job: OpenJob, selection: Selection, shown: RecipeMap) -> RecipeMap:
     """Add a line per EFA adapter (by host and name) and a figure per EFA counter."""
     hosts = hosts_of(job)
-    reports = {task.report for task in selection.tasks} if selection.tasks is not None else set(hosts)
-    efa = counters(job, reports)
+    efa = counters(job, {report.index for report in selected_reports(job.session, selection)})
     numbers = {counter: number for number, counter in enumerate(dict.fromkeys(lane.counter for lane in efa.lanes))}
     if not numbers:
         return replace(shown, notes=(*efa.notes, *shown.notes))
@@ -138,7 +138,7 @@ def _with_efa(job: OpenJob, selection: Selection, shown: RecipeMap) -> RecipeMap
             number, rates, edges = len(old) + numbers[counter], once(samples), (shown.window.start, shown.window.end)
             values[number] = mean_rate(*rates, *edges, shown.bins)
             means[number] = mean_rate(*rates, *edges, 1)[0]
-        label = f"{host} {adapter}" if len(set(hosts.values())) > 1 and host else adapter
+        label = f"{host} {adapter}".strip() if len(set(hosts.values())) > 1 else adapter
         lines.append(MapLine((host, adapter, EFA, None), label, values, means))
     totals = {lane.counter for lane in efa.lanes if lane.is_total}
     figures = (

@@ -30,7 +30,7 @@ from nsystui.base.answer import (
     Unit,
 )
 from nsystui.base.selection import Selection
-from nsystui.base.types import Expression, Query
+from nsystui.base.types import Expression
 from nsystui.exports.metadata import pid_column, tid_column
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, merge
 from nsystui.questions.gpu.profiler_overhead import overhead_by_name, unnoticed
@@ -46,6 +46,7 @@ from nsystui.store import tables
 _CALLS, _MEMORY = tables.api_calls, tables.memory_ops
 _SYNCHRONISING = ("cudaDeviceSynchronize", "cudaStreamSynchronize")
 
+_LONGEST = ("duration", True)
 _IDENTITY = (REPORT_ID, PROCESS_ID, ROW_ID)
 _TIMES = (DURATION, START, RANK)
 _CALL_COLUMNS = (
@@ -77,8 +78,8 @@ def _synchronisations(job: OpenJob, selection: Selection, _: RecipeOptions) -> A
         _CALLS.c.name,
         *_identity(_CALLS),
     ).where(is_synchronising, *where(_CALLS, selection, _CALLS.c.name))
-    everything = sa.select(sa.func.count()).select_from(_CALLS).where(is_synchronising)
-    return _listed(job, _CALL_COLUMNS, query, everything)
+    everything = sa.select(_CALLS.c.row).where(is_synchronising)
+    return PagedAnswer.of(job.session, "rule", _CALL_COLUMNS, query, everything, order=_LONGEST)
 
 
 def _operations(kind: MemoryCalls) -> AskRecipe:
@@ -94,8 +95,8 @@ def _operations(kind: MemoryCalls) -> AskRecipe:
             .select_from(with_calls())
             .where(*are(kind), *where(_MEMORY, selection, _CALLS.c.name))
         )
-        everything = sa.select(sa.func.count()).select_from(with_calls()).where(*are(kind))
-        return _listed(job, _MEMORY_COLUMNS, query, everything)
+        everything = sa.select(columns.row).select_from(with_calls()).where(*are(kind))
+        return PagedAnswer.of(job.session, "rule", _MEMORY_COLUMNS, query, everything, order=_LONGEST)
 
     return ask
 
@@ -107,12 +108,6 @@ def _times(table: sa.Table, job: OpenJob) -> list[Expression]:
 
 def _identity(table: sa.Table) -> list[Expression]:
     return [table.c[key] for key in ("report", "process", "row")]
-
-
-def _listed(job: OpenJob, columns: tuple[Column, ...], query: Query, everything: Query) -> PagedAnswer:
-    count = sa.select(sa.func.count()).select_from(query.subquery())
-    order = ("duration", True)
-    return PagedAnswer.of(job.session, "rule", columns, query, count, everything, order, ("report", "row"))
 
 
 _GPU_AND_START = (RANK, DEVICE.with_importance(1), START)

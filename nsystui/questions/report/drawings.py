@@ -228,6 +228,13 @@ def queue_lanes(job: OpenJob, selection: Selection, columns: int) -> DrawnLanes 
     return _over_time("launches that wait, stream by stream", answer, columns, ("stream", "queued_mean"), words, "api")
 
 
+def _drawn(label: str, rows: list[Record], key: str, words: Callable[[Record, float], tuple[float, str]]) -> DrawnLane:
+    values = [float(value) if isinstance(value := row[key], int | float) else math.nan for row in rows]
+    recorded = [value for value in values if value == value]
+    top, text = words(rows[0], max(recorded)) if recorded else (1.0, MISSING)
+    return DrawnLane(label, (tuple(value / (top or 1.0) for value in values),), text)
+
+
 def _over_time(
     title: str,
     answer: Answer,
@@ -251,13 +258,10 @@ def _over_time(
     has_several = len({key[:2] for key in lanes}) > len({key[0] for key in lanes})
     drawn = []
     for (rank, device, name, _), lane_rows in list(lanes.items())[:MAX_LANES]:
-        values = [float(value) if isinstance(value := row[keys[1]], int | float) else math.nan for row in lane_rows]
-        recorded = [value for value in values if value == value]
-        top, text = words(lane_rows[0], max(recorded)) if recorded else (1.0, MISSING)
         rank_words = "no rank" if rank is None else f"rank {rank}"
         subject = f"{keys[0]} {name}" if isinstance(name, int) else str(name).partition(" [")[0]
         label = " ".join((rank_words, *([numbered("GPU", device)] if has_several else []), subject))
-        drawn.append(DrawnLane(label, (tuple(value / (top or 1.0) for value in values),), text))
+        drawn.append(_drawn(label, lane_rows, keys[1], words))
     more = len(lanes) - len(drawn)
     return DrawnLanes(title, starts[0], starts[-1] + step, (Part(category, category),), tuple(drawn), more)
 

@@ -98,21 +98,8 @@ def _threads() -> sa.Subquery:
 def _api_trace(session: Session, selection: Selection, _: ReportOptions) -> PagedAnswer:
     """Answer ``cuda_api_trace``: all calls, also the second rows of ``--cudabacktrace``; start in job time."""
     query, everything = _calls_query(selection), _calls_query(Selection())
-    return PagedAnswer.of(
-        session,
-        "cuda-api-trace",
-        _API_COLUMNS,
-        query,
-        _count(query),
-        _count(everything),
-        ("start", False),
-        ("report", "row"),
-        missing_notes(session, tables.api_calls),
-    )
-
-
-def _count(query: Query) -> Query:
-    return sa.select(sa.func.count()).select_from(query.subquery())
+    missing = missing_notes(session, tables.api_calls)
+    return PagedAnswer.of(session, "cuda-api-trace", _API_COLUMNS, query, everything, missing)
 
 
 def _null_number(label: str) -> Labelled:
@@ -197,17 +184,9 @@ def _gpu_query(selection: Selection, options: ReportOptions) -> Query:
 def _gpu_trace(session: Session, selection: Selection, options: ReportOptions) -> Answer:
     """Answer ``cuda_gpu_trace``: kernels and memory operations without whole graph launches; start in job time."""
     query, everything = _gpu_query(selection, options), _gpu_query(Selection(), options)
-    answer = PagedAnswer.of(
-        session,
-        "cuda-gpu-trace",
-        (*_GPU_COLUMNS, *KERNEL_PLACE) if options.nvtx_name else _GPU_COLUMNS,
-        query,
-        _count(query),
-        _count(everything),
-        ("start", False),
-        ("report", "kind", "row"),
-        notes(session, options, _MEMORY_OPS),
-    )
+    columns = (*_GPU_COLUMNS, *KERNEL_PLACE) if options.nvtx_name else _GPU_COLUMNS
+    missing, ties = notes(session, options, _MEMORY_OPS), ("report", "kind", "row")
+    answer = PagedAnswer.of(session, "cuda-gpu-trace", columns, query, everything, missing, ties=ties)
     return range_named(answer, LaunchRanges.find(session, selection)) if options.nvtx_name else answer
 
 
@@ -294,24 +273,11 @@ def _execution_query(selection: Selection, options: ReportOptions) -> Query:
 
 def _execution_trace(session: Session, selection: Selection, options: ReportOptions) -> Answer:
     """Answer ``cuda_kern_exec_trace``: a row per kernel and call, starts in job time."""
-    query = _execution_query(selection, options)
-    count, total = (
-        sa.select(sa.func.count()).select_from(rows.subquery())
-        for rows in (query, _execution_query(Selection(), options))
-    )
+    query, everything = (_execution_query(rows, options) for rows in (selection, Selection()))
     columns = (*_EXECUTION_COLUMNS, *KERNEL_PLACE) if options.nvtx_name else _EXECUTION_COLUMNS
+    missing, order = notes(session, options, tables.api_calls), ("api_start", False)
     ties = ("kernel_report", "kernel_row", "call_row")
-    answer = PagedAnswer.of(
-        session,
-        "cuda-kern-exec-trace",
-        columns,
-        query,
-        count,
-        total,
-        ("api_start", False),
-        ties,
-        notes(session, options, tables.api_calls),
-    )
+    answer = PagedAnswer.of(session, "cuda-kern-exec-trace", columns, query, everything, missing, order, ties)
     return range_named(answer, LaunchRanges.find(session, selection)) if options.nvtx_name else answer
 
 

@@ -96,7 +96,6 @@ def _mpi_trace(session: Session, selection: Selection, _: ReportOptions) -> Page
 
     Sizes are in MB of 10⁶ bytes with three decimals, as nsys prints sizes elsewhere: UNVERIFIED here.
     """
-    conditions = where(_MPI_CALLS, selection, _MPI_CALLS.c.name)
     ranks = _mpi_ranks()
     is_same = sa.and_(ranks.c.report == _MPI_CALLS.c.report, ranks.c.thread == _MPI_CALLS.c.thread)
     query = (
@@ -118,19 +117,10 @@ def _mpi_trace(session: Session, selection: Selection, _: ReportOptions) -> Page
             _MPI_CALLS.c.row,
         )
         .select_from(_MPI_CALLS.outerjoin(ranks, is_same))
-        .where(*conditions)
+        .where(*where(_MPI_CALLS, selection, _MPI_CALLS.c.name))
     )
-    return PagedAnswer.of(
-        session,
-        "mpi-calls",
-        _MPI_TRACE_COLUMNS,
-        query,
-        sa.select(sa.func.count()).select_from(_MPI_CALLS).where(*conditions),
-        sa.select(sa.func.count()).select_from(_MPI_CALLS),
-        ("start", False),
-        ("report", "row"),
-        absent_notes(session, _MPI_CALLS),
-    )
+    everything, notes = sa.select(_MPI_CALLS.c.row), absent_notes(session, _MPI_CALLS)
+    return PagedAnswer.of(session, "mpi-calls", _MPI_TRACE_COLUMNS, query, everything, notes)
 
 
 def _mpi_ranks() -> sa.Subquery[Any]:
@@ -170,7 +160,6 @@ def _congestion(session: Session, selection: Selection, options: ReportOptions) 
     """
     is_waiting = _SAMPLES.c.metric == _SEND_WAITS
     conditions = [*where(_SAMPLES, selection, _SAMPLES.c.metric), is_waiting]
-    conditions.append(_SAMPLES.c.value > options.ticks_threshold)
     adapters = _adapters()
     is_sampled = sa.and_(
         adapters.c.report == _SAMPLES.c.report, adapters.c.nic == _SAMPLES.c.nic, _SAMPLES.c.is_switch == 0
@@ -188,19 +177,10 @@ def _congestion(session: Session, selection: Selection, options: ReportOptions) 
             _SAMPLES.c.row,
         )
         .select_from(_SAMPLES.outerjoin(adapters, is_sampled))
-        .where(*conditions)
+        .where(*conditions, _SAMPLES.c.value > options.ticks_threshold)
     )
-    return PagedAnswer.of(
-        session,
-        "network-congestion",
-        _CONGESTION_COLUMNS,
-        query,
-        sa.select(sa.func.count()).select_from(_SAMPLES).where(*conditions),
-        sa.select(sa.func.count()).select_from(_SAMPLES).where(is_waiting),
-        ("start", False),
-        ("report", "row"),
-        absent_notes(session, _SAMPLES),
-    )
+    everything, notes = sa.select(_SAMPLES.c.row).where(is_waiting), absent_notes(session, _SAMPLES)
+    return PagedAnswer.of(session, "network-congestion", _CONGESTION_COLUMNS, query, everything, notes)
 
 
 def _adapters() -> sa.Subquery[Any]:

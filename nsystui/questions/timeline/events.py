@@ -447,18 +447,8 @@ class Matches:
 
     def next_to(self, time: int, lane: LaneIdentity | None, forward: bool) -> Match | None:
         """Find the match after (or before) an event at ``time`` on ``lane`` (``None``: before the first lane)."""
-        lane_index = self.lanes.index(lane) if lane in self.lanes else -1
-        position = (time, lane_index)
-        candidates: list[tuple[tuple[int, int], Row | int]] = []
-        for index, other_lane in enumerate(self.lanes):
-            if other_lane.is_host:
-                starts = self._of(other_lane)[1]
-                # On further lanes, events with the same start count, too.
-                is_further = index > lane_index if forward else index < lane_index
-                side: Literal["left", "right"] = "left" if forward == is_further else "right"
-                match_index = int(np.searchsorted(starts, time, side=side)) - (0 if forward else 1)
-                if 0 <= match_index < len(starts):
-                    candidates.append(((int(starts[match_index]), index), match_index))
+        position = (time, self.lanes.index(lane) if lane in self.lanes else -1)
+        candidates: list[tuple[tuple[int, int], Row | int]] = [*self._next_on_host(position, forward)]
         gpu = self._gpu()
         for row in self._near(gpu, time, forward) if gpu else ():
             key = (key_of(row).start, self._lane_of(row, gpu))
@@ -475,6 +465,18 @@ class Matches:
         events = self.timeline.events(target)
         row_of_match = _row(self.timeline, target, events, int(self._of(target)[0][best]))
         return None if row_of_match is None else Match(target, row_of_match)
+
+    def _next_on_host(self, position: tuple[int, int], forward: bool) -> Iterator[tuple[tuple[int, int], int]]:
+        """Yield start and lane, and the index on the lane, of each thread's match after (or before) a position."""
+        for index, lane in enumerate(self.lanes):
+            if lane.is_host:
+                starts = self._of(lane)[1]
+                # On further lanes, events with the same start count, too.
+                is_further = index > position[1] if forward else index < position[1]
+                side: Literal["left", "right"] = "left" if forward == is_further else "right"
+                match_index = int(np.searchsorted(starts, position[0], side=side)) - (0 if forward else 1)
+                if 0 <= match_index < len(starts):
+                    yield (int(starts[match_index]), index), match_index
 
     def _gpu(self) -> list[LaneIdentity]:
         with_streams = {(lane.task, lane.device) for lane in self.lanes if lane.stream is not None}

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from nsystui.base.answer import FILES_ONLY, HOST, RANK, Column, TableAnswer, Unit
 from nsystui.base.selection import Selection, Task
 from nsystui.base.text import safe_text, shell_word
-from nsystui.base.types import Condition
+from nsystui.base.types import Condition, Query
 from nsystui.exports.metadata import pid_of
 from nsystui.questions.capture.recording import LAUNCHERS, launcher_of
 from nsystui.questions.job.job import OpenJob
@@ -206,60 +206,41 @@ def ncu_commands(
     related: list[Condition] = [table.c.short_name.in_(sa.select(table.c.short_name).where(*conditions).distinct())]
     if selection.tasks is not None:
         related.append(of_tasks(table, selection.tasks))
-    rows = _numbered(selection, related, base)
-    columns = rows.c
-    kernel = (columns.report, columns.process, columns.short_name, columns.identity)
-    query = (
-        sa.select(
-            *kernel,
-            sa.func.any_value(columns.name),
-            sa.func.any_value(columns.mangled_name),
-            sa.func.min(columns.position),
-            sa.func.max(columns.position),
-            sa.func.count(),
-            sa.func.max(columns.launches),
-            sa.func.sum(columns.end - columns.start, type_=sa.BigInteger).label("total"),
-            sa.func.max(columns.is_nccl),
-            sa.func.count(columns.graph_node_id),
-            sa.func.max(columns.without_call),
-        )
-        .where(*where(rows, selection, columns.name), *wanted(rows))
-        .group_by(*kernel)
-        .order_by(sa.desc("total"), *kernel)
-    )
     templates = _templates(job, related) if base is None else frozenset()
-    ranks = {ranked.task: ranked for ranked in job.ranks}
     launcher = launcher_of_job(job)
     variable = LAUNCHERS[launcher][0] if launcher else ""
+    rows, ranks = _numbered(selection, related, base), {item.task: item for item in job.ranks}
+    query = _by_kernel(rows).where(*where(rows, selection, rows.c.name), *wanted(rows))
     commands = []
-    for report, process, short, _, name, mangled, first, last, selected, launches, total, *facts in job.session.rows(
-        query
-    ):
-        key = (report, process, short)
-        chosen_base = base or (
-            NameBase.FUNCTION if key not in templates else (NameBase.MANGLED if mangled else NameBase.DEMANGLED)
-        )
+    for report, process, short, _, name, mangled, first, last, selected, launches, *facts in job.session.rows(query):
+        total, is_nccl, nodes, without_call = facts
+        chosen_base = base or NameBase.FUNCTION
+        if (report, process, short) in templates:
+            chosen_base = NameBase.MANGLED if mangled else NameBase.DEMANGLED
         match = {NameBase.FUNCTION: short, NameBase.MANGLED: mangled or name, NameBase.DEMANGLED: name}[chosen_base]
-        is_all = selected == launches
-        is_nccl, nodes, without_call = facts
+        skip, count = (None, None) if selected == launches else (first - 1, last - first + 1)
         commands.append(
             NcuCommand(
                 *_who(job, ranks, Task(report, process)),
                 short if chosen_base is NameBase.FUNCTION else name,
                 chosen_base,
                 pattern_of(match or "", chosen_base),
-                launches,
-                selected,
-                None if is_all else first - 1,
-                None if is_all else last - first + 1,
-                total,
-                bool(is_nccl),
-                bool(nodes),
-                int(without_call or 0),
-                variable,
+                launches, selected, skip, count, total, bool(is_nccl), bool(nodes), int(without_call or 0), variable,
             )
-        )
+        )  # fmt: skip
     return commands
+
+
+def _by_kernel(rows: sa.Subquery) -> Query:
+    """Select the facts of each kernel of each process from numbered launches, most time first."""
+    columns = rows.c
+    kernel = (columns.report, columns.process, columns.short_name, columns.identity)
+    total = sa.func.sum(columns.end - columns.start, type_=sa.BigInteger).label("total")
+    names = sa.func.any_value(columns.name), sa.func.any_value(columns.mangled_name)
+    places = sa.func.min(columns.position), sa.func.max(columns.position), sa.func.count()
+    facts = sa.func.max(columns.is_nccl), sa.func.count(columns.graph_node_id), sa.func.max(columns.without_call)
+    query = sa.select(*kernel, *names, *places, sa.func.max(columns.launches), total, *facts)
+    return query.group_by(*kernel).order_by(sa.desc("total"), *kernel)
 
 
 def launcher_of_job(job: OpenJob) -> str | None:

@@ -145,8 +145,7 @@ def _changes(
         old = before_by_key.pop(_key(finding), None)
         changes.append(_change(old or below_by_key.get(_key(finding)), finding, old is not None, min_points, verdict))
     for old in before_by_key.values():
-        is_unknown = before.rule_of.get(old.id) in after.incomplete
-        changes.append(Change(ChangeKind.UNKNOWN if is_unknown else ChangeKind.GONE, old, None))
+        changes.append(Change(ChangeKind.UNKNOWN if old.id in after.incomplete else ChangeKind.GONE, old, None))
     kinds = list(ChangeKind)
     changes.sort(key=lambda item: (kinds.index(item.kind), item.finding.severity.order, -(item.finding.cost or 0)))
     return changes

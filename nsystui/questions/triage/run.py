@@ -77,7 +77,7 @@ COSTS = "Each cost is time of one GPU, the mean over all. Costs may overlap: do 
 class Triage:
     """The rules' findings. ``time``: 100 % of a cost, ns; ``gpus``: the number of GPUs in a cost's mean.
 
-    ``incomplete``: the rules that could not judge something.
+    ``incomplete``: ids of findings whose rules could not judge something.
     """
 
     findings: tuple[Finding, ...]
@@ -85,8 +85,6 @@ class Triage:
     time: int
     gpus: int
     incomplete: frozenset[str] = frozenset()
-    rule_of: Mapping[str, str] = field(default_factory=dict)
-    """The rule by finding id."""
     busy: float | None = None
     """The busy share of the GPUs' time, %."""
     budget: Budget = field(default_factory=Budget)
@@ -303,7 +301,6 @@ def triage(
     findings: list[Finding] = []
     not_checked = list(_unread(case))
     incomplete: set[str] = set()
-    rule_of: dict[str, str] = {}
     selected = [rules()[name] for name in (names if names is not None else rules())]
     for done, rule in enumerate(selected):
         advanced(done, len(selected), rule.name)
@@ -311,25 +308,29 @@ def triage(
         for result in _checked(rule, case, findings):
             if isinstance(result, Finding):
                 findings.append(result)
-                rule_of[result.id] = rule.name
             else:
                 not_checked.append(result)
-                incomplete.add(rule.name)
+                incomplete.update(rule.finds)
     advanced(len(selected), len(selected), "time budget")
+    return _result(case, findings, not_checked, incomplete)
+
+
+def _result(
+    case: Case, findings: Sequence[Finding], not_checked: Sequence[NotChecked], incomplete: Collection[str]
+) -> Triage:
     return Triage(
         tuple(_ordered(_with_gains(case, findings), case.time)),
         tuple(not_checked),
         case.time,
         len(case.devices),
         frozenset(incomplete),
-        rule_of,
         case.percent(case.mean([case.spent.busy])) if case.devices else None,
         *_account(case, findings),
         _mean(case, "parts"),
         all(budget.numbers is not None for budget in case.budgets),
         _mean(case, "possible"),
         () if case.spent.graph > case.spent.kernels else tuple(shares(kernel_mix(case), lambda work: work.family)),
-        (*job.busy(case.scope).notes, *unresolved_waits(job.session, case.tasks)) if case.devices else (),
+        (*case.job.busy(case.scope).notes, *unresolved_waits(case.job.session, case.tasks)) if case.devices else (),
         frozenset(_judged(set[str]().union(*(report.damaged for report in case.reports)))),
     )
 

@@ -262,16 +262,16 @@ def remark_lines(picture: OverviewPicture, states: Iterable[FileState], width: i
     """Return warnings about the numbers, worst first, in at most ``max_lines`` lines."""
     from nsystui.questions.queries.reports import lost_events
 
-    diagnostics = list(zip(*map(picture.diagnostics.cells, ("severity", "text")), strict=True))
+    severities, texts = map(picture.diagnostics.cells, ("severity", "text"))
+    diagnostics = [(str(severity), str(text or "").strip()) for severity, text in zip(severities, texts, strict=True)]
     lost = lost_events(diagnostics)
     # Not the table's notes: missing diagnostics are no fault of the user.
     warning = f"events may be missing, so counts and times may be too low: {few(lost)}"
     notes = [*picture.tasks.notes, *([warning] if lost else ())]
-    texts = [(severity, str(text or "").strip()) for severity, text in diagnostics]
-    texts = [(severity, f"nsys error: {text}" if severity == "Error" else text) for severity, text in texts]
-    messages = [text for severity, text in texts if severity in ("Error", "Warning")]
-    messages = [text for text in messages if not any(text in note for note in notes)]
-    remarks = [("! ", note) for note in notes] + [("· ", text) for text in messages]
+    others = [(severity, text) for severity, text in diagnostics if text not in lost]
+    origins = {"Error": "nsys error: ", "Warning": ""}
+    remarks = [("! ", note) for note in notes]
+    remarks += [("· ", origins[severity] + text) for severity, text in others if severity in origins]
     lines = failure_lines(states, width)
     for number, (mark, text) in enumerate(remarks):
         remark = labelled(mark, text, width)

@@ -50,7 +50,6 @@ _FRAME = 5
 _MIN_NOTES = 4
 _VIEWS = {
     "kernels": "kernels", "nvtx": "nvtx", "nccl": "nccl", "memory": "memory", "api": "api", "functions": "functions",
-    "calltree": "call tree",
 }  # fmt: skip
 """The view that opens the names of a table."""
 
@@ -184,7 +183,7 @@ class DiffScreen(FilteredTableScreen):
 
     def natural_order(self) -> tuple[str | None, bool]:
         """Return the table's own order, else the largest difference first."""
-        return (None, True) if self._current in (_SUMMARY, "steps", "calltree") else ("difference", True)
+        return (None, True) if self._current in (_SUMMARY, "steps") else ("difference", True)
 
     def empty_text(self, answer: Answer) -> str:
         if answer.total and self.words is not None:
@@ -192,7 +191,7 @@ class DiffScreen(FilteredTableScreen):
         return "\n".join(answer.notes) or "neither A nor B has any of this"
 
     def counted(self) -> str:
-        words = {_SUMMARY: "measures", "steps": "measures", "calltree": "nodes"}
+        words = {_SUMMARY: "measures", "steps": "measures"}
         return words.get(self._current, self._current if self._current in ("functions", "families") else "names")
 
     def _styles_of(self, values: Record) -> dict[str, str]:
@@ -286,7 +285,7 @@ class DiffScreen(FilteredTableScreen):
             self._open_name(values)
 
     def _open_name(self, values: dict[str, Value]) -> None:
-        key = {"nccl": "collective", "functions": "full_name", "calltree": "full_name"}.get(self._current, "name")
+        key = {"nccl": "collective", "functions": "full_name"}.get(self._current, "name")
         name, shown = values.get(key), values.get("name")
         if self._current not in _VIEWS or not isinstance(name, str):
             self.say("no other screen shows this row")

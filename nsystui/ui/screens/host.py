@@ -22,8 +22,6 @@ from nsystui.questions.host.functions import (
     CpuSamples,
     functions_table,
     mode_of,
-    samples_of_job,
-    samples_words,
     sampling_notes,
 )
 from nsystui.questions.host.gaps import parts_of_row
@@ -81,30 +79,14 @@ class SampledThreads:
         return None if self.tid is None else str(self.tid)
 
 
-def _samples_count(samples: CpuSamples | None) -> str:
-    if samples is None or not len(samples):
-        return ""
-    period = samples.period
-    period_words = "" if period is None else f", every {period / 1e6:.2f} ms"
-    return f" · {len(samples):,} samples{period_words}"
-
-
 class SampledScreen(TableScreen):
-    """A table with the number and the period of CPU samples, next to its row count."""
+    """A table of functions."""
 
     BAR_CATEGORY = "cpu"
-    samples: CpuSamples | None = None
-
-    def counted(self) -> str:
-        return super().counted() + _samples_count(self.samples)
 
     def row_category(self, values: Record) -> str | None:
         """Return the category of functions in the operating system's kernel."""
         return "os" if values.get("mode") else None
-
-    def shown_notes(self, notes: Sequence[str]) -> Sequence[str]:
-        """Return the notes without the count of samples, which is above the rows."""
-        return notes if self.samples is None else [note for note in notes if note != samples_words(self.samples)]
 
     def row_details(self) -> Details:
         details, values = super().row_details(), self.values()
@@ -128,18 +110,12 @@ class HostScreen(SampledScreen, GroupedViewsScreen):
     PLACES = ("host", "table", "everywhere")
     BY = _BY
 
-    def ask(self, job: OpenJob, selection: Selection) -> Any:
-        samples = samples_of_job(job, selection) if self.view.question.row in ("thread", "function") else None
-        return super().ask(job, selection), samples
-
     def show(self, result: Any, same_place: bool) -> None:
-        (view, answer), self.samples = result
+        view, answer = result
         self.table.elastic = {"thread": "thread", "function": "function", "time": "what"}.get(view.question.row)
         self.table.cell_styles = lambda values: {key: part for key, part in _CELLS.items() if values.get(key)}
-        super().show((view, answer), same_place)
+        super().show(result, same_place)
         self.chart.display &= view.question.row == "thread" and len(answer) > 0
-        if len(answer):
-            self.notes.show_notes(self.shown_notes(answer.notes))
 
     def body(self) -> Iterable[Widget]:
         around, notes = super().body()
@@ -247,13 +223,7 @@ class ThreadFunctionsScreen(SampledScreen):
         self.threads = threads
 
     def ask(self, job: OpenJob, selection: Selection) -> Answer:
-        thread_selection = selection.with_tasks(self.threads.tasks)
-        self.samples = samples_of_job(job, thread_selection)
-        return functions_table(job, thread_selection, "all", self.threads.thread)
-
-    def show(self, result: Any, same_place: bool) -> None:
-        super().show(result, same_place)
-        self.notes.show_notes(self.shown_notes(result.notes))
+        return functions_table(job, selection.with_tasks(self.threads.tasks), "all", self.threads.thread)
 
     def open_row(self) -> None:
         self.open_callers(self.threads)
@@ -375,10 +345,9 @@ class CallTreeScreen(OutlineScreen[CallNode], SampledScreen):
 
     def show(self, result: Any, same_place: bool) -> None:
         """Show the tree with the previously open nodes, or the path of most samples."""
-        self.nodes, self.samples, self._sampling = result
-        notes = self._sampling
+        self.nodes, samples, self._sampling = result
         no_function = "no sample in the selection has such a function: Esc goes back"
-        self.table.empty_text = "\n".join(notes) if self.samples is None or not len(self.samples) else no_function
+        self.table.empty_text = no_function if len(samples) else "\n".join(self._sampling)
         nodes = self.nodes
         layout = OutlineLayout(
             "calltree",
@@ -389,12 +358,11 @@ class CallTreeScreen(OutlineScreen[CallNode], SampledScreen):
             lambda node: nodes.large_children(node.id) != 1,  # a chain of calls, which may be deep, has one indent
         )
         opened = self.opened_in(nodes) or set(nodes.hot)
-        self.show_outline(Outline(nodes, layout, self._order_key, tuple(self.shown_notes(notes)), opened))
+        self.show_outline(Outline(nodes, layout, self._order_key, self._sampling, opened))
 
     def show_count(self) -> None:
         if self.outline is not None and self.nodes is not None:
-            shown = f"{len(self.outline):,} rows of {len(self.nodes):,} nodes"
-            self.show_title(right=shown + _samples_count(self.samples))
+            self.show_title(right=f"{len(self.outline):,} rows of {len(self.nodes):,} nodes")
 
     def row_category(self, values: Record) -> str | None:
         """Return the category of the path of most samples."""

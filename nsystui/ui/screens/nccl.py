@@ -25,7 +25,6 @@ from nsystui.questions.nccl.sizes import (
     bandwidth_by_size,
     bandwidth_curve,
     durations_and_sizes,
-    reported_times,
     size_histogram,
 )
 from nsystui.questions.nccl.summary import CALL, KERNEL, What, nccl_summary
@@ -122,16 +121,12 @@ class DrawingsBelow(Enum):
 
 @dataclass(frozen=True)
 class Points:
-    """Sizes (bytes) and median bus bandwidths (bytes/s) of a collective's curve, and all kernels for its scatter plot.
-
-    ``reported``: results of nccl-tests by size, see `reported_times`.
-    """
+    """Sizes (bytes) and median bus bandwidths (bytes/s) of a collective's curve, and the kernels of its scatter."""
 
     sizes: Sequence[float]
     bandwidths: Sequence[float]
     kernel_sizes: Any
     durations: Any
-    reported: Mapping[int, Sequence[tuple[str, float]]]
 
 
 class CollectivesScreen(TableScreen):
@@ -225,13 +220,12 @@ class NcclSizesScreen(CollectivesScreen):
         self, job: OpenJob, selection: Selection
     ) -> tuple[Answer, dict[str, Points], Sequence[SizeBin], LinkRate | None]:
         pairing = job.pairing()
-        reported = job.nccl_log.reported if job.nccl_log is not None else ()
-        answer = bandwidth_by_size(job.session, selection, job.ranks, pairing, self.by, reported)
+        answer = bandwidth_by_size(job.session, selection, job.ranks, pairing, self.by)
         exact = (
             answer if self.by is NcclProperty.BYTES else bandwidth_by_size(job.session, selection, job.ranks, pairing)
         )
         link = link_rate(selected_ranks(job.ranks, selection))
-        points = _points_of(job, selection, pairing, exact)
+        points = _points_of(selection, pairing, exact)
         return answer, points, size_histogram(pairing, selection, NcclProperty.POW2), link
 
     def show(self, result: Any, same_place: bool) -> None:
@@ -285,21 +279,14 @@ class NcclSizesScreen(CollectivesScreen):
             is_in_row = bucket_numbers(Series(sizes)) == BUCKETS.index(str(size))
         else:
             is_in_row = (sizes if self.by is NcclProperty.BYTES else powers_of_two(Series(sizes)).to_numpy()) == size
-        reported = points.reported.get(size, ()) if self.by is NcclProperty.BYTES and isinstance(size, int) else ()
         half, blocks = (width - len(_GAP)) // 2, []
         for is_linear in (False, True):
             shape = distribution(points.durations[is_in_row], is_linear)
-            labels = [
-                ("▸ " if any(start <= time < end for _, time in reported) else "") + _duration_words(start)
-                for start, end in itertools.pairwise(shape.edges)
-            ]
+            labels = [_duration_words(start) for start in shape.edges[:-1]]
             lines = histogram_lines(labels, shape.counts, half)
             blocks.append(["by equal steps" if is_linear else "by duration", *lines])
         words = format_value(Unit.BYTES, size) if isinstance(size, int) else str(size)
         title = self.drawing.value.format(name, words)
-        if reported:
-            times = ", ".join(f"{_duration_words(time)} {mode}" for mode, time in reported)
-            title = f"{title}; ▸ nccl-tests: {times}"
         return [title, *(fit(first, half) + _GAP + second for first, second in zip_longest(*blocks, fillvalue=""))]
 
     def drawing_to_export(self) -> Callable[[], Shapes | None] | None:
@@ -336,22 +323,12 @@ def _is_without_wait(answer: Answer) -> bool:
     return any(column.key == "busbw_without_wait" and column.importance < FILES_ONLY for column in answer.columns)
 
 
-def _points_of(job: OpenJob, selection: Selection, pairing: NcclPairing, exact: TableAnswer) -> dict[str, Points]:
+def _points_of(selection: Selection, pairing: NcclPairing, exact: TableAnswer) -> dict[str, Points]:
     """Return the data to draw; ``exact`` is `bandwidth_by_size` by exact size."""
     return {
-        name: Points(
-            *bandwidth_curve(exact, name), *durations_and_sizes(pairing, selection, name), _reported(job, pairing, name)
-        )
+        name: Points(*bandwidth_curve(exact, name), *durations_and_sizes(pairing, selection, name))
         for name in dict.fromkeys(map(str, filter(None, exact.cells("collective"))))
     }
-
-
-def _reported(job: OpenJob, pairing: NcclPairing, collective: str) -> dict[int, Sequence[tuple[str, float]]]:
-    if job.nccl_log is None or not job.nccl_log.reported:
-        return {}
-    kernels = pairing.kernels[pairing.kernels["collective"] == collective]
-    sizes = kernels[kernels["message_size"].notna()].groupby("message_size")
-    return {int(size): reported_times(size_kernels, job.nccl_log.reported) for size, size_kernels in sizes}
 
 
 _MARKS = "●○■□▲△◆◇"
@@ -401,7 +378,7 @@ class NcclScreen(CollectivesScreen):
         if self.app.size.height >= _TALL:
             sizes = bandwidth_by_size(job.session, selection, job.ranks, pairing)
             link = link_rate(selected_ranks(job.ranks, selection))
-            curves = (_points_of(job, selection, pairing, sizes), link, _is_without_wait(sizes))
+            curves = (_points_of(selection, pairing, sizes), link, _is_without_wait(sizes))
         return has_kernels, what, answer, size_histogram(pairing, selection), curves
 
     def show(self, result: Any, same_place: bool) -> None:

@@ -55,6 +55,7 @@ _COLUMNS = (
     Column("kernels", header="Compute Kernels", label="compute kernels", unit=Unit.COUNT, importance=1),
     Column("compute", header="Compute Time (ns)", label="compute", unit=Unit.DURATION, importance=1),
 )
+_DOOR = Door("collectives", sort="late_by_ns")
 _METHOD = (
     "Exposed NCCL time of the other GPUs in the collectives at which a rank arrives last, minus this rank's own "
     "exposed NCCL time in these collectives. The mean is over all GPUs; the GPUs of this rank count as 0."
@@ -114,7 +115,7 @@ def stragglers(case: Case) -> Sequence[Finding | NotChecked]:
     lateness_by_task = lateness(arrivals)
     if not lateness_by_task:
         return [NotChecked("straggler", f"needs NCCL kernels ({', '.join(SYNCHRONOUS)}) that the ranks share")]
-    members = sorted({member for arrival in arrivals for member in arrival.group.members})
+    members = sorted(set[Member]().union(*(arrival.group.members for arrival in arrivals)))
     lost = _lost(case, arrivals, members, late := late_together(arrivals))
     gpu_counts = Counter(task for device in case.devices for task in device.tasks)
     caused, costs, suffered = (dict.fromkeys(lateness_by_task, 0) for _ in range(3))
@@ -180,45 +181,52 @@ def _judged(
 ) -> list[Finding | NotChecked]:
     computed, parts = case.computed, case.job.model_parts(case.step_name).of_task
     evidence = _table(case, lateness_by_task, caused, suffered)
-    door = Door("collectives", sort="late_by_ns")
-    size = world_size(case.job.session)
     late_ranks = {rank.tasks[0]: rank for rank in case.late_ranks if rank.is_straggler}
-    among = f" ({len(case.job.ranks)} of {size} ranks are open)" if size and size > len(case.job.ranks) else ""
-    findings: list[Finding | NotChecked] = []
-    for item in (rank for rank in case.job.ranks if rank.task in late_ranks):
-        cost, loss = costs.get(item.task, 0), caused.get(item.task, 0)
-        late_group = late_ranks[item.task]
-        members = [rank for rank in case.job.ranks if rank.task in late_group.tasks]
-        late, is_one = [lateness_by_task[task] for task in late_group.tasks], len(members) == 1
-        why, advice = _reason(case, late_group, computed, parts)
-        words = f": {late_group.words}" if late_group.words else ""
-        wait, count = time_words(sum(rank.caused for rank in late)), sum(rank.late for rank in late)
-        rival = max((rank.late for task, rank in lateness_by_task.items() if task not in late_group.tasks), default=0)
-        often = f", another rank at {rival:,} for less time" * (rival >= count)
-        who = rank_words(ranks := tuple(rank.rank for rank in members))
-        hosts = few(sorted({rank.host or "host unknown" for rank in members}))
-        hidden = f" ({wait} including waits that compute hides)" if wait != time_words(loss) else ""
-        where = f"last at {count:,} of {counted(max(rank.operations for rank in late), 'collective')}"
-        text = (
-            f"{who.capitalize()} ({hosts}) arrive{'s' * is_one} {where}{often}{among}{words}. "
-            f"{'Each other' if len(case.devices) - len(members) > 1 else 'The other'} GPU loses {time_words(loss)} "
-            f"waiting{hidden}.{why}"
-        )
-        loader = "'s data loader" if late_group.cause == LOADER and is_one else ""
-        gist, line = f"waiting for {who}{loader}", f"{who} ({hosts}) {'is' if is_one else 'are'} {where}"
-        findings.append(
-            case.finding("straggler", text, advice, door, cost, _METHOD, evidence, ranks=ranks, gist=gist, line=line)
-        )
+    findings: list[Finding | NotChecked] = [
+        _straggler(case, late_ranks[item.task], lateness_by_task, costs[item.task], caused[item.task], evidence)
+        for item in case.job.ranks
+        if item.task in late_ranks
+    ]
     cost = case.mean(suffered.values())
     if not findings and case.percent(cost) >= case.thresholds.imbalance_percent:
         text = (
-            f"Waiting for late ranks costs {time_words(cost)} per GPU{among}. The late rank varies: "
+            f"Waiting for late ranks costs {time_words(cost)} per GPU{_among(case)}. The late rank varies: "
             f"rank {max(case.job.ranks, key=lambda item: costs.get(item.task, 0)).rank} causes the largest part, "
             f"{time_words(max(costs.values()))}.{_division(computed, parts)}"
         )
         numbers = tuple(sorted(item.rank for item in case.ranks))
-        findings.append(case.finding("imbalance", text, _VARIES, door, cost, _METHOD, evidence, ranks=numbers))
+        findings.append(case.finding("imbalance", text, _VARIES, _DOOR, cost, _METHOD, evidence, ranks=numbers))
     return findings
+
+
+def _among(case: Case) -> str:
+    size = world_size(case.job.session)
+    return f" ({len(case.job.ranks)} of {size} ranks are open)" if size and size > len(case.job.ranks) else ""
+
+
+def _straggler(
+    case: Case, group: LateRank, lateness_by_task: Mapping[Task, Lateness], cost: int, loss: int, evidence: TableAnswer
+) -> Finding:
+    """Return the finding on ranks that arrive together; ``loss``: of each waiting GPU, ns."""
+    members = [rank for rank in case.job.ranks if rank.task in group.tasks]
+    late, is_one = [lateness_by_task[task] for task in group.tasks], len(members) == 1
+    why, advice = _reason(case, group, case.computed, case.job.model_parts(case.step_name).of_task)
+    words = f": {group.words}" if group.words else ""
+    wait, count = time_words(sum(rank.caused for rank in late)), sum(rank.late for rank in late)
+    rival = max((rank.late for task, rank in lateness_by_task.items() if task not in group.tasks), default=0)
+    often = f", another rank at {rival:,} for less time" * (rival >= count)
+    who = rank_words(ranks := tuple(rank.rank for rank in members))
+    hosts = few(sorted({rank.host or "host unknown" for rank in members}))
+    hidden = f" ({wait} including waits that compute hides)" if wait != time_words(loss) else ""
+    where = f"last at {count:,} of {counted(max(rank.operations for rank in late), 'collective')}"
+    text = (
+        f"{who.capitalize()} ({hosts}) arrive{'s' * is_one} {where}{often}{_among(case)}{words}. "
+        f"{'Each other' if len(case.devices) - len(members) > 1 else 'The other'} GPU loses {time_words(loss)} "
+        f"waiting{hidden}.{why}"
+    )
+    loader = "'s data loader" if group.cause == LOADER and is_one else ""
+    gist, line = f"waiting for {who}{loader}", f"{who} ({hosts}) {'is' if is_one else 'are'} {where}"
+    return case.finding("straggler", text, advice, _DOOR, cost, _METHOD, evidence, ranks=ranks, gist=gist, line=line)
 
 
 def _table(

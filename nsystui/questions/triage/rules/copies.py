@@ -144,21 +144,27 @@ def _checked(case: Case, kind: _Kind, all_pageable: bool) -> Finding | None:
         f"{kind.what} {bytes_words(size)} in {counted(number, 'operation')}. {case.each_gpu} spends "
         f"{time_words(cost)} on these operations while no kernel runs{_rates(case, kind)}."
     )
-    advice = kind.advice
     if kind is _PAGEABLE:
-        how = "pin_memory=True of the DataLoader" if _are_in_steps(case, copied) else "Tensor.pin_memory()"
-        advice = Advice(by_framework(case, advice.text, pytorch=f"Pin the host memory ({how})."), advice.reason)
         sentence += _blocking(case, records)
-    elif kind is _SYNC_COPY:
-        advice = next((_FROM[memory] for memory in (PAGEABLE, PINNED) if mostly(case.host_copies, memory)), advice)
-    if kind is not _SYNC_MEMSET and has_one_memory(case.job.session):
-        advice = _ONE_MEMORY
     call_column = Column("call", header="Call", label="call")
     evidence = (RANK, _OPERATION, call_column, COUNT, BYTES.with_importance(1), _TOTAL), rows
     ranks = tuple(sorted({row[0] for row in rows if row[0] is not None}))
     measured = _MEASURED.format("operations")
     severity = Severity.WARNING if share >= threshold else Severity.INFO
+    advice = _advice(case, kind, copied)
     return case.finding(kind.name, sentence, advice, _DOOR, cost, measured, evidence, severity, ranks=ranks)
+
+
+def _advice(case: Case, kind: _Kind, copied: Spans) -> Advice:
+    advice = kind.advice
+    if kind is not _SYNC_MEMSET and has_one_memory(case.job.session):
+        return _ONE_MEMORY
+    if kind is _PAGEABLE:
+        how = "pin_memory=True of the DataLoader" if _are_in_steps(case, copied) else "Tensor.pin_memory()"
+        return Advice(by_framework(case, advice.text, pytorch=f"Pin the host memory ({how})."), advice.reason)
+    if kind is _SYNC_COPY:
+        return next((_FROM[memory] for memory in (PAGEABLE, PINNED) if mostly(case.host_copies, memory)), advice)
+    return advice
 
 
 def _are_in_steps(case: Case, copied: Spans) -> bool:

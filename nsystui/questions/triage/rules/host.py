@@ -62,12 +62,9 @@ def preempted(case: Case) -> Sequence[Finding | NotChecked]:
         return [NotChecked("preempted", "needs to know why threads left their CPUs, which few captures contain")]
     idle_spans: list[IdleSpan] = []
     ready: dict[int, Intervals] = {}
-    runnable: dict[Task, list[Intervals]] = {}
-    for (report, thread), segments in states.items():
-        runnable.setdefault(Task(report, process_of(thread)), []).append(segments.labelled(RUNNABLE))
-    runnable_by_task = {task: merge(*intervals) for task, intervals in runnable.items()}
+    runnable = _runnable(case)
     for device in case.devices:
-        could_run = {task: runnable_by_task.get(task, EMPTY) for task in device.tasks}
+        could_run = {task: runnable.get(task, EMPTY) for task in device.tasks}
         gaps = case.idle_spans(device, merge(*could_run.values()))
         idle = union([gap.start for gap in gaps], [gap.end for gap in gaps])
         for task, intervals in could_run.items():
@@ -75,7 +72,7 @@ def preempted(case: Case) -> Sequence[Finding | NotChecked]:
         idle_spans += gaps
     threshold = case.thresholds.preempted_percent
     upper_bound = sum(intervals.length for intervals in ready.values()) * len(case.devices)
-    if not upper_bound or case.percent(case.mean([upper_bound])) < threshold:
+    if case.percent(case.mean([upper_bound])) < threshold:
         return []  # cheaper than finding the threads that launched
     rows = attribute(case.job, idle_spans)
     spent: Counter[tuple[int, str]] = Counter()
@@ -88,6 +85,14 @@ def preempted(case: Case) -> Sequence[Finding | NotChecked]:
     if not cost or case.percent(cost) < threshold:
         return []
     return [_preempted_finding(case, spent, [idle_spans[index] for index in sorted(span_indices)], ready, cost)]
+
+
+def _runnable(case: Case) -> dict[Task, Intervals]:
+    """Return when each process had a thread that could run, but had no CPU."""
+    runnable: dict[Task, list[Intervals]] = {}
+    for (report, thread), segments in case.scheduling.threads.items():
+        runnable.setdefault(Task(report, process_of(thread)), []).append(segments.labelled(RUNNABLE))
+    return {task: merge(*intervals) for task, intervals in runnable.items()}
 
 
 def _preempted_finding(
@@ -373,23 +378,13 @@ def _idle_gaps_finding(
     case: Case, cpu_spans: Sequence[CpuSpan], times: Counter[Cause], works: Sequence[HostWork], cost: int
 ) -> Finding:
     """``times``: ns by cause over all gaps; ``works``: the CPU's work in the longest gaps."""
-    spent = {kind: sum(time for cause, time in times.items() if cause.kind == kind) for kind in causes.KINDS}
-    kind = max(spent, key=lambda name: spent[name])
     longest, gist, line = cpu_spans[0], "long idle gaps", ""
     activity, advice = "", Advice("Record CUDA API calls (-t cuda).", "CUDA calls show what the CPU did in the gaps.")
     if case.job.session.count(tables.api_calls):
-        share = 100 * spent[kind] / sum(spent.values())
-        named = [cause for cause in times if cause.kind == kind and cause.what]
-        main = min(named, key=lambda cause: (-times[cause], cause.words), default=Cause(kind))
-        part = times[main] / spent[kind]
-        activity = f" For {share:.0f} % of the gap time the launching thread was {kind}.{_where(main, part, works)}"
-        short = replace(main, what="many functions") if main.what == causes.MANY else main
-        words = f"running {short.words}" if kind == causes.RUNNING_CODE else short.words
-        words, share = (words, share * part) if main.what and part > 0.5 else (kind, share)
+        activity, words, share, advice = _activity(case, times, works)
         line = words if share > 50 else f"{share:.0f} % {words}"
         gist += f", mostly {words}" if share > 50 else f", {line}"
         line += _place_of(case, longest, works) if 2 * longest.length >= cost else ""
-        advice = allocator_advice(case) if kind == causes.ALLOCATING else _ADVICE.get(kind) or _unknown(case, kind)
     ranks = tuple(sorted({case.rank_of[span.task] for span in cpu_spans}))
     sentence = (
         f"{case.each_gpu} idles {time_words(cost)} in gaps of {case.thresholds.gap_ms:g} ms or more "
@@ -411,6 +406,22 @@ def _idle_gaps_finding(
         window=longest.window, ranks=ranks, times=gap_times, gist=gist, line=line,
         under="straggler" if 2 * in_late >= sum(span.length for span in cpu_spans) else "",
     )  # fmt: skip
+
+
+def _activity(case: Case, times: Counter[Cause], works: Sequence[HostWork]) -> tuple[str, str, float, Advice]:
+    """Return a sentence on the launching thread's main activity, a few words, its share of the gaps, %, and advice."""
+    spent = {kind: sum(time for cause, time in times.items() if cause.kind == kind) for kind in causes.KINDS}
+    kind = max(spent, key=lambda name: spent[name])
+    share = 100 * spent[kind] / sum(spent.values())
+    named = [cause for cause in times if cause.kind == kind and cause.what]
+    main = min(named, key=lambda cause: (-times[cause], cause.words), default=Cause(kind))
+    part = times[main] / spent[kind]
+    sentence = f" For {share:.0f} % of the gap time the launching thread was {kind}.{_where(main, part, works)}"
+    short = replace(main, what="many functions") if main.what == causes.MANY else main
+    words = f"running {short.words}" if kind == causes.RUNNING_CODE else short.words
+    words, share = (words, share * part) if main.what and part > 0.5 else (kind, share)
+    advice = allocator_advice(case) if kind == causes.ALLOCATING else _ADVICE.get(kind) or _unknown(case, kind)
+    return sentence, words, share, advice
 
 
 def _unknown(case: Case, kind: str) -> Advice:

@@ -118,6 +118,30 @@ def input_pipeline(case: Case) -> Sequence[Finding | NotChecked]:
     if not steps and not loading:
         need = "needs steps (`nsystui steps` says why there are none), or NVTX ranges of the data loader"
         return [NotChecked("input-pipeline", need)]
+    in_range, between = _candidates(case, long_gaps, steps, loading)
+    candidates = [*in_range, *between]
+    if case.percent(case.mean(span.end - span.start for span in candidates)) < case.thresholds.input_percent:
+        return []
+    idle_spans, spent, unknown = _waits(case, candidates, len(in_range))
+    waited = dict.fromkeys((device.device.task.task for device in case.devices), 0)
+    for span, length in idle_spans:
+        waited[span.task] += length
+    # A late rank counts as much as the others: `straggler` has the rest.
+    late = {task for rank in case.late_ranks if rank.cause == LOADER for task in rank.tasks}
+    usual = np.median([time for task, time in waited.items() if task not in late] or [0])
+    cost = case.mean(min(time, usual) if task in late else time for task, time in waited.items())
+    if case.percent(cost) < case.thresholds.input_percent:
+        if case.percent(case.mean([unknown])) < case.thresholds.input_percent:
+            return []
+        need = case.record(canonical.OS_CALLS, canonical.SCHED_EVENTS)
+        return [NotChecked("input-pipeline", f"needs what the CPU did in the gaps between steps: {need}")]
+    return [_finding(case, [span for span, _ in idle_spans], len(in_range), spent, cost)]
+
+
+def _candidates(
+    case: Case, long_gaps: Sequence[Intervals], steps: Mapping[Task, TaskSteps], loading: Mapping[Task, Intervals]
+) -> tuple[list[IdleSpan], list[IdleSpan]]:
+    """Return the long gaps mostly in a data loader's range, and between steps until a copy from the host begins."""
     in_range, between, starts_of_copies = [], [], _arrivals(case)
     for device, gaps in zip(case.devices, long_gaps, strict=True):
         task, users = device.device.task.task, [user.task.task for user in device.devices]
@@ -131,35 +155,31 @@ def input_pipeline(case: Case) -> Sequence[Finding | NotChecked]:
                 in_range.append(span)
             elif inside is not None and inside.clip(start, end).length < half and end in arrivals:
                 between.append(span)
-    candidates = [*in_range, *between]
-    if case.percent(case.mean(span.end - span.start for span in candidates)) < case.thresholds.input_percent:
-        return []
+    return in_range, between
+
+
+def _waits(
+    case: Case, candidates: Sequence[IdleSpan], in_range: int
+) -> tuple[list[tuple[IdleSpan, int]], dict[str, int], int]:
+    """Return the gaps that wait for input, each with its length, ns; their time by `_times`; and the unknown time.
+
+    The first ``in_range`` candidates are in a data loader's range.
+    """
     attribution = attribute(case.job, candidates)
     idle_spans, spent, unknown = [], dict.fromkeys(("waits", "reads", "prepares"), 0), 0
-    waited = dict.fromkeys((device.device.task.task for device in case.devices), 0)
     for number, span in enumerate(candidates):
         time_by_cause = attribution.of_span(number)
         length = span.end - span.start - time_by_cause.pop(Cause(causes.PROFILER), 0)
         times = _times(time_by_cause)
         if sum(time for cause, time in time_by_cause.items() if cause.kind in _CALLING) > _HALF * length:
             continue
-        if number >= len(in_range) and sum(times.values()) < _HALF * length:
+        if number >= in_range and sum(times.values()) < _HALF * length:
             unknown += length if all(cause.kind == causes.NOTHING for cause in time_by_cause) else 0
             continue
-        idle_spans.append(span)
-        waited[span.task] += length
+        idle_spans.append((span, length))
         for key, time in times.items():
             spent[key] += time
-    # A late rank counts as much as the others: `straggler` has the rest.
-    late = {task for rank in case.late_ranks if rank.cause == LOADER for task in rank.tasks}
-    usual = np.median([time for task, time in waited.items() if task not in late] or [0])
-    cost = case.mean(min(time, usual) if task in late else time for task, time in waited.items())
-    if case.percent(cost) < case.thresholds.input_percent:
-        if case.percent(case.mean([unknown])) < case.thresholds.input_percent:
-            return []
-        need = case.record(canonical.OS_CALLS, canonical.SCHED_EVENTS)
-        return [NotChecked("input-pipeline", f"needs what the CPU did in the gaps between steps: {need}")]
-    return [_finding(case, idle_spans, len(in_range), spent, cost)]
+    return idle_spans, spent, unknown
 
 
 def _inside(steps: TaskSteps) -> Intervals:
@@ -212,34 +232,14 @@ def _finding(case: Case, gaps: Sequence[IdleSpan], in_ranges: int, spent: Mappin
     total = sum(span.end - span.start for span in gaps)
     pinning = next((worker for worker in workers if worker.pins), None)
     loaders = {item.thread.task: item for item in workers if item.thread.rank is None and (item.ran or 0) >= _WORKS}
-    lags = [period_of(times.duration[int(case.thresholds.warm_up_steps) :]) for _, times in sorted(case.steps.items())]
-    period = next(filter(None, lags), None)
     advice = _advice(case, gaps, spent, total, pinning)
-    words = []
-    activity = max(spent, key=lambda key: spent[key])
-    if spent[activity]:
-        verb = {"waits": "waits", "reads": "reads files", "prepares": "prepares the input itself"}[activity]
-        words.append(f"The launching thread {verb} for {100 * spent[activity] / total:.0f} % of the gap time.")
-    busiest = max(workers, key=lambda worker: worker.samples, default=None)
-    sampled = sum(worker.samples for worker in workers)
-    if pinning is not None:
-        ran = "" if pinning.ran is None else f" and runs for {100 * pinning.ran:.0f} % of the gap time"
-        sample_words = f"has {pinning.samples:,} of {sampled:,} CPU samples in the gaps"
-        words.append(f"The pin_memory thread ({pinning.name}) {sample_words}{ran}.")
-    elif busiest is not None and busiest.samples > _HALF * sampled and not loaders:
-        words.append(f"Thread {busiest.name} has {busiest.samples:,} of {sampled:,} CPU samples in the gaps.")
-    if loaders:
-        share = 100 * float(np.mean([worker.ran or 0 for worker in loaders.values()]))
-        process_words = "1 worker process runs" if len(loaders) == 1 else f"{len(loaders)} worker processes each run"
-        words.append(f"{process_words} for {share:.0f} % of the gap time.")
-    if period:
-        words.append(f"Step times repeat every {period} steps, as with {period} workers.")
+    words = _words(case, workers, loaders, pinning, {key: 100 * time / total for key, time in spent.items()})
     longest = max(gaps, key=lambda span: (span.end - span.start, -span.start))
     window = Window(longest.start, longest.end)
     where_words = "in NVTX ranges of the data loader" if in_ranges else "between steps"
     sentence = (
         f"{case.each_gpu} waits {time_words(cost)} for the data loader ({counted(len(gaps), 'gap')} of "
-        f"{case.thresholds.gap_ms:g} ms or more, {where_words}). {' '.join(words)}"
+        f"{case.thresholds.gap_ms:g} ms or more, {where_words}). {words}"
     ).rstrip()
     rows: list[Row] = [
         (
@@ -259,6 +259,34 @@ def _finding(case: Case, gaps: Sequence[IdleSpan], in_ranges: int, spent: Mappin
         "input-pipeline", sentence, advice, Door("timeline", window=window), cost, measured, (_COLUMNS, rows),
         window=window, ranks=ranks, gist=gist, times=gap_times,
     )  # fmt: skip
+
+
+def _words(
+    case: Case, workers: Sequence[_Worker], loaders: Mapping[Task, _Worker], pinning: _Worker | None,
+    shares: Mapping[str, float],
+) -> str:  # fmt: skip
+    """Return sentences on the launching thread, the threads in the gaps and the loaders; ``shares`` of the time, %."""
+    words = []
+    activity = max(shares, key=lambda key: shares[key])
+    if shares[activity]:
+        verb = {"waits": "waits", "reads": "reads files", "prepares": "prepares the input itself"}[activity]
+        words.append(f"The launching thread {verb} for {shares[activity]:.0f} % of the gap time.")
+    busiest = max(workers, key=lambda worker: worker.samples, default=None)
+    sampled = sum(worker.samples for worker in workers)
+    if pinning is not None:
+        ran = "" if pinning.ran is None else f" and runs for {100 * pinning.ran:.0f} % of the gap time"
+        sample_words = f"has {pinning.samples:,} of {sampled:,} CPU samples in the gaps"
+        words.append(f"The pin_memory thread ({pinning.name}) {sample_words}{ran}.")
+    elif busiest is not None and busiest.samples > _HALF * sampled and not loaders:
+        words.append(f"Thread {busiest.name} has {busiest.samples:,} of {sampled:,} CPU samples in the gaps.")
+    if loaders:
+        share = 100 * float(np.mean([worker.ran or 0 for worker in loaders.values()]))
+        process_words = "1 worker process runs" if len(loaders) == 1 else f"{len(loaders)} worker processes each run"
+        words.append(f"{process_words} for {share:.0f} % of the gap time.")
+    lags = [period_of(times.duration[int(case.thresholds.warm_up_steps) :]) for _, times in sorted(case.steps.items())]
+    if period := next(filter(None, lags), None):
+        words.append(f"Step times repeat every {period} steps, as with {period} workers.")
+    return " ".join(words)
 
 
 def _advice(

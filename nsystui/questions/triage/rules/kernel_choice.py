@@ -175,13 +175,7 @@ _COLUMNS = (
     finds={"unfused-kernels": FindingKind("unfused pointwise kernels", parts=BY_COMPUTE)},
 )
 def unfused_kernels(case: Case) -> Sequence[Finding | NotChecked]:
-    """Find chains of pointwise kernels that could be one kernel, as in eager programs and unfused optimizers.
-
-    A chain is two or more such kernels of a stream with only gaps below `tiny_kernel_us` between them. It ends at a
-    kernel that repeats on the same grid: that may be the next iteration of a loop, which needs the results of this
-    iteration. Kernels of a grid work on tensors of equal size. A fused kernel takes at least as long as the longest,
-    so fusing saves at most the time of the other kernels. Multi-tensor kernels are fused already.
-    """
+    """Find chains of pointwise kernels that could be one kernel (docs/triage.md#steps-and-kernels)."""
     works = [work for work in kernel_mix(case) if _is_pointwise(work)]
     if not works or case.percent(case.mean(work.time for work in works)) < case.thresholds.unfused_percent / 2:
         return []  # cheaper than sorting every launch
@@ -193,14 +187,14 @@ def unfused_kernels(case: Case) -> Sequence[Finding | NotChecked]:
     if not saved or case.percent(cost) < case.thresholds.unfused_percent:
         return []
     name = _range(case, worst)
-    text = f" Most of the longest chains are in NVTX range `{name}`." if name else ""
+    text = f" Most of the longest chains are in NVTX range `{name}`." * bool(name)
     sentence = (
         f"{kernels:,} pointwise kernels run in {counted(count, 'back-to-back chain')} of different kernels."
         f"{text} {case.each_gpu} could save up to {time_words(cost)}, {time_words(case.mean([idle]))} of it idle "
         "time, if each chain had one kernel for each grid."
     )
     is_optimizer = "optim" in name.lower() or any("addcdiv" in work.name for work in works)
-    optimizer = "a fused or foreach optimizer (torch.optim.Adam(fused=True)) and " if is_optimizer else ""
+    optimizer = "a fused or foreach optimizer (torch.optim.Adam(fused=True)) and " * is_optimizer
     advice = Advice(
         by_framework(
             case,

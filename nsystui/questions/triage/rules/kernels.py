@@ -77,15 +77,17 @@ _TENSOR_ACTIVITY_COLUMNS = (
 )
 
 
+_FAMILIES = ("SM active", "tensor active")
+
+
 @rule(290, reads=WORK | {"gpu_metrics"}, finds={"tensor-activity": FindingKind()})
 def tensor_activity(case: Case) -> Sequence[Finding | NotChecked]:
     """Find tensor cores that hardly work on a busy GPU, if GPU metrics were sampled."""
     session = case.job.session
-    sources = metric_sources(session, case.scope)
     means_by_gpu: dict[tuple[int, int], dict[str, float]] = {}
     sources_by_window: dict[Window, list[MetricSource]] = {}
-    for source in sources:
-        if source.family in ("SM active", "tensor active"):
+    for source in metric_sources(session, case.scope):
+        if source.family in _FAMILIES:
             sources_by_window.setdefault(case.windows[source.report], []).append(source)
     for window, window_sources in sources_by_window.items():
         for lane in metric_lanes(session, case.scope, window, 1, window_sources):
@@ -95,10 +97,11 @@ def tensor_activity(case: Case) -> Sequence[Finding | NotChecked]:
     if not complete:
         why = f"needs GPU metrics with tensor activity: {case.record(canonical.GPU_METRICS)}"
         return [NotChecked("tensor-activity", why)]
-    busy = [means for means in complete.values() if means["SM active"] >= _BUSY]
-    if not busy or np.mean([means["tensor active"] for means in busy]) >= case.thresholds.tensor_percent:
+    busy = np.array([[means[family] for family in _FAMILIES] for means in complete.values()])
+    busy = busy[busy[:, 0] >= _BUSY]
+    if not len(busy) or busy[:, 1].mean() >= case.thresholds.tensor_percent:
         return []
-    tensor, active = (float(np.mean([means[key] for means in busy])) for key in ("tensor active", "SM active"))
+    active, tensor = busy.mean(axis=0).tolist()
     sentence = f"Tensor cores are active {tensor:.1f} % of the time; SMs are active {active:.0f} %."
     advice = Advice(
         "For matrix products, use BF16, FP16 or TF32, and sizes that are multiples of 8.",

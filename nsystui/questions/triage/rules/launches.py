@@ -285,16 +285,17 @@ def launch_bound(case: Case) -> Sequence[Finding | NotChecked]:
     kernel was launched in time: the cost of a kernel start on the GPU. See docs/numbers.md#launches.
     """
     session = case.job.session
-    if not session.count(tables.kernels) or not session.count(tables.api_calls):
+    if not all(map(session.count, (tables.kernels, tables.api_calls))):
         return []  # `launch_overhead` reports it
-    min_share, stretches, devices, worked = case.thresholds.launch_bound_percent / 100, [], [], 0
+    min_share, stretches, devices, worked, busy = case.thresholds.launch_bound_percent / 100, [], [], 0, 0
     for device in case.devices:
         group = [stretch for stretch in _stretches(case, device) if stretch.busy < (1 - min_share) * stretch.duration]
         worked += device.busy_in(case.working(device))
+        busy += sum(stretch.busy for stretch in group)
         if group:
             stretches.append(group)
             devices.append(device)
-    if not worked or sum(stretch.busy for group in stretches for stretch in group) < min_share * worked:
+    if not worked or busy < min_share * worked:
         return []  # cheaper than reading every launch
     launches = launches_of(case, devices)
     bound: list[_Stretch] = []
@@ -303,9 +304,10 @@ def launch_bound(case: Case) -> Sequence[Finding | NotChecked]:
         bound += _bound(case, device, group, times) if times is not None else ()
     cost = case.mean(stretch.waited for stretch in bound)
     late = case.percent(case.mean(stretch.late for stretch in bound))
-    if late >= case.thresholds.launch_percent or sum(stretch.busy for stretch in bound) < min_share * worked:
+    share = sum(stretch.busy for stretch in bound) / worked
+    if late >= case.thresholds.launch_percent or share < min_share:
         return []
-    return [_finding(case, bound, cost, sum(stretch.busy for stretch in bound) / worked)]
+    return [_finding(case, bound, cost, share)]
 
 
 def _stretches(case: Case, device: DeviceIntervals) -> Iterator[_Stretch]:

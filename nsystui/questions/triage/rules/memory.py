@@ -301,20 +301,23 @@ def unified_memory(case: Case) -> Sequence[Finding | NotChecked]:
         return []
     rows.sort(key=lambda row: (-row.time, str((row.rank, row.device))))
     size = sum(row.migrated for row in rows)
-    counts = {"GPU": [row.gpu_faults for row in rows], "CPU": [row.cpu_faults for row in rows]}
-    words = " and ".join(
-        f"{side} page faults not recorded"
-        if all(count is None for count in side_counts)
-        else counted(sum(count or 0 for count in side_counts), f"{side} page fault")
-        for side, side_counts in counts.items()
+    gpu_faults, cpu_faults = (
+        _faults("GPU", [row.gpu_faults for row in rows]),
+        _faults("CPU", [row.cpu_faults for row in rows]),
     )
     sentence = (
-        f"Unified memory migrates {bytes_words(size)}: faults and migrations take {time_words(cost)} per GPU, {words}. "
+        f"Unified memory migrates {bytes_words(size)}: faults and migrations take {time_words(cost)} per GPU, "
+        f"{gpu_faults} and {cpu_faults}. "
         f"Kernels run for {100 * inside / sum(row.time for row in rows):.0f} % of this time and may wait for pages."
     )
     measured = "Union of GPU fault groups and migrations, also inside kernels. The mean is over the GPUs."
     door, evidence = Door("memory", filter="Unified"), (_COLUMNS, rows)
     return [case.finding("unified-memory", sentence, PREFETCH, door, cost, measured, evidence)]
+
+
+def _faults(side: str, counts: Sequence[int | None]) -> str:
+    known = [count for count in counts if count is not None]
+    return counted(sum(known), f"{side} page fault") if known else f"{side} page faults not recorded"
 
 
 def _counts(case: Case, task: Task, device: int) -> tuple[int | None, int, int | None]:

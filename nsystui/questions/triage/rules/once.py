@@ -82,30 +82,16 @@ def jit_compilation(case: Case) -> Sequence[Finding | NotChecked]:
     the process of a GPU, and of unranked processes of its report.
     """
     is_sampled = case.job.session.count(tables.host_samples) > 0
-    in_samples, *others = (_in_samples(case) if is_sampled else _NONE), _in_ranges(case), _in_driver(case)
-    if not case.devices or not (is_sampled or any(source.rows for source in others)):
+    sources = in_samples, *_ = _in_samples(case), _in_ranges(case), _in_driver(case)
+    if not case.devices or not (is_sampled or any(source.rows for source in sources)):
         return [NotChecked("jit-compilation", f"needs GPU work and CPU samples: {case.record(canonical.HOST_SAMPLES)}")]
-    times: dict[tuple[object, str], list[Intervals]] = {}
-    for key, intervals in (item for source in (in_samples, *others) for item in source.times.items()):
-        times.setdefault(key, []).extend(intervals)
-    names = dict.fromkeys(name for _, name in times)
-    spent = dict.fromkeys(names, 0)
-    idle_times, later = {}, 0
-    for device in case.devices:
-        task, idle = device.device.task.task, case.idle_in(device, case.window_of(device))
-        owners = {*device.tasks, *(user.report for user in device.tasks)}
-        parts = {name: merge(*(part for owner in owners for part in times.get((owner, name), ()))) for name in names}
-        for name, part in parts.items():
-            spent[name] += intersect(part, idle).length
-        compiling_now = intersect(merge(*parts.values()), idle)
-        idle_times[task, device.device.device] = compiling_now
-        later += case.idle(device).shared_with(compiling_now)
+    spent, idle_times, later = _compiling_while_idle(case, sources)
     cost = case.mean(intervals.length for intervals in idle_times.values())
     if case.percent(cost) < case.thresholds.jit_percent:
         return []
-    longest = sorted((name for name in names if spent[name]), key=lambda name: -spent[name])
+    longest = sorted(filter(spent.get, spent), key=lambda name: -spent[name])
     words = ", ".join(f"{name} {time_words(case.mean([spent[name]]))}" for name in longest[:3])
-    groups = [source.rows for source in (in_samples, *others)]
+    groups = [source.rows for source in sources]
     rows = sorted(chain(*groups), key=lambda row: (-int(row[3] or 0), str(row)))
     counts = zip(groups, ("CPU sample", "NVTX range", "driver compilation"), strict=True)
     seen = " and ".join(counted(sum(int(row[3] or 0) for row in group), noun) for group, noun in counts if group)
@@ -126,6 +112,26 @@ def jit_compilation(case: Case) -> Sequence[Finding | NotChecked]:
             (_COLUMNS, rows), severity, gist=gist, times=idle_times,
         )
     ]  # fmt: skip
+
+
+def _compiling_while_idle(
+    case: Case, sources: Sequence[_Compiling]
+) -> tuple[Mapping[str, int], Mapping[Place, Intervals], int]:
+    """Return idle time by compiler, ns; when each GPU idles during compilation; and the sum in the steady state, ns."""
+    times: dict[tuple[object, str], list[Intervals]] = {}
+    for key, intervals in (item for source in sources for item in source.times.items()):
+        times.setdefault(key, []).extend(intervals)
+    spent, idle_times, later = {name: 0 for _, name in times}, dict[Place, Intervals](), 0
+    for device in case.devices:
+        task, idle = device.device.task.task, case.idle_in(device, case.window_of(device))
+        owners = {*device.tasks, *(user.report for user in device.tasks)}
+        parts = {name: merge(*(part for owner in owners for part in times.get((owner, name), ()))) for name in spent}
+        for name, part in parts.items():
+            spent[name] += intersect(part, idle).length
+        compiling_now = intersect(merge(*parts.values()), idle)
+        idle_times[task, device.device.device] = compiling_now
+        later += case.idle(device).shared_with(compiling_now)
+    return spent, idle_times, later
 
 
 def _in_samples(case: Case) -> _Compiling:
@@ -424,10 +430,10 @@ def _first_launches(case: Case) -> Finding | None:
     if not case.job.session.count(tables.kernels):
         return None
     is_long = [calls.c.name.contains("Launch"), duration(calls) >= _LONG_LAUNCH]
-    query = sa.select(sa.func.sum(duration(calls))).where(*where(calls, case.scope), *is_long)
+    query = sa.select(sa.func.coalesce(sa.func.sum(duration(calls)), 0)).where(*where(calls, case.scope), *is_long)
     loading, table = overhead_of(case, LOADING), tables.cuda_overhead
     is_known = all(report.has(table) and table.name not in report.damaged for report in case.reports)
-    upper_bound = float(case.job.session.scalar(query) or 0) + sum(part.length for _, _, part in loading)
+    upper_bound = float(case.job.session.scalar(query)) + sum(part.length for _, _, part in loading)
     if case.percent(case.mean([upper_bound])) < case.thresholds.first_launch_percent:
         return None  # cheaper than reading every launch
     times, rows, slow = _delays(case, loading, is_known)
@@ -441,7 +447,8 @@ def _first_launches(case: Case) -> Finding | None:
         launch_words = f"{launch_words} take longer than later ones" if is_known else f"Loading delays {launch_words}"
         longest_words = f"{rows[0][1]}: {time_words(rows[0][2])} instead of {time_words(rows[0][3])}"
         sentence += f" {launch_words} ({longest_words})."
-    sentence += f" CUDA recorded {load_words or 'no loading of code'} in this time." if is_known or load_words else ""
+    load_words = load_words or "no loading of code" * is_known
+    sentence += f" CUDA recorded {load_words} in this time." if load_words else ""
     advice = Advice(
         "Warm up before the measurement, or load all kernels at the start (CUDA_MODULE_LOADING=EAGER).",
         "CUDA loads a kernel at its first launch (lazy loading), and the GPU waits. Later launches load nothing.",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import NamedTuple
@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from nsystui.base.answer import DEVICE, HOST, RANK, Column, Row, Unit
 from nsystui.base.selection import Task, Window
 from nsystui.base.text import counted
-from nsystui.base.types import Condition
+from nsystui.base.types import Array, Condition, Floats
 from nsystui.base.units import format_value
 from nsystui.exports import canonical
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, intersect, subtract
@@ -104,12 +104,10 @@ def mpi_waits(case: Case) -> Sequence[Finding | NotChecked]:
     conditions: list[Condition] = [sa.func.regexp_matches(table.c.name, f"^{_BLOCKING}", type_=sa.Boolean)]
     calls = spans(case, table, conditions)
     waited = {item: _waited(case, item, calls) for item in case.ranks}
-    if not waited:
-        return []
     on_gpus = len(case.devices) > 0
     judged = [item for item in waited if not on_gpus or item.devices]
     cost = round(sum(waited[item].length for item in judged) / max(len(judged), 1))
-    if case.percent(cost) < case.thresholds.mpi_percent:
+    if not judged or case.percent(cost) < case.thresholds.mpi_percent:
         return []
     pairs = exchanges(case.job.session, case.scope)
     rows = _rows(case, table, conditions, waited, calls, pairs)
@@ -118,40 +116,13 @@ def mpi_waits(case: Case) -> Sequence[Finding | NotChecked]:
         f"Blocking MPI calls {'leave the GPU idle for' if on_gpus else 'take'} {time_words(cost)} per rank "
         f"({counted(calls.count, 'call')}, {line})."
     )
-    leading = _leading(case, table, conditions)
-    extra = by_place((call.task, 0, call.start + round(usual), call.end) for call, usual in leading.items())
-    set_up = {item: intersect(waited[item], extra.get((item.task, 0), EMPTY)).length for item in judged}
+    set_up, set_up_words = _set_up(case, _leading(case, table, conditions), {item: waited[item] for item in judged})
     first = round(sum(set_up.values()) / max(len(judged), 1))
-    if first:
-        longest = max(leading, key=lambda call: (call.end - call.start, call))
-        sentence += (
-            f" Connection setup takes {time_words(first)} of this in {counted(len(leading), 'first call')} "
-            f"({longest.name} {time_words(longest.end - longest.start)}, usually {time_words(leading[longest])})."
-        )
     is_steady = case.percent(cost - first) >= case.thresholds.mpi_percent
-    advice = _ADVICE_OF_ONE if len(judged) == 1 else _ADVICE_OF_ALL
-    later = {item: waited[item].length - set_up[item] for item in judged}
-    low = min(judged, key=lambda item: (later[item], item.rank))
-    high = max(judged, key=lambda item: (later[item], -item.rank))
-    if later[high] - later[low] > _SPREAD * later[high]:
-        sentence += (
-            f" {'In later calls, rank' if first else 'Rank'} {high.rank} waits longest ({time_words(later[high])}), "
-            f"rank {low.rank} shortest ({time_words(later[low])})."
-        )
-        advice = Advice(
-            f"Look at what rank {low.rank} does before these calls. Then overlap them (MPI_I…, GPU work in between).",
-            "The rank that waits least arrives last, and the other ranks wait for it. The rest is the transfer itself.",
-        )
-    slow = _slow_pair(pairs)
-    if slow is not None:
-        pair, usual = slow
-        numbers = " and ".join(str(case.rank_of[task]) for task in pair.tasks)
-        rate, usual_rate = (format_value(Unit.RATE, value) for value in (pair.rate, usual))
-        sentence += (
-            f" Ranks {numbers} exchange messages of {bytes_words(round(pair.size))} at {rate}, the other pairs at "
-            f"{usual_rate}. The other ranks wait for this pair."
-        )
-        advice = _SLOW_PAIR
+    rank_words, advice = _extremes({item: waited[item].length - set_up[item] for item in judged}, bool(first))
+    sentence += set_up_words + rank_words
+    if slow_words := _slow_pair(case, pairs):
+        sentence, advice = sentence + slow_words, _SLOW_PAIR
     idle_words, with_gpu = (" while the GPU is idle, in the steady state", " with a GPU") if on_gpus else ("", "")
     measured = f"Time in blocking MPI calls (threads merged){idle_words}. The mean is over the ranks{with_gpu}."
     ranks = tuple(sorted(item.rank for item in judged if waited[item].length))
@@ -162,16 +133,51 @@ def mpi_waits(case: Case) -> Sequence[Finding | NotChecked]:
     ]
 
 
-def _slow_pair(pairs: Sequence[Pair]) -> tuple[Pair, float] | None:
-    """Return the slowest pair, if it is slow, and the median rate of pairs with messages of similar size."""
-    if len(pairs) < _PAIRS:
-        return None
-    slowest = min(pairs, key=lambda pair: pair.rate)
-    alike = [pair for pair in pairs if pair is not slowest and 1 / _ALIKE <= pair.size / slowest.size <= _ALIKE]
-    if len(alike) < _PAIRS - 1:
-        return None
-    usual = median(pair.rate for pair in alike)
-    return (slowest, usual) if slowest.rate * _SLOW <= usual else None
+def _set_up(
+    case: Case, leading: Mapping[_Call, float], waited: Mapping[RankedTask, Intervals]
+) -> tuple[dict[RankedTask, int], str]:
+    """Return the waits in ``leading`` calls above their usual time, by rank, ns; and a sentence on them, if any."""
+    extra = by_place((call.task, 0, call.start + round(usual), call.end) for call, usual in leading.items())
+    set_up = {item: intersect(wait, extra.get((item.task, 0), EMPTY)).length for item, wait in waited.items()}
+    first = round(sum(set_up.values()) / max(len(set_up), 1))
+    if not first:
+        return set_up, ""
+    longest = max(leading, key=lambda call: (call.end - call.start, call))
+    return set_up, (
+        f" Connection setup takes {time_words(first)} of this in {counted(len(leading), 'first call')} "
+        f"({longest.name} {time_words(longest.end - longest.start)}, usually {time_words(leading[longest])})."
+    )
+
+
+def _extremes(waits: Mapping[RankedTask, int], in_later_calls: bool) -> tuple[str, Advice]:
+    """Name the ranks with the longest and the shortest wait (ns), if they differ; with the advice."""
+    low = min(waits, key=lambda item: (waits[item], item.rank))
+    high = max(waits, key=lambda item: (waits[item], -item.rank))
+    if waits[high] - waits[low] <= _SPREAD * waits[high]:
+        return "", _ADVICE_OF_ONE if len(waits) == 1 else _ADVICE_OF_ALL
+    who = f" {'In later calls, rank' if in_later_calls else 'Rank'} {high.rank}"
+    words = f"{who} waits longest ({time_words(waits[high])}), rank {low.rank} shortest ({time_words(waits[low])})."
+    return words, Advice(
+        f"Look at what rank {low.rank} does before these calls. Then overlap them (MPI_I…, GPU work in between).",
+        "The rank that waits least arrives last, and the other ranks wait for it. The rest is the transfer itself.",
+    )
+
+
+def _slow_pair(case: Case, pairs: Sequence[Pair]) -> str:
+    """Compare the slowest pair with the median of the pairs with messages of similar size; empty if it is not slow."""
+    slowest = min(pairs, key=lambda pair: pair.rate, default=None)
+    alike = [] if slowest is None else [pair for pair in pairs if 1 / _ALIKE <= pair.size / slowest.size <= _ALIKE]
+    if slowest is None or len(alike) < _PAIRS:
+        return ""
+    usual = median(pair.rate for pair in alike if pair is not slowest)
+    if slowest.rate * _SLOW > usual:
+        return ""
+    numbers = " and ".join(str(case.rank_of[task]) for task in slowest.tasks)
+    rate, usual_rate = (format_value(Unit.RATE, value) for value in (slowest.rate, usual))
+    return (
+        f" Ranks {numbers} exchange messages of {bytes_words(round(slowest.size))} at {rate}, the other pairs at "
+        f"{usual_rate}. The other ranks wait for this pair."
+    )
 
 
 def _waited(case: Case, item: RankedTask, calls: Spans) -> Intervals:
@@ -253,6 +259,10 @@ _DIFFERENT_WORK_COLUMNS = (
 )
 
 
+_DIVIDE = Advice(
+    "Divide layers, experts or samples more evenly over the ranks.",
+    "The rank with the most work sets the pace of every step that ends in a collective.",
+)
 _OF_PARTS = Advice(
     "Compare a rank with the ranks of its own part (column Part of the Ranks screen).",
     "Pipeline stages and expert groups have different work: a part that computes longer is no slow GPU.",
@@ -268,10 +278,7 @@ _OF_PARTS = Advice(
     },
 )
 def different_work(case: Case) -> Sequence[Finding | NotChecked]:
-    """Find ranks that launch more kernels than the median rank of their model part: uneven work, however fast a GPU is.
-
-    A remark names the parts if there are several.
-    """
+    """Find ranks that launch more kernels than the median rank of their model part: uneven work, not a slow GPU."""
     computed = case.computed
     ranks = [item for item in case.ranks if item.task in computed and computed[item.task].time]
     if len(ranks) < 2 or not shares_clock(case.reports):
@@ -280,38 +287,37 @@ def different_work(case: Case) -> Sequence[Finding | NotChecked]:
     if len(steps) > 1:
         why = "needs ranks with the same number of steps: choose a window of all ranks with --time"
         return [NotChecked("different-work", why)]
-    kernels = np.array([computed[item.task].kernels for item in ranks], float)
-    busy = np.array([computed[item.task].time for item in ranks], float)
+    work = np.array([(computed[item.task].kernels, computed[item.task].time) for item in ranks], float)
     min_ratio = 1 + case.thresholds.work_difference_percent / 100
     parts = case.job.model_parts(case.step_name)
     part = np.array([parts.of_task.get(item.task, "") for item in ranks])
-    _, groups = np.unique(part, return_inverse=True)
-    usual = np.array([np.median(kernels[groups == group]) for group in range(groups.max() + 1)])[groups]
-    more = [ranks[index].rank for index in np.flatnonzero(kernels > min_ratio * usual)]
-    excess = busy - np.array([busy[groups == group].mean() for group in range(groups.max() + 1)])[groups]
-    heaviest = ranks[int(excess.argmax())].rank
-    cost = round(float(excess.max()))
-    words = f"T{parts.words(ranks)[1:]}."
-    remarks = [Finding("model-parts", Severity.INFO, words, _OF_PARTS, Door("ranks"))] if len(set(part)) > 1 else []
+    usual, mean = _over_parts(np.median, work[:, 0], part), _over_parts(np.mean, work[:, 1], part)
+    more = [ranks[index].rank for index in np.flatnonzero(work[:, 0] > min_ratio * usual)]
+    excess = work[:, 1] - mean
+    heaviest, cost = ranks[int(excess.argmax())].rank, round(float(excess.max()))
+    words = parts.words(ranks)
+    remarks = [Finding("model-parts", Severity.INFO, f"T{words[1:]}.", _OF_PARTS, Door("ranks"))] if words else []
     if heaviest not in more or case.percent(cost) < case.thresholds.work_percent:
         return remarks
-    part_words = " of its model part" if parts.of_task else ""
+    part_words = " of its model part" * bool(parts.of_task)
     sentence = (
         f"{rank_words(more, case.ranks).capitalize()} ran at least {case.thresholds.work_difference_percent:g} % more "
         f"kernels (compared with the median rank{part_words}). "
         f"Rank {heaviest} computes {time_words(cost)} longer than the ranks{part_words} on average."
     )
-    advice = Advice(
-        "Divide layers, experts or samples more evenly over the ranks.",
-        "The rank with the most work sets the pace of every step that ends in a collective.",
-    )
     (common,) = steps
-    order = sorted(range(len(ranks)), key=lambda index: (-busy[index], ranks[index].rank))
-    rows: list[Row] = [(ranks[index].rank, int(kernels[index]), common, int(busy[index])) for index in order]
+    figures = zip(ranks, work.astype(np.int64).tolist(), strict=True)
+    rows = [(item.rank, kernels, common, time) for item, (kernels, time) in figures]
+    rows.sort(key=lambda row: (-row[3], row[0]))
     measured = "Compute time |U(K)| of the rank with the most, minus the mean of all ranks of its model part."
     door, evidence = Door("ranks", sort="kernels"), (_DIFFERENT_WORK_COLUMNS, rows)
-    finding = case.finding("different-work", sentence, advice, door, cost, measured, evidence, ranks=tuple(more))
+    finding = case.finding("different-work", sentence, _DIVIDE, door, cost, measured, evidence, ranks=tuple(more))
     return [finding, *remarks]
+
+
+def _over_parts(average: Callable[[Floats], object], values: Floats, part: Array) -> Floats:
+    """Return the average of each rank's model part; shape ``(ranks,)``."""
+    return np.array([average(values[part == name]) for name in part])
 
 
 _SLOW_PLACES_COLUMNS = (

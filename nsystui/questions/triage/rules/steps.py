@@ -20,7 +20,7 @@ from nsystui.questions.memory.host_copies import HOST_TO_DEVICE, PAGEABLE, PINNE
 from nsystui.questions.queries.conditions import job_end, job_start, where
 from nsystui.questions.ranks.steps import StepTimes, steps_across_ranks
 from nsystui.questions.steps.task_steps import NO_PHASE
-from nsystui.questions.triage.case import Case, Place, bytes_words, rank_words, spans, time_words
+from nsystui.questions.triage.case import Case, LateRank, Place, bytes_words, rank_words, spans, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.questions.triage.rule import BY_COPIES, BY_CPU, IDLE, WORK, FindingKind, rule
 from nsystui.store import tables
@@ -90,27 +90,28 @@ def _slow(case: Case, steps: Mapping[Task, StepTimes], warm_up: int) -> Finding 
         f"The longest step took {time_words(longest)} instead of {time_words(usual)}."
     )
     in_gaps = min(_mean(idle), cost)
-    if in_gaps:
-        sentence += f" Of the lost {time_words(cost)}, {time_words(in_gaps)} is idle time in long gaps."
-    reason = f"Only {rank_words(ranks, case.ranks)} had slow steps, so the cause is no work that all ranks share."
-    if len(steps) == 1:
-        reason = "One rank alone does not show whether the other ranks were slow, too."
-    elif of_one is not None:
-        ranks = {item.rank for item in case.job.ranks if item.task in of_one.tasks}
-        reason = (
-            f"{rank_words(ranks).capitalize()} arrive{'s' * (len(ranks) == 1)} last in these steps, so the others wait."
-        )
-    elif len(ranks) == len(steps):
-        reason = "Every rank had slow steps, so the cause is work or waiting that all ranks share."
-    text = "Compare the slow step with the step before it (Timeline, or `nsystui diff` with --time-a and --time-b)."
-    advice = Advice(text, reason)
+    sentence += f" Of the lost {time_words(cost)}, {time_words(in_gaps)} is idle time in long gaps." * bool(in_gaps)
+    ranks, advice = _advice_on_slow(case, ranks, len(steps), of_one)
     finding = _finding(case, "slow-steps", Severity.WARNING, sentence, advice, cost, "the median step", ranks)
     which = f"step{'s' * (len(numbers) > 1)} {few(sorted(numbers))}" if len(numbers) < 3 else f"{len(numbers)} steps"
-    took = "up to " * (len(numbers) > 1)
-    line = f"{which} took {took}{time_words(longest)}, the others {time_words(usual)}"
-    return replace(
-        finding, line=line, window=window, under="idle-gaps" if 2 * in_gaps >= cost else "", times=slow_times
-    )
+    line = f"{which} took {'up to ' * (len(numbers) > 1)}{time_words(longest)}, the others {time_words(usual)}"
+    under = "idle-gaps" if 2 * in_gaps >= cost else ""
+    return replace(finding, line=line, window=window, under=under, times=slow_times)
+
+
+def _advice_on_slow(case: Case, ranks: set[int], judged: int, late: LateRank | None) -> tuple[set[int], Advice]:
+    """Return the ranks that caused slow steps, as far as known, and advice; ``judged``: the number of judged ranks."""
+    reason = f"Only {rank_words(ranks, case.ranks)} had slow steps, so the cause is no work that all ranks share."
+    if judged == 1:
+        reason = "One rank alone does not show whether the other ranks were slow, too."
+    elif late is not None:
+        ranks = {item.rank for item in case.job.ranks if item.task in late.tasks}
+        arrive = f"arrive{'s' * (len(ranks) == 1)}"
+        reason = f"{rank_words(ranks).capitalize()} {arrive} last in these steps, so the others wait."
+    elif len(ranks) == judged:
+        reason = "Every rank had slow steps, so the cause is work or waiting that all ranks share."
+    text = "Compare the slow step with the step before it (Timeline, or `nsystui diff` with --time-a and --time-b)."
+    return ranks, Advice(text, reason)
 
 
 def _evaluates(case: Case, times: StepTimes, indices: Ints, typical: Floats) -> Flags:
