@@ -56,7 +56,7 @@ RARE = ("at-length", "more-illnesses", "rare-illnesses", "variants-of-illnesses"
 IN_CAMPAIGN = "# campaign"
 """Marks a command that reaches no line of the program that others do not reach."""
 MANY, FEW = 60, 20
-"""The most rows of an answer that are compared in every form, in campaigns and else; longer ones are not sorted."""
+"""The most rows of an answer that are compared in every form, in campaigns and else; longer answers are not sorted."""
 ADVICE = """
 
 `python tests/update_answers.py {}` records the answers anew. Do so only if you can say why the new answer is right."""
@@ -94,7 +94,7 @@ def schemas() -> dict[str, Any]:
     ),
 ])  # fmt: skip
 def test_answers_are_as_recorded(here, schemas, path, in_campaign, keep):
-    """Ask the commands of a subject, or in campaigns those that are marked."""
+    """Ask the commands of a subject without a mark, or in campaigns the marked commands."""
     _, *blocks = blocks_of(path.read_text(encoding="utf-8"))
     blocks = [block for block in blocks if (IN_CAMPAIGN in block) == in_campaign]
     if in_campaign and path.stem in RARE:
