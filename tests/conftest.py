@@ -15,6 +15,7 @@ from typing import Any
 import campaign
 import idle  # noqa: F401 - pilots wait until the program rests
 import pytest
+from _pytest.unraisableexception import gc_collect_iterations_key
 from hypothesis import HealthCheck, settings
 from support import session_over, shared
 from synthetic.demo import TrainingJob
@@ -55,6 +56,11 @@ def _end_quietly() -> None:
     """Discard stderr at exit: DuckDB's binding reports there all objects that Python has not freed."""
     with open(os.devnull, "wb") as nowhere:
         os.dup2(nowhere.fileno(), 2)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Collect garbage once at the end, where pytest collects five times, a second each, for Pythons that need it."""
+    config.stash[gc_collect_iterations_key] = 1
 
 
 @pytest.hookimpl(optionalhook=True)  # unknown without xdist
