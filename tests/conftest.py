@@ -15,7 +15,6 @@ from typing import Any
 import campaign
 import idle  # noqa: F401 - pilots wait until the program rests
 import pytest
-from _pytest.unraisableexception import gc_collect_iterations_key
 from hypothesis import HealthCheck, settings
 from support import session_over, shared
 from synthetic.demo import TrainingJob
@@ -60,7 +59,10 @@ def _end_quietly() -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Collect garbage once at the end, where pytest collects five times, a second each, for Pythons that need it."""
-    config.stash[gc_collect_iterations_key] = 1
+    with suppress(ImportError):  # older versions of pytest do not collect
+        from _pytest.unraisableexception import gc_collect_iterations_key
+
+        config.stash[gc_collect_iterations_key] = 1
 
 
 @pytest.hookimpl(optionalhook=True)  # unknown without xdist
