@@ -161,7 +161,8 @@ class TestWhatIsRead:
         assert written == {"results", "kernels", "memory_ops", "processes", "nccl_calls"}
         results = {file.stem.split("=")[1] for file in cache.directory.glob("*.results/*")}
         assert results == {
-            "busy", "counts", "kernel-names", "nccl-copies", "nccl-ranks", "processes", "tallies", "whole",
+            "busy", "counts", "kernel-names", "nccl-copies", "nccl-ranks", "processes", "tallies", "unrecorded-copies",
+            "whole",
         }  # fmt: skip
         for _ in range(2):
             read.clear()
