@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_MUCH = 400_000
-"""KiB, as the system counts the largest memory of a process."""
 _FILES = re.compile(r"too many open files", re.IGNORECASE)
 # If memory does not suffice to load a library, Python and DuckDB report that it is not installed.
 _MEMORY = re.compile(
@@ -228,13 +226,13 @@ def awaited(futures: Iterable[Future[T]]) -> Iterator[T]:
 
 
 def give_back() -> None:
-    """Make glibc return unused memory to the system if the process ever used much (1.3 ms).
+    """Make glibc return unused memory to the system if the process ever used 400 MB.
 
     After a large computation, this can be half of the process's memory: remaining arrays pin the pages of freed arrays.
     """
     import ctypes
     import resource
 
-    if resource.getrusage(resource.RUSAGE_SELF).ru_maxrss > _MUCH:
+    if resource.getrusage(resource.RUSAGE_SELF).ru_maxrss > 400_000:  # KiB
         with suppress(OSError, AttributeError):
             ctypes.CDLL(None).malloc_trim(0)

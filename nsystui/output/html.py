@@ -128,8 +128,7 @@ def _findings(report: JobPage) -> Iterator[str]:
 
 
 def _finding(finding: Told) -> Iterator[str]:
-    under_words = "under" * bool(finding.under)
-    classes = " ".join(filter(None, ("finding", finding.severity, under_words, finding.kind)))
+    classes = " ".join(filter(None, ("finding", finding.severity, "under" * bool(finding.under), finding.kind)))
     kind = f'<b class="kind">{_text(finding.kind)}</b> ' if finding.kind else ""
     cost = ""
     if finding.cost:

@@ -295,8 +295,7 @@ class OnDemand:
         return self.results.load(_TALLIES, read=partial(_by_table, Tally.from_json)) or {}
 
     def _tally(self, tables: Iterable[str]) -> dict[str, Tally]:
-        tallies: dict[str, Tally] = {}
-        missing = {}
+        tallies, missing = dict[str, Tally](), {}
         for table in tables:
             needed = _TALLIED.intersection(canonical.BY_NAME[table].field_names)
             if table == canonical.DEVICES.name:

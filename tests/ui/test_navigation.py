@@ -1,5 +1,7 @@
 """One history for all jumps, permanent tabs, views by name, and a palette of all commands and names."""
 
+import asyncio
+
 import campaign
 import pytest
 from campaign import first
@@ -7,6 +9,7 @@ from jobs import NARROW, WIDE, keys_of, name_of_screen, press, running, screen_t
 
 from nsystui.base.selection import Selection
 from nsystui.ui.palette import groupings_and_names, offers
+from nsystui.ui.screens import base
 from nsystui.ui.screens.dialogs import HelpScreen
 
 
@@ -40,6 +43,29 @@ def check_help(screen: HelpScreen, size: tuple[int, int]) -> None:
 async def test_help_opens_on_a_terminal_of_any_width(demo_job, cache, columns):
     async with running(demo_job[:1], cache, (columns, 24), "question_mark", "down", "escape") as (app, _):
         assert app.return_code is None
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_an_answer_for_a_screen_that_was_closed_meanwhile_is_dropped(job, cache, monkeypatch, fails):
+    dropped = []
+
+    async def answered_late(ask):
+        answer, screen = ask(), app.screen
+        if screen is not below:
+            screen.leave()
+            while screen.query("#selection"):  # a screen that closes loses its widgets before its work is cancelled
+                await asyncio.sleep(0)
+            dropped.append(screen)
+            if fails:
+                raise ValueError("late")
+        return answer
+
+    async with running(job, cache, NARROW, "2") as (app, pilot):
+        below = app.screen
+        monkeypatch.setattr(base, "to_thread", answered_late)
+        await press(pilot, "enter")
+        assert dropped and app.screen is below and app.return_code is None
+        assert "ValueError" not in "".join(screen_text(app))
 
 
 FIRST = {

@@ -22,12 +22,9 @@ While the thread waits for descriptors (``poll``, number 3), a worker process th
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property, partial
-from itertools import pairwise, starmap
-from types import MappingProxyType
 
 import numpy as np
 import sqlalchemy as sa
@@ -37,8 +34,6 @@ from nsystui.base.resources import give_back
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.base.types import Array, Ints
 from nsystui.exports import canonical
-from nsystui.exports.metadata import process_of
-from nsystui.questions.algebra.groups import distinct
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, disjoint_runs, intersect, merge, union
 from nsystui.questions.gpu.device_time import merged
 from nsystui.questions.gpu.graph_gaps import TRACED
@@ -46,9 +41,8 @@ from nsystui.questions.gpu.profiler_overhead import profiler_overhead
 from nsystui.questions.host import causes
 from nsystui.questions.host.causes import IN_OS, Cause, kind_of
 from nsystui.questions.host.functions import CpuSamples, running_stretches, samples_of
-from nsystui.questions.host.idle_spans import IdleSpan, IdleSpans
+from nsystui.questions.host.idle_spans import Attribution, IdleSpan, IdleSpans
 from nsystui.questions.host.naming import (
-    WORKER,
     HostThread,
     Launches,
     ThreadRanges,
@@ -103,78 +97,8 @@ _MAX_PIECES = 1 << 19
 """The most pieces of idle time held before adding them up."""
 BESIDE = 10_000_000
 """The largest distance of a call that locates unrecorded time, ns."""
-_PORTION_SPANS = 1 << 18
 _EVERYTHING = Selection()
 _Piece = tuple[Ints, Ints, Ints, Times]
-
-
-@dataclass(frozen=True, eq=False)
-class Attribution:
-    """The time of ``spans`` by cause: row i gives ``time[i]`` ns of span ``span[i]`` to ``causes[cause[i]]``.
-
-    The launching thread is in NVTX range ``ranges[range[i]]`` meanwhile, if requested. The times of a span add up to
-    its length exactly. ``launchers[launcher[i]]`` is the launching thread of span i, if known.
-    """
-
-    spans: IdleSpans
-    launchers: Sequence[Thread | None]
-    launcher: Array
-    causes: Sequence[Cause]
-    span: Ints
-    cause: Ints
-    range: Ints
-    ranges: Sequence[str]
-    time: Times
-
-    def portions(self) -> Iterator[slice]:
-        """Yield slices of rows, at most `_PORTION_SPANS` spans each, to limit memory."""
-        firsts = np.arange(0, len(self.spans), _PORTION_SPANS, dtype=self.span.dtype)
-        edges = (*np.searchsorted(self.span, firsts).tolist(), len(self.span))
-        return starmap(slice, pairwise(edges))
-
-    def first(self, count: int) -> Attribution:
-        """Return the first ``count`` spans."""
-        rows = slice(int(np.searchsorted(self.span, count)))
-        columns = {key: getattr(self, key)[rows] for key in ("span", "cause", "range", "time")}
-        return replace(self, spans=self.spans.at(slice(count)), launcher=self.launcher[:count], **columns)
-
-    def of_span(self, index: int) -> Counter[Cause]:
-        """Sum the time of each cause in one span, ns."""
-        first, last = np.searchsorted(self.span, [index, index + 1])
-        sums: Counter[Cause] = Counter()
-        for cause, time in zip(self.cause[first:last].tolist(), self.time[first:last].tolist(), strict=True):
-            sums[self.causes[cause]] += time
-        return sums
-
-    def task(self, index: int) -> Task:
-        """Return the process of a span's launching thread."""
-        thread = self.launchers[self.launcher[index]]
-        return self.spans[index].task if thread is None else Task(thread[0], process_of(thread[1]))
-
-
-def over_ranks(attribution: Attribution, groups: Mapping[Task, object] = MappingProxyType({})) -> Attribution:
-    """Merge threads with one name on several ranks of a group, one on each, as ``pt_data_worker (4 ranks)``.
-
-    Worker processes of one name are merged even if a rank has several.
-    """
-    threads: dict[tuple[object, str], set[tuple[Task, str]]] = {}
-    gpus, merged = attribution.spans.gpus, attribution.causes
-    pairs: set[int] = set()
-    for part in attribution.portions():
-        gpu = attribution.spans.gpu[attribution.span[part]]
-        pairs.update(distinct(gpu * np.int64(len(merged)) + attribution.cause[part]).tolist())
-    for gpu_index, cause in (divmod(pair, len(merged)) for pair in sorted(pairs)):
-        thread = merged[cause].thread
-        if thread:
-            task = gpus[gpu_index][0]
-            threads.setdefault((groups.get(task), thread.rpartition(" ")[0]), set()).add((task, thread))
-    merged_names: dict[str, str] = {}
-    for (_, name), members in threads.items():
-        ranks = len({task for task, _ in members})
-        if ranks > 1 and (ranks == len(members) or name.startswith(WORKER)):
-            merged_names |= dict.fromkeys((thread for _, thread in members), f"{name} ({ranks} ranks)")
-    merged = [replace(cause, thread=merged_names.get(cause.thread, cause.thread)) for cause in merged]
-    return replace(attribution, causes=merged)
 
 
 def attribute(
@@ -201,18 +125,18 @@ def attribute(
     order = narrow(np.argsort(spans.starts, kind="stable") if in_portions else np.arange(len(spans)))
     ranges = ThreadRanges.load(job) if with_ranges else None
     names = ("",) if ranges is None else ranges.names
-    parts_by_column: dict[str, list[Array]] = {key: [] for key in ("launcher", "span", "cause", "range", "time")}
+    portions: list[tuple[Array, ...]] = []
     for rows in job.session.slices(len(spans), step, "causes of idle time", "gaps"):
         part = spans.at(order[rows])
         if in_portions:
             host.read_calls(job.session, part)
         launcher = host.launchers(part)
         span, *numbers = _summed(_pieces(host, part, launcher, ranges, with_calls), host.causes, len(names))
-        portion = (launcher, order[rows][span], *numbers)
-        for column, part_of_column in zip(parts_by_column.values(), portion, strict=True):
-            column.append(narrow(part_of_column))
+        portions.append(tuple(map(narrow, (launcher, order[rows][span], *numbers))))
         give_back()
-    launcher, *columns = map(_joined, parts_by_column.values())
+    parts_by_column = [*map(list, zip(*portions, strict=True))]
+    portions.clear()
+    launcher, *columns = map(_joined, parts_by_column)
     if (np.diff(columns[0]) < 0).any():
         by_span = narrow(np.argsort(columns[0], kind="stable"))
         launcher, columns = launcher[np.argsort(order)], [columns.pop(0)[by_span] for _ in range(len(columns))]
@@ -221,7 +145,7 @@ def attribute(
 
 
 def _of_launching_processes(job: OpenJob, spans: IdleSpans) -> IdleSpans:
-    """Return spans of shared GPUs with the process whose operation is at their end, or else at their start."""
+    """Return spans of shared GPUs with the process whose operation is at their end, else at their start."""
     shared = [gpu.devices for gpu in job.gpus(_EVERYTHING) if gpu.others]
     users = {(user.task.task, user.device): devices for devices in shared for user in devices}
     if users.keys().isdisjoint(spans.gpus):

@@ -24,11 +24,11 @@ from nsystui.questions.algebra.groups import distinct
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, intersect, subtract
 from nsystui.questions.capture.launch_account import lost_work_note
 from nsystui.questions.host import causes
-from nsystui.questions.host.attribution import Attribution, attribute, over_ranks
+from nsystui.questions.host.attribution import attribute
 from nsystui.questions.host.causes import Cause, folded, shown_times
 from nsystui.questions.host.functions import SampleGroup, function_counts, function_words, samples_of_job, top_function
 from nsystui.questions.host.host_work import CpuSpan, host_work
-from nsystui.questions.host.idle_spans import IdleSpan, IdleSpans
+from nsystui.questions.host.idle_spans import Attribution, IdleSpan, IdleSpans, over_ranks
 from nsystui.questions.host.kept_causes import attribute_once
 from nsystui.questions.host.naming import named_threads, workers_by_rank
 from nsystui.questions.host.time_budget import LONG_GAP, device_budgets, with_graphs

@@ -13,9 +13,9 @@ import sqlalchemy as sa
 from nsystui.base.answer import Row
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.questions.host import segments
-from nsystui.questions.host.attribution import Attribution, attribute, over_ranks
+from nsystui.questions.host.attribution import attribute
 from nsystui.questions.host.causes import KINDS, Cause, folded, shown_times
-from nsystui.questions.host.idle_spans import IdleSpan
+from nsystui.questions.host.idle_spans import Attribution, IdleSpan, over_ranks
 from nsystui.questions.host.segments import NO_THREAD
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.nvtx.loading import FOLDED_LABEL

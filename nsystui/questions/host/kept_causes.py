@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from nsystui.questions.host.attribution import Attribution, attribute
+from nsystui.questions.host.attribution import attribute
 from nsystui.questions.host.causes import Cause
-from nsystui.questions.host.idle_spans import IdleSpans
+from nsystui.questions.host.idle_spans import Attribution, IdleSpans
 from nsystui.questions.host.naming import workers_by_rank
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.nvtx.chains import narrow

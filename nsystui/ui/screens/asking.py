@@ -1,8 +1,8 @@
-"""The base of every screen: application, job and selection, notices, and prompts for parts of the selection."""
+"""The base of every screen: application, job and selection, notices, searches, prompts for parts of the selection."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,7 @@ from nsystui.base.selection import Selection, parse_numbers, window_words
 from nsystui.base.text import spans
 from nsystui.ui.widgets.frame import KeyLine
 from nsystui.ui.widgets.prompt import LinePrompt
-from nsystui.ui.widgets.repainting import ThrottledScreen
+from nsystui.ui.widgets.repainting import ThrottledScreen, in_background
 
 if TYPE_CHECKING:
     from nsystui.questions.job.job import OpenJob
@@ -46,8 +46,31 @@ class AskingScreen(ThrottledScreen[None]):
         return self.job is not None
 
     def say(self, text: str) -> None:
-        """Show a sentence instead of the keys for a few seconds."""
-        self.query_one("#keys", KeyLine).say(text)
+        """Show a sentence instead of the keys for a few seconds, unless the screen is closed."""
+        if self.display:
+            self.query_one("#keys", KeyLine).say(text)
+
+    _queued: list[Callable[[], None]] | None = None
+
+    def waits(self, action: Callable[[], None]) -> bool:
+        """Return whether a search runs; then ``action`` follows it."""
+        if self._queued is not None:
+            self._queued.append(action)
+        return self._queued is not None
+
+    def begin_search(self, search: Callable[[], Awaitable[None]]) -> None:
+        self._queued = []
+        self._search_first(search, self._queued)
+
+    @in_background("search")
+    async def _search_first(self, search: Callable[[], Awaitable[None]], queued: list[Callable[[], None]]) -> None:
+        try:
+            await search()
+        finally:
+            if self._queued is queued:
+                self._queued = None
+                for action in queued:
+                    action()
 
     @property
     def prompt(self) -> LinePrompt:

@@ -146,14 +146,15 @@ class Asker:
         previous = self._finished
         self._answered = token
         self._finish(token)
-        screen.show_answer(*answer, same_place=previous is not None and previous[1:] == token[1:])
+        if screen.display:  # it may be closed by now
+            screen.show_answer(*answer, same_place=previous is not None and previous[1:] == token[1:])
 
     def _finish(self, token: Token) -> None:
         now = time.monotonic()
         self._finished = token
         self._screen.explorer.hold_loading(False)
         self._screen.explorer.take_keys()
-        if self.is_late:
+        if self.is_late and self._screen.display:
             self.is_late = False
             self._screen.show_status(self._screen.explorer.status)
         self._next = now + max(_MIN_PAUSE, _PAUSE_FACTOR * (now - self._began))

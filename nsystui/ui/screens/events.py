@@ -18,7 +18,7 @@ from nsystui.ui.pictures.details import Details, event_details
 from nsystui.ui.screens import screen_of
 from nsystui.ui.screens.other_tools import export_trace, ncu_of_event, show_ncu_commands
 from nsystui.ui.screens.table import TableScreen, name_filter
-from nsystui.ui.widgets.repainting import SearchesInOrder, in_background
+from nsystui.ui.widgets.repainting import in_background
 
 
 @in_background("partner")
@@ -43,7 +43,7 @@ _CATEGORIES = {
 }  # fmt: skip
 
 
-class EventsScreen(SearchesInOrder, TableScreen):
+class EventsScreen(TableScreen):
     """The list of events, with the cursor on an event (``target``) if another screen jumps to it."""
 
     PARAMETERS = ("chosen", "_jumps")

@@ -24,7 +24,7 @@ from nsystui.ui.pictures.zoom import inside
 from nsystui.ui.screens.lanes import LanesScreen
 from nsystui.ui.screens.other_tools import export_trace, ncu_of_event, show_ncu_commands
 from nsystui.ui.screens.table import name_filter
-from nsystui.ui.widgets.repainting import SearchesInOrder, in_background
+from nsystui.ui.widgets.repainting import in_background
 
 if TYPE_CHECKING:
     from nsystui.questions.job.job import OpenJob
@@ -35,7 +35,7 @@ _AROUND_EVENT, _AROUND_WINDOW = 20, 2
 """The width of a view opened on an event or a span of time, as a multiple of its length."""
 
 
-class TimelineScreen(SearchesInOrder, LanesScreen):
+class TimelineScreen(LanesScreen):
     """The lanes of the selection, with moves between events and a name search; ``e`` exports the visible operations."""
 
     MODE_KEY = "L"

@@ -125,29 +125,3 @@ def in_background(group: str, *, exclusive: bool = True) -> Callable[[Callable[P
         return begin  # type: ignore[return-value]
 
     return decorate
-
-
-class SearchesInOrder:
-    """Lets keys that are pressed during a search act after it."""
-
-    _queued: list[Callable[[], None]] | None = None
-
-    def waits(self, action: Callable[[], None]) -> bool:
-        """Return whether a search runs; then ``action`` follows it."""
-        if self._queued is not None:
-            self._queued.append(action)
-        return self._queued is not None
-
-    def begin_search(self, search: Callable[[], Awaitable[None]]) -> None:
-        queued = self._queued = []
-        self._run(search, queued)
-
-    @in_background("search")
-    async def _run(self, search: Callable[[], Awaitable[None]], queued: list[Callable[[], None]]) -> None:
-        try:
-            await search()
-        finally:
-            if self._queued is queued:
-                self._queued = None
-                for action in queued:
-                    action()

@@ -16,11 +16,11 @@ from nsystui.exports import canonical
 from nsystui.exports.metadata import process_of
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, intersect, merge, union
 from nsystui.questions.host import causes
-from nsystui.questions.host.attribution import attribute, over_ranks
+from nsystui.questions.host.attribution import attribute
 from nsystui.questions.host.causes import Cause, shown_times
 from nsystui.questions.host.gaps import CAUSE_COLUMNS, STARTUP, TAIL, cause_cells, idle_time
 from nsystui.questions.host.host_work import CpuSpan, HostWork, host_work
-from nsystui.questions.host.idle_spans import IdleSpan
+from nsystui.questions.host.idle_spans import IdleSpan, over_ranks
 from nsystui.questions.host.segments import BLOCKED, RECORD, RUNNABLE, RUNNING, Segments, gil_of, pairs
 from nsystui.questions.host.time_budget import LONG_GAP, device_budgets, in_sum
 from nsystui.questions.queries.recording import option_advice
