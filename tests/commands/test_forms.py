@@ -105,6 +105,7 @@ def test_each_form_answers_as_sqlite_does(run, export, tmp_path, form):
     assert os.listdir(given.parent) == [given.name]  # nothing is written next to it
 
 
+@pytest.mark.campaign
 def test_a_directory_means_the_forms_in_it_unless_there_are_exports(export, tmp_path):
     first, second = as_parquet(export, tmp_path), as_zip(export, tmp_path)
     report = tmp_path / "job_rank3.nsys-rep"

@@ -176,6 +176,7 @@ def test_a_choice_of_the_tuner_has_the_communicators_that_called_for_it(run, tmp
 # A send and a receive share a kernel.
 
 
+@pytest.mark.campaign
 def test_logs_tell_sizes_that_the_export_does_not(run, tmp_path):
     program = Program(tmp_path / "rank0.sqlite")
     for _ in range(2):

@@ -219,6 +219,7 @@ def test_kernels_of_graphs_say_what_ncu_does(tmp_path):
     assert any("CUDA graphs" in caution for caution in cautions(commands))
 
 
+@pytest.mark.campaign
 def test_ranks_and_nccl_are_warned_of(demo_session):
     commands = ncu_commands(OpenJob(demo_session), Selection(name=NameFilter("AllReduce")))
     assert {one.rank for one in commands} == {0, 1, 2, 3}

@@ -68,6 +68,7 @@ def test_a_file_of_a_report_is_as_empty_and_takes_the_place_of_an_old_one(run, e
     assert target.read_text() == "[]\n" if ending == "json" else len(target.read_text().splitlines()) <= 2
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("words", [("gpu_gaps", "--gap", "900000"), ("gpu_time_util", "--threshold", "0")])
 def test_a_recipe_with_a_threshold_says_how_many_there_are_below_it(run, demo_job, words):
     said = assert_all_alike(run, ("recipe", words[0], *demo_job, *words[1:]), 0)

@@ -163,6 +163,7 @@ def test_a_paraver_trace_is_written_whole_or_not_at_all(here, refused, run, bloc
     assert [path.name for path in here.iterdir() if path.name.startswith(".")] == []
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("is_there", [True, False])
 @pytest.mark.parametrize("name", first(1, ["job.pcf", "job.row", "job.states.cfg"]))
 def test_a_name_that_cannot_be_taken_leaves_the_other_files_as_they_were(here, run, monkeypatch, name, is_there):
@@ -202,6 +203,7 @@ def test_a_name_that_is_too_long_is_refused(here, run, words, ending):
     assert not list(here.glob("x*"))
 
 
+@pytest.mark.campaign
 def test_what_a_killed_pack_left_goes_where_nothing_is_left_to_pack(here, run):
     assert run("pack", *EXPORT, "-o", "job").status == 0
     left = here / "job/.partial-00000000-1-abcdef01"

@@ -111,6 +111,7 @@ class TestThePackedJob:
                     assert str(demo_job[0].parent) not in file.read_text()
                     assert json.loads(file.read_text())["metadata"]["command"] == "python"
 
+    @pytest.mark.campaign
     def test_the_tables_are_datasets_partitioned_by_rank(self, packed, demo_job):
         for table, native in (("kernels", "CUPTI_ACTIVITY_KIND_KERNEL"), ("api_calls", "CUPTI_ACTIVITY_KIND_RUNTIME")):
             found = duckdb.sql(
@@ -279,6 +280,7 @@ def test_two_jobs_do_not_share_what_is_remembered_of_one(run, tmp_path, packed, 
     assert remembered_as(tmp_path / "again") != remembered_as(packed)
 
 
+@pytest.mark.campaign
 def test_an_export_that_is_deleted_once_it_is_packed_does_not_end_the_packing(run, tmp_path, demo_job, monkeypatch):
     from nsystui.store.packed_job import JobWriter
 

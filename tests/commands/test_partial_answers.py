@@ -32,6 +32,7 @@ def damaged(tmp_path, whole) -> Path:
     return path
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     "words",
     first(2, ["kernels", "triage", "info", "stats -r cuda_gpu_kern_sum", "recipe", "ncu", "export --trace -"]),
@@ -55,6 +56,7 @@ def test_a_file_that_is_missing_among_others(run, whole, tmp_path, words):
     assert (allowed.status, allowed.out, allowed.err) == (0, done.out, done.err)
 
 
+@pytest.mark.campaign
 def test_a_directory_without_exports_is_missing_and_a_file_that_is_none_is_not(run, whole, tmp_path):
     (tmp_path / "empty").mkdir()
     (tmp_path / "text.sqlite").write_text("no export")
@@ -139,6 +141,7 @@ def failing_rule(tmp_path, monkeypatch) -> str:
     return ", ".join(chosen.finds)
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("options", first(1, ["--fail-on error", "", "--baseline WHOLE"]))
 def test_a_rule_that_fails_is_named_in_the_headline(run, whole, failing_rule, options):
     done = run("triage", whole, *options.replace("WHOLE", str(whole)).split())
@@ -190,6 +193,7 @@ def test_a_name_outside_of_the_selection_exists(run, whole):
         assert run(*words, whole, "--streams", "99").status == 0
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("form", first(1, ["smart", "full", "short"]))
 def test_instances_and_its_alias_name_one_kernel_in_any_form(run, whole, form):
     for row in run("kernels", whole, *JSON, "--names", form, "--top", "2").json:

@@ -92,6 +92,7 @@ class TestGivenAgain:
         run(*words, "--no-cache", "-o", tmp_path / "again.json")
         assert (tmp_path / "out.json").read_text() == (tmp_path / "again.json").read_text()
 
+    @pytest.mark.campaign
     def test_a_report_that_is_not_known_yet_is_asked_for(self, run, export, opened):
         run(*SUM, export)
         words = ("stats", "-r", "cuda_gpu_kern_sum,cuda_api_sum", "--format", "csv", export)
@@ -173,6 +174,7 @@ class TestAskedAnew:
             assert "no such file" in done.err
         assert opened == ["opened"] * 2
 
+    @pytest.mark.campaign
     def test_of_memories_that_are_damaged_or_of_another_form(self, run, export, opened, directory):
         before = run(*SUM, export).out
         (file,) = (directory / "answers").iterdir()

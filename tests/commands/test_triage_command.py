@@ -77,6 +77,7 @@ def test_a_key_ends_in_the_unit_of_its_values_and_names_it_once(run, words):
             assert not named or key.endswith(named[0]), (schema["title"], key)
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(("unit", "ns"), [("usec", 1e3), ("msec", 1e6), ("sec", 1e9)])
 def test_another_unit_of_time_is_in_the_keys(run, job_files, unit, ns):
     asked = ("stats", "-r", "cuda_gpu_kern_sum", job_files[0], "--format", "json")

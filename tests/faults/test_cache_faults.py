@@ -309,6 +309,7 @@ class TestTampered:
 WORDS = ("kernels", "--format", "csv")
 
 
+@pytest.mark.campaign
 def test_whatever_is_in_the_place_of_the_cache_stays_and_the_answer_is_the_same(export, tmp_path, monkeypatch):
     expected = program.run(*WORDS, export, "--no-cache")
     places = {name: tmp_path / name for name in ("file", "link", "dangling", "circle", "pipe")}

@@ -103,6 +103,7 @@ def test_any_offset_leaves_work_between_its_launch_and_its_wait(tmp_path, shift)
     assert 0 <= least_delay <= 24 * US and -24 * US <= after_wait <= 0
 
 
+@pytest.mark.campaign
 def test_waits_on_the_clock_of_the_gpu_move_with_it(tmp_path, monkeypatch):
     original = written(tmp_path / "right" / "rank0.sqlite")
     path = shifted(original, tmp_path / "wrong", -156 * MS, tables=[*GPU_TABLES, SYNCS])
@@ -120,6 +121,7 @@ def test_only_the_gpu_whose_clock_differs_is_moved(tmp_path, monkeypatch):
     assert right == wrong and all("process 101, GPU 1" in note and "process 100" not in note for note in notes)
 
 
+@pytest.mark.campaign
 def test_bounds_that_do_not_meet_correct_nothing_and_are_reported(tmp_path):
     path = written(tmp_path / "right" / "rank0.sqlite")
     for table in (SYNCS, "CUPTI_ACTIVITY_KIND_MEMCPY"):

@@ -111,6 +111,7 @@ def test_what_the_triage_left_out_is_in_no_other_answer(export):
     assert {program.run(name, export, *CSV).status for name in ("api", "events")} == {2}
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("table", first(1, (KERNELS, "CUPTI_ACTIVITY_KIND_MEMCPY", RUNTIME)))
 def test_a_triage_states_nothing_that_needs_what_could_not_be_read(whole, tmp_path, monkeypatch, table):
     """It states neither that nothing is wrong, nor how busy the GPUs are, nor where the time went."""

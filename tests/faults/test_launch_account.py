@@ -54,6 +54,7 @@ def written(tmp_path, *processes):
     return out.path
 
 
+@pytest.mark.campaign
 def test_lost_kernels_are_counted_by_rank_and_make_busy_time_a_lower_bound(tmp_path):
     path = written(tmp_path, {}, {"lost": range(40, 104)})
     found = triaged(path)
@@ -69,6 +70,7 @@ def test_lost_kernels_are_counted_by_rank_and_make_busy_time_a_lower_bound(tmp_p
         assert bound in program.run(command, path).err and "lower" not in program.run(command, path, "--ranks", "0").err
 
 
+@pytest.mark.campaign
 def test_a_process_with_copies_and_launches_but_no_kernel_lacks_its_kernels(tmp_path):
     path = written(tmp_path, {})
     with ExportWriter(tmp_path / "rank1.sqlite") as out:
@@ -96,6 +98,7 @@ def test_work_that_is_cut_off_at_the_edges_is_no_loss(tmp_path):
     assert not partial(path)
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(("change", "words"), first(2, [
     (f"DELETE FROM {KERNELS} WHERE correlationId > 120", "79 of 200 kernel launches have no kernel"),
     (f"DELETE FROM {CALLS} WHERE correlationId > 120", "80 of 200 kernels have no launch"),
@@ -170,6 +173,7 @@ def test_kernels_that_end_after_a_call_that_waited_for_them_are_an_error(tmp_pat
     told(finding(triaged(waiting(tmp_path, ends_after=2 * MS)), "clock-offset"), "end 2 ms after a call that waited")
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     "how", first(2, [{"wait_result": 700, "ends_after": 2 * MS}, {"context": 2, "ends_after": 2 * MS}, {}])
 )
@@ -185,6 +189,7 @@ def test_a_few_kernels_with_impossible_times_are_no_finding(tmp_path):
     assert not partial(path)
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(("table", "last"), first(1, product(GPU_TABLES[:2], (27, 200))))
 def test_gpu_work_without_times_makes_busy_time_a_lower_bound(tmp_path, table, last):
     path = written(tmp_path, {})

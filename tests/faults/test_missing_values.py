@@ -98,6 +98,7 @@ class TestAKernelWithoutAPlace:
         assert [sum(int(row["Operations"]) for row in rows)] == before
         assert [row["Operations"] for row in rows if "" in (row["Device"], row["Strm"])] == ["1", "1"]
 
+    @pytest.mark.campaign
     def test_is_no_further_gpu(self, export):
         (before,) = program.rows("overview", export)
         edit(export, f"UPDATE {KERNEL} SET deviceId = NULL WHERE rowid = 5")

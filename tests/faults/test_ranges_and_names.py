@@ -150,6 +150,7 @@ def test_samples_of_efa_whose_source_type_or_field_is_lost_are_counted(tmp_path,
     assert lost == "tx_bytes" or all(f"[name {number} lost]" in one.out for one in ran[::2])  # not counted as bytes
 
 
+@pytest.mark.campaign
 def test_kernels_and_ranges_without_a_name_are_labelled(tmp_path):
     path = tmp_path / "rank0.sqlite"
     with synthetic.ExportWriter(path) as writer:

@@ -99,6 +99,7 @@ def one_thread(tmp_path) -> Callable[..., tuple[ChromeTrace, ParaverTrace]]:
 
 
 class TestChrome:
+    @pytest.mark.campaign
     def test_it_has_every_event_of_the_store(self, job, chrome):
         session = job.session
         kinds = Counter(one.event["cat"] for one in chrome.all_slices())
@@ -234,6 +235,7 @@ class TestNumbersOfNsys2prv:
                 told[what] = tuple(int(number) for number in re.findall(r"\d+", numbers))
         assert told == {what: tuple(numbers) for what, numbers in NSYS2PRV.items()}
 
+    @pytest.mark.campaign
     def test_every_type_is_one_of_its_or_said_to_have_none_there(self, paraver, simulated):
         known = {number for numbers in NSYS2PRV.values() for number in numbers}
         known |= {*range(9400, 9500), *range(9700, 10_000, 100)}

@@ -255,6 +255,7 @@ def test_kernels_of_steps_are_in_the_range_of_their_capture(opened: Callable[...
     assert shares == pytest.approx([100.0] * REPLAYS)
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(("nodes", "first"), [(copied, "layer_*"), (of_two_originals, "execute")])
 def test_collectives_that_a_graph_replays_are_in_the_range_of_their_capture(
     opened: Callable[..., OpenJob], nodes: Nodes, first: str
@@ -265,6 +266,7 @@ def test_collectives_that_a_graph_replays_are_in_the_range_of_their_capture(
     assert set(kernels["range"][kernels["end"] - kernels["start"] == 20]) == {"layer_*"}
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(("nodes", "purpose"), [(copied, "layer_*"), (unrecorded, "execute")])
 def test_the_purpose_of_a_stream_is_the_range_of_its_captures(
     opened: Callable[..., OpenJob], nodes: Nodes, purpose: str

@@ -127,6 +127,7 @@ def test_clocks_that_drift_are_corrected_and_the_note_has_offset_drift_and_resid
     assert waits_of(job) == pytest.approx([40 * LATE] * half + [0] * half, abs=40 * 500)
 
 
+@pytest.mark.campaign
 def test_the_waits_of_noisy_ends_are_right_within_the_residual(tmp_path, opened):
     job = job_of(opened(*write_job(tmp_path, list(map(by, [0, 0, 50, 50])), noise=40_000)))
     assert job.alignment is not None and job.alignment.fit.error < 20_000
@@ -162,6 +163,7 @@ def test_a_rank_that_lacks_a_few_collectives_has_the_drift_of_its_clock(tmp_path
     assert rates_of(job)[3] - rates_of(job)[0] == pytest.approx(-50e-6, rel=0.01)
 
 
+@pytest.mark.campaign
 def test_a_job_without_drift_has_its_shifts_alone(tmp_path, opened):
     job = job_of(opened(*write_job(tmp_path, list(map(by, [0, 0, 0, 0])), noise=40_000)))
     assert not any(rates_of(job)) and "drift" not in note_of(job)
@@ -171,6 +173,7 @@ def test_a_job_without_drift_has_its_shifts_alone(tmp_path, opened):
     assert stored == times_of(job.session, tables.kernels)
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     "drift",
     [by(50), lambda time: 30 * MS * (time > 300 * SECOND)],
@@ -183,6 +186,7 @@ def test_a_drift_that_cannot_be_estimated_is_unknown(tmp_path, opened, drift):
     assert not any(rates_of(job)) and note_of(job).endswith("; a drift of the clocks could not be estimated")
 
 
+@pytest.mark.campaign
 def test_a_short_capture_has_no_drift(tmp_path, opened):
     job = job_of(opened(*write_job(tmp_path, list(map(by, [0, 0, 50, 50])), every=20 * MS)))
     assert not any(rates_of(job)) and "drift" not in note_of(job)

@@ -119,6 +119,7 @@ class TestClock:
         pair = [sequence(rank, [0], [900 * rank], communicator="pair") for rank in range(2)]
         assert fit_clock(match([*world, *pair]).groups).shifts == {0: 1, 1: 0, 2: -1}
 
+    @pytest.mark.campaign
     def test_clocks_of_hosts_that_are_far_apart_are_reported(self, demo_job, opened, tmp_path):
         paths = [shutil.copy(demo_job[rank], tmp_path) for rank in (0, 2)]
         edit(Path(paths[1]), "UPDATE TARGET_INFO_SESSION_START_TIME SET utcEpochNs = utcEpochNs + 2000000000")

@@ -198,6 +198,7 @@ def test_a_slower_operation_of_a_server_is_found_whatever_its_number_of_requests
     }
 
 
+@pytest.mark.campaign
 def test_nvtx_ranges_of_ranks_without_whole_steps_are_not_per_step(demo):
     own = step_times(demo.steps())[demo.ranks[0].task]
     middle = own.window(1)

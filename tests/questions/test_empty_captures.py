@@ -66,6 +66,7 @@ def test_what_was_not_asked_for_is_to_be_recorded(advice_on):
     assert advice_on(silent(), event_types=("OSRuntime",)) == "record with `nsys profile -t cuda`"
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(("message", "fix"), [
     ("Installed CUDA driver version (13.2) is not supported by this build of Nsight Systems.", "as new as the driver"),
     ("CUPTI_ERROR_INSUFFICIENT_PRIVILEGES: no right to trace", "NVreg_RestrictProfilingToAdminUsers=0"),
@@ -92,6 +93,7 @@ def test_information_of_nsys_is_no_cause(advice_on):
     assert "nsys:" not in advice_on(silent("CUDA injection initialized, CUPTI error", severity=1))
 
 
+@pytest.mark.campaign
 def test_an_option_that_was_used_is_not_advised(advice_on):
     text = advice_on(
         silent(),
@@ -111,6 +113,7 @@ def test_an_option_that_was_used_is_not_advised(advice_on):
         assert advice_on(silent(), table, settings={f"PROCESS_0:{setting}": "false"}) == table.record
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("included", first(1, [{"include_json": True}, {"include_blobs": True}, {}]))
 def test_an_export_that_includes_payloads_is_not_advised_to_be_written_again(tmp_path, opened, included):
     with ExportWriter(tmp_path / "one.sqlite", session=CaptureSession(**included)) as out:
@@ -162,6 +165,7 @@ def test_a_capture_range_is_named_where_one_was_asked_for(advice_on):
     assert "capture range" in advice_on(silent(), settings={"START_TRIGGER": "CudaProfilerStart"})
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(("table", "settings", "message", "fix"), [
     (canonical.NVTX_RANGES, {}, "No NVTX events collected. Does the process use NVTX?", "opens NVTX ranges"),
     (canonical.NCCL_CALLS, {}, "No NVTX events collected. Does the process use NVTX?", "opens NVTX ranges"),

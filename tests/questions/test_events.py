@@ -165,6 +165,7 @@ def whole(busy, everything):
     return of_kinds(everything, default_kinds(busy))
 
 
+@pytest.mark.campaign
 def test_calls_of_ucx_and_events_of_openacc_and_openmp_are_listed_without_being_asked_for(busy):
     assert set(RUNTIMES) <= set(default_kinds(busy)) and EventKind.OS not in default_kinds(busy)
     found = build(busy, kinds=RUNTIMES)

@@ -181,6 +181,7 @@ def test_time_blocked_by_nccl_is_split_by_who_came_last(tmp_path, capsys, extra)
     assert f"arrived last in {max(late)} of {STEPS} collectives" in notes
 
 
+@pytest.mark.campaign
 def test_with_one_rank_open_nccl_is_not_split(tmp_path, capsys):
     paths, _, idle = ranks_with_jitter(tmp_path)
     rows, notes = answer(capsys, paths[1])

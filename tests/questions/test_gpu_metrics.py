@@ -422,6 +422,7 @@ def test_processes_share_the_memory_of_their_gpu(opened, tmp_path):
 
 
 class TestTable:
+    @pytest.mark.campaign
     def test_peaks_and_counts_are_those_of_the_ledger_in_every_window(self, random_jobs):
         for seed, (path, job) in enumerate(random_jobs):
             for window in windows(seed):

@@ -119,6 +119,7 @@ def test_gaps_end_with_an_operation_of_a_launch_that_had_begun(tmp_path, seed):
     assert by_kind(path)["inside a CUDA graph"] == len(expected)
 
 
+@pytest.mark.campaign
 def test_short_gaps_in_a_graph_are_perhaps_the_profilers_and_gaps_between_graphs_the_hosts(tmp_path):
     path = written(tmp_path / "a.sqlite", *replays())
     inside, between = 20 * 49 * 2 * US, 19 * 100 * US
@@ -194,6 +195,7 @@ def test_graphs_of_an_unknown_launch_have_no_gaps_inside(tmp_path, launch):
     assert answers(path, lambda job: in_sum(device_budgets(job, EVERYTHING))).in_graphs == 0
 
 
+@pytest.mark.campaign
 def test_a_selected_stream_pauses_inside_a_graph_from_its_last_operation(tmp_path):
     """On stream 8, the time before the graph's launch is not inside the graph."""
     work = [Work(100, 200, 1, False, 8), Work(1000, 1100, 2, True, 7), Work(1300, 1400, 2, True, 8)]

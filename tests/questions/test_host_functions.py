@@ -60,6 +60,7 @@ def test_its_lane_is_its_stream_and_does_not_make_the_stream_busy(tmp_path: Path
         assert work.length == dict(work.parts)["compute"].length
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(("synchronises", "cause"), [(True, "in a host function on a stream"), (False, "in no CUDA")])
 def test_it_is_the_cause_of_idle_time_while_the_thread_waits_for_the_gpu(tmp_path: Path, synchronises, cause):
     path = program(tmp_path / "a.sqlite", synchronises=synchronises)

@@ -74,6 +74,7 @@ def shares(job: OpenJob) -> list[float]:
     return [round(value, 3) for value in utilisation_table(busy, job.extent()).cells("busy_percent")]
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("whole", [True, False])
 def test_captures_of_a_process_are_one_rank_in_any_order(opened, tmp_path, whole):
     for number in (1, 2, 10):
@@ -112,6 +113,7 @@ def test_steps_are_counted_through_and_end_with_their_capture(opened, tmp_path):
     assert times.duration.max() <= STEP
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("files", first(1, [
     {"rank0.1": {}, "rank0.2": {"at": 5}, "rank1.1": {"pid": 8, "gpu": 1}, "rank1.2": {"pid": 8, "gpu": 1, "at": 5}},
     {"rank0.1": {}, "rank0.2": {"at": 5}, "rank0.3": {"at": 9}, "rank1.2": {"pid": 8, "gpu": 1, "at": 5}},
@@ -126,6 +128,7 @@ def test_each_of_several_ranks_has_its_captures(opened, tmp_path, files):
     assert job.shares_clock
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("files", first(4, [
     {"pod.1": {}, "pod.2": {"at": 5, "host": "other"}},
     {"pod.1": {}, "pod.2": {"at": 5, "pid": 8}},
@@ -181,6 +184,7 @@ def test_work_between_stop_and_start_shows_that_it_was_recorded(opened, tmp_path
     assert shares(opened("a.sqlite")) == [3.0]
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(("names", "ranks", "roles"), [
     (["VLLM::Worker_TP3", "VLLM::Worker_TP0"], {"VLLM::Worker_TP3": 3, "VLLM::Worker_TP0": 0}, {"Worker"}),
     (["Worker_DP1_TP0", "Worker_DP0_TP1"], {"Worker_DP1_TP0": 2, "Worker_DP0_TP1": 1}, {"Worker"}),

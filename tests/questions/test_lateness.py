@@ -21,6 +21,7 @@ def on(rank: int, time: int, steps: range | tuple[int, ...] = range(20)) -> OfSt
     return lambda of_rank, step: time if of_rank == rank and step in steps else 0
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     ("how", "verdict"),
     first(
@@ -87,6 +88,7 @@ def test_a_late_rank_has_one_cause_and_one_finding(tmp_path: Path, how: Any, say
         assert all(item.under == "straggler" for item in triage.findings if item.id == "idle-gaps")
 
 
+@pytest.mark.campaign
 def test_a_rank_that_is_last_as_often_for_less_time_is_mentioned(tmp_path: Path) -> None:
     def compute(rank: int, step: int) -> int:
         return 30 * MS * (rank == 2 and step % 2 == 0) + MS * (rank == 1 and step % 2)
@@ -149,6 +151,7 @@ def test_slow_steps_of_all_ranks_stay_a_finding_beside_a_straggler(tmp_path: Pat
     told(finding(triage, "slow-steps"), advises=["all ranks share"])
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     ("name", "is_slow"),
     first(

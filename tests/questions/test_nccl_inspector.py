@@ -146,6 +146,7 @@ class TestNotJoined:
         pairing = joined(record(0, 4096), record(5, 4096))
         assert pairing.calls["algorithm"].isna().all()
 
+    @pytest.mark.campaign
     def test_calls_in_a_cuda_graph_do_not_count_as_launched(self, program, joined):
         program.call("ncclCommInitRankConfig", comm=A)
         program.call("ncclAllReduce", size=4096, comm=A)  # captured into a graph, which is launched twice
@@ -177,6 +178,7 @@ def test_streams_distinguish_communicators_of_other_numbers_of_calls(program, jo
     assert rows(pairing.kernels, "message_size", "communicator") == [(None, None), (4096, "0xb0"), (8192, "0xa0")]
 
 
+@pytest.mark.campaign
 def test_calls_list_the_values_of_their_records(program, tmp_path, capsys):
     from nsystui.cli import main
 
@@ -275,6 +277,7 @@ def test_another_process_tells_nothing(reduced, text, pid):
     assert "no calls of these processes" in pairing.notes[0]
 
 
+@pytest.mark.campaign
 def test_communicators_of_one_process_are_told_apart_by_their_streams_and_counts(two_streams, text):
     log(text, ("AllReduce", 100), ("AllReduce", 300))
     log(text, ("AllReduce", 7), comm="0x77")

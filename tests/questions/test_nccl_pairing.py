@@ -303,6 +303,7 @@ def test_ranks_of_an_old_nccl_are_trusted_only_if_nothing_else_can_be_meant(tmp_
 class TestGolden:
     """Counts measured in real exports (docs/nccl.md#pairing)."""
 
+    @pytest.mark.campaign
     def test_ddp_pairs_every_all_reduce(self):
         pairing = pairing_of(*shared("ddp-a100-rank0of4"))
         quality = quality_of(pairing)

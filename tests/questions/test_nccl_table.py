@@ -187,6 +187,7 @@ class TestGroups:
 
 
 class TestSummary:
+    @pytest.mark.campaign
     def test_counts_and_bytes_of_kernels(self, job):
         """A SendRecv kernel moves sent and received bytes."""
         wanted: dict[tuple[str, str], tuple[int, int]] = {}
@@ -418,6 +419,7 @@ def written(tmp_path: Path, communicate: Callable[[Any, int], None]) -> Path:
     return path
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("communicate", BY_COPIES.values(), ids=BY_COPIES)
 def test_calls_that_copy_to_other_gpus_are_counted_sized_exposed_and_block(communicate, tmp_path):
     with job_of(written(tmp_path, communicate)) as job:
@@ -477,6 +479,7 @@ NO_COMMUNICATION: dict[str, Callable[[Any, int], None]] = {
 }
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("communicate", first(2, NO_COMMUNICATION.values()))
 def test_other_copies_stay_memory(communicate, tmp_path):
     with job_of(written(tmp_path, communicate)) as job:

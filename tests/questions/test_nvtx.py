@@ -281,6 +281,7 @@ def test_the_window_keeps_what_overlaps_whole_and_what_is_around_it(session_of):
     assert ranges.op_count.tolist() == [2, 0]
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(("selection", "expected"), [
     (Selection().with_name("want"), ["outer", "wanted", "inner"]),
     (Selection(window=Window(100, 200)), ["outer", "moment"]),

@@ -132,6 +132,7 @@ def test_diagnostics_follow_the_tasks_and_the_name_filter(demo_session):
     assert table.notes[0].startswith("events may be missing"), "what is filtered out of sight is still true"
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(("name", "gpu", "model"), [
     ("event-ids-unified-memory-2025.5", 1, "NVIDIA GeForce RTX 3090"),  # device 0 of the process
     ("jetson-orin", 0, "Orin"),

@@ -47,11 +47,13 @@ def test_a_rank_that_skips_collectives_is_named_with_the_steps_and_matched_elsew
     assert words_and_groups(ddp_job(tmp_path, ranks, skips=skips)) == (words, groups)
 
 
+@pytest.mark.campaign
 def test_late_ranks_hide_no_skipped_collective(tmp_path: Path) -> None:
     paths = ddp_job(tmp_path, skips=at((3, 10, 1)), computes=lambda rank, step: 4_000_000 if rank == 1 else 0)
     assert words_and_groups(paths)[0] == ["Rank 3 runs 1 AllReduce less in step 10 (compared with ranks 0, 1, 2)"]
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     "how",
     first(

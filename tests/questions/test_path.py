@@ -254,6 +254,7 @@ BETWEEN = 3 * 20
 """Time from a step's last kernel to the first kernel of the next step, which was launched in time."""
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("losses", LOSSES)
 def test_without_records_nccl_may_have_blocked_all_that_it_did(tmp_path, losses):
     right, nothing = times(stepped(tmp_path / "a.sqlite"))
@@ -263,6 +264,7 @@ def test_without_records_nccl_may_have_blocked_all_that_it_did(tmp_path, losses)
     assert possible == {"nccl": 4 * 80, "stalled": 4 * 80}
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(("losses", "words"), [
     ((), ""),
     ((NO_RECORDS,), "waits of streams for events (100.0 %) are unresolved"),
@@ -275,6 +277,7 @@ def test_a_budget_with_unresolved_time_says_why(tmp_path, capsys, losses, words)
     assert words in notes and ("any work" in notes or "any earlier work" in notes) == bool(words)
 
 
+@pytest.mark.campaign
 def test_some_records_and_the_waits_of_some_steps_are_missing(tmp_path):
     lost = f"{NO_RECORDS} WHERE eventId IN (101, 103)"
     parts, possible = times(stepped(tmp_path / "a.sqlite", lost))
@@ -305,6 +308,7 @@ def test_a_handle_whose_last_record_was_lost_is_not_taken_for_the_one_before(tmp
     assert possible == {"to_device": 10, "nccl": 80, "stalled": 80}
 
 
+@pytest.mark.campaign
 def test_what_is_known_without_events_stays_known(tmp_path):
     """NCCL on the compute's own stream, a program that makes no stream wait, and one whose waits are of a graph."""
     right, _ = times(stepped(tmp_path / "a.sqlite", same_stream=True))

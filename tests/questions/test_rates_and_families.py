@@ -120,6 +120,7 @@ def test_the_work_of_the_profiler_is_told_by_activity():
     assert {row["name"]: row["total"] for row in found} == dict(rows)
 
 
+@pytest.mark.campaign
 def test_calls_are_compared_per_step_of_those_between_the_first_step_and_the_last():
     paths = [shared(name)[0] for name in (DDP, FIXED)]
     with closing(OpenJob(session_over(paths[0]))) as a, closing(OpenJob(session_over(paths[1]))) as b:
@@ -172,6 +173,7 @@ class TestFirstLaunches:
         told(found, "Loading delays 5 of 5 first launches", advises=("EAGER",), never=("recorded",))
         assert "loading" not in found.evidence.records()[0]
 
+    @pytest.mark.campaign
     @pytest.mark.parametrize(
         ("kind", "name"), [(MODULE, "runtime module loading"), (FUNCTION, "lazy function loading")]
     )
@@ -206,6 +208,7 @@ def test_compilation_that_the_driver_recorded_is_found_without_samples(tmp_path)
     assert (row["thread"], row["count"]) == ("python (main) 5000", 5)
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(("kind", "share", "time", "advises"), [
     (FULL, 0.8, "3.588 ms", "launch less work ahead"),
     (FUNCTION, 0.8, "3.588 ms", "EAGER"),

@@ -74,6 +74,7 @@ class TestOneGpu:
             assert rows["iteration"]["count"] == STEPS
             assert rows["compute"]["total"] == gpu.of.part("compute").sum()
 
+    @pytest.mark.campaign
     def test_findings_on_its_idle_time_could_save_all_of_it(self, tmp_path, names, seed):
         paths = tuple(tmp_path / f"{name}.sqlite" for name in names)
         kernels = two_processes(paths, seed)
@@ -86,6 +87,7 @@ class TestOneGpu:
             )
             assert gaps.gain.recoverable / US == pytest.approx(idle / STEPS, rel=0.02)
 
+    @pytest.mark.campaign
     def test_late_launches_of_all_its_processes_count(self, tmp_path, names, seed):
         """All kernels are launched while the GPU idles, or while another runs: short gaps wait for launches."""
         paths = tuple(tmp_path / f"{name}.sqlite" for name in names)
@@ -162,6 +164,7 @@ def test_slices_in_two_files_are_two_gpus_although_they_name_the_same_gpu(name, 
         assert len(job.gpus(Selection())) == gpus
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("name", first(3, ["NVIDIA A30 MIG 2g.12gb", "NVIDIA GB200", *INTEGRATED]))
 def test_no_pcie_link_is_made_up(name, tmp_path):
     (path,) = exposed_copies(tmp_path / "a.sqlite").paths

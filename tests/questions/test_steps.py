@@ -218,6 +218,7 @@ class TestWithoutNumbers:
             if outer:
                 run.range(outer, begin, start + 20)
 
+    @pytest.mark.campaign
     @pytest.mark.parametrize("name", first(
         2, ["train_step", "gpu_model_runner: forward", "Executor._forward_step", "execute_model", "EngineCore.step"]
     ))  # fmt: skip
@@ -238,6 +239,7 @@ class TestWithoutNumbers:
         (found,) = steps_of(run).of_task.values()
         assert (found.name, found.ends[0]) == ("execute_model", 100_000)
 
+    @pytest.mark.campaign
     @pytest.mark.parametrize("name", ["backward_step", "TransformerLayer"])
     def test_parts_of_steps_are_only_proposed(self, run, name):
         self.repeat(run, ("other", 2), (name, 4))
@@ -250,6 +252,7 @@ class TestWithoutNumbers:
         (found,) = steps_of(run).of_task.values()
         assert (found.anchor, len(found)) == ("optimizer", 4)
 
+    @pytest.mark.campaign
     @pytest.mark.parametrize("name", ["train_step", "Trainer.once"])
     def test_a_range_counts_before_an_optimizer_that_runs_in_it(self, run, name):
         self.repeat(run, ("first", 2), ("second", 2), outer=name, optimizer=1)
@@ -291,6 +294,7 @@ class TestWithoutNumbers:
             other.process.global_id: 6,
         }
 
+    @pytest.mark.campaign
     def test_ranks_have_ranges_of_one_name(self, tmp_path, opened):
         ranks = [Run(ExportWriter(tmp_path / f"rank{rank}.sqlite"), 5000 + rank) for rank in range(3)]
         for rank, run in enumerate(ranks):
@@ -301,6 +305,7 @@ class TestWithoutNumbers:
         job = OpenJob(opened(*(run.export.path for run in ranks)))
         assert [found.name for found in job.steps().of_task.values()] == ["train_step"] * 3
 
+    @pytest.mark.campaign
     def test_a_rank_without_the_ranges_makes_all_use_the_optimizer(self, tmp_path, opened):
         ranks = [Run(ExportWriter(tmp_path / f"rank{rank}.sqlite"), 5000 + rank) for rank in range(2)]
         for name, run in zip(("train_step", ""), ranks, strict=True):

@@ -243,6 +243,7 @@ def test_the_name_of_a_call_tells_what_it_is_for():
     assert {name: kind_of(name) for name in kinds} == kinds
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("gap_ms", [0.001, 5, 10, 20])
 def test_long_and_short_gaps_are_all_gaps(tmp_path, gap_ms):
     with closing(open_job(slivers(tmp_path / "a.sqlite"))) as job:

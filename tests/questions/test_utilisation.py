@@ -87,6 +87,7 @@ def drawn(request, tmp_path_factory) -> Iterator[tuple[list[Event], Session]]:
         yield events, session
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("window", [Window(0, 1000), Window(200, 417), Window(950, 2000)])
 def test_totals_are_those_of_sets_of_nanoseconds(drawn, window):
     events, session = drawn
@@ -102,6 +103,7 @@ def test_totals_are_those_of_sets_of_nanoseconds(drawn, window):
     assert sum(parts) == spent.time == window.end - window.start
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("bins", [1, 7, 100, 1000, 3000])
 def test_bins_add_up_to_the_totals_and_never_exceed_one(drawn, bins):
     _, session = drawn

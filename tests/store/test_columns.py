@@ -138,6 +138,7 @@ class TestSameAsPacked:
         assert sorted(partly(export).rows(query)) == sorted(session.rows(query))
         assert session.count(KERNELS) == 200
 
+    @pytest.mark.campaign
     @pytest.mark.parametrize("lacking", ["shortName", "demangledName"])
     @pytest.mark.parametrize("column", ["name", "short_name", "is_nccl"])
     def test_of_two_columns_of_names_one_is_enough(self, export, partly, packed, lacking, column):

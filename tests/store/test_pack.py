@@ -255,6 +255,7 @@ class TestNccl:
             ("ncclAllGather", 2_097_152, "instrumented", "0xfedcba9876543210"): 4,
         }
 
+    @pytest.mark.campaign
     @pytest.mark.parametrize(("json", "change"), [
         (True, "UPDATE NVTX_EVENTS SET jsonText = '{\"Message size [bytes]\": ', binaryData = x'0102030405'"),
         (False, "UPDATE NVTX_PAYLOAD_SCHEMAS SET type = 3"),  # a union

@@ -128,6 +128,7 @@ class TestClock:
         ends = sa.select(table.report, sa.func.max(table.end + table.clock_offset)).group_by(table.report)
         assert dict(session.rows(ends)) == {0: SECOND + 7, 1: SECOND, 2: 2 * SECOND + 7}
 
+    @pytest.mark.campaign
     @pytest.mark.parametrize(("starts", "length", "expected"), [
         ((0, 86_400 * SECOND), SECOND, [0, 0]),  # two jobs: each has its own clock
         ((0, 3_600 * SECOND), 2 * 3_600 * SECOND, [0, 3_600 * SECOND]),  # a long session may begin late
@@ -214,6 +215,7 @@ class TestPart:
                 session.add(path, whole=request.param != "columns")
             yield session
 
+    @pytest.mark.campaign
     def test_it_has_the_rows_of_its_reports_on_the_same_clock_until_another_joins(self, session, tmp_path):
         columns = tables.kernels.c
         query = sa.select(columns.report, columns.start + columns.clock_offset).order_by(columns.report, columns.start)

@@ -51,11 +51,13 @@ def kernels(found: PackedFiles) -> list[tuple[object, ...]]:
     return duckdb.connect().execute('SELECT * FROM read_parquet($1) ORDER BY "row"', [files]).fetchall()
 
 
+@pytest.mark.campaign
 def test_a_table_in_order_is_one_file(export, cache):
     files = packed(export, cache).files
     assert {len(files[name]) for name in ("kernels", "api_calls", "nvtx_ranges", "syncs")} == {1}
 
 
+@pytest.mark.campaign
 def test_a_table_out_of_order_is_sorted_piece_by_piece_and_nothing_else_stays(export, cache, tmp_path):
     before = kernels(packed(export, cache))
     backwards = f"SELECT * FROM {KERNEL} ORDER BY start DESC"
@@ -78,6 +80,7 @@ def test_rows_with_lost_names_are_named_and_counted(export, cache):
         assert session.rows(lost) == [(40,)]
 
 
+@pytest.mark.campaign
 def test_rows_that_are_left_out_are_counted_and_those_of_another_table_go_there(export, cache):
     edit(
         export,
@@ -95,6 +98,7 @@ def test_rows_that_are_left_out_are_counted_and_those_of_another_table_go_there(
         assert session.count(tables.api_calls) == rows - rows // 5 - 1
 
 
+@pytest.mark.campaign
 def test_packing_ends_at_the_next_batch_after_it_is_cancelled(export, cache):
     steps: list[Progress] = []
     with closing(Session(cache=cache)) as session, pytest.raises(PackingCancelled):
@@ -103,6 +107,7 @@ def test_packing_ends_at_the_next_batch_after_it_is_cancelled(export, cache):
     assert list(cache.directory.glob("*")) == []
 
 
+@pytest.mark.campaign
 def test_a_failure_to_write_is_no_damage(export, cache, monkeypatch):
     def fail(*_: object) -> None:
         raise OSError(28, "No space left on device")

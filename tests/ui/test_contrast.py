@@ -158,6 +158,7 @@ async def test_a_chosen_theme_paints_its_page_and_is_remembered_whatever_the_ter
     assert remembered == ["light", "dark", ""]
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("look", [Look(), Look(light=True)], ids=["as the terminal says", "light"])
 async def test_the_page_of_the_terminal_shows_through_unless_the_user_sets_one(demo_job, cache_directory, look):
     async with running(demo_job, cache_directory, WIDE, look=look) as (app, _):

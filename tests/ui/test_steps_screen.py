@@ -4,6 +4,7 @@ import pytest
 from jobs import WIDE, becomes_text, cells, press, rested, running, screen_text, shows
 
 
+@pytest.mark.campaign
 async def test_a_step_is_selected_by_its_number_on_all_ranks(demo_job, cache):
     async with running(demo_job, cache, WIDE, "9", "down", "t") as (app, _):
         assert cells(app, "step") == [1] * len(demo_job) == [1] * len(set(cells(app, "rank")))
