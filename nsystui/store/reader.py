@@ -391,8 +391,10 @@ class Reader:
             ids += f" UNION {self.source.strings}"
         # DuckDB builds a table of the right side, which is smaller, even without its optimizer.
         all_ids = f"{self._lookups.schema}.{_STRINGS} RIGHT JOIN ({ids}) USING (id) WHERE id IS NOT NULL"
-        query = f"""SELECT id, coalesce(value, '[name ' || id || ' lost]') AS value, bare,
-            coalesce(is_nccl, 0) AS is_nccl, value IS NULL AS is_lost FROM {all_ids}"""
+        names = ", ".join(
+            f"coalesce({name}, '[name ' || id || ' lost]') AS {name}" for name in ("value", "label", "bare")
+        )
+        query = f"SELECT id, {names}, coalesce(is_nccl, 0) AS is_nccl, value IS NULL AS is_lost FROM {all_ids}"
         ((strings,),) = self.connection.execute(f"CREATE OR REPLACE TEMP TABLE {_STRINGS} AS {query}").fetchall()
         return int(strings)
 

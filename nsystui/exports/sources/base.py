@@ -228,17 +228,14 @@ def thread_event_fields(first_row: int = 0) -> dict[str, str]:
     }
 
 
-BARE_NAME = "nullif(regexp_replace(value, '_v....$', ''), value)"
-"""DuckDB: the name of an API call without its version; NULL if it has no version."""
+LABEL = "CASE WHEN trim(value) <> '' THEN value ELSE '[no name]' END"
+"""DuckDB: a string as a name that is never blank: a property of strings, because a CASE for each row is slow."""
+BARE_NAME = "regexp_replace(value, '_v....$', '')"
+"""DuckDB: the name of an API call without its version."""
 IS_NCCL = r"CAST(regexp_matches(value, '^(void |_Z\d+)?[nr]ccl', 'i') AS BIGINT)"
 """DuckDB: 1 if a kernel of this name communicates, else 0."""
 STRINGS = {"s": "LEFT JOIN strings s ON s.id = name_id"}
 NVTX_TEXT = "CASE WHEN text <> '' THEN text ELSE coalesce(s.value, '') END"
-
-
-def or_no_name(text: str) -> str:
-    """Return SQL for a name, or a label if it is blank or missing."""
-    return f"CASE WHEN trim({text}) <> '' THEN {text} ELSE '[no name]' END"
 
 
 GPU_EVENT = native_columns(
@@ -274,12 +271,12 @@ def lookups(schema: Schema) -> list[Lookup]:
     return [
         Lookup(
             "strings",
-            "id BIGINT, value VARCHAR, bare VARCHAR, is_nccl BIGINT, is_lost BOOLEAN",
+            "id BIGINT, value VARCHAR, label VARCHAR, bare VARCHAR, is_nccl BIGINT, is_lost BOOLEAN",
             "StringIds",
             # Grouped, because two strings with one id would double rows; free if the id is the key.
             _selected(schema, "StringIds", "id", "value")
             + " WHERE typeof(id) = 'integer' AND value IS NOT NULL GROUP BY id",
-            f"SELECT id, value, {BARE_NAME} AS bare, {IS_NCCL} AS is_nccl, false AS is_lost FROM incoming",
+            f"SELECT id, value, {LABEL}, {BARE_NAME}, {IS_NCCL}, false FROM incoming",
             is_whole=True,
         ),
         Lookup(

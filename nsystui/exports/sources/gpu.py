@@ -13,7 +13,6 @@ from nsystui.exports.sources.base import (
     integers,
     labelled,
     native_columns,
-    or_no_name,
     process_of,
 )
 
@@ -40,8 +39,8 @@ def kernels(schema: Schema) -> Source:
     fields = {
         "row": "row_id",
         **GPU_EVENT_FIELDS,
-        "name": or_no_name("coalesce(n.value, s.value, m.value)"),
-        "short_name": or_no_name("coalesce(s.value, n.value, m.value)"),
+        "name": "coalesce(n.label, s.label, m.label, '[no name]')",
+        "short_name": "coalesce(s.label, n.label, m.label, '[no name]')",
         "mangled_name": "m.value",
         "is_nccl": "coalesce(s.is_nccl, n.is_nccl, m.is_nccl, 0)",
         **column_fields(*shape),
@@ -51,7 +50,7 @@ def kernels(schema: Schema) -> Source:
         "s": "LEFT JOIN strings s ON s.id = short_id",
         "m": "LEFT JOIN strings m ON m.id = mangled_id",
     }
-    first_choice = {"name": or_no_name("n.value"), "short_name": or_no_name("s.value"), "is_nccl": "s.is_nccl"}
+    first_choice = {"name": "n.label", "short_name": "s.label", "is_nccl": "s.is_nccl"}
     columns = integers(schema, table, {**GPU_EVENT, **names, **shape})
     return Source(table, columns, {"kernels": Transform(fields, joins, first_choice=first_choice)})
 

@@ -41,7 +41,7 @@ def api_calls(schema: Schema) -> Source:
     common = {**thread_event_fields(), **column_fields("correlation_id")}
     fields = {
         **common,
-        "name": "coalesce(s.bare, s.value)",
+        "name": "s.bare",
         "versioned_name": "s.value",
         "is_driver": "CAST(event_class = 1 AS BIGINT)",
         **column_fields("return_value"),
