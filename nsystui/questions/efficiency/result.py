@@ -252,10 +252,11 @@ def efficiency(job: OpenJob, selection: Selection, useful: Useful = Useful.POP) 
     """
     session, reports = job.session, selected_reports(job.session, selection)
     window = common_window(session, selection)
+    # Before the intervals of the GPUs, which would also be in memory meanwhile.
+    calls = job.once(("host-calls", selection.tasks), lambda: host_calls(session, selection, job.ranks))
     busy = job.busy(selection)
     gpus = job.gpus(selection)
     spent = tuple(gpu.breakdown(window) for gpu in gpus)
-    calls = job.once(("host-calls", selection.tasks), lambda: host_calls(session, selection, job.ranks))
     host = HostEfficiency.of(host_times(calls, window, {report.index: pauses(session, report) for report in reports}))
     to_record = {
         table: recording_advice(session, reports, table) for table in (canonical.MPI_CALLS, canonical.API_CALLS)
