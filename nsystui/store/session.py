@@ -94,7 +94,7 @@ _FEW = 4
 # The metadata of more reports would take too much memory.
 _MANY = 256
 # DuckDB's vectors, of 2,048 rows each, in a batch.
-_VECTORS = 16
+_VECTORS = 64
 # Bytes of a number and of a text in a result, with derived data.
 _NUMBER, _TEXT = 16, 128
 _CLOCKS = "gpu-clocks"

@@ -17,7 +17,8 @@ from nsystui.base.answer import UNKNOWN
 from nsystui.exports import canonical
 from nsystui.exports.schema import LATEST, NAME_KEYS, Schema
 
-_MAY_BE_OPEN = (canonical.NVTX_RANGES, canonical.MPI_CALLS, canonical.UCX_CALLS)
+MAY_BE_OPEN = (canonical.NVTX_RANGES, canonical.MPI_CALLS, canonical.UCX_CALLS)
+"""The tables whose rows may lack an end."""
 # Their rows count without a time, which nsys does not always write.
 _NEED_NO_TIME = (canonical.DIAGNOSTICS, canonical.EFA_SAMPLES)
 
@@ -41,7 +42,7 @@ def times_of(table: canonical.CanonicalTable) -> _Times | None:
     if table in _NEED_NO_TIME:
         return None
     names = [name for name in ("start", "end", "time") if name in table.field_names]
-    return _times(names, may_be_open=table in _MAY_BE_OPEN) if names else None
+    return _times(names, may_be_open=table in MAY_BE_OPEN) if names else None
 
 
 def _times(names: Sequence[str], may_be_open: bool) -> _Times:

@@ -21,7 +21,7 @@ If a wait or its record is missing, the producer may be another operation: `Oper
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import partial
 from itertools import product
 from typing import Any
@@ -61,6 +61,7 @@ _NODES = (tables.kernels, tables.memory_ops, tables.host_functions)
 _TABLES = (tables.kernels, tables.memory_ops, tables.graph_launches, tables.host_functions)
 _SHIFT = 34
 """Correlation ids have 32 bits: a stream number and an id fit into one integer."""
+_FAR = 1 << 61
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,7 +121,7 @@ def operations_of(rows: ProcessRows, window: Window | None, communication: Colle
     """
     session, task = rows.session, rows.task
     parts: list[dict[str, Array]] = []
-    until = None if window is None else _until(session, task, window, communication)
+    until = None if window is None else _until(rows, window, communication)
     for index, table in enumerate(_TABLES):
         if not session.count(table):
             continue
@@ -184,18 +185,30 @@ def _work(session: Session, table: sa.Table, communication: Collection[str]) -> 
     ).where(columns.start.is_not(None), columns.end.is_not(None))
 
 
-def _until(session: Session, task: Task, window: Window, communication: Collection[str]) -> int:
+def _until(rows: ProcessRows, window: Window, communication: Collection[str]) -> int:
     """Return the start of the first compute after ``window``, the latest over the process's GPUs."""
+    compute = [table for table in (tables.kernels, tables.graph_launches) if rows.session.count(table)]
+    of_process = {
+        table: (table.c.report == rows.task.report, table.c.process == rows.task.process) for table in compute
+    }
+    gpus = rows.once("GPUs", lambda: {
+        device for table in compute
+        for (device,) in rows.session.rows(sa.select(table.c.device).where(*of_process[table]).distinct())
+    })  # fmt: skip
     first_by_device: dict[int, int] = {}
-    for table in (tables.kernels, tables.graph_launches):
-        columns = table.c
-        query = sa.select(columns.device, sa.func.min(columns.start)).where(
-            columns.report == task.report, columns.process == task.process, columns.start >= window.end
-        )
-        if table is tables.kernels:
-            query = query.where(columns.is_nccl == 0, columns.name.not_in(sorted(communication)))
-        for device, first in session.rows(query.group_by(columns.device)) if session.count(table) else ():
-            first_by_device[device] = min(first_by_device.get(device, first), first)
+    # It is near: to look through all later rows for each slice would take a time that grows with their square.
+    for until in (2 * window.end - window.start, _FAR):
+        for table in compute:
+            columns = table.c
+            query = sa.select(columns.device, sa.func.min(columns.start)).where(
+                *of_process[table], columns.start.between(window.end, until)
+            )
+            if table is tables.kernels:
+                query = query.where(columns.is_nccl == 0, columns.name.not_in(sorted(communication)))
+            for device, first in rows.session.rows(query.group_by(columns.device)):
+                first_by_device[device] = min(first_by_device.get(device, first), first)
+        if first_by_device.keys() >= gpus:
+            break
     return max([window.end, *first_by_device.values()])
 
 
@@ -215,18 +228,30 @@ def _begun(session: Session, task: Task, window: Window, ids: Times) -> list[int
     return launches
 
 
+@dataclass
+class _Launched:
+    """The largest id of each stream's operations that ended by ``until``."""
+
+    ids: dict[tuple[int, int], int] = field(default_factory=dict)
+    until: int = -_FAR
+
+
 def _launched_before(rows: ProcessRows, window: Window) -> dict[tuple[int, int], int]:
     """Return the largest id of each stream's operations that ended before ``window``."""
-    last_ids: dict[tuple[int, int], int] = {}
-    for table in _TABLES:
+    launched = rows.once("launched", _Launched)
+    if window.start < launched.until:
+        launched.ids, launched.until = {}, -_FAR
+    for table in filter(rows.session.count, _TABLES):
         columns = table.c
         stream_columns = sa.func.coalesce(columns.context, NONE), columns.stream
         query = sa.select(*stream_columns, sa.func.max(sa.func.coalesce(columns.correlation_id, NONE))).where(
-            columns.report == rows.task.report, columns.process == rows.task.process, columns.end <= window.start
-        )
-        for *stream, last in rows.session.rows(query.group_by(*stream_columns)) if rows.session.count(table) else ():
-            last_ids[*stream] = max(last_ids.get((*stream,), NONE), last)
-    return last_ids
+            columns.report == rows.task.report, columns.process == rows.task.process,
+            columns.end > launched.until, columns.end <= window.start,
+        )  # fmt: skip
+        for *stream, last in rows.session.rows(query.group_by(*stream_columns)):
+            launched.ids[*stream] = max(launched.ids.get((*stream,), NONE), last)
+    launched.until = window.start
+    return launched.ids
 
 
 def _launches(rows: ProcessRows, ids: Times) -> tuple[Times, Times, Times]:
@@ -345,12 +370,22 @@ def _unseen(
     if not len(events.calls) and not report_at(rows.session, rows.task.report).count(tables.cuda_events):
         return work["correlation"]
     unseen = np.full(len(work["start"]), NONE, np.int64)
-    ids, unmatched = events.waits["correlation"], np.flatnonzero(events.of_record == NONE)
-    lost, wait = events.calls[_indices_of(ids, events.calls) == NONE], ids[unmatched]
+    ids, has_calls = events.waits["correlation"], len(events.calls) or len(events.waits["correlation"])
+    last_ids = {} if window is None or not has_calls else _launched_before(rows, window)
+    # Other calls hold no operation of the window.
+    low, high = (
+        min((last_ids.get(key, NONE) for key in streams.keys), default=NONE),
+        work["correlation"].max(initial=NONE),
+    )
+    held, unmatched = (
+        np.flatnonzero((calls > low) & (calls < high) & is_open)
+        for calls, is_open in ((events.calls, True), (ids, events.of_record == NONE))
+    )
+    lost, wait = events.calls[held], ids[unmatched]
+    lost = lost[_indices_of(ids, lost) == NONE]
     stream = np.append(np.full(len(lost), NONE), streams.numbers(events.waits, unmatched))
     calls, is_lost = np.append(lost, wait), np.arange(len(lost) + len(wait)) < len(lost)
     records = np.append(_before(events.recorded, lost), _before(events.lost, wait))
-    last_ids = {} if window is None or not len(calls) else _launched_before(rows, window)
     for number, key in enumerate(streams.keys):
         chosen = np.flatnonzero((is_lost | (stream == number)) & (calls > last_ids.get(key, NONE)))
         waiter = streams.first_after(np.full(len(chosen), number), calls[chosen])

@@ -71,6 +71,7 @@ from nsystui.questions.host.segments import (
     one_after_the_other,
     pairs,
     scheduling_of,
+    texts_by_hash,
 )
 from nsystui.questions.host.stacks import LIBRARY, PYTHON, Files, files_of, os_callers, program_function
 from nsystui.questions.job.job import OpenJob
@@ -262,6 +263,7 @@ class _Host:
     causes: dict[Cause, int] = field(default_factory=dict)
     threads: dict[Thread | None, int] = field(default_factory=dict)
     _functions: dict[Thread, Segments] = field(default_factory=dict)
+    _call_texts: dict[int, str] = field(default_factory=dict)
 
     @classmethod
     def load(cls, job: OpenJob, spans: IdleSpans, margin: int, streams: Selection, in_portions: bool) -> _Host:
@@ -302,7 +304,10 @@ class _Host:
         """Read the CUDA calls and launches around ``spans``, replacing previous calls."""
         tasks = frozenset(task for task, _ in spans.gpus)
         hull = Window(int(spans.starts.min()), int(spans.ends.max()))
-        self.cuda = calls_of(session, tables.api_calls, Selection(hull, tasks | set(self.workers)))
+        if not self._call_texts and session.count(tables.api_calls):
+            self._call_texts.update(texts_by_hash(session, tables.api_calls))
+        selection = Selection(hull, tasks | set(self.workers))
+        self.cuda = calls_of(session, tables.api_calls, selection, text_of=self._call_texts)
         self.launching, self.ending = launching_threads(session, tasks, spans.starts, spans.ends, False)
 
     def code(self, cause: Cause) -> int:

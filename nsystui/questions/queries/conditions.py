@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from nsystui.base.errors import UsageError
 from nsystui.base.selection import NameFilter, Selection, Task, Window
 from nsystui.base.types import Condition, Expression, Query
+from nsystui.exports.sources.base import MAY_BE_OPEN
 
 
 def where(table: sa.FromClause, selection: Selection, name: Expression | None = None) -> list[Condition]:
@@ -47,12 +48,17 @@ def _in_window(table: sa.FromClause, window: Window) -> list[Condition]:
     start = columns.start
     after = window.start - columns.clock_offset
     conditions = [start < window.end - columns.clock_offset]
-    if "end" in columns:
-        # An unfinished range has no end: it reaches into every later window.
-        conditions.append(sa.or_(start >= after, columns.end > after, columns.end.is_(None)))
-    else:
-        conditions.append(start >= after)
-    return conditions
+    if "end" not in columns:
+        return [*conditions, start >= after]
+    reaches = sa.or_(start >= after, columns.end > after)
+    if isinstance(table, sa.Table) and table.name not in _UNENDED:
+        # Implied by the other condition; DuckDB skips row groups only by a condition on one column.
+        return [*conditions, columns.end >= after, reaches]
+    # An unfinished range has no end: it reaches into every later window.
+    return [*conditions, sa.or_(reaches, columns.end.is_(None))]
+
+
+_UNENDED = {table.name for table in MAY_BE_OPEN}
 
 
 def of_reports(report: sa.ColumnElement[int], reports: Collection[int]) -> Condition:
