@@ -90,7 +90,6 @@ def test_drawings_beside_a_report_count(here, refused):
 
 
 @pytest.mark.parametrize(("words", "option"), [
-    (["kernels", *EXPORT, "--metrics", "input.csv"], "-o"),
     (["kernels", *EXPORT, "--ncu", "input.csv"], "-o"),
     (["nccl", *EXPORT, "--nccl-log", "input.csv"], "-o"),
     (["nccl-log", "input.csv"], "-o"),
