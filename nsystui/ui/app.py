@@ -107,7 +107,8 @@ class NsystuiApp(App[int], LoadingListener):
         if look.ascii_only:
             self._filters.append(AsciiFilter())
         self.source = source
-        self.sources = [source]  # also the sources of jobs to compare with
+        self.sources = [source]
+        self.other_files: tuple[str, ...] = ()
         self.job: OpenJob | None = None
         self.selection = Selection()
         self.files: dict[Path, FileState] = {}
@@ -385,6 +386,12 @@ class NsystuiApp(App[int], LoadingListener):
     @property
     def _is_reading_log(self) -> bool:
         return self._log_loading is not None and not self.nccl_log.is_over
+
+    def compare_with(self, files: tuple[str, ...]) -> None:
+        """End, because the application for comparisons follows: it compares the job with these files."""
+        self.other_files = files
+        self.stop_loading()
+        self.exit(return_code=0)
 
     def next_clock(self) -> ClockMode:
         """Align the reports by the next clock mode, in the background, and return the mode."""
