@@ -522,11 +522,11 @@ class JobScreen(ExportingScreen):
             return
         groups = ", or ranks A -- B" if self.job is not None and len(self.job.ranks) > 1 else ""
 
-        def compare(found: Screen[None] | tuple[str, ...]) -> None:
-            if isinstance(found, tuple):
-                self.explorer.compare_with(found)
+        def compare(other: Screen[None] | tuple[str, ...]) -> None:
+            if isinstance(other, tuple):
+                self.explorer.compare_with(other)
             else:
-                self.lay_over(found)
+                self.lay_over(other)
 
         find = partial(screen_of, "comparison", self.job, self.selection)
         self.prompt.ask(f"compare with a path{groups}", "", find, compare)
