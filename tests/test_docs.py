@@ -18,7 +18,6 @@ from nsystui.exports.metadata import ENVIRONMENT_WHITELIST
 from nsystui.questions.queries.registry import questions
 from nsystui.questions.stats import all_reports
 from nsystui.questions.triage.thresholds import meanings
-from nsystui.ui import keys as ui_keys
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "nsystui/docs"
@@ -93,9 +92,9 @@ def test_the_readme_names_every_topic_and_is_short():
 
 
 def test_the_keys_and_the_table_of_words_are_those_of_the_program():
-    assert text_of(DOCS / "keys.md") == ui_keys.markdown(), "python tests/update_docs.py"
+    assert text_of(DOCS / "keys.md") == update_docs.keys_page(), "python tests/update_docs.py"
     table = between(DOCS / "glossary.md", "words")
-    assert table.strip() == ui_keys.markdown_table(ui_keys.PLACES), "python tests/update_docs.py"
+    assert table.strip() == update_docs.table_of_words(), "python tests/update_docs.py"
 
 
 def test_completions_are_the_columns_and_members_of_the_questions():

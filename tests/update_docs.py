@@ -27,14 +27,36 @@ def completions() -> str:
     return "\n".join(lines) + "\n"
 
 
+def keys_page() -> str:
+    """Return ``docs/keys.md``: the keys of every place."""
+    lines = [
+        "# Keys: every key of every screen",
+        "",
+        "A key means the same everywhere; `?` shows the keys of a screen.",
+    ]
+    for name, title in keys.PLACES.items():
+        entries = [key for key in keys.KEYS if key.place_name == name and key.help]
+        lines += ["", f"## {title}", "", "| key | effect |", "|---|---|"]
+        lines += [f"| `{key.shown}` | {key.help} |" for key in entries]
+    return "\n".join(lines) + "\n"
+
+
+def table_of_words() -> str:
+    """Return the table of ``docs/glossary.md``."""
+    rows = [
+        f"| {word.name} | {word.definition} | {'; '.join(keys.PLACES[name] for name in word.places)} |"
+        for word in keys.WORDS
+    ]
+    return "\n".join(["| word | definition | where |", "|---|---|---|", *rows])
+
+
 def main() -> None:
-    (DOCS / "keys.md").write_text(keys.markdown(), encoding="utf-8")
+    (DOCS / "keys.md").write_text(keys_page(), encoding="utf-8")
     COMPLETIONS.write_text(completions(), encoding="utf-8")
     glossary = DOCS / "glossary.md"
     before, begin, rest = glossary.read_text(encoding="utf-8").partition("<!-- words -->\n")
     _, end, after = rest.partition("<!-- end of words -->\n")
-    table = keys.markdown_table(keys.PLACES)
-    glossary.write_text(f"{before}{begin}{table}\n{end}{after}", encoding="utf-8")
+    glossary.write_text(f"{before}{begin}{table_of_words()}\n{end}{after}", encoding="utf-8")
 
 
 if __name__ == "__main__":

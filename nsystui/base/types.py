@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
-
-CountRows = Callable[[int], object]
 
 if TYPE_CHECKING:
     import numpy as np

@@ -15,7 +15,6 @@ from functools import cache, lru_cache
 from typing import Any, BinaryIO
 
 from nsystui.base.selection import Task
-from nsystui.base.types import CountRows
 from nsystui.base.version import __version__
 from nsystui.output.formats import to_json
 from nsystui.questions.events.kinds import EventKind
@@ -23,11 +22,8 @@ from nsystui.questions.trace.layout import NCCL_DOMAIN, StreamLanes
 from nsystui.questions.trace.trace import Trace
 
 
-def write_chrome_trace(trace: Trace, stream: BinaryIO, progress: CountRows = lambda rows: None) -> int:
-    """Write the trace; return the number of the export's events, marks and samples in it.
-
-    ``progress`` gets the number already written, and may raise to stop the writing. Memory holds one batch of rows.
-    """
+def write_chrome_trace(trace: Trace, stream: BinaryIO) -> int:
+    """Write the trace; return the number of the export's events, marks and samples in it. Memory holds one batch."""
     writer = _Writer(trace)
     facts = {"producer": f"nsystui {__version__}", "clock": trace.clock or "clock: the report's own"}
     if writer.shift:
@@ -39,7 +35,6 @@ def write_chrome_trace(trace: Trace, stream: BinaryIO, progress: CountRows = lam
         if lines:
             stream.write((",\n" + ",\n".join(lines)).encode())
         rows += count
-        progress(rows)
     stream.write(b"\n]}\n")
     return rows
 

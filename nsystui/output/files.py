@@ -19,7 +19,6 @@ from nsystui.base.errors import MissingDataError, OutputError, UsageError
 from nsystui.base.partial_files import drop_abandoned, partial_name
 from nsystui.base.terminal import complain, original_environ, size, text_width, wants_ascii
 from nsystui.base.text import ascii_glyphs, counted, safe_text
-from nsystui.base.types import CountRows
 from nsystui.output.formats import fitting, format_for_path, write
 from nsystui.output.pipe import quiet_pipe
 
@@ -113,22 +112,15 @@ class TargetExistsError(OutputError):
         super().__init__(f"{name} already exists (--force overwrites it)")
 
 
-def save(
-    answer: Answer,
-    path: str | os.PathLike[str],
-    overwrite: bool = False,
-    *,
-    file_format: str | None = None,
-    progress: CountRows | None = None,
-) -> int:
-    """Save ``answer`` in ``file_format``, by default from the ending of ``path``; return the number of rows.
+def save(answer: Answer, path: str | os.PathLike[str], overwrite: bool = False) -> int:
+    """Save ``answer`` in the format of the ending of ``path``; return the number of rows.
 
     A leading ``~`` is the home directory. A temporary file in the same directory is renamed at the end; if the writing
-    stops (``progress`` may raise), nothing remains. A link's target is replaced, not the link. Raises
-    `TargetExistsError`, ``OutputError`` with the reason in one line, and ``UsageError`` for an unknown ending.
+    stops, nothing remains. A link's target is replaced, not the link. Raises `TargetExistsError`, ``OutputError`` with
+    the reason in one line, and ``UsageError`` for an unknown ending.
     """
-    form = file_format or format_for_path(os.path.expanduser(path))
-    return save_together({Path(path): lambda temporary: _write_file(answer, temporary, form, progress)}, overwrite)[0]
+    form = format_for_path(os.path.expanduser(path))
+    return save_together({Path(path): lambda temporary: _write_file(answer, temporary, form)}, overwrite)[0]
 
 
 def save_text(text: str, path: str | os.PathLike[str], overwrite: bool = False) -> None:
@@ -255,13 +247,13 @@ def _explained(target: Path) -> Iterator[None]:
         raise OutputError(f"cannot write {safe_text(str(target))}: {_why(error, target.parent)}") from error
 
 
-def _write_file(answer: Answer, path: Path, file_format: str, progress: CountRows | None) -> int:
+def _write_file(answer: Answer, path: Path, file_format: str) -> int:
     if file_format == "parquet":
         from nsystui.output.parquet import write_parquet
 
-        return write_parquet(answer, path, progress)
+        return write_parquet(answer, path)
     with _new_text(path) as stream:
-        return write(answer, file_format, stream, progress=progress)
+        return write(answer, file_format, stream)
 
 
 def _write_text(text: str, path: Path) -> int:
@@ -360,9 +352,7 @@ def trace_files(path: str | os.PathLike[str]) -> tuple[Path, ...]:
     return (target, *(target.with_name(name) for name in names))
 
 
-def save_trace(
-    trace: Trace, path: str | os.PathLike[str], overwrite: bool = False, progress: CountRows = lambda rows: None
-) -> int:
+def save_trace(trace: Trace, path: str | os.PathLike[str], overwrite: bool = False) -> int:
     """Write the files of ``path``; return the number of the export's events in them.
 
     Raises the errors of `save`, and ``MissingDataError`` for an empty trace.
@@ -376,14 +366,14 @@ def save_trace(
     if len(files) == 1:
         from nsystui.output.chrome_trace import write_chrome_trace
 
-        return save_stream(path, overwrite, lambda stream: write_chrome_trace(trace, stream, progress))
+        return save_stream(path, overwrite, lambda stream: write_chrome_trace(trace, stream))
     from nsystui.output.paraver import ParaverRows, view_texts, write_records
     from nsystui.output.paraver_types import EventTypes
 
     if not trace.layout.processes:
         raise MissingDataError("a Paraver trace needs calls, ranges or GPU work: select some")
     rows, types = ParaverRows(trace), EventTypes.of(trace)
-    records = streamed(path, lambda stream: write_records(trace, rows, types, stream, progress))
+    records = streamed(path, lambda stream: write_records(trace, rows, types, stream))
     names = streamed(files[1], lambda stream: stream.write(types.pcf().encode(errors="backslashreplace")))
     views = {files[3 + VIEWS.index(view)]: text for view, text in view_texts(types).items()}
     return save_together({files[0]: records, files[1]: names, files[2]: rows.row_file(), **views}, overwrite)[0]

@@ -38,7 +38,6 @@ from nsystui.base.answer import (
 )
 from nsystui.base.errors import UsageError
 from nsystui.base.text import ascii_glyphs, cut_apart, safe_text, width_of
-from nsystui.base.types import CountRows
 from nsystui.base.units import Wording, round_half_up, wordings
 
 FORMATS = ("table", "csv", "json", "md", "parquet")
@@ -101,26 +100,20 @@ def _file_value(decimals: int | None, round_value: Callable[[float, int], float]
     return round_value(float(value), decimals) if decimals else round(value)
 
 
-def _file_pages(answer: Answer, progress: CountRows | None) -> Iterator[list[Sequence[Value]]]:
-    rows = 0
+def _file_pages(answer: Answer) -> Iterator[list[Sequence[Value]]]:
     for page in column_batches(answer):
         yield [file_values(column, values) for column, values in zip(answer.columns, page, strict=True)]
-        rows += len(page[0])
-        if progress:
-            progress(rows)
 
 
-def write(
-    answer: Answer, file_format: str, stream: Writable, *, ascii_only: bool = False, progress: CountRows | None = None
-) -> int:
+def write(answer: Answer, file_format: str, stream: Writable, *, ascii_only: bool = False) -> int:
     r"""Write ``answer`` to ``stream`` as ``table``, ``csv``, ``json`` or ``md``; return the number of rows.
 
     ``stream`` should not translate line ends (``newline=""``); every line ends in ``\n``. With ``ascii_only``, a table
     is ASCII, for terminals without UTF-8. Raises ``UsageError`` for ``parquet`` (see `nsystui.output.parquet`) and
-    unknown formats, and the errors of the stream, the answer and ``progress``.
+    unknown formats, and the errors of the stream and the answer.
     """
     if file_format == "table":
-        return _write_table(answer, stream, ascii_only, progress)
+        return _write_table(answer, stream, ascii_only)
     if file_format == DRAWING:
         raise UsageError("SVG is a format of drawings, and this is a table: choose one of " + ", ".join(FORMATS))
     writers = {"csv": _write_csv, "json": _write_json, "md": _write_markdown}
@@ -128,7 +121,7 @@ def write(
         raise UsageError("Parquet is a file format: name a file that ends in .parquet")
     if file_format not in writers:
         raise UsageError(f"there is no format {file_format!r}: choose one of {', '.join(FORMATS)}")
-    return writers[file_format](answer, stream, progress)
+    return writers[file_format](answer, stream)
 
 
 _NEEDS_QUOTES = re.compile(r'[,\r\n]|^"')
@@ -137,7 +130,7 @@ _ALONE_NEEDS_QUOTES = re.compile(r'[,\r\n"]|^$')
 """Cells that nsys quotes in a table of one column."""
 
 
-def _write_csv(answer: Answer, stream: Writable, progress: CountRows | None) -> int:
+def _write_csv(answer: Answer, stream: Writable) -> int:
     needs_quotes = _NEEDS_QUOTES if len(answer.columns) > 1 else _ALONE_NEEDS_QUOTES
 
     def quoted(cell: str) -> str:
@@ -145,7 +138,7 @@ def _write_csv(answer: Answer, stream: Writable, progress: CountRows | None) -> 
 
     stream.write(",".join(quoted(column.header) for column in answer.columns) + "\n")
     rows = 0
-    for page in _file_pages(answer, progress):
+    for page in _file_pages(answer):
         formats, cells = _formatted(answer.columns, page, quoted)
         line = ",".join(formats) + "\n"
         for row in zip(*cells, strict=True):
@@ -191,13 +184,13 @@ def to_json(value: object) -> str:
     return json.dumps(value, allow_nan=False).replace("\x7f", "\\u007f")
 
 
-def _write_json(answer: Answer, stream: Writable, progress: CountRows | None) -> int:
+def _write_json(answer: Answer, stream: Writable) -> int:
     r"""Write an array of objects with the columns' keys, one per line, in ASCII (``\u`` escapes)."""
     keys = [to_json(column.file_key).replace("%", "%%") for column in answer.columns]
     line = "%s\n{" + ", ".join(f"{key}: %s" for key in keys) + "}"
     separator = "["
     rows = 0
-    for page in _file_pages(answer, progress):
+    for page in _file_pages(answer):
         # Numbers in files are finite.
         cells = [values if set(map(type, values)) <= {int, float} else map(to_json, values) for values in page]
         for row in zip(*cells, strict=True):
@@ -217,7 +210,7 @@ def markdown_text(text: str) -> str:
     return _MARKUP.sub(r"\\\g<0>", safe_text(text))
 
 
-def _write_markdown(answer: Answer, stream: Writable, progress: CountRows | None) -> int:
+def _write_markdown(answer: Answer, stream: Writable) -> int:
     """Write a GitHub table. Line breaks in a cell become ``␊``, so that a row is a line."""
 
     def line(cells: Iterable[str]) -> str:
@@ -226,7 +219,7 @@ def _write_markdown(answer: Answer, stream: Writable, progress: CountRows | None
     stream.write(line(markdown_text(column.header) for column in answer.columns))
     stream.write(line("---" if column.unit is Unit.TEXT else "---:" for column in answer.columns))
     rows = 0
-    for page in _file_pages(answer, progress):
+    for page in _file_pages(answer):
         formats, cells = _formatted(answer.columns, page, markdown_text)
         row_format = line(formats)
         for row in zip(*cells, strict=True):
@@ -309,7 +302,7 @@ def _cut_texts(rows: Sequence[Row], widths: list[int], shown: Sequence[int], tex
     return [tuple(cuts.get(n, {}).get(str(cell), cell) for n, cell in enumerate(row)) for row in safe]
 
 
-def _write_table(answer: Answer, stream: Writable, ascii_only: bool, progress: CountRows | None) -> int:
+def _write_table(answer: Answer, stream: Writable, ascii_only: bool) -> int:
     """Write aligned, uncut text. The first page sets the widths, so that later pages can stream."""
 
     def put(cells: Iterable[str]) -> None:
@@ -327,8 +320,6 @@ def _write_table(answer: Answer, stream: Writable, ascii_only: bool, progress: C
         for row in page:
             put(column.cell(value) for column, value in zip(columns, compress(row, is_shown), strict=True))
         rows += len(page)
-        if progress:
-            progress(rows)
     return rows
 
 

@@ -24,7 +24,6 @@ from typing import Any, BinaryIO
 
 from nsystui.base.selection import Task
 from nsystui.base.text import safe_text
-from nsystui.base.types import CountRows
 from nsystui.output.paraver_types import COPIES, DETAILS, LAUNCHES, NCCL_TYPES, STATES, EventTypes
 from nsystui.questions.events.kinds import STREAM_KINDS, EventKind
 from nsystui.questions.trace.layout import StreamLanes
@@ -123,16 +122,13 @@ class ParaverRows:
         )
 
 
-def write_records(
-    trace: Trace, rows: ParaverRows, types: EventTypes, stream: BinaryIO, progress: CountRows = lambda rows: None
-) -> int:
+def write_records(trace: Trace, rows: ParaverRows, types: EventTypes, stream: BinaryIO) -> int:
     """Write the ``.prv``; return the number of the export's events in it, including samples of GPU metrics."""
     stream.write(rows.header(trace).encode())
     body, written = _Body(trace, rows, types), 0
     for batch in trace.by_time():
         stream.write("".join(line for row in batch for line in body.event_records(row)).encode())
         written += len(batch)
-        progress(written + body.sample_count)
     for line in body.due_records(None):
         stream.write(line.encode())
     return written + body.sample_count

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from nsystui.base.answer import Answer, Column, Row, Unit, Value
 from nsystui.base.parquet_file import copy_to_parquet
-from nsystui.base.types import CountRows
 from nsystui.output.formats import file_values, pages
 
 if TYPE_CHECKING:
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 _BATCH = 122_880  # rows: a row group of DuckDB's
 
 
-def write_parquet(answer: Answer, path: Path, progress: CountRows | None = None) -> int:
+def write_parquet(answer: Answer, path: Path) -> int:
     """Write ``answer`` to ``path``, replacing its content; return the number of rows.
 
     Text is VARCHAR, a column with decimals DOUBLE, other columns BIGINT; missing values are NULL. Floats keep all their
@@ -46,8 +45,6 @@ def write_parquet(answer: Answer, path: Path, progress: CountRows | None = None)
                 parts.append(folder / f"{len(parts)}.parquet")
                 _write_batch(connection, answer.columns, batch, parts[-1])
                 rows += len(batch)
-                if progress:
-                    progress(rows)
             if len(parts) > 1:
                 # "By name" also reconciles a column that is BIGINT in one part and DOUBLE in another. Paths are
                 # absolute, because DuckDB takes a name such as ``s3:x`` for an address.

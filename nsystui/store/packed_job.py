@@ -12,7 +12,6 @@ import json
 import os
 import re
 import shutil
-import struct
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
@@ -26,7 +25,6 @@ from nsystui.base.inputs import json_in, text_of
 from nsystui.base.parquet_file import copy_to_parquet
 from nsystui.base.partial_files import drop_abandoned, partial_name
 from nsystui.exports import canonical, discover
-from nsystui.exports.canonical import ColumnKind
 from nsystui.exports.forms.form import EXPORT_ENDINGS, REPORT_ENDINGS
 from nsystui.exports.metadata import BlockingStream, CudaDevice, Gpu, Metadata
 from nsystui.exports.schema import GpuClock
@@ -134,13 +132,12 @@ def _files(directory: Path, entries: Mapping[str, Any]) -> tuple[dict[str, tuple
         file, seal, match = Path(f"{job}/{name}"), seal_of(stored_seal), _FILE.fullmatch(name)
         if match is None:
             raise ValueError(f"{name}: no file of a packed job")
+        fault = ""
         try:
-            try:
-                check(file, seal, modified_ns)
-                fault = wrong_column(file, match[1], RENAMED.get(match[1], ("", "")))
-            except ValueError:
-                size = file.stat().st_size
-                fault = " is not what was written" if size == seal[0] else f" has {size:,} of {seal[0]:,} bytes"
+            check(file, seal, modified_ns)
+        except ValueError:
+            size = file.stat().st_size
+            fault = " is not what was written" if size == seal[0] else f" has {size:,} of {seal[0]:,} bytes"
         except OSError as error:
             fault = f": {reason_of(error)}"
         if fault:
@@ -362,102 +359,3 @@ def _prepared(files: PackedFiles, directory: Path, database: duckdb.DuckDBPyConn
             select = f'SELECT * RENAME ("{name}" AS "{stored}") FROM read_parquet($2)'
             copy_to_parquet(database, select, renamed_directory / path.name, PARQUET_FORM, (str(path),))
             yield renamed_directory / path.name
-
-
-# Columns of Parquet files, read from their footers: faster than DuckDB for hundreds of files. Footers use Thrift's
-# compact protocol (``thrift-compact-protocol.md`` of Apache Thrift).
-_TAIL = struct.Struct("<I4s")  # length of the footer, and the magic bytes
-
-_TYPES: dict[ColumnKind | None, list[tuple[int, int | None]]] = {
-    ColumnKind.INT: [(4, 36), (4, None)],
-    ColumnKind.FLOAT: [(10, None)],
-    ColumnKind.TEXT: [(12, 0)],
-    None: [],
-}
-"""Codes of physical and converted types in parquet.thrift, for each kind."""
-_correct: dict[str, tuple[bytes, ...]] = {}
-"""Footer beginnings with correct columns, by table: most files are alike, and need no decoding."""
-
-
-def wrong_column(path: Path, table: str, renamed: tuple[str, str]) -> str:
-    """Return the fault of the columns of a canonical table's file, or an empty text. Raises OSError.
-
-    ``renamed`` is a field of the table, and its name in the file.
-    """
-    with path.open("rb", 0) as file:
-        end = file.seek(-_TAIL.size, os.SEEK_END)
-        file.seek(max(end - _TAIL.unpack(file.read())[0], 0))
-        footer = file.read()
-    if footer.startswith(_correct.get(table, ())):
-        return ""
-    kinds = {renamed[1] if col.name == renamed[0] else col.name: col.kind for col in canonical.BY_NAME[table].fields}
-    try:
-        _, offset = _varint(footer, 1)  # the first field is the version, the second the schema
-        (_, *columns), end = _structs(footer, offset + 1)
-        types = {str(item[4], "utf-8"): (item.get(1), item.get(6, item.get(10))) for item in columns}
-    except (IndexError, KeyError, TypeError, ValueError, RecursionError):
-        return " is not Parquet in a known form"
-    for name in {**kinds, **types}:
-        if types.get(name) not in _TYPES[kinds.get(name)]:
-            fault = "missing" if name not in types else "of another type" if name in kinds else "unknown"
-            return f": the column {name} of {table} is {fault}"
-    _correct[table] = (*_correct.get(table, ())[-7:], footer[:end])
-    return ""
-
-
-_TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = range(1, 13)
-_LONG_LIST = 15
-
-
-def _varint(data: bytes, offset: int) -> tuple[int, int]:
-    number = shift = 0
-    while True:
-        byte = data[offset]
-        offset += 1
-        number |= (byte & 127) << shift
-        if byte < 128:
-            return number, offset
-        shift += 7
-
-
-def _struct(data: bytes, offset: int) -> tuple[dict[int, Any], int]:
-    fields: dict[int, Any] = {}
-    number = 0
-    while header := data[offset]:
-        offset += 1
-        if header >> 4:
-            number += header >> 4
-        else:
-            raw, offset = _varint(data, offset)
-            number = (raw >> 1) ^ -(raw & 1)
-        fields[number], offset = _value(data, offset, header & 15)
-    return fields, offset + 1
-
-
-def _value(data: bytes, offset: int, kind: int) -> tuple[Any, int]:
-    if kind in (_I16, _I32, _I64):
-        return _varint(data, offset)
-    if kind == _BINARY:
-        length, offset = _varint(data, offset)
-        return data[offset : offset + length], offset + length
-    if kind == _STRUCT:
-        return _struct(data, offset)
-    if kind in (_TRUE, _FALSE):
-        return None, offset
-    if kind == _BYTE:
-        return data[offset : offset + 1], offset + 1
-    raise ValueError(f"a field of kind {kind}")
-
-
-def _structs(data: bytes, offset: int) -> tuple[list[dict[int, Any]], int]:
-    length = data[offset] >> 4
-    if data[offset] & 15 != _STRUCT:
-        raise ValueError("not a list of structs")
-    offset += 1
-    if length == _LONG_LIST:
-        length, offset = _varint(data, offset)
-    structs = []
-    for _ in range(length):
-        members, offset = _struct(data, offset)
-        structs.append(members)
-    return structs, offset

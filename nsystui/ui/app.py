@@ -107,12 +107,13 @@ class NsystuiApp(App[int], LoadingListener):
         if look.ascii_only:
             self._filters.append(AsciiFilter())
         self.source = source
-        self.sources = [source]  # also the sources of jobs to compare with
+        self.sources = [source]
+        self.other_files: tuple[str, ...] = ()
         self.job: OpenJob | None = None
         self.selection = Selection()
         self.files: dict[Path, FileState] = {}
         self.kept: KeptOverview | None = None
-        self.seen = KernelsSeen()
+        self.seen: KernelsSeen | None = None
         self.triage: Triage | None = None
         self.loading_now = True
         self.reasons: list[str] = []
@@ -190,7 +191,7 @@ class NsystuiApp(App[int], LoadingListener):
         with suppress(NsystuiError):
             self.kept = await to_thread(kept_overview, self.source)
         if (overview := self.kept) is not None:
-            self.seen = KernelsSeen(overview.kernels, overview.names, is_exact=True)
+            self.seen = KernelsSeen(overview.kernels, overview.names)
             self.update_screen()
         self.call_after_refresh(self._load, self.source)
 
@@ -386,6 +387,12 @@ class NsystuiApp(App[int], LoadingListener):
     def _is_reading_log(self) -> bool:
         return self._log_loading is not None and not self.nccl_log.is_over
 
+    def compare_with(self, files: tuple[str, ...]) -> None:
+        """End, because the application for comparisons follows: it compares the job with these files."""
+        self.other_files = files
+        self.stop_loading()
+        self.exit(return_code=0)
+
     def next_clock(self) -> ClockMode:
         """Align the reports by the next clock mode, in the background, and return the mode."""
         from nsystui.questions.collectives.alignment import ClockMode
@@ -441,9 +448,7 @@ class NsystuiApp(App[int], LoadingListener):
 
     @in_own_task
     def kernels_seen(self, seen: KernelsSeen) -> None:
-        """Show the kernels; a sample never replaces exact numbers."""
-        if seen.is_exact or not self.seen.is_exact:
-            self.seen = seen
+        self.seen = seen
         self.update_screen()
 
     @in_own_task

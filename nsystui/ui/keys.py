@@ -1,4 +1,4 @@
-"""All keys in one table, the source of bindings, key lines, help and ``docs/keys.md``.
+"""All keys in one table, the source of bindings, key lines, help and ``docs/keys.md`` (``tests/update_docs.py``).
 
 A place is a screen or a family of screens; a key means the same wherever it acts.
 """
@@ -352,20 +352,6 @@ def key_line(*places: str) -> list[tuple[str, str]]:
     return [(key.shown, key.label) for key in keys_of(places) if key.label]
 
 
-def markdown() -> str:
-    """Return ``docs/keys.md``: the keys of every place."""
-    lines = [
-        "# Keys: every key of every screen",
-        "",
-        "A key means the same everywhere; `?` shows the keys of a screen.",
-    ]
-    for name, title in PLACES.items():
-        entries = [key for key in KEYS if key.place_name == name and key.help]
-        lines += ["", f"## {title}", "", "| key | effect |", "|---|---|"]
-        lines += [f"| `{key.shown}` | {key.help} |" for key in entries]
-    return "\n".join(lines) + "\n"
-
-
 @dataclass(frozen=True)
 class Word:
     """A heading or label, its definition, and the places (in `PLACES`) that use it."""
@@ -430,11 +416,3 @@ def word_lines(place_name: str, width: int = 72) -> Iterator[str]:
     for word in WORDS:
         if place_name in word.places:
             yield from textwrap.wrap(f"{word.name}: {word.definition}", width, subsequent_indent="  ")
-
-
-def markdown_table(titles: dict[str, str]) -> str:
-    """Return the table of ``docs/glossary.md``; ``titles`` are the titles of the places."""
-    rows = [
-        f"| {word.name} | {word.definition} | {'; '.join(titles[name] for name in word.places)} |" for word in WORDS
-    ]
-    return "\n".join(["| word | definition | where |", "|---|---|---|", *rows])

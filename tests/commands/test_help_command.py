@@ -117,12 +117,11 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "nsystui/docs").glob("*.md"))]
 
 
-def test_neither_help_nor_documentation_has_an_amount_with_a_decimal_name(run):
+def test_neither_help_nor_documentation_has_an_amount_with_a_decimal_name():
     for command in commands():
         assert decimal_names(command_parser(command).format_help()) == [], command
     for page in PAGES:
         assert decimal_names(page.read_text(encoding="utf-8")) == [], page
-    assert decimal_names(run("info", "--diagnostics").out) == []
 
 
 def test_the_program_has_no_such_name_in_its_texts_but_in_the_columns_of_nsys():

@@ -149,30 +149,6 @@ class TestProgram:
         assert "Traceback" not in piped.stderr
 
 
-def test_a_choice_of_the_tuner_has_the_communicators_that_called_for_it(run, tmp_path):
-    choice = "n1:1:1 [0] NCCL INFO {op}: {size} Bytes -> Algo RING proto LL channel{{Lo..Hi}}={{0..1}}"
-    lines = [
-        init(comm="0xc1", ranks=8, name="0xaaaa"),
-        init(comm="0xc2", ranks=2, name="0xbbbb"),
-        call(count=256, comm="0xc1", ranks=8),
-        choice.format(op="AllReduce", size=1024),
-        call(op="AllGather", count=256, comm="0xc2"),
-        choice.format(op="AllGather", size=2048),  # of both ranks together
-        call(count=512, comm="0xc1", ranks=8),
-        call(count=512, comm="0xc2"),
-        choice.format(op="AllReduce", size=2048),
-        choice.format(op="Broadcast", size=64),  # no such call is in the log
-    ]
-    log = tmp_path / "nccl.log"
-    log.write_text("\n".join([*lines, ""]))
-    rows = run("nccl-log", log, "--tables", "tuning", "--format", "json").json
-    found = {(row["op"], row["bytes"]): row["communicators"] for row in rows}
-    assert found == {
-        ("AllReduce", 1024): "0xaaaa", ("AllGather", 2048): "0xbbbb", ("AllReduce", 2048): "0xaaaa, 0xbbbb",
-        ("Broadcast", 64): None,
-    }  # fmt: skip
-
-
 # A send and a receive share a kernel.
 
 

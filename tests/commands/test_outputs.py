@@ -31,7 +31,6 @@ COMMANDS = {
     "report": (["report", *EXPORT, "-o"], ".html"),
     "trace": (["export", *EXPORT, "--trace"], ".json"),
     "paraver": (["export", *EXPORT, "--paraver"], ".prv"),
-    "stacks": (["export", *EXPORT, "--stacks"], ".folded"),
     "both sides": (["diff", "other", "--", *EXPORT, "-o"], ".csv"),
     "directory": (["kernels", ".", "-o"], ".csv"),
     "glob": (["kernels", "rank*.sqlite", "-o"], ".csv"),
@@ -91,7 +90,6 @@ def test_drawings_beside_a_report_count(here, refused):
 
 
 @pytest.mark.parametrize(("words", "option"), [
-    (["kernels", *EXPORT, "--metrics", "input.csv"], "-o"),
     (["kernels", *EXPORT, "--ncu", "input.csv"], "-o"),
     (["nccl", *EXPORT, "--nccl-log", "input.csv"], "-o"),
     (["nccl-log", "input.csv"], "-o"),
@@ -136,7 +134,6 @@ def test_other_files_are_written_over_by_force(here, run):
     ["pack", *EXPORT, "-o", ""],
     ["export", *EXPORT, "--trace", ""],
     ["export", *EXPORT, "--paraver", ""],
-    ["export", *EXPORT, "--stacks="],
     ["record", "-o", "", "--", "true"],
     ["demo", "--write-only", "--directory", ""],
     ["kernels", "packed", "--dask", ""],

@@ -6,25 +6,21 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 
-import campaign
 import duckdb
 import pytest
 from disks import fill, half_written, small_disk
 from support import edit, fingerprint, native_count, shared
 from synthetic.demo import PLANTED_SECRET
 
-from nsystui.base.errors import ExportError
 from nsystui.cli import main
 from nsystui.exports import canonical
 from nsystui.questions.job.opening import JobSource
 from nsystui.store import packed_job
-from nsystui.store.packed_job import RENAMED, form_version, read_report
-from nsystui.store.seals import facts_of, facts_text, sealed
+from nsystui.store.packed_job import form_version
 from nsystui.store.session import Session
 from nsystui.ui import loading
 from nsystui.ui.loading import Loading, LoadingListener
@@ -296,106 +292,3 @@ def test_an_export_that_is_deleted_once_it_is_packed_does_not_end_the_packing(ru
     done = run("pack", export, "-o", tmp_path / "job")
     assert done.status == 0 and "of the export" not in done.out
     assert run("kernels", tmp_path / "job").status == 0
-
-
-def reseal(job: Path, path: Path) -> None:
-    """Give a changed file of rank 1 a valid seal."""
-    values = facts_of(json.loads((job / REPORT).read_text()))
-    values["files"][str(path.relative_to(job))] = sealed(path)
-    (job / REPORT).write_text(facts_text(values))
-
-
-@pytest.fixture
-def changed(packed, tmp_path) -> Callable[[str, str], Path]:
-    """Return a function that copies the job and rewrites a file of rank 1 from a SELECT, with a valid seal."""
-    job = copied(packed, tmp_path)
-    facts = job / REPORT
-    before = {facts: facts.read_bytes()}
-
-    def change(table: str, columns: str) -> Path:
-        for file, data in before.items():
-            file.write_bytes(data)
-        path = max((job / table / "rank=1").iterdir())
-        before[path] = path.read_bytes()
-        new = tmp_path / "new.parquet"
-        duckdb.execute(
-            f"COPY (SELECT {columns} FROM read_parquet('{path}', hive_partitioning=false)) TO '{new}' (FORMAT parquet)"
-        )
-        path.write_bytes(new.read_bytes())
-        reseal(job, path)
-        return facts.parent
-
-    return change
-
-
-CHANGES = {
-    """* EXCLUDE ("{0}")""": "{0} of {1} is missing",
-    """* RENAME ("{0}" AS "{0}2")""": "{0} of {1} is missing",
-    """* REPLACE (hash("{0}") AS "{0}")""": "{0} of {1} is of another type",
-    """* REPLACE (encode("{0}"::VARCHAR) AS "{0}")""": "{0} of {1} is of another type",
-    """* REPLACE (["{0}"] AS "{0}")""": "{0} of {1} is of another type",
-    """* REPLACE ({{'x': "{0}"}} AS "{0}")""": "{0} of {1} is of another type",
-    """* REPLACE (make_timestamp_ns(1) AS "{0}")""": "{0} of {1} is of another type",
-    """* REPLACE (1::INTEGER AS "{0}")""": "{0} of {1} is of another type",
-    """* REPLACE (1::DECIMAL(18, 3) AS "{0}")""": "{0} of {1} is of another type",
-    """* REPLACE (1::DOUBLE AS "{0}")""": "{0} of {1} is of another type",
-    '''*, "{0}" AS "{0}2"''': "{0}2 of {1} is unknown",
-    """*, 1::HUGEINT AS more""": "more of {1} is unknown",
-    """*, ["{0}"] AS more""": "more of {1} is unknown",
-}
-"""Changes of the columns, and their errors."""
-
-
-@pytest.mark.parametrize(
-    ("table", "column"),
-    campaign.first(2, [("kernels", "end"), ("nccl_calls", "communicator_rank"), ("kernels", "name")]),
-)
-def test_other_columns_are_reported_with_their_file_and_table(changed, table, column):
-    for change, said in CHANGES.items():
-        report = changed(table, change.format(column))
-        with pytest.raises(ExportError) as error:
-            read_report(report)
-        assert f"{table}/rank=1/" in error.value.cause, change
-        assert f"the column {said.format(column, table)}" in error.value.cause, change
-        assert "pack" in error.value.advice
-
-
-def test_the_order_of_columns_is_no_fault(changed):
-    assert read_report(
-        changed("kernels", ", ".join(f'"{name}"' for name in sorted(canonical.KERNELS.field_names)))
-    ).rows
-
-
-@pytest.mark.parametrize("words", campaign.first(1, ["gaps", "triage", "kernels", "info", "nvtx"]))
-def test_the_other_ranks_are_answered_and_the_rank_is_named(changed, capsys, words):
-    report = changed("kernels", "* EXCLUDE (start)")
-    job = report.parents[1]
-    capsys.readouterr()
-    assert main([words, str(job)]) == 4
-    said = capsys.readouterr()
-    (line,) = [line for line in said.err.splitlines() if "damaged" in line]
-    assert str(report) in line and "the column start of kernels is missing (pack its export again)" in line
-    assert said.out
-    assert main([words, str(report)]) == 2
-    assert "the column start of kernels is missing" in capsys.readouterr().err
-
-
-@pytest.mark.campaign
-def test_every_table_is_looked_at(changed, packed):
-    for table in canonical.TABLES:
-        if (packed / table.name / "rank=1").exists():
-            field, stored = RENAMED.get(table.name, ("", ""))
-            for name in campaign.some(3, [stored if name == field else name for name in table.field_names]):
-                with pytest.raises(ExportError, match=f"the column {name} of {table.name} is missing"):
-                    read_report(changed(table.name, f'* EXCLUDE ("{name}")'))
-
-
-def test_garbage_instead_of_parquet_is_reported(changed):
-    for garbage in (b"", b"PAR1", b"x" * 100, bytes(100), b"\xff" * 5000 + b"\x10\x00\x00\x00PAR1", b"\x19" * 9000):
-        report = changed("kernels", "*")
-        job = report.parents[1]
-        path = max((job / "kernels/rank=1").iterdir())
-        path.write_bytes(garbage)
-        reseal(job, path)
-        with pytest.raises(ExportError, match="damaged: kernels/rank=1/"):
-            read_report(report)

@@ -43,7 +43,7 @@ def words_of(name: str, action: argparse.Action, value: str, job: list[Path], ou
     }  # fmt: skip
     given["target"] = ["-o", str(output / "packed"), "--force"] if name == "pack" else []
     given["target"] = ["-o", str(output / "report.html"), "--force"] if name == "report" else given["target"]
-    if name == "export" and action.dest not in ("trace", "paraver", "stacks"):
+    if name == "export" and action.dest not in ("trace", "paraver"):
         given["trace"] = ["--trace", str(output / "trace.json"), "--force"]
     return [*words, *(word for dest, more in given.items() if dest in others for word in more)]
 
@@ -212,7 +212,7 @@ MANY_LINES = [
     "nccl-log {2}", "nccl-log {2} --format json", "diff {0} -- {1}", "diff {0} -- {1} --format json",
     "stats {0} --format md", "kernels {0}", "efficiency {0} --tables all", "triage {0}", "events {0}",
     "stats --list-reports", "help numbers", "kernels --help", "nvtx {0} --format csv", "info {0} --format json",
-    "export {0} --trace -", "export {0} --stacks -", "recipe", "mpi {0} --format json", "schema kernels",
+    "export {0} --trace -", "recipe", "mpi {0} --format json", "schema kernels",
     "record -- true", "recipe cuda_gpu_time_util_map {0}",
 ]  # fmt: skip
 LOG = "\n".join(line for process in (1, 2) for line in (init(process, rank=process - 1), call(pid=process)))

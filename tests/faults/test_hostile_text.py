@@ -134,7 +134,6 @@ def test_files_that_are_no_exports_and_words_that_make_no_sense(job, log, tmp_pa
         *(("kernels", path) for path in (bad, f"{bad}x", tmp_path / "\x1b[5m*", bad.with_suffix(".nsys-rep"))),
         *(("kernels", job[0], flag, "/[\x1b[5m/") for flag in ("--sort", "--filter", "--time", "--ranks", "--x\x1b")),
         *(("kernels", job[0], "--config", path) for path in (config, other, tmp_path / "\x1b")),
-        *(("info", "--diagnostics", *job, bad, *more) for more in (("--config", other), ("--no-config",))),
         *(("nccl-log", *logs) for logs in ((bad, log), (f"{log}x",))),
         ("kernels", job[0], "-o", f"{bad}.csv\x1b"),
         ("recipe", "\x1b[5m"),

@@ -165,9 +165,8 @@ def test_columns_that_are_compared_have_one_unit_in_a_table_of_any_width():
 @pytest.mark.campaign
 def test_rows_come_page_by_page_and_once():
     for file_format in ("csv", "json", "md", "table"):
-        answer, seen, stream = Many(), [], io.StringIO()
-        assert write(answer, file_format, stream, progress=seen.append) == 25_000, file_format
-        assert seen == [10_000, 20_000, 25_000], file_format
+        answer, stream = Many(), io.StringIO()
+        assert write(answer, file_format, stream) == 25_000, file_format
         assert [offset for offset, _ in answer.asked] == [0, 10_000, 20_000], file_format
         assert "kernel_9" in stream.getvalue(), file_format
 
@@ -201,9 +200,8 @@ def test_parquet_streams_in_order_and_widens_a_type_that_does_not_fit(tmp_path, 
     # The type is integer, the values are quarters.
     undeclared = Column("mean", header="Avg (ns)", label="mean", unit=Unit.DURATION)
     answer = Many(length=25_500, columns=(*COLUMNS[:3], undeclared, *COLUMNS[4:]))
-    seen, path = [], tmp_path / "many.parquet"
-    assert write_parquet(answer, path, seen.append) == 25_500
-    assert seen[:2] == [1_000, 2_000]
+    path = tmp_path / "many.parquet"
+    assert write_parquet(answer, path) == 25_500
     with duckdb.connect() as connection:
         rows = connection.read_parquet(str(path)).fetchall()
     assert rows == list(Many(length=25_500).page(0, 25_500))

@@ -401,13 +401,15 @@ class TestSelections:
             save_trace(whole, tmp_path / "job.prv")
         assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("job.row", "mine")]
 
-    def test_what_stops_the_writing_leaves_nothing(self, whole, tmp_path):
-        def stop(rows: int) -> None:
+    def test_what_stops_the_writing_leaves_nothing(self, whole, tmp_path, monkeypatch):
+        def stop(*_: object) -> None:
             raise KeyboardInterrupt
 
+        for name in ("by_time", "host_slices"):
+            monkeypatch.setattr(Trace, name, stop)
         for name in ("job.json.gz", "job.prv"):
             with pytest.raises(KeyboardInterrupt):
-                save_trace(whole, tmp_path / name, progress=stop)
+                save_trace(whole, tmp_path / name)
         assert not list(tmp_path.iterdir())
 
 

@@ -35,12 +35,6 @@ def test_a_question_in_a_new_file_is_completed(dummy_question):
     assert {one.dest: one.choices for one in parser._actions}["word"] == ("one", "two")
 
 
-@pytest.mark.campaign
-def test_a_question_in_a_new_file_is_in_the_manual(dummy_question, capsys):
-    assert main(["--print-man"]) == 0
-    assert "A question of a test." in capsys.readouterr().out
-
-
 def test_the_views_of_a_question_in_a_new_file_are_on_its_screen(dummy_question, demo_job):
     assert [one.title for one in views_of("ranks")][-2:] == ["first words", "second words"]
     second = view_named("second")

@@ -21,7 +21,7 @@ from synthetic.writing.target import Thread
 
 from nsystui.base.answer import Row, TableAnswer
 from nsystui.base.selection import Selection, Task, Window
-from nsystui.questions.host import attribution, causes, gaps, kept_causes, naming, stacks
+from nsystui.questions.host import attribution, causes, gaps, naming, stacks
 from nsystui.questions.host.attribution import attribute
 from nsystui.questions.host.calltree import call_tree_table, tree_of
 from nsystui.questions.host.functions import functions_table
@@ -575,9 +575,7 @@ def test_causes_are_computed_once_and_found_by_every_table(demo_job, tmp_path, m
 
     of_two, of_one = tables(*demo_job[:2]), tables(demo_job[0])
     asked = Counter[bool]()
-    monkeypatch.setattr(
-        kept_causes, "attribute", lambda job, spans, of: asked.update([of]) or attribute(job, spans, of)
-    )
+    monkeypatch.setattr(gaps, "attribute", lambda job, spans, of: asked.update([of]) or attribute(job, spans, of))
     cache = Cache(tmp_path / "cache")
     for _ in range(2):
         assert tables(*demo_job[:2], cache=cache) == of_two

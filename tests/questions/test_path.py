@@ -19,7 +19,7 @@ from nsystui.base.answer import record
 from nsystui.base.selection import Selection, Window
 from nsystui.cli import main
 from nsystui.questions.blocking.parts import PARTS, blocked_in, blocking
-from nsystui.questions.blocking.path import GROUPINGS, KINDS, critical_path, path_table
+from nsystui.questions.blocking.path import GROUPINGS, KINDS, path_table, walked
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.time_window import extent
 
@@ -72,7 +72,7 @@ PROGRAMS: dict[str, tuple[Any, Window, str]] = {
 def test_the_path_goes_from_each_piece_to_what_it_waited_for(name, tmp_path):
     steps, window, told = PROGRAMS[name]
     with job_of(written(tmp_path / "one.sqlite", steps.write)) as job:
-        pieces = critical_path(job, job.ranks[0].task, window).pieces
+        pieces = walked(job, job.ranks[0].task, window)[1].pieces
     assert [one.end for one in pieces[:-1]] == [one.start for one in pieces[1:]]
     assert " ".join(f"{one.start} {KINDS[one.kind]}" for one in pieces) + f" {pieces[-1].end}" == told
 
@@ -92,7 +92,7 @@ def test_out_of_a_collective_the_path_goes_to_the_rank_that_came_last(tmp_path):
 
     paths = [written(tmp_path / f"rank{number}.sqlite", rank(late)) for number, late in enumerate((0, 2 * ms))]
     with job_of(*paths) as job:
-        found = critical_path(job, job.ranks[0].task, Window(ms // 2, 9 * ms)).pieces
+        found = walked(job, job.ranks[0].task, Window(ms // 2, 9 * ms))[1].pieces
         ranks = {one.task: one.rank for one in job.ranks}
         told = [(ranks[one.task], one.start, one.end, KINDS[one.kind]) for one in found]
     last = 3 * ms + 5
@@ -115,7 +115,7 @@ def test_a_quiet_thread_is_taken_to_wait_for_the_thread_that_launches_meanwhile(
         program.kernel((430 * us, 440 * us), (441 * us, 500 * us))
 
     with job_of(written(tmp_path / "two.sqlite", write)) as job:
-        path = critical_path(job, job.ranks[0].task, Window(100 * us, 500 * us))
+        path = walked(job, job.ranks[0].task, Window(100 * us, 500 * us))[1]
         threads = [one.thread & 0xFFFFFF for one in path.pieces if KINDS[one.kind] == "CPU"]
     assert threads == [4001, 4000]
 
@@ -168,7 +168,7 @@ def shares_as_hta_counts(job: OpenJob, window: Window) -> tuple[float, float, fl
         kind = "compute" if row["kind"] in ("memset", "copy to the GPU", "copy on the GPU") else str(row["kind"])
         if kind in time and (kind != "CPU" or str(row["range"]).startswith("PyTorch operators:")):
             time[kind] += row["time"]
-    for piece in critical_path(job, job.ranks[0].task, window).pieces:
+    for piece in walked(job, job.ranks[0].task, window)[1].pieces:
         if KINDS[piece.kind] == "launch delay":
             time["CPU"] -= piece.start - piece.launched
             time["launch delay"] += piece.start - piece.launched
@@ -426,6 +426,6 @@ def test_on_the_path_the_wait_is_unresolved(tmp_path):
     for number, (losses, kind) in enumerate((((), "NCCL"), ((NO_RECORDS,), "unresolved"))):
         with closing(OpenJob(session_over(stepped(tmp_path / f"{number}.sqlite", *losses)))) as job:
             (rank,) = job.ranks
-            path = critical_path(job, rank.task, Window(10_000, 10_000 + 200 * US))
+            path = walked(job, rank.task, Window(10_000, 10_000 + 200 * US))[1]
         found = {KINDS[one.kind]: one.end - one.start for one in path.pieces}
         assert found[kind] >= 78 * US and sum(one.end - one.start for one in path.pieces) == 200 * US

@@ -5,11 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from jobs import NARROW, WIDE, answer, cells, keys_of, line_with, name_of_screen, press, rested, running, shown
+from jobs import NARROW, WIDE, answer, cells, keys_of, line_with, press, running, shown
 from synthetic.demo import TrainingJob
 
 from nsystui.base.answer import NAME, Column, TableAnswer, Unit
 from nsystui.base.errors import UsageError
+from nsystui.cli import main
+from nsystui.commands import open as open_command
 from nsystui.questions.compare import ComparisonOptions
 from nsystui.questions.compare.side import Side
 from nsystui.questions.job.opening import JobSource
@@ -17,7 +19,6 @@ from nsystui.questions.recipes import recipe_named
 from nsystui.ui.app import Look
 from nsystui.ui.diff_app import DiffApp
 from nsystui.ui.pictures.diff import change_styles, summary_styles, with_bars, without_bars
-from nsystui.ui.screens.diff import OtherJobScreen
 
 
 @pytest.fixture(scope="session")
@@ -72,9 +73,7 @@ async def test_what_cannot_be_compared_ends_with_its_reason(demo_job, cache_dire
 
 
 @pytest.mark.campaign
-async def test_the_palettes_diff_compares_with_another_job_or_groups_of_ranks(
-    demo_job, other_job, cache_directory, tmp_path
-):
+async def test_the_palettes_diff_compares_with_another_job_or_groups_of_ranks(demo_job, other_job, cache_directory):
     async with running(demo_job, cache_directory, WIDE) as (app, pilot):
 
         async def ask_for_other() -> None:
@@ -83,13 +82,6 @@ async def test_the_palettes_diff_compares_with_another_job_or_groups_of_ranks(
 
         await ask_for_other()
         line_with(app, "compare with a path, or ranks A -- B")
-        assert name_of_screen(await press(pilot, *keys_of(str(other_job[0].parent)), "enter")) == "OtherJobScreen"
-        a, b = app.screen.sides
-        assert (a.job, len(b.job.ranks)) == (app.job, 2)
-        line_with(app, "[A] ")
-        line_with(await press(pilot, "2"), "esc returns to them")
-        assert name_of_screen(await press(pilot, "escape")) == "OverviewScreen" and len(app.job.ranks) == 4
-
         names = {
             "nowhere.sqlite": "nowhere.sqlite",
             "": "name the exports of the other job",
@@ -101,14 +93,27 @@ async def test_the_palettes_diff_compares_with_another_job_or_groups_of_ranks(
             assert app.screen.prompt.is_open
             await pilot.press("escape")
 
-        torn = tmp_path / "torn.sqlite"  # whole at first, so that only later reading shows the damage
-        torn.write_bytes(demo_job[0].read_bytes())
-        screen = OtherJobScreen(app.job, app.source, (str(torn),))
-        torn.write_bytes(demo_job[0].read_bytes()[:100_000])
-        app.open_screen(screen)
-        line_with(await rested(pilot), "nothing to compare with:")
-        assert name_of_screen(app) == "OverviewScreen"
-
         await ask_for_other()
         await pilot.press(*keys_of("0-1 -- 2,3"), "enter")
         assert [side.label for side in app.screen.sides] == ["ranks 0-1", "ranks 2-3"]
+        await pilot.press("escape")
+        await ask_for_other()
+        await press(pilot, *keys_of(str(other_job[0].parent)), "enter")
+        assert (app.return_code, app.other_files) == (0, (str(other_job[0].parent),))
+
+
+def test_the_application_for_comparisons_follows_if_another_job_was_named(demo_job, monkeypatch):
+    apps: list[Any] = []
+
+    def run(screen: object, environ: object, app: Any) -> int:
+        app.other_files = () if apps else ("other/",)
+        apps.append(app)
+        return len(apps)
+
+    monkeypatch.setattr(open_command, "checked_terminal", lambda command: {})
+    monkeypatch.setattr(open_command, "run_app", run)
+    assert main([str(demo_job[0])]) == 2
+    assert isinstance(apps[1], DiffApp) and [source.files for source in apps[1].sources] == [
+        (str(demo_job[0]),),
+        ("other/",),
+    ]

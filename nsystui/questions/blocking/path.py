@@ -106,11 +106,6 @@ class CriticalPath:
     pieces: tuple[PathPiece, ...]
 
 
-def critical_path(job: OpenJob, task: Task, window: Window) -> CriticalPath:
-    """Walk back from the end of a task's iteration. Raises UsageError if it has too many operations."""
-    return walked(job, task, window)[1]
-
-
 class _Position(NamedTuple):
     """The path at a moment (job time): in an operation, or before it if not ``is_begun``; else on a thread."""
 

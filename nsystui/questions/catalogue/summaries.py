@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from nsystui.base.answer import Answer
     from nsystui.base.selection import Selection
     from nsystui.exports.ncu_csv import NcuLaunch
-    from nsystui.questions.counters.captured_metrics import CapturedMetrics
     from nsystui.questions.job.job import OpenJob
     from nsystui.questions.kernels.summary import GroupBy, Names
 
@@ -22,27 +21,15 @@ class _Kernels(NamedTuple):
     only: str
     step_range: str | None
     ncu: list[NcuLaunch]
-    captured: CapturedMetrics | None
 
 
 def _read_kernels(values: Values) -> _Kernels:
-    from nsystui.base.errors import UsageError
     from nsystui.questions.kernels.summary import Names, group_by_of, kind_of_kernels
 
     only = kind_of_kernels(values["only"]) if values["only"] else ""
     groups = group_by_of(values["by"])
     launches = _read_ncu(values["ncu"], groups, values["instances"]) if values["ncu"] else []
-    names = Names(values["names"])
-    captured = None
-    if values["metrics"]:
-        from pathlib import Path
-
-        from nsystui.questions.counters.captured_metrics import read_captured_metrics
-
-        if groups or values["instances"] or launches or names is not Names.SMART:
-            raise UsageError("--metrics needs smart kernel names: leave out --by, --instances, --ncu and --names")
-        captured = read_captured_metrics(Path(values["metrics"]))
-    return _Kernels(names, groups, values["instances"], only, values["step_range"], launches, captured)
+    return _Kernels(Names(values["names"]), groups, values["instances"], only, values["step_range"], launches)
 
 
 def _read_ncu(files: list[str], groups: tuple[GroupBy, ...], instances: str | None) -> list[NcuLaunch]:
@@ -89,10 +76,6 @@ def _ask_kernels(job: OpenJob, selection: Selection, options: _Kernels) -> Answe
         from nsystui.questions.kernels.ncu_metrics import with_ncu
 
         return with_ncu(answer, job.session, options.names, options.ncu, GroupBy.SHAPE in options.groups)
-    if options.captured is not None:
-        from nsystui.questions.counters.captured_metrics import with_captured_metrics
-
-        return with_captured_metrics(answer, options.captured, job.smart_names().values())
     return answer
 
 
@@ -164,7 +147,6 @@ With --instances, every launch of one kernel.""",
   nsystui kernels server.sqlite --only eager
   nsystui kernels rank*.sqlite --filter '!nccl' --time 1.2s:1.5s --format csv
   nsystui kernels rank0.sqlite --ncu report.csv
-  nsystui kernels rank0.sqlite --metrics metrics.csv
   nsystui kernels rank0.sqlite --names short --instances ampere_sgemm_128x64_nn --sort duration_ns --top 10""",
         topic="numbers",
         order=30,
@@ -199,12 +181,6 @@ With --instances, every launch of one kernel.""",
                 "--page raw > FILE.csv` (several files are added up)",
                 metavar="CSV",
                 has_several=True,
-            ),
-            Option(
-                "metrics",
-                "the GPU metrics of another capture by kernel name, from `nsystui metrics --by kernel OTHER.sqlite "
-                "--format csv -o FILE.csv`",
-                metavar="CSV",
             ),
         ),
         read=_read_kernels,

@@ -6,9 +6,11 @@ last operation.
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -29,7 +31,6 @@ from nsystui.questions.host.causes import Cause, folded, shown_times
 from nsystui.questions.host.functions import SampleGroup, function_counts, function_words, samples_of_job, top_function
 from nsystui.questions.host.host_work import CpuSpan, host_work
 from nsystui.questions.host.idle_spans import Attribution, IdleSpan, IdleSpans, over_ranks
-from nsystui.questions.host.kept_causes import attribute_once
 from nsystui.questions.host.naming import named_threads, workers_by_rank
 from nsystui.questions.host.time_budget import LONG_GAP, device_budgets, with_graphs
 from nsystui.questions.job.job import OpenJob
@@ -40,6 +41,7 @@ from nsystui.questions.queries.tasks import GPU_TABLES, ROLE
 from nsystui.questions.queries.time_window import extents, report_at
 from nsystui.questions.ranks.steps import step_times
 from nsystui.store import tables
+from nsystui.store.results import as_arrays, json_array, json_of, version_of
 from nsystui.store.session import Session
 
 PARTS = STARTUP, GAP, IN_GRAPH, TAIL = ("start-up", "gap", "in graph", "tail")
@@ -77,6 +79,47 @@ def idle_time(
     else:  # too many windows are possible to cache the causes of each
         attribution = attribute(job, spans, with_ranges, selection=selection)
     return _IdleTime(attribution, part_indices, int(attribution.time.sum()))
+
+
+_STORED_COLUMNS = ("launcher", "span", "cause", "range", "time")
+
+
+def attribute_once(job: OpenJob, spans: IdleSpans, with_ranges: bool) -> Attribution:
+    """Find the causes like `attribute`, computed once for the same spans.
+
+    They are saved with the results of the first report that has idle time.
+    """
+    if not len(spans):
+        return attribute(job, spans, with_ranges)
+    session = job.session
+    workers = workers_by_rank(job, {task for task, _ in spans.gpus})
+    # Names of NVTX ranges are folded over all reports, including reports without idle time.
+    reports = [session.results(report).reports for report in session.reports]
+    digest = hashlib.sha256(repr((with_ranges, spans.gpus, sorted(workers.items()), reports)).encode())
+    for values in (narrow(spans.gpu), spans.starts, spans.ends):
+        digest.update(np.ascontiguousarray(values).data)
+    question, version = f"causes-{digest.hexdigest()[:16]}", version_of()
+    results = session.results(report_at(session, min(task.report for task, _ in spans.gpus)))
+    result = results.load(question, version, partial(_stored_attribution, spans))
+    if result is None:
+        result = attribute(job, spans, with_ranges)
+        texts = [list(map(astuple, result.causes)), result.ranges, result.launchers]
+        results.save(
+            question, {**{key: getattr(result, key) for key in _STORED_COLUMNS}, "words": json_array(texts)}, version
+        )
+    return result
+
+
+def _stored_attribution(spans: IdleSpans, stored: Any) -> Attribution:
+    arrays = as_arrays(stored)
+    causes, ranges, launchers = json_of(arrays["words"])
+    return Attribution(
+        spans=spans,
+        launchers=tuple(thread and (thread[0], thread[1]) for thread in launchers),
+        causes=tuple(Cause(*cause) for cause in causes),
+        ranges=tuple(ranges),
+        **{key: arrays[key] for key in _STORED_COLUMNS},
+    )
 
 
 def _spans(

@@ -40,6 +40,7 @@ from nsystui.questions.queries.data_notes import missing_notes, mpi_notes
 from nsystui.questions.queries.derived import of_all_reports
 from nsystui.questions.queries.mpi import has_mpi, mpi_rows
 from nsystui.questions.queries.paged import PagedAnswer
+from nsystui.questions.queries.partial_sums import ValueRows
 from nsystui.questions.queries.tasks import RankedTask, rank_of
 from nsystui.store import tables
 from nsystui.store.session import Session
@@ -73,7 +74,8 @@ def work_summary(session: Session, selection: Selection, work: Work) -> TableAns
     def ask() -> list[Row]:
         table, label = rows_of(session, work)
         names, conditions = [label.label("name")], where(table, selection, label)
-        return statistics.summary_rows(session, table, duration(table), names, conditions, columns, table.c.row)
+        work_rows = ValueRows(table, duration(table), names, conditions, table.c.row)
+        return statistics.summary_rows(session, work_rows, columns)
 
     rows = of_all_reports(session, selection, work.table, work.name, ask)
     if selection.is_everything:
@@ -118,7 +120,7 @@ def memory_sizes(session: Session, selection: Selection) -> TableAnswer:
     table = tables.memory_ops
     conditions = where(table, selection, table.c.operation)
     names = [table.c.operation.label("name")]
-    rows = statistics.summary_rows(session, table, table.c.bytes, names, conditions, SIZE_COLUMNS)
+    rows = statistics.summary_rows(session, ValueRows(table, table.c.bytes, names, conditions), SIZE_COLUMNS)
     return TableAnswer("memory-sizes", SIZE_COLUMNS, rows, len(rows), missing_notes(session, table))
 
 

@@ -40,6 +40,7 @@ from nsystui.questions.queries.data_notes import missing_notes
 from nsystui.questions.queries.derived import of_all_reports
 from nsystui.questions.queries.kernel_names import full_names
 from nsystui.questions.queries.paged import PagedAnswer
+from nsystui.questions.queries.partial_sums import ValueRows
 from nsystui.questions.queries.tasks import ROLE, RankedTask, rank_of, role_of
 from nsystui.store import tables
 from nsystui.store.session import Session
@@ -133,7 +134,7 @@ def kernel_summary(
     ranks: Sequence[RankedTask] = (),
     families: Rules = (),
     only: str = "",
-    summarise: Callable[..., Sequence[Row]] = statistics.summary_rows,
+    summarise: Callable[[Session, ValueRows, Sequence[Column]], Sequence[Row]] = statistics.summary_rows,
 ) -> TableAnswer:
     """Summarise kernels by name (and group): share of kernel time, statistics of durations, ns.
 
@@ -151,7 +152,7 @@ def kernel_summary(
     def ask() -> Sequence[Row]:
         conditions = [*where(table, selection, name), *_are_only(table, kinds, only)]
         rows_of = table if kinds is None else table.join(kinds, sa.func.coalesce(table.c.name, "") == kinds.c.name)
-        return summarise(session, rows_of, duration(table), keys, conditions, columns)
+        return summarise(session, ValueRows(rows_of, duration(table), keys, conditions), columns)
 
     stored = Names.FULL if names is Names.SMART else names
     rows = ask() if group_by or only else of_all_reports(session, selection, table, f"kernels {stored.value}", ask)

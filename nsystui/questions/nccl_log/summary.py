@@ -54,13 +54,9 @@ LogGpu = tuple[LogProcess, int | None]
 
 @dataclass
 class MemberCalls:
-    """The calls of one rank of a communicator by op and bucket of message size, and their known bytes.
-
-    ``sizes``: pairs of op and message size; empty above rank 0, because rank 0 logs the tuner's choices.
-    """
+    """The calls of one rank of a communicator by op and bucket of message size, and their known bytes."""
 
     by_bucket: Counter[tuple[str, str | None]] = field(default_factory=Counter)
-    sizes: set[tuple[str, int]] = field(default_factory=set)
     calls: int = 0
     bytes: int = 0
     last_op_count: int = -1
@@ -238,8 +234,6 @@ class LogSummary:
         member = self.communicators.member_of(signature, number)
         member_calls = self.members.setdefault(member, MemberCalls())
         member_calls.by_bucket[signature.op, bucket_of(signature.size)] += number
-        if not member.rank and signature.size is not None:
-            member_calls.sizes.add((signature.op, signature.size))
         member_calls.calls += number
         member_calls.bytes += number * (signature.size or 0)
         member_calls.last_op_count = max(member_calls.last_op_count, last_op_count)

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass
 
 from nsystui.base.answer import COUNT, HOST, PID, RANK, Column, Row, TableAnswer, Unit
-from nsystui.base.text import few
 from nsystui.exports.nccl_log.lines import Damage, datatype_name
 from nsystui.exports.nccl_log.topology import Via
 from nsystui.questions.nccl.communicators import CommunicatorRank
@@ -232,7 +231,6 @@ def _by_communicator(summary: LogSummary) -> dict[tuple[str | None, int | None],
 
 
 _NS_PER_S = 1e9
-_BYTES_OF_ALL_RANKS = frozenset({"AllGather", "ReduceScatter", "AlltoAll"})
 
 
 @_table(
@@ -244,27 +242,18 @@ _BYTES_OF_ALL_RANKS = frozenset({"AllGather", "ReduceScatter", "AlltoAll"})
     Column("protocol", header="Protocol", label="protocol"),
     Column("channels", header="Channels", label="channels", unit=Unit.COUNT),
     Column("lines", header="Lines", label="lines", unit=Unit.COUNT),
-    Column("communicators", header="Communicators", label="communicators", importance=2),
     is_usual=False,
 )
 def tuning_table(summary: LogSummary) -> Iterator[Row]:
     """Yield the algorithm and protocol that NCCL chose, by op and bytes as the tuner counts them.
 
     For AllGather, ReduceScatter and AlltoAll, these are the bytes of all ranks together. The lines do not name the
-    communicator: the row lists communicators whose rank 0 called the op with that many bytes.
+    communicator.
     """
-    callers: dict[tuple[str | None, int | None], list[str]] = {}
-    for member, member_calls in summary.members.items():
-        for op, size in sorted(member_calls.sizes):
-            ranks = member.ranks if op in _BYTES_OF_ALL_RANKS else 1
-            names = callers.setdefault((op, size * ranks), []) if ranks else []
-            if member.communicator is not None and member.communicator not in names:
-                names.append(member.communicator)
     for line, number in sorted(
         summary.tuning.items(), key=lambda item: (str(item[0].op or ""), -int(item[0].size or 0), -item[1])
     ):
-        communicators = few(callers.get((line.op, line.size), ())) or None
-        yield line.op, line.size, line.algorithm, line.protocol, line.channels, number, communicators
+        yield line.op, line.size, line.algorithm, line.protocol, line.channels, number
 
 
 @_table(

@@ -46,6 +46,7 @@ from nsystui.questions.queries import statistics
 from nsystui.questions.queries.conditions import duration, given, job_start, where
 from nsystui.questions.queries.data_notes import missing_notes
 from nsystui.questions.queries.paged import PagedAnswer
+from nsystui.questions.queries.partial_sums import ValueRows
 from nsystui.questions.queries.tasks import ROLE, RankedTask, rank_of
 from nsystui.questions.queries.time_window import report_at
 from nsystui.store import tables
@@ -96,7 +97,7 @@ def nvtx_summary(
         is_same = names.c.name == name
         name = sa.func.coalesce(sa.select(names.c.template).where(is_same).scalar_subquery(), name, type_=sa.Text)
     ranges, keys = table.join(last, last.c.report == table.c.report), [STYLE.label("style"), name.label("name")]
-    frame = statistics.summary_frame(session, ranges, length, keys, conditions, _SUMMARY_COLUMNS)
+    frame = statistics.summary_frame(session, ValueRows(ranges, length, keys, conditions), _SUMMARY_COLUMNS)
     groups = sa.select(STYLE, name).where(has_type)
     total = len(frame) if selection.is_everything else statistics.number_of_groups(session, groups)
     return TableAnswer.of_arrays("nvtx-summary", _SUMMARY_COLUMNS, frame, total, missing_notes(session, table))

@@ -89,25 +89,37 @@ class PartialSums(NamedTuple):
     classes: Ints
 
 
-def groups_of_parts(
-    session: Session,
-    table: sa.FromClause,
-    value: Expression,
-    keys: Sequence[Labelled],
-    conditions: Sequence[Condition],
-    first: Expression | None = None,
-) -> dict[_Key, Measures]:
+class ValueRows(NamedTuple):
+    """The rows behind statistics of ``value`` (integers) for each combination of ``keys``.
+
+    ``first``: a row number, whose smallest orders groups with equal totals.
+    """
+
+    table: sa.FromClause
+    value: Expression
+    keys: Sequence[Labelled]
+    conditions: Sequence[Condition]
+    first: Expression | None = None
+
+    @property
+    def counted(self) -> sa.Table | None:
+        """The table whose number of rows is known, if any."""
+        table = self.table.left if isinstance(self.table, sa.Join) else self.table
+        return table if isinstance(table, sa.Table) else None
+
+
+def groups_of_parts(session: Session, of: ValueRows) -> dict[_Key, Measures]:
     """Compute the measures of each group by its keys, as `statistics.grouped` does with one query."""
+    value, keys = of.value, of.keys
     klass = class_of(value).label("class")
-    rows = sa.select(*keys, klass, value.label("value")).select_from(table).where(*conditions)
-    first_row = sa.null() if first is None else sa.func.min(first)
+    rows = sa.select(*keys, klass, value.label("value")).select_from(of.table).where(*of.conditions)
+    first_row = sa.null() if of.first is None else sa.func.min(of.first)
     sums = rows.with_only_columns(*keys, klass, *_sums(value), first_row.label("first")).group_by(
         *[key.element for key in keys], klass
     )
-    counted = table.left if isinstance(table, sa.Join) else table
-    table_of_rows = counted if isinstance(counted, sa.Table) else None
-    with_rows = [report for report in session.reports if table_of_rows is None or report.count(table_of_rows)]
-    runs = task_runs(session, with_rows, table_of_rows)
+    counted = of.counted
+    with_rows = [report for report in session.reports if counted is None or report.count(counted)]
+    runs = task_runs(session, with_rows, counted)
     compute = partial(_partial_sums, pickled(sums), len(keys))
     parts = list(on_workers(session, [(run, compute) for run in runs], "sums"))
 

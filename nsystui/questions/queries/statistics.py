@@ -16,10 +16,10 @@ import numpy as np
 import sqlalchemy as sa
 
 from nsystui.base.answer import Column, Row, Unit
-from nsystui.base.types import Array, Condition, Expression, Ints, Labelled, Query
+from nsystui.base.types import Array, Expression, Ints, Labelled, Query
 from nsystui.questions.queries.derived import rows_by_report
 from nsystui.questions.queries.distributions import MANY, medians
-from nsystui.questions.queries.partial_sums import HugeInteger, Measures, groups_of_parts, squares
+from nsystui.questions.queries.partial_sums import HugeInteger, Measures, ValueRows, groups_of_parts, squares
 from nsystui.store.report import most_rows
 from nsystui.store.session import Session
 
@@ -94,95 +94,65 @@ def spread_columns(prefix: str, word: str) -> tuple[Column, ...]:
     )
 
 
-def grouped(
-    table: sa.FromClause,
-    value: Expression,
-    keys: Sequence[Labelled],
-    conditions: Sequence[Condition],
-    first: Expression | None = None,
-    with_median: bool = True,
-) -> Query:
-    """Select a row for each combination of ``keys`` with the measures of ``value``, unordered.
+def grouped(rows: ValueRows, with_median: bool = True) -> Query:
+    """Select a row for each combination of the keys with the measures of the value, unordered.
 
-    With ``first``, a row number, also select its minimum. Without ``with_median``, the median column holds the group's
-    number.
+    With ``first``, also select its minimum. Without ``with_median``, the median column holds the group's number.
     """
+    keys, first = rows.keys, rows.first
     first_row = [] if first is None else [sa.func.min(first).label("first")]
     number = sa.func.min(group_number(keys)).label("median")
-    selected = [measure if with_median or measure.name != "median" else number for measure in measures(value)]
-    query = sa.select(*keys, *selected, *first_row).select_from(table).where(*conditions)
+    selected = [measure if with_median or measure.name != "median" else number for measure in measures(rows.value)]
+    query = sa.select(*keys, *selected, *first_row).select_from(rows.table).where(*rows.conditions)
     return query.group_by(*[key.element for key in keys])
 
 
-def summary(
-    table: sa.FromClause,
-    value: Expression,
-    keys: Sequence[Labelled],
-    conditions: Sequence[Condition],
-    first: Expression | None = None,
-    with_median: bool = True,
-) -> Query:
-    """Select all statistics of ``value`` for each combination of ``keys``, largest total first.
+def summary(rows: ValueRows, with_median: bool = True) -> Query:
+    """Select all statistics for each combination of the keys, largest total first.
 
-    Equal totals are in the order of the keys, or of the smallest ``first`` (a row number: the order of the export).
+    Equal totals are in the order of the keys, or of the smallest ``first`` (the order of the export).
     """
-    groups = grouped(table, value, keys, conditions, first, with_median).subquery()
+    keys, first = rows.keys, rows.first
+    groups = grouped(rows, with_median).subquery()
     share = (100.0 * groups.c.total / sa.func.nullif(sa.func.sum(groups.c.total).over(), 0)).label("share")
     ties = [key.key for key in reversed(keys)] if first is None else ["first"]
     order = [groups.c.total.desc(), *[groups.c[name] for name in ties]]
     return sa.select(sa.func.coalesce(share, 0.0).label("share"), *groups.c).order_by(*order)
 
 
-def summary_rows(
-    session: Session,
-    table: sa.FromClause,
-    value: Expression,
-    keys: Sequence[Labelled],
-    conditions: Sequence[Condition],
-    columns: Sequence[Column],
-    first: Expression | None = None,
-) -> list[Row]:
+def summary_rows(session: Session, of: ValueRows, columns: Sequence[Column]) -> list[Row]:
     """Return the rows of `summary` in the order of ``columns``; a second pass adds the medians of a large table."""
     if session.workers is not None:
-        return _rows_of(groups_of_parts(session, table, value, keys, conditions, first), keys, columns, first is None)
-    counted = table.left if isinstance(table, sa.Join) else table
-    if not isinstance(counted, sa.Table) or most_rows(session.reports, counted) < MANY:
-        return query_rows(session, summary(table, value, keys, conditions, first), columns)
-    rows = query_rows(session, summary(table, value, keys, conditions, first, with_median=False), columns)
+        return _rows_of(groups_of_parts(session, of), of.keys, columns, of.first is None)
+    if of.counted is None or most_rows(session.reports, of.counted) < MANY:
+        return query_rows(session, summary(of), columns)
+    rows = query_rows(session, summary(of, with_median=False), columns)
     median_index = [column.key for column in columns].index("median")
     numbers = [row[median_index] for row in rows]
     if len(set(numbers)) < len(numbers):  # a hash may give two groups one number
-        return query_rows(session, summary(table, value, keys, conditions, first), columns)
-    median_by_number: dict[Any, float] = medians(session, table, value, group_number(keys), conditions)
+        return query_rows(session, summary(of), columns)
+    number = group_number(of.keys)
+    median_by_number: dict[Any, float] = medians(session, of.table, of.value, number, of.conditions)
     return [(*row[:median_index], median_by_number.get(row[median_index]), *row[median_index + 1 :]) for row in rows]
 
 
-def summary_frame(
-    session: Session,
-    table: sa.FromClause,
-    value: Expression,
-    keys: Sequence[Labelled],
-    conditions: Sequence[Condition],
-    columns: Sequence[Column],
-) -> pd.DataFrame:
+def summary_frame(session: Session, of: ValueRows, columns: Sequence[Column]) -> pd.DataFrame:
     """Return the rows of `summary` as a frame, if they are too many for Python tuples."""
     if session.workers is None:
-        return session.frame(summary(table, value, keys, conditions))
-    return _frame_of(summary_rows(session, table, value, keys, conditions, columns), [column.key for column in columns])
+        return session.frame(summary(of))
+    return _frame_of(summary_rows(session, of, columns), [column.key for column in columns])
 
 
 _MEASURES = ("total", "count", "avg", "median", "min", "max", "stddev")
 
 
-def group_frame(
-    session: Session, table: sa.FromClause, value: Expression, keys: Sequence[Labelled], conditions: Sequence[Condition]
-) -> pd.DataFrame:
+def group_frame(session: Session, of: ValueRows) -> pd.DataFrame:
     """Return the rows of `grouped` as a frame."""
     if session.workers is None:
-        return session.frame(grouped(table, value, keys, conditions))
-    groups = groups_of_parts(session, table, value, keys, conditions)
+        return session.frame(grouped(of))
+    groups = groups_of_parts(session, of)
     rows = [(*key, *(getattr(group, name) for name in _MEASURES)) for key, group in groups.items()]
-    return _frame_of(rows, [*(key.key for key in keys), *_MEASURES])
+    return _frame_of(rows, [*(key.key for key in of.keys), *_MEASURES])
 
 
 def _frame_of(rows: Sequence[Row], names: Sequence[str]) -> pd.DataFrame:

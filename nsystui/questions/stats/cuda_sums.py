@@ -27,6 +27,7 @@ from nsystui.questions.queries import statistics
 from nsystui.questions.queries.conditions import duration, is_launched_by, where
 from nsystui.questions.queries.data_notes import missing_notes
 from nsystui.questions.queries.derived import of_all_reports
+from nsystui.questions.queries.partial_sums import ValueRows
 from nsystui.questions.stats.report import AskReport, ReportOptions
 from nsystui.store import tables
 from nsystui.store.report import Report
@@ -280,7 +281,7 @@ def api_summary_as_nsys(session: Session, selection: Selection) -> TableAnswer:
     calls = _api_calls(selection)
     # Equal totals are sorted by name, then by version.
     keys = [calls.c.version.label("version"), calls.c.name.label("name")]
-    rows = statistics.summary_rows(session, calls, calls.c.duration, keys, [], _API_COLUMNS)
+    rows = statistics.summary_rows(session, ValueRows(calls, calls.c.duration, keys, []), _API_COLUMNS)
     return TableAnswer("cuda-api-sum", _API_COLUMNS, rows, len(rows), missing_notes(session, _CALLS))
 
 
@@ -312,7 +313,7 @@ def _kernel_rows(
     session: Session, selection: Selection, name: Expression, keys: Sequence[Labelled], columns: tuple[Column, ...]
 ) -> list[Row]:
     conditions = where(_KERNELS, selection, name)
-    return statistics.summary_rows(session, _KERNELS, duration(_KERNELS), keys, conditions, columns)
+    return statistics.summary_rows(session, ValueRows(_KERNELS, duration(_KERNELS), keys, conditions), columns)
 
 
 def _kernels(session: Session, selection: Selection, options: ReportOptions) -> Answer:
@@ -354,7 +355,7 @@ def _kernel_groups(session: Session, selection: Selection, options: ReportOption
 
 def _groups(session: Session, selection: Selection, table: sa.Table, name: Expression) -> pd.DataFrame:
     conditions = where(table, selection, name)
-    return statistics.group_frame(session, table, duration(table), [name.label("name")], conditions)
+    return statistics.group_frame(session, ValueRows(table, duration(table), [name.label("name")], conditions))
 
 
 def _gpu_work(session: Session, selection: Selection, options: ReportOptions) -> TableAnswer:
@@ -371,7 +372,7 @@ def _calls_and_gpu_work(session: Session, selection: Selection, options: ReportO
     calls = _api_calls(selection)
     keys = [calls.c.name.label("name"), calls.c.version.label("version")]
     frame = _together(
-        CUDA_API=statistics.group_frame(session, calls, calls.c.duration, keys, []),
+        CUDA_API=statistics.group_frame(session, ValueRows(calls, calls.c.duration, keys, [])),
         CUDA_KERNEL=_kernel_groups(session, selection, options),
         MEMORY_OPER=_groups(session, selection, _MEMORY_OPS, _MEMORY_OPS.c.operation),
     )

@@ -20,6 +20,7 @@ from nsystui.questions.queries import statistics
 from nsystui.questions.queries.conditions import duration, job_end, job_start, where
 from nsystui.questions.queries.data_notes import absent_notes
 from nsystui.questions.queries.paged import PagedAnswer
+from nsystui.questions.queries.partial_sums import ValueRows
 from nsystui.questions.stats.report import AskReport, ReportOptions
 from nsystui.store import tables
 from nsystui.store.session import Session
@@ -43,7 +44,7 @@ def _events(
 ) -> TableAnswer:
     columns = (*statistics.duration_columns(count), NAME)
     conditions = where(table, selection, table.c.name)
-    rows = statistics.summary_rows(session, table, duration(table), keys, conditions, columns)
+    rows = statistics.summary_rows(session, ValueRows(table, duration(table), keys, conditions), columns)
     total = statistics.number_of_groups(session, sa.select(*keys))
     return TableAnswer(name, columns, rows, total, absent_notes(session, table))
 
@@ -83,7 +84,8 @@ def _mpi_summary(session: Session, selection: Selection, _: ReportOptions) -> Ta
     keys = [sa.case(_MPI_SOURCES, value=_MPI_CALLS.c.call_type, else_=_MPI_CALLS.c.call_type).label("source")]
     keys.append(_MPI_CALLS.c.name.label("name"))
     conditions = where(_MPI_CALLS, selection, _MPI_CALLS.c.name)
-    frame = statistics.summary_frame(session, _MPI_CALLS, duration(_MPI_CALLS), keys, conditions, _MPI_SUM_COLUMNS)
+    calls = ValueRows(_MPI_CALLS, duration(_MPI_CALLS), keys, conditions)
+    frame = statistics.summary_frame(session, calls, _MPI_SUM_COLUMNS)
     # If no call has a duration, share and deviation are unknown, not 0.
     frame.loc[frame["total"].isna(), ["share", "stddev"]] = float("nan")
     total = statistics.number_of_groups(session, sa.select(*keys))

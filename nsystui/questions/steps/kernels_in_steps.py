@@ -13,13 +13,14 @@ import sqlalchemy as sa
 from nsystui.base.answer import Column, ColumnRows, Row, TableAnswer
 from nsystui.base.resources import give_back
 from nsystui.base.selection import Selection
-from nsystui.base.types import Array, Condition, Expression, Floats, Ints, Labelled
+from nsystui.base.types import Array, Condition, Expression, Floats, Ints
 from nsystui.questions.algebra.groups import measures_of
 from nsystui.questions.kernels.summary import first_calls, kernel_summary
 from nsystui.questions.nvtx.captures import NO_NODE
 from nsystui.questions.nvtx.chains import narrow
 from nsystui.questions.nvtx.loading import Texts
 from nsystui.questions.queries.conditions import is_launched_by, where
+from nsystui.questions.queries.partial_sums import ValueRows
 from nsystui.questions.steps.task_steps import NO_STEP, launch_id_spans
 from nsystui.questions.steps.times import Steps
 from nsystui.store import tables
@@ -98,18 +99,16 @@ def rows_by_number(
     cells_of: Callable[[Ints], Mapping[str, Sequence[Any]]],
     part_of: Callable[[Ints], Ints],
     session: Session,
-    rows_of: sa.FromClause,
-    value: Expression,
-    keys: Sequence[Labelled],
-    conditions: Sequence[Condition],
+    of: ValueRows,
     columns: Sequence[Column],
 ) -> Sequence[Row]:
     """Return the rows of `statistics.summary_rows` for each number; shares are of the time of its part."""
+    keys = of.keys
     texts = {key.key: Texts() for key in keys if isinstance(key.type, sa.String)}
     fields = {key.key: sa.func.coalesce(key.element, "" if key.key in texts else _MISSING) for key in keys}
     kinds: dict[tuple[int, ...], int] = {}
     group_parts, time_parts = [np.empty(0, np.int64)], [np.empty(0, np.int32)]
-    for step, batch in launched(number_of, session, rows_of, {**fields, "duration": value}, conditions):
+    for step, batch in launched(number_of, session, of.table, {**fields, "duration": of.value}, of.conditions):
         coded = [texts[key].coded(batch[key]) if key in texts else batch[key].astype(np.int64) for key in fields]
         # The row of zeros is needed if there are no keys.
         unique_keys, key_index = np.unique(np.stack([*coded, 0 * step]), axis=1, return_inverse=True)

@@ -521,8 +521,15 @@ class JobScreen(ExportingScreen):
             self.lay_over(screen_of("recipe" if question.map is None else "recipe map", question))
             return
         groups = ", or ranks A -- B" if self.job is not None and len(self.job.ranks) > 1 else ""
-        compare = partial(screen_of, "comparison", self.job, self.selection, self.explorer.source)
-        self.prompt.ask(f"compare with a path{groups}", "", compare, self.lay_over)
+
+        def compare(other: Screen[None] | tuple[str, ...]) -> None:
+            if isinstance(other, tuple):
+                self.explorer.compare_with(other)
+            else:
+                self.lay_over(other)
+
+        find = partial(screen_of, "comparison", self.job, self.selection)
+        self.prompt.ask(f"compare with a path{groups}", "", find, compare)
 
     def select_window(self, window: Window) -> None:
         self.explorer.select(self.selection.with_window(window))

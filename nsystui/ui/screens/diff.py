@@ -6,8 +6,6 @@ import os
 import re
 import shlex
 import textwrap
-import threading
-from asyncio import to_thread
 from collections.abc import Collection, Hashable, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -16,31 +14,25 @@ from textual import events
 from textual.widget import Widget
 
 from nsystui.base.answer import Answer, Record, TableAnswer, Value
-from nsystui.base.errors import NsystuiError, UsageError, reason_of
+from nsystui.base.errors import UsageError
 from nsystui.base.selection import NameFilter, Selection, parse_numbers
 from nsystui.base.text import safe_text, shorten, spans, width_of
 from nsystui.exports.discover import discover
 from nsystui.questions.compare import TABLES, ComparisonOptions, Side, worded
 from nsystui.questions.compare.pairs import GONE
-from nsystui.questions.compare.side import job_labels, smart_names_of
+from nsystui.questions.compare.side import smart_names_of
 from nsystui.questions.compare.summary import ComparisonSummary
-from nsystui.questions.job.opening import JobSource
 from nsystui.questions.kernels.summary import Names
 from nsystui.questions.nccl.names import is_nccl_kernel
 from nsystui.ui.doors import show_view
-from nsystui.ui.loading import Loading, LoadingListener
 from nsystui.ui.pictures.details import Details, row_details
 from nsystui.ui.pictures.diff import BAR, change_styles, summary_styles, with_bars, without_bars
 from nsystui.ui.screens.table import FilteredTableScreen, names_choice, rows_with
 from nsystui.ui.widgets.frame import Choice, SelectionLine
 from nsystui.ui.widgets.panels import PartLines
-from nsystui.ui.widgets.repainting import in_background, in_own_task
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from nsystui.questions.job.job import OpenJob
-    from nsystui.store.packing import Progress
     from nsystui.ui.diff_app import DiffApp
 
 
@@ -78,8 +70,8 @@ class DiffScreen(FilteredTableScreen):
         yield from super().body()
 
     def places(self) -> tuple[str, ...]:
-        """Return the places of the keys, with ``diff alone`` first if A and B are two jobs."""
-        return self.PLACES if self._is_of_open_job else ("diff alone", *self.PLACES)
+        """Return the places of the keys, with ``diff alone`` first in the application for comparisons."""
+        return self.PLACES if self._sides is not None else ("diff alone", *self.PLACES)
 
     @property
     def sides(self) -> tuple[Side, Side] | None:
@@ -90,11 +82,6 @@ class DiffScreen(FilteredTableScreen):
     @property
     def job(self) -> OpenJob | None:
         return self.sides[0].job if self.sides is not None else None
-
-    @property
-    def _is_of_open_job(self) -> bool:
-        """Whether both sides are parts of the other screens' job."""
-        return self._sides is not None and all(side.job is self.explorer.job for side in self._sides)
 
     def show_selection(self) -> None:
         line = self.query_one("#selection", SelectionLine)
@@ -257,21 +244,20 @@ class DiffScreen(FilteredTableScreen):
     show_filtered = _show_rows
 
     async def action_timeline(self) -> None:
-        """Go to the timeline, of A if A and B are two jobs."""
-        if self._is_of_open_job:
+        """Go to the timeline, of A if only A and B are open."""
+        if self._sides is not None:
             await super().action_timeline()
         else:
             await self.action_mode("timeline")
 
     async def action_mode(self, name: str) -> None:
-        """Go to a tab, of A if A and B are two jobs."""
-        if self._is_of_open_job:
-            await super().action_mode(name)
-        elif self._diff_app is not None and self.sides is not None:
-            await self._diff_app.open_side(self.sides[0], "A")
-            await super().action_mode(name)
-        else:
+        """Go to a tab, of A if only A and B are open."""
+        if self.sides is None:
             self.say("one moment: A and B are being read")
+            return
+        if self._diff_app is not None:
+            await self._diff_app.open_side(self.sides[0], "A")
+        await super().action_mode(name)
 
     def open_row(self) -> None:
         values = self.values()
@@ -289,10 +275,6 @@ class DiffScreen(FilteredTableScreen):
         name, shown = values.get(key), values.get("name")
         if self._current not in _VIEWS or not isinstance(name, str):
             self.say("no other screen shows this row")
-            return
-        sides = self.sides
-        if sides is None or not (self._is_of_open_job or self._diff_app is not None):
-            self.say("only the comparison is open here: `nsystui FILE…` shows a job, f filters by name there")
             return
         default = "A" if values.get("status") == GONE else "B"
 
@@ -339,12 +321,12 @@ def _side_of(text: str) -> int:
 # -- typed by the user ------------------------------------------------------------------------------------------------
 
 
-def comparison_with(job: OpenJob, selection: Selection, source: JobSource, text: str) -> DiffScreen:
-    """Return the comparison with the job, or of the ranks, that ``text`` names. Raises NsystuiError."""
+def comparison_with(job: OpenJob, selection: Selection, text: str) -> DiffScreen | tuple[str, ...]:
+    """Return the comparison of the ranks that ``text`` names, or the files of another job. Raises NsystuiError."""
     # A text of numbers, such as ``0-3 -- 4-7``, names ranks unless a file has that name.
     if re.fullmatch(r"[\d\s,-]+", text) and not os.path.lexists(text.strip()):
         return comparison_of_ranks(job, selection, *groups_of(job, text))
-    return OtherJobScreen(job, source, files_of_other(text))
+    return files_of_other(text)
 
 
 def comparison_of_ranks(
@@ -390,93 +372,3 @@ def files_of_other(text: str) -> tuple[str, ...]:
         raise UsageError("name the exports of the other job, or their folder")
     look_at(paths[0])
     return names
-
-
-class OtherJobScreen(DiffScreen, LoadingListener):
-    """Compares the open job, A, with a job that it reads, B; closing the screen ends the reading and closes B."""
-
-    def __init__(self, job: OpenJob, job_source: JobSource, files: tuple[str, ...]) -> None:
-        super().__init__()
-        self._job_and_files = (job, job_source.files)
-        source = replace(job_source, files=files, logs=(), ranks="", step_range=job.step_range)
-        self._loading = Loading(source, self)
-        self._other: OpenJob | None = None
-        self._rows: dict[Path, tuple[int, int]] = {}
-        self._reasons: list[str] = []
-        self._close_lock = threading.Lock()
-        self._is_closed = self._is_read = False
-
-    def on_mount(self) -> None:
-        self.explorer.sources.append(self._loading.source)
-        self._read()
-
-    def on_unmount(self) -> None:
-        self._loading.stop()
-        with self._close_lock:
-            self._is_closed = True
-            self._close_other()
-
-    def _close_other(self) -> None:
-        if self._is_closed and self._is_read and self._other is not None:
-            self._other.close()
-            self._other = None
-
-    @in_background("other job")
-    async def _read(self) -> None:
-        def read() -> None:
-            try:
-                self._loading.start()
-            finally:
-                with self._close_lock:
-                    self._is_read = True
-                    self._close_other()
-
-        try:
-            await to_thread(read)
-        except Exception as error:
-            if self.is_active:
-                self.app.call_later(self._leave, f"nothing to compare with: {reason_of(error)}")
-
-    async def _leave(self, reason: str) -> None:
-        await self.explorer.go_back()
-        self.explorer.say(reason)
-
-    def job_started(self, job: OpenJob, paths: tuple[Path, ...]) -> None:
-        self._other = job
-
-    def failed(self, path: Path, error: NsystuiError) -> None:
-        self._reasons.append(str(error))
-
-    def loading_ended(self, cancelled: bool) -> None:
-        """Compare A with B. Raises NsystuiError if no file of B could be read."""
-        if cancelled:
-            return
-        assert self._other is not None
-        if not self._other.session.reports:
-            raise NsystuiError(self._reasons[0] if self._reasons else "nothing could be read")
-        jobs = (self._job_and_files[0], self._other)
-        labels = job_labels(jobs, (self._job_and_files[1], self._loading.source.files))
-        side_a, side_b = (Side(job, Selection(), label) for job, label in zip(jobs, labels, strict=True))
-        self._compare((side_a, side_b))
-
-    @in_own_task
-    def advanced(self, path: Path, progress: Progress) -> None:
-        self._rows[path] = progress.rows, progress.total
-        self.show_status(self.explorer.status)
-
-    def show_status(self, status: str) -> None:
-        """Show the progress of reading B, in percent of its rows."""
-        rows, total = (sum(numbers) for numbers in zip(*self._rows.values(), strict=True)) if self._rows else (0, 0)
-        progress = "" if self._sides is not None else f"B: reading {100 * rows // max(total, 1)} %"
-        super().show_status(progress or status)
-
-    @in_own_task
-    def _compare(self, sides: tuple[Side, Side]) -> None:
-        self._sides = sides
-        self.job_changed()
-        if self._reasons:
-            self.say(f"not all of B could be read: {self._reasons[0]}")
-
-    async def action_mode(self, name: str) -> None:
-        """Explain that the other screens are A's."""
-        self.say("these are the screens of A: esc returns to them")
