@@ -70,7 +70,7 @@ class OverviewScreen(TablesScreen):
     """The first screen, painted before anything heavy is imported.
 
     It has three tables: the findings, computed last and in the background; the ranks; and the kernels, or the recorded
-    events if there is no GPU work. Until a report is ready, the tables show the files and the kernels, once read.
+    events if there is no GPU work. Until a report is ready, the tables show the files and a sample of the kernels.
     ``e`` and ``y`` use the table with the focus.
     """
 
@@ -112,7 +112,7 @@ class OverviewScreen(TablesScreen):
         yield from (self.head, self.looking, self.findings, Container(self.ranks, self.kernels, id="tables"))
 
     def show_waiting(self) -> None:
-        """Show the kept overview, else the files, and the kernels once they are read."""
+        """Show the kept overview, else the files and a first kernel table."""
         kept, preview = self.explorer.kept, self.explorer.seen
         if kept is not None and self.selection == Selection():
             self._show_kept(kept)
@@ -122,12 +122,14 @@ class OverviewScreen(TablesScreen):
         self.ranks.empty_text = "opening…"
         self._put(self.ranks, words.files_answer(self.explorer.files.values()), keep_cursor=True)
         self.ranks.entitle("Files")
-        if preview is None:
-            self.kernels.empty_text = "the numbers follow as soon as the kernels are read"
+        if preview.answer is None:
+            self.kernels.empty_text = "exact numbers follow as soon as the kernels are read"
             self.kernels.entitle("Kernels")
             self.kernels.refresh_rows()
         elif self.kernels.answer is not preview.answer:
             self._show_kernels(preview.answer, preview.names, keep_cursor=False)
+            if not preview.is_exact:
+                self.kernels.entitle("Kernels", " ".join(preview.answer.notes))
         self._share_room()
 
     @property
