@@ -57,6 +57,7 @@ _EPILOG = """examples:
 
 for your shell:
   nsystui --print-completion bash               completion for bash, zsh or fish, to source
+  nsystui --print-man | man -l -                the manual page
 
 files:
   A FILE is what `nsys export -t sqlite` writes, a directory of such files, or a glob; or what `nsystui pack` wrote.
@@ -154,14 +155,8 @@ def _run(words: list[str]) -> int:
     if words[0] in ("-V", "--version"):
         _print(f"nsystui {__version__}\n")
         return 0
-    if words[0].partition("=")[0] == "--print-completion":
-        from nsystui.commands.help import SHELLS, script
-
-        value = " ".join(words).replace("=", " ", 1).partition(" ")[2]
-        if value not in SHELLS:
-            raise UsageError(f"--print-completion {value}: name the shell, one of {', '.join(SHELLS)}")
-        _print(script(value))
-        return 0
+    if words[0].partition("=")[0] in ("--print-completion", "--print-man"):
+        return _print_from_parsers(words)
     _check_words(words, name)
     return _run_command("open", words)
 
@@ -188,6 +183,19 @@ def _takes_value(word: str) -> bool:
     """Return whether the next word may be the value of this option of the screens."""
     actions = command_parser("open")._option_string_actions if word.startswith("-") else {}
     return word in actions and actions[word].nargs != 0
+
+
+def _print_from_parsers(words: list[str]) -> int:
+    from nsystui.commands.help import SHELLS, manual, script
+
+    flag, _, value = " ".join(words).replace("=", " ", 1).partition(" ")
+    if flag == "--print-man":
+        _print(manual(command_parser, top_parser()))
+        return 0
+    if value not in SHELLS:
+        raise UsageError(f"--print-completion {value}: name the shell, one of {', '.join(SHELLS)}")
+    _print(script(value))
+    return 0
 
 
 class _Formatter(argparse.RawDescriptionHelpFormatter):

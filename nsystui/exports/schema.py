@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nsystui.base.errors import ExportError
-from nsystui.base.inputs import json_in
+from nsystui.base.inputs import json_in, opened
 from nsystui.exports import integrity, opening
+from nsystui.exports.integrity import is_accounted_for
 
 # Every nsys export has the first; the others distinguish it from other files with that table.
 _REQUIRED = "StringIds"
@@ -168,14 +169,16 @@ def probe(path: Path, connection: sqlite3.Connection, without: Collection[str] =
     Raises ExportError if the file is damaged, or not an nsys export.
     """
     columns: dict[str, frozenset[str]] = {}
+    last_rowids: dict[str, int] = {}
     try:
         # nsys writes no virtual tables, and they may need a module that is not installed.
-        query = "SELECT name FROM sqlite_master WHERE type = 'table' AND coalesce(sql, '') NOT LIKE 'CREATE VIRTUAL%'"
-        names = [name for (name,) in connection.execute(query)]
+        query = "SELECT name, rootpage FROM sqlite_master WHERE type = 'table'"
+        query += " AND coalesce(sql, '') NOT LIKE 'CREATE VIRTUAL%'"
+        roots = dict(connection.execute(query).fetchall())
         ((entries, max_rowid),) = connection.execute("SELECT count(*), max(rowid) FROM sqlite_master").fetchall()
         if entries < (max_rowid or 0):
             integrity.check_pages(path, connection, "sqlite_master", f"only {entries} of {max_rowid} entries")
-        for name in names:
+        for name in roots:
             quoted = name.replace('"', '""')
             table_info = connection.execute(f'PRAGMA table_info("{quoted}")')
             columns[name] = frozenset(column for _, column, *_ in table_info)
@@ -184,7 +187,13 @@ def probe(path: Path, connection: sqlite3.Connection, without: Collection[str] =
         if _REQUIRED not in columns or not _TYPICAL & columns.keys():
             cause = "a SQLite file, but not an Nsight Systems export"
             raise ExportError(opening.named(path), cause, "nsys export -t sqlite FILE.nsys-rep")
-        last_rowids = {name: _last_rowid(path, connection, name) for name in columns if name not in without}
+        with opened(path) as file:
+            for name, root in roots.items():
+                if name in without:
+                    continue
+                last_rowids[name] = _last_rowid(path, connection, name)
+                if not is_accounted_for(file, root):
+                    integrity.check_pages(path, connection, name, f"only {last_rowids[name]:,} rows")
         efa_types = efa_types_of(connection, columns)
         earliest = -LATEST if _has_parameter(connection, columns, "EXPORT_PARAM_TIME_SHIFT") else EARLIEST
         latest = _latest(connection, columns, earliest)
@@ -237,9 +246,7 @@ def _last_rowid(path: Path, connection: sqlite3.Connection, table: str) -> int:
     quoted = table.replace('"', '""')
     try:
         (last,) = connection.execute(f'SELECT max(rowid) FROM "{quoted}"').fetchone()
-        if last is None:
-            integrity.check_pages(path, connection, table, "only 0 rows")
-        else:
+        if last is not None:
             integrity.check_last(path, connection, table, last)
     except opening.READ_ERRORS as error:
         if isinstance(error, sqlite3.OperationalError) and "rowid" in str(error):
