@@ -24,10 +24,11 @@ from nsystui.questions.blocking.gain import RECOVERABLE, SPEEDUP, STANDING, Gain
 from nsystui.questions.blocking.parts import BLOCKERS, COPIES, PARTS, Iterations, blocked_in, blocking
 from nsystui.questions.collectives.matching import Member
 from nsystui.questions.collectives.waiting import NOBODY, Arrivals, waits_and_transfers
-from nsystui.questions.gpu.utilisation import by_gpu, copies_note, selected_devices
+from nsystui.questions.gpu.utilisation import by_gpu, selected_devices
 from nsystui.questions.host.time_budget import cause_words, causes_of
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.conditions import job_end, job_start
+from nsystui.questions.queries.data_notes import copies_note
 from nsystui.questions.queries.kernel_names import communicates, communicating
 from nsystui.questions.queries.tasks import selected_ranks
 from nsystui.questions.ranks.steps import (
@@ -295,7 +296,7 @@ def notes_of(
     if not gpus:
         return job.busy(selection.with_name(None)).notes
     notes = list(job.steps(step_name).notes)
-    notes += filter(None, [copies_note(job.busy(selection.with_name(None)).devices)])
+    notes += filter(None, [copies_note(job.session, selected_ranks(job.ranks, selection))])
     if any(gpu.numbers is None for gpu in gpus):
         notes.append("a GPU whose work no step launched has one iteration: all of its time")
     waits = unresolved_waits(job.session, {gpu.of.task for gpu in gpus})

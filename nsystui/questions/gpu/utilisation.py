@@ -33,7 +33,7 @@ from nsystui.questions.gpu.device_time import (
     shifted,
     to_arrays,
 )
-from nsystui.questions.queries.data_notes import LOWER_BOUNDS
+from nsystui.questions.queries.data_notes import copies_note
 from nsystui.questions.queries.derived import in_runs, of_each_report, runs_of
 from nsystui.questions.queries.kernel_names import other_communication
 from nsystui.questions.queries.pauses import capture_note, pauses
@@ -76,7 +76,11 @@ class BusyIntervals:
         devices = tuple(_devices(session, selection, selected_devices(session, selection, ranks), previous))
         reports = selected_reports(session, selection)
         notes = [*_notes(session, reports, selection), *other_communication(session)]
-        notes += [note for note in (capture_note(session, reports), copies_note(devices)) if note]
+        notes += [
+            note
+            for note in (capture_note(session, reports), copies_note(session, (item.device.task for item in devices)))
+            if note
+        ]
         groups = by_gpu(session, (item.device for item in devices))
         same_gpu = [{device.task.rank for device in group} for group in groups if len(group) > 1]
         if unknown := [item.device.task.rank for item in devices if not item.device.is_gpu]:
@@ -151,16 +155,6 @@ def by_gpu(session: Session, devices: Iterable[Device]) -> list[list[Device]]:
             key = gpu_key(reports[device.task.task.report], device.task.task, device.device)
             groups.setdefault(key, []).append(device)
     return list(groups.values())
-
-
-def copies_note(devices: Iterable[DeviceIntervals]) -> str:
-    """Return the note on `Breakdown.unrecorded_copies`, if any."""
-    calls = {item.device.task: item.unrecorded_copies for item in devices if item.unrecorded_copies}
-    if not calls:
-        return ""
-    which = f"rank{'s' * (len(calls) > 1)} {few_numbers(sorted(task.rank for task in calls))}"
-    counts = f"{sum(calls.values()):,} calls of {which} copy or set memory, but no copies were recorded"
-    return f"{counts}: memory is unknown, {LOWER_BOUNDS}"
 
 
 def unplaced(session: Session, gpus: Sequence[DeviceIntervals]) -> bool:

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from nsystui.store.results import Arrays
 
 
-_COPYING = ("Memcpy", "Memset")
+COPYING = ("Memcpy", "Memset")
 GPU_TABLES = (BY_NAME["kernels"], BY_NAME["memory_ops"], BY_NAME["graph_launches"])
 """Tables of work that ran on a GPU."""
 
@@ -391,35 +391,47 @@ def unrecorded_copies(session: Session, reports: Iterable[Report]) -> dict[Task,
     """Count the calls of `Breakdown.unrecorded_copies` by process."""
 
     def compute(part: Session, missing: list[Report]) -> dict[int, Arrays]:
-        memory = BY_NAME["memory_ops"]
+        import sqlalchemy as sa
+
+        from nsystui.store import tables
+
         working = {task for table in GPU_TABLES for task in rows_of_tasks(part, table, missing)}
-        # The calls of other reports need not be read.
-        lacking = {task.report for task in working - rows_of_tasks(part, memory, missing).keys()}
-        counts = launches_without_work(part, [item for item in missing if item.index in lacking], _COPYING, [memory])
-        rows = {report.index: list[tuple[int, int]]() for report in missing}
-        for task, calls in counts.items():
-            rows[task.report].append((task.process, sum(calls.values())))
-        return {index: {"calls": json_array(values)} for index, values in rows.items()}
+        memory = tables.memory_ops.c
+        recorded: dict[int, set[Task]] = {0: set(), 1: set()}
+        query = sa.select(memory.report, memory.process, sa.func.coalesce(memory.is_memset, 0)).distinct()
+        for report, process, is_memset in part.rows(query) if part.count(BY_NAME["memory_ops"]) else ():
+            recorded[is_memset].add(Task(report, process))
+        rows = {report.index: Counter[int]() for report in missing}
+        for word, done in zip(COPYING, recorded.values(), strict=True):
+            # The calls of other reports need not be read.
+            lacking = {task.report for task in working - done}
+            reports = [report for report in missing if report.index in lacking]
+            for task, calls in launches_without_work(part, reports, (word,), done).items():
+                rows[task.report][task.process] += sum(calls.values())
+        return {index: {"calls": json_array([*values.items()])} for index, values in rows.items()}
 
     stored = of_each_report(session, reports, "unrecorded-copies", compute, in_memory=True)
     return {Task(index, process): calls for index in stored for process, calls in json_of(stored[index]["calls"])}
 
 
 def launches_without_work(
-    session: Session, reports: Iterable[Report], calls_named: Sequence[str] = ("Launch", *_COPYING),
-    work: Sequence[CanonicalTable] = GPU_TABLES,
+    session: Session, reports: Iterable[Report], calls_named: Sequence[str] = ("Launch", *COPYING),
+    working: Collection[Task] | None = None,
 ) -> dict[Task, dict[str, int]]:  # fmt: skip
     """Count by name the successful calls that launch, copy or set memory, of processes without any such GPU work.
 
-    Reports that lost GPU work to damage or impossible times, or have GPU work of unknown processes, are left out.
+    ``working``: processes with such work. Calls in a graph's capture do no work. Reports that lost GPU work to damage
+    or impossible times, or have GPU work of unknown processes, are left out.
     """
+    work = GPU_TABLES if working is None else (BY_NAME["memory_ops"],)
     complete = [
         report
         for report in reports
         if report.count(BY_NAME["api_calls"])
         and not any(table.name in report.damaged or report.packed.left_out.get(table.name) for table in work)
     ]
-    working = {task for table in work for task in rows_of_tasks(session, table, complete)}
+    if working is None:
+        working = {task for table in work for task in rows_of_tasks(session, table, complete)}
     indices = [report.index for report in complete if Task(report.index, NO_PROCESS) not in working]
     if not indices:
         return {}
@@ -429,14 +441,22 @@ def launches_without_work(
     from nsystui.store import tables
 
     calls = tables.api_calls.c
-    key = calls.report, calls.process
-    query = sa.select(*key, calls.name, sa.func.count()).where(
-        of_reports(calls.report, indices),
-        calls.return_value.is_(None) | (calls.return_value == 0),
-        sa.or_(*(calls.name.contains(word) for word in calls_named)),
+    begins, ends = (calls.name.contains(f"Stream{edge}Capture") for edge in ("Begin", "End"))
+    is_launch = sa.or_(*(calls.name.contains(word) for word in calls_named)) & ~calls.name.contains("Node")
+    open_captures = sa.func.sum(sa.case((begins, 1), (ends, -1), else_=0)).over(
+        partition_by=(calls.report, calls.process), order_by=calls.start
     )
+    succeeded = (
+        sa.select(calls.report, calls.process, calls.name, is_launch.label("launches"), open_captures.label("captures"))
+        .where(of_reports(calls.report, indices), calls.return_value.is_(None) | (calls.return_value == 0))
+        .where(is_launch | begins | ends)
+        .subquery()
+        .c
+    )
+    key = succeeded.report, succeeded.process
+    query = sa.select(*key, succeeded.name, sa.func.count()).where(succeeded.launches, succeeded.captures <= 0)
     counts: dict[Task, dict[str, int]] = {}
-    for report, process, name, count in session.rows(query.group_by(*key, calls.name)):
+    for report, process, name, count in session.rows(query.group_by(*key, succeeded.name)):
         if Task(report, process) not in working:
             counts.setdefault(Task(report, process), {})[name] = count
     return counts

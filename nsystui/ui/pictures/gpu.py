@@ -241,7 +241,7 @@ def _heights(gpus: Sequence[GpuLanes], lines: int) -> tuple[int, int]:
 def _occurring(busy: BusyIntervals, base: Window) -> tuple[str, ...]:
     """Return the parts in ``base``, largest first: the same for all devices and zooms."""
     spent = sum((device.breakdown(base) for device in busy.devices), NOTHING)
-    names = [name for name, *_ in PARTS if getattr(spent, name)]
+    names = [name for name, *_ in PARTS if getattr(spent, name) and (name != "memory" or not spent.unrecorded_copies)]
     return tuple(sorted(names, key=lambda name: -getattr(spent, name)))
 
 
