@@ -10,6 +10,7 @@ from synthetic import ExportWriter, whole_graph_export
 from synthetic.demo import TrainingJob
 from synthetic.demo.model import nccl_kernel
 from synthetic.illnesses import one_gpu
+from synthetic.writing.host import Frame
 from synthetic.writing.target import CaptureSession as DemoSession
 from synthetic.writing.writer import MANAGED
 from triaging import finding, judged, told, triaged
@@ -390,3 +391,49 @@ def test_the_work_of_another_thread_is_not_in_the_range_of_the_launching_thread(
         text = notes(job)
     assert ("cudaMalloc in `evaluate`" in text) == of_main, text
     assert ("cudaMalloc on loader 5001 " in text) != of_main and "5001 in" not in text, text
+
+
+@pytest.mark.parametrize(("of_main", "runs", "words", "reason"), [
+    (True, False, "idles 190 ms (19 gaps of 1 ms or more, in NVTX ranges", "nothing else of that thread was recorded"),
+    (True, True, "prepares the input itself for 91 %", "launches nothing meanwhile"),
+    (False, True, "", ""),
+    (False, False, "", ""),
+])  # fmt: skip
+def test_a_data_loader_is_blamed_only_for_what_was_seen_of_the_launching_thread(tmp_path, of_main, runs, words, reason):
+    """20 steps of 20 ms, half of each idle, while a range `load_batch` is open on the launching thread or another."""
+    with one_gpu(tmp_path / "a.sqlite") as gpu:
+        thread = gpu.main if of_main else gpu.export.thread(gpu.process, 5_001, "prefetch")
+        for number, start in enumerate(gpu.rounds(20, 20 * MS, 10 * MS)):
+            gpu.export.nvtx_range(gpu.main, start - 50 * US, start + 19_900 * US, f"step {number}")
+            gpu.export.nvtx_range(thread, start + 10_020 * US, start + 19 * MS, "load_batch")
+            if runs:
+                gpu.export.on_cpu(gpu.main, start - 100 * US, start + 19 * MS, (Frame("shuffle", "/x/app.so"),))
+    found = triaged(tmp_path / "a.sqlite", rules=("input_pipeline", "idle_gaps", "low_utilisation"))
+    if of_main:
+        told(finding(found, "input-pipeline"), words, advises=(reason,), never=("thread waits",))
+    else:
+        (idle,) = found.findings
+        told(idle, "All of it was in ", "in NVTX range `step *`", never=("load",))
+
+
+@pytest.mark.parametrize("gap", [60 * US, 4 * MS])
+def test_gaps_between_kernels_whose_launches_were_not_recorded_have_no_cause(tmp_path, gap):
+    with one_gpu(tmp_path / "a.sqlite") as gpu:
+        for _ in gpu.rounds(200, 2 * gap, gap):
+            pass
+    edit(tmp_path / "a.sqlite", "DROP TABLE CUPTI_ACTIVITY_KIND_RUNTIME")
+    for one in triaged(tmp_path / "a.sqlite", rules=("idle_gaps", "low_utilisation")).findings:
+        told(one, advises=("CUDA was traced, but no event of this kind was recorded",), never=("pace of the CPU",))
+
+
+def test_all_long_gaps_have_a_cause_and_what_is_not_recorded_of_one_rank_is_advised(tmp_path):
+    """Two ranks with 200 gaps of 2 ms; only of the first rank, the export shows that its thread polls."""
+    for rank, osrt in enumerate((True, False)):
+        session = DemoSession(environment={"RANK": str(rank)})
+        with one_gpu(tmp_path / f"{rank}.sqlite", session=session, gpu=rank) as gpu:
+            for start in gpu.rounds(200, 4 * MS, 2 * MS):
+                if osrt:
+                    gpu.export.osrt(gpu.main, start + 2 * MS + 20 * US, start + 4 * MS - 20 * US, "poll")
+    found = triaged(tmp_path / "0.sqlite", tmp_path / "1.sqlite", rules=("idle_gaps",))
+    assert "unexplained" not in found.account and "poll" in found.account
+    told(finding(found, "idle-gaps"), advises=("-t osrt",))

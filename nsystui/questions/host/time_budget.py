@@ -38,7 +38,7 @@ _NUMBER = re.compile(r"\b\d+\b")
 
 _MAX_NAME, _MAX_CAUSE = 30, 50
 
-_MAX_SPANS = 100
+_MAX_SPANS = 1_000
 """The number of longest spans of each part whose CPU work is examined."""
 
 
@@ -124,6 +124,11 @@ def causes_of(
     return causes
 
 
+def without_numbers(name: str) -> str:
+    """Return the name of a range with ``*`` instead of numbers."""
+    return _NUMBER.sub("*", name)
+
+
 def _add(time_of: dict[str, int], name: str, time: int) -> None:
     if time:
         time_of[name] = time_of.get(name, 0) + time
@@ -131,7 +136,7 @@ def _add(time_of: dict[str, int], name: str, time: int) -> None:
 
 def _name(work: HostWork, cause: HostCause) -> str:
     word, name = ("in", work.range_name) if work.range_name else ("before", work.next_range)
-    quoted = f"`{shorten(_NUMBER.sub('*', name), _MAX_NAME)}`" if name else ""
+    quoted = f"`{shorten(without_numbers(name), _MAX_NAME)}`" if name else ""
     if cause.kind == NOTHING:
         location = f"{word} range {quoted}" if quoted else cause.what
         return f"nothing recorded, {location}" if location else UNEXPLAINED

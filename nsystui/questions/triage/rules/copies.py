@@ -125,7 +125,7 @@ def _checked(case: Case, kind: _Kind, all_pageable: bool) -> Finding | None:
     calls = tables.api_calls.c
     called = sa.select(tables.memory_ops, calls.name.label("call"), (calls.end - calls.start).label("blocked"))
     copies = called.select_from(with_calls()).where(*are(kind.calls)).subquery("copies")
-    copied, threshold = spans(case, copies, by_device=True), case.thresholds.copy_percent
+    copied, threshold = spans(case, copies, by="device"), case.thresholds.copy_percent
     cost = case.exposed(copied)
     share = case.percent(cost)
     if share < (REMARKED * threshold if kind is _PAGEABLE and all_pageable else threshold):
@@ -227,7 +227,7 @@ def staged_copies(case: Case) -> Sequence[Finding | NotChecked]:
     count, size = (sum(int(row[column] or 0) for row in rows) for column in (3, 4))
     if count < _MIN_STAGED_COPIES:
         return []
-    cost = case.exposed(spans(case, table, are_staged, by_device=True))
+    cost = case.exposed(spans(case, table, are_staged, by="device"))
     gpus = [str(device) for _, device in sorted({(str(rank), int(str(device))) for rank, device, *_ in rows})]
     names = ("GPUs " if len(gpus) > 1 else "GPU ") + ", ".join(gpus[:4]) + (" …" if len(gpus) > 4 else "")
     sentence = (
@@ -276,7 +276,7 @@ def round_trips(case: Case) -> Sequence[Finding | NotChecked]:
         return []
     memory = tables.memory_ops.c
     is_trip = [memory.copy_kind.in_((HOST_TO_DEVICE, DEVICE_TO_HOST)), memory.bytes.in_(sorted(sizes))]
-    copies = spans(case, tables.memory_ops, is_trip, by_device=True)
+    copies = spans(case, tables.memory_ops, is_trip, by="device")
     cost = case.exposed(Spans({key: times for key, times in copies.merged.items() if key in trips}, copies.count))
     if case.percent(cost) < threshold:
         return []
@@ -372,7 +372,7 @@ def _shared_stream_remark(case: Case) -> list[Finding]:
     ((count, size),) = case.job.session.rows(query)
     if count < MANY_COPIES or (size or 0) < count * LARGE_COPY:
         return []
-    cost = case.exposed(spans(case, memory, conditions, by_device=True))
+    cost = case.exposed(spans(case, memory, conditions, by="device"))
     if case.percent(cost) < REMARKED * case.thresholds.exposed_memory_percent:
         return []
     sentence = (

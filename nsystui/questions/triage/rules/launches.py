@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from nsystui.base.answer import DEVICE, DURATION, RANK, START, Column, Unit
 from nsystui.base.selection import Selection, Window
 from nsystui.base.text import counted
+from nsystui.exports import canonical
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, covered_per_bin, merge, slices
 from nsystui.questions.gpu.device_time import Device, DeviceIntervals
 from nsystui.questions.host.host_work import CpuSpan, host_work
@@ -69,6 +70,9 @@ def low_utilisation(case: Case) -> Sequence[Finding | NotChecked]:
         "launches.",
         "Short gaps all the time come from the pace of the CPU, not from single events.",
     )
+    if not case.job.session.count(tables.api_calls):
+        text = f"To see whether the CPU launches late: {case.record(canonical.API_CALLS)}."
+        advice = Advice(text, "The launches of these kernels were not recorded.")
     measured = (
         f"Gaps below {case.thresholds.gap_ms:g} ms in the 30ths of each GPU's time with low utilisation. "
         "The mean is over the GPUs."

@@ -283,8 +283,8 @@ def unified_memory(case: Case) -> Sequence[Finding | NotChecked]:
     """
     session, memory, faults = case.job.session, tables.memory_ops, tables.gpu_page_faults
     is_migration = memory.c.copy_kind.in_(MIGRATIONS)
-    moved = spans(case, memory, [is_migration], by_device=True) if session.count(memory) else None
-    fault_groups = spans(case, faults, by_device=True) if session.count(faults) else None
+    moved = spans(case, memory, [is_migration], by="device") if session.count(memory) else None
+    fault_groups = spans(case, faults, by="device") if session.count(faults) else None
     if not (moved and moved.count) and not (fault_groups and fault_groups.count):
         how = case.record(canonical.GPU_PAGE_FAULTS, canonical.CPU_PAGE_FAULTS, together=True)
         return [NotChecked("unified-memory", f"needs a job that uses unified memory, and its page faults: {how}")]

@@ -242,7 +242,7 @@ def step_traffic(case: Case) -> Sequence[Finding | NotChecked]:
     devices = [device for device in case.devices if device.device.task.task in case.steps]
     if not devices:
         return [NotChecked("step-traffic", "needs steps (`nsystui steps` says why there are none)")]
-    copies = spans(case, tables.memory_ops, [tables.memory_ops.c.copy_kind == HOST_TO_DEVICE], by_device=True)
+    copies = spans(case, tables.memory_ops, [tables.memory_ops.c.copy_kind == HOST_TO_DEVICE], by="device")
     sizes, rows = _sizes(case), list[tuple[int, ...]]()
     for device in devices:
         gpu, window = device.device, case.working(device)
