@@ -433,8 +433,15 @@ def launches_without_work(
     if working is None:
         working = {task for table in work for task in rows_of_tasks(session, table, complete)}
     indices = [report.index for report in complete if Task(report.index, NO_PROCESS) not in working]
-    if not indices:
-        return {}
+    counts: dict[Task, dict[str, int]] = {}
+    for report, process, name, count in _work_calls(session, indices, calls_named) if indices else ():
+        if Task(report, process) not in working:
+            counts.setdefault(Task(report, process), {})[name] = count
+    return counts
+
+
+def _work_calls(session: Session, reports: Sequence[int], names: Sequence[str]) -> Sequence[tuple[Any, ...]]:
+    """Return report, process, name and number of successful calls outside of captures whose names contain a word."""
     import sqlalchemy as sa
 
     from nsystui.questions.queries.conditions import of_reports
@@ -442,24 +449,19 @@ def launches_without_work(
 
     calls = tables.api_calls.c
     begins, ends = (calls.name.contains(f"Stream{edge}Capture") for edge in ("Begin", "End"))
-    is_launch = sa.or_(*(calls.name.contains(word) for word in calls_named)) & ~calls.name.contains("Node")
-    open_captures = sa.func.sum(sa.case((begins, 1), (ends, -1), else_=0)).over(
-        partition_by=(calls.report, calls.process), order_by=calls.start
+    is_launch = sa.or_(*(calls.name.contains(word) for word in names)) & ~calls.name.contains("Node")
+    opened = sa.func.sum(sa.case((begins, 1), (ends, -1), else_=0))
+    open_captures = opened.over(partition_by=(calls.report, calls.process), order_by=calls.start)
+    columns = calls.report, calls.process, calls.name
+    query = sa.select(*columns, is_launch.label("launches"), open_captures.label("captures")).where(
+        of_reports(calls.report, reports),
+        calls.return_value.is_(None) | (calls.return_value == 0),
+        is_launch | begins | ends,
     )
-    succeeded = (
-        sa.select(calls.report, calls.process, calls.name, is_launch.label("launches"), open_captures.label("captures"))
-        .where(of_reports(calls.report, indices), calls.return_value.is_(None) | (calls.return_value == 0))
-        .where(is_launch | begins | ends)
-        .subquery()
-        .c
-    )
-    key = succeeded.report, succeeded.process
-    query = sa.select(*key, succeeded.name, sa.func.count()).where(succeeded.launches, succeeded.captures <= 0)
-    counts: dict[Task, dict[str, int]] = {}
-    for report, process, name, count in session.rows(query.group_by(*key, succeeded.name)):
-        if Task(report, process) not in working:
-            counts.setdefault(Task(report, process), {})[name] = count
-    return counts
+    found = query.subquery().c
+    key = found.report, found.process, found.name
+    is_outside = found.launches, found.captures <= 0
+    return session.rows(sa.select(*key, sa.func.count()).where(*is_outside).group_by(*key))
 
 
 def _ranks(session: Session, tasks: list[Task], devices: Mapping[Task, Any]) -> tuple[Ranks, str]:

@@ -35,6 +35,10 @@ _LOW_UTILISATION_COLUMNS = (
 )
 
 
+_PACE = Advice(
+    "Launch larger or fewer kernels there, or replay them as a CUDA graph. Look at what the CPU does between launches.",
+    "Short gaps all the time come from the pace of the CPU, not from single events.",
+)
 _CAUSES = ("preempted", "allocator-churn", "launch-overhead", "host-bound", "launch-bound", "synchronising-calls")
 
 
@@ -65,11 +69,7 @@ def low_utilisation(case: Case) -> Sequence[Finding | NotChecked]:
         f"Many short gaps in this time add up to {time_words(cost)} per GPU. "
         f"The worst stretch is on {rank_words([rank])} and lasts {time_words(length)}."
     )
-    advice = Advice(
-        "Launch larger or fewer kernels there, or replay them as a CUDA graph. Look at what the CPU does between "
-        "launches.",
-        "Short gaps all the time come from the pace of the CPU, not from single events.",
-    )
+    advice = _PACE
     if not case.job.session.count(tables.api_calls):
         text = f"To see whether the CPU launches late: {case.record(canonical.API_CALLS)}."
         advice = Advice(text, "The launches of these kernels were not recorded.")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -295,19 +295,18 @@ def unified_memory(case: Case) -> Sequence[Finding | NotChecked]:
         parts = [kind.of(gpu.task.task, gpu.device) for kind in (moved, fault_groups) if kind is not None]
         moving = merge(*parts).clip(window.start, window.end)
         inside += device.parts.kernels.shared_with(moving) + device.parts.exposed_graph.shared_with(moving)
-        rows.append(_Row(gpu.task.rank, gpu.device, moving.length, *_counts(case, gpu.task.task, gpu.device)))
+        gpu_faults, migrated, cpu_faults = _sums(case, device)
+        rows.append(_Row(gpu.task.rank, gpu.device, moving.length, gpu_faults, migrated or 0, cpu_faults))
     cost = case.mean(row.time for row in rows)
     if case.percent(cost) < case.thresholds.unified_percent:
         return []
     rows.sort(key=lambda row: (-row.time, str((row.rank, row.device))))
     size = sum(row.migrated for row in rows)
-    gpu_faults, cpu_faults = (
-        _faults("GPU", [row.gpu_faults for row in rows]),
-        _faults("CPU", [row.cpu_faults for row in rows]),
-    )
+    of_gpu = _faults("GPU", [row.gpu_faults for row in rows])
+    of_cpu = _faults("CPU", [row.cpu_faults for row in rows])
     sentence = (
         f"Unified memory migrates {bytes_words(size)}: faults and migrations take {time_words(cost)} per GPU, "
-        f"{gpu_faults} and {cpu_faults}. "
+        f"{of_gpu} and {of_cpu}. "
         f"Kernels run for {100 * inside / sum(row.time for row in rows):.0f} % of this time and may wait for pages."
     )
     measured = "Union of GPU fault groups and migrations, also inside kernels. The mean is over the GPUs."
@@ -318,6 +317,13 @@ def unified_memory(case: Case) -> Sequence[Finding | NotChecked]:
 def _faults(side: str, counts: Sequence[int | None]) -> str:
     known = [count for count in counts if count is not None]
     return counted(sum(known), f"{side} page fault") if known else f"{side} page faults not recorded"
+
+
+def _sums(case: Case, gpu: DeviceIntervals) -> Iterator[int | None]:
+    """Yield the sums of `_counts` over the processes of a GPU; ``None`` if no process has the count."""
+    for counts in zip(*(_counts(case, item.task.task, item.device) for item in gpu.devices), strict=True):
+        known = [count for count in counts if count is not None]
+        yield sum(known) if known else None
 
 
 def _counts(case: Case, task: Task, device: int) -> tuple[int | None, int, int | None]:
