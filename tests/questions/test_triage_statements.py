@@ -289,7 +289,12 @@ def test_one_rank_alone_does_not_tell_who_is_late_and_nothing_hides_what_is_alon
     found = triaged(tmp_path / "a.sqlite", rules=("capture", "exposed_communication"))
     told(finding(found, "ranks-missing"), "Only 1 of 8 ranks is open.")
     alone = finding(found, "exposed-communication")
-    told(alone, "in AllGather", advises=("no compute to hide",), never=("overlap communication",))
+    told(
+        alone,
+        "in AllGather",
+        advises=("no compute to hide", "Open all ranks"),
+        never=("overlap communication", "blocks"),
+    )
 
 
 @pytest.mark.parametrize("has_steps", [False, True])
@@ -437,3 +442,32 @@ def test_all_long_gaps_have_a_cause_and_what_is_not_recorded_of_one_rank_is_advi
     found = triaged(tmp_path / "0.sqlite", tmp_path / "1.sqlite", rules=("idle_gaps",))
     assert "unexplained" not in found.account and "poll" in found.account
     told(finding(found, "idle-gaps"), advises=("-t osrt",))
+
+
+def test_a_kernel_during_which_pages_move_waits_for_them(tmp_path):
+    with one_gpu(tmp_path / "a.sqlite") as gpu:
+        gpu.in_a_row([MS] * 150 + [20 * MS] + [MS] * 50)
+        memories = {"source": MANAGED, "destination": MANAGED, "migration_cause": 2, "correlation_id": 0}
+        gpu.export.memcpy(gpu.process, 0, 7, 155 * MS, 160 * MS, size=MS, kind="UvmHtoD", **memories)
+    found = finding(triaged(tmp_path / "a.sqlite", rules=("kernel_outliers",)), "kernel-outliers")
+    told(found, "Pages of unified memory move", advises=("Prefetch the pages",), never=("another process",))
+
+
+@pytest.mark.parametrize(("call", "advises"), [(5 * US, "only 10 % of this time"), (45 * US, "A launch costs the CPU")])
+def test_late_launches_are_due_to_launch_calls_only_if_these_take_the_time(tmp_path, call, advises):
+    """200 gaps of 50 µs, at the end of which a launch takes 5 or 45 µs."""
+    with one_gpu(tmp_path / "a.sqlite") as gpu:
+        for start in range(MS, 41 * MS, 200 * US):
+            correlation = gpu.call("cudaLaunchKernel_v7000", start - call, start)
+            gpu.export.kernel(gpu.process, 0, 7, start, start + 150 * US, name="work()", correlation_id=correlation)
+    found = finding(triaged(tmp_path / "a.sqlite", rules=("launch_overhead",)), "launch-overhead")
+    told(found, advises=(advises,))
+
+
+def test_collectives_beside_the_first_two_are_counted(tmp_path):
+    with one_gpu(tmp_path / "a.sqlite") as gpu:
+        names = ["AllReduce"] * 4 + ["AllGather"] * 3 + ["Broadcast"] * 2 + ["Reduce"]
+        for start, name in zip(gpu.rounds(10, 5 * MS, 2 * MS), names, strict=True):
+            gpu.kernel(start + 2 * MS, start + 4 * MS, launched=start, name=nccl_kernel(name).name)
+    found = triaged(tmp_path / "a.sqlite", rules=("exposed_communication",))
+    told(found.findings[0], "4 AllReduce, 3 AllGather, 3 others")

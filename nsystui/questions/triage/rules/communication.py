@@ -341,10 +341,7 @@ _USUAL = Advice(
     "shards, a separate stream).",
     "Communication costs time only while no other kernel runs.",
 )
-_NOTHING_ELSE = Advice(
-    "First fix any straggler. Then use larger messages or faster links (`nsystui nccl --by size`).",
-    "Only NCCL kernels run here, so there is no compute to hide them.",
-)
+_NOTHING_ELSE = "Only NCCL kernels run here, so there is no compute to hide them."
 _SERIAL = 90
 """The minimum exposed share of communication, %, that a stream shared with compute explains."""
 _ON_ONE_STREAM = "The operations of one stream run one after the other, so compute of that stream hides none of them."
@@ -377,15 +374,17 @@ def exposed_communication(case: Case) -> Sequence[Finding | NotChecked]:
     kernels = evidence.frame().loc[lambda frame: frame["what"] == "kernel"]
     top = kernels.sort_values("exposed" if is_exposed else "total", ascending=False, kind="stable")
     calls = ", ".join(_calls(case, row) for row in top.head(_NAMED).to_dict("records"))
+    calls += f", {int(others):,} others" if (others := top["count"][_NAMED:].sum()) else ""
     measured = f"Time of {name} kernels that no other kernel of the GPU overlaps. The mean is over the GPUs."
     share, door = 100 * case.spent.exposed_nccl / case.spent.nccl, Door("nccl", by="collective", sort="exposed_ns")
     if is_exposed:
+        blocking = case.blocking_words(BY_COMMUNICATION) if case.spent.kernels or case.spent.graph else ""
         are_copies = (top["backend"] == COPIES_BACKEND).all()
         most, main = "Most" if len(top) > 1 else "All", _collective(top["collective"].iloc[0])
         work, waits = ("copies", "") if are_copies else ("kernels", ", including waits for late ranks")
         sentence = (
             f"Exposed {name} {work} cost {time_words(cost)} per GPU ({share:.0f} % of all {name} time){waits}."
-            f"{case.blocking_words(BY_COMMUNICATION)} {most} of the exposed time is in {main} ({calls})."
+            f"{blocking} {most} of the exposed time is in {main} ({calls})."
         )
         line, advice = f"exposed {name} {work}, {most.lower()} in {main}", _advice(case, top, share)
         return [case.finding("exposed-communication", sentence, advice, door, cost, measured, evidence, line=line)]
@@ -406,7 +405,8 @@ def exposed_communication(case: Case) -> Sequence[Finding | NotChecked]:
 
 def _advice(case: Case, kernels: pd.DataFrame, share: float) -> Advice:
     if not case.spent.kernels and not case.spent.graph:
-        return _NOTHING_ELSE
+        first = "First fix any straggler" if len(case.ranks) > 1 else "Open all ranks to see which rank arrives late"
+        return Advice(f"{first}. Then use larger messages or faster links (`nsystui nccl --by size`).", _NOTHING_ELSE)
     times = stream_times(case.job.session, case.scope)
     shared = {key: nccl for key, (_, compute, nccl, _) in times.items() if 20 * compute > nccl > 0}
     if share >= _SERIAL and 2 * sum(shared.values()) >= sum(nccl for _, _, nccl, _ in times.values()):

@@ -12,7 +12,16 @@ from nsystui.base.answer import DEVICE, DURATION, RANK, START, Column, Unit
 from nsystui.base.selection import Selection, Window
 from nsystui.base.text import counted
 from nsystui.exports import canonical
-from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, covered_per_bin, merge, slices
+from nsystui.questions.algebra.intervals import (
+    EMPTY,
+    Intervals,
+    Times,
+    covered_per_bin,
+    intersect,
+    merge,
+    slices,
+    union,
+)
 from nsystui.questions.gpu.device_time import Device, DeviceIntervals
 from nsystui.questions.host.host_work import CpuSpan, host_work
 from nsystui.questions.kernels.activities import API, work_summary
@@ -133,8 +142,8 @@ def launch_overhead(case: Case) -> Sequence[Finding | NotChecked]:
     idle = case.mean(case.short_gaps(device).length for device in case.devices)
     if case.percent(idle) < case.thresholds.launch_percent:
         return []  # cheaper than reading every launch
-    waits: dict[Place, Intervals] = {}
-    rows = [row for devices in _portions(case) for row in _rows(case, devices, waits)]
+    waits, in_calls = dict[Place, Intervals](), dict[Place, Intervals]()
+    rows = [row for devices in _portions(case) for row in _rows(case, devices, waits, in_calls)]
     if not rows:
         why = "needs the API calls that launched the kernels: this export lacks these calls"
         return [NotChecked("launch-overhead", why)]
@@ -155,6 +164,10 @@ def launch_overhead(case: Case) -> Sequence[Finding | NotChecked]:
         f"Replay the work as a CUDA graph, or fuse kernels{how}.",
         "A launch costs the CPU several µs whatever the kernel does, and these kernels end before the next launch.",
     )
+    calling = case.mean(part.length for part in in_calls.values())
+    if 2 * calling < cost:
+        reason = f"The calls that launch take only {100 * calling / cost:.0f} % of this time."
+        advice = Advice(f"Let the CPU do less between launches (`nsystui gaps`). {advice.text}", reason)
     advice = ADVICE if 2 * overhead > cost else _REPLAYED if kernels >= 2 * launches else advice
     door = Door("kernels", report="cuda_kern_exec_sum")
     measured = (
@@ -180,18 +193,21 @@ def _portions(case: Case) -> Iterator[list[DeviceIntervals]]:
         yield portion
 
 
-def _rows(case: Case, devices: Sequence[DeviceIntervals], late: dict[Place, Intervals]) -> Iterator[_LaunchOverheadRow]:
-    """Yield the row of each GPU with launches, and add its gaps before late launches to ``late``."""
+def _rows(
+    case: Case, devices: Sequence[DeviceIntervals], late: dict[Place, Intervals], in_calls: dict[Place, Intervals]
+) -> Iterator[_LaunchOverheadRow]:
+    """Yield the row of each GPU with launches; add its gaps before late launches, and the launching calls in them."""
     launches = launches_of(case, devices)
     for device in devices:
         rank, ordinal = device.device.task.rank, device.device.device
         times = launches.get((device.device.task.task, ordinal))
         if times is not None:
-            _, called, start, end, correlation = times
+            launch, called, start, end, correlation = times
             order = np.argsort(start, kind="stable")
             first = order[np.unique(correlation[order], return_index=True)[1]]  # not once a node of a graph
             waits, length = late_gaps(case, device, times), end - start
             late[device.device.task.task, ordinal] = waits
+            in_calls[device.device.task.task, ordinal] = intersect(waits, union(launch, called))
             tiny = int((length < case.thresholds.tiny_kernel_us * 1e3).sum())
             queue, median = (float(np.median(times)) for times in (np.maximum(start - called, 0)[first], length))
             counts = len(first), len(start), len(waits)
