@@ -179,7 +179,7 @@ def task_table(session: Session, selection: Selection, ranks: Sequence[RankedTas
     rows: list[Row] = []
     for item in shown_ranks:
         unknown = ("memory_ops",) * bool(spent.get(item.task, NOTHING).unrecorded_copies)
-        counted = [None if name in unknown else counts[name][item.task] for name in _COUNTED]
+        counted = [counts[name][item.task] or None if name in unknown else counts[name][item.task] for name in _COUNTED]
         location = (item.rank, item.host or None, busy.gpu_numbers(item.task))
         identity = (item.gpu or None, item.pid, item.process_name or None, item.report_name)
         rows.append((*location, *shares(spent.get(item.task)), *counted, *identity))
