@@ -89,25 +89,23 @@ class LaunchAccount:
 
 def losses(accounts: Collection[LaunchAccount]) -> list[str]:
     """Return words for the GPU work that processes launched and that is missing."""
-    sums = [sum(getattr(item, key) for item in accounts) for key in ("lost_kernels", "launches")]
-    words = ["{:,} of {:,} kernel launches have no kernel".format(*sums)] if sums[0] else []
-    sums = [sum(getattr(item, key) for item in accounts) for key in ("lost_work", "work_calls")]
-    text = "{:,} of {:,} calls that replay graphs, copy or set memory have no GPU work"
-    return [*words, *([text.format(*sums)] if sums[0] else [])]
+    kernels, launches, work, calls = (
+        sum(getattr(item, key) for item in accounts) for key in ("lost_kernels", "launches", "lost_work", "work_calls")
+    )
+    words = [f"{kernels:,} of {launches:,} kernel launches have no kernel"] * bool(kernels)
+    text = f"{work:,} of {calls:,} calls that replay graphs, copy or set memory have no GPU work"
+    return [*words, *[text] * bool(work)]
 
 
 @dataclass
 class _Counts:
     """Counts of a process; times on its report's clock, ns."""
 
-    launches: int = 0
+    calls: Counter[int] = field(default_factory=Counter)
+    """The number of calls by kind."""
     kernels: int = 0
-    lone_launches: list[Times] = field(default_factory=list)
+    lone_calls: defaultdict[int, list[Times]] = field(default_factory=lambda: defaultdict(list))
     lone_kernels: list[Times] = field(default_factory=list)
-    lone_graphs: list[Times] = field(default_factory=list)
-    lone_copies: list[Times] = field(default_factory=list)
-    copies: int = 0
-    graphs: int = 0
     delays: list[int] = field(default_factory=list)
     after_waits: list[int] = field(default_factory=list)
     first_call: int = _ANY_ID
@@ -117,19 +115,17 @@ class _Counts:
 
     def add(self, *portions: Mapping[str, Times]) -> None:
         calls, kernels, waits, *others = portions
-        is_launch, is_graph, is_copy = (calls["kind"] == kind for kind in (_KERNEL_LAUNCH, _GRAPH_LAUNCH, _COPY))
-        self.graphs, self.copies = self.graphs + int(is_graph.sum()), self.copies + int(is_copy.sum())
-        is_lone = ~np.isin(calls["correlation_id"], np.concatenate([it["correlation_id"] for it in (kernels, *others)]))
-        self.lone_graphs.append(calls["start"][is_graph & is_lone])
-        self.lone_copies.append(calls["start"][is_copy & is_lone])
-        self.launches += int(is_launch.sum())
+        ids = [work["correlation_id"] for work in (kernels, *others)]
+        for kind in (_KERNEL_LAUNCH, _GRAPH_LAUNCH, _COPY):
+            is_kind = calls["kind"] == kind
+            self.calls[kind] += int(is_kind.sum())
+            of_kind = np.concatenate(ids[: 1 if kind == _KERNEL_LAUNCH else None])
+            self.lone_calls[kind].append(calls["start"][is_kind & ~np.isin(calls["correlation_id"], of_kind)])
+        is_launch = calls["kind"] == _KERNEL_LAUNCH
         self.kernels += len(kernels["start"])
         self.first_call = min(self.first_call, calls["start"].min(initial=_ANY_ID))
         self.end = max(self.end, *(rows["end"].max(initial=-_ANY_ID) for rows in (calls, kernels)))
         self.longest = max(self.longest, (kernels["end"] - kernels["start"]).max(initial=0))
-        self.lone_launches.append(
-            calls["start"][is_launch & ~np.isin(calls["correlation_id"], kernels["correlation_id"])]
-        )
         has_call = np.isin(kernels["correlation_id"], calls["correlation_id"])
         self.lone_kernels.append(kernels["start"][~has_call])
         order = np.argsort(calls["correlation_id"])
@@ -148,50 +144,43 @@ class _Counts:
             if lateness := (ends[earlier[earlier > 0] - 1] - waits["end"][is_wait][earlier > 0]).tolist():
                 self.after_waits.append(max(lateness))
 
-    def account(
-        self, captures: Sequence[tuple[int, int]], kernels_left_out: int, work_left_out: int, calls_left_out: int
-    ) -> LaunchAccount:
+    def account(self, captures: Sequence[tuple[int, int]], left_out: Sequence[int]) -> LaunchAccount:
         """Return the account of all portions; launches during ``captures`` of graphs make nodes, not kernels.
 
         If graphs were launched, but their capture was not recorded, any launch may have made a node. Few copies
-        without a record are empty copies.
+        without a record are empty copies. ``left_out``: the result of `_left_out`.
         """
-        launches, copies, graphs, kernels = map(
-            np.concatenate, (self.lone_launches, self.lone_copies, self.lone_graphs, self.lone_kernels)
-        )
-        for start, end in captures or [(-_ANY_ID, _ANY_ID)] * bool(self.graphs):
-            launches, copies = (calls[(calls < start) | (calls > end)] for calls in (launches, copies))
+        kernels_left_out, work_left_out, calls_left_out = left_out
+        calls = {kind: np.concatenate(parts) for kind, parts in self.lone_calls.items()}
+        for start, end in captures or [(-_ANY_ID, _ANY_ID)] * bool(self.calls[_GRAPH_LAUNCH]):
+            for kind in (_KERNEL_LAUNCH, _COPY):
+                calls[kind] = calls[kind][(calls[kind] < start) | (calls[kind] > end)]
         max_delay = max(self.delays, default=0)
-        last = self.end - max_delay - self.longest
-        is_kernel_lost = launches < last
-        lost_copies, lost_graphs = (int((calls < last).sum()) for calls in (copies, graphs))
-        lost_copies *= 100 * lost_copies >= MUCH_LOST * self.copies
-        is_launch_lost = kernels - max_delay > self.first_call
+        lost = {kind: starts + max_delay + self.longest < self.end for kind, starts in calls.items()}
+        is_kernel_lost, graphs, copies = lost[_KERNEL_LAUNCH], int(lost[_GRAPH_LAUNCH].sum()), int(lost[_COPY].sum())
+        copies *= 100 * copies >= MUCH_LOST * self.calls[_COPY]
+        is_launch_lost = np.concatenate(self.lone_kernels) - max_delay > self.first_call
         return LaunchAccount(
-            self.launches,
-            self.kernels,
-            max(int(is_kernel_lost.sum()) - kernels_left_out, 0),
-            self.copies + self.graphs,
-            max(lost_copies + lost_graphs - work_left_out, 0),
+            self.calls[_KERNEL_LAUNCH], self.kernels, max(int(is_kernel_lost.sum()) - kernels_left_out, 0),
+            self.calls[_COPY] + self.calls[_GRAPH_LAUNCH], max(graphs + copies - work_left_out, 0),
             max(int(is_launch_lost.sum()) - calls_left_out, 0),
-            int((~is_kernel_lost).sum() + (~is_launch_lost).sum()),
-            min(self.delays, default=None),
+            int((~is_kernel_lost).sum() + (~is_launch_lost).sum()), min(self.delays, default=None),
             max(self.after_waits, default=None),
-        )
+        )  # fmt: skip
 
 
 def _left_out(reports: Collection[Report]) -> dict[int, list[int]]:
     """Return the numbers of kernels, other GPU work and calls that cannot be used, of reports with whole calls."""
-    groups = (tables.kernels,), (tables.memory_ops, tables.graph_launches), (tables.api_calls,)
+
+    def unused(report: Report, *names: str) -> int:
+        rows = (left_out.rows for name in names if (left_out := report.packed.left_out.get(name)))
+        return sum(rows) + _ANY_ID * any(name in report.damaged for name in names)
+
+    kernels, memory, graphs, calls = (table.name for table in (*GPU_TABLES, canonical.API_CALLS))
     return {
-        report.index: [
-            sum(rows.rows for table in group if (rows := report.packed.left_out.get(table.name)))
-            + _ANY_ID * any(table.name in report.damaged for table in group)
-            for group in groups
-        ]
+        report.index: [unused(report, kernels), unused(report, memory, graphs), unused(report, calls)]
         for report in reports
-        if report.count(canonical.API_CALLS)
-        and not report.damaged.keys() & {tables.kernels.name, tables.api_calls.name}
+        if report.count(canonical.API_CALLS) and not report.damaged.keys() & {kernels, calls}
     }
 
 
@@ -213,9 +202,9 @@ def launch_accounts(session: Session, reports: Collection[Report]) -> dict[Task,
             counts[task].add(*(portion.get(task, _NO_ROWS) for portion in portions))
     captures = _graph_captures(session, report_indices) if counts else {}
     return {
-        task: count.account(captures.get(task, ()), *left_out[task.report])
+        task: count.account(captures.get(task, ()), left_out[task.report])
         for task, count in counts.items()
-        if count.launches and task in worked and task.process != canonical.NO_PROCESS
+        if count.calls[_KERNEL_LAUNCH] and task in worked and task.process != canonical.NO_PROCESS
     }
 
 
@@ -248,9 +237,8 @@ def _queries(reports: Sequence[int], first: int, last: int) -> Iterator[Query]:
     api, kernels, syncs = tables.api_calls, tables.kernels, tables.syncs
     is_launch = api.c.name.contains("Launch") & ~api.c.name.contains("HostFunc")
     is_copy = sa.or_(*(api.c.name.contains(word) for word in COPYING)) & ~api.c.name.contains("Graph")
-    kind = sa.case(
-        (api.c.name.contains("GraphLaunch"), _GRAPH_LAUNCH), (is_launch, _KERNEL_LAUNCH), (is_copy, _COPY), else_=0
-    )
+    is_graph = api.c.name.contains("GraphLaunch")
+    kind = sa.case((is_graph, _GRAPH_LAUNCH), (is_launch, _KERNEL_LAUNCH), (is_copy, _COPY), else_=0)
     # Some versions of nsys also call cudaStreamWaitEvent a "Stream sync".
     is_wait = api.c.name.contains("Synchronize") & ~api.c.name.contains("Event")
     stream = sa.case((api.c.name.contains("Stream"), syncs.c.stream), else_=_ALL_STREAMS).label("stream")

@@ -33,7 +33,7 @@ from nsystui.questions.gpu.device_time import (
     shifted,
     to_arrays,
 )
-from nsystui.questions.queries.data_notes import copies_note
+from nsystui.questions.queries.data_notes import copies_notes
 from nsystui.questions.queries.derived import in_runs, of_each_report, runs_of
 from nsystui.questions.queries.kernel_names import other_communication
 from nsystui.questions.queries.pauses import capture_note, pauses
@@ -76,11 +76,8 @@ class BusyIntervals:
         devices = tuple(_devices(session, selection, selected_devices(session, selection, ranks), previous))
         reports = selected_reports(session, selection)
         notes = [*_notes(session, reports, selection), *other_communication(session)]
-        notes += [
-            note
-            for note in (capture_note(session, reports), copies_note(session, (item.device.task for item in devices)))
-            if note
-        ]
+        notes += filter(None, [capture_note(session, reports)])
+        notes += copies_notes(session, (item.device.task for item in devices))
         groups = by_gpu(session, (item.device for item in devices))
         same_gpu = [{device.task.rank for device in group} for group in groups if len(group) > 1]
         if unknown := [item.device.task.rank for item in devices if not item.device.is_gpu]:
@@ -309,14 +306,11 @@ def _notes(session: Session, reports: Sequence[Report], selection: Selection) ->
 
 # Field of ``Breakdown`` and ``DeviceLanes``, key of the columns, heading in files, heading on screen, importance.
 _PARTS = (
-    ("busy", "busy", "Busy", "busy", 0),
-    ("kernels", "compute", "Compute", "compute", 1),
-    ("nccl", "nccl", "NCCL", "NCCL", 1),
-    ("exposed_nccl", "exposed_nccl", "Exposed NCCL", "exposed", 1),
-    ("memory", "memory", "Memory", "memory", 2),
-    ("graph", "graph", "Graph", "graph", 3),
+    ("busy", "busy", "Busy", "busy", 0), ("kernels", "compute", "Compute", "compute", 1),
+    ("nccl", "nccl", "NCCL", "NCCL", 1), ("exposed_nccl", "exposed_nccl", "Exposed NCCL", "exposed", 1),
+    ("memory", "memory", "Memory", "memory", 2), ("graph", "graph", "Graph", "graph", 3),
     ("idle", "idle", "Idle", "idle", 1),
-)
+)  # fmt: skip
 BUSY_PARTS = (
     ("compute_percent", "compute"),
     ("exposed_nccl_percent", "nccl"),
@@ -326,17 +320,11 @@ BUSY_PARTS = (
 """Segments of the busy bar; memory and graph without time that compute or NCCL covers."""
 SHARE_COLUMNS = tuple(
     Column(
-        f"{key}_percent",
-        header=f"{title} (%)",
-        label=f"{label} %",
-        unit=Unit.PERCENT,
-        decimals=2,
-        importance=importance,
-        has_bar=key == "busy",
-        stack=BUSY_PARTS if key == "busy" else (),
+        f"{key}_percent", header=f"{title} (%)", label=f"{label} %", unit=Unit.PERCENT, decimals=2,
+        importance=importance, has_bar=key == "busy", stack=BUSY_PARTS if key == "busy" else (),
     )
     for _, key, title, label, importance in _PARTS
-)
+)  # fmt: skip
 """Percentages of the window, in the order of ``shares``."""
 COLUMNS = (
     RANK,

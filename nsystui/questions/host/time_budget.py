@@ -313,18 +313,12 @@ def _budget(
     )
     long_gaps, idle = gaps.chosen(gaps.lengths >= LONG_GAP), spent.idle - (spent.time - spent.recorded)
     budget = Budget(
-        compute=spent.kernels,
-        exposed_nccl=spent.exposed_nccl,
-        memory=spent.memory_only,
-        graph=spent.graph_only,
-        startup=startup.length,
-        long_gaps=long_gaps.length,
+        compute=spent.kernels, exposed_nccl=spent.exposed_nccl, memory=spent.memory_only, graph=spent.graph_only,
+        startup=startup.length, long_gaps=long_gaps.length,
         short_gaps=idle - startup.length - long_gaps.length - in_graphs.length - after.length,
-        in_graphs=in_graphs.length,
-        tail=after.length,
-        unrecorded=spent.time - spent.recorded,
+        in_graphs=in_graphs.length, tail=after.length, unrecorded=spent.time - spent.recorded,
         unrecorded_copies=spent.unrecorded_copies,
-    )
+    )  # fmt: skip
     return DeviceBudget(device.device, window, steady, working, budget, startup, long_gaps, in_graphs, after)
 
 
@@ -342,17 +336,11 @@ def steady_window(budgets: Sequence[DeviceBudget]) -> Window | None:
 
 
 _LABELS = {
-    "compute": ("Compute", "compute"),
-    "exposed_nccl": ("Exposed NCCL", "exposed NCCL"),
-    "memory": ("Memory", "memory"),
-    "graph": ("Graphs", "graphs"),
-    "startup": ("Start-up", "start-up"),
-    "long_gaps": ("Long Gaps", "long gaps"),
-    "short_gaps": ("Short Gaps", "short gaps"),
-    "in_graphs": ("In Graphs", "in graphs"),
-    "tail": ("Tail", "tail"),
-    "unrecorded": ("Not Recorded", "not recorded"),
-}
+    "compute": ("Compute", "compute"), "exposed_nccl": ("Exposed NCCL", "exposed NCCL"),
+    "memory": ("Memory", "memory"), "graph": ("Graphs", "graphs"), "startup": ("Start-up", "start-up"),
+    "long_gaps": ("Long Gaps", "long gaps"), "short_gaps": ("Short Gaps", "short gaps"),
+    "in_graphs": ("In Graphs", "in graphs"), "tail": ("Tail", "tail"), "unrecorded": ("Not Recorded", "not recorded"),
+}  # fmt: skip
 PARTS = tuple(_LABELS)
 COLUMNS = (
     RANK,

@@ -101,16 +101,14 @@ def left_out_note(reports: Sequence[Report]) -> str:
     return "; ".join(filter(None, sentences))
 
 
-def copies_note(session: Session, ranks: Iterable[RankedTask] | None = None) -> str:
+def copies_notes(session: Session, ranks: Iterable[RankedTask] | None = None) -> tuple[str, ...]:
     """Return the note on `Breakdown.unrecorded_copies` of some ranks, by default of all, if any."""
     calls = unrecorded_copies(session, session.reports)
-    who = None if ranks is None else {item.task: item.rank for item in ranks if item.task in calls}
-    if not calls or who == {}:
-        return ""
-    count = sum(number for task, number in calls.items() if who is None or task in who)
+    who = {item.task: item.rank for item in ranks or () if item.task in calls}
+    count = sum(number for task, number in calls.items() if ranks is None or task in who)
     whose = f" of {ranks_named(who.values())}" if who else ""
     text = f"{count:,} calls{whose} copy or set memory, but their work on the GPU was not recorded"
-    return f"{text}: memory is unknown, {LOWER_BOUNDS}"
+    return (f"{text}: memory is unknown, {LOWER_BOUNDS}",) if count else ()
 
 
 def clock_note(reports: Sequence[Report]) -> str:

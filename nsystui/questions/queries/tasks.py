@@ -230,18 +230,13 @@ def ranked_tasks(session: Session, given: Numbering | None = None) -> tuple[Rank
         program = names.get(task, "").rpartition("/")[2]
         ranked.append(
             RankedTask(
-                task,
-                ranks[task],
-                source,
+                task, ranks[task], source,
                 next((rank for rank in local_ranks if rank is not None), None) if task in single_tasks else None,
-                report.metadata.host,
-                None if task.process == NO_PROCESS else pid_of(task.process),
-                report.metadata.command.rpartition("/")[2] if program == _LAUNCHER else program,
-                report.name,
-                tuple(device for device, _ in used),
-                tuple(name for _, name in used if name),
+                report.metadata.host, None if task.process == NO_PROCESS else pid_of(task.process),
+                report.metadata.command.rpartition("/")[2] if program == _LAUNCHER else program, report.name,
+                tuple(device for device, _ in used), tuple(name for _, name in used if name),
             )
-        )
+        )  # fmt: skip
     return tuple(sorted(ranked, key=lambda item: (item.rank, item.task)))
 
 
@@ -396,16 +391,13 @@ def unrecorded_copies(session: Session, reports: Iterable[Report]) -> dict[Task,
         from nsystui.store import tables
 
         working = {task for table in GPU_TABLES for task in rows_of_tasks(part, table, missing)}
-        memory = tables.memory_ops.c
-        recorded: dict[int, set[Task]] = {0: set(), 1: set()}
+        memory, rows = tables.memory_ops.c, {report.index: Counter[int]() for report in missing}
         query = sa.select(memory.report, memory.process, sa.func.coalesce(memory.is_memset, 0)).distinct()
-        for report, process, is_memset in part.rows(query) if part.count(BY_NAME["memory_ops"]) else ():
-            recorded[is_memset].add(Task(report, process))
-        rows = {report.index: Counter[int]() for report in missing}
-        for word, done in zip(COPYING, recorded.values(), strict=True):
+        recorded = part.rows(query) if part.count(BY_NAME["memory_ops"]) else ()
+        for kind, word in enumerate(COPYING):
+            done = {Task(*task) for *task, is_memset in recorded if is_memset == kind}
             # The calls of other reports need not be read.
-            lacking = {task.report for task in working - done}
-            reports = [report for report in missing if report.index in lacking]
+            reports = [report for report in missing if report.index in {task.report for task in working - done}]
             for task, calls in launches_without_work(part, reports, (word,), done).items():
                 rows[task.report][task.process] += sum(calls.values())
         return {index: {"calls": json_array([*values.items()])} for index, values in rows.items()}
@@ -453,15 +445,11 @@ def _work_calls(session: Session, reports: Sequence[int], names: Sequence[str]) 
     opened = sa.func.sum(sa.case((begins, 1), (ends, -1), else_=0))
     open_captures = opened.over(partition_by=(calls.report, calls.process), order_by=calls.start)
     columns = calls.report, calls.process, calls.name
-    query = sa.select(*columns, is_launch.label("launches"), open_captures.label("captures")).where(
-        of_reports(calls.report, reports),
-        calls.return_value.is_(None) | (calls.return_value == 0),
-        is_launch | begins | ends,
-    )
-    found = query.subquery().c
-    key = found.report, found.process, found.name
-    is_outside = found.launches, found.captures <= 0
-    return session.rows(sa.select(*key, sa.func.count()).where(*is_outside).group_by(*key))
+    query = sa.select(*columns, is_launch.label("launches"), open_captures.label("captures"))
+    succeeded = of_reports(calls.report, reports), calls.return_value.is_(None) | (calls.return_value == 0)
+    found = query.where(*succeeded, is_launch | begins | ends).subquery().c
+    query = sa.select(*list(found)[:3], sa.func.count()).where(found.launches, found.captures <= 0)
+    return session.rows(query.group_by(*list(found)[:3]))
 
 
 def _ranks(session: Session, tasks: list[Task], devices: Mapping[Task, Any]) -> tuple[Ranks, str]:

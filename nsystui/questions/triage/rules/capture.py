@@ -246,32 +246,19 @@ def _missing(case: Case) -> Iterator[Finding]:
 _HARMLESS = (0, 600, 704)
 """Success, "not ready" (a query while work continues), "peer access is already enabled"."""
 _NAMES = {
-    1: "invalid value",
-    2: "out of memory",
-    214: "uncorrectable ECC error",
-    217: "no peer access between two devices",
-    700: "illegal address",
-    702: "launch timeout",
-    710: "assert on the device",
-    714: "hardware stack error",
-    715: "illegal instruction",
-    716: "misaligned address",
-    717: "invalid address space",
-    718: "invalid program counter",
-    719: "launch failure",
-    801: "not supported",
-}
+    1: "invalid value", 2: "out of memory", 214: "uncorrectable ECC error", 217: "no peer access between two devices",
+    700: "illegal address", 702: "launch timeout", 710: "assert on the device", 714: "hardware stack error",
+    715: "illegal instruction", 716: "misaligned address", 717: "invalid address space",
+    718: "invalid program counter", 719: "launch failure", 801: "not supported",
+}  # fmt: skip
 _STICKY = frozenset({214, 700, 702, 710, 714, 715, 716, 717, 718, 719})
 """After these errors a process cannot use its GPU (cudaError_t in driver_types.h; same numbers in CUresult)."""
 _OUT_OF_MEMORY, _NO_PEER_ACCESS = 2, 217
 _API_ERRORS_COLUMNS = (
-    RANK,
-    NAME,
-    Column("code", header="Code", label="code", unit=Unit.NUMBER),
-    Column("meaning", header="Meaning", label="meaning"),
-    COUNT,
+    RANK, NAME, Column("code", header="Code", label="code", unit=Unit.NUMBER),
+    Column("meaning", header="Meaning", label="meaning"), COUNT,
     Column("first", header="First (ns)", label="first", unit=Unit.TIME),
-)
+)  # fmt: skip
 
 
 _ADVICE = (

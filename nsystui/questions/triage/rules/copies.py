@@ -50,29 +50,23 @@ class _Kind:
 
 
 _SYNC_COPY = _Kind(
-    "synchronous-copies",
-    MemoryCalls.SYNCHRONOUS_COPIES,
-    "Synchronous calls (cudaMemcpy) copy",
+    "synchronous-copies", MemoryCalls.SYNCHRONOUS_COPIES, "Synchronous calls (cudaMemcpy) copy",
     Advice(
         "Use cudaMemcpyAsync with pinned memory on a separate stream.",
         "In cudaMemcpy the CPU is blocked until the copy is done.",
     ),
-)
+)  # fmt: skip
 _PAGEABLE = _Kind(
-    "pageable-copies",
-    MemoryCalls.PAGEABLE_COPIES,
-    "Pageable copies (cudaMemcpyAsync) move",
+    "pageable-copies", MemoryCalls.PAGEABLE_COPIES, "Pageable copies (cudaMemcpyAsync) move",
     Advice(
         "Pin the host memory (cudaHostAlloc).",
         "CUDA stages copies of pageable memory, which makes them slower and blocks the CPU as a synchronous call does.",
     ),
-)
+)  # fmt: skip
 _SYNC_MEMSET = _Kind(
-    "synchronous-memsets",
-    MemoryCalls.SYNCHRONOUS_MEMSETS,
-    "Synchronous memsets (of pinned or managed memory) set",
+    "synchronous-memsets", MemoryCalls.SYNCHRONOUS_MEMSETS, "Synchronous memsets (of pinned or managed memory) set",
     Advice("Use cudaMemsetAsync.", "On pinned or managed memory, cudaMemset blocks the CPU until the memset is done."),
-)
+)  # fmt: skip
 _FROM = {
     PAGEABLE: Advice(
         "Pin the host memory once (cudaMallocHost, cudaHostRegister) and reuse it. Then use cudaMemcpyAsync on a "

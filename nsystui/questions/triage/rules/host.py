@@ -335,15 +335,13 @@ _OTHER_FINDINGS = (
     "host-allocation", "first-launches",
 )  # fmt: skip
 _IDLE_GAPS_COLUMNS = (
-    RANK,
-    DEVICE.with_importance(2),
-    START,
+    RANK, DEVICE.with_importance(2), START,
     Column("duration", header="Duration (ns)", label="idle", unit=Unit.DURATION),
     Column("kind", header="CPU", label="launching thread was"),
     Column("share", header="CPU (%)", label="share", unit=Unit.PERCENT, decimals=1, importance=2),
     Column("call", header="Call", label="longest call", importance=1),
     Column("range", header="NVTX Range", label="NVTX range", importance=1),
-)
+)  # fmt: skip
 
 
 @rule(80, reads=IDLE | {"api_calls"}, finds={"idle-gaps": FindingKind(symptom_of=_OTHER_FINDINGS, parts=BY_CPU)})

@@ -46,14 +46,9 @@ _HALF, _WORKS, _SEEN = 0.5, 0.1, 0.01
 _FEWEST_STEPS = 20
 _HOST_TO_DEVICE = 1
 _CALLING = (
-    causes.ALLOCATING,
-    causes.SYNCHRONISING,
-    causes.COPYING,
-    causes.LAUNCHING,
-    causes.OTHER_CALLS,
-    causes.IN_OVERHEAD,
+    causes.ALLOCATING, causes.SYNCHRONISING, causes.COPYING, causes.LAUNCHING, causes.OTHER_CALLS, causes.IN_OVERHEAD,
     causes.IN_MPI,
-)
+)  # fmt: skip
 """Causes of gaps that do not wait for input: CUDA and MPI calls."""
 
 _COLUMNS = (

@@ -231,17 +231,10 @@ def launches_of(case: Case, devices: Sequence[DeviceIntervals]) -> dict[Place, t
     kernels, calls = tables.kernels, tables.api_calls
     owners = sorted(task for device in devices for task in device.tasks)
     reports = sorted({task.report for task in owners})
+    values = job_start(calls), job_end(calls), job_start(kernels), job_end(kernels), kernels.c.correlation_id
+    labelled = [column.label(name) for name, column in zip(_TIMES, values, strict=True)]
     query = (
-        sa.select(
-            kernels.c.report,
-            kernels.c.process,
-            kernels.c.device,
-            job_start(calls).label("launch"),
-            job_end(calls).label("called"),
-            job_start(kernels).label("start"),
-            job_end(kernels).label("end"),
-            kernels.c.correlation_id.label("correlation"),
-        )
+        sa.select(kernels.c.report, kernels.c.process, kernels.c.device, *labelled)
         .join_from(kernels, calls, is_launched_by(kernels, calls))
         .where(
             *where(kernels, case.scope.with_tasks(frozenset(owners))),

@@ -39,13 +39,9 @@ _COMPILERS = {
 }
 """Words in names of modules, functions and programs; of several in a stack, the first entry counts."""
 _IN_RANGES = {
-    "PTX": "ptx",
-    "NVRTC": "nvrtc",
-    "Triton": "triton",
-    "LLVM": "llvm",
-    "XLA": "xla|hlo",
+    "PTX": "ptx", "NVRTC": "nvrtc", "Triton": "triton", "LLVM": "llvm", "XLA": "xla|hlo",
     "Inductor": "inductor|compile_fx|async_?compile",
-}
+}  # fmt: skip
 """Words in the names of NVTX ranges."""
 _COMPILES = re.compile(r"compil(?!ed)", re.IGNORECASE)
 """Longer range names need this, because ranges of compiled kernels name compilers, too."""
