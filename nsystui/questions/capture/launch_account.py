@@ -57,11 +57,9 @@ _COLUMNS = (
 class LaunchAccount:
     """The kernel launches and kernels of a process, and the offsets of its GPUs' clocks.
 
-    ``lost_work`` of ``work_calls`` (replays of graphs, copies, memsets) have no GPU work. Nothing at the edges of the
-    capture is lost (``cut_off``). ``least_delay``: the shortest time from the start of a launch to the start of its
-    kernel, ns; negative if the GPU's clock is behind.
-    ``after_wait`` is the longest time from the end of a wait to the end of a kernel that it waited for, ns; positive if
-    the clock is ahead, ``None`` without waits.
+    ``lost_work`` of ``work_calls`` (graphs, copies, memsets) lack work; ``cut_off``: work at the edges of the capture,
+    which is not lost. ``least_delay``: the least time from a launch to its kernel, ns; negative if the GPU's clock is
+    behind. ``after_wait``: the most from the end of a wait to the end of its kernels, ns; positive if it is ahead.
     """
 
     launches: int
@@ -147,8 +145,7 @@ class _Counts:
     def account(self, captures: Sequence[tuple[int, int]], left_out: Sequence[int]) -> LaunchAccount:
         """Return the account of all portions; launches during ``captures`` of graphs make nodes, not kernels.
 
-        If graphs were launched, but their capture was not recorded, any launch may have made a node. Few copies
-        without a record are empty copies. ``left_out``: the result of `_left_out`.
+        If graphs were launched, but their capture was not recorded, any launch may have made a node.
         """
         kernels_left_out, work_left_out, calls_left_out = left_out
         calls = {kind: np.concatenate(parts) for kind, parts in self.lone_calls.items()}

@@ -69,8 +69,8 @@ class BusyIntervals:
     ) -> BusyIntervals:
         """Read the devices of the selected tasks, by rank and device; reuse the intervals in ``previous``.
 
-        ``previous`` is ignored if streams are selected. Window and name filter do not apply: all of a GPU's work makes
-        it busy. A million operations take about 0.3 s to read, and up to 20 MB of memory.
+        ``previous`` is ignored if streams are selected. Window and name filter do not apply. A million operations take
+        about 0.3 s, and up to 20 MB of memory.
         """
         version = session.version
         devices = tuple(_devices(session, selection, selected_devices(session, selection, ranks), previous))
@@ -168,8 +168,8 @@ def unplaced(session: Session, gpus: Sequence[DeviceIntervals]) -> bool:
 def gpu_key(report: Report, task: Task, device: int) -> Hashable:
     """Return a key of the GPU behind a process's CUDA ordinal: equal for the same GPU, in reports that share a clock.
 
-    Exports identify the GPU since schema 3.20; otherwise processes share it if their report's machine has a single GPU.
-    The ordinal is no proof: under CUDA_VISIBLE_DEVICES it is 0 in every process.
+    Exports identify the GPU since schema 3.20; otherwise processes share it if their machine has a single GPU. Under
+    CUDA_VISIBLE_DEVICES the ordinal is 0 in every process.
     """
     number = _recorded_gpu(report, task, device)
     if number is None:

@@ -1,8 +1,7 @@
 """The time budget of each GPU, in parts that add up, and the CPU's work while the GPU was idle.
 
-See docs/numbers.md#budget for the parts and causes. Busy time is compute, exposed NCCL, memory operations that nothing
-hides, and whole CUDA graphs, as in `Breakdown`. Time before and after a rank's capture is not idle, because nothing was
-recorded. Start-up and tail belong to the capture: a window in the middle of the job has neither.
+See docs/numbers.md#budget for the parts and causes. Start-up and tail belong to the capture: a window in the middle of
+the job has neither.
 """
 
 from __future__ import annotations
@@ -125,7 +124,7 @@ def causes_of(
 
 
 def without_numbers(name: str) -> str:
-    """Return the name of a range with ``*`` instead of numbers."""
+    """Replace numbers in a range's name by ``*``."""
     return _NUMBER.sub("*", name)
 
 

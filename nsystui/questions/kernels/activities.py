@@ -1,12 +1,10 @@
 """Summaries and instances of memory operations, and of API, OS runtime, MPI and library calls.
 
-The memory, API and OS runtime tables have the columns, order and values of nsys's ``cuda_gpu_mem_time_sum``,
-``cuda_gpu_mem_size_sum`` (except that sizes are in bytes), ``cuda_api_sum`` and ``osrt_sum``; calls that
-``--cudabacktrace`` wrote twice count once. MPI calls are recorded as MPI events or as NVTX ranges (`mpi`).
+The tables have the columns, order and values of nsys's ``cuda_gpu_mem_time_sum``, ``cuda_gpu_mem_size_sum`` (but sizes
+in bytes), ``cuda_api_sum`` and ``osrt_sum``; calls that ``--cudabacktrace`` wrote twice count once.
 
-`MemoryCalls` classifies memory operations by the calls that launched them, like nsys's rules ``cuda_memcpy_sync``,
-``cuda_memcpy_async`` and ``cuda_memset_sync`` (docs/numbers.md#expert-rules), but matches operation and call by
-(report, process, correlation id).
+`MemoryCalls` classifies memory operations by their calls, like nsys's rules (docs/numbers.md#expert-rules), but matches
+operation and call by (report, process, correlation id).
 """
 
 from __future__ import annotations

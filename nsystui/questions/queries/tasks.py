@@ -2,8 +2,7 @@
 
 See docs/ranks.md#rank-numbers.
 
-A task is a (report, process) that used a GPU, or in a report without any GPU work, a process with other events. Rank
-numbers are from the first source that gives each task a different number; screens show the source.
+A task is a (report, process) that used a GPU, or in a report without any GPU work, a process with other events.
 """
 
 from __future__ import annotations
@@ -412,8 +411,7 @@ def launches_without_work(
 ) -> dict[Task, dict[str, int]]:  # fmt: skip
     """Count by name the successful calls that launch, copy or set memory, of processes without any such GPU work.
 
-    ``working``: processes with such work. Calls in a graph's capture do no work. Reports that lost GPU work to damage
-    or impossible times, or have GPU work of unknown processes, are left out.
+    ``working``: processes with such work. Reports that lost GPU work, or have work of unknown processes, are left out.
     """
     work = GPU_TABLES if working is None else (BY_NAME["memory_ops"],)
     complete = [
@@ -426,14 +424,14 @@ def launches_without_work(
         working = {task for table in work for task in rows_of_tasks(session, table, complete)}
     indices = [report.index for report in complete if Task(report.index, NO_PROCESS) not in working]
     counts: dict[Task, dict[str, int]] = {}
-    for report, process, name, count in _work_calls(session, indices, calls_named) if indices else ():
-        if Task(report, process) not in working:
-            counts.setdefault(Task(report, process), {})[name] = count
+    for task, name, count in _work_calls(session, indices, calls_named) if indices else ():
+        if task not in working:
+            counts.setdefault(task, {})[name] = count
     return counts
 
 
-def _work_calls(session: Session, reports: Sequence[int], names: Sequence[str]) -> Sequence[tuple[Any, ...]]:
-    """Return report, process, name and number of successful calls outside of captures whose names contain a word."""
+def _work_calls(session: Session, reports: Sequence[int], names: Sequence[str]) -> Iterator[tuple[Task, str, int]]:
+    """Yield the number of successful calls outside of captures whose names contain a word, by process and name."""
     import sqlalchemy as sa
 
     from nsystui.questions.queries.conditions import of_reports
@@ -447,9 +445,10 @@ def _work_calls(session: Session, reports: Sequence[int], names: Sequence[str]) 
     columns = calls.report, calls.process, calls.name
     query = sa.select(*columns, is_launch.label("launches"), open_captures.label("captures"))
     succeeded = of_reports(calls.report, reports), calls.return_value.is_(None) | (calls.return_value == 0)
-    found = query.where(*succeeded, is_launch | begins | ends).subquery().c
-    query = sa.select(*list(found)[:3], sa.func.count()).where(found.launches, found.captures <= 0)
-    return session.rows(query.group_by(*list(found)[:3]))
+    selected = query.where(*succeeded, is_launch | begins | ends).subquery().c
+    query = sa.select(*list(selected)[:3], sa.func.count()).where(selected.launches, selected.captures <= 0)
+    for *task, name, count in session.rows(query.group_by(*list(selected)[:3])):
+        yield Task(*task), name, count
 
 
 def _ranks(session: Session, tasks: list[Task], devices: Mapping[Task, Any]) -> tuple[Ranks, str]:

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 class JobFacts:
     """The facts of the job in the open reports; empty tuples and ``None`` are facts that no report records.
 
-    ``gpus`` counts the GPUs that worked, ``duration`` (ns) is the length of the sessions on their common clock,
-    ``events`` the span of the events in job time, ``session_start`` the earliest start as ns since 1970 UTC.
+    ``gpus`` counts the GPUs that worked, ``duration`` (ns) is of the sessions on their common clock, ``events`` of the
+    events in job time, ``session_start`` is ns since 1970 UTC.
     """
 
     title: str
@@ -157,9 +157,8 @@ TALLIED = tuple(table.name for table in _COUNTED.values())
 def task_table(session: Session, selection: Selection, ranks: Sequence[RankedTask], busy: BusyIntervals) -> TableAnswer:
     """Return a row for each selected task: host, GPU, work, and what kept its GPUs busy.
 
-    Percentages are of the selection's window, else of the job's extent, the same for every rank (``extents``), and
-    means over a task's GPUs. GPU columns are empty for tasks without a GPU. ``busy`` is from ``BusyIntervals.load``
-    with the same selection (its window may differ).
+    Percentages are of the selection's window, else of the job's extent (``extents``), and means over a task's GPUs.
+    ``busy`` is from ``BusyIntervals.load`` with the same selection (its window may differ).
     """
     shown_ranks = selected_ranks(ranks, selection)
     counts = task_counts(session, selection, shown_ranks)

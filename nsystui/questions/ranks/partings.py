@@ -25,8 +25,7 @@ def noted(job: OpenJob, answer: TableAnswer, step_name: str | None) -> TableAnsw
 def differences(job: OpenJob, step_name: str | None = None) -> list[tuple[int, int, str]]:
     """Return start (job time, ns), rank and words for each rank that lacks collectives or has more.
 
-    A rank that lacks a collective ran earlier collectives and later kernels, and all of its kernels were recorded:
-    otherwise its capture may have begun later, ended earlier, or be incomplete.
+    A rank that lacks a collective ran earlier collectives and later kernels, which were all recorded.
     """
     devices = {Member(gpu.device.task.task, gpu.device.device): gpu for gpu in job.busy(Selection()).devices}
     matching = job.collectives() if len(devices) > 1 else Matching(())

@@ -315,6 +315,8 @@ class Case:
 
     def blocking_words(self, parts: Collection[str]) -> str:
         """Return how long some parts of the budget block compute: ``It blocks compute for 8.53 ms.``, or a range."""
+        if not self.spent.kernels and not self.spent.graph:
+            return ""
         lower, upper = bounds(*self.blocked, parts)
         if lower == upper:
             if upper:

@@ -45,10 +45,10 @@ def overhead_in(case: Case, idle: Mapping[Place, Intervals], names: Collection[s
     """Return the overhead during idle time per GPU, ns, and ``lazy function loading 3.2 ms (python (main) 4711)``."""
     parts, spent = [], dict[Place, list[Intervals]]()
     for thread, name, times in overhead_of(case, names):
-        users = {place for (task, _), place in case.gpu_of.items() if task == thread.task}
-        shared = {place: intersect(times, part) for place, part in idle.items() if place in users}
-        for place, part in shared.items():
-            spent.setdefault(place, []).append(part)
+        users = {gpu for (task, _), gpu in case.gpu_of.items() if task == thread.task}
+        shared = {gpu: intersect(times, part) for gpu, part in idle.items() if gpu in users}
+        for gpu, part in shared.items():
+            spent.setdefault(gpu, []).append(part)
         time = case.mean(part.length for part in shared.values())
         parts.append((time, f"{name.lower()} {time_words(time)} ({thread.words()})"))
     parts.sort(key=lambda part: (-part[0], part))

@@ -56,7 +56,7 @@ def late_rank(case: Case, arrivals: Sequence[Arrivals], tasks: Sequence[Task], i
 
 
 def _excess(case: Case, batch: Arrivals, index: int, tasks: Sequence[Task], operations: Ints | None = None) -> Floats:
-    """Return how much longer the parts of `_spent` take on a member than on the others in the median, ns.
+    """Return how much longer the parts of `_spent` take on a member than in the median, ns.
 
     Before each of ``operations``, since the previous collective; or in steady steps, as in `compare.verdict`.
     """

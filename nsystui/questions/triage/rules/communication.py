@@ -101,8 +101,7 @@ def stragglers(case: Case) -> Sequence[Finding | NotChecked]:
 
         E(r) − E(L)
 
-    A straggler's cost is the sum over the waiting GPUs, divided by the number of all GPUs; the sentence shows each
-    waiting GPU's loss.
+    A straggler's cost is the sum over the waiting GPUs, divided by the number of all GPUs.
     """
     if len(case.job.ranks) < 2:
         return [NotChecked("straggler", "needs the exports of at least two ranks of one job")]
@@ -360,10 +359,7 @@ _SMALL_BUCKETS = "So many short calls in a step pay latency, not bandwidth."
     },
 )
 def exposed_communication(case: Case) -> Sequence[Finding | NotChecked]:
-    r"""Find NCCL time of a GPU that no other kernel hides, |U(C) \ U(K)| (docs/numbers.md#exposed-time).
-
-    If it costs little, a remark counts the time in the steady state.
-    """
+    r"""Find NCCL time of a GPU that no other kernel hides, |U(C) \ U(K)| (docs/numbers.md#exposed-time)."""
     if not case.spent.nccl:
         return [NotChecked("exposed-communication", f"needs NCCL kernels: {case.absence}")]
     cost, limits, name, job = case.mean([case.spent.exposed_nccl]), case.thresholds, case.communication, case.job
@@ -374,17 +370,16 @@ def exposed_communication(case: Case) -> Sequence[Finding | NotChecked]:
     kernels = evidence.frame().loc[lambda frame: frame["what"] == "kernel"]
     top = kernels.sort_values("exposed" if is_exposed else "total", ascending=False, kind="stable")
     calls = ", ".join(_calls(case, row) for row in top.head(_NAMED).to_dict("records"))
-    calls += f", {int(others):,} others" if (others := top["count"][_NAMED:].sum()) else ""
+    calls += f", {int(top['count'][_NAMED:].sum()):,} others" * (len(top) > _NAMED)
     measured = f"Time of {name} kernels that no other kernel of the GPU overlaps. The mean is over the GPUs."
     share, door = 100 * case.spent.exposed_nccl / case.spent.nccl, Door("nccl", by="collective", sort="exposed_ns")
     if is_exposed:
-        blocking = case.blocking_words(BY_COMMUNICATION) if case.spent.kernels or case.spent.graph else ""
         are_copies = (top["backend"] == COPIES_BACKEND).all()
         most, main = "Most" if len(top) > 1 else "All", _collective(top["collective"].iloc[0])
         work, waits = ("copies", "") if are_copies else ("kernels", ", including waits for late ranks")
         sentence = (
             f"Exposed {name} {work} cost {time_words(cost)} per GPU ({share:.0f} % of all {name} time){waits}."
-            f"{blocking} {most} of the exposed time is in {main} ({calls})."
+            f"{case.blocking_words(BY_COMMUNICATION)} {most} of the exposed time is in {main} ({calls})."
         )
         line, advice = f"exposed {name} {work}, {most.lower()} in {main}", _advice(case, top, share)
         return [case.finding("exposed-communication", sentence, advice, door, cost, measured, evidence, line=line)]

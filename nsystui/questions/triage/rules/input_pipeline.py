@@ -100,10 +100,9 @@ class _Worker:
 def input_pipeline(case: Case) -> Sequence[Finding | NotChecked]:
     """Find long gaps that wait for input, in a data loader's range or between steps, and their causes.
 
-    At least half of the gap is in an NVTX range of a data loader, on the launching thread. Or the launching thread
-    waits, reads or prepares input for at least half of it, and the range is on another thread, or most of the gap is
-    outside of every step and a copy from the host begins at its end. A gap mostly in CUDA or MPI calls does not count.
-    See docs/numbers.md#input-pipeline.
+    At least half of the gap is in a data loader's range of the launching thread. Or that thread waits, reads or
+    prepares input for half of it, and the range is another thread's, or a copy from the host ends the gap, which is
+    outside of steps. A gap mostly in CUDA or MPI calls does not count. See docs/numbers.md#input-pipeline.
     """
     if not case.devices:
         return [NotChecked("input-pipeline", f"needs GPU work: {case.record(canonical.KERNELS)}")]
@@ -160,7 +159,7 @@ def _waits(
 ) -> tuple[list[tuple[IdleSpan, int]], dict[str, int], int]:
     """Return the gaps that wait for input, each with its length, ns; their time by `_times`; and the unknown time.
 
-    The first ``in_range`` candidates are in a data loader's range, perhaps of another thread.
+    The first ``in_range`` candidates are in any thread's range of a data loader.
     """
     attribution, loading = attribute(case.job, candidates), case.once("loading ranges", lambda: _loading(case))
     idle_spans, spent, unknown = [], dict.fromkeys(("waits", "reads", "prepares"), 0), 0
@@ -243,10 +242,11 @@ def _finding(case: Case, gaps: Sequence[IdleSpan], in_ranges: int, spent: Mappin
     longest = max(gaps, key=lambda span: (span.end - span.start, -span.start))
     window = Window(longest.start, longest.end)
     where_words = "in NVTX ranges of the data loader" if in_ranges else "between steps"
-    verb, purpose = ("waits", " for the data loader") if any(spent.values()) else ("idles", "")
+    gist, has_waited = "idle GPUs in ranges of the data loader", any(spent.values())
+    verb, gist = ("waits", "waiting for the data loader") if has_waited else ("idles", gist)
     sentence = (
-        f"{case.each_gpu} {verb} {time_words(cost)}{purpose} ({counted(len(gaps), 'gap')} of "
-        f"{case.thresholds.gap_ms:g} ms or more, {where_words}). {words}"
+        f"{case.each_gpu} {verb} {time_words(cost)}{' for the data loader' * has_waited} "
+        f"({counted(len(gaps), 'gap')} of {case.thresholds.gap_ms:g} ms or more, {where_words}). {words}"
     ).rstrip()
     rows: list[Row] = [
         (
@@ -259,7 +259,6 @@ def _finding(case: Case, gaps: Sequence[IdleSpan], in_ranges: int, spent: Mappin
         "Gaps in a data loader's range, and gaps outside of every step while the launching thread waits or reads until "
         "a copy from the host begins. Mean over the GPUs."
     )
-    gist = "waiting for the data loader" if any(spent.values()) else "idle GPUs in ranges of the data loader"
     gist += "" if pinning is None else f"'s pin_memory thread {pinning.name}"
     ranks = tuple(sorted({case.rank_of[span.task] for span in gaps}))
     gap_times = by_place((span.task, span.device, span.start, span.end) for span in gaps)

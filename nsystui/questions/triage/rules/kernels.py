@@ -284,8 +284,7 @@ def kernel_outliers(case: Case) -> Sequence[Finding | NotChecked]:
 def _suspects(case: Case, launches: Sequence[KernelLaunches]) -> list[Kernel]:
     """Return the kernels whose outliers may cost more than the threshold, without reading single launches.
 
-    The median is at least the shortest launch, so an outlier is longer than the factor times the shortest. Rare
-    launches cost at most as if each were the longest.
+    An outlier is longer than the factor times the shortest. Rare launches cost at most as if each were the longest.
     """
     limits = case.thresholds
     shortest: dict[Kernel, int] = {}

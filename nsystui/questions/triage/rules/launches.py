@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -164,10 +164,7 @@ def launch_overhead(case: Case) -> Sequence[Finding | NotChecked]:
         f"Replay the work as a CUDA graph, or fuse kernels{how}.",
         "A launch costs the CPU several µs whatever the kernel does, and these kernels end before the next launch.",
     )
-    calling = case.mean(part.length for part in in_calls.values())
-    if 2 * calling < cost:
-        reason = f"The calls that launch take only {100 * calling / cost:.0f} % of this time."
-        advice = Advice(f"Let the CPU do less between launches (`nsystui gaps`). {advice.text}", reason)
+    advice = _less_between(case, advice, in_calls, cost)
     advice = ADVICE if 2 * overhead > cost else _REPLAYED if kernels >= 2 * launches else advice
     door = Door("kernels", report="cuda_kern_exec_sum")
     measured = (
@@ -176,6 +173,14 @@ def launch_overhead(case: Case) -> Sequence[Finding | NotChecked]:
     )
     evidence = _LAUNCH_OVERHEAD_COLUMNS, rows
     return [case.finding("launch-overhead", sentence, advice, door, cost, measured, evidence)]
+
+
+def _less_between(case: Case, advice: Advice, in_calls: Mapping[Place, Intervals], cost: int) -> Advice:
+    """Return the advice if launch calls take half of the cost, ns; else advice on the rest."""
+    calling = case.mean(part.length for part in in_calls.values())
+    reason = f"The calls that launch take only {100 * calling / cost:.0f} % of this time."
+    less = Advice(f"Let the CPU do less between launches (`nsystui gaps`). {advice.text}", reason)
+    return less if 2 * calling < cost else advice
 
 
 def _portions(case: Case) -> Iterator[list[DeviceIntervals]]:
@@ -294,8 +299,7 @@ class _Stretch(NamedTuple):
 def launch_bound(case: Case) -> Sequence[Finding | NotChecked]:
     """Find launch-bound stretches, if late launches cost too little for `launch_overhead`.
 
-    A stretch is time of a GPU without a long gap. Between tiny kernels a GPU idles for a µs or two even if the next
-    kernel was launched in time: the cost of a kernel start on the GPU. See docs/numbers.md#launches.
+    A stretch is time of a GPU without a long gap. See docs/numbers.md#launches.
     """
     session = case.job.session
     if not all(map(session.count, (tables.kernels, tables.api_calls))):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -277,9 +277,8 @@ class _Row(NamedTuple):
 def unified_memory(case: Case) -> Sequence[Finding | NotChecked]:
     """Find unified memory that moves while it is used: page faults of the GPU, and the migrations they cause.
 
-    A kernel that touches a page outside of its GPU stops until the page arrives. The cost is therefore the whole union
-    of fault groups and migrations, also inside kernels; the sentence shows the share during kernels. CPU page
-    faults have no length.
+    A kernel that touches a page outside of its GPU stops until the page arrives: the cost is the whole union of fault
+    groups and migrations, also inside kernels. CPU page faults have no length.
     """
     session, memory, faults = case.job.session, tables.memory_ops, tables.gpu_page_faults
     is_migration = memory.c.copy_kind.in_(MIGRATIONS)
@@ -295,8 +294,7 @@ def unified_memory(case: Case) -> Sequence[Finding | NotChecked]:
         parts = [kind.of(gpu.task.task, gpu.device) for kind in (moved, fault_groups) if kind is not None]
         moving = merge(*parts).clip(window.start, window.end)
         inside += device.parts.kernels.shared_with(moving) + device.parts.exposed_graph.shared_with(moving)
-        gpu_faults, migrated, cpu_faults = _sums(case, device)
-        rows.append(_Row(gpu.task.rank, gpu.device, moving.length, gpu_faults, migrated or 0, cpu_faults))
+        rows.append(_Row(gpu.task.rank, gpu.device, moving.length, *_sums(case, device)))
     cost = case.mean(row.time for row in rows)
     if case.percent(cost) < case.thresholds.unified_percent:
         return []
@@ -319,11 +317,12 @@ def _faults(side: str, counts: Sequence[int | None]) -> str:
     return counted(sum(known), f"{side} page fault") if known else f"{side} page faults not recorded"
 
 
-def _sums(case: Case, gpu: DeviceIntervals) -> Iterator[int | None]:
-    """Yield the sums of `_counts` over the processes of a GPU; ``None`` if no process has the count."""
-    for counts in zip(*(_counts(case, item.task.task, item.device) for item in gpu.devices), strict=True):
-        known = [count for count in counts if count is not None]
-        yield sum(known) if known else None
+def _sums(case: Case, gpu: DeviceIntervals) -> tuple[int | None, int, int | None]:
+    """Sum `_counts` over the processes of a GPU."""
+    counts = zip(*(_counts(case, item.task.task, item.device) for item in gpu.devices), strict=True)
+    known = [[count for count in of_all if count is not None] for of_all in counts]
+    of_gpu, migrated, of_cpu = (sum(values) if values else None for values in known)
+    return of_gpu, migrated or 0, of_cpu
 
 
 def _counts(case: Case, task: Task, device: int) -> tuple[int | None, int, int | None]:

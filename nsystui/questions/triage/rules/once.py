@@ -74,8 +74,7 @@ _NONE = _Compiling({}, ())
 def jit_compilation(case: Case) -> Sequence[Finding | NotChecked]:
     """Find compilers that run while a GPU is idle, by CPU samples, processes, NVTX ranges and the driver's records.
 
-    The time of a thread belongs to its nearest sample, as in `host.attribution`; the cost is |U(compiling) ∩ idle| of
-    the process of a GPU, and of unranked processes of its report.
+    The cost is |U(compiling) ∩ idle| of the process of a GPU, and of unranked processes of its report.
     """
     is_sampled = case.job.session.count(tables.host_samples) > 0
     sources = in_samples, *_ = _in_samples(case), _in_ranges(case), _in_driver(case)

@@ -14,6 +14,7 @@ from nsystui.base.text import counted, few
 from nsystui.base.types import Flags, Floats, Ints
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, merge, union
 from nsystui.questions.blocking.parts import PARTS
+from nsystui.questions.gpu.device_time import DeviceIntervals
 from nsystui.questions.host.causes import NOTHING
 from nsystui.questions.host.host_work import CpuSpan, host_work
 from nsystui.questions.memory.host_copies import HOST_TO_DEVICE, PAGEABLE, PINNED, HostCopies, host_copies, mostly
@@ -138,10 +139,7 @@ def _long_gaps(case: Case, steps: StepTimes) -> Floats:
 def _lost(
     case: Case, steps: Mapping[Task, StepTimes], slow: Mapping[Task, Ints], warm_up: int
 ) -> tuple[list[int], dict[Place, Intervals]]:
-    """Return the time that slow steps lose, in long gaps, and to other processes: means, ns; and their times by GPU.
-
-    A GPU that processes share loses time once.
-    """
+    """Return the time that slow steps lose, in long gaps, and to other processes: means, ns; and when, by GPU."""
     lost, when = dict[Place, Floats](), dict[Place, Intervals]()
     for task, indices in slow.items():
         times = steps[task]
@@ -271,20 +269,17 @@ def step_traffic(case: Case) -> Sequence[Finding | NotChecked]:
     r"""Find host-to-device traffic in steps that no kernel hides, |U(M, host to device) \ U(K)|."""
     if not case.job.session.count(tables.memory_ops):
         return [NotChecked("step-traffic", f"needs memory operations: {case.absence}")]
-    if not any(device.tasks & case.steps.keys() for device in case.devices):
+    devices = [device for device in case.devices if device.tasks & case.steps.keys()]
+    if not devices:
         return [NotChecked("step-traffic", "needs steps (`nsystui steps` says why there are none)")]
     memory, with_steps = tables.memory_ops, Selection(tasks=frozenset(case.steps))
     copies = spans(case, memory, [memory.c.copy_kind == HOST_TO_DEVICE, *where(memory, with_steps)], by="device")
     sizes, rows = _sizes(case), list[tuple[int, ...]]()
-    for device in (device for device in case.devices if device.tasks & case.steps.keys()):
+    for device in devices:
         gpu, window = device.device, case.working(device)
-        users = [(user.task.task, user.device) for user in device.devices if user.task.task in case.steps]
         local = copies.of(gpu.task.task, gpu.device).clip(window.start, window.end)
-        exposed, steps = (
-            local.length - device.parts.kernels.shared_with(local),
-            sum(len(case.steps[it]) for it, _ in users),
-        )
-        count, size = (sum(sizes.get(user, (0, 0))[index] for user in users) for index in (0, 1))
+        exposed, steps = local.length - device.parts.kernels.shared_with(local), sum(map(len, _steps_on(case, device)))
+        count, size = sizes.get((gpu.task.task, gpu.device), (0, 0))
         rows.append((gpu.task.rank, gpu.device, steps, count, round(size / max(steps, 1)), local.length, exposed))
     cost = case.mean(exposed for *_, exposed in rows)
     if case.percent(cost) < case.thresholds.traffic_percent:
@@ -322,10 +317,14 @@ def _advice(uploads: Sequence[HostCopies]) -> Advice:
     return Advice(f"{first} {how}", reason)
 
 
+def _steps_on(case: Case, gpu: DeviceIntervals) -> list[StepTimes]:
+    return [times for task, times in case.steps.items() if task in gpu.tasks]
+
+
 def _sizes(case: Case) -> dict[Place, tuple[int, int]]:
-    """Return number and bytes of the steady state's copies from the host, by process and device."""
+    """Return number and bytes of the steady state's copies from the host, by GPU, of processes with steps."""
     memory = tables.memory_ops
-    starts = {task: case.working(device).start for device in case.devices for task in device.tasks}
+    starts = {task: case.working(device).start for device in case.devices for task in device.tasks & case.steps.keys()}
     # A join, because conditions would compare every row with hundreds of processes.
     names = (sa.column(name, sa.BigInteger) for name in ("report", "process", "since"))
     given = [(task.report, task.process, start) for task, start in starts.items()]
@@ -338,5 +337,10 @@ def _sizes(case: Case) -> dict[Place, tuple[int, int]]:
         .where(*where(memory, case.scope), memory.c.copy_kind == HOST_TO_DEVICE, job_start(memory) >= tasks.c.since)
         .group_by(*columns)
     )
-    rows = case.job.session.rows(query)
-    return {(Task(report, process), device): (int(count), int(size)) for report, process, device, count, size in rows}
+    sizes: dict[Place, tuple[int, int]] = {}
+    for report, process, device, count, size in case.job.session.rows(query):
+        user = Task(report, process), device
+        gpu = case.gpu_of.get(user, user)
+        earlier = sizes.get(gpu, (0, 0))
+        sizes[gpu] = earlier[0] + int(count), earlier[1] + int(size)
+    return sizes
