@@ -9,6 +9,7 @@ from support import edit, open_job
 from synthetic import ExportWriter, whole_graph_export
 from synthetic.demo import TrainingJob
 from synthetic.demo.model import nccl_kernel
+from synthetic.gpu_program import Program
 from synthetic.illnesses import one_gpu
 from synthetic.writing.host import Frame
 from synthetic.writing.target import CaptureSession as DemoSession
@@ -471,3 +472,20 @@ def test_collectives_other_than_the_first_two_are_not_passed_over(tmp_path):
             gpu.kernel(start + 2 * MS, start + 4 * MS, launched=start, name=nccl_kernel(name).name)
     found = triaged(tmp_path / "a.sqlite", rules=("exposed_communication",))
     told(found.findings[0], "4 AllReduce, 3 AllGather and others")
+
+
+def test_waits_for_events_that_nothing_recorded_are_unresolved_and_no_stalls(tmp_path):
+    """30 rounds of 3 ms of compute and 2 ms of NCCL on another stream; each stream waits for an event of the other."""
+    with ExportWriter(tmp_path / "a.sqlite", "3.25.0") as export:
+        export.gpu(0)
+        program = Program(export, 4_700)
+        for start in range(10 * MS, 160 * MS, 5 * MS):
+            called = start - 2 * MS
+            program.kernel((called, called + 5 * US), (start, start + 3 * MS))
+            program.wait(called + 8 * US, 1, 20)
+            program.nccl((called + 10 * US, called + 15 * US), (start + 3 * MS, start + 5 * MS))
+            program.wait(called + 18 * US, 2, 13)
+        program.kernel((158 * MS, 158 * MS + US), (160 * MS, 161 * MS))
+    found = triaged(tmp_path / "a.sqlite", rules=("exposed_communication",))
+    assert "blocked most by NCCL (0 to " in found.summary and "stalls" not in found.summary
+    told(finding(found, "exposed-communication"), "may block compute for up to", never=("No kernel can",))

@@ -349,7 +349,7 @@ def _unseen(
     lost, wait = events.calls[_indices_of(ids, events.calls) == NONE], ids[unmatched]
     stream = np.append(np.full(len(lost), NONE), streams.numbers(events.waits, unmatched))
     calls, is_lost = np.append(lost, wait), np.arange(len(lost) + len(wait)) < len(lost)
-    records = np.append(_before(events.recorded, lost), _before(events.lost, wait))
+    records = np.append(_before(events.recorded, lost), _before(events.lost, wait)) if len(events.recorded) else calls
     last_ids = {} if window is None or not len(calls) else _launched_before(rows, window)
     for number, key in enumerate(streams.keys):
         chosen = np.flatnonzero((is_lost | (stream == number)) & (calls > last_ids.get(key, NONE)))
