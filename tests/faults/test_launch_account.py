@@ -6,8 +6,8 @@ import program
 import pytest
 from campaign import first
 from support import edit, job_of, native, real_exports, records
-from synthetic import ExportWriter
-from synthetic.rare_illnesses import exposed_copies
+from synthetic import ExportWriter, whole_graph_export
+from synthetic.illnesses import one_gpu
 from triaging import finding, judged, told, triaged
 
 from nsystui.base.selection import Selection
@@ -15,6 +15,7 @@ from nsystui.questions.blocking.budget import budget_by_step
 from nsystui.questions.blocking.phase_table import budget_of_phases
 from nsystui.questions.host.time_budget import budget_with_causes
 from nsystui.questions.job.job import OpenJob
+from nsystui.questions.kernels.activities import MEMORY, work_summary
 from nsystui.questions.ranks.overview import task_table
 from nsystui.questions.triage.rules.capture import PARTIAL
 from nsystui.store.cache import Cache
@@ -251,23 +252,61 @@ def test_accounts_of_real_exports_agree_with_sqlite_and_lack_nothing(path):
     assert not partial(path)
 
 
-def test_the_memory_time_of_calls_whose_copies_were_not_recorded_is_unknown(tmp_path):
-    (path,) = exposed_copies(tmp_path / "a.sqlite").paths
+@pytest.fixture
+def program_with_copies(tmp_path):
+    """A program that in each of 50 rounds computes for 3 ms, copies for 1 ms and sets memory for 1 ms."""
+    with one_gpu(tmp_path / "a.sqlite") as gpu:
+        for start in gpu.rounds(50, 6 * MS, 3 * MS):
+            gpu.copy("cudaMemcpyAsync_v3020", start + 3 * MS, start + 4 * MS)
+            call, times = gpu.call("cudaMemsetAsync_v3020", start, start + US), (start + 4 * MS, start + 5 * MS)
+            gpu.export.memset(gpu.process, 0, 7, *times, size=MS, correlation_id=call)
+    return tmp_path / "a.sqlite"
+
+
+@pytest.mark.parametrize("lost", [("MEMCPY",), ("MEMSET",), ("MEMCPY", "MEMSET")])
+def test_memory_time_is_unknown_if_the_work_of_calls_that_copy_or_set_memory_was_not_recorded(
+    tmp_path, program_with_copies, lost
+):
+    path, calls = program_with_copies, 50 * len(lost)
     with job_of(path) as job:
-        assert budget_with_causes(job, Selection()).cells("memory") == [50 * MS]
-        assert "memory unknown" not in judged(job, rules=()).account
-    edit(path, "DROP TABLE CUPTI_ACTIVITY_KIND_MEMCPY")
+        assert budget_with_causes(job, Selection()).cells("memory") == [100 * MS]
+        assert "memory unknown" not in judged(job, rules=()).account and not partial(path)
+    edit(path, *(f"DROP TABLE CUPTI_ACTIVITY_KIND_{table}" for table in lost))
     for _ in range(2):  # the second session reads the stored results
         session = Session(cache=Cache(tmp_path / "cache"))
         session.add(path)
         job = OpenJob(session)
         overview = task_table(job.session, Selection(), job.ranks, job.busy(Selection()))
         (steps,) = records(budget_of_phases(job, Selection()))
-        assert [overview.cells(key) for key in ("memory_percent", "memory_ops")] == [[None], [None]]
+        assert (overview.cells("memory_percent"), overview.cells("memory_ops")) == ([None], [100 - calls or None])
         assert budget_with_causes(job, Selection()).cells("memory") == [None]
-        assert (steps["to_device"], steps["memsets"], steps["host_functions"], steps["nccl"]) == (None, None, None, 0)
+        blocked = [steps[part] for part in ("to_device", "memsets", "host_functions", "nccl")]
+        assert blocked == [*(None if table in lost else MS for table in ("MEMCPY", "MEMSET")), None, 0]
         found = judged(job, rules=())
         assert "memory unknown" in found.account and "busy at least" in found.summary
-        for notes in (overview.notes, budget_by_step(job, Selection()).notes):
-            assert any("50 calls of rank 0 copy or set memory, but no copies were recorded" in note for note in notes)
+        for notes in (
+            overview.notes,
+            budget_by_step(job, Selection()).notes,
+            work_summary(session, Selection(), MEMORY).notes,
+        ):
+            assert any(f"{calls} calls" in note and "memory is unknown" in note for note in notes)
+        assert not [one for one in judged(job).findings if one.id in ("exposed-memory", "idle-gaps")]
         job.close()
+
+
+def test_copies_and_graphs_without_gpu_work_make_a_capture_incomplete(tmp_path, program_with_copies):
+    edit(program_with_copies, f"DELETE FROM CUPTI_ACTIVITY_KIND_MEMCPY WHERE start BETWEEN {94 * MS} AND {190 * MS}")
+    told(finding(triaged(program_with_copies), "incomplete-capture"), "17 of 100 calls that replay graphs, copy or set")
+    graphs = whole_graph_export(tmp_path / "b.sqlite")
+    assert not partial(graphs)
+    edit(graphs, "DELETE FROM CUPTI_ACTIVITY_KIND_GRAPH_TRACE WHERE rowid = 1")
+    told(finding(triaged(graphs), "incomplete-capture"), "1 of ")
+
+
+def test_copies_that_were_captured_into_a_graph_need_no_gpu_work(program_with_copies):
+    graph_captures(program_with_copies, [1], [148])
+    last = f"UPDATE {CALLS} SET returnValue = 1 WHERE correlationId = 150"
+    edit(program_with_copies, "DELETE FROM CUPTI_ACTIVITY_KIND_MEMSET", last)
+    with job_of(program_with_copies) as job:
+        assert budget_with_causes(job, Selection()).cells("memory") == [50 * MS]
+    assert not partial(program_with_copies)

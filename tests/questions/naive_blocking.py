@@ -173,7 +173,7 @@ class Naive:
                 every = [called for called, _, is_wait in self._event_calls[process] if not is_wait]
                 every += [record[1] for record in self._records[process]]
                 records = every if row is None else self._lost(process)
-                found.append(max((record for record in records if record < number), default=0))
+                found.append(max((record for record in records if record < number), default=0) if every else number)
         return max(found, default=None)
 
     def ends(self, one: _Operation, unseen: float) -> dict[str, int]:

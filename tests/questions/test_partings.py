@@ -78,6 +78,6 @@ def test_triage_and_notes_name_it(tmp_path: Path, capsys: pytest.CaptureFixture[
     named = finding(triaged(*paths), "different-collectives")
     assert named.sentence == "Rank 1 runs 1 AllReduce less in step 10 (compared with ranks 0, 2, 3)."
     assert named.ranks == (1,)
-    for table in ("--collectives", "--kinds"):
-        main(["ranks", *map(str, paths), table])
+    for command, *table in (("ranks", "--collectives"), ("ranks", "--kinds"), ("nccl",)):
+        main([command, *map(str, paths), *table])
         assert "Rank 1 runs 1 AllReduce less in step 10" in capsys.readouterr().err

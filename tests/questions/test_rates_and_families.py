@@ -9,6 +9,7 @@ import pytest
 import sqlalchemy as sa
 from support import native, open_job, session_over, shared
 from synthetic import ExportWriter
+from synthetic.gpu_program import Program
 from synthetic.illnesses import one_gpu
 from triaging import finding, ids, told, triaged
 
@@ -200,6 +201,20 @@ class TestFirstLaunches:
         found = finding(first_use(launches(tmp_path / "a.sqlite", FULL, loaded=1)), "first-launches")
         told(found, "CUDA recorded no loading of code", never=("EAGER", "Loading delays"))
 
+    def test_compilation_and_loading_by_the_less_busy_process_of_a_gpu_are_named(self, tmp_path):
+        """A process launches ten kernels in 3 ms each, of which CUDA compiles and loads 1 ms; another is busier."""
+        with ExportWriter(tmp_path / "a.sqlite", "3.25.0") as export:
+            export.gpu(0)
+            busy, slow = Program(export, 4_700), Program(export, 4_800)
+            for start in range(MS, 101 * MS, 10 * MS):
+                busy.kernel((start, start + 10), (start + 20, start + 6 * MS))
+                at = start + 6 * MS
+                slow.kernel((at + 10, at + 3 * MS), (at + 3 * MS + 10, start + 10 * MS - 10), name=f"work{start}()")
+                export.cuda_overhead(slow.main, at + MS, at + 2 * MS, JIT)
+                export.cuda_overhead(slow.main, at + 2 * MS, at + 3 * MS, FUNCTION)
+        found = finding(first_use(tmp_path / "a.sqlite"), "first-launches")
+        told(found, "lazy function loading 10 ms (python (main) 4800)", advises=("EAGER",), never=("no loading",))
+
 
 def test_compilation_that_the_driver_recorded_is_found_without_samples(tmp_path):
     found = finding(triaged(launches(tmp_path / "a.sqlite", JIT), rules=("jit_compilation",)), "jit-compilation")
@@ -215,10 +230,15 @@ def test_compilation_that_the_driver_recorded_is_found_without_samples(tmp_path)
     (FULL, 0.2, "897 µs", "graph"),
 ])  # fmt: skip
 def test_late_launches_name_the_overhead_that_made_them_late(tmp_path, kind, share, time, advises):
-    """300 kernels of 5 µs, one every 20 µs; CUDA's overhead takes a part of the 15 µs between them."""
+    """300 kernels of 5 µs, one every 20 µs; CUDA's overhead takes a part of the 15 µs between them.
+
+    A thread that launches nothing has as much of it.
+    """
     with one_gpu(tmp_path / "a.sqlite") as gpu:
+        other = gpu.export.thread(gpu.process, 5_001, "other")
         for start in gpu.rounds(300, 20_000, 5_000, early=6_000):
-            gpu.export.cuda_overhead(gpu.main, start + 5_000, start + 5_000 + round(15_000 * share), kind)
+            for thread in (gpu.main, other):
+                gpu.export.cuda_overhead(thread, start + 5_000, start + 5_000 + round(15_000 * share), kind)
     found = finding(triaged(tmp_path / "a.sqlite", rules=("launch_overhead",)), "launch-overhead")
     name = {FULL: "command buffer full", FUNCTION: "lazy function loading"}[kind]
     told(found, f"CUDA overhead in this time: {name} {time} (python (main) 5000).", advises=(advises,))

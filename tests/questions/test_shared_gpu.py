@@ -12,7 +12,8 @@ from synthetic import ExportWriter, illnesses
 from synthetic.gpu_program import Program
 from synthetic.illnesses import MS, one_gpu
 from synthetic.rare_illnesses import exposed_copies
-from triaging import finding, judged, triaged
+from synthetic.writing.writer import DEVICE, MANAGED, PAGEABLE
+from triaging import finding, judged, told, triaged
 
 from nsystui.base.selection import Selection
 from nsystui.questions.blocking.budget import budget_by_step, iterations, steps_side_by_side
@@ -182,3 +183,33 @@ def test_copies_within_one_memory_can_be_left_out(name, tmp_path):
     named(path, name)
     item = finding(triaged(path), "exposed-memory")
     assert "share one memory" in item.advice.text and "inned" not in item.advice.text
+
+
+def test_steps_on_a_shared_gpu_are_judged_by_the_work_of_their_own_process(tmp_path):
+    """20 steps of 10 ms, in step 12 of 70, because a busier process without steps computes 60 ms longer there.
+
+    The process with steps copies 1 MB in each, and 1 MB migrates to it; the other process copies 9 MB.
+    """
+    with ExportWriter(tmp_path / "a.sqlite") as export:
+        export.gpu(0)
+        trainer, server = Program(export, 4_700), Program(export, 4_800)
+        at = 10_000 * US
+        for number in range(20):
+            more = 60 * MS * (number == 12)
+            trainer.step(number, (at - 20 * US, at + 9_970 * US + more))
+            for program, start, end, size in (
+                (trainer, at, at + 2 * MS, 1), (server, at + 6_610 * US + more, at + 6_650 * US + more, 9)
+            ):  # fmt: skip
+                call = program.call("cudaMemcpyAsync_v3020", (start - 10 * US, start - 5 * US))
+                memories = {"source": PAGEABLE, "destination": DEVICE, "correlation_id": call}
+                export.memcpy(program.process, 0, 13, start, end, size=size * MS, kind="HtoD", **memories)
+            trainer.migrate((at + 2 * MS, at + 2_500 * US), source=MANAGED, destination=MANAGED, migration_cause=2)
+            export.cpu_page_fault(trainer.process, at, 0x7F00_0000_0000)
+            server.kernel((at + MS, at + MS + US), (at + 2_500 * US, at + 6_500 * US + more))
+            trainer.kernel((at + US, at + 2 * US), (at + 6_700 * US + more, at + 9_700 * US + more))
+            at += 10 * MS + more
+    found = triaged(tmp_path / "a.sqlite", rules=("step_traffic", "unified_memory", "step_times"))
+    told(finding(found, "step-traffic"), "Each step copies 976.6 KiB", "take 40 ms", "19.07 MiB at 0.5 GB/s")
+    told(finding(found, "unified-memory"), "migrates 1.25 KiB", "20 CPU page faults")
+    told(finding(found, "slow-steps"), "1 of 18 steps (number 12)", "For 60 ms of the lost time", advises=("MPS",))
+    assert finding(found, "slow-steps").cost == pytest.approx(60 * MS, rel=0.01)

@@ -9,7 +9,9 @@ from support import edit, open_job
 from synthetic import ExportWriter, whole_graph_export
 from synthetic.demo import TrainingJob
 from synthetic.demo.model import nccl_kernel
+from synthetic.gpu_program import Program
 from synthetic.illnesses import one_gpu
+from synthetic.writing.host import Frame
 from synthetic.writing.target import CaptureSession as DemoSession
 from synthetic.writing.writer import MANAGED
 from triaging import finding, judged, told, triaged
@@ -288,7 +290,12 @@ def test_one_rank_alone_does_not_tell_who_is_late_and_nothing_hides_what_is_alon
     found = triaged(tmp_path / "a.sqlite", rules=("capture", "exposed_communication"))
     told(finding(found, "ranks-missing"), "Only 1 of 8 ranks is open.")
     alone = finding(found, "exposed-communication")
-    told(alone, "in AllGather", advises=("no compute to hide",), never=("overlap communication",))
+    told(
+        alone,
+        "in AllGather",
+        advises=("no compute to hide", "Open all ranks"),
+        never=("overlap communication", "blocks"),
+    )
 
 
 @pytest.mark.parametrize("has_steps", [False, True])
@@ -390,3 +397,95 @@ def test_the_work_of_another_thread_is_not_in_the_range_of_the_launching_thread(
         text = notes(job)
     assert ("cudaMalloc in `evaluate`" in text) == of_main, text
     assert ("cudaMalloc on loader 5001 " in text) != of_main and "5001 in" not in text, text
+
+
+@pytest.mark.parametrize(("of_main", "runs", "words", "reason"), [
+    (True, False, "idles 190 ms (19 gaps of 1 ms or more, in NVTX ranges", "nothing else of that thread was recorded"),
+    (True, True, "prepares the input itself for 91 %", "launches nothing meanwhile"),
+    (False, True, "", ""),
+    (False, False, "", ""),
+])  # fmt: skip
+def test_a_data_loader_is_blamed_only_for_what_was_seen_of_the_launching_thread(tmp_path, of_main, runs, words, reason):
+    """20 steps of 20 ms, half of each idle, while a range `load_batch` is open on the launching thread or another."""
+    with one_gpu(tmp_path / "a.sqlite") as gpu:
+        thread = gpu.main if of_main else gpu.export.thread(gpu.process, 5_001, "prefetch")
+        for number, start in enumerate(gpu.rounds(20, 20 * MS, 10 * MS)):
+            gpu.export.nvtx_range(gpu.main, start - 50 * US, start + 19_900 * US, f"step {number}")
+            gpu.export.nvtx_range(thread, start + 10_020 * US, start + 19 * MS, "load_batch")
+            if runs:
+                gpu.export.on_cpu(gpu.main, start - 100 * US, start + 19 * MS, (Frame("shuffle", "/x/app.so"),))
+    found = triaged(tmp_path / "a.sqlite", rules=("input_pipeline", "idle_gaps", "low_utilisation"))
+    if of_main:
+        told(finding(found, "input-pipeline"), words, advises=(reason,), never=("thread waits",))
+    else:
+        (idle,) = found.findings
+        told(idle, "All of it was in ", "in NVTX range `step *`", never=("load",))
+
+
+@pytest.mark.parametrize("gap", [60 * US, 4 * MS])
+def test_gaps_between_kernels_whose_launches_were_not_recorded_have_no_cause(tmp_path, gap):
+    with one_gpu(tmp_path / "a.sqlite") as gpu:
+        for _ in gpu.rounds(200, 2 * gap, gap):
+            pass
+    edit(tmp_path / "a.sqlite", "DROP TABLE CUPTI_ACTIVITY_KIND_RUNTIME")
+    for one in triaged(tmp_path / "a.sqlite", rules=("idle_gaps", "low_utilisation")).findings:
+        told(one, advises=("CUDA was traced, but no event of this kind was recorded",), never=("pace of the CPU",))
+
+
+def test_all_long_gaps_have_a_cause_and_what_is_not_recorded_of_one_rank_is_advised(tmp_path):
+    """Two ranks with 200 gaps of 2 ms; only of the first rank, the export shows that its thread polls."""
+    for rank, osrt in enumerate((True, False)):
+        session = DemoSession(environment={"RANK": str(rank)})
+        with one_gpu(tmp_path / f"{rank}.sqlite", session=session, gpu=rank) as gpu:
+            for start in gpu.rounds(200, 4 * MS, 2 * MS):
+                if osrt:
+                    gpu.export.osrt(gpu.main, start + 2 * MS + 20 * US, start + 4 * MS - 20 * US, "poll")
+    found = triaged(tmp_path / "0.sqlite", tmp_path / "1.sqlite", rules=("idle_gaps",))
+    assert "unexplained" not in found.account and "poll" in found.account
+    told(finding(found, "idle-gaps"), advises=("-t osrt",))
+
+
+def test_a_kernel_during_which_pages_move_waits_for_them(tmp_path):
+    with one_gpu(tmp_path / "a.sqlite") as gpu:
+        gpu.in_a_row([MS] * 150 + [20 * MS] + [MS] * 50)
+        memories = {"source": MANAGED, "destination": MANAGED, "migration_cause": 2, "correlation_id": 0}
+        gpu.export.memcpy(gpu.process, 0, 7, 155 * MS, 160 * MS, size=MS, kind="UvmHtoD", **memories)
+    found = finding(triaged(tmp_path / "a.sqlite", rules=("kernel_outliers",)), "kernel-outliers")
+    told(found, "Pages of unified memory move", advises=("Prefetch the pages",), never=("another process",))
+
+
+@pytest.mark.parametrize(("call", "advises"), [(5 * US, "only 10 % of this time"), (45 * US, "A launch costs the CPU")])
+def test_late_launches_are_due_to_launch_calls_only_if_these_take_the_time(tmp_path, call, advises):
+    """200 gaps of 50 µs, at the end of which a launch takes 5 or 45 µs."""
+    with one_gpu(tmp_path / "a.sqlite") as gpu:
+        for start in range(MS, 41 * MS, 200 * US):
+            correlation = gpu.call("cudaLaunchKernel_v7000", start - call, start)
+            gpu.export.kernel(gpu.process, 0, 7, start, start + 150 * US, name="work()", correlation_id=correlation)
+    found = finding(triaged(tmp_path / "a.sqlite", rules=("launch_overhead",)), "launch-overhead")
+    told(found, advises=(advises,))
+
+
+def test_collectives_other_than_the_first_two_are_not_passed_over(tmp_path):
+    with one_gpu(tmp_path / "a.sqlite") as gpu:
+        names = ["AllReduce"] * 4 + ["AllGather"] * 3 + ["Broadcast"] * 2 + ["Reduce"]
+        for start, name in zip(gpu.rounds(10, 5 * MS, 2 * MS), names, strict=True):
+            gpu.kernel(start + 2 * MS, start + 4 * MS, launched=start, name=nccl_kernel(name).name)
+    found = triaged(tmp_path / "a.sqlite", rules=("exposed_communication",))
+    told(found.findings[0], "4 AllReduce, 3 AllGather and others")
+
+
+def test_waits_for_events_that_nothing_recorded_are_unresolved_and_no_stalls(tmp_path):
+    """30 rounds of 3 ms of compute and 2 ms of NCCL on another stream; each stream waits for an event of the other."""
+    with ExportWriter(tmp_path / "a.sqlite", "3.25.0") as export:
+        export.gpu(0)
+        program = Program(export, 4_700)
+        for start in range(10 * MS, 160 * MS, 5 * MS):
+            called = start - 2 * MS
+            program.kernel((called, called + 5 * US), (start, start + 3 * MS))
+            program.wait(called + 8 * US, 1, 20)
+            program.nccl((called + 10 * US, called + 15 * US), (start + 3 * MS, start + 5 * MS))
+            program.wait(called + 18 * US, 2, 13)
+        program.kernel((158 * MS, 158 * MS + US), (160 * MS, 161 * MS))
+    found = triaged(tmp_path / "a.sqlite", rules=("exposed_communication",))
+    assert "blocked most by NCCL (0 to " in found.summary and "stalls" not in found.summary
+    told(finding(found, "exposed-communication"), "may block compute for up to", never=("No kernel can",))

@@ -82,6 +82,12 @@ def long_gaps(path: Path, calls: Sequence[str] = (), do: Callable[..., None] | N
     return illnesses.with_gaps(path, do or called, 3_500_000)
 
 
+def _copies(gpu: OneGpu, _: Thread, time: int) -> None:
+    """A call of 3.5 ms that stages 10 µs of copying, at the end of the gap."""
+    call, times = gpu.call("cudaMemcpy_v3020", time + 100_000, time + 3_600_000), (time + 3_990_000, time + 4 * MS)
+    gpu.export.memcpy(gpu.process, 0, 7, *times, size=1_000, kind="HtoD", correlation_id=call, source=PAGEABLE)
+
+
 def _waits_in_the_system(gpu: OneGpu, _: Thread, time: int) -> None:
     gpu.export.osrt(gpu.main, time + 100_000, time + 3_800_000, "poll")
 
@@ -254,7 +260,6 @@ VARIANTS: Final[dict[str, Callable[[Path], object]]] = {
         f"gaps-{name}": _in(long_gaps, calls=(call,))
         for name, call in {
             "synchronised": "cudaStreamSynchronize_v3020",
-            "copied": "cudaMemcpy_v3020",
             "launched": "cudaLaunchHostFunc_v10000",
             "called": "cudaStreamCreate_v3020",
         }.items()
@@ -266,6 +271,7 @@ VARIANTS: Final[dict[str, Callable[[Path], object]]] = {
             "behind-a-thread": _waits_for_a_thread,
             "running-code": _runs_code,
             "off-cpu": _is_off_its_cpu,
+            "copied": _copies,
         }.items()
     },
     "reducing-once": _in(reducing, calls=1, stream=20),

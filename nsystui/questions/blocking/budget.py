@@ -24,10 +24,11 @@ from nsystui.questions.blocking.gain import RECOVERABLE, SPEEDUP, STANDING, Gain
 from nsystui.questions.blocking.parts import BLOCKERS, COPIES, PARTS, Iterations, blocked_in, blocking
 from nsystui.questions.collectives.matching import Member
 from nsystui.questions.collectives.waiting import NOBODY, Arrivals, waits_and_transfers
-from nsystui.questions.gpu.utilisation import by_gpu, copies_note, selected_devices
+from nsystui.questions.gpu.utilisation import by_gpu, selected_devices
 from nsystui.questions.host.time_budget import cause_words, causes_of
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.conditions import job_end, job_start
+from nsystui.questions.queries.data_notes import copies_notes
 from nsystui.questions.queries.kernel_names import communicates, communicating
 from nsystui.questions.queries.tasks import selected_ranks
 from nsystui.questions.ranks.steps import (
@@ -43,22 +44,13 @@ from nsystui.questions.steps.task_steps import NO_PHASE
 from nsystui.store import tables
 
 LABELS = {
-    "compute": "compute",
-    "starved": "late launches",
-    "nccl": "blocked by NCCL",
-    "communication": "blocked by other communication",
-    "to_device": "blocked by copies to the GPU",
-    "to_host": "blocked by copies to the host",
-    "on_device": "blocked by copies on the GPU",
-    "other_copies": "blocked by other copies",
-    "memsets": "blocked by memsets",
-    "migrations": "blocked by unified memory",
-    "host_functions": "blocked by host functions",
-    "stalled": "stalled",
-    "in_graph": "in CUDA graphs",
-    "unresolved": "unresolved",
-    "tail": "tail",
-}
+    "compute": "compute", "starved": "late launches", "nccl": "blocked by NCCL",
+    "communication": "blocked by other communication", "to_device": "blocked by copies to the GPU",
+    "to_host": "blocked by copies to the host", "on_device": "blocked by copies on the GPU",
+    "other_copies": "blocked by other copies", "memsets": "blocked by memsets",
+    "migrations": "blocked by unified memory", "host_functions": "blocked by host functions", "stalled": "stalled",
+    "in_graph": "in CUDA graphs", "unresolved": "unresolved", "tail": "tail",
+}  # fmt: skip
 NCCL_LABELS = {name: f"{LABELS['nccl']}: {name}" for name in ("transfer", "waiting", "not split")}
 """The parts of the time blocked by NCCL."""
 SEND_AND_RECEIVE = f"{LABELS['nccl']}: send and receive"
@@ -295,7 +287,7 @@ def notes_of(
     if not gpus:
         return job.busy(selection.with_name(None)).notes
     notes = list(job.steps(step_name).notes)
-    notes += filter(None, [copies_note(job.busy(selection.with_name(None)).devices)])
+    notes += copies_notes(job.session, selected_ranks(job.ranks, selection))
     if any(gpu.numbers is None for gpu in gpus):
         notes.append("a GPU whose work no step launched has one iteration: all of its time")
     waits = unresolved_waits(job.session, {gpu.of.task for gpu in gpus})
@@ -330,15 +322,9 @@ STEP_PART_COLUMNS = tuple(
     for part, label in LABELS.items()
 )
 STEP_BUDGET_COLUMNS = (
-    RANK,
-    DEVICE.with_importance(3),
-    STEP,
-    phase_column(()),
-    START.with_importance(4),
-    DURATION,
-    Column("slow", header="Slow", label="slow", importance=1),
-    *STEP_PART_COLUMNS,
-)
+    RANK, DEVICE.with_importance(3), STEP, phase_column(()), START.with_importance(4), DURATION,
+    Column("slow", header="Slow", label="slow", importance=1), *STEP_PART_COLUMNS,
+)  # fmt: skip
 
 
 def budget_of_each_step(job: OpenJob, selection: Selection, step_name: str | None = None) -> TableAnswer:

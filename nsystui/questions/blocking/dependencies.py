@@ -385,7 +385,7 @@ def _unseen(
     lost = lost[_indices_of(ids, lost) == NONE]
     stream = np.append(np.full(len(lost), NONE), streams.numbers(events.waits, unmatched))
     calls, is_lost = np.append(lost, wait), np.arange(len(lost) + len(wait)) < len(lost)
-    records = np.append(_before(events.recorded, lost), _before(events.lost, wait))
+    records = np.append(_before(events.recorded, lost), _before(events.lost, wait)) if len(events.recorded) else calls
     for number, key in enumerate(streams.keys):
         chosen = np.flatnonzero((is_lost | (stream == number)) & (calls > last_ids.get(key, NONE)))
         waiter = streams.first_after(np.full(len(chosen), number), calls[chosen])

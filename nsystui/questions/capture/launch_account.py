@@ -22,7 +22,7 @@ from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.queries.conditions import is_launched_by, of_reports
 from nsystui.questions.queries.data_notes import LOWER_BOUNDS
 from nsystui.questions.queries.process_rows import rows_by_task
-from nsystui.questions.queries.tasks import GPU_TABLES, rows_of_tasks
+from nsystui.questions.queries.tasks import COPYING, GPU_TABLES, rows_of_tasks
 from nsystui.questions.steps.task_steps import launch_id_spans
 from nsystui.store import tables
 from nsystui.store.gpu_clock import CLOCK_NOISE
@@ -36,7 +36,7 @@ MUCH_LOST = 1.0
 """A capture is incomplete if it lacks this share of the launched kernels, or of the times of GPU work, %."""
 _STREAM = ("device", "context", "stream")
 _ALL_STREAMS = -2
-_KERNEL_LAUNCH, _GRAPH_LAUNCH = 1, 2
+_KERNEL_LAUNCH, _GRAPH_LAUNCH, _COPY = 1, 2, 3
 _ANY_ID = 1 << 62
 _NO_ROWS = {key: np.zeros(0, np.int64) for key in ("correlation_id", "start", "end", "kind", *_STREAM)}
 _COLUMNS = (
@@ -45,6 +45,7 @@ _COLUMNS = (
     Column("launches", header="Kernel Launches", label="launches", unit=Unit.COUNT),
     Column("kernels", header="Kernels", label="kernels", unit=Unit.COUNT),
     Column("lost_kernels", header="Launches without Kernel", label="no kernel", unit=Unit.COUNT),
+    Column("lost_work", header="Graphs and Copies without GPU Work", label="no work", unit=Unit.COUNT, importance=1),
     Column("lost_launches", header="Kernels without Launch", label="no launch", unit=Unit.COUNT),
     Column("cut_off", header="Cut Off", label="cut off", unit=Unit.COUNT, importance=1),
     Column("least_delay", header="Least Launch Delay (ns)", label="least delay", unit=Unit.DURATION),
@@ -56,15 +57,16 @@ _COLUMNS = (
 class LaunchAccount:
     """The kernel launches and kernels of a process, and the offsets of its GPUs' clocks.
 
-    ``lost_kernels`` and ``lost_launches`` exclude ``cut_off``, the work at the edges of the capture. ``least_delay`` is
-    the shortest time from the start of a launch to the start of its kernel, ns; negative if the GPU's clock is behind.
-    ``after_wait`` is the longest time from the end of a wait to the end of a kernel that it waited for, ns; positive if
-    the clock is ahead, ``None`` without waits.
+    ``lost_work`` of ``work_calls`` (graphs, copies, memsets) lack work; ``cut_off``: work at the edges of the capture,
+    which is not lost. ``least_delay``: the least time from a launch to its kernel, ns; negative if the GPU's clock is
+    behind. ``after_wait``: the most from the end of a wait to the end of its kernels, ns; positive if it is ahead.
     """
 
     launches: int
     kernels: int
     lost_kernels: int
+    work_calls: int
+    lost_work: int
     lost_launches: int
     cut_off: int
     least_delay: int | None
@@ -76,15 +78,31 @@ class LaunchAccount:
         error = min(self.least_delay or 0, 0) or max(self.after_wait or 0, 0)
         return error if abs(error) > CLOCK_NOISE else 0
 
+    @property
+    def lacks_much(self) -> bool:
+        """Whether `MUCH_LOST` of the kernels or other work is missing."""
+        pairs = ((self.lost_kernels, self.launches), (self.lost_work, self.work_calls))
+        return any(lost and 100 * lost >= MUCH_LOST * calls for lost, calls in pairs)
+
+
+def losses(accounts: Collection[LaunchAccount]) -> list[str]:
+    """Return words for the GPU work that processes launched and that is missing."""
+    kernels, launches, work, calls = (
+        sum(getattr(item, key) for item in accounts) for key in ("lost_kernels", "launches", "lost_work", "work_calls")
+    )
+    words = [f"{kernels:,} of {launches:,} kernel launches have no kernel"] * bool(kernels)
+    text = f"{work:,} of {calls:,} calls that replay graphs, copy or set memory have no GPU work"
+    return [*words, *[text] * bool(work)]
+
 
 @dataclass
 class _Counts:
     """Counts of a process; times on its report's clock, ns."""
 
-    launches: int = 0
+    calls: Counter[int] = field(default_factory=Counter)
+    """The number of calls by kind."""
     kernels: int = 0
-    has_graphs: bool = False
-    lone_launches: list[Times] = field(default_factory=list)
+    lone_calls: defaultdict[int, list[Times]] = field(default_factory=lambda: defaultdict(list))
     lone_kernels: list[Times] = field(default_factory=list)
     delays: list[int] = field(default_factory=list)
     after_waits: list[int] = field(default_factory=list)
@@ -93,17 +111,19 @@ class _Counts:
     longest: int = 0
     """The longest kernel, ns."""
 
-    def add(self, calls: Mapping[str, Times], kernels: Mapping[str, Times], waits: Mapping[str, Times]) -> None:
+    def add(self, *portions: Mapping[str, Times]) -> None:
+        calls, kernels, waits, *others = portions
+        ids = [work["correlation_id"] for work in (kernels, *others)]
+        for kind in (_KERNEL_LAUNCH, _GRAPH_LAUNCH, _COPY):
+            is_kind = calls["kind"] == kind
+            self.calls[kind] += int(is_kind.sum())
+            of_kind = np.concatenate(ids[: 1 if kind == _KERNEL_LAUNCH else None])
+            self.lone_calls[kind].append(calls["start"][is_kind & ~np.isin(calls["correlation_id"], of_kind)])
         is_launch = calls["kind"] == _KERNEL_LAUNCH
-        self.has_graphs |= bool((calls["kind"] == _GRAPH_LAUNCH).any())
-        self.launches += int(is_launch.sum())
         self.kernels += len(kernels["start"])
         self.first_call = min(self.first_call, calls["start"].min(initial=_ANY_ID))
         self.end = max(self.end, *(rows["end"].max(initial=-_ANY_ID) for rows in (calls, kernels)))
         self.longest = max(self.longest, (kernels["end"] - kernels["start"]).max(initial=0))
-        self.lone_launches.append(
-            calls["start"][is_launch & ~np.isin(calls["correlation_id"], kernels["correlation_id"])]
-        )
         has_call = np.isin(kernels["correlation_id"], calls["correlation_id"])
         self.lone_kernels.append(kernels["start"][~has_call])
         order = np.argsort(calls["correlation_id"])
@@ -122,35 +142,42 @@ class _Counts:
             if lateness := (ends[earlier[earlier > 0] - 1] - waits["end"][is_wait][earlier > 0]).tolist():
                 self.after_waits.append(max(lateness))
 
-    def account(self, captures: Sequence[tuple[int, int]], kernels_left_out: int, calls_left_out: int) -> LaunchAccount:
+    def account(self, captures: Sequence[tuple[int, int]], left_out: Sequence[int]) -> LaunchAccount:
         """Return the account of all portions; launches during ``captures`` of graphs make nodes, not kernels.
 
         If graphs were launched, but their capture was not recorded, any launch may have made a node.
         """
-        launches, kernels = (np.concatenate(parts) for parts in (self.lone_launches, self.lone_kernels))
-        for start, end in captures or [(-_ANY_ID, _ANY_ID)] * self.has_graphs:
-            launches = launches[(launches < start) | (launches > end)]
+        kernels_left_out, work_left_out, calls_left_out = left_out
+        calls = {kind: np.concatenate(parts) for kind, parts in self.lone_calls.items()}
+        for start, end in captures or [(-_ANY_ID, _ANY_ID)] * bool(self.calls[_GRAPH_LAUNCH]):
+            for kind in (_KERNEL_LAUNCH, _COPY):
+                calls[kind] = calls[kind][(calls[kind] < start) | (calls[kind] > end)]
         max_delay = max(self.delays, default=0)
-        is_kernel_lost = launches + max_delay + self.longest < self.end
-        is_launch_lost = kernels - max_delay > self.first_call
+        lost = {kind: starts + max_delay + self.longest < self.end for kind, starts in calls.items()}
+        is_kernel_lost, graphs, copies = lost[_KERNEL_LAUNCH], int(lost[_GRAPH_LAUNCH].sum()), int(lost[_COPY].sum())
+        copies *= 100 * copies >= MUCH_LOST * self.calls[_COPY]
+        is_launch_lost = np.concatenate(self.lone_kernels) - max_delay > self.first_call
         return LaunchAccount(
-            self.launches,
-            self.kernels,
-            max(int(is_kernel_lost.sum()) - kernels_left_out, 0),
+            self.calls[_KERNEL_LAUNCH], self.kernels, max(int(is_kernel_lost.sum()) - kernels_left_out, 0),
+            self.calls[_COPY] + self.calls[_GRAPH_LAUNCH], max(graphs + copies - work_left_out, 0),
             max(int(is_launch_lost.sum()) - calls_left_out, 0),
-            int((~is_kernel_lost).sum() + (~is_launch_lost).sum()),
-            min(self.delays, default=None),
+            int((~is_kernel_lost).sum() + (~is_launch_lost).sum()), min(self.delays, default=None),
             max(self.after_waits, default=None),
-        )
+        )  # fmt: skip
 
 
 def _left_out(reports: Collection[Report]) -> dict[int, list[int]]:
-    """Return the numbers of kernels and calls with impossible times, of reports with calls that were read whole."""
-    names = (tables.kernels.name, tables.api_calls.name)
+    """Return the numbers of kernels, other GPU work and calls that cannot be used, of reports with whole calls."""
+
+    def unused(report: Report, *names: str) -> int:
+        rows = (left_out.rows for name in names if (left_out := report.packed.left_out.get(name)))
+        return sum(rows) + _ANY_ID * any(name in report.damaged for name in names)
+
+    kernels, memory, graphs, calls = (table.name for table in (*GPU_TABLES, canonical.API_CALLS))
     return {
-        report.index: [rows.rows if (rows := report.packed.left_out.get(name)) else 0 for name in names]
+        report.index: [unused(report, kernels), unused(report, memory, graphs), unused(report, calls)]
         for report in reports
-        if report.count(canonical.API_CALLS) and not report.damaged.keys() & set(names)
+        if report.count(canonical.API_CALLS) and not report.damaged.keys() & {kernels, calls}
     }
 
 
@@ -172,9 +199,9 @@ def launch_accounts(session: Session, reports: Collection[Report]) -> dict[Task,
             counts[task].add(*(portion.get(task, _NO_ROWS) for portion in portions))
     captures = _graph_captures(session, report_indices) if counts else {}
     return {
-        task: count.account(captures.get(task, ()), *left_out[task.report])
+        task: count.account(captures.get(task, ()), left_out[task.report])
         for task, count in counts.items()
-        if count.launches and task in worked and task.process != canonical.NO_PROCESS
+        if count.calls[_KERNEL_LAUNCH] and task in worked and task.process != canonical.NO_PROCESS
     }
 
 
@@ -189,7 +216,7 @@ def untimed_work(report: Report) -> Iterator[tuple[str, int, int]]:
 def lacks_work(session: Session) -> bool:
     """Return whether much launched GPU work of a report is missing, or has no possible time."""
     accounts = launch_accounts(session, session.reports).values()
-    if any(item.lost_kernels and 100 * item.lost_kernels >= MUCH_LOST * item.launches for item in accounts):
+    if any(item.lacks_much for item in accounts):
         return True
     return any(any(untimed_work(report)) for report in session.reports)
 
@@ -198,16 +225,17 @@ def lost_work_note(job: OpenJob, selection: Selection) -> str:
     """Return the note on launched kernels that are missing, if any."""
     accounts = job.once("launch accounts", lambda: launch_accounts(job.session, job.session.reports))
     chosen = selection.tasks or accounts
-    partial = [item for task, item in accounts.items() if item.lost_kernels and task in chosen]
-    lost, launches = sum(item.lost_kernels for item in partial), sum(item.launches for item in partial)
-    return f"{lost:,} of {launches:,} kernel launches have no kernel; {LOWER_BOUNDS}" if lost else ""
+    lost = losses([item for task, item in accounts.items() if item.lost_kernels + item.lost_work and task in chosen])
+    return f"{' and '.join(lost)}; {LOWER_BOUNDS}" if lost else ""
 
 
 def _queries(reports: Sequence[int], first: int, last: int) -> Iterator[Query]:
-    """Yield queries of the successful calls, the kernels and the waits with ids from ``first`` to ``last``."""
+    """Yield queries of successful calls, kernels, waits and other work with ids from ``first`` to ``last``."""
     api, kernels, syncs = tables.api_calls, tables.kernels, tables.syncs
     is_launch = api.c.name.contains("Launch") & ~api.c.name.contains("HostFunc")
-    kind = sa.case((api.c.name.contains("GraphLaunch"), _GRAPH_LAUNCH), (is_launch, _KERNEL_LAUNCH), else_=0)
+    is_copy = sa.or_(*(api.c.name.contains(word) for word in COPYING)) & ~api.c.name.contains("Graph")
+    is_graph = api.c.name.contains("GraphLaunch")
+    kind = sa.case((is_graph, _GRAPH_LAUNCH), (is_launch, _KERNEL_LAUNCH), (is_copy, _COPY), else_=0)
     # Some versions of nsys also call cudaStreamWaitEvent a "Stream sync".
     is_wait = api.c.name.contains("Synchronize") & ~api.c.name.contains("Event")
     stream = sa.case((api.c.name.contains("Stream"), syncs.c.stream), else_=_ALL_STREAMS).label("stream")
@@ -218,6 +246,8 @@ def _queries(reports: Sequence[int], first: int, last: int) -> Iterator[Query]:
         (api, api, _succeeded(api), kind.label("kind")),
         (kernels, kernels, sa.true(), *of_kernel, kernels.c.stream),
         (api, syncs.join(api, is_launched_by(syncs, api)), is_wait & _succeeded(api), *of_wait, stream),
+        (tables.memory_ops, tables.memory_ops, sa.true()),
+        (tables.graph_launches, tables.graph_launches, sa.true()),
     ):
         columns = table.c
         query = sa.select(columns.report, columns.process, columns.correlation_id, columns.start, columns.end, *values)

@@ -65,6 +65,7 @@ def _ask(job: OpenJob, selection: Selection, options: _Options) -> Answer:
     from nsystui.questions.nccl.listing import nccl_listing
     from nsystui.questions.nccl.sizes import bandwidth_by_size, durations_of_size
     from nsystui.questions.nccl.summary import CALL, KERNEL, nccl_summary
+    from nsystui.questions.ranks.partings import noted
 
     values, group_by, shared = options
     if values["nccl_log"]:
@@ -83,7 +84,8 @@ def _ask(job: OpenJob, selection: Selection, options: _Options) -> Answer:
         return nccl_listing(job.session, selection, job.ranks, pairing, shared, CALL)
     if values["kernels"] is not None:
         return nccl_listing(job.session, selection, job.ranks, pairing, shared, KERNEL)
-    return nccl_summary(job.session, selection, job.ranks, pairing, group_by)
+    answer = nccl_summary(job.session, selection, job.ranks, pairing, group_by)
+    return noted(job, answer, values["step_range"])
 
 
 def _draw(job: OpenJob, selection: Selection, options: _Options) -> Shapes | None:

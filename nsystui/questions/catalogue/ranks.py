@@ -27,18 +27,13 @@ def _ask_overview(job: OpenJob, selection: Selection, _: object) -> Answer:
 
 
 def _ask_ranks(job: OpenJob, selection: Selection, options: dict[str, Any]) -> Answer:
-    from dataclasses import replace
-
     from nsystui.questions.collectives.waiting import collective_kinds, collective_operations
-    from nsystui.questions.ranks.partings import differences
+    from nsystui.questions.ranks.partings import noted
     from nsystui.questions.ranks.table import rank_table
 
     for option, table in (("collectives", collective_operations), ("kinds", collective_kinds)):
         if options[option]:
-            answer = table(selection, job.ranks, job.collectives())
-            return replace(
-                answer, notes=(*(words for _, _, words in differences(job, options["step_range"])), *answer.notes)
-            )
+            return noted(job, table(selection, job.ranks, job.collectives()), options["step_range"])
     return rank_table(job.session, selection, job.ranks, job.rank_facts(selection, options["step_range"]))
 
 

@@ -24,6 +24,9 @@ def _time(text: str) -> int:
 
 
 def _ask_steps(job: OpenJob, selection: Selection, options: dict[str, Any]) -> Answer:
+    from dataclasses import replace
+
+    from nsystui.questions.queries.data_notes import copies_notes
     from nsystui.questions.queries.tasks import selected_ranks
     from nsystui.questions.ranks.steps import every_step, steps_across_ranks, steps_by_rank
 
@@ -43,14 +46,12 @@ def _ask_steps(job: OpenJob, selection: Selection, options: dict[str, Any]) -> A
     ranks = selected_ranks(job.ranks, selection)
     table = steps_across_ranks if options["across"] else every_step if options["every"] else steps_by_rank
     answer = table(ranks, steps, selection.window)
+    notes = [*answer.notes, *copies_notes(job.session, ranks)]
     if options["unprofiled"] is not None:
-        from dataclasses import replace
-
         from nsystui.questions.blocking.budget import unprofiled_note
 
-        note = unprofiled_note(job, selection, options["unprofiled"], options["step_range"])
-        answer = replace(answer, notes=(*answer.notes, *filter(None, [note])))
-    return answer
+        notes.append(unprofiled_note(job, selection, options["unprofiled"], options["step_range"]))
+    return replace(answer, notes=tuple(filter(None, notes)))
 
 
 def _draw_steps(job: OpenJob, selection: Selection, options: dict[str, Any]) -> Shapes | None:

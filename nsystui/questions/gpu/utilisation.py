@@ -33,7 +33,7 @@ from nsystui.questions.gpu.device_time import (
     shifted,
     to_arrays,
 )
-from nsystui.questions.queries.data_notes import LOWER_BOUNDS
+from nsystui.questions.queries.data_notes import copies_notes
 from nsystui.questions.queries.derived import in_runs, of_each_report, runs_of
 from nsystui.questions.queries.kernel_names import other_communication
 from nsystui.questions.queries.pauses import capture_note, pauses
@@ -69,14 +69,15 @@ class BusyIntervals:
     ) -> BusyIntervals:
         """Read the devices of the selected tasks, by rank and device; reuse the intervals in ``previous``.
 
-        ``previous`` is ignored if streams are selected. Window and name filter do not apply: all of a GPU's work makes
-        it busy. A million operations take about 0.3 s to read, and up to 20 MB of memory.
+        ``previous`` is ignored if streams are selected. Window and name filter do not apply. A million operations take
+        about 0.3 s, and up to 20 MB of memory.
         """
         version = session.version
         devices = tuple(_devices(session, selection, selected_devices(session, selection, ranks), previous))
         reports = selected_reports(session, selection)
         notes = [*_notes(session, reports, selection), *other_communication(session)]
-        notes += [note for note in (capture_note(session, reports), copies_note(devices)) if note]
+        notes += filter(None, [capture_note(session, reports)])
+        notes += copies_notes(session, (item.device.task for item in devices))
         groups = by_gpu(session, (item.device for item in devices))
         same_gpu = [{device.task.rank for device in group} for group in groups if len(group) > 1]
         if unknown := [item.device.task.rank for item in devices if not item.device.is_gpu]:
@@ -153,16 +154,6 @@ def by_gpu(session: Session, devices: Iterable[Device]) -> list[list[Device]]:
     return list(groups.values())
 
 
-def copies_note(devices: Iterable[DeviceIntervals]) -> str:
-    """Return the note on `Breakdown.unrecorded_copies`, if any."""
-    calls = {item.device.task: item.unrecorded_copies for item in devices if item.unrecorded_copies}
-    if not calls:
-        return ""
-    which = f"rank{'s' * (len(calls) > 1)} {few_numbers(sorted(task.rank for task in calls))}"
-    counts = f"{sum(calls.values()):,} calls of {which} copy or set memory, but no copies were recorded"
-    return f"{counts}: memory is unknown, {LOWER_BOUNDS}"
-
-
 def unplaced(session: Session, gpus: Sequence[DeviceIntervals]) -> bool:
     """Return whether some of ``gpus`` may be one GPU: equal host and ordinal, and no recorded number."""
     reports = {report.index: report for report in session.reports}
@@ -177,8 +168,8 @@ def unplaced(session: Session, gpus: Sequence[DeviceIntervals]) -> bool:
 def gpu_key(report: Report, task: Task, device: int) -> Hashable:
     """Return a key of the GPU behind a process's CUDA ordinal: equal for the same GPU, in reports that share a clock.
 
-    Exports identify the GPU since schema 3.20; otherwise processes share it if their report's machine has a single GPU.
-    The ordinal is no proof: under CUDA_VISIBLE_DEVICES it is 0 in every process.
+    Exports identify the GPU since schema 3.20; otherwise processes share it if their machine has a single GPU. Under
+    CUDA_VISIBLE_DEVICES the ordinal is 0 in every process.
     """
     number = _recorded_gpu(report, task, device)
     if number is None:
@@ -315,14 +306,11 @@ def _notes(session: Session, reports: Sequence[Report], selection: Selection) ->
 
 # Field of ``Breakdown`` and ``DeviceLanes``, key of the columns, heading in files, heading on screen, importance.
 _PARTS = (
-    ("busy", "busy", "Busy", "busy", 0),
-    ("kernels", "compute", "Compute", "compute", 1),
-    ("nccl", "nccl", "NCCL", "NCCL", 1),
-    ("exposed_nccl", "exposed_nccl", "Exposed NCCL", "exposed", 1),
-    ("memory", "memory", "Memory", "memory", 2),
-    ("graph", "graph", "Graph", "graph", 3),
+    ("busy", "busy", "Busy", "busy", 0), ("kernels", "compute", "Compute", "compute", 1),
+    ("nccl", "nccl", "NCCL", "NCCL", 1), ("exposed_nccl", "exposed_nccl", "Exposed NCCL", "exposed", 1),
+    ("memory", "memory", "Memory", "memory", 2), ("graph", "graph", "Graph", "graph", 3),
     ("idle", "idle", "Idle", "idle", 1),
-)
+)  # fmt: skip
 BUSY_PARTS = (
     ("compute_percent", "compute"),
     ("exposed_nccl_percent", "nccl"),
@@ -332,17 +320,11 @@ BUSY_PARTS = (
 """Segments of the busy bar; memory and graph without time that compute or NCCL covers."""
 SHARE_COLUMNS = tuple(
     Column(
-        f"{key}_percent",
-        header=f"{title} (%)",
-        label=f"{label} %",
-        unit=Unit.PERCENT,
-        decimals=2,
-        importance=importance,
-        has_bar=key == "busy",
-        stack=BUSY_PARTS if key == "busy" else (),
+        f"{key}_percent", header=f"{title} (%)", label=f"{label} %", unit=Unit.PERCENT, decimals=2,
+        importance=importance, has_bar=key == "busy", stack=BUSY_PARTS if key == "busy" else (),
     )
     for _, key, title, label, importance in _PARTS
-)
+)  # fmt: skip
 """Percentages of the window, in the order of ``shares``."""
 COLUMNS = (
     RANK,

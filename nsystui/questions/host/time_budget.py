@@ -1,8 +1,7 @@
 """The time budget of each GPU, in parts that add up, and the CPU's work while the GPU was idle.
 
-See docs/numbers.md#budget for the parts and causes. Busy time is compute, exposed NCCL, memory operations that nothing
-hides, and whole CUDA graphs, as in `Breakdown`. Time before and after a rank's capture is not idle, because nothing was
-recorded. Start-up and tail belong to the capture: a window in the middle of the job has neither.
+See docs/numbers.md#budget for the parts and causes. Start-up and tail belong to the capture: a window in the middle of
+the job has neither.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ _NUMBER = re.compile(r"\b\d+\b")
 
 _MAX_NAME, _MAX_CAUSE = 30, 50
 
-_MAX_SPANS = 100
+_MAX_SPANS = 1_000
 """The number of longest spans of each part whose CPU work is examined."""
 
 
@@ -124,6 +123,11 @@ def causes_of(
     return causes
 
 
+def without_numbers(name: str) -> str:
+    """Replace numbers in a range's name by ``*``."""
+    return _NUMBER.sub("*", name)
+
+
 def _add(time_of: dict[str, int], name: str, time: int) -> None:
     if time:
         time_of[name] = time_of.get(name, 0) + time
@@ -131,7 +135,7 @@ def _add(time_of: dict[str, int], name: str, time: int) -> None:
 
 def _name(work: HostWork, cause: HostCause) -> str:
     word, name = ("in", work.range_name) if work.range_name else ("before", work.next_range)
-    quoted = f"`{shorten(_NUMBER.sub('*', name), _MAX_NAME)}`" if name else ""
+    quoted = f"`{shorten(without_numbers(name), _MAX_NAME)}`" if name else ""
     if cause.kind == NOTHING:
         location = f"{word} range {quoted}" if quoted else cause.what
         return f"nothing recorded, {location}" if location else UNEXPLAINED
@@ -308,18 +312,12 @@ def _budget(
     )
     long_gaps, idle = gaps.chosen(gaps.lengths >= LONG_GAP), spent.idle - (spent.time - spent.recorded)
     budget = Budget(
-        compute=spent.kernels,
-        exposed_nccl=spent.exposed_nccl,
-        memory=spent.memory_only,
-        graph=spent.graph_only,
-        startup=startup.length,
-        long_gaps=long_gaps.length,
+        compute=spent.kernels, exposed_nccl=spent.exposed_nccl, memory=spent.memory_only, graph=spent.graph_only,
+        startup=startup.length, long_gaps=long_gaps.length,
         short_gaps=idle - startup.length - long_gaps.length - in_graphs.length - after.length,
-        in_graphs=in_graphs.length,
-        tail=after.length,
-        unrecorded=spent.time - spent.recorded,
+        in_graphs=in_graphs.length, tail=after.length, unrecorded=spent.time - spent.recorded,
         unrecorded_copies=spent.unrecorded_copies,
-    )
+    )  # fmt: skip
     return DeviceBudget(device.device, window, steady, working, budget, startup, long_gaps, in_graphs, after)
 
 
@@ -337,17 +335,11 @@ def steady_window(budgets: Sequence[DeviceBudget]) -> Window | None:
 
 
 _LABELS = {
-    "compute": ("Compute", "compute"),
-    "exposed_nccl": ("Exposed NCCL", "exposed NCCL"),
-    "memory": ("Memory", "memory"),
-    "graph": ("Graphs", "graphs"),
-    "startup": ("Start-up", "start-up"),
-    "long_gaps": ("Long Gaps", "long gaps"),
-    "short_gaps": ("Short Gaps", "short gaps"),
-    "in_graphs": ("In Graphs", "in graphs"),
-    "tail": ("Tail", "tail"),
-    "unrecorded": ("Not Recorded", "not recorded"),
-}
+    "compute": ("Compute", "compute"), "exposed_nccl": ("Exposed NCCL", "exposed NCCL"),
+    "memory": ("Memory", "memory"), "graph": ("Graphs", "graphs"), "startup": ("Start-up", "start-up"),
+    "long_gaps": ("Long Gaps", "long gaps"), "short_gaps": ("Short Gaps", "short gaps"),
+    "in_graphs": ("In Graphs", "in graphs"), "tail": ("Tail", "tail"), "unrecorded": ("Not Recorded", "not recorded"),
+}  # fmt: skip
 PARTS = tuple(_LABELS)
 COLUMNS = (
     RANK,

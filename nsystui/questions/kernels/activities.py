@@ -1,12 +1,10 @@
 """Summaries and instances of memory operations, and of API, OS runtime, MPI and library calls.
 
-The memory, API and OS runtime tables have the columns, order and values of nsys's ``cuda_gpu_mem_time_sum``,
-``cuda_gpu_mem_size_sum`` (except that sizes are in bytes), ``cuda_api_sum`` and ``osrt_sum``; calls that
-``--cudabacktrace`` wrote twice count once. MPI calls are recorded as MPI events or as NVTX ranges (`mpi`).
+The tables have the columns, order and values of nsys's ``cuda_gpu_mem_time_sum``, ``cuda_gpu_mem_size_sum`` (but sizes
+in bytes), ``cuda_api_sum`` and ``osrt_sum``; calls that ``--cudabacktrace`` wrote twice count once.
 
-`MemoryCalls` classifies memory operations by the calls that launched them, like nsys's rules ``cuda_memcpy_sync``,
-``cuda_memcpy_async`` and ``cuda_memset_sync`` (docs/numbers.md#expert-rules), but matches operation and call by
-(report, process, correlation id).
+`MemoryCalls` classifies memory operations by their calls, like nsys's rules (docs/numbers.md#expert-rules), but matches
+operation and call by (report, process, correlation id).
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ from nsystui.base.types import Condition, Expression
 from nsystui.exports.metadata import tid_column
 from nsystui.questions.queries import statistics
 from nsystui.questions.queries.conditions import duration, is_launched_by, job_start, where
-from nsystui.questions.queries.data_notes import missing_notes, mpi_notes
+from nsystui.questions.queries.data_notes import copies_notes, missing_notes, mpi_notes
 from nsystui.questions.queries.derived import of_all_reports
 from nsystui.questions.queries.mpi import has_mpi, mpi_rows
 from nsystui.questions.queries.paged import PagedAnswer
@@ -85,6 +83,8 @@ def work_summary(session: Session, selection: Selection, work: Work) -> TableAns
     if work is MPI:
         return TableAnswer(work.name, columns, rows, total, mpi_notes(session))
     notes = missing_notes(session, work.table)
+    if work is MEMORY:
+        notes += copies_notes(session)
     if work is API and (second_rows := session.count(tables.api_backtraces)):
         notes += (f"calls count once; nsys stats also counts the {second_rows:,} second rows of --cudabacktrace",)
     return TableAnswer(work.name, columns, rows, total, notes)
@@ -121,20 +121,15 @@ def memory_sizes(session: Session, selection: Selection) -> TableAnswer:
     conditions = where(table, selection, table.c.operation)
     names = [table.c.operation.label("name")]
     rows = statistics.summary_rows(session, ValueRows(table, table.c.bytes, names, conditions), SIZE_COLUMNS)
-    return TableAnswer("memory-sizes", SIZE_COLUMNS, rows, len(rows), missing_notes(session, table))
+    notes = missing_notes(session, table) + copies_notes(session)
+    return TableAnswer("memory-sizes", SIZE_COLUMNS, rows, len(rows), notes)
 
 
 INSTANCE_COLUMNS = (
-    START,
-    DURATION,
-    RANK.with_importance(1),
-    Column("place", header="Where", label="where", importance=2),
-    BYTES.with_importance(1),
-    Column("detail", header="Detail", label="detail", importance=3),
-    REPORT_ID,
-    PROCESS_ID,
+    START, DURATION, RANK.with_importance(1), Column("place", header="Where", label="where", importance=2),
+    BYTES.with_importance(1), Column("detail", header="Detail", label="detail", importance=3), REPORT_ID, PROCESS_ID,
     ROW_ID,
-)
+)  # fmt: skip
 
 
 def work_instances(
@@ -149,16 +144,10 @@ def work_instances(
     sizes = [table.c[key] for key in ("bytes", "send_bytes") if key in table.c]
     size = sizes[0] if sizes else sa.cast(sa.null(), sa.BigInteger)
     query = sa.select(
-        job_start(table).label("start"),
-        duration(table).label("duration"),
-        rank_of(table, ranks).label("rank"),
-        location.label("place"),
-        size.label("bytes"),
-        _detail(table).label("detail"),
-        table.c.report,
-        table.c.process,
+        job_start(table).label("start"), duration(table).label("duration"), rank_of(table, ranks).label("rank"),
+        location.label("place"), size.label("bytes"), _detail(table).label("detail"), table.c.report, table.c.process,
         table.c.row,
-    ).where(*where(table, selection.with_name(None)), label == name)
+    ).where(*where(table, selection.with_name(None)), label == name)  # fmt: skip
     everything = sa.select(table.c.row).where(label == name)
     answer = PagedAnswer.of(session, f"{work.name}-instances", INSTANCE_COLUMNS, query, everything)
     return answer.with_time_index(table) if isinstance(table, sa.Table) else answer

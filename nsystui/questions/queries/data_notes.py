@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from nsystui.base.answer import Unit
-from nsystui.base.text import few, which_of
+from nsystui.base.text import few, ranks_named, which_of
 from nsystui.base.units import format_value
 from nsystui.exports import canonical
 from nsystui.exports.metadata import pid_of
 from nsystui.exports.sources import REASONS
 from nsystui.questions.queries.mpi import DOMAIN, nvtx_reports
 from nsystui.questions.queries.recording import recording_advice
-from nsystui.questions.queries.tasks import GPU_TABLES
+from nsystui.questions.queries.tasks import GPU_TABLES, RankedTask, unrecorded_copies
 from nsystui.store.report import Report
 from nsystui.store.session import Session
 from nsystui.store.tally import LeftOut
@@ -99,6 +99,16 @@ def left_out_note(reports: Sequence[Report]) -> str:
         bounds = f"; {LOWER_BOUNDS}" * any(sums.get(table.name, LeftOut()).rows for table in GPU_TABLES)
         sentences.append(template.format(which, counts, bounds) if affected else "")
     return "; ".join(filter(None, sentences))
+
+
+def copies_notes(session: Session, ranks: Iterable[RankedTask] | None = None) -> tuple[str, ...]:
+    """Return the note on `Breakdown.unrecorded_copies` of some ranks, by default of all, if any."""
+    calls = unrecorded_copies(session, session.reports)
+    who = {item.task: item.rank for item in ranks or () if item.task in calls}
+    count = sum(number for task, number in calls.items() if ranks is None or task in who)
+    whose = f" of {ranks_named(who.values())}" if who else ""
+    text = f"{count:,} calls{whose} copy or set memory, but their work on the GPU was not recorded"
+    return (f"{text}: memory is unknown, {LOWER_BOUNDS}",) if count else ()
 
 
 def clock_note(reports: Sequence[Report]) -> str:

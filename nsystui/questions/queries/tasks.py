@@ -2,8 +2,7 @@
 
 See docs/ranks.md#rank-numbers.
 
-A task is a (report, process) that used a GPU, or in a report without any GPU work, a process with other events. Rank
-numbers are from the first source that gives each task a different number; screens show the source.
+A task is a (report, process) that used a GPU, or in a report without any GPU work, a process with other events.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ if TYPE_CHECKING:
     from nsystui.store.results import Arrays
 
 
-_COPYING = ("Memcpy", "Memset")
+COPYING = ("Memcpy", "Memset")
 GPU_TABLES = (BY_NAME["kernels"], BY_NAME["memory_ops"], BY_NAME["graph_launches"])
 """Tables of work that ran on a GPU."""
 
@@ -230,18 +229,13 @@ def ranked_tasks(session: Session, given: Numbering | None = None) -> tuple[Rank
         program = names.get(task, "").rpartition("/")[2]
         ranked.append(
             RankedTask(
-                task,
-                ranks[task],
-                source,
+                task, ranks[task], source,
                 next((rank for rank in local_ranks if rank is not None), None) if task in single_tasks else None,
-                report.metadata.host,
-                None if task.process == NO_PROCESS else pid_of(task.process),
-                report.metadata.command.rpartition("/")[2] if program == _LAUNCHER else program,
-                report.name,
-                tuple(device for device, _ in used),
-                tuple(name for _, name in used if name),
+                report.metadata.host, None if task.process == NO_PROCESS else pid_of(task.process),
+                report.metadata.command.rpartition("/")[2] if program == _LAUNCHER else program, report.name,
+                tuple(device for device, _ in used), tuple(name for _, name in used if name),
             )
-        )
+        )  # fmt: skip
     return tuple(sorted(ranked, key=lambda item: (item.rank, item.task)))
 
 
@@ -391,55 +385,70 @@ def unrecorded_copies(session: Session, reports: Iterable[Report]) -> dict[Task,
     """Count the calls of `Breakdown.unrecorded_copies` by process."""
 
     def compute(part: Session, missing: list[Report]) -> dict[int, Arrays]:
-        memory = BY_NAME["memory_ops"]
+        import sqlalchemy as sa
+
+        from nsystui.store import tables
+
         working = {task for table in GPU_TABLES for task in rows_of_tasks(part, table, missing)}
-        # The calls of other reports need not be read.
-        lacking = {task.report for task in working - rows_of_tasks(part, memory, missing).keys()}
-        counts = launches_without_work(part, [item for item in missing if item.index in lacking], _COPYING, [memory])
-        rows = {report.index: list[tuple[int, int]]() for report in missing}
-        for task, calls in counts.items():
-            rows[task.report].append((task.process, sum(calls.values())))
-        return {index: {"calls": json_array(values)} for index, values in rows.items()}
+        memory, rows = tables.memory_ops.c, {report.index: Counter[int]() for report in missing}
+        query = sa.select(memory.report, memory.process, sa.func.coalesce(memory.is_memset, 0)).distinct()
+        recorded = part.rows(query) if part.count(BY_NAME["memory_ops"]) else ()
+        for kind, word in enumerate(COPYING):
+            done = {Task(*task) for *task, is_memset in recorded if is_memset == kind}
+            # The calls of other reports need not be read.
+            reports = [report for report in missing if report.index in {task.report for task in working - done}]
+            for task, calls in launches_without_work(part, reports, (word,), done).items():
+                rows[task.report][task.process] += sum(calls.values())
+        return {index: {"calls": json_array([*values.items()])} for index, values in rows.items()}
 
     stored = of_each_report(session, reports, "unrecorded-copies", compute, in_memory=True)
     return {Task(index, process): calls for index in stored for process, calls in json_of(stored[index]["calls"])}
 
 
 def launches_without_work(
-    session: Session, reports: Iterable[Report], calls_named: Sequence[str] = ("Launch", *_COPYING),
-    work: Sequence[CanonicalTable] = GPU_TABLES,
+    session: Session, reports: Iterable[Report], calls_named: Sequence[str] = ("Launch", *COPYING),
+    working: Collection[Task] | None = None,
 ) -> dict[Task, dict[str, int]]:  # fmt: skip
     """Count by name the successful calls that launch, copy or set memory, of processes without any such GPU work.
 
-    Reports that lost GPU work to damage or impossible times, or have GPU work of unknown processes, are left out.
+    ``working``: processes with such work. Reports that lost GPU work, or have work of unknown processes, are left out.
     """
+    work = GPU_TABLES if working is None else (BY_NAME["memory_ops"],)
     complete = [
         report
         for report in reports
         if report.count(BY_NAME["api_calls"])
         and not any(table.name in report.damaged or report.packed.left_out.get(table.name) for table in work)
     ]
-    working = {task for table in work for task in rows_of_tasks(session, table, complete)}
+    if working is None:
+        working = {task for table in work for task in rows_of_tasks(session, table, complete)}
     indices = [report.index for report in complete if Task(report.index, NO_PROCESS) not in working]
-    if not indices:
-        return {}
+    counts: dict[Task, dict[str, int]] = {}
+    for task, name, count in _work_calls(session, indices, calls_named) if indices else ():
+        if task not in working:
+            counts.setdefault(task, {})[name] = count
+    return counts
+
+
+def _work_calls(session: Session, reports: Sequence[int], names: Sequence[str]) -> Iterator[tuple[Task, str, int]]:
+    """Yield the number of successful calls outside of captures whose names contain a word, by process and name."""
     import sqlalchemy as sa
 
     from nsystui.questions.queries.conditions import of_reports
     from nsystui.store import tables
 
     calls = tables.api_calls.c
-    key = calls.report, calls.process
-    query = sa.select(*key, calls.name, sa.func.count()).where(
-        of_reports(calls.report, indices),
-        calls.return_value.is_(None) | (calls.return_value == 0),
-        sa.or_(*(calls.name.contains(word) for word in calls_named)),
-    )
-    counts: dict[Task, dict[str, int]] = {}
-    for report, process, name, count in session.rows(query.group_by(*key, calls.name)):
-        if Task(report, process) not in working:
-            counts.setdefault(Task(report, process), {})[name] = count
-    return counts
+    begins, ends = (calls.name.contains(f"Stream{edge}Capture") for edge in ("Begin", "End"))
+    is_launch = sa.or_(*(calls.name.contains(word) for word in names)) & ~calls.name.contains("Node")
+    opened = sa.func.sum(sa.case((begins, 1), (ends, -1), else_=0))
+    open_captures = opened.over(partition_by=(calls.report, calls.process), order_by=calls.start)
+    columns = calls.report, calls.process, calls.name
+    query = sa.select(*columns, is_launch.label("launches"), open_captures.label("captures"))
+    succeeded = of_reports(calls.report, reports), calls.return_value.is_(None) | (calls.return_value == 0)
+    selected = query.where(*succeeded, is_launch | begins | ends).subquery().c
+    query = sa.select(*list(selected)[:3], sa.func.count()).where(selected.launches, selected.captures <= 0)
+    for *task, name, count in session.rows(query.group_by(*list(selected)[:3])):
+        yield Task(*task), name, count
 
 
 def _ranks(session: Session, tasks: list[Task], devices: Mapping[Task, Any]) -> tuple[Ranks, str]:

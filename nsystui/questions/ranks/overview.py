@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 class JobFacts:
     """The facts of the job in the open reports; empty tuples and ``None`` are facts that no report records.
 
-    ``gpus`` counts the GPUs that worked, ``duration`` (ns) is the length of the sessions on their common clock,
-    ``events`` the span of the events in job time, ``session_start`` the earliest start as ns since 1970 UTC.
+    ``gpus`` counts the GPUs that worked, ``duration`` (ns) is of the sessions on their common clock, ``events`` of the
+    events in job time, ``session_start`` is ns since 1970 UTC.
     """
 
     title: str
@@ -66,26 +66,19 @@ def job_facts(session: Session, ranks: Sequence[RankedTask]) -> JobFacts:
     metadata = [report.metadata for report in reports]
     starts = [facts.session_start_utc for facts in metadata if facts.session_start_utc is not None]
     return JobFacts(
-        title=title_of(reports),
-        commands=_distinct(os.path.basename(facts.command) for facts in metadata),
-        reports=len(reports),
-        captures=sum(len(report.captures) for report in reports),
-        ranks=len(ranks),
-        hosts=_distinct(facts.host for facts in metadata),
-        gpus=_count_gpus(session),
+        title=title_of(reports), commands=_distinct(os.path.basename(facts.command) for facts in metadata),
+        reports=len(reports), captures=sum(len(report.captures) for report in reports), ranks=len(ranks),
+        hosts=_distinct(facts.host for facts in metadata), gpus=_count_gpus(session),
         gpu_models=_distinct(name for item in ranks for name in item.gpu_names),
         nsys_versions=_distinct(facts.nsys_version for facts in metadata),
         schema_versions=_distinct(facts.schema_version for facts in metadata),
         driver_versions=_distinct(facts.driver_version for facts in metadata),
-        cuda_versions=_distinct(facts.cuda_version for facts in metadata),
-        duration=_duration(session),
-        events=extent(session, Selection()),
-        session_start=min(starts, default=None),
-        rank_source=ranks[0].source if ranks else "",
-        clocks_aligned=shares_clock(reports),
+        cuda_versions=_distinct(facts.cuda_version for facts in metadata), duration=_duration(session),
+        events=extent(session, Selection()), session_start=min(starts, default=None),
+        rank_source=ranks[0].source if ranks else "", clocks_aligned=shares_clock(reports),
         start_spread=max(starts) - min(starts) if starts else None,
         made_of=_distinct(facts.made_of for facts in metadata),
-    )
+    )  # fmt: skip
 
 
 def _distinct(values: Iterable[str]) -> tuple[str, ...]:
@@ -146,19 +139,15 @@ _COUNTED = {
     "api_calls": BY_NAME["api_calls"],
 }
 TASK_COLUMNS = (
-    RANK,
-    HOST.with_importance(2),
-    Column("gpu", header="GPU", label="gpu", importance=2),
-    *SHARE_COLUMNS,
+    RANK, HOST.with_importance(2), Column("gpu", header="GPU", label="gpu", importance=2), *SHARE_COLUMNS,
     Column("kernels", header="Kernels", label="kernels", unit=Unit.COUNT, importance=3),
     Column("graphs", header="Graph Launches", label="graphs", unit=Unit.COUNT, importance=6),
     Column("memory_ops", header="Memory Ops", label="memory ops", unit=Unit.COUNT, importance=5),
     Column("api_calls", header="API Calls", label="API calls", unit=Unit.COUNT, importance=5),
-    Column("model", header="GPU Model", label="model", importance=6),
-    PID.with_importance(7),
+    Column("model", header="GPU Model", label="model", importance=6), PID.with_importance(7),
     Column("process", header="Process", label="process", importance=7),
     Column("report", header="Report", label="report", importance=4),
-)
+)  # fmt: skip
 
 
 TALLIED = tuple(table.name for table in _COUNTED.values())
@@ -168,9 +157,8 @@ TALLIED = tuple(table.name for table in _COUNTED.values())
 def task_table(session: Session, selection: Selection, ranks: Sequence[RankedTask], busy: BusyIntervals) -> TableAnswer:
     """Return a row for each selected task: host, GPU, work, and what kept its GPUs busy.
 
-    Percentages are of the selection's window, else of the job's extent, the same for every rank (``extents``), and
-    means over a task's GPUs. GPU columns are empty for tasks without a GPU. ``busy`` is from ``BusyIntervals.load``
-    with the same selection (its window may differ).
+    Percentages are of the selection's window, else of the job's extent (``extents``), and means over a task's GPUs.
+    ``busy`` is from ``BusyIntervals.load`` with the same selection (its window may differ).
     """
     shown_ranks = selected_ranks(ranks, selection)
     counts = task_counts(session, selection, shown_ranks)
@@ -179,7 +167,7 @@ def task_table(session: Session, selection: Selection, ranks: Sequence[RankedTas
     rows: list[Row] = []
     for item in shown_ranks:
         unknown = ("memory_ops",) * bool(spent.get(item.task, NOTHING).unrecorded_copies)
-        counted = [None if name in unknown else counts[name][item.task] for name in _COUNTED]
+        counted = [counts[name][item.task] or None if name in unknown else counts[name][item.task] for name in _COUNTED]
         location = (item.rank, item.host or None, busy.gpu_numbers(item.task))
         identity = (item.gpu or None, item.pid, item.process_name or None, item.report_name)
         rows.append((*location, *shares(spent.get(item.task)), *counted, *identity))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from nsystui.base.answer import Unit
+from nsystui.base.answer import TableAnswer, Unit
 from nsystui.base.selection import Selection
 from nsystui.base.text import few_numbers, ranks_named
 from nsystui.base.units import format_value
@@ -16,11 +17,15 @@ if TYPE_CHECKING:
     from nsystui.questions.job.job import OpenJob
 
 
+def noted(job: OpenJob, answer: TableAnswer, step_name: str | None) -> TableAnswer:
+    """Return the answer with a note for each of the `differences`."""
+    return replace(answer, notes=(*(words for _, _, words in differences(job, step_name)), *answer.notes))
+
+
 def differences(job: OpenJob, step_name: str | None = None) -> list[tuple[int, int, str]]:
     """Return start (job time, ns), rank and words for each rank that lacks collectives or has more.
 
-    A rank that lacks a collective ran earlier collectives and later kernels, and all of its kernels were recorded:
-    otherwise its capture may have begun later, ended earlier, or be incomplete.
+    A rank that lacks a collective ran earlier collectives and later kernels, which were all recorded.
     """
     devices = {Member(gpu.device.task.task, gpu.device.device): gpu for gpu in job.busy(Selection()).devices}
     matching = job.collectives() if len(devices) > 1 else Matching(())

@@ -315,6 +315,8 @@ class Case:
 
     def blocking_words(self, parts: Collection[str]) -> str:
         """Return how long some parts of the budget block compute: ``It blocks compute for 8.53 ms.``, or a range."""
+        if not self.spent.kernels and not self.spent.graph:
+            return ""
         lower, upper = bounds(*self.blocked, parts)
         if lower == upper:
             if upper:
@@ -386,7 +388,7 @@ _NO_DEVICE = -1
 
 @dataclass(frozen=True, eq=False)
 class Spans:
-    """The merged times of the rows of each process, or of each GPU (by `Case.gpu_of`); and the number of rows."""
+    """The merged times of the rows of each process, thread or GPU (by `Case.gpu_of`); and the number of rows."""
 
     merged: dict[Place, Intervals]
     count: int
@@ -395,10 +397,10 @@ class Spans:
         return self.merged.get((task, device), EMPTY)
 
 
-def spans(case: Case, table: sa.FromClause, conditions: Sequence[Condition] = (), by_device: bool = False) -> Spans:
-    """Merge the times of the selected rows that have an end, by process or by GPU."""
+def spans(case: Case, table: sa.FromClause, conditions: Sequence[Condition] = (), by: str = "") -> Spans:
+    """Merge the times of the selected rows that have an end, by process, or also by ``device`` or ``thread``."""
     columns = table.c
-    device = columns.device if by_device else sa.literal(_NO_DEVICE)
+    device = columns[by] if by else sa.literal(_NO_DEVICE)
     query = sa.select(
         columns.report,
         columns.process,
@@ -406,11 +408,11 @@ def spans(case: Case, table: sa.FromClause, conditions: Sequence[Condition] = ()
         job_start(table).label("start"),
         job_end(table).label("end"),
     ).where(
-        *where(table, case.scope if by_device else Selection(case.scope.window, case.scope.tasks)),
+        *where(table, case.scope if by == "device" else Selection(case.scope.window, case.scope.tasks)),
         *conditions,
         columns.end.is_not(None),
         columns.process.is_not(None),
-        *([columns.device.is_not(None)] if by_device else []),
+        *([device.is_not(None)] if by else []),
     )
     parts: dict[Place, list[tuple[Times, Times]]] = {}
     count = 0

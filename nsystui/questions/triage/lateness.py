@@ -11,12 +11,12 @@ import numpy as np
 from nsystui.base.selection import Task, Window
 from nsystui.base.text import few_numbers
 from nsystui.base.types import Floats, Ints
-from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, intersect
+from nsystui.questions.algebra.intervals import Intervals, Times, intersect
 from nsystui.questions.collectives.matching import Member
 from nsystui.questions.collectives.waiting import Arrivals
 from nsystui.questions.gpu.device_time import DeviceIntervals
 from nsystui.questions.triage.case import KERNELS_LONGER, LOADER, STALL, Case, LateRank, time_words
-from nsystui.questions.triage.rules.input_pipeline import loading_ranges
+from nsystui.questions.triage.rules.input_pipeline import loading_of
 
 _KINDS = ("", KERNELS_LONGER, STALL, LOADER)
 _TAKES = ("", "its kernels take", "its GPU idles", "its data loader takes")
@@ -56,12 +56,13 @@ def late_rank(case: Case, arrivals: Sequence[Arrivals], tasks: Sequence[Task], i
 
 
 def _excess(case: Case, batch: Arrivals, index: int, tasks: Sequence[Task], operations: Ints | None = None) -> Floats:
-    """Return how much longer the parts of `_spent` take on a member than on the others in the median, ns.
+    """Return how much longer the parts of `_spent` take on a member than in the median, ns.
 
     Before each of ``operations``, since the previous collective; or in steady steps, as in `compare.verdict`.
     """
     devices = {Member(gpu.device.task.task, gpu.device.device): gpu for gpu in case.devices}
-    loading, start, spent = loading_ranges(case), batch.group.start, dict[int, Floats]()
+    start, spent = batch.group.start, dict[int, Floats]()
+    loading = {member.task: loading_of(case, [member.task]) for member in batch.group.members}
     for other, member in enumerate(batch.group.members):
         device, steps = devices.get(member), case.steps.get(member.task)
         if device is None or (other != index and member.task in tasks):
@@ -73,7 +74,7 @@ def _excess(case: Case, batch: Arrivals, index: int, tasks: Sequence[Task], oper
             begin, end = (times[steps.first_steady :] for times in (steps.start, steps.start + steps.duration))
         else:
             continue
-        spent[other] = _spent(device, loading.get(member.task, EMPTY), begin, end) / len(end)
+        spent[other] = _spent(device, loading[member.task], begin, end) / len(end)
     late = spent.pop(index, None)
     return late - np.median(list(spent.values()), axis=0) if late is not None and spent else np.zeros(4)
 

@@ -206,21 +206,12 @@ def gpu_picture(job: OpenJob, selection: Selection, request: GpuPictureRequest) 
     answer = utilisation_table(busy, window)
     notes = answer.notes if lanes else (*answer.notes, *missing_notes(job.session, tables.gpu_metrics))
     return GpuPicture(
-        base=base,
-        window=window,
-        gpus=gpus,
-        parts=occurring,
-        lanes=lanes,
-        owners=owners,
-        halves=halves,
-        steps=steps,
+        base=base, window=window, gpus=gpus, parts=occurring, lanes=lanes, owners=owners, halves=halves, steps=steps,
         metrics=tuple(dict.fromkeys(source.metric for source in sorted(sources, key=lambda source: source.order))),
         has_queues=bool(job.session.count(tables.api_calls)),
         has_network=any(job.session.count(table) for table in (tables.nic_metrics, tables.efa_samples)),
-        answer=answer,
-        notes=notes,
-        ranks=job.ranks,
-    )
+        answer=answer, notes=notes, ranks=job.ranks,
+    )  # fmt: skip
 
 
 def _steps(job: OpenJob, busy: BusyIntervals, window: Window) -> tuple[tuple[int, str], ...]:
@@ -241,7 +232,7 @@ def _heights(gpus: Sequence[GpuLanes], lines: int) -> tuple[int, int]:
 def _occurring(busy: BusyIntervals, base: Window) -> tuple[str, ...]:
     """Return the parts in ``base``, largest first: the same for all devices and zooms."""
     spent = sum((device.breakdown(base) for device in busy.devices), NOTHING)
-    names = [name for name, *_ in PARTS if getattr(spent, name)]
+    names = [name for name, *_ in PARTS if getattr(spent, name) and (name != "memory" or not spent.unrecorded_copies)]
     return tuple(sorted(names, key=lambda name: -getattr(spent, name)))
 
 

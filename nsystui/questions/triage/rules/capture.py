@@ -17,10 +17,10 @@ from nsystui.exports import canonical
 from nsystui.exports.metadata import pid_of
 from nsystui.questions.algebra.intervals import EMPTY
 from nsystui.questions.capture.launch_account import (
-    MUCH_LOST,
     LaunchAccount,
     account_table,
     launch_accounts,
+    losses,
     untimed_work,
 )
 from nsystui.questions.gpu.graph_gaps import TRACED
@@ -63,19 +63,21 @@ def launch_account(case: Case) -> Sequence[Finding | NotChecked]:
     ranks = {item.task: item.rank for item in case.ranks}
     accounts = launch_accounts(case.job.session, case.reports)
     accounts = {task: account for task, account in accounts.items() if task in ranks and task in case.tasks}
-    partial = {task: account for task, account in accounts.items() if account.lost_kernels or account.lost_launches}
+    lost = {task for task, account in accounts.items() if account.lost_kernels + account.lost_work}
+    partial = {task: account for task, account in accounts.items() if task in lost or account.lost_launches}
     shifted = {task: account for task, account in accounts.items() if account.clock_error}
     indices = {task.report for task in case.tasks}
     reports = [report for report in case.reports if not case.ranks or report.index in indices]
     untimed = {(report.index, table): numbers for report in reports for table, *numbers in untimed_work(report)}
     without_times = {task for task in case.tasks if any(index == task.report for index, _ in untimed)}
-    lacking = without_times | {task for task, account in partial.items() if account.lost_kernels}
+    lacking = without_times | lost
     case.once("lost kernels", lambda: lacking)
     findings = []
     if partial or untimed:
-        keys = ("lost_kernels", "launches", "lost_launches", "kernels")
-        lost, launches, without, kernels = (sum(getattr(account, key) for account in partial.values()) for key in keys)
-        missing = [f"{lost:,} of {launches:,} kernel launches have no kernel"] if lost else []
+        without, kernels = (
+            sum(getattr(account, key) for account in partial.values()) for key in ("lost_launches", "kernels")
+        )
+        missing = losses(partial.values())
         missing += [f"{without:,} of {kernels:,} kernels have no launch"] if without else []
         for table in dict.fromkeys(table for _, table in untimed):
             pairs = (pair for (_, other), pair in untimed.items() if other == table)
@@ -88,7 +90,8 @@ def launch_account(case: Case) -> Sequence[Finding | NotChecked]:
             "Read nsys's messages, and record a shorter part again, flushed more often (--cuda-flush-interval).",
             "No number here contains what is missing.",
         )
-        severity = Severity.ERROR if untimed or 100 * lost >= MUCH_LOST * launches else Severity.WARNING
+        is_much = untimed or any(account.lacks_much for account in partial.values())
+        severity = Severity.ERROR if is_much else Severity.WARNING
         text = f"The capture of {rank_words(numbers, case.ranks)} is incomplete: {' and '.join(missing)}. {bounds}"
         evidence, gist = account_table(case.job, partial), f"an incomplete capture ({', '.join(missing)})"
         findings.append(Finding(PARTIAL[0], severity, text, advice, _DOOR, evidence=evidence, ranks=numbers, gist=gist))
@@ -243,32 +246,19 @@ def _missing(case: Case) -> Iterator[Finding]:
 _HARMLESS = (0, 600, 704)
 """Success, "not ready" (a query while work continues), "peer access is already enabled"."""
 _NAMES = {
-    1: "invalid value",
-    2: "out of memory",
-    214: "uncorrectable ECC error",
-    217: "no peer access between two devices",
-    700: "illegal address",
-    702: "launch timeout",
-    710: "assert on the device",
-    714: "hardware stack error",
-    715: "illegal instruction",
-    716: "misaligned address",
-    717: "invalid address space",
-    718: "invalid program counter",
-    719: "launch failure",
-    801: "not supported",
-}
+    1: "invalid value", 2: "out of memory", 214: "uncorrectable ECC error", 217: "no peer access between two devices",
+    700: "illegal address", 702: "launch timeout", 710: "assert on the device", 714: "hardware stack error",
+    715: "illegal instruction", 716: "misaligned address", 717: "invalid address space",
+    718: "invalid program counter", 719: "launch failure", 801: "not supported",
+}  # fmt: skip
 _STICKY = frozenset({214, 700, 702, 710, 714, 715, 716, 717, 718, 719})
 """After these errors a process cannot use its GPU (cudaError_t in driver_types.h; same numbers in CUresult)."""
 _OUT_OF_MEMORY, _NO_PEER_ACCESS = 2, 217
 _API_ERRORS_COLUMNS = (
-    RANK,
-    NAME,
-    Column("code", header="Code", label="code", unit=Unit.NUMBER),
-    Column("meaning", header="Meaning", label="meaning"),
-    COUNT,
+    RANK, NAME, Column("code", header="Code", label="code", unit=Unit.NUMBER),
+    Column("meaning", header="Meaning", label="meaning"), COUNT,
     Column("first", header="First (ns)", label="first", unit=Unit.TIME),
-)
+)  # fmt: skip
 
 
 _ADVICE = (

@@ -101,8 +101,7 @@ def stragglers(case: Case) -> Sequence[Finding | NotChecked]:
 
         E(r) − E(L)
 
-    A straggler's cost is the sum over the waiting GPUs, divided by the number of all GPUs; the sentence shows each
-    waiting GPU's loss.
+    A straggler's cost is the sum over the waiting GPUs, divided by the number of all GPUs.
     """
     if len(case.job.ranks) < 2:
         return [NotChecked("straggler", "needs the exports of at least two ranks of one job")]
@@ -341,10 +340,7 @@ _USUAL = Advice(
     "shards, a separate stream).",
     "Communication costs time only while no other kernel runs.",
 )
-_NOTHING_ELSE = Advice(
-    "First fix any straggler. Then use larger messages or faster links (`nsystui nccl --by size`).",
-    "Only NCCL kernels run here, so there is no compute to hide them.",
-)
+_NOTHING_ELSE = "Only NCCL kernels run here, so there is no compute to hide them."
 _SERIAL = 90
 """The minimum exposed share of communication, %, that a stream shared with compute explains."""
 _ON_ONE_STREAM = "The operations of one stream run one after the other, so compute of that stream hides none of them."
@@ -363,10 +359,7 @@ _SMALL_BUCKETS = "So many short calls in a step pay latency, not bandwidth."
     },
 )
 def exposed_communication(case: Case) -> Sequence[Finding | NotChecked]:
-    r"""Find NCCL time of a GPU that no other kernel hides, |U(C) \ U(K)| (docs/numbers.md#exposed-time).
-
-    If it costs little, a remark counts the time in the steady state.
-    """
+    r"""Find NCCL time of a GPU that no other kernel hides, |U(C) \ U(K)| (docs/numbers.md#exposed-time)."""
     if not case.spent.nccl:
         return [NotChecked("exposed-communication", f"needs NCCL kernels: {case.absence}")]
     cost, limits, name, job = case.mean([case.spent.exposed_nccl]), case.thresholds, case.communication, case.job
@@ -377,6 +370,7 @@ def exposed_communication(case: Case) -> Sequence[Finding | NotChecked]:
     kernels = evidence.frame().loc[lambda frame: frame["what"] == "kernel"]
     top = kernels.sort_values("exposed" if is_exposed else "total", ascending=False, kind="stable")
     calls = ", ".join(_calls(case, row) for row in top.head(_NAMED).to_dict("records"))
+    calls += " and others" * (len(top) > _NAMED)
     measured = f"Time of {name} kernels that no other kernel of the GPU overlaps. The mean is over the GPUs."
     share, door = 100 * case.spent.exposed_nccl / case.spent.nccl, Door("nccl", by="collective", sort="exposed_ns")
     if is_exposed:
@@ -406,7 +400,8 @@ def exposed_communication(case: Case) -> Sequence[Finding | NotChecked]:
 
 def _advice(case: Case, kernels: pd.DataFrame, share: float) -> Advice:
     if not case.spent.kernels and not case.spent.graph:
-        return _NOTHING_ELSE
+        first = "First fix any straggler" if len(case.ranks) > 1 else "Open all ranks to see which rank arrives late"
+        return Advice(f"{first}. Then use larger messages or faster links (`nsystui nccl --by size`).", _NOTHING_ELSE)
     times = stream_times(case.job.session, case.scope)
     shared = {key: nccl for key, (_, compute, nccl, _) in times.items() if 20 * compute > nccl > 0}
     if share >= _SERIAL and 2 * sum(shared.values()) >= sum(nccl for _, _, nccl, _ in times.values()):

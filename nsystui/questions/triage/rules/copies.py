@@ -50,29 +50,23 @@ class _Kind:
 
 
 _SYNC_COPY = _Kind(
-    "synchronous-copies",
-    MemoryCalls.SYNCHRONOUS_COPIES,
-    "Synchronous calls (cudaMemcpy) copy",
+    "synchronous-copies", MemoryCalls.SYNCHRONOUS_COPIES, "Synchronous calls (cudaMemcpy) copy",
     Advice(
         "Use cudaMemcpyAsync with pinned memory on a separate stream.",
         "In cudaMemcpy the CPU is blocked until the copy is done.",
     ),
-)
+)  # fmt: skip
 _PAGEABLE = _Kind(
-    "pageable-copies",
-    MemoryCalls.PAGEABLE_COPIES,
-    "Pageable copies (cudaMemcpyAsync) move",
+    "pageable-copies", MemoryCalls.PAGEABLE_COPIES, "Pageable copies (cudaMemcpyAsync) move",
     Advice(
         "Pin the host memory (cudaHostAlloc).",
         "CUDA stages copies of pageable memory, which makes them slower and blocks the CPU as a synchronous call does.",
     ),
-)
+)  # fmt: skip
 _SYNC_MEMSET = _Kind(
-    "synchronous-memsets",
-    MemoryCalls.SYNCHRONOUS_MEMSETS,
-    "Synchronous memsets (of pinned or managed memory) set",
+    "synchronous-memsets", MemoryCalls.SYNCHRONOUS_MEMSETS, "Synchronous memsets (of pinned or managed memory) set",
     Advice("Use cudaMemsetAsync.", "On pinned or managed memory, cudaMemset blocks the CPU until the memset is done."),
-)
+)  # fmt: skip
 _FROM = {
     PAGEABLE: Advice(
         "Pin the host memory once (cudaMallocHost, cudaHostRegister) and reuse it. Then use cudaMemcpyAsync on a "
@@ -125,7 +119,7 @@ def _checked(case: Case, kind: _Kind, all_pageable: bool) -> Finding | None:
     calls = tables.api_calls.c
     called = sa.select(tables.memory_ops, calls.name.label("call"), (calls.end - calls.start).label("blocked"))
     copies = called.select_from(with_calls()).where(*are(kind.calls)).subquery("copies")
-    copied, threshold = spans(case, copies, by_device=True), case.thresholds.copy_percent
+    copied, threshold = spans(case, copies, by="device"), case.thresholds.copy_percent
     cost = case.exposed(copied)
     share = case.percent(cost)
     if share < (REMARKED * threshold if kind is _PAGEABLE and all_pageable else threshold):
@@ -227,7 +221,7 @@ def staged_copies(case: Case) -> Sequence[Finding | NotChecked]:
     count, size = (sum(int(row[column] or 0) for row in rows) for column in (3, 4))
     if count < _MIN_STAGED_COPIES:
         return []
-    cost = case.exposed(spans(case, table, are_staged, by_device=True))
+    cost = case.exposed(spans(case, table, are_staged, by="device"))
     gpus = [str(device) for _, device in sorted({(str(rank), int(str(device))) for rank, device, *_ in rows})]
     names = ("GPUs " if len(gpus) > 1 else "GPU ") + ", ".join(gpus[:4]) + (" …" if len(gpus) > 4 else "")
     sentence = (
@@ -276,7 +270,7 @@ def round_trips(case: Case) -> Sequence[Finding | NotChecked]:
         return []
     memory = tables.memory_ops.c
     is_trip = [memory.copy_kind.in_((HOST_TO_DEVICE, DEVICE_TO_HOST)), memory.bytes.in_(sorted(sizes))]
-    copies = spans(case, tables.memory_ops, is_trip, by_device=True)
+    copies = spans(case, tables.memory_ops, is_trip, by="device")
     cost = case.exposed(Spans({key: times for key, times in copies.merged.items() if key in trips}, copies.count))
     if case.percent(cost) < threshold:
         return []
@@ -343,6 +337,8 @@ def exposed_memory(case: Case) -> Sequence[Finding | NotChecked]:
     """
     if not case.job.session.count(tables.memory_ops):
         return [NotChecked("exposed-memory", f"needs memory operations: {case.absence}")]
+    if case.spent.unrecorded_copies:
+        return [NotChecked("exposed-memory", f"needs all copies and memsets: {case.record(canonical.KERNELS)}")]
     threshold = case.thresholds.exposed_memory_percent
     cost = case.mean(device.breakdown(case.working(device)).exposed_memory for device in case.devices)
     if case.percent(cost) < threshold:
@@ -370,7 +366,7 @@ def _shared_stream_remark(case: Case) -> list[Finding]:
     ((count, size),) = case.job.session.rows(query)
     if count < MANY_COPIES or (size or 0) < count * LARGE_COPY:
         return []
-    cost = case.exposed(spans(case, memory, conditions, by_device=True))
+    cost = case.exposed(spans(case, memory, conditions, by="device"))
     if case.percent(cost) < REMARKED * case.thresholds.exposed_memory_percent:
         return []
     sentence = (

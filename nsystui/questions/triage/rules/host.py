@@ -22,7 +22,7 @@ from nsystui.questions.host.gaps import CAUSE_COLUMNS, STARTUP, TAIL, cause_cell
 from nsystui.questions.host.host_work import CpuSpan, HostWork, host_work
 from nsystui.questions.host.idle_spans import IdleSpan, over_ranks
 from nsystui.questions.host.segments import BLOCKED, RECORD, RUNNABLE, RUNNING, Segments, gil_of, pairs
-from nsystui.questions.host.time_budget import LONG_GAP, device_budgets, in_sum
+from nsystui.questions.host.time_budget import LONG_GAP, device_budgets, in_sum, without_numbers
 from nsystui.questions.queries.recording import option_advice
 from nsystui.questions.triage import cuda_overhead
 from nsystui.questions.triage.case import LOADER, STALL, Case, Place, by_place, rank_words, spans, time_words, worked_by
@@ -335,15 +335,13 @@ _OTHER_FINDINGS = (
     "host-allocation", "first-launches",
 )  # fmt: skip
 _IDLE_GAPS_COLUMNS = (
-    RANK,
-    DEVICE.with_importance(2),
-    START,
+    RANK, DEVICE.with_importance(2), START,
     Column("duration", header="Duration (ns)", label="idle", unit=Unit.DURATION),
     Column("kind", header="CPU", label="launching thread was"),
     Column("share", header="CPU (%)", label="share", unit=Unit.PERCENT, decimals=1, importance=2),
     Column("call", header="Call", label="longest call", importance=1),
     Column("range", header="NVTX Range", label="NVTX range", importance=1),
-)
+)  # fmt: skip
 
 
 @rule(80, reads=IDLE | {"api_calls"}, finds={"idle-gaps": FindingKind(symptom_of=_OTHER_FINDINGS, parts=BY_CPU)})
@@ -379,7 +377,8 @@ def _idle_gaps_finding(
 ) -> Finding:
     """``times``: ns by cause over all gaps; ``works``: the CPU's work in the longest gaps."""
     longest, gist, line = cpu_spans[0], "long idle gaps", ""
-    activity, advice = "", Advice("Record CUDA API calls (-t cuda).", "CUDA calls show what the CPU did in the gaps.")
+    record = f"To see what the CPU did in the gaps: {case.record(canonical.API_CALLS)}."
+    activity, advice = "", Advice(record, "CUDA calls show what the CPU did in the gaps.")
     if case.job.session.count(tables.api_calls):
         activity, words, share, advice = _activity(case, times, works)
         line = words if share > 50 else f"{share:.0f} % {words}"
@@ -432,7 +431,8 @@ def _unknown(case: Case, kind: str) -> Advice:
 
 def what_to_record(case: Case, kind: str) -> str:
     """Return how to record missing data on a cause of idle time; empty if nothing is missing."""
-    lacking = [table for table in _RECORDED[kind] if not case.job.session.count(getattr(tables, table.name))]
+    reports = [report for report in case.reports if report.index in {task.report for task in case.tasks}]
+    lacking = [table for table in _RECORDED[kind] if not all(report.count(table) for report in reports)]
     return case.record(*lacking, together=True) if lacking else ""
 
 
@@ -448,14 +448,18 @@ def _place_of(case: Case, gap: CpuSpan, works: Sequence[HostWork]) -> str:
 def _where(cause: Cause, part: float, works: Sequence[HostWork]) -> str:
     """Name the main call of a kind, with ``part`` of its time, and the largest NVTX range of the longest gaps."""
     ranges: Counter[str | None] = Counter()
+    names: dict[str | None, set[str | None]] = {}
     for work in works:
-        ranges[work.range_name] += work.spent[cause.kind]
+        folded = work.range_name and without_numbers(work.range_name)
+        ranges[folded] += work.spent[cause.kind]
+        names.setdefault(folded, set()).add(work.range_name)
     words = list[tuple[float, str]]()
     if cause.what:
         words.append((part, f"with {cause.what} on the CPU" if cause.kind == causes.PREEMPTED else f"in {cause.words}"))
     if set(ranges) != {None} and ranges.total():
         longest = max(sorted(ranges, key=str), key=lambda name: ranges[name])
-        range_words = "outside of every NVTX range" if longest is None else f"in NVTX range `{longest}`"
+        name = longest if len(names[longest]) > 1 else next(iter(names[longest]))
+        range_words = "outside of every NVTX range" if name is None else f"in NVTX range `{name}`"
         words.append((ranges[longest] / ranges.total(), range_words))
     if words and all(share >= 0.995 for share, _ in words):
         return f" All of it was {', '.join(where for _, where in words)}."

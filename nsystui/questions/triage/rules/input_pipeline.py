@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -46,14 +46,9 @@ _HALF, _WORKS, _SEEN = 0.5, 0.1, 0.01
 _FEWEST_STEPS = 20
 _HOST_TO_DEVICE = 1
 _CALLING = (
-    causes.ALLOCATING,
-    causes.SYNCHRONISING,
-    causes.COPYING,
-    causes.LAUNCHING,
-    causes.OTHER_CALLS,
-    causes.IN_OVERHEAD,
+    causes.ALLOCATING, causes.SYNCHRONISING, causes.COPYING, causes.LAUNCHING, causes.OTHER_CALLS, causes.IN_OVERHEAD,
     causes.IN_MPI,
-)
+)  # fmt: skip
 """Causes of gaps that do not wait for input: CUDA and MPI calls."""
 
 _COLUMNS = (
@@ -66,6 +61,7 @@ _COLUMNS = (
     Column("function", header="Top Function", label="top function", importance=1),
 )
 _WAITS_FOR_DATA = "The launching thread waits, as the next batch is not ready when the GPU finishes the last one."
+_IN_RANGE = "The range is open on the launching thread while the GPU idles; nothing else of that thread was recorded."
 _PINNING = Advice(
     "Make batches cheaper to pin: smaller types, fewer and larger tensors, or workers that write to pinned memory.",
     "One thread pins all batches, and that thread is busy for most of the time while the GPU waits.",
@@ -104,9 +100,9 @@ class _Worker:
 def input_pipeline(case: Case) -> Sequence[Finding | NotChecked]:
     """Find long gaps that wait for input, in a data loader's range or between steps, and their causes.
 
-    At least half of the gap is in an NVTX range of a data loader. Or most of it is outside of every step, the
-    launching thread waits, reads or prepares input for at least half of it, and a copy from the host begins at its
-    end. A gap mostly in CUDA or MPI calls does not count. See docs/numbers.md#input-pipeline.
+    At least half of the gap is in a data loader's range of the launching thread. Or that thread waits, reads or
+    prepares input for half of it, and the range is another thread's, or a copy from the host ends the gap, which is
+    outside of steps. A gap mostly in CUDA or MPI calls does not count. See docs/numbers.md#input-pipeline.
     """
     if not case.devices:
         return [NotChecked("input-pipeline", f"needs GPU work: {case.record(canonical.KERNELS)}")]
@@ -114,11 +110,11 @@ def input_pipeline(case: Case) -> Sequence[Finding | NotChecked]:
     if case.percent(case.mean(gaps.length for gaps in long_gaps)) < case.thresholds.input_percent:
         return []
     steps = case.job.steps(case.step_name).of_task
-    loading = loading_ranges(case)
+    loading = case.once("loading ranges", lambda: _loading(case))
     if not steps and not loading:
         need = "needs steps (`nsystui steps` says why there are none), or NVTX ranges of the data loader"
         return [NotChecked("input-pipeline", need)]
-    in_range, between = _candidates(case, long_gaps, steps, loading)
+    in_range, between = _candidates(case, long_gaps, steps)
     candidates = [*in_range, *between]
     if case.percent(case.mean(span.end - span.start for span in candidates)) < case.thresholds.input_percent:
         return []
@@ -139,7 +135,7 @@ def input_pipeline(case: Case) -> Sequence[Finding | NotChecked]:
 
 
 def _candidates(
-    case: Case, long_gaps: Sequence[Intervals], steps: Mapping[Task, TaskSteps], loading: Mapping[Task, Intervals]
+    case: Case, long_gaps: Sequence[Intervals], steps: Mapping[Task, TaskSteps]
 ) -> tuple[list[IdleSpan], list[IdleSpan]]:
     """Return the long gaps mostly in a data loader's range, and between steps until a copy from the host begins."""
     in_range, between, starts_of_copies = [], [], _arrivals(case)
@@ -148,7 +144,7 @@ def _candidates(
         task_steps = next((steps[user] for user in users if user in steps), None)
         inside = _inside(task_steps) if task_steps is not None else None
         arrivals = starts_of_copies.get((task, device.device.device), set())
-        loads = merge(*(loading.get(user, EMPTY) for user in users))
+        loads = loading_of(case, users)
         for start, end in zip(gaps.starts.tolist(), gaps.ends.tolist(), strict=True):
             half, span = _HALF * (end - start), IdleSpan(task, device.device.device, start, end)
             if loads.clip(start, end).length >= half:
@@ -163,17 +159,20 @@ def _waits(
 ) -> tuple[list[tuple[IdleSpan, int]], dict[str, int], int]:
     """Return the gaps that wait for input, each with its length, ns; their time by `_times`; and the unknown time.
 
-    The first ``in_range`` candidates are in a data loader's range.
+    The first ``in_range`` candidates are in any thread's range of a data loader.
     """
-    attribution = attribute(case.job, candidates)
+    attribution, loading = attribute(case.job, candidates), case.once("loading ranges", lambda: _loading(case))
     idle_spans, spent, unknown = [], dict.fromkeys(("waits", "reads", "prepares"), 0), 0
     for number, span in enumerate(candidates):
         time_by_cause = attribution.of_span(number)
         length = span.end - span.start - time_by_cause.pop(Cause(causes.PROFILER), 0)
-        times = _times(time_by_cause)
+        thread = attribution.launchers[attribution.launcher[number]]
+        loads = loading.get((attribution.task(number), thread[1]), EMPTY) if thread else EMPTY
+        is_own = number < in_range and loads.clip(span.start, span.end).length >= _HALF * length
+        times = _times(time_by_cause, is_own)
         if sum(time for cause, time in time_by_cause.items() if cause.kind in _CALLING) > _HALF * length:
             continue
-        if number >= in_range and sum(times.values()) < _HALF * length:
+        if not is_own and sum(times.values()) < _HALF * length:
             unknown += length if all(cause.kind == causes.NOTHING for cause in time_by_cause) else 0
             continue
         idle_spans.append((span, length))
@@ -187,7 +186,8 @@ def _inside(steps: TaskSteps) -> Intervals:
     return union(steps.starts, steps.ends) if steps.anchor == NVTX else union(steps.gpu.start, steps.gpu.end)
 
 
-def _times(time_by_cause: Mapping[Cause, int]) -> dict[str, int]:
+def _times(time_by_cause: Mapping[Cause, int], is_loading: bool) -> dict[str, int]:
+    """Return the time by activity, ns; all code of a thread that ``is_loading`` prepares input."""
     times = dict.fromkeys(("waits", "reads", "prepares"), 0)
     for cause, time in time_by_cause.items():
         if cause.kind in (causes.OFF_CPU, causes.WAITING) or (
@@ -196,13 +196,19 @@ def _times(time_by_cause: Mapping[Cause, int]) -> dict[str, int]:
             times["waits"] += time
         elif cause.kind == causes.IN_OS and cause.reads:
             times["reads"] += time
-        elif cause.kind == causes.RUNNING_CODE and _LOADS.search(cause.what):
+        elif cause.kind == causes.RUNNING_CODE and (is_loading or _LOADS.search(cause.what)):
             times["prepares"] += time
     return times
 
 
-def loading_ranges(case: Case) -> dict[Task, Intervals]:
-    """Return when each process was in a data loader's NVTX range."""
+def loading_of(case: Case, tasks: Collection[Task]) -> Intervals:
+    """Return when any thread of ``tasks`` was in a data loader's NVTX range."""
+    loading = case.once("loading ranges", lambda: _loading(case))
+    return merge(*(intervals for (task, _), intervals in loading.items() if task in tasks))
+
+
+def _loading(case: Case) -> Mapping[Place, Intervals]:
+    """Return when each process and thread was in a data loader's NVTX range."""
     session, table = case.job.session, tables.nvtx_ranges
     if not session.count(table):
         return {}
@@ -212,8 +218,7 @@ def loading_ranges(case: Case) -> dict[Task, Intervals]:
     named = ((label,) for label in case.range_labels if pattern.search(label))
     if not of_all_reports(session, case.scope, table, "ranges of loaders", lambda: [*named][:1]):
         return {}
-    ranges = spans(case, table, [is_named])
-    return {task: intervals for (task, _), intervals in ranges.merged.items()}
+    return spans(case, table, [is_named], by="thread").merged
 
 
 def _arrivals(case: Case) -> dict[Place, set[int]]:
@@ -237,9 +242,11 @@ def _finding(case: Case, gaps: Sequence[IdleSpan], in_ranges: int, spent: Mappin
     longest = max(gaps, key=lambda span: (span.end - span.start, -span.start))
     window = Window(longest.start, longest.end)
     where_words = "in NVTX ranges of the data loader" if in_ranges else "between steps"
+    gist, has_waited = "idle GPUs in ranges of the data loader", any(spent.values())
+    verb, gist = ("waits", "waiting for the data loader") if has_waited else ("idles", gist)
     sentence = (
-        f"{case.each_gpu} waits {time_words(cost)} for the data loader ({counted(len(gaps), 'gap')} of "
-        f"{case.thresholds.gap_ms:g} ms or more, {where_words}). {words}"
+        f"{case.each_gpu} {verb} {time_words(cost)}{' for the data loader' * has_waited} "
+        f"({counted(len(gaps), 'gap')} of {case.thresholds.gap_ms:g} ms or more, {where_words}). {words}"
     ).rstrip()
     rows: list[Row] = [
         (
@@ -252,7 +259,7 @@ def _finding(case: Case, gaps: Sequence[IdleSpan], in_ranges: int, spent: Mappin
         "Gaps in a data loader's range, and gaps outside of every step while the launching thread waits or reads until "
         "a copy from the host begins. Mean over the GPUs."
     )
-    gist = "waiting for the data loader" + ("" if pinning is None else f"'s pin_memory thread {pinning.name}")
+    gist += "" if pinning is None else f"'s pin_memory thread {pinning.name}"
     ranks = tuple(sorted({case.rank_of[span.task] for span in gaps}))
     gap_times = by_place((span.task, span.device, span.start, span.end) for span in gaps)
     return case.finding(
@@ -299,7 +306,7 @@ def _advice(
         return _STORAGE
     if pinning is not None and (pinning.ran or 0) > _HALF:
         return _PINNING
-    return Advice(loader_advice(case), _WAITS_FOR_DATA)
+    return Advice(loader_advice(case), _WAITS_FOR_DATA if any(spent.values()) else _IN_RANGE)
 
 
 def loader_advice(case: Case) -> str:

@@ -15,16 +15,18 @@ from nsystui.base.kernel_names import smart_names
 from nsystui.base.selection import Task, Window
 from nsystui.base.text import counted, shorten
 from nsystui.exports import canonical
+from nsystui.questions.blocking.dependencies import MIGRATIONS
 from nsystui.questions.gpu.metrics import MetricSource, metric_lanes, metric_sources
 from nsystui.questions.kernels.summary import Names, kernel_summary
 from nsystui.questions.queries.conditions import duration, job_start, of_reports, where
 from nsystui.questions.queries.derived import of_all_reports
 from nsystui.questions.queries.kernel_names import communicates
 from nsystui.questions.triage import kernel_times
-from nsystui.questions.triage.case import Case, rank_words, time_words
+from nsystui.questions.triage.case import Case, rank_words, spans, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.questions.triage.kernel_times import Kernel, KernelLaunches
 from nsystui.questions.triage.rule import BY_COMPUTE, WORK, FindingKind, rule
+from nsystui.questions.triage.rules.memory import PREFETCH
 from nsystui.store import tables
 
 _DOOR = Door("kernels")
@@ -282,8 +284,7 @@ def kernel_outliers(case: Case) -> Sequence[Finding | NotChecked]:
 def _suspects(case: Case, launches: Sequence[KernelLaunches]) -> list[Kernel]:
     """Return the kernels whose outliers may cost more than the threshold, without reading single launches.
 
-    The median is at least the shortest launch, so an outlier is longer than the factor times the shortest. Rare
-    launches cost at most as if each were the longest.
+    An outlier is longer than the factor times the shortest. Rare launches cost at most as if each were the longest.
     """
     limits = case.thresholds
     shortest: dict[Kernel, int] = {}
@@ -315,6 +316,11 @@ def _finding(case: Case, rows: Sequence[_Row], cost: int, span: Window) -> Findi
         "Look at what ran at the same time (Timeline): other streams, copies, page faults, another process on the GPU.",
         "A launch takes longer if something else uses the GPU, if it waits for pages, or if its data is different.",
     )
+    memory = tables.memory_ops
+    moved = spans(case, memory, [memory.c.copy_kind.in_(MIGRATIONS)]) if case.job.session.count(memory) else None
+    if moved and any(len(part.clip(span.start, span.end)) for part in moved.merged.values()):
+        sentence += " Pages of unified memory move during the longest launch."
+        advice = PREFETCH
     measured = (
         "Time of these launches above the median of their kernel (same name, grid and block). Only rare launches (3 % "
         f"or less) far outside of the spread (modified z-score {case.thresholds.outlier_score:g}). Mean over the GPUs."

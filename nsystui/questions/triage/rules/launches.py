@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -11,7 +11,17 @@ import sqlalchemy as sa
 from nsystui.base.answer import DEVICE, DURATION, RANK, START, Column, Unit
 from nsystui.base.selection import Selection, Window
 from nsystui.base.text import counted
-from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, covered_per_bin, merge, slices
+from nsystui.exports import canonical
+from nsystui.questions.algebra.intervals import (
+    EMPTY,
+    Intervals,
+    Times,
+    covered_per_bin,
+    intersect,
+    merge,
+    slices,
+    union,
+)
 from nsystui.questions.gpu.device_time import Device, DeviceIntervals
 from nsystui.questions.host.host_work import CpuSpan, host_work
 from nsystui.questions.kernels.activities import API, work_summary
@@ -34,6 +44,10 @@ _LOW_UTILISATION_COLUMNS = (
 )
 
 
+_PACE = Advice(
+    "Launch larger or fewer kernels there, or replay them as a CUDA graph. Look at what the CPU does between launches.",
+    "Short gaps all the time come from the pace of the CPU, not from single events.",
+)
 _CAUSES = ("preempted", "allocator-churn", "launch-overhead", "host-bound", "launch-bound", "synchronising-calls")
 
 
@@ -64,11 +78,10 @@ def low_utilisation(case: Case) -> Sequence[Finding | NotChecked]:
         f"Many short gaps in this time add up to {time_words(cost)} per GPU. "
         f"The worst stretch is on {rank_words([rank])} and lasts {time_words(length)}."
     )
-    advice = Advice(
-        "Launch larger or fewer kernels there, or replay them as a CUDA graph. Look at what the CPU does between "
-        "launches.",
-        "Short gaps all the time come from the pace of the CPU, not from single events.",
-    )
+    advice = _PACE
+    if not case.job.session.count(tables.api_calls):
+        text = f"To see whether the CPU launches late: {case.record(canonical.API_CALLS)}."
+        advice = Advice(text, "The launches of these kernels were not recorded.")
     measured = (
         f"Gaps below {case.thresholds.gap_ms:g} ms in the 30ths of each GPU's time with low utilisation. "
         "The mean is over the GPUs."
@@ -129,8 +142,8 @@ def launch_overhead(case: Case) -> Sequence[Finding | NotChecked]:
     idle = case.mean(case.short_gaps(device).length for device in case.devices)
     if case.percent(idle) < case.thresholds.launch_percent:
         return []  # cheaper than reading every launch
-    waits: dict[Place, Intervals] = {}
-    rows = [row for devices in _portions(case) for row in _rows(case, devices, waits)]
+    waits, in_calls = dict[Place, Intervals](), dict[Place, Intervals]()
+    rows = [row for devices in _portions(case) for row in _rows(case, devices, waits, in_calls)]
     if not rows:
         why = "needs the API calls that launched the kernels: this export lacks these calls"
         return [NotChecked("launch-overhead", why)]
@@ -151,6 +164,7 @@ def launch_overhead(case: Case) -> Sequence[Finding | NotChecked]:
         f"Replay the work as a CUDA graph, or fuse kernels{how}.",
         "A launch costs the CPU several µs whatever the kernel does, and these kernels end before the next launch.",
     )
+    advice = _less_between(case, advice, in_calls, cost)
     advice = ADVICE if 2 * overhead > cost else _REPLAYED if kernels >= 2 * launches else advice
     door = Door("kernels", report="cuda_kern_exec_sum")
     measured = (
@@ -159,6 +173,14 @@ def launch_overhead(case: Case) -> Sequence[Finding | NotChecked]:
     )
     evidence = _LAUNCH_OVERHEAD_COLUMNS, rows
     return [case.finding("launch-overhead", sentence, advice, door, cost, measured, evidence)]
+
+
+def _less_between(case: Case, advice: Advice, in_calls: Mapping[Place, Intervals], cost: int) -> Advice:
+    """Return the advice if launch calls take half of the cost, ns; else advice on the rest."""
+    calling = case.mean(part.length for part in in_calls.values())
+    reason = f"The calls that launch take only {100 * calling / cost:.0f} % of this time."
+    less = Advice(f"Let the CPU do less between launches (`nsystui gaps`). {advice.text}", reason)
+    return less if 2 * calling < cost else advice
 
 
 def _portions(case: Case) -> Iterator[list[DeviceIntervals]]:
@@ -176,18 +198,21 @@ def _portions(case: Case) -> Iterator[list[DeviceIntervals]]:
         yield portion
 
 
-def _rows(case: Case, devices: Sequence[DeviceIntervals], late: dict[Place, Intervals]) -> Iterator[_LaunchOverheadRow]:
-    """Yield the row of each GPU with launches, and add its gaps before late launches to ``late``."""
+def _rows(
+    case: Case, devices: Sequence[DeviceIntervals], late: dict[Place, Intervals], in_calls: dict[Place, Intervals]
+) -> Iterator[_LaunchOverheadRow]:
+    """Yield the row of each GPU with launches; add its gaps before late launches, and the launching calls in them."""
     launches = launches_of(case, devices)
     for device in devices:
         rank, ordinal = device.device.task.rank, device.device.device
         times = launches.get((device.device.task.task, ordinal))
         if times is not None:
-            _, called, start, end, correlation = times
+            launch, called, start, end, correlation = times
             order = np.argsort(start, kind="stable")
             first = order[np.unique(correlation[order], return_index=True)[1]]  # not once a node of a graph
             waits, length = late_gaps(case, device, times), end - start
             late[device.device.task.task, ordinal] = waits
+            in_calls[device.device.task.task, ordinal] = intersect(waits, union(launch, called))
             tiny = int((length < case.thresholds.tiny_kernel_us * 1e3).sum())
             queue, median = (float(np.median(times)) for times in (np.maximum(start - called, 0)[first], length))
             counts = len(first), len(start), len(waits)
@@ -211,17 +236,10 @@ def launches_of(case: Case, devices: Sequence[DeviceIntervals]) -> dict[Place, t
     kernels, calls = tables.kernels, tables.api_calls
     owners = sorted(task for device in devices for task in device.tasks)
     reports = sorted({task.report for task in owners})
+    values = job_start(calls), job_end(calls), job_start(kernels), job_end(kernels), kernels.c.correlation_id
+    labelled = [column.label(name) for name, column in zip(_TIMES, values, strict=True)]
     query = (
-        sa.select(
-            kernels.c.report,
-            kernels.c.process,
-            kernels.c.device,
-            job_start(calls).label("launch"),
-            job_end(calls).label("called"),
-            job_start(kernels).label("start"),
-            job_end(kernels).label("end"),
-            kernels.c.correlation_id.label("correlation"),
-        )
+        sa.select(kernels.c.report, kernels.c.process, kernels.c.device, *labelled)
         .join_from(kernels, calls, is_launched_by(kernels, calls))
         .where(
             *where(kernels, case.scope.with_tasks(frozenset(owners))),
@@ -281,8 +299,7 @@ class _Stretch(NamedTuple):
 def launch_bound(case: Case) -> Sequence[Finding | NotChecked]:
     """Find launch-bound stretches, if late launches cost too little for `launch_overhead`.
 
-    A stretch is time of a GPU without a long gap. Between tiny kernels a GPU idles for a µs or two even if the next
-    kernel was launched in time: the cost of a kernel start on the GPU. See docs/numbers.md#launches.
+    A stretch is time of a GPU without a long gap. See docs/numbers.md#launches.
     """
     session = case.job.session
     if not all(map(session.count, (tables.kernels, tables.api_calls))):

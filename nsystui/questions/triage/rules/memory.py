@@ -277,14 +277,13 @@ class _Row(NamedTuple):
 def unified_memory(case: Case) -> Sequence[Finding | NotChecked]:
     """Find unified memory that moves while it is used: page faults of the GPU, and the migrations they cause.
 
-    A kernel that touches a page outside of its GPU stops until the page arrives. The cost is therefore the whole union
-    of fault groups and migrations, also inside kernels; the sentence shows the share during kernels. CPU page
-    faults have no length.
+    A kernel that touches a page outside of its GPU stops until the page arrives: the cost is the whole union of fault
+    groups and migrations, also inside kernels. CPU page faults have no length.
     """
     session, memory, faults = case.job.session, tables.memory_ops, tables.gpu_page_faults
     is_migration = memory.c.copy_kind.in_(MIGRATIONS)
-    moved = spans(case, memory, [is_migration], by_device=True) if session.count(memory) else None
-    fault_groups = spans(case, faults, by_device=True) if session.count(faults) else None
+    moved = spans(case, memory, [is_migration], by="device") if session.count(memory) else None
+    fault_groups = spans(case, faults, by="device") if session.count(faults) else None
     if not (moved and moved.count) and not (fault_groups and fault_groups.count):
         how = case.record(canonical.GPU_PAGE_FAULTS, canonical.CPU_PAGE_FAULTS, together=True)
         return [NotChecked("unified-memory", f"needs a job that uses unified memory, and its page faults: {how}")]
@@ -295,19 +294,17 @@ def unified_memory(case: Case) -> Sequence[Finding | NotChecked]:
         parts = [kind.of(gpu.task.task, gpu.device) for kind in (moved, fault_groups) if kind is not None]
         moving = merge(*parts).clip(window.start, window.end)
         inside += device.parts.kernels.shared_with(moving) + device.parts.exposed_graph.shared_with(moving)
-        rows.append(_Row(gpu.task.rank, gpu.device, moving.length, *_counts(case, gpu.task.task, gpu.device)))
+        rows.append(_Row(gpu.task.rank, gpu.device, moving.length, *_sums(case, device)))
     cost = case.mean(row.time for row in rows)
     if case.percent(cost) < case.thresholds.unified_percent:
         return []
     rows.sort(key=lambda row: (-row.time, str((row.rank, row.device))))
     size = sum(row.migrated for row in rows)
-    gpu_faults, cpu_faults = (
-        _faults("GPU", [row.gpu_faults for row in rows]),
-        _faults("CPU", [row.cpu_faults for row in rows]),
-    )
+    of_gpu = _faults("GPU", [row.gpu_faults for row in rows])
+    of_cpu = _faults("CPU", [row.cpu_faults for row in rows])
     sentence = (
         f"Unified memory migrates {bytes_words(size)}: faults and migrations take {time_words(cost)} per GPU, "
-        f"{gpu_faults} and {cpu_faults}. "
+        f"{of_gpu} and {of_cpu}. "
         f"Kernels run for {100 * inside / sum(row.time for row in rows):.0f} % of this time and may wait for pages."
     )
     measured = "Union of GPU fault groups and migrations, also inside kernels. The mean is over the GPUs."
@@ -318,6 +315,14 @@ def unified_memory(case: Case) -> Sequence[Finding | NotChecked]:
 def _faults(side: str, counts: Sequence[int | None]) -> str:
     known = [count for count in counts if count is not None]
     return counted(sum(known), f"{side} page fault") if known else f"{side} page faults not recorded"
+
+
+def _sums(case: Case, gpu: DeviceIntervals) -> tuple[int | None, int, int | None]:
+    """Sum `_counts` over the processes of a GPU."""
+    counts = zip(*(_counts(case, item.task.task, item.device) for item in gpu.devices), strict=True)
+    known = [[count for count in of_all if count is not None] for of_all in counts]
+    of_gpu, migrated, of_cpu = (sum(values) if values else None for values in known)
+    return of_gpu, migrated or 0, of_cpu
 
 
 def _counts(case: Case, task: Task, device: int) -> tuple[int | None, int, int | None]:

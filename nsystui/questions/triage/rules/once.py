@@ -39,13 +39,9 @@ _COMPILERS = {
 }
 """Words in names of modules, functions and programs; of several in a stack, the first entry counts."""
 _IN_RANGES = {
-    "PTX": "ptx",
-    "NVRTC": "nvrtc",
-    "Triton": "triton",
-    "LLVM": "llvm",
-    "XLA": "xla|hlo",
+    "PTX": "ptx", "NVRTC": "nvrtc", "Triton": "triton", "LLVM": "llvm", "XLA": "xla|hlo",
     "Inductor": "inductor|compile_fx|async_?compile",
-}
+}  # fmt: skip
 """Words in the names of NVTX ranges."""
 _COMPILES = re.compile(r"compil(?!ed)", re.IGNORECASE)
 """Longer range names need this, because ranges of compiled kernels name compilers, too."""
@@ -78,8 +74,7 @@ _NONE = _Compiling({}, ())
 def jit_compilation(case: Case) -> Sequence[Finding | NotChecked]:
     """Find compilers that run while a GPU is idle, by CPU samples, processes, NVTX ranges and the driver's records.
 
-    The time of a thread belongs to its nearest sample, as in `host.attribution`; the cost is |U(compiling) ∩ idle| of
-    the process of a GPU, and of unranked processes of its report.
+    The cost is |U(compiling) ∩ idle| of the process of a GPU, and of unranked processes of its report.
     """
     is_sampled = case.job.session.count(tables.host_samples) > 0
     sources = in_samples, *_ = _in_samples(case), _in_ranges(case), _in_driver(case)
@@ -194,7 +189,7 @@ def _in_ranges(case: Case) -> _Compiling:
 def _in_driver(case: Case) -> _Compiling:
     times: dict[tuple[object, str], list[Intervals]] = {}
     rows: list[Row] = []
-    for thread, _, part in overhead_of(case, COMPILING):
+    for thread, _, part in overhead_of(case, COMPILING, launching=False):
         times.setdefault((thread.task, "PTX"), []).append(part)
         rows.append((thread.rank, "PTX", thread.words(), len(part)))
     return _Compiling(times, rows)
@@ -440,21 +435,21 @@ def _first_launches(case: Case) -> Finding | None:
     cost = case.mean(intervals.length for intervals in times.values())
     if case.percent(cost) < case.thresholds.first_launch_percent:
         return None
-    loaded, load_words = overhead_in(case, times, LOADING)
+    loaded, load_words = overhead_in(case, times, (*COMPILING, *LOADING))
     sentence = f"The GPU idles during the first launches of kernels: {time_words(cost)} per GPU."
     if slow:
         launch_words = f"{slow:,} of {counted(len(rows), 'first launch')}"
         launch_words = f"{launch_words} take longer than later ones" if is_known else f"Loading delays {launch_words}"
         longest_words = f"{rows[0][1]}: {time_words(rows[0][2])} instead of {time_words(rows[0][3])}"
         sentence += f" {launch_words} ({longest_words})."
-    load_words = load_words or "no loading of code" * is_known
+    load_words = load_words or "no loading of code and no compilation" * is_known
     sentence += f" CUDA recorded {load_words} in this time." if load_words else ""
     advice = Advice(
         "Warm up before the measurement, or load all kernels at the start (CUDA_MODULE_LOADING=EAGER).",
         "CUDA loads a kernel at its first launch (lazy loading), and the GPU waits. Later launches load nothing.",
     )
     if is_known and not loaded:
-        reason = "First launches take longer than later launches, but CUDA recorded no loading of code in them."
+        reason = "First launches take longer than later launches, but CUDA recorded no loading nor compilation."
         advice = Advice("Warm up before the measurement.", reason)
     measured = (
         "First launches of 0.1 ms or more and of three times the median of the kernel, minus that median, and loading "

@@ -9,14 +9,15 @@ import numpy as np
 import sqlalchemy as sa
 
 from nsystui.base.answer import DEVICE, RANK, Column, Unit
-from nsystui.base.selection import Task, Window
+from nsystui.base.selection import Selection, Task, Window
 from nsystui.base.text import counted, few
 from nsystui.base.types import Flags, Floats, Ints
-from nsystui.questions.algebra.intervals import Intervals, union
+from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, merge, union
 from nsystui.questions.blocking.parts import PARTS
+from nsystui.questions.gpu.device_time import DeviceIntervals
 from nsystui.questions.host.causes import NOTHING
 from nsystui.questions.host.host_work import CpuSpan, host_work
-from nsystui.questions.memory.host_copies import HOST_TO_DEVICE, PAGEABLE, PINNED, HostCopies, mostly
+from nsystui.questions.memory.host_copies import HOST_TO_DEVICE, PAGEABLE, PINNED, HostCopies, host_copies, mostly
 from nsystui.questions.queries.conditions import job_end, job_start, where
 from nsystui.questions.ranks.steps import StepTimes, steps_across_ranks
 from nsystui.questions.steps.task_steps import NO_PHASE
@@ -29,6 +30,7 @@ _EVALUATION = r"(?:^|[^a-z:])(?:eval(?:uat\w*)?|val(?:id(?:at\w*)?)?)(?:[^a-z]|$
 """Names of ranges with an evaluation, not PyTorch's ``autograd::engine::evaluate_function``."""
 _DOOR = Door("steps across", sort="duration_ns")
 _FEWEST = 5
+_SHARED = "Kernels of several processes take turns on a GPU, unless MPS or MIG divides it."
 _MAX_GAPS = 40
 """The number of longest gaps whose CPU work is examined."""
 
@@ -59,24 +61,19 @@ def _mean(values: Sequence[float]) -> int:
 
 
 def _slow(case: Case, steps: Mapping[Task, StepTimes], warm_up: int) -> Finding | None:
-    lost, idle, numbers, ranks = [], [], dict[int, float](), set()
-    window, longest, usual, slow_times = None, 0, 0.0, dict[Place, Intervals]()
+    numbers, ranks, slow = dict[int, float](), set(), dict[Task, Ints]()
+    window, longest, usual = None, 0, 0.0
     for task, times in steps.items():
         typical = times.typical
         indices = np.flatnonzero((times.duration > case.thresholds.slow_step * typical)[warm_up:]) + warm_up
-        indices = indices[~_evaluates(case, times, indices, typical)]
-        slow = union(times.start[indices], (times.start + times.duration)[indices])
-        slow_times |= {(task, device.device.device): slow for device in case.devices if task in device.tasks}
-        lost.append(float((times.duration - typical)[indices].sum()))
-        gaps = _long_gaps(case, times)
-        idle.append(float(np.maximum(gaps[indices] - np.median(gaps[warm_up:]), 0).sum()))
+        indices = slow[task] = indices[~_evaluates(case, times, indices, typical)]
         for index in indices.tolist():
             number, excess = int(times.numbers[index]), float(times.duration[index] - typical[index])
             numbers[number] = max(numbers.get(number, 0), excess)
             ranks.add(case.rank_of[task])
             if times.duration[index] > longest:
                 window, longest, usual = times.window(index), int(times.duration[index]), float(typical[index])
-    cost = _mean(lost)
+    (cost, in_gaps, of_others), slow_times = _lost(case, steps, slow, warm_up)
     if case.percent(cost) < case.thresholds.slow_step_percent:
         return None
     delays = ((sum(late.by_step.get(number, 0) for number in numbers), late) for late in case.late_ranks)
@@ -89,9 +86,11 @@ def _slow(case: Case, steps: Mapping[Task, StepTimes], warm_up: int) -> Finding 
         f"{few(sorted(numbers))}) took more than {case.thresholds.slow_step:g} times the rank's median step{phase}. "
         f"The longest step took {time_words(longest)} instead of {time_words(usual)}."
     )
-    in_gaps = min(_mean(idle), cost)
     sentence += f" Of the lost {time_words(cost)}, {time_words(in_gaps)} is idle time in long gaps." * bool(in_gaps)
     ranks, advice = _advice_on_slow(case, ranks, len(steps), of_one)
+    if 2 * of_others >= cost:
+        sentence += f" For {time_words(of_others)} of the lost time, the GPU works for another process."
+        advice = Advice("Give each process a GPU of its own, or a share of the GPU (MPS, MIG).", _SHARED)
     finding = _finding(case, "slow-steps", Severity.WARNING, sentence, advice, cost, "the median step", ranks)
     which = f"step{'s' * (len(numbers) > 1)} {few(sorted(numbers))}" if len(numbers) < 3 else f"{len(numbers)} steps"
     line = f"{which} took {'up to ' * (len(numbers) > 1)}{time_words(longest)}, the others {time_words(usual)}"
@@ -135,6 +134,37 @@ def _long_gaps(case: Case, steps: StepTimes) -> Floats:
     for device in devices:
         idle += case.long_idle(device).covered(steps.start, steps.start + steps.duration)
     return idle / max(len(devices), 1)
+
+
+def _lost(
+    case: Case, steps: Mapping[Task, StepTimes], slow: Mapping[Task, Ints], warm_up: int
+) -> tuple[list[int], dict[Place, Intervals]]:
+    """Return the time that slow steps lose, in long gaps, and to other processes: means, ns; and when, by GPU."""
+    lost, when = dict[Place, Floats](), dict[Place, Intervals]()
+    for task, indices in slow.items():
+        times = steps[task]
+        excess = [(times.duration - times.typical)[indices].sum()]
+        for spent in (_long_gaps(case, times), _of_others(case, times)):
+            more = np.maximum(spent[indices] - np.median(spent[warm_up:]), 0).sum()
+            excess.append(min(more, excess[0]))
+        for key in [(gpu.device.task.task, gpu.device.device) for gpu in case.devices if task in gpu.tasks] or [
+            (task, 0)
+        ]:
+            lost[key] = np.maximum(lost.get(key, np.zeros(3)), excess)
+            when[key] = merge(
+                when.get(key, EMPTY), union(times.start[indices], (times.start + times.duration)[indices])
+            )
+    return np.mean([*lost.values()], axis=0).round().astype(int).tolist(), when
+
+
+def _of_others(case: Case, steps: StepTimes) -> Times:
+    """Return how long other processes compute on a task's GPUs in each step, ns."""
+    used = {(item.task.task, item.device) for gpu in case.devices if steps.task in gpu.tasks for item in gpu.devices}
+    spent = np.zeros(len(steps), np.int64)
+    for item in case.job.busy(case.scope).devices:
+        if item.device.task.task != steps.task and (item.device.task.task, item.device.device) in used:
+            spent += item.parts.kernels.covered(steps.start, steps.start + steps.duration)
+    return spent
 
 
 def _work_of(case: Case, steps: Mapping[Task, StepTimes], warm_up: int) -> str:
@@ -239,23 +269,25 @@ def step_traffic(case: Case) -> Sequence[Finding | NotChecked]:
     r"""Find host-to-device traffic in steps that no kernel hides, |U(M, host to device) \ U(K)|."""
     if not case.job.session.count(tables.memory_ops):
         return [NotChecked("step-traffic", f"needs memory operations: {case.absence}")]
-    devices = [device for device in case.devices if device.device.task.task in case.steps]
+    devices = [device for device in case.devices if device.tasks & case.steps.keys()]
     if not devices:
         return [NotChecked("step-traffic", "needs steps (`nsystui steps` says why there are none)")]
-    copies = spans(case, tables.memory_ops, [tables.memory_ops.c.copy_kind == HOST_TO_DEVICE], by_device=True)
+    memory, with_steps = tables.memory_ops, Selection(tasks=frozenset(case.steps))
+    copies = spans(case, memory, [memory.c.copy_kind == HOST_TO_DEVICE, *where(memory, with_steps)], by="device")
     sizes, rows = _sizes(case), list[tuple[int, ...]]()
     for device in devices:
         gpu, window = device.device, case.working(device)
         local = copies.of(gpu.task.task, gpu.device).clip(window.start, window.end)
-        exposed, steps = local.length - device.parts.kernels.shared_with(local), len(case.steps[gpu.task.task]) or 1
+        exposed, steps = local.length - device.parts.kernels.shared_with(local), sum(map(len, _steps_on(case, device)))
         count, size = sizes.get((gpu.task.task, gpu.device), (0, 0))
-        rows.append((gpu.task.rank, gpu.device, steps, count, round(size / steps), local.length, exposed))
+        rows.append((gpu.task.rank, gpu.device, steps, count, round(size / max(steps, 1)), local.length, exposed))
     cost = case.mean(exposed for *_, exposed in rows)
     if case.percent(cost) < case.thresholds.traffic_percent:
         return []
     rows.sort(key=lambda row: (-row[-1], str(row[:2])))
     per_step, total = (float(np.mean([row[column] for row in rows])) for column in (4, 5))
-    uploads = [group for group in case.host_copies if group.kind == HOST_TO_DEVICE]
+    of_steps = host_copies(case.job.session, case.scope.with_tasks(frozenset(case.steps)))
+    uploads = [group for group in of_steps if group.kind == HOST_TO_DEVICE]
     kinds = f" ({'; '.join(group.words for group in uploads[:2])})" if uploads else ""
     sentence = (
         f"Each step copies {bytes_words(per_step)} to {case.each_gpu[0].lower()}{case.each_gpu[1:]} from the host "
@@ -285,10 +317,14 @@ def _advice(uploads: Sequence[HostCopies]) -> Advice:
     return Advice(f"{first} {how}", reason)
 
 
+def _steps_on(case: Case, gpu: DeviceIntervals) -> list[StepTimes]:
+    return [times for task, times in case.steps.items() if task in gpu.tasks]
+
+
 def _sizes(case: Case) -> dict[Place, tuple[int, int]]:
-    """Return number and bytes of the steady state's copies from the host, by process and device."""
+    """Return number and bytes of the steady state's copies from the host, by GPU, of processes with steps."""
     memory = tables.memory_ops
-    starts = {device.device.task.task: case.working(device).start for device in case.devices}
+    starts = {task: case.working(device).start for device in case.devices for task in device.tasks & case.steps.keys()}
     # A join, because conditions would compare every row with hundreds of processes.
     names = (sa.column(name, sa.BigInteger) for name in ("report", "process", "since"))
     given = [(task.report, task.process, start) for task, start in starts.items()]
@@ -301,5 +337,10 @@ def _sizes(case: Case) -> dict[Place, tuple[int, int]]:
         .where(*where(memory, case.scope), memory.c.copy_kind == HOST_TO_DEVICE, job_start(memory) >= tasks.c.since)
         .group_by(*columns)
     )
-    rows = case.job.session.rows(query)
-    return {(Task(report, process), device): (int(count), int(size)) for report, process, device, count, size in rows}
+    sizes: dict[Place, tuple[int, int]] = {}
+    for report, process, device, count, size in case.job.session.rows(query):
+        user = Task(report, process), device
+        gpu = case.gpu_of.get(user, user)
+        earlier = sizes.get(gpu, (0, 0))
+        sizes[gpu] = earlier[0] + int(count), earlier[1] + int(size)
+    return sizes
