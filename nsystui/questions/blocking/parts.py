@@ -4,7 +4,7 @@
 at a compute kernel, and is split in this order:
 
 * *launch-starved*: until the call that launched the kernel returned;
-* *blocked*, by the kind of the kernel's producer (`dependencies`): until the producer ended;
+* *blocked*, by the kind of the kernel's producer (`dependencies`): until the producer ended, then by a migration;
 * *stalled*: until the kernel began, also while it waited for another GPU's compute;
 * *unresolved*, instead of all three, if the kernel's launch is unknown;
 * *in a graph*, instead of launch-starved and stalled, if the kernel is a node of a CUDA graph that already runs.
@@ -92,13 +92,14 @@ _OPERATION_BYTES = 900
 class Gaps:
     """The n stretches without compute of a GPU, ns, shapes ``(n,)``; each ends at the operation ``ended_by``.
 
-    A stretch is launch-starved until ``launched``, blocked by an operation of ``kind`` until ``freed``, unresolved
-    until ``held``, stalled or in a graph (``is_inside``) until ``end``. Unresolved time may belong to each of `PARTS`
-    until ``possible``. A tail has no ``ended_by`` (``NONE``).
+    A stretch is launch-starved until ``launched``, blocked by an operation of ``kind`` until ``passed`` (stalled for
+    ``COMPUTE``), by a migration until ``freed``, unresolved until ``held``, stalled or in a graph (``is_inside``) until
+    ``end``. Unresolved time may belong to each of `PARTS` until ``possible``. A tail has no ``ended_by`` (``NONE``).
     """
 
     start: Times
     launched: Times
+    passed: Times
     freed: Times
     held: Times
     end: Times
@@ -116,9 +117,14 @@ class Gaps:
         if name in ("stalled", "in_graph", "tail"):
             kinds = np.where(self.is_inside, "in_graph", np.where(self.ended_by == NONE, "tail", "stalled"))
             is_part = kinds == name
-            return _real(self.held[is_part], self.end[is_part])
-        is_part = self.kind == next(kind for kind, part in BLOCKERS.items() if part == name)
-        return _real(self.launched[is_part], self.freed[is_part])
+            rest = _real(self.held[is_part], self.end[is_part])
+            return rest if name != "stalled" else merge(rest, self._until_passed(COMPUTE))
+        if name == "migrations":
+            return _real(self.passed, self.freed)
+        return self._until_passed(next(kind for kind, part in BLOCKERS.items() if part == name))
+
+    def _until_passed(self, kind: int) -> Intervals:
+        return _real(self.launched[self.kind == kind], self.passed[self.kind == kind])
 
 
 def _real(starts: Times, ends: Times) -> Intervals:
@@ -145,27 +151,28 @@ def gaps_of(work: Operations, device: int, window: Window) -> Gaps:
     is_lost, is_inside = (returned == NONE) & (ended_by != NONE), (returned != NONE) & (inside_graph > 0)
     launched = np.where(is_known, np.clip(returned, start, end), start)
     producer = np.where(is_known, producer, NONE)
-    migration, ends = np.append(work.migration, NONE)[ended_by], np.append(work.end, NONE)
-    producer = np.where(is_known & (ends[migration] > ends[producer]), migration, producer)
-    kind = np.append(work.kind, COMPUTE)[producer]
-    until = np.clip(ends[producer], launched, end)
-    # Compute that ends within the gap is another GPU's, without a part.
-    freed = np.where(kind == COMPUTE, launched, until)
+    migration = np.where(is_known, np.append(work.migration, NONE)[ended_by], NONE)
+    kind, ends = np.append(work.kind, COMPUTE)[producer], np.append(work.end, NONE)
+    # Compute that ends within the gap is another GPU's.
+    passed = np.clip(ends[producer], launched, end)
+    freed = until = np.maximum(passed, np.clip(ends[migration], launched, end))
     unseen = np.where(is_lost | is_inside, np.iinfo(np.int64).max, unseen)
     before = dict.fromkeys((COMPUTE, *(code for code in BLOCKERS if (work.kind == code).any())), unseen)
     before |= {MIGRATION: np.where(is_known, NONE, unseen)} if MIGRATION in before else {}
     last = {code: work.last_ended(work.kind == code, ended_by, calls, launched) for code, calls in before.items()}
     held = np.where(is_lost, end, np.minimum(np.maximum.reduce([*last.values()]), end))
     is_open = is_lost | (held > until)
-    last |= {code: np.where(kind == code, np.maximum(freed, ended), ended) for code, ended in last.items()}
+    blocked = {code: np.where(kind == code, passed, launched) for code in last}
+    blocked |= {MIGRATION: np.where(freed > passed, freed, launched)}
+    last = {code: np.maximum(blocked[code], ended) for code, ended in last.items()}
     possible = {part: last[code] for code, part in BLOCKERS.items() if code in last}
     possible |= {"starved": np.where(returned == NONE, end, launched)}
     possible |= {"stalled": np.where(is_inside, start, held), "in_graph": np.where(is_inside, held, start)}
-    kind, freed = np.where(is_open, COMPUTE, kind), np.where(is_open, launched, freed)
-    times = [start, launched, freed, np.where(is_open, held, freed), end]
-    start, launched, freed, held, end = (np.minimum(moment, window.end) for moment in times)
+    passed, freed = (np.where(is_open, launched, moment) for moment in (passed, freed))
+    times = [start, launched, passed, freed, np.where(is_open, held, freed), end]
+    start, launched, passed, freed, held, end = (np.minimum(moment, window.end) for moment in times)
     possible = {part: np.clip(possible.get(part, freed), freed, held) for part in PARTS}
-    return Gaps(start, launched, freed, held, end, kind, ended_by, is_inside, possible)
+    return Gaps(start, launched, passed, freed, held, end, kind, ended_by, is_inside, possible)
 
 
 KEPT = ("starved", "nccl")
