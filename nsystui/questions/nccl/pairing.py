@@ -414,7 +414,9 @@ class NcclPairing:
 
         calls, *other_frames = _recorded(session, ranks, selected_reports)
         paired = assemble(calls, *other_frames)
-        calls, reasons = with_log_sizes(calls, paired, log)
+        starts = ((report, report.metadata.session_start_utc) for report in selected_reports)
+        utc = {report.index: start - report.clock_offset for report, start in starts if start is not None}
+        calls, reasons = with_log_sizes(calls, paired, log, utc)
         kernels, calls = assemble(calls, *other_frames)
         kernels, kernel_reasons = kernels_with_log_sizes(kernels, log)
         return cls(kernels, calls, log_notes(kernels, calls, log, [*reasons, *kernel_reasons]))
