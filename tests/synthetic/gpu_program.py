@@ -167,7 +167,8 @@ class Dice(Program):
     def _launch(self, device: int, stream: int, what: str) -> None:
         dice = self.dice
         if what == "migrate":
-            return self.migrate(self._run(0, NO_STREAM, (self.now, self.now)))
+            self.migrate(self._run(0, NO_STREAM, (self.now, self.now)))
+            return
         called = (self.now, self.now + dice.choice((2, 5, 5, 40, 200)))
         spans = [self._run(device, stream, called) for _ in range(dice.randrange(2, 5) if what == "nodes" else 1)]
         (span, *_) = spans

@@ -20,7 +20,7 @@ from nsystui.base.text import few_numbers
 from nsystui.base.types import Floats, Ints
 from nsystui.questions.algebra.intervals import Intervals, Times, subtract, union
 from nsystui.questions.collectives.matching import UNKNOWN, MatchedCollectives, Matching, Matrix, Member
-from nsystui.questions.nccl.verdict import VERDICT, verdict
+from nsystui.questions.nccl.verdict import VERDICT, Together, verdict
 from nsystui.questions.queries.tasks import RankedTask
 
 if TYPE_CHECKING:
@@ -178,6 +178,12 @@ def late_together(arrivals: Sequence[Arrivals]) -> list[tuple[Task, ...]]:
     return list(dict.fromkeys(groups.values()))
 
 
+def late_ranks(arrivals: Sequence[Arrivals], numbers: Mapping[Task, int]) -> Together:
+    """Return the ranks of `late_together` by each of them."""
+    groups = [sorted(numbers[task] for task in tasks if task in numbers) for tasks in late_together(arrivals)]
+    return {rank: group for group in groups for rank in group}
+
+
 def transfer_times(kernels: pd.DataFrame, matching: Matching, ranks: Sequence[RankedTask]) -> dict[str, Floats]:
     """Return ``transfer`` (ns) and ``last`` rank of each kernel's operation in an `NcclPairing`, shapes ``(n,)``.
 
@@ -301,7 +307,7 @@ def collective_operations(selection: Selection, ranks: Sequence[RankedTask], mat
                     None if last == NOBODY else numbers.get(group.members[int(batch.first[index])].task),
                     int(batch.start_spread[index]),
                     int(batch.transfer[index]),
-                    verdict(0, *(column[index : index + 1] for column in cells)).partition(":")[0],
+                    verdict(0, {}, *(column[index : index + 1] for column in cells)).partition(":")[0],
                     int(longest[index]),
                     int(waiting[index]),
                     group.communicator or None,
@@ -323,7 +329,8 @@ def collective_kinds(selection: Selection, ranks: Sequence[RankedTask], matching
     """
     numbers = {item.task: item.rank for item in ranks}
     rows: list[Row] = []
-    for batch in _arrivals(selection, matching):
+    together = late_ranks(batches := [*_arrivals(selection, matching)], numbers)
+    for batch in batches:
         kinds = batch.group.collective[batch.operations].astype(str)
         for kind in sorted(set(kinds.tolist())):
             is_kind = kinds == kind
@@ -344,7 +351,7 @@ def collective_kinds(selection: Selection, ranks: Sequence[RankedTask], matching
                     len(last),
                     numbers.get(member.task) if len(last) else None,
                     int(late_counts.max()) if len(last) else None,
-                    verdict(len(batch.group.members), *(column[is_kind] for column in cells)),
+                    verdict(len(batch.group.members), together, *(column[is_kind] for column in cells)),
                     batch.group.communicator or None,
                 )
             )

@@ -159,7 +159,7 @@ class OpenJob:
 
     def pairing(self) -> NcclPairing:
         """Return the pairing of all NCCL calls and kernels, with each kernel's cost (`measured`)."""
-        from nsystui.questions.collectives.waiting import transfer_times
+        from nsystui.questions.collectives.waiting import Arrivals, late_ranks, transfer_times
         from nsystui.questions.nccl.bandwidth import measured
         from nsystui.questions.nccl.pairing import NcclPairing
 
@@ -169,8 +169,10 @@ class OpenJob:
             costed = measured(pairing, self.busy(_EVERYTHING).devices if len(pairing.kernels) else ())
             if len(self.ranks) < 2 or not len(pairing.kernels):
                 return costed
-            transfers = transfer_times(costed.kernels, self.collectives(), self.ranks)
-            return replace(costed, kernels=costed.kernels.assign(**transfers))
+            matching = self.collectives()
+            transfers = transfer_times(costed.kernels, matching, self.ranks)
+            late = late_ranks(list(map(Arrivals.of, matching.groups)), {item.task: item.rank for item in self.ranks})
+            return replace(costed, kernels=costed.kernels.assign(**transfers), together=late)
 
         log = self.nccl_log
         return self.once(("pairing", log is not None), make)

@@ -135,16 +135,17 @@ class LogSizes:
         if problems or not candidates:
             return f"{first['kind']}: {problems[0]}" if problems else ""
         parts: list[Sequence[int]] = [range(len(calls))]
-        number, end = 0, candidates[0].end
+        first_number: int | None = 0
+        end = candidates[0].end
         if len(candidates) > 1 and not (parts := _by_stream(calls, candidates)):
             problem = "communicators of one process, which the export does not distinguish"
             return f"{first['kind']} on {len(candidates)} {problem}"
         if len(candidates) == 1 and end != len(calls) and not (candidates[0].has_gaps and calls["is_whole"].all()):
-            number = _first_number(candidates[0].values, calls)
-            if number is None:
-                return f"{len(calls):,} calls of {first['kind']}, but {end:,} in the log"
+            first_number = _first_number(candidates[0].values, calls)
+        if first_number is None:
+            return f"{len(calls):,} calls of {first['kind']}, but {end:,} in the log"
         pairs = [(item.values, part) for item, part in zip(candidates, parts, strict=True)]
-        return [(index, values[n]) for values, part in pairs for n, index in enumerate(part, number) if n in values]
+        return [(index, values[n]) for values, part in pairs for n, index in enumerate(part, first_number) if n in values]
 
 
 _CLOCK = 1_000_000

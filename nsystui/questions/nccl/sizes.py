@@ -129,7 +129,7 @@ def bandwidth_by_size(
             "ranks": shared_values(kernels["ranks"].astype("Int64"), group, count),
             **_spread(kernels, group),
             "fastest": fastest(kernels, group),
-            "verdict": verdicts(kernels, group, count),
+            "verdict": verdicts(kernels, group, count, pairing.together),
         },
         index=range(count),
     )
