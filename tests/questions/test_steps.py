@@ -30,9 +30,9 @@ from nsystui.questions.steps.times import Steps
 class Run:
     """A process whose ranges and launches are written one by one; times in µs."""
 
-    def __init__(self, export: ExportWriter, pid: int = 5000) -> None:
+    def __init__(self, export: ExportWriter, pid: int = 5000, name: str = "python") -> None:
         self.export = export
-        self.process = export.process(pid, "python")
+        self.process = export.process(pid, name)
         self.main = export.thread(self.process, pid, "python")
         self.autograd = export.thread(self.process, pid + 1, "autograd")
         self.correlation = count(1)
@@ -300,6 +300,17 @@ class TestWithoutNumbers:
             run.export.close()
         job = OpenJob(opened(*(run.export.path for run in ranks)))
         assert [found.name for found in job.steps().of_task.values()] == ["train_step"] * 3
+
+    def test_ranks_of_each_role_have_ranges_of_one_name(self, tmp_path, opened):
+        names = ("train_step", "train_step", "execute_model")
+        roles = ("ray::Trainer", "ray::Trainer", "ray::Rollout")
+        ranks = [Run(ExportWriter(tmp_path / f"{n}.sqlite"), 5000 + n, role) for n, role in enumerate(roles)]
+        for name, run in zip(names, ranks, strict=True):
+            self.repeat(run, ("forward", 4), outer=name)
+            run.export.close()
+        found = OpenJob(opened(*(run.export.path for run in ranks))).steps().of_task.values()
+        assert sorted(steps.name for steps in found) == sorted(names)
+        assert {int(steps.numbers[0]) for steps in found} == {0}
 
     def test_a_rank_without_the_ranges_makes_all_use_the_optimizer(self, tmp_path, opened):
         ranks = [Run(ExportWriter(tmp_path / f"rank{rank}.sqlite"), 5000 + rank) for rank in range(2)]

@@ -145,7 +145,9 @@ class LogSizes:
         if first_number is None:
             return f"{len(calls):,} calls of {first['kind']}, but {end:,} in the log"
         pairs = [(item.values, part) for item, part in zip(candidates, parts, strict=True)]
-        return [(index, values[n]) for values, part in pairs for n, index in enumerate(part, first_number) if n in values]
+        return [
+            (index, values[n]) for values, part in pairs for n, index in enumerate(part, first_number) if n in values
+        ]
 
 
 _CLOCK = 1_000_000
