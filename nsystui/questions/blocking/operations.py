@@ -17,7 +17,6 @@ from nsystui.questions.queries.conditions import duration, where
 from nsystui.questions.queries.tasks import selected_ranks
 from nsystui.questions.ranks.steps import StepTimes, step_times
 from nsystui.questions.steps.kernels_in_steps import launched
-from nsystui.questions.steps.task_steps import NO_STEP
 from nsystui.questions.steps.times import Steps
 from nsystui.store import tables
 
@@ -79,9 +78,7 @@ def _in_steps(steps: Steps, times: Mapping[Task, StepTimes], ranges: NvtxRanges)
         task = Task(thread.report, thread.process)
         if task in times:
             rows = np.flatnonzero(lane == index)
-            all_steps = steps.of_task[task]
-            positions = all_steps.places_at(start[rows])
-            is_in_step[rows] = (positions != NO_STEP) & np.isin(all_steps.numbers[positions], times[task].numbers)
+            is_in_step[rows] = np.isin(steps.of_task[task].numbers_at(start[rows]), times[task].numbers)
     return is_in_step
 
 

@@ -276,12 +276,13 @@ class OpenJob:
         return in_ranges(pairing, self.nvtx_ranges(_EVERYTHING))
 
     def nvtx_ranges(self, selection: Selection) -> NvtxRanges:
-        """Return the NVTX ranges of a selection, read once for all windows and names."""
+        """Return the NVTX ranges of a selection, read once for all windows and names; of a step that begin in it."""
         from nsystui.questions.nvtx.ranges import NvtxRanges
 
         wide = selection.with_window(None).with_name(None)
         ranges = self.once(("nvtx-ranges", wide), lambda: NvtxRanges.load(self.session, wide, self.ranks))
-        return ranges.narrowed(selection)
+        is_of_step = selection.window is not None and selection.window.step is not None
+        return ranges.narrowed(selection, self.steps() if is_of_step else None)
 
     def nvtx_tree(self, selection: Selection, by: str, fold: str) -> NvtxTree:
         """Return a selection's NVTX ranges as a tree."""

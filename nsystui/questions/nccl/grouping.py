@@ -49,9 +49,12 @@ def selected(frame: pd.DataFrame, selection: Selection) -> pd.DataFrame:
 
 
 def _in_window(frame: pd.DataFrame, window: Window) -> Flags:
-    start, end = whole(frame["start"]), whole(frame["end"])
-    reaches: Flags = (start >= window.start) | (end > window.start) | frame["end"].isna().to_numpy(bool)
-    return reaches & (start < window.end)
+    start, end, report = (whole(frame[key]) for key in ("start", "end", "report"))
+    low, high = (np.full(len(frame), edge) for edge in (window.start, window.end))
+    for number, *span in window.spans:
+        low[report == number], high[report == number] = span
+    reaches: Flags = (start >= low) | (end > low) | frame["end"].isna().to_numpy(bool)
+    return reaches & (start < high)
 
 
 def _named(frame: pd.DataFrame, name_filter: NameFilter) -> Flags:

@@ -29,6 +29,7 @@ from nsystui.questions.queries.data_notes import missing_notes
 from nsystui.questions.queries.recording import recording_advice
 from nsystui.questions.queries.tasks import RankedTask, roles_by_task, thread_names
 from nsystui.questions.queries.time_window import report_at, selected_reports
+from nsystui.questions.steps.times import Steps
 from nsystui.store import tables
 from nsystui.store.session import Session
 
@@ -410,17 +411,26 @@ class NvtxRanges:
             columns=_SelectedColumns(columns),
         )
 
-    def narrowed(self, selection: Selection) -> NvtxRanges:
+    def narrowed(self, selection: Selection, steps: Steps | None = None) -> NvtxRanges:
         """Return the ranges of ``selection`` from ranges loaded without window and name filter."""
         ranges = replace(self, selection=selection)
-        ranges = ranges if selection.window is None else ranges.within(selection.window)
+        ranges = ranges if selection.window is None else ranges.within(selection.window, steps)
         return ranges if selection.name is None else ranges.matching(selection.name)
 
-    def within(self, window: Window) -> NvtxRanges:
-        """Return the ranges that overlap ``window`` (as in `conditions.where`) and the ranges around them."""
+    def within(self, window: Window, steps: Steps | None = None) -> NvtxRanges:
+        """Return the ranges that overlap ``window`` (as in `conditions.where`) and the ranges around them.
+
+        With ``steps``, ranges of a process with steps must begin in the window's step instead.
+        """
         start = self.columns["start"]
-        overlaps = (start >= window.start) | (self.end > window.start) | self.is_open
-        return self._only(with_ancestors((start < window.end) & overlaps, self.columns["parent"]))
+        is_selected = (start < window.end) & ((start >= window.start) | (self.end > window.start) | self.is_open)
+        if steps is not None:
+            for index, thread in enumerate(self.lanes):
+                of_task = steps.of_task.get(Task(thread.report, thread.process))
+                if of_task is not None:
+                    rows = np.flatnonzero(self.columns["lane"] == index)
+                    is_selected[rows] = of_task.numbers_at(self.start[rows]) == window.step
+        return self._only(with_ancestors(is_selected, self.columns["parent"]))
 
     def matching(self, name_filter: NameFilter) -> NvtxRanges:
         """Return the ranges whose name passes, and all ranges around and inside them."""

@@ -167,9 +167,14 @@ def step_times(steps: Steps, window: Window | None = None) -> Mapping[Task, Step
 
 def window_of_step(steps: Steps, number: int) -> Window:
     """Return the time of a step on all ranks."""
-    all_times = [times.at(times.numbers == number) for times in step_times(steps).values()]
-    windows = [times.window(0) for times in all_times if len(times)]
-    return Window(min(window.start for window in windows), max(window.end for window in windows), number)
+    spans: dict[int, tuple[int, int]] = {}
+    for times in (times.at(times.numbers == number) for times in step_times(steps).values()):
+        if len(times):
+            window = times.window(0)
+            low, high = spans.get(times.task.report, (window.start, window.end))
+            spans[times.task.report] = min(window.start, low), max(window.end, high)
+    starts, ends = zip(*spans.values(), strict=True)
+    return Window(min(starts), max(ends), number, tuple((report, *span) for report, span in sorted(spans.items())))
 
 
 _FIGURES = (

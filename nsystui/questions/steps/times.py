@@ -156,8 +156,7 @@ class Steps:
         numbers = np.full(len(times), NO_STEP)
         for task, steps in self.of_task.items():
             rows = np.flatnonzero((reports == task.report) & (processes == task.process))
-            indices = steps.places_at(times[rows])
-            numbers[rows] = np.where(indices >= 0, steps.numbers[indices], NO_STEP)
+            numbers[rows] = steps.numbers_at(times[rows])
         return numbers
 
 
