@@ -119,13 +119,13 @@ COLUMNS: Mapping[NcclProperty, Column] = {
 SEVERAL: Final = "several"
 """Value of a column that rows are not grouped by, if the rows of a group differ."""
 
-_SIZES = (NcclProperty.SIZE, NcclProperty.POW2, NcclProperty.BYTES)
+SIZES = (NcclProperty.SIZE, NcclProperty.POW2, NcclProperty.BYTES)
 
 
 def by_of(text: str) -> tuple[NcclProperty, ...]:
     """Parse ``collective,stream``. Raises UsageError for an unknown property, and for message sizes in two ways."""
     groups = members_of(text, NcclProperty, "group")
-    if sum(item in _SIZES for item in groups) > 1:
+    if sum(item in SIZES for item in groups) > 1:
         raise UsageError(f"groups {text!r}: use only one of size, pow2 and bytes")
     return groups
 

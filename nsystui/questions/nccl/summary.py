@@ -18,6 +18,7 @@ from nsystui.exports import canonical
 from nsystui.questions.nccl.bandwidth import rate
 from nsystui.questions.nccl.grouping import (
     COLUMNS,
+    SIZES,
     USUAL,
     NcclProperty,
     group_numbers,
@@ -219,8 +220,9 @@ def nccl_summary(
 
 
 def without_empty(columns: Sequence[Column], frame: pd.DataFrame) -> tuple[Column, ...]:
-    """Return the columns; optional columns and rates without a value in ``frame`` are for files only."""
-    optional = (column.key for column in columns if column.importance or column.unit is Unit.RATE)
+    """Return the columns; optional columns, sizes and rates without a value in ``frame`` are for files only."""
+    sizes = {COLUMNS[grouping].key for grouping in SIZES}
+    optional = (item.key for item in columns if item.importance or item.unit is Unit.RATE or item.key in sizes)
     return for_files(columns, [key for key in optional if frame[key].isna().all()])
 
 
