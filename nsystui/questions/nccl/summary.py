@@ -131,7 +131,7 @@ ALGORITHM_BANDWIDTH = Column("algbw", header="AlgBW (B/s)", label="algbw", unit=
 BUS_BANDWIDTH = Column("busbw", header="BusBW (B/s)", label="busbw", unit=Unit.RATE, decimals=1, importance=1)
 WITHOUT_WAIT = Column(
     "busbw_without_wait", header="BusBW w/o Wait (B/s)", label="busbw, no waiting", unit=Unit.RATE, decimals=1
-).with_importance(1)
+).with_importance(2)
 EXPOSED = Column("exposed", header="Exposed Time (ns)", label="exposed", unit=Unit.DURATION, importance=1)
 OVERLAPPED = Column("overlapped", header="Overlapped (%)", label="overlap", unit=Unit.PERCENT, decimals=1, importance=2)
 FASTEST = Column("fastest", header="Fastest (ns)", label="fastest", unit=Unit.DURATION, decimals=1, importance=3)
@@ -149,7 +149,7 @@ _SHARED = (
 )
 _COSTS = (
     COUNT.with_importance(1),
-    Column("bytes", header="Total Bytes", label="bytes", unit=Unit.BYTES, importance=1),
+    Column("bytes", header="Total Bytes", label="bytes", unit=Unit.BYTES, importance=2),
     Column("share", header="Time (%)", label="time %", unit=Unit.PERCENT, decimals=1, importance=2, has_bar=True),
     Column("total", header="Total Time (ns)", label="total", unit=Unit.DURATION),
     Column("avg", header="Avg (ns)", label="avg", unit=Unit.DURATION, decimals=1, importance=5),
