@@ -1,7 +1,6 @@
 """The time of each iteration in parts that add up: compute, and the GPU's blockers (docs/path.md#budget).
 
-*Compute* is the union of a GPU's kernels that do not communicate, over all streams. Each stretch without compute ends
-at a compute kernel, and is split in this order:
+Each stretch without compute ends at a compute kernel, and is split in this order:
 
 * *launch-starved*: until the call that launched the kernel returned;
 * *blocked*, by the kind of the kernel's producer (`dependencies`): until the producer ended, then by a migration;
@@ -10,12 +9,7 @@ at a compute kernel, and is split in this order:
 * *in a graph*, instead of launch-starved and stalled, if the kernel is a node of a CUDA graph that already runs.
 
 If a wait or its record is missing, or inside a graph, other operations may have ended between the known producer and
-the kernel: the time from the launch to the last such end is also unresolved. Unresolved time has bounds:
-`Iterations.possible`.
-
-After the last compute kernel, copies, memsets and communication that still run block the end; the rest is *tail*.
-Exposed communication, which no compute kernel hides, blocks only if the next kernel had been launched and waited for
-it.
+the kernel: the time from the launch to the last such end is also unresolved.
 """
 
 from __future__ import annotations
@@ -114,17 +108,15 @@ class Gaps:
             return _real(self.start, self.launched)
         if name == "unresolved":
             return _real(self.freed, self.held)
-        if name in ("stalled", "in_graph", "tail"):
-            kinds = np.where(self.is_inside, "in_graph", np.where(self.ended_by == NONE, "tail", "stalled"))
-            is_part = kinds == name
-            rest = _real(self.held[is_part], self.end[is_part])
-            return rest if name != "stalled" else merge(rest, self._until_passed(COMPUTE))
         if name == "migrations":
             return _real(self.passed, self.freed)
-        return self._until_passed(next(kind for kind, part in BLOCKERS.items() if part == name))
-
-    def _until_passed(self, kind: int) -> Intervals:
-        return _real(self.launched[self.kind == kind], self.passed[self.kind == kind])
+        is_kind = self.kind == next((kind for kind, part in BLOCKERS.items() if part == name), COMPUTE)
+        blocked = _real(self.launched[is_kind], self.passed[is_kind])
+        if name not in ("stalled", "in_graph", "tail"):
+            return blocked
+        is_rest = np.where(self.is_inside, "in_graph", np.where(self.ended_by == NONE, "tail", "stalled")) == name
+        rest = _real(self.held[is_rest], self.end[is_rest])
+        return merge(rest, blocked) if name == "stalled" else rest
 
 
 def _real(starts: Times, ends: Times) -> Intervals:

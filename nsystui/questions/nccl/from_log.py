@@ -131,18 +131,18 @@ class LogSizes:
         candidates = [
             item for item in self._candidates(first, source) if first["communicator"] in ("", item.communicator)
         ]
-        problems = [item.problem for item in candidates if item.problem]
-        if problems or not candidates:
-            return f"{first['kind']}: {problems[0]}" if problems else ""
+        if problem := next((item.problem for item in candidates if item.problem), ""):
+            return f"{first['kind']}: {problem}"
+        if not candidates:
+            return ""
         parts: list[Sequence[int]] = [range(len(calls))]
-        first_number: int | None = 0
-        end = candidates[0].end
+        first_number, end = 0, candidates[0].end
         if len(candidates) > 1 and not (parts := _by_stream(calls, candidates)):
             problem = "communicators of one process, which the export does not distinguish"
             return f"{first['kind']} on {len(candidates)} {problem}"
         if len(candidates) == 1 and end != len(calls) and not (candidates[0].has_gaps and calls["is_whole"].all()):
             first_number = _first_number(candidates[0].values, calls)
-        if first_number is None:
+        if first_number == NONE:
             return f"{len(calls):,} calls of {first['kind']}, but {end:,} in the log"
         pairs = [(item.values, part) for item, part in zip(candidates, parts, strict=True)]
         return [
@@ -151,26 +151,24 @@ class LogSizes:
 
 
 _CLOCK = 1_000_000
-"""The largest constant difference between the UTC times of nsys and of NCCL Inspector on one machine, ns."""
+"""The largest constant difference between the UTC times of nsys and NCCL Inspector on one machine, ns."""
 
 
-def _first_number(values: Mapping[int, _Values], calls: pd.DataFrame) -> int | None:
-    """Return the number of the first of ``calls`` if, with one number alone, every record's call began inside it."""
+def _first_number(values: Mapping[int, _Values], calls: pd.DataFrame) -> int:
+    """Return the only number of the first of ``calls`` with which every record's call began inside it, or ``NONE``."""
+    if calls["utc"].isna().any():
+        return NONE
     numbers = np.array([number for number, value in values.items() if value.get("begun", 0) > 0], np.int64)
     begun = np.array([values[number]["begun"] for number in numbers.tolist()], np.int64)
-    if calls["utc"].isna().any():
-        return None
     starts, ends = (whole(calls[key]) + int(calls["utc"].iloc[0]) for key in ("start", "end"))
     first, last = (np.searchsorted(starts, begun + difference) for difference in (-_CLOCK, _CLOCK))
     fitting = []
     for record in np.flatnonzero(last > first)[:1]:
         for number in (numbers[record] - np.arange(first[record], last[record])).tolist():
-            index = numbers - number
-            is_here = (index >= 0) & (index < len(calls))
-            earliest = (starts[index[is_here]] - begun[is_here]).max(initial=-_CLOCK)
-            latest = (ends[index[is_here]] - begun[is_here]).min(initial=_CLOCK)
-            fitting += [number] * bool(number >= 0 and earliest <= latest)
-    return fitting[0] if len(fitting) == 1 else None
+            is_here = (numbers >= number) & (numbers < number + len(calls))
+            early, late = (edges[numbers[is_here] - number] - begun[is_here] for edges in (starts, ends))
+            fitting += [number] * bool(number >= 0 and early.max(initial=-_CLOCK) <= late.min(initial=_CLOCK))
+    return fitting[0] if len(fitting) == 1 else NONE
 
 
 def _by_stream(calls: pd.DataFrame, candidates: Sequence[_Candidate]) -> list[Sequence[int]]:

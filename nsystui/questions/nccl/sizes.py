@@ -96,7 +96,7 @@ _STATISTICS = (
     Column("cv", header="CV (%)", label="CV", unit=Unit.PERCENT, decimals=1, importance=1),
     Column("algbw", header="Med AlgBW (B/s)", label="algbw", unit=Unit.RATE, decimals=1, importance=2),
     Column("busbw", header="Med BusBW (B/s)", label="busbw", unit=Unit.RATE, decimals=1),
-    replace(WITHOUT_WAIT, header=f"Med {WITHOUT_WAIT.header}"),
+    replace(WITHOUT_WAIT, header=f"Med {WITHOUT_WAIT.header}", importance=1),
     FASTEST,
     VERDICT,
 )

@@ -22,7 +22,7 @@ _SAME, _MOST = 0.9, 0.8
 _PARTS, _FEW = 10, 3
 
 Together = Mapping[int, Sequence[int]]
-"""The ranks, ascending, that arrive together with a late rank, which is among them."""
+"""The ranks that arrive together, ascending, by each of them."""
 
 
 def verdict(ranks: int, together: Together, start: Floats, duration: Floats, transfer: Floats, last: Floats) -> str:

@@ -226,6 +226,12 @@ class NvtxRanges:
         return self.columns["lane"].astype(np.int32)
 
     @property
+    def owners(self) -> tuple[Ints, Ints]:
+        """The report and the process of each range, ``(n,)``."""
+        owners = np.array([(thread.report, thread.process) for thread in self.lanes], np.int64).reshape(-1, 2)
+        return owners[self.lane, 0], owners[self.lane, 1]
+
+    @property
     def name(self) -> SmallInts:
         """Index into ``names``, int32 ``(n,)``."""
         return self.columns["name"].astype(np.int32)
@@ -425,11 +431,9 @@ class NvtxRanges:
         start = self.columns["start"]
         is_selected = (start < window.end) & ((start >= window.start) | (self.end > window.start) | self.is_open)
         if steps is not None:
-            for index, thread in enumerate(self.lanes):
-                of_task = steps.of_task.get(Task(thread.report, thread.process))
-                if of_task is not None:
-                    rows = np.flatnonzero(self.columns["lane"] == index)
-                    is_selected[rows] = of_task.numbers_at(self.start[rows]) == window.step
+            has_steps = [Task(thread.report, thread.process) in steps.of_task for thread in self.lanes]
+            is_begun = steps.numbers_at(*self.owners, self.start) == window.step
+            is_selected = np.where(np.array(has_steps, bool)[self.lane], is_begun, is_selected)
         return self._only(with_ancestors(is_selected, self.columns["parent"]))
 
     def matching(self, name_filter: NameFilter) -> NvtxRanges:

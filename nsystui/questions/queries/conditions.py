@@ -9,10 +9,8 @@ from itertools import zip_longest
 import sqlalchemy as sa
 
 from nsystui.base.errors import UsageError
-from nsystui.base.selection import NameFilter, Selection, Task
+from nsystui.base.selection import NameFilter, Selection, Task, Window
 from nsystui.base.types import Condition, Expression, Query
-
-Edge = int | sa.ColumnElement[int]
 
 
 def where(table: sa.FromClause, selection: Selection, name: Expression | None = None) -> list[Condition]:
@@ -22,16 +20,11 @@ def where(table: sa.FromClause, selection: Selection, name: Expression | None = 
     """
     columns = table.c
     conditions: list[Condition] = []
-    if (window := selection.window) is not None:
-        conditions += _in_window(table, window.start, window.end)
-        if window.spans:
-            starts, ends = ({report: span[edge] for report, *span in window.spans} for edge in (0, 1))
-            edges = ((starts, window.start), (ends, window.end))
-            conditions += _in_window(table, *(sa.func.coalesce(by_report(table, own), edge) for own, edge in edges))
+    if selection.window is not None:
+        conditions += _in_window(table, selection.window)
     if selection.windows is not None:
         choices = [
-            sa.and_(columns.report == report, *_in_window(table, window.start, window.end))
-            for report, window in selection.windows
+            sa.and_(columns.report == report, *_in_window(table, window)) for report, window in selection.windows
         ]
         conditions.append(sa.or_(*choices) if choices else sa.false())
     if selection.tasks is not None and "process" in columns:
@@ -45,9 +38,12 @@ def where(table: sa.FromClause, selection: Selection, name: Expression | None = 
     return conditions
 
 
-def _in_window(table: sa.FromClause, low: Edge, high: Edge) -> list[Condition]:
-    """Select rows that overlap ``[low, high)`` of job time; a row with a single time must lie in it."""
+def _in_window(table: sa.FromClause, window: Window) -> list[Condition]:
+    """Select rows that overlap ``[start, end)`` of job time; a row with a single time must lie in it."""
     columns = table.c
+    starts, ends = ({report: span[edge] for report, *span in window.spans} for edge in (0, 1))
+    edges = ((window.start, starts), (window.end, ends))
+    low, high = (sa.func.coalesce(by_report(table, of), edge) if of else sa.literal(edge) for edge, of in edges)
     if "start" not in columns:
         moment = columns.time + columns.clock_offset
         return [moment >= low, moment < high]

@@ -6,6 +6,7 @@ of its last operation. On the CPU it is the NVTX range, which runs ahead of the 
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from typing import NamedTuple
@@ -167,14 +168,13 @@ def step_times(steps: Steps, window: Window | None = None) -> Mapping[Task, Step
 
 def window_of_step(steps: Steps, number: int) -> Window:
     """Return the time of a step on all ranks."""
-    spans: dict[int, tuple[int, int]] = {}
+    edges = defaultdict[int, list[int]](list)
     for times in (times.at(times.numbers == number) for times in step_times(steps).values()):
         if len(times):
             window = times.window(0)
-            low, high = spans.get(times.task.report, (window.start, window.end))
-            spans[times.task.report] = min(window.start, low), max(window.end, high)
-    starts, ends = zip(*spans.values(), strict=True)
-    return Window(min(starts), max(ends), number, tuple((report, *span) for report, span in sorted(spans.items())))
+            edges[times.task.report] += window.start, window.end
+    spans = tuple((report, min(times), max(times)) for report, times in sorted(edges.items()))
+    return Window(min(map(min, edges.values())), max(map(max, edges.values())), number, spans)
 
 
 _FIGURES = (

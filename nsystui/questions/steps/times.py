@@ -174,8 +174,7 @@ def _of_one_name(steps: Iterable[TaskSteps], roles: Mapping[Task, str | None]) -
         if task_steps.is_doubtful or len(set(task_steps.labels)) >= FEWEST:
             chosen.setdefault(task_steps.task, task_steps)
     for by_name in by_role.values():
-        commonest: dict[Task, TaskSteps] = max(by_name.values(), key=len)
-        chosen |= commonest
+        chosen |= sorted(by_name.values(), key=len, reverse=True)[0]
     return chosen
 
 

@@ -67,7 +67,8 @@ class LateRank:
     """Tasks that arrive together, and for which other ranks wait.
 
     ``by_step``: the delay after the first rank by number of the step, ns; ``is_rare``: in less than half of the steps.
-    ``causes`` take longer than on other ranks, ``words`` say how much; empty if unknown, or no straggler.
+    ``causes`` take longer than on other ranks, ``words`` say how much; empty if unknown, or no straggler. ``cause`` is
+    the only one.
     """
 
     tasks: Sequence[Task]
@@ -75,13 +76,8 @@ class LateRank:
     by_step: Mapping[int, int]
     is_rare: bool = False
     causes: Mapping[Task, str] = field(default_factory=dict)
+    cause: str = ""
     words: str = ""
-
-    @property
-    def cause(self) -> str:
-        """The cause that all tasks share, or an empty text."""
-        (cause, *others) = {self.causes.get(task, "") for task in self.tasks}
-        return "" if others else cause
 
 
 @dataclass(frozen=True, eq=False)

@@ -47,9 +47,10 @@ def late_rank(case: Case, arrivals: Sequence[Arrivals], tasks: Sequence[Task], i
     before = _excess(case, batch, tasks, operations[operations > 0] if operations.any() else operations)
     is_rare = 0 < len(main) < _NEARLY_ALL * total
     in_steps = _excess(case, batch, tasks) if main and not is_rare else {}
-    members = {part: [task for task in before if _cause(before[task]) == part] for part in (3, 2, 1)}
-    words = []
-    for part, late_tasks in members.items():
+    causes, words = dict[Task, str](), []
+    for part in (3, 2, 1):
+        late_tasks = [task for task in before if _cause(before[task]) == part]
+        causes |= dict.fromkeys(late_tasks, _KINDS[part])
         for task in late_tasks[:1]:
             time, when = before[task][part], "before a collective"
             if is_rare:
@@ -60,8 +61,8 @@ def late_rank(case: Case, arrivals: Sequence[Arrivals], tasks: Sequence[Task], i
             who = rank_words(sorted(case.rank_of[task] for task in late_tasks))
             whose = f"{who} because " * (len(late_tasks) < len(before))
             words.append(f"{whose}{(_TAKE if len(late_tasks) > 1 else _TAKES)[part]} {time_words(time)} longer {when}")
-    causes = {task: _KINDS[part] for part, late_tasks in members.items() for task in late_tasks}
-    return replace(late, causes=causes, words=", ".join(words))
+    cause = causes[tasks[0]] if len({causes.get(task) for task in tasks}) == 1 and causes else ""
+    return replace(late, causes=causes, cause=cause, words=", ".join(words))
 
 
 def _excess(case: Case, batch: Arrivals, tasks: Sequence[Task], operations: Ints | None = None) -> dict[Task, Floats]:
