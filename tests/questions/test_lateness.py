@@ -127,6 +127,13 @@ def test_ranks_that_are_late_together_may_have_several_causes(tmp_path: Path) ->
     assert ids(triage).isdisjoint({"input-pipeline"})
 
 
+def test_ranks_that_are_late_in_turn_are_findings_of_their_own(tmp_path: Path) -> None:
+    triage = triaged(*ddp_job(tmp_path, computes=lambda rank, step: 30 * MS * (rank == 2 + step % 2)))
+    assert [item.ranks for item in triage.findings if item.id == "straggler"] == [(2,), (3,)]
+    for gain in (item.gain for item in triage.findings if item.gain is not None):
+        assert len(gain.includes) == len({*gain.includes})
+
+
 def test_the_cause_at_the_first_collective_is_in_the_kernels_before(tmp_path: Path) -> None:
     triage = triaged(*ddp_job(tmp_path, computes=on(2, 300 * MS, (0,))))
     told(finding(triage, "straggler"), "its kernels take 300 ms longer in 1 of 20 steps (0).")

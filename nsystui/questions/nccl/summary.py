@@ -163,7 +163,7 @@ _COSTS = (
     EXPOSED,
     OVERLAPPED,
     FASTEST,
-    VERDICT.with_importance(2),
+    VERDICT,
 )
 
 
