@@ -312,9 +312,11 @@ class TestWithoutNumbers:
         for name, run in zip(names, ranks, strict=True):
             self.repeat(run, ("forward", 4), outer=name)
             run.export.close()
-        found = OpenJob(opened(*(run.export.path for run in ranks))).steps().of_task.values()
-        assert sorted(steps.name for steps in found) == sorted(names)
-        assert {int(steps.numbers[0]) for steps in found} == {0}
+        found = OpenJob(opened(*(run.export.path for run in ranks))).steps()
+        assert sorted(steps.name for steps in found.of_task.values()) == sorted(names)
+        assert {int(steps.numbers[0]) for steps in found.of_task.values()} == {0}
+        window = window_of_step(found, 0, next(task for task in found.of_task if task.report == 2))
+        assert [task.report for task, times in step_times(found, window).items() if len(times)] == [2]
 
     def test_a_rank_without_the_ranges_makes_all_use_the_optimizer(self, tmp_path, opened):
         ranks = [Run(ExportWriter(tmp_path / f"rank{rank}.sqlite"), 5000 + rank) for rank in range(2)]

@@ -7,9 +7,6 @@ Each stretch without compute ends at a compute kernel, and is split in this orde
 * *stalled*: until the kernel began, also while it waited for another GPU's compute;
 * *unresolved*, instead of all three, if the kernel's launch is unknown;
 * *in a graph*, instead of launch-starved and stalled, if the kernel is a node of a CUDA graph that already runs.
-
-If a wait or its record is missing, or inside a graph, other operations may have ended between the known producer and
-the kernel: the time from the launch to the last such end is also unresolved.
 """
 
 from __future__ import annotations

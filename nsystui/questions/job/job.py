@@ -169,9 +169,9 @@ class OpenJob:
             costed = measured(pairing, self.busy(_EVERYTHING).devices if len(pairing.kernels) else ())
             if len(self.ranks) < 2 or not len(pairing.kernels):
                 return costed
-            matching = self.collectives()
-            transfers = transfer_times(costed.kernels, matching, self.ranks)
-            late = late_ranks(list(map(Arrivals.of, matching.groups)), {item.task: item.rank for item in self.ranks})
+            transfers = transfer_times(costed.kernels, self.collectives(), self.ranks)
+            arrivals = [*map(Arrivals.of, self.collectives().groups)]
+            late = late_ranks(arrivals, {item.task: item.rank for item in self.ranks})
             return replace(costed, kernels=costed.kernels.assign(**transfers), together=late)
 
         log = self.nccl_log

@@ -150,8 +150,7 @@ class LogSizes:
         ]
 
 
-_CLOCK = 1_000_000
-"""The largest constant difference between the UTC times of nsys and NCCL Inspector on one machine, ns."""
+_CLOCK = 1_000_000  # the largest difference between the UTC times of nsys and NCCL Inspector on a machine, ns
 
 
 def _first_number(values: Mapping[int, _Values], calls: pd.DataFrame) -> int:

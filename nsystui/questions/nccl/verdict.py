@@ -21,8 +21,7 @@ _SAME, _MOST = 0.9, 0.8
 `_PARTS` have `_MOST`."""
 _PARTS, _FEW = 10, 3
 
-Together = Mapping[int, Sequence[int]]
-"""The ranks that arrive together, ascending, by each of them."""
+Together = Mapping[int, Sequence[int]]  # ranks that arrive together, ascending, by each of them
 
 
 def verdict(ranks: int, together: Together, start: Floats, duration: Floats, transfer: Floats, last: Floats) -> str:

@@ -433,6 +433,7 @@ class NvtxRanges:
         if steps is not None:
             has_steps = [Task(thread.report, thread.process) in steps.of_task for thread in self.lanes]
             is_begun = steps.numbers_at(*self.owners, self.start) == window.step
+            is_begun &= np.isin(self.owners[0], [report for report, *_ in window.spans])
             is_selected = np.where(np.array(has_steps, bool)[self.lane], is_begun, is_selected)
         return self._only(with_ancestors(is_selected, self.columns["parent"]))
 

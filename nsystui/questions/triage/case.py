@@ -67,8 +67,7 @@ class LateRank:
     """Tasks that arrive together, and for which other ranks wait.
 
     ``by_step``: the delay after the first rank by number of the step, ns; ``is_rare``: in less than half of the steps.
-    ``causes`` take longer than on other ranks, ``words`` say how much; empty if unknown, or no straggler. ``cause`` is
-    the only one.
+    ``causes`` take longer than on other ranks, ``cause`` is their only one, ``words`` say how much; empty if unknown.
     """
 
     tasks: Sequence[Task]
