@@ -32,6 +32,8 @@ class Window:
     end: int
     step: int | None = None
     """The step of this time; questions about steps select it by number on every rank."""
+    spans: tuple[tuple[int, int, int], ...] = ()
+    """The start and end of the step in each report that has it, by index."""
 
     def __post_init__(self) -> None:
         if self.end < self.start:

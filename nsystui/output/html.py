@@ -339,6 +339,6 @@ h2{{margin:8pt 0 3pt;padding-bottom:2pt}}h3{{font-size:9.5pt}}p,.notes,figure{{m
 .account,.note,.notes,.facts,.was,h2 small{{font-size:7pt}}code{{font-size:inherit}}.wide{{overflow:visible}}
 .wide svg{{min-width:0}}table{{font-size:6.5pt;line-height:1.15;margin:2pt 0}}td:not(.n){{min-width:4ch}}
 th,th.n{{white-space:normal}}th,td,th.n,td.n{{padding:.3pt 5pt .3pt 0}}tr,figure{{break-inside:avoid}}
-thead{{display:table-header-group}}h2,h3{{break-after:avoid}}
+thead{{display:table-header-group}}h2,h3,caption,thead{{break-after:avoid}}tbody tr:nth-child(2){{break-before:avoid}}
 details::details-content{{content-visibility:visible;block-size:auto}}}}
 """.strip()

@@ -416,7 +416,7 @@ class NsystuiApp(App[int], LoadingListener):
         anchor = await to_thread(self.job.next_steps_by)
         self.say(f"steps by: {anchor or 'the usual anchor'}")
         if (window := self.selection.window) is not None:  # other steps have other numbers
-            self.selection = self.selection.with_window(replace(window, step=None))
+            self.selection = self.selection.with_window(replace(window, step=None, spans=()))
         self.update_screen()
 
     def resume_loading(self) -> bool:

@@ -226,6 +226,8 @@ def test_it_fits_a_phone_and_prints_with_everything_open(seen, made):
         assert seen.value("document.documentElement.scrollWidth") <= 700
         wide = "[...document.querySelectorAll('table, svg')].every(e => e.getBoundingClientRect().right <= 700)"
         assert seen.value(wide)
+        kept = "[...document.querySelectorAll('h2, h3, caption, thead')].every(e => getComputedStyle(e).breakAfter"
+        assert seen.value(f"{kept} == 'avoid')")
         seen.value("dispatchEvent(new Event('afterprint'))")
         assert seen.value("document.querySelectorAll('details[open]').length") == 0
         printed = base64.b64decode(seen.send("Page.printToPDF")["data"])

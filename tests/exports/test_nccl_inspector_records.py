@@ -48,6 +48,7 @@ def test_each_format_gives_the_call():
     assert read(dump("v4.2"), record("v4.2")) == [CALL]
     (call,) = read(record("v4.1", coll_algo="RING", coll_proto="LL128"))
     assert call.kind[2:4] == ("RING", "LL128")
+    assert read(record(event_trace_ts={"coll_start_ts": 5})) == [CALL._replace(begun=5_000)]
     # Other writers put blanks between, or other keys first.
     assert read(json.dumps(dict(reversed(json.loads(record()).items())), separators=(" , ", " : "))) == [CALL]
 

@@ -203,12 +203,17 @@ class Naive:
         for other, flag in flags.items():
             if {own, flag} == {BLOCKING, DEFAULT}:
                 found.append(self._last(one.process, (context, other), one.call[0], one.correlation))
+        return max((source for source in found if source is not None), key=lambda source: source.end, default=None)
+
+    def migration(self, one: _Operation) -> _Operation | None:
+        """Return the last migration to end before ``one`` began, except during kernels of its GPU."""
+        found = []
         there = [other for other in self.operations if (other.process, other.device) == (one.process, one.device)]
         kernels = [(other.start, other.end) for other in there if other.kind in ("compute", "nccl", "communication")]
         for other in there:
             if other.kind == "migrations" and other.end <= one.start:
                 found += [other] * (not any(start < other.end < end for start, end in kernels))
-        return max((source for source in found if source is not None), key=lambda source: source.end, default=None)
+        return max(found, key=lambda source: source.end, default=None)
 
     def gpu(self, process: int, device: int) -> Gpu:
         return Gpu(self, [one for one in self.operations if (one.process, one.device) == (process, device)])
@@ -254,20 +259,25 @@ class Gpu:
         assert kernel.start == end
         is_lost, is_inside = kernel.call is None, kernel.call is not None and kernel.inside_graph
         rest = "in_graph" if is_inside else "stalled"
-        returned, producer = start, None
+        returned, producer, migration = start, None, None
         ends: dict[str, int] = {}
         if is_lost or is_inside:
             ends = self.export.ends(kernel, _FOREVER)
         else:
             returned, producer = kernel.call[1], self.export.producer(kernel)
+            migration = self.export.migration(kernel)
             unseen = self.export.unseen(kernel)
             ends = {} if unseen is None else self.export.ends(kernel, unseen)
-        freed = start if producer is None else producer.end
+        passed = start if producer is None else producer.end
+        moved = start if migration is None else migration.end
+        freed = max(passed, moved)
         held = end if is_lost else max([returned, *ends.values()])
         is_open = is_lost or held > max(freed, returned)
         if producer is not None and is_open:
-            ends[producer.kind] = max(ends.get(producer.kind, freed), freed)
-        moments = {start, end, returned, freed, held, *ends.values()}
+            ends[producer.kind] = max(ends.get(producer.kind, passed), passed)
+        if moved > passed and is_open:
+            ends["migrations"] = moved
+        moments = {start, end, returned, passed, freed, held, *ends.values()}
         found = []
         for moment, until in pairwise(sorted(moment for moment in moments if start <= moment <= end)):
             possible = NOTHING
@@ -277,8 +287,10 @@ class Gpu:
                 part = "unresolved"
                 possible = frozenset(kind for kind, last in ends.items() if moment < last and kind != "compute")
                 possible |= {rest, *(["starved"] if kernel.call is None else [])}
-            elif producer is not None and moment < producer.end and producer.kind != "compute":
-                part = producer.kind
+            elif moment < passed:
+                part = producer.kind if producer.kind != "compute" else rest
+            elif moment < moved:
+                part = "migrations"
             else:
                 part = rest
             found.append((moment, until, part, possible))

@@ -97,6 +97,12 @@ CASES: dict[str, tuple[Any, Parts]] = {
         (first.migrate((110, 120), "UvmDtoH").migrate((130, 140), stream=13, number=None)
          .migrate((150, 160), "UvmDtoD", 99).kernel((11, 12), (165, 200)),
          {"compute": 80 + 35, "migrations": 60, "stalled": 5}),
+    "pages that move after a copy block only from its end":
+        (first.migrate((102, 104)).copy((11, 12), (102, 120)).migrate((121, 130)).kernel((13, 15), (132, 200)),
+         {"compute": 80 + 68, "to_device": 20, "migrations": 10, "stalled": 2}),
+    "pages that move before a copy ends are hidden by it":
+        (first.copy((11, 12), (102, 120)).migrate((105, 119)).kernel((13, 15), (122, 200)),
+         {"compute": 80 + 78, "to_device": 20, "stalled": 2}),
     "pages that move during a kernel or before a launch block nothing":
         (first.migrate((30, 35), stream=13).migrate((60, 65), stream=13).migrate((95, 100), stream=13)
          .kernel((11, 12), (104, 120)).migrate((130, 140)).kernel((145, 150), (160, 200)),
@@ -278,7 +284,7 @@ def test_programs_by_chance_are_told_as_naively(by_chance):
         assert len({task for task, _ in found.whole}) == len(SEEDS) < len(found.whole)
         assert expect(job, Naive(by_chance)) > 3 * len(SEEDS)
         every = np.sum([one.parts[0] for one in found.whole.values()], axis=0)
-        assert {part for part, time in zip(PARTS, every.tolist(), strict=True) if not time} == {"migrations"}
+        assert every.all()
 
 
 LOST = {
@@ -300,7 +306,7 @@ def test_what_is_lost_of_waits_widens_the_bounds_around_what_is_right(by_chance,
         assert expect(other, Naive(path)) > len(SEEDS)
         right, found = (blocking(one).whole for one in (job, other))
         wider = sum(bool(found[key].possible.sum() > one.possible.sum()) for key, one in right.items())
-        assert wider > 10
+        assert wider > 5
 
 
 @pytest.mark.campaign
@@ -335,7 +341,7 @@ def test_a_window_is_one_iteration(tmp_path):
                 assert possible_of(one) == gpu.possible(window.start, window.end), where
                 assert one.busy[0] == gpu.busy(window.start, window.end), where
                 seen |= parts_of(one).keys()
-    assert seen == {*PARTS} - {"migrations"}
+    assert seen == {*PARTS}
 
 
 def test_the_first_node_of_a_graph_that_ended_before_the_window_is_the_first_all_the_same(tmp_path):

@@ -56,7 +56,7 @@ def copied_twice(export: ExportWriter, thread: Thread) -> None:
             export.graph_node(thread, 400, 400, "Graph Node Clone", copy, original)
 
 
-def written_late(export: ExportWriter, thread: Thread, launches: int = 2) -> None:
+def written_late(export: ExportWriter, thread: Thread, launches: int = 2, *, is_copied: bool = True) -> None:
     """All nodes are written after the end of the capture, as some versions of nsys do."""
     export.api(thread, 101, 102, "cudaStreamBeginCapture_v10000", None)
     for start in [150, 250, 260][:launches]:
@@ -65,11 +65,37 @@ def written_late(export: ExportWriter, thread: Thread, launches: int = 2) -> Non
     export.api(thread, 301, 302, "cudaStreamEndCapture_v10000", None)
     for node in (1, 2):
         export.graph_node(thread, 303, 303, "Graph Node Creation", node)
-        export.graph_node(thread, 400, 400, "Graph Node Creation", node + 100, node)
+        if is_copied:
+            export.graph_node(thread, 400, 400, "Graph Node Creation", node + 100, node)
 
 
 def written_late_with_a_node_less(export: ExportWriter, thread: Thread) -> None:
     written_late(export, thread, launches=3)
+
+
+def nested(export: ExportWriter, thread: Thread) -> None:
+    """The graph is the child of a child; the last graph is instantiated twice."""
+    for start, child in ((320, 10), (340, 20)):
+        export.api(thread, start, start + 9, "cudaGraphAddChildGraphNode_v10000", None)
+        for node, original in ((child, None), (child + 1, child - 9), (child + 2, child - 8)):
+            export.graph_node(thread, start + 5, start + 5, "Graph Node Creation", node)
+            if original is not None:
+                export.graph_node(thread, start + 5, start + 5, "Graph Node Clone", node, original)
+    for copy, original in ((200, 20), (201, 21), (202, 22), (100, 20), (101, 21), (102, 22)):
+        export.graph_node(thread, 400, 400, "Graph Node Creation", copy, original)
+
+
+def children(export: ExportWriter, thread: Thread) -> None:
+    made_in_the_ranges(export, thread)
+    nested(export, thread)
+
+
+def children_written_late(export: ExportWriter, thread: Thread) -> None:
+    """Nodes are also written in a call that adds a node after the capture."""
+    written_late(export, thread, is_copied=False)
+    export.api(thread, 312, 318, "cudaGraphAddKernelNode_v10000", None)
+    export.graph_node(thread, 315, 315, "Graph Node Creation", 3)
+    nested(export, thread)
 
 
 def of_two_originals(export: ExportWriter, thread: Thread) -> None:
@@ -95,6 +121,24 @@ def instantiated_from_unknown(export: ExportWriter, thread: Thread) -> None:
     export.graph_node(thread, 250, 250, "Graph Node Creation", 2)
     export.graph_node(thread, 265, 265, "Graph Node Creation", 101)
     export.graph_node(thread, 265, 265, "Graph Node Creation", 102, 2)
+
+
+def children_of_unknown(export: ExportWriter, thread: Thread, call: str = "cudaGraphAddChildGraphNode_v10000") -> None:
+    """A copy of the first node is written without its original, in the call that puts it into another graph."""
+    made_in_the_ranges(export, thread)
+    export.api(thread, 302, 308, call, None)
+    for node, original in ((10, None), (51, None), (52, 2)):
+        export.graph_node(thread, 305, 305, "Graph Node Creation", node, original)
+    for node in (1, 2):
+        export.graph_node(thread, 400, 400, "Graph Node Creation", node + 100, node + 50)
+
+
+def clones_of_unknown(export: ExportWriter, thread: Thread) -> None:
+    children_of_unknown(export, thread, "cuGraphClone")
+
+
+def launched_into_a_capture(export: ExportWriter, thread: Thread) -> None:
+    children_of_unknown(export, thread, "cudaGraphLaunch_v10000")
 
 
 def unrecorded(export: ExportWriter, thread: Thread) -> None:
@@ -148,7 +192,7 @@ def tree(job: OpenJob, fold: str = "none") -> dict[str, dict[str, object]]:
 CAPTURED = {("layer_0", "captured"): FIRST, ("layer_1", "captured"): SECOND}
 
 
-@pytest.mark.parametrize("nodes", first(1, [copied_twice, copied, written_late]))
+@pytest.mark.parametrize("nodes", first(1, [copied_twice, copied, written_late, children, children_written_late]))
 def test_replayed_kernels_belong_to_the_range_of_their_capture(opened: Callable[..., OpenJob], nodes: Nodes) -> None:
     job = opened(nodes)
     assert times_by_range(job) == CAPTURED
@@ -197,6 +241,9 @@ def test_equal_node_numbers_of_two_processes_are_told_apart(opened: Callable[...
         (of_two_originals, REPLAYS, "are not attributed: their capture is ambiguous"),
         (in_a_loop, REPLAYS, "are not attributed: their capture is ambiguous"),
         (instantiated_from_unknown, REPLAYS, "have no recorded capture: record with"),
+        (children_of_unknown, REPLAYS, "have no recorded capture: record with"),
+        (clones_of_unknown, REPLAYS, "have no recorded capture: record with"),
+        (launched_into_a_capture, REPLAYS, "have no recorded capture: record with"),
         (unrecorded, 2 * REPLAYS, "have no recorded capture: record with"),
     ]),
 )  # fmt: skip

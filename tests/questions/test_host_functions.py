@@ -73,6 +73,17 @@ def test_it_is_the_cause_of_idle_time_while_the_thread_waits_for_the_gpu(tmp_pat
         told(finding(triaged(path), "idle-gaps"), "host function", advises=("thread of its own",))
 
 
+def test_it_is_the_cause_of_a_gap_inside_a_graph(tmp_path: Path):
+    with ExportWriter(tmp_path / "a.sqlite") as export:
+        job = Program(export, 5000)
+        job.nodes((0, 10_000), (20_000, 100_000), (500_000, 600_000))
+        job.host_function((3_000, 5_000), (102_000, 498_000), node=7)
+    with job_of(tmp_path / "a.sqlite") as job:
+        rows = records(gaps_table(job, Selection()))
+    inside = {row["what"]: row["time"] for row in rows if row["cause"] == "inside a CUDA graph"}
+    assert inside == {"host function": 396_000, None: 4_000}
+
+
 def test_it_is_on_the_critical_path_and_opens_its_event(tmp_path: Path):
     with job_of(program(tmp_path / "a.sqlite")) as job:
         row = next(row for row in records(path_table(job, Selection())) if row["kind"] == "host function")

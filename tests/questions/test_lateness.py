@@ -30,6 +30,8 @@ def on(rank: int, time: int, steps: range | tuple[int, ...] = range(20)) -> OfSt
             ({"computes": on(3, 5 * MS), "transfer": 5_000}, "skew: rank 3"),
             ({"computes": on(1, 30 * MS, (7, 13))}, "skew: rank 1, a few steps"),
             ({"computes": lambda rank, step: 9 * MS if rank == 2 + step % 2 else 0}, "skew: ranks 2, 3"),
+            ({"computes": lambda rank, step: 9 * MS * (rank in (1, 3))}, "skew: ranks 1, 3"),
+            ({"computes": lambda rank, step: 9 * MS * (rank > 0) + MS * (step % 3 == rank)}, "skew: ranks 1, 2, 3"),
             ({"computes": on(0, 2 * MS)}, "mixed"),
             ({}, "transfer-bound"),
             ({"computes": lambda rank, step: 9 * MS if step % 4 == rank else 0}, "skew: rotating"),
@@ -118,6 +120,20 @@ def test_ranks_that_are_late_together_are_one_finding(tmp_path: Path, late: Any,
     told(finding(triage, "straggler"), says, "Each other GPU loses 60")
     assert finding(triage, "straggler").ranks == late
     assert ids(triage).isdisjoint({"imbalance", "input-pipeline"})
+
+
+def test_ranks_that_are_late_together_may_have_several_causes(tmp_path: Path) -> None:
+    triage = triaged(*ddp_job(tmp_path, loads=on(1, 30 * MS), computes=on(3, 30 * MS)))
+    says = ": rank 1 because its data loader takes 30 ms longer a step, rank 3 because its kernels take 30 ms longer a"
+    told(finding(triage, "straggler"), "Ranks 1, 3 (host)", says, advises=["all of these causes"], never=["as many"])
+    assert ids(triage).isdisjoint({"input-pipeline"})
+
+
+def test_ranks_that_are_late_in_turn_are_findings_of_their_own(tmp_path: Path) -> None:
+    triage = triaged(*ddp_job(tmp_path, computes=lambda rank, step: 30 * MS * (rank == 2 + step % 2)))
+    assert [item.ranks for item in triage.findings if item.id == "straggler"] == [(2,), (3,)]
+    for gain in (item.gain for item in triage.findings if item.gain is not None):
+        assert len(gain.includes) == len({*gain.includes})
 
 
 def test_the_cause_at_the_first_collective_is_in_the_kernels_before(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import campaign
 import pytest
 from campaign import first
 from nccl_jobs import Program, rows
+from synthetic.demo import CaptureSession
 from synthetic.nccl_log import call, init
 from synthetic.nccl_program import A, B
 
@@ -27,7 +28,9 @@ def record(number: int | None, size: int, op: str = "AllReduce", comm: int = A, 
     prefix = "p2p" if op in ("Send", "Recv") else "coll"
     body = {prefix: op, "sn": number, "msg_size_bytes": size, "exec_time_us": 10 + (number or 0), "busbw_gbs": 2.5}
     body |= {} if prefix == "p2p" else {"algo": "RING", "proto": "LL"}
-    body = {key if key == prefix else f"{prefix}_{key}": value for key, value in (body | more).items()}
+    body = {
+        key if key in (prefix, "event_trace_ts") else f"{prefix}_{key}": value for key, value in (body | more).items()
+    }
     return json.dumps({"header": header, "metadata": metadata, f"{prefix}_perf": body}) + "\n"
 
 
@@ -94,6 +97,26 @@ class TestJoined:
         pairing = joined(record(0, 8192), record(1, 8192), record(2, 16384))
         calls = pairing.calls[pairing.calls["collective"].notna()]
         assert rows(calls, "message_size", "algorithm") == [(4096, None), (8192, "RING"), (16384, "RING")]
+
+    @pytest.mark.parametrize(("difference", "numbers"), [(0, [5, 6, 7, 8]), (900_000, [5, 6, 7, 8]), (-2_000_000, [])])
+    def test_times_of_verbose_records_show_which_call_an_export_begins_with(self, program, joined, difference, numbers):
+        begun = []
+        for pause in (0, 30_000, 5_000, 70_000):
+            program.now += pause
+            begun.append((CaptureSession().utc_epoch_ns + program.now + 2_000 + difference) // 1000)
+            reduce(program, 4096)
+        first = begun[0] - 40_000
+        times = dict(enumerate([*range(first, first + 5), *begun, begun[-1] + 90_000]))
+        del times[6]
+        records = [record(n, 4096, event_trace_ts={"coll_start_ts": time}) for n, time in times.items()]
+        expected = [None if n == 6 else 10_000 + 1_000 * n for n in numbers] or [None] * 4
+        assert rows(joined(*records).calls, "inspected") == [(time,) for time in expected]
+
+    def test_times_that_fit_several_calls_join_nothing(self, program, joined):
+        reduce(program, 4096, 4096, 4096)
+        begun = (CaptureSession().utc_epoch_ns + 1_012_000) // 1000
+        pairing = joined(record(7, 4096, event_trace_ts={"coll_start_ts": begun}))
+        assert "3 calls of AllReduce, but 8 in the log" in " ".join(pairing.notes)
 
     def test_a_text_log_beside_the_records_gives_its_sizes(self, program, tmp_path):
         for _ in range(2):

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import sqlalchemy as sa
 from campaign import first
 from support import native, session_over
 from synthetic import ExportWriter, empty_export, training_job
@@ -20,19 +21,22 @@ from nsystui.base.selection import Selection, Task
 from nsystui.questions.blocking.operations import operations_of_steps
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.nccl.bandwidth import in_steps
-from nsystui.questions.ranks.steps import step_times
+from nsystui.questions.nccl.grouping import selected
+from nsystui.questions.queries.conditions import where
+from nsystui.questions.ranks.steps import step_times, window_of_step
 from nsystui.questions.steps import task_steps
 from nsystui.questions.steps import times as steps
 from nsystui.questions.steps.task_steps import NO_STEP, TaskSteps
 from nsystui.questions.steps.times import Steps
+from nsystui.store import tables
 
 
 class Run:
     """A process whose ranges and launches are written one by one; times in µs."""
 
-    def __init__(self, export: ExportWriter, pid: int = 5000) -> None:
+    def __init__(self, export: ExportWriter, pid: int = 5000, name: str = "python") -> None:
         self.export = export
-        self.process = export.process(pid, "python")
+        self.process = export.process(pid, name)
         self.main = export.thread(self.process, pid, "python")
         self.autograd = export.thread(self.process, pid + 1, "autograd")
         self.correlation = count(1)
@@ -305,6 +309,19 @@ class TestWithoutNumbers:
         job = OpenJob(opened(*(run.export.path for run in ranks)))
         assert [found.name for found in job.steps().of_task.values()] == ["train_step"] * 3
 
+    def test_ranks_of_each_role_have_ranges_of_one_name(self, tmp_path, opened):
+        names = ("train_step", "train_step", "execute_model")
+        roles = ("ray::Trainer", "ray::Trainer", "ray::Rollout")
+        ranks = [Run(ExportWriter(tmp_path / f"{n}.sqlite"), 5000 + n, role) for n, role in enumerate(roles)]
+        for name, run in zip(names, ranks, strict=True):
+            self.repeat(run, ("forward", 4), outer=name)
+            run.export.close()
+        found = OpenJob(opened(*(run.export.path for run in ranks))).steps()
+        assert sorted(steps.name for steps in found.of_task.values()) == sorted(names)
+        assert {int(steps.numbers[0]) for steps in found.of_task.values()} == {0}
+        window = window_of_step(found, 0, next(task for task in found.of_task if task.report == 2))
+        assert [task.report for task, times in step_times(found, window).items() if len(times)] == [2]
+
     @pytest.mark.campaign
     def test_a_rank_without_the_ranges_makes_all_use_the_optimizer(self, tmp_path, opened):
         ranks = [Run(ExportWriter(tmp_path / f"rank{rank}.sqlite"), 5000 + rank) for rank in range(2)]
@@ -357,9 +374,9 @@ class TestPlaces:
         steps = steps_of(run)
         ((task, found),) = steps.of_task.items()
         times = np.array([-1, 0, 49_999, 50_000, 100_000, 100_049_999, 100_050_000], np.int64)
-        assert found.places_at(times).tolist() == [NO_STEP, 0, 0, NO_STEP, 1, 2, NO_STEP]
         reports, processes = np.full(7, task.report), np.full(7, task.process)
-        assert steps.numbers_at(reports, processes, times).tolist() == [NO_STEP, 4, 4, NO_STEP, 5, 6, NO_STEP]
+        expected = [NO_STEP, 4, 4, NO_STEP, 5, 6, NO_STEP]
+        assert steps.numbers_at(reports, processes, times).tolist() == found.numbers_at(times).tolist() == expected
         assert set(steps.numbers_at(reports + 1, processes, times).tolist()) == {NO_STEP}
 
 
@@ -431,3 +448,20 @@ def test_operations_of_a_step_are_the_ranges_that_begin_in_one(demo_session):
     job_steps = step_times(job.steps())
     mean = sum(int(one.duration.sum()) for one in job_steps.values()) / steps
     assert rows["forward"]["share"] == pytest.approx(100 * rows["forward"]["gpu"] / mean)
+
+
+def test_a_selected_step_has_its_ranges_and_kernels_on_all_ranks(demo_session):
+    """The ranks are ms apart, and their CPUs run ahead."""
+    job = OpenJob(demo_session)
+    selection = Selection(window=window_of_step(job.steps(), 1))
+    ranges, table = job.nvtx_ranges(selection), tables.kernels
+    assert {name for name in (ranges.names[code] for code in ranges.name) if name.startswith("step")} == {"step 1"}
+    query = sa.select(table.c.report, table.c.row).where(*where(table, selection))
+    seen = set(demo_session.rows(query))
+    nccl = selected(job.pairing().kernels, selection)
+    assert {*zip(nccl["report"], nccl["row"], strict=True)} <= seen
+    for times in step_times(job.steps()).values():
+        own = times.at(times.numbers == 1).window(0)
+        of_rank = Selection(window=own, tasks=frozenset({times.task}))
+        count = len(demo_session.rows(sa.select(table.c.row).where(*where(table, of_rank))))
+        assert count == sum(report == times.task.report for report, _ in seen) > 0

@@ -166,6 +166,9 @@ class Dice(Program):
 
     def _launch(self, device: int, stream: int, what: str) -> None:
         dice = self.dice
+        if what == "migrate":
+            self.migrate(self._run(0, NO_STREAM, (self.now, self.now)))
+            return
         called = (self.now, self.now + dice.choice((2, 5, 5, 40, 200)))
         spans = [self._run(device, stream, called) for _ in range(dice.randrange(2, 5) if what == "nodes" else 1)]
         (span, *_) = spans
@@ -191,7 +194,7 @@ class Dice(Program):
 
     def _run(self, device: int, stream: int, called: Span) -> Span:
         """Return the span of an operation: after all that it waits for, or sometimes a little too early."""
-        dice, flag = self.dice, self.flags[device, stream]
+        dice, flag = self.dice, self.flags.get((device, stream))
         ready = [self.ready[device, stream], called[0] + dice.choice((1, 8, 30))]
         for (other, its), kind in self.flags.items():
             if other == device and {flag, kind} == {BLOCKING, DEFAULT}:
@@ -209,6 +212,6 @@ class Dice(Program):
 
 _ACTIONS = (
     "kernel", "nccl", "custom", "HtoD", "DtoH", "DtoD", "PtoP", "memset", "record", "wait",
-    "event sync", "stream sync", "nodes", "graph", "lost", "host",
+    "event sync", "stream sync", "nodes", "graph", "lost", "host", "migrate",
 )  # fmt: skip
-_WEIGHTS = (10, 3, 1, 2, 1, 1, 1, 1, 6, 6, 0.5, 0.5, 1, 0.5, 0.5, 0.7)
+_WEIGHTS = (10, 3, 1, 2, 1, 1, 1, 1, 6, 6, 0.5, 0.5, 1, 0.5, 0.5, 0.7, 2)

@@ -43,7 +43,7 @@ class InspectedKind(NamedTuple):
 
 
 class InspectedCall(NamedTuple):
-    """A call; ``time`` in ns, ``busbw`` in bytes/s, ``None`` if unknown.
+    """A call; ``time`` in ns, ``busbw`` in bytes/s, ``None`` if unknown; ``begun`` (UTC, ns) only in verbose records.
 
     ``number``: from 0, among the communicator's calls of this collective; ``None`` for sends and receives, of which the
     plugin numbers only the recorded calls.
@@ -54,6 +54,7 @@ class InspectedCall(NamedTuple):
     number: int | None
     time: int | None
     busbw: float | None
+    begun: int | None = None
 
 
 class InspectorReader:
@@ -112,9 +113,9 @@ def _call_of(record: dict[str, Any], rank: InspectedRank) -> InspectedCall:
     size, time = (_number(body.get(f"{prefix}_{key}")) for key in ("msg_size_bytes", "exec_time_us"))
     busbw = body.get(f"{prefix}_busbw_gbs")
     is_measured = size is not None and isinstance(busbw, (int, float)) and isfinite(busbw) and busbw > 0
-    number = _number(body.get("coll_sn"))
+    number, begun = _number(body.get("coll_sn")), _number((body.get("event_trace_ts") or {}).get("coll_start_ts"))
     times = None if time is None else 1000 * time, 1e9 * busbw if is_measured else None
-    return InspectedCall(rank, InspectedKind(op, size, *texts), number, *times)
+    return InspectedCall(rank, InspectedKind(op, size, *texts), number, *times, begun and 1000 * begun)
 
 
 def _text(value: object) -> str | None:

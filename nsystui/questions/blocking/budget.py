@@ -127,7 +127,7 @@ def iterations(job: OpenJob, selection: Selection, step_name: str | None = None)
                 continue
             inside = np.ones(len(budget), bool)
             if window is not None:
-                inside = begin_in(window, budget.starts, steps[rank.task].numbers)
+                inside = begin_in(window, rank.task.report, budget.starts, steps[rank.task].numbers)
             if inside.any():
                 gpus.append(RankIterations(rank.rank, budget.at(inside), steps[rank.task].at(inside)))
     groups = by_gpu(job.session, selected_devices(job.session, selection, job.ranks))

@@ -1,21 +1,7 @@
 """Recorded dependencies between a GPU's operations (docs/path.md#dependencies).
 
-An operation begins when its launching call has queued it and its *producer* has ended. The producer is the last to end
-of
-
-* the previous operation in its stream;
-* for each ``cudaStreamWaitEvent`` on the stream between the two launches, the last operation launched into the stream
-  of the matching ``cudaEventRecord`` before that record;
-* between a context's legacy default stream and its blocking streams, the last operation previously launched into the
-  other stream.
-
-Correlation ids order a process's calls across threads. Event handles are reused: a wait matches the last record before
-it, or, if both have an ``eventSyncId``, the record with the same id.
-
-A migration of unified memory has no launch, and no stream that is recorded: it holds the operation that begins next
-(`Operations.migration`).
-
-If a wait or its record is missing, the producer may be another operation: `Operations.unseen`.
+An operation begins when its launching call has queued it and its *producer* has ended. Correlation ids order a
+process's calls across threads.
 """
 
 from __future__ import annotations

@@ -17,7 +17,6 @@ from nsystui.questions.queries.conditions import duration, where
 from nsystui.questions.queries.tasks import selected_ranks
 from nsystui.questions.ranks.steps import StepTimes, step_times
 from nsystui.questions.steps.kernels_in_steps import launched
-from nsystui.questions.steps.task_steps import NO_STEP
 from nsystui.questions.steps.times import Steps
 from nsystui.store import tables
 
@@ -46,7 +45,7 @@ def operations_of_steps(job: OpenJob, selection: Selection, step_name: str | Non
         return TableAnswer("operations", OPERATION_COLUMNS, [], 0, steps.notes)
     ranges = job.nvtx_ranges(Selection(tasks=frozenset(times), devices=selection.devices, streams=selection.streams))
     length, gpu, is_projected = ranges.duration, ranges.gpu_duration, ranges.op_count > 0
-    is_in_step = _in_steps(steps, times, ranges)
+    is_in_step = _are_in(steps, times, *ranges.owners, ranges.start)
     templates = [template(name) for name in ranges.names]
     code_of = {word: code for code, word in enumerate(dict.fromkeys(templates))}
     name_codes = np.array([code_of[word] for word in templates], np.int64)
@@ -72,16 +71,10 @@ def operations_of_steps(job: OpenJob, selection: Selection, step_name: str | Non
     return TableAnswer("operations", columns, table_rows, len(table_rows), (*notes, *ranges.notes))
 
 
-def _in_steps(steps: Steps, times: Mapping[Task, StepTimes], ranges: NvtxRanges) -> Flags:
-    start, lane = ranges.start, ranges.lane
-    is_in_step = np.zeros(len(ranges), bool)
-    for index, thread in enumerate(ranges.lanes):
-        task = Task(thread.report, thread.process)
-        if task in times:
-            rows = np.flatnonzero(lane == index)
-            all_steps = steps.of_task[task]
-            positions = all_steps.places_at(start[rows])
-            is_in_step[rows] = (positions != NO_STEP) & np.isin(all_steps.numbers[positions], times[task].numbers)
+def _are_in(steps: Steps, times: Mapping[Task, StepTimes], report: Ints, process: Ints, moments: Ints) -> Flags:
+    numbers, is_in_step = steps.numbers_at(report, process, moments), np.zeros(len(moments), bool)
+    for task, spans in times.items():
+        is_in_step |= (report == task.report) & (process == task.process) & np.isin(numbers, spans.numbers)
     return is_in_step
 
 
@@ -89,9 +82,7 @@ def _replayed(job: OpenJob, steps: Steps, times: Mapping[Task, StepTimes], range
     """Sum the kernels that graphs replay in steps, by the name of each range around their capture, ns."""
 
     def number_of(report: Ints, process: Ints, launch: Ints, _: Ints, node: Ints) -> Ints:
-        number, is_in_step = steps.numbers_at(report, process, launch), np.zeros(len(node), bool)
-        for task, spans in times.items():
-            is_in_step |= (report == task.report) & (process == task.process) & np.isin(number, spans.numbers)
+        is_in_step = _are_in(steps, times, report, process, launch)
         return np.where(is_in_step, ranges.around_captures(report, process, node), NO_PARENT)
 
     sums = np.zeros(len(ranges.names))

@@ -1,21 +1,12 @@
 """The time of each iteration in parts that add up: compute, and the GPU's blockers (docs/path.md#budget).
 
-*Compute* is the union of a GPU's kernels that do not communicate, over all streams. Each stretch without compute ends
-at a compute kernel, and is split in this order:
+Each stretch without compute ends at a compute kernel, and is split in this order:
 
 * *launch-starved*: until the call that launched the kernel returned;
-* *blocked*, by the kind of the kernel's producer (`dependencies`): until the producer ended;
+* *blocked*, by the kind of the kernel's producer (`dependencies`): until the producer ended, then by a migration;
 * *stalled*: until the kernel began, also while it waited for another GPU's compute;
 * *unresolved*, instead of all three, if the kernel's launch is unknown;
 * *in a graph*, instead of launch-starved and stalled, if the kernel is a node of a CUDA graph that already runs.
-
-If a wait or its record is missing, or inside a graph, other operations may have ended between the known producer and
-the kernel: the time from the launch to the last such end is also unresolved. Unresolved time has bounds:
-`Iterations.possible`.
-
-After the last compute kernel, copies, memsets and communication that still run block the end; the rest is *tail*.
-Exposed communication, which no compute kernel hides, blocks only if the next kernel had been launched and waited for
-it.
 """
 
 from __future__ import annotations
@@ -92,13 +83,14 @@ _OPERATION_BYTES = 900
 class Gaps:
     """The n stretches without compute of a GPU, ns, shapes ``(n,)``; each ends at the operation ``ended_by``.
 
-    A stretch is launch-starved until ``launched``, blocked by an operation of ``kind`` until ``freed``, unresolved
-    until ``held``, stalled or in a graph (``is_inside``) until ``end``. Unresolved time may belong to each of `PARTS`
-    until ``possible``. A tail has no ``ended_by`` (``NONE``).
+    A stretch is launch-starved until ``launched``, blocked by an operation of ``kind`` until ``passed`` (stalled for
+    ``COMPUTE``), by a migration until ``freed``, unresolved until ``held``, stalled or in a graph (``is_inside``) until
+    ``end``. Unresolved time may belong to each of `PARTS` until ``possible``. A tail has no ``ended_by`` (``NONE``).
     """
 
     start: Times
     launched: Times
+    passed: Times
     freed: Times
     held: Times
     end: Times
@@ -113,12 +105,15 @@ class Gaps:
             return _real(self.start, self.launched)
         if name == "unresolved":
             return _real(self.freed, self.held)
-        if name in ("stalled", "in_graph", "tail"):
-            kinds = np.where(self.is_inside, "in_graph", np.where(self.ended_by == NONE, "tail", "stalled"))
-            is_part = kinds == name
-            return _real(self.held[is_part], self.end[is_part])
-        is_part = self.kind == next(kind for kind, part in BLOCKERS.items() if part == name)
-        return _real(self.launched[is_part], self.freed[is_part])
+        if name == "migrations":
+            return _real(self.passed, self.freed)
+        is_kind = self.kind == next((kind for kind, part in BLOCKERS.items() if part == name), COMPUTE)
+        blocked = _real(self.launched[is_kind], self.passed[is_kind])
+        if name not in ("stalled", "in_graph", "tail"):
+            return blocked
+        is_rest = np.where(self.is_inside, "in_graph", np.where(self.ended_by == NONE, "tail", "stalled")) == name
+        rest = _real(self.held[is_rest], self.end[is_rest])
+        return merge(rest, blocked) if name == "stalled" else rest
 
 
 def _real(starts: Times, ends: Times) -> Intervals:
@@ -145,27 +140,28 @@ def gaps_of(work: Operations, device: int, window: Window) -> Gaps:
     is_lost, is_inside = (returned == NONE) & (ended_by != NONE), (returned != NONE) & (inside_graph > 0)
     launched = np.where(is_known, np.clip(returned, start, end), start)
     producer = np.where(is_known, producer, NONE)
-    migration, ends = np.append(work.migration, NONE)[ended_by], np.append(work.end, NONE)
-    producer = np.where(is_known & (ends[migration] > ends[producer]), migration, producer)
-    kind = np.append(work.kind, COMPUTE)[producer]
-    until = np.clip(ends[producer], launched, end)
-    # Compute that ends within the gap is another GPU's, without a part.
-    freed = np.where(kind == COMPUTE, launched, until)
+    migration = np.where(is_known, np.append(work.migration, NONE)[ended_by], NONE)
+    kind, ends = np.append(work.kind, COMPUTE)[producer], np.append(work.end, NONE)
+    # Compute that ends within the gap is another GPU's.
+    passed = np.clip(ends[producer], launched, end)
+    freed = until = np.maximum(passed, np.clip(ends[migration], launched, end))
     unseen = np.where(is_lost | is_inside, np.iinfo(np.int64).max, unseen)
     before = dict.fromkeys((COMPUTE, *(code for code in BLOCKERS if (work.kind == code).any())), unseen)
     before |= {MIGRATION: np.where(is_known, NONE, unseen)} if MIGRATION in before else {}
     last = {code: work.last_ended(work.kind == code, ended_by, calls, launched) for code, calls in before.items()}
     held = np.where(is_lost, end, np.minimum(np.maximum.reduce([*last.values()]), end))
     is_open = is_lost | (held > until)
-    last |= {code: np.where(kind == code, np.maximum(freed, ended), ended) for code, ended in last.items()}
+    blocked = {code: np.where(kind == code, passed, launched) for code in last}
+    blocked |= {MIGRATION: np.where(freed > passed, freed, launched)}
+    last = {code: np.maximum(blocked[code], ended) for code, ended in last.items()}
     possible = {part: last[code] for code, part in BLOCKERS.items() if code in last}
     possible |= {"starved": np.where(returned == NONE, end, launched)}
     possible |= {"stalled": np.where(is_inside, start, held), "in_graph": np.where(is_inside, held, start)}
-    kind, freed = np.where(is_open, COMPUTE, kind), np.where(is_open, launched, freed)
-    times = [start, launched, freed, np.where(is_open, held, freed), end]
-    start, launched, freed, held, end = (np.minimum(moment, window.end) for moment in times)
+    passed, freed = (np.where(is_open, launched, moment) for moment in (passed, freed))
+    times = [start, launched, passed, freed, np.where(is_open, held, freed), end]
+    start, launched, passed, freed, held, end = (np.minimum(moment, window.end) for moment in times)
     possible = {part: np.clip(possible.get(part, freed), freed, held) for part in PARTS}
-    return Gaps(start, launched, freed, held, end, kind, ended_by, is_inside, possible)
+    return Gaps(start, launched, passed, freed, held, end, kind, ended_by, is_inside, possible)
 
 
 KEPT = ("starved", "nccl")

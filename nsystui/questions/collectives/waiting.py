@@ -7,9 +7,9 @@ open ranks are compared: another rank may have been later.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,7 +20,7 @@ from nsystui.base.text import few_numbers
 from nsystui.base.types import Floats, Ints
 from nsystui.questions.algebra.intervals import Intervals, Times, subtract, union
 from nsystui.questions.collectives.matching import UNKNOWN, MatchedCollectives, Matching, Matrix, Member
-from nsystui.questions.nccl.verdict import VERDICT, verdict
+from nsystui.questions.nccl.verdict import VERDICT, Together, verdict
 from nsystui.questions.queries.tasks import RankedTask
 
 if TYPE_CHECKING:
@@ -85,12 +85,6 @@ class Arrivals:
         return start, time, transfer if is_complete else np.full(len(time), np.nan), last
 
     @property
-    def first(self) -> Times:
-        """The member that waited longest at each operation, shape ``(n,)``."""
-        longest: Times = self.wait.argmax(axis=0)
-        return longest
-
-    @property
     def others_waited(self) -> Times:
         """The median wait of members except the last at each operation, ns, shape ``(n,)``."""
         members = len(self.wait)
@@ -118,38 +112,19 @@ class Lateness:
     median_lateness: int | None = None
 
 
-@dataclass
-class _Sum:
-    operations: int = 0
-    late: int = 0
-    caused: int = 0
-    suffered: int = 0
-    transfer: int = 0
-    lateness: list[Times] = field(default_factory=list)
-
-    def total(self) -> Lateness:
-        late = np.concatenate(self.lateness) if self.lateness else np.zeros(0, np.int64)
-        median = int(np.median(late)) if len(late) else None
-        return Lateness(self.operations, self.late, self.caused, self.suffered, self.transfer, median)
-
-
 def lateness(arrivals: Sequence[Arrivals]) -> Mapping[Task, Lateness]:
     """Return the lateness of each task with synchronous collectives."""
-    sums: dict[Task, _Sum] = {}
-    for batch in arrivals:
-        if not len(batch.operations):
-            continue
+    sums, delays = defaultdict[Task, list[tuple[int, ...]]](list), defaultdict[Task, list[Times]](list)
+    for batch in (batch for batch in arrivals if len(batch.operations)):
         others_waited = batch.others_waited
         for index, member in enumerate(batch.group.members):
-            task_sum = sums.setdefault(member.task, _Sum())
             is_last = batch.last == index
-            task_sum.operations += len(batch.operations)
-            task_sum.late += int(is_last.sum())
-            task_sum.caused += int(others_waited[is_last].sum())
-            task_sum.suffered += int(batch.wait[index].sum())
-            task_sum.transfer += int(batch.transfer.sum())
-            task_sum.lateness.append(batch.spread[is_last])
-    return {task: task_sum.total() for task, task_sum in sums.items()}
+            times = (is_last, others_waited[is_last], batch.wait[index], batch.transfer)
+            sums[member.task].append((len(is_last), *(int(part.sum()) for part in times)))
+            delays[member.task].append(batch.spread[is_last])
+    medians = {task: int(np.median(late)) for task, parts in delays.items() if len(late := np.concatenate(parts))}
+    totals = {task: Lateness(*map(sum, zip(*parts, strict=True))) for task, parts in sums.items()}
+    return {task: replace(total, median_lateness=medians.get(task)) for task, total in totals.items()}
 
 
 def mainly_late(lateness_by_task: Mapping[Task, Lateness]) -> Task | None:
@@ -176,6 +151,12 @@ def late_together(arrivals: Sequence[Arrivals]) -> list[tuple[Task, ...]]:
             group = tuple(key for key, count in near_task.items() if count >= _NEARLY_ALL * (last[task] + last[key]))
             groups |= dict.fromkeys(group, group)
     return list(dict.fromkeys(groups.values()))
+
+
+def late_ranks(arrivals: Sequence[Arrivals], numbers: Mapping[Task, int]) -> Together:
+    """Return the ranks of `late_together` by each of them."""
+    groups = [sorted(numbers[task] for task in tasks if task in numbers) for tasks in late_together(arrivals)]
+    return {rank: group for group in groups for rank in group}
 
 
 def transfer_times(kernels: pd.DataFrame, matching: Matching, ranks: Sequence[RankedTask]) -> dict[str, Floats]:
@@ -298,10 +279,10 @@ def collective_operations(selection: Selection, ranks: Sequence[RankedTask], mat
                     len(group.members),
                     None if last == NOBODY else numbers.get(group.members[last].task),
                     int(batch.spread[index]),
-                    None if last == NOBODY else numbers.get(group.members[int(batch.first[index])].task),
+                    None if last == NOBODY else numbers.get(group.members[int(batch.wait[:, index].argmax())].task),
                     int(batch.start_spread[index]),
                     int(batch.transfer[index]),
-                    verdict(0, *(column[index : index + 1] for column in cells)).partition(":")[0],
+                    verdict(0, {}, *(column[index : index + 1] for column in cells)).partition(":")[0],
                     int(longest[index]),
                     int(waiting[index]),
                     group.communicator or None,
@@ -323,7 +304,8 @@ def collective_kinds(selection: Selection, ranks: Sequence[RankedTask], matching
     """
     numbers = {item.task: item.rank for item in ranks}
     rows: list[Row] = []
-    for batch in _arrivals(selection, matching):
+    together = late_ranks(batches := [*_arrivals(selection, matching)], numbers)
+    for batch in batches:
         kinds = batch.group.collective[batch.operations].astype(str)
         for kind in sorted(set(kinds.tolist())):
             is_kind = kinds == kind
@@ -344,7 +326,7 @@ def collective_kinds(selection: Selection, ranks: Sequence[RankedTask], matching
                     len(last),
                     numbers.get(member.task) if len(last) else None,
                     int(late_counts.max()) if len(last) else None,
-                    verdict(len(batch.group.members), *(column[is_kind] for column in cells)),
+                    verdict(len(batch.group.members), together, *(column[is_kind] for column in cells)),
                     batch.group.communicator or None,
                 )
             )

@@ -332,7 +332,8 @@ class _Host:
         other_threads = [sibling for sibling in siblings if not self.names[sibling].name.startswith(PROFILERS)]
         workers = self._worker_threads.get(task, [])
         gaps = self.graph_gaps[task, device] if device is not None else EMPTY
-        parts = {causes.NODE_TRACING: gaps.chosen(gaps.lengths <= TRACED), "": gaps.chosen(gaps.lengths > TRACED)}
+        parts = {causes.NODE_TRACING: gaps.chosen(gaps.lengths <= TRACED)}
+        parts |= {causes.HOST_NODE: intersect(gaps, self.host_functions[task]), "": gaps}
         layers = [self._all(intersect(part, inside), Cause(causes.IN_GRAPH, what)) for what, part in parts.items()]
         layers.append(self._all(intersect(self.profiler.get(task, EMPTY), inside), Cause(causes.PROFILER)))
         states = NO_SEGMENTS

@@ -159,7 +159,7 @@ class OpenJob:
 
     def pairing(self) -> NcclPairing:
         """Return the pairing of all NCCL calls and kernels, with each kernel's cost (`measured`)."""
-        from nsystui.questions.collectives.waiting import transfer_times
+        from nsystui.questions.collectives.waiting import Arrivals, late_ranks, transfer_times
         from nsystui.questions.nccl.bandwidth import measured
         from nsystui.questions.nccl.pairing import NcclPairing
 
@@ -170,7 +170,9 @@ class OpenJob:
             if len(self.ranks) < 2 or not len(pairing.kernels):
                 return costed
             transfers = transfer_times(costed.kernels, self.collectives(), self.ranks)
-            return replace(costed, kernels=costed.kernels.assign(**transfers))
+            arrivals = [*map(Arrivals.of, self.collectives().groups)]
+            late = late_ranks(arrivals, {item.task: item.rank for item in self.ranks})
+            return replace(costed, kernels=costed.kernels.assign(**transfers), together=late)
 
         log = self.nccl_log
         return self.once(("pairing", log is not None), make)
@@ -274,12 +276,13 @@ class OpenJob:
         return in_ranges(pairing, self.nvtx_ranges(_EVERYTHING))
 
     def nvtx_ranges(self, selection: Selection) -> NvtxRanges:
-        """Return the NVTX ranges of a selection, read once for all windows and names."""
+        """Return the NVTX ranges of a selection, read once for all windows and names; of a step that begin in it."""
         from nsystui.questions.nvtx.ranges import NvtxRanges
 
         wide = selection.with_window(None).with_name(None)
         ranges = self.once(("nvtx-ranges", wide), lambda: NvtxRanges.load(self.session, wide, self.ranks))
-        return ranges.narrowed(selection)
+        is_of_step = selection.window is not None and selection.window.step is not None
+        return ranges.narrowed(selection, self.steps() if is_of_step else None)
 
     def nvtx_tree(self, selection: Selection, by: str, fold: str) -> NvtxTree:
         """Return a selection's NVTX ranges as a tree."""

@@ -2,8 +2,8 @@
 
 Log lines have no times, so calls are aligned by order (docs/nccl.md#debug-log): log and export have a process's calls
 of one collective on one communicator in the same order. They must have equally many: an export of a part of the run
-gets no sizes. NCCL Inspector's records may have gaps, but are numbered from the communicator's beginning, so the export
-must have the calls from there on.
+gets no sizes. NCCL Inspector's records may have gaps, but are numbered from the communicator's beginning: the export
+must have the calls from there on, or verbose records show which was its first.
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ class Inspected:
             self.others["of sends and receives" if record.rank.pid in self._pids else "of other processes"] += 1
         elif isinstance(record, InspectedCall):
             kind = self.kinds.setdefault((record.rank, record.kind), len(self.kinds))
-            self.values.extend(np.nan if x is None else x for x in (kind, record.number, record.time, record.busbw))
+            values = (kind, record.number, record.time, record.busbw, record.begun)
+            self.values.extend(np.nan if value is None else value for value in values)
 
     def candidates(self, is_of: Callable[[InspectedRank], bool], collective: str) -> Iterator[_Candidate]:
         """Yield the records of each rank in a process."""
@@ -76,9 +77,10 @@ class Inspected:
                 for i, (rank_of_kind, kind) in kinds.items()
                 if rank_of_kind == rank
             }
-            rows = np.frombuffer(self.values).reshape(-1, 4)
+            rows = np.frombuffer(self.values).reshape(-1, 5)
             rows = rows[np.isin(rows[:, 0], list(shared))]
-            values = {int(n): {**shared[int(i)], "inspected": t, "inspected_busbw": b} for i, n, t, b in rows.tolist()}
+            keys = ("inspected", "inspected_busbw", "begun")
+            values = {int(n): shared[int(i)] | dict(zip(keys, row, strict=True)) for i, n, *row in rows.tolist()}
             problem = "" if len(values) == len(rows) else "some calls have several records"
             yield _Candidate(rank.communicator, values, max(values) + 1, has_gaps=True, problem=problem)
 
@@ -129,18 +131,43 @@ class LogSizes:
         candidates = [
             item for item in self._candidates(first, source) if first["communicator"] in ("", item.communicator)
         ]
-        problems = [item.problem for item in candidates if item.problem]
-        if problems or not candidates:
-            return f"{first['kind']}: {problems[0]}" if problems else ""
+        if problem := next((item.problem for item in candidates if item.problem), ""):
+            return f"{first['kind']}: {problem}"
+        if not candidates:
+            return ""
         parts: list[Sequence[int]] = [range(len(calls))]
-        end = candidates[0].end
+        first_number, end = 0, candidates[0].end
         if len(candidates) > 1 and not (parts := _by_stream(calls, candidates)):
             problem = "communicators of one process, which the export does not distinguish"
             return f"{first['kind']} on {len(candidates)} {problem}"
         if len(candidates) == 1 and end != len(calls) and not (candidates[0].has_gaps and calls["is_whole"].all()):
+            first_number = _first_number(candidates[0].values, calls)
+        if first_number == NONE:
             return f"{len(calls):,} calls of {first['kind']}, but {end:,} in the log"
         pairs = [(item.values, part) for item, part in zip(candidates, parts, strict=True)]
-        return [(index, values[n]) for values, part in pairs for n, index in enumerate(part) if n in values]
+        return [
+            (index, values[n]) for values, part in pairs for n, index in enumerate(part, first_number) if n in values
+        ]
+
+
+_CLOCK = 1_000_000  # the largest difference between the UTC times of nsys and NCCL Inspector on a machine, ns
+
+
+def _first_number(values: Mapping[int, _Values], calls: pd.DataFrame) -> int:
+    """Return the only number of the first of ``calls`` with which every record's call began inside it, or ``NONE``."""
+    if calls["utc"].isna().any():
+        return NONE
+    numbers = np.array([number for number, value in values.items() if value.get("begun", 0) > 0], np.int64)
+    begun = np.array([values[number]["begun"] for number in numbers.tolist()], np.int64)
+    starts, ends = (whole(calls[key]) + int(calls["utc"].iloc[0]) for key in ("start", "end"))
+    first, last = (np.searchsorted(starts, begun + difference) for difference in (-_CLOCK, _CLOCK))
+    fitting = []
+    for record in np.flatnonzero(last > first)[:1]:
+        for number in (numbers[record] - np.arange(first[record], last[record])).tolist():
+            is_here = (numbers >= number) & (numbers < number + len(calls))
+            early, late = (edges[numbers[is_here] - number] - begun[is_here] for edges in (starts, ends))
+            fitting += [number] * bool(number >= 0 and early.max(initial=-_CLOCK) <= late.min(initial=_CLOCK))
+    return fitting[0] if len(fitting) == 1 else NONE
 
 
 def _by_stream(calls: pd.DataFrame, candidates: Sequence[_Candidate]) -> list[Sequence[int]]:
@@ -194,13 +221,13 @@ def read_log(names: Iterable[str], ranks: Iterable[RankedTask]) -> LogSizes:
 
 
 def with_log_sizes(
-    calls: pd.DataFrame, paired: tuple[pd.DataFrame, pd.DataFrame], log: LogSizes
+    calls: pd.DataFrame, paired: tuple[pd.DataFrame, pd.DataFrame], log: LogSizes, utc: Mapping[int, int]
 ) -> tuple[pd.DataFrame, list[str]]:
     """Fill in missing message sizes of calls from the log, and add the records of NCCL Inspector.
 
     Also return the reasons if values stay missing. ``calls`` has ``report``, ``process``, ``start``, ``row``, ``name``
     and the columns that NCCL's payload fills; ``paired`` are the kernels and calls of a pairing without the log, which
-    show the stream of each call.
+    show the stream of each call. ``utc``: the UTC time of job time 0 by report, ns.
     """
     kernels, paired_calls = paired
     stream = kernels["stream"].astype("Int64").reindex(paired_calls["partner"].to_numpy()).set_axis(paired_calls.index)
@@ -208,9 +235,10 @@ def with_log_sizes(
     is_alone = (paired_calls["state"] == PairingState.PAIRED.value) & ~operation.duplicated(keep=False)
     added = paired_calls[["report", "row"]].assign(stream=stream, is_alone=is_alone)
     calls = calls.merge(added, on=["report", "row"], how="left").set_axis(calls.index)
+    calls["utc"] = calls["report"].map(utc)
     collectives, is_call = by_name(calls["name"], collective_of_api), calls["is_alone"].notna().to_numpy(bool)
     filled, reasons = _filled(calls, collectives, is_call, log)
-    return filled.drop(columns=["stream", "is_alone"]), reasons
+    return filled.drop(columns=["stream", "is_alone", "utc"]), reasons
 
 
 def kernels_with_log_sizes(kernels: pd.DataFrame, log: LogSizes) -> tuple[pd.DataFrame, list[str]]:
@@ -220,8 +248,8 @@ def kernels_with_log_sizes(kernels: pd.DataFrame, log: LogSizes) -> tuple[pd.Dat
     """
     collectives = kernels["collective"].astype(object).where(kernels["collective"].notna(), None).to_numpy()
     is_candidate = (kernels["reason"] == Reason.NO_CALLS.value).to_numpy(bool)
-    filled, reasons = _filled(kernels.assign(is_alone=True), collectives, is_candidate, log)
-    return filled.drop(columns="is_alone"), reasons
+    filled, reasons = _filled(kernels.assign(is_alone=True, utc=np.nan), collectives, is_candidate, log)
+    return filled.drop(columns=["is_alone", "utc"]), reasons
 
 
 _FILLED = ("message_size", "communicator", "ranks", "peer", "root", "reduction", "datatype", "size_source")
@@ -287,7 +315,7 @@ def _add(columns: Mapping[str, Objects], calls: pd.DataFrame, log: LogSizes, sou
 def log_notes(kernels: pd.DataFrame, calls: pd.DataFrame, log: LogSizes, reasons: Sequence[str]) -> tuple[str, ...]:
     """Return the notes of a table with sizes from the log."""
     others, records = log.inspected.others, ""
-    if total := len(log.inspected.values) // 4 + others.total():
+    if total := len(log.inspected.values) // 5 + others.total():
         frames = (calls, kernels[kernels["reason"] == Reason.NO_CALLS.value])
         keys = list(INSPECTED_KEYS)
         joined = sum(int(frame.reindex(columns=keys).notna().any(axis=1).sum()) for frame in frames)

@@ -49,9 +49,12 @@ def selected(frame: pd.DataFrame, selection: Selection) -> pd.DataFrame:
 
 
 def _in_window(frame: pd.DataFrame, window: Window) -> Flags:
-    start, end = whole(frame["start"]), whole(frame["end"])
-    reaches: Flags = (start >= window.start) | (end > window.start) | frame["end"].isna().to_numpy(bool)
-    return reaches & (start < window.end)
+    start, end, report = (whole(frame[key]) for key in ("start", "end", "report"))
+    low, high = (np.full(len(frame), edge) for edge in (window.start, window.end))
+    for number, *span in window.spans:
+        low[report == number], high[report == number] = span
+    reaches: Flags = (start >= low) | (end > low) | frame["end"].isna().to_numpy(bool)
+    return reaches & (start < high)
 
 
 def _named(frame: pd.DataFrame, name_filter: NameFilter) -> Flags:
@@ -116,13 +119,13 @@ COLUMNS: Mapping[NcclProperty, Column] = {
 SEVERAL: Final = "several"
 """Value of a column that rows are not grouped by, if the rows of a group differ."""
 
-_SIZES = (NcclProperty.SIZE, NcclProperty.POW2, NcclProperty.BYTES)
+SIZES = (NcclProperty.SIZE, NcclProperty.POW2, NcclProperty.BYTES)
 
 
 def by_of(text: str) -> tuple[NcclProperty, ...]:
     """Parse ``collective,stream``. Raises UsageError for an unknown property, and for message sizes in two ways."""
     groups = members_of(text, NcclProperty, "group")
-    if sum(item in _SIZES for item in groups) > 1:
+    if sum(item in SIZES for item in groups) > 1:
         raise UsageError(f"groups {text!r}: use only one of size, pow2 and bytes")
     return groups
 

@@ -8,7 +8,7 @@ group. Pairing covers whole reports, because a launch may be before the selected
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +31,7 @@ from nsystui.questions.nccl.units import (
     whole,
     without_inner_calls,
 )
+from nsystui.questions.nccl.verdict import Together
 from nsystui.questions.queries.conditions import is_launched_by, job_end, job_start, of_reports
 from nsystui.questions.queries.derived import in_runs
 from nsystui.questions.queries.kernel_names import communicates, communicating
@@ -393,6 +394,7 @@ class NcclPairing:
     calls: pd.DataFrame
     notes: tuple[str, ...] = ()
     """Remarks on added columns (the sizes of a debug log)."""
+    together: Together = field(default_factory=dict)
 
     @classmethod
     def load(
@@ -414,7 +416,9 @@ class NcclPairing:
 
         calls, *other_frames = _recorded(session, ranks, selected_reports)
         paired = assemble(calls, *other_frames)
-        calls, reasons = with_log_sizes(calls, paired, log)
+        starts = ((report, report.metadata.session_start_utc) for report in selected_reports)
+        utc = {report.index: start - report.clock_offset for report, start in starts if start is not None}
+        calls, reasons = with_log_sizes(calls, paired, log, utc)
         kernels, calls = assemble(calls, *other_frames)
         kernels, kernel_reasons = kernels_with_log_sizes(kernels, log)
         return cls(kernels, calls, log_notes(kernels, calls, log, [*reasons, *kernel_reasons]))

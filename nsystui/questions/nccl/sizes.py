@@ -96,7 +96,7 @@ _STATISTICS = (
     Column("cv", header="CV (%)", label="CV", unit=Unit.PERCENT, decimals=1, importance=1),
     Column("algbw", header="Med AlgBW (B/s)", label="algbw", unit=Unit.RATE, decimals=1, importance=2),
     Column("busbw", header="Med BusBW (B/s)", label="busbw", unit=Unit.RATE, decimals=1),
-    replace(WITHOUT_WAIT, header=f"Med {WITHOUT_WAIT.header}"),
+    replace(WITHOUT_WAIT, header=f"Med {WITHOUT_WAIT.header}", importance=1),
     FASTEST,
     VERDICT,
 )
@@ -129,7 +129,7 @@ def bandwidth_by_size(
             "ranks": shared_values(kernels["ranks"].astype("Int64"), group, count),
             **_spread(kernels, group),
             "fastest": fastest(kernels, group),
-            "verdict": verdicts(kernels, group, count),
+            "verdict": verdicts(kernels, group, count, pairing.together),
         },
         index=range(count),
     )

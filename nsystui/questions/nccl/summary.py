@@ -18,6 +18,7 @@ from nsystui.exports import canonical
 from nsystui.questions.nccl.bandwidth import rate
 from nsystui.questions.nccl.grouping import (
     COLUMNS,
+    SIZES,
     USUAL,
     NcclProperty,
     group_numbers,
@@ -28,7 +29,7 @@ from nsystui.questions.nccl.grouping import (
 from nsystui.questions.nccl.pairing import NcclPairing, PairingQuality
 from nsystui.questions.nccl.roles import communicator_roles
 from nsystui.questions.nccl.units import first_of_each
-from nsystui.questions.nccl.verdict import VERDICT, verdict
+from nsystui.questions.nccl.verdict import VERDICT, Together, verdict
 from nsystui.questions.queries.conditions import duration, where
 from nsystui.questions.queries.derived import rows_by_report
 from nsystui.questions.queries.recording import recording_advice, sizes_advice
@@ -130,7 +131,7 @@ ALGORITHM_BANDWIDTH = Column("algbw", header="AlgBW (B/s)", label="algbw", unit=
 BUS_BANDWIDTH = Column("busbw", header="BusBW (B/s)", label="busbw", unit=Unit.RATE, decimals=1, importance=1)
 WITHOUT_WAIT = Column(
     "busbw_without_wait", header="BusBW w/o Wait (B/s)", label="busbw, no waiting", unit=Unit.RATE, decimals=1
-).with_importance(1)
+).with_importance(2)
 EXPOSED = Column("exposed", header="Exposed Time (ns)", label="exposed", unit=Unit.DURATION, importance=1)
 OVERLAPPED = Column("overlapped", header="Overlapped (%)", label="overlap", unit=Unit.PERCENT, decimals=1, importance=2)
 FASTEST = Column("fastest", header="Fastest (ns)", label="fastest", unit=Unit.DURATION, decimals=1, importance=3)
@@ -148,7 +149,7 @@ _SHARED = (
 )
 _COSTS = (
     COUNT.with_importance(1),
-    Column("bytes", header="Total Bytes", label="bytes", unit=Unit.BYTES, importance=1),
+    Column("bytes", header="Total Bytes", label="bytes", unit=Unit.BYTES, importance=2),
     Column("share", header="Time (%)", label="time %", unit=Unit.PERCENT, decimals=1, importance=2, has_bar=True),
     Column("total", header="Total Time (ns)", label="total", unit=Unit.DURATION),
     Column("avg", header="Avg (ns)", label="avg", unit=Unit.DURATION, decimals=1, importance=5),
@@ -162,7 +163,7 @@ _COSTS = (
     EXPOSED,
     OVERLAPPED,
     FASTEST,
-    VERDICT.with_importance(2),
+    VERDICT,
 )
 
 
@@ -191,7 +192,7 @@ def nccl_summary(
     blocks, total = [], 0
     for kind, frame in ((KERNEL, pairing.kernels), (CALL, pairing.calls)):
         if what in (None, kind):
-            blocks.append(_block(kind, selected(frame, selection), by))
+            blocks.append(_block(kind, selected(frame, selection), by, pairing.together))
             total += len(np.unique(group_numbers(frame, by)))
     if what != CALL:
         copies = selected(pairing.kernels, selection.with_name(None))
@@ -219,12 +220,13 @@ def nccl_summary(
 
 
 def without_empty(columns: Sequence[Column], frame: pd.DataFrame) -> tuple[Column, ...]:
-    """Return the columns; optional columns and rates without a value in ``frame`` are for files only."""
-    optional = (column.key for column in columns if column.importance or column.unit is Unit.RATE)
+    """Return the columns; optional columns, sizes and rates without a value in ``frame`` are for files only."""
+    sizes = {COLUMNS[grouping].key for grouping in SIZES}
+    optional = (item.key for item in columns if item.importance or item.unit is Unit.RATE or item.key in sizes)
     return for_files(columns, [key for key in optional if frame[key].isna().all()])
 
 
-def _block(what: str, frame: pd.DataFrame, by: Sequence[NcclProperty]) -> pd.DataFrame:
+def _block(what: str, frame: pd.DataFrame, by: Sequence[NcclProperty], together: Together) -> pd.DataFrame:
     """Return the rows of kernels or calls, largest total first; equal totals in the order of ``by``."""
     import pandas as pd
 
@@ -235,7 +237,7 @@ def _block(what: str, frame: pd.DataFrame, by: Sequence[NcclProperty]) -> pd.Dat
     shared = {
         column.key: shared_values(_values(frame, column), group, count) for column in _SHARED if column.key not in keys
     }
-    block = pd.DataFrame({**keys, **shared, **_costs(frame, group, count)}, index=range(count))
+    block = pd.DataFrame({**keys, **shared, **_costs(frame, group, count, together)}, index=range(count))
     block.insert(0, "what", what)
     return block.sort_values("total", ascending=False, kind="stable")
 
@@ -245,7 +247,7 @@ def _values(frame: pd.DataFrame, column: Column) -> DataSeries:
     return values_of(frame, grouping) if grouping is not None else frame[column.key].astype("Int64")
 
 
-def _costs(frame: pd.DataFrame, group: Ints, count: int) -> dict[str, Any]:
+def _costs(frame: pd.DataFrame, group: Ints, count: int, together: Together) -> dict[str, Any]:
     import pandas as pd
 
     time = (frame["end"] - frame["start"]).astype("Int64")
@@ -275,7 +277,7 @@ def _costs(frame: pd.DataFrame, group: Ints, count: int) -> dict[str, Any]:
     rates["busbw_without_wait"] = _rates(frame["bus_size"].to_numpy(np.float64), transfer, group, count)
     exposed = frame["exposed"].astype("Int64").groupby(group).sum()
     overlapped = 100.0 * (1.0 - exposed.astype("float64") / costs["total"].astype("float64").replace(0.0, np.nan))
-    judged = {"fastest": fastest(frame, group), "verdict": verdicts(frame, group, count)}
+    judged = {"fastest": fastest(frame, group), "verdict": verdicts(frame, group, count, together)}
     return {**costs, **rates, "exposed": exposed, "overlapped": overlapped, **judged}
 
 
@@ -284,7 +286,7 @@ def fastest(kernels: pd.DataFrame, group: Ints) -> DataSeries:
     return kernels["fastest"].reset_index(drop=True).groupby(group).agg(lambda values: values.mean(skipna=False))
 
 
-def verdicts(kernels: pd.DataFrame, group: Ints, count: int) -> list[str | None]:
+def verdicts(kernels: pd.DataFrame, group: Ints, count: int, together: Together) -> list[str | None]:
     """Return the verdict on the kernels of each group; missing with one rank."""
     if "last" not in kernels.columns:
         return [None] * count
@@ -292,7 +294,7 @@ def verdicts(kernels: pd.DataFrame, group: Ints, count: int) -> list[str | None]
     cells = (start, end - start, *more)
     rows = np.split(np.argsort(group, kind="stable"), np.cumsum(np.bincount(group, minlength=count))[:-1])
     ranks = kernels["ranks"].astype("float64").fillna(kernels["rank"].nunique()).to_numpy()
-    return [verdict(int(ranks[local].max(initial=0)), *(cell[local] for cell in cells)) for local in rows]
+    return [verdict(int(ranks[local].max(initial=0)), together, *(cell[local] for cell in cells)) for local in rows]
 
 
 def _rates(size: Floats, time: Floats, group: Ints, count: int) -> Floats:

@@ -125,9 +125,10 @@ def _at_launches(session: Session, report: Report, thread: Ints, time: Ints) -> 
     Some versions of nsys write a capture's nodes after its end. They belong to its launches, in order, if there are as
     many; otherwise they are ambiguous.
     """
-    threads, names = np.unique(thread).tolist(), ("BeginCapture", "EndCapture", "Instantiate")
+    copies = "Instantiate|GraphClone|AddChildGraph|GraphLaunch"
+    threads, names = np.unique(thread).tolist(), ("BeginCapture", "EndCapture", copies)
     begun, ended, copying = (_calls(session, report, threads, name) for name in names)
-    span = int(begun[1].min(initial=_NEVER)), int(ended[1].max(initial=-_NEVER))
+    span = int(begun[1].min(initial=_NEVER)), int(time.max(initial=-_NEVER))
     launches = _calls(session, report, threads, "Launch|Memcpy|Memset|GraphAdd", *span)
     is_unknown = _are_inside(copying, thread, time) | (time < 0)  # a copy of an unknown node, or before the recording
     thread = np.where(is_unknown, UNRECORDED, thread)
@@ -142,8 +143,9 @@ def _at_launches(session: Session, report: Report, thread: Ints, time: Ints) -> 
         for begin, until, first, last in zip(begins, np.append(begins[1:], _NEVER), edges, edges[1:], strict=False):
             end = min(ends[ends > begin].min(initial=_NEVER), until)
             captured, group = starts[(starts >= begin) & (starts < end)], nodes[first:last]
-            if end == until or not is_late[group].all() or (time[group] < end).any():
+            if end == until or (time[group] < end).any():
                 continue
+            group = group[is_late[group]]  # calls after the capture add the others
             if len(captured) == len(group):
                 time[group] = captured
             else:

@@ -29,6 +29,7 @@ from nsystui.questions.queries.data_notes import missing_notes
 from nsystui.questions.queries.recording import recording_advice
 from nsystui.questions.queries.tasks import RankedTask, roles_by_task, thread_names
 from nsystui.questions.queries.time_window import report_at, selected_reports
+from nsystui.questions.steps.times import Steps
 from nsystui.store import tables
 from nsystui.store.session import Session
 
@@ -225,6 +226,12 @@ class NvtxRanges:
         return self.columns["lane"].astype(np.int32)
 
     @property
+    def owners(self) -> tuple[Ints, Ints]:
+        """The report and the process of each range, ``(n,)``."""
+        owners = np.array([(thread.report, thread.process) for thread in self.lanes], np.int64).reshape(-1, 2)
+        return owners[self.lane, 0], owners[self.lane, 1]
+
+    @property
     def name(self) -> SmallInts:
         """Index into ``names``, int32 ``(n,)``."""
         return self.columns["name"].astype(np.int32)
@@ -410,17 +417,25 @@ class NvtxRanges:
             columns=_SelectedColumns(columns),
         )
 
-    def narrowed(self, selection: Selection) -> NvtxRanges:
+    def narrowed(self, selection: Selection, steps: Steps | None = None) -> NvtxRanges:
         """Return the ranges of ``selection`` from ranges loaded without window and name filter."""
         ranges = replace(self, selection=selection)
-        ranges = ranges if selection.window is None else ranges.within(selection.window)
+        ranges = ranges if selection.window is None else ranges.within(selection.window, steps)
         return ranges if selection.name is None else ranges.matching(selection.name)
 
-    def within(self, window: Window) -> NvtxRanges:
-        """Return the ranges that overlap ``window`` (as in `conditions.where`) and the ranges around them."""
+    def within(self, window: Window, steps: Steps | None = None) -> NvtxRanges:
+        """Return the ranges that overlap ``window`` (as in `conditions.where`) and the ranges around them.
+
+        With ``steps``, ranges of a process with steps must begin in the window's step instead.
+        """
         start = self.columns["start"]
-        overlaps = (start >= window.start) | (self.end > window.start) | self.is_open
-        return self._only(with_ancestors((start < window.end) & overlaps, self.columns["parent"]))
+        is_selected = (start < window.end) & ((start >= window.start) | (self.end > window.start) | self.is_open)
+        if steps is not None:
+            has_steps = [Task(thread.report, thread.process) in steps.of_task for thread in self.lanes]
+            is_begun = steps.numbers_at(*self.owners, self.start) == window.step
+            is_begun &= np.isin(self.owners[0], [report for report, *_ in window.spans])
+            is_selected = np.where(np.array(has_steps, bool)[self.lane], is_begun, is_selected)
+        return self._only(with_ancestors(is_selected, self.columns["parent"]))
 
     def matching(self, name_filter: NameFilter) -> NvtxRanges:
         """Return the ranges whose name passes, and all ranges around and inside them."""

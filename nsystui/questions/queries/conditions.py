@@ -42,12 +42,14 @@ def where(table: sa.FromClause, selection: Selection, name: Expression | None = 
 def _in_window(table: sa.FromClause, window: Window) -> list[Condition]:
     """Select rows that overlap ``[start, end)`` of job time; a row with a single time must lie in it."""
     columns = table.c
+    starts, ends = ({report: span[edge] for report, *span in window.spans} for edge in (0, 1))
+    edges = ((window.start, starts), (window.end, ends))
+    low, high = (sa.func.coalesce(by_report(table, of), edge) if of else sa.literal(edge) for edge, of in edges)
     if "start" not in columns:
         moment = columns.time + columns.clock_offset
-        return [moment >= window.start, moment < window.end]
-    start = columns.start
-    after = window.start - columns.clock_offset
-    conditions = [start < window.end - columns.clock_offset]
+        return [moment >= low, moment < high]
+    start, after = columns.start, low - columns.clock_offset
+    conditions = [start < high - columns.clock_offset]
     if "end" not in columns:
         return [*conditions, start >= after]
     reaches = sa.or_(start >= after, columns.end > after)

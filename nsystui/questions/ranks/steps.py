@@ -6,6 +6,7 @@ of its last operation. On the CPU it is the NVTX range, which runs ahead of the 
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from typing import NamedTuple
@@ -69,7 +70,7 @@ class StepTimes:
 
     def within(self, window: Window | None) -> StepTimes:
         """Return the steps that begin in a window, or the window's step."""
-        return self if window is None else self.at(begin_in(window, self.start, self.numbers))
+        return self if window is None else self.at(begin_in(window, self.task.report, self.start, self.numbers))
 
     def at(self, is_selected: Flags) -> StepTimes:
         """Return the steps at a mask, shape ``(n,)``."""
@@ -105,9 +106,12 @@ class StepTimes:
         return Window(start, start + max(int(self.duration[index]), 1))
 
 
-def begin_in(window: Window, starts: Times, numbers: Times) -> Flags:
-    """Return which steps begin in ``window``, or are the step that it has."""
-    return numbers == window.step if window.step is not None else (starts >= window.start) & (starts < window.end)
+def begin_in(window: Window, report: int, starts: Times, numbers: Times) -> Flags:
+    """Return which steps begin in ``window``, or are the step that it has in their report."""
+    if window.step is None:
+        return (starts >= window.start) & (starts < window.end)
+    has_step = not window.spans or report in {number for number, *_ in window.spans}
+    return numbers == window.step if has_step else np.zeros(len(numbers), bool)
 
 
 def medians_of_phases(times: Ints, phases: Ints) -> Floats:
@@ -165,11 +169,16 @@ def step_times(steps: Steps, window: Window | None = None) -> Mapping[Task, Step
     return {task: times for task, times in times_by_task.items() if len(times)}
 
 
-def window_of_step(steps: Steps, number: int) -> Window:
-    """Return the time of a step on all ranks."""
-    all_times = [times.at(times.numbers == number) for times in step_times(steps).values()]
-    windows = [times.window(0) for times in all_times if len(times)]
-    return Window(min(window.start for window in windows), max(window.end for window in windows), number)
+def window_of_step(steps: Steps, number: int, task: Task | None = None) -> Window:
+    """Return the time of a step on all ranks whose steps have the name of the steps of ``task``, if given."""
+    names: dict[Task | None, str] = {item: task_steps.name for item, task_steps in steps.of_task.items()}
+    edges = defaultdict[int, list[int]](list)
+    for times in (times.at(times.numbers == number) for times in step_times(steps).values()):
+        if len(times) and names.get(task) in (None, names[times.task]):
+            window = times.window(0)
+            edges[times.task.report] += window.start, window.end
+    spans = tuple((report, min(times), max(times)) for report, times in sorted(edges.items()))
+    return Window(min(map(min, edges.values())), max(map(max, edges.values())), number, spans)
 
 
 _FIGURES = (

@@ -103,10 +103,10 @@ class TaskSteps:
         pause = np.append(self.pauses.starts, np.iinfo(np.int64).max)
         return begin, np.minimum(end, pause[np.searchsorted(self.pauses.starts, begin)])
 
-    def places_at(self, times: Times) -> Times:
-        """Return the index of the step whose CPU range ``[start, end)`` contains each time, or ``NO_STEP``."""
+    def numbers_at(self, times: Times) -> Times:
+        """Return the number of the step whose CPU range ``[start, end)`` contains each time, or ``NO_STEP``."""
         index = np.searchsorted(self.starts, times, side="right") - 1
-        return np.where((index >= 0) & (times < self.ends[index]), index, NO_STEP)
+        return np.where((index >= 0) & (times < self.ends[index]), self.numbers[index], NO_STEP)
 
 
 def to_arrays(task_steps: Sequence[TaskSteps], clock_offset: int) -> Arrays:

@@ -108,7 +108,8 @@ class Steps:
 
         by_anchor: dict[str, dict[Task, TaskSteps]] = {}
         if anchor in (None, NVTX):
-            by_anchor[NVTX] = _of_one_name(load_stored("steps", stored_steps))
+            roles = {rank.task: rank.role for rank in ranks}
+            by_anchor[NVTX] = _of_one_name(load_stored("steps", stored_steps), roles)
         if anchor != NVTX and len(_certain(by_anchor.get(NVTX, {}))) < len(tasks):
             for steps in load_stored("anchored steps", anchored_steps):
                 by_anchor.setdefault(steps.anchor, {})[steps.task] = steps
@@ -155,8 +156,7 @@ class Steps:
         numbers = np.full(len(times), NO_STEP)
         for task, steps in self.of_task.items():
             rows = np.flatnonzero((reports == task.report) & (processes == task.process))
-            indices = steps.places_at(times[rows])
-            numbers[rows] = np.where(indices >= 0, steps.numbers[indices], NO_STEP)
+            numbers[rows] = steps.numbers_at(times[rows])
         return numbers
 
 
@@ -164,19 +164,25 @@ def _certain(steps: Mapping[Task, TaskSteps]) -> dict[Task, TaskSteps]:
     return {task: task_steps for task, task_steps in steps.items() if not task_steps.is_doubtful}
 
 
-def _of_one_name(steps: Iterable[TaskSteps]) -> dict[Task, TaskSteps]:
-    """Return each task's steps of the name that most tasks have, else its numbered or doubtful steps."""
-    others, by_name = dict[Task, TaskSteps](), dict[str, dict[Task, TaskSteps]]()
+def _of_one_name(steps: Iterable[TaskSteps], roles: Mapping[Task, str | None]) -> dict[Task, TaskSteps]:
+    """Return each task's steps of the name that most tasks of its role have, else its numbered or doubtful steps."""
+    chosen, by_role = dict[Task, TaskSteps](), dict[str | None, dict[str, dict[Task, TaskSteps]]]()
     for task_steps in steps:
         if not task_steps.is_doubtful:
+            by_name = by_role.setdefault(roles.get(task_steps.task), {})
             by_name.setdefault(task_steps.name, {})[task_steps.task] = task_steps
         if task_steps.is_doubtful or len(set(task_steps.labels)) >= FEWEST:
-            others.setdefault(task_steps.task, task_steps)
-    return others | max(by_name.values(), key=len, default={})
+            chosen.setdefault(task_steps.task, task_steps)
+    for by_name in by_role.values():
+        chosen |= sorted(by_name.values(), key=len, reverse=True)[0]
+    return chosen
 
 
 def _numbered_alike(steps: Mapping[Task, TaskSteps]) -> Mapping[Task, TaskSteps]:
     """Return the steps, equally numbered if simultaneous on all ranks, unless names have numbers."""
+    if len(names := {item.name for item in steps.values()}) > 1:
+        groups = ({task: item for task, item in steps.items() if item.name == name} for name in sorted(names))
+        return {task: item for group in groups for task, item in _numbered_alike(group).items()}
     if not steps or any(re.search("[0-9]", label) for item in steps.values() for label in item.labels[:1]):
         return steps
     first = next(iter(steps.values())).gpu

@@ -67,13 +67,14 @@ class LateRank:
     """Tasks that arrive together, and for which other ranks wait.
 
     ``by_step``: the delay after the first rank by number of the step, ns; ``is_rare``: in less than half of the steps.
-    ``cause`` takes longer than on other ranks, ``words`` say how much; empty if unknown, or no straggler.
+    ``causes`` take longer than on other ranks, ``cause`` is their only one, ``words`` say how much; empty if unknown.
     """
 
     tasks: Sequence[Task]
     is_straggler: bool
     by_step: Mapping[int, int]
     is_rare: bool = False
+    causes: Mapping[Task, str] = field(default_factory=dict)
     cause: str = ""
     words: str = ""
 

@@ -15,7 +15,7 @@ from nsystui.questions.algebra.intervals import Intervals, Times, intersect
 from nsystui.questions.collectives.matching import Member
 from nsystui.questions.collectives.waiting import Arrivals
 from nsystui.questions.gpu.device_time import DeviceIntervals
-from nsystui.questions.triage.case import KERNELS_LONGER, LOADER, STALL, Case, LateRank, time_words
+from nsystui.questions.triage.case import KERNELS_LONGER, LOADER, STALL, Case, LateRank, rank_words, time_words
 from nsystui.questions.triage.rules.input_pipeline import loading_of
 
 _KINDS = ("", KERNELS_LONGER, STALL, LOADER)
@@ -44,28 +44,38 @@ def late_rank(case: Case, arrivals: Sequence[Arrivals], tasks: Sequence[Task], i
     if not is_straggler or not len(rows) or not case.once("lost kernels", set).isdisjoint(tasks):
         return late
     operations = batch.operations[rows]
-    before = _excess(case, batch, index, tasks, operations[operations > 0] if operations.any() else operations)
-    part = _cause(before)
-    time, when = before[part], "before a collective"
-    if main and len(main) < _NEARLY_ALL * total:
-        time, when = time * max(len(rows) / len(main), 1), f"in {len(main)} of {total} steps ({few_numbers(main)})"
-    elif main and (in_steps := _excess(case, batch, index, tasks))[part] > 0:
-        time, when = in_steps[part], "a step"
-    words = f"{(_TAKE if len(tasks) > 1 else _TAKES)[part]} {time_words(time)} longer {when}"
-    return replace(late, cause=_KINDS[part], words=words) if part else late
+    before = _excess(case, batch, tasks, operations[operations > 0] if operations.any() else operations)
+    is_rare = 0 < len(main) < _NEARLY_ALL * total
+    in_steps = _excess(case, batch, tasks) if main and not is_rare else {}
+    causes, words = dict[Task, str](), []
+    for part in (3, 2, 1):
+        late_tasks = [task for task in before if _cause(before[task]) == part]
+        causes |= dict.fromkeys(late_tasks, _KINDS[part])
+        for task in late_tasks[:1]:
+            time, when = before[task][part], "before a collective"
+            if is_rare:
+                when = f"in {len(main)} of {total} steps ({few_numbers(main)})"
+                time *= max(len(rows) / len(main), 1)
+            elif task in in_steps and in_steps[task][part] > 0:
+                time, when = in_steps[task][part], "a step"
+            who = rank_words(sorted(case.rank_of[task] for task in late_tasks))
+            whose = f"{who} because " * (len(late_tasks) < len(before))
+            words.append(f"{whose}{(_TAKE if len(late_tasks) > 1 else _TAKES)[part]} {time_words(time)} longer {when}")
+    cause = causes[tasks[0]] if len({causes.get(task) for task in tasks}) == 1 and causes else ""
+    return replace(late, causes=causes, cause=cause, words=", ".join(words))
 
 
-def _excess(case: Case, batch: Arrivals, index: int, tasks: Sequence[Task], operations: Ints | None = None) -> Floats:
-    """Return how much longer the parts of `_spent` take on a member than in the median, ns.
+def _excess(case: Case, batch: Arrivals, tasks: Sequence[Task], operations: Ints | None = None) -> dict[Task, Floats]:
+    """Return how much longer the parts of `_spent` take on late tasks than on the others in the median, ns.
 
     Before each of ``operations``, since the previous collective; or in steady steps, as in `compare.verdict`.
     """
     devices = {Member(gpu.device.task.task, gpu.device.device): gpu for gpu in case.devices}
-    start, spent = batch.group.start, dict[int, Floats]()
+    start, spent = batch.group.start, dict[Member, Floats]()
     loading = {member.task: loading_of(case, [member.task]) for member in batch.group.members}
     for other, member in enumerate(batch.group.members):
         device, steps = devices.get(member), case.steps.get(member.task)
-        if device is None or (other != index and member.task in tasks):
+        if device is None:
             continue
         if operations is not None:
             begin, end = start[other, operations - 1], start[other, operations]
@@ -74,9 +84,10 @@ def _excess(case: Case, batch: Arrivals, index: int, tasks: Sequence[Task], oper
             begin, end = (times[steps.first_steady :] for times in (steps.start, steps.start + steps.duration))
         else:
             continue
-        spent[other] = _spent(device, loading[member.task], begin, end) / len(end)
-    late = spent.pop(index, None)
-    return late - np.median(list(spent.values()), axis=0) if late is not None and spent else np.zeros(4)
+        spent[member] = _spent(device, loading[member.task], begin, end) / len(end)
+    usual = [parts for member, parts in spent.items() if member.task not in tasks]
+    late = {member.task: parts for member, parts in spent.items() if member.task in tasks} if usual else {}
+    return {task: parts - np.median(usual, axis=0) for task, parts in late.items()}
 
 
 def _spent(device: DeviceIntervals, loading: Intervals, begin: Times, end: Times) -> Times:

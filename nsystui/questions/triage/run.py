@@ -354,7 +354,7 @@ def _with_gains(case: Case, findings: Sequence[Finding]) -> list[Finding]:
     if not parts:
         return list(findings)
     count = sum(len(budget.of) for budget in case.budgets) / len(case.budgets)
-    gains: dict[str, Gain] = {}
+    gains: dict[int, Gain] = {}
     for finding in costly:
         names = kind_of(finding.id).parts
         share, (lower, upper) = (finding.cost or 0) / count, bounds(parts, possible, names)
@@ -368,16 +368,16 @@ def _with_gains(case: Case, findings: Sequence[Finding]) -> list[Finding]:
         standing = Standing.MEASURED if is_measured else Standing.BOUNDED
         # Gains may overlap if findings share parts of the budget and times; unknown times may be shared.
         peers = [item for item in costly if item.id != finding.id and not {*names}.isdisjoint(kind_of(item.id).parts)]
-        others = sorted(other.id for other in peers if finding.shared_with(other) != 0)
+        others = sorted({other.id for other in peers if finding.shared_with(other) != 0})
         iteration, standing = round(sum(parts.values())), Standing.INFERRED if names == BY_COMPUTE else standing
-        gains[finding.id] = Gain(
+        gains[id(finding)] = Gain(
             round(min(share, upper)),
             iteration,
             standing,
             tuple(others),
             all(budget.numbers is not None for budget in case.budgets),
         )
-    return [replace(finding, gain=gains.get(finding.id)) for finding in findings]
+    return [replace(finding, gain=gains.get(id(finding))) for finding in findings]
 
 
 def _starved(case: Case, times: Mapping[tuple[Task, int], Intervals]) -> tuple[float, float]:

@@ -186,7 +186,6 @@ def _names(drawn: LaneText) -> Iterator[tuple[int, str]]:
 _Line = list[TextPart]
 LOW, HEIGHT = 5, 6
 """Lines of the details on low and on other terminals."""
-_WIDE = 100
 _WORDS = {
     "compute": "compute",
     "nccl": "NCCL",
@@ -217,7 +216,7 @@ class EventFacts:
 def column_line(
     picture: LanePicture, column: int, times: tuple[int, int], time: int, mark: int | None, width: int
 ) -> _Line:
-    """Return the cursor's time and its column's contents; on narrow screens, categories are letters."""
+    """Return the cursor's time and its column's contents; categories are letters if their words do not fit."""
     parts: _Line = []
     if mark is not None:
         parts += [(f"◆ {format_value(Unit.DURATION, abs(time - mark))}", "bold"), (" from the mark  ", "")]
@@ -225,15 +224,15 @@ def column_line(
     parts += [(moment, "bold"), (f"  column {length}:", "")]
     if picture.columns.category[column] < 0:
         return [*parts, (" not recorded", "dim")]
-    for name, shares in picture.columns.shares.items():
-        if shares[column] > 0:
-            word = _WORDS[name] if width >= _WIDE or name not in LETTERS else ""
-            words = [word or LETTERS.get(name, ""), _percent(shares[column])]
-            parts.append(("  " + " ".join(filter(None, words)), name))
-    idle = 1 - float(picture.columns.busy[column])
-    if idle > 0:
-        parts.append((f"  {'off CPU' if picture.lane.is_cpu else 'idle'} {_percent(idle)}", "dim"))
-    return parts
+    shares = {name: share[column] for name, share in picture.columns.shares.items() if share[column] > 0}
+    idle, line = 1 - float(picture.columns.busy[column]), parts
+    rest: _Line = [(f"  {'off CPU' if picture.lane.is_cpu else 'idle'} {_percent(idle)}", "dim")] if idle > 0 else []
+    for words in (_WORDS, {**_WORDS, **LETTERS}):
+        texts = (" ".join(filter(None, (words[name], _percent(share)))) for name, share in shares.items())
+        line = [*parts, *((f"  {text}", name) for text, name in zip(texts, shares, strict=True)), *rest]
+        if sum(len(text) for text, _ in line) <= width:
+            break
+    return line
 
 
 def _percent(share: float) -> str:

@@ -228,7 +228,8 @@ class TableScreen(TablesScreen):
         values = self.values()
         start, step, job = values.get("start"), values.get("step"), self.job
         if isinstance(step, int) and values.get("row") is None and job is not None and job.shares_clock:
-            return window_of_step(job.steps(), step)
+            task = next((item.task for item in job.ranks if item.rank == values.get("rank")), None)
+            return window_of_step(job.steps(), step, task)
         length = next((values[key] for key in self.LENGTHS if values.get(key) is not None), None)
         if not isinstance(start, int) or not isinstance(length, int | float):
             return None

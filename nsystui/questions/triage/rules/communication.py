@@ -72,6 +72,10 @@ _LAUNCHED_LATE = Advice(
     "Look at what this rank does on the CPU before its collectives (Ranks screen, then Timeline).",
     "The GPU of this rank computes no longer than the others, so its work is launched late.",
 )
+_SEVERAL = Advice(
+    "Mend all of these causes: `nsystui steps --budget --ranks N` shows where a rank loses its time.",
+    "These ranks arrive together, so that the others wait as long if only one of them gets faster.",
+)
 _UNKNOWN_REASON = Advice(
     "Look at what this rank does before its collectives (Ranks screen, then Timeline).",
     "The last rank to arrive sets the pace of all ranks.",
@@ -260,6 +264,8 @@ def _reason(
     if late.cause == LOADER:
         who, whom = ("Its GPU waits", "its GPU") if len(late.tasks) == 1 else ("Their GPUs wait", "these GPUs")
         return "", Advice(loader_advice(case), f"{who} for the next batch, and the other ranks for {whom}.")
+    if len({*late.causes.values()}) > 1:
+        return "", _SEVERAL
     if late.cause == STALL or late.is_rare:
         return "", _LAUNCHED_LATE if late.cause == STALL else _RARE
     part, s = parts.get(late.tasks[0]), "s" * (len(late.tasks) == 1)

@@ -391,7 +391,7 @@ def _idle_gaps_finding(
         f"{rank_words([case.rank_of[longest.task]])}, takes {time_words(longest.length)}.{activity}"
     )
     measured = "Long gaps of each GPU in its steady state, without the profiler's own work. Mean over the GPUs."
-    late = {task for rank in case.late_ranks if rank.cause in (LOADER, STALL) for task in rank.tasks}
+    late = {task for rank in case.late_ranks for task, cause in rank.causes.items() if cause in (LOADER, STALL)}
     in_late = sum(span.length for span in cpu_spans if span.task in late)
     gap_times = by_place((span.task, span.device, span.window.start, span.window.end) for span in cpu_spans)
     rows: list[Row] = []

@@ -123,7 +123,7 @@ def input_pipeline(case: Case) -> Sequence[Finding | NotChecked]:
     for span, length in idle_spans:
         waited[span.task] += length
     # A late rank counts as much as the others: `straggler` has the rest.
-    late = {task for rank in case.late_ranks if rank.cause == LOADER for task in rank.tasks}
+    late = {task for rank in case.late_ranks for task, cause in rank.causes.items() if cause == LOADER}
     usual = np.median([time for task, time in waited.items() if task not in late] or [0])
     cost = case.mean(min(time, usual) if task in late else time for task, time in waited.items())
     if case.percent(cost) < case.thresholds.input_percent:
