@@ -5,7 +5,7 @@ nsys's own NVTX ranges show when threads hold Python's GIL and wait for it (docs
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -167,17 +167,15 @@ def calls_of(
         sa.func.coalesce(columns.end + columns.clock_offset, FAR).label("end"),
         sa.func.coalesce(chain if chain is not None else sa.null(), -1).label("chain"),
     )
-    batches: Iterable[dict[str, Array]]
     if spans is not None:
-        rows_near = query.add_columns(name.label("name")).where(*conditions, near(table, spans))
-        batches, text_of = [session.arrays(rows_near)], None
+        query = query.add_columns(name.label("name")).where(*conditions, near(table, spans))
+        batches, text_of = iter([session.arrays(query)]), None
     else:  # a text for each of millions of rows takes most of the time
         batches = session.array_batches(query.add_columns(sa.func.hash(name).label("name")).where(*conditions))
         text_of = texts_by_hash(session, table) if text_of is None else text_of
     texts = Texts()
-    arrays = coded_arrays(batches, _CALL_TYPES, {"name": texts})
+    arrays, threads, chains = coded_arrays(batches, _CALL_TYPES, {"name": texts}), {}, {}
     labels = texts.texts if text_of is None else [text_of[int(key)] for key in texts.numbers]
-    threads, chains = {}, {}
     for thread, rows in by_thread(arrays).items():
         outer = outermost(arrays["start"][rows], arrays["end"][rows], np.arange(len(rows)))
         threads[thread] = Segments(outer.starts, outer.ends, arrays["name"][rows][outer.labels].astype(np.int64))
