@@ -505,7 +505,7 @@ class Session:
             return dict(cursor.fetchnumpy())
 
     def array_batches(self, query: sa.Executable) -> Iterator[dict[str, Array]]:
-        """Yield the result as numpy arrays of at most 32,768 rows, for one pass in little memory.
+        """Yield the result as numpy arrays of at most 131,072 rows, for one pass in little memory.
 
         Columns must not have missing values, because integers would become floats. If the rows of the tables fit into
         memory, the result is one batch: DuckDB returns parts of a result only through pandas, which takes long to
