@@ -311,8 +311,10 @@ def test_what_is_lost_of_waits_widens_the_bounds_around_what_is_right(by_chance,
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("at_once", [20, 90])
-def test_it_does_not_matter_how_much_is_read_at_once(tmp_path, monkeypatch, at_once):
+@pytest.mark.parametrize("lost", ["nothing", *LOST])
+def test_it_does_not_matter_how_much_is_read_at_once(tmp_path, monkeypatch, at_once, lost):
     path = programs(tmp_path / "chance.sqlite", range(10))
+    edit(path, LOST.get(lost, "SELECT 0"))
     with job_of(path) as job:
         whole = blocking(job)
     monkeypatch.setattr(Limits, "rows_at_once", lambda limits, size: at_once)
