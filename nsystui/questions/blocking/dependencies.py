@@ -359,10 +359,8 @@ def _unseen(
     ids, has_calls = events.waits["correlation"], len(events.calls) or len(events.waits["correlation"])
     last_ids = {} if window is None or not has_calls else _launched_before(rows, window)
     # Other calls hold no operation of the window.
-    low, high = (
-        min((last_ids.get(key, NONE) for key in streams.keys), default=NONE),
-        work["correlation"].max(initial=NONE),
-    )
+    low = min((last_ids.get(key, NONE) for key in streams.keys), default=NONE)
+    high = work["correlation"].max(initial=NONE)
     held, unmatched = (
         np.flatnonzero((calls > low) & (calls < high) & is_open)
         for calls, is_open in ((events.calls, True), (ids, events.of_record == NONE))

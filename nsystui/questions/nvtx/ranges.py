@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import sqlalchemy as sa
@@ -29,9 +29,11 @@ from nsystui.questions.queries.data_notes import missing_notes
 from nsystui.questions.queries.recording import recording_advice
 from nsystui.questions.queries.tasks import RankedTask, roles_by_task, thread_names
 from nsystui.questions.queries.time_window import report_at, selected_reports
-from nsystui.questions.steps.times import Steps
 from nsystui.store import tables
 from nsystui.store.session import Session
+
+if TYPE_CHECKING:
+    from nsystui.questions.steps.times import Steps
 
 
 @dataclass(frozen=True)
