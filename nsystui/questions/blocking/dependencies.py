@@ -173,16 +173,14 @@ def _work(session: Session, table: sa.Table, communication: Collection[str]) -> 
 
 def _until(rows: ProcessRows, window: Window, communication: Collection[str]) -> int:
     """Return the start of the first compute after ``window``, the latest over the process's GPUs."""
-    compute = [table for table in (tables.kernels, tables.graph_launches) if rows.session.count(table)]
-    of_process = {
-        table: (table.c.report == rows.task.report, table.c.process == rows.task.process) for table in compute
-    }
+    task, compute = rows.task, [table for table in (tables.kernels, tables.graph_launches) if rows.session.count(table)]
+    of_process = {table: (table.c.report == task.report, table.c.process == task.process) for table in compute}
     gpus = rows.once("GPUs", lambda: {
         device for table in compute
         for (device,) in rows.session.rows(sa.select(table.c.device).where(*of_process[table]).distinct())
     })  # fmt: skip
     first_by_device: dict[int, int] = {}
-    # It is near: to look through all later rows for each slice would take a time that grows with their square.
+    # It is near: looking through all later rows for each slice takes a quadratic time.
     for until in (2 * window.end - window.start, _FAR):
         for table in compute:
             columns = table.c

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from functools import partial
 
 import sqlalchemy as sa
@@ -20,7 +20,7 @@ from nsystui.questions.host.segments import NO_THREAD
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.nvtx.loading import FOLDED_LABEL
 from nsystui.questions.queries import mpi
-from nsystui.questions.queries.conditions import job_end, job_start
+from nsystui.questions.queries.conditions import given, job_end, job_start
 from nsystui.questions.queries.derived import of_all_reports
 from nsystui.questions.queries.time_window import report_at
 from nsystui.store import tables
@@ -82,7 +82,7 @@ _Range = tuple[int, int, str]
 def host_work(
     job: OpenJob, spans: Sequence[CpuSpan], with_calls: bool = False, idle: Attribution | None = None
 ) -> list[HostWork]:
-    """Find the CPU's work in some spans (dozens: each is compared with all ranges of its process).
+    """Find the CPU's work in some spans (at most thousands: each is compared with all ranges of its process).
 
     For a large job, the result is cached. ``idle``: the causes in the spans, if known.
     """
@@ -112,7 +112,7 @@ def _rows(job: OpenJob, spans: Sequence[CpuSpan], with_calls: bool, idle: Attrib
         named = [item for item in ranges if item[2] and not item[2].startswith(_CAUSE_PREFIXES)]
         enclosing = [(end - start, name) for start, end, name in named if start <= middle < end]
         following = (name for start, _, name in named if start >= middle)
-        times = [[time, *astuple(cause)] for cause, time in shown_times(span_causes, shown_causes).items()]
+        times = [[time, *vars(cause).values()] for cause, time in shown_times(span_causes, shown_causes).items()]
         rows.append((json.dumps(times), min(enclosing)[1] if enclosing else None, next(following, None)))
     return rows
 
@@ -125,13 +125,11 @@ def _overlapping(session: Session, idle: Attribution) -> list[list[_Range]]:
         return ranges
     threads = [idle.launchers[launcher] for launcher in idle.launcher.tolist()]
     tasks = [idle.task(index) for index in range(len(threads))]
-    values = sa.values(*(sa.column(key, sa.BigInteger) for key in _SPAN_KEYS), name="asked").data(
-        [
-            (index, task.report, task.process, thread[1] if thread else NO_THREAD, gap.start, gap.end)
-            for index, (gap, task, thread) in enumerate(zip(idle.spans, tasks, threads, strict=True))
-        ]
+    asked = (
+        (index, task.report, task.process, thread[1] if thread else NO_THREAD, gap.start, gap.end)
+        for index, (gap, task, thread) in enumerate(zip(idle.spans, tasks, threads, strict=True))
     )
-    span = sa.select(values).cte("wanted").c
+    span = given(dict(zip(_SPAN_KEYS, zip(*asked, strict=True), strict=True))).cte("wanted").c
     keys = [table.c[key] for key in ("report", "process", "thread")]
     name = sa.func.coalesce(FOLDED_LABEL, "").label("name")
     times = job_start(table).label("start"), job_end(table).label("end")
