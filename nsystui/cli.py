@@ -108,7 +108,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     atexit.register(_end_quietly)
     # numpy's linear algebra, which is not used, starts a thread for each CPU: 128 on a login node.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    gc.set_threshold(20_000)  # else garbage of imports is a tenth of a short command
+    gc.set_threshold(20_000)  # else collecting garbage takes a tenth of a short command
     try:
         return _run(words)
     except NsystuiError as error:
