@@ -354,8 +354,8 @@ def _unseen(
     if not len(events.calls) and not report_at(rows.session, rows.task.report).count(tables.cuda_events):
         return work["correlation"]
     unseen = np.full(len(work["start"]), NONE, np.int64)
-    ids, has_calls = events.waits["correlation"], len(events.calls) or len(events.waits["correlation"])
-    last_ids = {} if window is None or not has_calls else _launched_before(rows, window)
+    ids = events.waits["correlation"]
+    last_ids = _launched_before(rows, window) if window is not None and len(events.calls) + len(ids) else {}
     # Other calls hold no operation of the window.
     low = min((last_ids.get(key, NONE) for key in streams.keys), default=NONE)
     high = work["correlation"].max(initial=NONE)

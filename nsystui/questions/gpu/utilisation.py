@@ -37,8 +37,8 @@ from nsystui.questions.queries.data_notes import copies_notes
 from nsystui.questions.queries.derived import in_runs, of_each_report, runs_of
 from nsystui.questions.queries.kernel_names import other_communication
 from nsystui.questions.queries.pauses import capture_note, pauses
-from nsystui.questions.queries.recording import recording_advice
-from nsystui.questions.queries.tasks import GPU_TABLES, RankedTask, unrecorded_copies, used_devices
+from nsystui.questions.queries.recording import recording_advice, unrecorded_copies
+from nsystui.questions.queries.tasks import GPU_TABLES, RankedTask, used_devices
 from nsystui.questions.queries.time_window import edges_of, recorded, selected_reports, shares_clock
 from nsystui.store.report import Report
 from nsystui.store.session import Session

@@ -12,8 +12,8 @@ from nsystui.exports import canonical
 from nsystui.exports.metadata import pid_of
 from nsystui.exports.sources import REASONS
 from nsystui.questions.queries.mpi import DOMAIN, nvtx_reports
-from nsystui.questions.queries.recording import recording_advice
-from nsystui.questions.queries.tasks import GPU_TABLES, RankedTask, unrecorded_copies
+from nsystui.questions.queries.recording import recording_advice, unrecorded_copies
+from nsystui.questions.queries.tasks import GPU_TABLES, RankedTask
 from nsystui.store.report import Report
 from nsystui.store.session import Session
 from nsystui.store.tally import LeftOut

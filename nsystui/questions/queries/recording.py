@@ -6,15 +6,23 @@ See docs/exports.md#empty-tables. Only this module decides what to record.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+from nsystui.base.selection import Task
 from nsystui.exports import canonical
 from nsystui.exports.canonical import CanonicalTable
 from nsystui.exports.forms.form import EXPORT_COMMAND
-from nsystui.questions.queries.tasks import GPU_TABLES, launches_without_work, process_names, rows_of_tasks
+from nsystui.questions.queries.derived import of_each_report
+from nsystui.questions.queries.tasks import COPYING, GPU_TABLES, launches_without_work, process_names, rows_of_tasks
 from nsystui.store.report import Report
+from nsystui.store.results import json_array, json_of
 from nsystui.store.session import Session
+
+if TYPE_CHECKING:
+    from nsystui.store.results import Arrays
 
 _ON_GPU = "trace with ProfilerActivity.CUDA among the activities"
 _PYTORCH_ADVICE = {
@@ -220,3 +228,27 @@ def _suggested_fixes(session: Session, report: Report, trace: _Trace) -> Sequenc
         if trace is _CUDA and not launched:
             fixes.append("record a part of the run in which the program uses its GPU")
     return fixes
+
+
+def unrecorded_copies(session: Session, reports: Iterable[Report]) -> dict[Task, int]:
+    """Count the calls of `Breakdown.unrecorded_copies` by process."""
+
+    def compute(part: Session, missing: list[Report]) -> dict[int, Arrays]:
+        import sqlalchemy as sa
+
+        from nsystui.store import tables
+
+        working = {task for table in GPU_TABLES for task in rows_of_tasks(part, table, missing)}
+        memory, rows = tables.memory_ops.c, {report.index: Counter[int]() for report in missing}
+        query = sa.select(memory.report, memory.process, sa.func.coalesce(memory.is_memset, 0)).distinct()
+        recorded = part.rows(query) if part.count(canonical.MEMORY_OPS) else ()
+        for kind, word in enumerate(COPYING):
+            done = {Task(*task) for *task, is_memset in recorded if is_memset == kind}
+            # The calls of other reports need not be read.
+            reports = [report for report in missing if report.index in {task.report for task in working - done}]
+            for task, calls in launches_without_work(part, reports, (word,), done).items():
+                rows[task.report][task.process] += sum(calls.values())
+        return {index: {"calls": json_array([*values.items()])} for index, values in rows.items()}
+
+    stored = of_each_report(session, reports, "unrecorded-copies", compute, in_memory=True)
+    return {Task(index, process): calls for index in stored for process, calls in json_of(stored[index]["calls"])}

@@ -381,30 +381,6 @@ def _launching(session: Session, devices: Collection[Task]) -> Iterator[Task]:
         yield from (Task(index, process) for process in arrays["process"].tolist())
 
 
-def unrecorded_copies(session: Session, reports: Iterable[Report]) -> dict[Task, int]:
-    """Count the calls of `Breakdown.unrecorded_copies` by process."""
-
-    def compute(part: Session, missing: list[Report]) -> dict[int, Arrays]:
-        import sqlalchemy as sa
-
-        from nsystui.store import tables
-
-        working = {task for table in GPU_TABLES for task in rows_of_tasks(part, table, missing)}
-        memory, rows = tables.memory_ops.c, {report.index: Counter[int]() for report in missing}
-        query = sa.select(memory.report, memory.process, sa.func.coalesce(memory.is_memset, 0)).distinct()
-        recorded = part.rows(query) if part.count(BY_NAME["memory_ops"]) else ()
-        for kind, word in enumerate(COPYING):
-            done = {Task(*task) for *task, is_memset in recorded if is_memset == kind}
-            # The calls of other reports need not be read.
-            reports = [report for report in missing if report.index in {task.report for task in working - done}]
-            for task, calls in launches_without_work(part, reports, (word,), done).items():
-                rows[task.report][task.process] += sum(calls.values())
-        return {index: {"calls": json_array([*values.items()])} for index, values in rows.items()}
-
-    stored = of_each_report(session, reports, "unrecorded-copies", compute, in_memory=True)
-    return {Task(index, process): calls for index in stored for process, calls in json_of(stored[index]["calls"])}
-
-
 def launches_without_work(
     session: Session, reports: Iterable[Report], calls_named: Sequence[str] = ("Launch", *COPYING),
     working: Collection[Task] | None = None,
@@ -442,8 +418,7 @@ def _work_calls(session: Session, reports: Sequence[int], names: Sequence[str]) 
     is_launch = sa.or_(*(calls.name.contains(word) for word in names)) & ~calls.name.contains("Node")
     columns = calls.report, calls.process, calls.name
     succeeded = of_reports(calls.report, reports), calls.return_value.is_(None) | (calls.return_value == 0)
-    counted = sa.select(*columns, sa.func.count()).where(*succeeded, is_launch | begins).group_by(*columns)
-    rows = session.rows(counted)
+    rows = session.rows(sa.select(*columns, sa.func.count()).where(*succeeded, is_launch | begins).group_by(*columns))
     if any("BeginCapture" in name for _, _, name, _ in rows):  # orders all calls: slow for millions
         opened = sa.func.sum(sa.case((begins, 1), (ends, -1), else_=0))
         open_captures = opened.over(partition_by=columns[:2], order_by=calls.start).label("captures")

@@ -14,7 +14,6 @@ from nsystui.base.text import counted, few
 from nsystui.base.types import Flags, Floats, Ints
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, merge, union
 from nsystui.questions.blocking.parts import PARTS
-from nsystui.questions.gpu.device_time import DeviceIntervals
 from nsystui.questions.host.causes import NOTHING
 from nsystui.questions.host.host_work import CpuSpan, host_work
 from nsystui.questions.memory.host_copies import HOST_TO_DEVICE, PAGEABLE, PINNED, HostCopies, host_copies, mostly
@@ -278,7 +277,8 @@ def step_traffic(case: Case) -> Sequence[Finding | NotChecked]:
     for device in devices:
         gpu, window = device.device, case.working(device)
         local = copies.of(gpu.task.task, gpu.device).clip(window.start, window.end)
-        exposed, steps = local.length - device.parts.kernels.shared_with(local), sum(map(len, _steps_on(case, device)))
+        exposed = local.length - device.parts.kernels.shared_with(local)
+        steps = sum(len(times) for task, times in case.steps.items() if task in device.tasks)
         count, size = sizes.get((gpu.task.task, gpu.device), (0, 0))
         rows.append((gpu.task.rank, gpu.device, steps, count, round(size / max(steps, 1)), local.length, exposed))
     cost = case.mean(exposed for *_, exposed in rows)
@@ -315,10 +315,6 @@ def _advice(uploads: Sequence[HostCopies]) -> Advice:
     else:
         how = "Prefetch the rest on a separate stream."
     return Advice(f"{first} {how}", reason)
-
-
-def _steps_on(case: Case, gpu: DeviceIntervals) -> list[StepTimes]:
-    return [times for task, times in case.steps.items() if task in gpu.tasks]
 
 
 def _sizes(case: Case) -> dict[Place, tuple[int, int]]:
