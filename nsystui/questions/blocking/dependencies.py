@@ -180,7 +180,7 @@ def _until(rows: ProcessRows, window: Window, communication: Collection[str]) ->
         for (device,) in rows.session.rows(sa.select(table.c.device).where(*of_process[table]).distinct())
     })  # fmt: skip
     first_by_device: dict[int, int] = {}
-    # It is near: looking through all later rows for each slice takes a quadratic time.
+    # The next compute is near: reading all later rows for each slice takes quadratic time.
     for until in (2 * window.end - window.start, _FAR):
         for table in compute:
             columns = table.c
