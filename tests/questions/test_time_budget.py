@@ -127,6 +127,7 @@ def kernels(starts: Sequence[int], length: int) -> list[Event]:
 
 
 CAUSES = {
+    "calls too far from a gap": (kernels((0, 20, 60), 20), [("cudaMalloc", 37, 38)], [], 80, {}, {"unexplained": 20}),
     "calls, and where nothing is recorded the range or the last call": (
         kernels((0, 2, 12, 22, 32), 2), [("cudaMalloc", 5, 9), ("cudaDeviceSynchronize", 14, 15)],
         [("load", 4, 12), ("save 1", 24, 32)], 34, {},
@@ -144,7 +145,6 @@ CAUSES = {
     "calls beside a gap": (
         kernels((0, 20, 60), 2), [("cudaLaunchKernel", 0, 1), ("cudaEventRecord", 21, 22)], [], 62, {},
         {"nothing recorded, before cudaEventRecord": 18, "nothing recorded, after cudaEventRecord": 38}),
-    "calls too far from a gap": (kernels((0, 20, 60), 20), [("cudaMalloc", 0, 1)], [], 80, {}, {"unexplained": 20}),
     "nothing but kernels": (kernels((0, 10), 2), [], [], 12, {}, {"unexplained": 8}),
 }  # fmt: skip
 """Kernels, calls, ranges, the end of the window, causes of the start-up and of the gaps, in ms."""

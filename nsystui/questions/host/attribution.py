@@ -96,7 +96,7 @@ _SPAN_BYTES, _CALL_BYTES = 1600, 300
 """Memory per span, with its calls, pieces and NVTX ranges, and per CUDA call, with its launch."""
 _MAX_PIECES = 1 << 19
 """The most pieces of idle time held before adding them up."""
-BESIDE = 10_000_000
+BESIDE = 1_000_000
 """The largest distance of a call that locates unrecorded time, ns."""
 _EVERYTHING = Selection()
 _Piece = tuple[Ints, Ints, Ints, Times]
@@ -366,7 +366,7 @@ class _Host:
             return NO_SEGMENTS
         span, after = (np.searchsorted(times, gaps.starts, side="right") for times in (inside.starts, calls.starts))
         start, end = np.append(calls.starts, FAR)[after], np.insert(calls.ends, 0, -FAR)[after]
-        has_next, has_last = start < inside.ends[span - 1] + BESIDE, end > inside.starts[span - 1] - BESIDE
+        has_next, has_last = start <= inside.ends[span - 1] + BESIDE, end >= inside.starts[span - 1] - BESIDE
         is_next = has_next & (~has_last | (start - gaps.ends <= gaps.starts - end))
         words = [cause.what for cause in self.causes]
         layers = []

@@ -82,8 +82,9 @@ def pairs(spans: Intervals, segments: Segments) -> SpanPieces:
 
 def outermost(starts: Times, ends: Times, labels: Ints) -> Segments:
     """Make segments of a thread's outermost calls; a call that overlaps an earlier call is cut."""
-    order = np.lexsort((-ends, starts))
-    starts, ends, labels = starts[order], ends[order], labels[order]
+    if (np.diff(starts) <= 0).any():
+        order = np.lexsort((-ends, starts))
+        starts, ends, labels = starts[order], ends[order], labels[order]
     reach = np.concatenate(([np.iinfo(np.int64).min], np.maximum.accumulate(ends)[:-1])) if len(ends) else ends
     starts = np.maximum(starts, reach)
     is_kept = ends > starts
@@ -116,10 +117,8 @@ def by_thread(columns: Mapping[str, Array]) -> dict[Thread, Ints]:
     thread = np.ma.filled(columns["thread"], NO_THREAD).astype(np.int64)
     report = columns["report"].astype(np.int64)
     order = np.lexsort((thread, report))
-    is_new = np.concatenate(
-        ([True], (np.diff(report[order]) != 0) | (np.diff(thread[order]) != 0)) if len(order) else ([],)
-    ).astype(bool)
-    groups = np.split(order, np.flatnonzero(is_new)[1:]) if len(order) else []
+    is_new = (np.diff(report[order]) != 0) | (np.diff(thread[order]) != 0)
+    groups = np.split(order, np.flatnonzero(is_new) + 1) if len(order) else []
     return {
         (int(report[group[0]]), int(thread[group[0]])): np.sort(group)
         for group in groups

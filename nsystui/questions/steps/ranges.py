@@ -216,17 +216,17 @@ def _candidates(
         _add_work(session, named, needs_marks=False)
         return [named[task] for task in sorted(named)]
     kinds = {template for *_, template in session.rows(_kinds_query(tasks))}
-    with_word = {template for template in kinds if any(word.search(template) for word in _WORDS)}
-    for chosen in (with_word, kinds - with_word):
+    numbered = {template for template in kinds if "*" in template and any(word.search(template) for word in _WORDS)}
+    for chosen in (numbered, kinds - numbered):
         # DuckDB computes the kind once per value in short lists.
         values = sa.values(sa.column("kind", sa.Text), name="kinds").data([(template,) for template in sorted(chosen)])
         query = sa.select(*columns, ranges.c.kind.label("template"), sa.true().label("is_chosen"))
         query = query.where(ranges.c.kind.in_(sa.select(values))).order_by("start", sa.desc("end"))
         for candidate in _read(session, tasks, query, None) if chosen else ():
             (named if candidate.is_named else others)[candidate.task].append(candidate)
-        if chosen is with_word:
+        if chosen is numbered:
             _add_work(session, named, needs_marks=False)
-        judged = tasks if chosen is with_word else {*named, *others}
+        judged = tasks if chosen is numbered else {*named, *others}
         if all(any(item.is_sure and not item.is_foreign for item in named.get(task, ())) for task in judged):
             return [named[task] for task in sorted(named)]  # other candidates cost more, and would not be chosen
     _add_work(session, others, needs_marks=True)
