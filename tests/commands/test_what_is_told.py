@@ -1,16 +1,26 @@
-"""The help of each command and recipe, and the schema of each question, equal ``test_what_is_told.txt``.
+"""The help of each command, recipe and key, the schema and columns of each question, and the words of each finding.
+
+They equal ``test_what_is_told.txt``. The columns with the highest numbers leave first.
 
 ``python -m pytest --snapshot-update tests/commands/test_what_is_told.py`` accepts new words: look at the diff.
 """
 
 import json
+from argparse import ArgumentParser
 from collections.abc import Iterator
 from pathlib import Path
 
 from recorded import ask
 
+from nsystui.base.selection import Selection
 from nsystui.base.version import __version__
+from nsystui.commands.question import add_options
+from nsystui.questions.answers import answering
+from nsystui.questions.answers.schemas import empty_job
+from nsystui.questions.queries.question import Titled
 from nsystui.questions.queries.registry import questions
+from nsystui.questions.triage.rules import rules
+from nsystui.ui.keys import KEYS
 
 RECORDED = Path(__file__).with_suffix(".txt")
 
@@ -29,6 +39,17 @@ def pieces() -> Iterator[tuple[str, str]]:
             yield from ((recipe.name, piece) for piece in ask(f"recipe {recipe.name} --help").out.split("\n\n"))
     for name, schema in json.loads(ask("schema").out).items():
         yield from ((f"schema:{name}", f"{key}: {json.dumps(value)}") for key, value in told(schema))
+    yield from ((f"key:{key.keys}", f"{key.shown}: {key.label}: {key.help}") for key in KEYS)
+    for rule in rules().values():
+        yield from ((f"rule:{rule.name}", f"{name}: {kind}") for name, kind in rule.finds.items())
+    with empty_job() as job:
+        for question in (question for question in questions() if question.name != "diff"):
+            add_options(parser := ArgumentParser(), question.options)
+            asked = job, Selection(), question.read(vars(parser.parse_args([])))
+            alone = [] if question.tables else [Titled("", "", answering.ask(question, *asked))]
+            for table in question.tables(*asked) if question.tables else alone:
+                columns = [f"{column.label} ({column.importance})" for column in table.answer.columns]
+                yield f"columns:{question.name}", ", ".join(columns)
 
 
 def told(schema: object, place: str = "") -> Iterator[tuple[str, object]]:

@@ -324,3 +324,14 @@ def test_what_the_watcher_raises_ends_the_stream_and_is_kept(streamed):
     with pytest.raises(KeyboardInterrupt):
         summed(streamed, watch)
     assert batches == [16, 16]
+
+
+def test_the_file_is_read_ahead_of_the_part_that_is_needed_and_nothing_twice(tmp_path, monkeypatch):
+    with open(tmp_path / "a.sqlite", "wb") as file:
+        file.truncate(200 << 20)
+    advised: list[tuple[int, int]] = []
+    monkeypatch.setattr(os, "posix_fadvise", lambda _, *spans: advised.append(spans[:2]))
+    with opening.read_ahead(tmp_path / "a.sqlite") as reach:
+        for part in (0.0, 0.5, 0.25, 1.0):
+            reach(part)
+    assert advised == [(0, 32 << 20), (32 << 20, 100 << 20), (132 << 20, 68 << 20)]

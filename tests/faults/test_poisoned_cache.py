@@ -10,15 +10,20 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
 import campaign
 import program
 import pytest
+import sqlalchemy as sa
 from synthetic.demo import TrainingJob
 
-from nsystui.store import seals
+from nsystui.base.errors import ExportError
+from nsystui.store import seals, tables
+from nsystui.store.cache import Cache
+from nsystui.store.session import Session
 
 _ANSWERED = ("--format", "csv")
 _FEW = [("overview",), ("kernels",), ("nvtx",), ("recipe", "nvtx_gpu_proj_trace")]
@@ -295,3 +300,13 @@ class TestPackedJob:
             (line,) = [line for line in ran.err.splitlines() if "rank=0" in line]
             assert "damaged" in line and file.name in line and line.endswith("(pack its export again)"), way
             assert not ran.trouble and file.read_bytes() == before, way
+
+    def test_a_file_that_is_damaged_after_its_check_stays(self, job, tmp_path):
+        file = next((job / "kernels/rank=0").glob("*.parquet"))
+        with closing(Session(Cache(tmp_path / "cache"))) as session:
+            session.add(job / "reports/rank=0")
+            data = file.read_bytes()
+            file.write_bytes(data[:4] + bytes(len(data) - 204) + data[-200:])
+            with pytest.raises(ExportError, match=f"damaged: kernels/rank=0/{file.name} is not what was written"):
+                session.rows(sa.select(sa.func.max(tables.kernels.c.end)))
+        assert len(file.read_bytes()) == len(data)
