@@ -179,10 +179,9 @@ class Packing:
 
 
 class PackingDatabase:
-    """The database for packing into the cache, which exists only during packing.
+    """The database for packing into the cache; only during packing it borrows a share of the session's memory.
 
-    It has one thread, so that the work stays in the low-priority packing threads. It borrows a share of the session's
-    memory.
+    It has one thread, so that the work stays in the low-priority packing threads.
     """
 
     def __init__(self, limits: Limits, session: duckdb.DuckDBPyConnection) -> None:
@@ -199,27 +198,22 @@ class PackingDatabase:
         If the session cannot spare memory, the connection is to its own database, and they may not.
         """
         with self._lock:
-            if self._database is None and self._limit_session(self._limits.database - self._limits.packing.database):
+            is_spared = self._users or self._limit_session(self._limits.database - self._limits.packing.database)
+            if is_spared and self._database is None:
                 self._database = connect(self._limits.packing)
                 # Without knowing the length of a stream, DuckDB would look up each string in a table of the rows.
                 self._database.execute("SET disabled_optimizers = 'join_order,build_side_probe_side'")
-            database = self._database
+            database = self._database if is_spared else None
             self._users += database is not None
         cursor = (database or self._session).cursor()
         try:
             yield cursor, database is not None
         finally:
             cursor.close()
-            if database is not None:
-                self._leave(database)
-
-    def _leave(self, database: duckdb.DuckDBPyConnection) -> None:
-        with self._lock:
-            self._users -= 1
-            if not self._users:
-                database.close()
-                self._database = None
-                self._limit_session(self._limits.database)
+            with self._lock:
+                self._users -= database is not None
+                if not self._users:
+                    self._limit_session(self._limits.database)
 
     def _limit_session(self, memory: int) -> bool:
         import duckdb

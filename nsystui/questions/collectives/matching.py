@@ -12,7 +12,7 @@ varies, or follows a drift of their clocks.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -22,11 +22,11 @@ import sqlalchemy as sa
 from numpy.typing import NDArray
 
 from nsystui.base.selection import Task
-from nsystui.base.types import Floats, Ints
+from nsystui.base.types import Array, Floats, Ints
 from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.nccl.names import collective_of_kernel
 from nsystui.questions.nccl.pairing import NcclPairing
-from nsystui.questions.nccl.units import by_name
+from nsystui.questions.nccl.units import whole
 from nsystui.questions.queries.conditions import of_reports
 from nsystui.questions.queries.derived import of_each_report, runs_of
 from nsystui.store import tables
@@ -35,8 +35,6 @@ from nsystui.store.results import json_array, json_of
 from nsystui.store.session import Session
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from nsystui.store.results import Arrays
 
 
@@ -119,11 +117,12 @@ def stream_sequences(session: Session, reports: Sequence[Report]) -> list[Kernel
         query = sa.select(columns.report, *selected).where(
             columns.is_nccl == 1, of_reports(columns.report, reports), *is_complete
         )
-        frame = part.frame(query)
-        collectives = by_name(frame["short_name"], collective_of_kernel)
-        frame = frame.assign(collective=collectives, communicator="", message_size=UNKNOWN, ranks=UNKNOWN, row=0)
-        rows = frame["report"].to_numpy(np.int64)
-        return {index: _plain_arrays(frame[rows == index], clock_offset=0) for index in reports}
+        rows = part.arrays(query)
+        names, codes = np.unique(np.ma.filled(rows.pop("short_name"), ""), return_inverse=True)
+        collectives = np.array([*(collective_of_kernel(name) or "" for name in names), ""], object)[codes]
+        rows |= {"collective": collectives, "communicator": np.full(len(codes), "", object)}
+        rows |= {"row": np.zeros(len(codes)), **dict.fromkeys(("size", "ranks"), np.full(len(codes), UNKNOWN))}
+        return {index: _plain_arrays(rows, index) for index in reports}
 
     thinned: list[KernelSequence] = []
     for run in [with_kernels] if session.workers is not None else runs_of(with_kernels, tables.kernels):
@@ -149,22 +148,23 @@ def _computed(session: Session, reports: Sequence[Report]) -> dict[int, Arrays]:
     frame = NcclPairing.load(session, reports=[report.index for report in reports]).kernels
     frame = frame.dropna(subset=["start", "end"])
     frame = frame[frame["row"] >= 0]  # the copies of a call begin once all ranks are ready
-    rows = frame["report"].to_numpy(np.int64)
-    return {report.index: _plain_arrays(frame[rows == report.index], report.clock_offset) for report in reports}
+    rows: dict[str, Array] = {name: frame[name].to_numpy(np.int64) for name in ("report", *_NUMBERS)}
+    rows |= {"size": whole(frame["message_size"]), "ranks": whole(frame["ranks"])}
+    rows |= {name: frame[name].astype(object).where(frame[name].notna(), "").to_numpy() for name in _TEXTS}
+    return {report.index: _plain_arrays(rows, report.index, report.clock_offset) for report in reports}
 
 
-def _plain_arrays(frame: pd.DataFrame, clock_offset: int) -> Arrays:
-    """Return the cached columns of NCCL kernels, on their report's own clock, without ``clock_offset``."""
-    arrays: dict[str, Any] = {name: frame[name].to_numpy(np.int64) for name in _NUMBERS}
-    arrays["start"] = arrays["start"] - clock_offset
-    arrays["end"] = arrays["end"] - clock_offset
-    for name, column in (("size", "message_size"), ("ranks", "ranks")):
-        arrays[name] = frame[column].astype("Int64").fillna(UNKNOWN).to_numpy(np.int64)
-    for name in _TEXTS:
-        # Each text as its index among the texts; a missing text is empty.
-        texts = frame[name]
-        codes, distinct = texts.astype(object).where(texts.notna(), "").factorize()
-        arrays[name], arrays[f"{name}_texts"] = codes.astype(np.int64), json_array([str(text) for text in distinct])
+def _plain_arrays(rows: Mapping[str, Array], report: int, clock_offset: int = 0) -> Arrays:
+    """Return the cached columns of a report's NCCL kernels, on its own clock, without ``clock_offset``."""
+    chosen = np.flatnonzero(rows["report"] == report)
+    arrays: dict[str, Any] = {
+        name: np.ma.getdata(rows[name])[chosen].astype(np.int64) for name in (*_NUMBERS, "size", "ranks")
+    }
+    arrays["start"] -= clock_offset
+    arrays["end"] -= clock_offset
+    for name in _TEXTS:  # each text as its index among the texts
+        texts, arrays[name] = np.unique(rows[name][chosen], return_inverse=True)
+        arrays[f"{name}_texts"] = json_array(texts.tolist())
     return arrays
 
 
