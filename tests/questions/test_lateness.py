@@ -90,6 +90,11 @@ def test_a_late_rank_has_one_cause_and_one_finding(tmp_path: Path, how: Any, say
         assert all(item.under == "straggler" for item in triage.findings if item.id == "idle-gaps")
 
 
+def test_one_of_two_ranks_can_be_late(tmp_path: Path) -> None:
+    triage = triaged(*ddp_job(tmp_path, 2, computes=on(1, 30 * MS)), rules=("stragglers",))
+    told(finding(triage, "straggler"), "Rank 1 (host) arrives last", advises=["exclude its node"])
+
+
 @pytest.mark.campaign
 def test_a_rank_that_is_last_as_often_for_less_time_is_mentioned(tmp_path: Path) -> None:
     def compute(rank: int, step: int) -> int:

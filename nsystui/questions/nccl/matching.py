@@ -80,8 +80,6 @@ def match(calls: UnitMembers, kernels: UnitMembers) -> UnitMatching:
     """
     is_call, is_kernel = calls.unit >= 0, kernels.unit >= 0
     groups = _numbered(calls.unit[is_call], kernels.unit[is_kernel])
-    call_estimated = np.zeros(len(groups.call), bool)
-    kernel_estimated = np.zeros(len(groups.kernel), bool)
 
     keys = calls.communicator[is_call], kernels.communicator[is_kernel]
     groups, _ = _divide(groups, *keys, is_every_key_needed=False)
@@ -89,8 +87,7 @@ def match(calls: UnitMembers, kernels: UnitMembers) -> UnitMatching:
     before = groups
     keys = calls.collective[is_call], kernels.collective[is_kernel]
     groups, is_divided = _divide(groups, *keys, is_every_key_needed=True)
-    call_estimated |= is_divided[before.call]
-    kernel_estimated |= is_divided[before.kernel]
+    call_estimated = is_divided[before.call]
 
     before = groups
     call_codes = (calls.communicator, calls.collective, calls.detail)
@@ -99,11 +96,9 @@ def match(calls: UnitMembers, kernels: UnitMembers) -> UnitMatching:
     is_alike = np.logical_and.reduce([lowest >= highest for lowest, highest in extremes])
     groups, is_divided = _divide(groups, *_indices_in_groups(groups), is_every_key_needed=True)
     call_estimated |= (is_divided & ~is_alike)[before.call]
-    kernel_estimated |= (is_divided & ~is_alike)[before.kernel]
 
     is_estimated = np.bincount(groups.kernel, minlength=groups.count) > 1
     is_estimated[groups.call[call_estimated]] = True
-    is_estimated[groups.kernel[kernel_estimated]] = True
     of_call, of_kernel = np.full(len(is_call), NONE), np.full(len(is_kernel), NONE)
     of_call[is_call], of_kernel[is_kernel] = groups.call, groups.kernel
     return UnitMatching(of_call, of_kernel, is_estimated)
