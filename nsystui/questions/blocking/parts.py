@@ -67,7 +67,12 @@ BLOCKERS = {
     MIGRATION: "migrations",
     HOST_FUNCTION: "host_functions",
 }
-COPIES = ("to_device", "to_host", "on_device", "other_copies", "memsets")
+PARTS_OF = {
+    "kernels": ("compute", "nccl", "communication"),
+    "memory_ops": ("to_device", "to_host", "on_device", "other_copies", "memsets"),
+    "graph_launches": ("compute",),
+}
+"""The parts that need a table."""
 PARTS = ("compute", "starved", *BLOCKERS.values(), "stalled", "in_graph", "unresolved", "tail")
 """The parts of an iteration, which add up to it exactly."""
 

@@ -12,7 +12,7 @@ from nsystui.base.answer import FILES_ONLY, Column, Row, TableAnswer, Unit, Valu
 from nsystui.base.units import align_decimal, format_value
 from nsystui.questions.compare.host import functions
 from nsystui.questions.compare.pairs import BOTH, GONE, NEW, Compared, minus, ratio
-from nsystui.questions.compare.side import Basis, Side, both, with_smart_names
+from nsystui.questions.compare.side import Basis, Side, both, gpu_basis, with_smart_names
 from nsystui.questions.compare.tables import (
     STEP,
     api,
@@ -182,7 +182,7 @@ def summary(a: Side, b: Side, step_range: str | None = None) -> ComparisonSummar
     utilisations = utilisation(a, b), utilisation(b, a)
     compared = kernels(a, b), nccl(a, b), memory(a, b)
     ranges = nvtx(a, b, step_range=step_range)
-    basis = Basis(a.gpu_ranks, b.gpu_ranks)
+    basis = gpu_basis(a, b)
     answer = ComparisonSummary("diff-summary", COLUMNS, [], 0, verdict=verdict(a, b, compared[0], step_range))
     lines = [
         *_steps(a, b, step_range, answer.verdict),
@@ -258,13 +258,13 @@ def _work(
     sides: tuple[Side, Side], launched: Compared, communication: Compared, moved: Compared, steps: Sequence[int]
 ) -> Iterator[_Line]:
     """Yield the rows that sum columns of other tables. ``steps``: the number of steps of each side."""
-    basis = Basis(sides[0].gpu_ranks, sides[1].gpu_ranks)
+    basis, of_kernels, of_memory = (gpu_basis(*sides, table) for table in ("", "kernels", "memory_ops"))
     each = f" per {basis.each}" * bool(basis.each)
 
     def line(what: str, unit: str, pair: _Pair, table: str | None, fact: str = "") -> _Line:
         return _Line(f"{what}{each}", unit, *pair, table, fact=fact and f"{fact}{each}")
 
-    kernel_time, memory_time = _pair(launched, "total", basis), _pair(moved, "total", basis)
+    kernel_time, memory_time = _pair(launched, "total", of_kernels), _pair(moved, "total", of_memory)
     graphs = [_graph_time(side, basis) for side in sides]
     parts = zip(kernel_time, memory_time, graphs, strict=True)
     a, b = (None if None in part else sum(filter(None, part)) for part in parts)
@@ -273,7 +273,7 @@ def _work(
         yield line("  whole CUDA graphs", "ns", (graphs[0], graphs[1]), None)
     yield line("  memory operations", "ns", memory_time, "memory")
     yield line("  kernels", "ns", kernel_time, "kernels")
-    if basis.a and basis.b:
+    if of_kernels.a and of_kernels.b:
         common = [row for row in launched.records() if row["status"] == BOTH]
         single = [row for row in launched.records() if row["status"] != BOTH]
         changes = {
@@ -285,15 +285,17 @@ def _work(
             yield _Line(f"    {name}", "ns", None, None, "kernels", change)
     has_nccl = communication.cells("what")[:1] == [KERNEL]
     if has_nccl:
-        yield line("    NCCL kernels", "ns", _pair(communication, "total", basis), "nccl")
-        yield line("      exposed", "ns", _pair(communication, "exposed", basis), "nccl")
+        yield line("    NCCL kernels", "ns", _pair(communication, "total", of_kernels), "nccl")
+        yield line("      exposed", "ns", _pair(communication, "exposed", of_kernels), "nccl")
     # Sums grow with the steps: if both sides have steps, `_facts` reports launches per step instead.
     has_fact = not all(steps)
-    yield line("kernels launched", "count", _pair(launched, "count", basis), "kernels", "kernels launched" * has_fact)
+    yield line(
+        "kernels launched", "count", _pair(launched, "count", of_kernels), "kernels", "kernels launched" * has_fact
+    )
     if has_nccl:
-        yield line("  of NCCL", "count", _pair(communication, "count", basis), "nccl", "NCCL kernels" * has_fact)
+        yield line("  of NCCL", "count", _pair(communication, "count", of_kernels), "nccl", "NCCL kernels" * has_fact)
     copy_fact = "copies and memsets" * (has_fact or steps[0] == steps[1])
-    yield line("copies and memsets", "count", _pair(moved, "count", basis), "memory", copy_fact)
+    yield line("copies and memsets", "count", _pair(moved, "count", of_memory), "memory", copy_fact)
 
 
 def _facts(sides: tuple[Side, Side], step_range: str | None) -> Iterator[_Line]:
@@ -324,7 +326,7 @@ def _facts(sides: tuple[Side, Side], step_range: str | None) -> Iterator[_Line]:
 def _launches_per_step(side: Side, step_range: str | None) -> _Pair:
     """Return the mean number of kernels, and of NCCL kernels, of a rank's step, if there are steps."""
     count = spreads(side, step_range)[STEP].count
-    if not count or not side.gpu_ranks:
+    if not count or not side.gpu_ranks("kernels"):
         return None, None
     steps = side.job.steps(step_range)
     calls = launched_in_steps(side.job.pairing(), steps, side.selection)
@@ -335,10 +337,9 @@ _Pair = tuple[float | None, float | None]
 
 
 def _graph_time(side: Side, basis: Basis) -> float | None:
-    if not side.gpu_ranks:
+    if not (ranks := side.gpu_ranks("graph_launches")):
         return None
-    time = graph_time(side)
-    return time / side.gpu_ranks if basis.each else time
+    return graph_time(side) / (ranks if basis.each else 1)
 
 
 def _pair(answer: Compared, key: str, basis: Basis) -> _Pair:

@@ -18,6 +18,7 @@ from nsystui.questions.gpu.utilisation import selected_devices
 from nsystui.questions.queries.conditions import job_end, job_start, where
 from nsystui.questions.queries.data_notes import missing_notes
 from nsystui.questions.queries.derived import in_runs, rows_by_report
+from nsystui.questions.queries.recording import unrecorded_work
 from nsystui.questions.queries.time_window import edges_of
 from nsystui.store import tables
 from nsystui.store.report import Report
@@ -148,9 +149,11 @@ def _in_flight(job: OpenJob, selection: Selection, window: Window, bins: int) ->
         (used.task.task, used.device): (used.task.rank, used.device)
         for used in selected_devices(job.session, selection, job.ranks)
     }
-    means = {user: np.zeros(bins) for user in users.values()}
+    lost = unrecorded_work(job.session, job.session.reports)
+    fills = {user: np.nan if lost[task]["kernels"] or not width else 0.0 for (task, _), user in users.items()}
+    means = {user: np.full(bins, fill) for user, fill in fills.items()}
     if not width:
-        return {user: np.full(bins, np.nan) for user in means}
+        return means
     edges = np.arange(bins + 1) * (width / bins)
     for sign, time in ((1, job_start(kernels)), (-1, job_end(kernels))):
         since = sa.func.greatest(sa.func.least(time - window.start, width), 0)

@@ -18,8 +18,9 @@ A GPU that several processes share counts once (`OpenJob.gpus`).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from nsystui.questions.gpu.device_time import Breakdown
@@ -61,6 +62,8 @@ class DeviceEfficiency:
     load_balance: float
     communication: float
     orchestration: float
+    lost: Counter[str] = field(default_factory=Counter)
+    """As `Breakdown.unknown`."""
 
     @property
     def parallel(self) -> float:
@@ -81,6 +84,7 @@ class DeviceEfficiency:
             load_balance=ratio(total, len(spent) * max_useful),
             communication=ratio(max_useful, max_busy),
             orchestration=ratio(max_busy, time),
+            lost=sum((device.unknown for device in spent), Counter()),
         )
 
 

@@ -6,7 +6,7 @@ See docs/exports.md#empty-tables. Only this module decides what to record.
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -16,7 +16,14 @@ from nsystui.exports import canonical
 from nsystui.exports.canonical import CanonicalTable
 from nsystui.exports.forms.form import EXPORT_COMMAND
 from nsystui.questions.queries.derived import of_each_report
-from nsystui.questions.queries.tasks import COPYING, GPU_TABLES, launches_without_work, process_names, rows_of_tasks
+from nsystui.questions.queries.tasks import (
+    COPYING,
+    GPU_TABLES,
+    launches_without_work,
+    process_names,
+    rows_of_tasks,
+    work_calls,
+)
 from nsystui.store.report import Report
 from nsystui.store.results import json_array, json_of
 from nsystui.store.session import Session
@@ -230,25 +237,66 @@ def _suggested_fixes(session: Session, report: Report, trace: _Trace) -> Sequenc
     return fixes
 
 
-def unrecorded_copies(session: Session, reports: Iterable[Report]) -> dict[Task, int]:
-    """Count the calls of `Breakdown.unrecorded_copies` by process."""
+_CALLS = {"GraphLaunch": "graph_launches", "Launch": "kernels", **dict.fromkeys(COPYING, "memory_ops")}
+"""The tables of GPU work, by words in the names of the calls that request it."""
+
+
+def unrecorded_work(session: Session, reports: Iterable[Report]) -> dict[Task, Counter[str]]:
+    """Count the calls of `Breakdown.unknown` by process and table."""
 
     def compute(part: Session, missing: list[Report]) -> dict[int, Arrays]:
-        import sqlalchemy as sa
+        rows: dict[int, list[tuple[int, str, int]]] = {report.index: [] for report in missing}
+        damaged = {table.name for table in GPU_TABLES}
+        whole = [report for report in missing if damaged.isdisjoint(report.damaged)]
+        done = _working(part, whole)
+        working = set().union(*done.values())
+        lacking = {task.report for tasks in done.values() for task in working - tasks}
+        indices = [index for index in lacking if Task(index, canonical.NO_PROCESS) not in working]
+        calls_by_name = [*work_calls(part, indices, list(_CALLS))]
+        replaying = {task for task, name, _ in calls_by_name if "GraphLaunch" in name} - done["GraphLaunch"]
+        replayed = _replayed(part, {task.report for task in replaying})
+        by_node = {report.index for report in missing if report.metadata.graph_trace_mode == "Node"}
+        for task, name, calls in calls_by_name:
+            word = next(word for word in _CALLS if word in name)
+            if task in working - done[word] and (word != "GraphLaunch" or task not in replayed):
+                table = "kernels" if word == "GraphLaunch" and task.report in by_node else _CALLS[word]
+                rows[task.report].append((task.process, table, calls))
+        return {index: {"calls": json_array(values)} for index, values in rows.items()}
 
-        from nsystui.store import tables
+    counts: defaultdict[Task, Counter[str]] = defaultdict(Counter)
+    for index, arrays in of_each_report(session, reports, "unrecorded-work", compute, in_memory=True).items():
+        for process, table, calls in json_of(arrays["calls"]):
+            counts[Task(index, process)][table] += calls
+    return counts
 
-        working = {task for table in GPU_TABLES for task in rows_of_tasks(part, table, missing)}
-        memory, rows = tables.memory_ops.c, {report.index: Counter[int]() for report in missing}
-        query = sa.select(memory.report, memory.process, sa.func.coalesce(memory.is_memset, 0)).distinct()
-        recorded = part.rows(query) if part.count(canonical.MEMORY_OPS) else ()
-        for kind, word in enumerate(COPYING):
-            done = {Task(*task) for *task, is_memset in recorded if is_memset == kind}
-            # The calls of other reports need not be read.
-            reports = [report for report in missing if report.index in {task.report for task in working - done}]
-            for task, calls in launches_without_work(part, reports, (word,), done).items():
-                rows[task.report][task.process] += sum(calls.values())
-        return {index: {"calls": json_array([*values.items()])} for index, values in rows.items()}
 
-    stored = of_each_report(session, reports, "unrecorded-copies", compute, in_memory=True)
-    return {Task(index, process): calls for index in stored for process, calls in json_of(stored[index]["calls"])}
+def _working(session: Session, reports: Collection[Report]) -> dict[str, set[Task]]:
+    """Return the processes with the GPU work that calls with each word of `_CALLS` request."""
+    import sqlalchemy as sa
+
+    from nsystui.questions.queries.conditions import of_reports
+    from nsystui.store.tables import memory_ops
+
+    rows = {table.name: set(rows_of_tasks(session, table, reports)) for table in GPU_TABLES}
+    query = sa.select(memory_ops.c.report, memory_ops.c.process, memory_ops.c.is_memset).distinct()
+    is_of_reports = of_reports(memory_ops.c.report, [report.index for report in reports])
+    recorded = session.rows(query.where(is_of_reports)) if rows["memory_ops"] else ()
+    kinds = {(Task(report, process), COPYING[is_memset or 0]) for report, process, is_memset in recorded}
+    tasks = {word: {task for task, kind in kinds if kind == word} for word in COPYING}
+    return {word: rows[table] for word, table in _CALLS.items()} | tasks
+
+
+def _replayed(session: Session, reports: Collection[int]) -> set[Task]:
+    """Return the processes with kernels or memory operations that the replay of a graph launched."""
+    import sqlalchemy as sa
+
+    from nsystui.questions.queries.conditions import is_launched_by, of_reports
+    from nsystui.store.tables import api_calls, kernels, memory_ops
+
+    is_replay = api_calls.c.name.contains("GraphLaunch") & of_reports(api_calls.c.report, reports)
+    queries = [
+        sa.select(work.c.report, work.c.process).join_from(work, api_calls, is_launched_by(work, api_calls))
+        for work in (kernels, memory_ops)
+        if reports and session.count(work) and session.count(api_calls)
+    ]
+    return {Task(*task) for query in queries for task in session.rows(query.where(is_replay).distinct())}

@@ -123,10 +123,12 @@ class Triage:
         hidden = [item.gist for item in self.findings if item.id == "communication" and (item.percent or 0) < _LITTLE]
         whose = ("GPUs are", "The GPU is")[self.gpus == 1]
         outside = f" outside of {_GRAPHS}" * self._is_in_graphs
-        nothing = f"No loss was found{outside}." * (not self.damaged and not self._is_partial)
+        nothing = f"No loss was found{outside}." * (
+            not self.damaged and not self._is_partial and not self.budget.unknown
+        )
         lost = f"Largest loss{'es' * (len(losses) > 1)}: {', '.join(losses)}." if losses else nothing
         doubts = [finding.id for finding in self.findings if _makes_idle_unknown(finding)]
-        is_bound = PARTIAL[0] in doubts or self.budget.unrecorded_copies > 0
+        is_bound = PARTIAL[0] in doubts or self.budget.unknown.total() > 0
         busy = f"{self.busy:.0f}" if round(self.busy) else f"{self.busy:.1g}" if is_bound else "<1"
         bound = "at least " * is_bound
         return " ".join(filter(None, [f"{whose} busy {bound}{busy} % of the time.", lost, *hidden]))
@@ -241,13 +243,13 @@ class Triage:
         total = self.budget.time
         if self.damaged or not total or self._is_partial:
             return ""
-        busy = ", ".join(
-            f"{_BUSY[part]} {format_value(Unit.PERCENT, 100 * getattr(self.budget, part) / total)}"
-            for part in _BUSY
-            if getattr(self.budget, part)
-        )
-        busy += ", memory unknown" * bool(self.budget.unrecorded_copies)
-        return f"Time: {busy}. Idle: {', '.join(idle_words(self.budget, self.causes, _CAUSES))}."
+        times = [(name, self.budget.known(part)) for part, name in _BUSY.items()]
+        words = [
+            f"{name} {'unknown' if time is None else format_value(Unit.PERCENT, 100 * time / total)}"
+            for name, time in times
+            if time != 0
+        ]
+        return f"Time: {', '.join(words)}. Idle: {', '.join(idle_words(self.budget, self.causes, _CAUSES))}."
 
     @property
     def kernels(self) -> str:
@@ -258,7 +260,8 @@ class Triage:
     @property
     def health(self) -> str:
         """``No issues found``, except large one-time costs and graphs; empty after a warning or failure."""
-        if self.broken or self._hardly_works or any(finding.severity is not Severity.INFO for finding in self.findings):
+        is_unknown = self.broken or self._hardly_works or self.budget.unknown
+        if is_unknown or any(finding.severity is not Severity.INFO for finding in self.findings):
             return ""
         unjudged = [words.partition(" (")[0] for _, words in self._paid_once()] + [_GRAPHS] * self._is_in_graphs
         return f"No issues found outside of {' and '.join(unjudged)}" if unjudged else "No issues found"

@@ -161,7 +161,7 @@ def _part_words(spent: Breakdown, with_hidden: bool) -> list[TextPart]:
     whole_times = {"exposed_nccl": spent.nccl, "memory_only": spent.memory} if with_hidden else {}
     for field, name, category, glyph in _PARTS:
         time = getattr(spent, field)
-        if field == "memory_only" and spent.unrecorded_copies:
+        if spent.known(field) is None:
             parts.append((f"{glyph} {name} unknown", category))
         elif time or (spent.nccl if field == "exposed_nccl" else field != "graph_only"):
             hidden = whole_times.get(field, time) - time

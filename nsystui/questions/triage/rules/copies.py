@@ -337,7 +337,7 @@ def exposed_memory(case: Case) -> Sequence[Finding | NotChecked]:
     """
     if not case.job.session.count(tables.memory_ops):
         return [NotChecked("exposed-memory", f"needs memory operations: {case.absence}")]
-    if case.spent.unrecorded_copies:
+    if case.spent.unknown["memory_ops"]:
         return [NotChecked("exposed-memory", f"needs all copies and memsets: {case.record(canonical.KERNELS)}")]
     threshold = case.thresholds.exposed_memory_percent
     cost = case.mean(device.breakdown(case.working(device)).exposed_memory for device in case.devices)
