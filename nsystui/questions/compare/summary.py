@@ -258,13 +258,13 @@ def _work(
     sides: tuple[Side, Side], launched: Compared, communication: Compared, moved: Compared, steps: Sequence[int]
 ) -> Iterator[_Line]:
     """Yield the rows that sum columns of other tables. ``steps``: the number of steps of each side."""
-    basis, of_kernels, of_memory = (gpu_basis(*sides, table) for table in ("", "kernels", "memory_ops"))
+    basis, kernels, copied = gpu_basis(*sides), gpu_basis(*sides, "kernels"), gpu_basis(*sides, "memory_ops")
     each = f" per {basis.each}" * bool(basis.each)
 
     def line(what: str, unit: str, pair: _Pair, table: str | None, fact: str = "") -> _Line:
         return _Line(f"{what}{each}", unit, *pair, table, fact=fact and f"{fact}{each}")
 
-    kernel_time, memory_time = _pair(launched, "total", of_kernels), _pair(moved, "total", of_memory)
+    kernel_time, memory_time = _pair(launched, "total", kernels), _pair(moved, "total", copied)
     graphs = [_graph_time(side, basis) for side in sides]
     parts = zip(kernel_time, memory_time, graphs, strict=True)
     a, b = (None if None in part else sum(filter(None, part)) for part in parts)
@@ -273,7 +273,7 @@ def _work(
         yield line("  whole CUDA graphs", "ns", (graphs[0], graphs[1]), None)
     yield line("  memory operations", "ns", memory_time, "memory")
     yield line("  kernels", "ns", kernel_time, "kernels")
-    if of_kernels.a and of_kernels.b:
+    if kernels.a and kernels.b:
         common = [row for row in launched.records() if row["status"] == BOTH]
         single = [row for row in launched.records() if row["status"] != BOTH]
         changes = {
@@ -285,17 +285,15 @@ def _work(
             yield _Line(f"    {name}", "ns", None, None, "kernels", change)
     has_nccl = communication.cells("what")[:1] == [KERNEL]
     if has_nccl:
-        yield line("    NCCL kernels", "ns", _pair(communication, "total", of_kernels), "nccl")
-        yield line("      exposed", "ns", _pair(communication, "exposed", of_kernels), "nccl")
+        yield line("    NCCL kernels", "ns", _pair(communication, "total", kernels), "nccl")
+        yield line("      exposed", "ns", _pair(communication, "exposed", kernels), "nccl")
     # Sums grow with the steps: if both sides have steps, `_facts` reports launches per step instead.
     has_fact = not all(steps)
-    yield line(
-        "kernels launched", "count", _pair(launched, "count", of_kernels), "kernels", "kernels launched" * has_fact
-    )
+    yield line("kernels launched", "count", _pair(launched, "count", kernels), "kernels", "kernels launched" * has_fact)
     if has_nccl:
-        yield line("  of NCCL", "count", _pair(communication, "count", of_kernels), "nccl", "NCCL kernels" * has_fact)
+        yield line("  of NCCL", "count", _pair(communication, "count", kernels), "nccl", "NCCL kernels" * has_fact)
     copy_fact = "copies and memsets" * (has_fact or steps[0] == steps[1])
-    yield line("copies and memsets", "count", _pair(moved, "count", of_memory), "memory", copy_fact)
+    yield line("copies and memsets", "count", _pair(moved, "count", copied), "memory", copy_fact)
 
 
 def _facts(sides: tuple[Side, Side], step_range: str | None) -> Iterator[_Line]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -246,21 +246,8 @@ def unrecorded_work(session: Session, reports: Iterable[Report]) -> dict[Task, C
 
     def compute(part: Session, missing: list[Report]) -> dict[int, Arrays]:
         rows: dict[int, list[tuple[int, str, int]]] = {report.index: [] for report in missing}
-        damaged = {table.name for table in GPU_TABLES}
-        whole = [report for report in missing if damaged.isdisjoint(report.damaged)]
-        done = _working(part, whole)
-        working = set().union(*done.values())
-        lacking = {task.report for tasks in done.values() for task in working - tasks}
-        indices = [index for index in lacking if Task(index, canonical.NO_PROCESS) not in working]
-        calls_by_name = [*work_calls(part, indices, list(_CALLS))]
-        replaying = {task for task, name, _ in calls_by_name if "GraphLaunch" in name} - done["GraphLaunch"]
-        replayed = _replayed(part, {task.report for task in replaying})
-        by_node = {report.index for report in missing if report.metadata.graph_trace_mode == "Node"}
-        for task, name, calls in calls_by_name:
-            word = next(word for word in _CALLS if word in name)
-            if task in working - done[word] and (word != "GraphLaunch" or task not in replayed):
-                table = "kernels" if word == "GraphLaunch" and task.report in by_node else _CALLS[word]
-                rows[task.report].append((task.process, table, calls))
+        for task, table, calls in _unrecorded(part, missing):
+            rows[task.report].append((task.process, table, calls))
         return {index: {"calls": json_array(values)} for index, values in rows.items()}
 
     counts: defaultdict[Task, Counter[str]] = defaultdict(Counter)
@@ -268,6 +255,22 @@ def unrecorded_work(session: Session, reports: Iterable[Report]) -> dict[Task, C
         for process, table, calls in json_of(arrays["calls"]):
             counts[Task(index, process)][table] += calls
     return counts
+
+
+def _unrecorded(session: Session, reports: Sequence[Report]) -> Iterator[tuple[Task, str, int]]:
+    whole = [report for report in reports if report.damaged.keys().isdisjoint(table.name for table in GPU_TABLES)]
+    done = _working(session, whole)
+    working = set().union(*done.values())
+    lacking = {task.report for tasks in done.values() for task in working - tasks}
+    indices = [index for index in lacking if Task(index, canonical.NO_PROCESS) not in working]
+    calls_by_name = [*work_calls(session, indices, list(_CALLS))]
+    replaying = {task for task, name, _ in calls_by_name if "GraphLaunch" in name} - done["GraphLaunch"]
+    done["GraphLaunch"] |= _replayed(session, {task.report for task in replaying})
+    by_node = {report.index for report in whole if report.metadata.graph_trace_mode == "Node"}
+    for task, name, calls in calls_by_name:
+        word = next(word for word in _CALLS if word in name)
+        if task in working - done[word]:
+            yield task, "kernels" if word == "GraphLaunch" and task.report in by_node else _CALLS[word], calls
 
 
 def _working(session: Session, reports: Collection[Report]) -> dict[str, set[Task]]:

@@ -123,9 +123,8 @@ class Triage:
         hidden = [item.gist for item in self.findings if item.id == "communication" and (item.percent or 0) < _LITTLE]
         whose = ("GPUs are", "The GPU is")[self.gpus == 1]
         outside = f" outside of {_GRAPHS}" * self._is_in_graphs
-        nothing = f"No loss was found{outside}." * (
-            not self.damaged and not self._is_partial and not self.budget.unknown
-        )
+        is_unknown = any((self.damaged, self._is_partial, self.budget.unknown))
+        nothing = f"No loss was found{outside}." * (not is_unknown)
         lost = f"Largest loss{'es' * (len(losses) > 1)}: {', '.join(losses)}." if losses else nothing
         doubts = [finding.id for finding in self.findings if _makes_idle_unknown(finding)]
         is_bound = PARTIAL[0] in doubts or self.budget.unknown.total() > 0
