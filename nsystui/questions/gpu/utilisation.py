@@ -37,7 +37,7 @@ from nsystui.questions.gpu.device_time import (
 from nsystui.questions.queries.data_notes import unrecorded_notes
 from nsystui.questions.queries.derived import in_runs, of_each_report, runs_of
 from nsystui.questions.queries.kernel_names import other_communication
-from nsystui.questions.queries.pauses import capture_note, pauses
+from nsystui.questions.queries.pauses import LONG, capture_note, hole_note, pauses, unseen
 from nsystui.questions.queries.recording import recording_advice, unrecorded_work
 from nsystui.questions.queries.tasks import GPU_TABLES, RankedTask, used_devices
 from nsystui.questions.queries.time_window import edges_of, recorded, selected_reports, shares_clock
@@ -77,7 +77,8 @@ class BusyIntervals:
         devices = tuple(_devices(session, selection, selected_devices(session, selection, ranks), previous))
         reports = selected_reports(session, selection)
         notes = [*_notes(session, reports, selection), *other_communication(session)]
-        notes += filter(None, [capture_note(session, reports)])
+        paused = [item.device.task for item in devices if item.pauses]
+        notes += filter(None, [capture_note(session, reports), hole_note(session, paused)])
         notes += unrecorded_notes(session, (item.device.task for item in devices))
         groups = by_gpu(session, (item.device for item in devices))
         same_gpu = [{device.task.rank for device in group} for group in groups if len(group) > 1]
@@ -234,8 +235,11 @@ def _devices(
         report = reports[item.task.task.report]
         intervals = computed.get(_key(item)) or cached[_key(item)]
         parts = shifted(intervals.parts, report.clock_offset - intervals.clock_offset)
-        moved = DeviceIntervals(item, recorded(report), parts, report.clock_offset, pauses=pauses(session, report))
-        yield replace(moved, unknown=unknown.get(item.task.task, Counter()))
+        task, lost = item.task.task, unknown.get(item.task.task, Counter[str]())
+        moved = DeviceIntervals(item, recorded(report), parts, report.clock_offset, unknown=lost)
+        # Finding holes reads the calls of the process.
+        has_gap = any(moved.gaps(moved.recorded).lengths >= LONG)
+        yield replace(moved, pauses=unseen(session, report, task.process) if has_gap else pauses(session, report))
 
 
 def _key(device: Device) -> tuple[Task, int]:

@@ -25,7 +25,7 @@ from nsystui.exports.canonical import API_CALLS
 from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.queries.data_notes import lack
 from nsystui.questions.queries.derived import in_runs, of_each_report
-from nsystui.questions.queries.pauses import pauses
+from nsystui.questions.queries.pauses import unseen
 from nsystui.questions.queries.tasks import GPU_TABLES, RankedTask
 from nsystui.questions.steps.anchors import anchored_steps
 from nsystui.questions.steps.phases import with_phases
@@ -117,8 +117,11 @@ class Steps:
 
     def _with_phases(self, session: Session) -> Steps:
         of_task, note = with_phases(session, self.of_task)
-        by_report = {report.index: pauses(session, report) for report in session.reports}
-        of_task = {task: replace(steps, pauses=by_report[task.report]) for task, steps in of_task.items()}
+        reports = {report.index: report for report in session.reports}
+        of_task = {
+            task: replace(steps, pauses=unseen(session, reports[task.report], task.process))
+            for task, steps in of_task.items()
+        }
         return replace(self, of_task=of_task, notes=(*self.notes, *([note] if note else [])))
 
     @classmethod

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -27,6 +26,7 @@ from nsystui.questions.gpu.graph_gaps import TRACED
 from nsystui.questions.gpu.profiler_overhead import overhead_conditions
 from nsystui.questions.queries.conditions import duration, job_start, where
 from nsystui.questions.queries.data_notes import clock_note
+from nsystui.questions.queries.pauses import SURE_LOSS, hole_note
 from nsystui.questions.queries.recording import lost_work_advice, sizes_advice
 from nsystui.questions.queries.reports import diagnostics_table, lost_events
 from nsystui.questions.queries.tasks import launches_without_work, process_names, rank_of, world_size
@@ -37,7 +37,6 @@ from nsystui.questions.triage.rule import IDLE, WORK, FindingKind, rule
 from nsystui.store import tables
 
 PARTIAL = ("incomplete-capture", "clock-offset")
-_SURE = re.compile(r"\blost\b|\bdropp|overflow|discarded|truncated", re.IGNORECASE)
 _DOOR = Door(DIAGNOSTICS)
 _CAPTURE = (
     "lost-events", "capture-errors", "different-runs", "no-gpu-work", "short-window", "no-nvtx", "no-message-sizes",
@@ -132,12 +131,15 @@ def _lost(case: Case) -> Iterator[Finding]:
         "Record less at once (fewer traces, or a shorter window with -c cudaProfilerApi or --duration).",
         "Other numbers here may be undercounted.",
     )
-    if lost:
+    working = {task for device in case.devices for task in device.tasks}
+    holes = hole_note(case.job.session, [item for item in case.ranks if item.task in working])
+    if lost or holes:
         # nsys writes "Not all … events might have been collected" for many complete captures.
-        sure = [text for text in messages_table.cells("text") if _SURE.search(str(text))]
+        sure = holes or [text for text in messages_table.cells("text") if SURE_LOSS.search(str(text))]
         severity = Severity.ERROR if sure else Severity.INFO
         messages = few([text.removesuffix(".") for text in lost])  # each message of nsys is a sentence
         text = f"Events may be missing, so counts and times may be undercounted: {messages}."
+        text = " ".join([*[f"{holes[:1].upper()}{holes[1:]}."] * bool(holes), *[text] * bool(lost)])
         if not sure:
             text = f"Events may be missing, but nsys is not sure: {messages}."
             advice = Advice(
