@@ -228,13 +228,23 @@ def _suggested_fixes(session: Session, report: Report, trace: _Trace) -> Sequenc
     if not calls or (trace is _CUDA and (not launched or set(names) - set(calls))):
         if "--trace-fork-before-exec" not in facts.asked:
             fixes.append("record forked workers too (--trace-fork-before-exec=true)")
-        is_vllm = any("vllm" in name.lower() for name in (facts.command, *names.values()))
         if facts.environment.get("VLLM_WORKER_MULTIPROC_METHOD") != "spawn":
-            setting = "VLLM_WORKER_MULTIPROC_METHOD=spawn"
-            fixes.append(f"start workers by spawn instead of fork ({setting if is_vllm else f'vLLM: {setting}'})")
+            setting = " (VLLM_WORKER_MULTIPROC_METHOD=spawn)" * _shows_vllm(session, report, names.values())
+            fixes.append(f"start workers by spawn instead of fork{setting}")
         if trace is _CUDA and not launched:
             fixes.append("record a part of the run in which the program uses its GPU")
     return fixes
+
+
+def _shows_vllm(session: Session, report: Report, processes: Iterable[str]) -> bool:
+    from nsystui.store import tables
+
+    named = (tables.threads, tables.nvtx_ranges, tables.nvtx_marks, tables.kernels, tables.stack_names)
+    is_named = report.metadata.names_vllm or any("vllm" in name.lower() for name in processes)
+    for table in named if not is_named else ():
+        query = table.select().where(table.c.report == report.index, table.c.name.icontains("vllm")).limit(1)
+        is_named = is_named or bool(session.count(table) and session.rows(query))
+    return is_named
 
 
 _CALLS = {"GraphLaunch": "graph_launches", "Launch": "kernels", **dict.fromkeys(COPYING, "memory_ops")}
