@@ -80,12 +80,10 @@ _EVENT_TYPES = {"NvtxEvents": "nvtx", "OSRuntime": "osrt"}
 _SETTINGS = {
     "LINUX_PERF_OPTIONS:COLLECT_CPU_CTXSW_TRACE": "--cpuctxsw",
     "LINUX_PERF_OPTIONS:COLLECT_IP_BACKTRACE_SAMPLES": "--sample",
-    "TRACE_AFTER_FORK_BEFORE_EXEC": "--trace-fork-before-exec",
-    "COLLECT_GPU_MEMORY_USAGE": "--cuda-memory-usage",
+    "TRACE_AFTER_FORK_BEFORE_EXEC": "--trace-fork-before-exec", "COLLECT_GPU_MEMORY_USAGE": "--cuda-memory-usage",
     "COLLECT_UVM_CPU_PAGE_FAULTS": "--cuda-um-cpu-page-faults",
-    "COLLECT_UVM_GPU_PAGE_FAULTS": "--cuda-um-gpu-page-faults",
-    "USE_DWARF": "--backtrace",
-}
+    "COLLECT_UVM_GPU_PAGE_FAULTS": "--cuda-um-gpu-page-faults", "USE_DWARF": "--backtrace",
+}  # fmt: skip
 """Options by the setting of META_DATA_CAPTURE that they make ``true``."""
 
 

@@ -158,10 +158,8 @@ PART_COLUMNS = (
     Column("most", header="Most at Rank", label="most at rank", unit=Unit.NUMBER, importance=3),
     Column("count", header="Iterations", label="iterations", unit=Unit.COUNT, importance=2),
     Column("total", header="Total (ns)", label="total", unit=Unit.DURATION, importance=4),
-    RECOVERABLE.with_importance(1),
-    SPEEDUP.with_importance(0),
-    STANDING,
-)
+    RECOVERABLE.with_importance(1), SPEEDUP.with_importance(0), STANDING,
+)  # fmt: skip
 
 
 def budget_by_step(job: OpenJob, selection: Selection, step_name: str | None = None) -> TableAnswer:

@@ -57,16 +57,9 @@ if TYPE_CHECKING:
     from nsystui.store.results import Arrays
 
 BLOCKERS = {
-    NCCL: "nccl",
-    COMMUNICATION: "communication",
-    TO_DEVICE: "to_device",
-    TO_HOST: "to_host",
-    ON_DEVICE: "on_device",
-    OTHER_COPY: "other_copies",
-    MEMSET: "memsets",
-    MIGRATION: "migrations",
-    HOST_FUNCTION: "host_functions",
-}
+    NCCL: "nccl", COMMUNICATION: "communication", TO_DEVICE: "to_device", TO_HOST: "to_host", ON_DEVICE: "on_device",
+    OTHER_COPY: "other_copies", MEMSET: "memsets", MIGRATION: "migrations", HOST_FUNCTION: "host_functions",
+}  # fmt: skip
 PARTS_OF = {
     "kernels": ("compute", "nccl", "communication"),
     "memory_ops": ("to_device", "to_host", "on_device", "other_copies", "memsets"),

@@ -73,14 +73,11 @@ def _mean(values: list[float]) -> float | None:
 T = TypeVar("T", bound=TableAnswer)
 _TABLE = Column("table", header="Table", label="table", importance=FILES_ONLY)
 COLUMNS = (
-    Column("what", header="What", label="what"),
-    Column("unit", header="Unit", label="unit"),
-    Column("a", header="A", label="A", unit=Unit.NUMBER),
-    Column("b", header="B", label="B", unit=Unit.NUMBER),
+    Column("what", header="What", label="what"), Column("unit", header="Unit", label="unit"),
+    Column("a", header="A", label="A", unit=Unit.NUMBER), Column("b", header="B", label="B", unit=Unit.NUMBER),
     Column("difference", header="Difference", label="B − A", unit=Unit.NUMBER),
-    Column("ratio", header="B / A", label="B/A", unit=Unit.RATIO, decimals=4),
-    _TABLE,
-)
+    Column("ratio", header="B / A", label="B/A", unit=Unit.RATIO, decimals=4), _TABLE,
+)  # fmt: skip
 """The columns of `summary`; ``unit`` is the unit of a row's values: ns, percent or count."""
 
 _WORDED = (
@@ -93,14 +90,10 @@ _WORDED = (
 _UNITS = {"ns": Unit.DURATION, "%": Unit.PERCENT, "count": Unit.COUNT}
 
 _PARTS = (
-    ("busy_percent", "GPU busy"),
-    ("compute_percent", "  compute"),
-    ("nccl_percent", "  NCCL"),
-    ("exposed_nccl_percent", "  exposed NCCL"),
-    ("memory_percent", "  memory"),
-    ("graph_percent", "  graph"),
+    ("busy_percent", "GPU busy"), ("compute_percent", "  compute"), ("nccl_percent", "  NCCL"),
+    ("exposed_nccl_percent", "  exposed NCCL"), ("memory_percent", "  memory"), ("graph_percent", "  graph"),
     ("idle_percent", "GPU idle"),
-)
+)  # fmt: skip
 _OPTIONAL = ("nccl_percent", "exposed_nccl_percent", "graph_percent")
 _NAMED = 3
 """The notes name at most this many of the largest changes."""

@@ -38,20 +38,12 @@ def _number(key: str, header: str, importance: int) -> Column:
 
 
 COLUMNS = (
-    RANK,
-    DEVICE.with_importance(1),
-    _GPU,
-    _METRIC,
-    _UNIT,
-    Column("samples", header="Samples", label="samples", unit=Unit.COUNT, importance=4),
-    _number("mean", "Mean", 0),
-    _number("min", "Min", 5),
-    _number("median", "Med", 1),
-    _number("p95", "P95", 2),
-    _number("max", "Max", 1),
+    RANK, DEVICE.with_importance(1), _GPU, _METRIC, _UNIT,
+    Column("samples", header="Samples", label="samples", unit=Unit.COUNT, importance=4), _number("mean", "Mean", 0),
+    _number("min", "Min", 5), _number("median", "Med", 1), _number("p95", "P95", 2), _number("max", "Max", 1),
     Column("implausible", header="Implausible", label="implausible", unit=Unit.COUNT, importance=6),
     Column("period", header="Period (ns)", label="period", unit=Unit.DURATION, importance=6),
-)
+)  # fmt: skip
 TIME_COLUMNS = (RANK, DEVICE, _GPU, START, _METRIC, _UNIT, _number("value", "Value", 0))
 
 _KEY_FAMILIES = ("SM active", "tensor active", "DRAM read", "DRAM write", "SM issue")

@@ -316,11 +316,9 @@ _PARTS = (
     ("idle", "idle", "Idle", "idle", 1),
 )  # fmt: skip
 BUSY_PARTS = (
-    ("compute_percent", "compute"),
-    ("exposed_nccl_percent", "nccl"),
-    ("memory_percent", "memory"),
+    ("compute_percent", "compute"), ("exposed_nccl_percent", "nccl"), ("memory_percent", "memory"),
     ("graph_percent", "graph"),
-)
+)  # fmt: skip
 """Segments of the busy bar; memory and graph without time that compute or NCCL covers."""
 SHARE_COLUMNS = tuple(
     Column(

@@ -33,14 +33,11 @@ if TYPE_CHECKING:
 
 _ON_GPU = "trace with ProfilerActivity.CUDA among the activities"
 _PYTORCH_ADVICE = {
-    canonical.KERNELS: _ON_GPU,
-    canonical.MEMORY_OPS: _ON_GPU,
-    canonical.API_CALLS: _ON_GPU,
+    canonical.KERNELS: _ON_GPU, canonical.MEMORY_OPS: _ON_GPU, canonical.API_CALLS: _ON_GPU,
     canonical.NVTX_RANGES: "trace with ProfilerActivity.CPU among the activities",
     canonical.NCCL_CALLS: "trace a job with NCCL, with ProfilerActivity.CPU among the activities",
-    canonical.GPU_MEMORY: "trace with profile_memory=True",
-    canonical.DIAGNOSTICS: "nothing to record",
-}
+    canonical.GPU_MEMORY: "trace with profile_memory=True", canonical.DIAGNOSTICS: "nothing to record",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -73,9 +70,7 @@ _NVTX_TABLES = (canonical.NVTX_RANGES, canonical.NVTX_MARKS)
 _CUDA = _Trace("CUDA", "-t cuda", _CUDA_MESSAGES, "", GPU_TABLES, "GPU activity")
 _NVTX = _Trace("NVTX", "-t nvtx", "No NVTX events", "check that the program opens NVTX ranges", _NVTX_TABLES)
 _TRACES = {
-    canonical.KERNELS.options: _CUDA,
-    canonical.NVTX_RANGES.options: _NVTX,
-    canonical.NCCL_CALLS.options: _NVTX,
+    canonical.KERNELS.options: _CUDA, canonical.NVTX_RANGES.options: _NVTX, canonical.NCCL_CALLS.options: _NVTX,
     canonical.OS_CALLS.options: _Trace("the OS runtime", "-t osrt", "No OS runtime libraries events", _LIBC),
     canonical.SCHED_EVENTS.options: _Trace("CPU scheduling", "--cpuctxsw", _SCHED_MESSAGES, _PERF),
     canonical.HOST_SAMPLES.options: _Trace("CPU sampling", "--sample", r"paranoid|IP.*samples", _PERF),
@@ -83,7 +78,7 @@ _TRACES = {
     canonical.GPU_MEMORY.options: _Trace("memory usage", "--cuda-memory-usage", "memory usage", _ALLOCATES),
     canonical.CPU_PAGE_FAULTS.options: _Trace("unified memory", "--cuda-um-cpu-page-faults", "page fault", _MANAGES),
     canonical.GPU_PAGE_FAULTS.options: _Trace("unified memory", "--cuda-um-gpu-page-faults", "page fault", _MANAGES),
-}
+}  # fmt: skip
 """Traces by the options that request them."""
 
 _RAW = "put CuptiUseRawGpuTimestamps=false into the file whose path `nsys -z` prints"

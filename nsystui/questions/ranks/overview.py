@@ -133,11 +133,9 @@ def _assumed_gpus(session: Session, selection: Selection) -> Iterator[str]:
 
 
 _COUNTED = {
-    "kernels": BY_NAME["kernels"],
-    "graphs": BY_NAME["graph_launches"],
-    "memory_ops": BY_NAME["memory_ops"],
+    "kernels": BY_NAME["kernels"], "graphs": BY_NAME["graph_launches"], "memory_ops": BY_NAME["memory_ops"],
     "api_calls": BY_NAME["api_calls"],
-}
+}  # fmt: skip
 TASK_COLUMNS = (
     RANK, HOST.with_importance(2), Column("gpu", header="GPU", label="gpu", importance=2), *SHARE_COLUMNS,
     Column("kernels", header="Kernels", label="kernels", unit=Unit.COUNT, importance=3),

@@ -39,12 +39,9 @@ if TYPE_CHECKING:
 
 
 _NAMES = {
-    NVTX: "NVTX ranges",
-    OPTIMIZER: "optimizer kernels",
-    COLLECTIVES: "collectives",
-    GRAPH: "launches of one CUDA graph",
-    KERNELS: "other work that repeats once per step",
-}
+    NVTX: "NVTX ranges", OPTIMIZER: "optimizer kernels", COLLECTIVES: "collectives",
+    GRAPH: "launches of one CUDA graph", KERNELS: "other work that repeats once per step",
+}  # fmt: skip
 _MARKS = {
     OPTIMIZER: "each ends with the kernels of the optimizer",
     COLLECTIVES: "each begins with the first collective of a group",

@@ -490,26 +490,20 @@ def _checked(rule: Rule, case: Case, findings: Sequence[Finding]) -> Sequence[_R
 
 NOT_CHECKED = "not checked"
 COLUMNS = (
-    Column("severity", header="Severity", label="severity"),
-    Column("id", header="Id", label="id"),
+    Column("severity", header="Severity", label="severity"), Column("id", header="Id", label="id"),
     Column("cost", header="Cost (ns)", label="cost", unit=Unit.DURATION),
     Column("percent", header="Cost (%)", label="of job", unit=Unit.PERCENT, decimals=1),
-    Column("sentence", header="Finding", label="finding"),
-    RECOVERABLE,
+    Column("sentence", header="Finding", label="finding"), RECOVERABLE,
     Column("iteration", header="Iteration (ns)", label="of", unit=Unit.DURATION, compared="recoverable", importance=4),
-    SPEEDUP,
-    STANDING,
-    Column("includes", header="May Include", label="may include", importance=5),
+    SPEEDUP, STANDING, Column("includes", header="May Include", label="may include", importance=5),
     Column("suggestion", header="Suggestion", label="suggestion", importance=1),
     Column("reason", header="Reason", label="reason", importance=2),
     Column("measured", header="Measured", label="measured", importance=3),
     Column("ranks", header="Ranks", label="ranks", importance=2),
-    Column("symptom_of", header="Symptom of", label="symptom of", importance=2),
-    START.with_importance(3),
-    END.with_importance(3),
-    Column("screen", header="Screen", label="screen", importance=3),
+    Column("symptom_of", header="Symptom of", label="symptom of", importance=2), START.with_importance(3),
+    END.with_importance(3), Column("screen", header="Screen", label="screen", importance=3),
     Column("command", header="Command", label="command", importance=FILES_ONLY),
-)
+)  # fmt: skip
 
 
 def triage_table(result: Triage) -> TableAnswer:

@@ -46,11 +46,9 @@ Bins = tuple[float, ...]
 """0 to 1 for each column of the chart, NaN if nothing was recorded."""
 
 STACK = (
-    ("kernels", "compute", "compute"),
-    ("exposed_nccl", "exposed", "nccl"),
-    ("memory_only", "memory", "memory"),
+    ("kernels", "compute", "compute"), ("exposed_nccl", "exposed", "nccl"), ("memory_only", "memory", "memory"),
     ("graph_only", "graph", "graph"),
-)
+)  # fmt: skip
 """The parts that add up to a busy device, from below: name in ``DeviceLanes``, label, category."""
 
 PARTS = (("kernels", "compute", "compute"), ("nccl", "NCCL", "nccl"), ("memory", "memory", "memory"), ("graph",) * 3)
@@ -529,15 +527,12 @@ def _work_values(gpu: GpuLanes, occurring: Collection[str], columns: _Columns) -
 
 
 LANE_COLUMNS = (
-    RANK,
-    Column("device", header="Device", label="device", unit=Unit.DEVICE),
-    Column("lane", header="Lane", label="lane"),
-    START,
-    END,
+    RANK, Column("device", header="Device", label="device", unit=Unit.DEVICE),
+    Column("lane", header="Lane", label="lane"), START, END,
     Column("percent", header="Share (%)", label="%", unit=Unit.PERCENT, decimals=3),
     Column("value", header="Value", label="value", unit=Unit.COUNT, decimals=3),
     Column("unit", header="Unit", label="unit"),
-)
+)  # fmt: skip
 
 
 def lanes_table(picture: GpuPicture) -> TableAnswer:

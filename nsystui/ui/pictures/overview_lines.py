@@ -102,12 +102,9 @@ def strip_width(width: int) -> int:
 
 
 _PARTS = (
-    ("kernels", "compute", "compute", "█"),
-    ("exposed_nccl", "exposed NCCL", "nccl", "▒"),
-    ("memory_only", "memory", "memory", "▄"),
-    ("graph_only", "graphs", "graph", "▆"),
-    ("idle", "idle", "idle", "░"),
-)
+    ("kernels", "compute", "compute", "█"), ("exposed_nccl", "exposed NCCL", "nccl", "▒"),
+    ("memory_only", "memory", "memory", "▄"), ("graph_only", "graphs", "graph", "▆"), ("idle", "idle", "idle", "░"),
+)  # fmt: skip
 """Parts of the GPU time: field, name, category, and glyph, because colour is not enough."""
 
 

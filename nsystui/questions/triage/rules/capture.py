@@ -15,13 +15,7 @@ from nsystui.base.text import counted, few
 from nsystui.exports import canonical
 from nsystui.exports.metadata import pid_of
 from nsystui.questions.algebra.intervals import EMPTY
-from nsystui.questions.capture.launch_account import (
-    LaunchAccount,
-    account_table,
-    launch_accounts,
-    losses,
-    untimed_work,
-)
+from nsystui.questions.capture.launch_account import LaunchAccount, account_table, launch_accounts, losses, untimed_work
 from nsystui.questions.gpu.graph_gaps import TRACED
 from nsystui.questions.gpu.profiler_overhead import overhead_conditions
 from nsystui.questions.queries.conditions import duration, job_start, where
@@ -325,11 +319,9 @@ def api_errors(case: Case) -> Sequence[Finding | NotChecked]:
 
 
 _PROFILER_OVERHEAD_COLUMNS = (
-    Column("total", header="Total Time (ns)", label="total", unit=Unit.DURATION),
-    COUNT,
-    Column("max", header="Max (ns)", label="max", unit=Unit.DURATION, importance=1),
-    NAME,
-)
+    Column("total", header="Total Time (ns)", label="total", unit=Unit.DURATION), COUNT,
+    Column("max", header="Max (ns)", label="max", unit=Unit.DURATION, importance=1), NAME,
+)  # fmt: skip
 
 
 @rule(310, reads=IDLE, finds={"profiler-overhead": FindingKind("the profiler's own work")})
@@ -370,14 +362,12 @@ def profiler_overhead(case: Case) -> Sequence[Finding | NotChecked]:
 
 
 _GRAPH_GAPS_COLUMNS = (
-    RANK,
-    DEVICE.with_importance(1),
-    Column("gaps", header="Gaps", label="gaps", unit=Unit.COUNT),
+    RANK, DEVICE.with_importance(1), Column("gaps", header="Gaps", label="gaps", unit=Unit.COUNT),
     Column("total", header="Total Time (ns)", label="total", unit=Unit.DURATION),
     Column("short", header="In Short Gaps (ns)", label="in short gaps", unit=Unit.DURATION, compared="total"),
     Column("median", header="Med (ns)", label="median", unit=Unit.DURATION, decimals=0),
     Column("max", header="Max (ns)", label="max", unit=Unit.DURATION),
-)
+)  # fmt: skip
 _UNTRACED = Advice(
     "Record again with --cuda-graph-trace=graph: each replay is then one operation without gaps, as long as it takes "
     "if its nodes are not traced. Compare its length, or that of a step, with this capture.",

@@ -244,12 +244,9 @@ _MIN_ROUND_TRIPS, _LARGE = 5, 1 << 20
 _ALIKE = 0.2
 """The maximum relative difference between the numbers of copies up and down."""
 _ROUND_TRIPS_COLUMNS = (
-    RANK,
-    DEVICE.with_importance(1),
-    BYTES,
-    Column("up", header="To the GPU", label="to the GPU", unit=Unit.COUNT),
+    RANK, DEVICE.with_importance(1), BYTES, Column("up", header="To the GPU", label="to the GPU", unit=Unit.COUNT),
     Column("down", header="To the Host", label="to the host", unit=Unit.COUNT),
-)
+)  # fmt: skip
 
 
 @rule(

@@ -254,14 +254,12 @@ def _finding(
 
 
 _COLUMNS = (
-    RANK,
-    DEVICE.with_importance(1),
-    Column("steps", header="Steps", label="steps", unit=Unit.COUNT, importance=1),
+    RANK, DEVICE.with_importance(1), Column("steps", header="Steps", label="steps", unit=Unit.COUNT, importance=1),
     Column("count", header="Copies", label="copies", unit=Unit.COUNT, importance=1),
     Column("bytes", header="Bytes per Step", label="per step", unit=Unit.BYTES),
     Column("time", header="Copying (ns)", label="copying", unit=Unit.DURATION),
     Column("exposed", header="Not Hidden (ns)", label="not hidden", unit=Unit.DURATION),
-)
+)  # fmt: skip
 
 
 @rule(
