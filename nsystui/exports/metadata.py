@@ -178,7 +178,6 @@ class Metadata:
     """The clocks of GPUs that differed from the CPU's before their times were corrected."""
     may_pause: bool = False
     names_vllm: bool = False
-    """Whether the command, an argument or a variable names vLLM."""
     """Whether the names of both cudaProfilerStart and cudaProfilerStop occur."""
 
     @cached_property

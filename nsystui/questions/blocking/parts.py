@@ -65,7 +65,6 @@ PARTS_OF = {
     "memory_ops": ("to_device", "to_host", "on_device", "other_copies", "memsets"),
     "graph_launches": ("compute",),
 }
-"""The parts that need a table."""
 PARTS = ("compute", "starved", *BLOCKERS.values(), "stalled", "in_graph", "unresolved", "tail")
 """The parts of an iteration, which add up to it exactly."""
 

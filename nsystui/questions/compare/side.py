@@ -56,7 +56,7 @@ class Side:
         return ranks_named(item.rank for item in self.ranks)
 
     def gpu_ranks(self, table: str = "") -> int:
-        """Return the number of ranks with recorded GPU work; 0 if all of it, or of ``table``, is unknown."""
+        """Return the number of ranks with GPU work; 0 if all of it, or of ``table``, is unknown."""
         used = [item.task for item in self.ranks if item.devices]
         lost = unrecorded_work(self.job.session, self.job.session.reports)
         return 0 if all(lost[task][table] for task in used) else len(used)
@@ -144,7 +144,6 @@ class Basis:
 
 
 def gpu_basis(a: Side, b: Side, table: str = "") -> Basis:
-    """Return the numbers of `Side.gpu_ranks`."""
     return Basis(a.gpu_ranks(table), b.gpu_ranks(table))
 
 

@@ -63,7 +63,6 @@ class DeviceEfficiency:
     communication: float
     orchestration: float
     lost: Counter[str] = field(default_factory=Counter)
-    """As `Breakdown.unknown`."""
 
     @property
     def parallel(self) -> float:

@@ -79,11 +79,10 @@ _UNKNOWN_WITHOUT = {
     "memory_ops": ("memory", "memory_only", "exposed_memory", *_OF_MEMORY, *_OF_MOVED),
     "graph_launches": ("graph", "graph_only", *_OF_ALL, *_OF_MOVED),
 }
-"""The parts of the time, and the factors of efficiency, that need each table."""
+"""Parts of the time and factors of efficiency by table."""
 
 
 def is_unknown(part: str, lost: Mapping[str, int]) -> bool:
-    """Return whether a part is unknown without the tables ``lost``, as in `Breakdown.unknown`."""
     return any(calls and part in _UNKNOWN_WITHOUT[table] for table, calls in lost.items())
 
 
@@ -122,10 +121,10 @@ class Breakdown:
     graph_without_kernels: int
     r"""|U(G) \ U(K ∪ C)|"""
     unknown: Counter[str] = field(default_factory=Counter)
-    """Calls whose work was not recorded, by the table that a process lacks."""
+    """Calls without recorded work, by table."""
 
     def known(self, name: str) -> int | None:
-        """Return an attribute, or ``None`` if its operations were not recorded."""
+        """Return an attribute; ``None`` if unknown."""
         return None if is_unknown(name, self.unknown) else getattr(self, name)
 
     @property

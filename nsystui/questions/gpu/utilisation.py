@@ -237,7 +237,6 @@ def _devices(
         parts = shifted(intervals.parts, report.clock_offset - intervals.clock_offset)
         task, lost = item.task.task, unknown.get(item.task.task, Counter[str]())
         moved = DeviceIntervals(item, recorded(report), parts, report.clock_offset, unknown=lost)
-        # Finding holes reads the calls of the process.
         has_gap = any(moved.gaps(moved.recorded).lengths >= LONG)
         yield replace(moved, pauses=unseen(session, report, task.process) if has_gap else pauses(session, report))
 

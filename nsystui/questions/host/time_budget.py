@@ -221,10 +221,10 @@ class Budget:
     tail: int = 0
     unrecorded: int = 0
     unknown: Counter[str] = field(default_factory=Counter)
-    """As in `Breakdown`; no part."""
+    """As in `Breakdown`."""
 
     def known(self, part: str) -> int | None:
-        """Return a part, or ``None`` if its operations were not recorded."""
+        """Return a part; ``None`` if unknown."""
         return None if is_unknown(part, self.unknown) else getattr(self, part)
 
     @property

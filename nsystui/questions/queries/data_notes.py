@@ -111,7 +111,7 @@ _UNRECORDED = {
 def unrecorded_notes(
     session: Session, ranks: Iterable[RankedTask] | None = None, only: Collection[str] = tuple(_UNRECORDED)
 ) -> Iterator[str]:
-    """Yield the notes on `Breakdown.unknown` of some ranks, by default of all; ``only``: the names of tables."""
+    """Yield notes on `Breakdown.unknown`, by default of all ranks and tables."""
     rank_numbers = {item.task: item.rank for item in ranks or ()}
     work = unrecorded_work(session, session.reports).items()
     for table in only:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from functools import reduce
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial, reduce
 from itertools import groupby, pairwise
 from typing import TYPE_CHECKING
 
@@ -60,10 +60,9 @@ def _stopped(session: Session, reports: Sequence[Report]) -> dict[int, Arrays]:
     return {index: {"edges": np.array(times, np.int64)} for index, times in edges.items()}
 
 
+# Not `Not all … might have been collected`, which complete captures have.
 SURE_LOSS = re.compile(r"\blost\b|\bdropp|overflow|discarded|truncated", re.IGNORECASE)
-"""Messages of nsys that report a loss for certain; complete captures have `Not all … might have been collected`."""
 LONG = 10_000_000
-"""The shortest time that counts as lost, ns."""
 _FEWEST_CALLS, _FEWEST_IDS, _FEWEST_ROWS = 50, 300, 20
 _ON_CPU = ("host_samples", "sched_events")
 _WORK = tuple(table.name for table in GPU_TABLES)
@@ -71,47 +70,44 @@ _ALL = (*_WORK, "os_calls", "mpi_calls", "library_calls", "nvtx_ranges", "nvtx_m
 
 
 def unseen(session: Session, report: Report, process: int) -> Intervals:
-    """Return the pauses of a report, and when nsys lost all events of a process (docs/numbers.md#holes); job time."""
+    """Return pauses and `holes`; job time."""
     return merge(pauses(session, report), holes(session, report, process))
 
 
 def holes(session: Session, report: Report, process: int) -> Intervals:
-    """Return when nsys lost all events of a process, without pauses; job time."""
+    """Return when nsys lost all events of a process (docs/numbers.md#holes), job time."""
     edges = of_each_report(session, [report], "holes", _holes, in_memory=True)[report.index]["edges"].reshape(-1, 3)
     starts, ends = edges[edges[:, 0] == process, 1:].T + report.clock_offset
     return subtract(Intervals(starts, ends), pauses(session, report))
 
 
 def _holes(session: Session, reports: Sequence[Report]) -> dict[int, Arrays]:
-    """Return process, start and end of each hole."""
     import sqlalchemy as sa
 
     from nsystui.questions.queries.conditions import of_reports
-    from nsystui.store import tables
+    from nsystui.store.tables import api_calls
 
-    calls, edges = tables.api_calls.c, {report.index: list[int]() for report in reports}
-    bins = calls.report, calls.process, calls.start.op("//")(LONG)
-    columns = (calls.process, calls.start, calls.end, calls.correlation_id)
-    query = sa.select(*bins, *map(sa.func.min, columns[1::2]), *map(sa.func.max, columns[2:]), sa.func.count())
+    calls, edges = api_calls.c, {report.index: list[int]() for report in reports}
+    bins, columns = calls.start.op("//")(LONG), (calls.process, calls.start, calls.end, calls.correlation_id)
+    query = sa.select(*map(sa.func.min, columns[1::2]), *map(sa.func.max, columns[2:]), sa.func.count())
     query = query.where(of_reports(calls.report, edges), *(column.is_not(None) for column in columns))
-    rows = session.rows(query.group_by(*bins).order_by(*bins)) if session.count(tables.api_calls) else ()
-    for (index, process), group in groupby(rows, key=lambda row: row[:2]):
-        task = Task(index, process)
-        for start, end, is_proven in _stretches(np.array([row[3:] for row in group], np.int64)):
-            stretch = union([start], [end])
-            idle = subtract(stretch, _recorded(session, task, _WORK if is_proven else _ALL, start, end))
-            is_lost = idle.lengths >= (LONG if is_proven else max(LONG, stretch.length // 2))
-            if is_proven or (is_lost.any() and _has_lost(session, task, start, end)):
-                for interval in zip(idle.starts[is_lost].tolist(), idle.ends[is_lost].tolist(), strict=True):
-                    edges[index] += [process, *interval]
+    grouped = query.add_columns(calls.report, calls.process).group_by(calls.report, calls.process, bins)
+    rows = session.rows(grouped.order_by(calls.report, calls.process, bins)) if session.count(api_calls) else ()
+    for (index, process), group in groupby(rows, key=lambda row: row[5:]):
+        rows_of = partial(_recorded, session, Task(index, process))
+        for start, end, is_proven in _stretches(np.array([row[:5] for row in group], np.int64)):
+            idle = subtract(union([start], [end]), rows_of(_WORK if is_proven else _ALL, start, end))
+            idle = idle.chosen(idle.lengths >= max(LONG, 0 if is_proven else (end - start) // 2))
+            if is_proven or (len(idle) and _has_lost(session, index, rows_of, start, end)):
+                for edge in zip(idle.starts.tolist(), idle.ends.tolist(), strict=True):
+                    edges[index] += [process, *edge]
     return {index: {"edges": np.array(values, np.int64)} for index, values in edges.items()}
 
 
 def _stretches(bins: Times) -> Iterator[tuple[int, int, bool]]:
-    """Yield unusually long stretches without calls: start, end, and whether the ids of lost calls are missing.
+    """Yield long stretches without calls: start, end, and whether ids of lost calls are missing.
 
-    ``bins``: by time, first start and id, last end and id, and number of calls. A sleeping process uses no ids: in real
-    exports, 9 in 5 s, in which its usual calls use 20,000.
+    A sleeping process uses no ids: in real exports, 9 in 5 s, in which its usual calls use 20,000.
     """
     starts, low, ends, high, counts = bins.T
     before, after, calls = np.maximum.accumulate(ends)[:-1], starts[1:], np.cumsum(counts)
@@ -125,7 +121,6 @@ def _stretches(bins: Times) -> Iterator[tuple[int, int, bool]]:
 
 
 def _recorded(session: Session, task: Task, names: Iterable[str], start: int, end: int) -> Intervals:
-    """Return when a process has rows of some tables; of a range only when it opens and closes."""
     import sqlalchemy as sa
 
     from nsystui.store import tables
@@ -134,35 +129,29 @@ def _recorded(session: Session, task: Task, names: Iterable[str], start: int, en
     for table in (tables.of(BY_NAME[name]) for name in names if session.count(BY_NAME[name])):
         first = table.c.start if "start" in table.c else table.c.time
         last = sa.func.coalesce(table.c.end, first) if "end" in table.c else first
-        is_of_task = table.c.report == task.report, table.c.process == task.process
-        rows = session.rows(sa.select(first, last).where(*is_of_task, first < end, last > start))
-        firsts, lasts = np.array(rows, np.int64).reshape(-1, 2).T
-        if table is tables.nvtx_ranges:
-            parts.append(union(lasts, lasts + 1))
-        parts.append(union(firsts, (firsts if table is tables.nvtx_ranges else lasts) + 1))
+        is_near = table.c.report == task.report, table.c.process == task.process, first < end, last > start
+        firsts, lasts = np.array(session.rows(sa.select(first, last).where(*is_near)), np.int64).reshape(-1, 2).T
+        is_range = table is tables.nvtx_ranges
+        parts += [union(firsts, (firsts if is_range else lasts) + 1), union(lasts, lasts + 1)]
     return merge(*parts)
 
 
-def _has_lost(session: Session, task: Task, start: int, end: int) -> bool:
-    """Return whether nsys lost events of a process, or traced all that it does: OS calls, and what runs on the CPU."""
+def _has_lost(session: Session, index: int, rows_of: Callable[..., Intervals], start: int, end: int) -> bool:
+    """Return whether nsys reports a loss, or traced OS calls and CPU before and after."""
     import sqlalchemy as sa
 
-    from nsystui.store import tables
+    from nsystui.store.tables import diagnostics
 
-    messages = tables.diagnostics.c
-    texts = sa.select(messages.text).where(messages.report == task.report, messages.severity > 1)
-    if session.count(tables.diagnostics) and any(SURE_LOSS.search(str(text)) for (text,) in session.rows(texts)):
+    texts = sa.select(diagnostics.c.text).where(diagnostics.c.report == index, diagnostics.c.severity > 1)
+    if session.count(diagnostics) and any(SURE_LOSS.search(str(text)) for (text,) in session.rows(texts)):
         return True
-    length, regular = end - start, set()
-    for name in ("os_calls", *_ON_CPU):
-        around = [(start - length, start), (end, end + length)]
-        if all(len(_recorded(session, task, [name], *edges)) >= _FEWEST_ROWS for edges in around):
-            regular.add(name)
-    return "os_calls" in regular and len(regular) > 1
+    around = ((2 * start - end, start), (end, 2 * end - start))
+    os_calls, *on_cpu = (min(len(rows_of([name], *edges)) for edges in around) for name in ("os_calls", *_ON_CPU))
+    return os_calls >= _FEWEST_ROWS <= max(on_cpu)
 
 
 def hole_note(session: Session, ranks: Iterable[RankedTask]) -> str:
-    """Return the note on times for which nsys lost all events of ranks, or an empty text."""
+    """Return the note on `holes`, if any."""
     lost = {item.rank: holes(session, report_at(session, item.task.report), item.task.process).length for item in ranks}
     words = [f"{ranks_named([rank])}: {format_value(Unit.DURATION, time)}" for rank, time in lost.items() if time]
     return f"all events were lost for some time, which is unknown and does not count ({few(words)})" if words else ""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from nsystui.base.selection import Task
 from nsystui.exports import canonical
-from nsystui.exports.canonical import CanonicalTable
+from nsystui.exports.canonical import BY_NAME, CanonicalTable
 from nsystui.exports.forms.form import EXPORT_COMMAND
 from nsystui.questions.queries.derived import of_each_report
 from nsystui.questions.queries.tasks import (
@@ -243,11 +243,11 @@ def _shows_vllm(session: Session, report: Report, processes: Iterable[str]) -> b
 
 
 _CALLS = {"GraphLaunch": "graph_launches", "Launch": "kernels", **dict.fromkeys(COPYING, "memory_ops")}
-"""The tables of GPU work, by words in the names of the calls that request it."""
+"""Tables by words in the names of calls that fill them."""
 
 
 def unrecorded_work(session: Session, reports: Iterable[Report]) -> dict[Task, Counter[str]]:
-    """Count the calls of `Breakdown.unknown` by process and table."""
+    """Count the calls of `Breakdown.unknown`."""
 
     def compute(part: Session, missing: list[Report]) -> dict[int, Arrays]:
         rows: dict[int, list[tuple[int, str, int]]] = {report.index: [] for report in missing}
@@ -266,12 +266,12 @@ def _unrecorded(session: Session, reports: Sequence[Report]) -> Iterator[tuple[T
     whole = [report for report in reports if report.damaged.keys().isdisjoint(table.name for table in GPU_TABLES)]
     done = _working(session, whole)
     working = set().union(*done.values())
-    lacking = {task.report for tasks in done.values() for task in working - tasks}
-    indices = [index for index in lacking if Task(index, canonical.NO_PROCESS) not in working]
-    calls_by_name = [*work_calls(session, indices, list(_CALLS))]
+    indices = {task.report for tasks in done.values() for task in working - tasks}
+    indices -= {task.report for task in working if task.process == canonical.NO_PROCESS}
+    by_node = {report.index for report in whole if report.metadata.graph_trace_mode == "Node"}
+    calls_by_name = [*work_calls(session, sorted(indices), list(_CALLS))]
     replaying = {task for task, name, _ in calls_by_name if "GraphLaunch" in name} - done["GraphLaunch"]
     done["GraphLaunch"] |= _replayed(session, {task.report for task in replaying})
-    by_node = {report.index for report in whole if report.metadata.graph_trace_mode == "Node"}
     for task, name, calls in calls_by_name:
         word = next(word for word in _CALLS if word in name)
         if task in working - done[word]:
@@ -279,32 +279,29 @@ def _unrecorded(session: Session, reports: Sequence[Report]) -> Iterator[tuple[T
 
 
 def _working(session: Session, reports: Collection[Report]) -> dict[str, set[Task]]:
-    """Return the processes with the GPU work that calls with each word of `_CALLS` request."""
+    """Return the processes with work by word of `_CALLS`."""
     import sqlalchemy as sa
 
-    from nsystui.questions.queries.conditions import of_reports
     from nsystui.store.tables import memory_ops
 
-    rows = {table.name: set(rows_of_tasks(session, table, reports)) for table in GPU_TABLES}
-    query = sa.select(memory_ops.c.report, memory_ops.c.process, memory_ops.c.is_memset).distinct()
-    is_of_reports = of_reports(memory_ops.c.report, [report.index for report in reports])
-    recorded = session.rows(query.where(is_of_reports)) if rows["memory_ops"] else ()
-    kinds = {(Task(report, process), COPYING[is_memset or 0]) for report, process, is_memset in recorded}
-    tasks = {word: {task for task, kind in kinds if kind == word} for word in COPYING}
-    return {word: rows[table] for word, table in _CALLS.items()} | tasks
+    tasks = {word: set(rows_of_tasks(session, BY_NAME[table], reports)) for word, table in _CALLS.items()}
+    indices, memory = {report.index for report in reports}, memory_ops.c
+    query = sa.select(memory.report, memory.process, memory.is_memset).distinct()
+    rows = [row for row in session.rows(query) if row[0] in indices] if tasks[COPYING[0]] else []
+    return tasks | {
+        word: {Task(*task) for *task, kind in rows if bool(kind) == number} for number, word in enumerate(COPYING)
+    }
 
 
 def _replayed(session: Session, reports: Collection[int]) -> set[Task]:
-    """Return the processes with kernels or memory operations that the replay of a graph launched."""
     import sqlalchemy as sa
 
     from nsystui.questions.queries.conditions import is_launched_by, of_reports
     from nsystui.store.tables import api_calls, kernels, memory_ops
 
     is_replay = api_calls.c.name.contains("GraphLaunch") & of_reports(api_calls.c.report, reports)
-    queries = [
-        sa.select(work.c.report, work.c.process).join_from(work, api_calls, is_launched_by(work, api_calls))
-        for work in (kernels, memory_ops)
-        if reports and session.count(work) and session.count(api_calls)
-    ]
-    return {Task(*task) for query in queries for task in session.rows(query.where(is_replay).distinct())}
+    tasks = set()
+    for work in (table for table in (kernels, memory_ops) if reports and session.count(table)):
+        launched = sa.select(work.c.report, work.c.process).join_from(work, api_calls, is_launched_by(work, api_calls))
+        tasks |= {Task(*task) for task in session.rows(launched.where(is_replay).distinct())}
+    return tasks

@@ -114,16 +114,12 @@ COLUMNS = (
 )
 
 _JUDGED = (
-    Measure("busy_percent", 2.0, word="busy"),
-    Measure("compute_percent", 2.0, word="compute"),
-    Measure("exposed_nccl_percent", 2.0, word="exposed NCCL"),
-    Measure("memory_percent", 2.0, word="memory"),
-    Measure("idle_percent", 2.0, word="idle"),
-    Measure("kernels", 1.0, 0.02, word="kernels"),
-    Measure("step_median", 1_000.0, 0.03, word="step"),
-    Measure("late", 3.0, 0.0, only_high=True, word="late"),
+    Measure("busy_percent", 2.0, word="busy"), Measure("compute_percent", 2.0, word="compute"),
+    Measure("exposed_nccl_percent", 2.0, word="exposed NCCL"), Measure("memory_percent", 2.0, word="memory"),
+    Measure("idle_percent", 2.0, word="idle"), Measure("kernels", 1.0, 0.02, word="kernels"),
+    Measure("step_median", 1_000.0, 0.03, word="step"), Measure("late", 3.0, 0.0, only_high=True, word="late"),
     Measure("wait_caused", 100_000.0, 0.0, only_high=True, word="wait caused"),
-)
+)  # fmt: skip
 
 _MOST_REASONS = 3
 

@@ -56,11 +56,11 @@ def step_times(case: Case) -> Sequence[Finding | NotChecked]:
 
 
 def _mean(case: Case, costs: Mapping[Task, float]) -> int:
-    """Return the mean over the GPUs, ns: of processes that share a GPU, the largest cost counts."""
+    """Return the mean over GPUs of their processes' largest costs, ns."""
     largest: dict[Place, float] = {}
     for task, cost in costs.items():
-        for place in _places(case, task):
-            largest[place] = max(largest.get(place, 0.0), cost)
+        for key in _places(case, task):
+            largest[key] = max(largest.get(key, 0.0), cost)
     return round(sum(largest.values()) / max(len(largest), 1))
 
 
