@@ -170,7 +170,7 @@ def summary(a: Side, b: Side, step_range: str | None = None) -> ComparisonSummar
 
     The difference in kernel time is split into kernels that only one side has and, for other names, count and duration
     (see `pairs`). Sums are per rank if the sides have different numbers of ranks. Notes name the largest changes, and a
-    side that did more work. Measures that both sides lack (steps, NCCL, graphs) have no row.
+    side that did more work.
     """
     utilisations = utilisation(a, b), utilisation(b, a)
     compared = kernels(a, b), nccl(a, b), memory(a, b)

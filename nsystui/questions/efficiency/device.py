@@ -11,9 +11,6 @@ number of devices::
     orchestration efficiency = max (Useful_d + Moved_d) / T
 
 A factor with a divisor of 0 is 0, as in DLB. `Useful` defines useful time; whole CUDA graphs always count as useful.
-Useful_d + Moved_d is the device's busy time under either definition.
-
-A GPU that several processes share counts once (`OpenJob.gpus`).
 """
 
 from __future__ import annotations

@@ -4,8 +4,7 @@
     ceiling = MFU · T / (T - R)    T: time of the steps, R: their time without a compute kernel
 
 The user gives the FLOPs of a step of the whole job: about 6·N·tokens to train a transformer of N parameters (8·N·tokens
-with recomputed activations). The step time is a median. Steps follow each other on the GPU without gaps
-(docs/ranks.md#steps), so idle time is included.
+with recomputed activations). The step time is a median, with idle time.
 
 The known peaks are from NVIDIA's data sheets: dense matrix products in BF16, half of the figures with sparsity. If a
 name means several products, or the figure depends on an unrecorded power limit, the user must give the peak.

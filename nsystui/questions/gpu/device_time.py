@@ -10,10 +10,7 @@ Operations of a device (a CUDA ordinal of one process; docs/exports.md#identifie
 * G, launches of whole CUDA graphs whose contents were not traced
 
 A = K ∪ C ∪ M ∪ G. U(X) is the union of the intervals of X, and |U(X)| its length: the time in which at least one
-operation ran. Concurrent kernels count once, so no time exceeds the window w (nsys's rule ``gpu_time_util`` sums them,
-and may exceed 100 %).
-
-`busy_parts` reads the intervals, each table in one pass; `to_arrays` converts them for storage.
+operation ran. No time exceeds the window w.
 """
 
 from __future__ import annotations

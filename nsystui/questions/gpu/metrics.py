@@ -284,8 +284,7 @@ def attributed(metrics: Sequence[MetricSamples], starts: Times, ends: Times) -> 
     """Yield, for each metric, how much of each interval samples describe, ns, and the metric's integral over that time.
 
     Shapes ``(n,)``. The mean over intervals is the sum of integrals divided by the sum of times: samples are weighted
-    by the overlap of their periods. Intervals may overlap, in any order. O(n log m) for m samples; metrics that share
-    the array of their times cost one search.
+    by the overlap of their periods. Intervals may overlap, in any order. O(n log m) for m samples.
     """
     ends = np.maximum(starts, ends)
     searched: MetricSamples | None = None

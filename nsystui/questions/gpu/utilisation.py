@@ -70,8 +70,7 @@ class BusyIntervals:
     ) -> BusyIntervals:
         """Read the devices of the selected tasks, by rank and device; reuse the intervals in ``previous``.
 
-        ``previous`` is ignored if streams are selected. Window and name filter do not apply. A million operations take
-        about 0.3 s, and up to 20 MB of memory.
+        ``previous`` is ignored if streams are selected. Window and name filter do not apply.
         """
         version = session.version
         devices = tuple(_devices(session, selection, selected_devices(session, selection, ranks), previous))

@@ -1,7 +1,6 @@
 """The time budget of each GPU, in parts that add up, and the CPU's work while the GPU was idle.
 
-See docs/numbers.md#budget for the parts and causes. Start-up and tail belong to the capture: a window in the middle of
-the job has neither.
+See docs/numbers.md#budget for the parts and causes.
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ def extents(session: Session, selection: Selection) -> dict[int, Window]:
     """Return the window of each report, by its index, as the base of shares.
 
     It is `extent` for all reports of one job. Reports without a common clock (two runs opened together) have the span
-    of their own events, because a span from one run to the other has no meaning.
+    of their own events.
     """
     reports = selected_reports(session, selection)
     if selection.window is not None or shares_clock(reports):

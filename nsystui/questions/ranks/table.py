@@ -1,8 +1,7 @@
 """The table of ranks: a row for each with work, lateness, and odd figures.
 
 A rank is odd by the modified z-score of Iglewicz and Hoaglin (1993), 0.6745 · (x − median) / MAD with MAD the median
-absolute deviation: unlike mean and standard deviation, odd ranks hardly affect it. A value is odd above 3.5. Equal
-values have a MAD of 0, so a value must also differ by an amount that matters.
+absolute deviation: unlike mean and standard deviation, odd ranks hardly affect it. A value is odd above 3.5.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Training steps: NVTX ranges or other work that divides a task's run into repetitions (docs/ranks.md#steps).
 
 The CPU runs ahead of the GPU, so a step has two spans: its range on the CPU, and the time from the first to the last
-GPU operation launched in it. `ranges` finds steps in NVTX ranges. If a task's steps have no ranges, `anchors` finds
-them in the GPU's work.
+GPU operation launched in it.
 """
 
 from __future__ import annotations

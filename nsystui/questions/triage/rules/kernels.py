@@ -54,7 +54,7 @@ def dominant_kernel(case: Case) -> Sequence[Finding | NotChecked]:
     name, spent, count = rows[0]
     if 100 * int(spent) < case.thresholds.dominant_percent * total:
         return []
-    running = spans(case, table, [full_name == name], by="device").merged  # launches may run at once
+    running = spans(case, table, [full_name == name], by="device").merged
     cost = case.mean(part.length for part in running.values())
     if case.percent(cost) < case.thresholds.dominant_cost_percent:
         return []

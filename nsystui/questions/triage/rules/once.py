@@ -283,7 +283,7 @@ def _contexts(case: Case) -> list[_First]:
 
 def _first_long_calls(case: Case) -> dict[Task, _Call]:
     begins: dict[Task, int] = {}
-    for device in case.job.busy(case.scope).gpus:  # of each process, also on a shared GPU
+    for device in case.job.busy(case.scope).gpus:
         task, worked = device.device.task.task, device.worked(case.window_of(device))
         if worked is not None:
             begins[task] = min(begins.get(task, worked.start), worked.start)
