@@ -78,7 +78,7 @@ def holes(session: Session, report: Report, process: int) -> Intervals:
     """Return when nsys lost all events of a process (docs/numbers.md#holes), job time."""
     edges = of_each_report(session, [report], "holes", _holes, in_memory=True)[report.index]["edges"].reshape(-1, 3)
     starts, ends = edges[edges[:, 0] == process, 1:].T + report.clock_offset
-    return subtract(Intervals(starts, ends), pauses(session, report))
+    return Intervals(starts, ends).chosen(pauses(session, report).covered(starts, ends) == 0)
 
 
 def _holes(session: Session, reports: Sequence[Report]) -> dict[int, Arrays]:
