@@ -94,19 +94,20 @@ def _shares(ask: Answers) -> Iterator[str]:
     for row in ask.rows("efficiency"):
         if "window_ns" in row:
             kinds = ("compute_only", "nccl_only", "memory_only", "compute_nccl", "compute_memory", "nccl_memory")
-            time = sum(row[f"{kind}_ns"] for kind in (*kinds, "all_three", "graph_only", "idle"))
-            if time != row["window_ns"]:
-                yield f"efficiency of rank {row['rank']}: the breakdown adds up to {time} ns of {row['window_ns']} ns"
+            times = [row[f"{kind}_ns"] for kind in (*kinds, "all_three", "graph_only", "idle")]
+            if None not in times and sum(times) != row["window_ns"]:
+                yield f"efficiency of rank {row['rank']}: the breakdown adds up to {times} of {row['window_ns']} ns"
 
 
 def _busy(budget: Rows, overview: Rows) -> Iterator[str]:
     by_rank = {row["rank"]: row for row in budget}
     for row in overview:
         of_budget = by_rank[row["rank"]]
-        busy = sum(of_budget[f"{part}_percent"] or 0 for part in BUDGET[:4])
-        if of_budget["memory_percent"] is not None and not is_near(busy, row["busy_percent"], 0.05):
-            yield f"rank {row['rank']} is busy {row['busy_percent']} % in overview, {busy:.2f} % in budget"
-        if not is_near(of_budget["exposed_nccl_percent"], row["exposed_nccl_percent"], 0.05):
+        parts = [of_budget[f"{part}_percent"] for part in BUDGET[:4]]
+        if None not in parts and not is_near(sum(parts), row["busy_percent"], 0.05):
+            yield f"rank {row['rank']} is busy {row['busy_percent']} % in overview, {sum(parts):.2f} % in budget"
+        exposed = [of_budget["exposed_nccl_percent"], row["exposed_nccl_percent"]]
+        if exposed.count(None) % 2 or (None not in exposed and not is_near(*exposed, 0.05)):
             yield f"rank {row['rank']}: exposed NCCL differs between overview and budget"
 
 

@@ -56,7 +56,8 @@ BACKENDS = (
     ("user buffers", r"userbuffers"),
     ("custom all-reduce", r"(?:one_?shot|two_?shot|multimem|mnnvl|custom|fast|quick|trtllm)_?all_?(?:reduce|gather)"
         r"|cross_device_(?:reduce|store)|all_?reduce_?fusion|quick_?reduce|multimem_all|\bintra_node_comm::"
-        r"|(?:all_?reduce|multi_?gpu_?barrier)_?kernel_?impl"),
+        r"|multi_?gpu_?barrier_?kernel|lamport|(?:^|[^a-z])(?:all_?(?:reduce|gather|to_?all)|reduce_?scatter)_?"
+        r"(?:kernel|one_?shot|two_?shot|naive|ring)"),
     ("custom all-to-all", r"(?:moe|mnnvl|ragged)_?(?:a2a|all_?to_?all)|\bmori::moe::|\b(?:inter|intra)_?node(?:_ll)?::"
         r"|(?:dispatch|combine)_?(?:inter|intra)_?node|(?:dispatch|combine)_?tokens"),
 )  # fmt: skip

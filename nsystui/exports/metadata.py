@@ -80,12 +80,10 @@ _EVENT_TYPES = {"NvtxEvents": "nvtx", "OSRuntime": "osrt"}
 _SETTINGS = {
     "LINUX_PERF_OPTIONS:COLLECT_CPU_CTXSW_TRACE": "--cpuctxsw",
     "LINUX_PERF_OPTIONS:COLLECT_IP_BACKTRACE_SAMPLES": "--sample",
-    "TRACE_AFTER_FORK_BEFORE_EXEC": "--trace-fork-before-exec",
-    "COLLECT_GPU_MEMORY_USAGE": "--cuda-memory-usage",
+    "TRACE_AFTER_FORK_BEFORE_EXEC": "--trace-fork-before-exec", "COLLECT_GPU_MEMORY_USAGE": "--cuda-memory-usage",
     "COLLECT_UVM_CPU_PAGE_FAULTS": "--cuda-um-cpu-page-faults",
-    "COLLECT_UVM_GPU_PAGE_FAULTS": "--cuda-um-gpu-page-faults",
-    "USE_DWARF": "--backtrace",
-}
+    "COLLECT_UVM_GPU_PAGE_FAULTS": "--cuda-um-gpu-page-faults", "USE_DWARF": "--backtrace",
+}  # fmt: skip
 """Options by the setting of META_DATA_CAPTURE that they make ``true``."""
 
 
@@ -179,6 +177,7 @@ class Metadata:
     gpu_clocks: tuple[GpuClock, ...] = ()
     """The clocks of GPUs that differed from the CPU's before their times were corrected."""
     may_pause: bool = False
+    names_vllm: bool = False
     """Whether the names of both cudaProfilerStart and cudaProfilerStop occur."""
 
     @cached_property
@@ -231,7 +230,7 @@ class _Reader:
         starts = self._rows("TARGET_INFO_SESSION_START_TIME", ("utcEpochNs", "systemClockNs"))
         start, clock = map(_integer, starts[0] if starts else (None, None))
         system = self._names("TARGET_INFO_SYSTEM_ENV")
-        # The command's arguments and directory are not read.
+        # The command's arguments and directory are not kept.
         capture = self._names("META_DATA_CAPTURE")
         durations = self._rows("ANALYSIS_DETAILS", ("duration",))
         devices = self._rows("TARGET_INFO_CUDA_DEVICE", ("pid", "cudaId", "gpuId"))
@@ -260,6 +259,7 @@ class _Reader:
             blocking_streams=self._blocking_streams(),
             mpi_ranks=self._mpi_ranks(),
             may_pause=self._may_pause(),
+            names_vllm=any("vllm" in str(row).lower() for row in self._rows("META_DATA_CAPTURE", ("name", "value"))),
             json_included=export.get("EXPORT_PARAM_INCLUDE_JSON", "").lower() == "true",
             blobs_included=export.get("EXPORT_PARAM_INCLUDE_BLOBS", "").lower() == "true",
         )

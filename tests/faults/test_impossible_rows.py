@@ -236,11 +236,12 @@ def test_clocks_of_gpus_may_be_off_by_a_second_and_more(work):
         assert (ran.out, ran.err) == (right.out, right.err)
 
 
-def test_a_rank_with_os_runtime_calls_alone_changes_nothing_for_the_others(work, tmp_path):
+@pytest.mark.parametrize("kind", ["osrt", "nvtx_range", "mpi_other"])
+def test_a_rank_without_cuda_changes_nothing_for_the_others(work, tmp_path, kind):
     idle = tmp_path / "rank1.sqlite"
     with synthetic.ExportWriter(idle) as writer:
-        writer.osrt(writer.thread(writer.process(101), 101, "main"), 1, 20 * S, "read")
+        getattr(writer, kind)(writer.thread(writer.process(101), 101, "main"), 1, 20 * S, "read")
     alone, both = (program.run("gpu", *paths, "--format", "csv").out for paths in ((work,), (work, idle)))
     assert both == alone
     assert "Judged: 299.5 ms on 1 GPU" in " ".join(program.run("triage", work, idle).out.split())
-    assert "read" in program.run("osrt", work, idle).out
+    assert kind != "osrt" or "read" in program.run("osrt", work, idle).out

@@ -1,12 +1,13 @@
 """Accounts of launches: kernels and launches that a capture lacks, and GPU clocks that differ from the CPU's."""
 
+import shutil
 from itertools import product
 
 import program
 import pytest
 from campaign import first
 from support import edit, job_of, native, real_exports, records
-from synthetic import ExportWriter, whole_graph_export
+from synthetic import ExportWriter, node_graph_export, whole_graph_export
 from synthetic.illnesses import one_gpu
 from triaging import finding, judged, told, triaged
 
@@ -292,6 +293,30 @@ def test_memory_time_is_unknown_if_the_work_of_calls_that_copy_or_set_memory_was
             assert any(f"{calls} calls" in note and "memory is unknown" in note for note in notes)
         assert not [one for one in judged(job).findings if one.id in ("exposed-memory", "idle-gaps")]
         job.close()
+
+
+@pytest.mark.parametrize(
+    ("export", "lost", "unknown"),
+    [
+        (whole_graph_export, "GRAPH_TRACE", ("Graph (%)", "Graph Launches", "Graphs (%)", "whole CUDA graphs")),
+        (whole_graph_export, "KERNEL", ("Compute (%)", "NCCL (%)", "Kernels", "Kernels in Flight", "kernels launched")),
+        (node_graph_export, "GRAPH_TRACE", ()),
+    ],
+)
+def test_times_and_counts_are_unknown_if_the_work_of_launches_was_not_recorded(tmp_path, export, lost, unknown):
+    path = export(tmp_path / "a.sqlite")
+    whole = shutil.copy(path, tmp_path / "b.sqlite")
+    edit(path, f"DROP TABLE IF EXISTS CUPTI_ACTIVITY_KIND_{lost}")
+    asked = ("overview", "gpu", "gpu --over-time", "budget", "ranks", "efficiency --tables device")
+    rows = [row for words in asked for row in program.rows(*words.split(), path)]
+    compared = program.answered("diff", "--format", "csv", "--tables", "summary", whole, "--", path)
+    rows.append({row["What"].strip(): row["B"] for row in program.rows_of(compared)})
+    known = {heading for row in rows for heading, value in row.items() if value}
+    assert known.isdisjoint(unknown) and {"Busy (%)", "Memory (%)", "Memory Ops", "GPU busy"} <= known
+    assert ("Efficiency (%)" in known) is not bool(unknown)
+    assert any(f"{verb} unknown" in program.run("gpu", path).err for verb in ("is", "are")) is bool(unknown)
+    found = triaged(path)
+    assert ("at least" in found.summary) is bool(unknown) and not found.health
 
 
 def test_copies_and_graphs_without_gpu_work_make_a_capture_incomplete(tmp_path, program_with_copies):

@@ -40,6 +40,13 @@ def working(out, pid):
     out.kernel(process, 0, 7, 1_000, 50_000, name="saxpy(float *)", correlation_id=1)
 
 
+def ranges(name):
+    def write(out):
+        out.nvtx_range(out.thread(out.process(7, "python3"), 7, "python3"), 0, 50, name)
+
+    return write
+
+
 @pytest.fixture
 def advice_on(tmp_path, opened):
     def of(write, table=canonical.KERNELS, **session):
@@ -102,7 +109,11 @@ def test_an_option_that_was_used_is_not_advised(advice_on):
     )
     assert FORK not in text and "spawn" not in text
     assert FORK in advice_on(silent(), settings={"TRACE_AFTER_FORK_BEFORE_EXEC": "false"})
+    assert "VLLM" not in advice_on(silent())
     assert f"({SPAWN})" in advice_on(silent(name="VLLM::Worker_TP0"))
+    for name in ("execute_model", "vllm.v1.engine"):
+        assert ("VLLM" in advice_on(ranges(name))) is name.startswith("vllm")
+    assert SPAWN in advice_on(silent(), settings={"PROCESS_0:ARGUMENT_1": "vllm.entrypoints.api"})
     used = {
         "COLLECT_GPU_MEMORY_USAGE": canonical.GPU_MEMORY,
         "COLLECT_UVM_CPU_PAGE_FAULTS": canonical.CPU_PAGE_FAULTS,

@@ -7,6 +7,7 @@ import pytest
 from campaign import first
 from synthetic import ExportWriter
 from synthetic.demo import CaptureSession
+from triaging import finding, judged
 
 from nsystui.base.selection import Selection
 from nsystui.questions.answers.remembered import Remembered, remember_first_questions
@@ -171,6 +172,47 @@ def test_time_between_captures_is_no_idle_time(opened, tmp_path):
         (times,) = step_times(job.steps()).values()
         assert times.duration.max() < 2 * STEP
         assert any("pauses between captures" in note for note in job.busy(Selection()).notes)
+
+
+@pytest.mark.parametrize(
+    ("step", "message", "kinds", "through", "busy"),
+    [
+        (1, "", "", "", 25.0),  # the process may sleep
+        (2, "", "", "", 50.0),  # ids of calls that were made are missing
+        (1, "12 CUDA events were dropped", "", "", 50.0),
+        (1, "12 CUDA events were dropped", "", "osrt", 25.0),
+        (1, "Not all CUDA events might have been collected", "", "", 25.0),
+        (1, "", "osrt", "", 25.0),  # the process may compute
+        (1, "", "osrt switch", "", 50.0),
+        (1, "", "osrt switch", "switch", 25.0),
+        (2, "", "Stop Start", "", 50.0),  # a pause is no loss
+    ],
+)
+def test_time_for_which_nsys_lost_all_events_of_a_process_is_unknown(
+    opened, tmp_path, step, message, kinds, through, busy
+):
+    with ExportWriter(tmp_path / "a.sqlite") as out:
+        thread = out.thread(process := out.process(1), 1, "python")
+        for start in range(0, 800 * MS, MS):
+            is_lost = 200 * MS <= start < 600 * MS
+            if "osrt" in (through if is_lost else kinds + through):
+                out.osrt(thread, start, start + 1000, "read")
+            if "switch" in (through if is_lost else kinds):
+                out.switch(thread, start, 0, is_in=bool(start // MS % 2))
+            if not is_lost:
+                number = start // MS - (400 if step == 1 and start >= 600 * MS else 0)
+                out.api(thread, start, start + 5_000, "cudaLaunchKernel_v7000", number)
+                out.kernel(process, 0, 7, start + MS // 2, start + MS, name="gemm()", correlation_id=number)
+        for number, word in zip((201, 598), kinds.split() if "Stop" in kinds else (), strict=False):
+            out.api(thread, number * MS, number * MS + 1000, f"cudaProfiler{word}", number)
+        out.diagnostic(0, message, severity=2)
+    job = opened("a.sqlite")
+    assert shares(job) == [pytest.approx(busy, abs=0.5)]
+    budget = budget_with_causes(job, Selection())
+    is_unknown = busy > 25 and "Stop" not in kinds
+    assert any("unknown" in note for note in budget.notes) is is_unknown
+    assert (budget.cells("long_gaps")[0] < 4 * MS) is (busy > 25)
+    assert not is_unknown or "400 ms" in finding(judged(job), "lost-events").sentence
 
 
 def test_work_between_stop_and_start_shows_that_it_was_recorded(opened, tmp_path):

@@ -111,6 +111,30 @@ class TestOneGpu:
             assert [gpu.rank for gpu in iterations(job, second)] == [1]
 
 
+def test_start_up_and_warm_up_of_a_process_are_those_of_its_gpu(tmp_path):
+    """The busier process has steps of 400, 300, and then 100 ms; the other has its context created, then 50 ms."""
+    paths, busy = [tmp_path / f"rank{rank}.sqlite" for rank in (0, 1)], set()
+    for rank, (path, begin, lengths, work) in enumerate(
+        zip(paths, (0, 40), ([400, 300, *[100] * 10], [50] * 20), (40, 5), strict=True)
+    ):
+        with ExportWriter(path) as export:
+            program = Program(export, 4_700 + 100 * rank)
+            export.gpu(0)
+            export.cuda_device(program.process, 0, 0)
+            export.api(program.main, begin * MS, (begin + 30) * MS, "cudaMalloc_v3020", 9_000)
+            begin += 50
+            for number, length in enumerate(lengths):
+                program.step(number, (begin * MS, (begin + length) * MS))
+                start = begin + length - work
+                program.kernel((begin * MS, begin * MS + US), (start * MS, (start + work) * MS))
+                busy.update(range(start, start + work))
+                begin += length
+    found = triaged(*paths, settings=["warm_up_percent=1", "start_up_percent=1", "context_ms=1"])
+    idle = sum(moment not in busy for moment in range(750))
+    for name, cost in (("warm-up", 500 * MS), ("start-up", idle * MS), ("context-creation", 30 * MS)):
+        assert finding(found, name).cost == pytest.approx(cost, rel=0.01)
+
+
 def beside_another(path: Path) -> None:
     """Add a process that runs a copy of each kernel, later by 1 ns: equal work and, by its number, the first rank."""
     (columns,) = native(path, "SELECT group_concat(name) FROM pragma_table_info('CUPTI_ACTIVITY_KIND_KERNEL')")[0]

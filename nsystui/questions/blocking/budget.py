@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import chain, groupby
 from operator import itemgetter
 
 import numpy as np
@@ -21,15 +21,16 @@ from nsystui.base.units import format_value
 from nsystui.questions.algebra.intervals import EMPTY, Times, intersect, union
 from nsystui.questions.blocking.dependencies import unresolved_waits
 from nsystui.questions.blocking.gain import RECOVERABLE, SPEEDUP, STANDING, Gain, Standing
-from nsystui.questions.blocking.parts import BLOCKERS, COPIES, PARTS, Iterations, blocked_in, blocking
+from nsystui.questions.blocking.parts import BLOCKERS, PARTS, PARTS_OF, Iterations, blocked_in, blocking
 from nsystui.questions.collectives.matching import Member
 from nsystui.questions.collectives.waiting import NOBODY, Arrivals, waits_and_transfers
 from nsystui.questions.gpu.utilisation import by_gpu, selected_devices
 from nsystui.questions.host.time_budget import cause_words, causes_of
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.conditions import job_end, job_start
-from nsystui.questions.queries.data_notes import copies_notes
+from nsystui.questions.queries.data_notes import unrecorded_notes
 from nsystui.questions.queries.kernel_names import communicates, communicating
+from nsystui.questions.queries.recording import unrecorded_work
 from nsystui.questions.queries.tasks import selected_ranks
 from nsystui.questions.ranks.steps import (
     SLOW,
@@ -139,11 +140,12 @@ def iterations(job: OpenJob, selection: Selection, step_name: str | None = None)
 
 def _with_unknown(job: OpenJob, gpus: Iterable[RankIterations]) -> Iterator[RankIterations]:
     """Yield the iterations with the parts whose operations were not recorded."""
-    lacking = {item.device.task.task for item in job.busy(Selection()).devices if item.unrecorded_copies}
+    lacking = unrecorded_work(job.session, job.session.reports)
     silent = {report.index for report in job.session.reports if not report.has(tables.host_functions)}
     for gpu in gpus:
-        unknown = COPIES * (gpu.of.task in lacking) + ("host_functions",) * (gpu.of.task.report in silent)
-        yield replace(gpu, of=replace(gpu.of, unknown=unknown))
+        lost = (PARTS_OF[table] for table in lacking.get(gpu.of.task, ()))
+        unknown = ("host_functions",) * (gpu.of.task.report in silent)
+        yield replace(gpu, of=replace(gpu.of, unknown=tuple(chain(unknown, *lost))))
 
 
 AT_MOST = Column("at_most", header="At Most (%)", label="at most %", unit=Unit.PERCENT, decimals=2)
@@ -156,10 +158,8 @@ PART_COLUMNS = (
     Column("most", header="Most at Rank", label="most at rank", unit=Unit.NUMBER, importance=3),
     Column("count", header="Iterations", label="iterations", unit=Unit.COUNT, importance=2),
     Column("total", header="Total (ns)", label="total", unit=Unit.DURATION, importance=4),
-    RECOVERABLE.with_importance(1),
-    SPEEDUP.with_importance(0),
-    STANDING,
-)
+    RECOVERABLE.with_importance(1), SPEEDUP.with_importance(0), STANDING,
+)  # fmt: skip
 
 
 def budget_by_step(job: OpenJob, selection: Selection, step_name: str | None = None) -> TableAnswer:
@@ -287,7 +287,7 @@ def notes_of(
     if not gpus:
         return job.busy(selection.with_name(None)).notes
     notes = list(job.steps(step_name).notes)
-    notes += copies_notes(job.session, selected_ranks(job.ranks, selection))
+    notes += unrecorded_notes(job.session, selected_ranks(job.ranks, selection))
     if any(gpu.numbers is None for gpu in gpus):
         notes.append("a GPU whose work no step launched has one iteration: all of its time")
     waits = unresolved_waits(job.session, {gpu.of.task for gpu in gpus})

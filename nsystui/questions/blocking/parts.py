@@ -44,7 +44,7 @@ from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.conditions import of_reports
 from nsystui.questions.queries.derived import in_runs, of_each_report
 from nsystui.questions.queries.kernel_names import communicating
-from nsystui.questions.queries.pauses import pauses
+from nsystui.questions.queries.pauses import unseen
 from nsystui.questions.queries.process_rows import ProcessRows
 from nsystui.questions.queries.tasks import GPU_TABLES
 from nsystui.questions.queries.time_window import report_at
@@ -57,17 +57,14 @@ if TYPE_CHECKING:
     from nsystui.store.results import Arrays
 
 BLOCKERS = {
-    NCCL: "nccl",
-    COMMUNICATION: "communication",
-    TO_DEVICE: "to_device",
-    TO_HOST: "to_host",
-    ON_DEVICE: "on_device",
-    OTHER_COPY: "other_copies",
-    MEMSET: "memsets",
-    MIGRATION: "migrations",
-    HOST_FUNCTION: "host_functions",
+    NCCL: "nccl", COMMUNICATION: "communication", TO_DEVICE: "to_device", TO_HOST: "to_host", ON_DEVICE: "on_device",
+    OTHER_COPY: "other_copies", MEMSET: "memsets", MIGRATION: "migrations", HOST_FUNCTION: "host_functions",
+}  # fmt: skip
+PARTS_OF = {
+    "kernels": ("compute", "nccl", "communication"),
+    "memory_ops": ("to_device", "to_host", "on_device", "other_copies", "memsets"),
+    "graph_launches": ("compute",),
 }
-COPIES = ("to_device", "to_host", "on_device", "other_copies", "memsets")
 PARTS = ("compute", "starved", *BLOCKERS.values(), "stalled", "in_graph", "unresolved", "tail")
 """The parts of an iteration, which add up to it exactly."""
 
@@ -297,14 +294,19 @@ def blocked_in(job: OpenJob, window: Window) -> Mapping[tuple[Task, int], Iterat
     session, iterations = job.session, {}
     communication, offsets = communicating(session), {report.index: report.clock_offset for report in session.reports}
     spans, shared = _spans(session, offsets), _shared_work(job)
-    pauses_of = {report.index: pauses(session, report) for report in session.reports}
+    reports = {report.index: report for report in session.reports}
     for rows in ProcessRows.each(session, spans):
         task, offset = rows.task, offsets[rows.task.report]
         edges = np.array([window.start, window.end]) - offset
         local_window = Window(*edges.tolist())
         work = operations_of(rows, None if rows.is_shared else local_window, communication)
         for device in spans[task]:
-            window_edges = (local_window, edges[:1], edges[1:], pauses_of[task.report].shifted(-offset))
+            window_edges = (
+                local_window,
+                edges[:1],
+                edges[1:],
+                unseen(session, reports[task.report], task.process).shifted(-offset),
+            )
             parts, busy, possible, stretches = budgets_of(work, device, *window_edges, *shared[task, device])
             when = {part: times.shifted(offset) for part, times in stretches.items()}
             low, high = np.array([window.start]), np.array([window.end])
@@ -371,9 +373,10 @@ def _arrays(
     none = np.zeros(0, np.int64)
     lists: dict[int, dict[str, list[Times]]] = {report.index: {name: [none] for name in names} for report in reports}
     spans = _spans(session, lists)
-    pauses_of = {report.index: pauses(session, report).shifted(-report.clock_offset) for report in reports}
+    reports_by_index = {report.index: report for report in reports}
     for process in ProcessRows.each(session, spans):
-        task = process.task
+        task, report = process.task, reports_by_index[process.task.report]
+        paused = unseen(session, report, task.process).shifted(-report.clock_offset)
         edges_of_gpu = {
             device: tuple(np.append(edge, more) for edge, more in zip(span, edges.get(task, (none, none)), strict=True))
             for device, span in spans[task].items()
@@ -387,7 +390,6 @@ def _arrays(
                 session.tell(Computation("what blocked", done, len(windows), "slices"))
             work = operations_of(process, window if len(windows) > 1 else None, communication)
             for device, (starts, ends) in edges_of_gpu.items():
-                paused = pauses_of[task.report]
                 *figures, stretches = budgets_of(work, device, window, starts, ends, paused, *shared[task, device])
                 for total, part in zip(sums[device], figures, strict=True):
                     total += part

@@ -65,13 +65,9 @@ from nsystui.store import tables
 
 CPU, LAUNCH_DELAY, KERNEL_DELAY, SYNCHRONISATION, UNRESOLVED = range(10, 15)
 KINDS = {
-    **dict(enumerate(OPERATIONS)),
-    CPU: "CPU",
-    LAUNCH_DELAY: "launch delay",
-    KERNEL_DELAY: "delay between operations",
-    SYNCHRONISATION: "return from synchronisation",
-    UNRESOLVED: "unresolved",
-}
+    **dict(enumerate(OPERATIONS)), CPU: "CPU", LAUNCH_DELAY: "launch delay", KERNEL_DELAY: "delay between operations",
+    SYNCHRONISATION: "return from synchronisation", UNRESOLVED: "unresolved",
+}  # fmt: skip
 CATEGORIES = {**dict(enumerate(COLOURS)), CPU: "cpu"}
 """The colours of working kinds; in other kinds, the path waits."""
 OUTSIDE = "outside of CUDA calls"
@@ -388,21 +384,15 @@ def _texts(job: OpenJob, pieces: Sequence[PathPiece]) -> _Texts:
 
 GROUPINGS = ("name", "kind", "range", "rank", "role", "piece")
 COLUMNS = (
-    Column("kind", header="Kind", label="kind"),
-    Column("time", header="Time (ns)", label="time", unit=Unit.DURATION),
+    Column("kind", header="Kind", label="kind"), Column("time", header="Time (ns)", label="time", unit=Unit.DURATION),
     Column("share", header="Share (%)", label="share %", unit=Unit.PERCENT, decimals=2, has_bar=True),
     Column("pieces", header="Pieces", label="pieces", unit=Unit.COUNT, importance=2),
     Column("longest", header="Longest (ns)", label="longest", unit=Unit.DURATION, compared="time", importance=3),
-    START.with_importance(4),
-    RANK.with_importance(1),
-    Column("range", header="NVTX Range", label="NVTX range", importance=1),
-    NAME,
-    REPORT_ID,
-    PROCESS_ID,
-    ROW_ID,
+    START.with_importance(4), RANK.with_importance(1),
+    Column("range", header="NVTX Range", label="NVTX range", importance=1), NAME, REPORT_ID, PROCESS_ID, ROW_ID,
     Column("event", header="Event", label="event", importance=FILES_ONLY),
     Column("event_start", header="Event Start (ns)", label="event start", unit=Unit.TIME, importance=FILES_ONLY),
-)
+)  # fmt: skip
 EVENTS = (EventKind.KERNEL, EventKind.MEMORY, EventKind.GRAPH, EventKind.HOST_FUNCTION)
 """The kinds of operations by table (`Operations.table`)."""
 

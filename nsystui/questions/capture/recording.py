@@ -77,15 +77,11 @@ GOALS = (
 )
 
 LAUNCHERS = {
-    "slurm": ("SLURM_PROCID", "srun"),
-    "openmpi": ("OMPI_COMM_WORLD_RANK", "mpirun"),
-    "mpich": ("PMI_RANK", "mpiexec"),
-    "pals": ("PALS_RANKID", "mpiexec"),
-    "mvapich": ("MV2_COMM_WORLD_RANK", "mpiexec"),
-    "flux": ("FLUX_TASK_RANK", "flux run"),
-    "jsrun": ("JSM_NAMESPACE_RANK", "jsrun"),
+    "slurm": ("SLURM_PROCID", "srun"), "openmpi": ("OMPI_COMM_WORLD_RANK", "mpirun"), "mpich": ("PMI_RANK", "mpiexec"),
+    "pals": ("PALS_RANKID", "mpiexec"), "mvapich": ("MV2_COMM_WORLD_RANK", "mpiexec"),
+    "flux": ("FLUX_TASK_RANK", "flux run"), "jsrun": ("JSM_NAMESPACE_RANK", "jsrun"),
     "torchrun": ("RANK", "torchrun --nproc-per-node=gpu --no-python"),
-}
+}  # fmt: skip
 """The variable with the rank, and the command that starts the ranks; ``torchrun`` runs once per node and sets it."""
 
 

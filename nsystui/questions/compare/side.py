@@ -13,6 +13,7 @@ from nsystui.base.selection import Selection, Task, Window
 from nsystui.base.text import ranks_named
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.nvtx.loading import has_launches
+from nsystui.questions.queries.recording import unrecorded_work
 from nsystui.questions.queries.tasks import RankedTask, selected_ranks
 from nsystui.questions.queries.time_window import extent, selected_reports, shares_clock
 from nsystui.questions.ranks.overview import job_facts
@@ -54,10 +55,11 @@ class Side:
     def named_ranks(self) -> str:
         return ranks_named(item.rank for item in self.ranks)
 
-    @property
-    def gpu_ranks(self) -> int:
-        """The number of ranks with recorded GPU work; 0 means that their work is unknown."""
-        return sum(bool(item.devices) for item in self.ranks)
+    def gpu_ranks(self, table: str = "") -> int:
+        """Return the number of ranks with GPU work; 0 if all of it, or of ``table``, is unknown."""
+        used = [item.task for item in self.ranks if item.devices]
+        lost = unrecorded_work(self.job.session, self.job.session.reports)
+        return 0 if all(lost[task][table] for task in used) else len(used)
 
     @property
     def nvtx_ranks(self) -> int:
@@ -139,6 +141,10 @@ class Basis:
         if self.each != "rank":
             return ()
         return (f"times and counts are per rank: A has {self.a:,} {what}, B {self.b:,}",)
+
+
+def gpu_basis(a: Side, b: Side, table: str = "") -> Basis:
+    return Basis(a.gpu_ranks(table), b.gpu_ranks(table))
 
 
 def both(a: Sequence[str], b: Sequence[str]) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from nsystui.base.answer import FILES_ONLY, Column, Row, TableAnswer, Unit, Valu
 from nsystui.base.units import align_decimal, format_value
 from nsystui.questions.compare.host import functions
 from nsystui.questions.compare.pairs import BOTH, GONE, NEW, Compared, minus, ratio
-from nsystui.questions.compare.side import Basis, Side, both, with_smart_names
+from nsystui.questions.compare.side import Basis, Side, both, gpu_basis, with_smart_names
 from nsystui.questions.compare.tables import (
     STEP,
     api,
@@ -73,14 +73,11 @@ def _mean(values: list[float]) -> float | None:
 T = TypeVar("T", bound=TableAnswer)
 _TABLE = Column("table", header="Table", label="table", importance=FILES_ONLY)
 COLUMNS = (
-    Column("what", header="What", label="what"),
-    Column("unit", header="Unit", label="unit"),
-    Column("a", header="A", label="A", unit=Unit.NUMBER),
-    Column("b", header="B", label="B", unit=Unit.NUMBER),
+    Column("what", header="What", label="what"), Column("unit", header="Unit", label="unit"),
+    Column("a", header="A", label="A", unit=Unit.NUMBER), Column("b", header="B", label="B", unit=Unit.NUMBER),
     Column("difference", header="Difference", label="B − A", unit=Unit.NUMBER),
-    Column("ratio", header="B / A", label="B/A", unit=Unit.RATIO, decimals=4),
-    _TABLE,
-)
+    Column("ratio", header="B / A", label="B/A", unit=Unit.RATIO, decimals=4), _TABLE,
+)  # fmt: skip
 """The columns of `summary`; ``unit`` is the unit of a row's values: ns, percent or count."""
 
 _WORDED = (
@@ -93,14 +90,10 @@ _WORDED = (
 _UNITS = {"ns": Unit.DURATION, "%": Unit.PERCENT, "count": Unit.COUNT}
 
 _PARTS = (
-    ("busy_percent", "GPU busy"),
-    ("compute_percent", "  compute"),
-    ("nccl_percent", "  NCCL"),
-    ("exposed_nccl_percent", "  exposed NCCL"),
-    ("memory_percent", "  memory"),
-    ("graph_percent", "  graph"),
+    ("busy_percent", "GPU busy"), ("compute_percent", "  compute"), ("nccl_percent", "  NCCL"),
+    ("exposed_nccl_percent", "  exposed NCCL"), ("memory_percent", "  memory"), ("graph_percent", "  graph"),
     ("idle_percent", "GPU idle"),
-)
+)  # fmt: skip
 _OPTIONAL = ("nccl_percent", "exposed_nccl_percent", "graph_percent")
 _NAMED = 3
 """The notes name at most this many of the largest changes."""
@@ -177,12 +170,12 @@ def summary(a: Side, b: Side, step_range: str | None = None) -> ComparisonSummar
 
     The difference in kernel time is split into kernels that only one side has and, for other names, count and duration
     (see `pairs`). Sums are per rank if the sides have different numbers of ranks. Notes name the largest changes, and a
-    side that did more work. Measures that both sides lack (steps, NCCL, graphs) have no row.
+    side that did more work.
     """
     utilisations = utilisation(a, b), utilisation(b, a)
     compared = kernels(a, b), nccl(a, b), memory(a, b)
     ranges = nvtx(a, b, step_range=step_range)
-    basis = Basis(a.gpu_ranks, b.gpu_ranks)
+    basis = gpu_basis(a, b)
     answer = ComparisonSummary("diff-summary", COLUMNS, [], 0, verdict=verdict(a, b, compared[0], step_range))
     lines = [
         *_steps(a, b, step_range, answer.verdict),
@@ -258,13 +251,13 @@ def _work(
     sides: tuple[Side, Side], launched: Compared, communication: Compared, moved: Compared, steps: Sequence[int]
 ) -> Iterator[_Line]:
     """Yield the rows that sum columns of other tables. ``steps``: the number of steps of each side."""
-    basis = Basis(sides[0].gpu_ranks, sides[1].gpu_ranks)
+    basis, kernels, copied = gpu_basis(*sides), gpu_basis(*sides, "kernels"), gpu_basis(*sides, "memory_ops")
     each = f" per {basis.each}" * bool(basis.each)
 
     def line(what: str, unit: str, pair: _Pair, table: str | None, fact: str = "") -> _Line:
         return _Line(f"{what}{each}", unit, *pair, table, fact=fact and f"{fact}{each}")
 
-    kernel_time, memory_time = _pair(launched, "total", basis), _pair(moved, "total", basis)
+    kernel_time, memory_time = _pair(launched, "total", kernels), _pair(moved, "total", copied)
     graphs = [_graph_time(side, basis) for side in sides]
     parts = zip(kernel_time, memory_time, graphs, strict=True)
     a, b = (None if None in part else sum(filter(None, part)) for part in parts)
@@ -273,7 +266,7 @@ def _work(
         yield line("  whole CUDA graphs", "ns", (graphs[0], graphs[1]), None)
     yield line("  memory operations", "ns", memory_time, "memory")
     yield line("  kernels", "ns", kernel_time, "kernels")
-    if basis.a and basis.b:
+    if kernels.a and kernels.b:
         common = [row for row in launched.records() if row["status"] == BOTH]
         single = [row for row in launched.records() if row["status"] != BOTH]
         changes = {
@@ -285,15 +278,15 @@ def _work(
             yield _Line(f"    {name}", "ns", None, None, "kernels", change)
     has_nccl = communication.cells("what")[:1] == [KERNEL]
     if has_nccl:
-        yield line("    NCCL kernels", "ns", _pair(communication, "total", basis), "nccl")
-        yield line("      exposed", "ns", _pair(communication, "exposed", basis), "nccl")
+        yield line("    NCCL kernels", "ns", _pair(communication, "total", kernels), "nccl")
+        yield line("      exposed", "ns", _pair(communication, "exposed", kernels), "nccl")
     # Sums grow with the steps: if both sides have steps, `_facts` reports launches per step instead.
     has_fact = not all(steps)
-    yield line("kernels launched", "count", _pair(launched, "count", basis), "kernels", "kernels launched" * has_fact)
+    yield line("kernels launched", "count", _pair(launched, "count", kernels), "kernels", "kernels launched" * has_fact)
     if has_nccl:
-        yield line("  of NCCL", "count", _pair(communication, "count", basis), "nccl", "NCCL kernels" * has_fact)
+        yield line("  of NCCL", "count", _pair(communication, "count", kernels), "nccl", "NCCL kernels" * has_fact)
     copy_fact = "copies and memsets" * (has_fact or steps[0] == steps[1])
-    yield line("copies and memsets", "count", _pair(moved, "count", basis), "memory", copy_fact)
+    yield line("copies and memsets", "count", _pair(moved, "count", copied), "memory", copy_fact)
 
 
 def _facts(sides: tuple[Side, Side], step_range: str | None) -> Iterator[_Line]:
@@ -324,7 +317,7 @@ def _facts(sides: tuple[Side, Side], step_range: str | None) -> Iterator[_Line]:
 def _launches_per_step(side: Side, step_range: str | None) -> _Pair:
     """Return the mean number of kernels, and of NCCL kernels, of a rank's step, if there are steps."""
     count = spreads(side, step_range)[STEP].count
-    if not count or not side.gpu_ranks:
+    if not count or not side.gpu_ranks("kernels"):
         return None, None
     steps = side.job.steps(step_range)
     calls = launched_in_steps(side.job.pairing(), steps, side.selection)
@@ -335,10 +328,9 @@ _Pair = tuple[float | None, float | None]
 
 
 def _graph_time(side: Side, basis: Basis) -> float | None:
-    if not side.gpu_ranks:
+    if not (ranks := side.gpu_ranks("graph_launches")):
         return None
-    time = graph_time(side)
-    return time / side.gpu_ranks if basis.each else time
+    return graph_time(side) / (ranks if basis.each else 1)
 
 
 def _pair(answer: Compared, key: str, basis: Basis) -> _Pair:

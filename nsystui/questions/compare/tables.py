@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,7 +19,7 @@ from nsystui.questions.algebra.groups import measures_of
 from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.blocking.budget import LABELS, iterations
 from nsystui.questions.compare.pairs import Compared, Extra, Key, Measured, compared, minus, ratio
-from nsystui.questions.compare.side import Basis, Side, both
+from nsystui.questions.compare.side import Basis, Side, both, gpu_basis
 from nsystui.questions.kernels.activities import API, MEMORY, memory_sizes, work_summary
 from nsystui.questions.kernels.summary import GroupBy, Names, kernel_summary
 from nsystui.questions.nccl.grouping import COLUMNS, USUAL, NcclProperty
@@ -61,7 +62,7 @@ def _kernels(
     name: str, columns: Sequence[Column], a: Side, b: Side, ask: Callable[..., TableAnswer], kind_of: _KindOf | None
 ) -> Compared:
     answers = [ask(side.job.session, side.selection, families=side.job.families) for side in (a, b)]
-    basis = Basis(a.gpu_ranks, b.gpu_ranks)
+    basis = gpu_basis(a, b, "kernels")
     notes = (*basis.note("ranks with a GPU"), *both(answers[0].notes, answers[1].notes))
     rows = [by_name(answer, columns[0].label) for answer in answers]
     if kind_of is not None:
@@ -91,7 +92,7 @@ def memory(a: Side, b: Side) -> Compared:
     """Return memory copies and memsets by operation: times of `work_summary`, bytes of `memory_sizes`."""
     answers = [work_summary(side.job.session, side.selection, MEMORY) for side in (a, b)]
     sides = _with_sizes(a, by_name(answers[0])), _with_sizes(b, by_name(answers[1]))
-    basis = Basis(a.gpu_ranks, b.gpu_ranks)
+    basis = gpu_basis(a, b, "memory_ops")
     notes = (*basis.note("ranks with a GPU"), *both(answers[0].notes, answers[1].notes))
     return compared("diff-memory", _OPERATION, sides, basis, notes, _BYTES)
 
@@ -158,7 +159,7 @@ def nccl(a: Side, b: Side) -> Compared:
         answers = [_summary(side, group_by) for side in (a, b)]
     is_of_kernels = any((answer.frame()["what"] == KERNEL).any() for answer in answers)
     what: What = KERNEL if is_of_kernels or not any(map(len, answers)) else CALL
-    basis = Basis(a.gpu_ranks, b.gpu_ranks) if what == KERNEL else Basis(a.call_ranks, b.call_ranks)
+    basis = gpu_basis(a, b, "kernels") if what == KERNEL else Basis(a.call_ranks, b.call_ranks)
     notes = [*basis.note("ranks with a GPU" if what == KERNEL else "ranks with calls")]
     if group_by != USUAL:
         notes.append("rows are by collective alone because only one side has message sizes")
@@ -338,9 +339,9 @@ def steps(a: Side, b: Side, name: str | None = None) -> Compared:
     """
     sides = [spreads(side, name) for side in (a, b)]
     rows = [
-        _step_row(what, sides[0][what], sides[1][what])
-        for what in sides[0]
-        if any(spread[what].maximum for spread in sides)
+        _step_row(what, *(spread.get(what, DurationSpread(0)) for spread in sides))
+        for what in dict.fromkeys(chain(*sides))
+        if any(what in spread and spread[what].maximum for spread in sides)
     ]
     has_any = any(spread[STEP].count for spread in sides)
     notes = [*both(*(side.job.steps(name).notes for side in (a, b)))]

@@ -176,11 +176,12 @@ def verdict(a: Side, b: Side, launched: Compared, step_range: str | None = None)
     """Return the verdict on B, or ``None`` if a side has no GPU work. ``launched``: the kernels of both sides."""
     steps_by_side = _steady_steps(a, step_range), _steady_steps(b, step_range)
     budgets = [_job_budget(side, other) for side, other in ((a, b), (b, a))]
-    if not all(budget is not None and budget.time for budget, _ in budgets):
+    if not all(budget.time for budget, _ in budgets):
         return None
-    job_times = [_timed(budget, gpus) for budget, gpus in budgets if budget is not None]
+    job_times = [_timed(*budget) for budget in budgets]
     first, second = (Timed(parts, parts) for parts in job_times)
-    lacking = [name for name, side in (("A", a), ("B", b)) if lacks_work(side.job.session)]
+    named = zip(("A", "B"), (a, b), budgets, strict=True)
+    lacking = [name for name, side, (budget, _) in named if budget.unknown or lacks_work(side.job.session)]
     if lacking:
         why = f"GPU work is missing in {' and '.join(lacking)}"
         return Verdict(ComparedBy.JOB, first, second, other_work=why)
@@ -206,11 +207,11 @@ def verdict(a: Side, b: Side, launched: Compared, step_range: str | None = None)
     return job
 
 
-def _job_budget(side: Side, other: Side) -> tuple[Budget | None, int]:
+def _job_budget(side: Side, other: Side) -> tuple[Budget, int]:
     """Return the budget of a side's GPUs, and their number."""
     selection = side.selection_for_shares(other)
     budgets = [budget for budget in device_budgets(side.job, selection) if budget.device.task.task in side.tasks]
-    return (in_sum(budgets) if budgets else None), max(len(budgets), 1)
+    return in_sum(budgets), max(len(budgets), 1)
 
 
 def _timed(budget: Budget, gpus: float) -> dict[str, float]:

@@ -18,6 +18,7 @@ from nsystui.questions.gpu.utilisation import selected_devices
 from nsystui.questions.queries.conditions import job_end, job_start, where
 from nsystui.questions.queries.data_notes import missing_notes
 from nsystui.questions.queries.derived import in_runs, rows_by_report
+from nsystui.questions.queries.recording import unrecorded_work
 from nsystui.questions.queries.time_window import edges_of
 from nsystui.store import tables
 from nsystui.store.report import Report
@@ -37,20 +38,12 @@ def _number(key: str, header: str, importance: int) -> Column:
 
 
 COLUMNS = (
-    RANK,
-    DEVICE.with_importance(1),
-    _GPU,
-    _METRIC,
-    _UNIT,
-    Column("samples", header="Samples", label="samples", unit=Unit.COUNT, importance=4),
-    _number("mean", "Mean", 0),
-    _number("min", "Min", 5),
-    _number("median", "Med", 1),
-    _number("p95", "P95", 2),
-    _number("max", "Max", 1),
+    RANK, DEVICE.with_importance(1), _GPU, _METRIC, _UNIT,
+    Column("samples", header="Samples", label="samples", unit=Unit.COUNT, importance=4), _number("mean", "Mean", 0),
+    _number("min", "Min", 5), _number("median", "Med", 1), _number("p95", "P95", 2), _number("max", "Max", 1),
     Column("implausible", header="Implausible", label="implausible", unit=Unit.COUNT, importance=6),
     Column("period", header="Period (ns)", label="period", unit=Unit.DURATION, importance=6),
-)
+)  # fmt: skip
 TIME_COLUMNS = (RANK, DEVICE, _GPU, START, _METRIC, _UNIT, _number("value", "Value", 0))
 
 _KEY_FAMILIES = ("SM active", "tensor active", "DRAM read", "DRAM write", "SM issue")
@@ -148,9 +141,11 @@ def _in_flight(job: OpenJob, selection: Selection, window: Window, bins: int) ->
         (used.task.task, used.device): (used.task.rank, used.device)
         for used in selected_devices(job.session, selection, job.ranks)
     }
-    means = {user: np.zeros(bins) for user in users.values()}
+    lost = unrecorded_work(job.session, job.session.reports)
+    fills = {user: np.nan if lost[task]["kernels"] or not width else 0.0 for (task, _), user in users.items()}
+    means = {user: np.full(bins, fill) for user, fill in fills.items()}
     if not width:
-        return {user: np.full(bins, np.nan) for user in means}
+        return means
     edges = np.arange(bins + 1) * (width / bins)
     for sign, time in ((1, job_start(kernels)), (-1, job_end(kernels))):
         since = sa.func.greatest(sa.func.least(time - window.start, width), 0)

@@ -11,15 +11,13 @@ number of devices::
     orchestration efficiency = max (Useful_d + Moved_d) / T
 
 A factor with a divisor of 0 is 0, as in DLB. `Useful` defines useful time; whole CUDA graphs always count as useful.
-Useful_d + Moved_d is the device's busy time under either definition.
-
-A GPU that several processes share counts once (`OpenJob.gpus`).
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from nsystui.questions.gpu.device_time import Breakdown
@@ -61,6 +59,7 @@ class DeviceEfficiency:
     load_balance: float
     communication: float
     orchestration: float
+    lost: Counter[str] = field(default_factory=Counter)
 
     @property
     def parallel(self) -> float:
@@ -81,6 +80,7 @@ class DeviceEfficiency:
             load_balance=ratio(total, len(spent) * max_useful),
             communication=ratio(max_useful, max_busy),
             orchestration=ratio(max_busy, time),
+            lost=sum((device.unknown for device in spent), Counter()),
         )
 
 

@@ -4,8 +4,7 @@
     ceiling = MFU · T / (T - R)    T: time of the steps, R: their time without a compute kernel
 
 The user gives the FLOPs of a step of the whole job: about 6·N·tokens to train a transformer of N parameters (8·N·tokens
-with recomputed activations). The step time is a median. Steps follow each other on the GPU without gaps
-(docs/ranks.md#steps), so idle time is included.
+with recomputed activations). The step time is a median, with idle time.
 
 The known peaks are from NVIDIA's data sheets: dense matrix products in BF16, half of the figures with sparsity. If a
 name means several products, or the figure depends on an unrecorded power limit, the user must give the peak.
@@ -43,17 +42,13 @@ class Peak:
 
 # Pattern of the GPU's name; TFLOP/s; source.
 _PEAKS = (
-    (r"A100", 312.0, "A100 data sheet, dense BF16"),
-    (r"H100.*(HBM3|SXM)", 989.0, "H100 SXM data sheet, dense BF16"),
-    (r"H100 PCIe", 756.0, "H100 PCIe data sheet, dense BF16"),
-    (r"GH200", 989.0, "GH200 data sheet, dense BF16"),
-    (r"H200(?! NVL)", 989.0, "H200 SXM data sheet, dense BF16"),
-    (r"B200", 2250.0, "HGX B200 data sheet, dense BF16"),
-    (r"A40", 149.7, "A40 data sheet, dense BF16"),
-    (r"L40S", 362.0, "L40S data sheet, dense BF16"),
+    (r"A100", 312.0, "A100 data sheet, dense BF16"), (r"H100.*(HBM3|SXM)", 989.0, "H100 SXM data sheet, dense BF16"),
+    (r"H100 PCIe", 756.0, "H100 PCIe data sheet, dense BF16"), (r"GH200", 989.0, "GH200 data sheet, dense BF16"),
+    (r"H200(?! NVL)", 989.0, "H200 SXM data sheet, dense BF16"), (r"B200", 2250.0, "HGX B200 data sheet, dense BF16"),
+    (r"A40", 149.7, "A40 data sheet, dense BF16"), (r"L40S", 362.0, "L40S data sheet, dense BF16"),
     (r"V100-SXM[23]", 125.0, "V100 SXM2 data sheet, FP16 (no BF16)"),
     (r"V100-PCIE", 112.0, "V100 PCIe data sheet, FP16 (no BF16)"),
-)
+)  # fmt: skip
 # Parts of a GPU (MIG, vGPU), and a custom A100 with more multiprocessors than the product.
 _UNKNOWN = re.compile(r"\bMIG\b|\bGRID\b|-\d+[ABCQ]\b|A100-SXM-64GB")
 

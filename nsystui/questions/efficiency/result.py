@@ -22,7 +22,7 @@ from nsystui.questions.efficiency.device import DeviceEfficiency, Useful
 from nsystui.questions.efficiency.host import HostEfficiency, host_calls, host_times
 from nsystui.questions.efficiency.mfu import Mfu, MfuRequest, mfu, recorded_size
 from nsystui.questions.efficiency.region import mfu_of_region
-from nsystui.questions.gpu.device_time import Breakdown, DeviceIntervals
+from nsystui.questions.gpu.device_time import Breakdown, DeviceIntervals, is_unknown
 from nsystui.questions.gpu.utilisation import BusyIntervals, recording_notes, unplaced
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.pauses import pauses
@@ -77,7 +77,7 @@ class Scalability:
 def scalability(job: Sized, baseline: Sized, scaling: Scaling) -> Scalability:
     """Return the change of computation from ``baseline`` to ``job``; either may be larger."""
     after, before = job.device, baseline.device
-    if not after.useful or not before.devices:
+    if not after.useful or not before.devices or is_unknown("parallel", after.lost + before.lost):
         return Scalability(scaling, job, baseline, None, None)
     computation = before.useful / after.useful
     if scaling is Scaling.WEAK:
@@ -121,6 +121,7 @@ _DEVICE = {
         "GPUs idle, host late: gaps in 8 Host",
     ),
 }  # fmt: skip
+_NOT_RECORDED = "some work of the GPUs was not recorded"
 _HOST = {
     "parallel": (
         "host parallel efficiency", 0, "MPI parallel × device offload",
@@ -157,9 +158,11 @@ _SCALING = {
 
 def device_factors(device: DeviceEfficiency, scaled: Scalability | None = None) -> list[Factor]:
     """Return the GPUs' factors, unknown without GPUs; with a baseline also scalability and global efficiency."""
-    measured = device if device.devices else None
+    known = [key for key in _DEVICE if device.devices and not is_unknown(key, device.lost)]
     factors = [
-        Factor(f"device_{key}", name, None if measured is None else getattr(measured, key), depth, formula, low)
+        Factor(
+            f"device_{key}", name, getattr(device, key) if key in known else None, depth, formula, low, _NOT_RECORDED
+        )
         for key, (name, depth, formula, low) in _DEVICE.items()
     ]
     if scaled is not None:

@@ -10,7 +10,7 @@ from nsystui.base.answer import DEVICE, FILES_ONLY, HOST, PID, RANK, Column, Row
 from nsystui.questions.efficiency.device import Useful
 from nsystui.questions.efficiency.mfu import Mfu
 from nsystui.questions.efficiency.result import Efficiency, Factor, Scalability, device_factors, host_factors
-from nsystui.questions.gpu.device_time import Breakdown, total
+from nsystui.questions.gpu.device_time import Breakdown, is_unknown, total
 
 EVERYTHING = "all"
 """The rank in the row over all GPUs."""
@@ -111,21 +111,24 @@ def breakdown_table(result: Efficiency) -> TableAnswer:
         cells = ",".join(map(str, gpu.ranks)), device.device, device.gpu, device.model
         rows.append((*cells, *_spent_cells(spent, result.useful)))
     columns = zip(BREAKDOWN_COLUMNS, zip(*rows, strict=True), strict=False)
-    zero = [column.key for column, values in columns if column.unit is Unit.PERCENT and not any(values)]
+    zero = [
+        column.key for column, values in columns if column.unit is Unit.PERCENT and all(value == 0 for value in values)
+    ]
     notes = (*result.notes, *result.device_notes)
     return TableAnswer("breakdown", for_files(BREAKDOWN_COLUMNS, zero), rows, len(rows), notes)
 
 
 def _spent_cells(spent: Breakdown, useful: Useful) -> Row:
-    parts = [getattr(spent, key) for key in PARTS]
-    useful_time = useful.time(spent)
+    others = {"useful": useful.time(spent), "moved": useful.moved(spent)}
+    parts = [spent.known(key) for key in PARTS]
+    useful_time, moved = (None if is_unknown(key, spent.unknown) else time for key, time in others.items())
     percent = [spent.percent(part) for part in (*parts, useful_time)]
-    return (*percent, *parts, useful_time, useful.moved(spent), spent.time)
+    return (*percent, *parts, useful_time, moved, spent.time)
 
 
 def device_table(result: Efficiency, scaled: Scalability | None = None) -> TableAnswer:
     """Return a row per device factor; with a baseline, also its values, scalability, and global efficiency."""
-    factors = device_factors(result.device, scaled)
+    factors = device_factors(result.device, scaled) if result.gpus else []
     notes = (*result.notes, *result.device_notes)
     if scaled is None:
         return _factor_table("device", factors, None, notes)
@@ -134,14 +137,14 @@ def device_table(result: Efficiency, scaled: Scalability | None = None) -> Table
 
 
 def host_table(result: Efficiency) -> TableAnswer:
-    return _factor_table("host", host_factors(result), None, (*result.notes, *result.host_notes))
+    factors = host_factors(result)
+    is_known = any(factor.value is not None for factor in factors)
+    return _factor_table("host", factors if is_known else [], None, (*result.notes, *result.host_notes))
 
 
 def _factor_table(
     name: str, factors: Sequence[Factor], baseline: dict[str, float | None] | None, notes: tuple[str, ...]
 ) -> TableAnswer:
-    if all(factor.value is None for factor in factors):
-        factors = ()
     rows: list[Row] = []
     for item in factors:
         before = () if baseline is None else (_percent(baseline.get(item.key)),)

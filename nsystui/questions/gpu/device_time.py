@@ -10,14 +10,12 @@ Operations of a device (a CUDA ordinal of one process; docs/exports.md#identifie
 * G, launches of whole CUDA graphs whose contents were not traced
 
 A = K ∪ C ∪ M ∪ G. U(X) is the union of the intervals of X, and |U(X)| its length: the time in which at least one
-operation ran. Concurrent kernels count once, so no time exceeds the window w (nsys's rule ``gpu_time_util`` sums them,
-and may exceed 100 %).
-
-`busy_parts` reads the intervals, each table in one pass; `to_arrays` converts them for storage.
+operation ran. No time exceeds the window w.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from operator import add
@@ -67,6 +65,24 @@ class Device:
         return self.device != UNKNOWN or len(self.task.devices) == 1
 
 
+_OF_ALL = ("useful", "parallel", "load_balance")
+_OF_MOVED = ("moved", "communication", "orchestration")
+_OF_MEMORY = ("kernels_memory", "nccl_memory", "all_three")
+_UNKNOWN_WITHOUT = {
+    "kernels": (
+        *("kernels", "nccl", "exposed_nccl", "overlap", "compute", "kernels_only", "nccl_only", "kernels_nccl"),
+        *(*_OF_MEMORY, *_OF_ALL, *_OF_MOVED),
+    ),
+    "memory_ops": ("memory", "memory_only", "exposed_memory", *_OF_MEMORY, *_OF_MOVED),
+    "graph_launches": ("graph", "graph_only", *_OF_ALL, *_OF_MOVED),
+}
+"""Parts of the time and factors of efficiency by table."""
+
+
+def is_unknown(part: str, lost: Mapping[str, int]) -> bool:
+    return any(calls and part in _UNKNOWN_WITHOUT[table] for table, calls in lost.items())
+
+
 @dataclass(frozen=True)
 class Breakdown:
     """The time of a window by category, ns: of one device, or the sum over several.
@@ -101,8 +117,12 @@ class Breakdown:
     r"""|U(G) \ U(K)|"""
     graph_without_kernels: int
     r"""|U(G) \ U(K ∪ C)|"""
-    unrecorded_copies: int = 0
-    """The calls that copy or set memory, of processes whose copies were not recorded: M is unknown."""
+    unknown: Counter[str] = field(default_factory=Counter)
+    """Calls without recorded work, by table."""
+
+    def known(self, name: str) -> int | None:
+        """Return an attribute; ``None`` if unknown."""
+        return None if is_unknown(name, self.unknown) else getattr(self, name)
 
     @property
     def overlap(self) -> int:
@@ -253,7 +273,7 @@ class DeviceIntervals:
     others: tuple[Device, ...] = ()
     pauses: Intervals = field(default_factory=lambda: EMPTY)
     """Times without a capture, neither busy nor idle."""
-    unrecorded_copies: int = 0
+    unknown: Counter[str] = field(default_factory=Counter)
     _breakdowns: dict[Window, Breakdown] = field(default_factory=dict, init=False, repr=False)
 
     @property
@@ -278,10 +298,9 @@ class DeviceIntervals:
         lo, hi = window.start, window.end
         lengths = {item.name: getattr(self.parts, item.name).length_within(lo, hi) for item in fields(BusyParts)}
         busy = sum(lengths[name] for name in _DISJOINT)
-        lengths |= {"busy": busy, "unrecorded_copies": self.unrecorded_copies}
         del lengths["graph_only"]
         time = hi - lo - self.pauses.length_within(lo, hi)
-        breakdown = Breakdown(time, self.recorded_in(window), **lengths)
+        breakdown = Breakdown(time, self.recorded_in(window), **lengths, busy=busy, unknown=self.unknown)
         if len(self._breakdowns) >= _WINDOWS:
             self._breakdowns.clear()
         self._breakdowns[window] = breakdown
@@ -320,7 +339,7 @@ class DeviceIntervals:
 
     def lanes(self, window: Window, bins: int) -> DeviceLanes:
         """Compute the lanes of ``window`` in ``bins`` equal spans. Raises ValueError if ``bins < 1``."""
-        lanes = {name: self._shares([name], window, bins) for name in _LANES}
+        lanes = {name: self.share(name, window, bins) for name in _LANES}
         return DeviceLanes(self.device, window, busy=self.busy(window, bins), totals=self.breakdown(window), **lanes)
 
     def busy(self, window: Window, bins: int) -> Shares:
@@ -328,7 +347,9 @@ class DeviceIntervals:
         return self._shares(_DISJOINT, window, bins)
 
     def share(self, name: str, window: Window, bins: int) -> Shares:
-        """Compute the lane of ``DeviceLanes`` called ``name``. Raises ValueError if ``bins < 1``."""
+        """Compute the lane of ``DeviceLanes`` called ``name``, NaN if unknown. Raises ValueError if ``bins < 1``."""
+        if is_unknown(name, self.unknown):
+            return np.full(bins, np.nan)
         return self._shares(_DISJOINT if name == "busy" else [name], window, bins)
 
     def _shares(self, names: Iterable[str], window: Window, bins: int) -> Shares:

@@ -26,17 +26,13 @@ from nsystui.store import tables
 from nsystui.store.session import Session
 
 FAMILIES: tuple[tuple[str, str], ...] = (
-    ("GR active", r"GR Active"),
-    ("SM active", r"SMs? Active"),
-    ("SM issue", r"SM Issue"),
-    ("tensor active", r"Tensor Active"),
-    ("DRAM read", r"DRAM Read (Throughput|Bandwidth)"),
+    ("GR active", r"GR Active"), ("SM active", r"SMs? Active"), ("SM issue", r"SM Issue"),
+    ("tensor active", r"Tensor Active"), ("DRAM read", r"DRAM Read (Throughput|Bandwidth)"),
     ("DRAM write", r"DRAM Write (Throughput|Bandwidth)"),
     ("NVLink TX", r"NVLink TX (Throughput|Bandwidth|Responses User Data)"),
     ("NVLink RX", r"NVLink RX (Throughput|Bandwidth|Responses User Data)"),
-    ("PCIe TX", r"PCIe TX (Throughput|Bandwidth)"),
-    ("PCIe RX", r"PCIe RX (Throughput|Bandwidth)"),
-)
+    ("PCIe TX", r"PCIe TX (Throughput|Bandwidth)"), ("PCIe RX", r"PCIe RX (Throughput|Bandwidth)"),
+)  # fmt: skip
 """The metrics with a lane by default, in order: short name, and a pattern for NVIDIA's names on all chips.
 
 Only NVLink responses count: requests contain the same bytes again, or no data.
@@ -288,8 +284,7 @@ def attributed(metrics: Sequence[MetricSamples], starts: Times, ends: Times) -> 
     """Yield, for each metric, how much of each interval samples describe, ns, and the metric's integral over that time.
 
     Shapes ``(n,)``. The mean over intervals is the sum of integrals divided by the sum of times: samples are weighted
-    by the overlap of their periods. Intervals may overlap, in any order. O(n log m) for m samples; metrics that share
-    the array of their times cost one search.
+    by the overlap of their periods. Intervals may overlap, in any order. O(n log m) for m samples.
     """
     ends = np.maximum(starts, ends)
     searched: MetricSamples | None = None

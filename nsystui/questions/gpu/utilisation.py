@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
@@ -33,11 +34,11 @@ from nsystui.questions.gpu.device_time import (
     shifted,
     to_arrays,
 )
-from nsystui.questions.queries.data_notes import copies_notes
+from nsystui.questions.queries.data_notes import unrecorded_notes
 from nsystui.questions.queries.derived import in_runs, of_each_report, runs_of
 from nsystui.questions.queries.kernel_names import other_communication
-from nsystui.questions.queries.pauses import capture_note, pauses
-from nsystui.questions.queries.recording import recording_advice, unrecorded_copies
+from nsystui.questions.queries.pauses import LONG, capture_note, hole_note, pauses, unseen
+from nsystui.questions.queries.recording import recording_advice, unrecorded_work
 from nsystui.questions.queries.tasks import GPU_TABLES, RankedTask, used_devices
 from nsystui.questions.queries.time_window import edges_of, recorded, selected_reports, shares_clock
 from nsystui.store.report import Report
@@ -69,15 +70,15 @@ class BusyIntervals:
     ) -> BusyIntervals:
         """Read the devices of the selected tasks, by rank and device; reuse the intervals in ``previous``.
 
-        ``previous`` is ignored if streams are selected. Window and name filter do not apply. A million operations take
-        about 0.3 s, and up to 20 MB of memory.
+        ``previous`` is ignored if streams are selected. Window and name filter do not apply.
         """
         version = session.version
         devices = tuple(_devices(session, selection, selected_devices(session, selection, ranks), previous))
         reports = selected_reports(session, selection)
         notes = [*_notes(session, reports, selection), *other_communication(session)]
-        notes += filter(None, [capture_note(session, reports)])
-        notes += copies_notes(session, (item.device.task for item in devices))
+        paused = [item.device.task for item in devices if item.pauses]
+        notes += filter(None, [capture_note(session, reports), hole_note(session, paused)])
+        notes += unrecorded_notes(session, (item.device.task for item in devices))
         groups = by_gpu(session, (item.device for item in devices))
         same_gpu = [{device.task.rank for device in group} for group in groups if len(group) > 1]
         if unknown := [item.device.task.rank for item in devices if not item.device.is_gpu]:
@@ -193,9 +194,8 @@ def _together(devices: Sequence[DeviceIntervals]) -> DeviceIntervals:
     recorded = Window(min(item.recorded.start for item in devices), max(item.recorded.end for item in devices))
     first, *others = sorted(devices, key=lambda item: -item.busy_in(recorded))
     common_pauses = reduce(intersect, (item.pauses for item in devices))
-    used_by, copies = tuple(item.device for item in others), sum(item.unrecorded_copies for item in devices)
-    whole = replace(first, recorded=recorded, parts=parts, others=used_by, pauses=common_pauses)
-    return replace(whole, unrecorded_copies=copies)
+    used_by, unknown = tuple(item.device for item in others), sum((item.unknown for item in devices), Counter[str]())
+    return replace(first, recorded=recorded, parts=parts, others=used_by, pauses=common_pauses, unknown=unknown)
 
 
 def columns_read(of_streams: bool) -> dict[str, tuple[str, ...]]:
@@ -229,13 +229,15 @@ def _devices(
     cached = {_key(item.device): item for item in previous.devices} if previous and selection.streams is None else {}
     missing = [item for item in devices if _key(item) not in cached]
     computed = {_key(item.device): item for item in _read(session, selection, reports, missing)}
-    copying = unrecorded_copies(session, [reports[index] for index in {item.task.task.report for item in devices}])
+    unknown = unrecorded_work(session, [reports[index] for index in {item.task.task.report for item in devices}])
     for item in devices:
         report = reports[item.task.task.report]
         intervals = computed.get(_key(item)) or cached[_key(item)]
         parts = shifted(intervals.parts, report.clock_offset - intervals.clock_offset)
-        moved = DeviceIntervals(item, recorded(report), parts, report.clock_offset, pauses=pauses(session, report))
-        yield replace(moved, unrecorded_copies=copying.get(item.task.task, 0))
+        task, lost = item.task.task, unknown.get(item.task.task, Counter[str]())
+        moved = DeviceIntervals(item, recorded(report), parts, report.clock_offset, unknown=lost)
+        has_gap = any(moved.gaps(moved.recorded).lengths >= LONG)
+        yield replace(moved, pauses=unseen(session, report, task.process) if has_gap else pauses(session, report))
 
 
 def _key(device: Device) -> tuple[Task, int]:
@@ -312,11 +314,9 @@ _PARTS = (
     ("idle", "idle", "Idle", "idle", 1),
 )  # fmt: skip
 BUSY_PARTS = (
-    ("compute_percent", "compute"),
-    ("exposed_nccl_percent", "nccl"),
-    ("memory_percent", "memory"),
+    ("compute_percent", "compute"), ("exposed_nccl_percent", "nccl"), ("memory_percent", "memory"),
     ("graph_percent", "graph"),
-)
+)  # fmt: skip
 """Segments of the busy bar; memory and graph without time that compute or NCCL covers."""
 SHARE_COLUMNS = tuple(
     Column(
@@ -349,7 +349,7 @@ def shares(breakdown: Breakdown | None) -> list[float | None]:
     """Return the percentages of ``SHARE_COLUMNS``; all missing if ``breakdown`` is."""
     if breakdown is None:
         return [None] * len(SHARE_COLUMNS)
-    return list(map(breakdown.percent, _times_of(breakdown)))
+    return [breakdown.percent(breakdown.known(name)) for name, *_ in _PARTS]
 
 
 def utilisation_table(busy: BusyIntervals, window: Window) -> TableAnswer:
@@ -358,9 +358,8 @@ def utilisation_table(busy: BusyIntervals, window: Window) -> TableAnswer:
     for item in busy.devices:
         breakdown = item.breakdown(window)
         gpu = (*_rank_and_device(item.device), item.device.gpu, item.device.model)
-        exposed_memory = None if breakdown.unrecorded_copies else breakdown.exposed_memory
-        more_values = (breakdown.overlap, exposed_memory, breakdown.recorded, breakdown.time)
-        rows.append((*gpu, *shares(breakdown), *_times_of(breakdown), *more_values))
+        times = [breakdown.known(name) for name in (*(name for name, *_ in _PARTS), "overlap", "exposed_memory")]
+        rows.append((*gpu, *shares(breakdown), *times, breakdown.recorded, breakdown.time))
     return TableAnswer("gpu", COLUMNS, rows, len(rows), _table_notes(busy, window))
 
 
@@ -406,11 +405,6 @@ def recording_notes(busy: BusyIntervals, window: Window) -> tuple[str, ...]:
         return ()
     who = f"rank {few_numbers(partly)} was" if len(partly) == 1 else f"ranks {few_numbers(partly)} were"
     return (f"{who} not recorded for all of this time: the missing part counts as idle in totals",)
-
-
-def _times_of(breakdown: Breakdown) -> list[int | None]:
-    unknown = ("memory",) * bool(breakdown.unrecorded_copies)
-    return [None if name in unknown else getattr(breakdown, name) for name, *_ in _PARTS]
 
 
 def _rank_and_device(device: Device) -> tuple[int, int]:

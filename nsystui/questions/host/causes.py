@@ -26,24 +26,9 @@ PROFILER = "the profiler's own work"
 IN_GRAPH = "inside a CUDA graph"
 NODE_TRACING, HOST_NODE = "perhaps node tracing", "host function"
 KINDS = (
-    ALLOCATING,
-    SYNCHRONISING,
-    COPYING,
-    IN_MPI,
-    IN_OVERHEAD,
-    LAUNCHING,
-    OTHER_CALLS,
-    GIL,
-    IN_OS,
-    RUNNING_CODE,
-    PREEMPTED,
-    WAITING,
-    OFF_CPU,
-    NOTHING,
-    PROFILER,
-    IN_GRAPH,
-    IN_HOST_FUNCTION,
-)
+    ALLOCATING, SYNCHRONISING, COPYING, IN_MPI, IN_OVERHEAD, LAUNCHING, OTHER_CALLS, GIL, IN_OS, RUNNING_CODE,
+    PREEMPTED, WAITING, OFF_CPU, NOTHING, PROFILER, IN_GRAPH, IN_HOST_FUNCTION,
+)  # fmt: skip
 """If two threads make calls at once, the earlier kind wins. `NOTHING`: nothing else is recorded."""
 
 ALLOCATIONS = ("Malloc", "Free", "MemAlloc", "MemCreate", "MemMap", "HostAlloc", "HostRegister")

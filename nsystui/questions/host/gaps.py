@@ -185,21 +185,14 @@ PAIR_COLUMNS = (
     Column("per_step", header="Spans per Step", label="n/step", unit=Unit.NUMBER, decimals=1),
 )
 _COLUMNS = {
-    **{column.key: (column, *SUM_COLUMNS) for column in (RANK, ROLE)},
-    "range": RANGE_COLUMNS,
-    "length": LENGTH_COLUMNS,
+    **{column.key: (column, *SUM_COLUMNS) for column in (RANK, ROLE)}, "range": RANGE_COLUMNS, "length": LENGTH_COLUMNS,
     "pair": PAIR_COLUMNS,
-}
+}  # fmt: skip
 LIST_COLUMNS = (
-    RANK,
-    DEVICE.with_importance(2),
-    Column("part", header="Part", label="part", importance=1),
-    START,
-    Column("duration", header="Duration (ns)", label="idle", unit=Unit.DURATION),
-    *CAUSE_COLUMNS,
-    _SHARE,
+    RANK, DEVICE.with_importance(2), Column("part", header="Part", label="part", importance=1), START,
+    Column("duration", header="Duration (ns)", label="idle", unit=Unit.DURATION), *CAUSE_COLUMNS, _SHARE,
     _RANGE.with_importance(1),
-)
+)  # fmt: skip
 
 
 def gaps_table(job: OpenJob, selection: Selection, by: str = "all", step_name: str | None = None) -> TableAnswer:
@@ -506,15 +499,9 @@ LEAST = 10_000
 _MAX_CAUSES = 3
 _MIN_SHARE = 0.05
 _CALLS = (
-    causes.SYNCHRONISING,
-    causes.COPYING,
-    causes.ALLOCATING,
-    causes.LAUNCHING,
-    causes.OTHER_CALLS,
-    causes.IN_OVERHEAD,
-    causes.IN_MPI,
-    causes.IN_OS,
-)
+    causes.SYNCHRONISING, causes.COPYING, causes.ALLOCATING, causes.LAUNCHING, causes.OTHER_CALLS, causes.IN_OVERHEAD,
+    causes.IN_MPI, causes.IN_OS,
+)  # fmt: skip
 
 
 def before_launch(job: OpenJob, task: Task, device: int, start: int) -> str:

@@ -1,14 +1,14 @@
 """The time budget of each GPU, in parts that add up, and the CPU's work while the GPU was idle.
 
-See docs/numbers.md#budget for the parts and causes. Start-up and tail belong to the capture: a window in the middle of
-the job has neither.
+See docs/numbers.md#budget for the parts and causes.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from operator import add
 
@@ -20,7 +20,7 @@ from nsystui.base.text import shorten
 from nsystui.base.units import format_value
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, subtract
 from nsystui.questions.capture.launch_account import lost_work_note
-from nsystui.questions.gpu.device_time import Device, DeviceIntervals
+from nsystui.questions.gpu.device_time import Device, DeviceIntervals, is_unknown
 from nsystui.questions.gpu.graph_gaps import TRACED
 from nsystui.questions.gpu.profiler_overhead import profiler_overhead
 from nsystui.questions.host.causes import GIL, NODE_TRACING, NOTHING
@@ -219,8 +219,12 @@ class Budget:
     in_graphs: int = 0
     tail: int = 0
     unrecorded: int = 0
-    unrecorded_copies: int = 0
-    """The number of calls, see `Breakdown`; no part."""
+    unknown: Counter[str] = field(default_factory=Counter)
+    """As in `Breakdown`."""
+
+    def known(self, part: str) -> int | None:
+        """Return a part; ``None`` if unknown."""
+        return None if is_unknown(part, self.unknown) else getattr(self, part)
 
     @property
     def idle(self) -> int:
@@ -316,7 +320,7 @@ def _budget(
         startup=startup.length, long_gaps=long_gaps.length,
         short_gaps=idle - startup.length - long_gaps.length - in_graphs.length - after.length,
         in_graphs=in_graphs.length, tail=after.length, unrecorded=spent.time - spent.recorded,
-        unrecorded_copies=spent.unrecorded_copies,
+        unknown=spent.unknown,
     )  # fmt: skip
     return DeviceBudget(device.device, window, steady, working, budget, startup, long_gaps, in_graphs, after)
 
@@ -360,8 +364,7 @@ def budget_table(budgets: Iterable[DeviceBudget]) -> TableAnswer:
     """Tabulate the budgets of GPUs; the percentages of a row add up to 100."""
     rows: list[Row] = []
     for gpu in budgets:
-        unknown = ("memory",) * bool(gpu.budget.unrecorded_copies)
-        times = [None if part in unknown else getattr(gpu.budget, part) for part in PARTS]
+        times = [gpu.budget.known(part) for part in PARTS]
         total = gpu.budget.time
         shares = [100.0 * time / total if total and time is not None else None for time in times]
         rows.append((gpu.device.task.rank, gpu.device.device, *shares, gpu.steady, *times))

@@ -34,7 +34,7 @@ from nsystui.base.types import Condition, Expression
 from nsystui.exports.metadata import tid_column
 from nsystui.questions.queries import statistics
 from nsystui.questions.queries.conditions import duration, is_launched_by, job_start, where
-from nsystui.questions.queries.data_notes import copies_notes, missing_notes, mpi_notes
+from nsystui.questions.queries.data_notes import missing_notes, mpi_notes, unrecorded_notes
 from nsystui.questions.queries.derived import of_all_reports
 from nsystui.questions.queries.mpi import has_mpi, mpi_rows
 from nsystui.questions.queries.paged import PagedAnswer
@@ -83,8 +83,7 @@ def work_summary(session: Session, selection: Selection, work: Work) -> TableAns
     if work is MPI:
         return TableAnswer(work.name, columns, rows, total, mpi_notes(session))
     notes = missing_notes(session, work.table)
-    if work is MEMORY:
-        notes += copies_notes(session)
+    notes += tuple(unrecorded_notes(session, only=[work.table.name] * (work is MEMORY)))
     if work is API and (second_rows := session.count(tables.api_backtraces)):
         notes += (f"calls count once; nsys stats also counts the {second_rows:,} second rows of --cudabacktrace",)
     return TableAnswer(work.name, columns, rows, total, notes)
@@ -121,7 +120,7 @@ def memory_sizes(session: Session, selection: Selection) -> TableAnswer:
     conditions = where(table, selection, table.c.operation)
     names = [table.c.operation.label("name")]
     rows = statistics.summary_rows(session, ValueRows(table, table.c.bytes, names, conditions), SIZE_COLUMNS)
-    notes = missing_notes(session, table) + copies_notes(session)
+    notes = (*missing_notes(session, table), *unrecorded_notes(session, only=["memory_ops"]))
     return TableAnswer("memory-sizes", SIZE_COLUMNS, rows, len(rows), notes)
 
 

@@ -36,7 +36,7 @@ from nsystui.base.types import Condition, Expression, Labelled, Query
 from nsystui.questions.kernels.occupancy import theoretical_occupancy
 from nsystui.questions.queries import statistics
 from nsystui.questions.queries.conditions import duration, given, job_start, where
-from nsystui.questions.queries.data_notes import missing_notes
+from nsystui.questions.queries.data_notes import missing_notes, unrecorded_notes
 from nsystui.questions.queries.derived import of_all_reports
 from nsystui.questions.queries.kernel_names import full_names
 from nsystui.questions.queries.paged import PagedAnswer
@@ -286,7 +286,7 @@ def block_of(table: sa.FromClause) -> Expression:
 
 def kernel_notes(session: Session) -> tuple[str, ...]:
     """Return notes on exports without kernels, and on CUDA graphs without traced kernels."""
-    notes = missing_notes(session, tables.kernels)
+    notes = (*missing_notes(session, tables.kernels), *unrecorded_notes(session, only=["kernels", "graph_launches"]))
     if graphs := session.count(tables.graph_launches):
         notes += (
             f"{graphs:,} whole CUDA graph launches are not in this table: their kernels were not traced one by one "

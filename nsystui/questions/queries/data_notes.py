@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from nsystui.base.answer import Unit
@@ -12,7 +12,7 @@ from nsystui.exports import canonical
 from nsystui.exports.metadata import pid_of
 from nsystui.exports.sources import REASONS
 from nsystui.questions.queries.mpi import DOMAIN, nvtx_reports
-from nsystui.questions.queries.recording import recording_advice, unrecorded_copies
+from nsystui.questions.queries.recording import recording_advice, unrecorded_work
 from nsystui.questions.queries.tasks import GPU_TABLES, RankedTask
 from nsystui.store.report import Report
 from nsystui.store.session import Session
@@ -101,14 +101,24 @@ def left_out_note(reports: Sequence[Report]) -> str:
     return "; ".join(filter(None, sentences))
 
 
-def copies_notes(session: Session, ranks: Iterable[RankedTask] | None = None) -> tuple[str, ...]:
-    """Return the note on `Breakdown.unrecorded_copies` of some ranks, by default of all, if any."""
-    calls = unrecorded_copies(session, session.reports)
-    who = {item.task: item.rank for item in ranks or () if item.task in calls}
-    count = sum(number for task, number in calls.items() if ranks is None or task in who)
-    whose = f" of {ranks_named(who.values())}" if who else ""
-    text = f"{count:,} calls{whose} copy or set memory, but their work on the GPU was not recorded"
-    return (f"{text}: memory is unknown, {LOWER_BOUNDS}",) if count else ()
+_UNRECORDED = {
+    "kernels": "launch kernels, but their work on the GPU was not recorded: compute and NCCL are unknown",
+    "memory_ops": "copy or set memory, but their work on the GPU was not recorded: memory is unknown",
+    "graph_launches": "replay CUDA graphs, but their work on the GPU was not recorded: graph time is unknown",
+}
+
+
+def unrecorded_notes(
+    session: Session, ranks: Iterable[RankedTask] | None = None, only: Collection[str] = tuple(_UNRECORDED)
+) -> Iterator[str]:
+    """Yield notes on `Breakdown.unknown`, by default of all ranks and tables."""
+    rank_numbers = {item.task: item.rank for item in ranks or ()}
+    work = unrecorded_work(session, session.reports).items()
+    for table in only:
+        calls = {task: counts[table] for task, counts in work if ranks is None or task in rank_numbers}
+        whose = f" of {ranks_named([rank_numbers[task] for task in calls if calls[task]])}" if ranks is not None else ""
+        if any(calls.values()):
+            yield f"{sum(calls.values()):,} calls{whose} {_UNRECORDED[table]}, {LOWER_BOUNDS}"
 
 
 def clock_note(reports: Sequence[Report]) -> str:

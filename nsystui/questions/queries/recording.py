@@ -6,17 +6,24 @@ See docs/exports.md#empty-tables. Only this module decides what to record.
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from nsystui.base.selection import Task
 from nsystui.exports import canonical
-from nsystui.exports.canonical import CanonicalTable
+from nsystui.exports.canonical import BY_NAME, CanonicalTable
 from nsystui.exports.forms.form import EXPORT_COMMAND
 from nsystui.questions.queries.derived import of_each_report
-from nsystui.questions.queries.tasks import COPYING, GPU_TABLES, launches_without_work, process_names, rows_of_tasks
+from nsystui.questions.queries.tasks import (
+    COPYING,
+    GPU_TABLES,
+    launches_without_work,
+    process_names,
+    rows_of_tasks,
+    work_calls,
+)
 from nsystui.store.report import Report
 from nsystui.store.results import json_array, json_of
 from nsystui.store.session import Session
@@ -26,14 +33,11 @@ if TYPE_CHECKING:
 
 _ON_GPU = "trace with ProfilerActivity.CUDA among the activities"
 _PYTORCH_ADVICE = {
-    canonical.KERNELS: _ON_GPU,
-    canonical.MEMORY_OPS: _ON_GPU,
-    canonical.API_CALLS: _ON_GPU,
+    canonical.KERNELS: _ON_GPU, canonical.MEMORY_OPS: _ON_GPU, canonical.API_CALLS: _ON_GPU,
     canonical.NVTX_RANGES: "trace with ProfilerActivity.CPU among the activities",
     canonical.NCCL_CALLS: "trace a job with NCCL, with ProfilerActivity.CPU among the activities",
-    canonical.GPU_MEMORY: "trace with profile_memory=True",
-    canonical.DIAGNOSTICS: "nothing to record",
-}
+    canonical.GPU_MEMORY: "trace with profile_memory=True", canonical.DIAGNOSTICS: "nothing to record",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -66,9 +70,7 @@ _NVTX_TABLES = (canonical.NVTX_RANGES, canonical.NVTX_MARKS)
 _CUDA = _Trace("CUDA", "-t cuda", _CUDA_MESSAGES, "", GPU_TABLES, "GPU activity")
 _NVTX = _Trace("NVTX", "-t nvtx", "No NVTX events", "check that the program opens NVTX ranges", _NVTX_TABLES)
 _TRACES = {
-    canonical.KERNELS.options: _CUDA,
-    canonical.NVTX_RANGES.options: _NVTX,
-    canonical.NCCL_CALLS.options: _NVTX,
+    canonical.KERNELS.options: _CUDA, canonical.NVTX_RANGES.options: _NVTX, canonical.NCCL_CALLS.options: _NVTX,
     canonical.OS_CALLS.options: _Trace("the OS runtime", "-t osrt", "No OS runtime libraries events", _LIBC),
     canonical.SCHED_EVENTS.options: _Trace("CPU scheduling", "--cpuctxsw", _SCHED_MESSAGES, _PERF),
     canonical.HOST_SAMPLES.options: _Trace("CPU sampling", "--sample", r"paranoid|IP.*samples", _PERF),
@@ -76,7 +78,7 @@ _TRACES = {
     canonical.GPU_MEMORY.options: _Trace("memory usage", "--cuda-memory-usage", "memory usage", _ALLOCATES),
     canonical.CPU_PAGE_FAULTS.options: _Trace("unified memory", "--cuda-um-cpu-page-faults", "page fault", _MANAGES),
     canonical.GPU_PAGE_FAULTS.options: _Trace("unified memory", "--cuda-um-gpu-page-faults", "page fault", _MANAGES),
-}
+}  # fmt: skip
 """Traces by the options that request them."""
 
 _RAW = "put CuptiUseRawGpuTimestamps=false into the file whose path `nsys -z` prints"
@@ -221,34 +223,85 @@ def _suggested_fixes(session: Session, report: Report, trace: _Trace) -> Sequenc
     if not calls or (trace is _CUDA and (not launched or set(names) - set(calls))):
         if "--trace-fork-before-exec" not in facts.asked:
             fixes.append("record forked workers too (--trace-fork-before-exec=true)")
-        is_vllm = any("vllm" in name.lower() for name in (facts.command, *names.values()))
         if facts.environment.get("VLLM_WORKER_MULTIPROC_METHOD") != "spawn":
-            setting = "VLLM_WORKER_MULTIPROC_METHOD=spawn"
-            fixes.append(f"start workers by spawn instead of fork ({setting if is_vllm else f'vLLM: {setting}'})")
+            setting = " (VLLM_WORKER_MULTIPROC_METHOD=spawn)" * _shows_vllm(session, report, names.values())
+            fixes.append(f"start workers by spawn instead of fork{setting}")
         if trace is _CUDA and not launched:
             fixes.append("record a part of the run in which the program uses its GPU")
     return fixes
 
 
-def unrecorded_copies(session: Session, reports: Iterable[Report]) -> dict[Task, int]:
-    """Count the calls of `Breakdown.unrecorded_copies` by process."""
+def _shows_vllm(session: Session, report: Report, processes: Iterable[str]) -> bool:
+    from nsystui.store import tables
+
+    named = (tables.threads, tables.nvtx_ranges, tables.nvtx_marks, tables.kernels, tables.stack_names)
+    is_named = report.metadata.names_vllm or any("vllm" in name.lower() for name in processes)
+    for table in named if not is_named else ():
+        query = table.select().where(table.c.report == report.index, table.c.name.icontains("vllm")).limit(1)
+        is_named = is_named or bool(session.count(table) and session.rows(query))
+    return is_named
+
+
+_CALLS = {"GraphLaunch": "graph_launches", "Launch": "kernels", **dict.fromkeys(COPYING, "memory_ops")}
+"""Tables by words in the names of calls that fill them."""
+
+
+def unrecorded_work(session: Session, reports: Iterable[Report]) -> dict[Task, Counter[str]]:
+    """Count the calls of `Breakdown.unknown`."""
 
     def compute(part: Session, missing: list[Report]) -> dict[int, Arrays]:
-        import sqlalchemy as sa
+        rows: dict[int, list[tuple[int, str, int]]] = {report.index: [] for report in missing}
+        for task, table, calls in _unrecorded(part, missing):
+            rows[task.report].append((task.process, table, calls))
+        return {index: {"calls": json_array(values)} for index, values in rows.items()}
 
-        from nsystui.store import tables
+    counts: defaultdict[Task, Counter[str]] = defaultdict(Counter)
+    for index, arrays in of_each_report(session, reports, "unrecorded-work", compute, in_memory=True).items():
+        for process, table, calls in json_of(arrays["calls"]):
+            counts[Task(index, process)][table] += calls
+    return counts
 
-        working = {task for table in GPU_TABLES for task in rows_of_tasks(part, table, missing)}
-        memory, rows = tables.memory_ops.c, {report.index: Counter[int]() for report in missing}
-        query = sa.select(memory.report, memory.process, sa.func.coalesce(memory.is_memset, 0)).distinct()
-        recorded = part.rows(query) if part.count(canonical.MEMORY_OPS) else ()
-        for kind, word in enumerate(COPYING):
-            done = {Task(*task) for *task, is_memset in recorded if is_memset == kind}
-            # The calls of other reports need not be read.
-            reports = [report for report in missing if report.index in {task.report for task in working - done}]
-            for task, calls in launches_without_work(part, reports, (word,), done).items():
-                rows[task.report][task.process] += sum(calls.values())
-        return {index: {"calls": json_array([*values.items()])} for index, values in rows.items()}
 
-    stored = of_each_report(session, reports, "unrecorded-copies", compute, in_memory=True)
-    return {Task(index, process): calls for index in stored for process, calls in json_of(stored[index]["calls"])}
+def _unrecorded(session: Session, reports: Sequence[Report]) -> Iterator[tuple[Task, str, int]]:
+    whole = [report for report in reports if report.damaged.keys().isdisjoint(table.name for table in GPU_TABLES)]
+    done = _working(session, whole)
+    working = set().union(*done.values())
+    indices = {task.report for tasks in done.values() for task in working - tasks}
+    indices -= {task.report for task in working if task.process == canonical.NO_PROCESS}
+    by_node = {report.index for report in whole if report.metadata.graph_trace_mode == "Node"}
+    calls_by_name = [*work_calls(session, sorted(indices), list(_CALLS))]
+    replaying = {task for task, name, _ in calls_by_name if "GraphLaunch" in name} - done["GraphLaunch"]
+    done["GraphLaunch"] |= _replayed(session, {task.report for task in replaying})
+    for task, name, calls in calls_by_name:
+        word = next(word for word in _CALLS if word in name)
+        if task in working - done[word]:
+            yield task, "kernels" if word == "GraphLaunch" and task.report in by_node else _CALLS[word], calls
+
+
+def _working(session: Session, reports: Collection[Report]) -> dict[str, set[Task]]:
+    """Return the processes with work by word of `_CALLS`."""
+    import sqlalchemy as sa
+
+    from nsystui.store.tables import memory_ops
+
+    tasks = {word: set(rows_of_tasks(session, BY_NAME[table], reports)) for word, table in _CALLS.items()}
+    indices, memory = {report.index for report in reports}, memory_ops.c
+    query = sa.select(memory.report, memory.process, memory.is_memset).distinct()
+    rows = [row for row in session.rows(query) if row[0] in indices] if tasks[COPYING[0]] else []
+    return tasks | {
+        word: {Task(*task) for *task, kind in rows if bool(kind) == number} for number, word in enumerate(COPYING)
+    }
+
+
+def _replayed(session: Session, reports: Collection[int]) -> set[Task]:
+    import sqlalchemy as sa
+
+    from nsystui.questions.queries.conditions import is_launched_by, of_reports
+    from nsystui.store.tables import api_calls, kernels, memory_ops
+
+    is_replay = api_calls.c.name.contains("GraphLaunch") & of_reports(api_calls.c.report, reports)
+    tasks = set()
+    for work in (table for table in (kernels, memory_ops) if reports and session.count(table)):
+        launched = sa.select(work.c.report, work.c.process).join_from(work, api_calls, is_launched_by(work, api_calls))
+        tasks |= {Task(*task) for task in session.rows(launched.where(is_replay).distinct())}
+    return tasks

@@ -381,41 +381,38 @@ def _launching(session: Session, devices: Collection[Task]) -> Iterator[Task]:
         yield from (Task(index, process) for process in arrays["process"].tolist())
 
 
-def launches_without_work(
-    session: Session, reports: Iterable[Report], calls_named: Sequence[str] = ("Launch", *COPYING),
-    working: Collection[Task] | None = None,
-) -> dict[Task, dict[str, int]]:  # fmt: skip
-    """Count by name the successful calls that launch, copy or set memory, of processes without any such GPU work.
+def launches_without_work(session: Session, reports: Iterable[Report]) -> dict[Task, dict[str, int]]:
+    """Count by name the successful calls that launch, copy or set memory, of processes without any GPU work.
 
-    ``working``: processes with such work. Reports that lost GPU work, or have work of unknown processes, are left out.
+    Reports that lost GPU work, or have work of unknown processes, are left out.
     """
-    work = GPU_TABLES if working is None else (BY_NAME["memory_ops"],)
     complete = [
         report
         for report in reports
-        if report.count(BY_NAME["api_calls"])
-        and not any(table.name in report.damaged or report.packed.left_out.get(table.name) for table in work)
+        if not any(table.name in report.damaged or report.packed.left_out.get(table.name) for table in GPU_TABLES)
     ]
-    if working is None:
-        working = {task for table in work for task in rows_of_tasks(session, table, complete)}
+    working = {task for table in GPU_TABLES for task in rows_of_tasks(session, table, complete)}
     indices = [report.index for report in complete if Task(report.index, NO_PROCESS) not in working]
     counts: dict[Task, dict[str, int]] = {}
-    for task, name, count in _work_calls(session, indices, calls_named) if indices else ():
+    for task, name, count in work_calls(session, indices, ("Launch", *COPYING)):
         if task not in working:
             counts.setdefault(task, {})[name] = count
     return counts
 
 
-def _work_calls(session: Session, reports: Sequence[int], names: Sequence[str]) -> Iterator[tuple[Task, str, int]]:
+def work_calls(session: Session, reports: Sequence[int], names: Sequence[str]) -> Iterator[tuple[Task, str, int]]:
     """Yield the number of successful calls outside of captures whose names contain a word, by process and name."""
     import sqlalchemy as sa
 
     from nsystui.questions.queries.conditions import of_reports
     from nsystui.store import tables
 
+    if not reports or not names or not session.count(BY_NAME["api_calls"]):
+        return
     calls = tables.api_calls.c
     begins, ends = (calls.name.contains(f"Stream{edge}Capture") for edge in ("Begin", "End"))
-    is_launch = sa.or_(*(calls.name.contains(word) for word in names)) & ~calls.name.contains("Node")
+    is_launch = sa.or_(*(calls.name.contains(word) for word in names))
+    is_launch &= ~calls.name.contains("Node") & ~calls.name.contains("HostFunc")
     columns = calls.report, calls.process, calls.name
     succeeded = of_reports(calls.report, reports), calls.return_value.is_(None) | (calls.return_value == 0)
     rows = session.rows(sa.select(*columns, sa.func.count()).where(*succeeded, is_launch | begins).group_by(*columns))

@@ -14,6 +14,7 @@ from nsystui.exports import canonical
 from nsystui.store.report import Report, has_span
 from nsystui.store.session import Session
 
+_CUDA = ("kernels", "memory_ops", "graph_launches", "api_calls")
 _WORK = tuple(table.name for table in canonical.TABLES if has_span(table) and table is not canonical.OS_CALLS)
 
 
@@ -65,14 +66,15 @@ def report_at(session: Session, index: int) -> Report:
 def extent(session: Session, selection: Selection, fit: bool = True) -> Window:
     """Return the selection's window, or else the span of the selected tasks' reports.
 
-    With ``fit`` it is the span of their events: OS runtime calls count only if no report has other events, and sessions
-    only without any events. Without ``fit`` it is the span of their sessions. All ranks have the same extent, so their
-    shares are comparable (docs/numbers.md#conventions). ``Window(0, 0)`` if no report is open.
+    With ``fit`` it is the span of the events of reports with CUDA events, else with any, else with OS runtime calls; of
+    the sessions only without any events. Without ``fit`` it is the span of their sessions. All ranks have the same
+    extent, so their shares are comparable (docs/numbers.md#conventions). ``Window(0, 0)`` if no report is open.
     """
     if selection.window is not None:
         return selection.window
     reports = selected_reports(session, selection)
-    working = [report for report in reports if any(map(report.packed.max_rows, _WORK))] or reports
+    with_rows = ([report for report in reports if any(map(report.packed.max_rows, names))] for names in (_CUDA, _WORK))
+    working = next(filter(None, with_rows), reports)
     spans = [span for report in working if fit and (span := event_span(report)) is not None]
     spans = spans or [recorded(report) for report in reports] or [Window(0, 0)]
     return Window(min(span.start for span in spans), max(span.end for span in spans))
@@ -82,7 +84,7 @@ def extents(session: Session, selection: Selection) -> dict[int, Window]:
     """Return the window of each report, by its index, as the base of shares.
 
     It is `extent` for all reports of one job. Reports without a common clock (two runs opened together) have the span
-    of their own events, because a span from one run to the other has no meaning.
+    of their own events.
     """
     reports = selected_reports(session, selection)
     if selection.window is not None or shares_clock(reports):

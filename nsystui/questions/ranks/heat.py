@@ -25,13 +25,9 @@ from nsystui.store.session import Session
 _Values = Floats
 
 PARTS = {
-    "busy": "busy",
-    "compute": "kernels",
-    "NCCL": "nccl",
-    "exposed NCCL": "exposed_nccl",
-    "memory": "memory",
+    "busy": "busy", "compute": "kernels", "NCCL": "nccl", "exposed NCCL": "exposed_nccl", "memory": "memory",
     "graph": "graph",
-}
+}  # fmt: skip
 """Figures that a map over time can show for every job, with their names in ``DeviceLanes``."""
 
 

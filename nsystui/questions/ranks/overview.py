@@ -13,10 +13,10 @@ import numpy as np
 from nsystui.base.answer import HOST, PID, RANK, UNKNOWN, Column, Row, TableAnswer, Unit
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.exports.canonical import BY_NAME, CanonicalTable
-from nsystui.questions.gpu.device_time import NOTHING
 from nsystui.questions.gpu.utilisation import SHARE_COLUMNS, BusyIntervals, gpu_key, shares, window_notes
 from nsystui.questions.queries.derived import of_each_report, rows_by_report
 from nsystui.questions.queries.pauses import pauses
+from nsystui.questions.queries.recording import unrecorded_work
 from nsystui.questions.queries.tasks import RankedTask, rows_of_tasks, selected_ranks, used_devices
 from nsystui.questions.queries.time_window import extent, extents, recorded, report_at, selected_reports, shares_clock
 from nsystui.store.report import Report
@@ -133,11 +133,9 @@ def _assumed_gpus(session: Session, selection: Selection) -> Iterator[str]:
 
 
 _COUNTED = {
-    "kernels": BY_NAME["kernels"],
-    "graphs": BY_NAME["graph_launches"],
-    "memory_ops": BY_NAME["memory_ops"],
+    "kernels": BY_NAME["kernels"], "graphs": BY_NAME["graph_launches"], "memory_ops": BY_NAME["memory_ops"],
     "api_calls": BY_NAME["api_calls"],
-}
+}  # fmt: skip
 TASK_COLUMNS = (
     RANK, HOST.with_importance(2), Column("gpu", header="GPU", label="gpu", importance=2), *SHARE_COLUMNS,
     Column("kernels", header="Kernels", label="kernels", unit=Unit.COUNT, importance=3),
@@ -166,8 +164,7 @@ def task_table(session: Session, selection: Selection, ranks: Sequence[RankedTas
     spent = busy.breakdown(windows)
     rows: list[Row] = []
     for item in shown_ranks:
-        unknown = ("memory_ops",) * bool(spent.get(item.task, NOTHING).unrecorded_copies)
-        counted = [counts[name][item.task] or None if name in unknown else counts[name][item.task] for name in _COUNTED]
+        counted = [counts[name][item.task] for name in _COUNTED]
         location = (item.rank, item.host or None, busy.gpu_numbers(item.task))
         identity = (item.gpu or None, item.pid, item.process_name or None, item.report_name)
         rows.append((*location, *shares(spent.get(item.task)), *counted, *identity))
@@ -178,11 +175,16 @@ def task_table(session: Session, selection: Selection, ranks: Sequence[RankedTas
 def task_counts(
     session: Session, selection: Selection, chosen: Sequence[RankedTask]
 ) -> Mapping[str, Mapping[Task, int | None]]:
-    """Count the selected rows of each ``chosen`` task by the names of ``_COUNTED``; ``None`` if not traced."""
-    counts = _counts(session, selection)
+    """Count the selected rows of each ``chosen`` task by the names of ``_COUNTED``; ``None`` if not recorded."""
+    counts, unknown = _counts(session, selection), unrecorded_work(session, session.reports)
+
+    def without_rows(item: RankedTask, name: str) -> int | None:
+        if name == "api_calls":
+            return 0 if report_at(session, item.task.report).count(_COUNTED[name]) else None
+        return 0 if item.devices and not unknown[item.task][_COUNTED[name].name] else None
+
     return {
-        name: {item.task: counts[name].get(item.task, _none_or_zero(session, item, name)) for item in chosen}
-        for name in _COUNTED
+        name: {item.task: counts[name].get(item.task, without_rows(item, name)) for item in chosen} for name in _COUNTED
     }
 
 
@@ -233,11 +235,3 @@ def _counted(session: Session, selection: Selection, table: CanonicalTable) -> d
         .group_by(columns.report, columns.process)
     )
     return {Task(report, process): int(count) for report, process, count in rows_by_report(session, query)}
-
-
-def _none_or_zero(session: Session, item: RankedTask, name: str) -> int | None:
-    """Return the count for a task without rows: 0 if nothing happened, ``None`` if nothing was traced."""
-    if name == "api_calls":
-        report = report_at(session, item.task.report)
-        return 0 if report.count(BY_NAME["api_calls"]) else None
-    return 0 if item.devices else None

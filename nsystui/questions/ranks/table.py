@@ -1,8 +1,7 @@
 """The table of ranks: a row for each with work, lateness, and odd figures.
 
 A rank is odd by the modified z-score of Iglewicz and Hoaglin (1993), 0.6745 · (x − median) / MAD with MAD the median
-absolute deviation: unlike mean and standard deviation, odd ranks hardly affect it. A value is odd above 3.5. Equal
-values have a MAD of 0, so a value must also differ by an amount that matters.
+absolute deviation: unlike mean and standard deviation, odd ranks hardly affect it. A value is odd above 3.5.
 """
 
 from __future__ import annotations
@@ -114,16 +113,12 @@ COLUMNS = (
 )
 
 _JUDGED = (
-    Measure("busy_percent", 2.0, word="busy"),
-    Measure("compute_percent", 2.0, word="compute"),
-    Measure("exposed_nccl_percent", 2.0, word="exposed NCCL"),
-    Measure("memory_percent", 2.0, word="memory"),
-    Measure("idle_percent", 2.0, word="idle"),
-    Measure("kernels", 1.0, 0.02, word="kernels"),
-    Measure("step_median", 1_000.0, 0.03, word="step"),
-    Measure("late", 3.0, 0.0, only_high=True, word="late"),
+    Measure("busy_percent", 2.0, word="busy"), Measure("compute_percent", 2.0, word="compute"),
+    Measure("exposed_nccl_percent", 2.0, word="exposed NCCL"), Measure("memory_percent", 2.0, word="memory"),
+    Measure("idle_percent", 2.0, word="idle"), Measure("kernels", 1.0, 0.02, word="kernels"),
+    Measure("step_median", 1_000.0, 0.03, word="step"), Measure("late", 3.0, 0.0, only_high=True, word="late"),
     Measure("wait_caused", 100_000.0, 0.0, only_high=True, word="wait caused"),
-)
+)  # fmt: skip
 
 _MOST_REASONS = 3
 

@@ -1,8 +1,7 @@
 """Training steps: NVTX ranges or other work that divides a task's run into repetitions (docs/ranks.md#steps).
 
 The CPU runs ahead of the GPU, so a step has two spans: its range on the CPU, and the time from the first to the last
-GPU operation launched in it. `ranges` finds steps in NVTX ranges. If a task's steps have no ranges, `anchors` finds
-them in the GPU's work.
+GPU operation launched in it.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from nsystui.exports.canonical import API_CALLS
 from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.queries.data_notes import lack
 from nsystui.questions.queries.derived import in_runs, of_each_report
-from nsystui.questions.queries.pauses import pauses
+from nsystui.questions.queries.pauses import unseen
 from nsystui.questions.queries.tasks import GPU_TABLES, RankedTask
 from nsystui.questions.steps.anchors import anchored_steps
 from nsystui.questions.steps.phases import with_phases
@@ -39,12 +38,9 @@ if TYPE_CHECKING:
 
 
 _NAMES = {
-    NVTX: "NVTX ranges",
-    OPTIMIZER: "optimizer kernels",
-    COLLECTIVES: "collectives",
-    GRAPH: "launches of one CUDA graph",
-    KERNELS: "other work that repeats once per step",
-}
+    NVTX: "NVTX ranges", OPTIMIZER: "optimizer kernels", COLLECTIVES: "collectives",
+    GRAPH: "launches of one CUDA graph", KERNELS: "other work that repeats once per step",
+}  # fmt: skip
 _MARKS = {
     OPTIMIZER: "each ends with the kernels of the optimizer",
     COLLECTIVES: "each begins with the first collective of a group",
@@ -117,8 +113,11 @@ class Steps:
 
     def _with_phases(self, session: Session) -> Steps:
         of_task, note = with_phases(session, self.of_task)
-        by_report = {report.index: pauses(session, report) for report in session.reports}
-        of_task = {task: replace(steps, pauses=by_report[task.report]) for task, steps in of_task.items()}
+        reports = {report.index: report for report in session.reports}
+        of_task = {
+            task: replace(steps, pauses=unseen(session, reports[task.report], task.process))
+            for task, steps in of_task.items()
+        }
         return replace(self, of_task=of_task, notes=(*self.notes, *([note] if note else [])))
 
     @classmethod

@@ -123,10 +123,11 @@ class Triage:
         hidden = [item.gist for item in self.findings if item.id == "communication" and (item.percent or 0) < _LITTLE]
         whose = ("GPUs are", "The GPU is")[self.gpus == 1]
         outside = f" outside of {_GRAPHS}" * self._is_in_graphs
-        nothing = f"No loss was found{outside}." * (not self.damaged and not self._is_partial)
+        is_unknown = any((self.damaged, self._is_partial, self.budget.unknown))
+        nothing = f"No loss was found{outside}." * (not is_unknown)
         lost = f"Largest loss{'es' * (len(losses) > 1)}: {', '.join(losses)}." if losses else nothing
         doubts = [finding.id for finding in self.findings if _makes_idle_unknown(finding)]
-        is_bound = PARTIAL[0] in doubts or self.budget.unrecorded_copies > 0
+        is_bound = PARTIAL[0] in doubts or self.budget.unknown.total() > 0
         busy = f"{self.busy:.0f}" if round(self.busy) else f"{self.busy:.1g}" if is_bound else "<1"
         bound = "at least " * is_bound
         return " ".join(filter(None, [f"{whose} busy {bound}{busy} % of the time.", lost, *hidden]))
@@ -241,13 +242,13 @@ class Triage:
         total = self.budget.time
         if self.damaged or not total or self._is_partial:
             return ""
-        busy = ", ".join(
-            f"{_BUSY[part]} {format_value(Unit.PERCENT, 100 * getattr(self.budget, part) / total)}"
-            for part in _BUSY
-            if getattr(self.budget, part)
-        )
-        busy += ", memory unknown" * bool(self.budget.unrecorded_copies)
-        return f"Time: {busy}. Idle: {', '.join(idle_words(self.budget, self.causes, _CAUSES))}."
+        times = [(name, self.budget.known(part)) for part, name in _BUSY.items()]
+        words = [
+            f"{name} {'unknown' if time is None else format_value(Unit.PERCENT, 100 * time / total)}"
+            for name, time in times
+            if time != 0
+        ]
+        return f"Time: {', '.join(words)}. Idle: {', '.join(idle_words(self.budget, self.causes, _CAUSES))}."
 
     @property
     def kernels(self) -> str:
@@ -258,7 +259,8 @@ class Triage:
     @property
     def health(self) -> str:
         """``No issues found``, except large one-time costs and graphs; empty after a warning or failure."""
-        if self.broken or self._hardly_works or any(finding.severity is not Severity.INFO for finding in self.findings):
+        is_unknown = self.broken or self._hardly_works or self.budget.unknown
+        if is_unknown or any(finding.severity is not Severity.INFO for finding in self.findings):
             return ""
         unjudged = [words.partition(" (")[0] for _, words in self._paid_once()] + [_GRAPHS] * self._is_in_graphs
         return f"No issues found outside of {' and '.join(unjudged)}" if unjudged else "No issues found"
@@ -488,26 +490,20 @@ def _checked(rule: Rule, case: Case, findings: Sequence[Finding]) -> Sequence[_R
 
 NOT_CHECKED = "not checked"
 COLUMNS = (
-    Column("severity", header="Severity", label="severity"),
-    Column("id", header="Id", label="id"),
+    Column("severity", header="Severity", label="severity"), Column("id", header="Id", label="id"),
     Column("cost", header="Cost (ns)", label="cost", unit=Unit.DURATION),
     Column("percent", header="Cost (%)", label="of job", unit=Unit.PERCENT, decimals=1),
-    Column("sentence", header="Finding", label="finding"),
-    RECOVERABLE,
+    Column("sentence", header="Finding", label="finding"), RECOVERABLE,
     Column("iteration", header="Iteration (ns)", label="of", unit=Unit.DURATION, compared="recoverable", importance=4),
-    SPEEDUP,
-    STANDING,
-    Column("includes", header="May Include", label="may include", importance=5),
+    SPEEDUP, STANDING, Column("includes", header="May Include", label="may include", importance=5),
     Column("suggestion", header="Suggestion", label="suggestion", importance=1),
     Column("reason", header="Reason", label="reason", importance=2),
     Column("measured", header="Measured", label="measured", importance=3),
     Column("ranks", header="Ranks", label="ranks", importance=2),
-    Column("symptom_of", header="Symptom of", label="symptom of", importance=2),
-    START.with_importance(3),
-    END.with_importance(3),
-    Column("screen", header="Screen", label="screen", importance=3),
+    Column("symptom_of", header="Symptom of", label="symptom of", importance=2), START.with_importance(3),
+    END.with_importance(3), Column("screen", header="Screen", label="screen", importance=3),
     Column("command", header="Command", label="command", importance=FILES_ONLY),
-)
+)  # fmt: skip
 
 
 def triage_table(result: Triage) -> TableAnswer:

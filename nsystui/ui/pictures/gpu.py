@@ -46,11 +46,9 @@ Bins = tuple[float, ...]
 """0 to 1 for each column of the chart, NaN if nothing was recorded."""
 
 STACK = (
-    ("kernels", "compute", "compute"),
-    ("exposed_nccl", "exposed", "nccl"),
-    ("memory_only", "memory", "memory"),
+    ("kernels", "compute", "compute"), ("exposed_nccl", "exposed", "nccl"), ("memory_only", "memory", "memory"),
     ("graph_only", "graph", "graph"),
-)
+)  # fmt: skip
 """The parts that add up to a busy device, from below: name in ``DeviceLanes``, label, category."""
 
 PARTS = (("kernels", "compute", "compute"), ("nccl", "NCCL", "nccl"), ("memory", "memory", "memory"), ("graph",) * 3)
@@ -231,9 +229,9 @@ def _heights(gpus: Sequence[GpuLanes], lines: int) -> tuple[int, int]:
 
 def _occurring(busy: BusyIntervals, base: Window) -> tuple[str, ...]:
     """Return the parts in ``base``, largest first: the same for all devices and zooms."""
-    spent = sum((device.breakdown(base) for device in busy.devices), NOTHING)
-    names = [name for name, *_ in PARTS if getattr(spent, name) and (name != "memory" or not spent.unrecorded_copies)]
-    return tuple(sorted(names, key=lambda name: -getattr(spent, name)))
+    devices = [device.breakdown(base) for device in busy.devices]
+    times = {name: sum(device.known(name) or 0 for device in devices) for name, *_ in PARTS}
+    return tuple(sorted((name for name, time in times.items() if time), key=lambda name: -times[name]))
 
 
 def _shown(sources: list[MetricSource], choice: str, lines: int) -> list[MetricSource]:
@@ -432,8 +430,9 @@ def _work_lanes(gpu: GpuLanes, parts: Sequence[str], height: int, halves: bool) 
         return []
     # The parts are the same for all devices and views, so that rows of two devices are comparable.
     occurring = [part for part in STACK if part[0].removeprefix("exposed_").removesuffix("_only") in parts]
-    stack = tuple((category, gpu.parts[name]) for name, _, category in occurring or STACK[:1])
-    shares = [gpu.totals.percent(getattr(gpu.totals, name)) for name, *_ in occurring]
+    drawn = [part for part in occurring or STACK[:1] if gpu.totals.known(part[0]) is not None]
+    stack = tuple((category, gpu.parts[name]) for name, _, category in drawn)
+    shares = [gpu.totals.percent(gpu.totals.known(name)) for name, *_ in occurring]
     notes = tuple(
         (category, f"{label:<7}{MISSING if share is None else f'{share:.1f}':>6}")
         for (_, label, category), share in zip(occurring, shares, strict=True)
@@ -528,15 +527,12 @@ def _work_values(gpu: GpuLanes, occurring: Collection[str], columns: _Columns) -
 
 
 LANE_COLUMNS = (
-    RANK,
-    Column("device", header="Device", label="device", unit=Unit.DEVICE),
-    Column("lane", header="Lane", label="lane"),
-    START,
-    END,
+    RANK, Column("device", header="Device", label="device", unit=Unit.DEVICE),
+    Column("lane", header="Lane", label="lane"), START, END,
     Column("percent", header="Share (%)", label="%", unit=Unit.PERCENT, decimals=3),
     Column("value", header="Value", label="value", unit=Unit.COUNT, decimals=3),
     Column("unit", header="Unit", label="unit"),
-)
+)  # fmt: skip
 
 
 def lanes_table(picture: GpuPicture) -> TableAnswer:

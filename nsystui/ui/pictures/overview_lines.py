@@ -102,12 +102,9 @@ def strip_width(width: int) -> int:
 
 
 _PARTS = (
-    ("kernels", "compute", "compute", "█"),
-    ("exposed_nccl", "exposed NCCL", "nccl", "▒"),
-    ("memory_only", "memory", "memory", "▄"),
-    ("graph_only", "graphs", "graph", "▆"),
-    ("idle", "idle", "idle", "░"),
-)
+    ("kernels", "compute", "compute", "█"), ("exposed_nccl", "exposed NCCL", "nccl", "▒"),
+    ("memory_only", "memory", "memory", "▄"), ("graph_only", "graphs", "graph", "▆"), ("idle", "idle", "idle", "░"),
+)  # fmt: skip
 """Parts of the GPU time: field, name, category, and glyph, because colour is not enough."""
 
 
@@ -161,7 +158,7 @@ def _part_words(spent: Breakdown, with_hidden: bool) -> list[TextPart]:
     whole_times = {"exposed_nccl": spent.nccl, "memory_only": spent.memory} if with_hidden else {}
     for field, name, category, glyph in _PARTS:
         time = getattr(spent, field)
-        if field == "memory_only" and spent.unrecorded_copies:
+        if spent.known(field) is None:
             parts.append((f"{glyph} {name} unknown", category))
         elif time or (spent.nccl if field == "exposed_nccl" else field != "graph_only"):
             hidden = whole_times.get(field, time) - time

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -16,17 +15,12 @@ from nsystui.base.text import counted, few
 from nsystui.exports import canonical
 from nsystui.exports.metadata import pid_of
 from nsystui.questions.algebra.intervals import EMPTY
-from nsystui.questions.capture.launch_account import (
-    LaunchAccount,
-    account_table,
-    launch_accounts,
-    losses,
-    untimed_work,
-)
+from nsystui.questions.capture.launch_account import LaunchAccount, account_table, launch_accounts, losses, untimed_work
 from nsystui.questions.gpu.graph_gaps import TRACED
 from nsystui.questions.gpu.profiler_overhead import overhead_conditions
 from nsystui.questions.queries.conditions import duration, job_start, where
 from nsystui.questions.queries.data_notes import clock_note
+from nsystui.questions.queries.pauses import SURE_LOSS, hole_note
 from nsystui.questions.queries.recording import lost_work_advice, sizes_advice
 from nsystui.questions.queries.reports import diagnostics_table, lost_events
 from nsystui.questions.queries.tasks import launches_without_work, process_names, rank_of, world_size
@@ -37,7 +31,6 @@ from nsystui.questions.triage.rule import IDLE, WORK, FindingKind, rule
 from nsystui.store import tables
 
 PARTIAL = ("incomplete-capture", "clock-offset")
-_SURE = re.compile(r"\blost\b|\bdropp|overflow|discarded|truncated", re.IGNORECASE)
 _DOOR = Door(DIAGNOSTICS)
 _CAPTURE = (
     "lost-events", "capture-errors", "different-runs", "no-gpu-work", "short-window", "no-nvtx", "no-message-sizes",
@@ -132,12 +125,15 @@ def _lost(case: Case) -> Iterator[Finding]:
         "Record less at once (fewer traces, or a shorter window with -c cudaProfilerApi or --duration).",
         "Other numbers here may be undercounted.",
     )
-    if lost:
+    working = {task for device in case.devices for task in device.tasks}
+    holes = hole_note(case.job.session, [item for item in case.ranks if item.task in working])
+    if lost or holes:
         # nsys writes "Not all … events might have been collected" for many complete captures.
-        sure = [text for text in messages_table.cells("text") if _SURE.search(str(text))]
+        sure = holes or [text for text in messages_table.cells("text") if SURE_LOSS.search(str(text))]
         severity = Severity.ERROR if sure else Severity.INFO
         messages = few([text.removesuffix(".") for text in lost])  # each message of nsys is a sentence
         text = f"Events may be missing, so counts and times may be undercounted: {messages}."
+        text = " ".join([*[f"{holes[:1].upper()}{holes[1:]}."] * bool(holes), *[text] * bool(lost)])
         if not sure:
             text = f"Events may be missing, but nsys is not sure: {messages}."
             advice = Advice(
@@ -323,11 +319,9 @@ def api_errors(case: Case) -> Sequence[Finding | NotChecked]:
 
 
 _PROFILER_OVERHEAD_COLUMNS = (
-    Column("total", header="Total Time (ns)", label="total", unit=Unit.DURATION),
-    COUNT,
-    Column("max", header="Max (ns)", label="max", unit=Unit.DURATION, importance=1),
-    NAME,
-)
+    Column("total", header="Total Time (ns)", label="total", unit=Unit.DURATION), COUNT,
+    Column("max", header="Max (ns)", label="max", unit=Unit.DURATION, importance=1), NAME,
+)  # fmt: skip
 
 
 @rule(310, reads=IDLE, finds={"profiler-overhead": FindingKind("the profiler's own work")})
@@ -368,14 +362,12 @@ def profiler_overhead(case: Case) -> Sequence[Finding | NotChecked]:
 
 
 _GRAPH_GAPS_COLUMNS = (
-    RANK,
-    DEVICE.with_importance(1),
-    Column("gaps", header="Gaps", label="gaps", unit=Unit.COUNT),
+    RANK, DEVICE.with_importance(1), Column("gaps", header="Gaps", label="gaps", unit=Unit.COUNT),
     Column("total", header="Total Time (ns)", label="total", unit=Unit.DURATION),
     Column("short", header="In Short Gaps (ns)", label="in short gaps", unit=Unit.DURATION, compared="total"),
     Column("median", header="Med (ns)", label="median", unit=Unit.DURATION, decimals=0),
     Column("max", header="Max (ns)", label="max", unit=Unit.DURATION),
-)
+)  # fmt: skip
 _UNTRACED = Advice(
     "Record again with --cuda-graph-trace=graph: each replay is then one operation without gaps, as long as it takes "
     "if its nodes are not traced. Compare its length, or that of a step, with this capture.",

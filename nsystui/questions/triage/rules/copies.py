@@ -244,12 +244,9 @@ _MIN_ROUND_TRIPS, _LARGE = 5, 1 << 20
 _ALIKE = 0.2
 """The maximum relative difference between the numbers of copies up and down."""
 _ROUND_TRIPS_COLUMNS = (
-    RANK,
-    DEVICE.with_importance(1),
-    BYTES,
-    Column("up", header="To the GPU", label="to the GPU", unit=Unit.COUNT),
+    RANK, DEVICE.with_importance(1), BYTES, Column("up", header="To the GPU", label="to the GPU", unit=Unit.COUNT),
     Column("down", header="To the Host", label="to the host", unit=Unit.COUNT),
-)
+)  # fmt: skip
 
 
 @rule(
@@ -337,7 +334,7 @@ def exposed_memory(case: Case) -> Sequence[Finding | NotChecked]:
     """
     if not case.job.session.count(tables.memory_ops):
         return [NotChecked("exposed-memory", f"needs memory operations: {case.absence}")]
-    if case.spent.unrecorded_copies:
+    if case.spent.unknown["memory_ops"]:
         return [NotChecked("exposed-memory", f"needs all copies and memsets: {case.record(canonical.KERNELS)}")]
     threshold = case.thresholds.exposed_memory_percent
     cost = case.mean(device.breakdown(case.working(device)).exposed_memory for device in case.devices)

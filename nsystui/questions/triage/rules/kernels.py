@@ -54,7 +54,8 @@ def dominant_kernel(case: Case) -> Sequence[Finding | NotChecked]:
     name, spent, count = rows[0]
     if 100 * int(spent) < case.thresholds.dominant_percent * total:
         return []
-    cost = case.mean([int(spent)])
+    running = spans(case, table, [full_name == name], by="device").merged
+    cost = case.mean(part.length for part in running.values())
     if case.percent(cost) < case.thresholds.dominant_cost_percent:
         return []
     short_name, share = smart_names(name for name, *_ in rows)[name] or "(no name)", 100 * int(spent) / total
@@ -65,7 +66,7 @@ def dominant_kernel(case: Case) -> Sequence[Finding | NotChecked]:
     )
     advice = Advice("Profile this kernel with Nsight Compute (ncu).", "No other kernel can save as much time.")
     evidence = kernel_summary(session, case.scope, Names.SMART)
-    measured = "Sum of the durations of this kernel's launches. Mean over the GPUs."
+    measured = "Time in which launches of this kernel run. Mean over the GPUs."
     line, severity = f"{shorten(short_name, 30)}: {share:.0f} % of kernel time", Severity.INFO
     return [case.finding("dominant-kernel", sentence, advice, _DOOR, cost, measured, evidence, severity, line=line)]
 
@@ -119,14 +120,12 @@ def tensor_activity(case: Case) -> Sequence[Finding | NotChecked]:
 _THIRD = kernel_times.PARTS // 3
 _CLOCK_FELL = 0.03
 _PACE = (
-    RANK,
-    DEVICE.with_importance(2),
-    Column("lost", header="Lost (ns)", label="lost", unit=Unit.DURATION),
+    RANK, DEVICE.with_importance(2), Column("lost", header="Lost (ns)", label="lost", unit=Unit.DURATION),
     Column("count", header="Launches", label="launches", unit=Unit.COUNT, importance=1),
     Column("first", header="First Third (ns)", label="first third", unit=Unit.DURATION, decimals=0),
     Column("last", header="Last Third (ns)", label="last third", unit=Unit.DURATION, compared="first", decimals=0),
     Column("kernel", header="Kernel", label="kernel"),
-)
+)  # fmt: skip
 
 
 @rule(

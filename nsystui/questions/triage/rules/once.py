@@ -53,11 +53,9 @@ _ADVICE = {
 }
 _USUAL = "Keep the compiler's cache between runs, avoid changing shapes, and warm up before the measurement."
 _COLUMNS = (
-    RANK,
-    Column("compiler", header="Compiler", label="compiler"),
-    Column("thread", header="Thread or NVTX Range", label="thread or range"),
-    COUNT,
-)
+    RANK, Column("compiler", header="Compiler", label="compiler"),
+    Column("thread", header="Thread or NVTX Range", label="thread or range"), COUNT,
+)  # fmt: skip
 
 
 class _Compiling(NamedTuple):
@@ -220,11 +218,9 @@ HOST_CALLS = (
 _LONG_LAUNCH = 100_000
 """The minimum length of a launch that loads a kernel, ns."""
 CALL_COLUMNS = (
-    RANK,
-    Column("call", header="Call", label="call"),
-    COUNT,
+    RANK, Column("call", header="Call", label="call"), COUNT,
     Column("total", header="Total Time (ns)", label="total", unit=Unit.DURATION),
-)
+)  # fmt: skip
 _KERNELS = (
     RANK,
     Column("kernel", header="Kernel", label="kernel"),
@@ -287,7 +283,7 @@ def _contexts(case: Case) -> list[_First]:
 
 def _first_long_calls(case: Case) -> dict[Task, _Call]:
     begins: dict[Task, int] = {}
-    for device in case.devices:
+    for device in case.job.busy(case.scope).gpus:
         task, worked = device.device.task.task, device.worked(case.window_of(device))
         if worked is not None:
             begins[task] = min(begins.get(task, worked.start), worked.start)

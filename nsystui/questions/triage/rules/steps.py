@@ -12,7 +12,7 @@ from nsystui.base.answer import DEVICE, RANK, Column, Unit
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.base.text import counted, few
 from nsystui.base.types import Flags, Floats, Ints
-from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, merge, union
+from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, intersect, merge, union
 from nsystui.questions.blocking.parts import PARTS
 from nsystui.questions.host.causes import NOTHING
 from nsystui.questions.host.host_work import CpuSpan, host_work
@@ -55,8 +55,17 @@ def step_times(case: Case) -> Sequence[Finding | NotChecked]:
     return [finding for finding in findings if finding is not None]
 
 
-def _mean(values: Sequence[float]) -> int:
-    return round(sum(values) / len(values))
+def _mean(case: Case, costs: Mapping[Task, float]) -> int:
+    """Return the mean over GPUs of their processes' largest costs, ns."""
+    largest: dict[Place, float] = {}
+    for task, cost in costs.items():
+        for key in _places(case, task):
+            largest[key] = max(largest.get(key, 0.0), cost)
+    return round(sum(largest.values()) / max(len(largest), 1))
+
+
+def _places(case: Case, task: Task) -> list[Place]:
+    return [(gpu.device.task.task, gpu.device.device) for gpu in case.devices if task in gpu.tasks] or [(task, 0)]
 
 
 def _slow(case: Case, steps: Mapping[Task, StepTimes], warm_up: int) -> Finding | None:
@@ -146,9 +155,7 @@ def _lost(
         for spent in (_long_gaps(case, times), _of_others(case, times)):
             more = np.maximum(spent[indices] - np.median(spent[warm_up:]), 0).sum()
             excess.append(min(more, excess[0]))
-        for key in [(gpu.device.task.task, gpu.device.device) for gpu in case.devices if task in gpu.tasks] or [
-            (task, 0)
-        ]:
+        for key in _places(case, task):
             lost[key] = np.maximum(lost.get(key, np.zeros(3)), excess)
             when[key] = merge(
                 when.get(key, EMPTY), union(times.start[indices], (times.start + times.duration)[indices])
@@ -170,13 +177,10 @@ def _work_of(case: Case, steps: Mapping[Task, StepTimes], warm_up: int) -> str:
     """Return a sentence on the CPU's known work in the first steps' long gaps."""
     cpu_spans: list[CpuSpan] = []
     for device in case.devices:
-        gpu, times = device.device, steps.get(device.device.task.task)
-        if times is None:
-            continue
-        first, until = int(times.start[0]), int(times.start[warm_up])
-        idle_intervals = case.idle_in(
-            device, Window(first, until)
-        )  # not `Case.long_gaps`: they begin in the steady state
+        gpu, of_gpu = device.device, [times.start for task, times in steps.items() if task in device.tasks]
+        warming = union([start[0] for start in of_gpu], [start[warm_up] for start in of_gpu])
+        # not `Case.long_gaps`: they begin in the steady state
+        idle_intervals = intersect(case.idle_in(device, case.window_of(device)), warming)
         gaps = idle_intervals.chosen(idle_intervals.lengths >= case.thresholds.gap_ms * 1e6)
         windows = map(Window, gaps.starts.tolist(), gaps.ends.tolist())
         cpu_spans += [CpuSpan(gpu.task.task, gpu.device, window) for window in windows if window.end > window.start]
@@ -197,10 +201,11 @@ def _work_of(case: Case, steps: Mapping[Task, StepTimes], warm_up: int) -> str:
 
 
 def _warm_up(case: Case, steps: Mapping[Task, StepTimes], warm_up: int) -> Finding | None:
-    cost = _mean([float(np.maximum(times.duration - times.typical, 0)[:warm_up].sum()) for times in steps.values()])
+    extra = {task: np.maximum(times.duration - times.typical, 0)[:warm_up].sum() for task, times in steps.items()}
+    cost = _mean(case, extra)
     if not warm_up or case.percent(cost) < case.thresholds.warm_up_percent:
         return None
-    until = int(next(iter(steps.values())).start[warm_up])
+    until = max(int(times.start[warm_up]) for times in steps.values())
     work = _work_of(case, steps, warm_up)
     sentence = f"The warm-up ({counted(warm_up, 'step')}) takes {time_words(cost)} longer than median steps.{work}"
     advice = Advice(
@@ -212,7 +217,7 @@ def _warm_up(case: Case, steps: Mapping[Task, StepTimes], warm_up: int) -> Findi
 
 
 def _drift(case: Case, steps: Mapping[Task, StepTimes], warm_up: int) -> Finding | None:
-    lost, shares, ranks = [], [], set()
+    lost, shares, ranks = dict[Task, float](), [], set()
     for task, times in steps.items():
         # For inference servers, only steps of the most frequent phase count: later prefills are no drift.
         is_usual = times.phases == np.bincount(times.phases - NO_PHASE).argmax() + NO_PHASE
@@ -222,7 +227,7 @@ def _drift(case: Case, steps: Mapping[Task, StepTimes], warm_up: int) -> Finding
             continue
         # Medians, so that single slow steps are no drift; a steady drift has the middle third in between.
         first, middle, last = (float(np.median(part)) for part in (later[:third], later[third:-third], later[-third:]))
-        lost.append(float(np.maximum(later - first, 0).sum()))
+        lost[task] = float(np.maximum(later - first, 0).sum())
         shares.append(100 * (last / first - 1))
         if shares[-1] >= case.thresholds.drift_percent and first <= middle <= last:
             ranks.add(case.rank_of[task])
@@ -237,26 +242,24 @@ def _drift(case: Case, steps: Mapping[Task, StepTimes], warm_up: int) -> Finding
         "The comparison shows whether kernels take longer, run more often, or leave more idle time between them.",
     )
     over = "the median of the first third"
-    return _finding(case, "drift", Severity.WARNING, sentence, advice, _mean(lost), over, ranks)
+    return _finding(case, "drift", Severity.WARNING, sentence, advice, _mean(case, lost), over, ranks)
 
 
 def _finding(
     case: Case, name: str, severity: Severity, sentence: str, advice: Advice, cost: int, over: str, ranks: set[int]
 ) -> Finding:
     evidence = steps_across_ranks(list(case.ranks), case.job.steps(case.step_name), case.scope.window)
-    measured, numbers = f"Time of these steps above {over}. The mean is over the ranks.", tuple(sorted(ranks))
+    measured, numbers = f"Time of these steps above {over}. The mean is over the GPUs.", tuple(sorted(ranks))
     return case.finding(name, sentence, advice, _DOOR, cost, measured, evidence, severity, ranks=numbers)
 
 
 _COLUMNS = (
-    RANK,
-    DEVICE.with_importance(1),
-    Column("steps", header="Steps", label="steps", unit=Unit.COUNT, importance=1),
+    RANK, DEVICE.with_importance(1), Column("steps", header="Steps", label="steps", unit=Unit.COUNT, importance=1),
     Column("count", header="Copies", label="copies", unit=Unit.COUNT, importance=1),
     Column("bytes", header="Bytes per Step", label="per step", unit=Unit.BYTES),
     Column("time", header="Copying (ns)", label="copying", unit=Unit.DURATION),
     Column("exposed", header="Not Hidden (ns)", label="not hidden", unit=Unit.DURATION),
-)
+)  # fmt: skip
 
 
 @rule(
