@@ -129,6 +129,17 @@ def test_ranks_that_are_late_together_may_have_several_causes(tmp_path: Path) ->
     assert ids(triage).isdisjoint({"input-pipeline"})
 
 
+@pytest.mark.parametrize(
+    ("extra", "saved"),
+    first(2, [((0, 0, 30, 0), 30), ((0, 20, 30, 0), 10), ((0, 0, 30, 30), 30), ((5, 10, 15, 40), 25)]),
+)
+def test_a_step_gets_shorter_until_the_next_rank_is_the_last(tmp_path: Path, extra: Any, saved: int) -> None:
+    """A late rank as fast as the others saves more than the mean GPU waits, and less if another is late."""
+    triage = triaged(*ddp_job(tmp_path, computes=lambda rank, step: extra[rank] * MS))
+    gain = finding(triage, "straggler").gain
+    assert gain is not None and gain.recoverable == pytest.approx(saved * MS, rel=0.02)
+
+
 def test_ranks_that_are_late_in_turn_are_findings_of_their_own(tmp_path: Path) -> None:
     triage = triaged(*ddp_job(tmp_path, computes=lambda rank, step: 30 * MS * (rank == 2 + step % 2)))
     assert [item.ranks for item in triage.findings if item.id == "straggler"] == [(2,), (3,)]

@@ -29,7 +29,7 @@ from nsystui.questions.host.time_budget import (
 )
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.tasks import GPU_TABLES
-from nsystui.questions.triage.case import Case
+from nsystui.questions.triage.case import Case, Place
 from nsystui.questions.triage.finding import Finding, NotChecked, Severity
 from nsystui.questions.triage.kernel_mix import kernel_mix, shares
 from nsystui.questions.triage.rule import BY_COMPUTE, BY_CPU, IDLE, Rule
@@ -358,6 +358,8 @@ def _with_gains(case: Case, findings: Sequence[Finding]) -> list[Finding]:
     for finding in costly:
         names = kind_of(finding.id).parts
         share, (lower, upper) = (finding.cost or 0) / count, bounds(parts, possible, names)
+        if finding.waits:
+            share, lower, upper = _least_wait(case, finding.waits, names)
         is_measured = lower == upper <= share
         if finding.times and names == BY_CPU and lower == upper:
             starved, unknown = _starved(case, finding.times)
@@ -378,6 +380,21 @@ def _with_gains(case: Case, findings: Sequence[Finding]) -> list[Finding]:
             all(budget.numbers is not None for budget in case.budgets),
         )
     return [replace(finding, gain=gains.get(id(finding))) for finding in findings]
+
+
+def _least_wait(case: Case, waits: Mapping[Place, float], names: Collection[str]) -> tuple[float, float, float]:
+    """Return the loss and the bounds of some parts, a mean iteration, of the GPU that gains least by faster ranks.
+
+    All ranks finish together, so no step gets shorter by more.
+    """
+    losses = {case.gpu_of.get(key, key): loss for key, loss in waits.items()}
+    waiting = []
+    for gpu in (budget.of for budget in case.budgets):
+        loss = losses.get(case.gpu_of.get(key := (gpu.task, gpu.device), key))
+        if loss is not None:
+            parts, possible = (dict(zip(PARTS, of.mean(axis=0), strict=True)) for of in (gpu.parts, gpu.possible))
+            waiting.append((loss / len(gpu), *bounds(parts, possible, names)))
+    return min(waiting, key=lambda times: min(times[0], times[2]), default=(0, 0, 0))
 
 
 def _starved(case: Case, times: Mapping[tuple[Task, int], Intervals]) -> tuple[float, float]:

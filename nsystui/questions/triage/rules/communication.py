@@ -16,7 +16,7 @@ from nsystui.base.text import counted, few
 from nsystui.base.units import format_value, numbered
 from nsystui.exports import canonical
 from nsystui.questions.algebra.intervals import Times, union
-from nsystui.questions.collectives.matching import Matrix, Member
+from nsystui.questions.collectives.matching import Member
 from nsystui.questions.collectives.waiting import NOBODY, SYNCHRONOUS, Arrivals, Lateness, late_together, lateness
 from nsystui.questions.gpu.device_time import DeviceIntervals, total
 from nsystui.questions.nccl.bandwidth import launched_in_steps
@@ -28,7 +28,7 @@ from nsystui.questions.queries.recording import sizes_advice
 from nsystui.questions.queries.tasks import world_size
 from nsystui.questions.ranks.partings import differences
 from nsystui.questions.timeline.streams import stream_times
-from nsystui.questions.triage.case import LOADER, STALL, Case, bytes_words, rank_words, time_words
+from nsystui.questions.triage.case import LOADER, STALL, Case, Place, bytes_words, rank_words, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.questions.triage.kernel_mix import by_framework
 from nsystui.questions.triage.lateness import late_rank
@@ -121,24 +121,24 @@ def stragglers(case: Case) -> Sequence[Finding | NotChecked]:
     members = sorted(set[Member]().union(*(arrival.group.members for arrival in arrivals)))
     lost = _lost(case, arrivals, members, late := late_together(arrivals))
     gpu_counts = Counter(task for device in case.devices for task in device.tasks)
-    caused, costs, suffered = (dict.fromkeys(lateness_by_task, 0) for _ in range(3))
-    for tasks, time in zip(late, lost.sum(axis=1).tolist(), strict=True):
+    caused, suffered = (dict.fromkeys(lateness_by_task, 0) for _ in range(2))
+    costs = {tasks[0]: case.mean(losses.values()) for tasks, losses in lost.items()}
+    for tasks, losses in lost.items():
         waiting = len(case.devices) - sum(gpu_counts[task] for task in tasks)
-        caused |= dict.fromkeys(tasks, time // max(waiting, 1))
-        costs[tasks[0]] = case.mean([time])
-    for member, time in zip(members, lost.sum(axis=0).tolist(), strict=True):
-        suffered[member.task] += time
+        caused |= dict.fromkeys(tasks, sum(losses.values()) // max(waiting, 1))
+        for (task, _), time in losses.items():
+            suffered[task] += time
     limits, least = case.thresholds, case.thresholds.straggler_share * sum(costs.values()) / 100
     large = {task for task, time in caused.items() if case.percent(time) >= limits.straggler_percent}
-    stragglers = {task for task in large if costs[task] >= least}
+    stragglers = {task for task in large if costs.get(task, 0) >= least}
     case.once("late ranks", lambda: tuple(late_rank(case, arrivals, tasks, tasks[0] in stragglers) for tasks in late))
-    return _judged(case, lateness_by_task, caused, costs, suffered)
+    return _judged(case, lateness_by_task, caused, lost, suffered)
 
 
 def _lost(
     case: Case, arrivals: Sequence[Arrivals], members: Sequence[Member], late: Sequence[Sequence[Task]]
-) -> Matrix:
-    """Return each member's loss by group of late tasks, ns, shape ``(groups, members)``."""
+) -> dict[Sequence[Task], dict[Place, int]]:
+    """Return what each selected member that waits for late tasks loses, ns."""
     late_indices = {task: index for index, tasks in enumerate(late) for task in tasks}
     spans: dict[Member, list[tuple[Times, Times, Times]]] = {member: [] for member in members}
     for arrival in arrivals:
@@ -157,7 +157,12 @@ def _lost(
     is_late = np.array([[member.task in tasks for member in members] for tasks in late], bool).reshape(exposed.shape)
     floor = np.where(is_late & took_part, exposed, np.iinfo(np.int64).max).min(axis=1, initial=np.iinfo(np.int64).max)
     is_selected = np.array([member.task in case.tasks for member in members], bool)
-    return np.where(took_part & ~is_late & is_selected, np.maximum(exposed - floor[:, None], 0), 0)
+    waits, lost = took_part & ~is_late & is_selected, np.maximum(exposed - floor[:, None], 0)
+    places = [(member.task, member.device) for member in members]
+    return {
+        tasks: {place: time for place, time, is_waiting in zip(places, *row, strict=True) if is_waiting}
+        for tasks, *row in zip(late, lost.tolist(), waits.tolist(), strict=True)
+    }
 
 
 def _exposed(starts: Times, ends: Times, tasks: Times, count: int, device: DeviceIntervals | None) -> Times:
@@ -179,19 +184,20 @@ def _judged(
     case: Case,
     lateness_by_task: Mapping[Task, Lateness],
     caused: Mapping[Task, int],
-    costs: Mapping[Task, int],
+    lost: Mapping[Sequence[Task], Mapping[Place, int]],
     suffered: Mapping[Task, int],
 ) -> list[Finding | NotChecked]:
     computed, parts = case.computed, case.job.model_parts(case.step_name).of_task
     evidence = _table(case, lateness_by_task, caused, suffered)
     late_ranks = {rank.tasks[0]: rank for rank in case.late_ranks if rank.is_straggler}
     findings: list[Finding | NotChecked] = [
-        _straggler(case, late_ranks[item.task], lateness_by_task, costs[item.task], caused[item.task], evidence)
+        _straggler(case, late, lateness_by_task, lost[late.tasks], caused[item.task], evidence)
         for item in case.job.ranks
-        if item.task in late_ranks
+        if (late := late_ranks.get(item.task))
     ]
     cost = case.mean(suffered.values())
     if not findings and case.percent(cost) >= case.thresholds.imbalance_percent:
+        costs = {tasks[0]: case.mean(losses.values()) for tasks, losses in lost.items()}
         text = (
             f"Waiting for late ranks costs {time_words(cost)} per GPU{_among(case)}. The late rank varies: "
             f"rank {max(case.job.ranks, key=lambda item: costs.get(item.task, 0)).rank} causes the largest part, "
@@ -208,9 +214,14 @@ def _among(case: Case) -> str:
 
 
 def _straggler(
-    case: Case, group: LateRank, lateness_by_task: Mapping[Task, Lateness], cost: int, loss: int, evidence: TableAnswer
+    case: Case,
+    group: LateRank,
+    lateness_by_task: Mapping[Task, Lateness],
+    losses: Mapping[Place, int],
+    loss: int,
+    evidence: TableAnswer,
 ) -> Finding:
-    """Return the finding on ranks that arrive together; ``loss``: of each waiting GPU, ns."""
+    """Return the finding on ranks that arrive together; ``losses`` of waiting GPUs, and their mean ``loss``, ns."""
     members = [rank for rank in case.job.ranks if rank.task in group.tasks]
     late, is_one = [lateness_by_task[task] for task in group.tasks], len(members) == 1
     why, advice = _reason(case, group, case.computed, case.job.model_parts(case.step_name).of_task)
@@ -229,7 +240,10 @@ def _straggler(
     )
     loader = "'s data loader" if group.cause == LOADER and is_one else ""
     gist, line = f"waiting for {who}{loader}", f"{who} ({hosts}) {'is' if is_one else 'are'} {where}"
-    return case.finding("straggler", text, advice, _DOOR, cost, _METHOD, evidence, ranks=ranks, gist=gist, line=line)
+    cost = case.mean(losses.values())
+    return case.finding(
+        "straggler", text, advice, _DOOR, cost, _METHOD, evidence, ranks=ranks, gist=gist, line=line, waits=losses
+    )
 
 
 def _table(

@@ -401,7 +401,12 @@ def _judged(case: Case, gpus: Sequence[_Gpu], name: str, slow: Sequence[_Gpu]) -
         "grid and block). The mean is over these GPUs."
     )
     door, evidence = Door("ranks", sort="kernels"), (_SLOW_PLACES_COLUMNS, rows)
-    return case.finding("slow-place", sentence, advice, door, cost, measured, evidence, ranks=ranks)
+    waits = {
+        (gpu.task.task, gpu.device): cost
+        for gpu in (item.device for item in case.devices)
+        if gpu.task.rank not in ranks
+    }
+    return case.finding("slow-place", sentence, advice, door, cost, measured, evidence, ranks=ranks, waits=waits)
 
 
 def _gpus(case: Case) -> list[_Gpu]:
