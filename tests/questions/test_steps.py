@@ -237,8 +237,7 @@ class TestWithoutNumbers:
         assert (found.name, found.numbers.tolist(), found.gpu.op_count.tolist()) == (name, [*range(6)], [12] * 6)
 
     @pytest.mark.parametrize(("names", "name"), [
-        (["execute_context_1(9)_generation_0(0)", *["execute_context_0(0)_generation_7(7)"] * 2],
-         "execute_context_*(*)_generation_*(*)"),
+        ([f"execute_context_1({size})_generation_0(0)" for size in (9, 1, 7)], "execute_context_*(*)_generation_*(*)"),
         (["forward_extend", "forward_decode", "forward_decode"], "forward_<phase>"),
     ])  # fmt: skip
     def test_ranges_that_differ_in_sizes_or_phases_are_steps_of_one_name(self, run, names, name):
