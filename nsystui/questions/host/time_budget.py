@@ -27,6 +27,7 @@ from nsystui.questions.host.causes import GIL, NODE_TRACING, NOTHING
 from nsystui.questions.host.causes import Cause as HostCause
 from nsystui.questions.host.host_work import CpuSpan, HostWork, host_work
 from nsystui.questions.job.job import OpenJob
+from nsystui.questions.queries.tasks import with_roles
 from nsystui.questions.queries.time_window import extents
 from nsystui.questions.ranks.steps import StepTimes, step_times
 
@@ -356,16 +357,18 @@ COLUMNS = (
 )
 
 
-def budget_table(budgets: Iterable[DeviceBudget]) -> TableAnswer:
+def budget_table(budgets: Sequence[DeviceBudget]) -> TableAnswer:
     """Tabulate the budgets of GPUs; the percentages of a row add up to 100."""
     rows: list[Row] = []
+    columns = with_roles(COLUMNS, [gpu.device.task for gpu in budgets])
     for gpu in budgets:
         unknown = ("memory",) * bool(gpu.budget.unrecorded_copies)
         times = [None if part in unknown else getattr(gpu.budget, part) for part in PARTS]
         total = gpu.budget.time
         shares = [100.0 * time / total if total and time is not None else None for time in times]
-        rows.append((gpu.device.task.rank, gpu.device.device, *shares, gpu.steady, *times))
-    return with_graphs(TableAnswer("budget", COLUMNS, rows, len(rows)))
+        role = [gpu.device.task.role] * (len(columns) > len(COLUMNS))
+        rows.append((gpu.device.task.rank, *role, gpu.device.device, *shares, gpu.steady, *times))
+    return with_graphs(TableAnswer("budget", columns, rows, len(rows)))
 
 
 def with_graphs(answer: TableAnswer) -> TableAnswer:
