@@ -396,7 +396,9 @@ def exposed_communication(case: Case) -> Sequence[Finding | NotChecked]:
     if is_exposed:
         are_copies = (top["backend"] == COPIES_BACKEND).all()
         most, main = "Most" if len(top) > 1 else "All", _collective(top["collective"].iloc[0])
-        work, waits = ("copies", "") if are_copies else ("kernels", ", including waits for late ranks")
+        work, waits = ("kernels", ", including waits for late ranks")
+        if are_copies:
+            work, waits = "copies", ", and waits for late ranks before the copies are not recorded"
         sentence = (
             f"Exposed {name} {work} cost {time_words(cost)} per GPU ({share:.0f} % of all {name} time){waits}."
             f"{case.blocking_words(BY_COMMUNICATION)} {most} of the exposed time is in {main} ({calls})."
