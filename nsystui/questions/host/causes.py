@@ -24,7 +24,6 @@ OFF_CPU = "off the CPU"
 NOTHING = "in no CUDA or MPI call"
 PROFILER = "the profiler's own work"
 IN_GRAPH = "inside a CUDA graph"
-NODE_TRACING, HOST_NODE = "perhaps node tracing", "host function"
 KINDS = (
     ALLOCATING,
     SYNCHRONISING,

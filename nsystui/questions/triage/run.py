@@ -16,7 +16,6 @@ from nsystui.questions.algebra.intervals import EMPTY, Intervals
 from nsystui.questions.blocking.dependencies import unresolved_waits
 from nsystui.questions.blocking.gain import RECOVERABLE, SPEEDUP, STANDING, Gain, Standing
 from nsystui.questions.blocking.parts import LONG, PARTS, bounds
-from nsystui.questions.host.causes import NODE_TRACING
 from nsystui.questions.host.time_budget import (
     UNEXPLAINED,
     Budget,
@@ -136,8 +135,8 @@ class Triage:
         top = [item for item in self.findings if not item.under and item.percent and item.severity is not Severity.INFO]
         shares = [(finding.percent or 0.0, finding.gist or kind_of(finding.id).gist or finding.id) for finding in top]
         largest = sorted(shares, key=lambda share: -share[0])[:2]
-        traced = sum(cause.time for cause in self.causes.in_graphs if cause.name == NODE_TRACING)
-        why = f", {NODE_TRACING}" * (2 * traced > self.budget.in_graphs)
+        mostly = [cause.name for cause in self.causes.in_graphs if 2 * cause.time > self.budget.in_graphs]
+        why = "".join(f", {name}" for name in mostly if name != UNEXPLAINED)
         min_share = max(_MIN_ONCE, max(shares, default=(0.0, ""))[0] + 1)
         parts = (
             ("exposed NCCL", self.budget.exposed_nccl),

@@ -15,7 +15,7 @@ from nsystui.base.selection import Task, Window
 from nsystui.base.text import counted, few
 from nsystui.exports import canonical
 from nsystui.exports.metadata import pid_of
-from nsystui.questions.algebra.intervals import EMPTY
+from nsystui.questions.algebra.intervals import EMPTY, merge
 from nsystui.questions.capture.launch_account import (
     LaunchAccount,
     account_table,
@@ -23,7 +23,7 @@ from nsystui.questions.capture.launch_account import (
     losses,
     untimed_work,
 )
-from nsystui.questions.gpu.graph_gaps import TRACED
+from nsystui.questions.gpu.graph_gaps import HOST_NODE, TRACED, causes_in_graphs, host_functions
 from nsystui.questions.gpu.profiler_overhead import overhead_conditions
 from nsystui.questions.queries.conditions import duration, job_start, where
 from nsystui.questions.queries.data_notes import clock_note
@@ -381,6 +381,10 @@ _UNTRACED = Advice(
     "if its nodes are not traced. Compare its length, or that of a step, with this capture.",
     "To time each node of a graph, the profiler may separate the nodes, by about 2 µs each.",
 )
+_HOST_NODES = Advice(
+    "Take host functions out of the graphs, or make them shorter: let another thread do their work.",
+    "A stream runs nothing while its host function runs on the CPU, also inside a graph.",
+)
 _WAITING_INSIDE = Advice(
     "Look at the operations around the gaps (`nsystui gaps --by pair`), and for host nodes and dependencies between "
     "the branches of the graph. --cuda-graph-trace=graph shows how long replays take untraced.",
@@ -392,8 +396,11 @@ _WAITING_INSIDE = Advice(
 def graph_gaps(case: Case) -> Sequence[Finding | NotChecked]:
     """Find idle time inside replays of CUDA graphs, of which tracing by node may make the short gaps."""
     rows: list[tuple[int, int, int, int, int, float, int]] = []
+    ran, hosted = host_functions(case.job.session, sorted(case.tasks)), 0
     for gpu in case.devices:
-        lengths = case.in_graphs(gpu, case.window_of(gpu)).lengths
+        gaps = case.in_graphs(gpu, case.window_of(gpu))
+        hosted += causes_in_graphs(gaps, merge(*(ran[task] for task in gpu.tasks if task in ran)))[HOST_NODE].length
+        lengths = gaps.lengths
         if len(lengths):
             times = int(lengths.sum()), int(lengths[lengths <= TRACED].sum())
             figures = len(lengths), *times, float(np.median(lengths)), int(lengths.max())
@@ -401,10 +408,10 @@ def graph_gaps(case: Case) -> Sequence[Finding | NotChecked]:
     cost, short = (case.mean(row[column] for row in rows) for column in (3, 4))
     if not rows or case.percent(cost) < case.thresholds.overhead_percent:
         return []
-    limit, advice = time_words(TRACED), _UNTRACED
+    limit, advice, gist = time_words(TRACED), _UNTRACED, ""
     sentence = (
         f"{case.each_gpu} idles {time_words(cost)} inside replayed CUDA graphs, in "
-        f"{counted(sum(row[2] for row in rows), 'gap')}. The CPU had launched the graphs: it causes none of them. "
+        f"{counted(sum(row[2] for row in rows), 'gap')}. The CPU had launched the graphs before. "
     )
     if 2 * short >= cost:
         sentence += (
@@ -414,8 +421,12 @@ def graph_gaps(case: Case) -> Sequence[Finding | NotChecked]:
     else:
         sentence += f"{time_words(cost - short)} is in gaps above {limit}, too long for the tracing of nodes."
         advice = _WAITING_INSIDE
+        if 2 * (blocked := case.mean([hosted])) >= cost - short:
+            sentence += f" {time_words(blocked)} is blocked by host functions of the graphs, on the CPU."
+            advice, gist = _HOST_NODES, "gaps in CUDA graphs, blocked by host functions"
     is_long = case.percent(cost - short) >= case.thresholds.gap_percent
     severity = Severity.WARNING if is_long else Severity.INFO
     measured = "Idle time before operations of a graph whose launch had begun on the GPU before. Mean over the GPUs."
     evidence, ranks = (_GRAPH_GAPS_COLUMNS, rows), tuple(sorted({row[0] for row in rows}))
-    return [case.finding("graph-gaps", sentence, advice, Door("gaps"), cost, measured, evidence, severity, ranks=ranks)]
+    more, door = {"ranks": ranks, "gist": gist}, Door("gaps")
+    return [case.finding("graph-gaps", sentence, advice, door, cost, measured, evidence, severity, **more)]
