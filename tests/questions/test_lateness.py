@@ -62,6 +62,9 @@ def test_a_collective_transfers_or_waits_if_all_ranks_are_open(tmp_path: Path, h
                 "Load on",
             ),
             ({"loads": on(2, 30 * MS), "loader": "prepare"}, ": its GPU idles 30 ms longer a step.", "on the CPU"),
+            ({"loads": on(2, 30 * MS), "loader": "x", "fills": "copy"}, ": its copies take 30 ms longer", "pinned"),
+            ({"loads": on(2, 30 * MS), "loader": "x", "fills": "host"}, ": its host functions take 30 ms", "a thread"),
+            ({"computes": on(2, 30 * MS), "kernel": "odd"}, "Only odd takes longer there", "Compare the inputs of odd"),
             ({"computes": on(2, 30 * MS)}, ": its kernels take 30 ms longer a step.", "exclude its node"),
             (
                 {"computes": on(2, 30 * MS), "clock": lambda rank: 1200 if rank == 2 else 1755},

@@ -23,7 +23,7 @@ from nsystui.questions.capture.launch_account import (
     losses,
     untimed_work,
 )
-from nsystui.questions.gpu.graph_gaps import HOST_NODE, TRACED, causes_in_graphs, host_functions
+from nsystui.questions.gpu.graph_gaps import HOST_NODE, TRACED, causes_in_graphs
 from nsystui.questions.gpu.profiler_overhead import overhead_conditions
 from nsystui.questions.queries.conditions import duration, job_start, where
 from nsystui.questions.queries.data_notes import clock_note
@@ -396,7 +396,7 @@ _WAITING_INSIDE = Advice(
 def graph_gaps(case: Case) -> Sequence[Finding | NotChecked]:
     """Find idle time inside replays of CUDA graphs, of which tracing by node may make the short gaps."""
     rows: list[tuple[int, int, int, int, int, float, int]] = []
-    ran, hosted = host_functions(case.job.session, sorted(case.tasks)), 0
+    ran, hosted = case.host_functions, 0
     for gpu in case.devices:
         gaps = case.in_graphs(gpu, case.window_of(gpu))
         hosted += causes_in_graphs(gaps, merge(*(ran[task] for task in gpu.tasks if task in ran)))[HOST_NODE].length

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,11 +24,13 @@ from nsystui.questions.nccl.grouping import NcclProperty, selected
 from nsystui.questions.nccl.summary import nccl_summary
 from nsystui.questions.nccl.units import whole
 from nsystui.questions.nccl.verdict import UNKNOWN
+from nsystui.questions.queries.conditions import duration, where
+from nsystui.questions.queries.kernel_names import communicates
 from nsystui.questions.queries.recording import sizes_advice
 from nsystui.questions.queries.tasks import world_size
 from nsystui.questions.ranks.partings import differences
 from nsystui.questions.timeline.streams import stream_times
-from nsystui.questions.triage.case import LOADER, STALL, Case, Place, bytes_words, rank_words, time_words
+from nsystui.questions.triage.case import Case, LateCause, Place, bytes_words, rank_words, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.questions.triage.kernel_mix import by_framework
 from nsystui.questions.triage.lateness import late_rank
@@ -72,6 +74,17 @@ _LAUNCHED_LATE = Advice(
     "Look at what this rank does on the CPU before its collectives (Ranks screen, then Timeline).",
     "The GPU of this rank computes no longer than the others, so its work is launched late.",
 )
+_BY_CAUSE = {
+    LateCause.STALL: _LAUNCHED_LATE,
+    LateCause.COPIES: Advice(
+        "Look at the copies of this rank (`nsystui memory --by rank`): use pinned memory, or copy while kernels run.",
+        "The kernels of this rank wait for its copies, and the other ranks for this rank.",
+    ),
+    LateCause.HOST_FUNCTIONS: Advice(
+        "Move the work of its host functions (cudaLaunchHostFunc) to a thread of its own.",
+        "A stream runs nothing while its host function runs, and the other ranks wait for this rank.",
+    ),
+}
 _SEVERAL = Advice(
     "Mend all of these causes: `nsystui steps --budget --ranks N` shows where a rank loses its time.",
     "These ranks arrive together, so that the others wait as long if only one of them gets faster.",
@@ -80,6 +93,7 @@ _UNKNOWN_REASON = Advice(
     "Look at what this rank does before its collectives (Ranks screen, then Timeline).",
     "The last rank to arrive sets the pace of all ranks.",
 )
+_SAME_PACE = "If only one kernel takes longer, its inputs rather differ than that the GPU is slow."
 _NONE = (None, None)
 _LOW_CLOCK = Advice(
     "Look at power cap, temperature and cooling (nvidia-smi -q -d PERFORMANCE), or exclude the node.",
@@ -238,7 +252,7 @@ def _straggler(
         f"{'Each other' if len(case.devices) - len(members) > 1 else 'The other'} GPU loses {time_words(loss)} "
         f"waiting{hidden}.{why}"
     )
-    loader = "'s data loader" if group.cause == LOADER and is_one else ""
+    loader = "'s data loader" if group.cause is LateCause.LOADER and is_one else ""
     gist, line = f"waiting for {who}{loader}", f"{who} ({hosts}) {'is' if is_one else 'are'} {where}"
     cost = case.mean(losses.values())
     return case.finding(
@@ -275,13 +289,15 @@ def _reason(
     case: Case, late: LateRank, computed: Mapping[Task, RankCompute], parts: Mapping[Task, str]
 ) -> tuple[str, Advice]:
     """Return why a rank may be late: its cause, or its kernels compared with other ranks of its model part."""
-    if late.cause == LOADER:
+    if late.cause is LateCause.LOADER:
         who, whom = ("Its GPU waits", "its GPU") if len(late.tasks) == 1 else ("Their GPUs wait", "these GPUs")
         return "", Advice(loader_advice(case), f"{who} for the next batch, and the other ranks for {whom}.")
     if len({*late.causes.values()}) > 1:
         return "", _SEVERAL
-    if late.cause == STALL or late.is_rare:
-        return "", _LAUNCHED_LATE if late.cause == STALL else _RARE
+    if late.cause in _BY_CAUSE:
+        return "", _BY_CAUSE[late.cause]
+    if late.is_rare:
+        return "", _RARE
     part, s = parts.get(late.tasks[0]), "s" * (len(late.tasks) == 1)
     of_part = [task for task in computed if parts.get(task) == part]
     of_late = [computed[task] for task in of_part if task in late.tasks]
@@ -296,20 +312,45 @@ def _reason(
         return "", _UNKNOWN_REASON
     more, longer = own_kernels / kernels - 1, own_time / time - 1
     if longer < _DIFFERS:
-        return f"{among} {rank}'{s} own kernels take no longer than the other ranks' kernels.", _LAUNCHED_LATE
+        return f"{among} {rank}'{s} own kernels take no longer than the other ranks' kernels.", _UNKNOWN_REASON
     if abs(more) <= _DIFFERS:
+        clock = _clock_words(case, late.tasks, gpu)
+        if (name := _slower_kernel(case, late.tasks, of_part)) and not clock:
+            only = f" Only {name} takes longer there: the other kernels take as long as on the other ranks."
+            return only, Advice(
+                f"Compare the inputs of {name} with other ranks (`nsystui kernels --by rank`).", _SAME_PACE
+            )
         slow = "the GPU is slow, or its" if s else "they are slow, or their"
         advice = Advice(
             f"Check {gpu}'{s} clocks, power cap and temperature, or exclude {nodes}. Then compare the input shapes.",
             f"The same number of kernels takes longer on {gpu}: {slow} inputs are larger.",
         )
         words = f"{among} {rank} run{s} as many kernels as the others, but they take {100 * longer:.0f} % longer."
-        clock = _clock_words(case, late.tasks, gpu)
         return f"{words}{clock}", _LOW_CLOCK if clock else advice
     count = f"{100 * abs(more):.0f} % {'more' if more > 0 else 'fewer'} kernels than the others"
     return f"{among} {rank} run{s} {count} and compute{s} {100 * longer:.0f} % longer.", Advice(
         "Divide the work more evenly over the ranks.", "This rank has more to compute than the others."
     )
+
+
+def _slower_kernel(case: Case, late: Sequence[Task], of_part: Collection[Task]) -> str:
+    """Return the short name of the only kernel that takes longer on ``late`` tasks of a part, or nothing."""
+    table, times = tables.kernels, dict[str, tuple[list[int], list[int]]]()
+    query = sa.select(
+        table.c.report, table.c.process, table.c.short_name, sa.cast(sa.func.sum(duration(table)), sa.BigInteger)
+    )
+    is_compute = sa.not_(communicates(case.communicating))
+    for report, process, name, time in case.job.session.rows(
+        query.where(*where(table, case.scope), is_compute).group_by(*query.selected_columns[:3])
+    ):
+        if (task := Task(report, process)) in of_part:
+            times.setdefault(name, ([], []))[task not in late].append(time)
+    usual = {name: float(np.median(others or [0])) for name, (_, others) in times.items()}
+    excess = {name: float(np.median(of_late or [0])) - usual[name] for name, (of_late, _) in times.items()}
+    slowest = max(excess, key=lambda name: excess[name])
+    rest = sum(usual.values()) - usual[slowest]
+    is_alone = 10 * rest >= usual[slowest] and sum(excess.values()) - excess[slowest] < _DIFFERS * rest
+    return slowest if is_alone else ""
 
 
 def _clock_words(case: Case, late: Sequence[Task], gpu: str) -> str:
