@@ -36,8 +36,8 @@ def ddp_job(
     """Write an export a rank. ``loads`` and ``computes``: extra time by rank and step, ns.
 
     A rank ``skips`` collectives by rank, step and number, records the steps ``captured``, and ``loses`` kernels.
-    ``size``: the recorded number of ranks. ``clock``: of a rank's GPU, MHz. ``fills``: "copy" or "host function", for
-    the time in which a rank loads data. ``kernel``: the name of the kernel that ``computes``.
+    ``size``: the recorded number of ranks. ``clock``: of a rank's GPU, MHz. ``fills`` the time in which a rank
+    loads data: "copy" or "host function". ``kernel``: the name of the kernel that ``computes``.
     """
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / f"rank{rank}.sqlite" for rank in range(ranks)]

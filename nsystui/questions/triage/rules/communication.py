@@ -11,6 +11,7 @@ import sqlalchemy as sa
 
 from nsystui.base.answer import HOST, RANK, Column, Row, TableAnswer, Unit
 from nsystui.base.kernel_families import COPIES_BACKEND
+from nsystui.base.kernel_names import smart_name
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.base.text import counted, few
 from nsystui.base.units import format_value, numbered
@@ -22,10 +23,7 @@ from nsystui.questions.gpu.device_time import DeviceIntervals, total
 from nsystui.questions.nccl.bandwidth import launched_in_steps
 from nsystui.questions.nccl.grouping import NcclProperty, selected
 from nsystui.questions.nccl.summary import nccl_summary
-from nsystui.questions.nccl.units import whole
 from nsystui.questions.nccl.verdict import UNKNOWN
-from nsystui.questions.queries.conditions import duration, where
-from nsystui.questions.queries.kernel_names import communicates
 from nsystui.questions.queries.recording import sizes_advice
 from nsystui.questions.queries.tasks import world_size
 from nsystui.questions.ranks.partings import differences
@@ -33,6 +31,7 @@ from nsystui.questions.timeline.streams import stream_times
 from nsystui.questions.triage.case import Case, LateCause, Place, bytes_words, rank_words, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.questions.triage.kernel_mix import by_framework
+from nsystui.questions.triage.kernel_times import kernel_launches
 from nsystui.questions.triage.lateness import late_rank
 from nsystui.questions.triage.rule import BY_COMMUNICATION, WORK, FindingKind, rule
 from nsystui.questions.triage.rules.input_pipeline import loader_advice
@@ -335,21 +334,14 @@ def _reason(
 
 def _slower_kernel(case: Case, late: Sequence[Task], of_part: Collection[Task]) -> str:
     """Return the short name of the only kernel that takes longer on ``late`` tasks of a part, or nothing."""
-    table, times = tables.kernels, dict[str, tuple[list[int], list[int]]]()
-    query = sa.select(
-        table.c.report, table.c.process, table.c.short_name, sa.cast(sa.func.sum(duration(table)), sa.BigInteger)
-    )
-    is_compute = sa.not_(communicates(case.communicating))
-    for report, process, name, time in case.job.session.rows(
-        query.where(*where(table, case.scope), is_compute).group_by(*query.selected_columns[:3])
-    ):
-        if (task := Task(report, process)) in of_part:
-            times.setdefault(name, ([], []))[task not in late].append(time)
-    usual = {name: float(np.median(others or [0])) for name, (_, others) in times.items()}
-    excess = {name: float(np.median(of_late or [0])) - usual[name] for name, (of_late, _) in times.items()}
-    slowest = max(excess, key=lambda name: excess[name])
-    rest = sum(usual.values()) - usual[slowest]
-    is_alone = 10 * rest >= usual[slowest] and sum(excess.values()) - excess[slowest] < _DIFFERS * rest
+    times: dict[str, Counter[Task]] = {}
+    for launches in kernel_launches(case):
+        times.setdefault(smart_name(launches.kernel.name), Counter())[launches.task] += launches.total
+    usual = {name: float(np.median([of[task] for task in of_part if task not in late])) for name, of in times.items()}
+    excess = {name: float(np.median([of[task] for task in late])) - usual[name] for name, of in times.items()}
+    slowest = max(excess, key=lambda name: excess[name], default="")
+    rest = sum(usual.values()) - usual.get(slowest, 0)
+    is_alone = 11 * rest >= sum(usual.values()) > 0 and sum(excess.values()) - excess[slowest] < _DIFFERS * rest
     return slowest if is_alone else ""
 
 
@@ -533,18 +525,16 @@ def small_messages(case: Case) -> Sequence[Finding | NotChecked]:
     sizes = kernels["message_size"]
     if not sizes.notna().any():
         return has_no_sizes
-    is_small = (sizes.notna() & (sizes < case.thresholds.small_message_kib * 1024)).to_numpy(bool)
-    transfer, is_matched = _transfer(case, whole(kernels["report"]), whole(kernels["row"]))
-    paid = np.minimum(whole(kernels["exposed"]), transfer)
-    cost = case.mean([int(paid[is_small & is_matched].sum())])
-    if not (is_small & is_matched).any() and is_small.any():
-        why = "needs the exports of at least two ranks: with one, waiting looks like transfer"
+    small = kernels[sizes.notna() & (sizes < case.thresholds.small_message_kib * 1024)]
+    paid = small[["exposed", "transfer"]].astype("float64").min(axis=1, skipna=False)
+    if len(small) and paid.isna().all():
+        why = "needs the exports of all ranks of a communicator: otherwise waiting looks like transfer"
         return [NotChecked("small-messages", why)]
+    cost = case.mean([int(paid.sum())])
     if case.percent(cost) < case.thresholds.small_message_percent:
         return []
-    count = int(is_small.sum())
     sentence = (
-        f"{count:,} of {counted(len(kernels), 'NCCL kernel')} move less than "
+        f"{len(small):,} of {counted(len(kernels), 'NCCL kernel')} move less than "
         f"{case.thresholds.small_message_kib:g} KiB. The exposed transfers of these cost {time_words(cost)} per GPU."
     )
     advice = Advice(
@@ -556,16 +546,3 @@ def small_messages(case: Case) -> Sequence[Finding | NotChecked]:
     measured = "The shortest duration of each kernel over the ranks (no waiting), as far as no other kernel hides it."
     door = Door("nccl", by="collective,size")
     return [case.finding("small-messages", sentence, advice, door, cost, measured, evidence)]
-
-
-def _transfer(case: Case, reports: Times, rows: Times) -> tuple[Times, np.ndarray[tuple[int], np.dtype[np.bool_]]]:
-    """Return the shortest duration of each kernel's collective over its ranks, ns, and whether it is known."""
-    shortest: dict[tuple[int, int], int] = {}
-    for group in case.job.collectives().groups:
-        durations = group.duration.min(axis=0).tolist()
-        for index, member in enumerate(group.members):
-            for row, time in zip(group.row[index].tolist(), durations, strict=True):
-                shortest[member.task.report, row] = time
-    transfers = [shortest.get(key) for key in zip(reports.tolist(), rows.tolist(), strict=True)]
-    is_known = np.array([transfer is not None for transfer in transfers], np.bool_)
-    return np.array([transfer or 0 for transfer in transfers], np.int64), is_known
