@@ -147,14 +147,6 @@ def _at_launches(session: Session, report: Report, thread: Ints, time: Ints) -> 
     return thread, time
 
 
-@dataclass
-class _Capture:
-    """The starts of a capture's launches; ``is_late``: whether nsys wrote no node in it."""
-
-    starts: list[Ints]
-    is_late: bool = True
-
-
 def _late_captures(
     begins: Ints, ends: Ints, nodes: Ints, written: Ints, is_late: Flags, starts: Ints
 ) -> Iterator[tuple[Ints, Ints]]:
@@ -166,19 +158,18 @@ def _late_captures(
     order = np.argsort(edges, kind="stable")
     groups = np.split(nodes, np.searchsorted(written, edges[order]))[1:]
     launched = np.split(starts, np.searchsorted(starts, edges[order]))[1:]
-    open_captures: list[_Capture] = []
+    open_captures: list[list[Ints] | None] = []  # the launches of each, or None if nsys wrote a node in it
     for edge, group, group_starts in zip(order.tolist(), groups, launched, strict=True):
         if edge < len(begins):
-            open_captures.append(_Capture([]))
-        elif open_captures and (capture := open_captures.pop()).is_late:
+            open_captures.append([])
+        elif open_captures and (parts := open_captures.pop()) is not None:
             late, group = group[is_late[group]], group[~is_late[group]]  # other calls add the others
-            captured = np.sort(np.concatenate(capture.starts))
+            captured = np.sort(np.concatenate(parts))
             yield late, captured
-            if open_captures and not len(late):
-                open_captures[-1].starts.append(captured)
-        if open_captures:
-            open_captures[-1].starts.append(group_starts)
-            open_captures[-1].is_late &= not len(group)
+            group_starts = group_starts if len(late) else np.concatenate((captured, group_starts))
+        if open_captures and (outer := open_captures[-1]) is not None:
+            outer.append(group_starts)
+            open_captures[-1] = None if len(group) else outer
 
 
 _NEVER = np.iinfo(np.int64).max

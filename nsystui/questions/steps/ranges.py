@@ -225,7 +225,7 @@ def _candidates(
             named[candidate.task].append(candidate)
         _add_work(session, named, needs_marks=False)
         return [named[task] for task in sorted(named)]
-    kinds = {template for *_, template in session.rows(_kinds_query(tasks))}
+    kinds = {template for *_, template in session.rows(_kinds_query(tasks)) if not _PART.search(template)}
     with_word = {template for template in kinds if any(word.search(template) for word in _WORDS)}
     for chosen in (with_word, kinds - with_word):
         # DuckDB computes the kind once per value in short lists.
@@ -317,11 +317,7 @@ def _candidate(task: Task, name: str, starts: Times, ends: Times, names: Sequenc
     outermost = ends > np.append(np.iinfo(np.int64).min, np.maximum.accumulate(ends)[:-1])
     starts, ends = starts[outermost], ends[outermost]
     names = [name for name, is_outer in zip(names, outermost.tolist(), strict=True) if is_outer]
-    if (
-        len(starts) < FEWEST
-        or _PART.search(name)
-        or (ends[:-1] - starts[1:]).max() > _MAX_OVERLAP * np.median(ends - starts)
-    ):
+    if len(starts) < FEWEST or (ends[:-1] - starts[1:]).max() > _MAX_OVERLAP * np.median(ends - starts):
         return None
     ends = np.append(np.minimum(ends[:-1], starts[1:]), ends[-1])
     if name.endswith(_FIELDS):

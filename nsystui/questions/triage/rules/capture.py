@@ -262,28 +262,18 @@ _API_ERRORS_COLUMNS = (
 
 
 _ADVICE = (
-    (
-        _STICKY,
-        Severity.ERROR,
-        Advice("Run the program under compute-sanitizer.", "After such an error no result of the GPU can be trusted."),
-    ),
-    (
-        {_OUT_OF_MEMORY},
-        Severity.WARNING,
-        Advice(
-            "Use less memory (batch size, fragmentation), or check whether the program frees memory and retries.",
-            "An allocator that retries frees its cache first, which synchronises the whole GPU.",
-        ),
-    ),
-    (
-        {_NO_PEER_ACCESS},
-        Severity.WARNING,
-        Advice(
-            "See which GPUs have peer access (`nvidia-smi topo -p2p r`), and exchange data between those GPUs.",
-            "Without peer access copies between these GPUs go through the host.",
-        ),
-    ),
-)
+    (_STICKY, Severity.ERROR, Advice(
+        "Run the program under compute-sanitizer.", "After such an error no result of the GPU can be trusted."
+    )),
+    ({_OUT_OF_MEMORY}, Severity.WARNING, Advice(
+        "Use less memory (batch size, fragmentation), or check whether the program frees memory and retries.",
+        "An allocator that retries frees its cache first, which synchronises the whole GPU.",
+    )),
+    ({_NO_PEER_ACCESS}, Severity.WARNING, Advice(
+        "See which GPUs have peer access (`nvidia-smi topo -p2p r`), and exchange data between those GPUs.",
+        "Without peer access copies between these GPUs go through the host.",
+    )),
+)  # fmt: skip
 _EXPECTED = Advice(
     "Check whether the program expects this error.", "Libraries probe for features with calls that may fail."
 )
@@ -296,17 +286,9 @@ def api_errors(case: Case) -> Sequence[Finding | NotChecked]:
     session = case.job.session
     if not session.count(table):
         return [NotChecked("api-errors", f"needs CUDA API calls: {case.record(canonical.API_CALLS)}")]
-    query = (
-        sa.select(
-            rank_of(table, case.ranks).label("rank"),
-            table.c.name,
-            table.c.return_value,
-            sa.func.count().label("count"),
-            sa.func.min(job_start(table)).label("first"),
-        )
-        .where(*where(table, case.scope), table.c.return_value.not_in(_HARMLESS))
-        .group_by("rank", table.c.name, table.c.return_value)
-    )
+    keys = rank_of(table, case.ranks).label("rank"), table.c.name, table.c.return_value
+    query = sa.select(*keys, sa.func.count(), sa.func.min(job_start(table))).group_by("rank", *keys[1:])
+    query = query.where(*where(table, case.scope), table.c.return_value.not_in(_HARMLESS))
     rows = [(rank, name, code, _NAMES.get(code), *rest) for rank, name, code, *rest in session.rows(query)]
     if not rows:
         return []

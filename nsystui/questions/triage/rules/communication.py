@@ -227,13 +227,9 @@ def _among(case: Case) -> str:
 
 
 def _straggler(
-    case: Case,
-    group: LateRank,
-    lateness_by_task: Mapping[Task, Lateness],
-    losses: Mapping[Place, int],
-    loss: int,
+    case: Case, group: LateRank, lateness_by_task: Mapping[Task, Lateness], losses: Mapping[Place, int], loss: int,
     evidence: TableAnswer,
-) -> Finding:
+) -> Finding:  # fmt: skip
     """Return the finding on ranks that arrive together; ``losses`` of waiting GPUs, and their mean ``loss``, ns."""
     members = [rank for rank in case.job.ranks if rank.task in group.tasks]
     late, is_one = [lateness_by_task[task] for task in group.tasks], len(members) == 1

@@ -401,11 +401,8 @@ def _judged(case: Case, gpus: Sequence[_Gpu], name: str, slow: Sequence[_Gpu]) -
         "grid and block). The mean is over these GPUs."
     )
     door, evidence = Door("ranks", sort="kernels"), (_SLOW_PLACES_COLUMNS, rows)
-    waits = {
-        (gpu.task.task, gpu.device): cost
-        for gpu in (item.device for item in case.devices)
-        if gpu.task.rank not in ranks
-    }
+    places = ((gpu.device.task, gpu.device.device) for gpu in case.devices)
+    waits = {(item.task, device): cost for item, device in places if item.rank not in ranks}
     return case.finding("slow-place", sentence, advice, door, cost, measured, evidence, ranks=ranks, waits=waits)
 
 
