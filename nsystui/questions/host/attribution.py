@@ -3,20 +3,7 @@
 A span of idle time belongs to the thread that launched the operation at its end, or, if unknown (as in a tail), at its
 start, or else to its process's thread with the most CUDA calls. That operation also selects the process on a shared
 GPU. Gaps inside replays of CUDA graphs, and then the profiler's work in the process, precede all other causes. After
-them, each moment has the first cause that applies:
-
-1. the thread is in an MPI or CUDA call (the outermost), or CUDA loads code or waits for a command buffer there; if
-   the call waits for the GPU, and the process runs a host function of a stream, that function is the cause;
-2. it waits for Python's GIL, if recorded: the function that the GIL's holder runs;
-3. it is in an OS runtime call that does not wait for another thread;
-4. it runs on a CPU: the function of the nearest sample between two switches;
-5. it could run, and another thread has its CPU;
-6. another thread of its process is in an MPI or CUDA call, runs, or reads a file;
-7. it waits, and a worker process of its rank runs or reads a file;
-8. it is in an OS runtime call that waits, or is off the CPU;
-9. nothing is recorded.
-
-While the thread waits for descriptors (``poll``, number 3), a worker process that works is the cause.
+them, each moment has the first cause of that table that applies.
 """
 
 from __future__ import annotations

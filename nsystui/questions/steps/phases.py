@@ -1,9 +1,7 @@
 """The phase of each step of an inference server: prefill, decode, or both (docs/ranks.md#phases).
 
-Names of ranges decide, if they contain request counts or a phase. Otherwise the kernels decide: a step decodes if its
-kernel time is mostly replayed by CUDA graphs, or has attention kernels for decoding; it prefills if it has attention
-kernels for prefill, or launches other attention kernels itself. If no step decodes, or something trains, attention is
-no evidence, and there are no phases.
+Names of ranges decide, if they contain request counts or a phase. Otherwise the kernels decide: attention, and whether
+CUDA graphs replay most of the time.
 """
 
 from __future__ import annotations

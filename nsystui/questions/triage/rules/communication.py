@@ -133,11 +133,10 @@ def stragglers(case: Case) -> Sequence[Finding | NotChecked]:
         return [NotChecked("straggler", f"needs NCCL kernels ({', '.join(SYNCHRONOUS)}) that the ranks share")]
     members = sorted(set[Member]().union(*(arrival.group.members for arrival in arrivals)))
     lost = _lost(case, arrivals, members, late := late_together(arrivals))
-    gpu_counts = Counter(task for device in case.devices for task in device.tasks)
     caused, suffered = (dict.fromkeys(lateness_by_task, 0) for _ in range(2))
     costs = {tasks[0]: case.mean(losses.values()) for tasks, losses in lost.items()}
     for tasks, losses in lost.items():
-        waiting = len(case.devices) - sum(gpu_counts[task] for task in tasks)
+        waiting = len([gpu for gpu in case.devices if gpu.tasks.isdisjoint(tasks)])
         caused |= dict.fromkeys(tasks, sum(losses.values()) // max(waiting, 1))
         for (task, _), time in losses.items():
             suffered[task] += time
@@ -170,11 +169,10 @@ def _lost(
     is_late = np.array([[member.task in tasks for member in members] for tasks in late], bool).reshape(exposed.shape)
     floor = np.where(is_late & took_part, exposed, np.iinfo(np.int64).max).min(axis=1, initial=np.iinfo(np.int64).max)
     is_selected = np.array([member.task in case.tasks for member in members], bool)
-    waits, lost = took_part & ~is_late & is_selected, np.maximum(exposed - floor[:, None], 0)
-    places = [(member.task, member.device) for member in members]
+    lost = np.where(took_part & ~is_late & is_selected, np.maximum(exposed - floor[:, None], 0), -1)
     return {
-        tasks: {place: time for place, time, is_waiting in zip(places, *row, strict=True) if is_waiting}
-        for tasks, *row in zip(late, lost.tolist(), waits.tolist(), strict=True)
+        tasks: {(member.task, member.device): time for member, time in zip(members, times, strict=True) if time >= 0}
+        for tasks, times in zip(late, lost.tolist(), strict=True)
     }
 
 
@@ -293,12 +291,11 @@ def _reason(
         return "", _BY_CAUSE[late.cause]
     if late.is_rare:
         return "", _RARE
-    part, s = parts.get(late.tasks[0]), "s" * (len(late.tasks) == 1)
+    part, (rank, s) = parts.get(late.tasks[0]), ("rank", "s") if len(late.tasks) == 1 else ("ranks", "")
     of_part = [task for task in computed if parts.get(task) == part]
     of_late = [computed[task] for task in of_part if task in late.tasks]
     others = [computed[task] for task in of_part if task not in late.tasks]
     among = f" Among the {len(of_part)} ranks of part {part}, the" if part else " The"
-    rank, gpu, nodes = ("rank", "this GPU", "its node") if s else ("ranks", "these GPUs", "their nodes")
     if not of_late or not others:
         return "", _UNKNOWN_REASON
     kernels, own_kernels = (float(np.median([item.kernels for item in items])) for items in (others, of_late))
@@ -309,23 +306,30 @@ def _reason(
     if longer < _DIFFERS:
         return f"{among} {rank}'{s} own kernels take no longer than the other ranks' kernels.", _UNKNOWN_REASON
     if abs(more) <= _DIFFERS:
-        clock = _clock_words(case, late.tasks, gpu)
-        if (name := _slower_kernel(case, late.tasks, of_part)) and not clock:
-            only = f" Only {name} takes longer there: the other kernels take as long as on the other ranks."
-            return only, Advice(
-                f"Compare the inputs of {name} with other ranks (`nsystui kernels --by rank`).", _SAME_PACE
-            )
-        slow = "the GPU is slow, or its" if s else "they are slow, or their"
-        advice = Advice(
-            f"Check {gpu}'{s} clocks, power cap and temperature, or exclude {nodes}. Then compare the input shapes.",
-            f"The same number of kernels takes longer on {gpu}: {slow} inputs are larger.",
-        )
-        words = f"{among} {rank} run{s} as many kernels as the others, but they take {100 * longer:.0f} % longer."
-        return f"{words}{clock}", _LOW_CLOCK if clock else advice
+        return _slower(case, late.tasks, of_part, f"{among} {rank} run{s} as many kernels as the others", longer)
     count = f"{100 * abs(more):.0f} % {'more' if more > 0 else 'fewer'} kernels than the others"
     return f"{among} {rank} run{s} {count} and compute{s} {100 * longer:.0f} % longer.", Advice(
         "Divide the work more evenly over the ranks.", "This rank has more to compute than the others."
     )
+
+
+def _slower(
+    case: Case, late: Sequence[Task], of_part: Collection[Task], words: str, longer: float
+) -> tuple[str, Advice]:
+    """Return why equally many kernels take ``longer`` on ``late`` tasks, with advice."""
+    s = "s" * (len(late) == 1)
+    gpu, nodes, slow = "this GPU", "its node", "the GPU is slow, or its"
+    if not s:
+        gpu, nodes, slow = "these GPUs", "their nodes", "they are slow, or their"
+    clock = _clock_words(case, late, gpu)
+    if (name := _slower_kernel(case, late, of_part)) and not clock:
+        only = f" Only {name} takes longer there: the other kernels take as long as on the other ranks."
+        return only, Advice(f"Compare the inputs of {name} with other ranks (`nsystui kernels --by rank`).", _SAME_PACE)
+    advice = Advice(
+        f"Check {gpu}'{s} clocks, power cap and temperature, or exclude {nodes}. Then compare the input shapes.",
+        f"The same number of kernels takes longer on {gpu}: {slow} inputs are larger.",
+    )
+    return f"{words}, but they take {100 * longer:.0f} % longer.{clock}", _LOW_CLOCK if clock else advice
 
 
 def _slower_kernel(case: Case, late: Sequence[Task], of_part: Collection[Task]) -> str:
