@@ -336,7 +336,7 @@ _SLOW_PLACES_COLUMNS = (
 class _Gpu:
     """A GPU of a rank; ``slowness``: its kernels' time relative to their median over its model part."""
 
-    place: Place
+    key: Place
     rank: int
     host: str
     position: str
@@ -370,7 +370,7 @@ def slow_places(case: Case) -> Sequence[Finding | NotChecked]:
 
 
 def _judged(case: Case, gpus: Sequence[_Gpu], name: str, slow: Sequence[_Gpu]) -> Finding | None:
-    others = {gpu.place: gpu.slowness for gpu in gpus if gpu not in slow}
+    others = {gpu.key: gpu.slowness for gpu in gpus if gpu not in slow}
     if len(slow) < 2 or not others:
         return None
     usual, slowness = float(np.median([*others.values()])), [gpu.slowness for gpu in slow]
@@ -394,7 +394,7 @@ def _judged(case: Case, gpus: Sequence[_Gpu], name: str, slow: Sequence[_Gpu]) -
     rows: list[Row] = []
     for gpu in sorted(gpus, key=lambda gpu: (-gpu.slowness, gpu.rank)):
         slower = 100 * (gpu.slowness / usual - 1)
-        rows.append((gpu.rank, gpu.host, gpu.position or None, gpu.place[1], slower, gpu.compute, lost.get(gpu)))
+        rows.append((gpu.rank, gpu.host, gpu.position or None, gpu.key[1], slower, gpu.compute, lost.get(gpu)))
     measured = (
         "Compute time |U(K)| of these GPUs, minus the compute time at the pace of the other GPUs (same kernel name, "
         "grid and block). The mean is over these GPUs."
