@@ -69,6 +69,20 @@ def written_late(export: ExportWriter, thread: Thread, launches: int = 2, *, is_
             export.graph_node(thread, 400, 400, "Graph Node Creation", node + 100, node)
 
 
+def nested_and_late(export: ExportWriter, thread: Thread, *, is_after_both: bool = False) -> None:
+    """The second layer is captured inside the capture of the first; nsys writes nodes after each, or after both."""
+    for time, call in ((101, "Begin"), (201, "Begin"), (260, "End"), (301, "End")):
+        export.api(thread, time, time + 1, f"cudaStream{call}Capture_v10000", None)
+    for node, start, end in ((1, 150, 303), (2, 250, 303 if is_after_both else 262)):
+        export.api(thread, start, start + 5, "cudaLaunchKernel_v7000", None)
+        export.graph_node(thread, end, end, "Graph Node Creation", node)
+        export.graph_node(thread, 400, 400, "Graph Node Creation", node + 100, node)
+
+
+def nested_and_late_after_both(export: ExportWriter, thread: Thread) -> None:
+    nested_and_late(export, thread, is_after_both=True)
+
+
 def written_late_with_a_node_less(export: ExportWriter, thread: Thread) -> None:
     written_late(export, thread, launches=3)
 
@@ -192,7 +206,9 @@ def tree(job: OpenJob, fold: str = "none") -> dict[str, dict[str, object]]:
 CAPTURED = {("layer_0", "captured"): FIRST, ("layer_1", "captured"): SECOND}
 
 
-@pytest.mark.parametrize("nodes", first(1, [copied_twice, copied, written_late, children, children_written_late]))
+@pytest.mark.parametrize("nodes", first(2, [
+    copied_twice, nested_and_late, copied, written_late, children, children_written_late, nested_and_late_after_both,
+]))  # fmt: skip
 def test_replayed_kernels_belong_to_the_range_of_their_capture(opened: Callable[..., OpenJob], nodes: Nodes) -> None:
     job = opened(nodes)
     assert times_by_range(job) == CAPTURED

@@ -138,7 +138,7 @@ def test_triage_names_the_capture_that_shows_it_and_counts_each_graph_as_one_lau
     graph_gaps = finding(found, "graph-gaps")
     assert graph_gaps.severity is Severity.INFO
     assert graph_gaps.cost == 20 * 99 * 2 * US
-    told(graph_gaps, "1,980 gaps", "causes none of them", advises=["--cuda-graph-trace=graph"])
+    told(graph_gaps, "1,980 gaps", "had launched the graphs before", advises=["--cuda-graph-trace=graph"])
     late = finding(found, "launch-overhead")
     assert late.cost == pytest.approx(19 * 100 * US, abs=1)
     told(late, "19 of 20 launches", "100 % of the kernels", never=["Replay the work as a CUDA graph"])

@@ -21,6 +21,7 @@ from nsystui.questions.nvtx.listing import nvtx_tree_table
 from nsystui.questions.queries.reports import reports_table
 from nsystui.questions.ranks.overview import job_facts
 from nsystui.questions.ranks.steps import step_times
+from nsystui.questions.ranks.table import rank_table
 
 MS = 1_000_000
 SECOND = 1000 * MS
@@ -233,6 +234,7 @@ def test_work_between_stop_and_start_shows_that_it_was_recorded(opened, tmp_path
     (["trainer-0", "trainer-1", "/opt/rollout_0"], {}, {"trainer", "rollout"}),
     (["EngineCore_0", "Worker_TP0"], {}, {"EngineCore", "Worker"}),
     (["python3.10"], {}, {"python"}),
+    (["VLLM::Worker_DP0_TP1_EP1_DCP1", "VLLM::Worker_TP"], {}, {"Worker"}),
 ])  # fmt: skip
 def test_roles_and_ranks_by_process_name(opened, tmp_path, names, ranks, roles):
     with ExportWriter(tmp_path / "a.sqlite") as out:
@@ -245,6 +247,10 @@ def test_roles_and_ranks_by_process_name(opened, tmp_path, names, ranks, roles):
     assert {name: by_name[name] for name in ranks} == ranks
     summary = kernel_summary(job.session, Selection(), group_by=(GroupBy.ROLE,), ranks=job.ranks)
     assert set(summary.cells("role")) == roles and sum(summary.cells("count")) == len(names)
+    facts = job.rank_facts(Selection())
+    for table in (budget_with_causes(job, Selection()), rank_table(job.session, Selection(), job.ranks, facts)):
+        shown = set(table.cells("role")) if "role" in [item.key for item in table.columns] else None
+        assert shown == (roles if len(roles) > 1 else None)
 
 
 @pytest.mark.parametrize(("names", "rows"), [

@@ -62,6 +62,9 @@ def test_a_collective_transfers_or_waits_if_all_ranks_are_open(tmp_path: Path, h
                 "Load on",
             ),
             ({"loads": on(2, 30 * MS), "loader": "prepare"}, ": its GPU idles 30 ms longer a step.", "on the CPU"),
+            ({"loads": on(2, 30 * MS), "loader": "x", "fills": "copy"}, ": its copies take 30 ms longer", "pinned"),
+            ({"loads": on(2, 30 * MS), "loader": "x", "fills": "host"}, ": its host functions take 30 ms", "a thread"),
+            ({"computes": on(2, 30 * MS), "kernel": "odd"}, "Only odd takes longer there", "Compare the inputs of odd"),
             ({"computes": on(2, 30 * MS)}, ": its kernels take 30 ms longer a step.", "exclude its node"),
             (
                 {"computes": on(2, 30 * MS), "clock": lambda rank: 1200 if rank == 2 else 1755},
@@ -132,6 +135,17 @@ def test_ranks_that_are_late_together_may_have_several_causes(tmp_path: Path) ->
     says = ": rank 1 because its data loader takes 30 ms longer a step, rank 3 because its kernels take 30 ms longer a"
     told(finding(triage, "straggler"), "Ranks 1, 3 (host)", says, advises=["all of these causes"], never=["as many"])
     assert ids(triage).isdisjoint({"input-pipeline"})
+
+
+@pytest.mark.parametrize(
+    ("extra", "saved"),
+    first(2, [((0, 0, 30, 0), 30), ((0, 20, 30, 0), 10), ((0, 0, 30, 30), 30), ((5, 10, 15, 40), 25)]),
+)
+def test_a_step_gets_shorter_until_the_next_rank_is_the_last(tmp_path: Path, extra: Any, saved: int) -> None:
+    """A late rank as fast as the others saves more than the mean GPU waits, and less if another is late."""
+    triage = triaged(*ddp_job(tmp_path, computes=lambda rank, step: extra[rank] * MS))
+    gain = finding(triage, "straggler").gain
+    assert gain is not None and gain.recoverable == pytest.approx(saved * MS, rel=0.02)
 
 
 def test_ranks_that_are_late_in_turn_are_findings_of_their_own(tmp_path: Path) -> None:

@@ -501,5 +501,7 @@ def test_sizes_are_unknown_if_the_export_does_not_name_the_gpus(tmp_path):
 
 def test_triage_words_copies_as_copies(tmp_path):
     item = finding(triaged(written(tmp_path, all_gather)), "exposed-communication")
-    assert item.sentence.startswith("Exposed NCCL copies cost 20 ms per GPU (100 % of all NCCL time).")
+    assert item.sentence.startswith(
+        "Exposed NCCL copies cost 20 ms per GPU (100 % of all NCCL time), and waits for late"
+    )
     assert "1 AllGather a step (64 MiB each)" in item.sentence

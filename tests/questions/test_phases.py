@@ -87,6 +87,10 @@ class TestNames:
         ("execute_context_1(128)_generation_7(7)", "mixed"),
         ("Decode step 12", "decode"),
         ("prefill_iter 1", "prefill"),
+        ("forward_extend", "prefill"),
+        ("ModelRunner.forward_decode", "decode"),
+        ("forward_mixed", "mixed"),
+        ("decoder_step 3", None),
         ("decode images 3", None),
         ("step 7", None),
     ])  # fmt: skip

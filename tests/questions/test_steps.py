@@ -142,7 +142,12 @@ class Found(Run):
     # The ranges hold all work and have numbers, but these repeat.
     layers_are_no_steps = partialmethod(_numbered, "layer_{}", [0, 1, 2] * 2, None)
     layers_of_one_pass_are_no_steps = partialmethod(_numbered, "layer_{}", [0, 1, 2, 3], None)
-    of_several_rising_numbers_the_slowest = partialmethod(_numbered, "t{0}9 step {0}", [4, 5, 6], [4, 5, 6])
+    of_several_rising_numbers_the_steps = partialmethod(_numbered, "step {0}: {0}0 batches", [4, 6, 9], [4, 6, 9])
+    of_rising_numbers_of_steps_the_slowest = partialmethod(_numbered, "step {0}9 step {0}", [4, 5, 6], [4, 5, 6])
+    ids_are_no_numbers_of_steps = partialmethod(_numbered, "execute 429496729{0}", [6, 7, 8], [0, 1, 2])
+    a_number_of_requests_is_none_of_steps = partialmethod(
+        _numbered, "_forward_step {0}: 0 ctx reqs, 1{0} gen reqs", [4, 7, 9], [4, 7, 9]
+    )
 
     def half_of_the_work_is_enough(self):
         self.series("step {}", length=50)
@@ -231,12 +236,17 @@ class TestWithoutNumbers:
         (found,) = steps_of(run).of_task.values()
         assert (found.name, found.numbers.tolist(), found.gpu.op_count.tolist()) == (name, [*range(6)], [12] * 6)
 
-    def test_ranges_that_differ_in_sizes_are_steps_of_one_name(self, run):
-        for number, size in enumerate((2048, 1, 7, 2048, 1, 7)):
-            run.range(f"execute_context_1({size})_generation_0(0)", 1000 * number, 1000 * number + 90)
+    @pytest.mark.parametrize(("names", "name"), [
+        ([f"execute_context_1({size})_generation_0(0)" for size in (9, 1, 7)], "execute_context_*(*)_generation_*(*)"),
+        (["forward_extend", "forward_decode", "forward_decode"], "forward_<phase>"),
+    ])  # fmt: skip
+    def test_ranges_that_differ_in_sizes_or_phases_are_steps_of_one_name(self, run, names, name):
+        for number, text in enumerate(names * 2):
+            run.range(text, 1000 * number, 1000 * number + 90)
+            run.range("run_batch", 1000 * number - 5, 1000 * number + 95)
             run.launch(1000 * number + 5, 1000 * number + 10)
         (found,) = steps_of(run).of_task.values()
-        assert (found.name, len(found)) == ("execute_context_*(*)_generation_*(*)", 6)
+        assert (found.name, len(found)) == (name, 6)
 
     def test_of_nested_ranges_of_one_name_the_outer_counts(self, run):
         self.repeat(run, ("execute_model", 4), outer="execute_model")
@@ -279,10 +289,14 @@ class TestWithoutNumbers:
         assert found.name == "XlaModule:#hlo_module=jit_train_step_* and 2 more"
         assert (found.numbers.tolist(), found.gpu.op_count.tolist()) == ([*range(6)], [9] * 6)
 
-    def test_ids_that_rise_are_no_steps(self, run):
+    @pytest.mark.parametrize("name", first(1, [
+        "thunk {}", "ExecuteThunk {}", "execute layer {}", "layers.{}.batch_norm", "microbatch {}", "req-{} execute",
+        "execute id={}", "iter 3 layer {}",
+    ]))  # fmt: skip
+    def test_numbers_of_parts_and_requests_are_no_steps(self, run, name):
         for number in range(30):
             run.range(f"Thunk:#hlo_op=fusion.{number},unique_id={2**32 + number}#", 100 * number, 100 * number + 90)
-            run.range(f"thunk {2**32 + number}", 100 * number + 1, 100 * number + 80)
+            run.range(name.format(2**32 + number), 100 * number + 1, 100 * number + 80)
             run.launch(100 * number + 5, 100 * number + 10, name=f"fusion_{number % 3}(int)")
         assert not steps_of(run).of_task
 

@@ -201,12 +201,15 @@ def test_page_faults_that_were_not_recorded_are_not_0(tmp_path):
     assert (row["gpu_faults"], row["cpu_faults"]) == (None, 5)
 
 
-def test_pages_that_move_before_kernels_are_prefetched_not_pinned(tmp_path):
+@pytest.mark.parametrize(("prefetches", "advice"), [(False, "Prefetch the pages"), (True, "earlier, or on another")])
+def test_pages_that_move_before_kernels_are_prefetched_not_pinned(tmp_path, prefetches, advice):
     """20 rounds of a launch, 2 ms in which pages move, and 3 ms of the kernel, which waited for them."""
     with one_gpu(tmp_path / "a.sqlite") as gpu:
         for number, start in enumerate(range(4 * MS, 104 * MS, 5 * MS)):
             gpu.export.nvtx_range(gpu.main, start - 2 * MS - 20_000, start + 3 * MS - 30_000, f"step {number}")
             gpu.kernel(start, start + 3 * MS, launched=start - 2 * MS - 10_000)
+            if prefetches:
+                gpu.export.api(gpu.main, start - 2 * MS - 9_000, start - 2 * MS, "cudaMemPrefetchAsync_v8000", None)
             gpu.export.memcpy(
                 gpu.process, 0, 7, start - 2 * MS, start, size=2_000_000, kind="UvmHtoD",
                 correlation_id=0, source=MANAGED, destination=MANAGED, migration_cause=2,
@@ -215,7 +218,7 @@ def test_pages_that_move_before_kernels_are_prefetched_not_pinned(tmp_path):
     assert {item.id for item in result.findings} == {"unified-memory", "exposed-memory"}
     assert "blocked most by unified memory" in result.summary
     for item in result.findings:
-        told(item, advises=("Prefetch the pages", "cudaMemPrefetchAsync"), never=("inned memory", "separate stream"))
+        told(item, advises=(advice, "cudaMemPrefetchAsync"), never=("inned memory", "separate stream"))
         assert item.gain is not None and item.gain.recoverable > 1.8 * MS
 
 

@@ -30,11 +30,14 @@ def ddp_job(
     loader: str = "next_batch",
     size: int | None = None,
     clock: Callable[[int], int] | None = None,
+    fills: str = "",
+    kernel: str = "work(float*)",
 ) -> list[Path]:
     """Write an export a rank. ``loads`` and ``computes``: extra time by rank and step, ns.
 
     A rank ``skips`` collectives by rank, step and number, records the steps ``captured``, and ``loses`` kernels.
-    ``size``: the recorded number of ranks. ``clock``: of a rank's GPU, MHz.
+    ``size``: the recorded number of ranks. ``clock``: of a rank's GPU, MHz. ``fills`` the time in which a rank
+    loads data: "copy" or "host function". ``kernel``: the name of the kernel that ``computes``.
     """
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / f"rank{rank}.sqlite" for rank in range(ranks)]
@@ -55,7 +58,13 @@ def ddp_job(
                 arrival, last = ready + 10 * MS + computes(rank, step), begins[step + 1] - 2 * transfer - 2 * MS
                 gpu.export.nvtx_range(gpu.main, begin, begins[step + 1] - 2_000, f"step {step}")
                 gpu.export.nvtx_range(gpu.main, begin + 1_000, ready - 50_000, loader)
-                gpu.kernel(ready, arrival, ready - 10_000)
+                if fills == "copy":
+                    gpu.copy("cudaMemcpyAsync_v3020", begin + 9_000, ready - 50_000)
+                elif fills:
+                    call = gpu.call("cudaLaunchHostFunc_v10000", begin, begin + 5_000)
+                    row = (begin + 9_000, ready - 50_000, 0, 1, 0, 7, call, gpu.process.global_id, None, None)
+                    gpu.export.rows("CUPTI_ACTIVITY_KIND_GRAPH_HOST_NODE_AND_HOST_LAUNCH").append(row)
+                gpu.kernel(ready, arrival, ready - 10_000, kernel)
                 for number, start in enumerate((arrival, last + transfer)):
                     end, launch = last + (number + 1) * transfer, ready - 8_000 + number
                     if skips(rank, step, number):

@@ -10,8 +10,8 @@ import sqlalchemy as sa
 
 from nsystui.base.selection import Task, Window
 from nsystui.exports import canonical
-from nsystui.questions.algebra.intervals import Intervals
-from nsystui.questions.gpu.device_time import DeviceIntervals
+from nsystui.questions.algebra.intervals import Intervals, intersect
+from nsystui.questions.gpu.device_time import DeviceIntervals, merged
 from nsystui.questions.queries.conditions import of_reports
 from nsystui.questions.queries.derived import of_each_report
 from nsystui.store import tables
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 TRACED = 5_000
 """The longest gap that tracing by node may make, ns: about 2 µs are usual (github.com/AMD-AGI/TraceLens/issues/728)."""
+NODE_TRACING, HOST_NODE = "perhaps node tracing", "host function"
 _KEYS = ("process", "device", "begin", "end")
 
 
@@ -51,6 +52,20 @@ def graph_gaps(session: Session, gpus: Sequence[DeviceIntervals]) -> dict[tuple[
             inside = Intervals(np.maximum(idle.starts, begin[index])[is_inside], idle.ends[is_inside])
             gaps |= dict.fromkeys(keys, inside)
     return gaps
+
+
+def host_functions(session: Session, tasks: Sequence[Task]) -> dict[Task, Intervals]:
+    """Return when functions on the CPU ran that each task's streams wait for; job time."""
+    places = [(task.report, task.process) for task in tasks]
+    ran = merged(session, canonical.HOST_FUNCTIONS, ("report", "process"), places)
+    offsets = {report.index: report.clock_offset for report in session.reports}
+    return {task: ran[number, 0].shifted(offsets[task.report]) for number, task in enumerate(tasks)}
+
+
+def causes_in_graphs(gaps: Intervals, ran: Intervals) -> dict[str, Intervals]:
+    """Return the parts of gaps inside graphs that node tracing may make, and in which host functions ``ran``."""
+    is_short = gaps.lengths <= TRACED
+    return {NODE_TRACING: gaps.chosen(is_short), HOST_NODE: intersect(gaps.chosen(~is_short), ran)}
 
 
 def _waits(session: Session, reports: list[Report]) -> dict[int, Arrays]:

@@ -3,20 +3,7 @@
 A span of idle time belongs to the thread that launched the operation at its end, or, if unknown (as in a tail), at its
 start, or else to its process's thread with the most CUDA calls. That operation also selects the process on a shared
 GPU. Gaps inside replays of CUDA graphs, and then the profiler's work in the process, precede all other causes. After
-them, each moment has the first cause that applies:
-
-1. the thread is in an MPI or CUDA call (the outermost), or CUDA loads code or waits for a command buffer there; if
-   the call waits for the GPU, and the process runs a host function of a stream, that function is the cause;
-2. it waits for Python's GIL, if recorded: the function that the GIL's holder runs;
-3. it is in an OS runtime call that does not wait for another thread;
-4. it runs on a CPU: the function of the nearest sample between two switches;
-5. it could run, and another thread has its CPU;
-6. another thread of its process is in an MPI or CUDA call, runs, or reads a file;
-7. it waits, and a worker process of its rank runs or reads a file;
-8. it is in an OS runtime call that waits, or is off the CPU;
-9. nothing is recorded.
-
-While the thread waits for descriptors (``poll``, number 3), a worker process that works is the cause.
+them, each moment has the first cause of that table that applies.
 """
 
 from __future__ import annotations
@@ -33,10 +20,8 @@ from numpy.typing import NDArray
 from nsystui.base.resources import give_back
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.base.types import Array, Ints
-from nsystui.exports import canonical
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, disjoint_runs, intersect, merge, union
-from nsystui.questions.gpu.device_time import merged
-from nsystui.questions.gpu.graph_gaps import TRACED
+from nsystui.questions.gpu.graph_gaps import causes_in_graphs, host_functions
 from nsystui.questions.gpu.profiler_overhead import profiler_overhead
 from nsystui.questions.host import causes
 from nsystui.questions.host.causes import IN_OS, Cause, kind_of
@@ -78,7 +63,6 @@ from nsystui.questions.job.job import OpenJob
 from nsystui.questions.nvtx.chains import narrow
 from nsystui.questions.queries.conditions import where
 from nsystui.questions.queries.mpi import mpi_rows
-from nsystui.questions.queries.time_window import report_at
 from nsystui.store import tables
 from nsystui.store.session import Session
 
@@ -163,16 +147,6 @@ def _of_launching_processes(job: OpenJob, spans: IdleSpans) -> IdleSpans:
                 chosen[rows[is_edge]] = indices.setdefault(user, len(indices))
                 rows = rows[~is_edge]
     return IdleSpans(tuple(indices), chosen, spans.starts, spans.ends)
-
-
-def _host_functions(session: Session, tasks: Sequence[Task]) -> dict[Task, Intervals]:
-    """Return when functions on the CPU ran that each task's streams wait for; job time."""
-    places = [(task.report, task.process) for task in tasks]
-    ran = merged(session, canonical.HOST_FUNCTIONS, ("report", "process"), places)
-    offsets = (report_at(session, task.report).clock_offset for task in tasks)
-    return {
-        task: ran[number, 0].shifted(offset) for number, (task, offset) in enumerate(zip(tasks, offsets, strict=True))
-    }
 
 
 def _joined(parts: list[Array]) -> Array:
@@ -297,7 +271,7 @@ class _Host:
         return cls(
             cuda, mpi, overhead, os, scheduling, samples, python, gil, files_of(session, selection), names, launching,
             ending, usual, workers, os_callers(session, os.chains), profiler_overhead(session, selection),
-            job.graph_gaps(streams), _host_functions(session, sorted(tasks)),
+            job.graph_gaps(streams), host_functions(session, sorted(tasks)),
         )  # fmt: skip
 
     def read_calls(self, session: Session, spans: IdleSpans) -> None:
@@ -332,8 +306,7 @@ class _Host:
         other_threads = [sibling for sibling in siblings if not self.names[sibling].name.startswith(PROFILERS)]
         workers = self._worker_threads.get(task, [])
         gaps = self.graph_gaps[task, device] if device is not None else EMPTY
-        parts = {causes.NODE_TRACING: gaps.chosen(gaps.lengths <= TRACED)}
-        parts |= {causes.HOST_NODE: intersect(gaps, self.host_functions[task]), "": gaps}
+        parts = {**causes_in_graphs(gaps, self.host_functions[task]), "": gaps}
         layers = [self._all(intersect(part, inside), Cause(causes.IN_GRAPH, what)) for what, part in parts.items()]
         layers.append(self._all(intersect(self.profiler.get(task, EMPTY), inside), Cause(causes.PROFILER)))
         states = NO_SEGMENTS

@@ -21,12 +21,13 @@ from nsystui.base.units import format_value
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, subtract
 from nsystui.questions.capture.launch_account import lost_work_note
 from nsystui.questions.gpu.device_time import Device, DeviceIntervals, is_unknown
-from nsystui.questions.gpu.graph_gaps import TRACED
+from nsystui.questions.gpu.graph_gaps import HOST_NODE, causes_in_graphs, host_functions
 from nsystui.questions.gpu.profiler_overhead import profiler_overhead
-from nsystui.questions.host.causes import GIL, NODE_TRACING, NOTHING
+from nsystui.questions.host.causes import GIL, NOTHING
 from nsystui.questions.host.causes import Cause as HostCause
 from nsystui.questions.host.host_work import CpuSpan, HostWork, host_work
 from nsystui.questions.job.job import OpenJob
+from nsystui.questions.queries.tasks import with_roles
 from nsystui.questions.queries.time_window import extents
 from nsystui.questions.ranks.steps import StepTimes, step_times
 
@@ -85,9 +86,13 @@ def idle_causes(job: OpenJob, selection: Selection, budgets: Sequence[DeviceBudg
         for name in ("startup", "long_gaps", "after")
     ]
     startup, long_gaps, tail = causes_of(job, selection, parts, (total.startup, total.long_gaps, total.tail))
-    traced = sum(budget.in_graphs.chosen(budget.in_graphs.lengths <= TRACED).length for budget in budgets)
-    causes = SummedCause(NODE_TRACING, traced), SummedCause(UNEXPLAINED, total.in_graphs - traced)
-    return IdleCauses(startup, long_gaps, in_graphs=tuple(cause for cause in causes if cause.time), tail=tail)
+    times: dict[str, int] = {}
+    ran = host_functions(job.session, sorted({budget.device.task.task for budget in budgets}))
+    for budget in budgets:
+        for name, part in causes_in_graphs(budget.in_graphs, ran[budget.device.task.task]).items():
+            _add(times, "blocked by host functions" if name == HOST_NODE else name, part.length)
+    _add(times, UNEXPLAINED, total.in_graphs - sum(times.values()))
+    return IdleCauses(startup, long_gaps, in_graphs=tuple(SummedCause(*item) for item in times.items()), tail=tail)
 
 
 def causes_of(
@@ -360,15 +365,17 @@ COLUMNS = (
 )
 
 
-def budget_table(budgets: Iterable[DeviceBudget]) -> TableAnswer:
+def budget_table(budgets: Sequence[DeviceBudget]) -> TableAnswer:
     """Tabulate the budgets of GPUs; the percentages of a row add up to 100."""
     rows: list[Row] = []
+    columns = with_roles(COLUMNS, [gpu.device.task for gpu in budgets])
     for gpu in budgets:
         times = [gpu.budget.known(part) for part in PARTS]
         total = gpu.budget.time
         shares = [100.0 * time / total if total and time is not None else None for time in times]
-        rows.append((gpu.device.task.rank, gpu.device.device, *shares, gpu.steady, *times))
-    return with_graphs(TableAnswer("budget", COLUMNS, rows, len(rows)))
+        role = [gpu.device.task.role] * (len(columns) > len(COLUMNS))
+        rows.append((gpu.device.task.rank, *role, gpu.device.device, *shares, gpu.steady, *times))
+    return with_graphs(TableAnswer("budget", columns, rows, len(rows)))
 
 
 def with_graphs(answer: TableAnswer) -> TableAnswer:

@@ -65,7 +65,9 @@ def nccl_notes(
     communication = calls[calls["collective"].notna()]
     notes = list(_missing(session, ranks, kernels, communication))
     if copied := int((kernels["backend"] == COPIES_BACKEND).sum()):
-        notes.append(f"{copied:,} NCCL operations are copies between GPUs without a kernel: backend `{COPIES_BACKEND}`")
+        why = "their verdict is unknown, because copies begin once all ranks are ready, so that no wait is recorded"
+        copies = "copies between GPUs without a kernel"
+        notes.append(f"{copied:,} NCCL operations are {copies} (backend `{COPIES_BACKEND}`): {why}")
     if graphs := session.count(tables.graph_launches):
         notes.append(
             f"{graphs:,} whole CUDA graph launches are not in this table: NCCL kernels in them were not traced one by "

@@ -6,7 +6,7 @@ docs/exports.md#cuda-graphs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -139,18 +139,37 @@ def _at_launches(session: Session, report: Report, thread: Ints, time: Ints) -> 
             [times[calls[0] == number] for times in calls[1:]] for calls in (begun, ended, launches)
         )
         starts = starts[returns > np.maximum.accumulate(np.append(0, returns))[:-1]]  # a driver's call inside another
-        edges = np.append(np.searchsorted(time[nodes], begins), len(nodes)).tolist()
-        for begin, until, first, last in zip(begins, np.append(begins[1:], _NEVER), edges, edges[1:], strict=False):
-            end = min(ends[ends > begin].min(initial=_NEVER), until)
-            captured, group = starts[(starts >= begin) & (starts < end)], nodes[first:last]
-            if end == until or (time[group] < end).any():
-                continue
-            group = group[is_late[group]]  # calls after the capture add the others
-            if len(captured) == len(group):
-                time[group] = captured
+        for late, captured in _late_captures(begins, ends, nodes, time[nodes], is_late, starts):
+            if len(captured) == len(late):
+                time[late] = captured
             else:
-                thread[group] = AMBIGUOUS
+                thread[late] = AMBIGUOUS
     return thread, time
+
+
+def _late_captures(
+    begins: Ints, ends: Ints, nodes: Ints, written: Ints, is_late: Flags, starts: Ints
+) -> Iterator[tuple[Ints, Ints]]:
+    """Yield the nodes that nsys wrote after each capture of a thread, and the ``starts`` of the capture's launches.
+
+    A launch is of the last capture to begin; if no node follows that capture, also of the capture around it.
+    """
+    edges = np.concatenate((begins, ends))
+    order = np.argsort(edges, kind="stable")
+    groups = np.split(nodes, np.searchsorted(written, edges[order]))[1:]
+    launched = np.split(starts, np.searchsorted(starts, edges[order]))[1:]
+    open_captures: list[list[Ints] | None] = []  # the launches of each, or None if nsys wrote a node in it
+    for edge, group, group_starts in zip(order.tolist(), groups, launched, strict=True):
+        if edge < len(begins):
+            open_captures.append([])
+        elif open_captures and (parts := open_captures.pop()) is not None:
+            late, group = group[is_late[group]], group[~is_late[group]]  # other calls add the others
+            captured = np.sort(np.concatenate(parts))
+            yield late, captured
+            group_starts = group_starts if len(late) else np.concatenate((captured, group_starts))
+        if open_captures and (outer := open_captures[-1]) is not None:
+            outer.append(group_starts)
+            open_captures[-1] = None if len(group) else outer
 
 
 _NEVER = np.iinfo(np.int64).max

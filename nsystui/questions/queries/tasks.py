@@ -168,7 +168,7 @@ BY_ORDER = "order of files and devices"
 """The source if nothing records rank numbers."""
 Ranks = dict[Task, int]
 
-_NUMBERS = re.compile(r"(?:[-_.:]?(?:[A-Z]{2}|rank)?[0-9]+)+$")
+_NUMBERS = re.compile(r"(?:[-_.:]?(?:[A-Z]{2,3}|rank)?[0-9]+)*(?:_[A-Z]{1,2}P)?$")  # Linux cuts names: Worker_TP
 _PARALLEL = re.compile(r"_(DP|PP|TP)([0-9]{1,4})(?![0-9])")
 _FILE_PATTERNS = (r"rank[_-]?(\d+)", r"_N\d+_(\d+)", r"_(\d+)$")
 
@@ -203,6 +203,11 @@ class RankedTask:
 def _role(process_name: str) -> str | None:
     name = process_name.rpartition("::")[2]
     return _NUMBERS.sub("", name) or name or None
+
+
+def with_roles(columns: Sequence[Column], ranks: Iterable[RankedTask]) -> tuple[Column, ...]:
+    """Return columns that begin with the rank, with the role after it if the ranks have several."""
+    return (*columns[:1], *[ROLE.with_importance(1)] * (len({item.role for item in ranks}) > 1), *columns[1:])
 
 
 def roles_by_task(session: Session, ranks: Iterable[RankedTask]) -> dict[Task, str | None]:

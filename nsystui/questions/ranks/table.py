@@ -17,7 +17,7 @@ from nsystui.base.text import few_numbers
 from nsystui.questions.collectives.alignment import Alignment
 from nsystui.questions.collectives.waiting import SYNCHRONOUS, Lateness
 from nsystui.questions.gpu.utilisation import BUSY_PARTS, SHARE_COLUMNS, BusyIntervals, shares, window_notes
-from nsystui.questions.queries.tasks import RankedTask, selected_ranks, world_size
+from nsystui.questions.queries.tasks import RankedTask, selected_ranks, with_roles, world_size
 from nsystui.questions.queries.time_window import extents, shares_clock
 from nsystui.questions.ranks.model_parts import ModelParts
 from nsystui.questions.ranks.overview import task_counts
@@ -153,7 +153,7 @@ def rank_table(session: Session, selection: Selection, ranks: Sequence[RankedTas
         row: dict[str, Value] = {"rank": item.rank, "host": item.host or None, "kernels": kernels.get(item.task)}
         row |= {"gpu": facts.busy.gpu_numbers(item.task), "local_rank": item.local_rank, "model": item.gpu or None}
         row |= {"pid": item.pid, "report": item.report_name, "part": facts.parts.of_task.get(item.task)}
-        row["step_operations"] = facts.parts.operations.get(item.task)
+        row["role"], row["step_operations"] = item.role, facts.parts.operations.get(item.task)
         if item.task in spent:
             row |= dict(zip((column.key for column in SHARE_COLUMNS), shares(spent[item.task]), strict=True))
         if item.task in facts.steps and (steps := figures(facts.steps[item.task])) is not None:
@@ -165,8 +165,9 @@ def rank_table(session: Session, selection: Selection, ranks: Sequence[RankedTas
     for row, odd in zip(rows, odd_figures(rows) if shares_clock(session.reports) else (), strict=False):
         row["odd"] = ", ".join(f"{measure.word} {'▲' if score > 0 else '▼'}" for measure, score in odd.items()) or None
     notes = tuple(_notes(session, ranks, listed, facts, selection))
-    cells: list[Row] = [tuple(row.get(column.key) for column in COLUMNS) for row in rows]
-    return TableAnswer("ranks", COLUMNS, cells, len(ranks), notes)
+    columns = with_roles(COLUMNS, listed)
+    cells: list[Row] = [tuple(row.get(column.key) for column in columns) for row in rows]
+    return TableAnswer("ranks", columns, cells, len(ranks), notes)
 
 
 def _lateness(lateness: Lateness | None) -> dict[str, Value]:

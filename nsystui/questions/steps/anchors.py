@@ -2,9 +2,8 @@
 
 A task's operations are ordered by launch. An anchor is work that marks a step: the kernels of the
 optimizer, collectives, the launches of one CUDA graph, or any operation. Adjacent anchors are merged. Anchors cut the
-sequence into pieces; incomplete steps at both ends (start of the capture, warm-up) are left out. The other pieces are
-steps only if nearly all have the same number of operations. Layers repeat regularly, too: so names that repeat once per
-step must agree on the number of steps, and something must distinguish steps from layers.
+sequence into pieces, without incomplete steps at both ends. They are steps only if nearly all have the same number of
+operations. Layers repeat, too: names that repeat once per step must agree on the number of steps.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """The phase of each step of an inference server: prefill, decode, or both (docs/ranks.md#phases).
 
-Names of ranges decide, if they contain request counts or a phase. Otherwise the kernels decide: a step decodes if its
-kernel time is mostly replayed by CUDA graphs, or has attention kernels for decoding; it prefills if it has attention
-kernels for prefill, or launches other attention kernels itself. If no step decodes, or something trains, attention is
-no evidence, and there are no phases.
+Names of ranges decide, if they contain request counts or a phase. Otherwise the kernels decide: attention, and whether
+CUDA graphs replay most of the time.
 """
 
 from __future__ import annotations
@@ -40,7 +38,9 @@ _COUNTS = (
     re.compile(r"execute_context_(\d+)\(\d+\)_generation_(\d+)\(\d+\)"),  # vLLM: requests(tokens) of each
 )
 """Names of steps with the numbers of requests that prefill, and that decode."""
-_WORD = re.compile(r"(?<![a-z])(prefill|decode)(?=[ _-]?(?:step|iter|phase|forward|bs\b))", re.IGNORECASE)
+PHASE_WORD = r"(^|[^a-z])(prefill|decode|extend|mixed)($|[(:,]|[ _-]?(?:step|iter|phase|batch|forward|bs\b))"
+"""A phase in the name of a step, such as SGLang's ``forward_extend``; in the syntax of Python and of DuckDB."""
+_WORD = re.compile(PHASE_WORD, re.IGNORECASE)
 _PREFILLS = re.compile(r"context|prefill|ragged", re.IGNORECASE)
 _DECODES = re.compile(
     r"decod|split_?kv|generation|paged_?attention|masked_?multi_?head|mmha|xqa|kernel_mha\b", re.IGNORECASE
@@ -55,8 +55,8 @@ def phase_named(name: str) -> int:
     match = next(filter(None, (pattern.search(name) for pattern in _COUNTS)), None)
     if match is not None:
         return (int(match[1]) > 0) + 2 * (int(match[2]) > 0) - 1
-    words = {word.lower() for word in _WORD.findall(name)}
-    return (PREFILL in words) + 2 * (DECODE in words) - 1
+    words = {match[2].lower() for match in _WORD.finditer(name)}
+    return bool(words & {PREFILL, "extend", MIXED}) + 2 * bool(words & {DECODE, MIXED}) - 1
 
 
 def with_phases(session: Session, of_task: Mapping[Task, TaskSteps]) -> tuple[dict[Task, TaskSteps], str | None]:

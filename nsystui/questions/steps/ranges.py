@@ -29,6 +29,7 @@ from nsystui.questions.nvtx.loading import FOLDED_LABEL
 from nsystui.questions.queries.conditions import job_end, job_start, matches, of_reports
 from nsystui.questions.queries.statistics import places_by
 from nsystui.questions.steps.anchors import KEYS, MARKS_OPTIMIZER, MARKS_STEP, OperationNames
+from nsystui.questions.steps.phases import PHASE_WORD
 from nsystui.questions.steps.task_steps import (
     FEWEST,
     LEAST_COVERAGE,
@@ -50,12 +51,21 @@ _MAX_OVERLAP = 0.05
 """The largest overlap of ranges that follow one another, in medians of their length."""
 _MAX_NAMES, _MAX_RANGES = 8, 1 << 16
 """The number of names to examine of each process, with and without a word of `_WORDS`; ranges of a name without."""
+_PHASE = "<phase>"
+"""Replaces the phase in names: ``forward_extend`` and ``forward_decode`` are steps of one kind."""
 _WORDS = tuple(
     re.compile(word, re.IGNORECASE)
-    for word in ("ProfilerStep", "step", "iter", "batch", "epoch", "execute", "model_runner", "frame", "token")
+    for word in (_PHASE, "ProfilerStep", "step", "iter", "batch", "epoch", "execute", "model_runner", "frame", "token")
 )
+_PART = re.compile(
+    r"(layer|block|expert|head|norm|mixer|thunk|fusion|micro[-_ ]?batch|(?<![a-z])(req|request|h|mb)|"
+    r"(request|req|op|unique|program)[-_ ]?id|(?<!step )(?<!iteration )(?<!batch )(?<![a-z_])id)(e?s)?[ ._:=#(\[-]*\*",
+    re.IGNORECASE,
+)
+"""Words that number parts of a step, or requests."""
 _NUMBER = re.compile("[0-9]+")
-_MAX_NUMBER = 10**15 - 1
+_MAX_NUMBER = 2**32 - 1
+"""Larger numbers are ids."""
 _FIELDS = ":#"
 """Precedes the fields of XLA's names, whose numbers are ids: ``XlaModule:#hlo_module=jit_step_1,program_id=7#``."""
 _OPERATION = "hlo_op="
@@ -215,8 +225,9 @@ def _candidates(
             named[candidate.task].append(candidate)
         _add_work(session, named, needs_marks=False)
         return [named[task] for task in sorted(named)]
-    kinds = {template for *_, template in session.rows(_kinds_query(tasks))}
+    kinds = {template for *_, template in session.rows(_kinds_query(tasks)) if not _PART.search(template)}
     numbered = {template for template in kinds if "*" in template and any(word.search(template) for word in _WORDS)}
+    numbered |= {template for template in kinds if _PHASE in template}
     for chosen in (numbered, kinds - numbered):
         # DuckDB computes the kind once per value in short lists.
         values = sa.values(sa.column("kind", sa.Text), name="kinds").data([(template,) for template in sorted(chosen)])
@@ -274,6 +285,7 @@ def _with_kinds(named: sa.Subquery) -> sa.Subquery:
     """Add the template (``step *`` of ``step 7``) and the kind, which lacks fields, of each name."""
     template = sa.func.regexp_replace(named.c.name, "[0-9]+", "*", "g", type_=sa.Text)
     kind = sa.func.regexp_replace(template, f"{_FIELDS}.*", _FIELDS, type_=sa.Text)
+    kind = sa.func.regexp_replace(kind, PHASE_WORD, rf"\1{_PHASE}\3", "gi", type_=sa.Text)
     return sa.select(named, template.label("template"), kind.label("kind")).subquery("ranges")
 
 
@@ -367,13 +379,14 @@ def _follows(starts: Times, ends: Times) -> Flags:
 def _numbers(names: Sequence[str]) -> Times:
     """Return from each name the number that ascends from name to name (``epoch 1 step 7``: 7), else the first number.
 
-    If several numbers ascend, the number that ascends slowest counts. All are 0 if a name has no number.
+    If several ascend, those after a word of `_WORDS` count, then the slowest. All are 0 if a name has no number.
     """
-    numbers_of = {name: [whole_number(digits, _MAX_NUMBER) for digits in _NUMBER.findall(name)] for name in set(names)}
-    parts = {name: [number for number in numbers if number is not None] for name, numbers in numbers_of.items()}
+    parts = {name: [whole_number(digits, _MAX_NUMBER) or 0 for digits in _NUMBER.findall(name)] for name in set(names)}
     width = min(map(len, parts.values()))
     columns = np.array([parts[name][:width] for name in names], np.int64).reshape(len(names), width)
     if not columns.shape[1]:
         return np.zeros(len(names), np.int64)
-    ascending = [column for column in columns.T if (np.diff(column) > 0).all()]
-    return min(ascending, key=lambda column: float(np.mean(np.diff(column))), default=columns[:, 0])
+    has_word = [any(word.search(text) for word in _WORDS) for text in _NUMBER.split(names[0])]
+    ascending = [index for index in range(width) if (np.diff(columns[:, index]) > 0).all()]
+    slopes = {index: (not has_word[index], float(np.mean(np.diff(columns[:, index])))) for index in ascending}
+    return columns[:, min(slopes, key=lambda index: slopes[index], default=0)]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -25,6 +26,7 @@ from nsystui.questions.blocking.budget import RankIterations, iterations
 from nsystui.questions.blocking.dependencies import unresolved_waits
 from nsystui.questions.blocking.parts import PARTS, blocked_in, blocking, bounds
 from nsystui.questions.gpu.device_time import NOTHING, Breakdown, DeviceIntervals, total
+from nsystui.questions.gpu.graph_gaps import host_functions
 from nsystui.questions.gpu.profiler_overhead import profiler_overhead
 from nsystui.questions.host.idle_spans import IdleSpan
 from nsystui.questions.host.segments import Scheduling, scheduling_of
@@ -59,7 +61,14 @@ class RankCompute:
     time: int
 
 
-LOADER, STALL, KERNELS_LONGER = "loader", "stall", "kernels"
+class LateCause(Enum):
+    """What takes longer on late ranks, in words for a rank and for several; the last two are parts of idle time."""
+
+    KERNELS = "its kernels take", "their kernels take"
+    COPIES = "its copies take", "their copies take"
+    STALL = "its GPU idles", "their GPUs idle"
+    LOADER = "its data loader takes", "their data loaders take"
+    HOST_FUNCTIONS = "its host functions take", "their host functions take"
 
 
 @dataclass(frozen=True)
@@ -67,15 +76,15 @@ class LateRank:
     """Tasks that arrive together, and for which other ranks wait.
 
     ``by_step``: the delay after the first rank by number of the step, ns; ``is_rare``: in less than half of the steps.
-    ``causes`` take longer than on other ranks, ``cause`` is their only one, ``words`` say how much; empty if unknown.
+    ``causes`` take longer than on other ranks, ``cause`` is their only one, ``words`` say how much.
     """
 
     tasks: Sequence[Task]
     is_straggler: bool
     by_step: Mapping[int, int]
     is_rare: bool = False
-    causes: Mapping[Task, str] = field(default_factory=dict)
-    cause: str = ""
+    causes: Mapping[Task, LateCause] = field(default_factory=dict)
+    cause: LateCause | None = None
     words: str = ""
 
 
@@ -250,6 +259,11 @@ class Case:
     def overhead(self) -> Mapping[Task, Intervals]:
         """The times of the profiler's own work, by process."""
         return profiler_overhead(self.job.session, self.scope)
+
+    @cached_property
+    def host_functions(self) -> Mapping[Task, Intervals]:
+        """When functions on the CPU ran that each task's streams wait for."""
+        return host_functions(self.job.session, [item.task for item in self.job.ranks])
 
     @cached_property
     def scheduling(self) -> Scheduling:

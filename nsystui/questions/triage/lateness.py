@@ -15,12 +15,9 @@ from nsystui.questions.algebra.intervals import Intervals, Times, intersect
 from nsystui.questions.collectives.matching import Member
 from nsystui.questions.collectives.waiting import Arrivals
 from nsystui.questions.gpu.device_time import DeviceIntervals
-from nsystui.questions.triage.case import KERNELS_LONGER, LOADER, STALL, Case, LateRank, rank_words, time_words
+from nsystui.questions.triage.case import Case, LateCause, LateRank, rank_words, time_words
 from nsystui.questions.triage.rules.input_pipeline import loading_of
 
-_KINDS = ("", KERNELS_LONGER, STALL, LOADER)
-_TAKES = ("", "its kernels take", "its GPU idles", "its data loader takes")
-_TAKE = ("", "their kernels take", "their GPUs idle", "their data loaders take")
 _NEARLY_ALL, _MAIN = 0.9, 0.1
 """A rank is late in every step if it is in this share of the steps with at least `_MAIN` of the largest delay."""
 
@@ -47,10 +44,10 @@ def late_rank(case: Case, arrivals: Sequence[Arrivals], tasks: Sequence[Task], i
     before = _excess(case, batch, tasks, operations[operations > 0] if operations.any() else operations)
     is_rare = 0 < len(main) < _NEARLY_ALL * total
     in_steps = _excess(case, batch, tasks) if main and not is_rare else {}
-    causes, words = dict[Task, str](), []
-    for part in (3, 2, 1):
+    causes, words = dict[Task, LateCause](), []
+    for part, cause_of_part in reversed([*enumerate(LateCause, 1)]):
         late_tasks = [task for task in before if _cause(before[task]) == part]
-        causes |= dict.fromkeys(late_tasks, _KINDS[part])
+        causes |= dict.fromkeys(late_tasks, cause_of_part)
         for task in late_tasks[:1]:
             time, when = before[task][part], "before a collective"
             if is_rare:
@@ -60,8 +57,8 @@ def late_rank(case: Case, arrivals: Sequence[Arrivals], tasks: Sequence[Task], i
                 time, when = in_steps[task][part], "a step"
             who = rank_words(sorted(case.rank_of[task] for task in late_tasks))
             whose = f"{who} because " * (len(late_tasks) < len(before))
-            words.append(f"{whose}{(_TAKE if len(late_tasks) > 1 else _TAKES)[part]} {time_words(time)} longer {when}")
-    cause = causes[tasks[0]] if len({causes.get(task) for task in tasks}) == 1 and causes else ""
+            words.append(f"{whose}{cause_of_part.value[len(late_tasks) > 1]} {time_words(time)} longer {when}")
+    cause = causes[tasks[0]] if len({causes.get(task) for task in tasks}) == 1 and causes else None
     return replace(late, causes=causes, cause=cause, words=", ".join(words))
 
 
@@ -72,7 +69,6 @@ def _excess(case: Case, batch: Arrivals, tasks: Sequence[Task], operations: Ints
     """
     devices = {Member(gpu.device.task.task, gpu.device.device): gpu for gpu in case.devices}
     start, spent = batch.group.start, dict[Member, Floats]()
-    loading = {member.task: loading_of(case, [member.task]) for member in batch.group.members}
     for other, member in enumerate(batch.group.members):
         device, steps = devices.get(member), case.steps.get(member.task)
         if device is None:
@@ -84,22 +80,26 @@ def _excess(case: Case, batch: Arrivals, tasks: Sequence[Task], operations: Ints
             begin, end = (times[steps.first_steady :] for times in (steps.start, steps.start + steps.duration))
         else:
             continue
-        spent[member] = _spent(device, loading[member.task], begin, end) / len(end)
+        parts = loading_of(case, [member.task]), case.host_functions[member.task]
+        spent[member] = _spent(device, parts, begin, end) / len(end)
     usual = [parts for member, parts in spent.items() if member.task not in tasks]
     late = {member.task: parts for member, parts in spent.items() if member.task in tasks} if usual else {}
     return {task: parts - np.median(usual, axis=0) for task, parts in late.items()}
 
 
-def _spent(device: DeviceIntervals, loading: Intervals, begin: Times, end: Times) -> Times:
-    """Return the time without exposed communication between ``begin`` and ``end``, and its parts for `_cause`, ns."""
+def _spent(device: DeviceIntervals, of_idle: Sequence[Intervals], begin: Times, end: Times) -> Times:
+    """Return the time without exposed communication between ``begin`` and ``end``, and its parts by `LateCause`, ns."""
     idle = device.idle(Window(int(begin.min()), int(max(begin.min(), end.max()))))
-    parts = (device.parts.exposed_nccl, device.parts.kernels, idle, intersect(idle, loading))
+    work = device.parts.exposed_nccl, device.parts.kernels, device.parts.memory_only
+    parts = *work, idle, *(intersect(idle, part) for part in of_idle)
     communicated, *times = (part.covered(begin, end).sum() for part in parts)
     return np.array([(end - begin).sum() - communicated, *times])
 
 
 def _cause(excess: Floats) -> int:
-    """Return the index in `_spent` of the part with half of the delay or more, or 0."""
-    delay, _, idle, loading = excess.tolist()
-    part = 1 + (2 * idle >= delay) * (1 + (2 * loading >= idle))
-    return part if 0 < delay <= 2 * excess[part] else 0
+    """Return the index in `_spent` of the part with half of the delay or more, or of half of its idle time, or 0."""
+    part = 1 + int(excess[1:4].argmax())
+    if not 0 < excess[0] <= 2 * excess[part]:
+        return 0
+    inside = 4 + int(excess[4:].argmax())
+    return inside if part == 3 and 2 * excess[inside] >= excess[3] else part

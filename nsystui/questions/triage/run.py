@@ -16,7 +16,6 @@ from nsystui.questions.algebra.intervals import EMPTY, Intervals
 from nsystui.questions.blocking.dependencies import unresolved_waits
 from nsystui.questions.blocking.gain import RECOVERABLE, SPEEDUP, STANDING, Gain, Standing
 from nsystui.questions.blocking.parts import LONG, PARTS, bounds
-from nsystui.questions.host.causes import NODE_TRACING
 from nsystui.questions.host.time_budget import (
     UNEXPLAINED,
     Budget,
@@ -29,7 +28,7 @@ from nsystui.questions.host.time_budget import (
 )
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.tasks import GPU_TABLES
-from nsystui.questions.triage.case import Case
+from nsystui.questions.triage.case import Case, Place
 from nsystui.questions.triage.finding import Finding, NotChecked, Severity
 from nsystui.questions.triage.kernel_mix import kernel_mix, shares
 from nsystui.questions.triage.rule import BY_COMPUTE, BY_CPU, IDLE, Rule
@@ -137,8 +136,8 @@ class Triage:
         top = [item for item in self.findings if not item.under and item.percent and item.severity is not Severity.INFO]
         shares = [(finding.percent or 0.0, finding.gist or kind_of(finding.id).gist or finding.id) for finding in top]
         largest = sorted(shares, key=lambda share: -share[0])[:2]
-        traced = sum(cause.time for cause in self.causes.in_graphs if cause.name == NODE_TRACING)
-        why = f", {NODE_TRACING}" * (2 * traced > self.budget.in_graphs)
+        mostly = [cause.name for cause in self.causes.in_graphs if 2 * cause.time > self.budget.in_graphs]
+        why = "".join(f", {name}" for name in mostly if name != UNEXPLAINED)
         min_share = max(_MIN_ONCE, max(shares, default=(0.0, ""))[0] + 1)
         parts = (
             ("exposed NCCL", self.budget.exposed_nccl),
@@ -360,6 +359,8 @@ def _with_gains(case: Case, findings: Sequence[Finding]) -> list[Finding]:
     for finding in costly:
         names = kind_of(finding.id).parts
         share, (lower, upper) = (finding.cost or 0) / count, bounds(parts, possible, names)
+        if finding.waits:
+            share, lower, upper = _least_wait(case, finding.waits, names)
         is_measured = lower == upper <= share
         if finding.times and names == BY_CPU and lower == upper:
             starved, unknown = _starved(case, finding.times)
@@ -380,6 +381,21 @@ def _with_gains(case: Case, findings: Sequence[Finding]) -> list[Finding]:
             all(budget.numbers is not None for budget in case.budgets),
         )
     return [replace(finding, gain=gains.get(id(finding))) for finding in findings]
+
+
+def _least_wait(case: Case, waits: Mapping[Place, float], names: Collection[str]) -> tuple[float, float, float]:
+    """Return the loss and the bounds of some parts, a mean iteration, of the GPU that gains least by faster ranks.
+
+    All ranks finish together, so no step gets shorter by more.
+    """
+    losses = {case.gpu_of.get(key, key): loss for key, loss in waits.items()}
+    waiting = []
+    for gpu in (budget.of for budget in case.budgets):
+        loss = losses.get(case.gpu_of.get(key := (gpu.task, gpu.device), key))
+        if loss is not None:
+            parts, possible = (dict(zip(PARTS, of.mean(axis=0), strict=True)) for of in (gpu.parts, gpu.possible))
+            waiting.append((loss / len(gpu), *bounds(parts, possible, names)))
+    return min(waiting, key=lambda times: min(times[0], times[2]), default=(0, 0, 0))
 
 
 def _starved(case: Case, times: Mapping[tuple[Task, int], Intervals]) -> tuple[float, float]:

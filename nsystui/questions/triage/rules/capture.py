@@ -14,9 +14,9 @@ from nsystui.base.selection import Task, Window
 from nsystui.base.text import counted, few
 from nsystui.exports import canonical
 from nsystui.exports.metadata import pid_of
-from nsystui.questions.algebra.intervals import EMPTY
+from nsystui.questions.algebra.intervals import EMPTY, merge
 from nsystui.questions.capture.launch_account import LaunchAccount, account_table, launch_accounts, losses, untimed_work
-from nsystui.questions.gpu.graph_gaps import TRACED
+from nsystui.questions.gpu.graph_gaps import HOST_NODE, TRACED, causes_in_graphs
 from nsystui.questions.gpu.profiler_overhead import overhead_conditions
 from nsystui.questions.queries.conditions import duration, job_start, where
 from nsystui.questions.queries.data_notes import clock_note
@@ -258,28 +258,18 @@ _API_ERRORS_COLUMNS = (
 
 
 _ADVICE = (
-    (
-        _STICKY,
-        Severity.ERROR,
-        Advice("Run the program under compute-sanitizer.", "After such an error no result of the GPU can be trusted."),
-    ),
-    (
-        {_OUT_OF_MEMORY},
-        Severity.WARNING,
-        Advice(
-            "Use less memory (batch size, fragmentation), or check whether the program frees memory and retries.",
-            "An allocator that retries frees its cache first, which synchronises the whole GPU.",
-        ),
-    ),
-    (
-        {_NO_PEER_ACCESS},
-        Severity.WARNING,
-        Advice(
-            "See which GPUs have peer access (`nvidia-smi topo -p2p r`), and exchange data between those GPUs.",
-            "Without peer access copies between these GPUs go through the host.",
-        ),
-    ),
-)
+    (_STICKY, Severity.ERROR, Advice(
+        "Run the program under compute-sanitizer.", "After such an error no result of the GPU can be trusted."
+    )),
+    ({_OUT_OF_MEMORY}, Severity.WARNING, Advice(
+        "Use less memory (batch size, fragmentation), or check whether the program frees memory and retries.",
+        "An allocator that retries frees its cache first, which synchronises the whole GPU.",
+    )),
+    ({_NO_PEER_ACCESS}, Severity.WARNING, Advice(
+        "See which GPUs have peer access (`nvidia-smi topo -p2p r`), and exchange data between those GPUs.",
+        "Without peer access copies between these GPUs go through the host.",
+    )),
+)  # fmt: skip
 _EXPECTED = Advice(
     "Check whether the program expects this error.", "Libraries probe for features with calls that may fail."
 )
@@ -292,17 +282,9 @@ def api_errors(case: Case) -> Sequence[Finding | NotChecked]:
     session = case.job.session
     if not session.count(table):
         return [NotChecked("api-errors", f"needs CUDA API calls: {case.record(canonical.API_CALLS)}")]
-    query = (
-        sa.select(
-            rank_of(table, case.ranks).label("rank"),
-            table.c.name,
-            table.c.return_value,
-            sa.func.count().label("count"),
-            sa.func.min(job_start(table)).label("first"),
-        )
-        .where(*where(table, case.scope), table.c.return_value.not_in(_HARMLESS))
-        .group_by("rank", table.c.name, table.c.return_value)
-    )
+    keys = rank_of(table, case.ranks).label("rank"), table.c.name, table.c.return_value
+    query = sa.select(*keys, sa.func.count(), sa.func.min(job_start(table))).group_by("rank", *keys[1:])
+    query = query.where(*where(table, case.scope), table.c.return_value.not_in(_HARMLESS))
     rows = [(rank, name, code, _NAMES.get(code), *rest) for rank, name, code, *rest in session.rows(query)]
     if not rows:
         return []
@@ -373,6 +355,10 @@ _UNTRACED = Advice(
     "if its nodes are not traced. Compare its length, or that of a step, with this capture.",
     "To time each node of a graph, the profiler may separate the nodes, by about 2 µs each.",
 )
+_HOST_NODES = Advice(
+    "Take host functions out of the graphs, or make them shorter: let another thread do their work.",
+    "A stream runs nothing while its host function runs on the CPU, also inside a graph.",
+)
 _WAITING_INSIDE = Advice(
     "Look at the operations around the gaps (`nsystui gaps --by pair`), and for host nodes and dependencies between "
     "the branches of the graph. --cuda-graph-trace=graph shows how long replays take untraced.",
@@ -384,8 +370,11 @@ _WAITING_INSIDE = Advice(
 def graph_gaps(case: Case) -> Sequence[Finding | NotChecked]:
     """Find idle time inside replays of CUDA graphs, of which tracing by node may make the short gaps."""
     rows: list[tuple[int, int, int, int, int, float, int]] = []
+    ran, hosted = case.host_functions, 0
     for gpu in case.devices:
-        lengths = case.in_graphs(gpu, case.window_of(gpu)).lengths
+        gaps = case.in_graphs(gpu, case.window_of(gpu))
+        hosted += causes_in_graphs(gaps, merge(*(ran[task] for task in gpu.tasks if task in ran)))[HOST_NODE].length
+        lengths = gaps.lengths
         if len(lengths):
             times = int(lengths.sum()), int(lengths[lengths <= TRACED].sum())
             figures = len(lengths), *times, float(np.median(lengths)), int(lengths.max())
@@ -393,10 +382,10 @@ def graph_gaps(case: Case) -> Sequence[Finding | NotChecked]:
     cost, short = (case.mean(row[column] for row in rows) for column in (3, 4))
     if not rows or case.percent(cost) < case.thresholds.overhead_percent:
         return []
-    limit, advice = time_words(TRACED), _UNTRACED
+    limit, advice, gist = time_words(TRACED), _UNTRACED, ""
     sentence = (
         f"{case.each_gpu} idles {time_words(cost)} inside replayed CUDA graphs, in "
-        f"{counted(sum(row[2] for row in rows), 'gap')}. The CPU had launched the graphs: it causes none of them. "
+        f"{counted(sum(row[2] for row in rows), 'gap')}. The CPU had launched the graphs before. "
     )
     if 2 * short >= cost:
         sentence += (
@@ -406,8 +395,12 @@ def graph_gaps(case: Case) -> Sequence[Finding | NotChecked]:
     else:
         sentence += f"{time_words(cost - short)} is in gaps above {limit}, too long for the tracing of nodes."
         advice = _WAITING_INSIDE
+        if 2 * (blocked := case.mean([hosted])) >= cost - short:
+            sentence += f" {time_words(blocked)} is blocked by host functions of the graphs, on the CPU."
+            advice, gist = _HOST_NODES, "gaps in CUDA graphs, blocked by host functions"
     is_long = case.percent(cost - short) >= case.thresholds.gap_percent
     severity = Severity.WARNING if is_long else Severity.INFO
     measured = "Idle time before operations of a graph whose launch had begun on the GPU before. Mean over the GPUs."
     evidence, ranks = (_GRAPH_GAPS_COLUMNS, rows), tuple(sorted({row[0] for row in rows}))
-    return [case.finding("graph-gaps", sentence, advice, Door("gaps"), cost, measured, evidence, severity, ranks=ranks)]
+    more, door = {"ranks": ranks, "gist": gist}, Door("gaps")
+    return [case.finding("graph-gaps", sentence, advice, door, cost, measured, evidence, severity, **more)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,26 +11,27 @@ import sqlalchemy as sa
 
 from nsystui.base.answer import HOST, RANK, Column, Row, TableAnswer, Unit
 from nsystui.base.kernel_families import COPIES_BACKEND
+from nsystui.base.kernel_names import smart_name
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.base.text import counted, few
 from nsystui.base.units import format_value, numbered
 from nsystui.exports import canonical
 from nsystui.questions.algebra.intervals import Times, union
-from nsystui.questions.collectives.matching import Matrix, Member
+from nsystui.questions.collectives.matching import Member
 from nsystui.questions.collectives.waiting import NOBODY, SYNCHRONOUS, Arrivals, Lateness, late_together, lateness
 from nsystui.questions.gpu.device_time import DeviceIntervals, total
 from nsystui.questions.nccl.bandwidth import launched_in_steps
 from nsystui.questions.nccl.grouping import NcclProperty, selected
 from nsystui.questions.nccl.summary import nccl_summary
-from nsystui.questions.nccl.units import whole
 from nsystui.questions.nccl.verdict import UNKNOWN
 from nsystui.questions.queries.recording import sizes_advice
 from nsystui.questions.queries.tasks import world_size
 from nsystui.questions.ranks.partings import differences
 from nsystui.questions.timeline.streams import stream_times
-from nsystui.questions.triage.case import LOADER, STALL, Case, bytes_words, rank_words, time_words
+from nsystui.questions.triage.case import Case, LateCause, Place, bytes_words, rank_words, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.questions.triage.kernel_mix import by_framework
+from nsystui.questions.triage.kernel_times import kernel_launches
 from nsystui.questions.triage.lateness import late_rank
 from nsystui.questions.triage.rule import BY_COMMUNICATION, WORK, FindingKind, rule
 from nsystui.questions.triage.rules.input_pipeline import loader_advice
@@ -72,6 +73,17 @@ _LAUNCHED_LATE = Advice(
     "Look at what this rank does on the CPU before its collectives (Ranks screen, then Timeline).",
     "The GPU of this rank computes no longer than the others, so its work is launched late.",
 )
+_BY_CAUSE = {
+    LateCause.STALL: _LAUNCHED_LATE,
+    LateCause.COPIES: Advice(
+        "Look at the copies of this rank (`nsystui memory --by rank`): use pinned memory, or copy while kernels run.",
+        "The kernels of this rank wait for its copies, and the other ranks for this rank.",
+    ),
+    LateCause.HOST_FUNCTIONS: Advice(
+        "Move the work of its host functions (cudaLaunchHostFunc) to a thread of its own.",
+        "A stream runs nothing while its host function runs, and the other ranks wait for this rank.",
+    ),
+}
 _SEVERAL = Advice(
     "Mend all of these causes: `nsystui steps --budget --ranks N` shows where a rank loses its time.",
     "These ranks arrive together, so that the others wait as long if only one of them gets faster.",
@@ -80,6 +92,7 @@ _UNKNOWN_REASON = Advice(
     "Look at what this rank does before its collectives (Ranks screen, then Timeline).",
     "The last rank to arrive sets the pace of all ranks.",
 )
+_SAME_PACE = "If only one kernel takes longer, its inputs rather differ than that the GPU is slow."
 _NONE = (None, None)
 _LOW_CLOCK = Advice(
     "Look at power cap, temperature and cooling (nvidia-smi -q -d PERFORMANCE), or exclude the node.",
@@ -120,25 +133,24 @@ def stragglers(case: Case) -> Sequence[Finding | NotChecked]:
         return [NotChecked("straggler", f"needs NCCL kernels ({', '.join(SYNCHRONOUS)}) that the ranks share")]
     members = sorted(set[Member]().union(*(arrival.group.members for arrival in arrivals)))
     lost = _lost(case, arrivals, members, late := late_together(arrivals))
-    gpu_counts = Counter(task for device in case.devices for task in device.tasks)
-    caused, costs, suffered = (dict.fromkeys(lateness_by_task, 0) for _ in range(3))
-    for tasks, time in zip(late, lost.sum(axis=1).tolist(), strict=True):
-        waiting = len(case.devices) - sum(gpu_counts[task] for task in tasks)
-        caused |= dict.fromkeys(tasks, time // max(waiting, 1))
-        costs[tasks[0]] = case.mean([time])
-    for member, time in zip(members, lost.sum(axis=0).tolist(), strict=True):
-        suffered[member.task] += time
+    caused, suffered = (dict.fromkeys(lateness_by_task, 0) for _ in range(2))
+    costs = {tasks[0]: case.mean(losses.values()) for tasks, losses in lost.items()}
+    for tasks, losses in lost.items():
+        waiting = len([gpu for gpu in case.devices if gpu.tasks.isdisjoint(tasks)])
+        caused |= dict.fromkeys(tasks, sum(losses.values()) // max(waiting, 1))
+        for (task, _), time in losses.items():
+            suffered[task] += time
     limits, least = case.thresholds, case.thresholds.straggler_share * sum(costs.values()) / 100
     large = {task for task, time in caused.items() if case.percent(time) >= limits.straggler_percent}
-    stragglers = {task for task in large if costs[task] >= least}
+    stragglers = {task for task in large if costs.get(task, 0) >= least}
     case.once("late ranks", lambda: tuple(late_rank(case, arrivals, tasks, tasks[0] in stragglers) for tasks in late))
-    return _judged(case, lateness_by_task, caused, costs, suffered)
+    return _judged(case, lateness_by_task, caused, lost, suffered)
 
 
 def _lost(
     case: Case, arrivals: Sequence[Arrivals], members: Sequence[Member], late: Sequence[Sequence[Task]]
-) -> Matrix:
-    """Return each member's loss by group of late tasks, ns, shape ``(groups, members)``."""
+) -> dict[Sequence[Task], dict[Place, int]]:
+    """Return what each selected member that waits for late tasks loses, ns."""
     late_indices = {task: index for index, tasks in enumerate(late) for task in tasks}
     spans: dict[Member, list[tuple[Times, Times, Times]]] = {member: [] for member in members}
     for arrival in arrivals:
@@ -157,7 +169,11 @@ def _lost(
     is_late = np.array([[member.task in tasks for member in members] for tasks in late], bool).reshape(exposed.shape)
     floor = np.where(is_late & took_part, exposed, np.iinfo(np.int64).max).min(axis=1, initial=np.iinfo(np.int64).max)
     is_selected = np.array([member.task in case.tasks for member in members], bool)
-    return np.where(took_part & ~is_late & is_selected, np.maximum(exposed - floor[:, None], 0), 0)
+    lost = np.where(took_part & ~is_late & is_selected, np.maximum(exposed - floor[:, None], 0), -1)
+    return {
+        tasks: {(member.task, member.device): time for member, time in zip(members, times, strict=True) if time >= 0}
+        for tasks, times in zip(late, lost.tolist(), strict=True)
+    }
 
 
 def _exposed(starts: Times, ends: Times, tasks: Times, count: int, device: DeviceIntervals | None) -> Times:
@@ -179,19 +195,20 @@ def _judged(
     case: Case,
     lateness_by_task: Mapping[Task, Lateness],
     caused: Mapping[Task, int],
-    costs: Mapping[Task, int],
+    lost: Mapping[Sequence[Task], Mapping[Place, int]],
     suffered: Mapping[Task, int],
 ) -> list[Finding | NotChecked]:
     computed, parts = case.computed, case.job.model_parts(case.step_name).of_task
     evidence = _table(case, lateness_by_task, caused, suffered)
     late_ranks = {rank.tasks[0]: rank for rank in case.late_ranks if rank.is_straggler}
     findings: list[Finding | NotChecked] = [
-        _straggler(case, late_ranks[item.task], lateness_by_task, costs[item.task], caused[item.task], evidence)
+        _straggler(case, late, lateness_by_task, lost[late.tasks], caused[item.task], evidence)
         for item in case.job.ranks
-        if item.task in late_ranks
+        if (late := late_ranks.get(item.task))
     ]
     cost = case.mean(suffered.values())
     if not findings and case.percent(cost) >= case.thresholds.imbalance_percent:
+        costs = {tasks[0]: case.mean(losses.values()) for tasks, losses in lost.items()}
         text = (
             f"Waiting for late ranks costs {time_words(cost)} per GPU{_among(case)}. The late rank varies: "
             f"rank {max(case.job.ranks, key=lambda item: costs.get(item.task, 0)).rank} causes the largest part, "
@@ -208,9 +225,10 @@ def _among(case: Case) -> str:
 
 
 def _straggler(
-    case: Case, group: LateRank, lateness_by_task: Mapping[Task, Lateness], cost: int, loss: int, evidence: TableAnswer
-) -> Finding:
-    """Return the finding on ranks that arrive together; ``loss``: of each waiting GPU, ns."""
+    case: Case, group: LateRank, lateness_by_task: Mapping[Task, Lateness], losses: Mapping[Place, int], loss: int,
+    evidence: TableAnswer,
+) -> Finding:  # fmt: skip
+    """Return the finding on ranks that arrive together; ``losses`` of waiting GPUs, and their mean ``loss``, ns."""
     members = [rank for rank in case.job.ranks if rank.task in group.tasks]
     late, is_one = [lateness_by_task[task] for task in group.tasks], len(members) == 1
     why, advice = _reason(case, group, case.computed, case.job.model_parts(case.step_name).of_task)
@@ -227,9 +245,12 @@ def _straggler(
         f"{'Each other' if len(case.devices) - len(members) > 1 else 'The other'} GPU loses {time_words(loss)} "
         f"waiting{hidden}.{why}"
     )
-    loader = "'s data loader" if group.cause == LOADER and is_one else ""
+    loader = "'s data loader" if group.cause is LateCause.LOADER and is_one else ""
     gist, line = f"waiting for {who}{loader}", f"{who} ({hosts}) {'is' if is_one else 'are'} {where}"
-    return case.finding("straggler", text, advice, _DOOR, cost, _METHOD, evidence, ranks=ranks, gist=gist, line=line)
+    cost = case.mean(losses.values())
+    return case.finding(
+        "straggler", text, advice, _DOOR, cost, _METHOD, evidence, ranks=ranks, gist=gist, line=line, waits=losses
+    )
 
 
 def _table(
@@ -261,19 +282,20 @@ def _reason(
     case: Case, late: LateRank, computed: Mapping[Task, RankCompute], parts: Mapping[Task, str]
 ) -> tuple[str, Advice]:
     """Return why a rank may be late: its cause, or its kernels compared with other ranks of its model part."""
-    if late.cause == LOADER:
+    if late.cause is LateCause.LOADER:
         who, whom = ("Its GPU waits", "its GPU") if len(late.tasks) == 1 else ("Their GPUs wait", "these GPUs")
         return "", Advice(loader_advice(case), f"{who} for the next batch, and the other ranks for {whom}.")
     if len({*late.causes.values()}) > 1:
         return "", _SEVERAL
-    if late.cause == STALL or late.is_rare:
-        return "", _LAUNCHED_LATE if late.cause == STALL else _RARE
-    part, s = parts.get(late.tasks[0]), "s" * (len(late.tasks) == 1)
+    if late.cause in _BY_CAUSE:
+        return "", _BY_CAUSE[late.cause]
+    if late.is_rare:
+        return "", _RARE
+    part, (rank, s) = parts.get(late.tasks[0]), ("rank", "s") if len(late.tasks) == 1 else ("ranks", "")
     of_part = [task for task in computed if parts.get(task) == part]
     of_late = [computed[task] for task in of_part if task in late.tasks]
     others = [computed[task] for task in of_part if task not in late.tasks]
     among = f" Among the {len(of_part)} ranks of part {part}, the" if part else " The"
-    rank, gpu, nodes = ("rank", "this GPU", "its node") if s else ("ranks", "these GPUs", "their nodes")
     if not of_late or not others:
         return "", _UNKNOWN_REASON
     kernels, own_kernels = (float(np.median([item.kernels for item in items])) for items in (others, of_late))
@@ -282,20 +304,45 @@ def _reason(
         return "", _UNKNOWN_REASON
     more, longer = own_kernels / kernels - 1, own_time / time - 1
     if longer < _DIFFERS:
-        return f"{among} {rank}'{s} own kernels take no longer than the other ranks' kernels.", _LAUNCHED_LATE
+        return f"{among} {rank}'{s} own kernels take no longer than the other ranks' kernels.", _UNKNOWN_REASON
     if abs(more) <= _DIFFERS:
-        slow = "the GPU is slow, or its" if s else "they are slow, or their"
-        advice = Advice(
-            f"Check {gpu}'{s} clocks, power cap and temperature, or exclude {nodes}. Then compare the input shapes.",
-            f"The same number of kernels takes longer on {gpu}: {slow} inputs are larger.",
-        )
-        words = f"{among} {rank} run{s} as many kernels as the others, but they take {100 * longer:.0f} % longer."
-        clock = _clock_words(case, late.tasks, gpu)
-        return f"{words}{clock}", _LOW_CLOCK if clock else advice
+        return _slower(case, late.tasks, of_part, f"{among} {rank} run{s} as many kernels as the others", longer)
     count = f"{100 * abs(more):.0f} % {'more' if more > 0 else 'fewer'} kernels than the others"
     return f"{among} {rank} run{s} {count} and compute{s} {100 * longer:.0f} % longer.", Advice(
         "Divide the work more evenly over the ranks.", "This rank has more to compute than the others."
     )
+
+
+def _slower(
+    case: Case, late: Sequence[Task], of_part: Collection[Task], words: str, longer: float
+) -> tuple[str, Advice]:
+    """Return why equally many kernels take ``longer`` on ``late`` tasks, with advice."""
+    s = "s" * (len(late) == 1)
+    gpu, nodes, slow = "this GPU", "its node", "the GPU is slow, or its"
+    if not s:
+        gpu, nodes, slow = "these GPUs", "their nodes", "they are slow, or their"
+    clock = _clock_words(case, late, gpu)
+    if (name := _slower_kernel(case, late, of_part)) and not clock:
+        only = f" Only {name} takes longer there: the other kernels take as long as on the other ranks."
+        return only, Advice(f"Compare the inputs of {name} with other ranks (`nsystui kernels --by rank`).", _SAME_PACE)
+    advice = Advice(
+        f"Check {gpu}'{s} clocks, power cap and temperature, or exclude {nodes}. Then compare the input shapes.",
+        f"The same number of kernels takes longer on {gpu}: {slow} inputs are larger.",
+    )
+    return f"{words}, but they take {100 * longer:.0f} % longer.{clock}", _LOW_CLOCK if clock else advice
+
+
+def _slower_kernel(case: Case, late: Sequence[Task], of_part: Collection[Task]) -> str:
+    """Return the short name of the only kernel that takes longer on ``late`` tasks of a part, or nothing."""
+    times: dict[str, Counter[Task]] = {}
+    for launches in kernel_launches(case):
+        times.setdefault(smart_name(launches.kernel.name), Counter())[launches.task] += launches.total
+    usual = {name: float(np.median([of[task] for task in of_part if task not in late])) for name, of in times.items()}
+    excess = {name: float(np.median([of[task] for task in late])) - usual[name] for name, of in times.items()}
+    slowest = max(excess, key=lambda name: excess[name], default="")
+    rest = sum(usual.values()) - usual.get(slowest, 0)
+    is_alone = 11 * rest >= sum(usual.values()) > 0 and sum(excess.values()) - excess[slowest] < _DIFFERS * rest
+    return slowest if is_alone else ""
 
 
 def _clock_words(case: Case, late: Sequence[Task], gpu: str) -> str:
@@ -382,7 +429,9 @@ def exposed_communication(case: Case) -> Sequence[Finding | NotChecked]:
     if is_exposed:
         are_copies = (top["backend"] == COPIES_BACKEND).all()
         most, main = "Most" if len(top) > 1 else "All", _collective(top["collective"].iloc[0])
-        work, waits = ("copies", "") if are_copies else ("kernels", ", including waits for late ranks")
+        work, waits = ("kernels", ", including waits for late ranks")
+        if are_copies:
+            work, waits = "copies", ", and waits for late ranks before the copies are not recorded"
         sentence = (
             f"Exposed {name} {work} cost {time_words(cost)} per GPU ({share:.0f} % of all {name} time){waits}."
             f"{case.blocking_words(BY_COMMUNICATION)} {most} of the exposed time is in {main} ({calls})."
@@ -476,18 +525,16 @@ def small_messages(case: Case) -> Sequence[Finding | NotChecked]:
     sizes = kernels["message_size"]
     if not sizes.notna().any():
         return has_no_sizes
-    is_small = (sizes.notna() & (sizes < case.thresholds.small_message_kib * 1024)).to_numpy(bool)
-    transfer, is_matched = _transfer(case, whole(kernels["report"]), whole(kernels["row"]))
-    paid = np.minimum(whole(kernels["exposed"]), transfer)
-    cost = case.mean([int(paid[is_small & is_matched].sum())])
-    if not (is_small & is_matched).any() and is_small.any():
-        why = "needs the exports of at least two ranks: with one, waiting looks like transfer"
+    small = kernels[sizes.notna() & (sizes < case.thresholds.small_message_kib * 1024)]
+    paid = small[["exposed", "transfer"]].astype("float64").min(axis=1, skipna=False)
+    if len(small) and paid.isna().all():
+        why = "needs the exports of all ranks of a communicator: otherwise waiting looks like transfer"
         return [NotChecked("small-messages", why)]
+    cost = case.mean([int(paid.sum())])
     if case.percent(cost) < case.thresholds.small_message_percent:
         return []
-    count = int(is_small.sum())
     sentence = (
-        f"{count:,} of {counted(len(kernels), 'NCCL kernel')} move less than "
+        f"{len(small):,} of {counted(len(kernels), 'NCCL kernel')} move less than "
         f"{case.thresholds.small_message_kib:g} KiB. The exposed transfers of these cost {time_words(cost)} per GPU."
     )
     advice = Advice(
@@ -499,16 +546,3 @@ def small_messages(case: Case) -> Sequence[Finding | NotChecked]:
     measured = "The shortest duration of each kernel over the ranks (no waiting), as far as no other kernel hides it."
     door = Door("nccl", by="collective,size")
     return [case.finding("small-messages", sentence, advice, door, cost, measured, evidence)]
-
-
-def _transfer(case: Case, reports: Times, rows: Times) -> tuple[Times, np.ndarray[tuple[int], np.dtype[np.bool_]]]:
-    """Return the shortest duration of each kernel's collective over its ranks, ns, and whether it is known."""
-    shortest: dict[tuple[int, int], int] = {}
-    for group in case.job.collectives().groups:
-        durations = group.duration.min(axis=0).tolist()
-        for index, member in enumerate(group.members):
-            for row, time in zip(group.row[index].tolist(), durations, strict=True):
-                shortest[member.task.report, row] = time
-    transfers = [shortest.get(key) for key in zip(reports.tolist(), rows.tolist(), strict=True)]
-    is_known = np.array([transfer is not None for transfer in transfers], np.bool_)
-    return np.array([transfer or 0 for transfer in transfers], np.int64), is_known

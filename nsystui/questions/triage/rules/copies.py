@@ -32,7 +32,7 @@ from nsystui.questions.triage.case import REMARKED, Case, Place, Spans, bytes_wo
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.questions.triage.kernel_mix import by_framework
 from nsystui.questions.triage.rule import BY_COPIES, BY_CPU, BY_MIGRATIONS, WORK, FindingKind, rule
-from nsystui.questions.triage.rules.memory import PREFETCH
+from nsystui.questions.triage.rules.memory import migration_advice
 from nsystui.store import tables
 
 _OPERATION = Column("operation", header="Operation", label="operation")
@@ -349,7 +349,7 @@ def exposed_memory(case: Case) -> Sequence[Finding | NotChecked]:
     advice = next((_copy_advice(case, word, name) for word in _LESS if word in name), _USUAL)
     if has_one_memory(case.job.session) and any(word in name for word in _LESS):
         advice = _ONE_MEMORY
-    advice = PREFETCH if "Unified" in name else advice
+    advice = migration_advice(case) if "Unified" in name else advice
     measured = "Time of copies and memsets while no kernel runs, in the steady state. Mean over the GPUs."
     severity = Severity.WARNING if case.blocks(BY_COPIES + BY_MIGRATIONS, threshold) else Severity.INFO
     return [case.finding("exposed-memory", sentence, advice, _DOOR, cost, measured, evidence, severity)]

@@ -25,7 +25,7 @@ from nsystui.questions.host.segments import BLOCKED, RECORD, RUNNABLE, RUNNING, 
 from nsystui.questions.host.time_budget import LONG_GAP, device_budgets, in_sum, without_numbers
 from nsystui.questions.queries.recording import option_advice
 from nsystui.questions.triage import cuda_overhead
-from nsystui.questions.triage.case import LOADER, STALL, Case, Place, by_place, rank_words, spans, time_words, worked_by
+from nsystui.questions.triage.case import Case, LateCause, Place, by_place, rank_words, spans, time_words, worked_by
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.questions.triage.rule import BY_CPU, IDLE, FindingKind, rule
 from nsystui.questions.triage.rules.memory import advice as allocator_advice
@@ -391,7 +391,8 @@ def _idle_gaps_finding(
         f"{rank_words([case.rank_of[longest.task]])}, takes {time_words(longest.length)}.{activity}"
     )
     measured = "Long gaps of each GPU in its steady state, without the profiler's own work. Mean over the GPUs."
-    late = {task for rank in case.late_ranks for task, cause in rank.causes.items() if cause in (LOADER, STALL)}
+    idle = LateCause.STALL, LateCause.LOADER, LateCause.HOST_FUNCTIONS
+    late = {task for rank in case.late_ranks for task, cause in rank.causes.items() if cause in idle}
     in_late = sum(span.length for span in cpu_spans if span.task in late)
     gap_times = by_place((span.task, span.device, span.window.start, span.window.end) for span in cpu_spans)
     rows: list[Row] = []

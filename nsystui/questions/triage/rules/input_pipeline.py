@@ -26,7 +26,7 @@ from nsystui.questions.nvtx.loading import FOLDED_LABEL
 from nsystui.questions.queries.conditions import job_start, where
 from nsystui.questions.queries.derived import of_all_reports
 from nsystui.questions.steps.task_steps import TaskSteps
-from nsystui.questions.triage.case import LOADER, Case, Place, by_place, spans, time_words
+from nsystui.questions.triage.case import Case, LateCause, Place, by_place, spans, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked
 from nsystui.questions.triage.kernel_mix import by_framework
 from nsystui.questions.triage.rule import BY_CPU, IDLE, FindingKind, rule
@@ -123,7 +123,7 @@ def input_pipeline(case: Case) -> Sequence[Finding | NotChecked]:
     for span, length in idle_spans:
         waited[span.task] += length
     # A late rank counts as much as the others: `straggler` has the rest.
-    late = {task for rank in case.late_ranks for task, cause in rank.causes.items() if cause == LOADER}
+    late = {task for rank in case.late_ranks for task, cause in rank.causes.items() if cause is LateCause.LOADER}
     usual = np.median([time for task, time in waited.items() if task not in late] or [0])
     cost = case.mean(min(time, usual) if task in late else time for task, time in waited.items())
     if case.percent(cost) < case.thresholds.input_percent:

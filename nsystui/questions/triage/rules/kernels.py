@@ -26,7 +26,7 @@ from nsystui.questions.triage.case import Case, rank_words, spans, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.questions.triage.kernel_times import Kernel, KernelLaunches
 from nsystui.questions.triage.rule import BY_COMPUTE, WORK, FindingKind, rule
-from nsystui.questions.triage.rules.memory import PREFETCH
+from nsystui.questions.triage.rules.memory import migration_advice
 from nsystui.store import tables
 
 _DOOR = Door("kernels")
@@ -319,7 +319,7 @@ def _finding(case: Case, rows: Sequence[_Row], cost: int, span: Window) -> Findi
     moved = spans(case, memory, [memory.c.copy_kind.in_(MIGRATIONS)]) if case.job.session.count(memory) else None
     if moved and any(len(part.clip(span.start, span.end)) for part in moved.merged.values()):
         sentence += " Pages of unified memory move during the longest launch."
-        advice = PREFETCH
+        advice = migration_advice(case)
     measured = (
         "Time of these launches above the median of their kernel (same name, grid and block). Only rare launches (3 % "
         f"or less) far outside of the spread (modified z-score {case.thresholds.outlier_score:g}). Mean over the GPUs."

@@ -244,12 +244,16 @@ def _device_memory_finding(case: Case, full: Sequence[DevicePeak], gpus: int, fa
     )  # fmt: skip
 
 
-PREFETCH = Advice(
+_PREFETCH = Advice(
     "Prefetch the pages that a kernel will read (cudaMemPrefetchAsync), advise where data belong (cudaMemAdvise), "
     "or use cudaMalloc and copies.",
     "A fault moves single pages and stops the threads that need them. A prefetch moves all pages at link speed.",
 )
-"""Advice on migrations of unified memory."""
+_PREFETCHED = Advice(
+    "Call cudaMemPrefetchAsync earlier, or on another stream, so that kernels hide the transfers. Record GPU page "
+    "faults (--cuda-um-gpu-page-faults=true) to see pages that are not prefetched.",
+    "The program prefetches pages: a kernel waits for the prefetch before it in its stream.",
+)
 _COLUMNS = (
     RANK,
     DEVICE.with_importance(1),
@@ -305,11 +309,19 @@ def unified_memory(case: Case) -> Sequence[Finding | NotChecked]:
     sentence = (
         f"Unified memory migrates {bytes_words(size)}: faults and migrations take {time_words(cost)} per GPU, "
         f"{of_gpu} and {of_cpu}. "
-        f"Kernels run for {100 * inside / sum(row.time for row in rows):.0f} % of this time and may wait for pages."
+        f"Kernels run for {100 * inside / sum(row.time for row in rows):.0f} % of this time"
+        f"{' and may wait for pages' * bool(inside)}."
     )
     measured = "Union of GPU fault groups and migrations, also inside kernels. The mean is over the GPUs."
     door, evidence = Door("memory", filter="Unified"), (_COLUMNS, rows)
-    return [case.finding("unified-memory", sentence, PREFETCH, door, cost, measured, evidence)]
+    return [case.finding("unified-memory", sentence, migration_advice(case), door, cost, measured, evidence)]
+
+
+def migration_advice(case: Case) -> Advice:
+    """Return advice on migrations of unified memory, which depends on whether the program prefetches pages."""
+    calls, session = tables.api_calls, case.job.session
+    query = sa.select(calls.c.row).where(*where(calls, case.scope), calls.c.name.contains("MemPrefetch")).limit(1)
+    return _PREFETCHED if session.rows(query) and not session.count(tables.gpu_page_faults) else _PREFETCH
 
 
 def _faults(side: str, counts: Sequence[int | None]) -> str:

@@ -25,6 +25,7 @@ from nsystui.questions.queries.tasks import RankedTask
 from nsystui.questions.queries.time_window import shares_clock
 from nsystui.questions.triage.case import (  # fmt: skip
     Case,
+    Place,
     Spans,
     by_place,
     bytes_words,
@@ -335,10 +336,10 @@ _SLOW_PLACES_COLUMNS = (
 class _Gpu:
     """A GPU of a rank; ``slowness``: its kernels' time relative to their median over its model part."""
 
+    key: Place
     rank: int
     host: str
     position: str
-    device: int
     slowness: float
     compute: int
 
@@ -351,8 +352,7 @@ class _Gpu:
 def slow_places(case: Case) -> Sequence[Finding | NotChecked]:
     """Find hosts, or NUMA nodes or PCI addresses of hosts, on whose GPUs the same kernels take longer.
 
-    The rule on stragglers finds a single slow GPU. Here every GPU of a host is slow, or the GPUs of the
-    same node or address on every host. A kernel's usual time on each GPU (see `kernel_times`) is compared with its
+    A kernel's usual time on each GPU (see `kernel_times`) is compared with its
     median over the GPUs of its model part, weighted by time, for kernels that most of these GPUs run.
     """
     gpus = _gpus(case) if shares_clock(case.reports) else []
@@ -370,19 +370,18 @@ def slow_places(case: Case) -> Sequence[Finding | NotChecked]:
 
 
 def _judged(case: Case, gpus: Sequence[_Gpu], name: str, slow: Sequence[_Gpu]) -> Finding | None:
-    others = [gpu.slowness for gpu in gpus if gpu not in slow]
+    others = {gpu.key: gpu.slowness for gpu in gpus if gpu not in slow}
     if len(slow) < 2 or not others:
         return None
-    usual = float(np.median(others))
-    min_ratio = 1 + case.thresholds.place_slower / 100
-    if any(gpu.slowness < min_ratio * usual for gpu in slow):
+    usual, slowness = float(np.median([*others.values()])), [gpu.slowness for gpu in slow]
+    if min(slowness) < (1 + case.thresholds.place_slower / 100) * usual:
         return None
     lost = {gpu: round(gpu.compute * (1 - usual / gpu.slowness)) for gpu in slow}
     cost = round(sum(lost.values()) / len(lost))
     if case.percent(cost) < case.thresholds.place_percent:
         return None
-    longer = 100 * (float(np.median([gpu.slowness for gpu in slow])) / usual - 1)
-    who = f"host {name}" if name in {gpu.host for gpu in slow} else f"{name} of {len({gpu.host for gpu in slow})} hosts"
+    longer, hosts = 100 * (float(np.median(slowness)) / usual - 1), {gpu.host for gpu in slow}
+    who = f"host {name}" if name in hosts else f"{name} of {len(hosts)} hosts"
     ranks = tuple(sorted(gpu.rank for gpu in slow))
     sentence = (
         f"All GPUs of {who} are slow: the same kernels take {longer:.0f} % longer than on the other GPUs "
@@ -395,13 +394,14 @@ def _judged(case: Case, gpus: Sequence[_Gpu], name: str, slow: Sequence[_Gpu]) -
     rows: list[Row] = []
     for gpu in sorted(gpus, key=lambda gpu: (-gpu.slowness, gpu.rank)):
         slower = 100 * (gpu.slowness / usual - 1)
-        rows.append((gpu.rank, gpu.host, gpu.position or None, gpu.device, slower, gpu.compute, lost.get(gpu)))
+        rows.append((gpu.rank, gpu.host, gpu.position or None, gpu.key[1], slower, gpu.compute, lost.get(gpu)))
     measured = (
         "Compute time |U(K)| of these GPUs, minus the compute time at the pace of the other GPUs (same kernel name, "
         "grid and block). The mean is over these GPUs."
     )
     door, evidence = Door("ranks", sort="kernels"), (_SLOW_PLACES_COLUMNS, rows)
-    return case.finding("slow-place", sentence, advice, door, cost, measured, evidence, ranks=ranks)
+    waits = dict.fromkeys(others, cost)
+    return case.finding("slow-place", sentence, advice, door, cost, measured, evidence, ranks=ranks, waits=waits)
 
 
 def _gpus(case: Case) -> list[_Gpu]:
@@ -426,7 +426,7 @@ def _gpus(case: Case) -> list[_Gpu]:
         median_time = sum(launches.count * usual[part_of.get(launches.task), launches.kernel] for launches in group)
         if median_time:
             compute, name = device.breakdown(case.window_of(device)).kernels, positions.get(key, "")
-            gpus.append(_Gpu(gpu.task.rank, gpu.task.host, name, gpu.device, time / median_time, compute))
+            gpus.append(_Gpu(key, gpu.task.rank, gpu.task.host, name, time / median_time, compute))
     return gpus
 
 
