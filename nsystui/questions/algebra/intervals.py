@@ -65,8 +65,8 @@ class Intervals:
         """The time covered, ns (``len()`` is the number of intervals)."""
         return int(self.lengths.sum())
 
-    def chosen(self, rows: Flags) -> Intervals:
-        """Return the intervals for which ``rows``, shape ``(n,)``, is true."""
+    def chosen(self, rows: Flags | Ints | slice) -> Intervals:
+        """Return the intervals at ``rows``: a mask, shape ``(n,)``, indices or a slice."""
         return Intervals(self.starts[rows], self.ends[rows])
 
     def clip(self, lo: int, hi: int) -> Intervals:

@@ -288,7 +288,7 @@ def _shared_work(job: OpenJob) -> _SharedWork:
         for device in gpu.devices if gpu.others else ():
             offset, parts = report_at(job.session, device.task.task.report).clock_offset, gpu.parts
             compute, busy = merge(parts.kernels, parts.graph), merge(*parts.disjoint)
-            shared[device.task.task, device.device] = compute.shifted(-offset), busy.shifted(-offset)
+            shared[device.key] = compute.shifted(-offset), busy.shifted(-offset)
     return shared
 
 
@@ -337,7 +337,7 @@ def _load(job: OpenJob, step_name: str | None) -> Blocking:
             task, when = Task(report.index, process), {}
             for part, size in zip(KEPT, counts, strict=True):
                 rows, first_kept = slice(first_kept, first_kept + size), first_kept + size
-                when[part] = Intervals(intervals.starts[rows], intervals.ends[rows])
+                when[part] = intervals.chosen(rows)
             for budgets, last in ((all_time, first + 1), (iterations, first + count)):
                 rows, first = slice(first, last), last
                 starts, ends = (arrays[edge][rows] + report.clock_offset for edge in _EDGES)

@@ -145,8 +145,7 @@ def _in_flight(job: OpenJob, selection: Selection, window: Window, bins: int) ->
     """
     kernels, width = tables.kernels, window.end - window.start
     users: dict[tuple[Task, int], tuple[Value, Value]] = {
-        (used.task.task, used.device): (used.task.rank, used.device)
-        for used in selected_devices(job.session, selection, job.ranks)
+        used.key: (used.task.rank, used.device) for used in selected_devices(job.session, selection, job.ranks)
     }
     means = {user: np.zeros(bins) for user in users.values()}
     if not width:

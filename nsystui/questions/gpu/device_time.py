@@ -62,6 +62,11 @@ class Device:
     model: str | None
 
     @property
+    def key(self) -> tuple[Task, int]:
+        """The process and the CUDA ordinal."""
+        return self.task.task, self.device
+
+    @property
     def is_gpu(self) -> bool:
         """Whether it counts as a GPU: an unknown device counts only if its task has no other device."""
         return self.device != UNKNOWN or len(self.task.devices) == 1

@@ -37,7 +37,7 @@ def graph_gaps(session: Session, gpus: Sequence[DeviceIntervals]) -> dict[tuple[
     arrays = of_each_report(session, used, "graph-gaps", _waits, table=canonical.KERNELS)
     gaps: dict[tuple[Task, int], Intervals] = {}
     for gpu in gpus:
-        keys, waits = [(device.task.task, device.device) for device in gpu.devices], []
+        keys, waits = [device.key for device in gpu.devices], []
         for task, number in keys:
             process, device, *edges = (arrays[task.report][key] for key in _KEYS)
             is_on_gpu = (process == task.process) & (device == number)

@@ -138,9 +138,9 @@ class BusyIntervals:
 
 def gpus_of(session: Session, devices: Iterable[DeviceIntervals]) -> tuple[DeviceIntervals, ...]:
     """Merge devices of the same GPU (`gpu_key`); keeps the order of ``devices``."""
-    intervals = {_key(item.device): item for item in devices}
+    intervals = {item.device.key: item for item in devices}
     groups = by_gpu(session, (item.device for item in intervals.values()))
-    return tuple(_together([intervals[_key(device)] for device in group]) for group in groups)
+    return tuple(_together([intervals[device.key] for device in group]) for group in groups)
 
 
 def by_gpu(session: Session, devices: Iterable[Device]) -> list[list[Device]]:
@@ -226,20 +226,16 @@ def _devices(
     session: Session, selection: Selection, devices: Sequence[Device], previous: BusyIntervals | None
 ) -> Iterator[DeviceIntervals]:
     reports = {report.index: report for report in session.reports}
-    cached = {_key(item.device): item for item in previous.devices} if previous and selection.streams is None else {}
-    missing = [item for item in devices if _key(item) not in cached]
-    computed = {_key(item.device): item for item in _read(session, selection, reports, missing)}
+    cached = {item.device.key: item for item in previous.devices} if previous and selection.streams is None else {}
+    missing = [item for item in devices if item.key not in cached]
+    computed = {item.device.key: item for item in _read(session, selection, reports, missing)}
     copying = unrecorded_copies(session, [reports[index] for index in {item.task.task.report for item in devices}])
     for item in devices:
         report = reports[item.task.task.report]
-        intervals = computed.get(_key(item)) or cached[_key(item)]
+        intervals = computed.get(item.key) or cached[item.key]
         parts = shifted(intervals.parts, report.clock_offset - intervals.clock_offset)
         moved = DeviceIntervals(item, recorded(report), parts, report.clock_offset, pauses=pauses(session, report))
         yield replace(moved, unrecorded_copies=copying.get(item.task.task, 0))
-
-
-def _key(device: Device) -> tuple[Task, int]:
-    return device.task.task, device.device
 
 
 def _read(

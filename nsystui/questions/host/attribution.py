@@ -148,13 +148,13 @@ def attribute(
 def _of_launching_processes(job: OpenJob, spans: IdleSpans) -> IdleSpans:
     """Return spans of shared GPUs with the process whose operation is at their end, else at their start."""
     shared = [gpu.devices for gpu in job.gpus(_EVERYTHING) if gpu.others]
-    users = {(user.task.task, user.device): devices for devices in shared for user in devices}
+    users = {user.key: devices for devices in shared for user in devices}
     if users.keys().isdisjoint(spans.gpus):
         return spans
-    busy = {(item.device.task.task, item.device.device): item for item in job.busy(_EVERYTHING).devices}
+    busy = {item.device.key: item for item in job.busy(_EVERYTHING).devices}
     indices, chosen = {gpu: index for index, gpu in enumerate(spans.gpus)}, spans.gpu.copy()
     for index, gpu in enumerate(spans.gpus):
-        others = [(user.task.task, user.device) for user in users.get(gpu, ())]
+        others = [user.key for user in users.get(gpu, ())]
         active = {user: busy[user].active(busy[user].recorded) for user in (gpu, *others) if others}
         rows = np.flatnonzero(spans.gpu == index)
         for edge, moments in (("starts", spans.ends), ("ends", spans.starts)):
@@ -371,7 +371,7 @@ class _Host:
         words = [cause.what for cause in self.causes]
         layers = []
         for word, is_chosen, call in (("before", is_next, after), ("after", has_last & ~is_next, after - 1)):
-            part = Intervals(gaps.starts[is_chosen], gaps.ends[is_chosen])
+            part = gaps.chosen(is_chosen)
             labels, label_index = np.unique(calls.labels[call[is_chosen]], return_inverse=True)
             codes = [self.code(Cause(causes.NOTHING, f"{word} {words[label]}")) for label in labels.tolist()]
             layers.append(Segments(part.starts, part.ends, np.array(codes, np.int64)[label_index.reshape(-1)]))

@@ -412,7 +412,7 @@ class Timeline:
         def make() -> Timeline:
             timeline = cls(job.session, full_selection, job.ranks, job.busy(full_selection), job.smart_names())
             for device in timeline.busy.devices:
-                key = (device.device.task.task, device.device.device)
+                key = device.device.key
                 timeline._devices[key] = LaneWork.of_device(device.parts, device.recorded)
             return timeline
 

@@ -70,7 +70,7 @@ def _excess(case: Case, batch: Arrivals, tasks: Sequence[Task], operations: Ints
 
     Before each of ``operations``, since the previous collective; or in steady steps, as in `compare.verdict`.
     """
-    devices = {Member(gpu.device.task.task, gpu.device.device): gpu for gpu in case.devices}
+    devices = {Member(*gpu.device.key): gpu for gpu in case.devices}
     start, spent = batch.group.start, dict[Member, Floats]()
     loading = {member.task: loading_of(case, [member.task]) for member in batch.group.members}
     for other, member in enumerate(batch.group.members):

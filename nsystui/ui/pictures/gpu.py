@@ -155,7 +155,7 @@ class GpuLanes:
     @property
     def key(self) -> Hashable:
         """Return a key for the GPU in all pictures."""
-        return self.title if self.device is None else (self.device.task.task, self.device.device)
+        return self.title if self.device is None else self.device.key
 
 
 @dataclass(frozen=True)
@@ -277,7 +277,7 @@ def _gpus(
         title = f"rank {device.task.rank}" + (f" {numbered('d', device.device)}" if several else "")
         part_names = ("busy", *dict.fromkeys(name for name, *_ in (*STACK, *PARTS)))
         parts = {name: tuple(getattr(lanes, name).tolist()) for name in part_names}
-        device_metrics = queued.get((device.task.task, device.device), metrics.get(gpu_key, ()))
+        device_metrics = queued.get(device.key, metrics.get(gpu_key, ()))
         gpus.append(GpuLanes(device, title, parts, lanes.totals, device_metrics))
     names = {report.index: f"{report.name} " for report in job.session.reports}
     for (report, gpu), gpu_metrics in metrics.items():

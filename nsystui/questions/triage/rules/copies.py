@@ -163,7 +163,7 @@ def _advice(case: Case, kind: _Kind, copied: Spans) -> Advice:
 
 def _are_in_steps(case: Case, copied: Spans) -> bool:
     """Return whether most of the copies' time is in the steps, as with a data loader."""
-    times = [copied.of(device.device.task.task, device.device.device) for device in case.devices]
+    times = [copied.of(*device.device.key) for device in case.devices]
     inside = 0
     for device, copies in zip(case.devices, times, strict=True):
         steps = case.steps.get(device.device.task.task)
@@ -277,7 +277,7 @@ def round_trips(case: Case) -> Sequence[Finding | NotChecked]:
     rows: list[tuple[int, ...]] = [
         (device.device.task.rank, device.device.device, *trip)
         for device in case.devices
-        for trip in trips.get((device.device.task.task, device.device.device), ())
+        for trip in trips.get(device.device.key, ())
     ]
     rows.sort(key=lambda row: (-row[2] * row[3], str(row)))
     moved = sum(size * min(up, down) for _, _, size, up, down in rows)

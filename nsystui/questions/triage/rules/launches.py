@@ -23,7 +23,8 @@ from nsystui.questions.algebra.intervals import (
     union,
 )
 from nsystui.questions.gpu.device_time import Device, DeviceIntervals
-from nsystui.questions.host.host_work import CpuSpan, host_work
+from nsystui.questions.host.host_work import host_work
+from nsystui.questions.host.idle_spans import IdleSpan
 from nsystui.questions.kernels.activities import API, work_summary
 from nsystui.questions.queries.conditions import is_launched_by, job_end, job_start, of_reports, where
 from nsystui.questions.queries.process_rows import rows_by_gpu
@@ -111,18 +112,6 @@ _LAUNCH_OVERHEAD_COLUMNS = (
 )
 
 
-class _LaunchOverheadRow(NamedTuple):
-    rank: int
-    device: int
-    launches: int
-    kernels: int
-    late: int
-    waited: int
-    queue: float
-    kernel: float
-    tiny: int
-
-
 @rule(
     140,
     reads=IDLE | {"api_calls"},
@@ -147,11 +136,10 @@ def launch_overhead(case: Case) -> Sequence[Finding | NotChecked]:
     if not rows:
         why = "needs the API calls that launched the kernels: this export lacks these calls"
         return [NotChecked("launch-overhead", why)]
-    cost = case.mean(row.waited for row in rows)
+    launches, kernels, late, waited, tiny = np.array(rows)[:, [2, 3, 4, 5, 8]].sum(axis=0).astype(int).tolist()
+    cost = case.mean([waited])
     if case.percent(cost) < case.thresholds.launch_percent:
         return []
-    kernels, *counts = (sum(getattr(row, key) for row in rows) for key in ("kernels", "late", "launches", "tiny"))
-    late, launches, tiny = counts
     sentence = (
         f"Late launches cost {time_words(cost)} per GPU: the next kernel is launched only after the GPU goes idle. "
         f"This happens at {late:,} of {counted(launches, 'launch')}. {100 * tiny / kernels:.0f} % of the kernels "
@@ -171,8 +159,7 @@ def launch_overhead(case: Case) -> Sequence[Finding | NotChecked]:
         f"Gaps below {case.thresholds.gap_ms:g} ms that end with a kernel launched after the GPU went idle. "
         "The mean is over the GPUs."
     )
-    evidence = _LAUNCH_OVERHEAD_COLUMNS, rows
-    return [case.finding("launch-overhead", sentence, advice, door, cost, measured, evidence)]
+    return [case.finding("launch-overhead", sentence, advice, door, cost, measured, (_LAUNCH_OVERHEAD_COLUMNS, rows))]
 
 
 def _less_between(case: Case, advice: Advice, in_calls: Mapping[Place, Intervals], cost: int) -> Advice:
@@ -200,23 +187,21 @@ def _portions(case: Case) -> Iterator[list[DeviceIntervals]]:
 
 def _rows(
     case: Case, devices: Sequence[DeviceIntervals], late: dict[Place, Intervals], in_calls: dict[Place, Intervals]
-) -> Iterator[_LaunchOverheadRow]:
+) -> Iterator[tuple[float, ...]]:
     """Yield the row of each GPU with launches; add its gaps before late launches, and the launching calls in them."""
     launches = launches_of(case, devices)
     for device in devices:
-        rank, ordinal = device.device.task.rank, device.device.device
-        times = launches.get((device.device.task.task, ordinal))
+        times, key = launches.get(device.device.key), device.device.key
         if times is not None:
             launch, called, start, end, correlation = times
             order = np.argsort(start, kind="stable")
             first = order[np.unique(correlation[order], return_index=True)[1]]  # not once a node of a graph
             waits, length = late_gaps(case, device, times), end - start
-            late[device.device.task.task, ordinal] = waits
-            in_calls[device.device.task.task, ordinal] = intersect(waits, union(launch, called))
+            late[key], in_calls[key] = waits, intersect(waits, union(launch, called))
             tiny = int((length < case.thresholds.tiny_kernel_us * 1e3).sum())
-            queue, median = (float(np.median(times)) for times in (np.maximum(start - called, 0)[first], length))
-            counts = len(first), len(start), len(waits)
-            yield _LaunchOverheadRow(rank, ordinal, *counts, waits.length, queue, median, tiny)
+            medians = (float(np.median(times)) for times in (np.maximum(start - called, 0)[first], length))
+            counts = len(first), len(start), len(waits), waits.length
+            yield (device.device.task.rank, device.device.device, *counts, *medians, tiny)
 
 
 def late_gaps(case: Case, device: DeviceIntervals, launches: Sequence[Times]) -> Intervals:
@@ -250,7 +235,7 @@ def launches_of(case: Case, devices: Sequence[DeviceIntervals]) -> dict[Place, t
             calls.c.end.is_not(None),
         )
     )
-    begins = {(device.device.task.task, device.device.device): case.working(device).start for device in devices}
+    begins = {device.device.key: case.working(device).start for device in devices}
     parts: dict[Place, list[list[Times]]] = {}
     for batch in case.job.session.array_batches(query):
         for (task, device), rows in rows_by_gpu(batch):
@@ -317,7 +302,7 @@ def launch_bound(case: Case) -> Sequence[Finding | NotChecked]:
     launches = launches_of(case, devices)
     bound: list[_Stretch] = []
     for device, group in zip(devices, stretches, strict=True):
-        times = launches.get((device.device.task.task, device.device.device))
+        times = launches.get(device.device.key)
         bound += _bound(case, device, group, times) if times is not None else ()
     cost = case.mean(stretch.waited for stretch in bound)
     late = case.percent(case.mean(stretch.late for stretch in bound))
@@ -368,8 +353,8 @@ def _range(case: Case, device: Device, window: Window) -> str | None:
     query = query.where(*where(kernels, selection), job_start(kernels) >= window.start)
     rows = case.job.session.rows(query.order_by(job_start(kernels)).limit(1))
     # The launch is the middle of each span.
-    windows = [Window(min(2 * launch, 2 * start - 1) - start, start) for start, launch in rows]
-    works = host_work(case.job, [CpuSpan(task, device.device, around) for around in windows])
+    around = [IdleSpan(*device.key, min(2 * launch, 2 * start - 1) - start, start) for start, launch in rows]
+    works = host_work(case.job, around)
     return next((work.range_name for work in works), None)
 
 

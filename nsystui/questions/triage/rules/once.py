@@ -370,7 +370,7 @@ def _host_memory(case: Case, contexts: Sequence[_First]) -> Finding | None:
     for device in case.devices:
         called = merge(*map(host_calls.of, device.tasks))
         idle_part = intersect(called, case.idle_in(device, case.window_of(device)))
-        times[device.device.task.task, device.device.device] = idle_part
+        times[device.device.key] = idle_part
         idle.append(max(idle_part.length - sum(created.get(rank, 0) for rank in device.ranks), 0))
     cost = case.mean(idle)
     if case.percent(cost) < case.thresholds.host_memory_percent:
@@ -479,7 +479,7 @@ def _delays(
             slow += len(extra)
             waits += [union([start for start, _ in extra], [end for _, end in extra]), loads]
         idle = case.idle_in(device, case.window_of(device))
-        times[device.device.task.task, device.device.device] = intersect(merge(*waits), idle)
+        times[device.device.key] = intersect(merge(*waits), idle)
     rows.sort(key=lambda row: (row[3] - row[2], str(row)))
     return times, rows, slow
 

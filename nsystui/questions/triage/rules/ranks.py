@@ -77,14 +77,7 @@ _SLOW_PAIR = Advice(
 )
 
 
-class _MpiWaitsRow(NamedTuple):
-    rank: int
-    host: str | None
-    waited: int
-    inside: int
-    calls: int
-    name: str | None
-    exchange: int | None
+_MpiWaitsRow = tuple[int, str | None, int, int, int, str | None, int | None]
 
 
 @rule(
@@ -111,7 +104,7 @@ def mpi_waits(case: Case) -> Sequence[Finding | NotChecked]:
         return []
     pairs = exchanges(case.job.session, case.scope)
     rows = _rows(case, table, conditions, waited, calls, pairs)
-    line = f"most time in {max(rows, key=lambda row: row.waited).name}"
+    line = f"most time in {max(rows, key=lambda row: row[2])[5]}"
     sentence = (
         f"Blocking MPI calls {'leave the GPU idle for' if on_gpus else 'take'} {time_words(cost)} per rank "
         f"({counted(calls.count, 'call')}, {line})."
@@ -247,8 +240,8 @@ def _rows(
     for item, wait in waited.items():
         names, inside = named.get(item.task, []), calls.of(item.task).length
         call, count = max(names)[1] if names else None, sum(count for _, _, count in names)
-        rows.append(_MpiWaitsRow(item.rank, item.host or None, wait.length, inside, count, call, spent.get(item.task)))
-    return sorted(rows, key=lambda row: (-(row.exchange or 0), -row.waited, row.rank))
+        rows.append((item.rank, item.host or None, wait.length, inside, count, call, spent.get(item.task)))
+    return sorted(rows, key=lambda row: (-(row[6] or 0), -row[2], row[0]))
 
 
 _DIFFERENT_WORK_COLUMNS = (
@@ -420,7 +413,7 @@ def _gpus(case: Case) -> list[_Gpu]:
         launches_by_gpu.setdefault((launches.task, launches.device), []).append(launches)
     gpus = []
     for device in case.devices:
-        gpu, key = device.device, (device.device.task.task, device.device.device)
+        gpu, key = device.device, device.device.key
         group = launches_by_gpu.get(key, [])
         time = sum(launches.count * launches.usual for launches in group)
         median_time = sum(launches.count * usual[part_of.get(launches.task), launches.kernel] for launches in group)

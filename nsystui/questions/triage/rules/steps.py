@@ -15,7 +15,8 @@ from nsystui.base.types import Flags, Floats, Ints
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, merge, union
 from nsystui.questions.blocking.parts import PARTS
 from nsystui.questions.host.causes import NOTHING
-from nsystui.questions.host.host_work import CpuSpan, host_work
+from nsystui.questions.host.host_work import host_work
+from nsystui.questions.host.idle_spans import IdleSpan, longest_first, spans_of
 from nsystui.questions.memory.host_copies import HOST_TO_DEVICE, PAGEABLE, PINNED, HostCopies, host_copies, mostly
 from nsystui.questions.queries.conditions import job_end, job_start, where
 from nsystui.questions.ranks.steps import StepTimes, steps_across_ranks
@@ -146,9 +147,7 @@ def _lost(
         for spent in (_long_gaps(case, times), _of_others(case, times)):
             more = np.maximum(spent[indices] - np.median(spent[warm_up:]), 0).sum()
             excess.append(min(more, excess[0]))
-        for key in [(gpu.device.task.task, gpu.device.device) for gpu in case.devices if task in gpu.tasks] or [
-            (task, 0)
-        ]:
+        for key in [gpu.device.key for gpu in case.devices if task in gpu.tasks] or [(task, 0)]:
             lost[key] = np.maximum(lost.get(key, np.zeros(3)), excess)
             when[key] = merge(
                 when.get(key, EMPTY), union(times.start[indices], (times.start + times.duration)[indices])
@@ -158,17 +157,17 @@ def _lost(
 
 def _of_others(case: Case, steps: StepTimes) -> Times:
     """Return how long other processes compute on a task's GPUs in each step, ns."""
-    used = {(item.task.task, item.device) for gpu in case.devices if steps.task in gpu.tasks for item in gpu.devices}
+    used = {item.key for gpu in case.devices if steps.task in gpu.tasks for item in gpu.devices}
     spent = np.zeros(len(steps), np.int64)
     for item in case.job.busy(case.scope).devices:
-        if item.device.task.task != steps.task and (item.device.task.task, item.device.device) in used:
+        if item.device.task.task != steps.task and item.device.key in used:
             spent += item.parts.kernels.covered(steps.start, steps.start + steps.duration)
     return spent
 
 
 def _work_of(case: Case, steps: Mapping[Task, StepTimes], warm_up: int) -> str:
     """Return a sentence on the CPU's known work in the first steps' long gaps."""
-    cpu_spans: list[CpuSpan] = []
+    spans_in_steps: list[IdleSpan] = []
     for device in case.devices:
         gpu, times = device.device, steps.get(device.device.task.task)
         if times is None:
@@ -178,14 +177,12 @@ def _work_of(case: Case, steps: Mapping[Task, StepTimes], warm_up: int) -> str:
             device, Window(first, until)
         )  # not `Case.long_gaps`: they begin in the steady state
         gaps = idle_intervals.chosen(idle_intervals.lengths >= case.thresholds.gap_ms * 1e6)
-        windows = map(Window, gaps.starts.tolist(), gaps.ends.tolist())
-        cpu_spans += [CpuSpan(gpu.task.task, gpu.device, window) for window in windows if window.end > window.start]
-    idle = case.mean(span.length for span in cpu_spans)
+        spans_in_steps += spans_of(gpu.key, gaps)
+    idle = case.mean(span.length for span in spans_in_steps)
     if not idle:
         return ""
-    cpu_spans.sort(key=lambda span: (-span.length, span.window.start, span.task, span.device))
     causes: dict[str, int] = {}
-    for work in host_work(case.job, cpu_spans[:_MAX_GAPS]):
+    for work in host_work(case.job, longest_first(spans_in_steps)[:_MAX_GAPS]):
         for cause, time in work.causes.items():
             if cause.kind != NOTHING:
                 causes[cause.words] = causes.get(cause.words, 0) + time
@@ -276,10 +273,10 @@ def step_traffic(case: Case) -> Sequence[Finding | NotChecked]:
     sizes, rows = _sizes(case), list[tuple[int, ...]]()
     for device in devices:
         gpu, window = device.device, case.working(device)
-        local = copies.of(gpu.task.task, gpu.device).clip(window.start, window.end)
+        local = copies.of(*gpu.key).clip(window.start, window.end)
         exposed = local.length - device.parts.kernels.shared_with(local)
         steps = sum(len(times) for task, times in case.steps.items() if task in device.tasks)
-        count, size = sizes.get((gpu.task.task, gpu.device), (0, 0))
+        count, size = sizes.get(gpu.key, (0, 0))
         rows.append((gpu.task.rank, gpu.device, steps, count, round(size / max(steps, 1)), local.length, exposed))
     cost = case.mean(exposed for *_, exposed in rows)
     if case.percent(cost) < case.thresholds.traffic_percent:
