@@ -244,8 +244,7 @@ class Job:
 
         declaration = _question(question)
         request = self._parsed(question, declaration, options)
-        selection = selection_of(request.selecting, self._job)
-        answer = ask(declaration, self._job, selection, declaration.read(request.args))
+        answer = ask(declaration, self._job, selection_of(request.selecting, self._job), declaration.read(request.args))
         return frame_of(arranged(request.output, answer))
 
     def draw(self, question: str, **options: Any) -> Svg:

@@ -111,8 +111,7 @@ class Cache:
     def path_of(self, export: ExportFile) -> Path:
         """Return the directory of ``export``, which depends on its state and the version of the code that reads it."""
         real = os.path.realpath(export.path)
-        identity = f"{version_of_reading()}|{real}|{export.state}"
-        digest = hashlib.sha256(os.fsencode(identity)).hexdigest()[:24]
+        digest = hashlib.sha256(os.fsencode(f"{version_of_reading()}|{real}|{export.state}")).hexdigest()[:24]
         name = os.path.splitext(os.path.basename(real))[0]
         stem = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in name)[:40]
         return self.directory / f"{stem}-{digest}"

@@ -63,8 +63,7 @@ def _mfu_request(values: Values) -> MfuRequest | None:
         if value is not None and not (value > 0 and math.isfinite(value)):
             raise UsageError(f"--{option.flag} {value:g}: it must be more than 0")
     if _FLOPS.is_given(values):
-        given = (values[key] for key in ("flops_per_step", "peak_tflops", "gpus", "step_range", "region"))
-        return MfuRequest(*given)
+        return MfuRequest(*(values[key] for key in ("flops_per_step", "peak_tflops", "gpus", "step_range", "region")))
     for option in (_PEAK, _GPUS, _REGION):
         if option.is_given(values):
             raise UsageError(f"--{option.flag} goes with --flops-per-step")

@@ -84,8 +84,7 @@ def _ask(job: OpenJob, selection: Selection, options: _Options) -> Answer:
         return nccl_listing(job.session, selection, job.ranks, pairing, shared, CALL)
     if values["kernels"] is not None:
         return nccl_listing(job.session, selection, job.ranks, pairing, shared, KERNEL)
-    answer = nccl_summary(job.session, selection, job.ranks, pairing, group_by)
-    return noted(job, answer, values["step_range"])
+    return noted(job, nccl_summary(job.session, selection, job.ranks, pairing, group_by), values["step_range"])
 
 
 def _draw(job: OpenJob, selection: Selection, options: _Options) -> Shapes | None:

@@ -180,8 +180,7 @@ def _knows_sizes(frame: pd.DataFrame) -> bool:
 
 def _measured_rows(frame: pd.DataFrame, what: What, group_by: tuple[NcclProperty, ...]) -> dict[Key, Measured]:
     rows = frame[frame["what"] == what]
-    keys = [COLUMNS[part].key for part in group_by]
-    columns = ["count", "total", "median", "exposed", "bytes", "busbw", *keys]
+    columns = ["count", "total", "median", "exposed", "bytes", "busbw", *[COLUMNS[part].key for part in group_by]]
     measured: dict[Key, Measured] = {}
     for count, total, median, exposed, size, busbw, *values in zip(*(rows[key] for key in columns), strict=True):
         sums = {"exposed": _as_int(exposed), "size": _as_int(size)}

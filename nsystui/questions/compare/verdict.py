@@ -182,8 +182,7 @@ def verdict(a: Side, b: Side, launched: Compared, step_range: str | None = None)
     first, second = (Timed(parts, parts) for parts in job_times)
     lacking = [name for name, side in (("A", a), ("B", b)) if lacks_work(side.job.session)]
     if lacking:
-        why = f"GPU work is missing in {' and '.join(lacking)}"
-        return Verdict(ComparedBy.JOB, first, second, other_work=why)
+        return Verdict(ComparedBy.JOB, first, second, other_work=f"GPU work is missing in {' and '.join(lacking)}")
     job = Verdict(ComparedBy.JOB, first, second, other_work=_other_work(a, b, launched))
     names = {name for side_steps in steps_by_side for name in side_steps.names}
     if all(side_steps.windows for side_steps in steps_by_side) and len(names) == 1:

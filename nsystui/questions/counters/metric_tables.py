@@ -209,5 +209,4 @@ def metrics_answer(
     job: OpenJob, name: str, columns: tuple[Column, ...], rows: Sequence[Row], notes: Iterable[str] = ()
 ) -> TableAnswer:
     """Return a table of metrics, with ``notes`` if the exports have samples."""
-    lacking = missing_notes(job.session, tables.gpu_metrics)
-    return TableAnswer(name, columns, rows, len(rows), lacking or tuple(notes))
+    return TableAnswer(name, columns, rows, len(rows), missing_notes(job.session, tables.gpu_metrics) or tuple(notes))

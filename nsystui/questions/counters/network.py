@@ -325,8 +325,7 @@ def network_by_collective(job: OpenJob, selection: Selection) -> TableAnswer:
     groups = list(_groups(job, selection))
     for (collective, bucket), group in groups:
         for link in sorted({adapter.link for adapter in sampled_adapters}):
-            link_adapters = [adapter for adapter in sampled_adapters if adapter.link == link]
-            values = _group_row(group, link_adapters)
+            values = _group_row(group, [adapter for adapter in sampled_adapters if adapter.link == link])
             if values is not None:
                 rows.append((collective, bucket_label(int(bucket)), link, len(group), *values))
     if not groups:

@@ -98,8 +98,7 @@ def _arrays_of(session: Session, report: Report) -> Arrays:
     for process, calls in mpi.items():
         put_intervals(arrays, f"{process}.mpi", calls)
     for process, calls in cuda.items():
-        outside = subtract(calls, mpi[process]) if process in mpi else calls
-        put_intervals(arrays, f"{process}.cuda", outside)
+        put_intervals(arrays, f"{process}.cuda", subtract(calls, mpi[process]) if process in mpi else calls)
     return arrays
 
 

@@ -282,8 +282,7 @@ class DeviceIntervals:
             return self._breakdowns[window]
         lo, hi = window.start, window.end
         lengths = {item.name: getattr(self.parts, item.name).length_within(lo, hi) for item in fields(BusyParts)}
-        busy = sum(lengths[name] for name in _DISJOINT)
-        lengths |= {"busy": busy, "unrecorded_copies": self.unrecorded_copies}
+        lengths |= {"busy": sum(lengths[name] for name in _DISJOINT), "unrecorded_copies": self.unrecorded_copies}
         del lengths["graph_only"]
         time = hi - lo - self.pauses.length_within(lo, hi)
         breakdown = Breakdown(time, self.recorded_in(window), **lengths)
@@ -342,8 +341,7 @@ class DeviceIntervals:
         session = subtract(union([self.recorded.start], [self.recorded.end]), self.pauses)
         is_seen = covered_per_bin(session, lo, hi, bins) > 0
         covered = sum(covered_per_bin(getattr(self.parts, name), lo, hi, bins) for name in names)
-        shares = np.minimum(covered * bins / max(hi - lo, 1), 1.0)
-        return np.where(is_seen, shares, np.nan)
+        return np.where(is_seen, np.minimum(covered * bins / max(hi - lo, 1), 1.0), np.nan)
 
 
 _LANES = ("kernels", "nccl", "exposed_nccl", "memory", "graph", "memory_only", "graph_only")

@@ -344,8 +344,7 @@ class _Host:
             ran = intersect(self.host_functions[task], syncs)
             layers += [self._all(ran, Cause(causes.IN_HOST_FUNCTION)), calls]
             layers += self._waiting_for_gil(thread, other_threads, inside)
-            polls = self._in_os_calls(thread, _POLLS.fullmatch)
-            layers += self._working(workers, intersect(inside, polls))
+            layers += self._working(workers, intersect(inside, self._in_os_calls(thread, _POLLS.fullmatch)))
             layers += [self._os_calls(thread, inside, lambda call: not _WAITS.search(call))]
             layers += [self._running(thread, inside, causes.RUNNING_CODE, ""), self._preempted(thread, inside)]
         layers += [self._calls_of_others(other_threads, inside), *self._working(other_threads, inside)]

@@ -484,8 +484,7 @@ def samples_in_gaps(job: OpenJob, selection: Selection) -> str:
         return ""
     count, thread, nodes = max(counts, key=lambda item: (item[0], item[1].thread))
     report = thread.thread[0]
-    node_counts = {report: np.bincount(nodes, minlength=len(samples.stacks[report].tree))}
-    group = SampleGroup((thread,), node_counts)
+    group = SampleGroup((thread,), {report: np.bincount(nodes, minlength=len(samples.stacks[report].tree))})
     function = top_function(samples, group)
     where = ""
     if function is not None:

@@ -179,8 +179,7 @@ def stacks_of(session: Session, reports: Sequence[Report]) -> dict[int, Stacks]:
         functions = tuple(Function(name, module, bool(kernel), bool(folded)) for name, module, kernel, folded in rows)
         parent, function, levels = (saved[key].astype(np.int64, copy=False) for key in ("parent", "function", "levels"))
         chains = {kind: (saved[f"{kind}.chains"], saved[f"{kind}.nodes"]) for kind in KINDS}
-        tree = StackTree(parent, function, levels, functions)
-        stacks[index] = Stacks(tree, chains, int(saved["damaged"][0]))
+        stacks[index] = Stacks(StackTree(parent, function, levels, functions), chains, int(saved["damaged"][0]))
     return stacks
 
 

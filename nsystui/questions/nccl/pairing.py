@@ -259,8 +259,7 @@ def _kernels(kernels: pd.DataFrame, calls: pd.DataFrame, first_ids: pd.DataFrame
 def _shares(size: DataSeries, operation: Ints) -> DataSeries:
     """Return the bytes of each kernel: an even share of its operation's bytes."""
     kernels = np.append(np.bincount(operation[operation >= 0]), 1)[operation]
-    index = place_in_group(operation)
-    return size // kernels + (size % kernels > index).astype("Int64")
+    return size // kernels + (size % kernels > place_in_group(operation)).astype("Int64")
 
 
 def _states(is_paired: Flags, matches: Found, operation: Ints) -> Any:

@@ -265,8 +265,7 @@ class Connected:
     def rings(self) -> list[Ring]:
         """Return the rings, each with its channels."""
         channels_by_order: dict[tuple[int, ...] | None, int] = {}
-        channels = {channel for part in self.parts.values() for channel in (*part.rings, *part.orders)}
-        for channel in sorted(channels):
+        for channel in sorted({channel for part in self.parts.values() for channel in (*part.rings, *part.orders)}):
             order = self._order(channel)
             channels_by_order[order] = channels_by_order.get(order, 0) | 1 << channel
         return [Ring(mask, order) for order, mask in channels_by_order.items()]

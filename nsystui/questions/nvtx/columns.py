@@ -102,8 +102,7 @@ class RangeColumns:
     def _loaded(self, question: str) -> Arrays | None:
         arrays = self._held.get(question)
         if arrays is None and self._is_saved(question):
-            results = self.session.results(self.report)
-            arrays = results.load(self._file_of(question), version_of(_read), as_arrays)
+            arrays = self.session.results(self.report).load(self._file_of(question), version_of(_read), as_arrays)
             if arrays is not None and self._is_small:
                 columns: dict[str, dict[str, Array]] = {}
                 for key, array in arrays.items():

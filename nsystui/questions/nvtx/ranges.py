@@ -211,8 +211,7 @@ class NvtxRanges:
         assigns ranks to lanes. Trees of all ranges need about 100 bytes per chain; the columns, 45 bytes per range, are
         read when single ranges are requested.
         """
-        ranges = _loaded(session, selection, ranks)
-        return ranges.of_tasks().narrowed(selection)
+        return _loaded(session, selection, ranks).of_tasks().narrowed(selection)
 
     def __len__(self) -> int:
         return len(self.columns)

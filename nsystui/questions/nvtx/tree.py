@@ -404,8 +404,7 @@ class NvtxTree:
 
     def path(self, node: Node) -> tuple[str, ...]:
         """Return the names from the root down to ``node``."""
-        names = [self.maker.name(number) for number in self.ancestors(node) if number < len(self)]
-        return (*names, node.name)
+        return (*[self.maker.name(number) for number in self.ancestors(node) if number < len(self)], node.name)
 
     def durations(self, node: Node) -> tuple[str, Ints, bool]:
         """Return the path's name, its ranges' durations by start, ns, and whether they are projected durations.

@@ -131,8 +131,7 @@ def summary_rows(session: Session, of: ValueRows, columns: Sequence[Column]) -> 
     numbers = [row[median_index] for row in rows]
     if len(set(numbers)) < len(numbers):  # a hash may give two groups one number
         return query_rows(session, summary(of), columns)
-    number = group_number(of.keys)
-    median_by_number: dict[Any, float] = medians(session, of.table, of.value, number, of.conditions)
+    median_by_number: dict[Any, float] = medians(session, of.table, of.value, group_number(of.keys), of.conditions)
     return [(*row[:median_index], median_by_number.get(row[median_index]), *row[median_index + 1 :]) for row in rows]
 
 

@@ -238,6 +238,5 @@ def _counted(session: Session, selection: Selection, table: CanonicalTable) -> d
 def _none_or_zero(session: Session, item: RankedTask, name: str) -> int | None:
     """Return the count for a task without rows: 0 if nothing happened, ``None`` if nothing was traced."""
     if name == "api_calls":
-        report = report_at(session, item.task.report)
-        return 0 if report.count(BY_NAME["api_calls"]) else None
+        return 0 if report_at(session, item.task.report).count(BY_NAME["api_calls"]) else None
     return 0 if item.devices else None

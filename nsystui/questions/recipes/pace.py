@@ -118,8 +118,7 @@ def _iteration_rows(ranks: Sequence[_Instances]) -> list[Row]:
     for number in range(iterations):
         present = [rank for rank in ranks if number < len(rank.start)]
         durations = [int(rank.end[number] - rank.start[number]) for rank in present]
-        slowest = present[int(np.argmax(durations))].rank
-        spread = (float(np.median(durations)), min(durations), max(durations), slowest)
+        spread = (float(np.median(durations)), min(durations), max(durations), present[int(np.argmax(durations))].rank)
         deltas = [int(rank.delta[number - 1]) for rank in present] if number else []
         start = min(int(rank.start[number]) for rank in present)
         rows.append((number, len(present), start, *spread, *_spread(deltas)))

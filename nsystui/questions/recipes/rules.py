@@ -102,8 +102,7 @@ def _operations(kind: MemoryCalls) -> AskRecipe:
 
 
 def _times(table: sa.Table, job: OpenJob) -> list[Expression]:
-    rank = rank_of(table, job.ranks)
-    return [duration(table).label("duration"), job_start(table).label("start"), rank.label("rank")]
+    return [duration(table).label("duration"), job_start(table).label("start"), rank_of(table, job.ranks).label("rank")]
 
 
 def _identity(table: sa.Table) -> list[Expression]:
@@ -183,8 +182,7 @@ def _low_utilisation(job: OpenJob, selection: Selection, options: RecipeOptions)
         width = span.end - span.start
         shares = 100.0 * item.busy(span, options.chunks)
         is_low = shares < options.threshold
-        edges = np.flatnonzero(np.diff(is_low, prepend=False, append=False)).reshape(-1, 2)
-        for first, last in edges.tolist():
+        for first, last in np.flatnonzero(np.diff(is_low, prepend=False, append=False)).reshape(-1, 2).tolist():
             start, end = (span.start + chunk * width // options.chunks for chunk in (first, last))
             mean = float(shares[first:last].mean())
             rows.append((mean, end - start, device.task.rank, device.device, start))

@@ -141,8 +141,7 @@ _TRACE_COLUMNS = (
 
 def _of_one_style(session: Session, selection: Selection, types: tuple[int, ...], name: str) -> TableAnswer:
     answer = nvtx_summary(session, selection, types=types)
-    columns = tuple(column for column in answer.columns if column.key != "style")
-    return replace(answer.with_columns(columns), name=name)
+    return replace(answer.with_columns(tuple(column for column in answer.columns if column.key != "style")), name=name)
 
 
 @dataclass(frozen=True, eq=False)

@@ -113,8 +113,7 @@ def columns(work: LaneWork, window: Window, count: int) -> LaneColumns:
     category = np.full(count, IDLE, np.int8)
     largest = np.zeros(count)
     for name, covered in shares.items():  # of equal shares, the first stays
-        is_larger = covered > largest
-        category[is_larger] = CATEGORIES.index(name)
+        category[(covered > largest)] = CATEGORIES.index(name)
         largest = np.maximum(largest, covered)
     edges = lo + np.arange(count + 1) * (hi - lo) / count
     unseen = (edges[1:] <= work.recorded.start) | (edges[:-1] >= work.recorded.end)

@@ -11,10 +11,9 @@ import numpy as np
 from nsystui.base.selection import Task, Window
 from nsystui.base.text import few_numbers
 from nsystui.base.types import Floats, Ints
-from nsystui.questions.algebra.intervals import Intervals, Times, intersect
+from nsystui.questions.algebra.intervals import intersect
 from nsystui.questions.collectives.matching import Member
 from nsystui.questions.collectives.waiting import Arrivals
-from nsystui.questions.gpu.device_time import DeviceIntervals
 from nsystui.questions.triage.case import KERNELS_LONGER, LOADER, STALL, Case, LateRank, rank_words, time_words
 from nsystui.questions.triage.rules.input_pipeline import loading_of
 
@@ -84,18 +83,13 @@ def _excess(case: Case, batch: Arrivals, tasks: Sequence[Task], operations: Ints
             begin, end = (times[steps.first_steady :] for times in (steps.start, steps.start + steps.duration))
         else:
             continue
-        spent[member] = _spent(device, loading[member.task], begin, end) / len(end)
+        idle = device.idle(Window(int(begin.min()), int(max(begin.min(), end.max()))))
+        parts = (device.parts.exposed_nccl, device.parts.kernels, idle, intersect(idle, loading[member.task]))
+        communicated, *times = (part.covered(begin, end).sum() for part in parts)
+        spent[member] = np.array([(end - begin).sum() - communicated, *times]) / len(end)
     usual = [parts for member, parts in spent.items() if member.task not in tasks]
     late = {member.task: parts for member, parts in spent.items() if member.task in tasks} if usual else {}
     return {task: parts - np.median(usual, axis=0) for task, parts in late.items()}
-
-
-def _spent(device: DeviceIntervals, loading: Intervals, begin: Times, end: Times) -> Times:
-    """Return the time without exposed communication between ``begin`` and ``end``, and its parts for `_cause`, ns."""
-    idle = device.idle(Window(int(begin.min()), int(max(begin.min(), end.max()))))
-    parts = (device.parts.exposed_nccl, device.parts.kernels, idle, intersect(idle, loading))
-    communicated, *times = (part.covered(begin, end).sum() for part in parts)
-    return np.array([(end - begin).sum() - communicated, *times])
 
 
 def _cause(excess: Floats) -> int:

@@ -419,8 +419,7 @@ def _arranged(
             stack = ((metric.category, metric.bins),)
             lane = Lane(f"{indent}{metric.label}", metric.bins, metric.value(), stack=stack, height=heights[1])
             if gpu.is_host and not metric_index:  # the first lane shows the host's name, and below it the metric
-                notes = ((metric.category, metric.label),)
-                lane = replace(lane, label=gpu.title, height=heights[1] + 1, notes=notes)
+                lane = replace(lane, label=gpu.title, height=heights[1] + 1, notes=((metric.category, metric.label),))
             gpu_lanes.append(lane)
         lanes += gpu_lanes
         owners += [number] * len(gpu_lanes)
@@ -558,8 +557,7 @@ def lanes_table(picture: GpuPicture) -> TableAnswer:
         prefix = f"{gpu.title} " if gpu.device is None else ""
         lanes += [(prefix + metric.label, metric.bins, metric.top, metric.unit) for metric in gpu.metrics]
         for name, bins, top, unit in lanes:
-            edges = edges_of(picture.window, len(bins))
-            for share, (start, end) in zip(bins, pairwise(edges), strict=True):
+            for share, (start, end) in zip(bins, pairwise(edges_of(picture.window, len(bins))), strict=True):
                 value = None if math.isnan(share) else top * share
                 values = (value, None) if unit.startswith("%") else (None, value)
                 rows.append((*device_cells, name, start, end, *values, unit))

@@ -400,8 +400,7 @@ class JobScreen(ExportingScreen):
     def state(self) -> ScreenState:
         """Return the state that going back restores."""
         values = {name: copy(getattr(self, name)) for name in self.STATE}
-        cursors = {table: table.cursor_row for table in self.query(WindowTable)}
-        return ScreenState(values, cursors, self.focused)
+        return ScreenState(values, {table: table.cursor_row for table in self.query(WindowTable)}, self.focused)
 
     def restore(self, state: ScreenState) -> None:
         """Restore a state; the cursors follow once the rows are shown."""

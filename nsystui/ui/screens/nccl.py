@@ -282,8 +282,7 @@ class NcclSizesScreen(CollectivesScreen):
         half, blocks = (width - len(_GAP)) // 2, []
         for is_linear in (False, True):
             shape = distribution(points.durations[is_in_row], is_linear)
-            labels = [_duration_words(start) for start in shape.edges[:-1]]
-            lines = histogram_lines(labels, shape.counts, half)
+            lines = histogram_lines([_duration_words(start) for start in shape.edges[:-1]], shape.counts, half)
             blocks.append(["by equal steps" if is_linear else "by duration", *lines])
         words = format_value(Unit.BYTES, size) if isinstance(size, int) else str(size)
         title = self.drawing.value.format(name, words)
@@ -298,8 +297,7 @@ class NcclSizesScreen(CollectivesScreen):
         def draw() -> Shapes | None:
             from nsystui.questions.report.drawings import bandwidth_curves
 
-            sizes = bandwidth_by_size(job.session, selection, job.ranks, job.pairing())
-            return bandwidth_curves(job, selection, sizes)
+            return bandwidth_curves(job, selection, bandwidth_by_size(job.session, selection, job.ranks, job.pairing()))
 
         return draw
 

@@ -115,7 +115,14 @@ class OverviewScreen(TablesScreen):
         """Show the kept overview, else the files and a first kernel table."""
         kept, preview = self.explorer.kept, self.explorer.seen
         if kept is not None and self.selection == Selection():
-            self._show_kept(kept)
+            self.show_title(about=kept.title)
+            self.head.show_lines(kept.lines if kept.terminal == self._terminal else ())
+            if self._kept is None:
+                self._kept, self._seen, self.findings.display = kept, self.selection, True
+                self.findings.set_answer(kept.findings)
+                self._put(self.ranks, kept.ranks, keep_cursor=False)
+                self._show_kernels(kept.kernels, kept.names, keep_cursor=False)
+            self._show_looking()
             return
         self.show_title(about="opening…")
         self.head.show_lines([])
@@ -136,17 +143,6 @@ class OverviewScreen(TablesScreen):
     def _terminal(self) -> tuple[int, int, bool]:
         """The terminal's columns and lines, and whether it has no colours: the head depends on them."""
         return (*self.app.size, self.app.no_color)
-
-    def _show_kept(self, kept: KeptOverview) -> None:
-        """Show the kept overview, with its head if the terminal has the same size and colours."""
-        self.show_title(about=kept.title)
-        self.head.show_lines(kept.lines if kept.terminal == self._terminal else ())
-        if self._kept is None:
-            self._kept, self._seen, self.findings.display = kept, self.selection, True
-            self.findings.set_answer(kept.findings)
-            self._put(self.ranks, kept.ranks, keep_cursor=False)
-            self._show_kernels(kept.kernels, kept.names, keep_cursor=False)
-        self._show_looking()
 
     def parameters(self) -> tuple[Hashable, ...]:
         self._bins = words.strip_width(self.app.size.width)

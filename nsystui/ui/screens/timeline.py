@@ -84,8 +84,7 @@ class TimelineScreen(LanesScreen):
         if row is None:
             self.say("no more events on this lane")
             return
-        window = window_of(row)
-        if not picture.base.start <= window.start < picture.base.end:
+        if not picture.base.start <= window_of(row).start < picture.base.end:
             self.say("the next event is outside of the selection: Esc goes back, T selects a time")
             return
         self._show_event(row, lane)

@@ -48,9 +48,7 @@ _OTHERS = Advice(
 )
 
 
-@rule(
-    60, reads=IDLE | {"api_calls", "sched_events"}, finds={"preempted": FindingKind("waiting for a CPU", parts=BY_CPU)}
-)
+@rule(60, IDLE | {"api_calls", "sched_events"}, FindingKind("preempted", "waiting for a CPU", BY_CPU))
 def preempted(case: Case) -> Sequence[Finding | NotChecked]:
     """Find idle GPUs whose launching thread could run, but has no CPU (docs/numbers.md#preempted)."""
     if not case.devices:
@@ -62,7 +60,10 @@ def preempted(case: Case) -> Sequence[Finding | NotChecked]:
         return [NotChecked("preempted", "needs to know why threads left their CPUs, which few captures contain")]
     idle_spans: list[IdleSpan] = []
     ready: dict[int, Intervals] = {}
-    runnable = _runnable(case)
+    runnable: dict[Task, Intervals] = {}
+    for (report, thread), segments in states.items():
+        task = Task(report, process_of(thread))
+        runnable[task] = merge(runnable.get(task, EMPTY), segments.labelled(RUNNABLE))
     for device in case.devices:
         could_run = {task: runnable.get(task, EMPTY) for task in device.tasks}
         gaps = case.idle_spans(device, merge(*could_run.values()))
@@ -71,8 +72,7 @@ def preempted(case: Case) -> Sequence[Finding | NotChecked]:
             ready[task.report] = merge(ready.get(task.report, EMPTY), intersect(intervals, idle))
         idle_spans += gaps
     threshold = case.thresholds.preempted_percent
-    upper_bound = sum(intervals.length for intervals in ready.values()) * len(case.devices)
-    if case.percent(case.mean([upper_bound])) < threshold:
+    if case.percent(sum(intervals.length for intervals in ready.values())) < threshold:
         return []  # cheaper than finding the threads that launched
     rows = attribute(case.job, idle_spans)
     spent: Counter[tuple[int, str]] = Counter()
@@ -85,14 +85,6 @@ def preempted(case: Case) -> Sequence[Finding | NotChecked]:
     if not cost or case.percent(cost) < threshold:
         return []
     return [_preempted_finding(case, spent, [idle_spans[index] for index in sorted(span_indices)], ready, cost)]
-
-
-def _runnable(case: Case) -> dict[Task, Intervals]:
-    """Return when each process had a thread that could run, but had no CPU."""
-    runnable: dict[Task, list[Intervals]] = {}
-    for (report, thread), segments in case.scheduling.threads.items():
-        runnable.setdefault(Task(report, process_of(thread)), []).append(segments.labelled(RUNNABLE))
-    return {task: merge(*intervals) for task, intervals in runnable.items()}
 
 
 def _preempted_finding(
@@ -146,8 +138,9 @@ _AHEAD = Advice(
 
 @rule(
     50,
-    reads=IDLE | {"api_calls", "nvtx_ranges", "os_calls", "sched_events", "host_samples"},
-    finds={"gil-held": FindingKind(parts=BY_CPU), "blocking-reads": FindingKind(parts=BY_CPU)},
+    IDLE | {"api_calls", "nvtx_ranges", "os_calls", "sched_events", "host_samples"},
+    FindingKind("gil-held", parts=BY_CPU),
+    FindingKind("blocking-reads", parts=BY_CPU),
 )
 def blocked_host(case: Case) -> Sequence[Finding | NotChecked]:
     """Find idle GPUs whose launching thread waits for Python's GIL, or for a file that any thread reads.
@@ -340,7 +333,7 @@ _IDLE_GAPS_COLUMNS = (
 )  # fmt: skip
 
 
-@rule(80, reads=IDLE | {"api_calls"}, finds={"idle-gaps": FindingKind(symptom_of=_OTHER_FINDINGS, parts=BY_CPU)})
+@rule(80, IDLE | {"api_calls"}, FindingKind("idle-gaps", parts=BY_CPU, symptom_of=_OTHER_FINDINGS))
 def idle_gaps(case: Case) -> Sequence[Finding | NotChecked]:
     """Find long idle gaps in the steady state, and the CPU's work meanwhile (docs/numbers.md#expert-rules).
 
@@ -472,13 +465,13 @@ _ONCE = "The program pays this time once: in a long run it does not matter."
 
 @rule(
     170,
-    reads=IDLE | {"api_calls"},
-    finds={
-        "start-up": FindingKind(
-            symptom_of=("context-creation", "host-allocation", "jit-compilation", "first-launches"), is_paid_once=True
-        ),
-        "tail": FindingKind(is_paid_once=True),
-    },
+    IDLE | {"api_calls"},
+    FindingKind(
+        "start-up",
+        symptom_of=("context-creation", "host-allocation", "jit-compilation", "first-launches"),
+        is_paid_once=True,
+    ),
+    FindingKind("tail", is_paid_once=True),
 )
 def start_and_end(case: Case) -> Sequence[Finding | NotChecked]:
     """Find idle time before the steady state and after the last operation, with causes (docs/numbers.md#gaps).

@@ -94,8 +94,8 @@ class _Worker:
 
 @rule(
     40,
-    reads=IDLE | {"api_calls", "nvtx_ranges", "os_calls", "sched_events", "host_samples"},
-    finds={"input-pipeline": FindingKind("waiting for the data loader", parts=BY_CPU)},
+    IDLE | {"api_calls", "nvtx_ranges", "os_calls", "sched_events", "host_samples"},
+    FindingKind("input-pipeline", "waiting for the data loader", BY_CPU),
 )
 def input_pipeline(case: Case) -> Sequence[Finding | NotChecked]:
     """Find long gaps that wait for input, in a data loader's range or between steps, and their causes.
@@ -110,8 +110,7 @@ def input_pipeline(case: Case) -> Sequence[Finding | NotChecked]:
     if case.percent(case.mean(gaps.length for gaps in long_gaps)) < case.thresholds.input_percent:
         return []
     steps = case.job.steps(case.step_name).of_task
-    loading = case.once("loading ranges", lambda: _loading(case))
-    if not steps and not loading:
+    if not steps and not case.once("loading ranges", lambda: _loading(case)):
         need = "needs steps (`nsystui steps` says why there are none), or NVTX ranges of the data loader"
         return [NotChecked("input-pipeline", need)]
     in_range, between = _candidates(case, long_gaps, steps)
@@ -359,8 +358,7 @@ def _workers(case: Case, idle_spans: Sequence[IdleSpan]) -> list[_Worker]:
             count = len(nodes)
         if thread_samples is not None and count:
             report = thread.thread[0]
-            node_counts = np.bincount(nodes, minlength=len(samples.stacks[report].tree))
-            group = SampleGroup((thread,), {report: node_counts})
+            group = SampleGroup((thread,), {report: np.bincount(nodes, minlength=len(samples.stacks[report].tree))})
             top = top_function(samples, group)
             function = function_words(top) if top is not None else ""
             totals = function_counts(samples, group)

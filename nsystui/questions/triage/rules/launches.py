@@ -52,7 +52,7 @@ _PACE = Advice(
 _CAUSES = ("preempted", "allocator-churn", "launch-overhead", "host-bound", "launch-bound", "synchronising-calls")
 
 
-@rule(110, reads=IDLE, finds={"low-utilisation": FindingKind("many short idle gaps", symptom_of=_CAUSES, parts=BY_CPU)})
+@rule(110, IDLE, FindingKind("low-utilisation", "many short idle gaps", BY_CPU, symptom_of=_CAUSES))
 def low_utilisation(case: Case) -> Sequence[Finding | NotChecked]:
     """Find stretches of many short gaps: nsys's ``gpu_time_util``, but with unions (docs/numbers.md#expert-rules)."""
     rows: list[tuple[int, int, int, int, int]] = []
@@ -114,14 +114,13 @@ _LAUNCH_OVERHEAD_COLUMNS = (
 
 @rule(
     140,
-    reads=IDLE | {"api_calls"},
-    finds={
-        "launch-overhead": FindingKind(
-            "waiting for launches",
-            symptom_of=("preempted", "allocator-churn", "host-bound", "synchronising-calls"),
-            parts=BY_CPU,
-        )
-    },
+    IDLE | {"api_calls"},
+    FindingKind(
+        "launch-overhead",
+        "waiting for launches",
+        BY_CPU,
+        symptom_of=("preempted", "allocator-churn", "host-bound", "synchronising-calls"),
+    ),
 )
 def launch_overhead(case: Case) -> Sequence[Finding | NotChecked]:
     """Find short gaps that end when the CPU has launched the next operation (docs/numbers.md#launches)."""
@@ -210,8 +209,7 @@ def late_gaps(case: Case, device: DeviceIntervals, launches: Sequence[Times]) ->
     order = np.argsort(start, kind="stable")
     gap_parts = []
     for (gaps,) in slices(case.short_gaps(device)):
-        index = np.searchsorted(start, gaps.ends, sorter=order)
-        first = order[np.minimum(index, len(order) - 1)]
+        first = order[np.minimum(np.searchsorted(start, gaps.ends, sorter=order), len(order) - 1)]
         gap_parts.append(gaps.chosen((start[first] == gaps.ends) & (launch[first] >= gaps.starts)))
     return merge(*gap_parts)
 
@@ -280,14 +278,13 @@ class _Stretch(NamedTuple):
     late: int
 
 
-@rule(150, reads=IDLE | {"api_calls"}, finds={"launch-bound": FindingKind("launch-bound stretches", parts=BY_CPU)})
+@rule(150, IDLE | {"api_calls"}, FindingKind("launch-bound", "launch-bound stretches", BY_CPU))
 def launch_bound(case: Case) -> Sequence[Finding | NotChecked]:
     """Find launch-bound stretches, if late launches cost too little for `launch_overhead`.
 
     A stretch is time of a GPU without a long gap. See docs/numbers.md#launches.
     """
-    session = case.job.session
-    if not all(map(session.count, (tables.kernels, tables.api_calls))):
+    if not all(map(case.job.session.count, (tables.kernels, tables.api_calls))):
         return []  # `launch_overhead` reports it
     min_share, stretches, devices, worked, busy = case.thresholds.launch_bound_percent / 100, [], [], 0, 0
     for device in case.devices:
@@ -394,16 +391,11 @@ def _finding(case: Case, stretches: Sequence[_Stretch], cost: int, share: float)
     )  # fmt: skip
 
 
-@rule(
-    180,
-    reads=IDLE | {"api_calls"},
-    finds={"synchronising-calls": FindingKind("idle time after synchronising calls", parts=BY_CPU)},
-)
+@rule(180, IDLE | {"api_calls"}, FindingKind("synchronising-calls", "idle time after synchronising calls", BY_CPU))
 def synchronising_calls(case: Case) -> Sequence[Finding | NotChecked]:
     """Find idle time that begins while the CPU waits in a synchronising call (docs/numbers.md#expert-rules)."""
     if not case.job.session.count(tables.api_calls) or not case.devices:
-        why = f"needs GPU work and CUDA API calls: {case.record(*CUDA_TABLES)}"
-        return [NotChecked("synchronising-calls", why)]
+        return [NotChecked("synchronising-calls", f"needs GPU work and CUDA API calls: {case.record(*CUDA_TABLES)}")]
     calls = spans(case, tables.api_calls, [tables.api_calls.c.name.contains("Synchronize")])
     # `idle_gaps` reports long gaps: the CPU did something else after the call.
     waits = [merge(*(idle_after(case.short_gaps(gpu), calls.of(task)) for task in gpu.tasks)) for gpu in case.devices]
@@ -439,5 +431,4 @@ def idle_after(gaps: Intervals, calls: Intervals) -> Intervals:
         return EMPTY
     index = np.searchsorted(calls.starts, gaps.starts, side="right") - 1
     until = calls.ends[np.maximum(index, 0)]
-    is_inside = (index >= 0) & (gaps.starts < until) & (gaps.ends > until)
-    return gaps.chosen(is_inside)
+    return gaps.chosen((index >= 0) & (gaps.starts < until) & (gaps.ends > until))

@@ -69,11 +69,7 @@ class _Calls:
         return self.of(np.array(["Free" in name and "Async" not in name for name in self.names], bool)).covered
 
 
-@rule(
-    70,
-    reads=IDLE | {"api_calls", "nvtx_ranges"},
-    finds={"allocator-churn": FindingKind("GPU memory allocation", parts=BY_CPU)},
-)
+@rule(70, IDLE | {"api_calls", "nvtx_ranges"}, FindingKind("allocator-churn", "GPU memory allocation", BY_CPU))
 def allocator_churn(case: Case) -> Sequence[Finding | NotChecked]:
     """Find idle time in calls that allocate and free GPU memory, and after calls that free.
 
@@ -168,7 +164,7 @@ _SHOWN = 40
 """The number of largest allocations in the evidence."""
 
 
-@rule(230, reads=frozenset({"gpu_memory", "devices", "api_calls"}), finds={"memory-full": FindingKind()})
+@rule(230, frozenset({"gpu_memory", "devices", "api_calls"}), FindingKind("memory-full"))
 def device_memory(case: Case) -> Sequence[Finding | NotChecked]:
     """Find GPU memory use close to the size of the device, and failed allocations (docs/numbers.md#gpu-memory)."""
     if not case.job.session.count(tables.gpu_memory):
@@ -261,8 +257,8 @@ _COLUMNS = (
 
 @rule(
     330,
-    reads=WORK | {"gpu_page_faults", "cpu_page_faults"},
-    finds={"unified-memory": FindingKind("unified memory faults and migrations", parts=BY_MIGRATIONS)},
+    WORK | {"gpu_page_faults", "cpu_page_faults"},
+    FindingKind("unified-memory", "unified memory faults and migrations", BY_MIGRATIONS),
 )
 def unified_memory(case: Case) -> Sequence[Finding | NotChecked]:
     """Find unified memory that moves while it is used: page faults of the GPU, and the migrations they cause.
@@ -271,8 +267,7 @@ def unified_memory(case: Case) -> Sequence[Finding | NotChecked]:
     groups and migrations, also inside kernels. CPU page faults have no length.
     """
     session, memory, faults = case.job.session, tables.memory_ops, tables.gpu_page_faults
-    is_migration = memory.c.copy_kind.in_(MIGRATIONS)
-    moved = spans(case, memory, [is_migration], by="device") if session.count(memory) else None
+    moved = spans(case, memory, [memory.c.copy_kind.in_(MIGRATIONS)], by="device") if session.count(memory) else None
     fault_groups = spans(case, faults, by="device") if session.count(faults) else None
     if not (moved and moved.count) and not (fault_groups and fault_groups.count):
         how = case.record(canonical.GPU_PAGE_FAULTS, canonical.CPU_PAGE_FAULTS, together=True)

@@ -80,11 +80,7 @@ _SLOW_PAIR = Advice(
 _MpiWaitsRow = tuple[int, str | None, int, int, int, str | None, int | None]
 
 
-@rule(
-    300,
-    reads=IDLE | {"mpi_calls", "nvtx_ranges", "api_calls"},
-    finds={"mpi-waits": FindingKind("blocking MPI calls", parts=BY_CPU)},
-)
+@rule(300, IDLE | {"mpi_calls", "nvtx_ranges", "api_calls"}, FindingKind("mpi-waits", "blocking MPI calls", BY_CPU))
 def mpi_waits(case: Case) -> Sequence[Finding | NotChecked]:
     r"""Find blocking MPI calls in which a GPU has nothing to do: |U(blocking calls) \ U(GPU work)| of a rank.
 
@@ -264,11 +260,9 @@ _OF_PARTS = Advice(
 
 @rule(
     280,
-    reads=frozenset({"kernels", "nvtx_ranges", "api_calls"}),
-    finds={
-        "different-work": FindingKind("uneven work of the ranks", parts=BY_COMMUNICATION),
-        "model-parts": FindingKind(),
-    },
+    frozenset({"kernels", "nvtx_ranges", "api_calls"}),
+    FindingKind("different-work", "uneven work of the ranks", BY_COMMUNICATION),
+    FindingKind("model-parts"),
 )
 def different_work(case: Case) -> Sequence[Finding | NotChecked]:
     """Find ranks that launch more kernels than the median rank of their model part: uneven work, not a slow GPU."""
@@ -338,8 +332,8 @@ class _Gpu:
 
 @rule(
     360,
-    reads=frozenset({"kernels", "devices", "nvtx_ranges", "api_calls"}),
-    finds={"slow-place": FindingKind("slow GPUs of one place", parts=BY_COMMUNICATION)},
+    frozenset({"kernels", "devices", "nvtx_ranges", "api_calls"}),
+    FindingKind("slow-place", "slow GPUs of one place", BY_COMMUNICATION),
 )
 def slow_places(case: Case) -> Sequence[Finding | NotChecked]:
     """Find hosts, or NUMA nodes or PCI addresses of hosts, on whose GPUs the same kernels take longer.

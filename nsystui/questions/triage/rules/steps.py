@@ -37,12 +37,10 @@ _MAX_GAPS = 40
 
 @rule(
     100,
-    reads=IDLE | {"nvtx_ranges", "api_calls"},
-    finds={
-        "slow-steps": FindingKind("slow steps", parts=PARTS),
-        "warm-up": FindingKind(is_paid_once=True),
-        "drift": FindingKind("steps that become slower", parts=PARTS),
-    },
+    IDLE | {"nvtx_ranges", "api_calls"},
+    FindingKind("slow-steps", "slow steps", PARTS),
+    FindingKind("warm-up", is_paid_once=True),
+    FindingKind("drift", "steps that become slower", PARTS),
 )
 def step_times(case: Case) -> Sequence[Finding | NotChecked]:
     """Find slow steps, steps that become slower, and a slow start (docs/ranks.md#steps)."""
@@ -127,15 +125,6 @@ def _evaluates(case: Case, times: StepTimes, indices: Ints, typical: Floats) -> 
     return np.asarray(2 * spent >= (times.duration - typical)[indices], bool)
 
 
-def _long_gaps(case: Case, steps: StepTimes) -> Floats:
-    """Return each step's idle time in long gaps, ns: the mean over its task's GPUs."""
-    devices = [device for device in case.devices if steps.task in device.tasks]
-    idle = np.zeros(len(steps))
-    for device in devices:
-        idle += case.long_idle(device).covered(steps.start, steps.start + steps.duration)
-    return idle / max(len(devices), 1)
-
-
 def _lost(
     case: Case, steps: Mapping[Task, StepTimes], slow: Mapping[Task, Ints], warm_up: int
 ) -> tuple[list[int], dict[Place, Intervals]]:
@@ -144,7 +133,11 @@ def _lost(
     for task, indices in slow.items():
         times = steps[task]
         excess = [(times.duration - times.typical)[indices].sum()]
-        for spent in (_long_gaps(case, times), _of_others(case, times)):
+        devices = [device for device in case.devices if times.task in device.tasks]
+        idle = np.zeros(len(times))
+        for device in devices:
+            idle += case.long_idle(device).covered(times.start, times.start + times.duration)
+        for spent in (idle / max(len(devices), 1), _of_others(case, times)):
             more = np.maximum(spent[indices] - np.median(spent[warm_up:]), 0).sum()
             excess.append(min(more, excess[0]))
         for key in [gpu.device.key for gpu in case.devices if task in gpu.tasks] or [(task, 0)]:
@@ -258,8 +251,8 @@ _COLUMNS = (
 
 @rule(
     320,
-    reads=WORK | {"nvtx_ranges", "api_calls"},
-    finds={"step-traffic": FindingKind("host-to-device copies within steps", parts=BY_COPIES + BY_CPU)},
+    WORK | {"nvtx_ranges", "api_calls"},
+    FindingKind("step-traffic", "host-to-device copies within steps", BY_COPIES + BY_CPU),
 )
 def step_traffic(case: Case) -> Sequence[Finding | NotChecked]:
     r"""Find host-to-device traffic in steps that no kernel hides, |U(M, host to device) \ U(K)|."""
