@@ -258,7 +258,7 @@ def _labels(names: Sequence[str], templates: Collection[str], side: Side) -> lis
 def _begin_in(ranges: NvtxRanges, spans: Mapping[int, Window]) -> Flags:
     lane_spans = [spans.get(lane.report) for lane in ranges.lanes]
     first, last = (np.array([getattr(span, edge, 0) for span in lane_spans], np.int64) for edge in ("start", "end"))
-    start, lane = ranges.start, ranges.lane
+    start, lane = ranges.values("start"), ranges.columns["lane"]
     is_inside: Flags = (start >= first[lane]) & (start < last[lane])
     ranges.forget()
     return is_inside
@@ -273,11 +273,11 @@ def _measured_ranges(
 ) -> dict[Key, Measured]:
     numbers: dict[str, int] = {}
     number_of = [-1 if label is None else numbers.setdefault(label, len(numbers)) for label in labels]
-    number = np.array([*number_of, -1], np.int32)[ranges.name]
+    number = np.array([*number_of, -1], np.int32)[ranges.columns["name"]]
     rows = np.flatnonzero(selected & (number >= 0))
     at_once = ranges.session.limits.rows_at_once(_RANGE_BYTES)
     used, measures = measures_of(number[rows], ranges.values("length", rows), at_once)
-    gpu = np.bincount(number[rows], np.where(ranges.op_count[rows] > 0, ranges.values("gpu_length", rows), 0))[used]
+    gpu = np.bincount(number[rows], ranges.values("gpu_length", rows))[used]
     ranges.forget()
     names = list(numbers)
     values = zip(

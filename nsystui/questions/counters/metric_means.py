@@ -363,15 +363,15 @@ def _by_range(job: OpenJob, selection: Selection) -> Subject:
     ranges = job.nvtx_ranges(selection)
     gpus = _gpus_of_tasks(job, selection)
     gpus_of_lanes = [gpus.get(Task(lane.report, lane.process), []) for lane in ranges.lanes]
-    launched = np.flatnonzero(ranges.op_count > 0)
+    launched = np.flatnonzero(ranges.columns["op_count"] > 0)
 
     def pieces(gpu: GpuKey) -> Iterator[WorkIntervals]:
         is_on_gpu = np.array([gpu in lane_gpus for lane_gpus in gpus_of_lanes] or [False], bool)
-        rows = launched[is_on_gpu[ranges.lane[launched]]]
-        starts, ends = ranges.gpu_start[rows], ranges.gpu_end[rows]
+        rows = launched[is_on_gpu[ranges.columns["lane"][launched]]]
+        starts, ends = ranges.values("gpu_start")[rows], ranges.values("gpu_end")[rows]
         if (window := selection.window) is not None:
             starts, ends = starts.clip(window.start, window.end), ends.clip(window.start, window.end)
-        yield WorkIntervals(starts, ends, ranges.name[rows].astype(int))
+        yield WorkIntervals(starts, ends, ranges.columns["name"][rows].astype(int))
 
     return Subject(SUBJECT_COLUMNS["range"], pieces, lambda: [(name,) for name in ranges.names])
 
