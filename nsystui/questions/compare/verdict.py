@@ -96,11 +96,6 @@ class Verdict:
     other_work: str = ""
 
     @property
-    def percent(self) -> float:
-        """The change of the time of a unit, % of A's."""
-        return 100 * (self.b.unit / self.a.unit - 1)
-
-    @property
     def is_slower(self) -> bool:
         return not self.other_work and self.b.unit >= self.a.unit * (1 + self.least / 100)
 

@@ -153,11 +153,6 @@ class Breakdown:
         """Return ``part`` (ns, an attribute) as a percentage of ``time``, or ``None`` if unknown or of no time."""
         return 100.0 * part / self.time if self.time and part is not None else None
 
-    @property
-    def overlap_percent(self) -> float | None:
-        """|U(K) ∩ U(C)| / |U(C)|, HTA's communication–computation overlap; ``None`` without NCCL kernels."""
-        return 100.0 * self.overlap / self.nccl if self.nccl else None
-
     def __add__(self, other: Breakdown) -> Breakdown:
         return Breakdown(*map(add, vars(self).values(), vars(other).values()))
 

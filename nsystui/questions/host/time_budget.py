@@ -368,12 +368,3 @@ def with_graphs(answer: TableAnswer) -> TableAnswer:
     """Show the column of idle time in graphs only in files if all of it is 0."""
     keys = [item.key for item in answer.columns if item.key.startswith("in_graphs")]
     return replace(answer, columns=for_files(answer.columns, [key for key in keys if not any(answer.cells(key))]))
-
-
-def by_task(budgets: Iterable[DeviceBudget]) -> Mapping[Task, Budget]:
-    """Add up the budgets of each task's GPUs."""
-    sums: dict[Task, Budget] = {}
-    for gpu in budgets:
-        task = gpu.device.task.task
-        sums[task] = sums.get(task, Budget()) + gpu.budget
-    return sums

@@ -422,17 +422,6 @@ class NcclPairing:
         kernels, kernel_reasons = kernels_with_log_sizes(kernels, log)
         return cls(kernels, calls, log_notes(kernels, calls, log, [*reasons, *kernel_reasons]))
 
-    def calls_of(self, kernel: int) -> pd.DataFrame:
-        """Return the kernel's communication calls: rows of ``calls``, in order."""
-        operation = self.kernels["operation"].iloc[kernel]
-        is_partner = (self.calls["operation"] == operation) & self.calls["collective"].notna()
-        return self.calls[is_partner & (operation >= 0)]
-
-    def kernels_of(self, call: int) -> pd.DataFrame:
-        """Return the kernels of a call, or of a group call's operation: rows of ``kernels``."""
-        operation = self.calls["operation"].iloc[call]
-        return self.kernels[(self.kernels["operation"] == operation) & (operation >= 0)]
-
 
 def _assembled(ranks: Sequence[RankedTask], session: Session, reports: list[Report]) -> Frames:
     return assemble(*_recorded(session, ranks, reports))

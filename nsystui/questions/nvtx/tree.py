@@ -377,11 +377,6 @@ class NvtxTree:
         nodes = [self.maker.path_node(number) for number in shown.tolist()]
         return [*nodes, self.maker.list_node(path)] if stop > inner_count else nodes
 
-    def parent(self, node: Node) -> Node | None:
-        """Return the node that shows ``node`` when opened; ``None`` for a root."""
-        above = self._id_above(node.id)
-        return None if above is None else self.node(above)
-
     def ancestors(self, node: Node) -> tuple[int, ...]:
         """Return the ids from the root down to the parent of ``node``, which must be open to show it."""
         return tuple(reversed(self._ids_above(node.id)))
