@@ -87,7 +87,7 @@ def _catalogue() -> Mapping[str, str]:
     from nsystui.questions.queries.question import COMPARISON
     from nsystui.questions.queries.registry import questions as all_questions
 
-    return {f"{item.family} {item.name}".strip(): item.help for item in all_questions() if item.home != COMPARISON}
+    return {f"{item.family} {item.name}".strip(): item.help for item in all_questions() if item.rows.home != COMPARISON}
 
 
 def diff(

@@ -35,7 +35,7 @@ class QuestionCommand:
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Add the flags of every question, and of this question."""
         shared.add_files(parser)
-        if self.question.of_reports:
+        if "reports" in self.question.reads:
             shared.add_dask(parser)
         add_options(parser, self.question.options)
         shared.add_selection(parser)
@@ -180,10 +180,11 @@ def _as_svg(question: Question, request: Request, job: OpenJob, selection: Selec
 
 
 def _opened(question: Question, request: Request) -> AbstractContextManager[tuple[OpenJob, Selection]]:
-    has_times = question.has_times or any(option.is_given(request.args) for option in question.options if option.lists)
+    lists = any(option.is_given(request.args) for option in question.options if option.lists)
     values = {**vars(request.selecting), **request.args}
     expected = question.expected(values) if question.expected is not None else None
-    return shared.opened(request, whole=question.is_whole, times=has_times, expected=expected)
+    times = lists or "times" in question.reads
+    return shared.opened(request, whole="whole" in question.reads, times=times, expected=expected)
 
 
 def _as_text(question: Question, request: Request, job: OpenJob, selection: Selection, options: Any) -> int | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from nsystui.questions.queries.question import Option, Question, Titled, Values, chosen_tables, steps_in
+from nsystui.questions.queries.question import Option, Question, ShownRows, Titled, Values, chosen_tables, steps_in
 
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer
@@ -155,7 +155,6 @@ less than the time of the other tables, from the job's first event to its last; 
   nsystui efficiency rank*.sqlite --flops-per-step 6.2e15
   nsystui efficiency rank*.sqlite --flops-per-step 4.1e13 --region forward
   nsystui efficiency 64/rank*.sqlite --baseline 8/rank*.sqlite --scaling strong""",
-        topic="numbers",
         order=90,
         options=(
             Option(
@@ -185,9 +184,7 @@ less than the time of the other tables, from the job's first event to its last; 
         tables=_tables,
         other=lambda values: (values["baseline"], values["baseline_time"]) if values["baseline"] else None,
         compare=_compare,
-        is_whole=True,
-        has_times=True,
-        of_reports=True,
-        home="",
+        reads=("whole", "times", "reports"),
+        rows=ShownRows(home=""),
     ),
 )

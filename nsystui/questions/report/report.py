@@ -253,7 +253,7 @@ def _table(asked: Asked, name: str, title: str = "", top: int = 0, **values: Any
     answer = ask(question, asked.job, asked.selection, question.read({**question.default_values(), **given}))
     give_back()  # the memory of a table of millions of rows, before the next table
     return _table_of(
-        title or question.title, answer, top or asked.top, _command(asked, question.command(given, _FILES))
+        title or question.rows.title, answer, top or asked.top, _command(asked, question.command(given, _FILES))
     )
 
 

@@ -516,7 +516,7 @@ class JobScreen(ExportingScreen):
         """Open a question's table or map, or ask for a comparison's other side."""
         if not self.has_job():
             return
-        if question.home != COMPARISON:
+        if question.rows.home != COMPARISON:
             self.lay_over(screen_of("recipe" if question.map is None else "recipe map", question))
             return
         groups = ", or ranks A -- B" if self.job is not None and len(self.job.ranks) > 1 else ""

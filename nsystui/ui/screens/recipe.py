@@ -93,7 +93,7 @@ class RecipeScreen(TableScreen):
 
     def _instances(self, name: str) -> TableScreen | None:
         """Return the launches, calls or ranges of a name, if rows are such names."""
-        row = self.recipe.row
+        row = self.recipe.rows.kind
         if row == "kernel":
             return KernelInstancesScreen(name, self._names())
         if row == "range":
