@@ -27,6 +27,7 @@ from nsystui.base.errors import OutputError, reason_of
 from nsystui.base.parquet_file import copy_to_parquet, parquet_rows
 from nsystui.base.partial_files import PARTIAL, drop_abandoned, is_abandoned, partial_name, remove
 from nsystui.base.text import is_utf8
+from nsystui.base.types import grouped
 from nsystui.exports.canonical import CanonicalTable
 from nsystui.exports.opening import ExportFile
 from nsystui.store.results import Caps, Results, version_of_reading
@@ -292,9 +293,7 @@ def read_packed(directory: Path) -> PackedFiles:
 
     facts, seals = read_facts(directory, FACTS)
     report = PackedReport.from_json(facts)
-    files: dict[str, list[Path]] = {}
-    for file in seals:
-        files.setdefault(file.name.partition("-")[0], []).append(file)
+    files = grouped((file.name.partition("-")[0], file) for file in seals)
     return PackedFiles(directory, report, {name: tuple(paths) for name, paths in files.items()}, seals=seals)
 
 

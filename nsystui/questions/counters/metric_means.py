@@ -27,7 +27,7 @@ from nsystui.base.answer import (
     Value,
 )
 from nsystui.base.selection import Selection, Task
-from nsystui.base.types import Floats
+from nsystui.base.types import Floats, grouped
 from nsystui.questions.algebra.intervals import Intervals, Times
 from nsystui.questions.counters.metric_tables import GpuKey, columns_of, metrics_answer, plain_values, users_of_gpus
 from nsystui.questions.gpu.metrics import (
@@ -108,9 +108,7 @@ class Subject:
         cls, columns: tuple[Column, ...], rows: list[Row], intervals: Sequence[_RowInterval], are_single: bool
     ) -> Subject:
         """Return a subject of rows and their intervals."""
-        by_gpu: dict[GpuKey, list[_RowInterval]] = {}
-        for interval in intervals:
-            by_gpu.setdefault(interval.gpu, []).append(interval)
+        by_gpu = grouped((interval.gpu, interval) for interval in intervals)
 
         def pieces(gpu: GpuKey) -> Iterable[WorkIntervals]:
             spans = by_gpu.get(gpu, [])

@@ -16,6 +16,7 @@ import numpy as np
 from nsystui.base.answer import DEVICE, RANK, START, Column, Row, TableAnswer, Unit
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.base.text import few_numbers, which_of
+from nsystui.base.types import grouped
 from nsystui.exports import canonical
 from nsystui.exports.metadata import pid_of
 from nsystui.questions.algebra.intervals import intersect, merge
@@ -130,10 +131,7 @@ class BusyIntervals:
 
     @cached_property
     def _of_task(self) -> Mapping[Task, list[DeviceIntervals]]:
-        devices: dict[Task, list[DeviceIntervals]] = {}
-        for item in self.gpus:
-            devices.setdefault(item.device.task.task, []).append(item)
-        return devices
+        return grouped((item.device.task.task, item) for item in self.gpus)
 
 
 def gpus_of(session: Session, devices: Iterable[DeviceIntervals]) -> tuple[DeviceIntervals, ...]:
@@ -241,9 +239,7 @@ def _devices(
 def _read(
     session: Session, selection: Selection, reports: Mapping[int, Report], devices: Sequence[Device]
 ) -> Iterator[DeviceIntervals]:
-    of_report: dict[int, list[Device]] = {}
-    for item in devices:
-        of_report.setdefault(item.task.task.report, []).append(item)
+    of_report = grouped((item.task.task.report, item) for item in devices)
     read_reports = [reports[index] for index in of_report]
     limit = len(read_reports) if session.workers is not None else _REPORTS_AT_ONCE
     for run in runs_of(read_reports, canonical.KERNELS, limit):

@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 
 from nsystui.base.resources import give_back
 from nsystui.base.selection import Selection, Task, Window
-from nsystui.base.types import Array, Ints
+from nsystui.base.types import Array, Ints, grouped
 from nsystui.exports import canonical
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, disjoint_runs, intersect, merge, union
 from nsystui.questions.gpu.device_time import merged
@@ -394,10 +394,7 @@ class _Host:
 
     @cached_property
     def _threads(self) -> Mapping[Task, list[Thread]]:
-        threads: dict[Task, list[Thread]] = {}
-        for thread in sorted(self.names):
-            threads.setdefault(self.names[thread].task, []).append(thread)
-        return threads
+        return grouped((self.names[thread].task, thread) for thread in sorted(self.names))
 
     @cached_property
     def _worker_threads(self) -> Mapping[Task, list[Thread]]:

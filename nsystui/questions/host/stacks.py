@@ -24,7 +24,7 @@ import sqlalchemy as sa
 from nsystui.base.answer import Unit
 from nsystui.base.kernel_names import function_name
 from nsystui.base.selection import Selection
-from nsystui.base.types import Array, Flags, Ints
+from nsystui.base.types import Array, Flags, Ints, grouped
 from nsystui.base.units import format_value
 from nsystui.questions.algebra.intervals import Intervals
 from nsystui.questions.host.segments import NO_SEGMENTS, Segments, Thread, by_thread, outermost
@@ -185,9 +185,7 @@ def stacks_of(session: Session, reports: Sequence[Report]) -> dict[int, Stacks]:
 
 def os_callers(session: Session, chains_of: Mapping[Thread, Ints]) -> dict[int, dict[int, str]]:
     """Return the functions that made OS runtime calls, by report and chain."""
-    by_report: dict[int, list[Ints]] = {}
-    for (report, _), chains in chains_of.items():
-        by_report.setdefault(report, []).append(chains)
+    by_report = grouped((report, chains) for (report, _), chains in chains_of.items())
     callers: dict[int, dict[int, str]] = {}
     for index, stacks in stacks_of(session, [item for item in session.reports if item.index in by_report]).items():
         unique_chains = np.unique(np.concatenate(by_report[index]))

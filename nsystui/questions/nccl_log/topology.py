@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 
+from nsystui.base.types import grouped
 from nsystui.exports.nccl_log.lines import CommunicatorLine, CommunicatorState
 from nsystui.exports.nccl_log.topology import (
     ChannelConnection,
@@ -233,9 +234,7 @@ class ChannelTree:
 
     def walk(self) -> Iterator[tuple[int, int]]:
         """Yield rank and depth, parents before their children, except ranks below no root."""
-        children: dict[int, list[int]] = {}
-        for child, parent in sorted(self.parents.items(), reverse=True):
-            children.setdefault(parent, []).append(child)
+        children = grouped((parent, child) for child, parent in sorted(self.parents.items(), reverse=True))
         waiting = [(rank, 0) for rank in sorted(self.ranks - self.parents.keys(), reverse=True)]
         while waiting:
             rank, depth = waiting.pop()

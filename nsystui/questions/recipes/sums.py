@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from nsystui.base.answer import Answer, Column, Row, TableAnswer, Unit, Value, iter_rows
 from nsystui.base.selection import Selection
-from nsystui.base.types import Condition, Expression, Labelled, Query
+from nsystui.base.types import Condition, Expression, Labelled, Query, grouped
 from nsystui.questions.algebra.groups import Groups
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.kernels.activities import API, MEMORY, MPI, OS, Work, memory_sizes, rows_of, work_summary
@@ -66,9 +66,7 @@ class Extras:
 
 def ranks_of(extremes: Iterable[Extreme]) -> dict[_Key, tuple[Value, Value]]:
     """Return the lowest ranks with the minimum and the maximum of each key; ``None`` if no rank has it."""
-    by_key: dict[_Key, list[Extreme]] = {}
-    for extreme in extremes:
-        by_key.setdefault(extreme.key, []).append(extreme)
+    by_key = grouped((extreme.key, extreme) for extreme in extremes)
     ranks: dict[_Key, tuple[Value, Value]] = {}
     for key, group in by_key.items():
         smallest, largest = min(extreme.minimum for extreme in group), max(extreme.maximum for extreme in group)

@@ -17,7 +17,7 @@ from nsystui.base import anchors
 from nsystui.base.answer import Answer, Column, Row, TableAnswer, Unit
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.base.text import ranks_named
-from nsystui.base.types import Condition
+from nsystui.base.types import Condition, grouped
 from nsystui.base.units import format_value as worded
 from nsystui.exports.canonical import API_CALLS, KERNELS, CanonicalTable
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, intersect, merge, subtract, union
@@ -429,7 +429,5 @@ def spans(case: Case, table: sa.FromClause, conditions: Sequence[Condition] = ()
 
 def by_place(spans: Iterable[tuple[Task, int, int, int]]) -> dict[Place, Intervals]:
     """Merge spans (task, device, start, end) by process and device."""
-    edges_by_device: dict[Place, list[tuple[int, int]]] = {}
-    for task, device, start, end in spans:
-        edges_by_device.setdefault((task, device), []).append((start, end))
+    edges_by_device = grouped(((task, device), (start, end)) for task, device, start, end in spans)
     return {key: union(*map(list, zip(*edges, strict=True))) for key, edges in edges_by_device.items()}

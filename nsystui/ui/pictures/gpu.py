@@ -14,7 +14,7 @@ import numpy as np
 from nsystui.base.answer import END, RANK, START, UNKNOWN, Column, Row, TableAnswer, Unit
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.base.text import fit, safe_text
-from nsystui.base.types import Floats
+from nsystui.base.types import Floats, grouped
 from nsystui.base.units import MISSING, format_value, numbered
 from nsystui.questions.algebra.intervals import covered_per_bin, union
 from nsystui.questions.counters.network import (
@@ -329,9 +329,7 @@ def _hosts(job: OpenJob, selection: Selection, window: Window, columns: int) -> 
     if length <= 0:
         return ()
     bins = min(columns, length)
-    by_host: dict[tuple[bool, str], list[Adapter]] = {}
-    for adapter in adapters(job, selection)[0]:
-        by_host.setdefault((adapter.link == SWITCH, adapter.host), []).append(adapter)
+    by_host = grouped(((adapter.link == SWITCH, adapter.host), adapter) for adapter in adapters(job, selection)[0])
     lanes_by_host = {host: list(_adapter_lanes(host_adapters, window, bins)) for host, host_adapters in by_host.items()}
     tops: dict[str, float] = {}
     for _, values, _, unit in (lane for lanes in lanes_by_host.values() for lane in lanes):

@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from nsystui.base.answer import DEVICE, DURATION, RANK, START, Column, Row, TableAnswer, Unit
 from nsystui.base.selection import Task, Window
 from nsystui.base.text import counted
+from nsystui.base.types import grouped
 from nsystui.exports import canonical
 from nsystui.exports.metadata import process_of
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, intersect, merge, union
@@ -521,9 +522,7 @@ def _start_and_end_finding(case: Case, part: str, cost: int) -> Finding:
 
 def _overlap_words(case: Case, idle_times: Mapping[Place, Intervals]) -> str:
     """Return a sentence on idle time in which another GPU of the process works: the CPU may serve it."""
-    idle: dict[Task, list[Intervals]] = {}
-    for (task, _), intervals in idle_times.items():
-        idle.setdefault(task, []).append(intervals)
+    idle = grouped((task, intervals) for (task, _), intervals in idle_times.items())
     overlap = 0
     for task, parts in idle.items():  # only another GPU can work while the first idles
         hull = Window(min(int(part.starts[0]) for part in parts), max(int(part.ends[-1]) for part in parts))

@@ -13,6 +13,7 @@ from nsystui.base.anchors import NVTX
 from nsystui.base.answer import RANK, TID, Column, Row, Unit
 from nsystui.base.selection import Task
 from nsystui.base.text import counted
+from nsystui.base.types import grouped
 from nsystui.exports import canonical
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, intersect, merge, union
 from nsystui.questions.host import causes
@@ -321,9 +322,7 @@ def loader_advice(case: Case) -> str:
 
 def _gaps_of(idle_spans: Sequence[IdleSpan]) -> dict[int, Intervals]:
     """Merge the gaps by report, because data loaders may be other processes."""
-    gaps: dict[int, list[Intervals]] = {}
-    for span in idle_spans:
-        gaps.setdefault(span.task.report, []).append(union([span.start], [span.end]))
+    gaps = grouped((span.task.report, union([span.start], [span.end])) for span in idle_spans)
     return {report: merge(*parts) for report, parts in gaps.items()}
 
 
