@@ -14,7 +14,6 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from io import StringIO
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from nsystui.base.errors import MissingFileError, NsystuiError, UsageError, meant
@@ -171,9 +170,7 @@ class Job:
     def __enter__(self) -> Job:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     if not TYPE_CHECKING:  # mypy refuses names that are not declared above

@@ -23,6 +23,7 @@ from nsystui.questions.kernels.activities import API, MEMORY, memory_sizes, work
 from nsystui.questions.kernels.summary import GroupBy, Names, kernel_summary
 from nsystui.questions.nccl.grouping import COLUMNS, USUAL, NcclProperty
 from nsystui.questions.nccl.summary import CALL, KERNEL, What, nccl_summary
+from nsystui.questions.nvtx.loading import has_launches
 from nsystui.questions.nvtx.paths import numbered, template
 from nsystui.questions.queries.conditions import duration, where
 from nsystui.questions.ranks.steps import StepTimes, step_times
@@ -158,7 +159,11 @@ def nccl(a: Side, b: Side) -> Compared:
         answers = [_summary(side, group_by) for side in (a, b)]
     is_of_kernels = any((answer.frame()["what"] == KERNEL).any() for answer in answers)
     what: What = KERNEL if is_of_kernels or not any(map(len, answers)) else CALL
-    basis = Basis(a.gpu_ranks, b.gpu_ranks) if what == KERNEL else Basis(a.call_ranks, b.call_ranks)
+    basis = (
+        Basis(a.gpu_ranks, b.gpu_ranks)
+        if what == KERNEL
+        else Basis(a.ranks_with(tables.nccl_calls), b.ranks_with(tables.nccl_calls))
+    )
     notes = [*basis.note("ranks with a GPU" if what == KERNEL else "ranks with calls")]
     if group_by != USUAL:
         notes.append("rows are by collective alone because only one side has message sizes")
@@ -217,8 +222,9 @@ def nvtx(a: Side, b: Side, fold_numbers: bool = True, step_range: str | None = N
     # No name filter: the tree's filter would also keep parents and children of matching ranges.
     ranges = [side.job.nvtx_ranges(side.selection.with_name(None)) for side in (a, b)]
     folded = numbered({*ranges[0].names, *ranges[1].names}) if fold_numbers else frozenset()
-    basis = Basis(a.nvtx_ranks, b.nvtx_ranks)
-    has_gpu = basis == Basis(a.projected_ranks, b.projected_ranks)
+    basis = Basis(a.ranks_with(tables.nvtx_ranges), b.ranks_with(tables.nvtx_ranges))
+    projected = Basis(a.ranks_with(tables.nvtx_ranges, has_launches), b.ranks_with(tables.nvtx_ranges, has_launches))
+    has_gpu = basis == projected
     steps = [side.whole_steps(step_range) for side in (a, b)]
     recorded = zip("AB", (a, b), steps, (basis.a, basis.b), strict=True)
     incomplete = [name for name, side, whole, ranks in recorded if not whole.ranks == len(side.ranks) == ranks]
@@ -240,7 +246,7 @@ def nvtx(a: Side, b: Side, fold_numbers: bool = True, step_range: str | None = N
         _measured_ranges(side_ranges, _labels(side_ranges.names, folded, side), has_gpu, is_selected)
         for side_ranges, side, is_selected in zip(ranges, (a, b), selected, strict=True)
     ]
-    if not has_gpu and (a.projected_ranks or b.projected_ranks):
+    if not has_gpu and (projected.a or projected.b):
         notes.append("GPU time is left out: some ranks with NVTX ranges lack the calls that launch kernels")
     return compared("diff-nvtx", _RANGE, (rows[0], rows[1]), basis, notes, (_GPU,), "CPU")
 
