@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from nsystui.base.answer import TableAnswer
+from nsystui.base.answer import Answer, TableAnswer
 from nsystui.base.errors import UsageError, no_such_name
 from nsystui.base.selection import Selection
 from nsystui.commands import arguments as shared
@@ -17,9 +17,7 @@ from nsystui.questions.queries.question import Option, Question, TextDrawing
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from nsystui.base.answer import Answer
     from nsystui.base.drawing import Drawing
-    from nsystui.base.selection import Selection
     from nsystui.questions.answers.remembered import Remembered
     from nsystui.questions.job.job import OpenJob
 

@@ -16,7 +16,6 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
 import sqlalchemy as sa
@@ -51,10 +50,8 @@ from nsystui.questions.queries.time_window import report_at
 from nsystui.questions.ranks.steps import step_times
 from nsystui.store import tables
 from nsystui.store.report import Report
+from nsystui.store.results import Arrays
 from nsystui.store.session import Computation, Session
-
-if TYPE_CHECKING:
-    from nsystui.store.results import Arrays
 
 BLOCKERS = {
     NCCL: "nccl",

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from nsystui.questions.queries.question import STEPS, Option, Question, ShownRows, Values, View
+from nsystui.questions.queries.question import STEPS, Expected, Option, Question, ShownRows, Values, View
 
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer
     from nsystui.base.selection import Selection
     from nsystui.questions.job.job import OpenJob
-    from nsystui.questions.queries.question import Expected
 
 
 def _overview_columns(values: Values) -> Expected:

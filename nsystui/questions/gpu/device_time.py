@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from operator import add
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -42,11 +42,8 @@ from nsystui.questions.algebra.intervals import (
     union,
 )
 from nsystui.questions.queries.tasks import RankedTask
+from nsystui.store.results import Arrays
 from nsystui.store.session import Session
-
-if TYPE_CHECKING:
-    from nsystui.store.results import Arrays
-
 
 Shares = Floats
 """Shape ``(bins,)``: 0 to 1 of each bin's time; NaN where the report was not recording."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import sqlalchemy as sa
@@ -16,10 +15,8 @@ from nsystui.questions.queries.conditions import of_reports
 from nsystui.questions.queries.derived import of_each_report
 from nsystui.store import tables
 from nsystui.store.report import Report
+from nsystui.store.results import Arrays
 from nsystui.store.session import Session
-
-if TYPE_CHECKING:
-    from nsystui.store.results import Arrays
 
 TRACED = 5_000
 """The longest gap that tracing by node may make, ns: about 2 µs are usual (github.com/AMD-AGI/TraceLens/issues/728)."""

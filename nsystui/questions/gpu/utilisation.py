@@ -9,7 +9,6 @@ import re
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -42,11 +41,8 @@ from nsystui.questions.queries.recording import recording_advice, unrecorded_cop
 from nsystui.questions.queries.tasks import GPU_TABLES, RankedTask, used_devices
 from nsystui.questions.queries.time_window import edges_of, recorded, selected_reports, shares_clock
 from nsystui.store.report import Report
+from nsystui.store.results import Arrays
 from nsystui.store.session import Session
-
-if TYPE_CHECKING:
-    from nsystui.store.results import Arrays
-
 
 _NAME_NOTE = "the name filter does not apply here: how busy a GPU is depends on all of its work"
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -30,11 +29,8 @@ from nsystui.questions.nvtx.loading import (
 from nsystui.questions.queries.derived import in_runs
 from nsystui.store import tables
 from nsystui.store.report import Report
-from nsystui.store.results import as_arrays, json_array, json_of, version_of
+from nsystui.store.results import Arrays, as_arrays, json_array, json_of, version_of
 from nsystui.store.session import Session
-
-if TYPE_CHECKING:
-    from nsystui.store.results import Arrays
 
 
 @dataclass(frozen=True, eq=False)

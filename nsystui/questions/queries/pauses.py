@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import reduce
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,10 +14,8 @@ from nsystui.base.units import format_value
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, intersect, union
 from nsystui.questions.queries.derived import of_each_report
 from nsystui.store.report import Report, spans_of
+from nsystui.store.results import Arrays
 from nsystui.store.session import Session
-
-if TYPE_CHECKING:
-    from nsystui.store.results import Arrays
 
 
 def pauses(session: Session, *reports: Report) -> Intervals:

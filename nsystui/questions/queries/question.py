@@ -20,9 +20,8 @@ if TYPE_CHECKING:
     from nsystui.questions.job.job import OpenJob
     from nsystui.questions.recipes.recipe import RecipeMap
 
-    Expected = tuple[Mapping[str, Sequence[str]], Sequence[str]]
-    """The columns to read by table, and the tables whose rows to count: see `Session.expect`."""
-
+Expected = tuple[Mapping[str, Sequence[str]], Sequence[str]]
+"""The columns to read by table, and the tables whose rows to count: see `Session.expect`."""
 _NO_VALUES: Mapping[str, Any] = MappingProxyType({})
 Values = Mapping[str, Any]
 """The value of each option by its name."""

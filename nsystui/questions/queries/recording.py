@@ -9,7 +9,6 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from nsystui.base.selection import Task
 from nsystui.exports import canonical
@@ -18,11 +17,8 @@ from nsystui.exports.forms.form import EXPORT_COMMAND
 from nsystui.questions.queries.derived import of_each_report
 from nsystui.questions.queries.tasks import COPYING, GPU_TABLES, launches_without_work, process_names, rows_of_tasks
 from nsystui.store.report import Report
-from nsystui.store.results import json_array, json_of
+from nsystui.store.results import Arrays, json_array, json_of
 from nsystui.store.session import Session
-
-if TYPE_CHECKING:
-    from nsystui.store.results import Arrays
 
 _ON_GPU = "trace with ProfilerActivity.CUDA among the activities"
 _PYTORCH_ADVICE = {

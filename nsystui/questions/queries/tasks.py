@@ -37,13 +37,11 @@ from nsystui.questions.queries.numbering import SOURCE as GIVEN
 from nsystui.questions.queries.numbering import Numbering
 from nsystui.questions.queries.time_window import report_at
 from nsystui.store.report import Report
-from nsystui.store.results import json_array, json_of
+from nsystui.store.results import Arrays, json_array, json_of
 from nsystui.store.session import Session
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
-
-    from nsystui.store.results import Arrays
 
 
 COPYING = ("Memcpy", "Memset")

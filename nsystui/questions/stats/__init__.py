@@ -6,7 +6,7 @@ See docs/numbers.md#nsys-stats. `nsystui.questions.catalogue.nsys_stats` declare
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nsystui.base.errors import UsageError, meant
 from nsystui.base.types import grouped
@@ -14,9 +14,7 @@ from nsystui.exports import canonical
 from nsystui.questions.queries.question import Question
 from nsystui.questions.queries.recording import recording_advice
 from nsystui.questions.queries.registry import of_family, question_named
-
-if TYPE_CHECKING:
-    from nsystui.store.session import Session
+from nsystui.store.session import Session
 
 FAMILY = "stats"
 DEFAULT = (

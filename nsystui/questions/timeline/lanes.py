@@ -31,7 +31,7 @@ from nsystui.questions.nvtx.chains import PUSH_POP
 from nsystui.questions.nvtx.columns import RangeColumns
 from nsystui.questions.nvtx.loading import Texts, coded_arrays
 from nsystui.questions.queries.derived import of_each_report
-from nsystui.questions.queries.tasks import GPU_TABLES, selected_ranks
+from nsystui.questions.queries.tasks import GPU_TABLES, RankedTask, selected_ranks
 from nsystui.questions.queries.time_window import recorded, report_at
 from nsystui.questions.timeline.cpu import CpuWork, events_of
 from nsystui.store import tables
@@ -41,7 +41,6 @@ from nsystui.store.session import Session
 if TYPE_CHECKING:
     from nsystui.questions.gpu.utilisation import BusyIntervals
     from nsystui.questions.job.job import OpenJob
-    from nsystui.questions.queries.tasks import RankedTask
     from nsystui.store.results import Arrays
 
 

@@ -16,7 +16,7 @@ from textual.timer import Timer
 from textual.widget import Widget
 
 from nsystui.base.errors import NsystuiError, reason_of
-from nsystui.questions.queries.question import COMPARISON, View
+from nsystui.questions.queries.question import COMPARISON, Question, View
 from nsystui.ui import keys
 from nsystui.ui.ascii import key_name
 from nsystui.ui.pictures.selection import crumbs_of, describe
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from nsystui.base.selection import Window
     from nsystui.questions.events.listing import EventKey
     from nsystui.questions.job.job import OpenJob
-    from nsystui.questions.queries.question import Question
     from nsystui.questions.queries.tasks import RankedTask
 
 _MIN_PAUSE = 0.5

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nsystui.base.answer import FILES_ONLY, Answer, Record, TableAnswer, Unit
+from nsystui.base.drawing import Drawing as Shapes
 from nsystui.base.selection import Selection
 from nsystui.base.text import fit
 from nsystui.base.units import format_value
@@ -20,6 +21,7 @@ from nsystui.questions.nccl.bandwidth import LinkRate, link_rate
 from nsystui.questions.nccl.grouping import COLUMNS, NcclProperty, bucket_numbers, powers_of_two
 from nsystui.questions.nccl.listing import nccl_listing
 from nsystui.questions.nccl.names import BUCKETS
+from nsystui.questions.nccl.pairing import NcclPairing
 from nsystui.questions.nccl.sizes import (
     SizeBin,
     bandwidth_by_size,
@@ -36,10 +38,6 @@ from nsystui.ui.screens.nccl_log import log_note
 from nsystui.ui.screens.table import TableScreen
 from nsystui.ui.widgets.frame import Choice
 from nsystui.ui.widgets.plots import framed, histogram_lines, label_width, plot_lines
-
-if TYPE_CHECKING:
-    from nsystui.base.drawing import Drawing as Shapes
-    from nsystui.questions.nccl.pairing import NcclPairing
 
 
 def histogram(bars: Sequence[SizeBin], width: int) -> list[str]:

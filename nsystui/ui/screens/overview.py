@@ -10,7 +10,7 @@ from textual import events, on
 from textual.containers import Container
 from textual.widget import Widget
 
-from nsystui.base.answer import iter_rows
+from nsystui.base.answer import Answer, Record, TableAnswer, Value, iter_rows
 from nsystui.base.errors import reason_of
 from nsystui.base.selection import Selection
 from nsystui.questions.queries.registry import view_of_table
@@ -26,7 +26,6 @@ from nsystui.ui.widgets.repainting import in_background
 from nsystui.ui.widgets.window_table import RowSelected, SortRequested, WindowTable
 
 if TYPE_CHECKING:
-    from nsystui.base.answer import Answer, Record, TableAnswer, Value
     from nsystui.base.drawing import Drawing
     from nsystui.questions.job.job import OpenJob
     from nsystui.ui.pictures.overview import IdlePicture, OverviewPicture
