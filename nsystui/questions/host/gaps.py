@@ -476,9 +476,8 @@ def samples_in_gaps(job: OpenJob, selection: Selection) -> str:
     counts = []
     for thread in named_threads(job, samples.threads):
         idle, sampled = gaps.get(workers.get(thread.task, thread.task), EMPTY), samples.threads[thread.thread]
-        gap = np.searchsorted(idle.starts, sampled.times, side="right") - 1
-        inside = (gap >= 0) & (sampled.times < idle.ends[np.maximum(gap, 0)]) if len(idle) else sampled.times < 0
-        counts.append((int(inside.sum()), thread, sampled.nodes[inside]))
+        nodes = sampled.nodes[idle.before(sampled.times)[1] > 0]
+        counts.append((len(nodes), thread, nodes))
     total = sum(count for count, _, _ in counts)
     if not total:
         return ""

@@ -352,8 +352,7 @@ def _workers(case: Case, idle_spans: Sequence[IdleSpan]) -> list[_Worker]:
         function = ""
         thread_samples = samples.threads.get(thread.thread)
         if thread_samples is not None:
-            index = np.searchsorted(inside.starts, thread_samples.times, side="right") - 1
-            nodes = thread_samples.nodes[(index >= 0) & (thread_samples.times < inside.ends[np.maximum(index, 0)])]
+            nodes = thread_samples.nodes[inside.before(thread_samples.times)[1] > 0]
             count = len(nodes)
         if thread_samples is not None and count:
             report = thread.thread[0]

@@ -13,7 +13,6 @@ from nsystui.base.selection import Selection, Window
 from nsystui.base.text import counted
 from nsystui.exports import canonical
 from nsystui.questions.algebra.intervals import (
-    EMPTY,
     Intervals,
     Times,
     covered_per_bin,
@@ -427,8 +426,5 @@ def synchronising_calls(case: Case) -> Sequence[Finding | NotChecked]:
 
 def idle_after(gaps: Intervals, calls: Intervals) -> Intervals:
     """Return the gaps that begin inside a call and outlast it: the CPU waited for the GPU."""
-    if not len(gaps) or not len(calls):
-        return EMPTY
-    index = np.searchsorted(calls.starts, gaps.starts, side="right") - 1
-    until = calls.ends[np.maximum(index, 0)]
-    return gaps.chosen((index >= 0) & (gaps.starts < until) & (gaps.ends > until))
+    _, rest = calls.before(gaps.starts)
+    return gaps.chosen((rest > 0) & (gaps.lengths > rest))
