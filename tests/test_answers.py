@@ -200,7 +200,7 @@ def question_of(line: str) -> tuple[Question, list[str]] | None:
 def check_schema(line: str, answers: list[Answer], schemas: dict[str, Any]) -> None:
     """Check the keys of the rows and their order, which options may change, and the types of the values."""
     asked = question_of(line)
-    if asked is None or asked[0].home == COMPARISON or "--by-rank" in line or "--timeunit" in line:
+    if asked is None or asked[0].rows.home == COMPARISON or "--by-rank" in line or "--timeunit" in line:
         return
     question, flags = asked
     items = schemas[f"{question.family} {question.name}".strip()]["items"]
