@@ -83,7 +83,7 @@ nsys could not resolve count for their module, [libcuda.so.1]; functions of the 
         description="""\
 The call tree of the CPU samples in the selection, top-down from the outermost callers, or with --bottom-up from the
 functions that ran to their callers. With --filter it begins at the functions with that name: what they call, or with
---bottom-up who calls them. ShownRows are in tree order, the largest first; the hot path is marked.""",
+--bottom-up who calls them. Rows are in tree order, the largest first; the hot path is marked.""",
         examples="""  nsystui calltree rank0.sqlite --depth 12
   nsystui calltree rank0.sqlite --bottom-up --thread pin_memory
   nsystui calltree rank*.sqlite --filter pin_memory --format csv""",
