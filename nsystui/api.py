@@ -14,7 +14,6 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from io import StringIO
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from nsystui.base.errors import MissingFileError, NsystuiError, UsageError, meant
@@ -87,7 +86,7 @@ def _catalogue() -> Mapping[str, str]:
     from nsystui.questions.queries.question import COMPARISON
     from nsystui.questions.queries.registry import questions as all_questions
 
-    return {f"{item.family} {item.name}".strip(): item.help for item in all_questions() if item.home != COMPARISON}
+    return {f"{item.family} {item.name}".strip(): item.help for item in all_questions() if item.rows.home != COMPARISON}
 
 
 def diff(
@@ -171,9 +170,7 @@ class Job:
     def __enter__(self) -> Job:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     if not TYPE_CHECKING:  # mypy refuses names that are not declared above
@@ -244,8 +241,7 @@ class Job:
 
         declaration = _question(question)
         request = self._parsed(question, declaration, options)
-        selection = selection_of(request.selecting, self._job)
-        answer = ask(declaration, self._job, selection, declaration.read(request.args))
+        answer = ask(declaration, self._job, selection_of(request.selecting, self._job), declaration.read(request.args))
         return frame_of(arranged(request.output, answer))
 
     def draw(self, question: str, **options: Any) -> Svg:

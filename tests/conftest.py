@@ -259,7 +259,7 @@ def _give_up_rights() -> None:
 DUMMY_QUESTION = '''
 """A question about nothing."""
 
-from nsystui.questions.queries.question import Option, Question, View
+from nsystui.questions.queries.question import Option, Question, ShownRows, View
 
 
 def ask(job, selection, options):
@@ -285,8 +285,7 @@ QUESTIONS = (
         "the same on a screen",
         ask,
         options=(Option("word", "the word", choices=("one", "two"), default="one"),),
-        home="ranks",
-        title="first words",
+        rows=ShownRows(home="ranks", title="first words"),
         views=(View("first"), View("second", "second words", "words", {"word": "two"}, ("word", True))),
     ),
 )

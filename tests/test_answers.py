@@ -200,7 +200,7 @@ def question_of(line: str) -> tuple[Question, list[str]] | None:
 def check_schema(line: str, answers: list[Answer], schemas: dict[str, Any]) -> None:
     """Check the keys of the rows and their order, which options may change, and the types of the values."""
     asked = question_of(line)
-    if asked is None or asked[0].home == COMPARISON or "--by-rank" in line or "--timeunit" in line:
+    if asked is None or asked[0].rows.home == COMPARISON or "--by-rank" in line or "--timeunit" in line:
         return
     question, flags = asked
     items = schemas[f"{question.family} {question.name}".strip()]["items"]
@@ -262,7 +262,7 @@ def test_every_question_is_asked_with_each_of_its_options():
 @pytest.mark.campaign
 def test_answers_do_not_depend_on_the_order_in_which_rows_were_written(here, monkeypatch):
     # Reports and recipes number the ranges by their rows.
-    commands = [one.command({}) for one in questions() if one.home != COMPARISON and not one.family]
+    commands = [one.command({}) for one in questions() if one.rows.home != COMPARISON and not one.family]
     write_jobs(["train"], here)
     for name, order in (("first-to-last", "ASC"), ("last-to-first", "DESC")):
         path = Path(shutil.copytree(here / "train", here / name, dirs_exist_ok=True)) / "rank1.sqlite"
@@ -291,7 +291,7 @@ def test_a_packed_job_answers_in_python_as_its_exports_do(here, job):
     assert main(["pack", job, "-o", f"{job}.packed"]) == 0
     with nsystui.open(job) as exports, nsystui.open(f"{job}.packed") as packed:
         for question in questions():
-            if question.home != COMPARISON:
+            if question.rows.home != COMPARISON:
                 name = f"{question.family} {question.name}".strip()
                 expected, frame = exports.ask(name), packed.ask(name)
                 assert expected.equals(frame) and expected.dtypes.equals(frame.dtypes), name
@@ -307,7 +307,7 @@ def test_without_its_data_a_question_says_why_in_every_form_and_changes_no_file(
     write_jobs(words.split(), here)
     before = fingerprint(here / words.split()[0])
     for question in questions():
-        if question.home == COMPARISON:
+        if question.rows.home == COMPARISON:
             continue
         line = f"{question.command({})} {words} --format json"
         asked = ask(line)

@@ -40,7 +40,6 @@ COLOURS = {
     "better": Colour("#56c271", "#1a6334", "#268649", "ansi_green"),
     "worse": Colour("#ff6b6b", "#a3121f", "#e61e30", "ansi_red"),
 }
-CATEGORIES = tuple(COLOURS)
 
 SHADES = {
     **dict.fromkeys(("memory", "api", "warning"), "▒"),

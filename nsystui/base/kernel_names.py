@@ -80,8 +80,7 @@ def smart_names(names: Iterable[str]) -> dict[str, str]:
 @lru_cache(maxsize=4096)
 def smart_name(name: str, detail: int = _USUAL) -> str:
     """Return the smart name of a kernel. Not unique: see `smart_names`."""
-    parts = _parts(_declarator(_ANONYMOUS.sub("", name)))
-    return _kernel(parts, detail) or name
+    return _kernel(_parts(_declarator(_ANONYMOUS.sub("", name))), detail) or name
 
 
 def _kernel(parts: list[_Part], detail: int) -> str:
@@ -112,8 +111,7 @@ def _tidy(base: str) -> str:
     base = _XMMA.sub(r"\1 \3 stage\4\5 \2", base)
     base = re.sub(r"^cutlass_\d+_(?:simt|tensorop|wmma_tensorop)_", "cutlass ", base)
     base = re.sub(r"_align\d+$", "", base)
-    shorter = re.sub(r"_kernel$", "", re.sub(r"^(?:vectorized|unrolled)_", "", base))
-    return shorter or base
+    return re.sub(r"_kernel$", "", re.sub(r"^(?:vectorized|unrolled)_", "", base)) or base
 
 
 def _arguments(part: _Part, detail: int, depth: int) -> list[str]:

@@ -94,7 +94,7 @@ def add_dask(parser: argparse.ArgumentParser) -> None:
 def check_dask(question: Question, values: Values = MappingProxyType({})) -> None:
     """Raise UsageError if a question with these option ``values`` cannot run on a cluster."""
     listed = [f"--{option.flag}" for option in question.options if option.lists and option.is_given(values)]
-    if listed or not question.of_reports:
+    if listed or "reports" not in question.reads:
         name = " ".join([question.name, *listed])
         raise UsageError(f"--dask: {name} does not run on a cluster: leave --dask out")
 

@@ -10,7 +10,7 @@ from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from nsystui.base.answer import key_named
+from nsystui.base.answer import TableAnswer, key_named
 from nsystui.base.errors import UsageError
 from nsystui.base.selection import parse_numbers
 from nsystui.base.terminal import reading_width
@@ -19,7 +19,6 @@ from nsystui.commands.request import Request, Selecting
 from nsystui.questions.queries.question import Titled, chosen_tables
 
 if TYPE_CHECKING:
-    from nsystui.base.answer import TableAnswer
     from nsystui.questions.compare import ComparisonOptions, Side
     from nsystui.questions.job.job import OpenJob
 

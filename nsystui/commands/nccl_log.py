@@ -12,7 +12,7 @@ from nsystui.base.errors import ExportError, MissingDataError, NsystuiError
 from nsystui.base.units import format_value
 from nsystui.commands import arguments as shared
 from nsystui.commands.request import Request
-from nsystui.exports.nccl_log.files import named, open_log, size_of
+from nsystui.exports.nccl_log.files import OpenLog, named, open_log, size_of
 from nsystui.exports.nccl_log.lines import LogReader
 from nsystui.questions.nccl_log.steps import StepCut, steps_of
 from nsystui.questions.nccl_log.summary import LogSummary, notes, nothing
@@ -21,10 +21,6 @@ from nsystui.questions.queries.question import Titled, chosen_tables
 
 if TYPE_CHECKING:
     from nsystui.commands.progress import ProgressLine
-    from nsystui.exports.nccl_log.files import OpenLog
-    from nsystui.exports.nccl_log.lines import LogReader
-    from nsystui.questions.nccl_log.steps import StepCut
-    from nsystui.questions.nccl_log.summary import LogSummary
 
 DESCRIPTION = """Debug logs of NCCL and RCCL (NCCL_DEBUG=INFO) and NCCL Inspector's records as tables, in one pass:
 calls and bytes by op, message sizes in buckets, calls by op, count and datatype, communicators with their ranks, rings,

@@ -14,7 +14,6 @@ from nsystui.commands.request import Request
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nsystui.base.selection import Selection
     from nsystui.questions.job.job import OpenJob
     from nsystui.questions.trace.ncu import NcuCommand
 

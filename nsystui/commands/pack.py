@@ -17,13 +17,12 @@ from nsystui.base.units import format_value
 from nsystui.commands import arguments as shared
 from nsystui.commands.configuration import add_limits
 from nsystui.commands.request import Request
-from nsystui.questions.queries.numbering import numbering
+from nsystui.questions.queries.numbering import Numbering, numbering
 
 if TYPE_CHECKING:
     from nsystui.commands.progress import ProgressLine
     from nsystui.questions.answers.packing import RanksAhead, ReportRanks
     from nsystui.questions.job.opening import Export
-    from nsystui.questions.queries.numbering import Numbering
     from nsystui.store.packed_job import JobReport, JobWriter
     from nsystui.store.report import Report
     from nsystui.store.session import Session

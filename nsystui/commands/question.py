@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from nsystui.base.answer import TableAnswer
+from nsystui.base.answer import Answer, TableAnswer
 from nsystui.base.errors import UsageError, no_such_name
 from nsystui.base.selection import Selection
 from nsystui.commands import arguments as shared
@@ -17,9 +17,7 @@ from nsystui.questions.queries.question import Option, Question, TextDrawing
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from nsystui.base.answer import Answer
     from nsystui.base.drawing import Drawing
-    from nsystui.base.selection import Selection
     from nsystui.questions.answers.remembered import Remembered
     from nsystui.questions.job.job import OpenJob
 
@@ -35,7 +33,7 @@ class QuestionCommand:
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Add the flags of every question, and of this question."""
         shared.add_files(parser)
-        if self.question.of_reports:
+        if "reports" in self.question.reads:
             shared.add_dask(parser)
         add_options(parser, self.question.options)
         shared.add_selection(parser)
@@ -180,10 +178,11 @@ def _as_svg(question: Question, request: Request, job: OpenJob, selection: Selec
 
 
 def _opened(question: Question, request: Request) -> AbstractContextManager[tuple[OpenJob, Selection]]:
-    has_times = question.has_times or any(option.is_given(request.args) for option in question.options if option.lists)
+    lists = any(option.is_given(request.args) for option in question.options if option.lists)
     values = {**vars(request.selecting), **request.args}
     expected = question.expected(values) if question.expected is not None else None
-    return shared.opened(request, whole=question.is_whole, times=has_times, expected=expected)
+    times = lists or "times" in question.reads
+    return shared.opened(request, whole="whole" in question.reads, times=times, expected=expected)
 
 
 def _as_text(question: Question, request: Request, job: OpenJob, selection: Selection, options: Any) -> int | None:

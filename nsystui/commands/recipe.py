@@ -63,7 +63,7 @@ def _about(name: str) -> list[str]:
         return textwrap.wrap(text, 78, initial_indent="  ", subsequent_indent="    ")
 
     usage = f"usage: nsystui recipe {recipe.name} FILE… [OPTIONS]"
-    if recipe.home == COMPARISON:
+    if recipe.rows.home == COMPARISON:
         usage = f"usage: nsystui recipe {recipe.name} A… -- B… [OPTIONS]; `nsystui diff --help` has the options"
     lines = [usage, "", *textwrap.wrap(f"{recipe.help[0].upper()}{recipe.help[1:]}.", 78), ""]
     if recipe.takes:

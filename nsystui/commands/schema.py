@@ -44,7 +44,7 @@ def run(request: Request) -> int:
     words = request.args["words"]
     with empty_job() as job:
         if not words:
-            single = (cmd for cmd in questions() if cmd.home != COMPARISON)
+            single = (cmd for cmd in questions() if cmd.rows.home != COMPARISON)
             schema = {f"{cmd.family} {cmd.name}".strip(): schema_of(job, cmd, cmd.default_values()) for cmd in single}
             schema |= {name: _command_schema(job, name, ()) for name in _COMMANDS}
         elif words[0] in _COMMANDS:

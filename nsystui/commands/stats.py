@@ -11,14 +11,13 @@ from nsystui.base.errors import UsageError
 from nsystui.base.units import in_unit, time_unit_of
 from nsystui.commands import arguments as shared
 from nsystui.commands.request import Request
-from nsystui.questions.queries.question import Titled
+from nsystui.questions.queries.question import Question, Titled
 
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer
     from nsystui.base.selection import Selection
     from nsystui.questions.answers.remembered import Remembered
     from nsystui.questions.job.job import OpenJob
-    from nsystui.questions.queries.question import Question
 
 DESCRIPTION = """Reports of `nsys stats` by their names. With --format csv the output is that of
 `nsys stats -q --format csv -r REPORT FILE`: same header, rows, order and rounding; with several files the statistics

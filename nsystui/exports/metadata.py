@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from nsystui.base.text import whole_number
-from nsystui.base.types import Expression
+from nsystui.base.types import Expression, grouped
 from nsystui.exports import integrity, opening
 from nsystui.exports.schema import GpuClock, Schema
 
@@ -188,10 +188,7 @@ class Metadata:
     @cached_property
     def blocking_streams_by_pid(self) -> Mapping[int, list[BlockingStream]]:
         """``blocking_streams`` by process."""
-        by_pid: dict[int, list[BlockingStream]] = {}
-        for stream in self.blocking_streams:
-            by_pid.setdefault(stream.pid, []).append(stream)
-        return by_pid
+        return grouped((stream.pid, stream) for stream in self.blocking_streams)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values for ``json.dump``."""

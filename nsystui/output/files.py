@@ -88,8 +88,7 @@ def _fitted(answer: Answer, is_wide: bool, is_cut: bool) -> tuple[Answer, str]:
         answer = head(answer, max_rows)
         remarks.append(f"{max_rows} of {total:,} rows (--top N for more)")
     if not is_wide and len(answer) <= _MAX_FITTED_ROWS:
-        rows = answer.page(0, len(answer))
-        table = TableAnswer(answer.name, answer.columns, rows, answer.total, answer.notes)
+        table = TableAnswer(answer.name, answer.columns, answer.page(0, len(answer)), answer.total, answer.notes)
         fitted = fitting(table, width)
         hidden = [
             before.label

@@ -20,13 +20,13 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from nsystui.base.errors import OutputError, reason_of
 from nsystui.base.parquet_file import copy_to_parquet, parquet_rows
 from nsystui.base.partial_files import PARTIAL, drop_abandoned, is_abandoned, partial_name, remove
 from nsystui.base.text import is_utf8
+from nsystui.base.types import grouped
 from nsystui.exports.canonical import CanonicalTable
 from nsystui.exports.opening import ExportFile
 from nsystui.store.results import Caps, Results, version_of_reading
@@ -111,8 +111,7 @@ class Cache:
     def path_of(self, export: ExportFile) -> Path:
         """Return the directory of ``export``, which depends on its state and the version of the code that reads it."""
         real = os.path.realpath(export.path)
-        identity = f"{version_of_reading()}|{real}|{export.state}"
-        digest = hashlib.sha256(os.fsencode(identity)).hexdigest()[:24]
+        digest = hashlib.sha256(os.fsencode(f"{version_of_reading()}|{real}|{export.state}")).hexdigest()[:24]
         name = os.path.splitext(os.path.basename(real))[0]
         stem = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in name)[:40]
         return self.directory / f"{stem}-{digest}"
@@ -250,9 +249,7 @@ class Partial(Generic[_Files]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         shutil.rmtree(self._temporary, ignore_errors=True)
 
     def write(self, table: CanonicalTable, connection: duckdb.DuckDBPyConnection, rows: SinkRows) -> int:
@@ -293,9 +290,7 @@ def read_packed(directory: Path) -> PackedFiles:
 
     facts, seals = read_facts(directory, FACTS)
     report = PackedReport.from_json(facts)
-    files: dict[str, list[Path]] = {}
-    for file in seals:
-        files.setdefault(file.name.partition("-")[0], []).append(file)
+    files = grouped((file.name.partition("-")[0], file) for file in seals)
     return PackedFiles(directory, report, {name: tuple(paths) for name, paths in files.items()}, seals=seals)
 
 

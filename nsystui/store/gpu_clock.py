@@ -190,8 +190,7 @@ def _bounds(
     with ExitStack() as stack:
         cursor = stack.enter_context(closing(connection.cursor()))
         for name, query in (("call_rows", calls), ("work_rows", work_query), ("wait_rows", waits)):
-            reader = stack.enter_context(ArrowReader(path))
-            cursor.register(name, cursor.from_arrow(reader.stream(query)))
+            cursor.register(name, cursor.from_arrow(stack.enter_context(ArrowReader(path)).stream(query)))
         return cursor.execute(_BOUNDS).fetchall()
 
 

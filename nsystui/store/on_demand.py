@@ -285,8 +285,7 @@ class OnDemand:
         if missing:
             with remembered_damage(self.results):
                 self._tallies.update(self._tally(missing))
-            values = {name: tally.to_json() for name, tally in self._tallies.items()}
-            self.results.save(_TALLIES, values)
+            self.results.save(_TALLIES, {name: tally.to_json() for name, tally in self._tallies.items()})
             self.results.save(_WHOLE, sorted(self._checks.whole))
         return {name: self._tallies[name] for name in names}
 
@@ -328,8 +327,7 @@ class OnDemand:
     @cached_property
     def timed(self) -> frozenset[str]:
         """The canonical tables with rows whose events extend the session."""
-        decoded = {name for source in self._sources for name in source.decoded}
-        excluded = {canonical.OS_CALLS.name, *decoded}
+        excluded = {canonical.OS_CALLS.name, *{name for source in self._sources for name in source.decoded}}
         return frozenset(
             table.name
             for table in canonical.TABLES

@@ -580,8 +580,7 @@ class TableStream:
         if self._transform.times is None:
             return LeftOut()
         rows = f"({replace(self._complete_source, without='').scan % (chunk.first, chunk.last)}) c"
-        counting = self._connection.from_arrow(export.stream(left_out_query(self._transform, rows)))
-        return left_out_of(counting.fetchall())
+        return left_out_of(self._connection.from_arrow(export.stream(left_out_query(self._transform, rows))).fetchall())
 
 
 def first_row(connection: duckdb.DuckDBPyConnection, export: ArrowReader, table: str, first: int) -> int:

@@ -22,7 +22,7 @@ from importlib.util import find_spec
 from itertools import takewhile
 from pathlib import Path
 from pkgutil import iter_modules
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from nsystui.base.inputs import json_in, opened
 from nsystui.base.partial_files import drop_abandoned, remove
@@ -31,9 +31,7 @@ from nsystui.base.version import __version__
 from nsystui.exports import canonical
 from nsystui.store import seals
 
-if TYPE_CHECKING:
-    Arrays = Mapping[str, Array]
-
+Arrays = Mapping[str, Array]
 T = TypeVar("T")
 _LENGTH_BYTES = 4
 

@@ -103,8 +103,7 @@ def write_facts(directory: Path, target: Path, name: str, values: Mapping[str, A
     They are valid only when the directory is renamed to ``target``.
     """
     files = {file.name: seal_now(file, changed_ns) for file in sorted(directory.glob("*.parquet"))}
-    text = facts_text({**values, _PLACE: target.name, _FILES: files})
-    (directory / name).write_text(text, encoding="utf-8")
+    (directory / name).write_text(facts_text({**values, _PLACE: target.name, _FILES: files}), encoding="utf-8")
 
 
 def read_facts(directory: Path, name: str) -> tuple[dict[str, Any], dict[Path, Seal]]:

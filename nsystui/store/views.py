@@ -151,8 +151,7 @@ def _relation(
     is_of_captures = any(item.capture or item.shift for item in group)
     renamed = {} if first.renamed is None else {first.renamed[1]: first.renamed[0]}
     fields = {renamed.get(name, name): name for name in rows.columns if name != "filename"}
-    selected = map(column, fields if names is None else names)
-    return rows.select(of_report("report"), of_report("clock_offset"), *selected)
+    return rows.select(of_report("report"), of_report("clock_offset"), *map(column, fields if names is None else names))
 
 
 def _files_read(

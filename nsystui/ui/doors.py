@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from nsystui.base.selection import Window
+from nsystui.base.selection import Selection, Task, Window
 from nsystui.exports.metadata import tid_of
 from nsystui.questions.queries.registry import view_named
 from nsystui.ui.screens import screen_of
 
 if TYPE_CHECKING:
-    from nsystui.base.selection import Selection, Task
     from nsystui.questions.events.listing import EventKey
     from nsystui.questions.triage.finding import Finding
     from nsystui.ui.app import NsystuiApp

@@ -74,7 +74,7 @@ class Offer(NamedTuple):
 def words_of(question: Question) -> str:
     """Return the line of a question, such as ``recipe: gpu_gaps – when a GPU was idle for long``."""
     family = f"{question.family}: " if question.family else ""
-    name = question.title if question.home == COMPARISON else f"{family}{question.name}"
+    name = question.rows.title if question.rows.home == COMPARISON else f"{family}{question.name}"
     return f"{name} – {question.help}"
 
 
@@ -189,8 +189,8 @@ def offers(screen: JobScreen) -> Iterable[Offer]:
         return
     yield from (*views(screen), *commands(screen), *commands_elsewhere(screen))
     for question in questions():
-        if question.home in (PALETTE, COMPARISON):
-            titles, synonyms = (question.name, question.title, question.family), SYNONYMS.get(question.name, "")
+        if question.rows.home in (PALETTE, COMPARISON):
+            titles, synonyms = (question.name, question.rows.title, question.family), SYNONYMS.get(question.name, "")
             yield Offer(words_of(question), partial(screen.open_question, question), titles, synonyms)
 
 

@@ -105,7 +105,7 @@ def test_what_ncu_measured_stands_beside_the_kernels_of_workers(run, dask_schedu
 
 def test_every_question_that_a_cluster_computes_is_compared():
     asked = {words.removeprefix("stats -r ").split()[0].partition(":")[0] for words in EACH_MECHANISM + OF_REPORTS}
-    assert {one.name for one in catalogue.questions() if one.of_reports} == (asked - {"triage"}) | NOTHING_FOR
+    assert {one.name for one in catalogue.questions() if ("reports" in one.reads)} == (asked - {"triage"}) | NOTHING_FOR
 
 
 @pytest.mark.campaign
@@ -141,7 +141,7 @@ def test_a_question_that_offers_a_cluster_takes_it_and_another_does_not_know_it(
     for one in catalogue.of_family(""):
         is_offered = "--dask" in run(one.name, "--help").out
         done = run(one.name, demo_job[0], "--dask", "tcp://127.0.0.1:9")
-        assert is_offered == one.of_reports, one.name
+        assert is_offered == ("reports" in one.reads), one.name
         assert ("--dask needs a packed job" if is_offered else "unrecognized arguments: --dask") in done.err, one.name
 
 

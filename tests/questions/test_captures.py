@@ -218,7 +218,9 @@ def test_replayed_kernels_belong_to_the_range_of_their_capture(opened: Callable[
     assert rows["capture › layer_1"]["replayed"] == SECOND
     assert rows["execute"]["replayed"] is None
     ranges = job.nvtx_ranges(Selection())
-    work = {ranges.names[name]: kernels_of(ranges, index).page(0, 9) for index, name in enumerate(ranges.name)}
+    work = {
+        ranges.names[name]: kernels_of(ranges, index).page(0, 9) for index, name in enumerate(ranges.values("name"))
+    }
     assert [row[1] for row in work["layer_0"]] == [10] * REPLAYS and len(work["capture"]) == 2 * REPLAYS
     assert len(work["execute"]) == 2
     names = {row["name"]: row["replayed"] for row in records(nvtx_names(job, Selection(), Folding.ALL))}

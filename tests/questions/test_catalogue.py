@@ -67,7 +67,7 @@ def test_what_a_question_says_of_itself_is_there():
 def test_every_question_that_is_a_command_is_shown_by_a_screen_or_in_the_palette():
     from nsystui.ui.app import NsystuiApp
 
-    homes = {one.name: one.home for one in of_family("")}
+    homes = {one.name: one.rows.home for one in of_family("")}
     assert homes.pop("efficiency") == ""  # a screen that the GPU screen opens, and no mode
     assert set(homes.values()) <= {*NsystuiApp.MODES, PALETTE}
     assert list(NsystuiApp.MODES) == list(SCREENS)

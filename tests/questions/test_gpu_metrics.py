@@ -196,11 +196,11 @@ def pieces_of(
             yield from (((collective, int(size)), place, (start, end)) for place in gpu.values() if place[0] == report)
     else:
         ranges = job.nvtx_ranges(Selection())
-        for number in np.flatnonzero(ranges.op_count > 0).tolist():
-            lane, name = ranges.lane_of(number), ranges.names[ranges.name[number]]
+        for number in np.flatnonzero(ranges.values("op_count") > 0).tolist():
+            lane, name = ranges.lane_of(number), ranges.names[ranges.values("name")[number]]
             if name == "forward":
                 place = gpu[Task(lane.report, lane.process)]
-                yield (name,), place, (int(ranges.gpu_start[number]), int(ranges.gpu_end[number]))
+                yield (name,), place, (int(ranges.values("gpu_start")[number]), int(ranges.values("gpu_end")[number]))
 
 
 KEYS = {"step": ("rank", "start"), "collective": ("collective", "message_size"), "range": ("name",)}

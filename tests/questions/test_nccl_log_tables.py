@@ -177,8 +177,8 @@ class TestSequences:
         found = call_sequences(LogReader().read(stream((*begins, first[0], second[0], *first[1:], second[1]))))
         members = [(each.member.communicator, each.member.rank, len(each)) for each in found]
         assert members == [("0xfe", 0, 3), ("0xfe", 1, 1), ("pointer 0xc9", None, 1)]
-        calls = [(one.signature.op, one.op_count) for one in found[0].calls()]
-        assert calls == [("AllReduce", 1), ("AllGather", 2), ("AllReduce", 3)]
+        ops = [found[0].signatures[kind].op for kind in found[0].kinds]
+        assert (ops, [*found[0].op_counts]) == (["AllReduce", "AllGather", "AllReduce"], [1, 2, 3])
         assert len(found[0].signatures) == 2  # 12 bytes a call: the arguments are there once
 
     def test_a_pointer_used_again_begins_another_sequence(self):

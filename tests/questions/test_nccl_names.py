@@ -93,8 +93,8 @@ def test_other_kernels_are_not_nccls():
 def test_calls_communicate_or_manage_and_pytorchs_labels_name_collectives():
     assert {name: names.collective_of_api(name) for name in CALLS} == CALLS
     assert CALLS | COMMUNICATION == COMMUNICATION | CALLS
-    assert {name for name in CALLS if not names.is_communication(name)} == set()
-    assert not [name for name in (*MANAGEMENT, *NO_CALLS) if names.is_communication(name)]
+    assert {name for name in CALLS if names.collective_of_api(name) is None} == set()
+    assert not [name for name in (*MANAGEMENT, *NO_CALLS) if names.collective_of_api(name) is not None]
     assert {names.collective_of_api(name) for name in MANAGEMENT} == {None}
     assert {text: names.collective_of_label(text) for text in PYTORCH} == PYTORCH
 

@@ -15,7 +15,8 @@ from nsystui.base.selection import NameFilter, Selection, Task, Window
 from nsystui.questions.events.kinds import EventKind
 from nsystui.questions.events.listing import EventKey
 from nsystui.questions.nvtx.around import paths_around, range_around
-from nsystui.questions.nvtx.chains import UNKNOWN
+from nsystui.questions.nvtx.chains import OPEN, UNKNOWN
+from nsystui.questions.nvtx.chains import PUSH_POP as NESTS
 from nsystui.questions.nvtx.listing import kernels_of, nvtx_tree_table
 from nsystui.questions.nvtx.paths import NodeKind, TreeGrouping, template
 from nsystui.questions.nvtx.ranges import NvtxRanges
@@ -62,7 +63,7 @@ def labels(nodes: list[Node]) -> list[str]:
 
 
 def names_of(ranges: NvtxRanges) -> list[str]:
-    return [ranges.names[number] for number in ranges.name]
+    return [ranges.names[number] for number in ranges.values("name")]
 
 
 def training(export: Export) -> None:
@@ -82,9 +83,9 @@ def test_a_range_that_never_ended_has_no_duration_and_contains_nothing(session_o
         launches=[((40, 45), (50, 900)), ((122, 125), (910, 920))],
     )  # fmt: skip
     ranges = load(session_of(unended))
-    assert ranges.is_open.tolist() == [True, False, False, True, False]
-    assert ranges.end.tolist() == [10, 30, 200, 110, 130]
-    assert ranges.parent.tolist() == [-1, -1, -1, 2, 2]
+    assert (ranges.values("flags") & OPEN > 0).tolist() == [True, False, False, True, False]
+    assert ranges.values("end").tolist() == [10, 30, 200, 110, 130]
+    assert ranges.values("parent").tolist() == [-1, -1, -1, 2, 2]
     nodes = {node.name: node for node in NvtxTree.build(ranges).roots()}
     assert [(node.open_count, node.ended, node.total, node.gpu_ops) for node in nodes.values()] == [
         (0, 1, 100, 1), (0, 1, 10, 0), (1, 0, 0, None),
@@ -152,9 +153,12 @@ def test_a_range_that_ends_on_another_thread_stands_alone(session_of):
         export.launch((20, 30), (40, 50))
 
     ranges = load(session_of(fill))
-    assert ranges.parent.tolist() == [-1, -1]
+    assert ranges.values("parent").tolist() == [-1, -1]
     assert [node.self_total for node in NvtxTree.build(ranges).roots(Order.TIME)] == [None, 80]
-    assert (ranges.op_count.tolist(), ranges.is_push_pop.tolist()) == ([UNKNOWN, 1], [False, True])
+    assert (ranges.values("op_count").tolist(), (ranges.values("flags") & NESTS > 0).tolist()) == (
+        [UNKNOWN, 1],
+        [False, True],
+    )
     assert len(kernels_of(ranges, 0)) == 0
 
 
@@ -207,7 +211,7 @@ def test_no_self_time_is_below_zero_whatever_ranges_of_both_styles_do(session_of
         return sum(not any(low <= moment < high for low, high, _ in children) for moment in range(*ranges[place][:2]))
 
     ranges = load(session_of(fill))
-    found = dict(zip(names_of(ranges), ranges.self_time.tolist(), strict=True))
+    found = dict(zip(names_of(ranges), ranges.values("self_time").tolist(), strict=True))
     assert min(found.values()) >= 0
     for number in range(60):
         pushed = [(start, end, name) for lane, start, end, style, name in drawn if lane == number and style == PUSH_POP]
@@ -237,7 +241,7 @@ def test_a_whole_cuda_graph_is_projected(session_of):
         export.writer.graph_launch(export.process, 0, 7, 30, 230, graph_id=1, graph_exec_id=2, correlation_id=5)
 
     ranges = load(session_of(fill))
-    assert (ranges.op_count.tolist(), ranges.op_time.tolist()) == ([1], [200])
+    assert (ranges.values("op_count").tolist(), ranges.values("op_time").tolist()) == ([1], [200])
     ((start, duration, kind, *_),) = kernels_of(ranges, 0).page(0, 10)
     assert (start, duration, kind) == (30, 200, "graph")
 
@@ -249,7 +253,7 @@ def test_correlation_ids_of_another_process_are_not_mixed_up(session_of):
         program((0, 100, "there"), launches=[((10, 20), (1_000, 1_500))])(Export(export.writer, PID + 50))
 
     ranges = load(session_of(fill))
-    assert ranges.op_time.tolist() == [10, 500]
+    assert ranges.values("op_time").tolist() == [10, 500]
     assert [kernels_of(ranges, index).page(0, 5)[0][0] for index in range(2)] == [30, 1_000]
 
 
@@ -257,8 +261,8 @@ def test_correlation_ids_of_another_process_are_not_mixed_up(session_of):
 def test_reports_share_thread_ids_but_neither_ranges_nor_clocks(session_of):
     early = program((0, 5_000_000, "outer"), launches=[((10, 20), (30, 40))])
     ranges = load(session_of(early, program((0, 1_000, "inner"), launches=[((10, 20), (30, 70))])))
-    assert ranges.parent.tolist() == [-1, -1]
-    assert (ranges.start.tolist(), ranges.gpu_start.tolist()) == ([0, 1_000_000], [30, 1_000_030])
+    assert ranges.values("parent").tolist() == [-1, -1]
+    assert (ranges.values("start").tolist(), ranges.values("gpu_start").tolist()) == ([0, 1_000_000], [30, 1_000_030])
     assert [lane.rank for lane in ranges.lanes] == [0, 1]
     assert kernels_of(ranges, 1).page(0, 5)[0][:2] == (1_000_030, 40)
 
@@ -276,9 +280,9 @@ def test_an_event_without_a_range_on_its_thread_names_the_range_of_the_main_thre
 
 def test_the_window_keeps_what_overlaps_whole_and_what_is_around_it(session_of):
     ranges = load(session_of(training), Selection(window=Window(110, 120)))
-    assert (names_of(ranges), ranges.parent.tolist()) == (["step 1", "data"], [-1, 0])
-    assert ranges.self_time.tolist() == [50, 10]  # forward counts
-    assert ranges.op_count.tolist() == [2, 0]
+    assert (names_of(ranges), ranges.values("parent").tolist()) == (["step 1", "data"], [-1, 0])
+    assert ranges.values("self_time").tolist() == [50, 10]  # forward counts
+    assert ranges.values("op_count").tolist() == [2, 0]
 
 
 @pytest.mark.campaign
@@ -303,7 +307,7 @@ def test_tasks_and_devices_say_which_ranges_and_operations_there_are(session_of)
     first, second = (ranked_tasks(session)[number].task for number in (0, 1))
     both = load(session, Selection(tasks=frozenset({first})))
     ranges = load(session, Selection(tasks=frozenset({first}), devices=frozenset({1})))
-    assert (ranges.op_count.tolist(), ranges.op_time.tolist()) == ([1], [40])
+    assert (ranges.values("op_count").tolist(), ranges.values("op_time").tolist()) == ([1], [40])
     assert (len(kernels_of(ranges, 0)), len(kernels_of(both, 0))) == (1, 2)
     assert len(load(session, Selection(tasks=frozenset({second})))) == 9
     assert len(load(session, Selection(tasks=frozenset({Task(0, 1)})))) == 0
@@ -465,7 +469,7 @@ def test_single_ranges_come_in_pages_and_orders(session_of):
     by_time = tree.children(work, 10, 5, "time")
     assert [node.total for node in by_time] == lengths[10:15]
     assert [tree.node(node.id) for node in by_time] == by_time
-    assert tree.parent(by_time[0]) == work
+    assert tree.node(tree.ancestors(by_time[0])[-1]) == work
 
 
 def test_ids_are_stable_and_lead_back(session_of):
@@ -523,8 +527,8 @@ def test_the_tree_is_what_walking_up_from_every_range_gives(session_of):
     for above in range(len(tree.ranges)):
         names: tuple[str, ...] = ()
         while above >= 0:
-            names = (tree.ranges.names[tree.ranges.name[above]], *names)
-            above = int(tree.ranges.parent[above])
+            names = (tree.ranges.names[tree.ranges.values("name")[above]], *names)
+            above = int(tree.ranges.values("parent")[above])
         naive[names] += 1
     assert {tree.path(node): node.count for node in [tree.node(number) for number in range(len(tree))]} == naive
     waiting, reached = tree.roots(), 0

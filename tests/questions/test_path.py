@@ -152,8 +152,8 @@ def window_of(job: OpenJob, text: str, place: int) -> Window:
     if not text:
         return extent(job.session, Selection())
     ranges = job.nvtx_ranges(Selection())
-    chosen = [number for number, name in enumerate(ranges.name.tolist()) if text in ranges.names[name]]
-    spans = sorted(zip(ranges.start[chosen].tolist(), ranges.end[chosen].tolist(), strict=True))
+    chosen = [number for number, name in enumerate(ranges.columns["name"].tolist()) if text in ranges.names[name]]
+    spans = sorted(zip(ranges.values("start")[chosen].tolist(), ranges.values("end")[chosen].tolist(), strict=True))
     return Window(*spans[place])
 
 

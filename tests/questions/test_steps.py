@@ -469,7 +469,9 @@ def test_a_selected_step_has_its_ranges_and_kernels_on_all_ranks(demo_session):
     job = OpenJob(demo_session)
     selection = Selection(window=window_of_step(job.steps(), 1))
     ranges, table = job.nvtx_ranges(selection), tables.kernels
-    assert {name for name in (ranges.names[code] for code in ranges.name) if name.startswith("step")} == {"step 1"}
+    assert {name for name in (ranges.names[code] for code in ranges.values("name")) if name.startswith("step")} == {
+        "step 1"
+    }
     query = sa.select(table.c.report, table.c.row).where(*where(table, selection))
     seen = set(demo_session.rows(query))
     nccl = selected(job.pairing().kernels, selection)

@@ -16,12 +16,13 @@ from synthetic.writing.target import CaptureSession as DemoSession
 from synthetic.writing.writer import MANAGED
 from triaging import finding, judged, told, triaged
 
-from nsystui.base.selection import Selection, Window
+from nsystui.base.selection import Selection
 from nsystui.output.findings import change_lines
 from nsystui.questions.collectives.alignment import ClockMode
 from nsystui.questions.compare import Side
 from nsystui.questions.host.gaps import gaps_table
-from nsystui.questions.host.host_work import CpuSpan, host_work
+from nsystui.questions.host.host_work import host_work
+from nsystui.questions.host.idle_spans import IdleSpan
 from nsystui.questions.host.time_budget import budget_with_causes
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.tasks import world_size
@@ -378,7 +379,7 @@ def test_without_calls_the_launching_thread_is_unknown_and_has_no_range(tmp_path
         for begin in (MS, 10 * MS):
             gpu.export.kernel(gpu.process, 0, 7, begin, begin + MS, name="work(float*)", correlation_id=None)
     with closing(open_job(tmp_path / "a.sqlite")) as job:
-        (work,) = host_work(job, [CpuSpan(job.ranks[0].task, 0, Window(2 * MS, 10 * MS))])
+        (work,) = host_work(job, [IdleSpan(job.ranks[0].task, 0, 2 * MS, 10 * MS)])
     assert (work.range_name, work.next_range) == (None, None)
 
 

@@ -196,13 +196,13 @@ def tree(job: OpenJob, selection: Selection) -> object:
 
 
 RANGE_ARRAYS = (
-    "lane", "name", "row", "start", "end", "is_push_pop", "is_open", "parent", "level", "self_time", "op_count",
+    "lane", "name", "row", "start", "end", "flags", "parent", "level", "self_time", "op_count",
     "gpu_start", "gpu_end", "op_time",
 )  # fmt: skip
 
 
 def arrays_of(ranges: NvtxRanges) -> object:
-    arrays = {key: (getattr(ranges, key).dtype, getattr(ranges, key).tolist()) for key in RANGE_ARRAYS}
+    arrays = {key: ranges.values(key).tolist() for key in RANGE_ARRAYS}
     return ranges.lanes, ranges.names, ranges.notes, arrays
 
 

@@ -9,7 +9,7 @@ import pytest
 from jobs import WIDE, painted, running
 from rich.terminal_theme import TerminalTheme
 
-from nsystui.base.drawing import CATEGORIES, COLOURS
+from nsystui.base.drawing import COLOURS
 from nsystui.ui.app import Look, NsystuiApp
 
 GREYS = [(0, 0, 0), (229, 229, 229), (127, 127, 127), (255, 255, 255)]
@@ -130,7 +130,7 @@ async def test_every_text_can_be_read(demo_job, cache_directory, look, theme, te
 async def test_no_category_looks_like_another_or_like_the_page(demo_job, cache_directory, look, terminal):
     async with running(demo_job, cache_directory, WIDE, "4", look=look) as (app, _):
         chart = app.screen.query_one("#chart")
-        names = [name for name in CATEGORIES if name not in ("better", "worse", "idle", "nvtx")]
+        names = [name for name in COLOURS if name not in ("better", "worse", "idle", "nvtx")]
         fills = {name: chart.fill_style(name).color.get_truecolor(terminal) for name in names}
         page = chart.rich_style.bgcolor.get_truecolor(terminal, foreground=False)
         assert len(set(fills.values())) == len(names)

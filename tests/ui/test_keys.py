@@ -12,13 +12,14 @@ from textual.keys import Keys
 
 from nsystui import ui
 from nsystui.commands.help import topics
+from nsystui.questions.queries.question import SCREENS
 from nsystui.ui import keys
 from nsystui.ui.keys import WORDS
-from nsystui.ui.screens import MODES, screen_of
+from nsystui.ui.screens import screen_of
 from nsystui.ui.screens.dialogs import help_lines, last_line
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", [*SCREENS, "nccl_log", "diff"])
 def test_every_key_of_a_screen_has_an_action_and_help_there(mode):
     screen = screen_of(mode)
     text = "\n".join(help_lines(screen.PLACES))

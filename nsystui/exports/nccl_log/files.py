@@ -124,8 +124,7 @@ def _opened(name: str, file: BufferedReader) -> OpenLog:
             advice = f"unpack it on the way: {program} -dc {shell_word(name)} | nsystui nccl-log -"
             raise ExportError(name, f"packed with {program}", advice)
     # A GzipFile need not be closed: the caller closes its file.
-    stream = gzip.GzipFile(fileobj=file, mode="rb") if head.startswith(_GZIP) else file
-    return OpenLog(name, file, stream)
+    return OpenLog(name, file, gzip.GzipFile(fileobj=file, mode="rb") if head.startswith(_GZIP) else file)
 
 
 LOOKED_AT = 4 * 1024 * 1024
@@ -225,21 +224,18 @@ class ResultReader:
         self._has_header = self._has_header or _HEADER in block
         if self._has_header:
             for line in _RESULT_LINE.findall(block):
-                self._take_line(line)
-
-    def _take_line(self, line: bytes) -> None:
-        size_match, position = _SIZE.match(line), 0
-        if size_match is not None:
-            self._size, self._times, position = int(size_match[1]), [], size_match.end()
-        while self._size is not None and (match := _TIME.match(line, position)):
-            position = match.end()
-            wrong = None if match[4] == b"N/A" else int(match[4])
-            self._times.append(
-                NcclTestsResult(1e3 * float(match[1]), 1e9 * float(match[2]), 1e9 * float(match[3]), wrong)
-            )
-            if len(self._times) == 2:
-                self.results.append(Reported(self._size, *self._times))
-                self._size = None
+                size_match, position = _SIZE.match(line), 0
+                if size_match is not None:
+                    self._size, self._times, position = int(size_match[1]), [], size_match.end()
+                while self._size is not None and (match := _TIME.match(line, position)):
+                    position = match.end()
+                    wrong = None if match[4] == b"N/A" else int(match[4])
+                    self._times.append(
+                        NcclTestsResult(1e3 * float(match[1]), 1e9 * float(match[2]), 1e9 * float(match[3]), wrong)
+                    )
+                    if len(self._times) == 2:
+                        self.results.append(Reported(self._size, *self._times))
+                        self._size = None
 
 
 STEP_WORDS = (

@@ -224,8 +224,7 @@ def library_calls(table: str) -> SourceMaker:
         previous = list(_LIBRARIES)[: list(_LIBRARIES).index(table)]
         first_row = schema.rows(previous)
         fields = {**thread_event_fields(first_row), "name": "s.value", "library": f"'{_LIBRARIES[table]}'"}
-        transform = Transform(fields, STRINGS)
-        return Source(table, integers(schema, table, _NAMED), {"library_calls": transform}, first_row)
+        return Source(table, integers(schema, table, _NAMED), {"library_calls": Transform(fields, STRINGS)}, first_row)
 
     return make
 

@@ -65,8 +65,8 @@ class Intervals:
         """The time covered, ns (``len()`` is the number of intervals)."""
         return int(self.lengths.sum())
 
-    def chosen(self, rows: Flags) -> Intervals:
-        """Return the intervals for which ``rows``, shape ``(n,)``, is true."""
+    def chosen(self, rows: Flags | Ints | slice) -> Intervals:
+        """Return the intervals at ``rows``: a mask, shape ``(n,)``, indices or a slice."""
         return Intervals(self.starts[rows], self.ends[rows])
 
     def clip(self, lo: int, hi: int) -> Intervals:
@@ -214,8 +214,7 @@ def intersect(a: Intervals, b: Intervals) -> Intervals:
 def _intersect(a: Intervals, b: Intervals) -> Intervals:
     # Interval i of a overlaps the run first[i] … last[i]-1 of b; all runs together have at most len(a) + len(b) pairs.
     first = np.searchsorted(b.ends, a.starts, side="right")
-    last = np.searchsorted(b.starts, a.ends, side="left")
-    pairs = last - first
+    pairs = np.searchsorted(b.starts, a.ends, side="left") - first
     of_a = np.repeat(np.arange(len(a)), pairs)
     index_in_run = np.arange(len(of_a)) - np.repeat(np.cumsum(pairs) - pairs, pairs)
     of_b = first[of_a] + index_in_run

@@ -132,7 +132,7 @@ def iterations(job: OpenJob, selection: Selection, step_name: str | None = None)
             if inside.any():
                 gpus.append(RankIterations(rank.rank, budget.at(inside), steps[rank.task].at(inside)))
     groups = by_gpu(job.session, selected_devices(job.session, selection, job.ranks))
-    numbers = {(device.task.task, device.device): number for number, group in enumerate(groups) for device in group}
+    numbers = {device.key: number for number, group in enumerate(groups) for device in group}
     gpus.sort(key=lambda gpu: (gpu.steps is None, -int(gpu.of.time.sum())))
     first = {numbers.get(key := (gpu.of.task, gpu.of.device), key): gpu for gpu in reversed(gpus)}
     return sorted(_with_unknown(job, first.values()), key=lambda gpu: (gpu.rank, gpu.of.device))
@@ -298,12 +298,9 @@ def notes_of(
 
 
 def _causes(job: OpenJob, gpus: Sequence[RankIterations]) -> list[str]:
-
-    starved = [
-        (gpu.of.task, gpu.of.device, intersect(gpu.of.when["starved"], union(gpu.of.starts, gpu.of.ends)))
-        for gpu in gpus
-    ]
-    time = sum(int(gpu.of.part("starved").sum()) for gpu in gpus)
+    budgets = [gpu.of for gpu in gpus]
+    starved = [((of.task, of.device), intersect(of.when["starved"], union(of.starts, of.ends))) for of in budgets]
+    time = sum(int(of.part("starved").sum()) for of in budgets)
     if not time:
         return []
     (causes,) = causes_of(job, Selection(), [starved], [time])

@@ -44,16 +44,14 @@ def operations_of_steps(job: OpenJob, selection: Selection, step_name: str | Non
     if not count:
         return TableAnswer("operations", OPERATION_COLUMNS, [], 0, steps.notes)
     ranges = job.nvtx_ranges(Selection(tasks=frozenset(times), devices=selection.devices, streams=selection.streams))
-    length, gpu, is_projected = ranges.duration, ranges.gpu_duration, ranges.op_count > 0
-    is_in_step = _are_in(steps, times, *ranges.owners, ranges.start)
+    is_in_step = _are_in(steps, times, *ranges.owners, ranges.values("start"))
     templates = [template(name) for name in ranges.names]
     code_of = {word: code for code, word in enumerate(dict.fromkeys(templates))}
     name_codes = np.array([code_of[word] for word in templates], np.int64)
-    codes = name_codes[ranges.name[is_in_step]]
-    counts, cpu, on_gpu, launches = (
-        np.bincount(codes, weights, len(code_of))
-        for weights in (None, length[is_in_step], np.where(is_projected, gpu, 0)[is_in_step], is_projected[is_in_step])
-    )
+    codes = name_codes[ranges.columns["name"][is_in_step]]
+    columns = (ranges.values("length"), ranges.values("gpu_length"), ranges.columns["op_count"] > 0)
+    counts = np.bincount(codes, minlength=len(code_of))
+    cpu, on_gpu, launches = (np.bincount(codes, weights[is_in_step], len(code_of)) for weights in columns)
     replayed = np.bincount(name_codes, _replayed(job, steps, times, ranges), len(code_of)) / count
     has_replays = bool(replayed.any())
     mean_length = sum(int(spans.duration.sum()) for spans in times.values()) / count
@@ -66,9 +64,9 @@ def operations_of_steps(job: OpenJob, selection: Selection, step_name: str | Non
             on_cpu = (cpu[code] / count, round(counts[code] / count, 2)) if counts[code] else (None, None)
             table_rows.append((share, time, *on_cpu, word, *[replayed[code] or None] * has_replays))
     table_rows.sort(key=lambda row: (-(row[0] or 0), -(row[2] or 0), str(row[4])))  # type: ignore[operator]
-    columns = (*OPERATION_COLUMNS, *[_REPLAYED] * has_replays)
     notes = (*steps.notes, f"means over {count:,} steps; a range belongs to the step in which it begins on the CPU")
-    return TableAnswer("operations", columns, table_rows, len(table_rows), (*notes, *ranges.notes))
+    shown = (*OPERATION_COLUMNS, *[_REPLAYED] * has_replays)
+    return TableAnswer("operations", shown, table_rows, len(table_rows), (*notes, *ranges.notes))
 
 
 def _are_in(steps: Steps, times: Mapping[Task, StepTimes], report: Ints, process: Ints, moments: Ints) -> Flags:

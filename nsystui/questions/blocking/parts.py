@@ -16,7 +16,6 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
 import sqlalchemy as sa
@@ -51,10 +50,8 @@ from nsystui.questions.queries.time_window import report_at
 from nsystui.questions.ranks.steps import step_times
 from nsystui.store import tables
 from nsystui.store.report import Report
+from nsystui.store.results import Arrays
 from nsystui.store.session import Computation, Session
-
-if TYPE_CHECKING:
-    from nsystui.store.results import Arrays
 
 BLOCKERS = {
     NCCL: "nccl", COMMUNICATION: "communication", TO_DEVICE: "to_device", TO_HOST: "to_host", ON_DEVICE: "on_device",
@@ -285,7 +282,7 @@ def _shared_work(job: OpenJob) -> _SharedWork:
         for device in gpu.devices if gpu.others else ():
             offset, parts = report_at(job.session, device.task.task.report).clock_offset, gpu.parts
             compute, busy = merge(parts.kernels, parts.graph), merge(*parts.disjoint)
-            shared[device.task.task, device.device] = compute.shifted(-offset), busy.shifted(-offset)
+            shared[device.key] = compute.shifted(-offset), busy.shifted(-offset)
     return shared
 
 
@@ -339,7 +336,7 @@ def _load(job: OpenJob, step_name: str | None) -> Blocking:
             task, when = Task(report.index, process), {}
             for part, size in zip(KEPT, counts, strict=True):
                 rows, first_kept = slice(first_kept, first_kept + size), first_kept + size
-                when[part] = Intervals(intervals.starts[rows], intervals.ends[rows])
+                when[part] = intervals.chosen(rows)
             for budgets, last in ((all_time, first + 1), (iterations, first + count)):
                 rows, first = slice(first, last), last
                 starts, ends = (arrays[edge][rows] + report.clock_offset for edge in _EDGES)

@@ -138,7 +138,7 @@ class _HostWork:
         prepares = sa.func.regexp_matches(sa.func.coalesce(ranges.name, ""), _PREPARES, "i", type_=sa.Boolean)
         self.launches = _times(job, tables.api_calls, is_launch, tasks)
         self.prepares = _times(job, tables.nvtx_ranges, prepares, tasks)
-        devices = {(item.device.task.task, item.device.device): item for item in job.busy(selection).devices}
+        devices = {item.device.key: item for item in job.busy(selection).devices}
         self.idle, graph_gaps = [], job.graph_gaps(selection)
         self.in_graphs = [graph_gaps.get((gpu.of.task, gpu.of.device), EMPTY) for gpu in gpus]
         for gpu, in_graphs in zip(gpus, self.in_graphs, strict=True) if self.prepares else ():

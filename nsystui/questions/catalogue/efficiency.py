@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from nsystui.questions.queries.question import Option, Question, Titled, Values, chosen_tables, steps_in
+from nsystui.questions.queries.question import Option, Question, ShownRows, Titled, Values, chosen_tables, steps_in
 
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer
@@ -63,8 +63,7 @@ def _mfu_request(values: Values) -> MfuRequest | None:
         if value is not None and not (value > 0 and math.isfinite(value)):
             raise UsageError(f"--{option.flag} {value:g}: it must be more than 0")
     if _FLOPS.is_given(values):
-        given = (values[key] for key in ("flops_per_step", "peak_tflops", "gpus", "step_range", "region"))
-        return MfuRequest(*given)
+        return MfuRequest(*(values[key] for key in ("flops_per_step", "peak_tflops", "gpus", "step_range", "region")))
     for option in (_PEAK, _GPUS, _REGION):
         if option.is_given(values):
             raise UsageError(f"--{option.flag} goes with --flops-per-step")
@@ -156,7 +155,6 @@ less than the time of the other tables, from the job's first event to its last; 
   nsystui efficiency rank*.sqlite --flops-per-step 6.2e15
   nsystui efficiency rank*.sqlite --flops-per-step 4.1e13 --region forward
   nsystui efficiency 64/rank*.sqlite --baseline 8/rank*.sqlite --scaling strong""",
-        topic="numbers",
         order=90,
         options=(
             Option(
@@ -186,9 +184,7 @@ less than the time of the other tables, from the job's first event to its last; 
         tables=_tables,
         other=lambda values: (values["baseline"], values["baseline_time"]) if values["baseline"] else None,
         compare=_compare,
-        is_whole=True,
-        has_times=True,
-        of_reports=True,
-        home="",
+        reads=("whole", "times", "reports"),
+        rows=ShownRows(home=""),
     ),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from nsystui.questions.queries.question import OVER_TIME, Option, Question, View, function, read_bins
+from nsystui.questions.queries.question import OVER_TIME, Option, Question, ShownRows, View, function, read_bins
 
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer
@@ -37,7 +37,6 @@ with --allocations the single allocations, the largest first, with their NVTX ra
         examples="""  nsystui gpu-memory rank*.sqlite
   nsystui gpu-memory rank0.sqlite --allocations at-peak --top 20
   nsystui gpu-memory rank*.sqlite --over-time --bins 1000 --format csv -o memory.csv""",
-        topic="numbers",
         order=145,
         options=(
             *OVER_TIME,
@@ -53,10 +52,8 @@ with --allocations the single allocations, the largest first, with their NVTX ra
         ),
         read=read_bins,
         drawing=function("report.drawings:memory_lanes", "bins"),
-        has_times=True,
-        row="device",
-        home="gpu",
-        title="GPU memory",
+        reads=("times",),
+        rows=ShownRows("device", "gpu", "GPU memory"),
         views=(View("GPU memory", tables=("gpu_memory",), label="memory", screen="GPU memory"),),
     ),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from nsystui.base.errors import UsageError
-from nsystui.questions.queries.question import STEPS, Option, Question, Values, View, function
+from nsystui.questions.queries.question import STEPS, Option, Question, ShownRows, Values, View, function
 
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer
@@ -50,13 +50,9 @@ its CPU); not recorded. Also its whole time on CPUs, context switches, migration
 process were idle. Needs `nsys profile --cpuctxsw=process-tree`; --filter selects threads by name.""",
         examples="""  nsystui threads rank*.sqlite
   nsystui threads rank0.sqlite --time 1.2s:1.5s --format csv""",
-        topic="numbers",
         order=172,
-        is_whole=True,
-        has_times=True,
-        row="thread",
-        home="host",
-        title="threads",
+        reads=("whole", "times"),
+        rows=ShownRows("thread", "host", "threads"),
         views=(View("threads", counted="threads", tables=("sched_events",)),),
     ),
     Question(
@@ -70,18 +66,14 @@ nsys could not resolve count for their module, [libcuda.so.1]; functions of the 
         examples="""  nsystui functions rank0.sqlite --time 1.2s:1.5s
   nsystui functions rank*.sqlite --by thread --top 20
   nsystui functions rank0.sqlite --thread pin_memory --sort total""",
-        topic="numbers",
         order=174,
         options=(
             Option("by", "what has its own rows (all)", choices=("all", "rank", "role", "thread"), default="all"),
             _THREAD,
         ),
-        is_whole=True,
-        has_times=True,
+        reads=("whole", "times"),
         needs=(("host_samples",),),
-        row="function",
-        home="host",
-        title="functions by samples",
+        rows=ShownRows("function", "host", "functions by samples"),
         views=(View("functions", counted="functions", tables=("host_samples",)),),
     ),
     Question(
@@ -95,7 +87,6 @@ functions that ran to their callers. With --filter it begins at the functions wi
         examples="""  nsystui calltree rank0.sqlite --depth 12
   nsystui calltree rank0.sqlite --bottom-up --thread pin_memory
   nsystui calltree rank*.sqlite --filter pin_memory --format csv""",
-        topic="numbers",
         order=176,
         options=(
             Option("bottom-up", "from the functions that ran to their callers", group=""),
@@ -111,12 +102,9 @@ functions that ran to their callers. With --filter it begins at the functions wi
             Option("hot", "the hot path alone: from each function to the one with most of its samples"),
         ),
         read=_read_tree,
-        is_whole=True,
-        has_times=True,
+        reads=("whole", "times"),
         needs=(("host_samples",),),
-        row="function",
-        home="host",
-        title="call tree",
+        rows=ShownRows("function", "host", "call tree"),
         views=(View("call tree", tables=("call_chains", "stack_frames"), screen="call tree"),),
     ),
     Question(
@@ -136,7 +124,6 @@ With --list, each long idle span with its largest cause.""",
   nsystui gaps rank0.sqlite --by range
   nsystui gaps rank0.sqlite --by length
   nsystui gaps rank0.sqlite --by pair --top 10""",
-        topic="numbers",
         order=86,
         options=(
             Option(
@@ -151,13 +138,9 @@ With --list, each long idle span with its largest cause.""",
             *STEPS,
         ),
         read=_read_gaps,
-        is_whole=True,
-        has_times=True,
-        of_reports=True,
+        reads=("whole", "times", "reports"),
         needs=(("kernels", "memory_ops", "graph_launches"),),
-        row="time",
-        home="host",
-        title="why the GPUs were idle",
+        rows=ShownRows("time", "host", "why the GPUs were idle"),
         views=(View("gaps", counted="causes", order=178),),
     ),
 )

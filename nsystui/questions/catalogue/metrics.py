@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from nsystui.questions.queries.question import OVER_TIME, Option, Question, View, function, read_bins
+from nsystui.questions.queries.question import OVER_TIME, Option, Question, ShownRows, View, function, read_bins
 
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer
@@ -38,7 +38,6 @@ launches, NVTX ranges (their GPU time), steps or collectives: each sample is wei
   nsystui metrics rank0.sqlite --by kernel --sort of_peak_percent --top 10
   nsystui metrics rank*.sqlite --by step --format csv
   nsystui metrics rank*.sqlite --over-time --bins 1000 --format csv -o metrics.csv""",
-        topic="numbers",
         order=82,
         options=(
             *OVER_TIME,
@@ -52,12 +51,8 @@ launches, NVTX ranges (their GPU time), steps or collectives: each sample is wei
         ),
         read=read_bins,
         drawing=function("report.drawings:metric_lanes", "bins"),
-        is_whole=True,
-        has_times=True,
-        of_reports=True,
-        row="device",
-        home="gpu",
-        title="GPU metrics",
+        reads=("whole", "times", "reports"),
+        rows=ShownRows("device", "gpu", "GPU metrics"),
         views=(View("metrics", screen="metrics"),),
     ),
 )

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nsystui.base.errors import UsageError
-from nsystui.questions.queries.question import Option, Question, Values, View, steps_in
+from nsystui.questions.queries.question import Option, Question, ShownRows, Values, View, steps_in
 
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer
@@ -84,8 +84,7 @@ def _ask(job: OpenJob, selection: Selection, options: _Options) -> Answer:
         return nccl_listing(job.session, selection, job.ranks, pairing, shared, CALL)
     if values["kernels"] is not None:
         return nccl_listing(job.session, selection, job.ranks, pairing, shared, KERNEL)
-    answer = nccl_summary(job.session, selection, job.ranks, pairing, group_by)
-    return noted(job, answer, values["step_range"])
+    return noted(job, nccl_summary(job.session, selection, job.ranks, pairing, group_by), values["step_range"])
 
 
 def _draw(job: OpenJob, selection: Selection, options: _Options) -> Shapes | None:
@@ -207,11 +206,8 @@ Buckets and powers of two have base 1024 and include their lower edge.""",
         ),
         read=_read,
         drawing=_draw,
-        is_whole=True,
-        of_reports=True,
-        row="nccl",
-        home="nccl",
-        title="NCCL kernels and calls",
+        reads=("whole", "reports"),
+        rows=ShownRows("nccl", "nccl", "NCCL kernels and calls"),
         views=(View("nccl", tables=("nccl_calls",), label="kernels"),),
     ),
 )

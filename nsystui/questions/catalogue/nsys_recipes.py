@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from nsystui.base.errors import UsageError
-from nsystui.questions.queries.question import COMPARISON, Option, Question, Values, in_module
+from nsystui.questions.queries.question import COMPARISON, Option, Question, RowKind, ShownRows, Values, in_module
 
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer
@@ -62,10 +62,11 @@ def _recipe(
     needs: tuple[tuple[str, ...], ...] = (),
     options: tuple[Option, ...] = (),
     differs: tuple[str, ...] = (),
+    row: RowKind = "other",
     **facts: Any,
 ) -> Question:
-    ask = in_module(f"recipes.{module}", "ASK", name)
-    return Question(name, answers, ask, FAMILY, options=options, needs=needs, differs=differs, read=_options, **facts)
+    facts |= {"options": options, "needs": needs, "differs": differs, "read": _options, "rows": ShownRows(row)}
+    return Question(name, answers, in_module(f"recipes.{module}", "ASK", name), FAMILY, **facts)
 
 
 def _map(
@@ -78,8 +79,8 @@ def _map(
 
         return map_table(make(job, selection, options))
 
-    facts: dict[str, Any] = {"options": (BINS, WIDTH), "needs": needs, "differs": differs, "row": "time"}
-    return Question(name, answers, ask, FAMILY, read=_options, map=make, has_times=True, **facts)
+    facts: dict[str, Any] = {"options": (BINS, WIDTH), "needs": needs, "differs": differs, "rows": ShownRows("time")}
+    return Question(name, answers, ask, FAMILY, read=_options, map=make, reads=("times",), **facts)
 
 
 def _one_side(*_: object) -> Answer:
@@ -135,7 +136,7 @@ QUESTIONS = (
         "rules",
         ((_CALLS,),),
         differs=("nsys's rule lists 50 calls by default; here all are listed (--top N)",),
-        has_times=True,
+        reads=("times",),
     ),
     _recipe(
         "cuda_gpu_kern_hist",
@@ -152,8 +153,7 @@ QUESTIONS = (
         ((_KERNELS,),),
         (BY_RANK, NAME, NAMES),
         (_FIRST_DELTA,),
-        is_whole=True,
-        has_times=True,
+        reads=("whole", "times"),
     ),
     _recipe(
         "cuda_gpu_kern_sum",
@@ -183,7 +183,7 @@ QUESTIONS = (
         ),
     ),
     *(
-        _recipe(name, answers, "rules", ((_MEMORY,), (_CALLS,)), differs=(_BY_PROCESS,), has_times=True)
+        _recipe(name, answers, "rules", ((_MEMORY,), (_CALLS,)), differs=(_BY_PROCESS,), reads=("times",))
         for name, answers in (
             ("cuda_memcpy_async", "asynchronous copies from or to pageable memory, longest first"),
             ("cuda_memcpy_sync", "copies by synchronous calls, longest first"),
@@ -199,8 +199,7 @@ QUESTIONS = (
             "NVIDIA's pairs files by the order of their names, subtracts tables and leaves out differences below a "
             "tolerance; here rows are paired by name, marked as new or gone, and per rank where ranks differ",
         ),
-        home=COMPARISON,
-        title="compare two jobs",
+        rows=ShownRows(home=COMPARISON, title="compare two jobs"),
     ),
     _recipe(
         "gpu_gaps",
@@ -213,7 +212,7 @@ QUESTIONS = (
             "NVIDIA's counts some of the profiler's own work as GPU work and cuts gaps there; here a gap is whole "
             "and shows how long the profiler worked in it, and at what",
         ),
-        has_times=True,
+        reads=("times",),
     ),
     _map(
         "gpu_metric_util_map",
@@ -237,7 +236,7 @@ QUESTIONS = (
             "and is then not listed, even if the GPU was idle for most of it; here every moment counts once",
             _GRAPHS,
         ),
-        has_times=True,
+        reads=("times",),
     ),
     _map(
         "mpi_gpu_time_util_map",
@@ -262,7 +261,7 @@ QUESTIONS = (
         ((_KERNELS,),),
         (BY_RANK,),
         row="kernel",
-        is_whole=True,
+        reads=("whole",),
     ),
     _recipe(
         "nccl_gpu_proj_sum",
@@ -275,7 +274,7 @@ QUESTIONS = (
             "ncclAllReduce and the others; here a kernel belongs to the calls of its group",
             _DESCRIBED,
         ),
-        is_whole=True,
+        reads=("whole",),
     ),
     _map(
         "nccl_gpu_time_util_map",
@@ -317,8 +316,7 @@ QUESTIONS = (
         ((_NVTX,), (_CALLS,), _WORK),
         (BY_RANK, NAME),
         (_FIRST_DELTA,),
-        is_whole=True,
-        has_times=True,
+        reads=("whole", "times"),
     ),
     _recipe(
         "nvtx_gpu_proj_sum",
@@ -335,7 +333,7 @@ QUESTIONS = (
         "sums",
         ((_NVTX,), (_CALLS,), (_KERNELS, _MEMORY)),
         row="range",
-        has_times=True,
+        reads=("times",),
     ),
     _recipe(
         "nvtx_pace",
@@ -344,8 +342,7 @@ QUESTIONS = (
         ((_NVTX,),),
         (BY_RANK, NAME),
         (_FIRST_DELTA,),
-        is_whole=True,
-        has_times=True,
+        reads=("whole", "times"),
     ),
     _recipe(
         "nvtx_sum", "how long NVTX ranges took, by name", "sums", ((_NVTX,),), (BY_RANK,), (_DESCRIBED,), row="range"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from nsystui.base.text import whole_number
-from nsystui.questions.queries.question import Option, Question, RowKind, Values, View, in_module
+from nsystui.questions.queries.question import Option, Question, RowKind, ShownRows, Values, View, in_module
 
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer
@@ -75,15 +75,15 @@ def _report(
         result: Answer = answer(job.session, selection, report_options)
         return result
 
-    is_of_reports = name in _CLUSTER_REPORTS
+    reads: Any = ("reports",) * (name in _CLUSTER_REPORTS)
     return Question(
-        name, rows, ask, FAMILY, options=options, needs=needs, read=_options, of_reports=is_of_reports, row=row, home=""
+        name, rows, ask, FAMILY, options=options, needs=needs, read=_options, reads=reads, rows=ShownRows(row, "")
     )
 
 
 def _on_screen(report: Question, title: str, order: int) -> Question:
     view = View(report.name, title, "names", sort=("total", True), order=order, label=title, screen="nvtx names")
-    return report._replace(home="nvtx", views=(view,))
+    return report._replace(rows=report.rows._replace(home="nvtx"), views=(view,))
 
 
 _KERNELS, _MEMORY, _CALLS, _NVTX = "kernels", "memory_ops", "api_calls", "nvtx_ranges"

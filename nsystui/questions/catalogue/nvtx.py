@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from nsystui.questions.queries.question import Option, Question, View
+from nsystui.questions.queries.question import Option, Question, ShownRows, View
 
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer
@@ -36,7 +36,6 @@ each name, without the arguments that PyTorch appends (`aten::item, op_id = 557`
   nsystui nvtx rank*.sqlite --by all --filter step
   nsystui nvtx rank0.sqlite --fold all
   nsystui nvtx rank0.sqlite --summary --format csv""",
-        topic="numbers",
         order=100,
         options=(
             Option("depth", "only the outermost N levels", metavar="N", kind=int),
@@ -55,11 +54,8 @@ each name, without the arguments that PyTorch appends (`aten::item, op_id = 557`
             ),
             Option("summary", "by name instead of by path"),
         ),
-        is_whole=True,
-        of_reports=True,
-        row="range",
-        home="nvtx",
-        title="NVTX ranges",
+        reads=("whole", "reports"),
+        rows=ShownRows("range", "nvtx", "NVTX ranges"),
         views=(View("nvtx", tables=("nvtx_ranges",), label="tree"),),
     ),
 )

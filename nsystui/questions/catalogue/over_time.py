@@ -5,7 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from nsystui.base.errors import UsageError
-from nsystui.questions.queries.question import OVER_TIME, STEPS, Option, Question, Values, View, function, read_bins
+from nsystui.questions.queries.question import (
+    OVER_TIME,
+    STEPS,
+    Option,
+    Question,
+    ShownRows,
+    Values,
+    View,
+    function,
+    read_bins,
+)
 
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer
@@ -111,16 +121,12 @@ equal spans of the selected time.""",
   nsystui streams rank*.sqlite --ranks 0 --format csv
   nsystui streams rank0.sqlite --over-time --bins 1000 -o queues.csv
   nsystui streams rank0.sqlite -o queues.svg""",
-        topic="numbers",
         order=135,
         options=(*OVER_TIME,),
         read=read_bins,
         drawing=function("report.drawings:queue_lanes", "bins"),
-        has_times=True,
-        of_reports=True,
-        row="stream",
-        home="kernels",
-        title="streams",
+        reads=("times", "reports"),
+        rows=ShownRows("stream", "kernels", "streams"),
         views=(View("streams", counted="streams", tables=("kernels", "memory_ops"), order=165),),
     ),
     Question(
@@ -137,17 +143,13 @@ This is the table that `e` exports on the GPU screen; while zoomed, with --time 
   nsystui gpu rank0.sqlite --time 1.2s:1.5s --format json
   nsystui gpu rank*.sqlite --over-time --bins 1000 --format csv -o busy.csv
   nsystui gpu rank*.sqlite -o busy.svg""",
-        topic="numbers",
         order=80,
         options=(*OVER_TIME,),
         read=read_bins,
         drawing=_draw_gpu,
         expected=_gpu_columns,
-        has_times=True,
-        of_reports=True,
-        row="device",
-        home="gpu",
-        title="GPU utilisation",
+        reads=("times", "reports"),
+        rows=ShownRows("device", "gpu", "GPU utilisation"),
         views=(View("gpu", tables=("gpu_metrics",), label="lanes"),),
     ),
     Question(
@@ -168,7 +170,6 @@ kernel waited for: its launch (late launches), NCCL, a copy or a memset, or neit
   nsystui budget rank*.sqlite --by step
   nsystui budget rank0.sqlite --time 1.2s:1.5s --format json
   nsystui budget rank*.sqlite -o budget.svg""",
-        topic="numbers",
         order=85,
         options=(
             Option(
@@ -180,12 +181,8 @@ kernel waited for: its launch (late launches), NCCL, a copy or a memset, or neit
             *STEPS,
         ),
         drawing=_draw_budget,
-        is_whole=True,
-        has_times=True,
-        of_reports=True,
-        row="device",
-        home="steps",
-        title="budget of time",
+        reads=("whole", "times", "reports"),
+        rows=ShownRows("device", "steps", "budget of time"),
         views=(View("budget", values={"by": "step"}, order=61),),
     ),
     Question(
@@ -200,7 +197,6 @@ and the send waits during all of them and during the slowest tenth.""",
         examples="""  nsystui network rank*.sqlite
   nsystui network rank*.sqlite --by collective --filter AllReduce
   nsystui network rank0.sqlite --time 1.2s:1.5s --format json""",
-        topic="numbers",
         order=95,
         options=(
             Option(
@@ -211,10 +207,8 @@ and the send waits during all of them and during the slowest tenth.""",
             ),
         ),
         needs=(_SAMPLED,),
-        is_whole=True,
-        has_times=True,
-        home="gpu",
-        title="network",
+        reads=("whole", "times"),
+        rows=ShownRows(home="gpu", title="network"),
         views=(View("network", tables=(*_SAMPLED, "nic_devices"), screen="network", needs=_SAMPLED),),
     ),
     Question(
@@ -245,11 +239,8 @@ one row for each lane and column.""",
         read=_read_timeline,
         draw=function("timeline.picture:lanes_as_text", "width", "all_lanes"),
         drawing=_timeline_shapes,
-        is_whole=True,
-        has_times=True,
-        row="time",
-        home="timeline",
-        title="timeline",
+        reads=("whole", "times"),
+        rows=ShownRows("time", "timeline", "timeline"),
     ),
     Question(
         "events",
@@ -275,11 +266,8 @@ OpenMP, CUDA's overhead; OS runtime calls when asked for.""",
             ),
         ),
         read=_read_events,
-        is_whole=True,
-        has_times=True,
-        row="event",
-        home="events",
-        title="events",
+        reads=("whole", "times"),
+        rows=ShownRows("event", "events", "events"),
         views=(View("events", tables=_EVENTS),),
     ),
 )

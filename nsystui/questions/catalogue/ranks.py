@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from nsystui.questions.queries.question import STEPS, Option, Question, Values, View
+from nsystui.questions.queries.question import STEPS, Expected, Option, Question, ShownRows, Values, View
 
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer
     from nsystui.base.selection import Selection
     from nsystui.questions.job.job import OpenJob
-    from nsystui.questions.queries.question import Expected
 
 
 def _overview_columns(values: Values) -> Expected:
@@ -49,14 +48,10 @@ This is the table that `e` exports on the Overview screen.""",
         examples="""  nsystui overview rank*.sqlite
   nsystui overview rank*.sqlite --time 1.2s:1.5s --sort idle_percent --top 5
   nsystui overview results/ --format csv -o ranks.csv""",
-        topic="numbers",
         order=20,
         expected=_overview_columns,
-        has_times=True,
-        of_reports=True,
-        row="rank",
-        home="overview",
-        title="overview",
+        reads=("times", "reports"),
+        rows=ShownRows("rank", "overview", "overview"),
     ),
     Question(
         "ranks",
@@ -89,12 +84,8 @@ communicator and order. The rank with the shortest kernel came last, independent
             ),
             *STEPS,
         ),
-        is_whole=True,
-        has_times=True,
-        of_reports=True,
-        row="rank",
-        home="ranks",
-        title="the ranks",
+        reads=("whole", "times", "reports"),
+        rows=ShownRows("rank", "ranks", "the ranks"),
         views=(
             View("ranks", counted="ranks"),
             View(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from nsystui.questions.queries.question import STEPS, Option, Question, View, function
+from nsystui.questions.queries.question import STEPS, Option, Question, ShownRows, View, function
 
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer
@@ -114,12 +114,8 @@ decode steps of an inference server: see `nsystui help path`.""",
             *STEPS,
         ),
         drawing=_draw_steps,
-        is_whole=True,
-        has_times=True,
-        of_reports=True,
-        row="step",
-        home="steps",
-        title="steps",
+        reads=("whole", "times", "reports"),
+        rows=ShownRows("step", "steps", "steps"),
         views=(
             View("steps", counted="steps", values={"budget": True}),
             View("steps by rank", "steps by rank", label="by rank"),
@@ -152,10 +148,7 @@ Without --step it is the step whose time is nearest to the median; with --time, 
             Option("step", "the step with this number", metavar="N", kind=int),
             *STEPS,
         ),
-        is_whole=True,
-        has_times=True,
-        row="event",
-        home="steps",
-        title="critical path",
+        reads=("whole", "times"),
+        rows=ShownRows("event", "steps", "critical path"),
     ),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from nsystui.questions.queries.question import Ask, Option, Question, RowKind, Values, View, steps_in
+from nsystui.questions.queries.question import Ask, Option, Question, RowKind, ShownRows, Values, View, steps_in
 
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer
@@ -113,21 +113,19 @@ def _calls(
     name: str, subject: str, description: str, order: int, row: RowKind | None = None, label: str = "", **texts: str
 ) -> Question:
     """Return the question about calls; with ``row``, it also has a table on the screen of kernels."""
-    question = Question(
+    title = texts.get("title", subject)
+    return Question(
         name,
         subject,
         _work(row or name),
         description=description,
         examples=texts.get("examples", _examples(name)),
-        topic="numbers",
         order=order,
         options=(_INSTANCES,),
-        of_reports=True,
-        title=texts.get("title", subject),
+        reads=("reports",),
+        rows=ShownRows(title=title) if row is None else ShownRows(row, "kernels", title),
+        views=() if row is None else (_view(row, f"{row}_calls")._replace(label=label),),
     )
-    if row is None:
-        return question
-    return question._replace(row=row, home="kernels", views=(_view(row, f"{row}_calls")._replace(label=label),))
 
 
 QUESTIONS = (
@@ -148,7 +146,6 @@ With --instances, every launch of one kernel.""",
   nsystui kernels rank*.sqlite --filter '!nccl' --time 1.2s:1.5s --format csv
   nsystui kernels rank0.sqlite --ncu report.csv
   nsystui kernels rank0.sqlite --names short --instances ampere_sgemm_128x64_nn --sort duration_ns --top 10""",
-        topic="numbers",
         order=30,
         options=(
             Option(
@@ -184,10 +181,8 @@ With --instances, every launch of one kernel.""",
             ),
         ),
         read=_read_kernels,
-        of_reports=True,
-        row="kernel",
-        home="kernels",
-        title="kernels",
+        reads=("reports",),
+        rows=ShownRows("kernel", "kernels", "kernels"),
         views=(
             _view("kernels", "kernels"),
             View(
@@ -209,17 +204,14 @@ With --instances, every launch of one kernel.""",
 or with --rates bytes per second by the kinds of memory.""",
         examples=f"{_examples('memory')}\n  nsystui memory rank0.sqlite --sizes --format csv\n"
         "  nsystui memory rank0.sqlite --rates",
-        topic="numbers",
         order=140,
         options=(
             _INSTANCES,
             Option("sizes", "bytes instead of time", group=""),
             Option("rates", "bytes per second, by the kinds of memory that are copied from and to", group=""),
         ),
-        of_reports=True,
-        row="memory",
-        home="kernels",
-        title="memory operations",
+        reads=("reports",),
+        rows=ShownRows("memory", "kernels", "memory operations"),
         views=(
             _view("memory", "memory_ops"),
             _view("memory sizes")._replace(title="memory sizes", label="sizes", values={"sizes": True}),

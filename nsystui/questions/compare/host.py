@@ -114,7 +114,7 @@ def functions(a: Side, b: Side, step_range: str | None = None) -> Compared:
 def _pair(a: Side, b: Side, step_range: str | None) -> _Pair:
     recorded = [bool(side.job.session.count(tables.host_samples)) for side in (a, b)]
     steps = [side.whole_steps(step_range) for side in (a, b)]
-    basis = Basis(a.sampled_ranks, b.sampled_ranks)
+    basis = Basis(a.ranks_with(tables.host_samples), b.ranks_with(tables.host_samples))
     by_step = all(recorded) and all(side_steps.count for side_steps in steps)
     if by_step:
         basis = Basis(steps[0].count, steps[1].count, by_step=True)

@@ -7,17 +7,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
+import sqlalchemy as sa
+
 from nsystui.base.answer import TableAnswer
 from nsystui.base.kernel_names import smart_names
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.base.text import ranks_named
 from nsystui.questions.job.job import OpenJob
-from nsystui.questions.nvtx.loading import has_launches
 from nsystui.questions.queries.recording import unrecorded_work
 from nsystui.questions.queries.tasks import RankedTask, selected_ranks
 from nsystui.questions.queries.time_window import extent, selected_reports, shares_clock
 from nsystui.questions.ranks.overview import job_facts
-from nsystui.store import tables
 from nsystui.store.report import Report
 
 ALWAYS = Window(-(1 << 61), 1 << 61)
@@ -61,25 +61,10 @@ class Side:
         lost = unrecorded_work(self.job.session, self.job.session.reports)
         return 0 if all(lost[task][table] for task in used) else len(used)
 
-    @property
-    def nvtx_ranks(self) -> int:
-        """The number of ranks with NVTX ranges in their reports."""
-        return self._ranks_where(lambda report: bool(report.count(tables.nvtx_ranges)))
-
-    @property
-    def projected_ranks(self) -> int:
-        """The number of ranks whose reports have NVTX ranges, and launches to project them."""
-        return self._ranks_where(lambda report: bool(report.count(tables.nvtx_ranges)) and has_launches(report))
-
-    @property
-    def call_ranks(self) -> int:
-        """The number of ranks with NCCL calls in their reports."""
-        return self._ranks_where(lambda report: bool(report.count(tables.nccl_calls)))
-
-    @property
-    def sampled_ranks(self) -> int:
-        """The number of ranks with CPU samples in their reports."""
-        return self._ranks_where(lambda report: bool(report.count(tables.host_samples)))
+    def ranks_with(self, table: sa.Table, accepts: Callable[[Report], bool] = bool) -> int:
+        """Return the number of ranks whose reports have rows of ``table`` and are accepted."""
+        reports = {report.index for report in self.job.session.reports if report.count(table) and accepts(report)}
+        return sum(item.task.report in reports for item in self.ranks)
 
     def whole_steps(self, name: str | None = None) -> WholeSteps:
         """Return the steps of the selected ranks that are whole in the window; for ``name`` see `Job.steps`."""
@@ -94,10 +79,6 @@ class Side:
                 spans[task.report] = Window(min(span.start, report_span.start), max(span.end, report_span.end))
                 count, ranks = count + int(is_whole.sum()), ranks + 1
         return WholeSteps(spans, count, ranks)
-
-    def _ranks_where(self, accepts: Callable[[Report], bool]) -> int:
-        reports = {report.index for report in self.job.session.reports if accepts(report)}
-        return sum(item.task.report in reports for item in self.ranks)
 
     def selection_for_shares(self, other: Side) -> Selection:
         """Return the selection whose window this side's shares of time refer to.

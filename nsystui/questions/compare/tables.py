@@ -24,6 +24,7 @@ from nsystui.questions.kernels.activities import API, MEMORY, memory_sizes, work
 from nsystui.questions.kernels.summary import GroupBy, Names, kernel_summary
 from nsystui.questions.nccl.grouping import COLUMNS, USUAL, NcclProperty
 from nsystui.questions.nccl.summary import CALL, KERNEL, What, nccl_summary
+from nsystui.questions.nvtx.loading import has_launches
 from nsystui.questions.nvtx.paths import numbered, template
 from nsystui.questions.queries.conditions import duration, where
 from nsystui.questions.ranks.steps import StepTimes, step_times
@@ -159,7 +160,8 @@ def nccl(a: Side, b: Side) -> Compared:
         answers = [_summary(side, group_by) for side in (a, b)]
     is_of_kernels = any((answer.frame()["what"] == KERNEL).any() for answer in answers)
     what: What = KERNEL if is_of_kernels or not any(map(len, answers)) else CALL
-    basis = gpu_basis(a, b, "kernels") if what == KERNEL else Basis(a.call_ranks, b.call_ranks)
+    of_calls = Basis(a.ranks_with(tables.nccl_calls), b.ranks_with(tables.nccl_calls))
+    basis = gpu_basis(a, b, "kernels") if what == KERNEL else of_calls
     notes = [*basis.note("ranks with a GPU" if what == KERNEL else "ranks with calls")]
     if group_by != USUAL:
         notes.append("rows are by collective alone because only one side has message sizes")
@@ -181,8 +183,7 @@ def _knows_sizes(frame: pd.DataFrame) -> bool:
 
 def _measured_rows(frame: pd.DataFrame, what: What, group_by: tuple[NcclProperty, ...]) -> dict[Key, Measured]:
     rows = frame[frame["what"] == what]
-    keys = [COLUMNS[part].key for part in group_by]
-    columns = ["count", "total", "median", "exposed", "bytes", "busbw", *keys]
+    columns = ["count", "total", "median", "exposed", "bytes", "busbw", *[COLUMNS[part].key for part in group_by]]
     measured: dict[Key, Measured] = {}
     for count, total, median, exposed, size, busbw, *values in zip(*(rows[key] for key in columns), strict=True):
         sums = {"exposed": _as_int(exposed), "size": _as_int(size)}
@@ -219,8 +220,9 @@ def nvtx(a: Side, b: Side, fold_numbers: bool = True, step_range: str | None = N
     # No name filter: the tree's filter would also keep parents and children of matching ranges.
     ranges = [side.job.nvtx_ranges(side.selection.with_name(None)) for side in (a, b)]
     folded = numbered({*ranges[0].names, *ranges[1].names}) if fold_numbers else frozenset()
-    basis = Basis(a.nvtx_ranks, b.nvtx_ranks)
-    has_gpu = basis == Basis(a.projected_ranks, b.projected_ranks)
+    basis = Basis(a.ranks_with(tables.nvtx_ranges), b.ranks_with(tables.nvtx_ranges))
+    projected = Basis(a.ranks_with(tables.nvtx_ranges, has_launches), b.ranks_with(tables.nvtx_ranges, has_launches))
+    has_gpu = basis == projected
     steps = [side.whole_steps(step_range) for side in (a, b)]
     recorded = zip("AB", (a, b), steps, (basis.a, basis.b), strict=True)
     incomplete = [name for name, side, whole, ranks in recorded if not whole.ranks == len(side.ranks) == ranks]
@@ -242,7 +244,7 @@ def nvtx(a: Side, b: Side, fold_numbers: bool = True, step_range: str | None = N
         _measured_ranges(side_ranges, _labels(side_ranges.names, folded, side), has_gpu, is_selected)
         for side_ranges, side, is_selected in zip(ranges, (a, b), selected, strict=True)
     ]
-    if not has_gpu and (a.projected_ranks or b.projected_ranks):
+    if not has_gpu and (projected.a or projected.b):
         notes.append("GPU time is left out: some ranks with NVTX ranges lack the calls that launch kernels")
     return compared("diff-nvtx", _RANGE, (rows[0], rows[1]), basis, notes, (_GPU,), "CPU")
 
@@ -260,7 +262,7 @@ def _labels(names: Sequence[str], templates: Collection[str], side: Side) -> lis
 def _begin_in(ranges: NvtxRanges, spans: Mapping[int, Window]) -> Flags:
     lane_spans = [spans.get(lane.report) for lane in ranges.lanes]
     first, last = (np.array([getattr(span, edge, 0) for span in lane_spans], np.int64) for edge in ("start", "end"))
-    start, lane = ranges.start, ranges.lane
+    start, lane = ranges.values("start"), ranges.columns["lane"]
     is_inside: Flags = (start >= first[lane]) & (start < last[lane])
     ranges.forget()
     return is_inside
@@ -275,11 +277,11 @@ def _measured_ranges(
 ) -> dict[Key, Measured]:
     numbers: dict[str, int] = {}
     number_of = [-1 if label is None else numbers.setdefault(label, len(numbers)) for label in labels]
-    number = np.array([*number_of, -1], np.int32)[ranges.name]
+    number = np.array([*number_of, -1], np.int32)[ranges.columns["name"]]
     rows = np.flatnonzero(selected & (number >= 0))
     at_once = ranges.session.limits.rows_at_once(_RANGE_BYTES)
     used, measures = measures_of(number[rows], ranges.values("length", rows), at_once)
-    gpu = np.bincount(number[rows], np.where(ranges.op_count[rows] > 0, ranges.values("gpu_length", rows), 0))[used]
+    gpu = np.bincount(number[rows], ranges.values("gpu_length", rows))[used]
     ranges.forget()
     names = list(numbers)
     values = zip(

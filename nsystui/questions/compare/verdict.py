@@ -96,11 +96,6 @@ class Verdict:
     other_work: str = ""
 
     @property
-    def percent(self) -> float:
-        """The change of the time of a unit, % of A's."""
-        return 100 * (self.b.unit / self.a.unit - 1)
-
-    @property
     def is_slower(self) -> bool:
         return not self.other_work and self.b.unit >= self.a.unit * (1 + self.least / 100)
 
@@ -183,8 +178,7 @@ def verdict(a: Side, b: Side, launched: Compared, step_range: str | None = None)
     named = zip(("A", "B"), (a, b), budgets, strict=True)
     lacking = [name for name, side, (budget, _) in named if budget.unknown or lacks_work(side.job.session)]
     if lacking:
-        why = f"GPU work is missing in {' and '.join(lacking)}"
-        return Verdict(ComparedBy.JOB, first, second, other_work=why)
+        return Verdict(ComparedBy.JOB, first, second, other_work=f"GPU work is missing in {' and '.join(lacking)}")
     job = Verdict(ComparedBy.JOB, first, second, other_work=_other_work(a, b, launched))
     names = {name for side_steps in steps_by_side for name in side_steps.names}
     if all(side_steps.windows for side_steps in steps_by_side) and len(names) == 1:

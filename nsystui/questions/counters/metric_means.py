@@ -27,7 +27,7 @@ from nsystui.base.answer import (
     Value,
 )
 from nsystui.base.selection import Selection, Task
-from nsystui.base.types import Floats
+from nsystui.base.types import Floats, grouped
 from nsystui.questions.algebra.intervals import Intervals, Times
 from nsystui.questions.counters.metric_tables import GpuKey, columns_of, metrics_answer, plain_values, users_of_gpus
 from nsystui.questions.gpu.metrics import (
@@ -108,9 +108,7 @@ class Subject:
         cls, columns: tuple[Column, ...], rows: list[Row], intervals: Sequence[_RowInterval], are_single: bool
     ) -> Subject:
         """Return a subject of rows and their intervals."""
-        by_gpu: dict[GpuKey, list[_RowInterval]] = {}
-        for interval in intervals:
-            by_gpu.setdefault(interval.gpu, []).append(interval)
+        by_gpu = grouped((interval.gpu, interval) for interval in intervals)
 
         def pieces(gpu: GpuKey) -> Iterable[WorkIntervals]:
             spans = by_gpu.get(gpu, [])
@@ -363,15 +361,15 @@ def _by_range(job: OpenJob, selection: Selection) -> Subject:
     ranges = job.nvtx_ranges(selection)
     gpus = _gpus_of_tasks(job, selection)
     gpus_of_lanes = [gpus.get(Task(lane.report, lane.process), []) for lane in ranges.lanes]
-    launched = np.flatnonzero(ranges.op_count > 0)
+    launched = np.flatnonzero(ranges.columns["op_count"] > 0)
 
     def pieces(gpu: GpuKey) -> Iterator[WorkIntervals]:
         is_on_gpu = np.array([gpu in lane_gpus for lane_gpus in gpus_of_lanes] or [False], bool)
-        rows = launched[is_on_gpu[ranges.lane[launched]]]
-        starts, ends = ranges.gpu_start[rows], ranges.gpu_end[rows]
+        rows = launched[is_on_gpu[ranges.columns["lane"][launched]]]
+        starts, ends = ranges.values("gpu_start")[rows], ranges.values("gpu_end")[rows]
         if (window := selection.window) is not None:
             starts, ends = starts.clip(window.start, window.end), ends.clip(window.start, window.end)
-        yield WorkIntervals(starts, ends, ranges.name[rows].astype(int))
+        yield WorkIntervals(starts, ends, ranges.columns["name"][rows].astype(int))
 
     return Subject(SUBJECT_COLUMNS["range"], pieces, lambda: [(name,) for name in ranges.names])
 

@@ -138,8 +138,7 @@ def _in_flight(job: OpenJob, selection: Selection, window: Window, bins: int) ->
     """
     kernels, width = tables.kernels, window.end - window.start
     users: dict[tuple[Task, int], tuple[Value, Value]] = {
-        (used.task.task, used.device): (used.task.rank, used.device)
-        for used in selected_devices(job.session, selection, job.ranks)
+        used.key: (used.task.rank, used.device) for used in selected_devices(job.session, selection, job.ranks)
     }
     lost = unrecorded_work(job.session, job.session.reports)
     fills = {user: np.nan if lost[task]["kernels"] or not width else 0.0 for (task, _), user in users.items()}
@@ -205,5 +204,4 @@ def metrics_answer(
     job: OpenJob, name: str, columns: tuple[Column, ...], rows: Sequence[Row], notes: Iterable[str] = ()
 ) -> TableAnswer:
     """Return a table of metrics, with ``notes`` if the exports have samples."""
-    lacking = missing_notes(job.session, tables.gpu_metrics)
-    return TableAnswer(name, columns, rows, len(rows), lacking or tuple(notes))
+    return TableAnswer(name, columns, rows, len(rows), missing_notes(job.session, tables.gpu_metrics) or tuple(notes))

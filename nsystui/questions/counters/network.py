@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from nsystui.base.answer import COLLECTIVE, COUNT, HOST, Column, Row, TableAnswer, Unit
 from nsystui.base.selection import Selection
-from nsystui.base.types import Floats
+from nsystui.base.types import Floats, grouped
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, covered_per_bin, intersect, merge, union
 from nsystui.questions.counters.efa import counters
 from nsystui.questions.job.job import OpenJob
@@ -325,8 +325,7 @@ def network_by_collective(job: OpenJob, selection: Selection) -> TableAnswer:
     groups = list(_groups(job, selection))
     for (collective, bucket), group in groups:
         for link in sorted({adapter.link for adapter in sampled_adapters}):
-            link_adapters = [adapter for adapter in sampled_adapters if adapter.link == link]
-            values = _group_row(group, link_adapters)
+            values = _group_row(group, [adapter for adapter in sampled_adapters if adapter.link == link])
             if values is not None:
                 rows.append((collective, bucket_label(int(bucket)), link, len(group), *values))
     if not groups:
@@ -362,9 +361,7 @@ def slow_collectives(job: OpenJob, selection: Selection) -> dict[str, Intervals]
 def _group_row(group: Any, link_adapters: list[Adapter]) -> tuple[Any, ...] | None:
     """Return time, rates, waits, slow waits, hosts and the sampled share, if there are samples."""
     is_slow = group["is_slow"].to_numpy(bool)
-    by_host: dict[str, list[Adapter]] = {}
-    for adapter in link_adapters:
-        by_host.setdefault(adapter.host, []).append(adapter)
+    by_host = grouped((adapter.host, adapter) for adapter in link_adapters)
     time, sampled, hosts = 0, 0, 0
     weighted, weights = [0.0] * 4, [0] * 4
     for host, host_adapters in by_host.items():

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import sqlalchemy as sa
@@ -37,10 +36,8 @@ from nsystui.questions.queries.tasks import RankedTask, selected_ranks
 from nsystui.questions.queries.time_window import recorded
 from nsystui.store import tables
 from nsystui.store.report import Report
+from nsystui.store.results import Arrays
 from nsystui.store.session import Session
-
-if TYPE_CHECKING:
-    from nsystui.store.results import Arrays
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,8 +95,7 @@ def _arrays_of(session: Session, report: Report) -> Arrays:
     for process, calls in mpi.items():
         put_intervals(arrays, f"{process}.mpi", calls)
     for process, calls in cuda.items():
-        outside = subtract(calls, mpi[process]) if process in mpi else calls
-        put_intervals(arrays, f"{process}.cuda", outside)
+        put_intervals(arrays, f"{process}.cuda", subtract(calls, mpi[process]) if process in mpi else calls)
     return arrays
 
 

@@ -35,7 +35,7 @@ def mfu_of_region(
     ranges = job.nvtx_ranges(selection.with_name(None).with_window(window))
     name_filter = NameFilter(request.region or "")
     is_named = np.array([*map(name_filter.matches, ranges.names), False])
-    rows = np.flatnonzero(is_named[ranges.name] & (ranges.op_count > 0))
+    rows = np.flatnonzero(is_named[ranges.columns["name"]] & (ranges.columns["op_count"] > 0))
     peak, peak_note = peak_of(request, gpus)
     notes = [f"GPUs that share a range: {request.gpus or 1} (--gpus N)", peak_note]
     if not len(rows):
@@ -57,7 +57,7 @@ def mfu_of_region(
 def _bytes_moved(job: OpenJob, devices: Sequence[Device], ranges: NvtxRanges, rows: Times) -> float | None:
     """Return the bytes that DRAM moved in the ranges' GPU time, or ``None`` if unknown for a range."""
     lanes = [Task(lane.report, lane.process) for lane in ranges.lanes]
-    lane, starts = ranges.lane[rows], ranges.values("gpu_start", rows)
+    lane, starts = ranges.columns["lane"][rows], ranges.values("gpu_start", rows)
     ends = starts + ranges.values("gpu_length", rows)
     is_known, moved = np.zeros(len(rows), np.bool_), 0.0
     sources = metric_sources(job.session, Selection())

@@ -149,8 +149,7 @@ def _factor_table(
     for item in factors:
         before = () if baseline is None else (_percent(baseline.get(item.key)),)
         rows.append((item.key, "  " * item.depth + item.name, _percent(item.value), *before, item.formula, item.low))
-    columns = (*_FACTOR, *(() if baseline is None else (_BASELINE,)), *_WORDS)
-    return TableAnswer(name, columns, rows, len(rows), notes)
+    return TableAnswer(name, (*_FACTOR, *(() if baseline is None else (_BASELINE,)), *_WORDS), rows, len(rows), notes)
 
 
 def _percent(value: float | None) -> float | None:

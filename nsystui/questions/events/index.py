@@ -7,7 +7,6 @@ cached with the counts; counts of other bins are ignored.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import sqlalchemy as sa
@@ -20,10 +19,8 @@ from nsystui.questions.queries.derived import of_each_report
 from nsystui.questions.queries.tasks import RankedTask
 from nsystui.questions.queries.time_index import Counts, TimeIndex
 from nsystui.store.report import Report
+from nsystui.store.results import Arrays
 from nsystui.store.session import Session
-
-if TYPE_CHECKING:
-    from nsystui.store.results import Arrays
 
 _ROWS_PER_BIN = 200
 _MAX_BINS = 1 << 16

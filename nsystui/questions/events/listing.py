@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -34,12 +34,8 @@ from nsystui.questions.queries.tasks import RankedTask
 from nsystui.questions.queries.time_index import ByTable, TimeIndex
 from nsystui.store import tables
 from nsystui.store.report import Report
-from nsystui.store.results import json_array, json_of
+from nsystui.store.results import Arrays, json_array, json_of
 from nsystui.store.session import Session
-
-if TYPE_CHECKING:
-    from nsystui.store.results import Arrays
-
 
 EVENT_COLUMNS = (
     Column("start", header="Start (ns)", label="time", unit=Unit.TIME),

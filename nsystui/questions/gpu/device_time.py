@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from operator import add
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -40,11 +40,8 @@ from nsystui.questions.algebra.intervals import (
     union,
 )
 from nsystui.questions.queries.tasks import RankedTask
+from nsystui.store.results import Arrays
 from nsystui.store.session import Session
-
-if TYPE_CHECKING:
-    from nsystui.store.results import Arrays
-
 
 Shares = Floats
 """Shape ``(bins,)``: 0 to 1 of each bin's time; NaN where the report was not recording."""
@@ -58,6 +55,11 @@ class Device:
     device: int
     gpu: int | None
     model: str | None
+
+    @property
+    def key(self) -> tuple[Task, int]:
+        """The process and the CUDA ordinal."""
+        return self.task.task, self.device
 
     @property
     def is_gpu(self) -> bool:
@@ -167,11 +169,6 @@ class Breakdown:
     def percent(self, part: int | None) -> float | None:
         """Return ``part`` (ns, an attribute) as a percentage of ``time``, or ``None`` if unknown or of no time."""
         return 100.0 * part / self.time if self.time and part is not None else None
-
-    @property
-    def overlap_percent(self) -> float | None:
-        """|U(K) ∩ U(C)| / |U(C)|, HTA's communication–computation overlap; ``None`` without NCCL kernels."""
-        return 100.0 * self.overlap / self.nccl if self.nccl else None
 
     def __add__(self, other: Breakdown) -> Breakdown:
         return Breakdown(*map(add, vars(self).values(), vars(other).values()))
@@ -358,8 +355,7 @@ class DeviceIntervals:
         session = subtract(union([self.recorded.start], [self.recorded.end]), self.pauses)
         is_seen = covered_per_bin(session, lo, hi, bins) > 0
         covered = sum(covered_per_bin(getattr(self.parts, name), lo, hi, bins) for name in names)
-        shares = np.minimum(covered * bins / max(hi - lo, 1), 1.0)
-        return np.where(is_seen, shares, np.nan)
+        return np.where(is_seen, np.minimum(covered * bins / max(hi - lo, 1), 1.0), np.nan)
 
 
 _LANES = ("kernels", "nccl", "exposed_nccl", "memory", "graph", "memory_only", "graph_only")

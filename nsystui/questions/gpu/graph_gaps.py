@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import sqlalchemy as sa
@@ -16,10 +15,8 @@ from nsystui.questions.queries.conditions import of_reports
 from nsystui.questions.queries.derived import of_each_report
 from nsystui.store import tables
 from nsystui.store.report import Report
+from nsystui.store.results import Arrays
 from nsystui.store.session import Session
-
-if TYPE_CHECKING:
-    from nsystui.store.results import Arrays
 
 TRACED = 5_000
 """The longest gap that tracing by node may make, ns: about 2 µs are usual (github.com/AMD-AGI/TraceLens/issues/728)."""
@@ -38,7 +35,7 @@ def graph_gaps(session: Session, gpus: Sequence[DeviceIntervals]) -> dict[tuple[
     arrays = of_each_report(session, used, "graph-gaps", _waits, table=canonical.KERNELS)
     gaps: dict[tuple[Task, int], Intervals] = {}
     for gpu in gpus:
-        keys, waits = [(device.task.task, device.device) for device in gpu.devices], []
+        keys, waits = [device.key for device in gpu.devices], []
         for task, number in keys:
             process, device, *edges = (arrays[task.report][key] for key in _KEYS)
             is_on_gpu = (process == task.process) & (device == number)

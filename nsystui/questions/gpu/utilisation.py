@@ -10,13 +10,13 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from nsystui.base.answer import DEVICE, RANK, START, Column, Row, TableAnswer, Unit
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.base.text import few_numbers, which_of
+from nsystui.base.types import grouped
 from nsystui.exports import canonical
 from nsystui.exports.metadata import pid_of
 from nsystui.questions.algebra.intervals import intersect, merge
@@ -42,11 +42,8 @@ from nsystui.questions.queries.recording import recording_advice, unrecorded_wor
 from nsystui.questions.queries.tasks import GPU_TABLES, RankedTask, used_devices
 from nsystui.questions.queries.time_window import edges_of, recorded, selected_reports, shares_clock
 from nsystui.store.report import Report
+from nsystui.store.results import Arrays
 from nsystui.store.session import Session
-
-if TYPE_CHECKING:
-    from nsystui.store.results import Arrays
-
 
 _NAME_NOTE = "the name filter does not apply here: how busy a GPU is depends on all of its work"
 
@@ -131,17 +128,14 @@ class BusyIntervals:
 
     @cached_property
     def _of_task(self) -> Mapping[Task, list[DeviceIntervals]]:
-        devices: dict[Task, list[DeviceIntervals]] = {}
-        for item in self.gpus:
-            devices.setdefault(item.device.task.task, []).append(item)
-        return devices
+        return grouped((item.device.task.task, item) for item in self.gpus)
 
 
 def gpus_of(session: Session, devices: Iterable[DeviceIntervals]) -> tuple[DeviceIntervals, ...]:
     """Merge devices of the same GPU (`gpu_key`); keeps the order of ``devices``."""
-    intervals = {_key(item.device): item for item in devices}
+    intervals = {item.device.key: item for item in devices}
     groups = by_gpu(session, (item.device for item in intervals.values()))
-    return tuple(_together([intervals[_key(device)] for device in group]) for group in groups)
+    return tuple(_together([intervals[device.key] for device in group]) for group in groups)
 
 
 def by_gpu(session: Session, devices: Iterable[Device]) -> list[list[Device]]:
@@ -226,13 +220,13 @@ def _devices(
     session: Session, selection: Selection, devices: Sequence[Device], previous: BusyIntervals | None
 ) -> Iterator[DeviceIntervals]:
     reports = {report.index: report for report in session.reports}
-    cached = {_key(item.device): item for item in previous.devices} if previous and selection.streams is None else {}
-    missing = [item for item in devices if _key(item) not in cached]
-    computed = {_key(item.device): item for item in _read(session, selection, reports, missing)}
+    cached = {item.device.key: item for item in previous.devices} if previous and selection.streams is None else {}
+    missing = [item for item in devices if item.key not in cached]
+    computed = {item.device.key: item for item in _read(session, selection, reports, missing)}
     unknown = unrecorded_work(session, [reports[index] for index in {item.task.task.report for item in devices}])
     for item in devices:
         report = reports[item.task.task.report]
-        intervals = computed.get(_key(item)) or cached[_key(item)]
+        intervals = computed.get(item.key) or cached[item.key]
         parts = shifted(intervals.parts, report.clock_offset - intervals.clock_offset)
         task, lost = item.task.task, unknown.get(item.task.task, Counter[str]())
         moved = DeviceIntervals(item, recorded(report), parts, report.clock_offset, unknown=lost)
@@ -240,16 +234,10 @@ def _devices(
         yield replace(moved, pauses=unseen(session, report, task.process) if has_gap else pauses(session, report))
 
 
-def _key(device: Device) -> tuple[Task, int]:
-    return device.task.task, device.device
-
-
 def _read(
     session: Session, selection: Selection, reports: Mapping[int, Report], devices: Sequence[Device]
 ) -> Iterator[DeviceIntervals]:
-    of_report: dict[int, list[Device]] = {}
-    for item in devices:
-        of_report.setdefault(item.task.task.report, []).append(item)
+    of_report = grouped((item.task.task.report, item) for item in devices)
     read_reports = [reports[index] for index in of_report]
     limit = len(read_reports) if session.workers is not None else _REPORTS_AT_ONCE
     for run in runs_of(read_reports, canonical.KERNELS, limit):

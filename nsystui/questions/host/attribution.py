@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from nsystui.base.resources import give_back
 from nsystui.base.selection import Selection, Task, Window
-from nsystui.base.types import Array, Ints
+from nsystui.base.types import Array, Ints, grouped
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, disjoint_runs, intersect, merge, union
 from nsystui.questions.gpu.graph_gaps import causes_in_graphs, host_functions
 from nsystui.questions.gpu.profiler_overhead import profiler_overhead
@@ -132,13 +132,13 @@ def attribute(
 def _of_launching_processes(job: OpenJob, spans: IdleSpans) -> IdleSpans:
     """Return spans of shared GPUs with the process whose operation is at their end, else at their start."""
     shared = [gpu.devices for gpu in job.gpus(_EVERYTHING) if gpu.others]
-    users = {(user.task.task, user.device): devices for devices in shared for user in devices}
+    users = {user.key: devices for devices in shared for user in devices}
     if users.keys().isdisjoint(spans.gpus):
         return spans
-    busy = {(item.device.task.task, item.device.device): item for item in job.busy(_EVERYTHING).devices}
+    busy = {item.device.key: item for item in job.busy(_EVERYTHING).devices}
     indices, chosen = {gpu: index for index, gpu in enumerate(spans.gpus)}, spans.gpu.copy()
     for index, gpu in enumerate(spans.gpus):
-        others = [(user.task.task, user.device) for user in users.get(gpu, ())]
+        others = [user.key for user in users.get(gpu, ())]
         active = {user: busy[user].active(busy[user].recorded) for user in (gpu, *others) if others}
         rows = np.flatnonzero(spans.gpu == index)
         for edge, moments in (("starts", spans.ends), ("ends", spans.starts)):
@@ -317,8 +317,7 @@ class _Host:
             ran = intersect(self.host_functions[task], syncs)
             layers += [self._all(ran, Cause(causes.IN_HOST_FUNCTION)), calls]
             layers += self._waiting_for_gil(thread, other_threads, inside)
-            polls = self._in_os_calls(thread, _POLLS.fullmatch)
-            layers += self._working(workers, intersect(inside, polls))
+            layers += self._working(workers, intersect(inside, self._in_os_calls(thread, _POLLS.fullmatch)))
             layers += [self._os_calls(thread, inside, lambda call: not _WAITS.search(call))]
             layers += [self._running(thread, inside, causes.RUNNING_CODE, ""), self._preempted(thread, inside)]
         layers += [self._calls_of_others(other_threads, inside), *self._working(other_threads, inside)]
@@ -344,7 +343,7 @@ class _Host:
         words = [cause.what for cause in self.causes]
         layers = []
         for word, is_chosen, call in (("before", is_next, after), ("after", has_last & ~is_next, after - 1)):
-            part = Intervals(gaps.starts[is_chosen], gaps.ends[is_chosen])
+            part = gaps.chosen(is_chosen)
             labels, label_index = np.unique(calls.labels[call[is_chosen]], return_inverse=True)
             codes = [self.code(Cause(causes.NOTHING, f"{word} {words[label]}")) for label in labels.tolist()]
             layers.append(Segments(part.starts, part.ends, np.array(codes, np.int64)[label_index.reshape(-1)]))
@@ -368,10 +367,7 @@ class _Host:
 
     @cached_property
     def _threads(self) -> Mapping[Task, list[Thread]]:
-        threads: dict[Task, list[Thread]] = {}
-        for thread in sorted(self.names):
-            threads.setdefault(self.names[thread].task, []).append(thread)
-        return threads
+        return grouped((self.names[thread].task, thread) for thread in sorted(self.names))
 
     @cached_property
     def _worker_threads(self) -> Mapping[Task, list[Thread]]:

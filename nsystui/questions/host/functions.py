@@ -105,8 +105,7 @@ def samples_of(session: Session, selection: Selection, kind: str = "") -> CpuSam
         ]
         is_read = of_python != np.isin(arrays["report"], with_cpu)
         arrays, of_python = {name: column[is_read] for name, column in arrays.items()}, of_python[is_read]
-    reports = [report for report in selected_reports(session, selection) if report.count(table)]
-    stacks = stacks_of(session, reports)
+    stacks = stacks_of(session, [report for report in selected_reports(session, selection) if report.count(table)])
     threads = {}
     for thread, rows in by_thread(arrays).items():
         nodes = stacks[thread[0]].nodes(PYTHON if of_python[rows[0]] else SAMPLE, arrays["chain"][rows])

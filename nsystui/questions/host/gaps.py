@@ -29,7 +29,7 @@ from nsystui.questions.host import causes
 from nsystui.questions.host.attribution import attribute
 from nsystui.questions.host.causes import Cause, folded, shown_times
 from nsystui.questions.host.functions import SampleGroup, function_counts, function_words, samples_of_job, top_function
-from nsystui.questions.host.host_work import CpuSpan, host_work
+from nsystui.questions.host.host_work import host_work
 from nsystui.questions.host.idle_spans import Attribution, IdleSpan, IdleSpans, over_ranks
 from nsystui.questions.host.naming import named_threads, workers_by_rank
 from nsystui.questions.host.time_budget import LONG_GAP, device_budgets, with_graphs
@@ -125,7 +125,7 @@ def _stored_attribution(spans: IdleSpans, stored: Any) -> Attribution:
 def _spans(
     job: OpenJob, selection: Selection, step_name: str | None, part_names: Sequence[str], min_length: int
 ) -> tuple[IdleSpans, Ints]:
-    budgets = {(item.device.task.task, item.device.device): item for item in device_budgets(job, selection, step_name)}
+    budgets = {item.device.key: item for item in device_budgets(job, selection, step_name)}
     gpus: list[tuple[Task, int]] = []
     spans: list[Intervals] = []
     runs: list[tuple[int, int, int]] = []
@@ -289,7 +289,7 @@ def pairs_around(job: OpenJob, spans: IdleSpans) -> _Pairs:
     begins[touching + 1], ends[touching] = spans.starts[touching], spans.ends[touching + 1]
     kernels, memory, graphs, session = tables.kernels, tables.memory_ops, tables.graph_launches, job.session
     name_columns = {kernels: kernels.c.short_name, memory: memory.c.operation, graphs: sa.literal("CUDA graph")}
-    users = {(gpu.device.task.task, gpu.device.device): gpu.devices for gpu in job.gpus(Selection())}
+    users = {gpu.device.key: gpu.devices for gpu in job.gpus(Selection())}
     names = {
         text or "" for table, name in name_columns.items() if session.count(table)
         for (text,) in session.rows(sa.select(name).select_from(table).distinct())
@@ -420,16 +420,15 @@ def gaps_list(job: OpenJob, selection: Selection, least: int = LONG_GAP, step_na
     order = np.lexsort((starts, -lengths))
     indices = order[lengths[order] >= least].tolist()
     longest = [attribution.spans[index] for index in indices[:_MAX_WITH_RANGE]]
-    works = host_work(job, [CpuSpan(span.task, span.device, Window(span.start, span.end)) for span in longest])
+    works = host_work(job, longest)
     ranks = {rank.task: rank.rank for rank in job.ranks}
     rows: list[Row] = []
     for position, index in enumerate(indices):
         span, times = attribution.spans[index], shown_times(attribution.of_span(index))
         cause = max(times, key=lambda cause: (times[cause], cause.words))
-        length = span.end - span.start
-        location = (ranks.get(span.task), span.device, PARTS[idle.parts[index]], span.start, length)
+        location = (ranks.get(span.task), span.device, PARTS[idle.parts[index]], span.start, span.length)
         range_name = works[position].range_name if position < len(works) else None
-        rows.append((*location, *cause_cells(cause), 100.0 * times[cause] / length, range_name))
+        rows.append((*location, *cause_cells(cause), 100.0 * times[cause] / span.length, range_name))
     if len(indices) > _MAX_WITH_RANGE:
         notes = (*notes, f"only the {_MAX_WITH_RANGE} longest spans have an NVTX range")
     return _answer(job, LIST_COLUMNS, rows, len(attribution.spans), notes)
@@ -470,16 +469,14 @@ def samples_in_gaps(job: OpenJob, selection: Selection) -> str:
     counts = []
     for thread in named_threads(job, samples.threads):
         idle, sampled = gaps.get(workers.get(thread.task, thread.task), EMPTY), samples.threads[thread.thread]
-        gap = np.searchsorted(idle.starts, sampled.times, side="right") - 1
-        inside = (gap >= 0) & (sampled.times < idle.ends[np.maximum(gap, 0)]) if len(idle) else sampled.times < 0
-        counts.append((int(inside.sum()), thread, sampled.nodes[inside]))
+        nodes = sampled.nodes[idle.before(sampled.times)[1] > 0]
+        counts.append((len(nodes), thread, nodes))
     total = sum(count for count, _, _ in counts)
     if not total:
         return ""
     count, thread, nodes = max(counts, key=lambda item: (item[0], item[1].thread))
     report = thread.thread[0]
-    node_counts = {report: np.bincount(nodes, minlength=len(samples.stacks[report].tree))}
-    group = SampleGroup((thread,), node_counts)
+    group = SampleGroup((thread,), {report: np.bincount(nodes, minlength=len(samples.stacks[report].tree))})
     function = top_function(samples, group)
     where = ""
     if function is not None:

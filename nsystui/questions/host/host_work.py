@@ -11,7 +11,7 @@ from functools import partial
 import sqlalchemy as sa
 
 from nsystui.base.answer import Row
-from nsystui.base.selection import Selection, Task, Window
+from nsystui.base.selection import Selection
 from nsystui.questions.host import segments
 from nsystui.questions.host.attribution import attribute
 from nsystui.questions.host.causes import KINDS, Cause, folded, shown_times
@@ -32,27 +32,13 @@ _SPAN_KEYS = ("number", "report", "process", "thread", "lo", "hi")
 
 
 @dataclass(frozen=True)
-class CpuSpan:
-    """A span in which a task's CPU work is examined; ``device`` is the idle GPU."""
-
-    task: Task
-    device: int
-    window: Window
-
-    @property
-    def length(self) -> int:
-        """The length, ns."""
-        return self.window.end - self.window.start
-
-
-@dataclass(frozen=True)
 class HostWork:
     """The CPU's work in a span: ns by cause (their sum is its length), and two NVTX ranges of the launching thread.
 
     ``range_name``: the shortest around the span's middle; ``next_range``: the first to start after it.
     """
 
-    span: CpuSpan
+    span: IdleSpan
     causes: Mapping[Cause, int]
     range_name: str | None
     next_range: str | None = None
@@ -80,26 +66,24 @@ _Range = tuple[int, int, str]
 
 
 def host_work(
-    job: OpenJob, spans: Sequence[CpuSpan], with_calls: bool = False, idle: Attribution | None = None
+    job: OpenJob, spans: Sequence[IdleSpan], with_calls: bool = False, idle: Attribution | None = None
 ) -> list[HostWork]:
     """Find the CPU's work in some spans (at most thousands: each is compared with all ranges of its process).
 
     For a large job, the result is cached. ``idle``: the causes in the spans, if known.
     """
-    starts = [span.window.start - report_at(job.session, span.task.report).clock_offset for span in spans]
-    keys = [(span.task, span.device, start, span.length) for span, start in zip(spans, starts, strict=True)]
-    question = f"host work {with_calls} {keys}"
+    offsets = [report_at(job.session, span.task.report).clock_offset for span in spans]
+    keys = [(*span[:2], span.start - offset, span.length) for span, offset in zip(spans, offsets, strict=True)]
     compute = partial(_rows, job, spans, with_calls, idle)
-    rows = of_all_reports(job.session, Selection(), tables.api_calls, question, compute)
+    rows = of_all_reports(job.session, Selection(), tables.api_calls, f"host work {with_calls} {keys}", compute)
     return [
         HostWork(span, {Cause(*words): time for time, *words in json.loads(causes)}, *ranges)
         for span, (causes, *ranges) in zip(spans, rows, strict=True)
     ]
 
 
-def _rows(job: OpenJob, spans: Sequence[CpuSpan], with_calls: bool, idle: Attribution | None) -> list[Row]:
-    idle_spans = [IdleSpan(span.task, span.device, span.window.start, span.window.end) for span in spans]
-    attribution = idle or attribute(job, idle_spans, with_calls=with_calls)
+def _rows(job: OpenJob, spans: Sequence[IdleSpan], with_calls: bool, idle: Attribution | None) -> list[Row]:
+    attribution = idle or attribute(job, spans, with_calls=with_calls)
     merged = over_ranks(attribution)
     causes = [merged.of_span(index) for index in range(len(spans))]
     totals: Counter[Cause] = Counter()
@@ -108,7 +92,7 @@ def _rows(job: OpenJob, spans: Sequence[CpuSpan], with_calls: bool, idle: Attrib
     shown_causes = folded(totals)
     rows: list[Row] = []
     for span, span_causes, ranges in zip(spans, causes, _overlapping(job.session, attribution), strict=True):
-        middle = (span.window.start + span.window.end) // 2
+        middle = (span.start + span.end) // 2
         named = [item for item in ranges if item[2] and not item[2].startswith(_CAUSE_PREFIXES)]
         enclosing = [(end - start, name) for start, end, name in named if start <= middle < end]
         following = (name for start, _, name in named if start >= middle)

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise, starmap
 from types import MappingProxyType
+from typing import NamedTuple
 
 import numpy as np
 
-from nsystui.base.selection import Task
+from nsystui.base.selection import Task, Window
 from nsystui.base.types import Array, Ints
 from nsystui.exports.metadata import process_of
 from nsystui.questions.algebra.groups import distinct
-from nsystui.questions.algebra.intervals import Times
+from nsystui.questions.algebra.intervals import Intervals, Times
 from nsystui.questions.host.causes import Cause
 from nsystui.questions.host.naming import WORKER
 from nsystui.questions.host.segments import Thread
@@ -22,14 +23,30 @@ from nsystui.questions.host.segments import Thread
 _PORTION_SPANS = 1 << 18
 
 
-@dataclass(frozen=True)
-class IdleSpan:
+class IdleSpan(NamedTuple):
     """An idle span of a GPU (``device``: CUDA ordinal in the task), job time, ns."""
 
     task: Task
     device: int
     start: int
     end: int
+
+    @property
+    def length(self) -> int:
+        return self.end - self.start
+
+    @property
+    def window(self) -> Window:
+        return Window(self.start, self.end)
+
+
+def spans_of(gpu: tuple[Task, int], idle: Intervals) -> list[IdleSpan]:
+    """Return the idle time of a GPU as spans."""
+    return [IdleSpan(*gpu, *edges) for edges in zip(idle.starts.tolist(), idle.ends.tolist(), strict=True)]
+
+
+def longest_first(spans: Iterable[IdleSpan]) -> list[IdleSpan]:
+    return sorted(spans, key=lambda span: (-span.length, span.start, span.task, span.device))
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,8 +102,7 @@ class Attribution:
     def portions(self) -> Iterator[slice]:
         """Yield slices of rows, at most `_PORTION_SPANS` spans each, to limit memory."""
         firsts = np.arange(0, len(self.spans), _PORTION_SPANS, dtype=self.span.dtype)
-        edges = (*np.searchsorted(self.span, firsts).tolist(), len(self.span))
-        return starmap(slice, pairwise(edges))
+        return starmap(slice, pairwise((*np.searchsorted(self.span, firsts).tolist(), len(self.span))))
 
     def first(self, count: int) -> Attribution:
         """Return the first ``count`` spans."""

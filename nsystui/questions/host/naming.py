@@ -105,8 +105,7 @@ def usual_threads(session: Session, tasks: Iterable[Task]) -> dict[Task, Thread]
     table = tables.api_calls
     if not session.count(table):
         return {}
-    calls = sa.func.count().label("calls")
-    query = sa.select(table.c.report, table.c.process, table.c.thread, calls)
+    query = sa.select(table.c.report, table.c.process, table.c.thread, sa.func.count().label("calls"))
     query = query.where(of_tasks(table, frozenset(tasks)), table.c.thread.is_not(None))
     busiest: dict[Task, tuple[int, int]] = {}
     for report, process, thread, count in session.rows(query.group_by(*query.selected_columns[:3])):
@@ -194,8 +193,7 @@ class ThreadRanges:
             -1 if name.startswith(_MPI_PREFIX) else numbers.setdefault(text if text in folded else name, len(numbers))
             for name, text in ((name, template(name)) for name in ranges.names)
         ]
-        reports = frozenset(lane.report for lane in ranges.lanes)
-        return cls(ranges, tuple(numbers), np.array(labels, np.int64), reports)
+        return cls(ranges, tuple(numbers), np.array(labels, np.int64), frozenset(lane.report for lane in ranges.lanes))
 
     @cached_property
     def _lanes(self) -> Mapping[Thread, int]:

@@ -76,8 +76,7 @@ def pairs(spans: Intervals, segments: Segments) -> SpanPieces:
     span = np.repeat(np.arange(len(spans)), count)
     segment = first[span] + np.arange(len(span)) - np.repeat(np.cumsum(count) - count, count)
     starts = np.maximum(spans.starts[span], segments.starts[segment])
-    ends = np.minimum(spans.ends[span], segments.ends[segment])
-    return SpanPieces(starts, ends, span, segment)
+    return SpanPieces(starts, np.minimum(spans.ends[span], segments.ends[segment]), span, segment)
 
 
 def outermost(starts: Times, ends: Times, labels: Ints) -> Segments:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 from os.path import commonpath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import sqlalchemy as sa
@@ -24,7 +24,7 @@ import sqlalchemy as sa
 from nsystui.base.answer import Unit
 from nsystui.base.kernel_names import function_name
 from nsystui.base.selection import Selection
-from nsystui.base.types import Array, Flags, Ints
+from nsystui.base.types import Array, Flags, Ints, grouped
 from nsystui.base.units import format_value
 from nsystui.questions.algebra.intervals import Intervals
 from nsystui.questions.host.segments import NO_SEGMENTS, Segments, Thread, by_thread, outermost
@@ -32,12 +32,8 @@ from nsystui.questions.queries.conditions import job_end, job_start, of_reports,
 from nsystui.questions.queries.derived import of_each_report
 from nsystui.store import tables
 from nsystui.store.report import Report
-from nsystui.store.results import json_array, json_of
+from nsystui.store.results import Arrays, json_array, json_of
 from nsystui.store.session import Session
-
-if TYPE_CHECKING:
-    from nsystui.store.results import Arrays
-
 
 SAMPLE, OS_CALL, CUDA_CALL, PYTHON = KINDS = ("sample", "os", "cuda", "python")
 """The origins of chains: CPU samples, OS runtime calls, CUDA calls and Python samples are numbered separately."""
@@ -179,16 +175,13 @@ def stacks_of(session: Session, reports: Sequence[Report]) -> dict[int, Stacks]:
         functions = tuple(Function(name, module, bool(kernel), bool(folded)) for name, module, kernel, folded in rows)
         parent, function, levels = (saved[key].astype(np.int64, copy=False) for key in ("parent", "function", "levels"))
         chains = {kind: (saved[f"{kind}.chains"], saved[f"{kind}.nodes"]) for kind in KINDS}
-        tree = StackTree(parent, function, levels, functions)
-        stacks[index] = Stacks(tree, chains, int(saved["damaged"][0]))
+        stacks[index] = Stacks(StackTree(parent, function, levels, functions), chains, int(saved["damaged"][0]))
     return stacks
 
 
 def os_callers(session: Session, chains_of: Mapping[Thread, Ints]) -> dict[int, dict[int, str]]:
     """Return the functions that made OS runtime calls, by report and chain."""
-    by_report: dict[int, list[Ints]] = {}
-    for (report, _), chains in chains_of.items():
-        by_report.setdefault(report, []).append(chains)
+    by_report = grouped((report, chains) for (report, _), chains in chains_of.items())
     callers: dict[int, dict[int, str]] = {}
     for index, stacks in stacks_of(session, [item for item in session.reports if item.index in by_report]).items():
         unique_chains = np.unique(np.concatenate(by_report[index]))

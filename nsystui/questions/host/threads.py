@@ -228,8 +228,7 @@ def threads_table(job: OpenJob, selection: Selection) -> TableAnswer:
     session = job.session
     times, samples = HostTimes.load(session, selection), samples_of_job(job, selection)
     windows = extents(session, selection)
-    known = {*times.threads(), *samples.threads, *_calling(session, selection)}
-    named = named_threads(job, known)
+    named = named_threads(job, {*times.threads(), *samples.threads, *_calling(session, selection)})
     threads = [it for it in named if selection.tasks is None or it.task in selection.tasks]
     parts_by_thread = _parts_by_thread(job, selection, times, windows, threads)
     rows: list[Row] = []

@@ -25,7 +25,8 @@ from nsystui.questions.gpu.graph_gaps import HOST_NODE, causes_in_graphs, host_f
 from nsystui.questions.gpu.profiler_overhead import profiler_overhead
 from nsystui.questions.host.causes import GIL, NOTHING
 from nsystui.questions.host.causes import Cause as HostCause
-from nsystui.questions.host.host_work import CpuSpan, HostWork, host_work
+from nsystui.questions.host.host_work import HostWork, host_work
+from nsystui.questions.host.idle_spans import IdleSpan, longest_first, spans_of
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.tasks import with_roles
 from nsystui.questions.queries.time_window import extents
@@ -74,7 +75,7 @@ def caused_budgets(
     return job.once(("idle causes", selection.with_name(None), step_name), compute)
 
 
-_IdleTime = tuple[Task, int, Intervals]
+_IdleTime = tuple[tuple[Task, int], Intervals]
 """A GPU (task, CUDA ordinal) and its idle time, job time."""
 
 
@@ -82,8 +83,7 @@ def idle_causes(job: OpenJob, selection: Selection, budgets: Sequence[DeviceBudg
     """Find the causes of the GPUs' start-up, long gaps and tail."""
     total = in_sum(budgets)
     parts = [
-        [(budget.device.task.task, budget.device.device, getattr(budget, name)) for budget in budgets]
-        for name in ("startup", "long_gaps", "after")
+        [(budget.device.key, getattr(budget, name)) for budget in budgets] for name in ("startup", "long_gaps", "after")
     ]
     startup, long_gaps, tail = causes_of(job, selection, parts, (total.startup, total.long_gaps, total.tail))
     times: dict[str, int] = {}
@@ -101,17 +101,14 @@ def causes_of(
     """Find the causes of parts of idle time from their longest spans; ``times``: the length of each part, ns."""
     overhead = profiler_overhead(job.session, selection.with_name(None))
     times_by_name: list[dict[str, int]] = [{} for _ in parts]
-    longest: list[list[CpuSpan]] = []
+    longest: list[list[IdleSpan]] = []
     for time_of, part in zip(times_by_name, parts, strict=True):
-        spans: list[CpuSpan] = []
-        for task, device, intervals in part:
-            idle = subtract(intervals, overhead.get(task, EMPTY))
+        spans: list[IdleSpan] = []
+        for gpu, intervals in part:
+            idle = subtract(intervals, overhead.get(gpu[0], EMPTY))
             _add(time_of, PROFILER, intervals.length - idle.length)
-            longest_first = np.argsort(idle.starts - idle.ends, kind="stable")[:_MAX_SPANS]
-            windows = map(Window, idle.starts[longest_first].tolist(), idle.ends[longest_first].tolist())
-            spans += [CpuSpan(task, device, window) for window in windows]
-        spans.sort(key=lambda span: (-span.length, span.window.start, span.task, span.device))
-        longest.append(spans[:_MAX_SPANS])
+            spans += spans_of(gpu, idle.chosen(np.argsort(idle.starts - idle.ends, kind="stable")[:_MAX_SPANS]))
+        longest.append(longest_first(spans)[:_MAX_SPANS])
     # Ask once for all parts, because each question reads all records of the threads.
     works = iter(host_work(job, [span for spans in longest for span in spans], with_calls=True))
     causes = []
@@ -302,8 +299,7 @@ def steady_start(device: DeviceIntervals, worked: Window, steps: StepTimes | Non
     if steps is not None and steps.on_gpu and len(steps) >= _MIN_STEPS:
         return max(int(steps.start[steps.first_steady]), worked.start)
     shares = np.nan_to_num(device.busy(worked, _BUSY_BINS))
-    first = int(np.argmax(shares >= shares.mean() / 3))
-    return worked.start + first * (worked.end - worked.start) // _BUSY_BINS
+    return worked.start + int(np.argmax(shares >= shares.mean() / 3)) * (worked.end - worked.start) // _BUSY_BINS
 
 
 def _budget(
@@ -382,12 +378,3 @@ def with_graphs(answer: TableAnswer) -> TableAnswer:
     """Show the column of idle time in graphs only in files if all of it is 0."""
     keys = [item.key for item in answer.columns if item.key.startswith("in_graphs")]
     return replace(answer, columns=for_files(answer.columns, [key for key in keys if not any(answer.cells(key))]))
-
-
-def by_task(budgets: Iterable[DeviceBudget]) -> Mapping[Task, Budget]:
-    """Add up the budgets of each task's GPUs."""
-    sums: dict[Task, Budget] = {}
-    for gpu in budgets:
-        task = gpu.device.task.task
-        sums[task] = sums.get(task, Budget()) + gpu.budget
-    return sums

@@ -212,8 +212,7 @@ class DaskWorkers:
         except TimeoutError:
             raise self._error(f"no worker connected within {_WORKER_TIMEOUT} s") from None
         # A function of the standard library: nsystui's functions cannot be sent to a worker without nsystui.
-        versions = self.client.run(pkgutil.resolve_name, VERSION, on_error="return")
-        for worker, version in versions.items():
+        for worker, version in self.client.run(pkgutil.resolve_name, VERSION, on_error="return").items():
             if isinstance(version, OSError):
                 continue  # a lost worker, which Dask handles
             if isinstance(version, ImportError):

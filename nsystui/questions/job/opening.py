@@ -143,22 +143,19 @@ class Opener:
             families=source.families,
         )
         if source.dask is not None:
-            self._connect(session, source.dask, [export.path for export in exports])
-        job = OpenJob(session, numbering=ranks, step_range=source.step_range, steps_by=source.steps_by)
-        return job, exports
+            from nsystui.questions.job.on_dask import DaskWorkers, check_packed
+            from nsystui.store.session import Computation
 
-    def _connect(self, session: Session, scheduler: str, paths: Sequence[Path]) -> None:
-        from nsystui.questions.job.on_dask import DaskWorkers, check_packed
-        from nsystui.store.session import Computation
-
-        try:
-            check_packed(paths)
-            self._listener.computing(Computation(f"waiting for workers of {scheduler}", 0, len(paths)))
-            session.workers = DaskWorkers.connect(scheduler, session.limits, session.families)
-            self._listener.computing(None)
-        except BaseException:
-            session.close()
-            raise
+            paths = [export.path for export in exports]
+            try:
+                check_packed(paths)
+                self._listener.computing(Computation(f"waiting for workers of {source.dask}", 0, len(paths)))
+                session.workers = DaskWorkers.connect(source.dask, session.limits, session.families)
+                self._listener.computing(None)
+            except BaseException:
+                session.close()
+                raise
+        return OpenJob(session, numbering=ranks, step_range=source.step_range, steps_by=source.steps_by), exports
 
     def look_at(self, job: OpenJob, export: Export) -> Export | None:
         """Return an export with ``opened``, converted first if requested; ``None`` if it fails or is stopped."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import sqlalchemy as sa
 
@@ -16,12 +16,9 @@ from nsystui.questions.kernels.summary import Names, block_of, grid_of
 from nsystui.questions.queries.conditions import of_reports
 from nsystui.questions.queries.derived import of_each_report
 from nsystui.store import tables
-from nsystui.store.results import json_array, json_of
-
-if TYPE_CHECKING:
-    from nsystui.store.report import Report
-    from nsystui.store.results import Arrays
-    from nsystui.store.session import Session
+from nsystui.store.report import Report
+from nsystui.store.results import Arrays, json_array, json_of
+from nsystui.store.session import Session
 
 COLUMNS = (
     Column("ncu_bound", header="NCU Bound", label="bound", importance=1),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-from nsystui.base.types import Expression
+from nsystui.base.types import Expression, grouped
 from nsystui.exports.metadata import Multiprocessor
 from nsystui.questions.queries.conditions import of_reports
 from nsystui.questions.queries.tasks import used_devices
@@ -27,10 +27,9 @@ def theoretical_occupancy(session: Session) -> Expression:
     for used in used_devices(session):
         limits = None if used.gpu is None else gpus.get((used.task.report, used.gpu))
         limits_by_report.setdefault(used.task.report, set()).add(limits)
-    reports: dict[Multiprocessor, list[int]] = {}
-    for report, (first, *more) in limits_by_report.items():
-        if first is not None and not more:
-            reports.setdefault(first, []).append(report)
+    reports = grouped(
+        (first, report) for report, (first, *more) in limits_by_report.items() if first is not None and not more
+    )
     whens = [(of_reports(tables.kernels.c.report, indices), _percent(limits)) for limits, indices in reports.items()]
     return sa.case(*whens, else_=sa.null()) if whens else sa.cast(sa.null(), sa.Double)
 

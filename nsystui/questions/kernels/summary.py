@@ -240,8 +240,7 @@ def is_named(session: Session, table: sa.FromClause, name: str) -> Condition:
 def kernel_names(session: Session, limit: int) -> list[str]:
     """Return the full names of at most ``limit`` kernels, most launches first."""
     name = name_of(tables.kernels, Names.FULL).label("name")
-    launches = sa.func.count()
-    query = sa.select(name).where(name.is_not(None)).group_by(name).order_by(launches.desc(), name).limit(limit)
+    query = sa.select(name).where(name.is_not(None)).group_by(name).order_by(sa.func.count().desc(), name).limit(limit)
     return [str(row[0]) for row in session.rows(query)]
 
 

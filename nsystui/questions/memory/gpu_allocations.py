@@ -134,8 +134,7 @@ def _stacks(session: Session, selection: Selection) -> Mapping[_Key, str]:
             for report, process, correlation, chain in session.rows(query):
                 chains.setdefault(report, {})[Task(report, process), correlation] = chain
     stack_words: dict[_Key, str] = {}
-    reports = [report for report in session.reports if report.index in chains]
-    for index, stacks in stacks_of(session, reports).items():
+    for index, stacks in stacks_of(session, [report for report in session.reports if report.index in chains]).items():
         nodes = stacks.nodes(CUDA_CALL, np.array(list(chains[index].values()), np.int64)).tolist()
         words = {node: stacks.tree.words(stacks.tree.outside(node, _CUDA)) for node in set(nodes)}
         stack_words |= {key: words[node] for key, node in zip(chains[index], nodes, strict=True) if words[node]}

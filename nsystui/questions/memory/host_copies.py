@@ -108,8 +108,7 @@ _INTEGRATED = re.compile(r"\b(?:Jetson|Tegra|Xavier|Orin|Thor|GB10)\b")
 
 def has_one_memory(session: Session) -> bool:
     """Return whether all GPUs are, by name, integrated GPUs, which share one memory with the CPU."""
-    name = tables.devices.c.name
-    names = session.rows(sa.select(name).distinct()) if session.count(tables.devices) else []
+    names = session.rows(sa.select(tables.devices.c.name).distinct()) if session.count(tables.devices) else []
     return bool(names) and all(_INTEGRATED.search(text or "") for (text,) in names)
 
 

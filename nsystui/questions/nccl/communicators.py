@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from nsystui.exports.nccl_log.lines import (
@@ -171,11 +171,6 @@ class CallSequence:
 
     def __len__(self) -> int:
         return len(self.kinds)
-
-    def calls(self) -> Iterator[Call]:
-        """Yield every call."""
-        for kind, op_count in zip(self.kinds, self.op_counts, strict=True):
-            yield Call(self.signatures[kind], op_count)
 
 
 def call_sequences(lines: Iterable[Line]) -> list[CallSequence]:

@@ -216,8 +216,7 @@ def read_log(names: Iterable[str], ranks: Iterable[RankedTask]) -> LogSizes:
                     yield line
 
     sequences = call_sequences(chain.from_iterable(map(lines, names)))
-    hosts = {item.task.report: item.host for item in ranks}
-    return LogSizes(sequences, hosts, inspected)
+    return LogSizes(sequences, {item.task.report: item.host for item in ranks}, inspected)
 
 
 def with_log_sizes(

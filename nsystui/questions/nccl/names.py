@@ -111,11 +111,6 @@ def collective_of_api(name: str) -> str | None:
     return _COLLECTIVE_OF_CALL.get(match["call"].lower()) if match else None
 
 
-def is_communication(name: str) -> bool:
-    """Return whether an NVTX range is an NCCL API call that communicates."""
-    return collective_of_api(name) is not None
-
-
 def is_of_nccl(name: str) -> bool:
     """Return whether an NVTX range (``domain:text``) is NCCL's own or PyTorch's label of a collective."""
     return name.lower().startswith("nccl:") or _API_RANGE.match(name.rpartition(":")[2]) is not None

@@ -259,8 +259,7 @@ def _kernels(kernels: pd.DataFrame, calls: pd.DataFrame, first_ids: pd.DataFrame
 def _shares(size: DataSeries, operation: Ints) -> DataSeries:
     """Return the bytes of each kernel: an even share of its operation's bytes."""
     kernels = np.append(np.bincount(operation[operation >= 0]), 1)[operation]
-    index = place_in_group(operation)
-    return size // kernels + (size % kernels > index).astype("Int64")
+    return size // kernels + (size % kernels > place_in_group(operation)).astype("Int64")
 
 
 def _states(is_paired: Flags, matches: Found, operation: Ints) -> Any:
@@ -422,17 +421,6 @@ class NcclPairing:
         kernels, calls = assemble(calls, *other_frames)
         kernels, kernel_reasons = kernels_with_log_sizes(kernels, log)
         return cls(kernels, calls, log_notes(kernels, calls, log, [*reasons, *kernel_reasons]))
-
-    def calls_of(self, kernel: int) -> pd.DataFrame:
-        """Return the kernel's communication calls: rows of ``calls``, in order."""
-        operation = self.kernels["operation"].iloc[kernel]
-        is_partner = (self.calls["operation"] == operation) & self.calls["collective"].notna()
-        return self.calls[is_partner & (operation >= 0)]
-
-    def kernels_of(self, call: int) -> pd.DataFrame:
-        """Return the kernels of a call, or of a group call's operation: rows of ``kernels``."""
-        operation = self.calls["operation"].iloc[call]
-        return self.kernels[(self.kernels["operation"] == operation) & (operation >= 0)]
 
 
 def _assembled(ranks: Sequence[RankedTask], session: Session, reports: list[Report]) -> Frames:

@@ -230,8 +230,7 @@ class Lines:
         launched = np.flatnonzero(kernels["launch_end"].notna().to_numpy(bool))
         launches = kernels.iloc[launched]
         reports = np.concatenate((whole(calls["report"]), whole(launches["report"])))
-        threads = np.concatenate((whole(calls["thread"]), whole(launches["thread"])))
-        lanes = one_key(reports, threads)
+        lanes = one_key(reports, np.concatenate((whole(calls["thread"]), whole(launches["thread"]))))
         n = len(calls)
         launch_starts, launch_ends = whole(launches["launch_start"]), whole(launches["launch_end"])
         starts = whole(calls["start"])

@@ -231,8 +231,7 @@ class LogSummary:
     def _add_calls(self, signature: Signature, number: int, last_op_count: int) -> None:
         self.kinds[CallKind(signature.op, signature.count, signature.datatype)] += number
         self.folded += number if signature.is_folded else 0
-        member = self.communicators.member_of(signature, number)
-        member_calls = self.members.setdefault(member, MemberCalls())
+        member_calls = self.members.setdefault(self.communicators.member_of(signature, number), MemberCalls())
         member_calls.by_bucket[signature.op, bucket_of(signature.size)] += number
         member_calls.calls += number
         member_calls.bytes += number * (signature.size or 0)

@@ -42,11 +42,78 @@ def _table(
     return lambda rows: LogTable(name, title, columns, rows, is_usual)
 
 
+_NS_PER_S = 1e9
 _COMMUNICATOR = Column("communicator", header="Communicator", label="communicator")
 _OP = Column("op", header="Op", label="op")
 _CALLS = Column("calls", header="Calls", label="calls", unit=Unit.COUNT)
 _PER_GPU = Column("calls_per_gpu", header="Calls per GPU", label="per GPU", unit=Unit.COUNT, decimals=3)
 _TOTAL = Column("total_bytes", header="Total Bytes", label="total", unit=Unit.BYTES)
+
+
+@_table(
+    "steps",
+    "Step time and TFLOPS per GPU, from the training's own lines",
+    Column("lines", header="Training Lines", label="lines", unit=Unit.COUNT),
+    Column("first", header="First Iteration", label="first", unit=Unit.NUMBER),
+    Column("last", header="Last Iteration", label="last", unit=Unit.NUMBER),
+    Column("avg_step", header="Avg Step Time (ns)", label="step avg", unit=Unit.DURATION, decimals=1),
+    Column("min_step", header="Min Step Time (ns)", label="min", unit=Unit.DURATION, decimals=1),
+    Column("max_step", header="Max Step Time (ns)", label="max", unit=Unit.DURATION, decimals=1),
+    Column("avg_tflops", header="Avg TFLOPS per GPU", label="TFLOPS/GPU", unit=Unit.COUNT, decimals=6),
+    Column("min_tflops", header="Min TFLOPS per GPU", label="min", unit=Unit.COUNT, decimals=6),
+    Column("max_tflops", header="Max TFLOPS per GPU", label="max", unit=Unit.COUNT, decimals=6),
+)
+def steps_table(summary: LogSummary) -> Iterator[Row]:
+    """Yield step time and TFLOPS per GPU over the training's lines, as ``avg_step_timing_tflops.awk``.
+
+    Each mean is over the lines with the value (the script omits lines without TFLOPS).
+    """
+    if summary.training_lines:
+        step, tflops = summary.step_time, summary.tflops
+        times = (None if value is None else value * _NS_PER_S for value in (step.mean, step.minimum, step.maximum))
+        speeds = (tflops.mean, tflops.minimum, tflops.maximum)
+        yield summary.training_lines, summary.first_iteration, summary.last_iteration, *times, *speeds
+
+
+@_table(
+    "iterations",
+    "Iterations one by one, from the training's own lines",
+    Column("epoch", header="Epoch", label="epoch", unit=Unit.NUMBER),
+    Column("iteration", header="Iteration", label="iteration", unit=Unit.NUMBER),
+    Column("step_time", header="Step Time (ns)", label="step time", unit=Unit.DURATION, decimals=1),
+    Column("tflops", header="TFLOPS per GPU", label="TFLOPS/GPU", unit=Unit.COUNT, decimals=6),
+    Column("loss", header="Loss", label="loss", unit=Unit.COUNT, decimals=6),
+    Column("lines", header="Lines", label="lines", unit=Unit.COUNT),
+    is_usual=False,
+)
+def iterations_table(summary: LogSummary) -> Iterator[Row]:
+    """Yield every iteration that the training's lines report."""
+    for step, lines in summary.iterations.values():
+        time = None if step.step_time is None else step.step_time * _NS_PER_S
+        yield step.epoch, step.iteration, time, step.tflops, step.loss, lines
+
+
+def _results_columns(key: str, header: str, label: str) -> Iterator[Column]:
+    yield Column(f"{key}_time", header=f"{header} Time (ns)", label=f"{label}time", unit=Unit.DURATION, decimals=1)
+    for rate, importance in (("algbw", 1), ("busbw", 0)):
+        yield Column(
+            f"{key}_{rate}", header=f"{header} {rate} (B/s)", label=f"{label}{rate}", unit=Unit.RATE, decimals=1,
+            importance=importance,
+        )  # fmt: skip
+    yield Column(f"{key}_wrong", header=f"{header} Wrong", label=f"{label}wrong", unit=Unit.COUNT, importance=2)
+
+
+@_table(
+    "results",
+    "Results of nccl-tests",
+    Column("bytes", header="Bytes", label="size", unit=Unit.BYTES),
+    *_results_columns("out", "Out of Place", ""),
+    *_results_columns("in", "In Place", "in place "),
+)
+def results_table(summary: LogSummary) -> Iterator[Row]:
+    """Yield nccl-tests' results for each size, as printed: size, times, and rates of 10⁹ bytes per second."""
+    for result in summary.results:
+        yield result.size, *result.out_of_place, *result.in_place
 
 
 @_table(
@@ -230,9 +297,6 @@ def _by_communicator(summary: LogSummary) -> dict[tuple[str | None, int | None],
     return dict(sorted(groups.items(), key=lambda item: item[0][0] is None))
 
 
-_NS_PER_S = 1e9
-
-
 @_table(
     "tuning",
     "Algorithm and protocol, as NCCL chose them",
@@ -282,93 +346,6 @@ def inspector_table(summary: LogSummary) -> Iterator[Row]:
         yield *cells, time.mean, time.minimum, time.maximum, busbw.mean, busbw.minimum
 
 
-@_table(
-    "steps",
-    "Step time and TFLOPS per GPU, from the training's own lines",
-    Column("lines", header="Training Lines", label="lines", unit=Unit.COUNT),
-    Column("first", header="First Iteration", label="first", unit=Unit.NUMBER),
-    Column("last", header="Last Iteration", label="last", unit=Unit.NUMBER),
-    Column("avg_step", header="Avg Step Time (ns)", label="step avg", unit=Unit.DURATION, decimals=1),
-    Column("min_step", header="Min Step Time (ns)", label="min", unit=Unit.DURATION, decimals=1),
-    Column("max_step", header="Max Step Time (ns)", label="max", unit=Unit.DURATION, decimals=1),
-    Column("avg_tflops", header="Avg TFLOPS per GPU", label="TFLOPS/GPU", unit=Unit.COUNT, decimals=6),
-    Column("min_tflops", header="Min TFLOPS per GPU", label="min", unit=Unit.COUNT, decimals=6),
-    Column("max_tflops", header="Max TFLOPS per GPU", label="max", unit=Unit.COUNT, decimals=6),
-)
-def steps_table(summary: LogSummary) -> Iterator[Row]:
-    """Yield step time and TFLOPS per GPU over the training's lines, as ``avg_step_timing_tflops.awk``.
-
-    Each mean is over the lines with the value (the script omits lines without TFLOPS).
-    """
-    if summary.training_lines:
-        step, tflops = summary.step_time, summary.tflops
-        times = (None if value is None else value * _NS_PER_S for value in (step.mean, step.minimum, step.maximum))
-        speeds = (tflops.mean, tflops.minimum, tflops.maximum)
-        yield summary.training_lines, summary.first_iteration, summary.last_iteration, *times, *speeds
-
-
-@_table(
-    "iterations",
-    "Iterations one by one, from the training's own lines",
-    Column("epoch", header="Epoch", label="epoch", unit=Unit.NUMBER),
-    Column("iteration", header="Iteration", label="iteration", unit=Unit.NUMBER),
-    Column("step_time", header="Step Time (ns)", label="step time", unit=Unit.DURATION, decimals=1),
-    Column("tflops", header="TFLOPS per GPU", label="TFLOPS/GPU", unit=Unit.COUNT, decimals=6),
-    Column("loss", header="Loss", label="loss", unit=Unit.COUNT, decimals=6),
-    Column("lines", header="Lines", label="lines", unit=Unit.COUNT),
-    is_usual=False,
-)
-def iterations_table(summary: LogSummary) -> Iterator[Row]:
-    """Yield every iteration that the training's lines report."""
-    for step, lines in summary.iterations.values():
-        time = None if step.step_time is None else step.step_time * _NS_PER_S
-        yield step.epoch, step.iteration, time, step.tflops, step.loss, lines
-
-
-def _results_columns(key: str, header: str, label: str) -> Iterator[Column]:
-    yield Column(f"{key}_time", header=f"{header} Time (ns)", label=f"{label}time", unit=Unit.DURATION, decimals=1)
-    for rate, importance in (("algbw", 1), ("busbw", 0)):
-        yield Column(
-            f"{key}_{rate}", header=f"{header} {rate} (B/s)", label=f"{label}{rate}", unit=Unit.RATE, decimals=1,
-            importance=importance,
-        )  # fmt: skip
-    yield Column(f"{key}_wrong", header=f"{header} Wrong", label=f"{label}wrong", unit=Unit.COUNT, importance=2)
-
-
-@_table(
-    "results",
-    "Results of nccl-tests",
-    Column("bytes", header="Bytes", label="size", unit=Unit.BYTES),
-    *_results_columns("out", "Out of Place", ""),
-    *_results_columns("in", "In Place", "in place "),
-)
-def results_table(summary: LogSummary) -> Iterator[Row]:
-    """Yield nccl-tests' results for each size, as printed: size, times, and rates of 10⁹ bytes per second."""
-    for result in summary.results:
-        yield result.size, *result.out_of_place, *result.in_place
-
-
-@_table(
-    "lines",
-    "Lines of the log",
-    Column("what", header="What", label="what"),
-    Column("number", header="Number", label="number", unit=Unit.COUNT),
-)
-def lines_table(summary: LogSummary) -> Iterator[Row]:
-    """Yield the numbers of lines by content, and of unread calls."""
-    damages = [damage for damage in Damage if damage is not Damage.RECORD or summary.unread[damage]]
-    yield from (
-        ("lines read", summary.lines),
-        ("calls", summary.calls),
-        *((("calls of NCCL Inspector", summary.inspected_calls),) if summary.inspected_calls else ()),
-        ("lines of communicators (Init, Destroy, Abort)", summary.communicator_lines),
-        ("lines of the tuner", summary.tuning.total()),
-        ("lines of the topology", summary.topology.lines),
-        ("lines of training iterations", summary.training_lines),
-        *((f"unread calls, {damage.value}", summary.unread[damage]) for damage in damages),
-    )
-
-
 _CHANNELS = Column("channels", header="Channels", label="channels")
 _RANKS = Column("ranks", header="Ranks", label="ranks", unit=Unit.COUNT, importance=1)
 _CHANGES = (
@@ -379,6 +356,21 @@ _CHANGES = (
 
 def _connected(summary: LogSummary) -> list[Connected]:
     return summary.topology.connected(summary.communicators.members)
+
+
+@_table(
+    "problems",
+    "What looks wrong in the topology",
+    _COMMUNICATOR,
+    Column("problem", header="Problem", label="problem"),
+    Column("evidence", header="Evidence", label="evidence"),
+    Column("advice", header="Next Step", label="next step", importance=1),
+)
+def problems_table(summary: LogSummary) -> Iterator[Row]:
+    """Yield problems with their evidence and next steps."""
+    yield from ((None, *words) for words in mixed_versions(summary))
+    for communicator in _connected(summary):
+        yield from ((communicator.name, *words) for words in problems_of(communicator, summary))
 
 
 @_table(
@@ -547,43 +539,25 @@ def settings_table(summary: LogSummary) -> Iterator[Row]:
 
 
 @_table(
-    "problems",
-    "What looks wrong in the topology",
-    _COMMUNICATOR,
-    Column("problem", header="Problem", label="problem"),
-    Column("evidence", header="Evidence", label="evidence"),
-    Column("advice", header="Next Step", label="next step", importance=1),
+    "lines",
+    "Lines of the log",
+    Column("what", header="What", label="what"),
+    Column("number", header="Number", label="number", unit=Unit.COUNT),
 )
-def problems_table(summary: LogSummary) -> Iterator[Row]:
-    """Yield problems with their evidence and next steps."""
-    yield from ((None, *words) for words in mixed_versions(summary))
-    for communicator in _connected(summary):
-        yield from ((communicator.name, *words) for words in problems_of(communicator, summary))
-
-
-TABLES = {
-    table.name: table
-    for table in (
-        steps_table,
-        iterations_table,
-        results_table,
-        ops_table,
-        sizes_table,
-        calls_table,
-        communicators_table,
-        ranks_table,
-        gpus_table,
-        tuning_table,
-        inspector_table,
-        problems_table,
-        rings_table,
-        trees_table,
-        channels_table,
-        transports_table,
-        nics_table,
-        init_table,
-        settings_table,
-        lines_table,
+def lines_table(summary: LogSummary) -> Iterator[Row]:
+    """Yield the numbers of lines by content, and of unread calls."""
+    damages = [damage for damage in Damage if damage is not Damage.RECORD or summary.unread[damage]]
+    yield from (
+        ("lines read", summary.lines),
+        ("calls", summary.calls),
+        *((("calls of NCCL Inspector", summary.inspected_calls),) if summary.inspected_calls else ()),
+        ("lines of communicators (Init, Destroy, Abort)", summary.communicator_lines),
+        ("lines of the tuner", summary.tuning.total()),
+        ("lines of the topology", summary.topology.lines),
+        ("lines of training iterations", summary.training_lines),
+        *((f"unread calls, {damage.value}", summary.unread[damage]) for damage in damages),
     )
-}
+
+
+TABLES = {table.name: table for table in list(globals().values()) if isinstance(table, LogTable)}
 """The tables in the order of printing."""

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 
+from nsystui.base.types import grouped
 from nsystui.exports.nccl_log.lines import CommunicatorLine, CommunicatorState
 from nsystui.exports.nccl_log.topology import (
     ChannelConnection,
@@ -233,9 +234,7 @@ class ChannelTree:
 
     def walk(self) -> Iterator[tuple[int, int]]:
         """Yield rank and depth, parents before their children, except ranks below no root."""
-        children: dict[int, list[int]] = {}
-        for child, parent in sorted(self.parents.items(), reverse=True):
-            children.setdefault(parent, []).append(child)
+        children = grouped((parent, child) for child, parent in sorted(self.parents.items(), reverse=True))
         waiting = [(rank, 0) for rank in sorted(self.ranks - self.parents.keys(), reverse=True)]
         while waiting:
             rank, depth = waiting.pop()
@@ -265,8 +264,7 @@ class Connected:
     def rings(self) -> list[Ring]:
         """Return the rings, each with its channels."""
         channels_by_order: dict[tuple[int, ...] | None, int] = {}
-        channels = {channel for part in self.parts.values() for channel in (*part.rings, *part.orders)}
-        for channel in sorted(channels):
+        for channel in sorted({channel for part in self.parts.values() for channel in (*part.rings, *part.orders)}):
             order = self._order(channel)
             channels_by_order[order] = channels_by_order.get(order, 0) | 1 << channel
         return [Ring(mask, order) for order, mask in channels_by_order.items()]

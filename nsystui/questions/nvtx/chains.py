@@ -151,8 +151,7 @@ def rows_by_level(level: Array) -> list[Ints]:
     """Return the indices of each level's ranges, outermost first."""
     order = np.argsort(level, kind="stable")
     depth = int(level.max(initial=-1)) + 1
-    edges = np.searchsorted(level[order], np.arange(1, depth))
-    return np.split(order, edges) if depth else []
+    return np.split(order, np.searchsorted(level[order], np.arange(1, depth))) if depth else []
 
 
 def added_up(column: Callable[[str], Array], order: SmallInts, count: Ints) -> tuple[Totals, Array]:

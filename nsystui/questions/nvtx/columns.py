@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -30,11 +29,8 @@ from nsystui.questions.nvtx.loading import (
 from nsystui.questions.queries.derived import in_runs
 from nsystui.store import tables
 from nsystui.store.report import Report
-from nsystui.store.results import as_arrays, json_array, json_of, version_of
+from nsystui.store.results import Arrays, as_arrays, json_array, json_of, version_of
 from nsystui.store.session import Session
-
-if TYPE_CHECKING:
-    from nsystui.store.results import Arrays
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,8 +98,7 @@ class RangeColumns:
     def _loaded(self, question: str) -> Arrays | None:
         arrays = self._held.get(question)
         if arrays is None and self._is_saved(question):
-            results = self.session.results(self.report)
-            arrays = results.load(self._file_of(question), version_of(_read), as_arrays)
+            arrays = self.session.results(self.report).load(self._file_of(question), version_of(_read), as_arrays)
             if arrays is not None and self._is_small:
                 columns: dict[str, dict[str, Array]] = {}
                 for key, array in arrays.items():

@@ -201,8 +201,7 @@ INSTANCE_COLUMNS = (
 def range_names(session: Session, limit: int) -> list[str]:
     """Return at most ``limit`` names of ranges (``domain:text``), most frequent first."""
     name = LABEL.label("name")
-    count = sa.func.count()
-    query = sa.select(name).where(name.is_not(None)).group_by(name).order_by(count.desc(), name).limit(limit)
+    query = sa.select(name).where(name.is_not(None)).group_by(name).order_by(sa.func.count().desc(), name).limit(limit)
     return [str(row[0]) for row in session.rows(query)]
 
 

@@ -313,8 +313,7 @@ def _launch_parts(
             query = sa.select(*(rows.c[name] for name in names)).where(in_slice, *has_value, *extra)
             return {name: np.ma.getdata(values) for name, values in session.arrays(query).items()}
 
-        operations = _Operations.of(read(work, keys), start)
-        yield operations.launched_by(read(calls, (*keys, "thread"), *conditions))
+        yield _Operations.of(read(work, keys), start).launched_by(read(calls, (*keys, "thread"), *conditions))
 
 
 @dataclass(frozen=True, eq=False)

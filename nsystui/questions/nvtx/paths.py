@@ -11,7 +11,7 @@ from functools import cached_property
 
 import numpy as np
 
-from nsystui.base.types import Ints
+from nsystui.base.types import Ints, grouped
 from nsystui.questions.nvtx.chains import Chains, Totals, rows_by_level
 from nsystui.questions.nvtx.loading import SmallInts
 from nsystui.questions.nvtx.ranges import NvtxRanges, RangeThread
@@ -132,9 +132,7 @@ def group_ranges(ranges: NvtxRanges, by: TreeGrouping) -> Grouping:
     of_lane = np.full(len(ranges.lanes), -1, np.int64)
     above, by_role = processes, by is TreeGrouping.ROLE
     if by_role:
-        lanes_by_role: dict[str | None, list[int]] = {}
-        for number in (number for lanes in processes for number in lanes):
-            lanes_by_role.setdefault(ranges.lanes[number].role, []).append(number)
+        lanes_by_role = grouped((ranges.lanes[number].role, number) for lanes in processes for number in lanes)
         above = [*lanes_by_role.values()]
     if by is not TreeGrouping.ALL and len(above) > 1:
         for lanes in above:

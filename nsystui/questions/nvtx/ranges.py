@@ -184,10 +184,10 @@ class _SelectedColumns:
 
 @dataclass(frozen=True, eq=False)
 class NvtxRanges:
-    """n ranges, by report and start. The arrays have the shape ``(n,)``; times are job time in ns.
+    """n ranges, by report and start. `values` returns arrays of the shape ``(n,)``; times are job time in ns.
 
     ``names`` lack PyTorch's suffix (see `loading.FOLDED_LABEL`); `full_names` returns complete names. A range that
-    never ended (``is_open``) ends at its start. Only push/pop ranges nest (see `nesting.Nesting`): start/end ranges
+    never ended (flag ``OPEN``) ends at its start. Only push/pop ranges nest (see `nesting.Nesting`): start/end ranges
     have neither parent nor children, and no self time (0). ``op_count`` is ``UNKNOWN`` if the report lacks API calls or
     GPU work, or the range ended on another thread. ``gpu_start``, ``gpu_end``, ``op_time``: see
     `projection.Projection`; 0 without operations.
@@ -211,8 +211,7 @@ class NvtxRanges:
         assigns ranks to lanes. Trees of all ranges need about 100 bytes per chain; the columns, 45 bytes per range, are
         read when single ranges are requested.
         """
-        ranges = _loaded(session, selection, ranks)
-        return ranges.of_tasks().narrowed(selection)
+        return _loaded(session, selection, ranks).of_tasks().narrowed(selection)
 
     def __len__(self) -> int:
         return len(self.columns)
@@ -223,90 +222,11 @@ class NvtxRanges:
             self.columns.forget()
 
     @property
-    def lane(self) -> SmallInts:
-        """Index into ``lanes``, int32 ``(n,)``."""
-        return self.columns["lane"].astype(np.int32)
-
-    @property
     def owners(self) -> tuple[Ints, Ints]:
         """The report and the process of each range, ``(n,)``."""
         owners = np.array([(thread.report, thread.process) for thread in self.lanes], np.int64).reshape(-1, 2)
-        return owners[self.lane, 0], owners[self.lane, 1]
-
-    @property
-    def name(self) -> SmallInts:
-        """Index into ``names``, int32 ``(n,)``."""
-        return self.columns["name"].astype(np.int32)
-
-    @property
-    def row(self) -> Ints:
-        """Row in ``nvtx_ranges`` of the lane's report, ``(n,)``."""
-        return self.values("row")
-
-    @property
-    def start(self) -> Ints:
-        """Job time, ns, ascending within a report, ``(n,)``."""
-        return self.values("start")
-
-    @property
-    def end(self) -> Ints:
-        """Job time, ns, ``(n,)``; the start if the range never ended."""
-        return self.values("end")
-
-    @property
-    def is_push_pop(self) -> Flags:
-        """Whether it is a push/pop range, not a start/end range, ``(n,)``."""
-        return (self.columns["flags"] & PUSH_POP) > 0
-
-    @property
-    def is_open(self) -> Flags:
-        """Whether the range was never closed, ``(n,)``."""
-        return (self.columns["flags"] & OPEN) > 0
-
-    @property
-    def parent(self) -> SmallInts:
-        """Index of the range around it, or -1, int32 ``(n,)``."""
-        return self.columns["parent"].astype(np.int32)
-
-    @property
-    def level(self) -> SmallInts:
-        """Number of ranges around it, int32 ``(n,)``; 0 for start/end ranges."""
-        return self.columns["level"].astype(np.int32)
-
-    @property
-    def self_time(self) -> Ints:
-        """Time outside of its children, ns, ``(n,)``; 0 for start/end ranges."""
-        return self.values("self_time")
-
-    @property
-    def op_count(self) -> SmallInts:
-        """Number of GPU operations launched, or ``UNKNOWN``, int32 ``(n,)``."""
-        return self.columns["op_count"].astype(np.int32)
-
-    @property
-    def gpu_start(self) -> Ints:
-        """Start of the first GPU operation, job time, ns, ``(n,)``; 0 without operations."""
-        return self.values("gpu_start")
-
-    @property
-    def gpu_end(self) -> Ints:
-        """End of the last GPU operation, job time, ns, ``(n,)``; 0 without operations."""
-        return self.values("gpu_end")
-
-    @property
-    def op_time(self) -> Ints:
-        """Time of the GPU operations, ns, ``(n,)``; see `projection.Projection`."""
-        return self.values("op_time")
-
-    @property
-    def duration(self) -> Ints:
-        """``end - start``, ns."""
-        return self.values("length")
-
-    @property
-    def gpu_duration(self) -> Ints:
-        """Length of the projected range (first to last GPU operation, with idle time), ns."""
-        return self.values("gpu_length")
+        reports, processes = owners[self.columns["lane"]].T
+        return reports, processes
 
     def values(self, name: str, rows: Ints | slice = slice(None)) -> Ints:
         """Return a column's values for some ranges; ``length`` and ``gpu_length`` are durations, ns."""
@@ -430,13 +350,13 @@ class NvtxRanges:
 
         With ``steps``, ranges of a process with steps must begin in the window's step instead.
         """
-        start = self.columns["start"]
-        is_selected = (start < window.end) & ((start >= window.start) | (self.end > window.start) | self.is_open)
+        start, is_open = self.columns["start"], self.columns["flags"] & OPEN > 0
+        is_selected = (start < window.end) & ((start >= window.start) | (self.values("end") > window.start) | is_open)
         if steps is not None:
             has_steps = [Task(thread.report, thread.process) in steps.of_task for thread in self.lanes]
-            is_begun = steps.numbers_at(*self.owners, self.start) == window.step
+            is_begun = steps.numbers_at(*self.owners, self.values("start")) == window.step
             is_begun &= np.isin(self.owners[0], [report for report, *_ in window.spans])
-            is_selected = np.where(np.array(has_steps, bool)[self.lane], is_begun, is_selected)
+            is_selected = np.where(np.array(has_steps, bool)[self.columns["lane"]], is_begun, is_selected)
         return self._only(with_ancestors(is_selected, self.columns["parent"]))
 
     def matching(self, name_filter: NameFilter) -> NvtxRanges:

@@ -377,11 +377,6 @@ class NvtxTree:
         nodes = [self.maker.path_node(number) for number in shown.tolist()]
         return [*nodes, self.maker.list_node(path)] if stop > inner_count else nodes
 
-    def parent(self, node: Node) -> Node | None:
-        """Return the node that shows ``node`` when opened; ``None`` for a root."""
-        above = self._id_above(node.id)
-        return None if above is None else self.node(above)
-
     def ancestors(self, node: Node) -> tuple[int, ...]:
         """Return the ids from the root down to the parent of ``node``, which must be open to show it."""
         return tuple(reversed(self._ids_above(node.id)))
@@ -404,8 +399,7 @@ class NvtxTree:
 
     def path(self, node: Node) -> tuple[str, ...]:
         """Return the names from the root down to ``node``."""
-        names = [self.maker.name(number) for number in self.ancestors(node) if number < len(self)]
-        return (*names, node.name)
+        return (*[self.maker.name(number) for number in self.ancestors(node) if number < len(self)], node.name)
 
     def durations(self, node: Node) -> tuple[str, Ints, bool]:
         """Return the path's name, its ranges' durations by start, ns, and whether they are projected durations.

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from nsystui.base.errors import UsageError
 from nsystui.base.selection import NameFilter, Selection, Task, Window
-from nsystui.base.types import Condition, Expression, Query
+from nsystui.base.types import Condition, Expression, Query, grouped
 from nsystui.exports.sources.base import MAY_BE_OPEN
 
 
@@ -76,9 +76,7 @@ def of_tasks(table: sa.FromClause, tasks: frozenset[Task]) -> Condition:
     if not tasks:
         return sa.false()
     report, process = table.c.report, table.c.process
-    processes: dict[int, list[int]] = {}
-    for task in sorted(tasks):
-        processes.setdefault(task.report, []).append(task.process)
+    processes = grouped((task.report, task.process) for task in sorted(tasks))
     if max(map(len, processes.values())) <= _FEW_PROCESSES:
         rows = zip_longest(*processes.values())
         is_selected = sa.or_(*(process == by_report(table, dict(zip(processes, row, strict=True))) for row in rows))

@@ -17,7 +17,7 @@ from nsystui.base.selection import Selection
 from nsystui.base.types import Query
 from nsystui.exports import canonical
 from nsystui.store.report import Report, most_rows
-from nsystui.store.results import as_arrays, version_of
+from nsystui.store.results import Arrays, as_arrays, version_of
 from nsystui.store.session import Computation, Compute, Session
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     import sqlalchemy as sa
 
     from nsystui.exports.canonical import CanonicalTable
-    from nsystui.store.results import Arrays
 
 T = TypeVar("T")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING
 
 from nsystui.base.kernel_families import backend_of, is_communication
 from nsystui.base.text import few
@@ -11,11 +10,8 @@ from nsystui.base.types import Condition
 from nsystui.exports import canonical
 from nsystui.questions.queries.derived import of_each_report
 from nsystui.store.report import Report
-from nsystui.store.results import json_array, json_of
+from nsystui.store.results import Arrays, json_array, json_of
 from nsystui.store.session import Session
-
-if TYPE_CHECKING:
-    from nsystui.store.results import Arrays
 
 
 def full_names(session: Session) -> list[str]:

@@ -61,8 +61,7 @@ def mpi_rows(session: Session) -> sa.FromClause:
         ranges[column.name] if column.name in ranges else sa.cast(sa.null(), column.type).label(column.name)
         for column in calls.c
     ]
-    is_of_reports = of_reports(ranges.report, {item.index for item in range_reports})
-    rows = sa.select(*columns).where(is_of_reports, is_mpi_range())
+    rows = sa.select(*columns).where(of_reports(ranges.report, {item.index for item in range_reports}), is_mpi_range())
     return (sa.union_all(sa.select(*calls.c), rows) if session.count(_CALLS) else rows).subquery("mpi")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -12,10 +12,8 @@ from nsystui.exports.nccl_calls import COMMUNICATION
 from nsystui.questions.algebra.intervals import Times, union
 from nsystui.questions.queries.derived import of_each_report
 from nsystui.store.report import Report
+from nsystui.store.results import Arrays
 from nsystui.store.session import Session
-
-if TYPE_CHECKING:
-    from nsystui.store.results import Arrays
 
 _ON_DEVICE, _PEER = 8, 10
 _CALLS = rf"^(?:{'|'.join(COMMUNICATION)})(?:\(\)|$)|^ncclGroupEnd$"

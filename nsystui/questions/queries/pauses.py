@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial, reduce
 from itertools import groupby, pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,10 +19,8 @@ from nsystui.questions.queries.derived import of_each_report
 from nsystui.questions.queries.tasks import GPU_TABLES, RankedTask
 from nsystui.questions.queries.time_window import report_at
 from nsystui.store.report import Report, spans_of
+from nsystui.store.results import Arrays
 from nsystui.store.session import Session
-
-if TYPE_CHECKING:
-    from nsystui.store.results import Arrays
 
 
 def pauses(session: Session, *reports: Report) -> Intervals:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
+import sqlalchemy as sa
 
 from nsystui.base.selection import Task
 from nsystui.base.types import Array, Condition, Query
@@ -14,9 +15,6 @@ from nsystui.questions.queries.conditions import of_reports
 from nsystui.store import tables
 from nsystui.store.report import most_rows
 from nsystui.store.session import Session
-
-if TYPE_CHECKING:
-    import sqlalchemy as sa
 
 T = TypeVar("T")
 _Rows = Mapping[str, Array]

@@ -20,9 +20,8 @@ if TYPE_CHECKING:
     from nsystui.questions.job.job import OpenJob
     from nsystui.questions.recipes.recipe import RecipeMap
 
-    Expected = tuple[Mapping[str, Sequence[str]], Sequence[str]]
-    """The columns to read by table, and the tables whose rows to count: see `Session.expect`."""
-
+Expected = tuple[Mapping[str, Sequence[str]], Sequence[str]]
+"""The columns to read by table, and the tables whose rows to count: see `Session.expect`."""
 _NO_VALUES: Mapping[str, Any] = MappingProxyType({})
 Values = Mapping[str, Any]
 """The value of each option by its name."""
@@ -202,6 +201,17 @@ class Titled(NamedTuple):
 Ask = Callable[["OpenJob", "Selection", Any], "Answer"]
 
 
+class ShownRows(NamedTuple):
+    """The subject of a row of an answer, and the screen that shows it with ``title``.
+
+    ``home``: a mode of the application, `PALETTE`, `COMPARISON`, or empty.
+    """
+
+    kind: RowKind = "other"
+    home: str = PALETTE
+    title: str = ""
+
+
 class Question(NamedTuple):
     """A question: its name on the command line (after the name of its ``family``) and one line of help.
 
@@ -216,13 +226,11 @@ class Question(NamedTuple):
     ``needs``: the exports must have at least one table of each group. ``differs``: differences from NVIDIA's report of
     that name, such as its errors.
 
-    How the exports are read: ``is_whole`` reads nearly everything at once; otherwise only requested columns are read,
-    which ``expected`` predicts if it can. ``has_times``: the answer has times of several reports, so their clocks are
-    aligned. ``of_reports``: the answer combines a result per report, so workers of a cluster can compute it.
+    How the exports are read: ``whole`` reads nearly everything at once; otherwise only requested columns are read,
+    which ``expected`` predicts if it can. ``times``: the answer has times of several reports, so their clocks are
+    aligned. ``reports``: the answer combines a result per report, so workers of a cluster can compute it.
 
-    ``row`` is the subject of a row of the answer, ``home`` the screen that shows it (a mode of the application,
-    `PALETTE`, `COMPARISON`, or empty) with ``title``, in at least one of its ``views``. ``order``: its position in
-    lists, small numbers first.
+    ``views`` show its ``rows``. ``order``: its position in lists, small numbers first.
     """
 
     name: str
@@ -231,7 +239,7 @@ class Question(NamedTuple):
     family: str = ""
     description: str = ""
     examples: str = ""
-    topic: str = ""
+    topic: str = "numbers"
     order: int = 500
     options: tuple[Option, ...] = ()
     needs: tuple[tuple[str, ...], ...] = ()
@@ -243,13 +251,9 @@ class Question(NamedTuple):
     tables: Callable[[OpenJob, Selection, Any], list[Titled]] | None = None
     other: Callable[[Values], tuple[Sequence[str], str | None] | None] | None = None
     compare: Callable[[OpenJob, Selection, Any], Any] | None = None
-    is_whole: bool = False
+    reads: tuple[Literal["whole", "times", "reports"], ...] = ()
     expected: Callable[[Values], Expected] | None = None
-    has_times: bool = False
-    of_reports: bool = False
-    row: RowKind = "other"
-    home: str = PALETTE
-    title: str = ""
+    rows: ShownRows = ShownRows()
     views: tuple[View, ...] = ()
 
     @property

@@ -9,7 +9,6 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from nsystui.base.selection import Task
 from nsystui.exports import canonical
@@ -25,11 +24,8 @@ from nsystui.questions.queries.tasks import (
     work_calls,
 )
 from nsystui.store.report import Report
-from nsystui.store.results import json_array, json_of
+from nsystui.store.results import Arrays, json_array, json_of
 from nsystui.store.session import Session
-
-if TYPE_CHECKING:
-    from nsystui.store.results import Arrays
 
 _ON_GPU = "trace with ProfilerActivity.CUDA among the activities"
 _PYTORCH_ADVICE = {

@@ -43,11 +43,11 @@ def views() -> tuple[View, ...]:
     """Return the views of all questions, in their order, with the defaults of their questions."""
     complete = (
         view._replace(
-            title=view.title or question.title,
+            title=view.title or question.rows.title,
             order=view.order or question.order,
             label=view.label or view.name,
-            home=view.home or question.home,
-            screen=view.screen or view.home or question.home,
+            home=view.home or question.rows.home,
+            screen=view.screen or view.home or question.rows.home,
             question=question,
         )
         for question in questions()

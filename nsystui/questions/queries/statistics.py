@@ -27,17 +27,23 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+SPREAD = (
+    Column("avg", header="Avg (ns)", label="avg", unit=Unit.DURATION, decimals=1, importance=3),
+    Column("median", header="Med (ns)", label="median", unit=Unit.DURATION, decimals=1, importance=2),
+    Column("min", header="Min (ns)", label="min", unit=Unit.DURATION, importance=5),
+    Column("max", header="Max (ns)", label="max", unit=Unit.DURATION, importance=4),
+    Column("stddev", header="StdDev (ns)", label="stddev", unit=Unit.DURATION, decimals=1, importance=6),
+)
+"""The columns of `spread` of durations."""
+
+
 def duration_columns(count: str) -> tuple[Column, ...]:
     """Return the columns of duration statistics with nsys's headers; ``count`` heads the row count."""
     return (
         Column("share", header="Time (%)", label="time %", unit=Unit.PERCENT, decimals=1, has_bar=True),
         Column("total", header="Total Time (ns)", label="total", unit=Unit.DURATION),
         Column("count", header=count, label="count", unit=Unit.COUNT, importance=1),
-        Column("avg", header="Avg (ns)", label="avg", unit=Unit.DURATION, decimals=1, importance=3),
-        Column("median", header="Med (ns)", label="median", unit=Unit.DURATION, decimals=1, importance=2),
-        Column("min", header="Min (ns)", label="min", unit=Unit.DURATION, importance=5),
-        Column("max", header="Max (ns)", label="max", unit=Unit.DURATION, importance=4),
-        Column("stddev", header="StdDev (ns)", label="stddev", unit=Unit.DURATION, decimals=1, importance=6),
+        *SPREAD,
     )
 
 
@@ -131,8 +137,7 @@ def summary_rows(session: Session, of: ValueRows, columns: Sequence[Column]) -> 
     numbers = [row[median_index] for row in rows]
     if len(set(numbers)) < len(numbers):  # a hash may give two groups one number
         return query_rows(session, summary(of), columns)
-    number = group_number(of.keys)
-    median_by_number: dict[Any, float] = medians(session, of.table, of.value, number, of.conditions)
+    median_by_number: dict[Any, float] = medians(session, of.table, of.value, group_number(of.keys), of.conditions)
     return [(*row[:median_index], median_by_number.get(row[median_index]), *row[median_index + 1 :]) for row in rows]
 
 

@@ -20,7 +20,7 @@ from nsystui.base.answer import UNKNOWN, Column
 from nsystui.base.errors import UsageError
 from nsystui.base.selection import Selection, Task
 from nsystui.base.text import whole_number
-from nsystui.base.types import Expression, Query
+from nsystui.base.types import Expression, Query, grouped
 from nsystui.exports.canonical import BY_NAME, NO_PROCESS, CanonicalTable
 from nsystui.exports.discover import NEXT_CAPTURE
 from nsystui.exports.metadata import (
@@ -37,13 +37,11 @@ from nsystui.questions.queries.numbering import SOURCE as GIVEN
 from nsystui.questions.queries.numbering import Numbering
 from nsystui.questions.queries.time_window import report_at
 from nsystui.store.report import Report
-from nsystui.store.results import json_array, json_of
+from nsystui.store.results import Arrays, json_array, json_of
 from nsystui.store.session import Session
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
-
-    from nsystui.store.results import Arrays
 
 
 COPYING = ("Memcpy", "Memset")
@@ -328,9 +326,7 @@ def _given(session: Session, tasks: list[Task], given: Numbering) -> Ranks:
 
 def _devices(session: Session) -> dict[Task, tuple[tuple[int, str], ...]]:
     """Return the (CUDA ordinal, GPU model) pairs of each process."""
-    devices: dict[Task, list[tuple[int, str]]] = {}
-    for used in used_devices(session):
-        devices.setdefault(used.task, []).append((used.device, used.name or ""))
+    devices = grouped((used.task, (used.device, used.name or "")) for used in used_devices(session))
     return {task: tuple(used) for task, used in devices.items()}
 
 
@@ -571,9 +567,7 @@ def rank_of(table: sa.FromClause, ranks: Sequence[RankedTask]) -> Expression:
         named_columns = zip(("report", "process", "rank"), columns, strict=True)
         row = sa.select(*(column.label(name) for name, column in named_columns)).subquery().c
         return sa.select(row.rank).where(row.report == table.c.report, row.process == table.c.process).scalar_subquery()
-    tasks_by_report: dict[int, list[RankedTask]] = {}
-    for item in ranks:
-        tasks_by_report.setdefault(item.task.report, []).append(item)
+    tasks_by_report = grouped((item.task.report, item) for item in ranks)
     branches = []
     # A branch for the first tasks of all reports, and so on: with hundreds of ranks, a branch per task would take
     # longer to compile than to run.

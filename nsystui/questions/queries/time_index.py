@@ -90,8 +90,7 @@ class TimeIndex:
     def within(self, first: int, last: int) -> ByTable:
         """Return the conditions that a row starts in bins ``first`` to ``last - 1``."""
         low = None if first <= 0 else self.start_of(first)
-        high = None if last >= self.bins else self.start_of(last)
-        return self.starting(low, high)
+        return self.starting(low, None if last >= self.bins else self.start_of(last))
 
     def starting(self, low: int | None, high: int | None) -> ByTable:
         """Return the conditions that a row starts in ``[low, high)`` of job time; ``None`` is no bound."""

@@ -124,8 +124,7 @@ def time_map(
 
 def figures_of(session: Session, selection: Selection) -> tuple[str, ...]:
     """Return this job's figures that a map over time can show."""
-    metrics = dict.fromkeys(source.label for source in metric_sources(session, selection))
-    return (*PARTS, *metrics)
+    return (*PARTS, *dict.fromkeys(source.label for source in metric_sources(session, selection)))
 
 
 def _metrics(busy: BusyIntervals, lanes: Sequence[MetricLane]) -> dict[Task, list[_Values]]:

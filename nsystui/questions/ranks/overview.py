@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -20,10 +20,8 @@ from nsystui.questions.queries.recording import unrecorded_work
 from nsystui.questions.queries.tasks import RankedTask, rows_of_tasks, selected_ranks, used_devices
 from nsystui.questions.queries.time_window import extent, extents, recorded, report_at, selected_reports, shares_clock
 from nsystui.store.report import Report
+from nsystui.store.results import Arrays
 from nsystui.store.session import Session
-
-if TYPE_CHECKING:
-    from nsystui.store.results import Arrays
 
 
 @dataclass(frozen=True)

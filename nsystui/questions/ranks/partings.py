@@ -27,7 +27,7 @@ def differences(job: OpenJob, step_name: str | None = None) -> list[tuple[int, i
 
     A rank that lacks a collective ran earlier collectives and later kernels, which were all recorded.
     """
-    devices = {Member(gpu.device.task.task, gpu.device.device): gpu for gpu in job.busy(Selection()).devices}
+    devices = {Member(*gpu.device.key): gpu for gpu in job.busy(Selection()).devices}
     matching = job.collectives() if len(devices) > 1 else Matching(())
     parted = [group for group in (*matching.groups, *matching.alone) if group.members != group.open]
     if not parted:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass
-from typing import NamedTuple
 
 import numpy as np
 
@@ -276,14 +275,6 @@ def _notes(steps: Steps, times: Mapping[Task, StepTimes]) -> tuple[str, ...]:
     return tuple(notes)
 
 
-class _OnRank(NamedTuple):
-    """A step on a rank, ns."""
-
-    duration: int
-    rank: int
-    start: int
-
-
 def steps_across_ranks(ranks: Sequence[RankedTask], steps: Steps, window: Window | None = None) -> TableAnswer:
     """Tabulate the step numbers: durations on these ranks, and the slowest rank.
 
@@ -291,31 +282,29 @@ def steps_across_ranks(ranks: Sequence[RankedTask], steps: Steps, window: Window
     steps of its phase.
     """
     times_by_task = _times(ranks, steps, window)
-    groups: dict[int, list[_OnRank]] = {}
+    groups: dict[int, list[tuple[int, int, int]]] = {}  # duration, rank, start
     phases: dict[int, int] = {}
     for item in ranks:
         times = times_by_task.get(item.task)
         if times is not None:
             columns = (times.numbers.tolist(), times.start.tolist(), times.duration.tolist(), times.phases.tolist())
             for number, start, duration, phase in zip(*columns, strict=True):
-                groups.setdefault(number, []).append(_OnRank(duration, item.rank, start))
+                groups.setdefault(number, []).append((duration, item.rank, start))
                 phases.setdefault(number, phase)
-    medians = {number: float(np.median([step.duration for step in group])) for number, group in groups.items()}
+    medians = {number: float(np.median([duration for duration, *_ in group])) for number, group in groups.items()}
     typical = medians_of_phases(np.array(list(medians.values())), np.array([phases[number] for number in medians]))
     typical_by_number = dict(zip(medians, typical.tolist(), strict=True))
     rows: list[Row] = []
     for number, group in sorted(groups.items()):
-        longest, shortest, typical_duration = max(group), min(group), typical_by_number[number]
+        (least, *_), (most, slowest, _), typical_duration = min(group), max(group), typical_by_number[number]
         rows.append(
             (
                 number,
-                min(step.start for step in group),
+                min(start for *_, start in group),
                 len(group),
                 medians[number],
-                shortest.duration,
-                longest.duration,
-                longest.duration - shortest.duration,
-                longest.rank if len(group) > 1 else None,
+                *(least, most, most - least),
+                slowest if len(group) > 1 else None,
                 100.0 * medians[number] / typical_duration if typical_duration else None,
                 _SLOW if medians[number] > SLOW * typical_duration else None,
             )

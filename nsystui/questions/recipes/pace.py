@@ -118,8 +118,7 @@ def _iteration_rows(ranks: Sequence[_Instances]) -> list[Row]:
     for number in range(iterations):
         present = [rank for rank in ranks if number < len(rank.start)]
         durations = [int(rank.end[number] - rank.start[number]) for rank in present]
-        slowest = present[int(np.argmax(durations))].rank
-        spread = (float(np.median(durations)), min(durations), max(durations), slowest)
+        spread = (float(np.median(durations)), min(durations), max(durations), present[int(np.argmax(durations))].rank)
         deltas = [int(rank.delta[number - 1]) for rank in present] if number else []
         start = min(int(rank.start[number]) for rank in present)
         rows.append((number, len(present), start, *spread, *_spread(deltas)))
@@ -175,17 +174,17 @@ def _instances(rank: int, starts: Times, ends: Times) -> list[_Instances]:
 def _ranges(is_on_gpu: bool) -> Callable[[OpenJob, Selection, RecipeOptions], _Subject | None]:
     def find(job: OpenJob, selection: Selection, options: RecipeOptions) -> _Subject | None:
         ranges = job.nvtx_ranges(selection.with_name(None))
-        usable = ranges.op_count > 0 if is_on_gpu else np.ones(len(ranges), bool)
+        usable = ranges.columns["op_count"] > 0 if is_on_gpu else np.ones(len(ranges), bool)
         choice = _named(ranges, options.name) if options.name else _unnamed(job, ranges, selection, usable)
         if choice is None:
             return None
-        start, end = (ranges.gpu_start, ranges.gpu_end) if is_on_gpu else (ranges.start, ranges.end)
-        rows = np.flatnonzero(usable & choice[1][ranges.name])
+        start, end = (ranges.values(f"{'gpu_' * is_on_gpu}{edge}") for edge in ("start", "end"))
+        rows = np.flatnonzero(usable & choice[1][ranges.columns["name"]])
         tasks = [Task(lane.report, lane.process) for lane in ranges.lanes]
         instances = []
         for item in selected_ranks(job.ranks, selection):
             is_of_rank = np.array([task == item.task for task in tasks], bool)
-            rank_rows = rows[is_of_rank[ranges.lane[rows]]]
+            rank_rows = rows[is_of_rank[ranges.columns["lane"][rows]]]
             instances += _instances(item.rank, start[rank_rows], end[rank_rows])
         return _Subject(choice[0], instances, ranges.notes)
 
@@ -239,17 +238,17 @@ def _busiest(ranges: NvtxRanges, templates: Templates, selection: Selection, usa
     if not len(ranges):
         return None
     is_selected = np.array([selection.name is None or selection.name.matches(name) for name in ranges.names], bool)
-    rows = np.flatnonzero(usable & is_selected[ranges.name])
+    names = ranges.columns["name"]
+    rows = np.flatnonzero(usable & is_selected[names])
     if not len(rows):
         return None
     texts, lanes = [*templates.texts, *ranges.names], len(ranges.lanes)
     single_indices = len(templates.texts) + np.arange(len(ranges.names))
     group_of_name = np.where(templates.of_name >= 0, templates.of_name, single_indices)
-    group = group_of_name[ranges.name[rows]]
-    work, time = (
-        np.bincount(group, values[rows].astype(np.float64), len(texts)) for values in (ranges.op_time, ranges.duration)
-    )
-    counts = np.bincount(group * lanes + ranges.lane[rows], minlength=len(texts) * lanes).reshape(len(texts), lanes)
+    group = group_of_name[names[rows]]
+    work, time = (np.bincount(group, ranges.values(key, rows), len(texts)) for key in ("op_time", "length"))
+    cells = group * lanes + ranges.columns["lane"][rows]
+    counts = np.bincount(cells, minlength=len(texts) * lanes).reshape(len(texts), lanes)
     best = int(np.lexsort((time, work, counts.max(axis=1) > 1))[-1])
     return texts[best].removeprefix(":"), (group_of_name == best) & is_selected
 

@@ -172,8 +172,7 @@ class RecipeMap:
         rows = [line.values[figure] for line in self.lines]
         if self.figures[figure].column.unit is Unit.PERCENT:
             return [row / 100.0 for row in rows]
-        maxima = [float(np.nanmax(row)) for row in rows if np.isfinite(row).any()]
-        largest = max(maxima, default=0.0)
+        largest = max([float(np.nanmax(row)) for row in rows if np.isfinite(row).any()], default=0.0)
         return [row / largest if largest > 0 else row for row in rows]
 
 

@@ -6,7 +6,6 @@ See docs/numbers.md#expert-rules.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
 import sqlalchemy as sa
@@ -102,8 +101,7 @@ def _operations(kind: MemoryCalls) -> AskRecipe:
 
 
 def _times(table: sa.Table, job: OpenJob) -> list[Expression]:
-    rank = rank_of(table, job.ranks)
-    return [duration(table).label("duration"), job_start(table).label("start"), rank.label("rank")]
+    return [duration(table).label("duration"), job_start(table).label("start"), rank_of(table, job.ranks).label("rank")]
 
 
 def _identity(table: sa.Table) -> list[Expression]:
@@ -124,21 +122,12 @@ _PART_COLUMNS = (
 )
 
 
-class _Gap(NamedTuple):
-    duration: int
-    rank: int
-    device: int
-    start: int
-    profiler: int | None = None
-    work: str | None = None
-
-
 def _gaps(job: OpenJob, selection: Selection, options: RecipeOptions) -> Answer:
     """List gaps of more than ``options.gap`` ns between a GPU's operations, longest first."""
     busy, windows = job.busy(selection), extents(job.session, selection)
     overhead = overhead_by_name(job.session, selection)
     reports_with_overhead = {report.index for report in job.session.reports if report.has(tables.profiler_overhead)}
-    rows: list[_Gap] = []
+    rows: list[tuple[int, int, int, int, int | None, str | None]] = []
     gap_count = 0
     for item in busy.devices:
         device = item.device
@@ -150,10 +139,10 @@ def _gaps(job: OpenJob, selection: Selection, options: RecipeOptions) -> Answer:
         if task.report in reports_with_overhead:
             work = _profiler_work(overhead.get(task, {}), long_gaps)
         rows += [
-            _Gap(until - since, device.task.rank, device.device, since, *gap_work)
+            (until - since, device.task.rank, device.device, since, *gap_work)
             for since, until, gap_work in zip(long_gaps.starts.tolist(), long_gaps.ends.tolist(), work, strict=True)
         ]
-    rows.sort(key=lambda gap: (-gap.duration, gap.rank, gap.device, gap.start))
+    rows.sort(key=lambda row: (-row[0], *row[1:4]))
     note = unnoticed(job.session) if rows else ""
     return TableAnswer("gpu-gaps", _GAP_COLUMNS, rows, gap_count, (*busy.notes, *([note] if note else ())))
 
@@ -183,8 +172,7 @@ def _low_utilisation(job: OpenJob, selection: Selection, options: RecipeOptions)
         width = span.end - span.start
         shares = 100.0 * item.busy(span, options.chunks)
         is_low = shares < options.threshold
-        edges = np.flatnonzero(np.diff(is_low, prepend=False, append=False)).reshape(-1, 2)
-        for first, last in edges.tolist():
+        for first, last in np.flatnonzero(np.diff(is_low, prepend=False, append=False)).reshape(-1, 2).tolist():
             start, end = (span.start + chunk * width // options.chunks for chunk in (first, last))
             mean = float(shares[first:last].mean())
             rows.append((mean, end - start, device.task.rank, device.device, start))

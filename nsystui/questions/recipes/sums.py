@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
 import sqlalchemy as sa
 
 from nsystui.base.answer import Answer, Column, Row, TableAnswer, Unit, Value, iter_rows
 from nsystui.base.selection import Selection
-from nsystui.base.types import Condition, Expression, Labelled, Query
+from nsystui.base.types import Condition, Expression, Labelled, Query, grouped
 from nsystui.questions.algebra.groups import Groups
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.kernels.activities import API, MEMORY, MPI, OS, Work, memory_sizes, rows_of, work_summary
@@ -43,38 +42,20 @@ _Key = tuple[Value, ...]
 """The identity of a row of a summary: its name, or its style and name."""
 
 
-class Extreme(NamedTuple):
-    """The minimum and the maximum of a key on a rank (``None``: a process that is not a rank)."""
-
-    key: _Key
-    rank: int | None
-    minimum: float
-    maximum: float
+_Pair = tuple[Value, Value]
 
 
-@dataclass(frozen=True)
-class Extras:
-    """(Q1, Q3) and the ranks of (minimum, maximum), by the key of a row.
+def ranks_of(extremes: Iterable[tuple[_Key, int | None, float, float]]) -> dict[_Key, _Pair]:
+    """Return the lowest ranks with the minimum and the maximum of each key; ``None`` if no rank has it.
 
-    ``is_projected``: the statistics are of projected GPU times; headings show it.
+    ``extremes``: a key, a rank (``None``: a process that is not a rank), and the key's minimum and maximum there.
     """
-
-    quartiles: Mapping[_Key, tuple[Value, Value]]
-    ranks: Mapping[_Key, tuple[Value, Value]]
-    is_projected: bool = False
-
-
-def ranks_of(extremes: Iterable[Extreme]) -> dict[_Key, tuple[Value, Value]]:
-    """Return the lowest ranks with the minimum and the maximum of each key; ``None`` if no rank has it."""
-    by_key: dict[_Key, list[Extreme]] = {}
-    for extreme in extremes:
-        by_key.setdefault(extreme.key, []).append(extreme)
-    ranks: dict[_Key, tuple[Value, Value]] = {}
-    for key, group in by_key.items():
-        smallest, largest = min(extreme.minimum for extreme in group), max(extreme.maximum for extreme in group)
+    ranks: dict[_Key, _Pair] = {}
+    for key, group in grouped((key, (rank, low, high)) for key, rank, low, high in extremes).items():
+        smallest, largest = min(low for _, low, _ in group), max(high for *_, high in group)
         ranks[key] = (
-            _lowest(extreme.rank for extreme in group if extreme.minimum == smallest),
-            _lowest(extreme.rank for extreme in group if extreme.maximum == largest),
+            _lowest(rank for rank, low, _ in group if low == smallest),
+            _lowest(rank for rank, _, high in group if high == largest),
         )
     return ranks
 
@@ -83,31 +64,29 @@ def _lowest(ranks: Iterable[int | None]) -> int | None:
     return min((rank for rank in ranks if rank is not None), default=None)
 
 
-def extremes_of(answer: Answer, rank: int, keys: Sequence[str]) -> list[Extreme]:
-    """Return the extremes of one rank from its summary."""
-    indices = _indices(answer.columns, (*keys, "min", "max"))
-    extremes = []
-    for row in iter_rows(answer):
-        *key, smallest, largest = (row[index] for index in indices)
-        if isinstance(smallest, int | float) and isinstance(largest, int | float):
-            extremes.append(Extreme(tuple(key), rank, smallest, largest))
-    return extremes
+def with_extras(
+    answer: Answer,
+    keys: Sequence[str],
+    quartiles: Mapping[_Key, _Pair],
+    ranks: Mapping[_Key, _Pair],
+    is_projected: bool,
+) -> TableAnswer:
+    """Add Q1 and Q3 around the median, and the ranks after the extremes, each by the key of a row.
 
-
-def with_extras(answer: Answer, keys: Sequence[str], extras: Extras) -> TableAnswer:
-    """Add Q1 and Q3 around the median, and the ranks after the extremes."""
+    ``is_projected``: the statistics are of projected GPU times; headings show it.
+    """
     keys_before = [column.key for column in answer.columns]
     columns: list[Column] = []
     for column in answer.columns:
-        added = _extra_columns(column, extras.is_projected)
+        added = _extra_columns(column, is_projected)
         columns += added if column.key == "median" else [column, *added]
     key_indices, missing = _indices(answer.columns, keys), (None, None)
     rows: list[Row] = []
     for row in iter_rows(answer):
         key = tuple(row[index] for index in key_indices)
         values = dict(zip(keys_before, row, strict=True))
-        values["q1"], values["q3"] = extras.quartiles.get(key, missing)
-        values["min_rank"], values["max_rank"] = extras.ranks.get(key, missing)
+        values["q1"], values["q3"] = quartiles.get(key, missing)
+        values["min_rank"], values["max_rank"] = ranks.get(key, missing)
         rows.append(tuple(values[column.key] for column in columns))
     return TableAnswer(answer.name, tuple(columns), rows, answer.total, answer.notes)
 
@@ -232,8 +211,8 @@ def _from_rows(
         quartiles = _quartiles(job.session, rows)
         rank = rank_of(rows.events, selected_ranks(job.ranks, selection))
         extremes = job.session.rows(rows.grouped(sa.func.min(rows.value), sa.func.max(rows.value), group_by=(rank,)))
-        ranks = ranks_of(Extreme(tuple(key), number, low, high) for *key, number, low, high in extremes)
-        return with_extras(answer, keys, Extras(quartiles, ranks))
+        ranks = ranks_of((tuple(key), number, low, high) for *key, number, low, high in extremes)
+        return with_extras(answer, keys, quartiles, ranks, is_projected=False)
 
     return ask
 
@@ -242,7 +221,7 @@ _MANY = MANY // 4
 """The number of rows from which quartiles need two passes: a single query holds every value four times."""
 
 
-def _quartiles(session: Session, rows: _Rows) -> dict[_Key, tuple[Value, Value]]:
+def _quartiles(session: Session, rows: _Rows) -> dict[_Key, _Pair]:
     if isinstance(rows.events, sa.Table) and most_rows(session.reports, rows.events) >= _MANY:
         number = statistics.group_number(rows.keys)
         numbers = {tuple(key): group for *key, group in session.rows(rows.grouped(sa.func.min(number)))}
@@ -261,16 +240,17 @@ def _from_frame(keys: tuple[str, ...], summary: Callable[[OpenJob, Session, Sele
         if options.by_rank:
             return of_each_rank(job, selection, lambda session, subset: summary(job, session, subset))
         answer = summary(job, job.session, selection)
-        extremes: list[Extreme] = []
+        extremes: list[tuple[_Key, int | None, float, float]] = []
         for item in selected_ranks(job.ranks, selection):
             rank_answer = of_rank(job, selection, item, lambda session, subset: summary(job, session, subset))
-            extremes += extremes_of(rank_answer, item.rank, keys)
+            indices = _indices(rank_answer.columns, (*keys, "min", "max"))
+            for *key, low, high in ([row[index] for index in indices] for row in iter_rows(rank_answer)):
+                if isinstance(low, int | float) and isinstance(high, int | float):
+                    extremes.append((tuple(key), item.rank, low, high))
         frame = answer.frame()
         columns = [frame[key].tolist() for key in (*keys, "q1", "q3")]
-        quartiles: dict[_Key, tuple[Value, Value]] = {
-            tuple(key): (q1, q3) for *key, q1, q3 in zip(*columns, strict=True)
-        }
-        return with_extras(answer, keys, Extras(quartiles, ranks_of(extremes), is_projected=True))
+        quartiles = {tuple(key): (q1, q3) for *key, q1, q3 in zip(*columns, strict=True)}
+        return with_extras(answer, keys, quartiles, ranks_of(extremes), is_projected=True)
 
     return ask
 

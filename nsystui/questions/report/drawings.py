@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from nsystui.base.answer import Answer, Record, TableAnswer, Unit, Value, iter_rows, record
+from nsystui.base.answer import Answer, Record, TableAnswer, Unit, iter_rows, record
 from nsystui.base.drawing import Bar, Bars, Curves, DrawnLane, DrawnLanes, LaneName, Part, Series
 from nsystui.base.selection import Selection
+from nsystui.base.types import grouped
 from nsystui.base.units import MISSING, format_value, numbered
 from nsystui.questions.blocking.budget import LABELS, RankIterations
 from nsystui.questions.counters.metric_tables import metrics_over_time
@@ -247,10 +248,8 @@ def _over_time(
 
     ``words`` takes a lane's first row and largest value; it returns the value at full height, and the lane's text.
     """
-    rows = [record(answer.columns, row) for row in iter_rows(answer)]
-    lanes: dict[tuple[Value, ...], list[Record]] = {}
-    for row in rows:
-        lanes.setdefault((row["rank"], row["device"], row[keys[0]], row.get("context")), []).append(row)
+    rows: list[Record] = [record(answer.columns, row) for row in iter_rows(answer)]
+    lanes = grouped(((row["rank"], row["device"], row[keys[0]], row.get("context")), row) for row in rows)
     if not lanes:
         return None
     starts = [int(row["start"] or 0) for row in rows[:columns]]

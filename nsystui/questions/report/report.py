@@ -250,11 +250,10 @@ def _table_of(title: str, answer: Answer, top: int, command: str = "") -> Report
 def _table(asked: Asked, name: str, title: str = "", top: int = 0, **values: Any) -> ReportTable:
     question = question_named(name)
     given: Mapping[str, Any] = {key: value for key, value in values.items() if value is not None}
-    options = question.read({**question.default_values(), **given})
-    answer = ask(question, asked.job, asked.selection, options)
+    answer = ask(question, asked.job, asked.selection, question.read({**question.default_values(), **given}))
     give_back()  # the memory of a table of millions of rows, before the next table
     return _table_of(
-        title or question.title, answer, top or asked.top, _command(asked, question.command(given, _FILES))
+        title or question.rows.title, answer, top or asked.top, _command(asked, question.command(given, _FILES))
     )
 
 
@@ -287,8 +286,7 @@ def _comparison(asked: Asked, baseline: Side, change: Against) -> Section:
         answer = TABLES[name].make(baseline, side, options)
         if name == "kernels":
             answer = with_smart_names(answer, baseline, side)
-        command = f"nsystui diff A… -- B… --tables {name}"
-        tables.append(_table_of(TABLES[name].title, answer, asked.top, command))
+        tables.append(_table_of(TABLES[name].title, answer, asked.top, f"nsystui diff A… -- B… --tables {name}"))
     filled = tuple(replace(table, answer=replace(table.answer, notes=())) for table in tables if len(table.answer))
     return Section("changes", "What changed", (f"A is {baseline.label}, B this job", *summary.remarks), (), filled)
 
@@ -345,8 +343,7 @@ def _nccl(asked: Asked) -> Section | None:
     if not len(pairing.kernels) and not len(pairing.calls):
         return None
     question = question_named("nccl")
-    options = question.read({**question.default_values(), "sizes": "exact"})
-    sizes = ask(question, asked.job, asked.selection, options)
+    sizes = ask(question, asked.job, asked.selection, question.read({**question.default_values(), "sizes": "exact"}))
     drawing = bandwidth_curves(asked.job, asked.selection, sizes) if isinstance(sizes, TableAnswer) else None
     command = _command(asked, f"nccl {_FILES} --sizes exact")
     tables = [

@@ -6,16 +6,15 @@ See docs/numbers.md#nsys-stats. `nsystui.questions.catalogue.nsys_stats` declare
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nsystui.base.errors import UsageError, meant
+from nsystui.base.types import grouped
 from nsystui.exports import canonical
-from nsystui.questions.queries.question import Option, Question
+from nsystui.questions.queries.question import Question
 from nsystui.questions.queries.recording import recording_advice
 from nsystui.questions.queries.registry import of_family, question_named
-
-if TYPE_CHECKING:
-    from nsystui.store.session import Session
+from nsystui.store.session import Session
 
 FAMILY = "stats"
 DEFAULT = (
@@ -96,9 +95,7 @@ def report_of(text: str) -> tuple[Question, Any]:
 
 def options_of(report: Question) -> str:
     """Return the options of a report as written after its name: ``[:nvtx-name][:base|:mangled]``."""
-    sets: dict[str, list[Option]] = {}
-    for option in report.options:
-        sets.setdefault(option.one_of or option.flag, []).append(option)
+    sets = grouped((option.one_of or option.flag, option) for option in report.options)
     forms = [
         [f":{option.flag}" if option.is_switch else f":{option.flag}={option.metavar}" for option in options]
         for options in sets.values()

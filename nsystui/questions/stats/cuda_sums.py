@@ -84,8 +84,7 @@ def innermost(ranges: _Spans, calls: _Spans) -> _Rows:
     starts, ends, threads = (np.concatenate(pair) for pair in zip(ranges, calls, strict=True))
     starts, ends = one_timeline(starts, np.maximum(starts, ends), threads)
     order = np.lexsort((-ends[:n], starts[:n]))
-    begun = np.searchsorted(starts[:n][order], starts[n:], side="right")
-    index = _last_reaching(ends[:n][order], begun, ends[n:])
+    index = _last_reaching(ends[:n][order], np.searchsorted(starts[:n][order], starts[n:], side="right"), ends[n:])
     return np.where(index >= 0, order[index], NO_RANGE)
 
 
@@ -227,8 +226,7 @@ def range_named(answer: Answer, ranges: LaunchRanges) -> Answer:
             for column in KERNEL_PLACE
         )
         codes = ranges.of(report, number).tolist()
-        texts = ("" if code == NO_RANGE else ranges.texts[code] for code in codes)
-        named = zip(texts, cells["name"], strict=True)
+        named = zip(("" if code == NO_RANGE else ranges.texts[code] for code in codes), cells["name"], strict=True)
         cells["name"] = tuple(_with_range(text, str(name or "")) if text else name for text, name in named)
         return list(zip(*(cells[column.key] for column in shown), strict=True))
 
@@ -304,8 +302,7 @@ def kernels_as_nsys(session: Session, selection: Selection, names: Names) -> Tab
         return _kernel_rows(session, selection, name, [name.label("name")], _KERNEL_COLUMNS)
 
     rows = of_all_reports(session, selection, _KERNELS, f"cuda_gpu_kern_sum {names.value}", ask)
-    is_everything = selection.is_everything
-    total = len(rows) if is_everything else statistics.number_of_values(session, name)
+    total = len(rows) if selection.is_everything else statistics.number_of_values(session, name)
     return TableAnswer("cuda-gpu-kern-sum", _KERNEL_COLUMNS, rows, total, kernel_notes(session))
 
 

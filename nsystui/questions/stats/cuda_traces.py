@@ -326,8 +326,7 @@ def _range_execution_groups(session: Session, selection: Selection, rows: _Execu
     frame = range_named_frame(session, selection, query, rows.name, {"function": rows.calls.c.name})
     by_key = frame.groupby(list(_EXECUTION_KEYS), observed=True, sort=False, dropna=False)
     spreads = [statistics.frame_spread(by_key[key], f"{key}_") for key, _ in _MEASURES]
-    groups = by_key.agg(count=("kernel", "size"), queued=("queue", "count"))
-    return groups.join(spreads).reset_index()
+    return by_key.agg(count=("kernel", "size"), queued=("queue", "count")).join(spreads).reset_index()
 
 
 ASK: dict[str, AskReport] = {

@@ -83,14 +83,12 @@ def _mpi_summary(session: Session, selection: Selection, _: ReportOptions) -> Ta
     """
     keys = [sa.case(_MPI_SOURCES, value=_MPI_CALLS.c.call_type, else_=_MPI_CALLS.c.call_type).label("source")]
     keys.append(_MPI_CALLS.c.name.label("name"))
-    conditions = where(_MPI_CALLS, selection, _MPI_CALLS.c.name)
-    calls = ValueRows(_MPI_CALLS, duration(_MPI_CALLS), keys, conditions)
+    calls = ValueRows(_MPI_CALLS, duration(_MPI_CALLS), keys, where(_MPI_CALLS, selection, _MPI_CALLS.c.name))
     frame = statistics.summary_frame(session, calls, _MPI_SUM_COLUMNS)
     # If no call has a duration, share and deviation are unknown, not 0.
     frame.loc[frame["total"].isna(), ["share", "stddev"]] = float("nan")
     total = statistics.number_of_groups(session, sa.select(*keys))
-    notes = absent_notes(session, _MPI_CALLS)
-    return TableAnswer.of_arrays("mpi-events", _MPI_SUM_COLUMNS, frame, total, notes)
+    return TableAnswer.of_arrays("mpi-events", _MPI_SUM_COLUMNS, frame, total, absent_notes(session, _MPI_CALLS))
 
 
 def _mpi_trace(session: Session, selection: Selection, _: ReportOptions) -> PagedAnswer:
@@ -162,7 +160,9 @@ def _congestion(session: Session, selection: Selection, options: ReportOptions) 
     """
     is_waiting = _SAMPLES.c.metric == _SEND_WAITS
     conditions = [*where(_SAMPLES, selection, _SAMPLES.c.metric), is_waiting]
-    adapters = _adapters()
+    columns = _ADAPTERS.c
+    first = [sa.func.min(column).label(column.name) for column in (columns.guid, columns.name)]
+    adapters = sa.select(columns.report, columns.nic, *first).group_by(columns.report, columns.nic).subquery()
     is_sampled = sa.and_(
         adapters.c.report == _SAMPLES.c.report, adapters.c.nic == _SAMPLES.c.nic, _SAMPLES.c.is_switch == 0
     )
@@ -183,13 +183,6 @@ def _congestion(session: Session, selection: Selection, options: ReportOptions) 
     )
     everything, notes = sa.select(_SAMPLES.c.row).where(is_waiting), absent_notes(session, _SAMPLES)
     return PagedAnswer.of(session, "network-congestion", _CONGESTION_COLUMNS, query, everything, notes)
-
-
-def _adapters() -> sa.Subquery[Any]:
-    """Select one row per adapter of a report: a repeated id would double its samples."""
-    columns = _ADAPTERS.c
-    first = [sa.func.min(column).label(column.name) for column in (columns.guid, columns.name)]
-    return sa.select(columns.report, columns.nic, *first).group_by(columns.report, columns.nic).subquery()
 
 
 ASK: dict[str, AskReport] = {

@@ -26,6 +26,7 @@ from nsystui.questions.kernels.summary import name_of
 from nsystui.questions.nvtx.loading import Ranges, SmallInts, Texts, calls_as_nsys, joined, matching, ranges_as_nsys
 from nsystui.questions.queries.conditions import duration, is_launched_by, where
 from nsystui.questions.queries.data_notes import missing_notes
+from nsystui.questions.queries.statistics import SPREAD
 from nsystui.questions.stats.cuda_sums import Coded
 from nsystui.questions.stats.nvtx_ranges import pids, style, tids
 from nsystui.questions.stats.report import ReportOptions
@@ -54,11 +55,7 @@ _COLUMNS = (
     Column("range_count", header="NVTX Inst", label="ranges", unit=Unit.COUNT, importance=2),
     Column("kernel_count", header="Kern Inst", label="kernels", unit=Unit.COUNT, importance=1),
     Column("total", header="Total Time (ns)", label="total", unit=Unit.DURATION),
-    Column("avg", header="Avg (ns)", label="avg", unit=Unit.DURATION, decimals=1, importance=3),
-    Column("median", header="Med (ns)", label="median", unit=Unit.DURATION, decimals=1, importance=2),
-    Column("min", header="Min (ns)", label="min", unit=Unit.DURATION, importance=5),
-    Column("max", header="Max (ns)", label="max", unit=Unit.DURATION, importance=4),
-    Column("stddev", header="StdDev (ns)", label="stddev", unit=Unit.DURATION, decimals=1, importance=6),
+    *SPREAD,
     Column("kernel", header="Kernel Name", label="kernel"),
 )
 _NONE = -1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -27,15 +26,22 @@ from nsystui.questions.queries.data_notes import missing_notes
 from nsystui.questions.queries.derived import of_each_report
 from nsystui.questions.queries.time_window import selected_reports
 from nsystui.questions.stats.nvtx_kernels import kernels_by_range
-from nsystui.questions.stats.nvtx_ranges import RangeTrace, by_start, depth_note, parent_rows, pids, stacks, style, tids
+from nsystui.questions.stats.nvtx_ranges import (
+    NESTED,
+    RangeTrace,
+    by_start,
+    depth_note,
+    parent_rows,
+    pids,
+    stacks,
+    style,
+    tids,
+)
 from nsystui.questions.stats.report import AskReport, ReportOptions
 from nsystui.store import tables
 from nsystui.store.report import Report
-from nsystui.store.results import json_array, json_of
+from nsystui.store.results import Arrays, json_array, json_of
 from nsystui.store.session import Session
-
-if TYPE_CHECKING:
-    from nsystui.store.results import Arrays
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,11 +156,7 @@ _TRACE_COLUMNS = (
     PID.with_importance(4),
     TID.with_importance(3),
     Column("op_count", header="NumGPUOps", label="GPU ops", unit=Unit.COUNT, importance=1),
-    Column("level", header="Lvl", label="level", unit=Unit.NUMBER, importance=4),
-    Column("child_count", header="NumChild", label="children", unit=Unit.COUNT, importance=4),
-    Column("row", header="RangeId", label="id", unit=Unit.NUMBER, importance=5),
-    Column("parent_row", header="ParentId", label="parent", unit=Unit.NUMBER, importance=5),
-    Column("stack", header="RangeStack", label="stack", importance=6),
+    *NESTED,
 )
 
 

@@ -119,6 +119,14 @@ def style(is_push_pop: bool) -> str:
     return "PushPop" if is_push_pop else "StartEnd"
 
 
+NESTED = (
+    Column("level", header="Lvl", label="level", unit=Unit.NUMBER, importance=4),
+    Column("child_count", header="NumChild", label="children", unit=Unit.COUNT, importance=4),
+    Column("row", header="RangeId", label="id", unit=Unit.NUMBER, importance=5),
+    Column("parent_row", header="ParentId", label="parent", unit=Unit.NUMBER, importance=5),
+    Column("stack", header="RangeStack", label="stack", importance=6),
+)
+"""The place of a range among the ranges around it."""
 _TRACE_COLUMNS = (
     START,
     END.with_importance(4),
@@ -130,19 +138,14 @@ _TRACE_COLUMNS = (
     NAME.with_importance(5),
     PID.with_importance(2),
     TID.with_importance(1),
-    Column("level", header="Lvl", label="level", unit=Unit.NUMBER, importance=4),
-    Column("child_count", header="NumChild", label="children", unit=Unit.COUNT, importance=4),
-    Column("row", header="RangeId", label="id", unit=Unit.NUMBER, importance=5),
-    Column("parent_row", header="ParentId", label="parent", unit=Unit.NUMBER, importance=5),
-    Column("stack", header="RangeStack", label="stack", importance=6),
+    *NESTED,
     Column("tree", header="NameTree", label="range"),
 )
 
 
 def _of_one_style(session: Session, selection: Selection, types: tuple[int, ...], name: str) -> TableAnswer:
     answer = nvtx_summary(session, selection, types=types)
-    columns = tuple(column for column in answer.columns if column.key != "style")
-    return replace(answer.with_columns(columns), name=name)
+    return replace(answer.with_columns(tuple(column for column in answer.columns if column.key != "style")), name=name)
 
 
 @dataclass(frozen=True, eq=False)

@@ -441,8 +441,7 @@ class Matches:
         gpu = self._gpu()
         if gpu:
             rows = self._operations(gpu, self.window.start, self.window.end).subquery()
-            query = sa.select(sa.func.count()).select_from(rows)
-            total += int(_part(self.timeline, gpu).scalar(query) or 0)
+            total += int(_part(self.timeline, gpu).scalar(sa.select(sa.func.count()).select_from(rows)) or 0)
         return total
 
     def next_to(self, time: int, lane: LaneIdentity | None, forward: bool) -> Match | None:

@@ -31,7 +31,7 @@ from nsystui.questions.nvtx.chains import PUSH_POP
 from nsystui.questions.nvtx.columns import RangeColumns
 from nsystui.questions.nvtx.loading import Texts, coded_arrays
 from nsystui.questions.queries.derived import of_each_report
-from nsystui.questions.queries.tasks import GPU_TABLES, selected_ranks
+from nsystui.questions.queries.tasks import GPU_TABLES, RankedTask, selected_ranks
 from nsystui.questions.queries.time_window import recorded, report_at
 from nsystui.questions.timeline.cpu import CpuWork, events_of
 from nsystui.store import tables
@@ -41,7 +41,6 @@ from nsystui.store.session import Session
 if TYPE_CHECKING:
     from nsystui.questions.gpu.utilisation import BusyIntervals
     from nsystui.questions.job.job import OpenJob
-    from nsystui.questions.queries.tasks import RankedTask
     from nsystui.store.results import Arrays
 
 
@@ -113,8 +112,7 @@ def columns(work: LaneWork, window: Window, count: int) -> LaneColumns:
     category = np.full(count, IDLE, np.int8)
     largest = np.zeros(count)
     for name, covered in shares.items():  # of equal shares, the first stays
-        is_larger = covered > largest
-        category[is_larger] = CATEGORIES.index(name)
+        category[(covered > largest)] = CATEGORIES.index(name)
         largest = np.maximum(largest, covered)
     edges = lo + np.arange(count + 1) * (hi - lo) / count
     unseen = (edges[1:] <= work.recorded.start) | (edges[:-1] >= work.recorded.end)
@@ -412,7 +410,7 @@ class Timeline:
         def make() -> Timeline:
             timeline = cls(job.session, full_selection, job.ranks, job.busy(full_selection), job.smart_names())
             for device in timeline.busy.devices:
-                key = (device.device.task.task, device.device.device)
+                key = device.device.key
                 timeline._devices[key] = LaneWork.of_device(device.parts, device.recorded)
             return timeline
 

@@ -88,8 +88,7 @@ def row_of_piece(timeline: Timeline, lane: LaneIdentity, piece: paths.PathPiece)
     window = Window(piece.start, piece.end)
     if piece.table != NONE:
         kind = EventKind.NCCL if (piece.kind, piece.table) == (NCCL, 0) else paths.EVENTS[piece.table]
-        key = EventKey(piece.task.report, kind, piece.row, piece.begun)
-        return event_row(timeline.session, key, timeline.ranks)
+        return event_row(timeline.session, EventKey(piece.task.report, kind, piece.row, piece.begun), timeline.ranks)
     calls = replace(lane, thread=piece.thread, calls=EventKind.API, path=None)
     has_lane = piece.task == lane.task and calls in timeline.lanes(frozenset({lane.task}))[0]
     return longest_range_in(timeline, calls, window)[0] if has_lane else None

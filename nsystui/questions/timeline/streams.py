@@ -131,14 +131,6 @@ class LaunchQueue:
         np.maximum.at(largest, np.searchsorted(edges, self.called[inside], side="right") - 1, self.waiting[inside])
         return largest
 
-    def time_at(self, limit: int) -> int:
-        """Return how long ``limit`` launches or more wait, ns."""
-        # While n operations have started, the limit is reached after n + limit calls.
-        since, until = self.called[limit - 1 :].copy(), self.start[: max(len(self.start) - limit + 1, 0)]
-        np.maximum(since[1:], until[:-1], out=since[1:])
-        spent = np.subtract(until, since, out=since)
-        return int(np.maximum(spent, 0, out=spent).sum())
-
 
 def stream_table(job: OpenJob, selection: Selection) -> TableAnswer:
     """Tabulate the selected streams by rank, device and compute time; queues and ranges ignore the window.
@@ -259,7 +251,11 @@ def _queue(launches: _Launches) -> tuple[int, float, int, float, float]:
     queue = LaunchQueue(called, start)
     span = int(max(start[-1], called[-1]) - called[0])
     mean = round(waited / span, 2) if span else 0.0
-    return int(queue.waiting.max()), mean, queue.time_at(QUEUE_LIMIT), median, p90
+    # While n operations have started, the limit is reached after n + limit calls.
+    since, until = queue.called[QUEUE_LIMIT - 1 :].copy(), queue.start[: max(len(queue.start) - QUEUE_LIMIT + 1, 0)]
+    np.maximum(since[1:], until[:-1], out=since[1:])
+    spent = np.subtract(until, since, out=since)
+    return int(queue.waiting.max()), mean, int(np.maximum(spent, 0, out=spent).sum()), median, p90
 
 
 TIME_COLUMNS = (RANK, DEVICE, STREAM, START, _QUEUED, _QUEUED_MEAN)
@@ -299,8 +295,7 @@ def _ranges_of_all(ranges: NvtxRanges, task: Task, launches: _Launches) -> list[
     captured = captured[captured >= 0]
     called, thread = map(np.concatenate, zip(*launches.sampled[: -1 if len(captured) else None], strict=True))
     lanes = ranges.lanes_of(np.full(len(thread), task.report), thread)
-    innermost = np.append(ranges.innermost_at(lanes, called), captured)
-    kinds, counts = np.unique(innermost, return_counts=True)
+    kinds, counts = np.unique(np.append(ranges.innermost_at(lanes, called), captured), return_counts=True)
     common: list[str] | None = None
     for index in kinds[np.argsort(-counts)].tolist():
         chain = list(_chain(ranges, index))

@@ -103,8 +103,7 @@ def _slices_by_stream(
     """Yield starts and ends of each stream's slices by start; each slice has at least 1 ns."""
     key, columns = _rows(session, selection, kinds, part)
     end = sa.func.greatest(columns.end, columns.start + 1).label("end")
-    query = sa.select(*key, columns.start.label("start"), end).order_by(*key, columns.start)
-    rows = session.arrays(query)
+    rows = session.arrays(sa.select(*key, columns.start.label("start"), end).order_by(*key, columns.start))
     names = ("report", "process", "device", "stream")
     if not len(rows["start"]):
         return

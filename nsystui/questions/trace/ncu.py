@@ -260,8 +260,7 @@ def _who(job: OpenJob, ranks: dict[Task, RankedTask], task: Task) -> tuple[Task,
     if ranked is not None:
         return task, ranked.rank, ranked.host, ranked.pid, ranked.process_name
     host = next((report.metadata.host for report in job.session.reports if report.index == task.report), "")
-    pid = pid_of(task.process) or None
-    return task, None, host, pid, ""
+    return task, None, host, pid_of(task.process) or None, ""
 
 
 def _identity(table: sa.Table, base: NameBase | None) -> sa.ColumnElement[str]:
@@ -281,8 +280,7 @@ def _numbered(selection: Selection, conditions: Sequence[Condition], base: NameB
     rows = with_calls(kernels.where(*conditions).subquery(), Selection(tasks=selection.tasks)).subquery()
     columns = rows.c
     kernel = (columns.report, columns.process, columns.identity)
-    launched = sa.func.coalesce(columns.call_start, columns.start + columns.clock_offset)
-    order = (launched, columns.start, columns.row)
+    order = (sa.func.coalesce(columns.call_start, columns.start + columns.clock_offset), columns.start, columns.row)
     return sa.select(
         *columns,
         sa.func.row_number().over(partition_by=kernel, order_by=order).label("position"),

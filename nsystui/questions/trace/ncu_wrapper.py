@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Sequence
 
 from nsystui.base.text import safe_text, shell_word
+from nsystui.base.types import grouped
 from nsystui.questions.capture.recording import LAUNCHERS
 from nsystui.questions.trace.ncu import NcuCommand
 
@@ -33,9 +34,7 @@ def wrapper_script(commands: Sequence[NcuCommand], launcher: str) -> list[str]:
     variable, start = LAUNCHERS[launcher]
     program = shell_word(next((command.program for command in commands if command.program), "") or "your-application")
     words = [start, "...", "sh", NAME, program, "..."]
-    by_words: dict[tuple[str, ...], list[NcuCommand]] = {}
-    for command in commands:
-        by_words.setdefault(tuple(command.words), []).append(command)
+    by_words = grouped((tuple(command.words), command) for command in commands)
     lines = [
         "#!/bin/sh",
         f"# {NAME}: Nsight Compute profiles a kernel of some ranks, the others run as always. To start it:",

@@ -172,8 +172,7 @@ def _change(old: Finding | None, new: Finding, is_found: bool, limit: float, ver
     kind = ChangeKind.BETTER if growth < 0 else ChangeKind.WORSE if is_found else ChangeKind.NEW
     if once or verdict is None or verdict.a.count == verdict.b.count:
         return Change(kind, old, new)
-    costs = old.cost / verdict.a.count, new.cost / verdict.b.count
-    return Change(kind, old, new, verdict.basis.value, costs)
+    return Change(kind, old, new, verdict.basis.value, (old.cost / verdict.a.count, new.cost / verdict.b.count))
 
 
 _MORE = (

@@ -18,7 +18,7 @@ from nsystui.base import anchors
 from nsystui.base.answer import Answer, Column, Row, TableAnswer, Unit
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.base.text import ranks_named
-from nsystui.base.types import Condition
+from nsystui.base.types import Condition, grouped
 from nsystui.base.units import format_value as worded
 from nsystui.exports.canonical import API_CALLS, KERNELS, CanonicalTable
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, intersect, merge, subtract, union
@@ -28,7 +28,7 @@ from nsystui.questions.blocking.parts import PARTS, blocked_in, blocking, bounds
 from nsystui.questions.gpu.device_time import NOTHING, Breakdown, DeviceIntervals, total
 from nsystui.questions.gpu.graph_gaps import host_functions
 from nsystui.questions.gpu.profiler_overhead import profiler_overhead
-from nsystui.questions.host.idle_spans import IdleSpan
+from nsystui.questions.host.idle_spans import IdleSpan, spans_of
 from nsystui.questions.host.segments import Scheduling, scheduling_of
 from nsystui.questions.host.time_budget import device_budgets
 from nsystui.questions.job.job import OpenJob
@@ -202,7 +202,7 @@ class Case:
         exposed = 0
         for device in self.devices:
             window = self.working(device)
-            local = spans.of(device.device.task.task, device.device.device).clip(window.start, window.end)
+            local = spans.of(*device.device.key).clip(window.start, window.end)
             exposed += local.length - device.parts.kernels.shared_with(local)
         return self.mean([exposed])
 
@@ -233,7 +233,7 @@ class Case:
 
     def in_graphs(self, device: DeviceIntervals, window: Window) -> Intervals:
         """Return a GPU's idle time inside replays of CUDA graphs."""
-        gaps = self.job.graph_gaps(self.scope).get((device.device.task.task, device.device.device), EMPTY)
+        gaps = self.job.graph_gaps(self.scope).get(device.device.key, EMPTY)
         return gaps.clip(window.start, window.end)
 
     def gaps(self, device: DeviceIntervals) -> Intervals:
@@ -274,17 +274,16 @@ class Case:
         """Return a GPU's gaps that overlap ``intervals``."""
         gaps = self.gaps(device)
         indices = np.unique(np.searchsorted(gaps.starts, intersect(gaps, intervals).starts, side="right") - 1)
-        edges = zip(gaps.starts[indices].tolist(), gaps.ends[indices].tolist(), strict=True)
-        return [IdleSpan(device.device.task.task, device.device.device, *edge) for edge in edges]
+        return spans_of(device.device.key, gaps.chosen(indices))
 
     def working(self, device: DeviceIntervals) -> Window:
         """Return a GPU's steady state, until its last operation (docs/numbers.md#budget)."""
-        return self._working[device.device.task.task, device.device.device]
+        return self._working[device.device.key]
 
     @cached_property
     def _working(self) -> dict[Place, Window]:
         budgets = device_budgets(self.job, self.scope, self.step_name)
-        return {(budget.device.task.task, budget.device.device): budget.working for budget in budgets}
+        return {budget.device.key: budget.working for budget in budgets}
 
     @cached_property
     def computed(self) -> Mapping[Task, RankCompute]:
@@ -306,8 +305,8 @@ class Case:
     @cached_property
     def gpu_of(self) -> Mapping[Place, Place]:
         """The process and device that identify a GPU (the busiest), by each process and device on this GPU."""
-        gpus = [((gpu.device.task.task, gpu.device.device), gpu) for gpu in self.devices]
-        return {(device.task.task, device.device): key for key, gpu in gpus for device in gpu.devices}
+        gpus = [(gpu.device.key, gpu) for gpu in self.devices]
+        return {device.key: key for key, gpu in gpus for device in gpu.devices}
 
     @cached_property
     def budgets(self) -> list[RankIterations]:
@@ -444,7 +443,5 @@ def spans(case: Case, table: sa.FromClause, conditions: Sequence[Condition] = ()
 
 def by_place(spans: Iterable[tuple[Task, int, int, int]]) -> dict[Place, Intervals]:
     """Merge spans (task, device, start, end) by process and device."""
-    edges_by_device: dict[Place, list[tuple[int, int]]] = {}
-    for task, device, start, end in spans:
-        edges_by_device.setdefault((task, device), []).append((start, end))
+    edges_by_device = grouped(((task, device), (start, end)) for task, device, start, end in spans)
     return {key: union(*map(list, zip(*edges, strict=True))) for key, edges in edges_by_device.items()}

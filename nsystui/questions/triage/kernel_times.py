@@ -21,7 +21,7 @@ import sqlalchemy as sa
 
 from nsystui.base.kernel_names import smart_name
 from nsystui.base.selection import Task
-from nsystui.base.types import Condition, Expression, Floats, Ints, Labelled, Query
+from nsystui.base.types import Condition, Expression, Floats, Ints, Labelled, Query, grouped
 from nsystui.questions.queries.conditions import by_report, duration, job_start, where
 from nsystui.questions.queries.derived import of_all_reports
 from nsystui.questions.queries.distributions import CLASSES_PER_OCTAVE, class_of, medians
@@ -99,9 +99,7 @@ def _load(case: Case) -> list[KernelLaunches]:
         case.job.session, case.scope, tables.kernels, f"kernel-launches {_local_bounds(case, bounds)}", compute
     )
     key_size = len(_GPU) + 1 + len(_SIZES)
-    parts: dict[tuple[Any, ...], list[tuple[int, ...]]] = {}
-    for row in rows:
-        parts.setdefault(row[:key_size], []).append(row[key_size:])
+    parts = grouped((row[:key_size], row[key_size:]) for row in rows)
     return [_launches(key, parts[key]) for key in sorted(parts)]
 
 

@@ -67,7 +67,7 @@ def _excess(case: Case, batch: Arrivals, tasks: Sequence[Task], operations: Ints
 
     Before each of ``operations``, since the previous collective; or in steady steps, as in `compare.verdict`.
     """
-    devices = {Member(gpu.device.task.task, gpu.device.device): gpu for gpu in case.devices}
+    devices = {Member(*gpu.device.key): gpu for gpu in case.devices}
     start, spent = batch.group.start, dict[Member, Floats]()
     for other, member in enumerate(batch.group.members):
         device, steps = devices.get(member), case.steps.get(member.task)

@@ -26,7 +26,7 @@ BY_COMPUTE = ("compute",)
 
 @dataclass(frozen=True)
 class FindingKind:
-    """The properties that all findings of an id share.
+    """The properties that all findings of an ``id`` share.
 
     ``gist``: a few words for the summary, if a finding has no gist. ``symptom_of``: ids of possible causes: a cause
     shares at least half of the finding's time or, if only costs are known, has at least half of its cost.
@@ -34,10 +34,11 @@ class FindingKind:
     (`blocking.parts`) in which the finding can block the GPU; the gain of ``compute`` is inferred.
     """
 
+    id: str
     gist: str = ""
+    parts: tuple[str, ...] = ()
     symptom_of: tuple[str, ...] = ()
     is_paid_once: bool = False
-    parts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,6 +55,6 @@ class Rule:
         return self.judge(case)
 
 
-def rule(order: int, reads: frozenset[str], finds: Mapping[str, FindingKind]) -> Callable[[Judge], Rule]:
+def rule(order: int, reads: frozenset[str], *finds: FindingKind) -> Callable[[Judge], Rule]:
     """Declare a function as a rule of the same name; rules judge by ascending ``order``."""
-    return lambda judge: Rule(judge.__name__, judge, order, reads, finds)
+    return lambda judge: Rule(judge.__name__, judge, order, reads, {kind.id: kind for kind in finds})

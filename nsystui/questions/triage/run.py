@@ -10,6 +10,7 @@ from nsystui.base.kernel_families import OTHER
 from nsystui.base.resources import give_back
 from nsystui.base.selection import Selection, Task
 from nsystui.base.text import counted, few_numbers
+from nsystui.base.types import grouped
 from nsystui.base.units import format_value
 from nsystui.exports import canonical
 from nsystui.questions.algebra.intervals import EMPTY, Intervals
@@ -230,9 +231,7 @@ class Triage:
     @property
     def unjudged(self) -> list[str]:
         """The rules that could not judge, a line for each reason."""
-        names_by_reason: dict[str, list[str]] = {}
-        for rule in self.not_checked:
-            names_by_reason.setdefault(rule.why, []).append(rule.rule)
+        names_by_reason = grouped((rule.why, rule.rule) for rule in self.not_checked)
         return [f"{', '.join(names)}: {why}" for why, names in names_by_reason.items()]
 
     @property
@@ -438,9 +437,7 @@ def _ordered(findings: Sequence[Finding], time: int) -> list[Finding]:
         )
 
     ranked = sorted((replace(finding, under=cause(finding)) for finding in findings), key=key)
-    symptoms: dict[str, list[Finding]] = {}
-    for finding in ranked:
-        symptoms.setdefault(finding.under, []).append(finding)
+    symptoms = grouped((finding.under, finding) for finding in ranked)
     ordered: list[Finding] = []
     pending = list(reversed(symptoms.pop("", [])))
     while pending:

@@ -6,12 +6,11 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from nsystui.base.answer import Column, Unit, record
+from nsystui.base.answer import Column, Row, Unit, Value, record
 from nsystui.base.units import Wording, format_value
 from nsystui.ui import keys
 
 if TYPE_CHECKING:
-    from nsystui.base.answer import Row, Value
     from nsystui.questions.events.listing import EventKey
     from nsystui.questions.job.job import OpenJob
     from nsystui.store.session import Session

@@ -14,7 +14,7 @@ import numpy as np
 from nsystui.base.answer import END, RANK, START, UNKNOWN, Column, Row, TableAnswer, Unit
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.base.text import fit, safe_text
-from nsystui.base.types import Floats
+from nsystui.base.types import Floats, grouped
 from nsystui.base.units import MISSING, format_value, numbered
 from nsystui.questions.algebra.intervals import covered_per_bin, union
 from nsystui.questions.counters.network import (
@@ -153,7 +153,7 @@ class GpuLanes:
     @property
     def key(self) -> Hashable:
         """Return a key for the GPU in all pictures."""
-        return self.title if self.device is None else (self.device.task.task, self.device.device)
+        return self.title if self.device is None else self.device.key
 
 
 @dataclass(frozen=True)
@@ -275,7 +275,7 @@ def _gpus(
         title = f"rank {device.task.rank}" + (f" {numbered('d', device.device)}" if several else "")
         part_names = ("busy", *dict.fromkeys(name for name, *_ in (*STACK, *PARTS)))
         parts = {name: tuple(getattr(lanes, name).tolist()) for name in part_names}
-        device_metrics = queued.get((device.task.task, device.device), metrics.get(gpu_key, ()))
+        device_metrics = queued.get(device.key, metrics.get(gpu_key, ()))
         gpus.append(GpuLanes(device, title, parts, lanes.totals, device_metrics))
     names = {report.index: f"{report.name} " for report in job.session.reports}
     for (report, gpu), gpu_metrics in metrics.items():
@@ -327,9 +327,7 @@ def _hosts(job: OpenJob, selection: Selection, window: Window, columns: int) -> 
     if length <= 0:
         return ()
     bins = min(columns, length)
-    by_host: dict[tuple[bool, str], list[Adapter]] = {}
-    for adapter in adapters(job, selection)[0]:
-        by_host.setdefault((adapter.link == SWITCH, adapter.host), []).append(adapter)
+    by_host = grouped(((adapter.link == SWITCH, adapter.host), adapter) for adapter in adapters(job, selection)[0])
     lanes_by_host = {host: list(_adapter_lanes(host_adapters, window, bins)) for host, host_adapters in by_host.items()}
     tops: dict[str, float] = {}
     for _, values, _, unit in (lane for lanes in lanes_by_host.values() for lane in lanes):
@@ -417,8 +415,7 @@ def _arranged(
             stack = ((metric.category, metric.bins),)
             lane = Lane(f"{indent}{metric.label}", metric.bins, metric.value(), stack=stack, height=heights[1])
             if gpu.is_host and not metric_index:  # the first lane shows the host's name, and below it the metric
-                notes = ((metric.category, metric.label),)
-                lane = replace(lane, label=gpu.title, height=heights[1] + 1, notes=notes)
+                lane = replace(lane, label=gpu.title, height=heights[1] + 1, notes=((metric.category, metric.label),))
             gpu_lanes.append(lane)
         lanes += gpu_lanes
         owners += [number] * len(gpu_lanes)
@@ -554,8 +551,7 @@ def lanes_table(picture: GpuPicture) -> TableAnswer:
         prefix = f"{gpu.title} " if gpu.device is None else ""
         lanes += [(prefix + metric.label, metric.bins, metric.top, metric.unit) for metric in gpu.metrics]
         for name, bins, top, unit in lanes:
-            edges = edges_of(picture.window, len(bins))
-            for share, (start, end) in zip(bins, pairwise(edges), strict=True):
+            for share, (start, end) in zip(bins, pairwise(edges_of(picture.window, len(bins))), strict=True):
                 value = None if math.isnan(share) else top * share
                 values = (value, None) if unit.startswith("%") else (None, value)
                 rows.append((*device_cells, name, start, end, *values, unit))

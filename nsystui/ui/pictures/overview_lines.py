@@ -345,7 +345,7 @@ def with_findings(tasks: TableAnswer, findings: Sequence[Finding], limit: int = 
 def held_answer(held: Sequence[Held]) -> TableAnswer:
     """Return the recorded events of a job without GPU work, and the screens that show them."""
     rows = [
-        (events.count, keys.with_key(SCREENS[view.question.home]), events.what)
+        (events.count, keys.with_key(SCREENS[view.question.rows.home]), events.what)
         for events in held
         if (view := view_of_table(events.table)) is not None
     ]

@@ -5,11 +5,8 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from nsystui.questions.queries.question import SCREENS, View
+from nsystui.questions.queries.question import View
 from nsystui.questions.queries.registry import views_of
-
-MODES = (*SCREENS, "nccl_log", "diff")
-"""Screens that are modes of an application."""
 
 _MAKERS = {
     "rank map": "screens.rank_map:RankMapScreen", "call tree": "screens.host:CallTreeScreen",

@@ -16,7 +16,7 @@ from textual.timer import Timer
 from textual.widget import Widget
 
 from nsystui.base.errors import NsystuiError, reason_of
-from nsystui.questions.queries.question import COMPARISON, View
+from nsystui.questions.queries.question import COMPARISON, Question, View
 from nsystui.ui import keys
 from nsystui.ui.ascii import key_name
 from nsystui.ui.pictures.selection import crumbs_of, describe
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from nsystui.base.selection import Window
     from nsystui.questions.events.listing import EventKey
     from nsystui.questions.job.job import OpenJob
-    from nsystui.questions.queries.question import Question
     from nsystui.questions.queries.tasks import RankedTask
 
 _MIN_PAUSE = 0.5
@@ -400,8 +399,7 @@ class JobScreen(ExportingScreen):
     def state(self) -> ScreenState:
         """Return the state that going back restores."""
         values = {name: copy(getattr(self, name)) for name in self.STATE}
-        cursors = {table: table.cursor_row for table in self.query(WindowTable)}
-        return ScreenState(values, cursors, self.focused)
+        return ScreenState(values, {table: table.cursor_row for table in self.query(WindowTable)}, self.focused)
 
     def restore(self, state: ScreenState) -> None:
         """Restore a state; the cursors follow once the rows are shown."""
@@ -517,7 +515,7 @@ class JobScreen(ExportingScreen):
         """Open a question's table or map, or ask for a comparison's other side."""
         if not self.has_job():
             return
-        if question.home != COMPARISON:
+        if question.rows.home != COMPARISON:
             self.lay_over(screen_of("recipe" if question.map is None else "recipe map", question))
             return
         groups = ", or ranks A -- B" if self.job is not None and len(self.job.ranks) > 1 else ""

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from textual import events, on
 from textual.widget import Widget
 
-from nsystui.base.selection import Window
+from nsystui.base.answer import Row
+from nsystui.base.selection import Selection, Window
 from nsystui.ui.pictures.zoom import panned, zoomed
 from nsystui.ui.screens.base import JobScreen, ScreenState
 from nsystui.ui.widgets.panels import PartLines
 from nsystui.ui.widgets.strip_chart import StripChart
 from nsystui.ui.widgets.time_chart import TimeChart
 from nsystui.ui.widgets.window_table import WindowTable
-
-if TYPE_CHECKING:
-    from nsystui.base.answer import Row
-    from nsystui.base.selection import Selection
 
 
 class ChartScreen(JobScreen):

@@ -326,7 +326,17 @@ def comparison_with(job: OpenJob, selection: Selection, text: str) -> DiffScreen
     # A text of numbers, such as ``0-3 -- 4-7``, names ranks unless a file has that name.
     if re.fullmatch(r"[\d\s,-]+", text) and not os.path.lexists(text.strip()):
         return comparison_of_ranks(job, selection, *groups_of(job, text))
-    return files_of_other(text)
+    from nsystui.store.opened import look_at
+
+    try:
+        names = tuple(os.path.expanduser(word) for word in shlex.split(text))
+    except ValueError as error:
+        raise UsageError(f"{text}: {str(error).lower()}") from None
+    paths = discover(names)
+    if not paths:
+        raise UsageError("name the exports of the other job, or their folder")
+    look_at(paths[0])
+    return names
 
 
 def comparison_of_ranks(
@@ -357,18 +367,3 @@ def groups_of(job: OpenJob, text: str) -> tuple[frozenset[int], frozenset[int]]:
     if a == b:
         raise UsageError("both groups have the same ranks")
     return a, b
-
-
-def files_of_other(text: str) -> tuple[str, ...]:
-    """Return the names in a line, with ``~`` and quotes as in a shell. Raises NsystuiError if no export is there."""
-    from nsystui.store.opened import look_at
-
-    try:
-        names = tuple(os.path.expanduser(word) for word in shlex.split(text))
-    except ValueError as error:
-        raise UsageError(f"{text}: {str(error).lower()}") from None
-    paths = discover(names)
-    if not paths:
-        raise UsageError("name the exports of the other job, or their folder")
-    look_at(paths[0])
-    return names

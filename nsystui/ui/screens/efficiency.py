@@ -163,5 +163,4 @@ class EfficiencyScreen(TableScreen):
             self.say("this is the sum over all GPUs: open one of them")
         elif rank is not None and self.job is not None:
             ranks = frozenset(int(word) for word in str(rank).split(","))
-            selection = self.selection.with_tasks(self.job.tasks_of_ranks(ranks))
-            await show_view(self.explorer, "gpu", selection)
+            await show_view(self.explorer, "gpu", self.selection.with_tasks(self.job.tasks_of_ranks(ranks)))

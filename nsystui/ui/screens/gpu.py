@@ -193,8 +193,7 @@ class GpuScreen(ZoomableChartScreen):
         options = (*metric_choices, *(name for name, is_available in more_choices if is_available), *picture.metrics)
         words = {name: safe_text(name) for name in options}
         selected = self.metrics if self.metrics in options else options[0]
-        metrics = Choice.among("Metrics", words, selected, lambda name: self.ask_with(metrics=name))
-        return (*super().choices(), metrics)
+        return (*super().choices(), Choice.among("Metrics", words, selected, lambda name: self.ask_with(metrics=name)))
 
     def row_window(self) -> Window | None:
         start, end = self.chart.span_times or self.chart.cursor_times

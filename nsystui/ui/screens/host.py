@@ -112,10 +112,10 @@ class HostScreen(SampledScreen, GroupedViewsScreen):
 
     def show(self, result: Any, same_place: bool) -> None:
         view, answer = result
-        self.table.elastic = {"thread": "thread", "function": "function", "time": "what"}.get(view.question.row)
+        self.table.elastic = {"thread": "thread", "function": "function", "time": "what"}.get(view.question.rows.kind)
         self.table.cell_styles = lambda values: {key: part for key, part in _CELLS.items() if values.get(key)}
         super().show(result, same_place)
-        self.chart.display &= view.question.row == "thread" and len(answer) > 0
+        self.chart.display &= view.question.rows.kind == "thread" and len(answer) > 0
 
     def body(self) -> Iterable[Widget]:
         around, notes = super().body()
@@ -127,7 +127,7 @@ class HostScreen(SampledScreen, GroupedViewsScreen):
         """Draw the time of the thread under the cursor, if the table leaves enough lines."""
         super().cursor_rests()
         job, selection, threads, name = self.job, self.selection, self.threads(), str(self.values().get("thread"))
-        if job is None or threads is None or threads.tid is None or self.answered.question.row != "thread":
+        if job is None or threads is None or threads.tid is None or self.answered.question.rows.kind != "thread":
             return
         rows, columns = self.chart.fit_lines(self.free_lines), self.chart.chart_width
         if not rows:
@@ -168,7 +168,7 @@ class HostScreen(SampledScreen, GroupedViewsScreen):
         """Open a function's callers, a thread's functions, a gap on the timeline, or the list of gaps."""
         if not self.values():
             return
-        row = self.answered.question.row
+        row = self.answered.question.rows.kind
         if row == "function":
             self.open_callers(self.threads())
         elif row == "thread":

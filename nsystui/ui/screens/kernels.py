@@ -180,7 +180,9 @@ class KernelsScreen(ViewsScreen):
 
     def places(self) -> tuple[str, ...]:
         """Return the key groups, without keys for kernel names unless rows are kernels."""
-        return tuple(group for group in self.PLACES if group != "kernel names" or self.view.question.row == "kernel")
+        return tuple(
+            group for group in self.PLACES if group != "kernel names" or self.view.question.rows.kind == "kernel"
+        )
 
     def empty_text(self, answer: Answer) -> str:
         text = super().empty_text(answer)
@@ -207,7 +209,7 @@ class KernelsScreen(ViewsScreen):
 
     def show(self, result: Any, same_place: bool) -> None:
         bars = {"kernel": "compute", "memory": "memory", "api": "api", "os": "os", "mpi": "os"}
-        self.table.bar_category = bars.get(self.view.question.row)
+        self.table.bar_category = bars.get(self.view.question.rows.kind)
         super().show(result, same_place)
 
     def shown_names(self) -> Mapping[str, str]:
@@ -215,32 +217,32 @@ class KernelsScreen(ViewsScreen):
 
     def counted(self) -> str:
         group, only = self.options["by"], self.options["only"]
-        if self.answered.question.row != "kernel":
+        if self.answered.question.rows.kind != "kernel":
             return super().counted()
         return (f"by {group}" if group else super().counted()) + (f" of {only}" if only else "")
 
     def row_details(self) -> Details:
         """Return the details with a kernel's full name, or with a stream's device and rank."""
         details, values = super().row_details(), self.values()
-        if details and self.answered.question.row == "stream":
+        if details and self.answered.question.rows.kind == "stream":
             words = [numbered(key, values[key]) for key in ("stream", "device")]
             stream = f"{' of '.join(words)} of rank {values['rank']}"
             return [[f"{stream}: {values['kind']}"], *details[1:]]
         return [[str(values["name"])], *details[1:]] if details and "smart" in values else details
 
     def row_category(self, values: Record) -> str | None:
-        name = values.get("name") if self.view.question.row == "kernel" else None
+        name = values.get("name") if self.view.question.rows.kind == "kernel" else None
         return "nccl" if isinstance(name, str) and is_nccl_kernel(name) else None
 
     def has_view(self, view: View) -> bool:
-        work = WORKS.get(view_named(view.name).question.row)
+        work = WORKS.get(view_named(view.name).question.rows.kind)
         if work is None or view.name == self.view.name:
             return True
         return self.job is not None and has_rows(self.job.session, work)
 
     def choices(self) -> tuple[Choice, ...]:
         views = super().choices()
-        if self.view.question.row != "kernel":
+        if self.view.question.rows.kind != "kernel":
             return views
         return (
             *views,
@@ -256,10 +258,10 @@ class KernelsScreen(ViewsScreen):
 
     def open_row(self) -> None:
         """Open the launches or calls of a name, or the kernels of a kind; or select a stream on all screens."""
-        if self.answered.question.row == "stream":
+        if self.answered.question.rows.kind == "stream":
             self._select_stream()
             return
-        if self.options["by"] in _NAME_GROUPS and self.answered.question.row == "kernel":
+        if self.options["by"] in _NAME_GROUPS and self.answered.question.rows.kind == "kernel":
             kind = self.values().get(self.options["by"])
             if not isinstance(kind, str):
                 self.say("the names of these kernels do not show a precision: b returns to all names")
@@ -271,7 +273,7 @@ class KernelsScreen(ViewsScreen):
         name = self.values().get("name")
         if not isinstance(name, str):
             return
-        row = self.answered.question.row
+        row = self.answered.question.rows.kind
         if row == "kernel":
             self.lay_over(KernelInstancesScreen(name, Names(self.options["names"])))
         elif row in WORKS:
@@ -293,7 +295,7 @@ class KernelsScreen(ViewsScreen):
     def action_ncu(self) -> None:
         """Show the ``ncu`` commands for all launches of the name."""
         name, rank = self.values().get("name"), self.values().get("rank")
-        if self.answered.question.row != "kernel" or not isinstance(name, str):
+        if self.answered.question.rows.kind != "kernel" or not isinstance(name, str):
             show_ncu_commands(self, "ncu profiles kernels: v opens the table of kernels")
             return
         names, selection = Names(self.options["names"]), self.selection

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nsystui.base.answer import FILES_ONLY, Answer, Record, TableAnswer, Unit
+from nsystui.base.drawing import Drawing as Shapes
 from nsystui.base.selection import Selection
 from nsystui.base.text import fit
 from nsystui.base.units import format_value
@@ -20,6 +21,7 @@ from nsystui.questions.nccl.bandwidth import LinkRate, link_rate
 from nsystui.questions.nccl.grouping import COLUMNS, NcclProperty, bucket_numbers, powers_of_two
 from nsystui.questions.nccl.listing import nccl_listing
 from nsystui.questions.nccl.names import BUCKETS
+from nsystui.questions.nccl.pairing import NcclPairing
 from nsystui.questions.nccl.sizes import (
     SizeBin,
     bandwidth_by_size,
@@ -36,10 +38,6 @@ from nsystui.ui.screens.nccl_log import log_note
 from nsystui.ui.screens.table import TableScreen
 from nsystui.ui.widgets.frame import Choice
 from nsystui.ui.widgets.plots import framed, histogram_lines, label_width, plot_lines
-
-if TYPE_CHECKING:
-    from nsystui.base.drawing import Drawing as Shapes
-    from nsystui.questions.nccl.pairing import NcclPairing
 
 
 def histogram(bars: Sequence[SizeBin], width: int) -> list[str]:
@@ -282,8 +280,7 @@ class NcclSizesScreen(CollectivesScreen):
         half, blocks = (width - len(_GAP)) // 2, []
         for is_linear in (False, True):
             shape = distribution(points.durations[is_in_row], is_linear)
-            labels = [_duration_words(start) for start in shape.edges[:-1]]
-            lines = histogram_lines(labels, shape.counts, half)
+            lines = histogram_lines([_duration_words(start) for start in shape.edges[:-1]], shape.counts, half)
             blocks.append(["by equal steps" if is_linear else "by duration", *lines])
         words = format_value(Unit.BYTES, size) if isinstance(size, int) else str(size)
         title = self.drawing.value.format(name, words)
@@ -298,8 +295,7 @@ class NcclSizesScreen(CollectivesScreen):
         def draw() -> Shapes | None:
             from nsystui.questions.report.drawings import bandwidth_curves
 
-            sizes = bandwidth_by_size(job.session, selection, job.ranks, job.pairing())
-            return bandwidth_curves(job, selection, sizes)
+            return bandwidth_curves(job, selection, bandwidth_by_size(job.session, selection, job.ranks, job.pairing()))
 
         return draw
 

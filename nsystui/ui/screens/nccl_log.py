@@ -235,8 +235,7 @@ class NcclLogScreen(FilteredTableScreen):
         words = self.words.text if self.words else None
         if len(names) > 1:
             return propose_name("nccl-log", self.name_of_table, words, ".csv")
-        stem = os.path.basename(names[0]).removesuffix(".gz").removesuffix(".log")
-        return propose_name(stem, table, words, ".csv")
+        return propose_name(os.path.basename(names[0]).removesuffix(".gz").removesuffix(".log"), table, words, ".csv")
 
 
 def log_note(log: LogState) -> str:

@@ -329,8 +329,7 @@ class NvtxScreen(OutlineScreen[Node]):
         self.lay_over(RangeWorkScreen(node.label, lambda job: kernels_of(ranges, index, job.ranks)))
 
     def choices(self) -> tuple[Choice, ...]:
-        words = ("rank and thread", "rank", "role", "all ranks together")
-        groupings = dict(zip(TreeGrouping, words, strict=True))
+        groupings = dict(zip(TreeGrouping, ("rank and thread", "rank", "role", "all ranks together"), strict=True))
         return (*super().choices(), Choice.among("by", groupings, self.by, lambda group: self.ask_with(by=group)))
 
     def action_fold(self) -> None:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
+from nsystui.base.answer import Column, Row
 from nsystui.ui.screens.table import TableScreen
-
-if TYPE_CHECKING:
-    from nsystui.base.answer import Column, Row
 
 PAGE = 500
 

@@ -10,7 +10,7 @@ from textual import events, on
 from textual.containers import Container
 from textual.widget import Widget
 
-from nsystui.base.answer import iter_rows
+from nsystui.base.answer import Answer, Record, TableAnswer, Value, iter_rows
 from nsystui.base.errors import reason_of
 from nsystui.base.selection import Selection
 from nsystui.questions.queries.registry import view_of_table
@@ -26,7 +26,6 @@ from nsystui.ui.widgets.repainting import in_background
 from nsystui.ui.widgets.window_table import RowSelected, SortRequested, WindowTable
 
 if TYPE_CHECKING:
-    from nsystui.base.answer import Answer, Record, TableAnswer, Value
     from nsystui.base.drawing import Drawing
     from nsystui.questions.job.job import OpenJob
     from nsystui.ui.pictures.overview import IdlePicture, OverviewPicture
@@ -115,7 +114,14 @@ class OverviewScreen(TablesScreen):
         """Show the kept overview, else the files and a first kernel table."""
         kept, preview = self.explorer.kept, self.explorer.seen
         if kept is not None and self.selection == Selection():
-            self._show_kept(kept)
+            self.show_title(about=kept.title)
+            self.head.show_lines(kept.lines if kept.terminal == self._terminal else ())
+            if self._kept is None:
+                self._kept, self._seen, self.findings.display = kept, self.selection, True
+                self.findings.set_answer(kept.findings)
+                self._put(self.ranks, kept.ranks, keep_cursor=False)
+                self._show_kernels(kept.kernels, kept.names, keep_cursor=False)
+            self._show_looking()
             return
         self.show_title(about="opening…")
         self.head.show_lines([])
@@ -136,17 +142,6 @@ class OverviewScreen(TablesScreen):
     def _terminal(self) -> tuple[int, int, bool]:
         """The terminal's columns and lines, and whether it has no colours: the head depends on them."""
         return (*self.app.size, self.app.no_color)
-
-    def _show_kept(self, kept: KeptOverview) -> None:
-        """Show the kept overview, with its head if the terminal has the same size and colours."""
-        self.show_title(about=kept.title)
-        self.head.show_lines(kept.lines if kept.terminal == self._terminal else ())
-        if self._kept is None:
-            self._kept, self._seen, self.findings.display = kept, self.selection, True
-            self.findings.set_answer(kept.findings)
-            self._put(self.ranks, kept.ranks, keep_cursor=False)
-            self._show_kernels(kept.kernels, kept.names, keep_cursor=False)
-        self._show_looking()
 
     def parameters(self) -> tuple[Hashable, ...]:
         self._bins = words.strip_width(self.app.size.width)

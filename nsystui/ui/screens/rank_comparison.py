@@ -83,8 +83,7 @@ class RankComparison:
             self._marked = None
             screen.lay_over(comparison_of_ranks(job, screen.selection, *groups))
 
-        words = "ranks A -- B (no B: all others)"
-        screen.prompt.ask(words, spans(first), lambda text: groups_of(job, text), compare)
+        screen.prompt.ask("ranks A -- B (no B: all others)", spans(first), lambda text: groups_of(job, text), compare)
 
     def _can_compare(self) -> bool:
         screen = self._screen

@@ -44,8 +44,7 @@ class RecipeScreen(TableScreen):
 
     def ask(self, job: OpenJob, selection: Selection) -> tuple[Answer, bool]:
         """Return the answer, and whether the exports lack its data."""
-        options = self.recipe.read(self.option_values)
-        return ask(self.recipe, job, selection, options), bool(lacking(self.recipe, job))
+        return ask(self.recipe, job, selection, self.recipe.read(self.option_values)), bool(lacking(self.recipe, job))
 
     def show(self, result: Any, same_place: bool) -> None:
         answer: Answer
@@ -94,7 +93,7 @@ class RecipeScreen(TableScreen):
 
     def _instances(self, name: str) -> TableScreen | None:
         """Return the launches, calls or ranges of a name, if rows are such names."""
-        row = self.recipe.row
+        row = self.recipe.rows.kind
         if row == "kernel":
             return KernelInstancesScreen(name, self._names())
         if row == "range":

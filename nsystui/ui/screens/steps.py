@@ -126,7 +126,7 @@ class StepsScreen(GroupedViewsScreen):
 
     def empty_text(self, answer: Answer) -> str:
         text = super().empty_text(answer)
-        if self.answered.question.row != "step" or answer.total:
+        if self.answered.question.rows.kind != "step" or answer.total:
             return text
         return f"{text}\n\nO chooses what a step is (a range, collectives …), v shows the budget and the critical path"
 

@@ -12,9 +12,9 @@ from textual import events, on
 from textual.containers import Container, Horizontal
 from textual.widget import Widget
 
-from nsystui.base.answer import Unit, for_files
+from nsystui.base.answer import Answer, Column, Record, Row, TableAnswer, Unit, Value, for_files
 from nsystui.base.errors import reason_of
-from nsystui.base.selection import NameFilter, Window
+from nsystui.base.selection import NameFilter, Selection, Window
 from nsystui.questions.queries.registry import views_of
 from nsystui.ui.doors import show_view
 from nsystui.ui.keys import MODE_OF, MOVES, ON_ROWS
@@ -27,9 +27,7 @@ from nsystui.ui.widgets.strip_chart import StripChart
 from nsystui.ui.widgets.window_table import PageFailed, RowHighlighted, RowSelected, SortRequested, WindowTable
 
 if TYPE_CHECKING:
-    from nsystui.base.answer import Answer, Column, Record, Row, TableAnswer, Value
     from nsystui.base.drawing import Drawing
-    from nsystui.base.selection import Selection, Window
     from nsystui.questions.job.job import OpenJob
     from nsystui.questions.kernels.summary import Names
     from nsystui.questions.queries.question import View

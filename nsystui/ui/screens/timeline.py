@@ -6,7 +6,7 @@ from asyncio import to_thread
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from nsystui.base.answer import Answer, Row
 from nsystui.base.drawing import Drawing
@@ -14,6 +14,7 @@ from nsystui.base.selection import NameFilter, Window
 from nsystui.base.text import counted
 from nsystui.base.units import parse_duration
 from nsystui.questions.events.listing import EventKey, key_of, window_of
+from nsystui.questions.job.job import OpenJob
 from nsystui.questions.timeline.events import Match, Matches, cpu_interval_next_to, lane_events, range_next_to
 from nsystui.questions.timeline.lanes import LaneIdentity, Timeline
 from nsystui.questions.timeline.path import path_lane_at
@@ -25,9 +26,6 @@ from nsystui.ui.screens.lanes import LanesScreen
 from nsystui.ui.screens.other_tools import export_trace, ncu_of_event, show_ncu_commands
 from nsystui.ui.screens.table import name_filter
 from nsystui.ui.widgets.repainting import in_background
-
-if TYPE_CHECKING:
-    from nsystui.questions.job.job import OpenJob
 
 _Result = TypeVar("_Result")
 
@@ -84,8 +82,7 @@ class TimelineScreen(LanesScreen):
         if row is None:
             self.say("no more events on this lane")
             return
-        window = window_of(row)
-        if not picture.base.start <= window.start < picture.base.end:
+        if not picture.base.start <= window_of(row).start < picture.base.end:
             self.say("the next event is outside of the selection: Esc goes back, T selects a time")
             return
         self._show_event(row, lane)

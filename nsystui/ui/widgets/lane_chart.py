@@ -236,8 +236,7 @@ class LaneChart(TimeChart):
             text.append(_GAP_ABOVE if has_gap else " " if is_filled or not eighths else BLOCKS[eighths - 1])
             is_dim = line.marked is not None and not is_marked
             shade = _THIN if category == "nvtx" and full < _EIGHTHS - 1 else line.shades[column]
-            cell = _Cell(category, is_filled, has_gap, shade, is_marked, is_dim)
-            cells.append(cell if eighths else _PLAIN)
+            cells.append(_Cell(category, is_filled, has_gap, shade, is_marked, is_dim) if eighths else _PLAIN)
         return "".join(text), cells
 
     def axis_cells(self, number: int) -> str:

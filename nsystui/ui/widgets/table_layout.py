@@ -355,8 +355,7 @@ class TableLayout:
                 pieces.append(Piece(" " * GAP))
             value = row[index] if placed.bar else None
             if measure.column.stack and not is_plain and isinstance(value, int | float):
-                parts = self._parts_of(measure.column, value, row)
-                bars = stacked_bar(parts, measure.full, placed.bar - 1)
+                bars = stacked_bar(self._parts_of(measure.column, value, row), measure.full, placed.bar - 1)
                 pieces.extend(Piece(text, PieceKind.BAR, key, category) for text, category in bars)
                 pieces.append(Piece(" "))
             elif placed.bar:

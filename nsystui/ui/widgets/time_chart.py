@@ -257,8 +257,7 @@ class TimeChart(CategoryWidget, OwnFocus, can_focus=True):
 
     def _line(self, y: int) -> _Line:
         plain = self.rich_style
-        rows = self._window.rows()
-        axis_number = y if self.AXIS_ABOVE else y - len(rows)
+        axis_number = y if self.AXIS_ABOVE else y - len(self._window.rows())
         if 0 <= axis_number < self.axis_lines() and self.lane_count:
             return self._axis_line(axis_number)
         row = self._row_at(y)

@@ -543,8 +543,7 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
         if shown is None:
             return [Segment((gutter + "…").ljust(width), style)]
         row = self._cache.row(index) if self._cache else None
-        prefix = self._prefix_of(index)
-        pieces = self._table.row_line(shown, row or (), width - len(gutter), prefix, self.app.no_color)
+        pieces = self._table.row_line(shown, row or (), width - len(gutter), self._prefix_of(index), self.app.no_color)
         # The cursor's row has one colour, except for the parts of its stacked bar.
         styles, cells = (dict.fromkeys(PieceKind, style), {}) if at_cursor else self._styles_of(row)
         segments = [

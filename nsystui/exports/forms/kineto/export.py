@@ -6,7 +6,6 @@ import sqlite3
 from collections.abc import Mapping
 from operator import itemgetter
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, Self
 
 from nsystui.exports.forms.kineto.reading import to_integer
@@ -101,9 +100,7 @@ class TraceExport:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         try:
             if error is None:
                 self.flush()

@@ -238,8 +238,7 @@ class _Translator:
     def memset(self, span: _Span) -> None:
         match = _MEMSET.match(span.name)
         memory = _MEMORY_KINDS.get(match[1]) if match else None
-        work = self._gpu_work(span, span.stream)
-        self.export.add("CUPTI_ACTIVITY_KIND_MEMSET", *work, span.number("bytes"), memory)
+        self.export.add("CUPTI_ACTIVITY_KIND_MEMSET", *self._gpu_work(span, span.stream), span.number("bytes"), memory)
 
     def synchronisation(self, span: _Span) -> None:
         name = span.name.lower()
@@ -256,8 +255,7 @@ class _Translator:
     # -- work of the CPU --------------------------------------------------------------------------------------------
 
     def api_call(self, span: _Span, kind: int) -> None:
-        thread = self._thread(span.event)
-        row = (thread, kind, span.number("correlation"), self.export.intern(span.name), 0)
+        row = (self._thread(span.event), kind, span.number("correlation"), self.export.intern(span.name), 0)
         self.export.add("CUPTI_ACTIVITY_KIND_RUNTIME", span.start, span.end, *row)
 
     def annotation(self, span: _Span) -> None:

@@ -24,7 +24,7 @@ def rules() -> Mapping[str, Rule]:
 
 def kind_of(name: str) -> FindingKind:
     """Return the properties of an id's findings."""
-    return _kinds().get(name, FindingKind())
+    return _kinds().get(name, FindingKind(name))
 
 
 @functools.cache

@@ -38,7 +38,7 @@ _CAPTURE = (
 )  # fmt: skip
 
 
-@rule(10, reads=WORK | {"diagnostics", "nvtx_ranges", "nccl_calls"}, finds=dict.fromkeys(_CAPTURE, FindingKind()))
+@rule(10, WORK | {"diagnostics", "nvtx_ranges", "nccl_calls"}, *map(FindingKind, _CAPTURE))
 def capture(case: Case) -> Sequence[Finding | NotChecked]:
     """Find problems of the capture, which explain more bad numbers than anything else."""
     judges = (_moved, _runs, _lost, _empty, _short, _missing)
@@ -50,7 +50,7 @@ def capture(case: Case) -> Sequence[Finding | NotChecked]:
     return results
 
 
-@rule(5, reads=frozenset({"kernels", "api_calls", "syncs"}), finds=dict.fromkeys(PARTIAL, FindingKind()))
+@rule(5, frozenset({"kernels", "api_calls", "syncs"}), *map(FindingKind, PARTIAL))
 def launch_account(case: Case) -> Sequence[Finding | NotChecked]:
     """Find launches and kernels that the capture lacks, and GPU clocks that differ from the CPU's."""
     ranks = {item.task: item.rank for item in case.ranks}
@@ -275,7 +275,7 @@ _EXPECTED = Advice(
 )
 
 
-@rule(20, reads=frozenset({"api_calls"}), finds={"api-errors": FindingKind()})
+@rule(20, frozenset({"api_calls"}), FindingKind("api-errors"))
 def api_errors(case: Case) -> Sequence[Finding | NotChecked]:
     """Find CUDA API calls that returned an error."""
     table = tables.api_calls
@@ -306,7 +306,7 @@ _PROFILER_OVERHEAD_COLUMNS = (
 )  # fmt: skip
 
 
-@rule(310, reads=IDLE, finds={"profiler-overhead": FindingKind("the profiler's own work")})
+@rule(310, IDLE, FindingKind("profiler-overhead", "the profiler's own work"))
 def profiler_overhead(case: Case) -> Sequence[Finding | NotChecked]:
     """Find idle time of GPUs while the profiler works: a run without the profiler does not lose it."""
     table = tables.profiler_overhead
@@ -366,7 +366,7 @@ _WAITING_INSIDE = Advice(
 )
 
 
-@rule(320, reads=IDLE, finds={"graph-gaps": FindingKind("gaps in CUDA graphs")})
+@rule(320, IDLE, FindingKind("graph-gaps", "gaps in CUDA graphs"))
 def graph_gaps(case: Case) -> Sequence[Finding | NotChecked]:
     """Find idle time inside replays of CUDA graphs, of which tracing by node may make the short gaps."""
     rows: list[tuple[int, int, int, int, int, float, int]] = []

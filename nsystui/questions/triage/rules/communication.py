@@ -104,11 +104,9 @@ _DIFFERS = 0.03
 
 @rule(
     30,
-    reads=WORK | {"nccl_calls", "nvtx_ranges", "api_calls"},
-    finds={
-        "straggler": FindingKind("waiting for a late rank", parts=BY_COMMUNICATION),
-        "imbalance": FindingKind("ranks waiting for each other", parts=BY_COMMUNICATION),
-    },
+    WORK | {"nccl_calls", "nvtx_ranges", "api_calls"},
+    FindingKind("straggler", "waiting for a late rank", BY_COMMUNICATION),
+    FindingKind("imbalance", "ranks waiting for each other", BY_COMMUNICATION),
 )
 def stragglers(case: Case) -> Sequence[Finding | NotChecked]:
     r"""Find ranks for which other ranks wait at collectives (docs/ranks.md#waiting).
@@ -363,8 +361,8 @@ def _clock_words(case: Case, late: Sequence[Task], gpu: str) -> str:
 
 @rule(
     80,
-    reads=frozenset({"kernels", "nccl_calls", "nvtx_ranges", "api_calls"}),
-    finds={"different-collectives": FindingKind("ranks that run different collectives")},
+    frozenset({"kernels", "nccl_calls", "nvtx_ranges", "api_calls"}),
+    FindingKind("different-collectives", "ranks that run different collectives"),
 )
 def different_collectives(case: Case) -> Sequence[Finding | NotChecked]:
     """Find ranks that run fewer or more collectives than other ranks of their communicator (docs/ranks.md#matching)."""
@@ -403,13 +401,11 @@ _SMALL_BUCKETS = "So many short calls in a step pay latency, not bandwidth."
 
 @rule(
     90,
-    reads=WORK,
-    finds={
-        "exposed-communication": FindingKind(
-            "exposed communication", symptom_of=("straggler", "imbalance"), parts=BY_COMMUNICATION
-        ),
-        "communication": FindingKind(parts=BY_COMMUNICATION),
-    },
+    WORK,
+    FindingKind(
+        "exposed-communication", "exposed communication", BY_COMMUNICATION, symptom_of=("straggler", "imbalance")
+    ),
+    FindingKind("communication", parts=BY_COMMUNICATION),
 )
 def exposed_communication(case: Case) -> Sequence[Finding | NotChecked]:
     r"""Find NCCL time of a GPU that no other kernel hides, |U(C) \ U(K)| (docs/numbers.md#exposed-time)."""
@@ -505,11 +501,7 @@ def _per_step(case: Case, collective: object) -> float | None:
     return round(calls.get(collective if isinstance(collective, str) else None, 0) / steps, 1) or None
 
 
-@rule(
-    120,
-    reads=WORK | {"nccl_calls"},
-    finds={"small-messages": FindingKind("small NCCL messages", parts=BY_COMMUNICATION)},
-)
+@rule(120, WORK | {"nccl_calls"}, FindingKind("small-messages", "small NCCL messages", BY_COMMUNICATION))
 def small_messages(case: Case) -> Sequence[Finding | NotChecked]:
     """Find collectives with small messages, which pay latency, not bandwidth (docs/nccl.md#message-sizes)."""
     if not case.spent.nccl:

@@ -91,12 +91,10 @@ _MIN_BYTES = 1 << 20
 
 @rule(
     190,
-    reads=WORK | {"api_calls"},
-    finds={
-        "synchronous-copies": FindingKind("synchronous copies", parts=BY_COPIES + BY_CPU),
-        "pageable-copies": FindingKind("copies of pageable memory", parts=BY_COPIES + BY_CPU),
-        "synchronous-memsets": FindingKind("synchronous memsets", parts=BY_COPIES + BY_CPU),
-    },
+    WORK | {"api_calls"},
+    FindingKind("synchronous-copies", "synchronous copies", BY_COPIES + BY_CPU),
+    FindingKind("pageable-copies", "copies of pageable memory", BY_COPIES + BY_CPU),
+    FindingKind("synchronous-memsets", "synchronous memsets", BY_COPIES + BY_CPU),
 )
 def memory_copies(case: Case) -> Sequence[Finding | NotChecked]:
     """Find synchronous and pageable copies, and synchronous memsets, as `activities.MemoryCalls` defines them."""
@@ -163,7 +161,7 @@ def _advice(case: Case, kind: _Kind, copied: Spans) -> Advice:
 
 def _are_in_steps(case: Case, copied: Spans) -> bool:
     """Return whether most of the copies' time is in the steps, as with a data loader."""
-    times = [copied.of(device.device.task.task, device.device.device) for device in case.devices]
+    times = [copied.of(*device.device.key) for device in case.devices]
     inside = 0
     for device, copies in zip(case.devices, times, strict=True):
         steps = case.steps.get(device.device.task.task)
@@ -193,11 +191,7 @@ _ON_DEVICE = ("Device", "Device Static")
 _MIN_STAGED_COPIES = 10
 
 
-@rule(
-    200,
-    reads=WORK,
-    finds={"staged-peer-copies": FindingKind("GPU-to-GPU copies through the host", parts=BY_COPIES + BY_CPU)},
-)
+@rule(200, WORK, FindingKind("staged-peer-copies", "GPU-to-GPU copies through the host", BY_COPIES + BY_CPU))
 def staged_copies(case: Case) -> Sequence[Finding | NotChecked]:
     """Find copies between GPUs through the host: copies from or to the host with device memory at both ends.
 
@@ -249,11 +243,7 @@ _ROUND_TRIPS_COLUMNS = (
 )  # fmt: skip
 
 
-@rule(
-    210,
-    reads=WORK,
-    finds={"round-trips": FindingKind("data that go to the GPU and back repeatedly", parts=BY_COPIES + BY_CPU)},
-)
+@rule(210, WORK, FindingKind("round-trips", "data that go to the GPU and back repeatedly", BY_COPIES + BY_CPU))
 def round_trips(case: Case) -> Sequence[Finding | NotChecked]:
     r"""Find sizes that are copied to the GPU and back equally often; the cost is |U(these copies) \ U(K)|."""
     threshold = case.thresholds.copy_percent
@@ -274,7 +264,7 @@ def round_trips(case: Case) -> Sequence[Finding | NotChecked]:
     rows: list[tuple[int, ...]] = [
         (device.device.task.rank, device.device.device, *trip)
         for device in case.devices
-        for trip in trips.get((device.device.task.task, device.device.device), ())
+        for trip in trips.get(device.device.key, ())
     ]
     rows.sort(key=lambda row: (-row[2] * row[3], str(row)))
     moved = sum(size * min(up, down) for _, _, size, up, down in rows)
@@ -318,14 +308,13 @@ _USUAL = Advice(
 
 @rule(
     220,
-    reads=WORK,
-    finds={
-        "exposed-memory": FindingKind(
-            "exposed copies",
-            symptom_of=("synchronous-copies", "pageable-copies", "step-traffic", "unified-memory"),
-            parts=BY_COPIES + BY_MIGRATIONS,
-        )
-    },
+    WORK,
+    FindingKind(
+        "exposed-memory",
+        "exposed copies",
+        BY_COPIES + BY_MIGRATIONS,
+        symptom_of=("synchronous-copies", "pageable-copies", "step-traffic", "unified-memory"),
+    ),
 )
 def exposed_memory(case: Case) -> Sequence[Finding | NotChecked]:
     r"""Find memory operations that no kernel hides, |U(M) \ U(K)| (docs/numbers.md#exposed-time).

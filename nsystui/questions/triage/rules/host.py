@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from nsystui.base.answer import DEVICE, DURATION, RANK, START, Column, Row, TableAnswer, Unit
 from nsystui.base.selection import Task, Window
 from nsystui.base.text import counted
+from nsystui.base.types import grouped
 from nsystui.exports import canonical
 from nsystui.exports.metadata import process_of
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, intersect, merge, union
@@ -19,9 +20,9 @@ from nsystui.questions.host import causes
 from nsystui.questions.host.attribution import attribute
 from nsystui.questions.host.causes import Cause, shown_times
 from nsystui.questions.host.gaps import CAUSE_COLUMNS, STARTUP, TAIL, cause_cells, idle_time
-from nsystui.questions.host.host_work import CpuSpan, HostWork, host_work
-from nsystui.questions.host.idle_spans import IdleSpan, over_ranks
-from nsystui.questions.host.segments import BLOCKED, RECORD, RUNNABLE, RUNNING, Segments, gil_of, pairs
+from nsystui.questions.host.host_work import HostWork, host_work
+from nsystui.questions.host.idle_spans import IdleSpan, longest_first, over_ranks, spans_of
+from nsystui.questions.host.segments import BLOCKED, RECORD, RUNNABLE, RUNNING, gil_of
 from nsystui.questions.host.time_budget import LONG_GAP, device_budgets, in_sum, without_numbers
 from nsystui.questions.queries.recording import option_advice
 from nsystui.questions.triage import cuda_overhead
@@ -48,9 +49,7 @@ _OTHERS = Advice(
 )
 
 
-@rule(
-    60, reads=IDLE | {"api_calls", "sched_events"}, finds={"preempted": FindingKind("waiting for a CPU", parts=BY_CPU)}
-)
+@rule(60, IDLE | {"api_calls", "sched_events"}, FindingKind("preempted", "waiting for a CPU", BY_CPU))
 def preempted(case: Case) -> Sequence[Finding | NotChecked]:
     """Find idle GPUs whose launching thread could run, but has no CPU (docs/numbers.md#preempted)."""
     if not case.devices:
@@ -62,7 +61,10 @@ def preempted(case: Case) -> Sequence[Finding | NotChecked]:
         return [NotChecked("preempted", "needs to know why threads left their CPUs, which few captures contain")]
     idle_spans: list[IdleSpan] = []
     ready: dict[int, Intervals] = {}
-    runnable = _runnable(case)
+    runnable: dict[Task, Intervals] = {}
+    for (report, thread), segments in states.items():
+        task = Task(report, process_of(thread))
+        runnable[task] = merge(runnable.get(task, EMPTY), segments.labelled(RUNNABLE))
     for device in case.devices:
         could_run = {task: runnable.get(task, EMPTY) for task in device.tasks}
         gaps = case.idle_spans(device, merge(*could_run.values()))
@@ -71,8 +73,7 @@ def preempted(case: Case) -> Sequence[Finding | NotChecked]:
             ready[task.report] = merge(ready.get(task.report, EMPTY), intersect(intervals, idle))
         idle_spans += gaps
     threshold = case.thresholds.preempted_percent
-    upper_bound = sum(intervals.length for intervals in ready.values()) * len(case.devices)
-    if case.percent(case.mean([upper_bound])) < threshold:
+    if case.percent(sum(intervals.length for intervals in ready.values())) < threshold:
         return []  # cheaper than finding the threads that launched
     rows = attribute(case.job, idle_spans)
     spent: Counter[tuple[int, str]] = Counter()
@@ -85,14 +86,6 @@ def preempted(case: Case) -> Sequence[Finding | NotChecked]:
     if not cost or case.percent(cost) < threshold:
         return []
     return [_preempted_finding(case, spent, [idle_spans[index] for index in sorted(span_indices)], ready, cost)]
-
-
-def _runnable(case: Case) -> dict[Task, Intervals]:
-    """Return when each process had a thread that could run, but had no CPU."""
-    runnable: dict[Task, list[Intervals]] = {}
-    for (report, thread), segments in case.scheduling.threads.items():
-        runnable.setdefault(Task(report, process_of(thread)), []).append(segments.labelled(RUNNABLE))
-    return {task: merge(*intervals) for task, intervals in runnable.items()}
 
 
 def _preempted_finding(
@@ -146,8 +139,9 @@ _AHEAD = Advice(
 
 @rule(
     50,
-    reads=IDLE | {"api_calls", "nvtx_ranges", "os_calls", "sched_events", "host_samples"},
-    finds={"gil-held": FindingKind(parts=BY_CPU), "blocking-reads": FindingKind(parts=BY_CPU)},
+    IDLE | {"api_calls", "nvtx_ranges", "os_calls", "sched_events", "host_samples"},
+    FindingKind("gil-held", parts=BY_CPU),
+    FindingKind("blocking-reads", parts=BY_CPU),
 )
 def blocked_host(case: Case) -> Sequence[Finding | NotChecked]:
     """Find idle GPUs whose launching thread waits for Python's GIL, or for a file that any thread reads.
@@ -180,11 +174,7 @@ def _blocked(case: Case, during: Mapping[Task, Intervals], accepts: Callable[[Ca
     """Return the causes that ``accepts`` selects, in the gaps that overlap ``during`` of their process."""
     candidates: list[IdleSpan] = []
     for device in case.devices:
-        task, ordinal = device.device.task.task, device.device.device
-        gaps, intervals = case.gaps(device), merge(*(during.get(user, EMPTY) for user in device.tasks))
-        nearby = np.unique(pairs(gaps, Segments(intervals.starts, intervals.ends, intervals.starts)).span)
-        edges = zip(gaps.starts[nearby].tolist(), gaps.ends[nearby].tolist(), strict=True)
-        candidates += [IdleSpan(task, ordinal, start, end) for start, end in edges]
+        candidates += case.idle_spans(device, merge(*(during.get(user, EMPTY) for user in device.tasks)))
     attribution = attribute(case.job, candidates)
     times: Counter[tuple[int, Cause]] = Counter()
     spent: list[tuple[int, IdleSpan]] = []
@@ -194,7 +184,7 @@ def _blocked(case: Case, during: Mapping[Task, Intervals], accepts: Callable[[Ca
             times[case.rank_of[attribution.task(index)], cause] += time
         spent += [(sum(cause_times.values()), span)] if cause_times else []
     longest = max(spent, key=lambda item: (item[0], -item[1].start), default=None)
-    return _Blocked(times, len(spent), Window(longest[1].start, longest[1].end) if longest else None)
+    return _Blocked(times, len(spent), longest[1].window if longest else None)
 
 
 def _blocked_host_finding(
@@ -344,7 +334,7 @@ _IDLE_GAPS_COLUMNS = (
 )  # fmt: skip
 
 
-@rule(80, reads=IDLE | {"api_calls"}, finds={"idle-gaps": FindingKind(symptom_of=_OTHER_FINDINGS, parts=BY_CPU)})
+@rule(80, IDLE | {"api_calls"}, FindingKind("idle-gaps", parts=BY_CPU, symptom_of=_OTHER_FINDINGS))
 def idle_gaps(case: Case) -> Sequence[Finding | NotChecked]:
     """Find long idle gaps in the steady state, and the CPU's work meanwhile (docs/numbers.md#expert-rules).
 
@@ -352,31 +342,25 @@ def idle_gaps(case: Case) -> Sequence[Finding | NotChecked]:
     """
     if not case.devices:
         return [NotChecked("idle-gaps", f"needs GPU work: {case.record(canonical.KERNELS)}")]
-    cpu_spans: list[CpuSpan] = []
-    for device in case.devices:
-        gaps, gpu = case.long_gaps(device), device.device
-        windows = map(Window, gaps.starts.tolist(), gaps.ends.tolist())
-        cpu_spans += [CpuSpan(gpu.task.task, gpu.device, window) for window in windows]
     cost = case.mean(case.long_idle(device).length for device in case.devices)
     if case.percent(cost) < case.thresholds.gap_percent:
         return []
-    cpu_spans.sort(key=lambda span: (-span.length, span.window.start, span.task, span.device))
-    idle_spans = [IdleSpan(span.task, span.device, span.window.start, span.window.end) for span in cpu_spans]
-    idle = attribute(case.job, idle_spans)
+    gaps = longest_first(span for gpu in case.devices for span in spans_of(gpu.device.key, case.long_gaps(gpu)))
+    idle = attribute(case.job, gaps)
     attribution = over_ranks(idle)
     times: Counter[Cause] = Counter()
     for cause, time in zip(attribution.causes, np.bincount(attribution.cause, attribution.time).tolist(), strict=False):
         if cause.kind != causes.PROFILER:
             times[cause] += round(time)
-    works = host_work(case.job, cpu_spans[:_MAX_GAPS], idle=idle.first(_MAX_GAPS))
-    return [_idle_gaps_finding(case, cpu_spans, shown_times(times), works, cost)]
+    works = host_work(case.job, gaps[:_MAX_GAPS], idle=idle.first(_MAX_GAPS))
+    return [_idle_gaps_finding(case, gaps, shown_times(times), works, cost)]
 
 
 def _idle_gaps_finding(
-    case: Case, cpu_spans: Sequence[CpuSpan], times: Counter[Cause], works: Sequence[HostWork], cost: int
+    case: Case, gaps: Sequence[IdleSpan], times: Counter[Cause], works: Sequence[HostWork], cost: int
 ) -> Finding:
     """``times``: ns by cause over all gaps; ``works``: the CPU's work in the longest gaps."""
-    longest, gist, line = cpu_spans[0], "long idle gaps", ""
+    longest, gist, line = gaps[0], "long idle gaps", ""
     record = f"To see what the CPU did in the gaps: {case.record(canonical.API_CALLS)}."
     activity, advice = "", Advice(record, "CUDA calls show what the CPU did in the gaps.")
     if case.job.session.count(tables.api_calls):
@@ -384,27 +368,26 @@ def _idle_gaps_finding(
         line = words if share > 50 else f"{share:.0f} % {words}"
         gist += f", mostly {words}" if share > 50 else f", {line}"
         line += _place_of(case, longest, works) if 2 * longest.length >= cost else ""
-    ranks = tuple(sorted({case.rank_of[span.task] for span in cpu_spans}))
+    ranks = tuple(sorted({case.rank_of[span.task] for span in gaps}))
     sentence = (
         f"{case.each_gpu} idles {time_words(cost)} in gaps of {case.thresholds.gap_ms:g} ms or more "
-        f"({counted(len(cpu_spans), 'gap')} on {counted(len(case.devices), 'GPU')}). The longest gap, on "
+        f"({counted(len(gaps), 'gap')} on {counted(len(case.devices), 'GPU')}). The longest gap, on "
         f"{rank_words([case.rank_of[longest.task]])}, takes {time_words(longest.length)}.{activity}"
     )
     measured = "Long gaps of each GPU in its steady state, without the profiler's own work. Mean over the GPUs."
     idle = LateCause.STALL, LateCause.LOADER, LateCause.HOST_FUNCTIONS
     late = {task for rank in case.late_ranks for task, cause in rank.causes.items() if cause in idle}
-    in_late = sum(span.length for span in cpu_spans if span.task in late)
-    gap_times = by_place((span.task, span.device, span.window.start, span.window.end) for span in cpu_spans)
+    in_late = sum(span.length for span in gaps if span.task in late)
     rows: list[Row] = []
     for work in works:
         span, kind = work.span, work.kind
-        first_cells = (case.rank_of[span.task], span.device, span.window.start, span.length)
+        first_cells = (case.rank_of[span.task], span.device, span.start, span.length)
         rows.append((*first_cells, kind, 100 * work.spent[kind] / span.length, work.calls.get(kind), work.range_name))
-    evidence = TableAnswer("idle-gaps", _IDLE_GAPS_COLUMNS, rows, len(cpu_spans))
+    evidence = TableAnswer("idle-gaps", _IDLE_GAPS_COLUMNS, rows, len(gaps))
     return case.finding(
         "idle-gaps", sentence, advice, Door("timeline", window=longest.window), cost, measured, evidence,
-        window=longest.window, ranks=ranks, times=gap_times, gist=gist, line=line,
-        under="straggler" if 2 * in_late >= sum(span.length for span in cpu_spans) else "",
+        window=longest.window, ranks=ranks, times=by_place(gaps), gist=gist, line=line,
+        under="straggler" if 2 * in_late >= sum(span.length for span in gaps) else "",
     )  # fmt: skip
 
 
@@ -437,10 +420,10 @@ def what_to_record(case: Case, kind: str) -> str:
     return case.record(*lacking, together=True) if lacking else ""
 
 
-def _place_of(case: Case, gap: CpuSpan, works: Sequence[HostWork]) -> str:
+def _place_of(case: Case, gap: IdleSpan, works: Sequence[HostWork]) -> str:
     words = [f" in `{works[0].range_name}`"] if works and works[0].range_name else []
     if (times := case.steps.get(gap.task)) is not None:
-        middle = (gap.window.start + gap.window.end) // 2
+        middle = (gap.start + gap.end) // 2
         is_around = (times.start <= middle) & (middle < times.start + times.duration)
         words += [f", step {number}" for number in times.numbers[is_around].tolist()]
     return "".join(words)
@@ -484,13 +467,13 @@ _ONCE = "The program pays this time once: in a long run it does not matter."
 
 @rule(
     170,
-    reads=IDLE | {"api_calls"},
-    finds={
-        "start-up": FindingKind(
-            symptom_of=("context-creation", "host-allocation", "jit-compilation", "first-launches"), is_paid_once=True
-        ),
-        "tail": FindingKind(is_paid_once=True),
-    },
+    IDLE | {"api_calls"},
+    FindingKind(
+        "start-up",
+        symptom_of=("context-creation", "host-allocation", "jit-compilation", "first-launches"),
+        is_paid_once=True,
+    ),
+    FindingKind("tail", is_paid_once=True),
 )
 def start_and_end(case: Case) -> Sequence[Finding | NotChecked]:
     """Find idle time before the steady state and after the last operation, with causes (docs/numbers.md#gaps).
@@ -520,7 +503,7 @@ def _start_and_end_finding(case: Case, part: str, cost: int) -> Finding:
     rows.sort(key=lambda row: (-row[2], str(row)))
     largest = [_words(case, *row) for row in rows[:_MAX_CAUSES] if case.mean([row[2]]) >= _MIN_SHARE * cost]
     name, when_words, _ = _PARTS[part]
-    idle_times = by_place((span.task, span.device, span.start, span.end) for span in attribution.spans)
+    idle_times = by_place(attribution.spans)
     sentence = f"{case.each_gpu} idles {time_words(cost)} {when_words}.{_overlap_words(case, idle_times)}"
     sentence += f" Largest causes: {'; '.join(largest)}." if largest else ""
     longest = max(kinds, key=lambda kind: (kinds[kind], kind), default=causes.NOTHING)
@@ -540,9 +523,7 @@ def _start_and_end_finding(case: Case, part: str, cost: int) -> Finding:
 
 def _overlap_words(case: Case, idle_times: Mapping[Place, Intervals]) -> str:
     """Return a sentence on idle time in which another GPU of the process works: the CPU may serve it."""
-    idle: dict[Task, list[Intervals]] = {}
-    for (task, _), intervals in idle_times.items():
-        idle.setdefault(task, []).append(intervals)
+    idle = grouped((task, intervals) for (task, _), intervals in idle_times.items())
     overlap = 0
     for task, parts in idle.items():  # only another GPU can work while the first idles
         hull = Window(min(int(part.starts[0]) for part in parts), max(int(part.ends[-1]) for part in parts))

@@ -11,15 +11,16 @@ import sqlalchemy as sa
 
 from nsystui.base.anchors import NVTX
 from nsystui.base.answer import RANK, TID, Column, Row, Unit
-from nsystui.base.selection import Task, Window
+from nsystui.base.selection import Task
 from nsystui.base.text import counted
+from nsystui.base.types import grouped
 from nsystui.exports import canonical
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, intersect, merge, union
 from nsystui.questions.host import causes
 from nsystui.questions.host.attribution import PROFILERS, attribute
 from nsystui.questions.host.causes import Cause
 from nsystui.questions.host.functions import SampleGroup, function_counts, function_words, samples_of, top_function
-from nsystui.questions.host.idle_spans import IdleSpan
+from nsystui.questions.host.idle_spans import IdleSpan, spans_of
 from nsystui.questions.host.naming import HostThread, named_threads
 from nsystui.questions.host.segments import RUNNING
 from nsystui.questions.nvtx.loading import FOLDED_LABEL
@@ -94,8 +95,8 @@ class _Worker:
 
 @rule(
     40,
-    reads=IDLE | {"api_calls", "nvtx_ranges", "os_calls", "sched_events", "host_samples"},
-    finds={"input-pipeline": FindingKind("waiting for the data loader", parts=BY_CPU)},
+    IDLE | {"api_calls", "nvtx_ranges", "os_calls", "sched_events", "host_samples"},
+    FindingKind("input-pipeline", "waiting for the data loader", BY_CPU),
 )
 def input_pipeline(case: Case) -> Sequence[Finding | NotChecked]:
     """Find long gaps that wait for input, in a data loader's range or between steps, and their causes.
@@ -110,13 +111,12 @@ def input_pipeline(case: Case) -> Sequence[Finding | NotChecked]:
     if case.percent(case.mean(gaps.length for gaps in long_gaps)) < case.thresholds.input_percent:
         return []
     steps = case.job.steps(case.step_name).of_task
-    loading = case.once("loading ranges", lambda: _loading(case))
-    if not steps and not loading:
+    if not steps and not case.once("loading ranges", lambda: _loading(case)):
         need = "needs steps (`nsystui steps` says why there are none), or NVTX ranges of the data loader"
         return [NotChecked("input-pipeline", need)]
     in_range, between = _candidates(case, long_gaps, steps)
     candidates = [*in_range, *between]
-    if case.percent(case.mean(span.end - span.start for span in candidates)) < case.thresholds.input_percent:
+    if case.percent(case.mean(span.length for span in candidates)) < case.thresholds.input_percent:
         return []
     idle_spans, spent, unknown = _waits(case, candidates, len(in_range))
     waited = dict.fromkeys((device.device.task.task for device in case.devices), 0)
@@ -140,16 +140,16 @@ def _candidates(
     """Return the long gaps mostly in a data loader's range, and between steps until a copy from the host begins."""
     in_range, between, starts_of_copies = [], [], _arrivals(case)
     for device, gaps in zip(case.devices, long_gaps, strict=True):
-        task, users = device.device.task.task, [user.task.task for user in device.devices]
+        users = [user.task.task for user in device.devices]
         task_steps = next((steps[user] for user in users if user in steps), None)
         inside = _inside(task_steps) if task_steps is not None else None
-        arrivals = starts_of_copies.get((task, device.device.device), set())
+        arrivals = starts_of_copies.get(device.device.key, set())
         loads = loading_of(case, users)
-        for start, end in zip(gaps.starts.tolist(), gaps.ends.tolist(), strict=True):
-            half, span = _HALF * (end - start), IdleSpan(task, device.device.device, start, end)
-            if loads.clip(start, end).length >= half:
+        for span in spans_of(device.device.key, gaps):
+            half, edges = _HALF * span.length, (span.start, span.end)
+            if loads.clip(*edges).length >= half:
                 in_range.append(span)
-            elif inside is not None and inside.clip(start, end).length < half and end in arrivals:
+            elif inside is not None and inside.clip(*edges).length < half and span.end in arrivals:
                 between.append(span)
     return in_range, between
 
@@ -165,7 +165,7 @@ def _waits(
     idle_spans, spent, unknown = [], dict.fromkeys(("waits", "reads", "prepares"), 0), 0
     for number, span in enumerate(candidates):
         time_by_cause = attribution.of_span(number)
-        length = span.end - span.start - time_by_cause.pop(Cause(causes.PROFILER), 0)
+        length = span.length - time_by_cause.pop(Cause(causes.PROFILER), 0)
         thread = attribution.launchers[attribution.launcher[number]]
         loads = loading.get((attribution.task(number), thread[1]), EMPTY) if thread else EMPTY
         is_own = number < in_range and loads.clip(span.start, span.end).length >= _HALF * length
@@ -234,13 +234,12 @@ def _arrivals(case: Case) -> dict[Place, set[int]]:
 
 def _finding(case: Case, gaps: Sequence[IdleSpan], in_ranges: int, spent: Mapping[str, int], cost: int) -> Finding:
     workers = _workers(case, gaps)
-    total = sum(span.end - span.start for span in gaps)
+    total = sum(span.length for span in gaps)
     pinning = next((worker for worker in workers if worker.pins), None)
     loaders = {item.thread.task: item for item in workers if item.thread.rank is None and (item.ran or 0) >= _WORKS}
     advice = _advice(case, gaps, spent, total, pinning)
     words = _words(case, workers, loaders, pinning, {key: 100 * time / total for key, time in spent.items()})
-    longest = max(gaps, key=lambda span: (span.end - span.start, -span.start))
-    window = Window(longest.start, longest.end)
+    window = max(gaps, key=lambda span: (span.length, -span.start)).window
     where_words = "in NVTX ranges of the data loader" if in_ranges else "between steps"
     gist, has_waited = "idle GPUs in ranges of the data loader", any(spent.values())
     verb, gist = ("waits", "waiting for the data loader") if has_waited else ("idles", gist)
@@ -261,10 +260,9 @@ def _finding(case: Case, gaps: Sequence[IdleSpan], in_ranges: int, spent: Mappin
     )
     gist += "" if pinning is None else f"'s pin_memory thread {pinning.name}"
     ranks = tuple(sorted({case.rank_of[span.task] for span in gaps}))
-    gap_times = by_place((span.task, span.device, span.start, span.end) for span in gaps)
     return case.finding(
         "input-pipeline", sentence, advice, Door("timeline", window=window), cost, measured, (_COLUMNS, rows),
-        window=window, ranks=ranks, gist=gist, times=gap_times,
+        window=window, ranks=ranks, gist=gist, times=by_place(gaps),
     )  # fmt: skip
 
 
@@ -324,9 +322,7 @@ def loader_advice(case: Case) -> str:
 
 def _gaps_of(idle_spans: Sequence[IdleSpan]) -> dict[int, Intervals]:
     """Merge the gaps by report, because data loaders may be other processes."""
-    gaps: dict[int, list[Intervals]] = {}
-    for span in idle_spans:
-        gaps.setdefault(span.task.report, []).append(Intervals(np.array([span.start]), np.array([span.end])))
+    gaps = grouped((span.task.report, union([span.start], [span.end])) for span in idle_spans)
     return {report: merge(*parts) for report, parts in gaps.items()}
 
 
@@ -356,13 +352,11 @@ def _workers(case: Case, idle_spans: Sequence[IdleSpan]) -> list[_Worker]:
         function = ""
         thread_samples = samples.threads.get(thread.thread)
         if thread_samples is not None:
-            index = np.searchsorted(inside.starts, thread_samples.times, side="right") - 1
-            nodes = thread_samples.nodes[(index >= 0) & (thread_samples.times < inside.ends[np.maximum(index, 0)])]
+            nodes = thread_samples.nodes[inside.before(thread_samples.times)[1] > 0]
             count = len(nodes)
         if thread_samples is not None and count:
             report = thread.thread[0]
-            node_counts = np.bincount(nodes, minlength=len(samples.stacks[report].tree))
-            group = SampleGroup((thread,), {report: node_counts})
+            group = SampleGroup((thread,), {report: np.bincount(nodes, minlength=len(samples.stacks[report].tree))})
             top = top_function(samples, group)
             function = function_words(top) if top is not None else ""
             totals = function_counts(samples, group)

@@ -43,11 +43,7 @@ _FASTER = (
 """Pattern of a GPU (name or chip, else a kernel built for it), faster precision, and its peak over slower peaks."""
 
 
-@rule(
-    250,
-    reads=frozenset({"kernels", "devices"}),
-    finds={"precision": FindingKind("work in FP32 or TF32", parts=BY_COMPUTE)},
-)
+@rule(250, frozenset({"kernels", "devices"}), FindingKind("precision", "work in FP32 or TF32", BY_COMPUTE))
 def precision(case: Case) -> Sequence[Finding | NotChecked]:
     """Find matrix products, convolutions and attention in FP32 or TF32 on GPUs that are faster in BF16 or FP16.
 
@@ -121,9 +117,7 @@ _TRANSPOSES = Advice(
 )
 
 
-@rule(
-    260, reads=frozenset({"kernels"}), finds={"layout-changes": FindingKind("tensor layout changes", parts=BY_COMPUTE)}
-)
+@rule(260, frozenset({"kernels"}), FindingKind("layout-changes", "tensor layout changes", BY_COMPUTE))
 def layout_changes(case: Case) -> Sequence[Finding]:
     """Find kernels that only change tensor layouts: NCHW to NHWC and back, and transposes."""
     mix = kernel_mix(case)
@@ -170,9 +164,7 @@ _COLUMNS = (
 
 
 @rule(
-    270,
-    reads=frozenset({"kernels", "nvtx_ranges"}),
-    finds={"unfused-kernels": FindingKind("unfused pointwise kernels", parts=BY_COMPUTE)},
+    270, frozenset({"kernels", "nvtx_ranges"}), FindingKind("unfused-kernels", "unfused pointwise kernels", BY_COMPUTE)
 )
 def unfused_kernels(case: Case) -> Sequence[Finding | NotChecked]:
     """Find chains of pointwise kernels that could be one kernel (docs/triage.md#steps-and-kernels)."""

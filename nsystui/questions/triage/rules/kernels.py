@@ -32,7 +32,7 @@ from nsystui.store import tables
 _DOOR = Door("kernels")
 
 
-@rule(240, reads=frozenset({"kernels"}), finds={"dominant-kernel": FindingKind()})
+@rule(240, frozenset({"kernels"}), FindingKind("dominant-kernel"))
 def dominant_kernel(case: Case) -> Sequence[Finding | NotChecked]:
     """Find a kernel (full name with template arguments) with most of the compute time."""
     table = tables.kernels
@@ -83,7 +83,7 @@ _TENSOR_ACTIVITY_COLUMNS = (
 _FAMILIES = ("SM active", "tensor active")
 
 
-@rule(290, reads=WORK | {"gpu_metrics"}, finds={"tensor-activity": FindingKind()})
+@rule(290, WORK | {"gpu_metrics"}, FindingKind("tensor-activity"))
 def tensor_activity(case: Case) -> Sequence[Finding | NotChecked]:
     """Find tensor cores that hardly work on a busy GPU, if GPU metrics were sampled."""
     session = case.job.session
@@ -128,11 +128,7 @@ _PACE = (
 )  # fmt: skip
 
 
-@rule(
-    340,
-    reads=frozenset({"kernels", "gpu_metrics"}),
-    finds={"slow-pace": FindingKind("kernels that slow down", parts=BY_COMPUTE)},
-)
+@rule(340, frozenset({"kernels", "gpu_metrics"}), FindingKind("slow-pace", "kernels that slow down", BY_COMPUTE))
 def kernel_pace(case: Case) -> Sequence[Finding | NotChecked]:
     """Find kernels that slow down during the run."""
     launches = [kernel for kernel in kernel_times.kernel_launches(case) if kernel.count >= kernel_times.FEWEST]
@@ -245,7 +241,7 @@ class _Row(NamedTuple):
     kernel: str
 
 
-@rule(350, reads=frozenset({"kernels"}), finds={"kernel-outliers": FindingKind("rare slow launches", parts=BY_COMPUTE)})
+@rule(350, frozenset({"kernels"}), FindingKind("kernel-outliers", "rare slow launches", BY_COMPUTE))
 def kernel_outliers(case: Case) -> Sequence[Finding | NotChecked]:
     """Find launches far longer than the median of their kernel (`kernel_times`)."""
     launches = [kernel for kernel in kernel_times.kernel_launches(case) if kernel.count >= kernel_times.FEWEST]

@@ -13,7 +13,6 @@ from nsystui.base.selection import Selection, Window
 from nsystui.base.text import counted
 from nsystui.exports import canonical
 from nsystui.questions.algebra.intervals import (
-    EMPTY,
     Intervals,
     Times,
     covered_per_bin,
@@ -23,7 +22,8 @@ from nsystui.questions.algebra.intervals import (
     union,
 )
 from nsystui.questions.gpu.device_time import Device, DeviceIntervals
-from nsystui.questions.host.host_work import CpuSpan, host_work
+from nsystui.questions.host.host_work import host_work
+from nsystui.questions.host.idle_spans import IdleSpan
 from nsystui.questions.kernels.activities import API, work_summary
 from nsystui.questions.queries.conditions import is_launched_by, job_end, job_start, of_reports, where
 from nsystui.questions.queries.process_rows import rows_by_gpu
@@ -51,7 +51,7 @@ _PACE = Advice(
 _CAUSES = ("preempted", "allocator-churn", "launch-overhead", "host-bound", "launch-bound", "synchronising-calls")
 
 
-@rule(110, reads=IDLE, finds={"low-utilisation": FindingKind("many short idle gaps", symptom_of=_CAUSES, parts=BY_CPU)})
+@rule(110, IDLE, FindingKind("low-utilisation", "many short idle gaps", BY_CPU, symptom_of=_CAUSES))
 def low_utilisation(case: Case) -> Sequence[Finding | NotChecked]:
     """Find stretches of many short gaps: nsys's ``gpu_time_util``, but with unions (docs/numbers.md#expert-rules)."""
     rows: list[tuple[int, int, int, int, int]] = []
@@ -111,28 +111,15 @@ _LAUNCH_OVERHEAD_COLUMNS = (
 )
 
 
-class _LaunchOverheadRow(NamedTuple):
-    rank: int
-    device: int
-    launches: int
-    kernels: int
-    late: int
-    waited: int
-    queue: float
-    kernel: float
-    tiny: int
-
-
 @rule(
     140,
-    reads=IDLE | {"api_calls"},
-    finds={
-        "launch-overhead": FindingKind(
-            "waiting for launches",
-            symptom_of=("preempted", "allocator-churn", "host-bound", "synchronising-calls"),
-            parts=BY_CPU,
-        )
-    },
+    IDLE | {"api_calls"},
+    FindingKind(
+        "launch-overhead",
+        "waiting for launches",
+        BY_CPU,
+        symptom_of=("preempted", "allocator-churn", "host-bound", "synchronising-calls"),
+    ),
 )
 def launch_overhead(case: Case) -> Sequence[Finding | NotChecked]:
     """Find short gaps that end when the CPU has launched the next operation (docs/numbers.md#launches)."""
@@ -147,11 +134,10 @@ def launch_overhead(case: Case) -> Sequence[Finding | NotChecked]:
     if not rows:
         why = "needs the API calls that launched the kernels: this export lacks these calls"
         return [NotChecked("launch-overhead", why)]
-    cost = case.mean(row.waited for row in rows)
+    launches, kernels, late, waited, tiny = np.array(rows)[:, [2, 3, 4, 5, 8]].sum(axis=0).astype(int).tolist()
+    cost = case.mean([waited])
     if case.percent(cost) < case.thresholds.launch_percent:
         return []
-    kernels, *counts = (sum(getattr(row, key) for row in rows) for key in ("kernels", "late", "launches", "tiny"))
-    late, launches, tiny = counts
     sentence = (
         f"Late launches cost {time_words(cost)} per GPU: the next kernel is launched only after the GPU goes idle. "
         f"This happens at {late:,} of {counted(launches, 'launch')}. {100 * tiny / kernels:.0f} % of the kernels "
@@ -171,8 +157,7 @@ def launch_overhead(case: Case) -> Sequence[Finding | NotChecked]:
         f"Gaps below {case.thresholds.gap_ms:g} ms that end with a kernel launched after the GPU went idle. "
         "The mean is over the GPUs."
     )
-    evidence = _LAUNCH_OVERHEAD_COLUMNS, rows
-    return [case.finding("launch-overhead", sentence, advice, door, cost, measured, evidence)]
+    return [case.finding("launch-overhead", sentence, advice, door, cost, measured, (_LAUNCH_OVERHEAD_COLUMNS, rows))]
 
 
 def _less_between(case: Case, advice: Advice, in_calls: Mapping[Place, Intervals], cost: int) -> Advice:
@@ -200,23 +185,21 @@ def _portions(case: Case) -> Iterator[list[DeviceIntervals]]:
 
 def _rows(
     case: Case, devices: Sequence[DeviceIntervals], late: dict[Place, Intervals], in_calls: dict[Place, Intervals]
-) -> Iterator[_LaunchOverheadRow]:
+) -> Iterator[tuple[float, ...]]:
     """Yield the row of each GPU with launches; add its gaps before late launches, and the launching calls in them."""
     launches = launches_of(case, devices)
     for device in devices:
-        rank, ordinal = device.device.task.rank, device.device.device
-        times = launches.get((device.device.task.task, ordinal))
+        times, key = launches.get(device.device.key), device.device.key
         if times is not None:
             launch, called, start, end, correlation = times
             order = np.argsort(start, kind="stable")
             first = order[np.unique(correlation[order], return_index=True)[1]]  # not once a node of a graph
             waits, length = late_gaps(case, device, times), end - start
-            late[device.device.task.task, ordinal] = waits
-            in_calls[device.device.task.task, ordinal] = intersect(waits, union(launch, called))
+            late[key], in_calls[key] = waits, intersect(waits, union(launch, called))
             tiny = int((length < case.thresholds.tiny_kernel_us * 1e3).sum())
-            queue, median = (float(np.median(times)) for times in (np.maximum(start - called, 0)[first], length))
-            counts = len(first), len(start), len(waits)
-            yield _LaunchOverheadRow(rank, ordinal, *counts, waits.length, queue, median, tiny)
+            medians = (float(np.median(times)) for times in (np.maximum(start - called, 0)[first], length))
+            counts = len(first), len(start), len(waits), waits.length
+            yield (device.device.task.rank, device.device.device, *counts, *medians, tiny)
 
 
 def late_gaps(case: Case, device: DeviceIntervals, launches: Sequence[Times]) -> Intervals:
@@ -225,8 +208,7 @@ def late_gaps(case: Case, device: DeviceIntervals, launches: Sequence[Times]) ->
     order = np.argsort(start, kind="stable")
     gap_parts = []
     for (gaps,) in slices(case.short_gaps(device)):
-        index = np.searchsorted(start, gaps.ends, sorter=order)
-        first = order[np.minimum(index, len(order) - 1)]
+        first = order[np.minimum(np.searchsorted(start, gaps.ends, sorter=order), len(order) - 1)]
         gap_parts.append(gaps.chosen((start[first] == gaps.ends) & (launch[first] >= gaps.starts)))
     return merge(*gap_parts)
 
@@ -250,7 +232,7 @@ def launches_of(case: Case, devices: Sequence[DeviceIntervals]) -> dict[Place, t
             calls.c.end.is_not(None),
         )
     )
-    begins = {(device.device.task.task, device.device.device): case.working(device).start for device in devices}
+    begins = {device.device.key: case.working(device).start for device in devices}
     parts: dict[Place, list[list[Times]]] = {}
     for batch in case.job.session.array_batches(query):
         for (task, device), rows in rows_by_gpu(batch):
@@ -295,14 +277,13 @@ class _Stretch(NamedTuple):
     late: int
 
 
-@rule(150, reads=IDLE | {"api_calls"}, finds={"launch-bound": FindingKind("launch-bound stretches", parts=BY_CPU)})
+@rule(150, IDLE | {"api_calls"}, FindingKind("launch-bound", "launch-bound stretches", BY_CPU))
 def launch_bound(case: Case) -> Sequence[Finding | NotChecked]:
     """Find launch-bound stretches, if late launches cost too little for `launch_overhead`.
 
     A stretch is time of a GPU without a long gap. See docs/numbers.md#launches.
     """
-    session = case.job.session
-    if not all(map(session.count, (tables.kernels, tables.api_calls))):
+    if not all(map(case.job.session.count, (tables.kernels, tables.api_calls))):
         return []  # `launch_overhead` reports it
     min_share, stretches, devices, worked, busy = case.thresholds.launch_bound_percent / 100, [], [], 0, 0
     for device in case.devices:
@@ -317,7 +298,7 @@ def launch_bound(case: Case) -> Sequence[Finding | NotChecked]:
     launches = launches_of(case, devices)
     bound: list[_Stretch] = []
     for device, group in zip(devices, stretches, strict=True):
-        times = launches.get((device.device.task.task, device.device.device))
+        times = launches.get(device.device.key)
         bound += _bound(case, device, group, times) if times is not None else ()
     cost = case.mean(stretch.waited for stretch in bound)
     late = case.percent(case.mean(stretch.late for stretch in bound))
@@ -368,8 +349,8 @@ def _range(case: Case, device: Device, window: Window) -> str | None:
     query = query.where(*where(kernels, selection), job_start(kernels) >= window.start)
     rows = case.job.session.rows(query.order_by(job_start(kernels)).limit(1))
     # The launch is the middle of each span.
-    windows = [Window(min(2 * launch, 2 * start - 1) - start, start) for start, launch in rows]
-    works = host_work(case.job, [CpuSpan(task, device.device, around) for around in windows])
+    around = [IdleSpan(*device.key, min(2 * launch, 2 * start - 1) - start, start) for start, launch in rows]
+    works = host_work(case.job, around)
     return next((work.range_name for work in works), None)
 
 
@@ -409,16 +390,11 @@ def _finding(case: Case, stretches: Sequence[_Stretch], cost: int, share: float)
     )  # fmt: skip
 
 
-@rule(
-    180,
-    reads=IDLE | {"api_calls"},
-    finds={"synchronising-calls": FindingKind("idle time after synchronising calls", parts=BY_CPU)},
-)
+@rule(180, IDLE | {"api_calls"}, FindingKind("synchronising-calls", "idle time after synchronising calls", BY_CPU))
 def synchronising_calls(case: Case) -> Sequence[Finding | NotChecked]:
     """Find idle time that begins while the CPU waits in a synchronising call (docs/numbers.md#expert-rules)."""
     if not case.job.session.count(tables.api_calls) or not case.devices:
-        why = f"needs GPU work and CUDA API calls: {case.record(*CUDA_TABLES)}"
-        return [NotChecked("synchronising-calls", why)]
+        return [NotChecked("synchronising-calls", f"needs GPU work and CUDA API calls: {case.record(*CUDA_TABLES)}")]
     calls = spans(case, tables.api_calls, [tables.api_calls.c.name.contains("Synchronize")])
     # `idle_gaps` reports long gaps: the CPU did something else after the call.
     waits = [merge(*(idle_after(case.short_gaps(gpu), calls.of(task)) for task in gpu.tasks)) for gpu in case.devices]
@@ -450,9 +426,5 @@ def synchronising_calls(case: Case) -> Sequence[Finding | NotChecked]:
 
 def idle_after(gaps: Intervals, calls: Intervals) -> Intervals:
     """Return the gaps that begin inside a call and outlast it: the CPU waited for the GPU."""
-    if not len(gaps) or not len(calls):
-        return EMPTY
-    index = np.searchsorted(calls.starts, gaps.starts, side="right") - 1
-    until = calls.ends[np.maximum(index, 0)]
-    is_inside = (index >= 0) & (gaps.starts < until) & (gaps.ends > until)
-    return gaps.chosen(is_inside)
+    _, rest = calls.before(gaps.starts)
+    return gaps.chosen((rest > 0) & (gaps.lengths > rest))

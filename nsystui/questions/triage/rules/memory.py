@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 import sqlalchemy as sa
@@ -70,11 +69,7 @@ class _Calls:
         return self.of(np.array(["Free" in name and "Async" not in name for name in self.names], bool)).covered
 
 
-@rule(
-    70,
-    reads=IDLE | {"api_calls", "nvtx_ranges"},
-    finds={"allocator-churn": FindingKind("GPU memory allocation", parts=BY_CPU)},
-)
+@rule(70, IDLE | {"api_calls", "nvtx_ranges"}, FindingKind("allocator-churn", "GPU memory allocation", BY_CPU))
 def allocator_churn(case: Case) -> Sequence[Finding | NotChecked]:
     """Find idle time in calls that allocate and free GPU memory, and after calls that free.
 
@@ -92,11 +87,11 @@ def allocator_churn(case: Case) -> Sequence[Finding | NotChecked]:
         steady = {task: steady for task, steady in inside if len(steady.starts) >= case.thresholds.churn_calls}
         calls |= steady
         covered = merge(*(task_calls.covered for task_calls in steady.values()))
-        gaps = [replace(span, start=max(span.start, begin)) for span in case.idle_spans(device, covered)]
-        short = [(span.start, span.end) for span in gaps if span.end - span.start < case.thresholds.gap_ms * 1e6]
+        gaps = [span._replace(start=max(span.start, begin)) for span in case.idle_spans(device, covered)]
+        short = [(span.start, span.end) for span in gaps if span.length < case.thresholds.gap_ms * 1e6]
         short_gaps = Intervals(*np.array(short, np.int64).reshape(-1, 2).T)
         after_free = merge(*(idle_after(short_gaps, task_calls.waiting) for task_calls in steady.values()))
-        whole_gaps |= {(device.device.task.task, device.device.device, start) for start in after_free.starts.tolist()}
+        whole_gaps |= {(*device.device.key, start) for start in after_free.starts.tolist()}
         idle_spans += gaps
     attribution = attribute(case.job, idle_spans)
     allocates = [cause.kind == ALLOCATING and not cause.what.startswith(HOST_CALLS) for cause in attribution.causes]
@@ -104,7 +99,7 @@ def allocator_churn(case: Case) -> Sequence[Finding | NotChecked]:
     spent = np.bincount(attribution.span[is_allocation], attribution.time[is_allocation], len(idle_spans)).tolist()
     is_whole = [(span.task, span.device, span.start) in whole_gaps for span in idle_spans]
     cost = case.mean(
-        span.end - span.start if full else time for span, full, time in zip(idle_spans, is_whole, spent, strict=True)
+        span.length if full else time for span, full, time in zip(idle_spans, is_whole, spent, strict=True)
     )
     if not cost or case.percent(cost) < case.thresholds.churn_percent:
         return []
@@ -169,7 +164,7 @@ _SHOWN = 40
 """The number of largest allocations in the evidence."""
 
 
-@rule(230, reads=frozenset({"gpu_memory", "devices", "api_calls"}), finds={"memory-full": FindingKind()})
+@rule(230, frozenset({"gpu_memory", "devices", "api_calls"}), FindingKind("memory-full"))
 def device_memory(case: Case) -> Sequence[Finding | NotChecked]:
     """Find GPU memory use close to the size of the device, and failed allocations (docs/numbers.md#gpu-memory)."""
     if not case.job.session.count(tables.gpu_memory):
@@ -264,19 +259,10 @@ _COLUMNS = (
 )
 
 
-class _Row(NamedTuple):
-    rank: int
-    device: int
-    time: int
-    gpu_faults: int | None
-    migrated: int
-    cpu_faults: int | None
-
-
 @rule(
     330,
-    reads=WORK | {"gpu_page_faults", "cpu_page_faults"},
-    finds={"unified-memory": FindingKind("unified memory faults and migrations", parts=BY_MIGRATIONS)},
+    WORK | {"gpu_page_faults", "cpu_page_faults"},
+    FindingKind("unified-memory", "unified memory faults and migrations", BY_MIGRATIONS),
 )
 def unified_memory(case: Case) -> Sequence[Finding | NotChecked]:
     """Find unified memory that moves while it is used: page faults of the GPU, and the migrations they cause.
@@ -285,31 +271,28 @@ def unified_memory(case: Case) -> Sequence[Finding | NotChecked]:
     groups and migrations, also inside kernels. CPU page faults have no length.
     """
     session, memory, faults = case.job.session, tables.memory_ops, tables.gpu_page_faults
-    is_migration = memory.c.copy_kind.in_(MIGRATIONS)
-    moved = spans(case, memory, [is_migration], by="device") if session.count(memory) else None
+    moved = spans(case, memory, [memory.c.copy_kind.in_(MIGRATIONS)], by="device") if session.count(memory) else None
     fault_groups = spans(case, faults, by="device") if session.count(faults) else None
     if not (moved and moved.count) and not (fault_groups and fault_groups.count):
         how = case.record(canonical.GPU_PAGE_FAULTS, canonical.CPU_PAGE_FAULTS, together=True)
         return [NotChecked("unified-memory", f"needs a job that uses unified memory, and its page faults: {how}")]
-    rows: list[_Row] = []
+    rows: list[tuple[int, int, int, int | None, int, int | None]] = []
     inside = 0
     for device in case.devices:
         gpu, window = device.device, case.window_of(device)
-        parts = [kind.of(gpu.task.task, gpu.device) for kind in (moved, fault_groups) if kind is not None]
+        parts = [kind.of(*gpu.key) for kind in (moved, fault_groups) if kind is not None]
         moving = merge(*parts).clip(window.start, window.end)
         inside += device.parts.kernels.shared_with(moving) + device.parts.exposed_graph.shared_with(moving)
-        rows.append(_Row(gpu.task.rank, gpu.device, moving.length, *_sums(case, device)))
-    cost = case.mean(row.time for row in rows)
-    if case.percent(cost) < case.thresholds.unified_percent:
+        rows.append((gpu.task.rank, gpu.device, moving.length, *_sums(case, device)))
+    cost = case.mean(row[2] for row in rows)
+    if not rows or case.percent(cost) < case.thresholds.unified_percent:
         return []
-    rows.sort(key=lambda row: (-row.time, str((row.rank, row.device))))
-    size = sum(row.migrated for row in rows)
-    of_gpu = _faults("GPU", [row.gpu_faults for row in rows])
-    of_cpu = _faults("CPU", [row.cpu_faults for row in rows])
+    rows.sort(key=lambda row: (-row[2], str(row[:2])))
+    _, _, times, of_gpu, sizes, of_cpu = zip(*rows, strict=True)
     sentence = (
-        f"Unified memory migrates {bytes_words(size)}: faults and migrations take {time_words(cost)} per GPU, "
-        f"{of_gpu} and {of_cpu}. "
-        f"Kernels run for {100 * inside / sum(row.time for row in rows):.0f} % of this time"
+        f"Unified memory migrates {bytes_words(sum(sizes))}: faults and migrations take {time_words(cost)} per GPU, "
+        f"{_faults('GPU', of_gpu)} and {_faults('CPU', of_cpu)}. "
+        f"Kernels run for {100 * inside / sum(times):.0f} % of this time"
         f"{' and may wait for pages' * bool(inside)}."
     )
     measured = "Union of GPU fault groups and migrations, also inside kernels. The mean is over the GPUs."

@@ -58,25 +58,21 @@ _COLUMNS = (
 )  # fmt: skip
 
 
-class _Compiling(NamedTuple):
-    """When compilers ran, by process (by report, if the process has no rank) and compiler; and the evidence."""
-
-    times: Mapping[tuple[object, str], list[Intervals]]
-    rows: Sequence[Row]
+_Compiling = tuple[Mapping[tuple[object, str], list[Intervals]], Sequence[Row]]
+"""When compilers ran, by process (by report, if the process has no rank) and compiler; and the evidence."""
+_NONE: _Compiling = ({}, ())
 
 
-_NONE = _Compiling({}, ())
-
-
-@rule(130, reads=IDLE | {"host_samples"}, finds={"jit-compilation": FindingKind(parts=BY_CPU)})
+@rule(130, IDLE | {"host_samples"}, FindingKind("jit-compilation", parts=BY_CPU))
 def jit_compilation(case: Case) -> Sequence[Finding | NotChecked]:
     """Find compilers that run while a GPU is idle, by CPU samples, processes, NVTX ranges and the driver's records.
 
     The cost is |U(compiling) ∩ idle| of the process of a GPU, and of unranked processes of its report.
     """
     is_sampled = case.job.session.count(tables.host_samples) > 0
-    sources = in_samples, *_ = _in_samples(case), _in_ranges(case), _in_driver(case)
-    if not case.devices or not (is_sampled or any(source.rows for source in sources)):
+    sources = _in_samples(case), _in_ranges(case), _in_driver(case)
+    groups = [rows for _, rows in sources]
+    if not case.devices or not (is_sampled or any(groups)):
         return [NotChecked("jit-compilation", f"needs GPU work and CPU samples: {case.record(canonical.HOST_SAMPLES)}")]
     spent, idle_times, later = _compiling_while_idle(case, sources)
     cost = case.mean(intervals.length for intervals in idle_times.values())
@@ -84,7 +80,6 @@ def jit_compilation(case: Case) -> Sequence[Finding | NotChecked]:
         return []
     longest = sorted(filter(spent.get, spent), key=lambda name: -spent[name])
     words = ", ".join(f"{name} {time_words(case.mean([spent[name]]))}" for name in longest[:3])
-    groups = [source.rows for source in sources]
     rows = sorted(chain(*groups), key=lambda row: (-int(row[3] or 0), str(row)))
     counts = zip(groups, ("CPU sample", "NVTX range", "driver compilation"), strict=True)
     seen = " and ".join(counted(sum(int(row[3] or 0) for row in group), noun) for group, noun in counts if group)
@@ -96,12 +91,11 @@ def jit_compilation(case: Case) -> Sequence[Finding | NotChecked]:
         "recorded, in the processes of the GPUs and in compiler processes. The mean is over the GPUs."
     )
     # Before the first operation it is part of the start-up, which every program has.
-    is_later = case.percent(case.mean([later])) >= case.thresholds.jit_percent
-    severity = Severity.WARNING if is_later else Severity.INFO
+    severity = Severity.WARNING if case.percent(case.mean([later])) >= case.thresholds.jit_percent else Severity.INFO
     gist = f"just-in-time compilation by {longest[0]}"
     return [
         case.finding(
-            "jit-compilation", sentence, advice, Door("call tree" if in_samples.rows else "nvtx"), cost, measured,
+            "jit-compilation", sentence, advice, Door("call tree" if groups[0] else "nvtx"), cost, measured,
             (_COLUMNS, rows), severity, gist=gist, times=idle_times,
         )
     ]  # fmt: skip
@@ -112,17 +106,16 @@ def _compiling_while_idle(
 ) -> tuple[Mapping[str, int], Mapping[Place, Intervals], int]:
     """Return idle time by compiler, ns; when each GPU idles during compilation; and the sum in the steady state, ns."""
     times: dict[tuple[object, str], list[Intervals]] = {}
-    for key, intervals in (item for source in sources for item in source.times.items()):
+    for key, intervals in (item for source, _ in sources for item in source.items()):
         times.setdefault(key, []).extend(intervals)
     spent, idle_times, later = {name: 0 for _, name in times}, dict[Place, Intervals](), 0
     for device in case.devices:
-        task, idle = device.device.task.task, case.idle_in(device, case.window_of(device))
+        idle = case.idle_in(device, case.window_of(device))
         owners = {*device.tasks, *(user.report for user in device.tasks)}
         parts = {name: merge(*(part for owner in owners for part in times.get((owner, name), ()))) for name in spent}
         for name, part in parts.items():
             spent[name] += intersect(part, idle).length
-        compiling_now = intersect(merge(*parts.values()), idle)
-        idle_times[task, device.device.device] = compiling_now
+        compiling_now = idle_times[device.device.key] = intersect(merge(*parts.values()), idle)
         later += case.idle(device).shared_with(compiling_now)
     return spent, idle_times, later
 
@@ -152,7 +145,7 @@ def _in_samples(case: Case) -> _Compiling:
             name, count = names[number - 1], int((compiling == number).sum())
             times.setdefault((owner, name), []).append(part)
             rows.append((thread.rank, name, f"{thread.name} {thread.tid}", count))
-    return _Compiling(times, rows)
+    return times, rows
 
 
 def _in_ranges(case: Case) -> _Compiling:
@@ -181,7 +174,7 @@ def _in_ranges(case: Case) -> _Compiling:
             (case.rank_of.get(Task(report, process)), compiler, name, count)
             for report, process, name, count in session.rows(query)
         ]
-    return _Compiling(times, rows)
+    return times, rows
 
 
 def _in_driver(case: Case) -> _Compiling:
@@ -190,15 +183,14 @@ def _in_driver(case: Case) -> _Compiling:
     for thread, _, part in overhead_of(case, COMPILING, launching=False):
         times.setdefault((thread.task, "PTX"), []).append(part)
         rows.append((thread.rank, "PTX", thread.words(), len(part)))
-    return _Compiling(times, rows)
+    return times, rows
 
 
 def _kinds(tree: StackTree) -> Ints:
     """Return the compiler in each node's stack: 1 for the first of `_COMPILERS`, 0 without a compiler."""
     words = [f"{function.library} {function.name}" for function in tree.functions]
     kinds = [next((n for n, pattern in enumerate(_COMPILERS.values(), 1) if pattern.search(text)), 0) for text in words]
-    function_kinds = np.array(kinds or [0], np.int64)
-    node_kinds = np.where(tree.function >= 0, function_kinds[tree.function], 0)
+    node_kinds = np.where(tree.function >= 0, np.array(kinds or [0], np.int64)[tree.function], 0)
     for first, last in pairwise([*tree.levels.tolist()[1:], len(tree)]):
         parent = node_kinds[tree.parent[first:last]]
         level = node_kinds[first:last]
@@ -244,18 +236,22 @@ class _First(NamedTuple):
 
 @rule(
     160,
-    reads=IDLE | {"api_calls"},
-    finds={
-        "context-creation": FindingKind("CUDA context creation", is_paid_once=True),
-        "host-allocation": FindingKind("allocation of page-locked host memory", parts=BY_CPU),
-        "first-launches": FindingKind("first launches of kernels", symptom_of=("jit-compilation",), parts=BY_CPU),
-    },
+    IDLE | {"api_calls"},
+    FindingKind("context-creation", "CUDA context creation", is_paid_once=True),
+    FindingKind("host-allocation", "allocation of page-locked host memory", BY_CPU),
+    FindingKind("first-launches", "first launches of kernels", BY_CPU, symptom_of=("jit-compilation",)),
 )
 def first_use(case: Case) -> Sequence[Finding | NotChecked]:
     """Find the cost of the CUDA context, pinned memory, and first launches of kernels (docs/numbers.md#first-use)."""
     if not case.job.session.count(tables.api_calls) or not case.devices:
         return [NotChecked(_CONTEXT, f"needs GPU work and CUDA API calls: {case.record(*CUDA_TABLES)}")]
-    contexts = _contexts(case)
+    first = {task: call for task, call in _first_long_calls(case).items() if not _NO_CONTEXT.search(call.name)}
+    contexts = []
+    for task, (before, usual, total) in sorted(_compared(case, first).items()):
+        call, length = first[task], first[task].end - first[task].start
+        if before < _FIRST_CALLS and (usual is None or length >= _MIN_RATIO * usual):
+            share, extra = 100 * length / float(total or 1), length - round(usual or 0)
+            contexts.append(_First(case.rank_of[task], call.name, call.start, call.end, extra, share))
     findings = [_context_finding(case, contexts), _host_memory(case, contexts), _first_launches(case)]
     return [finding for finding in findings if finding is not None]
 
@@ -267,18 +263,6 @@ class _Call(NamedTuple):
     row: int
     name: str
     end: int
-
-
-def _contexts(case: Case) -> list[_First]:
-    """Return the first long call of each process, before its GPUs work, if the call is short later."""
-    first = {task: call for task, call in _first_long_calls(case).items() if not _NO_CONTEXT.search(call.name)}
-    contexts = []
-    for task, (before, usual, total) in sorted(_compared(case, first).items()):
-        call, length = first[task], first[task].end - first[task].start
-        if before < _FIRST_CALLS and (usual is None or length >= _MIN_RATIO * usual):
-            share, extra = 100 * length / float(total or 1), length - round(usual or 0)
-            contexts.append(_First(case.rank_of[task], call.name, call.start, call.end, extra, share))
-    return contexts
 
 
 def _first_long_calls(case: Case) -> dict[Task, _Call]:
@@ -364,9 +348,8 @@ def _host_memory(case: Case, contexts: Sequence[_First]) -> Finding | None:
     created = {first.rank: first.extra for first in contexts if first.name.startswith(HOST_CALLS)}
     idle, times = [], {}
     for device in case.devices:
-        called = merge(*map(host_calls.of, device.tasks))
-        idle_part = intersect(called, case.idle_in(device, case.window_of(device)))
-        times[device.device.task.task, device.device.device] = idle_part
+        idle_part = intersect(merge(*map(host_calls.of, device.tasks)), case.idle_in(device, case.window_of(device)))
+        times[device.device.key] = idle_part
         idle.append(max(idle_part.length - sum(created.get(rank, 0) for rank in device.ranks), 0))
     cost = case.mean(idle)
     if case.percent(cost) < case.thresholds.host_memory_percent:
@@ -475,7 +458,7 @@ def _delays(
             slow += len(extra)
             waits += [union([start for start, _ in extra], [end for _, end in extra]), loads]
         idle = case.idle_in(device, case.window_of(device))
-        times[device.device.task.task, device.device.device] = intersect(merge(*waits), idle)
+        times[device.device.key] = intersect(merge(*waits), idle)
     rows.sort(key=lambda row: (row[3] - row[2], str(row)))
     return times, rows, slow
 

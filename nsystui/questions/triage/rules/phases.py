@@ -15,8 +15,8 @@ from nsystui.store import tables
 
 @rule(
     145,
-    reads=IDLE | {"nvtx_ranges", "api_calls"},
-    finds={"host-bound": FindingKind("a host that bounds inference", symptom_of=("preempted",), parts=BY_CPU)},
+    IDLE | {"nvtx_ranges", "api_calls"},
+    FindingKind("host-bound", "a host that bounds inference", BY_CPU, symptom_of=("preempted",)),
 )
 def host_bound(case: Case) -> Sequence[Finding | NotChecked]:
     """Find phases whose steps the host bounds (docs/path.md#phases); the cost is their time of late launches."""

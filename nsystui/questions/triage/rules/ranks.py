@@ -78,21 +78,10 @@ _SLOW_PAIR = Advice(
 )
 
 
-class _MpiWaitsRow(NamedTuple):
-    rank: int
-    host: str | None
-    waited: int
-    inside: int
-    calls: int
-    name: str | None
-    exchange: int | None
+_MpiWaitsRow = tuple[int, str | None, int, int, int, str | None, int | None]
 
 
-@rule(
-    300,
-    reads=IDLE | {"mpi_calls", "nvtx_ranges", "api_calls"},
-    finds={"mpi-waits": FindingKind("blocking MPI calls", parts=BY_CPU)},
-)
+@rule(300, IDLE | {"mpi_calls", "nvtx_ranges", "api_calls"}, FindingKind("mpi-waits", "blocking MPI calls", BY_CPU))
 def mpi_waits(case: Case) -> Sequence[Finding | NotChecked]:
     r"""Find blocking MPI calls in which a GPU has nothing to do: |U(blocking calls) \ U(GPU work)| of a rank.
 
@@ -112,7 +101,7 @@ def mpi_waits(case: Case) -> Sequence[Finding | NotChecked]:
         return []
     pairs = exchanges(case.job.session, case.scope)
     rows = _rows(case, table, conditions, waited, calls, pairs)
-    line = f"most time in {max(rows, key=lambda row: row.waited).name}"
+    line = f"most time in {max(rows, key=lambda row: row[2])[5]}"
     sentence = (
         f"Blocking MPI calls {'leave the GPU idle for' if on_gpus else 'take'} {time_words(cost)} per rank "
         f"({counted(calls.count, 'call')}, {line})."
@@ -248,8 +237,8 @@ def _rows(
     for item, wait in waited.items():
         names, inside = named.get(item.task, []), calls.of(item.task).length
         call, count = max(names)[1] if names else None, sum(count for _, _, count in names)
-        rows.append(_MpiWaitsRow(item.rank, item.host or None, wait.length, inside, count, call, spent.get(item.task)))
-    return sorted(rows, key=lambda row: (-(row.exchange or 0), -row.waited, row.rank))
+        rows.append((item.rank, item.host or None, wait.length, inside, count, call, spent.get(item.task)))
+    return sorted(rows, key=lambda row: (-(row[6] or 0), -row[2], row[0]))
 
 
 _DIFFERENT_WORK_COLUMNS = (
@@ -272,11 +261,9 @@ _OF_PARTS = Advice(
 
 @rule(
     280,
-    reads=frozenset({"kernels", "nvtx_ranges", "api_calls"}),
-    finds={
-        "different-work": FindingKind("uneven work of the ranks", parts=BY_COMMUNICATION),
-        "model-parts": FindingKind(),
-    },
+    frozenset({"kernels", "nvtx_ranges", "api_calls"}),
+    FindingKind("different-work", "uneven work of the ranks", BY_COMMUNICATION),
+    FindingKind("model-parts"),
 )
 def different_work(case: Case) -> Sequence[Finding | NotChecked]:
     """Find ranks that launch more kernels than the median rank of their model part: uneven work, not a slow GPU."""
@@ -346,8 +333,8 @@ class _Gpu:
 
 @rule(
     360,
-    reads=frozenset({"kernels", "devices", "nvtx_ranges", "api_calls"}),
-    finds={"slow-place": FindingKind("slow GPUs of one place", parts=BY_COMMUNICATION)},
+    frozenset({"kernels", "devices", "nvtx_ranges", "api_calls"}),
+    FindingKind("slow-place", "slow GPUs of one place", BY_COMMUNICATION),
 )
 def slow_places(case: Case) -> Sequence[Finding | NotChecked]:
     """Find hosts, or NUMA nodes or PCI addresses of hosts, on whose GPUs the same kernels take longer.
@@ -420,7 +407,7 @@ def _gpus(case: Case) -> list[_Gpu]:
         launches_by_gpu.setdefault((launches.task, launches.device), []).append(launches)
     gpus = []
     for device in case.devices:
-        gpu, key = device.device, (device.device.task.task, device.device.device)
+        gpu, key = device.device, device.device.key
         group = launches_by_gpu.get(key, [])
         time = sum(launches.count * launches.usual for launches in group)
         median_time = sum(launches.count * usual[part_of.get(launches.task), launches.kernel] for launches in group)

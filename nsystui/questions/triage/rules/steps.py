@@ -9,13 +9,14 @@ import numpy as np
 import sqlalchemy as sa
 
 from nsystui.base.answer import DEVICE, RANK, Column, Unit
-from nsystui.base.selection import Selection, Task, Window
+from nsystui.base.selection import Selection, Task
 from nsystui.base.text import counted, few
 from nsystui.base.types import Flags, Floats, Ints
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, intersect, merge, union
 from nsystui.questions.blocking.parts import PARTS
 from nsystui.questions.host.causes import NOTHING
-from nsystui.questions.host.host_work import CpuSpan, host_work
+from nsystui.questions.host.host_work import host_work
+from nsystui.questions.host.idle_spans import IdleSpan, longest_first, spans_of
 from nsystui.questions.memory.host_copies import HOST_TO_DEVICE, PAGEABLE, PINNED, HostCopies, host_copies, mostly
 from nsystui.questions.queries.conditions import job_end, job_start, where
 from nsystui.questions.ranks.steps import StepTimes, steps_across_ranks
@@ -36,12 +37,10 @@ _MAX_GAPS = 40
 
 @rule(
     100,
-    reads=IDLE | {"nvtx_ranges", "api_calls"},
-    finds={
-        "slow-steps": FindingKind("slow steps", parts=PARTS),
-        "warm-up": FindingKind(is_paid_once=True),
-        "drift": FindingKind("steps that become slower", parts=PARTS),
-    },
+    IDLE | {"nvtx_ranges", "api_calls"},
+    FindingKind("slow-steps", "slow steps", PARTS),
+    FindingKind("warm-up", is_paid_once=True),
+    FindingKind("drift", "steps that become slower", PARTS),
 )
 def step_times(case: Case) -> Sequence[Finding | NotChecked]:
     """Find slow steps, steps that become slower, and a slow start (docs/ranks.md#steps)."""
@@ -65,7 +64,7 @@ def _mean(case: Case, costs: Mapping[Task, float]) -> int:
 
 
 def _places(case: Case, task: Task) -> list[Place]:
-    return [(gpu.device.task.task, gpu.device.device) for gpu in case.devices if task in gpu.tasks] or [(task, 0)]
+    return [gpu.device.key for gpu in case.devices if task in gpu.tasks] or [(task, 0)]
 
 
 def _slow(case: Case, steps: Mapping[Task, StepTimes], warm_up: int) -> Finding | None:
@@ -135,15 +134,6 @@ def _evaluates(case: Case, times: StepTimes, indices: Ints, typical: Floats) -> 
     return np.asarray(2 * spent >= (times.duration - typical)[indices], bool)
 
 
-def _long_gaps(case: Case, steps: StepTimes) -> Floats:
-    """Return each step's idle time in long gaps, ns: the mean over its task's GPUs."""
-    devices = [device for device in case.devices if steps.task in device.tasks]
-    idle = np.zeros(len(steps))
-    for device in devices:
-        idle += case.long_idle(device).covered(steps.start, steps.start + steps.duration)
-    return idle / max(len(devices), 1)
-
-
 def _lost(
     case: Case, steps: Mapping[Task, StepTimes], slow: Mapping[Task, Ints], warm_up: int
 ) -> tuple[list[int], dict[Place, Intervals]]:
@@ -152,7 +142,11 @@ def _lost(
     for task, indices in slow.items():
         times = steps[task]
         excess = [(times.duration - times.typical)[indices].sum()]
-        for spent in (_long_gaps(case, times), _of_others(case, times)):
+        devices = [device for device in case.devices if times.task in device.tasks]
+        idle = np.zeros(len(times))
+        for device in devices:
+            idle += case.long_idle(device).covered(times.start, times.start + times.duration)
+        for spent in (idle / max(len(devices), 1), _of_others(case, times)):
             more = np.maximum(spent[indices] - np.median(spent[warm_up:]), 0).sum()
             excess.append(min(more, excess[0]))
         for key in _places(case, task):
@@ -165,31 +159,29 @@ def _lost(
 
 def _of_others(case: Case, steps: StepTimes) -> Times:
     """Return how long other processes compute on a task's GPUs in each step, ns."""
-    used = {(item.task.task, item.device) for gpu in case.devices if steps.task in gpu.tasks for item in gpu.devices}
+    used = {item.key for gpu in case.devices if steps.task in gpu.tasks for item in gpu.devices}
     spent = np.zeros(len(steps), np.int64)
     for item in case.job.busy(case.scope).devices:
-        if item.device.task.task != steps.task and (item.device.task.task, item.device.device) in used:
+        if item.device.task.task != steps.task and item.device.key in used:
             spent += item.parts.kernels.covered(steps.start, steps.start + steps.duration)
     return spent
 
 
 def _work_of(case: Case, steps: Mapping[Task, StepTimes], warm_up: int) -> str:
     """Return a sentence on the CPU's known work in the first steps' long gaps."""
-    cpu_spans: list[CpuSpan] = []
+    spans_in_steps: list[IdleSpan] = []
     for device in case.devices:
         gpu, of_gpu = device.device, [times.start for task, times in steps.items() if task in device.tasks]
         warming = union([start[0] for start in of_gpu], [start[warm_up] for start in of_gpu])
         # not `Case.long_gaps`: they begin in the steady state
         idle_intervals = intersect(case.idle_in(device, case.window_of(device)), warming)
         gaps = idle_intervals.chosen(idle_intervals.lengths >= case.thresholds.gap_ms * 1e6)
-        windows = map(Window, gaps.starts.tolist(), gaps.ends.tolist())
-        cpu_spans += [CpuSpan(gpu.task.task, gpu.device, window) for window in windows if window.end > window.start]
-    idle = case.mean(span.length for span in cpu_spans)
+        spans_in_steps += spans_of(gpu.key, gaps)
+    idle = case.mean(span.length for span in spans_in_steps)
     if not idle:
         return ""
-    cpu_spans.sort(key=lambda span: (-span.length, span.window.start, span.task, span.device))
     causes: dict[str, int] = {}
-    for work in host_work(case.job, cpu_spans[:_MAX_GAPS]):
+    for work in host_work(case.job, longest_first(spans_in_steps)[:_MAX_GAPS]):
         for cause, time in work.causes.items():
             if cause.kind != NOTHING:
                 causes[cause.words] = causes.get(cause.words, 0) + time
@@ -264,8 +256,8 @@ _COLUMNS = (
 
 @rule(
     320,
-    reads=WORK | {"nvtx_ranges", "api_calls"},
-    finds={"step-traffic": FindingKind("host-to-device copies within steps", parts=BY_COPIES + BY_CPU)},
+    WORK | {"nvtx_ranges", "api_calls"},
+    FindingKind("step-traffic", "host-to-device copies within steps", BY_COPIES + BY_CPU),
 )
 def step_traffic(case: Case) -> Sequence[Finding | NotChecked]:
     r"""Find host-to-device traffic in steps that no kernel hides, |U(M, host to device) \ U(K)|."""
@@ -279,10 +271,10 @@ def step_traffic(case: Case) -> Sequence[Finding | NotChecked]:
     sizes, rows = _sizes(case), list[tuple[int, ...]]()
     for device in devices:
         gpu, window = device.device, case.working(device)
-        local = copies.of(gpu.task.task, gpu.device).clip(window.start, window.end)
+        local = copies.of(*gpu.key).clip(window.start, window.end)
         exposed = local.length - device.parts.kernels.shared_with(local)
         steps = sum(len(times) for task, times in case.steps.items() if task in device.tasks)
-        count, size = sizes.get((gpu.task.task, gpu.device), (0, 0))
+        count, size = sizes.get(gpu.key, (0, 0))
         rows.append((gpu.task.rank, gpu.device, steps, count, round(size / max(steps, 1)), local.length, exposed))
     cost = case.mean(exposed for *_, exposed in rows)
     if case.percent(cost) < case.thresholds.traffic_percent:
