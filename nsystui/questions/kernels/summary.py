@@ -285,7 +285,9 @@ def block_of(table: sa.FromClause) -> Expression:
 
 def kernel_notes(session: Session) -> tuple[str, ...]:
     """Return notes on exports without kernels, and on CUDA graphs without traced kernels."""
-    notes = (*missing_notes(session, tables.kernels), *unrecorded_notes(session, only=["kernels", "graph_launches"]))
+    notes = missing_notes(session, tables.kernels)
+    if not session.count(tables.kernels):  # otherwise all calls would be read
+        notes += tuple(unrecorded_notes(session, only=["kernels"]))
     if graphs := session.count(tables.graph_launches):
         notes += (
             f"{graphs:,} whole CUDA graph launches are not in this table: their kernels were not traced one by one "

@@ -113,7 +113,7 @@ def unrecorded_notes(
 ) -> Iterator[str]:
     """Yield notes on `Breakdown.unknown`, by default of all ranks and tables."""
     rank_numbers = {item.task: item.rank for item in ranks or ()}
-    work = unrecorded_work(session, session.reports).items()
+    work = unrecorded_work(session, session.reports, only).items()
     for table in only:
         calls = {task: counts[table] for task, counts in work if ranks is None or task in rank_numbers}
         whose = f" of {ranks_named([rank_numbers[task] for task in calls if calls[task]])}" if ranks is not None else ""

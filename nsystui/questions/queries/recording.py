@@ -242,27 +242,31 @@ _CALLS = {"GraphLaunch": "graph_launches", "Launch": "kernels", **dict.fromkeys(
 """Tables by words in the names of calls that fill them."""
 
 
-def unrecorded_work(session: Session, reports: Iterable[Report]) -> dict[Task, Counter[str]]:
-    """Count the calls of `Breakdown.unknown`."""
+def unrecorded_work(
+    session: Session, reports: Iterable[Report], only: Collection[str] = tuple(_CALLS.values())
+) -> dict[Task, Counter[str]]:
+    """Count the calls of `Breakdown.unknown` whose work belongs in one of the tables ``only``."""
+    words = [word for word, table in _CALLS.items() if table in only]
 
     def compute(part: Session, missing: list[Report]) -> dict[int, Arrays]:
         rows: dict[int, list[tuple[int, str, int]]] = {report.index: [] for report in missing}
-        for task, table, calls in _unrecorded(part, missing):
+        for task, table, calls in _unrecorded(part, missing, words):
             rows[task.report].append((task.process, table, calls))
         return {index: {"calls": json_array(values)} for index, values in rows.items()}
 
     counts: defaultdict[Task, Counter[str]] = defaultdict(Counter)
-    for index, arrays in of_each_report(session, reports, "unrecorded-work", compute, in_memory=True).items():
+    question = f"unrecorded-work-{'-'.join(words)}"
+    for index, arrays in of_each_report(session, reports if words else (), question, compute, in_memory=True).items():
         for process, table, calls in json_of(arrays["calls"]):
             counts[Task(index, process)][table] += calls
     return counts
 
 
-def _unrecorded(session: Session, reports: Sequence[Report]) -> Iterator[tuple[Task, str, int]]:
+def _unrecorded(session: Session, reports: Sequence[Report], words: Sequence[str]) -> Iterator[tuple[Task, str, int]]:
     whole = [report for report in reports if report.damaged.keys().isdisjoint(table.name for table in GPU_TABLES)]
     done = _working(session, whole)
     working = set().union(*done.values())
-    indices = {task.report for tasks in done.values() for task in working - tasks}
+    indices = {task.report for word in words for task in working - done[word]}
     indices -= {task.report for task in working if task.process == canonical.NO_PROCESS}
     by_node = {report.index for report in whole if report.metadata.graph_trace_mode == "Node"}
     calls_by_name = [*work_calls(session, sorted(indices), list(_CALLS))]
@@ -270,7 +274,7 @@ def _unrecorded(session: Session, reports: Sequence[Report]) -> Iterator[tuple[T
     done["GraphLaunch"] |= _replayed(session, {task.report for task in replaying})
     for task, name, calls in calls_by_name:
         word = next(word for word in _CALLS if word in name)
-        if task in working - done[word]:
+        if task in working - done[word] and word in words:
             yield task, "kernels" if word == "GraphLaunch" and task.report in by_node else _CALLS[word], calls
 
 
