@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial, reduce
+from collections.abc import Iterable, Iterator, Sequence
+from functools import reduce
 from itertools import groupby, pairwise
 
 import numpy as np
@@ -13,7 +13,6 @@ from nsystui.base.answer import Unit
 from nsystui.base.selection import Task
 from nsystui.base.text import few, ranks_named
 from nsystui.base.units import format_value
-from nsystui.exports.canonical import BY_NAME
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, intersect, merge, subtract, union
 from nsystui.questions.queries.derived import of_each_report
 from nsystui.questions.queries.tasks import GPU_TABLES, RankedTask
@@ -60,10 +59,7 @@ def _stopped(session: Session, reports: Sequence[Report]) -> dict[int, Arrays]:
 # Not `Not all … might have been collected`, which complete captures have.
 SURE_LOSS = re.compile(r"\blost\b|\bdropp|overflow|discarded|truncated", re.IGNORECASE)
 LONG = 10_000_000
-_FEWEST_CALLS, _FEWEST_IDS, _FEWEST_ROWS = 50, 300, 20
-_ON_CPU = ("host_samples", "sched_events")
-_WORK = tuple(table.name for table in GPU_TABLES)
-_ALL = (*_WORK, "os_calls", "mpi_calls", "library_calls", "nvtx_ranges", "nvtx_marks", *_ON_CPU)
+_FEWEST_CALLS, _FEWEST_IDS = 50, 300
 
 
 def unseen(session: Session, report: Report, process: int) -> Intervals:
@@ -91,18 +87,16 @@ def _holes(session: Session, reports: Sequence[Report]) -> dict[int, Arrays]:
     grouped = query.add_columns(calls.report, calls.process).group_by(calls.report, calls.process, bins)
     rows = session.rows(grouped.order_by(calls.report, calls.process, bins)) if session.count(api_calls) else ()
     for (index, process), group in groupby(rows, key=lambda row: row[5:]):
-        rows_of = partial(_recorded, session, Task(index, process))
-        for start, end, is_proven in _stretches(np.array([row[:5] for row in group], np.int64)):
-            idle = subtract(union([start], [end]), rows_of(_WORK if is_proven else _ALL, start, end))
-            idle = idle.chosen(idle.lengths >= max(LONG, 0 if is_proven else (end - start) // 2))
-            if is_proven or (len(idle) and _has_lost(session, index, rows_of, start, end)):
-                for edge in zip(idle.starts.tolist(), idle.ends.tolist(), strict=True):
-                    edges[index] += [process, *edge]
+        for start, end in _without_calls(np.array([row[:5] for row in group], np.int64)):
+            idle = subtract(union([start], [end]), _worked(session, Task(index, process), start, end))
+            long = idle.chosen(idle.lengths >= LONG)
+            for edge in zip(long.starts.tolist(), long.ends.tolist(), strict=True):
+                edges[index] += [process, *edge]
     return {index: {"edges": np.array(values, np.int64)} for index, values in edges.items()}
 
 
-def _stretches(bins: Times) -> Iterator[tuple[int, int, bool]]:
-    """Yield long stretches without calls: start, end, and whether ids of lost calls are missing.
+def _without_calls(bins: Times) -> Iterator[tuple[int, int]]:
+    """Yield start and end of long stretches in which ids of calls are missing.
 
     A sleeping process uses no ids: in real exports, 9 in 5 s, in which its usual calls use 20,000.
     """
@@ -111,40 +105,21 @@ def _stretches(bins: Times) -> Iterator[tuple[int, int, bool]]:
     lengths, missing = after - before, np.minimum.accumulate(low[::-1])[-2::-1] - np.maximum.accumulate(high)[:-1]
     expected = (high.max() - low.min() - missing) / np.maximum(ends.max() - starts[0] - lengths, 1) * lengths
     is_long = (lengths >= LONG) & (np.minimum(calls, calls[-1] - calls)[:-1] >= _FEWEST_CALLS)
-    is_proven = (missing >= np.maximum(expected / 2, _FEWEST_IDS)) & (missing <= 10 * expected)
-    usual = np.quantile(lengths[is_long], 0.9) if is_long.sum() >= _FEWEST_ROWS else 0
-    for number in np.flatnonzero(is_long & (is_proven | (lengths > 5 * usual))).tolist():
-        yield int(before[number]), int(after[number]), bool(is_proven[number])
+    is_lost = is_long & (missing >= np.maximum(expected / 2, _FEWEST_IDS)) & (missing <= 10 * expected)
+    yield from zip(before[is_lost].tolist(), after[is_lost].tolist(), strict=True)
 
 
-def _recorded(session: Session, task: Task, names: Iterable[str], start: int, end: int) -> Intervals:
+def _worked(session: Session, task: Task, start: int, end: int) -> Intervals:
     import sqlalchemy as sa
 
     from nsystui.store import tables
 
     parts = [EMPTY]
-    for table in (tables.of(BY_NAME[name]) for name in names if session.count(BY_NAME[name])):
-        first = table.c.start if "start" in table.c else table.c.time
-        last = sa.func.coalesce(table.c.end, first) if "end" in table.c else first
-        is_near = table.c.report == task.report, table.c.process == task.process, first < end, last > start
-        firsts, lasts = np.array(session.rows(sa.select(first, last).where(*is_near)), np.int64).reshape(-1, 2).T
-        is_range = table is tables.nvtx_ranges
-        parts += [union(firsts, (firsts if is_range else lasts) + 1), union(lasts, lasts + 1)]
+    for columns in (tables.of(table).c for table in GPU_TABLES if session.count(table)):
+        is_near = columns.report == task.report, columns.process == task.process
+        query = sa.select(columns.start, columns.end).where(*is_near, columns.start < end, columns.end > start)
+        parts.append(union(*np.array(session.rows(query), np.int64).reshape(-1, 2).T))
     return merge(*parts)
-
-
-def _has_lost(session: Session, index: int, rows_of: Callable[..., Intervals], start: int, end: int) -> bool:
-    """Return whether nsys reports a loss, or traced OS calls and CPU before and after."""
-    import sqlalchemy as sa
-
-    from nsystui.store.tables import diagnostics
-
-    texts = sa.select(diagnostics.c.text).where(diagnostics.c.report == index, diagnostics.c.severity > 1)
-    if session.count(diagnostics) and any(SURE_LOSS.search(str(text)) for (text,) in session.rows(texts)):
-        return True
-    around = ((2 * start - end, start), (end, 2 * end - start))
-    os_calls, *on_cpu = (min(len(rows_of([name], *edges)) for edges in around) for name in ("os_calls", *_ON_CPU))
-    return os_calls >= _FEWEST_ROWS <= max(on_cpu)
 
 
 def hole_note(session: Session, ranks: Iterable[RankedTask]) -> str:
