@@ -187,7 +187,7 @@ class PackingDatabase:
     def __init__(self, limits: Limits, session: duckdb.DuckDBPyConnection) -> None:
         self._limits = limits
         self._session = session
-        self._database: duckdb.DuckDBPyConnection | None = None
+        self.database: duckdb.DuckDBPyConnection | None = None
         self._users = 0
         self._lock = threading.Lock()
 
@@ -199,11 +199,11 @@ class PackingDatabase:
         """
         with self._lock:
             is_spared = self._users or self._limit_session(self._limits.database - self._limits.packing.database)
-            if is_spared and self._database is None:
-                self._database = connect(self._limits.packing)
+            if is_spared and self.database is None:
+                self.database = connect(self._limits.packing)
                 # Without knowing the length of a stream, DuckDB would look up each string in a table of the rows.
-                self._database.execute("SET disabled_optimizers = 'join_order,build_side_probe_side'")
-            database = self._database if is_spared else None
+                self.database.execute("SET disabled_optimizers = 'join_order,build_side_probe_side'")
+            database = self.database if is_spared else None
             self._users += database is not None
         cursor = (database or self._session).cursor()
         try:

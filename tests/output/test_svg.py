@@ -94,6 +94,14 @@ def test_a_lane_is_as_high_as_its_columns_and_says_where_nothing_was_recorded():
     assert paths(drawn(lanes(0.0, 0.0001)), "compute")  # a little work is visible
 
 
+def test_labels_and_names_are_cut_to_their_room():
+    named = (LaneName(0, 0, "a name of forty characters in one column"), LaneName(1, 9, "gemm"))
+    words = [one.text or "" for one in shapes(drawn(lanes(*[1.0] * 10, label=40 * "rank 0 ", names=named)), "text")]
+    label, name = (next(text for text in words if text.startswith(start)) for start in ("rank", "a na"))
+    assert "gemm" in words and label.endswith("…") and 20 < len(label) < 60
+    assert name.endswith("…") and 6 < len(name) < 20
+
+
 def test_parts_on_top_of_each_other_cover_no_more_than_their_own():
     root = drawn(DrawnLanes("use", 0, 100, PARTS, (DrawnLane("rank 0", ((0.25,), (0.5,))),)))
     compute, idle = (float(re.findall(r"V([\d.]+)H", paths(root, name)[0])[0]) for name in ("compute", "idle"))

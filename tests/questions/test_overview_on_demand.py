@@ -146,8 +146,11 @@ class TestWhatIsRead:
         (kernels,) = scans(read, KERNEL)
         expected = ['"device"', '"end"', '"name_id"', '"process"', '"row_id"', '"short_id"', '"start"']
         assert columns_of(kernels) == expected
-        (calls,) = scans(read, RUNTIME)  # for the job's extent
-        assert columns_of(calls) == ['"end"', '"event_class"', '"row_id"', '"start"', '"thread"']
+        extent, names, ids = map(columns_of, scans(read, RUNTIME))
+        assert extent == ['"end"', '"event_class"', '"row_id"', '"start"', '"thread"']
+        # whether graphs were replayed, and, as a GPU idles for long, whether ids of calls are missing
+        assert {*names} == {*extent, '"name_id"', '"return_value"'}
+        assert {*ids} == {*names, '"correlation_id"'}
 
     def test_who_is_which_rank_by_mpi_takes_no_nccl(self, tmp_path, cache, read):
         with opened([synthetic.simulation_export(tmp_path / "rank0.sqlite")], cache) as job:
@@ -158,11 +161,11 @@ class TestWhatIsRead:
     def test_nothing_the_second_time_even_if_the_columns_are_gone(self, job, cache, read):
         expected = asked(job, cache)
         written = {place.name.partition(".")[2].partition("-")[0] for place in cache.directory.iterdir()}
-        assert written == {"results", "kernels", "memory_ops", "processes", "nccl_calls"}
+        assert written == {"results", "kernels", "memory_ops", "processes", "nccl_calls", "api_calls"}
         results = {file.stem.split("=")[1] for file in cache.directory.glob("*.results/*")}
         assert results == {
-            "busy", "counts", "kernel-names", "nccl-copies", "nccl-ranks", "processes", "tallies", "unrecorded-copies",
-            "whole",
+            "busy", "counts", "holes", "kernel-names", "nccl-copies", "nccl-ranks", "processes", "tallies",
+            "unrecorded-work-GraphLaunch-Launch-Memcpy-Memset", "whole",
         }  # fmt: skip
         for _ in range(2):
             read.clear()

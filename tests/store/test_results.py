@@ -239,7 +239,7 @@ class TestWhatIsMadeOfThem:
                     assert everything(first, chosen) == expected, name
                     assert everything(second, chosen) == expected, name
         kinds = {file.name.split("=")[1].partition("-")[0] for file in result_files(cache)}
-        assert kinds == {"busy", "counts", "kernel", "nccl", "nvtx", "processes", "unrecorded"}
+        assert kinds == {"busy", "counts", "holes", "kernel", "nccl", "nvtx", "processes", "unrecorded"}
 
     @pytest.mark.parametrize("small", [1 << 16, 0])
     def test_nothing_is_computed_twice(self, exports, cache, whole, monkeypatch, small):

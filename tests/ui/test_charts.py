@@ -147,6 +147,15 @@ async def test_the_cursor_moves_by_one_and_by_ten_in_its_lane_and_on_the_axis():
         assert app.reversed_cells() == [(0, 14), (1, 14), (2, 14), (3, 14)]
 
 
+async def test_the_cursor_stays_in_the_last_lane_if_lanes_go():
+    async with shown(ChartApp(lanes=5)) as (app, pilot):
+        await pilot.press("down", "down", "down")
+        app.chart.wanted = 2
+        app.chart.fill()
+        assert app.chart.cursor_lane == 1
+        assert (await press(pilot, "up")).chart.cursor_lane == 0
+
+
 def glyphs(rows: list[list[Cell]]) -> list[str]:
     return ["".join(cell for cell, *_ in row) for row in rows]
 

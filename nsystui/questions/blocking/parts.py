@@ -297,13 +297,9 @@ def blocked_in(job: OpenJob, window: Window) -> Mapping[tuple[Task, int], Iterat
         edges = np.array([window.start, window.end]) - offset
         local_window = Window(*edges.tolist())
         work = operations_of(rows, None if rows.is_shared else local_window, communication)
+        paused = unseen(session, reports[task.report], task.process).shifted(-offset)
         for device in spans[task]:
-            window_edges = (
-                local_window,
-                edges[:1],
-                edges[1:],
-                unseen(session, reports[task.report], task.process).shifted(-offset),
-            )
+            window_edges = (local_window, edges[:1], edges[1:], paused)
             parts, busy, possible, stretches = budgets_of(work, device, *window_edges, *shared[task, device])
             when = {part: times.shifted(offset) for part, times in stretches.items()}
             low, high = np.array([window.start]), np.array([window.end])
