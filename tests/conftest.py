@@ -40,13 +40,9 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The time of an example depends on the load of the machine. NSYSTUI_CAMPAIGN chooses other examples.
 settings.register_profile(
-    "unhurried",
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow],
-    max_examples=campaign.cases(30),
-    derandomize=campaign.SEED == 1,
-    database=None,
-)
+    "unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=campaign.cases(30),
+    derandomize=campaign.SEED == 1, database=None,
+)  # fmt: skip
 settings.load_profile("unhurried")
 
 
@@ -235,14 +231,9 @@ def unprivileged() -> Callable[..., subprocess.CompletedProcess[str]]:
 
     def run(*words: str, **options: Any) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
-            [sys.executable, *words],
-            capture_output=True,
-            text=True,
-            check=False,
-            stdin=subprocess.DEVNULL,
-            preexec_fn=_give_up_rights if os.getuid() == 0 else None,
-            **options,
-        )
+            [sys.executable, *words], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL,
+            preexec_fn=_give_up_rights if os.getuid() == 0 else None, **options,
+        )  # fmt: skip
         if done.returncode == 77:
             pytest.skip("this process is root and may not give up the right to pass permissions")
         return done

@@ -142,11 +142,8 @@ def ask(line: str, look: Callable[[Answer], list[str]] = lambda answer: []) -> A
         return found
 
     places = (
-        (arguments, "deliver", noted),
-        (run, "triage", noted_findings),
-        (sys, "stdout", out),
-        (sys, "stderr", err),
-    )
+        (arguments, "deliver", noted), (run, "triage", noted_findings), (sys, "stdout", out), (sys, "stderr", err),
+    )  # fmt: skip
     with ExitStack() as patches:
         for place in places:
             patches.enter_context(patched(*place))

@@ -77,18 +77,14 @@ _WARM = {"nccl": Goal(wall=0.6), "triage": Goal(wall=1.0), "gaps": Goal(wall=0.6
          "nvtx": Goal(wall=0.5)}  # fmt: skip
 GOALS = {
     **{(SMALL, command, cache): goal for command, goal in _WARM.items() for cache in ("columns", "again")},
-    (1_000_000, "triage", "empty"): Goal(cpu=8, peak=300),
-    (1_000_000, "triage", "columns"): Goal(cpu=1.5, peak=300),
-    (1_000_000, "gaps", "columns"): Goal(cpu=3, peak=300),
-    (1_000_000, "events --top 20", "columns"): Goal(wall=0.5),
-    (1_000_000, SUMMARY, "empty"): Goal(wall=1.2),
-    (10_000_000, "triage", "empty"): Goal(cpu=50, peak=700),
+    (1_000_000, "triage", "empty"): Goal(cpu=8, peak=300), (1_000_000, "triage", "columns"): Goal(cpu=1.5, peak=300),
+    (1_000_000, "gaps", "columns"): Goal(cpu=3, peak=300), (1_000_000, "events --top 20", "columns"): Goal(wall=0.5),
+    (1_000_000, SUMMARY, "empty"): Goal(wall=1.2), (10_000_000, "triage", "empty"): Goal(cpu=50, peak=700),
     (10_000_000, "triage", "columns"): Goal(cpu=4, peak=700),
     (10_000_000, "overview", "empty"): Goal(cpu=25, peak=120),
     (10_000_000, "overview", "columns"): Goal(cpu=0.5, peak=120),
-    (10_000_000, "nvtx", "columns"): Goal(cpu=6, peak=400),
-    (10_000_000, "nccl", "columns"): Goal(cpu=3, peak=350),
-}
+    (10_000_000, "nvtx", "columns"): Goal(cpu=6, peak=400), (10_000_000, "nccl", "columns"): Goal(cpu=3, peak=350),
+}  # fmt: skip
 """Goals by size, command and cache."""
 
 

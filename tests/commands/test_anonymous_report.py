@@ -16,11 +16,8 @@ from synthetic.variants import start_gpu_process
 _BEHIND = [" ", ", ", ": ", "; ", "#", "&", "!", "[", "$", "'", '"', "`", "(", "|", "=", "\\", "\n"]
 """Text that may follow the name of a folder."""
 FORMS = [
-    "/home/carol/secretproj/train.py",
-    ".../home/carol/secretproj/train.py",
-    "</home/carol/secretproj/train.py>",
-    "</home/carol/...>secretproj",
-    *(f"/home/carol/my{text}secretproj/train.py" for text in _BEHIND),
+    "/home/carol/secretproj/train.py", ".../home/carol/secretproj/train.py", "</home/carol/secretproj/train.py>",
+    "</home/carol/...>secretproj", *(f"/home/carol/my{text}secretproj/train.py" for text in _BEHIND),
     *("~carol/secretproj", "~/secretproj/x", "../secretproj/x", "./secretproj", "//secretproj//x", "/secretproj"),
     *("C:\\Users\\carol\\secretproj", "C:/Users/carol/secretproj", "\\\\server\\secretproj", "secretproj\\x"),
     *("file:///home/carol/secretproj", "s3://secretproj/x", "gpu-a01:/secretproj", "$HOME/secretproj"),
@@ -29,7 +26,7 @@ FORMS = [
     *("('/secretproj/x')", "%2Fhome%2Fcarol%2Fsecretproj", "secretproj%2Ftrain", "\uff0fhome\uff0fsecretproj"),
     *("GPU-A01", "gpu-a01.secretproj.lab", "gpu-a01-ib0", "on Gpu-A01: step", "10.31.2.77"),
     *("for carol", "CAROL", "secretproj@lab.org", "secretproj@gpu-a01", "user=secretproj", "USERNAME: secretproj"),
-]
+]  # fmt: skip
 PLANTED = ("secretproj", "carol", "gpu-a01", "10.31.2", "train.")
 KEPT = (
     "forward/layer 3",

@@ -27,13 +27,9 @@ def shell(line: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run a line of shell, in which ``nsystui`` is this program; a pipe has the status of its first command."""
     program = f"{shlex.quote(sys.executable)} -m nsystui"
     return subprocess.run(
-        ["bash", "-c", line.replace("nsystui", program, 1) + "; exit ${PIPESTATUS[0]}"],
-        capture_output=True,
-        text=True,
-        check=False,
-        stdin=subprocess.DEVNULL,
-        env={**os.environ, **environment},
-    )
+        ["bash", "-c", line.replace("nsystui", program, 1) + "; exit ${PIPESTATUS[0]}"], capture_output=True,
+        text=True, check=False, stdin=subprocess.DEVNULL, env={**os.environ, **environment},
+    )  # fmt: skip
 
 
 def kernels_in(path) -> int:

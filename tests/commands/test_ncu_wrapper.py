@@ -44,13 +44,9 @@ def start(tmp_path):
         script.write_text(text)
         path = f"{programs}:{os.environ['PATH']}"
         return subprocess.run(
-            ["sh", str(script), *words],
-            env={"PATH": path, **environment},
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=60,
-        )
+            ["sh", str(script), *words], env={"PATH": path, **environment}, capture_output=True, text=True,
+            check=False, timeout=60,
+        )  # fmt: skip
 
     return start
 

@@ -21,21 +21,16 @@ from nsystui.questions.recipes import all_recipes
 
 EXPORT = ["rank0.sqlite"]
 COMMANDS = {
-    "answer": (["kernels", *EXPORT, "-o"], ".csv"),
-    "drawing": (["gpu", *EXPORT, "-o"], ".svg"),
+    "answer": (["kernels", *EXPORT, "-o"], ".csv"), "drawing": (["gpu", *EXPORT, "-o"], ".svg"),
     "parquet": (["events", *EXPORT, "-o"], ".parquet"),
     "stats": (["stats", "-r", "cuda_gpu_kern_sum", *EXPORT, "-o"], ".csv"),
-    "recipe": (["recipe", "cuda_gpu_kern_sum", *EXPORT, "-o"], ".csv"),
-    "triage": (["triage", *EXPORT, "-o"], ".md"),
+    "recipe": (["recipe", "cuda_gpu_kern_sum", *EXPORT, "-o"], ".csv"), "triage": (["triage", *EXPORT, "-o"], ".md"),
     "baseline": (["triage", "other", "--baseline", *EXPORT, "-o"], ".md"),
-    "report": (["report", *EXPORT, "-o"], ".html"),
-    "trace": (["export", *EXPORT, "--trace"], ".json"),
+    "report": (["report", *EXPORT, "-o"], ".html"), "trace": (["export", *EXPORT, "--trace"], ".json"),
     "paraver": (["export", *EXPORT, "--paraver"], ".prv"),
-    "both sides": (["diff", "other", "--", *EXPORT, "-o"], ".csv"),
-    "directory": (["kernels", ".", "-o"], ".csv"),
-    "glob": (["kernels", "rank*.sqlite", "-o"], ".csv"),
-    "packed job": (["kernels", "packed", "-o"], ".csv"),
-}
+    "both sides": (["diff", "other", "--", *EXPORT, "-o"], ".csv"), "directory": (["kernels", ".", "-o"], ".csv"),
+    "glob": (["kernels", "rank*.sqlite", "-o"], ".csv"), "packed job": (["kernels", "packed", "-o"], ".csv"),
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")

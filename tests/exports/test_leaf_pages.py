@@ -76,18 +76,15 @@ def test_every_size_of_integer_is_decoded_in_any_range_of_rows(tmp_path, page_si
         assert decoded(path, "t", first, last) == [row for row in rows if first <= row[0] <= last]
 
 
-@pytest.mark.parametrize(
-    "statements",
-    [
-        ("PRAGMA encoding = 'UTF-16'",),
-        ("PRAGMA auto_vacuum = 1",),
-        ("SELECT 1", "DELETE FROM t WHERE b = 17"),
-        ("SELECT 1", "ALTER TABLE t ADD COLUMN d INT DEFAULT 7"),
-        ("SELECT 1", "UPDATE t SET a = 0.5 WHERE b = 9"),
-        ("SELECT 1", "UPDATE t SET a = 'nine' WHERE b = 9"),
-        ("SELECT 1", "UPDATE t SET a = zeroblob(9000) WHERE b = 3000"),
-    ],
-)
+@pytest.mark.parametrize("statements", [
+    ("PRAGMA encoding = 'UTF-16'",),
+    ("PRAGMA auto_vacuum = 1",),
+    ("SELECT 1", "DELETE FROM t WHERE b = 17"),
+    ("SELECT 1", "ALTER TABLE t ADD COLUMN d INT DEFAULT 7"),
+    ("SELECT 1", "UPDATE t SET a = 0.5 WHERE b = 9"),
+    ("SELECT 1", "UPDATE t SET a = 'nine' WHERE b = 9"),
+    ("SELECT 1", "UPDATE t SET a = zeroblob(9000) WHERE b = 3000"),
+])  # fmt: skip
 def test_sqlite_reads_a_file_of_another_form(tmp_path, statements):
     path = made(tmp_path / "made", *statements)
     assert decoded(path, "t") is None and read_by_sqlite(path, "t")[0] == "ok"

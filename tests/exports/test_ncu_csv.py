@@ -12,15 +12,12 @@ IDENTITY = (
 RAW = {
     "dram__throughput.avg.pct_of_peak_sustained_elapsed": ("%", "33.125000"),
     "gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed": ("%", "71.500000"),
-    "gpu__time_duration.sum": ("us", "1,234.500000"),
-    "launch__occupancy_limit_blocks": ("block", "32"),
-    "launch__occupancy_limit_registers": ("block", "4"),
-    "launch__occupancy_limit_shared_mem": ("block", "6"),
-    "launch__occupancy_limit_warps": ("block", "8"),
-    "sm__maximum_warps_per_active_cycle_pct": ("%", "50.000000"),
+    "gpu__time_duration.sum": ("us", "1,234.500000"), "launch__occupancy_limit_blocks": ("block", "32"),
+    "launch__occupancy_limit_registers": ("block", "4"), "launch__occupancy_limit_shared_mem": ("block", "6"),
+    "launch__occupancy_limit_warps": ("block", "8"), "sm__maximum_warps_per_active_cycle_pct": ("%", "50.000000"),
     "sm__throughput.avg.pct_of_peak_sustained_elapsed": ("%", "40.250000"),
     "sm__warps_active.avg.pct_of_peak_sustained_active": ("%", "47.750000"),
-}
+}  # fmt: skip
 VALUES = {
     "dram": 33.125, "memory": 71.5, "duration": 1_234_500.0, "blocks": 32.0, "registers": 4.0, "shared memory": 6.0,
     "warps": 8.0, "theoretical": 50.0, "compute": 40.25, "achieved": 47.75,

@@ -21,8 +21,6 @@ from nsystui.store import tables
 from nsystui.store.opened import open_export
 from nsystui.store.session import Session
 
-SQLITE_HEADER = 100
-
 
 @pytest.fixture(scope="module")
 def bytes_of_an_export(tmp_path_factory) -> bytes:

@@ -295,14 +295,11 @@ def test_memory_time_is_unknown_if_the_work_of_calls_that_copy_or_set_memory_was
         job.close()
 
 
-@pytest.mark.parametrize(
-    ("export", "lost", "unknown"),
-    [
-        (whole_graph_export, "GRAPH_TRACE", ("Graph (%)", "Graph Launches", "Graphs (%)", "whole CUDA graphs")),
-        (whole_graph_export, "KERNEL", ("Compute (%)", "NCCL (%)", "Kernels", "Kernels in Flight", "kernels launched")),
-        (node_graph_export, "GRAPH_TRACE", ()),
-    ],
-)
+@pytest.mark.parametrize(("export", "lost", "unknown"), [
+    (whole_graph_export, "GRAPH_TRACE", ("Graph (%)", "Graph Launches", "Graphs (%)", "whole CUDA graphs")),
+    (whole_graph_export, "KERNEL", ("Compute (%)", "NCCL (%)", "Kernels", "Kernels in Flight", "kernels launched")),
+    (node_graph_export, "GRAPH_TRACE", ()),
+])  # fmt: skip
 def test_times_and_counts_are_unknown_if_the_work_of_launches_was_not_recorded(tmp_path, export, lost, unknown):
     path = export(tmp_path / "a.sqlite")
     whole = shutil.copy(path, tmp_path / "b.sqlite")

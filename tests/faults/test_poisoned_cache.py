@@ -146,18 +146,15 @@ def _directory(file: Path) -> None:
 
 
 WAYS: dict[str, Callable[[Path], object]] = {
-    "empty": lambda file: file.write_bytes(b""),
-    "cut": lambda file: file.write_bytes(file.read_bytes()[:-1]),
+    "empty": lambda file: file.write_bytes(b""), "cut": lambda file: file.write_bytes(file.read_bytes()[:-1]),
     "half": lambda file: file.write_bytes(file.read_bytes()[: file.stat().st_size // 2]),
     "longer": lambda file: file.write_bytes(file.read_bytes() + file.read_bytes()),
     "garbage": lambda file: file.write_bytes(random.Random(1).randbytes(file.stat().st_size)),
     "zeros": lambda file: file.write_bytes(bytes(file.stat().st_size)),
-    "flipped at its beginning": lambda file: _flip(file, 0.02),
-    "flipped": lambda file: _flip(file, 0.5),
-    "flipped at its end": lambda file: _flip(file, 0.999),
-    "gone": lambda file: file.unlink(),
+    "flipped at its beginning": lambda file: _flip(file, 0.02), "flipped": lambda file: _flip(file, 0.5),
+    "flipped at its end": lambda file: _flip(file, 0.999), "gone": lambda file: file.unlink(),
     "a directory": _directory,
-}
+}  # fmt: skip
 TWIN = "another's"
 
 

@@ -196,25 +196,18 @@ class TestParaver:
 
 
 NSYS2PRV = {
-    "CUDA API calls": (63000000,),
-    "memory operations, their bytes": (63000001, 63000002),
+    "CUDA API calls": (63000000,), "memory operations, their bytes": (63000001, 63000002),
     "kernels, NCCL's kernels": (63000006, 63000007),
     "CUDA graphs traced as a whole, their id, the executable graph's": (63000008, 63000100, 63000101),
-    "graph node of a kernel or memory operation": (63000102,),
-    "launch parameters": range(9101, 9111),
-    "correlation id": (9200,),
-    "NVTX start/end ranges": (9004,),
-    "NVTX push/pop ranges of the default domain": (9600,),
-    "NVTX push/pop ranges of further domains": (9700, 9800),
-    "NCCL calls": (9500,),
-    "GPU metrics": (9400,),
-    "MPI calls": range(50000001, 50000006),
+    "graph node of a kernel or memory operation": (63000102,), "launch parameters": range(9101, 9111),
+    "correlation id": (9200,), "NVTX start/end ranges": (9004,),
+    "NVTX push/pop ranges of the default domain": (9600,), "NVTX push/pop ranges of further domains": (9700, 9800),
+    "NCCL calls": (9500,), "GPU metrics": (9400,), "MPI calls": range(50000001, 50000006),
     "bytes that an MPI collective sends, receives": (50100001, 50100002),
     "OpenACC events by construct": (66000000, 66000001, 66000002),
     "OpenACC events by source line": (66100000, 66100001, 66100002),
-    "OpenACC events by function": (66200000, 66200001, 66200002),
-    "bytes of OpenACC data events": (66300001,),
-}
+    "OpenACC events by function": (66200000, 66200001, 66200002), "bytes of OpenACC data events": (66300001,),
+}  # fmt: skip
 """Numbers of event types in nsys2prv 0.5.8, from its release on PyPI."""
 
 

@@ -355,11 +355,8 @@ class TestKeptCounts:
         listed = build(in_memory)
         rare = [number for number, row in enumerate(listed.page(0, len(listed))) if str(row[2]).startswith("rare(")]
         searches = {
-            (0, True): rare[0],
-            (len(listed) - 1, False): rare[-1],
-            (rare[-1], True): None,
-            (rare[0], False): None,
-        }
+            (0, True): rare[0], (len(listed) - 1, False): rare[-1], (rare[-1], True): None, (rare[0], False): None,
+        }  # fmt: skip
         assert {search: listed.find(*search, NameFilter("rare")) for search in searches} == searches
 
     @pytest.mark.campaign

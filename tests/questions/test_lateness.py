@@ -22,23 +22,17 @@ def on(rank: int, time: int, steps: range | tuple[int, ...] = range(20)) -> OfSt
 
 
 @pytest.mark.campaign
-@pytest.mark.parametrize(
-    ("how", "verdict"),
-    first(
-        1,
-        [
-            ({"computes": on(3, 5 * MS), "transfer": 5_000}, "skew: rank 3"),
-            ({"computes": on(1, 30 * MS, (7, 13))}, "skew: rank 1, a few steps"),
-            ({"computes": lambda rank, step: 9 * MS if rank == 2 + step % 2 else 0}, "skew: ranks 2, 3"),
-            ({"computes": lambda rank, step: 9 * MS * (rank in (1, 3))}, "skew: ranks 1, 3"),
-            ({"computes": lambda rank, step: 9 * MS * (rank > 0) + MS * (step % 3 == rank)}, "skew: ranks 1, 2, 3"),
-            ({"computes": on(0, 2 * MS)}, "mixed"),
-            ({}, "transfer-bound"),
-            ({"computes": lambda rank, step: 9 * MS if step % 4 == rank else 0}, "skew: rotating"),
-            ({"size": 8}, "unknown"),
-        ],
-    ),
-)
+@pytest.mark.parametrize(("how", "verdict"), first(1, [
+    ({"computes": on(3, 5 * MS), "transfer": 5_000}, "skew: rank 3"),
+    ({"computes": on(1, 30 * MS, (7, 13))}, "skew: rank 1, a few steps"),
+    ({"computes": lambda rank, step: 9 * MS if rank == 2 + step % 2 else 0}, "skew: ranks 2, 3"),
+    ({"computes": lambda rank, step: 9 * MS * (rank in (1, 3))}, "skew: ranks 1, 3"),
+    ({"computes": lambda rank, step: 9 * MS * (rank > 0) + MS * (step % 3 == rank)}, "skew: ranks 1, 2, 3"),
+    ({"computes": on(0, 2 * MS)}, "mixed"),
+    ({}, "transfer-bound"),
+    ({"computes": lambda rank, step: 9 * MS if step % 4 == rank else 0}, "skew: rotating"),
+    ({"size": 8}, "unknown"),
+]))  # fmt: skip
 def test_a_collective_transfers_or_waits_if_all_ranks_are_open(tmp_path: Path, how: Any, verdict: str) -> None:
     job = open_job(*ddp_job(tmp_path, **how))
     job.align(ClockMode.COLLECTIVES)
@@ -107,20 +101,10 @@ def test_a_rank_that_is_last_as_often_for_less_time_is_mentioned(tmp_path: Path)
     assert "Rank 2 (host) arrives last at 10 of 40 collectives, another rank at 10 for less time" in text
 
 
-@pytest.mark.parametrize(
-    ("late", "how", "says"),
-    first(
-        1,
-        [
-            (
-                (2, 3),
-                "loads",
-                "Ranks 2, 3 (host) arrive last at 20 of 40 collectives: their data loaders take 30",
-            ),
-            ((1, 3), "computes", "Ranks 1, 3 (host) arrive last at 20 of 40 collectives: their kernels take 30"),
-        ],
-    ),
-)
+@pytest.mark.parametrize(("late", "how", "says"), first(1, [
+    ((2, 3), "loads", "Ranks 2, 3 (host) arrive last at 20 of 40 collectives: their data loaders take 30"),
+    ((1, 3), "computes", "Ranks 1, 3 (host) arrive last at 20 of 40 collectives: their kernels take 30"),
+]))  # fmt: skip
 @pytest.mark.campaign
 def test_ranks_that_are_late_together_are_one_finding(tmp_path: Path, late: Any, how: str, says: str) -> None:
     jitter = lambda rank, step: (7 * rank + 3 * step) % 5 * 30_000 + 30 * MS * (rank in late)  # noqa: E731
@@ -187,16 +171,10 @@ def test_slow_steps_of_all_ranks_stay_a_finding_beside_a_straggler(tmp_path: Pat
 
 
 @pytest.mark.campaign
-@pytest.mark.parametrize(
-    ("name", "is_slow"),
-    first(
-        2,
-        [
-            *(("Trainer.evaluate", False), ("autograd::engine::evaluate_function: AddBackward0", True)),
-            *(("val_step 3", False), ("next_batch", True)),
-        ],
-    ),
-)
+@pytest.mark.parametrize(("name", "is_slow"), first(2, [
+    *(("Trainer.evaluate", False), ("autograd::engine::evaluate_function: AddBackward0", True)),
+    *(("val_step 3", False), ("next_batch", True)),
+]))  # fmt: skip
 def test_steps_that_evaluate_are_not_slow(tmp_path: Path, name: str, is_slow: bool) -> None:
     everyone = ddp_job(tmp_path, loads=lambda rank, step: 90 * MS * (step in (7, 13)), loader=name)
     assert ("slow-steps" in ids(triaged(*everyone))) == is_slow

@@ -54,19 +54,13 @@ def test_late_ranks_hide_no_skipped_collective(tmp_path: Path) -> None:
 
 
 @pytest.mark.campaign
-@pytest.mark.parametrize(
-    "how",
-    first(
-        1,
-        [
-            {"captured": lambda rank: range(5 if rank == 2 else 0, 20)},
-            {"captured": lambda rank: range(14 if rank == 2 else 20)},
-            {"captured": lambda rank: range(1) if rank == 2 else range(20)},
-            {"loses": at((2, 7, 1))},
-            {"skips": at((2, 0, 0))},
-        ],
-    ),
-)
+@pytest.mark.parametrize("how", first(1, [
+    {"captured": lambda rank: range(5 if rank == 2 else 0, 20)},
+    {"captured": lambda rank: range(14 if rank == 2 else 20)},
+    {"captured": lambda rank: range(1) if rank == 2 else range(20)},
+    {"loses": at((2, 7, 1))},
+    {"skips": at((2, 0, 0))},
+]))  # fmt: skip
 def test_a_collective_that_may_not_have_been_recorded_is_no_difference(tmp_path: Path, how: Any) -> None:
     paths = ddp_job(tmp_path, **how)
     assert words_and_groups(paths)[0] == []

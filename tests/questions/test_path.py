@@ -249,7 +249,6 @@ LOSSES = [
     pytest.param((NO_RECORDS,), marks=pytest.mark.campaign),
     pytest.param((NO_RECORDS, NO_WAITS, NO_CALLS_OF_EVENTS), marks=pytest.mark.campaign),
 ]
-COMPUTE = 4 * (80 + 15)
 BETWEEN = 3 * 20
 """Time from a step's last kernel to the first kernel of the next step, which was launched in time."""
 

@@ -43,11 +43,8 @@ SINGLE = {
     "a float": (sa.literal(0.1, sa.Double) * 3, 0.1 * 3),
     "a large number": (sa.literal(2**62, sa.BigInteger) + 1, 2**62 + 1),
     "a cast to a float": (sa.cast("1.25", sa.Double), 1.25),
-    "a cast to whole numbers": (sa.cast(2.0, sa.BigInteger), 2),
-    "a cast to text": (sa.cast(12, sa.Text), "12"),
-    "a cast to a flag": (sa.cast(1, sa.Boolean), True),
-    "true": (sa.true(), True),
-    "not": (sa.not_(sa.false()), True),
+    "a cast to whole numbers": (sa.cast(2.0, sa.BigInteger), 2), "a cast to text": (sa.cast(12, sa.Text), "12"),
+    "a cast to a flag": (sa.cast(1, sa.Boolean), True), "true": (sa.true(), True), "not": (sa.not_(sa.false()), True),
     "nothing": (sa.null(), None),
     "text with every special character": (sa.literal("'\"%:\\ $1 ?;--é"), "'\"%:\\ $1 ?;--é"),
     "texts joined": (sa.literal("a") + "b" + sa.literal("%c"), "ab%c"),
@@ -57,13 +54,12 @@ SINGLE = {
     "a pattern with a percent sign": (sa.literal("50%").endswith("%"), True),
     "the beginning of a text": (sa.literal("100 %").startswith("100%", autoescape=True), False),
     "an element of a list": (sa.func.list_extract(sa.literal([7, 8], sa.ARRAY(sa.BigInteger)), 2), 8),
-    "one of several": (sa.literal(2).in_([1, 2]), True),
-    "one of none": (sa.literal("a").in_([]), False),
+    "one of several": (sa.literal(2).in_([1, 2]), True), "one of none": (sa.literal("a").in_([]), False),
     "none of none": (sa.literal(2).not_in([]), True),
     "several of none": (sa.tuple_(sa.literal("a"), sa.literal(1)).in_([]), False),
     "several of several": (sa.tuple_(sa.literal("a"), sa.literal(1)).in_([("a", 1), ("b", 2)]), True),
     "between": (sa.literal(2).between(1, 3), True),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", SINGLE)

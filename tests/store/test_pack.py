@@ -41,14 +41,11 @@ NATIVE_ROWS = {
     "api_backtraces": (("CUPTI_ACTIVITY_KIND_RUNTIME", "eventClass = 67"),),
     "syncs": (("CUPTI_ACTIVITY_KIND_SYNCHRONIZATION",),),
     "nvtx_ranges": (("NVTX_EVENTS", f"eventType IN {RANGE_TYPES}"),),
-    "nvtx_marks": (("NVTX_EVENTS", "eventType = 34"),),
-    "gpu_metrics": (("GPU_METRICS", "timestamp IS NOT NULL"),),
-    "nic_metrics": (("NET_NIC_METRIC",),),
-    "os_calls": (("OSRT_API", "eventClass NOT IN (31, 32)"),),
-    "processes": (("PROCESSES", "globalPid IS NOT NULL"),),
-    "threads": (("ThreadNames", "globalTid IS NOT NULL"),),
+    "nvtx_marks": (("NVTX_EVENTS", "eventType = 34"),), "gpu_metrics": (("GPU_METRICS", "timestamp IS NOT NULL"),),
+    "nic_metrics": (("NET_NIC_METRIC",),), "os_calls": (("OSRT_API", "eventClass NOT IN (31, 32)"),),
+    "processes": (("PROCESSES", "globalPid IS NOT NULL"),), "threads": (("ThreadNames", "globalTid IS NOT NULL"),),
     "diagnostics": (("DIAGNOSTIC_EVENT",),),
-}
+}  # fmt: skip
 """The canonical tables, and the native rows in them."""
 
 

@@ -337,12 +337,9 @@ def test_a_stopped_job_that_the_shell_kills_is_gone(job, environment):
 def test_an_interrupt_while_the_program_starts_is_no_traceback_of_its_own(job, environment, number):
     """Only Python's own start may print a traceback."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "nsystui", "kernels", *job],
-        env={**os.environ, **environment},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+        [sys.executable, "-m", "nsystui", "kernels", *job], env={**os.environ, **environment},
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
     time.sleep(random.Random(f"{campaign.SEED}-{number}").uniform(0, 0.5))
     process.send_signal(signal.SIGINT)
     _, said = process.communicate()

@@ -75,11 +75,8 @@ def test_histogram_bars_share_one_scale_and_leave_where_there_is_only_room_for_l
 def test_marks_of_a_plot_grow_with_the_points_and_its_ends_have_labels():
     plot = Density([[0, 0, 12], [0, 3, 0], [1, 0, 0]], (1.0, 100.0), (2.0, 50.0))
     assert plot_lines(plot, 16, "{:g} u".format, "{:g} u".format) == [
-        "50 u │  ■       ",
-        "     │ ○        ",
-        " 2 u │·         ",
-        "      1 u  100 u",
-    ]
+        "50 u │  ■       ", "     │ ○        ", " 2 u │·         ", "      1 u  100 u",
+    ]  # fmt: skip
 
 
 class SizedChart(StripChart):

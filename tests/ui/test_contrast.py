@@ -67,16 +67,9 @@ def weak(app: NsystuiApp, terminal: TerminalTheme) -> dict[tuple[object, ...], s
 
 UNKNOWN = (("2",), ("L",), ("question_mark",))
 MORE_UNKNOWN = (
-    *TABLES,
-    *CHARTS,
-    ("5", "enter"),
-    ("6", "enter"),
-    ("4", "v", "m"),
-    ("4", "v"),
-    ("4", "e"),
-    ("2", "s"),
+    *TABLES, *CHARTS, ("5", "enter"), ("6", "enter"), ("4", "v", "m"), ("4", "v"), ("4", "e"), ("2", "s"),
     ("T", "z", "enter"),
-)
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("screens", [UNKNOWN, in_campaign(MORE_UNKNOWN)], ids=["some screens", "all screens"])

@@ -98,17 +98,11 @@ async def test_the_palette_finds_what_people_call_a_thing(job, cache):
     assert not missed
 
 
-@pytest.mark.parametrize(
-    "typed, mode, line",
-    first(
-        1,
-        [
-            ("by family", "kernels", "view [kernels]"),
-            ("warnings", "overview", "capture log"),
-            ("gaps by len", "host", "view "),
-        ],
-    ),
-)
+@pytest.mark.parametrize("typed, mode, line", first(1, [
+    ("by family", "kernels", "view [kernels]"),
+    ("warnings", "overview", "capture log"),
+    ("gaps by len", "host", "view "),
+]))  # fmt: skip
 async def test_the_palette_offers_the_keys_and_groupings_of_other_tabs(job, cache, typed, mode, line):
     async with running(job, cache, WIDE, "9", "ctrl+p", *keys_of(typed), "enter") as (app, pilot):
         await pilot.pause()

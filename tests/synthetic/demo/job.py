@@ -327,11 +327,7 @@ def set_up(rank: RankTimeline, communicators: Sequence[Communicator], memory: Se
 
 def _init_communicator(rank: RankTimeline, communicator: Communicator) -> Program:
     """Create a communicator: all ranks leave ncclCommInitRankConfig together."""
-    values = {
-        RANK: communicator.members.index(rank.rank),
-        RANKS: len(communicator.members),
-        CUDA_DEVICE: rank.device,
-    }
+    values = {RANK: communicator.members.index(rank.rank), RANKS: len(communicator.members), CUDA_DEVICE: rank.device}
     with rank.nccl("ncclCommInitRankConfig", communicator, **values):
         rank.compute_for(60_000 * rank.start_up)
         with rank.asleep():

@@ -85,11 +85,7 @@ def _multi_tensor(label: str, functor: str, microseconds: float) -> KernelSpec:
 
 def _backward_linear(dgrad: float, wgrad: float) -> tuple[KernelSpec, ...]:
     label = "AddmmBackward0"
-    return (
-        _gemm(label, "192x192_64x4_2x1", dgrad),
-        _gemm(label, "256x128_64x4_1x2", wgrad),
-        _reduce(label, 15),
-    )
+    return (_gemm(label, "192x192_64x4_2x1", dgrad), _gemm(label, "256x128_64x4_1x2", wgrad), _reduce(label, 15))
 
 
 EMBEDDING: Final = (
