@@ -124,6 +124,11 @@ class Packing:
         self._packs = threading.Semaphore(self.limits.packs)
         self.packing_database = PackingDatabase(self.limits, self.database)
 
+    def close(self) -> None:
+        """Close the packing database."""
+        if self.packing_database.database is not None:
+            self.packing_database.database.close()
+
     def pack(self, file: ExportFile, index: int, callbacks: Callbacks) -> PackedFiles | PackedTables:
         """Pack an export, after waiting for its turn.
 

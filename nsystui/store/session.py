@@ -188,12 +188,9 @@ class Session:
         """Close every file and free the memory."""
         for report in self._on_demand.values():
             report.close()
-        if self._packing is not None and self._packing.packing_database.database is not None:
-            self._packing.packing_database.database.close()
-        if self._database is not None:
-            self._database.close()
-        if self.workers is not None:
-            self.workers.close()
+        for part in (self._packing, self._database, self.workers):
+            if part is not None:
+                part.close()
 
     def add(
         self,

@@ -4,7 +4,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsystui.exports.nccl_calls import COMMUNICATION
 from nsystui.exports.nccl_log.lines import CommunicatorLine, CommunicatorState, LogProcess, Signature, Writer
 from nsystui.questions.nccl import names
 from nsystui.questions.nccl.communicators import CommunicatorRank, Communicators
@@ -92,7 +91,6 @@ def test_other_kernels_are_not_nccls():
 
 def test_calls_communicate_or_manage_and_pytorchs_labels_name_collectives():
     assert {name: names.collective_of_api(name) for name in CALLS} == CALLS
-    assert CALLS | COMMUNICATION == COMMUNICATION | CALLS
     assert {name for name in CALLS if names.collective_of_api(name) is None} == set()
     assert not [name for name in (*MANAGEMENT, *NO_CALLS) if names.collective_of_api(name) is not None]
     assert {names.collective_of_api(name) for name in MANAGEMENT} == {None}

@@ -160,8 +160,7 @@ def _plain_arrays(rows: Mapping[str, Array], report: int, clock_offset: int = 0)
     arrays: dict[str, Any] = {
         name: np.ma.getdata(rows[name])[chosen].astype(np.int64) for name in (*_NUMBERS, "size", "ranks")
     }
-    arrays["start"] -= clock_offset
-    arrays["end"] -= clock_offset
+    arrays |= {edge: arrays[edge] - clock_offset for edge in ("start", "end")}
     for name in _TEXTS:  # each text as its index among the texts
         texts, arrays[name] = np.unique(rows[name][chosen], return_inverse=True)
         arrays[f"{name}_texts"] = json_array(texts.tolist())

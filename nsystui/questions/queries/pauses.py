@@ -56,9 +56,10 @@ def _stopped(session: Session, reports: Sequence[Report]) -> dict[int, Arrays]:
     return {index: {"edges": np.array(times, np.int64)} for index, times in edges.items()}
 
 
-# Not `Not all … might have been collected`, which complete captures have.
+# Complete captures have `Not all … might have been collected`.
 SURE_LOSS = re.compile(r"\blost\b|\bdropp|overflow|discarded|truncated", re.IGNORECASE)
 LONG = 10_000_000
+"""The least length of a hole, ns."""
 _FEWEST_CALLS, _FEWEST_IDS = 50, 300
 
 
@@ -78,28 +79,25 @@ def _holes(session: Session, reports: Sequence[Report]) -> dict[int, Arrays]:
     import sqlalchemy as sa
 
     from nsystui.questions.queries.conditions import of_reports
-    from nsystui.store.tables import api_calls
+    from nsystui.store import tables
 
-    calls, edges = api_calls.c, {report.index: list[int]() for report in reports}
-    bins, columns = calls.start.op("//")(LONG), (calls.process, calls.start, calls.end, calls.correlation_id)
-    query = sa.select(*map(sa.func.min, columns[1::2]), *map(sa.func.max, columns[2:]), sa.func.count())
-    query = query.where(of_reports(calls.report, edges), *(column.is_not(None) for column in columns))
+    calls, edges = tables.api_calls.c, {report.index: list[tuple[int, ...]]() for report in reports}
+    ids, bins, least, most = calls.correlation_id, calls.start.op("//")(LONG), sa.func.min, sa.func.max
+    query = sa.select(least(calls.start), least(ids), most(calls.end), most(ids), sa.func.count())
+    is_whole = (column.is_not(None) for column in (calls.process, calls.start, calls.end, ids))
+    query = query.where(of_reports(calls.report, edges), *is_whole)
     grouped = query.add_columns(calls.report, calls.process).group_by(calls.report, calls.process, bins)
-    rows = session.rows(grouped.order_by(calls.report, calls.process, bins)) if session.count(api_calls) else ()
+    rows = session.rows(grouped.order_by(calls.report, calls.process, bins)) if session.count(tables.api_calls) else ()
     for (index, process), group in groupby(rows, key=lambda row: row[5:]):
         for start, end in _without_calls(np.array([row[:5] for row in group], np.int64)):
             idle = subtract(union([start], [end]), _worked(session, Task(index, process), start, end))
             long = idle.chosen(idle.lengths >= LONG)
-            for edge in zip(long.starts.tolist(), long.ends.tolist(), strict=True):
-                edges[index] += [process, *edge]
-    return {index: {"edges": np.array(values, np.int64)} for index, values in edges.items()}
+            edges[index] += [(process, *edge) for edge in zip(long.starts.tolist(), long.ends.tolist(), strict=True)]
+    return {index: {"edges": np.array(values, np.int64).reshape(-1)} for index, values in edges.items()}
 
 
 def _without_calls(bins: Times) -> Iterator[tuple[int, int]]:
-    """Yield start and end of long stretches in which ids of calls are missing.
-
-    A sleeping process uses no ids: in real exports, 9 in 5 s, in which its usual calls use 20,000.
-    """
+    """Yield long stretches in which ids of calls are missing; a sleeping process uses none."""
     starts, low, ends, high, counts = bins.T
     before, after, calls = np.maximum.accumulate(ends)[:-1], starts[1:], np.cumsum(counts)
     lengths, missing = after - before, np.minimum.accumulate(low[::-1])[-2::-1] - np.maximum.accumulate(high)[:-1]
@@ -110,6 +108,7 @@ def _without_calls(bins: Times) -> Iterator[tuple[int, int]]:
 
 
 def _worked(session: Session, task: Task, start: int, end: int) -> Intervals:
+    """Return when a process's GPUs worked, on the report's clock."""
     import sqlalchemy as sa
 
     from nsystui.store import tables

@@ -245,7 +245,7 @@ _CALLS = {"GraphLaunch": "graph_launches", "Launch": "kernels", **dict.fromkeys(
 def unrecorded_work(
     session: Session, reports: Iterable[Report], only: Collection[str] = tuple(_CALLS.values())
 ) -> dict[Task, Counter[str]]:
-    """Count the calls of `Breakdown.unknown` whose work belongs in one of the tables ``only``."""
+    """Count the calls without recorded work by process and table (of ``only``)."""
     words = [word for word, table in _CALLS.items() if table in only]
 
     def compute(part: Session, missing: list[Report]) -> dict[int, Arrays]:
@@ -279,7 +279,7 @@ def _unrecorded(session: Session, reports: Sequence[Report], words: Sequence[str
 
 
 def _working(session: Session, reports: Collection[Report]) -> dict[str, set[Task]]:
-    """Return the processes with work by word of `_CALLS`."""
+    """Return the processes with recorded work, by word of `_CALLS`."""
     import sqlalchemy as sa
 
     from nsystui.store.tables import memory_ops

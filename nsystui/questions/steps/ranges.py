@@ -226,8 +226,8 @@ def _candidates(
         _add_work(session, named, needs_marks=False)
         return [named[task] for task in sorted(named)]
     kinds = {template for *_, template in session.rows(_kinds_query(tasks)) if not _PART.search(template)}
-    numbered = {template for template in kinds if "*" in template and any(word.search(template) for word in _WORDS)}
-    numbered |= {template for template in kinds if _PHASE in template}
+    has_word = {kind for kind in kinds if any(word.search(kind) for word in _WORDS)}
+    numbered = {kind for kind in has_word if "*" in kind or _PHASE in kind}
     for chosen in (numbered, kinds - numbered):
         # DuckDB computes the kind once per value in short lists.
         values = sa.values(sa.column("kind", sa.Text), name="kinds").data([(template,) for template in sorted(chosen)])
