@@ -204,8 +204,8 @@ class OnDemand:
         """
         import duckdb
 
-        parts = (source.of_fields(missing, in_order=in_order) for source in self._sources)
-        needed = [part for part in parts if part.feeds]
+        fed = (source for source in self._sources if missing.keys() & source.feeds)
+        needed = [source.of_fields(missing, in_order=in_order) for source in fed]
         lookups = Lookups(self.path, self.native, connection, self._checks)
         try:
             with self.file.unchanged():
