@@ -54,7 +54,7 @@ ILL: list[tuple[str, Write, str]] = [
     ("input-pipeline", partial(ill.starved, pin_ms=17), "pin"),
     ("staged-peer-copies", ill.staged_copies, ""),
     ("launch-bound", ill.launch_bound, ""),
-    ("launch-bound", partial(ill.launch_bound, ahead=5_000), " 0 % for late launches"),
+    ("launch-bound", partial(ill.launch_bound, ahead=5_000), " 0 % waiting for launches"),
     ("preempted", ill.preempted, ""),
     ("preempted", partial(ill.preempted, others=False), "No recorded thread had the CPU"),
     # The time after a cudaFree counts up to the next kernel, if the whole gap is short.

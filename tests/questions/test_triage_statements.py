@@ -458,15 +458,25 @@ def test_a_kernel_during_which_pages_move_waits_for_them(tmp_path):
     told(found, "Pages of unified memory move", advises=("Prefetch the pages",), never=("another process",))
 
 
-@pytest.mark.parametrize(("call", "advises"), [(5 * US, "only 10 % of this time"), (45 * US, "A launch costs the CPU")])
-def test_late_launches_are_due_to_launch_calls_only_if_these_take_the_time(tmp_path, call, advises):
-    """200 gaps of 50 µs, at the end of which a launch takes 5 or 45 µs."""
+@pytest.mark.parametrize(
+    ("call", "starting", "passed", "advises"),
+    [
+        (5 * US, 0, ("9.95 ms", "0 ns"), "only 10 % of the time of late launches"),
+        (45 * US, 0, ("9.95 ms", "0 ns"), "A launch costs the CPU"),
+        (5 * US, 30 * US, ("3.98 ms", "5.97 ms"), "most of this time to start kernels"),
+    ],
+)
+def test_waiting_for_launches_is_due_to_calls_or_to_starts_only_if_these_take_the_time(
+    tmp_path, call, starting, passed, advises
+):
+    """200 gaps of 50 µs, at the end of which a launch takes 5 or 45 µs, and a kernel 0 or 30 µs to start."""
     with one_gpu(tmp_path / "a.sqlite") as gpu:
         for start in range(MS, 41 * MS, 200 * US):
-            correlation = gpu.call("cudaLaunchKernel_v7000", start - call, start)
+            correlation = gpu.call("cudaLaunchKernel_v7000", start - starting - call, start - starting)
             gpu.export.kernel(gpu.process, 0, 7, start, start + 150 * US, name="work()", correlation_id=correlation)
     found = finding(triaged(tmp_path / "a.sqlite", rules=("launch_overhead",)), "launch-overhead")
-    told(found, advises=(advises,))
+    words = "{} pass until the launching calls return (late launches), {} until the kernels start (stalls)"
+    told(found, words.format(*passed), advises=(advises,))
 
 
 def test_collectives_other_than_the_first_two_are_not_passed_over(tmp_path):

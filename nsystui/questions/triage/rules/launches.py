@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -105,6 +106,7 @@ _LAUNCH_OVERHEAD_COLUMNS = (
     Column("kernels", header="Kernels", label="kernels", unit=Unit.COUNT, importance=1),
     Column("late", header="Late Launches", label="late launches", unit=Unit.COUNT),
     Column("waited", header="GPU Waited (ns)", label="GPU waited", unit=Unit.DURATION, compared="busy"),
+    Column("launching", header="Until Launched (ns)", label="until launched", unit=Unit.DURATION, compared="busy"),
     Column("queue", header="Queue Delay Med (ns)", label="queue med", unit=Unit.DURATION, decimals=0),
     Column("kernel", header="Kernel Med (ns)", label="kernel med", unit=Unit.DURATION, decimals=0),
     Column("tiny", header="Tiny Kernels", label="tiny", unit=Unit.COUNT, importance=1),
@@ -134,14 +136,16 @@ def launch_overhead(case: Case) -> Sequence[Finding | NotChecked]:
     if not rows:
         why = "needs the API calls that launched the kernels: this export lacks these calls"
         return [NotChecked("launch-overhead", why)]
-    launches, kernels, late, waited, tiny = np.array(rows)[:, [2, 3, 4, 5, 8]].sum(axis=0).astype(int).tolist()
-    cost = case.mean([waited])
+    sums = np.array(rows)[:, [2, 3, 4, 5, 6, 9]].sum(axis=0).astype(int).tolist()
+    launches, kernels, late, waited, launching, tiny = sums
+    cost, starting = case.mean([waited]), case.mean([waited - launching])
     if case.percent(cost) < case.thresholds.launch_percent:
         return []
     sentence = (
-        f"Late launches cost {time_words(cost)} per GPU: the next kernel is launched only after the GPU goes idle. "
-        f"This happens at {late:,} of {counted(launches, 'launch')}. {100 * tiny / kernels:.0f} % of the kernels "
-        f"take less than {case.thresholds.tiny_kernel_us:g} µs."
+        f"Waiting for launches costs {time_words(cost)} per GPU: the next kernel is launched only after the GPU goes "
+        f"idle. This happens at {late:,} of {counted(launches, 'launch')}: {time_words(cost - starting)} pass until "
+        f"the launching calls return (late launches), {time_words(starting)} until the kernels start (stalls). "
+        f"{100 * tiny / kernels:.0f} % of the kernels take less than {case.thresholds.tiny_kernel_us:g} µs."
     )
     overhead, words = overhead_in(case, waits)
     sentence += f" CUDA overhead in this time: {words}." if words else ""
@@ -150,7 +154,10 @@ def launch_overhead(case: Case) -> Sequence[Finding | NotChecked]:
         f"Replay the work as a CUDA graph, or fuse kernels{how}.",
         "A launch costs the CPU several µs whatever the kernel does, and these kernels end before the next launch.",
     )
-    advice = _less_between(case, advice, in_calls, cost)
+    if 2 * starting > cost:
+        advice = replace(advice, reason="The GPU takes most of this time to start kernels that are launched already.")
+    else:
+        advice = _less_between(case, advice, in_calls, cost - starting)
     advice = ADVICE if 2 * overhead > cost else _REPLAYED if kernels >= 2 * launches else advice
     door = Door("kernels", report="cuda_kern_exec_sum")
     measured = (
@@ -160,12 +167,12 @@ def launch_overhead(case: Case) -> Sequence[Finding | NotChecked]:
     return [case.finding("launch-overhead", sentence, advice, door, cost, measured, (_LAUNCH_OVERHEAD_COLUMNS, rows))]
 
 
-def _less_between(case: Case, advice: Advice, in_calls: Mapping[Place, Intervals], cost: int) -> Advice:
-    """Return the advice if launch calls take half of the cost, ns; else advice on the rest."""
+def _less_between(case: Case, advice: Advice, in_calls: Mapping[Place, Intervals], launching: int) -> Advice:
+    """Return the advice if launch calls take half of the time until they return, ns; else advice on the rest."""
     calling = case.mean(part.length for part in in_calls.values())
-    reason = f"The calls that launch take only {100 * calling / cost:.0f} % of this time."
+    reason = f"The calls that launch take only {100 * calling / launching:.0f} % of the time of late launches."
     less = Advice(f"Let the CPU do less between launches (`nsystui gaps`). {advice.text}", reason)
-    return less if 2 * calling < cost else advice
+    return less if 2 * calling < launching else advice
 
 
 def _portions(case: Case) -> Iterator[list[DeviceIntervals]]:
@@ -186,7 +193,7 @@ def _portions(case: Case) -> Iterator[list[DeviceIntervals]]:
 def _rows(
     case: Case, devices: Sequence[DeviceIntervals], late: dict[Place, Intervals], in_calls: dict[Place, Intervals]
 ) -> Iterator[tuple[float, ...]]:
-    """Yield the row of each GPU with launches; add its gaps before late launches, and the launching calls in them."""
+    """Yield the row of each GPU with launches; add its gaps that wait for launches, and the launching calls in them."""
     launches = launches_of(case, devices)
     for device in devices:
         times, key = launches.get(device.device.key), device.device.key
@@ -198,7 +205,9 @@ def _rows(
             late[key], in_calls[key] = waits, intersect(waits, union(launch, called))
             tiny = int((length < case.thresholds.tiny_kernel_us * 1e3).sum())
             medians = (float(np.median(times)) for times in (np.maximum(start - called, 0)[first], length))
-            counts = len(first), len(start), len(waits), waits.length
+            awaited = order[np.searchsorted(start, waits.ends, sorter=order)]
+            launching = int((np.minimum(called[awaited], waits.ends) - waits.starts).sum())
+            counts = len(first), len(start), len(waits), waits.length, launching
             yield (device.device.task.rank, device.device.device, *counts, *medians, tiny)
 
 
@@ -260,7 +269,7 @@ _LAUNCH_BOUND_COLUMNS = (
     Column("busy", header="Busy (ns)", label="busy", unit=Unit.DURATION, importance=1),
     Column("waited", header="GPU Waited (ns)", label="GPU waited", unit=Unit.DURATION, compared="busy"),
     Column(
-        "late", header="For Late Launches (ns)", label="for late launches", unit=Unit.DURATION, compared="busy"
+        "late", header="Waiting for Launches (ns)", label="for launches", unit=Unit.DURATION, compared="busy"
     ).with_importance(1),
 )
 
@@ -279,7 +288,7 @@ class _Stretch(NamedTuple):
 
 @rule(150, IDLE | {"api_calls"}, FindingKind("launch-bound", "launch-bound stretches", BY_CPU))
 def launch_bound(case: Case) -> Sequence[Finding | NotChecked]:
-    """Find launch-bound stretches, if late launches cost too little for `launch_overhead`.
+    """Find launch-bound stretches, if waiting for launches costs too little for `launch_overhead`.
 
     A stretch is time of a GPU without a long gap. See docs/numbers.md#launches.
     """
@@ -369,7 +378,7 @@ def _finding(case: Case, stretches: Sequence[_Stretch], cost: int, share: float)
     sentence = (
         f"{100 * share:.0f} % of the GPU work is launch-bound, in {counted(len(stretches), 'stretch')} "
         f"({time_words(total)}). Gaps between the {kernels:,} kernels take {idle} % of this time: {is_late} % "
-        f"for late launches, {idle - is_late} % for kernel starts on the GPU. "
+        f"waiting for launches, {idle - is_late} % for kernel starts on the GPU. "
         f"The worst stretch{range_words} has a median kernel time of {time_words(worst.median)}."
     )
     advice = Advice(
