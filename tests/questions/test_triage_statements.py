@@ -477,6 +477,7 @@ def test_waiting_for_launches_is_due_to_calls_or_to_starts_only_if_these_take_th
     found = finding(triaged(tmp_path / "a.sqlite", rules=("launch_overhead",)), "launch-overhead")
     words = "{} pass until the launching calls return (late launches), {} until the kernels start (stalls)"
     told(found, words.format(*passed), advises=(advises,))
+    assert found.gain is not None and found.gain.recoverable == 199 * 50 * US
 
 
 def test_collectives_other_than_the_first_two_are_not_passed_over(tmp_path):

@@ -21,6 +21,8 @@ BY_COMMUNICATION = ("nccl", "communication")
 BY_COPIES = ("to_device", "to_host", "on_device", "other_copies", "memsets")
 BY_MIGRATIONS = ("migrations",)
 BY_CPU = ("starved",)
+BY_LAUNCHES = ("starved", "stalled")
+"""Also the start of kernels on the GPU, which launches in time hide."""
 BY_COMPUTE = ("compute",)
 
 

@@ -32,7 +32,7 @@ from nsystui.questions.triage.case import CUDA_TABLES, Case, Place, rank_words, 
 from nsystui.questions.triage.cuda_overhead import ADVICE, overhead_in
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.questions.triage.kernel_mix import by_framework
-from nsystui.questions.triage.rule import BY_CPU, IDLE, FindingKind, rule
+from nsystui.questions.triage.rule import BY_CPU, BY_LAUNCHES, IDLE, FindingKind, rule
 from nsystui.store import tables
 
 _CHUNKS = 30
@@ -52,7 +52,7 @@ _PACE = Advice(
 _CAUSES = ("preempted", "allocator-churn", "launch-overhead", "host-bound", "launch-bound", "synchronising-calls")
 
 
-@rule(110, IDLE, FindingKind("low-utilisation", "many short idle gaps", BY_CPU, symptom_of=_CAUSES))
+@rule(110, IDLE, FindingKind("low-utilisation", "many short idle gaps", BY_LAUNCHES, symptom_of=_CAUSES))
 def low_utilisation(case: Case) -> Sequence[Finding | NotChecked]:
     """Find stretches of many short gaps: nsys's ``gpu_time_util``, but with unions (docs/numbers.md#expert-rules)."""
     rows: list[tuple[int, int, int, int, int]] = []
@@ -119,7 +119,7 @@ _LAUNCH_OVERHEAD_COLUMNS = (
     FindingKind(
         "launch-overhead",
         "waiting for launches",
-        BY_CPU,
+        BY_LAUNCHES,
         symptom_of=("preempted", "allocator-churn", "host-bound", "synchronising-calls"),
     ),
 )
@@ -286,7 +286,7 @@ class _Stretch(NamedTuple):
     late: int
 
 
-@rule(150, IDLE | {"api_calls"}, FindingKind("launch-bound", "launch-bound stretches", BY_CPU))
+@rule(150, IDLE | {"api_calls"}, FindingKind("launch-bound", "launch-bound stretches", BY_LAUNCHES))
 def launch_bound(case: Case) -> Sequence[Finding | NotChecked]:
     """Find launch-bound stretches, if waiting for launches costs too little for `launch_overhead`.
 
