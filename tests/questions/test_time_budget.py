@@ -127,7 +127,7 @@ def kernels(starts: Sequence[int], length: int) -> list[Event]:
 
 
 CAUSES = {
-    "calls too far from a gap": (kernels((0, 20, 60), 20), [("cudaMalloc", 37, 38)], [], 80, {}, {"unexplained": 20}),
+    "calls too far from a gap": (kernels((0, 20, 60), 20), [("cudaMalloc", 37, 38)], [], 80, {}, {"nothing recorded": 20}),
     "calls, and where nothing is recorded the range or the last call": (
         kernels((0, 2, 12, 22, 32), 2), [("cudaMalloc", 5, 9), ("cudaDeviceSynchronize", 14, 15)],
         [("load", 4, 12), ("save 1", 24, 32)], 34, {},
@@ -137,7 +137,7 @@ CAUSES = {
         kernels((0, 10), 2), [("cudaLaunchKernel", 9, 10)], [("batch 1", 0, 3), ("batch 2", 9, 12)], 12, {},
         {"cudaLaunchKernel before `batch *`": 1, "nothing recorded, before range `batch *`": 7}),
     "no range if the launching thread is unknown": (
-        kernels((0, 10), 2), [], [("batch 1", 0, 3), ("batch 2", 9, 12)], 12, {}, {"unexplained": 8}),
+        kernels((0, 10), 2), [], [("batch 1", 0, 3), ("batch 2", 9, 12)], 12, {}, {"nothing recorded": 8}),
     "start-up without ranges": (
         kernels(range(50, 100), 1), [("cudaMalloc", 10, 30), ("cudaMemcpy", 35, 36)], [], 100,
         {"cudaMalloc": 20, "cudaMemcpy": 1, "nothing recorded, before cudaMalloc": 10,
@@ -145,7 +145,7 @@ CAUSES = {
     "calls beside a gap": (
         kernels((0, 20, 60), 2), [("cudaLaunchKernel", 0, 1), ("cudaEventRecord", 21, 22)], [], 62, {},
         {"nothing recorded, before cudaEventRecord": 18, "nothing recorded, after cudaEventRecord": 38}),
-    "nothing but kernels": (kernels((0, 10), 2), [], [], 12, {}, {"unexplained": 8}),
+    "nothing but kernels": (kernels((0, 10), 2), [], [], 12, {}, {"nothing recorded": 8}),
 }  # fmt: skip
 """Kernels, calls, ranges, the end of the window, causes of the start-up and of the gaps, in ms."""
 
@@ -199,7 +199,7 @@ def test_a_thread_is_off_the_cpu_before_the_first_event_that_puts_it_on_one(tmp_
     assert {one.name: one.time // MS for one in found.tail} == {
         "off the CPU": 15,
         "CPU work on python 4800": 1,
-        "unexplained": 4,
+        "nothing recorded": 4,
     }
 
 

@@ -22,7 +22,7 @@ KNOWN: dict[str, dict[str, Sequence[str]]] = {
         "launch-bound": ("in NVTX range `Profile_Loop`",)},
     # 25.08 s, of which kernel and copies take 0.49 s, and cudaMallocHost 7.73 s; nothing else is recorded.
     "gemm-pinned": {"host-allocation": ("cudaMallocHost 7.73 s",),
-        "start-up": ("16.84 s without any record of the CPU",
+        "start-up": ("16.84 s with nothing recorded",
         "7.718 s in calls that allocate or free memory (cudaMallocHost)")},
     # Sums of nsys: 472 AllReduce in 59 steps, 292.8 ms; kernels or copies run during 98 % of that.
     "ddp-a100-rank0of4": {"communication": ("8 AllReduce a step",

@@ -140,7 +140,7 @@ def _name(work: HostWork, cause: HostCause) -> str:
     quoted = f"`{shorten(without_numbers(name), _MAX_NAME)}`" if name else ""
     if cause.kind == NOTHING:
         location = f"{word} range {quoted}" if quoted else cause.what
-        return f"nothing recorded, {location}" if location else UNEXPLAINED
+        return f"nothing recorded{location and f', {location}'}"
     words = replace(cause, what=shorten(cause.what, _MAX_CAUSE)).words
     is_same_name = work.range_name and cause.what and work.range_name.endswith(cause.what)
     # A library's range around its call of the same name adds nothing; another thread's work is not in the range.

@@ -535,5 +535,5 @@ def _overlap_words(case: Case, idle_times: Mapping[Place, Intervals]) -> str:
 
 def _words(case: Case, kind: str, what: str | None, time: int) -> str:
     """Return ``7.718 s in calls that allocate or free memory (cudaMallocHost)``."""
-    words = "without any record of the CPU" if kind == causes.NOTHING else kind
+    words = "with nothing recorded" if kind == causes.NOTHING else kind
     return f"{time_words(case.mean([time]))} {words}{f' ({what})' if what else ''}"
