@@ -1,7 +1,10 @@
 """9 Steps: cached results of each report serve jobs of several."""
 
+from shutil import copy
+
 import pytest
 from jobs import WIDE, becomes_text, cells, press, rested, running, screen_text, shows
+from support import edit
 
 
 @pytest.mark.campaign
@@ -36,3 +39,10 @@ async def test_the_budget_is_one_tree(demo_job, cache):
         parts = cells(app, "part")
         assert parts[:2] == ["iteration", "compute"] and "GPU busy" not in parts
         shows(app, "    blocked by NCCL  ", "      transfer  ", "    late launches  ")
+
+
+async def test_the_chart_calls_unresolved_time_by_its_name(demo_job, cache, tmp_path):
+    export = copy(demo_job[0], tmp_path / "a.sqlite")
+    edit(export, "DROP TABLE CUPTI_ACTIVITY_KIND_CUDA_EVENT")
+    async with running([export], cache, WIDE, "9") as (app, _):
+        shows(app, "█ unresolved, other 4.47 ms")

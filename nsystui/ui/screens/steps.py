@@ -56,7 +56,7 @@ _LEGEND = {
     "memory": "blocked by memory",
     "api": "late launches",
     "cpu": "blocked by host functions",
-    "idle": "stalled, other",
+    "idle": "",  # named by its largest part
 }
 _OTHER_SUMS = ("GPU busy", "GPU idle", "without compute")
 _TREE = {
@@ -165,7 +165,13 @@ class StepsScreen(GroupedViewsScreen):
             for bar, time in zip(bars, means[:, index].tolist(), strict=True):
                 bar[_COLOURS[part]] += time
         legend = sorted(((sum(bar[colour] for bar in bars) / len(bars), colour) for colour in _LEGEND), reverse=True)
-        notes = [(colour, f"{_LEGEND[colour]} {format_value(Unit.DURATION, time)}") for time, colour in legend if time]
+        idle = sorted(
+            (time, LABELS[part])
+            for part, time in zip(PARTS, parts.mean(axis=0).tolist(), strict=True)
+            if time and _COLOURS[part] == "idle"
+        )
+        words = {**_LEGEND, "idle": idle[-1][1] + ", other" * (len(idle) > 1)} if idle else _LEGEND
+        notes = [(colour, f"{words[colour]} {format_value(Unit.DURATION, time)}") for time, colour in legend if time]
         word, category = "slow", "warning"
         if size > 1 and not is_marked.any():
             word, category, is_marked = f"longest {numbers[times.argmax()]}", "nvtx", times == times.max()
