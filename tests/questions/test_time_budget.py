@@ -127,7 +127,8 @@ def kernels(starts: Sequence[int], length: int) -> list[Event]:
 
 
 CAUSES = {
-    "calls too far from a gap": (kernels((0, 20, 60), 20), [("cudaMalloc", 37, 38)], [], 80, {}, {"nothing recorded": 20}),
+    "calls too far from a gap": (
+        kernels((0, 20, 60), 20), [("cudaMalloc", 37, 38)], [], 80, {}, {"nothing recorded": 20}),
     "calls, and where nothing is recorded the range or the last call": (
         kernels((0, 2, 12, 22, 32), 2), [("cudaMalloc", 5, 9), ("cudaDeviceSynchronize", 14, 15)],
         [("load", 4, 12), ("save 1", 24, 32)], 34, {},
