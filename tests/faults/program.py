@@ -88,8 +88,8 @@ def run(*words: str | Path, is_terminal: bool = False) -> Ran:
         trouble = f"status {status}"
     if not trouble and status in (2, 4) and not said[1].strip():
         trouble = f"status {status} without a word"
-    if not trouble and "Traceback" in said[0] + said[1]:
-        trouble = "a traceback is printed"
+    if not trouble and ("Traceback" in said[0] + said[1] or "the rule failed" in said[1]):
+        trouble = f"a traceback is printed, or a rule failed: {said[1]}"
     return Ran(texts, status, *said, trouble)
 
 

@@ -87,6 +87,12 @@ def test_a_column_may_be_missing_in_every_row(tmp_path, job, name):
         assert not failed, f"{table}.{column}\n{failed}"
 
 
+@pytest.mark.parametrize("assigned", ["nameId = NULL", "globalTid = NULL WHERE rowid % 7 = 0"])
+def test_triage_judges_calls_that_lack_a_name_or_a_thread(export, assigned):
+    edit(export, f"UPDATE CUPTI_ACTIVITY_KIND_RUNTIME SET {assigned}")
+    assert not program.failures([program.run("triage", export)])
+
+
 class TestAKernelWithoutAPlace:
     def test_is_counted_and_called_unknown(self, export):
         before = [sum(int(row["Operations"]) for row in program.rows("streams", export))]

@@ -396,7 +396,7 @@ def launches_without_work(session: Session, reports: Iterable[Report]) -> dict[T
     indices = [report.index for report in complete if Task(report.index, NO_PROCESS) not in working]
     counts: dict[Task, dict[str, int]] = {}
     for task, name, count in work_calls(session, indices, ("Launch", *COPYING)):
-        if task not in working:
+        if task not in working and task.process is not None:
             counts.setdefault(task, {})[name] = count
     return counts
 

@@ -279,7 +279,7 @@ def _first_long_calls(case: Case) -> dict[Task, _Call]:
     query = (
         sa.select(calls.c.report, calls.c.process, start, calls.c.row, calls.c.name, end)
         .join_from(calls, given, sa.and_(calls.c.report == given.c.report, calls.c.process == given.c.process))
-        .where(*where(calls, case.scope), end - start >= min_length, start < given.c.begin)
+        .where(*where(calls, case.scope), end - start >= min_length, start < given.c.begin, calls.c.name.is_not(None))
     )
     rows = sorted(case.job.session.rows(query), reverse=True)  # the first call of a process last
     return {Task(report, process): _Call(*values) for report, process, *values in rows}
