@@ -264,7 +264,7 @@ def _add_work(session: Session, by_task: Mapping[Task, Sequence[_Candidate]], ne
     reports = {task.report for task, group in by_task.items() if group}
     names = OperationNames.load(session, reports) if needs_marks else None
     for task, batch in launched_work(session, reports, KEYS if names else {}) if reports else ():
-        marks = names.marks[names.codes(batch.pop("key"))] if names else None
+        marks = names.marks_of(task, names.codes(batch.pop("key")), batch["launch"]) if names else None
         for candidate in by_task.get(task, ()):
             candidate.add(**batch, marks=marks)
 
