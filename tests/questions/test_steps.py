@@ -409,8 +409,8 @@ class TestJobs:
         other = Run(ExportWriter(tmp_path / "rank7.sqlite"))
         other.launch(10, 20)
         other.export.close()
-        notes = OpenJob(opened(*paths, other.export.path)).steps().notes
-        assert notes[1].startswith("no steps of rank 7: no NVTX ranges named as steps")
+        steps = OpenJob(opened(*paths, other.export.path)).steps()
+        assert steps.why_none[0].startswith("no steps of rank 7: no NVTX ranges named as steps")
 
     def test_nothing_to_find(self, tmp_path, opened):
         for paths in ([], [empty_export(tmp_path / "empty.sqlite")]):

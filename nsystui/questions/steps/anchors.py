@@ -202,8 +202,8 @@ class OperationSequence:
         steps = [self._as_steps(task, kind, rep) for kind, rep in repetitions.items() if rep is not None]
         iterations = None if steps else self._iterations()
         if iterations is not None:
-            found = self._as_steps(task, anchors.KERNELS, iterations)
-            steps.append(replace(found, is_doubtful=found.is_doubtful or found.differ > 0))  # layers may have a copy
+            repeated = self._as_steps(task, anchors.KERNELS, iterations)
+            steps.append(replace(repeated, is_doubtful=repeated.is_doubtful or repeated.differ > 0))  # layers may copy
         return steps
 
     @cached_property
