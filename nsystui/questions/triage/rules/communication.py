@@ -247,7 +247,7 @@ def _straggler(
     gist, line = f"waiting for {who}{loader}", f"{who} ({hosts}) {'is' if is_one else 'are'} {where}"
     cost = case.mean(losses.values())
     return case.finding(
-        "straggler", text, advice, _DOOR, cost, _METHOD, evidence, ranks=ranks, gist=gist, line=line, waits=losses
+        "straggler", text, advice, _DOOR, cost, _METHOD, evidence, ranks=ranks, gist=gist, line=line, losses=losses
     )
 
 
