@@ -103,7 +103,7 @@ class TestInspector:
             "NVLS", "SIMPLE", 1, 9e9,
         )  # fmt: skip
         told = run("nccl-log", path).err
-        assert "3 calls in 4 lines; 1 more could not be read (1 records of NCCL Inspector" in told
+        assert "3 calls in 4 lines; 1 more could not be read (1 of NCCL Inspector: cut" in told
         assert "no record of 2 collectives" in told and "no calls" not in told
 
     def test_records_beside_a_debug_log_do_not_count_twice(self, found, tmp_path):
