@@ -116,7 +116,7 @@ class TestInspector:
     def test_other_json_and_records_over_several_lines_are_refused(self, run, tmp_path):
         path = tmp_path / "other.json"
         for text, told in (
-            ('{"traceEvents": []}', "no calls of NCCL in 1 lines: record with"),
+            ('{"traceEvents": []}', "no calls of NCCL in 1 line: record with"),
             (json.dumps(json.loads(record(0)), indent=1), "(a record of NCCL Inspector is one line)"),
         ):
             path.write_text(text)
