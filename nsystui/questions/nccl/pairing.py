@@ -110,6 +110,7 @@ def copies_query(ranks: Sequence[RankedTask], given_copies: Query) -> Query:
     export does not name the GPUs.
     """
     table, calls, copies = tables.memory_ops, tables.api_calls, given_copies.subquery("copies")
+    captured = tables.nccl_calls
     columns, first = table.c, sa.func.min
     is_data = sa.and_(is_peer_copy(), columns.bytes > _FLAG_BYTES)
     sent = sa.func.sum(columns.bytes).filter(is_data, columns.target_device.is_not(None))
@@ -124,9 +125,9 @@ def copies_query(ranks: Sequence[RankedTask], given_copies: Query) -> Query:
             columns.device,
             first(columns.context).label("context"),
             first(columns.stream).label("stream"),
-            sa.func.max(columns.operation).label("name"),
+            sa.func.coalesce(first(captured.c.name), sa.func.max(columns.operation)).label("name"),
             first(columns.correlation_id).label("correlation_id"),
-            sa.cast(None, sa.BigInteger).label("graph_node_id"),
+            first(columns.graph_node_id).label("graph_node_id"),
             sa.literal(COPIES_BACKEND).label("backend"),
             first(rank_of(table, ranks)).label("rank"),
             first(calls.c.thread).label("thread"),
@@ -136,6 +137,7 @@ def copies_query(ranks: Sequence[RankedTask], given_copies: Query) -> Query:
         )
         .select_from(table.join(copies, sa.and_(copies.c.report == columns.report, copies.c.row == columns.row)))
         .join(calls, is_launched_by(table, calls))
+        .outerjoin(captured, sa.and_(captured.c.report == columns.report, captured.c.row == copies.c.call))
         .group_by(*keys, columns.device, copies.c.window)
     )
 
