@@ -1,10 +1,9 @@
 """Families and precisions of kernels by name: two tables of patterns, of which the first match counts.
 
 Patterns are regular expressions that ignore case and are searched in the full name. The user's rules (``[families]`` of
-the config file) are tried first. To add a kernel, add its word to the row of its family. Unambiguous patterns precede
-words that many names contain. Words that programs of other fields also use match only as whole words (``norm``, but not
-in ``normal_velocity``: `_words`), or only in names that contain the name of a framework (``gather``, but not in
-``pme_gather``: `_of_frameworks`).
+the config file) are tried first. Unambiguous patterns precede words that many names contain. Words that programs of
+other fields also use match only as whole words (``norm``, but not in ``normal_velocity``: `_words`), or only in names
+that contain the name of a framework (``gather``, but not in ``pme_gather``: `_of_frameworks`).
 """
 
 from __future__ import annotations
@@ -103,8 +102,7 @@ _FAMILY_RULES = (
     (ELEMENTWISE, r"multi_tensor_apply"),
     (OPTIMIZER, _OPTIMIZERS),
     # Kernels around convolutions, such as cuDNN's
-    (COPY, r"nchwToNhwc|nhwcToNchw|nchw_?to_?nhwc|nhwc_?to_?nchw|reshape_and_cache|concat_and_cache"
-        r"|append_?paged"),
+    (COPY, r"nchw_?to_?nhwc|nhwc_?to_?nchw|reshape_and_cache|concat_and_cache|append_?paged"),
     (EMBEDDING, r"(?<!rotary_)(?<!rotary)embedding"),
     (SORT, _words(r"(?:[sm]b)?top_?[kp]") + r"|sampling::|bitonic|radix|merge_?sort|segmented_?sort|moe_align"),
     # Kernels with most of the arithmetic

@@ -472,7 +472,7 @@ class TestTable:
 
     def test_frees_of_older_memory_and_damaged_rows_are_left_out_and_said(self, opened, tmp_path, random_jobs):
         whole = memory_table(random_jobs[2][1], Selection())
-        assert "left out: 1 free of 123 bytes that were allocated before the recording" in whole.notes
+        assert "left out: 1 free of 123 bytes from before the recording" in whole.notes
         path = random_export(tmp_path / "x.sqlite", 2)
         values = "(5, 1, 0, 1, {0}, 0, {1}, 2, {2})"
         rows = ", ".join(values.format(*one) for one in ((0, 9, 0), (64, -9, 0), (64, 9, 7)))
@@ -490,7 +490,7 @@ class TestTable:
         answer = memory_table(job_with(fill), Selection())
         [row] = answer.records()
         assert (row["peak"], row["at_end"], row["never_freed"], row["never_freed_bytes"]) == (100, 40, 1, 40)
-        assert answer.notes == ("not recorded: the end of 1 allocation, at the latest when the address is reused",)
+        assert answer.notes == ("the free of 1 allocation was not recorded before the address was reused",)
 
     @pytest.mark.campaign
     def test_processes_with_the_same_addresses_stay_apart(self, job_with):

@@ -271,11 +271,11 @@ def _matched(job: OpenJob, arrivals: Sequence[Arrivals], by_gpu: Mapping[Member,
     counts = [(Member(Task(*task), device), count) for *task, device, count in job.session.rows(query)]
     rest = sum(count for member, count in counts if member in by_gpu) - kernels
     unmatched = f"{counted(rest, 'kernel', 'belong')} to no matched collective"
+    collectives = counted(operations, "collective")
     if not last:
-        return f"NCCL: {counted(operations, 'collective')} matched over the open ranks, {unmatched}"
+        return f"NCCL: {collectives} matched over the open ranks, {unmatched}"
     (member, times), ranks = last.most_common(1)[0], {rank.task: rank.rank for rank in job.ranks}
-    often = f"{times:,} of {counted(operations, 'collective')}"
-    return f"NCCL: rank {ranks[member.task]} arrived last in {often} ({unmatched})"
+    return f"NCCL: rank {ranks[member.task]} arrived last in {times:,} of {collectives} ({unmatched})"
 
 
 _LEAST_UNRESOLVED = 0.01

@@ -211,8 +211,7 @@ def nvtx(a: Side, b: Side, fold_numbers: bool = True, step_range: str | None = N
     """Return NVTX ranges by name: durations on the CPU, and sums of their projected GPU time.
 
     Names have no PyTorch suffix. With ``fold_numbers``, three or more names of both sides that differ only in numbers
-    share a row, as in the NVTX screen's tree: two runs rarely number steps alike. A range includes its children, so
-    rows overlap.
+    share a row: two runs rarely number steps alike. A range includes its children, so rows overlap.
 
     If all ranks have steps (`Job.steps`), times and counts are per step, of ranges that begin from the first step's
     start to the last's end.

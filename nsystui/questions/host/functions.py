@@ -120,9 +120,8 @@ def sampling_notes(session: Session, samples: CpuSamples, with_count: bool = Tru
     if not session.count(tables.call_chains):
         notes.append(f"the samples have no call stacks: {option_advice(session.reports, '--backtrace=dwarf')}")
     if with_count and samples.period is not None:
-        notes.append(
-            f"{counted(len(samples), 'sample')}; a running thread has one about every {samples.period / 1e6:.2f} ms"
-        )
+        every = f"a running thread has one about every {samples.period / 1e6:.2f} ms"
+        notes.append(f"{counted(len(samples), 'sample')}; {every}")
     return tuple(notes)
 
 

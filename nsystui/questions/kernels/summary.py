@@ -290,10 +290,8 @@ def kernel_notes(session: Session) -> tuple[str, ...]:
     if not session.count(tables.kernels):  # otherwise all calls would be read
         notes += tuple(unrecorded_notes(session, only=["kernels"]))
     if graphs := session.count(tables.graph_launches):
-        notes += (
-            f"{counted(graphs, 'whole CUDA graph launch', 'are')} not in this table: their kernels were not traced "
-            "one by one (record with --cuda-graph-trace=node)",
-        )
+        why = "their kernels were not traced one by one (record with --cuda-graph-trace=node)"
+        notes += (f"{counted(graphs, 'whole CUDA graph launch', 'are')} not in this table: {why}",)
     return notes
 
 

@@ -158,12 +158,9 @@ def gpu_memory(session: Session, selection: Selection) -> GpuMemory:
     allocations, older_frees, lost = _allocations(events)
     if len(older_frees):
         size = int(older_frees["bytes"].sum())
-        frees = counted(len(older_frees), "free")
-        notes.append(f"left out: {frees} of {size:,} bytes that were allocated before the recording")
+        notes.append(f"left out: {counted(len(older_frees), 'free')} of {size:,} bytes from before the recording")
     if lost:
-        notes.append(
-            f"not recorded: the end of {counted(lost, 'allocation')}, at the latest when the address is reused"
-        )
+        notes.append(f"the free of {counted(lost, 'allocation')} was not recorded before the address was reused")
     groups = allocations.groupby(["report", "process", "device", "memory"], sort=True)
     usages = (
         _usage(DeviceMemory(Task(report, process), device, memory), group)

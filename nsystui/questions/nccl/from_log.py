@@ -1,9 +1,8 @@
 """What an export does not record, from NCCL's debug log of the same run (sizes) and NCCL Inspector (also algorithms).
 
-Log lines have no times, so calls are aligned by order (docs/nccl.md#debug-log): log and export have a process's calls
-of one collective on one communicator in the same order. They must have equally many: an export of a part of the run
-gets no sizes. NCCL Inspector's records may have gaps, but are numbered from the communicator's beginning: the export
-must have the calls from there on, or verbose records show which was its first.
+Log lines have no times: a process's calls of one collective on one communicator are aligned by order
+(docs/nccl.md#debug-log), if log and export have equally many. NCCL Inspector's records may have gaps, but are numbered
+from the communicator's beginning: the export must have the calls from there on, or verbose records show its first.
 """
 
 from __future__ import annotations

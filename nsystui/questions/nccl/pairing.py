@@ -1,8 +1,8 @@
 """NCCL's calls paired with the kernels that they launched, and so the bytes that each kernel moved.
 
-NVTX records the calls and their sizes, CUPTI the kernels, and nothing in an export joins them. A kernel belongs to the
-calls whose launch window contains its launch (docs/nccl.md#pairing): the call itself, or the ``ncclGroupEnd`` of its
-group. Pairing covers whole reports, because a launch may be before the selected time window.
+NVTX records the calls and their sizes, CUPTI the kernels. A kernel belongs to the calls whose launch window contains
+its launch (docs/nccl.md#pairing): the call itself, or the ``ncclGroupEnd`` of its group. Pairing covers whole reports,
+because a launch may be before the selected time window.
 """
 
 from __future__ import annotations

@@ -69,10 +69,8 @@ def nccl_notes(
         copies = "copies between GPUs without a kernel"
         notes.append(f"{counted(copied, 'NCCL operation', 'are')} {copies} (backend `{COPIES_BACKEND}`): {why}")
     if graphs := session.count(tables.graph_launches):
-        notes.append(
-            f"{counted(graphs, 'whole CUDA graph launch', 'are')} not in this table: NCCL kernels in them were not "
-            "traced one by one (record with --cuda-graph-trace=node)"
-        )
+        why = "NCCL kernels in them were not traced one by one (record with --cuda-graph-trace=node)"
+        notes.append(f"{counted(graphs, 'whole CUDA graph launch', 'are')} not in this table: {why}")
     line = PairingQuality.of(selected(pairing.kernels, selection), selected(pairing.calls, selection)).line
     sources = [
         _SOURCES[source] for source in sorted(communication["size_source"].dropna().unique()) if source in _SOURCES

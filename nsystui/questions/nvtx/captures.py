@@ -116,7 +116,7 @@ def _resolved(session: Session, report: Report) -> Captures:
     copied[copies] = time[is_copy]
     updates = _last_updates(session, report)
     is_stale = copied < np.array([updates.get(number, -_NEVER) for number in owners.tolist()])[keys // len(numbers)]
-    row[is_stale & (row >= 0)] = AMBIGUOUS  # the copy may now run what another capture recorded
+    row[is_stale & (row >= 0)] = AMBIGUOUS  # the copy may run what another capture recorded
     used = np.unique(row[row >= 0])
     thread[used], time[used] = _at_launches(session, report, thread[used], time[used])
     threads = np.where(row >= 0, thread[row] if len(row) else row, row)
@@ -138,8 +138,7 @@ def _last_updates(session: Session, report: Report) -> dict[int, int]:
 def _at_launches(session: Session, report: Report, thread: Ints, time: Ints) -> tuple[Ints, Ints]:
     """Return thread and time of m originals, in order; of their launches if nsys was late.
 
-    Some versions of nsys write a capture's nodes after its end. They belong to its launches, in order, if there are as
-    many; otherwise they are ambiguous.
+    Some versions of nsys write a capture's nodes after its end: in order of its launches if as many, else ambiguous.
     """
     copies = "Instantiate|GraphClone|GraphExecUpdate|AddChildGraph|GraphLaunch"
     threads, names = np.unique(thread).tolist(), ("BeginCapture", "EndCapture", copies)

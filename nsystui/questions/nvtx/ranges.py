@@ -414,9 +414,8 @@ def _loaded(session: Session, selection: Selection, ranks: Sequence[RankedTask])
 
 def _notes(session: Session, has_ranges: bool) -> tuple[str, ...]:
     graphs = session.count(tables.graph_launches) if has_ranges else 0
-    graph_note = (
-        f"GPU time includes {counted(graphs, 'whole CUDA graph launch')}; nsys stats leaves them out" if graphs else ""
-    )
+    words = counted(graphs, "whole CUDA graph launch")
+    graph_note = f"GPU time includes {words}; nsys stats leaves them out" if graphs else ""
     with_ranges = [report for report in session.reports if report.count(tables.nvtx_ranges)]
     lacking = [report for report in with_ranges if not has_launches(report)]
     advice = recording_advice(session, lacking, canonical.KERNELS) if lacking else ""

@@ -22,9 +22,8 @@ _CALLS = rf"^(?:{'|'.join(COMMUNICATION)})(?:\(\)|$)|^ncclGroupEnd$"
 def nccl_copies(session: Session) -> dict[int, Arrays]:
     """Return the copies by report: ``row`` of `memory_ops`, and ``window``, a number of the calls that launched it.
 
-    The calls of a window overlap on their thread. It launches no NCCL kernel, and at least one copy between GPUs. The
-    window of a copy that a CUDA graph replays is that of its capture, apart for each replay; only then it has ``call``,
-    the row of `nccl_calls`, otherwise -1.
+    The calls of a window overlap on their thread. It launches no NCCL kernel, and at least one copy between GPUs. Each
+    replay of a CUDA graph has windows of its own; ``call`` is the row of the captured call, -1 without a graph.
     """
     table = canonical.MEMORY_OPS
     with_copies = [report for report in session.reports if report.count(table)]

@@ -310,11 +310,8 @@ def _outside(ranges: Ranges, launches: LaunchCallColumns) -> list[Row]:
 def _notes(session: Session) -> tuple[str, ...]:
     notes = missing_notes(session, tables.nvtx_ranges, tables.api_calls)
     graphs = session.count(tables.graph_launches)
-    return (
-        (*notes, f"{counted(graphs, 'whole CUDA graph launch', 'are')} not projected, as in nsys stats")
-        if graphs
-        else notes
-    )
+    words = f"{counted(graphs, 'whole CUDA graph launch', 'are')} not projected, as in nsys stats"
+    return (*notes, words) if graphs else notes
 
 
 ASK: dict[str, AskReport] = {

@@ -1,9 +1,8 @@
 """Steps of exports without NVTX ranges of steps: regular repetitions in a task's GPU work (docs/ranks.md#anchors).
 
-A task's operations are ordered by launch. An anchor is work that marks a step: the kernels of the
-optimizer, collectives, the launches of one CUDA graph, or any operation. Adjacent anchors are merged. Anchors cut the
-sequence into pieces, without incomplete steps at both ends. They are steps only if nearly all have the same number of
-operations. Layers repeat, too: names that repeat once per step must agree on the number of steps.
+A task's operations are ordered by launch. Anchors, such as collectives or an optimizer's kernels, cut them into pieces,
+which are steps if nearly all have the same number of operations. Layers repeat, too: names that repeat once per step
+must agree on the number of steps.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ _TO_HOST = 2
 MARKS_STEP, MARKS_OPTIMIZER = 1, 2
 _LOSS = re.compile(r"loss|cross_?entropy", re.IGNORECASE)
 _OPTIMIZES = r"optim\w*\W*(?:inner\W*)?(?:step|update)|\bopt[._](?:step|update)|\boptimi[sz]er$|DeepSpeedEngine\.step"
-"""Ranges of the optimizer, such as PyTorch's ``Optimizer.step#SGD.step``: its kernels may have any name."""
+"""Ranges of optimizers, whose kernels may have any name."""
 
 
 def anchored_steps(tasks: Collection[Task], session: Session, reports: list[Report]) -> dict[int, Arrays]:
@@ -106,13 +105,12 @@ class OperationNames:
     @classmethod
     def load(cls, session: Session, reports: Collection[int]) -> OperationNames:
         name_by_key: dict[int, tuple[str, bool, bool]] = {}
-        kind = tables.memory_ops.c.copy_kind
-        for table, text, is_to_host in (
-            (tables.kernels, _KERNEL, sa.false()),
-            (tables.memory_ops, _OPERATION, sa.func.coalesce(kind == _TO_HOST, sa.false())),
-            (tables.graph_launches, _GRAPH, sa.false()),
-        ):
+        works = (tables.kernels, _KERNEL), (tables.memory_ops, _OPERATION), (tables.graph_launches, _GRAPH)
+        for table, text in works:
             if session.count(table):
+                is_to_host = (
+                    sa.func.coalesce(table.c.copy_kind == _TO_HOST, False) if "copy_kind" in table.c else sa.false()
+                )
                 query = sa.select(_key(text), text, is_to_host).where(of_reports(table.c.report, reports)).distinct()
                 is_kernel = table is tables.kernels
                 name_by_key |= {key: (name, is_copy, is_kernel) for key, name, is_copy in session.rows(query)}
@@ -120,10 +118,8 @@ class OperationNames:
         texts, *flags = zip(*(name_by_key[key] for key in keys), strict=True) if keys else ((), (), ())
         ranges = tables.nvtx_ranges
         is_optimizer = sa.func.regexp_matches(ranges.c.name, _OPTIMIZES, "i", type_=sa.Boolean)
-        times = (job_start(ranges).label("start"), job_end(ranges).label("end"))
-        query = sa.select(ranges.c.report, ranges.c.process, *times).where(
-            of_reports(ranges.c.report, reports), ranges.c.end.is_not(None), is_optimizer
-        )
+        columns = ranges.c.report, ranges.c.process, job_start(ranges).label("start"), job_end(ranges).label("end")
+        query = sa.select(*columns).where(of_reports(columns[0], reports), ranges.c.end.is_not(None), is_optimizer)
         rows = rows_by_task(session.arrays(query)) if session.count(ranges) else ()
         optimizing = {task: union(spans["start"], spans["end"]) for task, spans in rows}
         return cls(optimizing, np.array(keys, np.int64), texts, *(np.array(flag, bool) for flag in flags))
@@ -309,10 +305,9 @@ class OperationSequence:
         return None
 
     def _iterations(self) -> _Repetition | None:
-        """Return the shortest repetition of one of the commonest kernels that returns at one distance.
+        """Return the shortest repetition of one of the commonest kernels that returns at one distance in kernels.
 
-        The distance is counted in kernels: to the next kernel of this name, or to a later one if it runs several times
-        in an iteration. Iterations begin after the longest launch pauses.
+        A kernel may run several times in an iteration. Iterations begin after the longest launch pauses.
         """
         kernels = np.flatnonzero(self.names.is_kernel[self.code])
         counts = np.bincount(self.code[kernels], minlength=len(self.names.texts))

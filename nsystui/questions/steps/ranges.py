@@ -2,8 +2,7 @@
 
 Numbers in names are ignored: ``step 0``, ``step 1`` … have one name. A name on a thread is a candidate if at least
 three of its ranges follow one another. Layers and micro-batches repeat, too, so that ranges are steps only if the name
-has a number and a word such as ``step``, or if they launch nearly all work: see `_Candidate.is_sure`. A user may name
-the ranges instead.
+has a number and a word such as ``step``, or if they launch nearly all work: see `_Candidate.is_sure`.
 """
 
 from __future__ import annotations

@@ -355,14 +355,10 @@ def _with_gains(case: Case, findings: Sequence[Finding]) -> list[Finding]:
     if not parts:
         return list(findings)
     count = sum(len(budget.of) for budget in case.budgets) / len(case.budgets)
-    waits = Counter[Place]()
-    for finding in costly:
-        waits.update(finding.losses if finding.id == "straggler" else {})
+    waits = sum((Counter(item.losses) for item in costly if item.id == "straggler"), Counter[Place]())
     losses = {id(item): _losses(case, item, waits) for item in costly}
-    parts_of = {
-        id(item): tuple(dict.fromkeys(kind_of(item.id).parts + BY_COMMUNICATION * bool(losses[id(item)])))
-        for item in costly
-    }
+    waiting = {key: BY_COMMUNICATION * bool(lost) for key, lost in losses.items()}
+    parts_of = {id(item): tuple(dict.fromkeys(kind_of(item.id).parts + waiting[id(item)])) for item in costly}
     gains: dict[int, Gain] = {}
     for finding in costly:
         names = parts_of[id(finding)]

@@ -195,10 +195,9 @@ def _blocked_host_finding(
     rows: list[Row] = [(rank, time, *cause_cells(cause)) for (rank, cause), time in blocked.times.items()]
     rows.sort(key=lambda row: (-int(str(row[1])), str(row)))
     cost, ranks = case.mean(blocked.times.values()), tuple(sorted({rank for rank, _ in blocked.times}))
-    return case.finding(
-        name, sentence, advice, Door("gaps"), cost, measured, (_BLOCKED_HOST_COLUMNS, rows), window=blocked.longest,
-        ranks=ranks, losses=blocked.losses, gist=gist,
-    )  # fmt: skip
+    evidence = (_BLOCKED_HOST_COLUMNS, rows)
+    finding = case.finding(name, sentence, advice, Door("gaps"), cost, measured, evidence, ranks=ranks, gist=gist)
+    return replace(finding, window=blocked.longest, losses=blocked.losses)
 
 
 def _gil_held(case: Case) -> Sequence[Finding | NotChecked]:
