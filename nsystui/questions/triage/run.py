@@ -357,13 +357,13 @@ def _with_gains(case: Case, findings: Sequence[Finding]) -> list[Finding]:
     count = sum(len(budget.of) for budget in case.budgets) / len(case.budgets)
     waits = sum((Counter(item.losses) for item in costly if item.id == "straggler"), Counter[Place]())
     losses = {id(item): _losses(case, item, waits) for item in costly}
-    waiting = {key: BY_COMMUNICATION * bool(lost) for key, lost in losses.items()}
+    waiting = {key: BY_COMMUNICATION * any(lost) for key, lost in losses.items()}
     parts_of = {id(item): tuple(dict.fromkeys(kind_of(item.id).parts + waiting[id(item)])) for item in costly}
     gains: dict[int, Gain] = {}
     for finding in costly:
         names = parts_of[id(finding)]
         share, (lower, upper) = (finding.cost or 0) / count, bounds(parts, possible, names)
-        if losses[id(finding)]:
+        if any(losses[id(finding)]):
             share, lower, upper = _least_loss(case, losses[id(finding)], names)
         is_measured = lower == upper <= share
         if finding.times and names == BY_CPU and lower == upper:
@@ -382,28 +382,29 @@ def _with_gains(case: Case, findings: Sequence[Finding]) -> list[Finding]:
     return [replace(finding, gain=gains.get(id(finding))) for finding in findings]
 
 
-def _losses(case: Case, finding: Finding, waits: Mapping[Place, int]) -> Mapping[Place, int]:
-    """Return what each GPU loses by a finding, and by ``waits`` for ranks that it may delay, ns; empty if unknown."""
+def _losses(case: Case, finding: Finding, waits: Mapping[Place, int]) -> Sequence[Mapping[Place, int]]:
+    """Return what GPUs lose by waiting, and what they lose themselves if it may delay a late rank, ns."""
     parts = kind_of(finding.id).parts
     local = finding.losses or {key: time.length for key, time in finding.times.items()}
-    if not waits or not local or parts != BY_CPU:
-        return finding.losses if parts == BY_COMMUNICATION else {}
-    losses = Counter({gpu.device.key: 0 for gpu in case.devices})
-    for key, loss in (*waits.items(), *local.items()):
-        losses[case.gpu_of.get(key, key)] += loss
-    return losses
+    is_delay = parts == BY_CPU and waits and local
+    losses = (waits, local) if is_delay else (finding.losses, {}) if parts == BY_COMMUNICATION else ()
+    return [{case.gpu_of.get(key, key): loss for key, loss in part.items()} for part in losses]
 
 
-def _least_loss(case: Case, losses: Mapping[Place, float], names: Collection[str]) -> tuple[float, float, float]:
+def _least_loss(
+    case: Case, losses: Sequence[Mapping[Place, int]], names: Collection[str]
+) -> tuple[float, float, float]:
     """Return the loss and the bounds of some parts, a mean iteration, of the GPU that gains least."""
-    losses = {case.gpu_of.get(key, key): loss for key, loss in losses.items()}
-    waiting = []
+    (waits, local), least = losses, []
+    since = {gpu.device.key: case.working(gpu).start for gpu in case.devices}
     for gpu in (budget.of for budget in case.budgets):
-        loss = losses.get(case.gpu_of.get(key := (gpu.task, gpu.device), key))
-        if loss is not None:
+        key = case.gpu_of.get(key := (gpu.task, gpu.device), key)
+        if local or key in waits:
+            # Local losses are those of the steady state.
+            loss = waits.get(key, 0) / len(gpu) + local.get(key, 0) / max((gpu.starts >= since.get(key, 0)).sum(), 1)
             parts, possible = (dict(zip(PARTS, of.mean(axis=0), strict=True)) for of in (gpu.parts, gpu.possible))
-            waiting.append((loss / len(gpu), *bounds(parts, possible, names)))
-    return min(waiting, key=lambda times: min(times[0], times[2]), default=(0, 0, 0))
+            least.append((loss, *bounds(parts, possible, names)))
+    return min(least, key=lambda times: min(times[0], times[2]), default=(0, 0, 0))
 
 
 def _starved(case: Case, times: Mapping[tuple[Task, int], Intervals]) -> tuple[float, float]:
