@@ -383,7 +383,7 @@ def _with_gains(case: Case, findings: Sequence[Finding]) -> list[Finding]:
 
 
 def _losses(case: Case, finding: Finding, waits: Mapping[Place, int]) -> Sequence[Mapping[Place, int]]:
-    """Return what GPUs lose by waiting, and what they lose themselves if it may delay a late rank, ns."""
+    """Return each GPU's losses by waiting, and by a finding that may delay a late rank, ns."""
     parts = kind_of(finding.id).parts
     local = finding.losses or {key: time.length for key, time in finding.times.items()}
     is_delay = parts == BY_CPU and waits and local
@@ -391,16 +391,13 @@ def _losses(case: Case, finding: Finding, waits: Mapping[Place, int]) -> Sequenc
     return [{case.gpu_of.get(key, key): loss for key, loss in part.items()} for part in losses]
 
 
-def _least_loss(
-    case: Case, losses: Sequence[Mapping[Place, int]], names: Collection[str]
-) -> tuple[float, float, float]:
+def _least_loss(case: Case, losses: Sequence[Mapping[Place, int]], names: Sequence[str]) -> tuple[float, ...]:
     """Return the loss and the bounds of some parts, a mean iteration, of the GPU that gains least."""
     (waits, local), least = losses, []
     since = {gpu.device.key: case.working(gpu).start for gpu in case.devices}
     for gpu in (budget.of for budget in case.budgets):
         key = case.gpu_of.get(key := (gpu.task, gpu.device), key)
         if local or key in waits:
-            # Local losses are those of the steady state.
             loss = waits.get(key, 0) / len(gpu) + local.get(key, 0) / max((gpu.starts >= since.get(key, 0)).sum(), 1)
             parts, possible = (dict(zip(PARTS, of.mean(axis=0), strict=True)) for of in (gpu.parts, gpu.possible))
             least.append((loss, *bounds(parts, possible, names)))
