@@ -105,21 +105,22 @@ class OperationNames:
     @classmethod
     def load(cls, session: Session, reports: Collection[int]) -> OperationNames:
         name_by_key: dict[int, tuple[str, bool, bool]] = {}
-        works = (tables.kernels, _KERNEL), (tables.memory_ops, _OPERATION), (tables.graph_launches, _GRAPH)
-        for table, text in works:
+        work = (tables.kernels, _KERNEL), (tables.memory_ops, _OPERATION), (tables.graph_launches, _GRAPH)
+        for table, text in work:
             if session.count(table):
-                is_to_host = (
-                    sa.func.coalesce(table.c.copy_kind == _TO_HOST, False) if "copy_kind" in table.c else sa.false()
-                )
+                kind = table.c.get("copy_kind", sa.literal(0))
+                is_to_host = sa.func.coalesce(kind == _TO_HOST, sa.false())
                 query = sa.select(_key(text), text, is_to_host).where(of_reports(table.c.report, reports)).distinct()
                 is_kernel = table is tables.kernels
                 name_by_key |= {key: (name, is_copy, is_kernel) for key, name, is_copy in session.rows(query)}
         keys = sorted(name_by_key)
         texts, *flags = zip(*(name_by_key[key] for key in keys), strict=True) if keys else ((), (), ())
         ranges = tables.nvtx_ranges
-        is_optimizer = sa.func.regexp_matches(ranges.c.name, _OPTIMIZES, "i", type_=sa.Boolean)
+        names = sa.select(ranges.c.name).group_by(ranges.c.name)  # patterns are slow
+        matches = sa.func.regexp_matches(sa.func.any_value(ranges.c.name), _OPTIMIZES, "i", type_=sa.Boolean)
         columns = ranges.c.report, ranges.c.process, job_start(ranges).label("start"), job_end(ranges).label("end")
-        query = sa.select(*columns).where(of_reports(columns[0], reports), ranges.c.end.is_not(None), is_optimizer)
+        query = sa.select(*columns).where(of_reports(columns[0], reports), ranges.c.end.is_not(None))
+        query = query.where(ranges.c.name.in_(names.having(matches)))
         rows = rows_by_task(session.arrays(query)) if session.count(ranges) else ()
         optimizing = {task: union(spans["start"], spans["end"]) for task, spans in rows}
         return cls(optimizing, np.array(keys, np.int64), texts, *(np.array(flag, bool) for flag in flags))
