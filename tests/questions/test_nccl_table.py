@@ -442,7 +442,7 @@ def test_calls_that_copy_to_other_gpus_are_counted_sized_exposed_and_block(commu
         session, everything, pairing = job.session, Selection(), job.pairing()
         (row,) = nccl_summary(session, everything, job.ranks, pairing, (NcclProperty.COLLECTIVE,), KERNEL).records()
         assert (row["collective"], row["backend"], row["count"]) == ("AllGather", "NCCL copies", STEPS)
-        assert row["bytes"] == (None if communicate is replayed else STEPS * SIZE)
+        assert row["bytes"] == STEPS * SIZE
         assert row["exposed"] == STEPS * 2 * MS == pytest.approx(row["total"], rel=0.002)
         assert row["share"] < 50
         (device,) = job.gpus(everything)

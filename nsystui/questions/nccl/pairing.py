@@ -243,9 +243,10 @@ def _kernels(kernels: pd.DataFrame, calls: pd.DataFrame, first_ids: pd.DataFrame
     operation = matches.matching.of_kernel
     operations = matches.operations.reindex(operation).reset_index(drop=True)
     name_collectives = by_name(kernels["name"], operation_of_kernel)
+    copied = kernels["copied"].astype("Int64").where(kernels["graph_node_id"].notna() & name_collectives.astype(bool))
     frame = kernels.assign(
         collective=operations["collective"].astype(object).where(operation >= 0, name_collectives),
-        message_size=_shares(operations["message_size"], operation),
+        message_size=_shares(operations["message_size"], operation).where(operation >= 0, copied),
         one_way=_shares(operations["one_way"], operation),
         **{key: operations[key] for key in (*SHARED_KEYS, *INSPECTED_KEYS) if key in operations},
         state=_states(operation >= 0, matches, operation),
