@@ -71,10 +71,10 @@ class CpuSamples:
         """Notes on stacks and Python samples."""
         damaged = sum(stacks.damaged for stacks in self.stacks.values())
         notes = ["no CPU samples were recorded; Python samples are shown instead"] if self.of_python else []
-        if damaged:
-            words = counted(damaged, "call chain", "are")
-            notes.append(f"{words} damaged (frames are missing or repeated): lost frames are not shown")
-        return tuple(notes)
+        words = (
+            f"{counted(damaged, 'call chain', 'are')} damaged (frames are missing or repeated): lost frames are hidden"
+        )
+        return (*notes, *[words] * bool(damaged))
 
 
 def samples_of_job(job: OpenJob, selection: Selection) -> CpuSamples:

@@ -55,14 +55,13 @@ def _copies(part: Session, reports: list[Report]) -> dict[int, Arrays]:
             node = sa.func.coalesce(table.c.graph_node_id, NO_NODE).label("node")
             launch = sa.select(api.c.thread, api.c.start, api.c.end, table.c.row, is_peer.label("is_peer"))
             launch = launch.add_columns(table.c.process, node, table.c.correlation_id.label("replay"))
-            launch = launch.select_from(table.join(api, is_launched_by(table, api)))
+            launch = launch.join_from(table, api, is_launched_by(table, api))
             rows = part.arrays(launch.where(table.c.report == index, condition))
             thread, time = Captures.of(part, report).at(rows["process"], rows["node"])
             is_direct = thread < 0
             rows["replay"] = np.where(is_direct, -1, rows["replay"])
-            for key, captured in (("thread", thread), ("start", time), ("end", time)):
-                rows[key] = np.where(is_direct, rows[key], captured)
-            launches.append(rows)
+            captured = {"thread": thread, "start": time, "end": time}
+            launches.append(rows | {key: np.where(is_direct, rows[key], captured[key]) for key in captured})
         (kernel_windows, _), (copy_windows, call) = (_windows_of(windows, launch) for launch in launches)
         used = np.setdiff1d(copy_windows[launches[1]["is_peer"].astype(bool)], [*kernel_windows, -1])
         is_copy, replay = np.isin(copy_windows, used), launches[1]["replay"]

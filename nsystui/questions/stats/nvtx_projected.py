@@ -311,7 +311,7 @@ def _notes(session: Session) -> tuple[str, ...]:
     notes = missing_notes(session, tables.nvtx_ranges, tables.api_calls)
     graphs = session.count(tables.graph_launches)
     words = f"{counted(graphs, 'whole CUDA graph launch', 'are')} not projected, as in nsys stats"
-    return (*notes, words) if graphs else notes
+    return (*notes, *[words] * bool(graphs))
 
 
 ASK: dict[str, AskReport] = {
