@@ -1,10 +1,9 @@
 """Families and precisions of kernels by name: two tables of patterns, of which the first match counts.
 
 Patterns are regular expressions that ignore case and are searched in the full name. The user's rules (``[families]`` of
-the config file) are tried first. To add a kernel, add its word to the row of its family. Unambiguous patterns precede
-words that many names contain. Words that programs of other fields also use match only as whole words (``norm``, but not
-in ``normal_velocity``: `_words`), or only in names that contain the name of a framework (``gather``, but not in
-``pme_gather``: `_of_frameworks`).
+the config file) are tried first. Unambiguous patterns precede words that many names contain. Words that programs of
+other fields also use match only as whole words (``norm``, but not in ``normal_velocity``: `_words`), or only in names
+that contain the name of a framework (``gather``, but not in ``pme_gather``: `_of_frameworks`).
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ BACKENDS = (
 _LOOP = r"^(?:loop_|input_|wrapped_)?"  # prefixes of XLA's fusions
 _OPTIMIZERS = _words(
     r"(?:fused_?)?(?:adam(?:w|ax)?|adagrad|rmsprop|sgd|adafactor|novograd)|optimizers?"
-    r"|(?:lamb|lars|lion)(?=_?(?:cuda|stage|step|update|optim|functor))|fused_?(?:lamb|lars|lion)"
+    r"|(?:lamb|lars|lion)(?=_?(?:cuda|stage|step|update|optim|functor))|(?:fused_?|multi_tensor_)(?:lamb|lars|lion)"
     r"|amp_(?:update|non_finite|foreach)\w*"
 )
 _FAMILY_RULES = (
@@ -103,37 +102,41 @@ _FAMILY_RULES = (
     (ELEMENTWISE, r"multi_tensor_apply"),
     (OPTIMIZER, _OPTIMIZERS),
     # Kernels around convolutions, such as cuDNN's
-    (COPY, r"nchwToNhwc|nhwcToNchw|nchw_?to_?nhwc|nhwc_?to_?nchw|reshape_and_cache|concat_and_cache"),
+    (COPY, r"nchw_?to_?nhwc|nhwc_?to_?nchw|reshape_and_cache|concat_and_cache|append_?paged"),
     (EMBEDDING, r"(?<!rotary_)(?<!rotary)embedding"),
     (SORT, _words(r"(?:[sm]b)?top_?[kp]") + r"|sampling::|bitonic|radix|merge_?sort|segmented_?sort|moe_align"),
     # Kernels with most of the arithmetic
     (NORMALISATION, r"^(?:void )?(?:\w+::)*\w*(?:layer_?norm|rms_?norm|softmax)"),
     (ATTENTION, r"flash_?(?:fwd|bwd|attn|attention|fprop|bprop)|fmha|sdpa|attention|attn|paged_?kv|(?<![a-z])mha"
-        r"|flash::|_mla_|flashmla|selective_scan|chunk_(?:scan|state|fwd|bwd)|mamba|wkv"),
-    (CONVOLUTION, _words(r"(?:de|dw|sp|depthwise)?conv(?:s|nd|transpose|ol[uv]\w*)?|[wd]grad|fprop")
-        + r"|winograd|im2col|col2im|[shd]cudnn|\d+cudnn|cudnn.*fft|fft\dd_[rc]2[rc]"
+        r"|flash::|_mla_|flashmla|mqa_logits|selective_scan|chunk_(?:scan|state|fwd|bwd)|mamba|wkv|delta_rule"
+        r"|state_passing|(?:prefill|decode)_?with\w*kv_?cache|merge_?states|_fwd_(?:grouped_)?kernel_stage\d"),
+    (CONVOLUTION, _words(r"(?:de|dw|sp|depthwise)?conv(?:s|nd|transpose|ol[uv]\w*)?|fprop"
+        r"|(?<!gemm)(?<!gemm_)[wd]grad(?!_?(?:grouped_?)?gemm)")
+        + r"|implicit_?gemm|winograd|im2col|col2im|[shd]cudnn|\d+cudnn|cudnn.*fft|fft\dd_[rc]2[rc]"
         r"|flip_filter|computeB?OffsetsKernel"),
     (GEMM, r"gemm|gemv|nvjet|matmul|(?<!qm_)(?<![a-z])b?mm_|mul_mat|splitk_?reduce|cublas|marlin|awq|gptq|fused_moe"
-        r"|cutlass(?!::(?:half|bfloat16|float_e\w+)_t)|compute_gemm_pointers|(?<![a-z])(?:trsm|syrk|dot_kernel)"),
+        r"|lora_(?:shrink|expand)|(?<![a-z])[bs]gmv|cutlass(?!_kernel|::(?:half|bfloat16|float_e\w+)_t)"
+        r"|compute_gemm_pointers|(?<![a-z])(?:trsm|syrk|dot_kernel)"),
     # Words
     (SORT, _words(r"(?:arg|quick|counting)?_?sort(?:ed|ing)?|unique_?by_?key")
-        + r"|multinomial|device_?scan|tensor_kernel_scan|device_?select|cumsum|histogram|curand|"
+        + r"|multinomial|device_?scan|tensor_kernel_scan|device_?select|cumsum|prefix_?sum|histogram|curand"
+        r"|fused_gate(?!d)|rejection_\w*sampl|sample_recovered|"
         + _of_frameworks(r"(?<!up)(?<!down)(?<!grid_)sampl(?:e[sdr]?|ing)|random\w*|rng")),
     (NORMALISATION, r"soft_?max|(?:batch|group|layer|rms|instance|weight|response|qk)_?norm|(?<![a-z])bn_(?:fw|bw)"
         r"|rowwise_?moments|gammabeta|welford|" + _words(r"norm_(?:fwd|bwd|forward|backward)")
         + "|" + _of_frameworks(r"normali[sz]\w*")),
     (REDUCTION, r"reduc(?:e(?!d)|ing|tion)|(?:max|avg|average)_?pool|pooling|cross_?entropy|argm(?:ax|in)|lpnorm|"
-        + _words(r"amax|(?<!rope_)norm|sum|(?:nll|mse|bce|ctc|kl|l1|hinge|huber|focal|margin)_?loss"
+        + _words(r"amax|finalize_?moe|(?<!rope_)norm|sum|(?:nll|mse|bce|ctc|kl|l1|hinge|huber|focal|margin)_?loss"
         r"|loss_(?:fwd|bwd|forward|backward|grad)|mean_?(?:ops|var|std|kernel|squares?)|pool_?(?:fw|bw|forward|backward)?")),
     (EMBEDDING, _words(r"index_?(?:select|put|func)|gather_?nd|scatter_?(?:add|nd)|krn_partial|compute_grad_weight")
         + "|" + _of_frameworks(r"indexing|gather|scatter")),
-    (COPY, r"transpose|catarray|concat|memcpy|memset|deinterleave|swap_blocks|"
+    (COPY, r"transpose|catarray|expand_?input_?rows|concat|memcpy|memset|deinterleave|swap_blocks|"
         + _words(r"copy|cpy|permute\w*|flip_?(?:kernel|cuda)|(?:un)?pad(?:ding)?|tri[lu]")
         + "|" + _of_frameworks(r"roll|cast|slice|stack")),
     (ELEMENTWISE, r"elementwise|pointwise|dropout|act_and_mul|sigmoid|rotary|axpy|vec(?:tor)?_?add|scal_kernel"
         r"|CudaCodeGen|(?:set|scale|add)(?:packed|generic)?_?tensor(?!_?(?:field|product))|upsampl|op_?tensor|"
-        + _words(r"(?:leaky_?|p|s|g|r|c|bias_?)?relu|[gscr]elu|silu|(?:swi?|ge|re)glu|activation(?!_?energy)|tanh|rope"
-        r"|(?:de|re|fake_?)?quant(?:i[sz]\w*)?|bias_?(?:add|act|dropout|grad)|add_?bias|bias_?n[ch]\w*"
+        + _words(r"(?:leaky_?|p|s|g|r|c|bias_?)?relu|d?[gscr]elu|silu|(?:swi?|ge|re)glu|activation(?!_?energy)|tanh"
+        r"|rope|gated_?act|(?:de|re|fake_?)?quant(?:i[sz]\w*)?|bias_?(?:add|act|dropout|grad)|add_?bias|bias_?n[ch]\w*"
         r"|mask(?:ed)?_?(?:fill|scale|select)"
         r"|(?:unary|binary)_?(?:op|kernel|functor)|fused_(?:add|sub|mul|div|neg|pow|exp|log|r?sqrt|tanh|where|cast|cat)"
         r"|op_(?:add|sub|mul|div)")

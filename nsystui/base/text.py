@@ -260,9 +260,14 @@ def few(names: Sequence[object]) -> str:
     return words + (f" and {len(names) - _MAX_SHOWN} more" if len(names) > _MAX_SHOWN else "")
 
 
-def counted(number: int, noun: str) -> str:
-    """Return a count in words: ``1 rank``, ``1,024 ranks``, ``2 launches``."""
-    return f"{number:,} {noun}" + ("" if number == 1 else "es" if noun.endswith("ch") else "s")
+_OF_ONE = {"are": "is", "belong": "belongs", "count": "counts"}
+
+
+def counted(number: int, noun: str, verb: str = "") -> str:
+    """Return a count in words: ``1 rank``, ``1,024 ranks``, ``2 launches``, ``1 call is``."""
+    is_one = number == 1
+    words = f"{number:,} {noun}" + ("" if is_one else "es" if noun.endswith("ch") else "s")
+    return f"{words} {_OF_ONE[verb] if is_one else verb}" if verb else words
 
 
 _MIN_RUN = 4

@@ -13,6 +13,7 @@ from nsystui.base.answer import head, key_named
 from nsystui.base.errors import DamagedError, NsystuiError, UsageError
 from nsystui.base.selection import NameFilter, Selection, parse_numbers, window_words
 from nsystui.base.terminal import complain as complain
+from nsystui.base.text import counted
 from nsystui.commands.configuration import CLOCKS, add_limits
 from nsystui.commands.request import OutputName
 from nsystui.questions.queries.question import STEPS, Question, Values
@@ -349,7 +350,7 @@ def _save(output: Output, answer: Answer) -> None:
     from nsystui.output import files
 
     rows = files.save(answer, Path(str(output.target)), overwrite=output.force)
-    complain(f"wrote {rows:,} rows to {output.target}")
+    complain(f"wrote {counted(rows, 'row')} to {output.target}")
 
 
 def arranged(output: Output, answer: Answer) -> Answer:

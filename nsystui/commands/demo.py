@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import IO, cast
 
 from nsystui.base.errors import OutputError
+from nsystui.base.text import counted
 from nsystui.commands import arguments as shared
 from nsystui.commands.request import Opening, OutputName, Request
 
@@ -80,5 +81,5 @@ def _open(paths: list[Path], request: Request) -> int:
     # The columns of a temporary job are not worth keeping.
     is_kept = request.args["directory"] is not None
     until = "" if is_kept else ", removed at the end (--directory DIR keeps it)"
-    shared.complain(f"demo job of {len(paths)} ranks in {paths[0].parent}{until}")
+    shared.complain(f"demo job of {counted(len(paths), 'rank')} in {paths[0].parent}{until}")
     return opening.run(replace(request, opening=Opening([str(path) for path in paths], no_cache=not is_kept)))

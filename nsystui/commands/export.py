@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import BinaryIO, cast
 
 from nsystui.base.errors import UsageError
+from nsystui.base.text import counted
 from nsystui.commands import arguments as shared
 from nsystui.commands.request import OutputName, Request
 
@@ -74,6 +75,6 @@ def run(request: Request) -> int:
         else:
             with job.session.waiting("trace"):
                 rows = save_trace(trace, target, request.output.force)
-    shared.complain(f"wrote {rows:,} events to {'standard output' if target == '-' else target}")
+    shared.complain(f"wrote {counted(rows, 'event')} to {'standard output' if target == '-' else target}")
     shared.say_notes(*filter(None, (trace.clock, *trace.notes)))
     return 0

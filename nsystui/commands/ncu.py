@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from nsystui.base.errors import UsageError, no_such_name
 from nsystui.base.selection import Selection
+from nsystui.base.text import counted
 from nsystui.commands import arguments as shared
 from nsystui.commands.request import Request
 
@@ -175,5 +176,5 @@ def _print(job: OpenJob, commands: Sequence[NcuCommand], limit: int) -> int:
         return 3 if notes else 0
     shared.say_notes(*cautions(commands[:limit]))
     if len(commands) > limit:
-        shared.say_notes(f"{len(commands) - limit:,} more commands: --top, --filter and --ranks choose")
+        shared.say_notes(f"{counted(len(commands) - limit, 'more command')}: --top, --filter and --ranks choose")
     return 0

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 from nsystui.base.errors import UsageError
-from nsystui.base.text import shell_word
+from nsystui.base.text import counted, shell_word
 from nsystui.commands import arguments as shared
 from nsystui.commands.request import Request
 
@@ -80,6 +80,6 @@ def run(request: Request) -> int:
         if args["anonymous"]:
             report = anonymous(report, [job, *([baseline.job] if baseline is not None else [])])
         written = save_report(report, target, request.output.force)
-    more = [f", and {len(written) - 1} drawings in {path.parent}" for path in written[1:2]]
+    more = [f", and {counted(len(written) - 1, 'drawing')} in {path.parent}" for path in written[1:2]]
     shared.complain("".join([f"wrote the report to {target}", *more]))
     return 0

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from nsystui.base.answer import Unit, head
 from nsystui.base.selection import window_flag
-from nsystui.base.text import safe_text
+from nsystui.base.text import counted, safe_text
 from nsystui.base.units import format_value
 from nsystui.output.formats import markdown_text, write
 from nsystui.questions.triage.finding import Finding
@@ -129,7 +129,7 @@ def body_report(finding: Finding, files: str) -> list[str]:
     text = io.StringIO()
     write(head(finding.evidence, _MAX_EVIDENCE), "md", text)
     more = len(finding.evidence) - _MAX_EVIDENCE
-    return [*parts, f"\n{text.getvalue()}" + (f"\n{more:,} more rows.\n" if more > 0 else "")]
+    return [*parts, f"\n{text.getvalue()}" + (f"\n{counted(more, 'more row')}.\n" if more > 0 else "")]
 
 
 def points(

@@ -103,7 +103,7 @@ class TestInspector:
             "NVLS", "SIMPLE", 1, 9e9,
         )  # fmt: skip
         told = run("nccl-log", path).err
-        assert "3 calls in 4 lines; 1 more could not be read (1 records of NCCL Inspector" in told
+        assert "3 calls in 4 lines; 1 more could not be read (1 of NCCL Inspector: cut" in told
         assert "no record of 2 collectives" in told and "no calls" not in told
 
     def test_records_beside_a_debug_log_do_not_count_twice(self, found, tmp_path):
@@ -116,7 +116,7 @@ class TestInspector:
     def test_other_json_and_records_over_several_lines_are_refused(self, run, tmp_path):
         path = tmp_path / "other.json"
         for text, told in (
-            ('{"traceEvents": []}', "no calls of NCCL in 1 lines: record with"),
+            ('{"traceEvents": []}', "no calls of NCCL in 1 line: record with"),
             (json.dumps(json.loads(record(0)), indent=1), "(a record of NCCL Inspector is one line)"),
         ):
             path.write_text(text)

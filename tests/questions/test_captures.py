@@ -129,9 +129,9 @@ def before_the_capture(export: ExportWriter, thread: Thread) -> None:
         export.graph_node(thread, 400, 400, "Graph Node Creation", node + 100, node)
 
 
-def instantiated_from_unknown(export: ExportWriter, thread: Thread) -> None:
+def instantiated_from_unknown(export: ExportWriter, thread: Thread, call: str = "cudaGraphInstantiate_v12000") -> None:
     """A copy of the first node is written without its original, in the call that makes it."""
-    export.api(thread, 260, 270, "cudaGraphInstantiate_v12000", None)
+    export.api(thread, 260, 270, call, None)
     export.graph_node(thread, 250, 250, "Graph Node Creation", 2)
     export.graph_node(thread, 265, 265, "Graph Node Creation", 101)
     export.graph_node(thread, 265, 265, "Graph Node Creation", 102, 2)
@@ -153,6 +153,27 @@ def clones_of_unknown(export: ExportWriter, thread: Thread) -> None:
 
 def launched_into_a_capture(export: ExportWriter, thread: Thread) -> None:
     children_of_unknown(export, thread, "cudaGraphLaunch_v10000")
+
+
+def updated(export: ExportWriter, thread: Thread, result: int = 0, copied_at: int = 400) -> None:
+    """A second capture replaces the work of the copies, and nsys writes no row about it."""
+    made_in_the_ranges(export, thread)
+    for node in (1, 2):
+        export.graph_node(thread, copied_at, copied_at, "Graph Node Creation", node + 100, node)
+        export.graph_node(thread, 410 + node, 410 + node, "Graph Node Creation", node + 2)
+    export.api(thread, 420, 430, "cudaGraphExecUpdate_v10020", None, return_value=result)
+
+
+def updated_without_success(export: ExportWriter, thread: Thread) -> None:
+    updated(export, thread, result=910)
+
+
+def updated_with_new_nodes(export: ExportWriter, thread: Thread) -> None:
+    updated(export, thread, copied_at=425)
+
+
+def updated_from_unknown(export: ExportWriter, thread: Thread) -> None:
+    instantiated_from_unknown(export, thread, "cudaGraphExecUpdate_v10020")
 
 
 def unrecorded(export: ExportWriter, thread: Thread) -> None:
@@ -208,6 +229,7 @@ CAPTURED = {("layer_0", "captured"): FIRST, ("layer_1", "captured"): SECOND}
 
 @pytest.mark.parametrize("nodes", first(2, [
     copied_twice, nested_and_late, copied, written_late, children, children_written_late, nested_and_late_after_both,
+    updated_without_success, updated_with_new_nodes,
 ]))  # fmt: skip
 def test_replayed_kernels_belong_to_the_range_of_their_capture(opened: Callable[..., OpenJob], nodes: Nodes) -> None:
     job = opened(nodes)
@@ -257,8 +279,10 @@ def test_equal_node_numbers_of_two_processes_are_told_apart(opened: Callable[...
         (written_late_with_a_node_less, 2 * REPLAYS, "are not attributed: their capture is ambiguous"),
         (before_the_capture, REPLAYS, "have no recorded capture: record with"),
         (of_two_originals, REPLAYS, "are not attributed: their capture is ambiguous"),
+        (updated, 2 * REPLAYS, "are not attributed: their capture is ambiguous"),
         (in_a_loop, REPLAYS, "are not attributed: their capture is ambiguous"),
         (instantiated_from_unknown, REPLAYS, "have no recorded capture: record with"),
+        (updated_from_unknown, REPLAYS, "have no recorded capture: record with"),
         (children_of_unknown, REPLAYS, "have no recorded capture: record with"),
         (clones_of_unknown, REPLAYS, "have no recorded capture: record with"),
         (launched_into_a_capture, REPLAYS, "have no recorded capture: record with"),

@@ -472,7 +472,7 @@ class TestTable:
 
     def test_frees_of_older_memory_and_damaged_rows_are_left_out_and_said(self, opened, tmp_path, random_jobs):
         whole = memory_table(random_jobs[2][1], Selection())
-        assert "1 frees of 123 bytes are left out: the memory was allocated before the recording" in whole.notes
+        assert "left out: 1 free of 123 bytes from before the recording" in whole.notes
         path = random_export(tmp_path / "x.sqlite", 2)
         values = "(5, 1, 0, 1, {0}, 0, {1}, 2, {2})"
         rows = ", ".join(values.format(*one) for one in ((0, 9, 0), (64, -9, 0), (64, 9, 7)))
@@ -480,7 +480,7 @@ class TestTable:
         edit(path, f"INSERT INTO CUDA_GPU_MEMORY_USAGE_EVENTS ({names}) VALUES {rows}")
         answer = memory_table(OpenJob(opened(path)), Selection())
         assert answer.records() == whole.records()
-        assert any(note.startswith("3 events are left out because they have no address") for note in answer.notes)
+        assert any(note.startswith("3 events are left out without address") for note in answer.notes)
 
     def test_allocation_at_a_used_address_ends_the_one_before(self, job_with):
         def fill(export: ExportWriter, process: Process) -> None:
@@ -490,7 +490,7 @@ class TestTable:
         answer = memory_table(job_with(fill), Selection())
         [row] = answer.records()
         assert (row["peak"], row["at_end"], row["never_freed"], row["never_freed_bytes"]) == (100, 40, 1, 40)
-        assert answer.notes == ("the free of 1 allocations was not recorded: they end when their address is reused",)
+        assert answer.notes == ("the free of 1 allocation was not recorded before the address was reused",)
 
     @pytest.mark.campaign
     def test_processes_with_the_same_addresses_stay_apart(self, job_with):

@@ -132,6 +132,15 @@ def test_a_step_gets_shorter_until_the_next_rank_is_the_last(tmp_path: Path, ext
     assert gain is not None and gain.recoverable == pytest.approx(saved * MS, rel=0.02)
 
 
+@pytest.mark.parametrize(("how", "saved"), first(2, [({}, 30.94), ({"computes": on(3, 40 * MS)}, 0.94)]))
+def test_what_delays_a_late_rank_could_save_what_the_others_wait(tmp_path: Path, how: Any, saved: float) -> None:
+    """All ranks wait 0.9 ms a step for the GIL, one waits 30 ms more, which counts unless another rank is later."""
+    triage = triaged(*ddp_job(tmp_path, loads=on(2, 30 * MS), loader="x", fills="gil", **how))
+    gain = finding(triage, "gil-held").gain
+    assert gain is not None and gain.recoverable == pytest.approx(saved * MS, rel=0.01)
+    assert gain.includes[-1] == "straggler"
+
+
 def test_ranks_that_are_late_in_turn_are_findings_of_their_own(tmp_path: Path) -> None:
     triage = triaged(*ddp_job(tmp_path, computes=lambda rank, step: 30 * MS * (rank == 2 + step % 2)))
     assert [item.ranks for item in triage.findings if item.id == "straggler"] == [(2,), (3,)]

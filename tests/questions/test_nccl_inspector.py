@@ -67,7 +67,7 @@ class TestJoined:
         expected = [(65536, "RING", 10_000), (8, None, None), (131072, "RING", 12_000), (4, None, None)]
         assert rows(pairing.kernels, "message_size", "algorithm", "inspected") == expected
         assert rows(pairing.calls, "message_size", "algorithm", "inspected")[1:] == expected
-        assert "NCCL Inspector: 2 of 2 records are of calls here, by order" in pairing.notes
+        assert "NCCL Inspector: 2 of 2 records joined with calls here, by order" in pairing.notes
 
     def test_sizes_and_communicators_that_the_export_lacks_are_the_records(self, program, joined):
         for _ in range(3):
@@ -184,7 +184,7 @@ def test_an_export_that_ends_early_gets_the_records_of_its_calls(program, joined
     reduce(program, 4096, 8192)
     pairing = joined(record(0, 4096), record(1, 8192), record(2, 4096))
     assert rows(pairing.kernels, "message_size", "algorithm") == [(4096, "RING"), (8192, "RING")]
-    assert "NCCL Inspector: 2 of 3 records are of calls here, by order, 1 without a call" in pairing.notes
+    assert "NCCL Inspector: 2 of 3 records joined with calls here, by order, 1 without a call" in pairing.notes
 
 
 def test_a_process_with_one_communicator_needs_no_communicators_in_the_export(program, joined):

@@ -409,7 +409,23 @@ def with_own_share_and_flags(engine: CopyEngine, start: int) -> None:
     engine.copy(start + 230_000, start + 5 * MS, start + 6 * MS, 0, kind="DtoD")
 
 
-BY_COPIES = {"alone": all_gather, "in a group": in_a_group, "own share": with_own_share_and_flags}
+def replayed(engine: CopyEngine, start: int) -> None:
+    """A CUDA graph replays copies that were captured in a call."""
+    if start == MS:
+        engine.range(200_000, 300_000, "ncclAllGather")
+    number = engine.gpu.call("cudaGraphLaunch_v10000", start + 210_000, start + 220_000)
+    for node in (1, 2):
+        if start == MS:
+            for time, *numbers in ((210_000, node), (400_000, node + 100, node)):
+                engine.export.graph_node(engine.gpu.main, time, time, "Graph Node Creation", *numbers)
+        span = (start + (4 + node) * MS, start + (5 + node) * MS)
+        how = {"correlation_id": number, "graph_node_id": node + 100, "devices": (0, node)}
+        engine.export.memcpy(engine.gpu.process, 0, 30, *span, size=SIZE, kind="PtoP", **how)
+
+
+BY_COPIES = {
+    "alone": all_gather, "in a group": in_a_group, "own share": with_own_share_and_flags, "in a graph": replayed
+}  # fmt: skip
 
 
 def written(tmp_path: Path, communicate: Callable[[Any, int], None]) -> Path:

@@ -388,6 +388,11 @@ class TestNone:
         run.steps_by = "kernels"
         assert not Case(run, Selection(), Thresholds()).steps
 
+    def test_iterations_that_each_copy_to_the_host_are_steps_unless_they_may_be_layers(self, job):
+        iteration = ["gemm(int)", "relu(int)", "relu(int)", "gemm(int)", "relu(int)", "gemm(int)", TO_HOST]
+        assert found(job(iteration * 20))[0] == "kernels"
+        assert found(job([*iteration * 4, "embed(int)"] * 5)) is None
+
     def test_launches_that_are_not_recorded_are_named(self, tmp_path):
         export = ExportWriter(tmp_path / "run.sqlite")
         process = export.process(5000, "python")

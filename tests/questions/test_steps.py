@@ -266,6 +266,14 @@ class TestWithoutNumbers:
         (found,) = steps_of(run).of_task.values()
         assert (found.anchor, len(found)) == ("optimizer", 4)
 
+    @pytest.mark.parametrize("name", first(
+        1, ["DeepSpeedZeroOptimizer_Stage3.step", "Optimizer.step#Muon.step", "[Strategy]DDP.optimizer_step"]
+    ))  # fmt: skip
+    def test_steps_end_with_the_range_of_an_optimizer_whose_kernels_have_any_name(self, run, name):
+        self.repeat(run, *(("training_step", 12), ("DeepSpeedZeroOptimizer_Stage3.backward", 2)) * 2, (name, 2))
+        (found,) = steps_of(run).of_task.values()
+        assert (found.anchor, found.gpu.op_count.tolist()) == ("optimizer", [30] * 6)
+
     @pytest.mark.campaign
     @pytest.mark.parametrize("name", ["train_step", "Trainer.once"])
     def test_a_range_counts_before_an_optimizer_that_runs_in_it(self, run, name):
@@ -401,8 +409,8 @@ class TestJobs:
         other = Run(ExportWriter(tmp_path / "rank7.sqlite"))
         other.launch(10, 20)
         other.export.close()
-        notes = OpenJob(opened(*paths, other.export.path)).steps().notes
-        assert notes[1].startswith("no steps of rank 7: no NVTX ranges named as steps")
+        steps = OpenJob(opened(*paths, other.export.path)).steps()
+        assert steps.why_none[0].startswith("no steps of rank 7: no NVTX ranges named as steps")
 
     def test_nothing_to_find(self, tmp_path, opened):
         for paths in ([], [empty_export(tmp_path / "empty.sqlite")]):

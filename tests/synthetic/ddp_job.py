@@ -37,7 +37,7 @@ def ddp_job(
 
     A rank ``skips`` collectives by rank, step and number, records the steps ``captured``, and ``loses`` kernels.
     ``size``: the recorded number of ranks. ``clock``: of a rank's GPU, MHz. ``fills`` the time in which a rank
-    loads data: "copy" or "host function". ``kernel``: the name of the kernel that ``computes``.
+    loads data: "copy", "gil" (waits for it) or "host function". ``kernel``: the name of the kernel that ``computes``.
     """
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / f"rank{rank}.sqlite" for rank in range(ranks)]
@@ -60,6 +60,8 @@ def ddp_job(
                 gpu.export.nvtx_range(gpu.main, begin + 1_000, ready - 50_000, loader)
                 if fills == "copy":
                     gpu.copy("cudaMemcpyAsync_v3020", begin + 9_000, ready - 50_000)
+                elif fills == "gil":
+                    gpu.export.gil(gpu.main, waited=[(begin + 9_000, ready - 50_000)])
                 elif fills:
                     call = gpu.call("cudaLaunchHostFunc_v10000", begin, begin + 5_000)
                     row = (begin + 9_000, ready - 50_000, 0, 1, 0, 7, call, gpu.process.global_id, None, None)

@@ -169,7 +169,7 @@ class TestReading:
         path = tmp_path / "bare.log"
         path.write_text("n0:1:7 [0] NCCL INFO NET/IB : No device found.\n")
         async with open_logs(path) as (app, _pilot):
-            line_with(app, "no calls of NCCL in 1 lines: record with NCCL_DEBUG=INFO")
+            line_with(app, "no calls of NCCL in 1 line: record with NCCL_DEBUG=INFO")
 
     def test_an_error_that_nobody_thought_of_ends_the_reading(self, log, monkeypatch):
         failing = Mock(side_effect=RuntimeError("a bug"))

@@ -239,7 +239,7 @@ class Damage(Enum):
 
     CUT_SHORT = "cut short before the datatype"
     HEADLESS = "without the beginning"
-    RECORD = "records of NCCL Inspector that are cut, missing or without their dump"
+    RECORD = "of NCCL Inspector: cut, missing or without a dump"
 
 
 @dataclass(frozen=True, slots=True)

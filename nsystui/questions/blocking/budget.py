@@ -16,6 +16,7 @@ import sqlalchemy as sa
 
 from nsystui.base.answer import DEVICE, DURATION, FILES_ONLY, RANK, START, STEP, Column, Row, TableAnswer, Unit
 from nsystui.base.selection import Selection, Task
+from nsystui.base.text import counted
 from nsystui.base.types import Flags, Floats
 from nsystui.base.units import format_value
 from nsystui.questions.algebra.intervals import EMPTY, Times, intersect, union
@@ -269,11 +270,12 @@ def _matched(job: OpenJob, arrivals: Sequence[Arrivals], by_gpu: Mapping[Member,
     query = sa.select(*keys, sa.func.count()).where(is_matched, begin >= low, begin < high).group_by(*keys)
     counts = [(Member(Task(*task), device), count) for *task, device, count in job.session.rows(query)]
     rest = sum(count for member, count in counts if member in by_gpu) - kernels
-    unmatched = f"{rest:,} kernels belong to no matched collective"
+    unmatched = f"{counted(rest, 'kernel', 'belong')} to no matched collective"
+    collectives = counted(operations, "collective")
     if not last:
-        return f"NCCL: {operations:,} collectives matched over the open ranks, {unmatched}"
+        return f"NCCL: {collectives} matched over the open ranks, {unmatched}"
     (member, times), ranks = last.most_common(1)[0], {rank.task: rank.rank for rank in job.ranks}
-    return f"NCCL: rank {ranks[member.task]} arrived last in {times:,} of {operations:,} collectives ({unmatched})"
+    return f"NCCL: rank {ranks[member.task]} arrived last in {times:,} of {collectives} ({unmatched})"
 
 
 _LEAST_UNRESOLVED = 0.01

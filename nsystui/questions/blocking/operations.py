@@ -8,6 +8,7 @@ import numpy as np
 
 from nsystui.base.answer import Column, Row, TableAnswer, Unit
 from nsystui.base.selection import Selection, Task
+from nsystui.base.text import counted
 from nsystui.base.types import Flags, Floats, Ints
 from nsystui.questions.algebra.nesting import NO_PARENT
 from nsystui.questions.job.job import OpenJob
@@ -64,9 +65,9 @@ def operations_of_steps(job: OpenJob, selection: Selection, step_name: str | Non
             on_cpu = (cpu[code] / count, round(counts[code] / count, 2)) if counts[code] else (None, None)
             table_rows.append((share, time, *on_cpu, word, *[replayed[code] or None] * has_replays))
     table_rows.sort(key=lambda row: (-(row[0] or 0), -(row[2] or 0), str(row[4])))  # type: ignore[operator]
-    notes = (*steps.notes, f"means over {count:,} steps; a range belongs to the step in which it begins on the CPU")
+    note = f"means over {counted(count, 'step')}; a range belongs to the step in which it begins on the CPU"
     shown = (*OPERATION_COLUMNS, *[_REPLAYED] * has_replays)
-    return TableAnswer("operations", shown, table_rows, len(table_rows), (*notes, *ranges.notes))
+    return TableAnswer("operations", shown, table_rows, len(table_rows), (*steps.notes, note, *ranges.notes))
 
 
 def _are_in(steps: Steps, times: Mapping[Task, StepTimes], report: Ints, process: Ints, moments: Ints) -> Flags:

@@ -71,12 +71,12 @@ class ClockFit:
         """The residual, and the corrected offset and drift."""
         residual = "residual " + ("not known" if self.error is None else format_value(Unit.DURATION, self.error))
         gap = max(self.shifts.values()) - min(self.shifts.values())
-        apart = f"{residual}; the hosts' clocks were up to {format_value(Unit.DURATION, gap)} apart"
+        apart = f"were up to {format_value(Unit.DURATION, gap)} apart" * (gap >= _APART)
         if self.rates:
-            drift = np.ptp([0.0, *self.rates.values()]) / _PPM
-            return f"{apart} at first and drifted by up to {drift:.3g} ppm, which is corrected"
-        unknown = "; a drift of the clocks could not be estimated" if (self.error or 0) >= _APART else ""
-        return (apart if gap >= _APART else residual) + unknown
+            drift = f"drifted by up to {np.ptp([0.0, *self.rates.values()]) / _PPM:.3g} ppm, which is corrected"
+            apart = f"{apart} at first and {drift}" if apart else drift
+        unknown = "; a drift of the clocks could not be estimated" * (not self.rates and (self.error or 0) >= _APART)
+        return residual + (f"; the hosts' clocks {apart}" if apart else "") + unknown
 
 
 def fit_clock(groups: Sequence[MatchedCollectives]) -> ClockFit:

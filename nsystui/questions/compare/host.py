@@ -139,7 +139,7 @@ def _pair(a: Side, b: Side, step_range: str | None) -> _Pair:
             f"are left out: {left_out[0]} of A, {left_out[1]} of B"
         )
     else:
-        notes += basis.note("ranks with CPU samples")
+        notes += basis.note(" with CPU samples")
         notes.append("A or B has no steps: compare percentages, and times only if both did the same work")
     times = ("–" if side.time is None else format_value(Unit.DURATION, side.time) for side in pair)
     notes.append("a sample represents {} of running time in A, {} in B".format(*times))

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from nsystui.base.answer import TableAnswer
 from nsystui.base.kernel_names import smart_names
 from nsystui.base.selection import Selection, Task, Window
-from nsystui.base.text import ranks_named
+from nsystui.base.text import counted, ranks_named
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.recording import unrecorded_work
 from nsystui.questions.queries.tasks import RankedTask, selected_ranks
@@ -117,11 +117,11 @@ class Basis:
     def divisors(self) -> tuple[int, int]:
         return (self.a, self.b) if self.each else (1, 1)
 
-    def note(self, what: str = "ranks") -> tuple[str, ...]:
+    def note(self, which: str = "") -> tuple[str, ...]:
         """Return a note if sums are per rank."""
         if self.each != "rank":
             return ()
-        return (f"times and counts are per rank: A has {self.a:,} {what}, B {self.b:,}",)
+        return (f"times and counts are per rank: A has {counted(self.a, 'rank')}{which}, B {self.b:,}",)
 
 
 def gpu_basis(a: Side, b: Side, table: str = "") -> Basis:

@@ -194,7 +194,7 @@ def summary(a: Side, b: Side, step_range: str | None = None) -> ComparisonSummar
     other_work = _other_work(compared[0], utilisations)
     notes = (
         *([answer.headline] if answer.headline else []),
-        *basis.note("ranks with a GPU"),
+        *basis.note(" with a GPU"),
         *([other_work] if other_work else []),
         *_largest("kernel families", families(a, b)),
         *_largest("kernels", with_smart_names(compared[0], a, b)),

@@ -64,7 +64,7 @@ def _kernels(
 ) -> Compared:
     answers = [ask(side.job.session, side.selection, families=side.job.families) for side in (a, b)]
     basis = gpu_basis(a, b, "kernels")
-    notes = (*basis.note("ranks with a GPU"), *both(answers[0].notes, answers[1].notes))
+    notes = (*basis.note(" with a GPU"), *both(answers[0].notes, answers[1].notes))
     rows = [by_name(answer, columns[0].label) for answer in answers]
     if kind_of is not None:
         rows = [_with_parts(side_rows, side, kind_of(side)) for side_rows, side in zip(rows, (a, b), strict=True)]
@@ -94,7 +94,7 @@ def memory(a: Side, b: Side) -> Compared:
     answers = [work_summary(side.job.session, side.selection, MEMORY) for side in (a, b)]
     sides = _with_sizes(a, by_name(answers[0])), _with_sizes(b, by_name(answers[1]))
     basis = gpu_basis(a, b, "memory_ops")
-    notes = (*basis.note("ranks with a GPU"), *both(answers[0].notes, answers[1].notes))
+    notes = (*basis.note(" with a GPU"), *both(answers[0].notes, answers[1].notes))
     return compared("diff-memory", _OPERATION, sides, basis, notes, _BYTES)
 
 
@@ -162,7 +162,7 @@ def nccl(a: Side, b: Side) -> Compared:
     what: What = KERNEL if is_of_kernels or not any(map(len, answers)) else CALL
     of_calls = Basis(a.ranks_with(tables.nccl_calls), b.ranks_with(tables.nccl_calls))
     basis = gpu_basis(a, b, "kernels") if what == KERNEL else of_calls
-    notes = [*basis.note("ranks with a GPU" if what == KERNEL else "ranks with calls")]
+    notes = [*basis.note(" with a GPU" if what == KERNEL else " with calls")]
     if group_by != USUAL:
         notes.append("rows are by collective alone because only one side has message sizes")
     notes += both(answers[0].notes, answers[1].notes)
@@ -211,8 +211,7 @@ def nvtx(a: Side, b: Side, fold_numbers: bool = True, step_range: str | None = N
     """Return NVTX ranges by name: durations on the CPU, and sums of their projected GPU time.
 
     Names have no PyTorch suffix. With ``fold_numbers``, three or more names of both sides that differ only in numbers
-    share a row, as in the NVTX screen's tree: two runs rarely number steps alike. A range includes its children, so
-    rows overlap.
+    share a row: two runs rarely number steps alike. A range includes its children, so rows overlap.
 
     If all ranks have steps (`Job.steps`), times and counts are per step, of ranges that begin from the first step's
     start to the last's end.
@@ -237,7 +236,7 @@ def nvtx(a: Side, b: Side, fold_numbers: bool = True, step_range: str | None = N
             f"all steps are left out: {left_out[0]} of A, {left_out[1]} of B"
         )
     elif basis.a and basis.b:
-        notes += basis.note("ranks with NVTX")
+        notes += basis.note(" with NVTX")
         reason = f"not all ranks of {' and '.join(incomplete)} have NVTX ranges and steps (`nsystui steps`)"
         notes.append(f"times are not per step, because {reason}: compare them only if both did the same work")
     rows = [

@@ -15,7 +15,7 @@ import numpy as np
 
 from nsystui.base.answer import DEVICE, RANK, START, Column, Row, TableAnswer, Unit
 from nsystui.base.selection import Selection, Task, Window
-from nsystui.base.text import few_numbers, which_of
+from nsystui.base.text import counted, few_numbers, which_of
 from nsystui.base.types import grouped
 from nsystui.exports import canonical
 from nsystui.exports.metadata import pid_of
@@ -281,10 +281,8 @@ def _notes(session: Session, reports: Sequence[Report], selection: Selection) ->
         yield f"no GPU work in {names}: {recording_advice(session, without_work, canonical.KERNELS)}"
     graphs = sum(report.count(canonical.BY_NAME["graph_launches"]) for report in reports)
     if graphs:
-        yield (
-            f"{graphs:,} whole CUDA graph launches count as busy; what ran inside them was not traced "
-            "(record with --cuda-graph-trace=node)"
-        )
+        words = f"{counted(graphs, 'whole CUDA graph launch', 'count')} as busy; what ran inside them was not traced"
+        yield f"{words} (record with --cuda-graph-trace=node)"
     if selection.streams is not None:
         yield "only the selected streams count: idle: no selected stream is busy"
     for made_of in dict.fromkeys(report.metadata.made_of for report in reports if report.metadata.made_of):

@@ -16,6 +16,7 @@ import numpy as np
 from nsystui.base.answer import FILES_ONLY, Column, Row, TableAnswer, Unit
 from nsystui.base.kernel_names import function_name
 from nsystui.base.selection import Selection
+from nsystui.base.text import counted
 from nsystui.base.types import Ints
 from nsystui.questions.host.functions import (
     FULL_NAME,
@@ -280,5 +281,5 @@ def nodes_table(
             )
         )
     if hidden:
-        notes = (*notes, f"{hidden:,} branches are hidden by --least, --depth or --hot")
+        notes = (*notes, f"{counted(hidden, 'branch', 'are')} hidden by --least, --depth or --hot")
     return TableAnswer("calltree", COLUMNS, rows, len(rows) + hidden, notes)

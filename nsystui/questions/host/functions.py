@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from nsystui.base.answer import FILES_ONLY, RANK, TID, Column, Row, TableAnswer, Unit
 from nsystui.base.kernel_names import function_name
 from nsystui.base.selection import Selection, Window
-from nsystui.base.text import whole_number
+from nsystui.base.text import counted, whole_number
 from nsystui.base.types import Ints
 from nsystui.questions.algebra.intervals import EMPTY
 from nsystui.questions.host.naming import HostThread, named_threads
@@ -71,11 +71,10 @@ class CpuSamples:
         """Notes on stacks and Python samples."""
         damaged = sum(stacks.damaged for stacks in self.stacks.values())
         notes = ["no CPU samples were recorded; Python samples are shown instead"] if self.of_python else []
-        if damaged:
-            notes.append(
-                f"{damaged:,} call chains are damaged (frames are missing or repeated): lost frames are not shown"
-            )
-        return tuple(notes)
+        words = (
+            f"{counted(damaged, 'call chain', 'are')} damaged (frames are missing or repeated): lost frames are hidden"
+        )
+        return (*notes, *[words] * bool(damaged))
 
 
 def samples_of_job(job: OpenJob, selection: Selection) -> CpuSamples:
@@ -121,7 +120,8 @@ def sampling_notes(session: Session, samples: CpuSamples, with_count: bool = Tru
     if not session.count(tables.call_chains):
         notes.append(f"the samples have no call stacks: {option_advice(session.reports, '--backtrace=dwarf')}")
     if with_count and samples.period is not None:
-        notes.append(f"{len(samples):,} samples; a running thread has one about every {samples.period / 1e6:.2f} ms")
+        every = f"a running thread has one about every {samples.period / 1e6:.2f} ms"
+        notes.append(f"{counted(len(samples), 'sample')}; {every}")
     return tuple(notes)
 
 

@@ -32,6 +32,7 @@ from nsystui.base.errors import UsageError, meant, members_of
 from nsystui.base.kernel_families import FAMILIES, PRECISIONS, Rules, family_of, precision_of
 from nsystui.base.kernel_names import smart_names
 from nsystui.base.selection import Selection
+from nsystui.base.text import counted
 from nsystui.base.types import Condition, Expression, Labelled, Query
 from nsystui.questions.kernels.occupancy import theoretical_occupancy
 from nsystui.questions.queries import statistics
@@ -289,10 +290,8 @@ def kernel_notes(session: Session) -> tuple[str, ...]:
     if not session.count(tables.kernels):  # otherwise all calls would be read
         notes += tuple(unrecorded_notes(session, only=["kernels"]))
     if graphs := session.count(tables.graph_launches):
-        notes += (
-            f"{graphs:,} whole CUDA graph launches are not in this table: their kernels were not traced one by one "
-            "(record with --cuda-graph-trace=node)",
-        )
+        why = "their kernels were not traced one by one (record with --cuda-graph-trace=node)"
+        notes += (f"{counted(graphs, 'whole CUDA graph launch', 'are')} not in this table: {why}",)
     return notes
 
 

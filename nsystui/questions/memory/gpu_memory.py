@@ -15,6 +15,7 @@ import sqlalchemy as sa
 
 from nsystui.base.answer import DEVICE, RANK, START, Column, Row, TableAnswer, Unit
 from nsystui.base.selection import Selection, Task, Window
+from nsystui.base.text import counted
 from nsystui.base.types import Flags, Ints
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.conditions import duration, is_launched_by, where
@@ -152,16 +153,14 @@ def gpu_memory(session: Session, selection: Selection) -> GpuMemory:
     events = _events(session, selection)
     is_odd = (events["bytes"] < 0) | (events["address"] == 0) | ~events["is_free"].isin((0, 1))
     if odd_count := int(is_odd.sum()):
-        notes.append(f"{odd_count:,} events are left out because they have no address, no size or no known kind")
+        notes.append(f"{counted(odd_count, 'event', 'are')} left out without address, size or known kind")
         events = events[~is_odd]
     allocations, older_frees, lost = _allocations(events)
     if len(older_frees):
         size = int(older_frees["bytes"].sum())
-        notes.append(
-            f"{len(older_frees):,} frees of {size:,} bytes are left out: the memory was allocated before the recording"
-        )
+        notes.append(f"left out: {counted(len(older_frees), 'free')} of {size:,} bytes from before the recording")
     if lost:
-        notes.append(f"the free of {lost:,} allocations was not recorded: they end when their address is reused")
+        notes.append(f"the free of {counted(lost, 'allocation')} was not recorded before the address was reused")
     groups = allocations.groupby(["report", "process", "device", "memory"], sort=True)
     usages = (
         _usage(DeviceMemory(Task(report, process), device, memory), group)

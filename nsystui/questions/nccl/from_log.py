@@ -1,9 +1,8 @@
 """What an export does not record, from NCCL's debug log of the same run (sizes) and NCCL Inspector (also algorithms).
 
-Log lines have no times, so calls are aligned by order (docs/nccl.md#debug-log): log and export have a process's calls
-of one collective on one communicator in the same order. They must have equally many: an export of a part of the run
-gets no sizes. NCCL Inspector's records may have gaps, but are numbered from the communicator's beginning: the export
-must have the calls from there on, or verbose records show which was its first.
+Log lines have no times: a process's calls of one collective on one communicator are aligned by order
+(docs/nccl.md#debug-log), if log and export have equally many. NCCL Inspector's records may have gaps, but are numbered
+from the communicator's beginning: the export must have the calls from there on, or verbose records show its first.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from nsystui.base.text import counted
 from nsystui.base.types import Flags
 from nsystui.exports.metadata import pid_of
 from nsystui.exports.nccl_calls import reduction_name
@@ -143,7 +143,7 @@ class LogSizes:
         if len(candidates) == 1 and end != len(calls) and not (candidates[0].has_gaps and calls["is_whole"].all()):
             first_number = _first_number(candidates[0].values, calls)
         if first_number == NONE:
-            return f"{len(calls):,} calls of {first['kind']}, but {end:,} in the log"
+            return f"{counted(len(calls), 'call')} of {first['kind']}, but {end:,} in the log"
         pairs = [(item.values, part) for item, part in zip(candidates, parts, strict=True)]
         return [
             (index, values[n]) for values, part in pairs for n, index in enumerate(part, first_number) if n in values
@@ -320,7 +320,7 @@ def log_notes(kernels: pd.DataFrame, calls: pd.DataFrame, log: LogSizes, reasons
         joined = sum(int(frame.reindex(columns=keys).notna().any(axis=1).sum()) for frame in frames)
         counts = {**others, "without a call": total - others.total() - joined}
         words = "".join(f", {number:,} {why}" for why, number in counts.items() if number)
-        records = f"NCCL Inspector: {joined:,} of {total:,} records are of calls here, by order{words}"
+        records = f"NCCL Inspector: {joined:,} of {counted(total, 'record')} joined with calls here, by order{words}"
     aligned = int((calls["size_source"] == SOURCE).sum())
     aligned += int((kernels["datatype"].notna() & (kernels["reason"] == Reason.NO_CALLS.value)).sum())
     aligned_note = f"message sizes from the debug log, by the order of the calls: {aligned:,}" if aligned else ""

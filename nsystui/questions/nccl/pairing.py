@@ -1,8 +1,8 @@
 """NCCL's calls paired with the kernels that they launched, and so the bytes that each kernel moved.
 
-NVTX records the calls and their sizes, CUPTI the kernels, and nothing in an export joins them. A kernel belongs to the
-calls whose launch window contains its launch (docs/nccl.md#pairing): the call itself, or the ``ncclGroupEnd`` of its
-group. Pairing covers whole reports, because a launch may be before the selected time window.
+NVTX records the calls and their sizes, CUPTI the kernels. A kernel belongs to the calls whose launch window contains
+its launch (docs/nccl.md#pairing): the call itself, or the ``ncclGroupEnd`` of its group. Pairing covers whole reports,
+because a launch may be before the selected time window.
 """
 
 from __future__ import annotations
@@ -110,6 +110,7 @@ def copies_query(ranks: Sequence[RankedTask], given_copies: Query) -> Query:
     export does not name the GPUs.
     """
     table, calls, copies = tables.memory_ops, tables.api_calls, given_copies.subquery("copies")
+    captured = tables.nccl_calls
     columns, first = table.c, sa.func.min
     is_data = sa.and_(is_peer_copy(), columns.bytes > _FLAG_BYTES)
     sent = sa.func.sum(columns.bytes).filter(is_data, columns.target_device.is_not(None))
@@ -124,9 +125,9 @@ def copies_query(ranks: Sequence[RankedTask], given_copies: Query) -> Query:
             columns.device,
             first(columns.context).label("context"),
             first(columns.stream).label("stream"),
-            sa.func.max(columns.operation).label("name"),
+            sa.func.coalesce(first(captured.c.name), sa.func.max(columns.operation)).label("name"),
             first(columns.correlation_id).label("correlation_id"),
-            sa.cast(None, sa.BigInteger).label("graph_node_id"),
+            first(columns.graph_node_id).label("graph_node_id"),
             sa.literal(COPIES_BACKEND).label("backend"),
             first(rank_of(table, ranks)).label("rank"),
             first(calls.c.thread).label("thread"),
@@ -136,6 +137,7 @@ def copies_query(ranks: Sequence[RankedTask], given_copies: Query) -> Query:
         )
         .select_from(table.join(copies, sa.and_(copies.c.report == columns.report, copies.c.row == columns.row)))
         .join(calls, is_launched_by(table, calls))
+        .outerjoin(captured, sa.and_(captured.c.report == columns.report, captured.c.row == copies.c.call))
         .group_by(*keys, columns.device, copies.c.window)
     )
 
@@ -241,9 +243,10 @@ def _kernels(kernels: pd.DataFrame, calls: pd.DataFrame, first_ids: pd.DataFrame
     operation = matches.matching.of_kernel
     operations = matches.operations.reindex(operation).reset_index(drop=True)
     name_collectives = by_name(kernels["name"], operation_of_kernel)
+    copied = kernels["copied"].astype("Int64").where(kernels["graph_node_id"].notna() & name_collectives.astype(bool))
     frame = kernels.assign(
         collective=operations["collective"].astype(object).where(operation >= 0, name_collectives),
-        message_size=_shares(operations["message_size"], operation),
+        message_size=_shares(operations["message_size"], operation).where(operation >= 0, copied),
         one_way=_shares(operations["one_way"], operation),
         **{key: operations[key] for key in (*SHARED_KEYS, *INSPECTED_KEYS) if key in operations},
         state=_states(operation >= 0, matches, operation),

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from nsystui.base.answer import COUNT, Column, TableAnswer, Unit, for_files
 from nsystui.base.kernel_families import COPIES_BACKEND, NCCL_BACKEND
 from nsystui.base.selection import Selection, Task
-from nsystui.base.text import few, ranks_named
+from nsystui.base.text import counted, few, ranks_named
 from nsystui.base.types import DataSeries, Floats, Ints
 from nsystui.exports import canonical
 from nsystui.questions.nccl.bandwidth import rate
@@ -67,12 +67,10 @@ def nccl_notes(
     if copied := int((kernels["backend"] == COPIES_BACKEND).sum()):
         why = "their verdict is unknown, because copies begin once all ranks are ready, so that no wait is recorded"
         copies = "copies between GPUs without a kernel"
-        notes.append(f"{copied:,} NCCL operations are {copies} (backend `{COPIES_BACKEND}`): {why}")
+        notes.append(f"{counted(copied, 'NCCL operation', 'are')} {copies} (backend `{COPIES_BACKEND}`): {why}")
     if graphs := session.count(tables.graph_launches):
-        notes.append(
-            f"{graphs:,} whole CUDA graph launches are not in this table: NCCL kernels in them were not traced one by "
-            "one (record with --cuda-graph-trace=node)"
-        )
+        why = "NCCL kernels in them were not traced one by one (record with --cuda-graph-trace=node)"
+        notes.append(f"{counted(graphs, 'whole CUDA graph launch', 'are')} not in this table: {why}")
     line = PairingQuality.of(selected(pairing.kernels, selection), selected(pairing.calls, selection)).line
     sources = [
         _SOURCES[source] for source in sorted(communication["size_source"].dropna().unique()) if source in _SOURCES

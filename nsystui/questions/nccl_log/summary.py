@@ -308,8 +308,9 @@ def nothing(summary: LogSummary, cut: StepCut | None = None) -> str:
     if cut is not None:
         lines = "such as NeMo's `Training epoch 0, iteration 45/99`"
         return f"these logs have no training lines ({lines}) to cut them by: leave --steps out"
+    size = counted(summary.lines, "line")
     if summary.unread:
         hint = " (a record of NCCL Inspector is one line)" if summary.unread[Damage.RECORD] else ""
         cause = f"are lines cut?{hint}"
-        return f"none of the {summary.unread.total():,} calls in {summary.lines:,} lines could be read: {cause}"
-    return f"no calls of NCCL in {summary.lines:,} lines: {_RECORD}, or with NCCL Inspector"
+        return f"none of {counted(summary.unread.total(), 'call')} in {size} could be read: {cause}"
+    return f"no calls of NCCL in {size}: {_RECORD}, or with NCCL Inspector"

@@ -112,6 +112,11 @@ def _resolved(session: Session, report: Report) -> Captures:
     rows_made = np.flatnonzero(~is_copy)[::-1]  # a node's first row counts
     made[index[rows_made]] = rows_made
     row = np.where(is_certain[root], made[root], AMBIGUOUS)  # in a loop, no node is the original
+    copied = np.full(len(keys), _NEVER)
+    copied[copies] = time[is_copy]
+    updates = _last_updates(session, report)
+    is_stale = copied < np.array([updates.get(number, -_NEVER) for number in owners.tolist()])[keys // len(numbers)]
+    row[is_stale & (row >= 0)] = AMBIGUOUS  # the copy may run what another capture recorded
     used = np.unique(row[row >= 0])
     thread[used], time[used] = _at_launches(session, report, thread[used], time[used])
     threads = np.where(row >= 0, thread[row] if len(row) else row, row)
@@ -119,13 +124,23 @@ def _resolved(session: Session, report: Report) -> Captures:
     return Captures(owners[keys // len(numbers)] if len(keys) else keys, numbers[keys % len(numbers)], threads, times)
 
 
+def _last_updates(session: Session, report: Report) -> dict[int, int]:
+    """Return when each process last updated a graph, of which no row says which nodes it replaces."""
+    calls = tables.api_calls.c
+    query = sa.select(calls.process, sa.func.max(calls.start)).where(
+        calls.report == report.index,
+        calls.name.contains("GraphExecUpdate"),
+        sa.func.coalesce(calls.return_value, 0) == 0,
+    )
+    return dict(session.rows(query.group_by(calls.process))) if report.count(tables.api_calls) else {}
+
+
 def _at_launches(session: Session, report: Report, thread: Ints, time: Ints) -> tuple[Ints, Ints]:
     """Return thread and time of m originals, in order; of their launches if nsys was late.
 
-    Some versions of nsys write a capture's nodes after its end. They belong to its launches, in order, if there are as
-    many; otherwise they are ambiguous.
+    Some versions of nsys write a capture's nodes after its end: in order of its launches if as many, else ambiguous.
     """
-    copies = "Instantiate|GraphClone|AddChildGraph|GraphLaunch"
+    copies = "Instantiate|GraphClone|GraphExecUpdate|AddChildGraph|GraphLaunch"
     threads, names = np.unique(thread).tolist(), ("BeginCapture", "EndCapture", copies)
     begun, ended, copying = (_calls(session, report, threads, name) for name in names)
     span = int(begun[1].min(initial=_NEVER)), int(time.max(initial=-_NEVER))

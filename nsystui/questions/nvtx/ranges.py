@@ -15,7 +15,7 @@ import sqlalchemy as sa
 
 from nsystui.base.resources import give_back
 from nsystui.base.selection import NameFilter, Selection, Task, Window
-from nsystui.base.text import few
+from nsystui.base.text import counted, few
 from nsystui.base.types import Array, Flags, Ints
 from nsystui.exports import canonical
 from nsystui.exports.metadata import pid_of, process_of, tid_of
@@ -414,7 +414,8 @@ def _loaded(session: Session, selection: Selection, ranks: Sequence[RankedTask])
 
 def _notes(session: Session, has_ranges: bool) -> tuple[str, ...]:
     graphs = session.count(tables.graph_launches) if has_ranges else 0
-    graph_note = f"GPU time includes {graphs:,} whole CUDA graph launches; nsys stats leaves them out" if graphs else ""
+    words = counted(graphs, "whole CUDA graph launch")
+    graph_note = f"GPU time includes {words}; nsys stats leaves them out" if graphs else ""
     with_ranges = [report for report in session.reports if report.count(tables.nvtx_ranges)]
     lacking = [report for report in with_ranges if not has_launches(report)]
     advice = recording_advice(session, lacking, canonical.KERNELS) if lacking else ""

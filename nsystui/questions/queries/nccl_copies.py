@@ -22,7 +22,8 @@ _CALLS = rf"^(?:{'|'.join(COMMUNICATION)})(?:\(\)|$)|^ncclGroupEnd$"
 def nccl_copies(session: Session) -> dict[int, Arrays]:
     """Return the copies by report: ``row`` of `memory_ops`, and ``window``, a number of the calls that launched it.
 
-    The calls of a window overlap on their thread. It launches no NCCL kernel, and at least one copy between GPUs.
+    The calls of a window overlap on their thread. It launches no NCCL kernel, and at least one copy between GPUs. Each
+    replay of a CUDA graph has windows of its own; ``call`` is the row of the captured call, -1 without a graph.
     """
     table = canonical.MEMORY_OPS
     with_copies = [report for report in session.reports if report.count(table)]
@@ -32,6 +33,7 @@ def nccl_copies(session: Session) -> dict[int, Arrays]:
 def _copies(part: Session, reports: list[Report]) -> dict[int, Arrays]:
     import sqlalchemy as sa
 
+    from nsystui.questions.nvtx.captures import NO_NODE, Captures
     from nsystui.questions.queries.conditions import is_launched_by, of_reports
     from nsystui.store import tables
 
@@ -40,29 +42,39 @@ def _copies(part: Session, reports: list[Report]) -> dict[int, Arrays]:
     peers = sa.select(work.report).where(is_peer_copy(), of_reports(work.report, indices)).distinct()
     copying = {index for (index,) in part.rows(peers)}
     none: Times = np.zeros(0, np.int64)
-    copies: dict[int, Arrays] = {index: {"row": none, "window": none} for index in indices}
+    copies: dict[int, Arrays] = {index: {"row": none, "window": none, "call": none} for index in indices}
     for index in copying if part.count(tables.nccl_calls) and part.count(api) else ():
         is_call = sa.func.regexp_matches(calls.name, _CALLS, "i", type_=sa.Boolean)
-        query = sa.select(calls.thread, calls.start, calls.end).where(is_call, calls.end.is_not(None))
-        windows = part.arrays(query.where(calls.report == index))
-        launches = []
+        query = sa.select(calls.thread, calls.start, calls.end, calls.row).where(is_call, calls.end.is_not(None))
+        windows = part.arrays(query.where(calls.report == index).order_by(calls.start))
+        (report,), launches = (item for item in reports if item.index == index), []
         for table, condition, is_peer in (
             (tables.kernels, tables.kernels.c.is_nccl == 1, sa.false()),
             (tables.memory_ops, work.copy_kind.in_((_ON_DEVICE, _PEER)), is_peer_copy()),
         ):
+            node = sa.func.coalesce(table.c.graph_node_id, NO_NODE).label("node")
             launch = sa.select(api.c.thread, api.c.start, api.c.end, table.c.row, is_peer.label("is_peer"))
-            launch = launch.select_from(table.join(api, is_launched_by(table, api)))
-            launches.append(part.arrays(launch.where(table.c.report == index, condition)))
-        kernel_windows, copy_windows = (_windows_of(windows, launch) for launch in launches)
+            launch = launch.add_columns(table.c.process, node, table.c.correlation_id.label("replay"))
+            launch = launch.join_from(table, api, is_launched_by(table, api))
+            rows = part.arrays(launch.where(table.c.report == index, condition))
+            thread, time = Captures.of(part, report).at(rows["process"], rows["node"])
+            is_direct = thread < 0
+            rows["replay"] = np.where(is_direct, -1, rows["replay"])
+            captured = {"thread": thread, "start": time, "end": time}
+            launches.append(rows | {key: np.where(is_direct, rows[key], captured[key]) for key in captured})
+        (kernel_windows, _), (copy_windows, call) = (_windows_of(windows, launch) for launch in launches)
         used = np.setdiff1d(copy_windows[launches[1]["is_peer"].astype(bool)], [*kernel_windows, -1])
-        is_copy = np.isin(copy_windows, used)
-        copies[index] = {"row": launches[1]["row"][is_copy], "window": copy_windows[is_copy]}
+        is_copy, replay = np.isin(copy_windows, used), launches[1]["replay"]
+        _, window = np.unique(np.stack((copy_windows, replay))[:, is_copy], axis=1, return_inverse=True)
+        call = np.where(replay < 0, -1, call)[is_copy]
+        copies[index] = {"row": launches[1]["row"][is_copy], "window": window.reshape(-1), "call": call}
     return copies
 
 
-def _windows_of(calls: dict[str, Any], launches: dict[str, Any]) -> Times:
-    """Return the number of the window that contains each launch, or -1."""
+def _windows_of(calls: dict[str, Any], launches: dict[str, Any]) -> tuple[Times, Times]:
+    """Return the number of the window that contains each launch, and the row of its last call, or -1."""
     numbers, first = np.full(len(launches["start"]), -1, np.int64), 0
+    call = numbers.copy()
     for thread in np.unique(calls["thread"]).tolist():
         is_on_thread = calls["thread"] == thread
         windows = union(calls["start"][is_on_thread], calls["end"][is_on_thread])
@@ -70,8 +82,10 @@ def _windows_of(calls: dict[str, Any], launches: dict[str, Any]) -> Times:
         index = np.searchsorted(windows.starts, launches["start"][rows], side="right") - 1
         is_inside = (index >= 0) & (launches["end"][rows] <= windows.ends[index])
         numbers[rows[is_inside]] = first + index[is_inside]
+        last = np.searchsorted(calls["start"][is_on_thread], launches["start"][rows[is_inside]], side="right") - 1
+        call[rows[is_inside]] = calls["row"][is_on_thread][last]
         first += len(windows)
-    return numbers
+    return numbers, call
 
 
 def is_peer_copy() -> Condition:
@@ -99,12 +113,12 @@ def is_nccl_copy(session: Session) -> Condition:
 
 
 def rows_of_nccl_copies(session: Session) -> Query | None:
-    """Select ``report``, ``row`` and ``window`` of `nccl_copies`, if any."""
+    """Select ``report``, ``row``, ``window`` and ``call`` of `nccl_copies`, if any."""
     from nsystui.questions.queries.conditions import given
 
     copies = {report: arrays for report, arrays in nccl_copies(session).items() if len(arrays["row"])}
     if not copies:
         return None
     reports = np.repeat([*copies], [len(arrays["row"]) for arrays in copies.values()])
-    columns = {key: np.concatenate([arrays[key] for arrays in copies.values()]) for key in ("row", "window")}
+    columns = {key: np.concatenate([arrays[key] for arrays in copies.values()]) for key in ("row", "window", "call")}
     return given({key: values.tolist() for key, values in {"report": reports, **columns}.items()})

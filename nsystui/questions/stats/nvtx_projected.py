@@ -9,6 +9,7 @@ import numpy as np
 
 from nsystui.base.answer import PID, TID, Column, Row, TableAnswer, Unit
 from nsystui.base.selection import Selection
+from nsystui.base.text import counted
 from nsystui.base.types import Ints
 from nsystui.questions.algebra.groups import Groups, distinct
 from nsystui.questions.algebra.nesting import NO_PARENT, one_timeline, tree_of
@@ -309,7 +310,8 @@ def _outside(ranges: Ranges, launches: LaunchCallColumns) -> list[Row]:
 def _notes(session: Session) -> tuple[str, ...]:
     notes = missing_notes(session, tables.nvtx_ranges, tables.api_calls)
     graphs = session.count(tables.graph_launches)
-    return (*notes, f"{graphs:,} whole CUDA graph launches are not projected, as in nsys stats") if graphs else notes
+    words = f"{counted(graphs, 'whole CUDA graph launch', 'are')} not projected, as in nsys stats"
+    return (*notes, *[words] * bool(graphs))
 
 
 ASK: dict[str, AskReport] = {

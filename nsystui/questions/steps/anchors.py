@@ -1,9 +1,8 @@
 """Steps of exports without NVTX ranges of steps: regular repetitions in a task's GPU work (docs/ranks.md#anchors).
 
-A task's operations are ordered by launch. An anchor is work that marks a step: the kernels of the
-optimizer, collectives, the launches of one CUDA graph, or any operation. Adjacent anchors are merged. Anchors cut the
-sequence into pieces, without incomplete steps at both ends. They are steps only if nearly all have the same number of
-operations. Layers repeat, too: names that repeat once per step must agree on the number of steps.
+A task's operations are ordered by launch. Anchors, such as collectives or an optimizer's kernels, cut them into pieces,
+which are steps if nearly all have the same number of operations. Layers repeat, too: names that repeat once per step
+must agree on the number of steps.
 """
 
 from __future__ import annotations
@@ -24,9 +23,10 @@ from nsystui.base.kernel_names import smart_name
 from nsystui.base.selection import Task
 from nsystui.base.types import Array, Expression, Flags, Ints, Labelled
 from nsystui.questions.algebra.groups import distinct
-from nsystui.questions.algebra.intervals import Times
+from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, union
 from nsystui.questions.algebra.projection import Projection
-from nsystui.questions.queries.conditions import of_reports
+from nsystui.questions.queries.conditions import job_end, job_start, of_reports
+from nsystui.questions.queries.process_rows import rows_by_task
 from nsystui.questions.steps.task_steps import FEWEST, LEAST_COVERAGE, TaskSteps, launched_work, to_arrays
 from nsystui.store import tables
 from nsystui.store.report import Report
@@ -53,6 +53,8 @@ _MAX_COMMON, _MAX_RUNS = 3, 64
 _TO_HOST = 2
 MARKS_STEP, MARKS_OPTIMIZER = 1, 2
 _LOSS = re.compile(r"loss|cross_?entropy", re.IGNORECASE)
+_OPTIMIZES = r"optim\w*\W*(?:inner\W*)?(?:step|update)|\bopt[._](?:step|update)|\boptimi[sz]er$|DeepSpeedEngine\.step"
+"""Ranges of optimizers, whose kernels may have any name."""
 
 
 def anchored_steps(tasks: Collection[Task], session: Session, reports: list[Report]) -> dict[int, Arrays]:
@@ -92,8 +94,9 @@ KEYS = {name: columns[:1] for name, columns in _MORE_COLUMNS.items()}
 
 @dataclass(frozen=True, eq=False)
 class OperationNames:
-    """Names of operations by ascending key. ``is_to_host``: whether they copy to the host."""
+    """Names of operations by ascending key, and each process's optimizer ranges, job time, ns."""
 
+    optimizing: Mapping[Task, Intervals]
     keys: Ints
     texts: Sequence[str]
     is_to_host: Flags
@@ -102,19 +105,25 @@ class OperationNames:
     @classmethod
     def load(cls, session: Session, reports: Collection[int]) -> OperationNames:
         name_by_key: dict[int, tuple[str, bool, bool]] = {}
-        kind = tables.memory_ops.c.copy_kind
-        for table, text, is_to_host in (
-            (tables.kernels, _KERNEL, sa.false()),
-            (tables.memory_ops, _OPERATION, sa.func.coalesce(kind == _TO_HOST, sa.false())),
-            (tables.graph_launches, _GRAPH, sa.false()),
-        ):
+        work = (tables.kernels, _KERNEL), (tables.memory_ops, _OPERATION), (tables.graph_launches, _GRAPH)
+        for table, text in work:
             if session.count(table):
+                kind = table.c.get("copy_kind", sa.literal(0))
+                is_to_host = sa.func.coalesce(kind == _TO_HOST, sa.false())
                 query = sa.select(_key(text), text, is_to_host).where(of_reports(table.c.report, reports)).distinct()
                 is_kernel = table is tables.kernels
                 name_by_key |= {key: (name, is_copy, is_kernel) for key, name, is_copy in session.rows(query)}
         keys = sorted(name_by_key)
         texts, *flags = zip(*(name_by_key[key] for key in keys), strict=True) if keys else ((), (), ())
-        return cls(np.array(keys, np.int64), texts, *(np.array(flag, bool) for flag in flags))
+        ranges = tables.nvtx_ranges
+        names = sa.select(ranges.c.name).group_by(ranges.c.name)  # patterns are slow
+        matches = sa.func.regexp_matches(sa.func.any_value(ranges.c.name), _OPTIMIZES, "i", type_=sa.Boolean)
+        columns = ranges.c.report, ranges.c.process, job_start(ranges).label("start"), job_end(ranges).label("end")
+        query = sa.select(*columns).where(of_reports(columns[0], reports), ranges.c.end.is_not(None))
+        query = query.where(ranges.c.name.in_(names.having(matches)))
+        rows = rows_by_task(session.arrays(query)) if session.count(ranges) else ()
+        optimizing = {task: union(spans["start"], spans["end"]) for task, spans in rows}
+        return cls(optimizing, np.array(keys, np.int64), texts, *(np.array(flag, bool) for flag in flags))
 
     def codes(self, keys: Ints) -> NDArray[np.int32]:
         """Return each key's name index."""
@@ -135,6 +144,11 @@ class OperationNames:
         marks[[code for code, text in enumerate(self.texts) if _LOSS.search(text)]] = MARKS_STEP
         marks[self.of(OPTIMIZER)] = MARKS_OPTIMIZER
         return marks
+
+    def marks_of(self, task: Task, codes: NDArray[np.int32], launch: Times) -> NDArray[np.int8]:
+        """Return the mark of each operation by its name, or by the optimizer's range around its launch."""
+        is_optimizer = self.optimizing.get(task, EMPTY).before(launch)[1] > 0
+        return np.where(is_optimizer, MARKS_OPTIMIZER, self.marks[codes]).astype(np.int8)
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,7 +185,10 @@ class OperationSequence:
 
     def steps(self, task: Task) -> list[TaskSteps]:
         """Return the steps that each kind of anchor finds, if any."""
-        ends = (lasts + 1 for _, lasts in _bursts(self._positions(self.names.of(OPTIMIZER))))
+        optimizes = self.names.marks_of(task, self.code, self.launch) == MARKS_OPTIMIZER
+        ends = [lasts + 1 for _, lasts in _bursts(np.flatnonzero(optimizes))]
+        # An optimizer on the CPU may launch nothing.
+        ends = ends or [np.searchsorted(self.launch, self.names.optimizing.get(task, EMPTY).ends)]
         by_optimizer = [repetition for edges in ends for repetition in self._all(edges, "optimizer kernels")]
         repetitions = {
             anchors.OPTIMIZER: self._best(by_optimizer),
@@ -182,7 +199,8 @@ class OperationSequence:
         steps = [self._as_steps(task, kind, rep) for kind, rep in repetitions.items() if rep is not None]
         iterations = None if steps else self._iterations()
         if iterations is not None:
-            steps.append(replace(self._as_steps(task, anchors.KERNELS, iterations), is_doubtful=True))
+            repeated = self._as_steps(task, anchors.KERNELS, iterations)
+            steps.append(replace(repeated, is_doubtful=repeated.is_doubtful or repeated.differ > 0))  # layers may copy
         return steps
 
     @cached_property
@@ -288,10 +306,9 @@ class OperationSequence:
         return None
 
     def _iterations(self) -> _Repetition | None:
-        """Return the shortest repetition of one of the commonest kernels that returns at one distance.
+        """Return the shortest repetition of one of the commonest kernels that returns at one distance in kernels.
 
-        The distance is counted in kernels: to the next kernel of this name, or to a later one if it runs several times
-        in an iteration. Iterations begin after the longest launch pauses.
+        A kernel may run several times in an iteration. Iterations begin after the longest launch pauses.
         """
         kernels = np.flatnonzero(self.names.is_kernel[self.code])
         counts = np.bincount(self.code[kernels], minlength=len(self.names.texts))

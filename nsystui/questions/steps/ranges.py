@@ -2,8 +2,7 @@
 
 Numbers in names are ignored: ``step 0``, ``step 1`` … have one name. A name on a thread is a candidate if at least
 three of its ranges follow one another. Layers and micro-batches repeat, too, so that ranges are steps only if the name
-has a number and a word such as ``step``, or if they launch nearly all work: see `_Candidate.is_sure`. A user may name
-the ranges instead.
+has a number and a word such as ``step``, or if they launch nearly all work: see `_Candidate.is_sure`.
 """
 
 from __future__ import annotations
@@ -264,7 +263,7 @@ def _add_work(session: Session, by_task: Mapping[Task, Sequence[_Candidate]], ne
     reports = {task.report for task, group in by_task.items() if group}
     names = OperationNames.load(session, reports) if needs_marks else None
     for task, batch in launched_work(session, reports, KEYS if names else {}) if reports else ():
-        marks = names.marks[names.codes(batch.pop("key"))] if names else None
+        marks = names.marks_of(task, names.codes(batch.pop("key")), batch["launch"]) if names else None
         for candidate in by_task.get(task, ()):
             candidate.add(**batch, marks=marks)
 

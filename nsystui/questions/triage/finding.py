@@ -99,7 +99,7 @@ class Finding:
     can be attributed. Costs of findings may include the same time. ``measured``: the method. ``window``: job time.
     ``ranks``: the ranks concerned, empty for all. ``under``: the id of the finding that causes most of the cost, if
     any. ``gist``: a few words for the summary. ``line``: the cause in a line of a table. ``times``: when the cost
-    occurs, by process and device, if known. ``waits``: what GPUs lose that wait for slow ranks, ns, if they do.
+    occurs, by process and device, if known. ``losses``: what each GPU loses, ns, if known; or only each GPU that waits.
     """
 
     id: str
@@ -117,7 +117,7 @@ class Finding:
     gist: str = ""
     line: str = ""
     times: Mapping[tuple[Task, int], Intervals] = field(default_factory=dict)
-    waits: Mapping[tuple[Task, int], int] = field(default_factory=dict)
+    losses: Mapping[tuple[Task, int], int] = field(default_factory=dict)
     gain: Gain | None = None
     """``None`` if no time could be won back, or it is unknown."""
 

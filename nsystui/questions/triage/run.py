@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -32,7 +33,7 @@ from nsystui.questions.queries.tasks import GPU_TABLES
 from nsystui.questions.triage.case import Case, Place
 from nsystui.questions.triage.finding import Finding, NotChecked, Severity
 from nsystui.questions.triage.kernel_mix import kernel_mix, shares
-from nsystui.questions.triage.rule import BY_COMPUTE, BY_CPU, IDLE, Rule
+from nsystui.questions.triage.rule import BY_COMMUNICATION, BY_COMPUTE, BY_CPU, IDLE, Rule
 from nsystui.questions.triage.rules import kind_of, rules
 from nsystui.questions.triage.rules.capture import PARTIAL
 from nsystui.questions.triage.thresholds import Thresholds
@@ -354,12 +355,16 @@ def _with_gains(case: Case, findings: Sequence[Finding]) -> list[Finding]:
     if not parts:
         return list(findings)
     count = sum(len(budget.of) for budget in case.budgets) / len(case.budgets)
+    waits = sum((Counter(item.losses) for item in costly if item.id == "straggler"), Counter[Place]())
+    losses = {id(item): _losses(case, item, waits) for item in costly}
+    waiting = {key: BY_COMMUNICATION * any(lost) for key, lost in losses.items()}
+    parts_of = {id(item): tuple(dict.fromkeys(kind_of(item.id).parts + waiting[id(item)])) for item in costly}
     gains: dict[int, Gain] = {}
     for finding in costly:
-        names = kind_of(finding.id).parts
+        names = parts_of[id(finding)]
         share, (lower, upper) = (finding.cost or 0) / count, bounds(parts, possible, names)
-        if finding.waits:
-            share, lower, upper = _least_wait(case, finding.waits, names)
+        if any(losses[id(finding)]):
+            share, lower, upper = _least_loss(case, losses[id(finding)], names)
         is_measured = lower == upper <= share
         if finding.times and names == BY_CPU and lower == upper:
             starved, unknown = _starved(case, finding.times)
@@ -369,32 +374,34 @@ def _with_gains(case: Case, findings: Sequence[Finding]) -> list[Finding]:
             continue
         standing = Standing.MEASURED if is_measured else Standing.BOUNDED
         # Gains may overlap if findings share parts of the budget and times; unknown times may be shared.
-        peers = [item for item in costly if item.id != finding.id and not {*names}.isdisjoint(kind_of(item.id).parts)]
+        peers = [item for item in costly if item.id != finding.id and not {*names}.isdisjoint(parts_of[id(item)])]
         others = sorted({other.id for other in peers if finding.shared_with(other) != 0})
         iteration, standing = round(sum(parts.values())), Standing.INFERRED if names == BY_COMPUTE else standing
-        gains[id(finding)] = Gain(
-            round(min(share, upper)),
-            iteration,
-            standing,
-            tuple(others),
-            all(budget.numbers is not None for budget in case.budgets),
-        )
+        is_step = all(budget.numbers is not None for budget in case.budgets)
+        gains[id(finding)] = Gain(round(min(share, upper)), iteration, standing, tuple(others), is_step)
     return [replace(finding, gain=gains.get(id(finding))) for finding in findings]
 
 
-def _least_wait(case: Case, waits: Mapping[Place, float], names: Collection[str]) -> tuple[float, float, float]:
-    """Return the loss and the bounds of some parts, a mean iteration, of the GPU that gains least by faster ranks.
+def _losses(case: Case, finding: Finding, waits: Mapping[Place, int]) -> Sequence[Mapping[Place, int]]:
+    """Return each GPU's losses by waiting, and by a finding that may delay a late rank, ns."""
+    parts = kind_of(finding.id).parts
+    local = finding.losses or {key: time.length for key, time in finding.times.items()}
+    is_delay = parts == BY_CPU and waits and local
+    losses = (waits, local) if is_delay else (finding.losses, {}) if parts == BY_COMMUNICATION else ()
+    return [{case.gpu_of.get(key, key): loss for key, loss in part.items()} for part in losses]
 
-    All ranks finish together, so no step gets shorter by more.
-    """
-    losses = {case.gpu_of.get(key, key): loss for key, loss in waits.items()}
-    waiting = []
+
+def _least_loss(case: Case, losses: Sequence[Mapping[Place, int]], names: Sequence[str]) -> tuple[float, ...]:
+    """Return the loss and the bounds of some parts, a mean iteration, of the GPU that gains least."""
+    (waits, local), least = losses, []
+    since = {gpu.device.key: case.working(gpu).start for gpu in case.devices}
     for gpu in (budget.of for budget in case.budgets):
-        loss = losses.get(case.gpu_of.get(key := (gpu.task, gpu.device), key))
-        if loss is not None:
+        key = case.gpu_of.get(key := (gpu.task, gpu.device), key)
+        if local or key in waits:
+            loss = waits.get(key, 0) / len(gpu) + local.get(key, 0) / max((gpu.starts >= since.get(key, 0)).sum(), 1)
             parts, possible = (dict(zip(PARTS, of.mean(axis=0), strict=True)) for of in (gpu.parts, gpu.possible))
-            waiting.append((loss / len(gpu), *bounds(parts, possible, names)))
-    return min(waiting, key=lambda times: min(times[0], times[2]), default=(0, 0, 0))
+            least.append((loss, *bounds(parts, possible, names)))
+    return min(least, key=lambda times: min(times[0], times[2]), default=(0, 0, 0))
 
 
 def _starved(case: Case, times: Mapping[tuple[Task, int], Intervals]) -> tuple[float, float]:

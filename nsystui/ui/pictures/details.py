@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from nsystui.base.answer import Column, Row, Unit, Value, record
+from nsystui.base.text import counted
 from nsystui.base.units import Wording, format_value
 from nsystui.ui import keys
 
@@ -178,7 +179,7 @@ def _partner(job: OpenJob, row: Row) -> tuple[list[str], Row | None]:
     if key.kind.on_stream:
         return [f"launched by {_name(partner)}, {_delay(partner, row)}"], partner
     if len(answer.rows) > 1:
-        return [f"launched {len(answer.rows):,} operations", _delay(row, partner)], None
+        return [f"launched {counted(len(answer.rows), 'operation')}", _delay(row, partner)], None
     name = str(_name(partner))
     return [f"launched {job.smart_names().get(name, name)}, {_delay(row, partner)}"], None
 

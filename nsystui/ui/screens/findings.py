@@ -15,7 +15,7 @@ from textual.worker import get_current_worker
 
 from nsystui.base.answer import FILES_ONLY, Answer, Column, Record, Row, TableAnswer, Unit, record
 from nsystui.base.errors import reason_of
-from nsystui.base.text import safe_text, shorten
+from nsystui.base.text import counted, safe_text, shorten
 from nsystui.base.units import format_value
 from nsystui.ui import keys
 from nsystui.ui.doors import show_finding
@@ -59,7 +59,7 @@ def findings_answer(triage: Triage) -> TableAnswer:
     if triage.health:
         rows.insert(0, (HEALTHY, "", None, None, None, *[triage.health.lower()] * 2, None))
     if triage.not_checked:
-        count, rules = f"{len(triage.not_checked)} rules", ", ".join(item.rule for item in triage.not_checked)
+        count, rules = counted(len(triage.not_checked), "rule"), ", ".join(item.rule for item in triage.not_checked)
         rows.append((NOT_CHECKED, "not checked", None, None, None, count, f"{count}: {rules}", None))
     label = "could save/step" if triage.has_steps else "could save"
     columns = tuple(replace(item, label=label) if item.key == "recoverable" else item for item in COLUMNS)

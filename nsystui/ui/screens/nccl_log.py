@@ -249,5 +249,5 @@ def log_note(log: LogState) -> str:
     moved = format_value(Unit.BYTES, log.moved)
     so_far = "" if log.is_over and not log.is_stopped else " so far"
     ranks = counted(log.gpus, "rank")
-    summary = f"{log.calls:,} calls of {ranks}, {moved}{so_far}"
+    summary = f"{counted(log.calls, 'call')} of {ranks}, {moved}{so_far}"
     return f"NCCL log (view log): {summary}"

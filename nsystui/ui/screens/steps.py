@@ -13,7 +13,7 @@ from textual.widget import Widget
 
 from nsystui.base.answer import Answer, Record, Unit, Value
 from nsystui.base.selection import Selection
-from nsystui.base.text import width_of
+from nsystui.base.text import counted, width_of
 from nsystui.base.types import Flags, Floats
 from nsystui.base.units import Wording, format_value
 from nsystui.questions.algebra.intervals import Times
@@ -104,7 +104,7 @@ class StepsScreen(GroupedViewsScreen):
         median, shortest, longest = (wording.words(value) for value in (figures.median, figures.least, figures.most))
         if figures.count == 1:
             return view, answer, ("1 step", steps.found_by, median)
-        number = f"{figures.count:,} steps" + (f" of {len(task_times)} ranks" if len(task_times) > 1 else "")
+        number = counted(figures.count, "step") + (f" of {len(task_times)} ranks" if len(task_times) > 1 else "")
         return view, answer, (number, steps.found_by, f"median {median}, {shortest} to {longest}")
 
     def show(self, result: Any, same_place: bool) -> None:

@@ -111,12 +111,8 @@ _DIFFERS = 0.03
 def stragglers(case: Case) -> Sequence[Finding | NotChecked]:
     r"""Find ranks for which other ranks wait at collectives (docs/ranks.md#waiting).
 
-    Let E(r) be the exposed time, |C \ U(K)|, of the kernels of a GPU r in the collectives at which a
-    rank L arrives last. Each other GPU r loses
-
-        E(r) − E(L)
-
-    A straggler's cost is the sum over the waiting GPUs, divided by the number of all GPUs.
+    Let E(r) be the exposed time, |C \ U(K)|, of the kernels of a GPU r in the collectives at which a rank L arrives
+    last. Each other GPU r loses E(r) − E(L). The cost is their sum, divided by the number of all GPUs.
     """
     if len(case.job.ranks) < 2:
         return [NotChecked("straggler", "needs the exports of at least two ranks of one job")]
@@ -247,7 +243,7 @@ def _straggler(
     gist, line = f"waiting for {who}{loader}", f"{who} ({hosts}) {'is' if is_one else 'are'} {where}"
     cost = case.mean(losses.values())
     return case.finding(
-        "straggler", text, advice, _DOOR, cost, _METHOD, evidence, ranks=ranks, gist=gist, line=line, waits=losses
+        "straggler", text, advice, _DOOR, cost, _METHOD, evidence, ranks=ranks, gist=gist, line=line, losses=losses
     )
 
 

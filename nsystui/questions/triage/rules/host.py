@@ -155,9 +155,10 @@ def blocked_host(case: Case) -> Sequence[Finding | NotChecked]:
 
 @dataclass(frozen=True)
 class _Blocked:
-    """Each cause's time by rank (ns), the number of gaps with a cause, and the gap with most of that time."""
+    """The time of each cause by rank, and of each GPU (ns); gaps with a cause, and the gap with most of that time."""
 
     times: Mapping[tuple[int, Cause], int]
+    losses: Mapping[Place, int]
     gaps: int
     longest: Window | None
 
@@ -176,15 +177,16 @@ def _blocked(case: Case, during: Mapping[Task, Intervals], accepts: Callable[[Ca
     for device in case.devices:
         candidates += case.idle_spans(device, merge(*(during.get(user, EMPTY) for user in device.tasks)))
     attribution = attribute(case.job, candidates)
-    times: Counter[tuple[int, Cause]] = Counter()
+    times, losses = Counter[tuple[int, Cause]](), Counter[Place]()
     spent: list[tuple[int, IdleSpan]] = []
     for index, span in enumerate(candidates):
         cause_times = {cause: time for cause, time in attribution.of_span(index).items() if accepts(cause)}
         for cause, time in cause_times.items():
             times[case.rank_of[attribution.task(index)], cause] += time
+            losses[span.task, span.device] += time
         spent += [(sum(cause_times.values()), span)] if cause_times else []
     longest = max(spent, key=lambda item: (item[0], -item[1].start), default=None)
-    return _Blocked(times, len(spent), longest[1].window if longest else None)
+    return _Blocked(times, losses, len(spent), longest[1].window if longest else None)
 
 
 def _blocked_host_finding(
@@ -193,8 +195,9 @@ def _blocked_host_finding(
     rows: list[Row] = [(rank, time, *cause_cells(cause)) for (rank, cause), time in blocked.times.items()]
     rows.sort(key=lambda row: (-int(str(row[1])), str(row)))
     cost, ranks = case.mean(blocked.times.values()), tuple(sorted({rank for rank, _ in blocked.times}))
-    evidence, door, window = (_BLOCKED_HOST_COLUMNS, rows), Door("gaps"), blocked.longest
-    return case.finding(name, sentence, advice, door, cost, measured, evidence, window=window, ranks=ranks, gist=gist)
+    evidence = (_BLOCKED_HOST_COLUMNS, rows)
+    finding = case.finding(name, sentence, advice, Door("gaps"), cost, measured, evidence, ranks=ranks, gist=gist)
+    return replace(finding, window=blocked.longest, losses=blocked.losses)
 
 
 def _gil_held(case: Case) -> Sequence[Finding | NotChecked]:

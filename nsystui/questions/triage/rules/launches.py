@@ -13,15 +13,7 @@ from nsystui.base.answer import DEVICE, DURATION, RANK, START, Column, Unit
 from nsystui.base.selection import Selection, Window
 from nsystui.base.text import counted
 from nsystui.exports import canonical
-from nsystui.questions.algebra.intervals import (
-    Intervals,
-    Times,
-    covered_per_bin,
-    intersect,
-    merge,
-    slices,
-    union,
-)
+from nsystui.questions.algebra.intervals import Intervals, Times, covered_per_bin, intersect, merge, slices, union
 from nsystui.questions.gpu.device_time import Device, DeviceIntervals
 from nsystui.questions.host.host_work import host_work
 from nsystui.questions.host.idle_spans import IdleSpan

@@ -387,8 +387,8 @@ def _judged(case: Case, gpus: Sequence[_Gpu], name: str, slow: Sequence[_Gpu]) -
         "grid and block). The mean is over these GPUs."
     )
     door, evidence = Door("ranks", sort="kernels"), (_SLOW_PLACES_COLUMNS, rows)
-    waits = dict.fromkeys(others, cost)
-    return case.finding("slow-place", sentence, advice, door, cost, measured, evidence, ranks=ranks, waits=waits)
+    losses = dict.fromkeys(others, cost)
+    return case.finding("slow-place", sentence, advice, door, cost, measured, evidence, ranks=ranks, losses=losses)
 
 
 def _gpus(case: Case) -> list[_Gpu]:
