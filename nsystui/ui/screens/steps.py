@@ -51,13 +51,10 @@ _COLOURS = {
     "host_functions": "cpu",
 }  # fmt: skip
 _LEGEND = {
-    "compute": "compute",
-    "nccl": "blocked by NCCL",
-    "memory": "blocked by memory",
-    "api": "late launches",
-    "cpu": "blocked by host functions",
-    "idle": "",  # named by its largest part
-}
+    "compute": "compute", "nccl": "blocked by NCCL", "memory": "blocked by memory", "api": "late launches",
+    "cpu": "blocked by host functions", "idle": "",  # named by its largest part
+}  # fmt: skip
+_IDLE = [index for index, part in enumerate(PARTS) if _COLOURS[part] == "idle"]
 _OTHER_SUMS = ("GPU busy", "GPU idle", "without compute")
 _TREE = {
     **{label: f"  {label}" for label in LABELS.values()},
@@ -165,12 +162,8 @@ class StepsScreen(GroupedViewsScreen):
             for bar, time in zip(bars, means[:, index].tolist(), strict=True):
                 bar[_COLOURS[part]] += time
         legend = sorted(((sum(bar[colour] for bar in bars) / len(bars), colour) for colour in _LEGEND), reverse=True)
-        idle = sorted(
-            (time, LABELS[part])
-            for part, time in zip(PARTS, parts.mean(axis=0).tolist(), strict=True)
-            if time and _COLOURS[part] == "idle"
-        )
-        words = {**_LEGEND, "idle": idle[-1][1] + ", other" * (len(idle) > 1)} if idle else _LEGEND
+        idle = parts.mean(axis=0)[_IDLE]
+        words = {**_LEGEND, "idle": LABELS[PARTS[_IDLE[int(idle.argmax())]]] + ", other" * (np.count_nonzero(idle) > 1)}
         notes = [(colour, f"{words[colour]} {format_value(Unit.DURATION, time)}") for time, colour in legend if time]
         word, category = "slow", "warning"
         if size > 1 and not is_marked.any():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -141,16 +140,8 @@ def launch_overhead(case: Case) -> Sequence[Finding | NotChecked]:
     )
     overhead, words = overhead_in(case, waits)
     sentence += f" CUDA overhead in this time: {words}." if words else ""
-    how = by_framework(case, "", pytorch=" (torch.compile, fused optimizers)", jax=" (one jax.jit for the whole step)")
-    advice = Advice(
-        f"Replay the work as a CUDA graph, or fuse kernels{how}.",
-        "A launch costs the CPU several µs whatever the kernel does, and these kernels end before the next launch.",
-    )
-    if 2 * starting > cost:
-        advice = replace(advice, reason="The GPU takes most of this time to start kernels that are launched already.")
-    else:
-        advice = _less_between(case, advice, in_calls, cost - starting)
-    advice = ADVICE if 2 * overhead > cost else _REPLAYED if kernels >= 2 * launches else advice
+    advice = ADVICE if 2 * overhead > cost else _REPLAYED if kernels >= 2 * launches else None
+    advice = advice or _advice(case, in_calls, cost - starting, starting)
     door = Door("kernels", report="cuda_kern_exec_sum")
     measured = (
         f"Gaps below {case.thresholds.gap_ms:g} ms that end with a kernel launched after the GPU went idle. "
@@ -159,12 +150,18 @@ def launch_overhead(case: Case) -> Sequence[Finding | NotChecked]:
     return [case.finding("launch-overhead", sentence, advice, door, cost, measured, (_LAUNCH_OVERHEAD_COLUMNS, rows))]
 
 
-def _less_between(case: Case, advice: Advice, in_calls: Mapping[Place, Intervals], launching: int) -> Advice:
-    """Return the advice if launch calls take half of the time until they return, ns; else advice on the rest."""
+def _advice(case: Case, in_calls: Mapping[Place, Intervals], launching: int, starting: int) -> Advice:
+    """Return the advice: on calls that launch, on the CPU between them, or on the start of kernels. Times are ns."""
+    how = by_framework(case, "", pytorch=" (torch.compile, fused optimizers)", jax=" (one jax.jit for the whole step)")
+    text = f"Replay the work as a CUDA graph, or fuse kernels{how}."
     calling = case.mean(part.length for part in in_calls.values())
-    reason = f"The calls that launch take only {100 * calling / launching:.0f} % of the time of late launches."
-    less = Advice(f"Let the CPU do less between launches (`nsystui gaps`). {advice.text}", reason)
-    return less if 2 * calling < launching else advice
+    if starting > launching:
+        return Advice(text, "The GPU takes most of this time to start kernels that are launched already.")
+    if 2 * calling < launching:
+        reason = f"The calls that launch take only {100 * calling / launching:.0f} % of the time of late launches."
+        return Advice(f"Let the CPU do less between launches (`nsystui gaps`). {text}", reason)
+    reason = "A launch costs the CPU several µs whatever the kernel does, and these kernels end before the next launch."
+    return Advice(text, reason)
 
 
 def _portions(case: Case) -> Iterator[list[DeviceIntervals]]:
