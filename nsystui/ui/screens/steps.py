@@ -163,7 +163,10 @@ class StepsScreen(GroupedViewsScreen):
                 bar[_COLOURS[part]] += time
         legend = sorted(((sum(bar[colour] for bar in bars) / len(bars), colour) for colour in _LEGEND), reverse=True)
         idle = parts.mean(axis=0)[_IDLE]
-        words = {**_LEGEND, "idle": LABELS[PARTS[_IDLE[int(idle.argmax())]]] + ", other" * (np.count_nonzero(idle) > 1)}
+        words = {
+            **_LEGEND,
+            "idle": LABELS[PARTS[_IDLE[int(idle.argmax())]]] + ", other" * int(np.count_nonzero(idle) > 1),
+        }
         notes = [(colour, f"{words[colour]} {format_value(Unit.DURATION, time)}") for time, colour in legend if time]
         word, category = "slow", "warning"
         if size > 1 and not is_marked.any():
