@@ -275,7 +275,7 @@ class Packer:
                     facts = metadata.read(self.path, plain, tables)
                     payload = nccl_calls.payload_schemas(self.path, plain, tables)
                 clocks = gpu_clocks(self.path, tables, self.connection)
-                return self._pack(replace(tables, gpu_clocks=clocks), replace(facts, gpu_clocks=clocks), payload)
+                return self._pack(tables.with_clocks(clocks), replace(facts, gpu_clocks=clocks or ()), payload)
         except (DamagedError, KeyboardInterrupt):  # page checks end with KeyboardInterrupt
             if self.is_cancelled():
                 raise PackingCancelled from None

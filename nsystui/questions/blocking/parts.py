@@ -38,6 +38,7 @@ from nsystui.questions.blocking.dependencies import (
     Operations,
     operations_of,
 )
+from nsystui.questions.capture.launch_account import lost_work
 from nsystui.questions.gpu.utilisation import by_gpu, selected_devices
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.conditions import of_reports
@@ -180,6 +181,8 @@ class Iterations:
     when: Mapping[str, Intervals]
     unknown: tuple[str, ...] = ()
     """The parts whose operations were not recorded."""
+    lacks_work: bool = False
+    """Whether ``busy`` is a lower bound, because GPU work is missing."""
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -197,6 +200,27 @@ class Iterations:
     def part(self, name: str) -> Times:
         """Return the time of one of `PARTS` in each iteration, ns."""
         return self.parts[:, PARTS.index(name)]
+
+    @property
+    def idle(self) -> Times:
+        """The time in which surely nothing ran, ns."""
+        return (self.time - self.busy) * (not self.lacks_work)
+
+    def without_work(self, lost: Collection[str]) -> Iterations:
+        """Return the iterations of a GPU that lacks work of the tables ``lost``, which may fill unresolved time.
+
+        Its idle time is unresolved; also time that other operations blocked, if compute may be missing.
+        """
+        names, lost_parts = np.array(PARTS), {part for table in lost for part in PARTS_OF[table]}
+        lacks_compute, is_lost = "compute" in lost_parts, np.isin(PARTS, [*lost_parts])
+        is_seen = (names == "compute") | (np.isin(PARTS, [*BLOCKERS.values()]) & (not lacks_compute))
+        parts, possible = np.where(is_seen, self.parts, 0), self.possible + np.where(is_seen, 0, self.parts)
+        rest = self.time - parts.sum(axis=1)
+        possible[:, is_lost & ((names == "compute") | possible.any(axis=0))] = rest[:, None]
+        parts[:, PARTS.index("unresolved")], possible[:, PARTS.index("unresolved")] = rest, 0
+        unknown, when = (*self.unknown, *names[is_lost].tolist()), {**self.when, "starved": EMPTY}
+        when |= {"nccl": EMPTY} if lacks_compute else {}
+        return replace(self, parts=parts, possible=possible, when=when, unknown=unknown, lacks_work=True)
 
     @property
     def known(self) -> Array:
@@ -265,6 +289,16 @@ class Blocking:
     whole: Mapping[tuple[Task, int], Iterations]
 
 
+def _with_unknown(
+    job: OpenJob, budgets: Mapping[tuple[Task, int], Iterations]
+) -> Mapping[tuple[Task, int], Iterations]:
+    """Return budgets in which parts whose operations were not recorded are unknown."""
+    lost = lost_work(job.session)
+    silent = {report.index for report in job.session.reports if not report.has(tables.host_functions)}
+    known = {key: replace(of, unknown=("host_functions",) * (key[0].report in silent)) for key, of in budgets.items()}
+    return {key: of.without_work(lost[key]) if key in lost else of for key, of in known.items()}
+
+
 def blocking(job: OpenJob, step_name: str | None = None) -> Blocking:
     """Find each GPU's blockers, per iteration and in total; cached in the job, and with its exports."""
     return job.once(("blocking", step_name), lambda: _load(job, step_name))
@@ -304,7 +338,7 @@ def blocked_in(job: OpenJob, window: Window) -> Mapping[tuple[Task, int], Iterat
             when = {part: times.shifted(offset) for part, times in stretches.items()}
             low, high = np.array([window.start]), np.array([window.end])
             iterations[task, device] = Iterations(task, device, low, high, parts, busy, possible, when)
-    return iterations
+    return _with_unknown(job, iterations)
 
 
 def _load(job: OpenJob, step_name: str | None) -> Blocking:
@@ -340,7 +374,7 @@ def _load(job: OpenJob, step_name: str | None) -> Blocking:
                     parts, possible = (arrays[key].reshape(-1, len(PARTS))[rows] for key in ("parts", "possible"))
                     busy = arrays["busy"][rows]
                     budgets[task, device] = Iterations(task, device, starts, ends, parts, busy, possible, when)
-    return Blocking(iterations, all_time)
+    return Blocking(_with_unknown(job, iterations), _with_unknown(job, all_time))
 
 
 _EDGES = ("starts", "ends")

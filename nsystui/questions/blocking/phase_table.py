@@ -94,8 +94,8 @@ def _figures(gpus: Sequence[RankIterations], masks: Sequence[Flags], total_time:
     slow = sum(int(gpu.is_slow()[mask].sum()) for gpu, mask in zip(gpus, masks, strict=True))
     total = int(times.sum())
     busy = sum(int(gpu.of.busy[mask].sum()) for gpu, mask in zip(gpus, masks, strict=True))
-    idle = total - busy
-    of_host = idle - host.in_graphs  # the host cannot shorten gaps inside graphs
+    idle = None if any(gpu.of.lacks_work for gpu in gpus) else total - busy
+    of_host = None if idle is None else idle - host.in_graphs  # the host cannot shorten gaps inside graphs
     measures = {
         "idle": _percent(idle, total),
         "launch": _percent(host.launch, total),

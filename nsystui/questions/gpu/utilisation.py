@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 
@@ -38,8 +38,8 @@ from nsystui.questions.queries.data_notes import unrecorded_notes
 from nsystui.questions.queries.derived import in_runs, of_each_report, runs_of
 from nsystui.questions.queries.kernel_names import other_communication
 from nsystui.questions.queries.pauses import LONG, capture_note, hole_note, pauses, unseen
-from nsystui.questions.queries.recording import recording_advice, unrecorded_work
-from nsystui.questions.queries.tasks import GPU_TABLES, RankedTask, used_devices
+from nsystui.questions.queries.recording import calls_of_silent, recording_advice, unrecorded_work
+from nsystui.questions.queries.tasks import GPU_TABLES, RankedTask, silent_processes, used_devices
 from nsystui.questions.queries.time_window import edges_of, recorded, selected_reports, shares_clock
 from nsystui.store.report import Report
 from nsystui.store.results import Arrays
@@ -135,7 +135,27 @@ def gpus_of(session: Session, devices: Iterable[DeviceIntervals]) -> tuple[Devic
     """Merge devices of the same GPU (`gpu_key`); keeps the order of ``devices``."""
     intervals = {item.device.key: item for item in devices}
     groups = by_gpu(session, (item.device for item in intervals.values()))
-    return tuple(_together([intervals[device.key] for device in group]) for group in groups)
+    silent = silent_work(session)
+    return tuple(
+        _together([intervals[device.key] for device in group], silent[group[0].key].values()) for group in groups
+    )
+
+
+def silent_work(session: Session) -> Mapping[tuple[Task, int], Mapping[Task, Counter[str]]]:
+    """Count the calls by table of each process that shares a GPU, but whose work was not recorded, by used GPU."""
+    reports, used = {report.index: report for report in session.reports}, used_devices(session)
+    keys = {(item.task, item.device): gpu_key(reports[item.task.report], item.task, item.device) for item in used}
+    silent: dict[tuple[Task, int], dict[Task, Counter[str]]] = defaultdict(dict)
+    sharing = dict[Task, list[tuple[Task, int]]]()
+    for task in silent_processes(session, {item.task for item in used}):
+        report, pid = reports[task.report], pid_of(task.process)
+        own = {gpu_key(report, task, device) for owner, device in report.metadata.gpu_numbers if owner == pid}
+        is_only_gpu = not own and len(report.metadata.gpus) == 1
+        sharing[task] = [key for key in keys if keys[key] in own or (is_only_gpu and key[0].report == task.report)]
+    for task, calls in calls_of_silent(session, [task for task in sharing if sharing[task]]).items():
+        for key in sharing[task]:
+            silent[key][task] = calls
+    return silent
 
 
 def by_gpu(session: Session, devices: Iterable[Device]) -> list[list[Device]]:
@@ -179,16 +199,17 @@ def _recorded_gpu(report: Report, task: Task, device: int) -> int | None:
     return report.metadata.gpu_numbers.get((pid_of(task.process), device))
 
 
-def _together(devices: Sequence[DeviceIntervals]) -> DeviceIntervals:
-    """Merge the work of several processes on one GPU."""
-    if len(devices) == 1:
+def _together(devices: Sequence[DeviceIntervals], silent: Collection[Counter[str]]) -> DeviceIntervals:
+    """Merge the work of several processes on one GPU; ``silent``: unrecorded work of its other processes."""
+    if len(devices) == 1 and not silent:
         return devices[0]
     names = ("kernels", "nccl", "memory", "graph")
     parts = BusyParts.of(*(merge(*(getattr(item.parts, name) for item in devices)) for name in names))
     recorded = Window(min(item.recorded.start for item in devices), max(item.recorded.end for item in devices))
     first, *others = sorted(devices, key=lambda item: -item.busy_in(recorded))
     common_pauses = reduce(intersect, (item.pauses for item in devices))
-    used_by, unknown = tuple(item.device for item in others), sum((item.unknown for item in devices), Counter[str]())
+    used_by = tuple(item.device for item in others)
+    unknown = sum((*(item.unknown for item in devices), *silent), Counter[str]())
     return replace(first, recorded=recorded, parts=parts, others=used_by, pauses=common_pauses, unknown=unknown)
 
 

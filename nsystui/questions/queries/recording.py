@@ -278,6 +278,19 @@ def _unrecorded(session: Session, reports: Sequence[Report], words: Sequence[str
             yield task, "kernels" if word == "GraphLaunch" and task.report in by_node else _CALLS[word], calls
 
 
+def calls_of_silent(session: Session, tasks: Collection[Task]) -> dict[Task, Counter[str]]:
+    """Count the calls by table of processes without any recorded work."""
+    indices = {task.report for task in tasks}
+    reports = [report for report in session.reports if report.index in indices]
+    counts: dict[Task, Counter[str]] = {}
+    for task, calls in launches_without_work(session, reports).items() if reports else ():
+        if task in tasks:
+            of_task = counts[task] = Counter()
+            for name, number in calls.items():
+                of_task[_CALLS[next(word for word in _CALLS if word in name)]] += number
+    return counts
+
+
 def _working(session: Session, reports: Collection[Report]) -> dict[str, set[Task]]:
     """Return the processes with recorded work, by word of `_CALLS`."""
     import sqlalchemy as sa

@@ -335,7 +335,7 @@ def _tasks(session: Session, devices: Mapping[Task, Any]) -> list[Task]:
 
     Without any, processes with CUDA or MPI calls or NVTX ranges, or else the process with the most OS runtime calls.
     """
-    tasks = {*devices, *_launching(session, devices)}
+    tasks = {*devices, *silent_processes(session, devices)}
     with_gpu = {task.report for task in devices}
     for report in (report for report in session.reports if report.index not in with_gpu):
         working = (BY_NAME[name] for name in ("api_calls", "mpi_calls", "nvtx_ranges"))
@@ -359,8 +359,8 @@ def _of_other_programs(session: Session, report: Report, tasks: set[Task]) -> se
     return {task for task in tasks if profiled and task not in profiled and roles.get(task) not in profiled_roles}
 
 
-def _launching(session: Session, devices: Collection[Task]) -> Iterator[Task]:
-    """Yield processes that launched work without a record, in reports with other GPU work.
+def silent_processes(session: Session, working: Collection[Task]) -> Iterator[Task]:
+    """Yield processes that launched work without a record, beside ``working`` processes.
 
     The calls are read only if a process has a CUDA context, but no work, or if contexts are not recorded.
     """
@@ -372,11 +372,11 @@ def _launching(session: Session, devices: Collection[Task]) -> Iterator[Task]:
         return {index: {"process": np.array(values, np.int64)} for index, values in processes.items()}
 
     reports = []
-    for index in {task.report for task in devices}:
-        report = report_at(session, index)
+    for report in session.reports if working else ():
         facts = report.metadata
         contexts = facts.blocking_streams_by_pid.keys() | {device.pid for device in facts.cuda_devices}
-        if not contexts or contexts - {pid_of(task.process) for task in devices if task.report == index}:
+        pids = {pid_of(task.process) for task in working if task.report == report.index}
+        if contexts - pids or (pids and not contexts):
             reports.append(report)
     for index, arrays in of_each_report(session, reports, "launching-processes", compute, in_memory=True).items():
         yield from (Task(index, process) for process in arrays["process"].tolist())

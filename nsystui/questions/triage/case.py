@@ -24,7 +24,7 @@ from nsystui.exports.canonical import API_CALLS, KERNELS, CanonicalTable
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, intersect, merge, subtract, union
 from nsystui.questions.blocking.budget import RankIterations, iterations
 from nsystui.questions.blocking.dependencies import unresolved_waits
-from nsystui.questions.blocking.parts import PARTS, blocked_in, blocking, bounds
+from nsystui.questions.blocking.parts import PARTS, Iterations, blocked_in, blocking, bounds
 from nsystui.questions.gpu.device_time import NOTHING, Breakdown, DeviceIntervals, total
 from nsystui.questions.gpu.graph_gaps import host_functions
 from nsystui.questions.gpu.profiler_overhead import profiler_overhead
@@ -310,20 +310,27 @@ class Case:
 
     @cached_property
     def budgets(self) -> list[RankIterations]:
-        """The budgets of each selected GPU's iterations."""
-        return iterations(self.job, self.scope, self.step_name)
+        """The budgets of each selected GPU's iterations; of all of its time unless all GPUs have steps."""
+        in_steps = iterations(self.job, self.scope, self.step_name)
+        if len(in_steps) >= len(self._whole):
+            return in_steps
+        return [RankIterations(self.rank_of[gpu.task], gpu, None) for gpu in self._whole]
 
     @cached_property
-    def blocked(self) -> tuple[Mapping[str, int], Mapping[str, int]]:
-        """All time by part of the budget, in steps or not, and the `possible` time: means over the GPUs, ns."""
+    def _whole(self) -> list[Iterations]:
+        """The budget of each selected GPU's whole time."""
         if self.scope.window is None:
             budgets = blocking(self.job, self.step_name).whole
         else:
             budgets = blocked_in(self.job, self.scope.window)
-        gpus = [gpu for key, gpu in budgets.items() if key[0] in self.tasks and self.gpu_of.get(key, key) == key]
+        return [gpu for key, gpu in budgets.items() if key[0] in self.tasks and self.gpu_of.get(key) == key]
+
+    @cached_property
+    def blocked(self) -> tuple[Mapping[str, int], Mapping[str, int]]:
+        """All time by part of the budget, in steps or not, and the `possible` time: means over the GPUs, ns."""
         parts, possible = (
             {part: self.mean(int(times[:, column].sum()) for times in arrays) for column, part in enumerate(PARTS)}
-            for arrays in ([gpu.parts for gpu in gpus], [gpu.possible for gpu in gpus])
+            for arrays in ([gpu.parts for gpu in self._whole], [gpu.possible for gpu in self._whole])
         )
         return parts, possible
 

@@ -32,7 +32,7 @@ from nsystui.questions.queries.tasks import GPU_TABLES
 from nsystui.questions.triage.case import Case, Place
 from nsystui.questions.triage.finding import Finding, NotChecked, Severity
 from nsystui.questions.triage.kernel_mix import kernel_mix, shares
-from nsystui.questions.triage.rule import BY_COMPUTE, BY_CPU, IDLE, Rule
+from nsystui.questions.triage.rule import BY_COMPUTE, BY_CPU, IDLE, WORK, Rule
 from nsystui.questions.triage.rules import kind_of, rules
 from nsystui.questions.triage.rules.capture import PARTIAL
 from nsystui.questions.triage.thresholds import Thresholds
@@ -489,10 +489,13 @@ def _checked(rule: Rule, case: Case, findings: Sequence[Finding]) -> Sequence[_R
     if damaged:
         return [NotChecked(", ".join(rule.finds), f"needs {_words(sorted(damaged))}: the export is damaged there")]
     doubts = [finding for finding in findings if _makes_idle_unknown(finding)]
-    if doubts and rule.reads >= IDLE:
+    costs_exposed = rule.reads >= WORK and any(kind.parts for kind in rule.finds.values())
+    lacks_work = any(finding.id == PARTIAL[0] for finding in doubts)
+    if doubts and (rule.reads >= IDLE or (costs_exposed and lacks_work)):
         others = {item.rank for item in case.ranks}.difference(*(finding.ranks for finding in doubts))
         choose = f"; --ranks {few_numbers(sorted(others))} judges the others" if others else ""
-        why = f"needs idle time, which is unknown: {' and '.join(finding.id for finding in doubts)}{choose}"
+        what = "idle" if rule.reads >= IDLE else "exposed"
+        why = f"needs {what} time, which is unknown: {' and '.join(finding.id for finding in doubts)}{choose}"
         return [NotChecked(", ".join(rule.finds), why)]
     try:
         return rule(case)
