@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from nsystui.base.errors import ExportError
@@ -86,10 +86,6 @@ class Schema:
     """The clocks of GPUs that differ from the CPU's: `time` corrects them."""
     are_clocks_known: bool = True
     """Whether no clock differs by an unknown time."""
-
-    def with_clocks(self, clocks: tuple[GpuClock, ...] | None) -> Schema:
-        """Return the schema that corrects ``clocks``; ``None`` if clocks differ by an unknown time."""
-        return replace(self, gpu_clocks=clocks or (), are_clocks_known=clocks is not None)
 
     def exists(self, table: str) -> bool:
         """Return whether the table exists, even if it is empty."""

@@ -316,7 +316,8 @@ class Session:
                 clocks = gpu_clocks(file.path, opened.native, cursor)
             if clocks:
                 results.save(_CLOCKS, [astuple(clock) for clock in clocks])
-        facts, native = replace(opened.metadata, gpu_clocks=clocks or ()), opened.native.with_clocks(clocks)
+        native = replace(opened.native, gpu_clocks=clocks or (), are_clocks_known=clocks is not None)
+        facts = replace(opened.metadata, gpu_clocks=native.gpu_clocks)
         return OnDemand(file, facts, native, cursor, index, self.cache, packing, self.warn, results)
 
     def expect(self, columns: Mapping[str, Collection[str]], tallied: Iterable[str] = ()) -> None:

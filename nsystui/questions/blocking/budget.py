@@ -23,7 +23,7 @@ from nsystui.questions.algebra.intervals import EMPTY, Times, intersect, union
 from nsystui.questions.blocking.dependencies import unresolved_waits
 from nsystui.questions.blocking.gain import RECOVERABLE, SPEEDUP, STANDING, Gain, Standing
 from nsystui.questions.blocking.parts import BLOCKERS, PARTS, Iterations, blocked_in, blocking
-from nsystui.questions.capture.launch_account import lost_work_note
+from nsystui.questions.capture.launch_account import lost_work_notes
 from nsystui.questions.collectives.matching import Member
 from nsystui.questions.collectives.waiting import NOBODY, Arrivals, waits_and_transfers
 from nsystui.questions.gpu.utilisation import by_gpu, selected_devices
@@ -185,7 +185,7 @@ def budget_by_step(job: OpenJob, selection: Selection, step_name: str | None = N
 
 def _sums(job: OpenJob, gpus: Sequence[RankIterations]) -> tuple[dict[str, list[Times]], list[str]]:
     sums = {"iteration": [gpu.of.time for gpu in gpus], "GPU busy": [gpu.of.busy for gpu in gpus]}
-    sums["GPU idle"] = [gpu.of.idle for gpu in gpus]
+    sums["GPU idle"] = [(gpu.of.time - gpu.of.busy) * (not gpu.of.lacks_work) for gpu in gpus]
     sums["without compute"] = [gpu.of.time - gpu.of.part("compute") for gpu in gpus]
     split, notes = _nccl_split(job, gpus)
     for part in PARTS:
@@ -287,7 +287,7 @@ def notes_of(
         notes.append("a GPU whose work no step launched has one iteration: all of its time")
     elif without := [item.rank for item in selected_ranks(job.ranks, selection) if item.task not in steps.of_task]:
         notes.append(f"the budget of a step is unknown for {ranks_named(without)} (no steps)")
-    notes += filter(None, [lost_work_note(job, selection)])
+    notes += lost_work_notes(job, selection)
     waits = unresolved_waits(job.session, {gpu.of.task for gpu in gpus})
     parts = sum((gpu.of.parts.sum(axis=0) for gpu in gpus), np.zeros(len(PARTS), np.int64))
     if not waits and parts[PARTS.index("unresolved")] > _LEAST_UNRESOLVED * parts.sum():

@@ -201,11 +201,6 @@ class Iterations:
         """Return the time of one of `PARTS` in each iteration, ns."""
         return self.parts[:, PARTS.index(name)]
 
-    @property
-    def idle(self) -> Times:
-        """The time in which surely nothing ran, ns."""
-        return (self.time - self.busy) * (not self.lacks_work)
-
     def without_work(self, lost: Collection[str]) -> Iterations:
         """Return the iterations of a GPU that lacks work of the tables ``lost``, which may fill unresolved time.
 

@@ -20,13 +20,13 @@ from nsystui.exports import canonical
 from nsystui.exports.canonical import CanonicalTable
 from nsystui.exports.metadata import pid_of
 from nsystui.questions.algebra.intervals import Times
-from nsystui.questions.gpu.utilisation import gpu_key, silent_work
+from nsystui.questions.gpu.utilisation import gpu_keys, silent_work
 from nsystui.questions.queries.conditions import is_launched_by, of_reports
 from nsystui.questions.queries.data_notes import LOWER_BOUNDS
 from nsystui.questions.queries.derived import of_each_report
 from nsystui.questions.queries.process_rows import rows_by_task
 from nsystui.questions.queries.recording import unrecorded_work
-from nsystui.questions.queries.tasks import COPYING, GPU_TABLES, rows_of_tasks, used_devices
+from nsystui.questions.queries.tasks import COPYING, GPU_TABLES, rows_of_tasks
 from nsystui.questions.steps.task_steps import launch_id_spans
 from nsystui.store import tables
 from nsystui.store.gpu_clock import CLOCK_NOISE
@@ -88,13 +88,10 @@ class LaunchAccount:
     @property
     def lacks_much(self) -> tuple[str, ...]:
         """The canonical tables that lack `MUCH_LOST` of the kernels or other work."""
-        is_much = 100 * self.lost_work >= MUCH_LOST * self.work_calls
-        lost = {
-            "kernels": self.lost_kernels and 100 * self.lost_kernels >= MUCH_LOST * self.launches,
-            "memory_ops": self.lost_work > self.lost_graphs and is_much,
-            "graph_launches": self.lost_graphs and is_much,
-        }
-        return tuple(name for name, is_lost in lost.items() if is_lost)
+        pairs = ((self.lost_kernels, self.launches), (self.lost_work, self.work_calls))
+        kernels, work = (lost > 0 and 100 * lost >= MUCH_LOST * calls for lost, calls in pairs)
+        is_lost = kernels, work and self.lost_work > self.lost_graphs, work and self.lost_graphs > 0
+        return tuple(table.name for table, lacks in zip(GPU_TABLES, is_lost, strict=True) if lacks)
 
 
 def losses(accounts: Collection[LaunchAccount]) -> list[str]:
@@ -241,20 +238,22 @@ def untimed_work(report: Report) -> Iterator[tuple[CanonicalTable, int, int]]:
 def lost_work(session: Session) -> dict[tuple[Task, int], set[str]]:
     """Return the names of the tables that lack much of the GPU work of any process, by used GPU."""
     accounts, unrecorded = launch_accounts(session, session.reports), unrecorded_work(session, session.reports)
-    gpu_tables = {table.name for table in GPU_TABLES}
-    of_report = {
-        report.index: {table.name for table, *_ in untimed_work(report)} | (gpu_tables & report.damaged.keys())
-        for report in session.reports
-    }
-    reports, silent = {report.index: report for report in session.reports}, silent_work(session)
-    lost_on = defaultdict[Hashable, set[str]](set)
-    keys = dict[tuple[Task, int], Hashable]()
-    for used in used_devices(session):
-        gpu = keys[used.task, used.device] = gpu_key(reports[used.task.report], used.task, used.device)
-        for task, calls in ((used.task, unrecorded.get(used.task, ())), *silent[used.task, used.device].items()):
-            account = accounts.get(task)
-            lost_on[gpu].update(of_report[task.report], calls, account.lacks_much if account else ())
-    return {key: lost_on[gpu] for key, gpu in keys.items() if lost_on[gpu]}
+    reports, keys, silent = (
+        {report.index: report for report in session.reports},
+        gpu_keys(session),
+        silent_work(session),
+    )
+
+    def lost_by(task: Task) -> set[str]:
+        report, account = reports[task.report], accounts.get(task)
+        lost = {table.name for table, *_ in untimed_work(report)} | unrecorded[task].keys()
+        damaged = (table.name for table in GPU_TABLES if table.name in report.damaged)
+        return lost.union(damaged, account.lacks_much if account else ())
+
+    lost_on: defaultdict[Hashable, set[str]] = defaultdict(set)
+    for place, gpu in keys.items():
+        lost_on[gpu].update(*map(lost_by, (place[0], *silent[place])))
+    return {place: lost_on[gpu] for place, gpu in keys.items() if lost_on[gpu]}
 
 
 def lacks_work(session: Session) -> bool:
@@ -262,12 +261,12 @@ def lacks_work(session: Session) -> bool:
     return bool(lost_work(session))
 
 
-def lost_work_note(job: OpenJob, selection: Selection) -> str:
+def lost_work_notes(job: OpenJob, selection: Selection) -> list[str]:
     """Return the note on launched kernels that are missing, if any."""
     accounts = launch_accounts(job.session, job.session.reports)
     chosen = selection.tasks or accounts
     lost = losses([item for task, item in accounts.items() if item.lost_kernels + item.lost_work and task in chosen])
-    return f"{' and '.join(lost)}; {LOWER_BOUNDS}" if lost else ""
+    return [f"{' and '.join(lost)}; {LOWER_BOUNDS}"] if lost else []
 
 
 def _queries(reports: Sequence[int], first: int, last: int) -> Iterator[Query]:

@@ -18,7 +18,7 @@ from nsystui.base.units import format_value
 from nsystui.exports import canonical
 from nsystui.exports.canonical import CanonicalTable
 from nsystui.questions.blocking.budget import iterations
-from nsystui.questions.capture.launch_account import lost_work_note
+from nsystui.questions.capture.launch_account import lost_work_notes
 from nsystui.questions.efficiency.device import DeviceEfficiency, Useful
 from nsystui.questions.efficiency.host import HostEfficiency, host_calls, host_times
 from nsystui.questions.efficiency.mfu import Mfu, MfuRequest, mfu, recorded_size
@@ -274,12 +274,7 @@ def efficiency(job: OpenJob, selection: Selection, useful: Useful = Useful.POP) 
         spent=spent,
         device=DeviceEfficiency.of(spent, useful),
         host=host,
-        notes=(
-            window_note(session, selection, window),
-            *busy.notes,
-            *clock,
-            *filter(None, [lost_work_note(job, selection)]),
-        ),
+        notes=(window_note(session, selection, window), *busy.notes, *clock, *lost_work_notes(job, selection)),
         device_notes=device_notes,
         host_notes=tuple(_host_notes(host, to_record)) if host.processes else (),
         to_record=to_record,

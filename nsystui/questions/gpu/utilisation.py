@@ -38,7 +38,7 @@ from nsystui.questions.queries.data_notes import unrecorded_notes
 from nsystui.questions.queries.derived import in_runs, of_each_report, runs_of
 from nsystui.questions.queries.kernel_names import other_communication
 from nsystui.questions.queries.pauses import LONG, capture_note, hole_note, pauses, unseen
-from nsystui.questions.queries.recording import calls_of_silent, recording_advice, unrecorded_work
+from nsystui.questions.queries.recording import recording_advice, table_filled_by, unrecorded_work
 from nsystui.questions.queries.tasks import GPU_TABLES, RankedTask, silent_processes, used_devices
 from nsystui.questions.queries.time_window import edges_of, recorded, selected_reports, shares_clock
 from nsystui.store.report import Report
@@ -141,20 +141,25 @@ def gpus_of(session: Session, devices: Iterable[DeviceIntervals]) -> tuple[Devic
     )
 
 
+def gpu_keys(session: Session) -> dict[tuple[Task, int], Hashable]:
+    """Return the `gpu_key` of each GPU that a process used, by process and CUDA ordinal."""
+    reports, used = {report.index: report for report in session.reports}, used_devices(session)
+    return {(item.task, item.device): gpu_key(reports[item.task.report], item.task, item.device) for item in used}
+
+
 def silent_work(session: Session) -> Mapping[tuple[Task, int], Mapping[Task, Counter[str]]]:
     """Count the calls by table of each process that shares a GPU, but whose work was not recorded, by used GPU."""
-    reports, used = {report.index: report for report in session.reports}, used_devices(session)
-    keys = {(item.task, item.device): gpu_key(reports[item.task.report], item.task, item.device) for item in used}
+    reports, keys = {report.index: report for report in session.reports}, gpu_keys(session)
     silent: dict[tuple[Task, int], dict[Task, Counter[str]]] = defaultdict(dict)
-    sharing = dict[Task, list[tuple[Task, int]]]()
-    for task in silent_processes(session, {item.task for item in used}):
-        report, pid = reports[task.report], pid_of(task.process)
+    for task, calls in silent_processes(session, {task for task, _ in keys}).items():
+        report, pid, counts = reports[task.report], pid_of(task.process), Counter[str]()
+        for name, number in calls.items():
+            counts[table_filled_by(name)] += number
         own = {gpu_key(report, task, device) for owner, device in report.metadata.gpu_numbers if owner == pid}
         is_only_gpu = not own and len(report.metadata.gpus) == 1
-        sharing[task] = [key for key in keys if keys[key] in own or (is_only_gpu and key[0].report == task.report)]
-    for task, calls in calls_of_silent(session, [task for task in sharing if sharing[task]]).items():
-        for key in sharing[task]:
-            silent[key][task] = calls
+        for key in keys:
+            if keys[key] in own or (is_only_gpu and key[0].report == task.report):
+                silent[key][task] = counts
     return silent
 
 

@@ -242,6 +242,11 @@ _CALLS = {"GraphLaunch": "graph_launches", "Launch": "kernels", **dict.fromkeys(
 """Tables by words in the names of calls that fill them."""
 
 
+def table_filled_by(call: str) -> str:
+    """Return the table of the work of a call that launches, copies or sets memory."""
+    return next(table for word, table in _CALLS.items() if word in call)
+
+
 def unrecorded_work(
     session: Session, reports: Iterable[Report], only: Collection[str] = tuple(_CALLS.values())
 ) -> dict[Task, Counter[str]]:
@@ -276,19 +281,6 @@ def _unrecorded(session: Session, reports: Sequence[Report], words: Sequence[str
         word = next(word for word in _CALLS if word in name)
         if task in working - done[word] and word in words:
             yield task, "kernels" if word == "GraphLaunch" and task.report in by_node else _CALLS[word], calls
-
-
-def calls_of_silent(session: Session, tasks: Collection[Task]) -> dict[Task, Counter[str]]:
-    """Count the calls by table of processes without any recorded work."""
-    indices = {task.report for task in tasks}
-    reports = [report for report in session.reports if report.index in indices]
-    counts: dict[Task, Counter[str]] = {}
-    for task, calls in launches_without_work(session, reports).items() if reports else ():
-        if task in tasks:
-            of_task = counts[task] = Counter()
-            for name, number in calls.items():
-                of_task[_CALLS[next(word for word in _CALLS if word in name)]] += number
-    return counts
 
 
 def _working(session: Session, reports: Collection[Report]) -> dict[str, set[Task]]:

@@ -359,17 +359,17 @@ def _of_other_programs(session: Session, report: Report, tasks: set[Task]) -> se
     return {task for task in tasks if profiled and task not in profiled and roles.get(task) not in profiled_roles}
 
 
-def silent_processes(session: Session, working: Collection[Task]) -> Iterator[Task]:
-    """Yield processes that launched work without a record, beside ``working`` processes.
+def silent_processes(session: Session, working: Collection[Task]) -> dict[Task, Counter[str]]:
+    """Count the calls, by name, of processes that launched work without a record next to ``working`` processes.
 
     The calls are read only if a process has a CUDA context, but no work, or if contexts are not recorded.
     """
 
     def compute(part: Session, reports: list[Report]) -> dict[int, Arrays]:
-        processes: dict[int, list[int]] = {report.index: [] for report in reports}
-        for task in launches_without_work(part, reports):
-            processes[task.report].append(task.process)
-        return {index: {"process": np.array(values, np.int64)} for index, values in processes.items()}
+        rows: dict[int, list[Any]] = {report.index: [] for report in reports}
+        for task, calls in launches_without_work(part, reports).items():
+            rows[task.report].append((task.process, calls))
+        return {index: {"processes": json_array(values)} for index, values in rows.items()}
 
     reports = []
     for report in session.reports if working else ():
@@ -378,8 +378,12 @@ def silent_processes(session: Session, working: Collection[Task]) -> Iterator[Ta
         pids = {pid_of(task.process) for task in working if task.report == report.index}
         if contexts - pids or (pids and not contexts):
             reports.append(report)
-    for index, arrays in of_each_report(session, reports, "launching-processes", compute, in_memory=True).items():
-        yield from (Task(index, process) for process in arrays["process"].tolist())
+    stored = of_each_report(session, reports, "launching-processes", compute, in_memory=True).items()
+    return {
+        Task(index, process): Counter(calls)
+        for index, arrays in stored
+        for process, calls in json_of(arrays["processes"])
+    }
 
 
 def launches_without_work(session: Session, reports: Iterable[Report]) -> dict[Task, dict[str, int]]:
