@@ -289,7 +289,8 @@ def notes_of(
         notes.append(f"the budget of a step is unknown for {ranks_named(without)} (no steps)")
     notes += lost_work_notes(job, selection)
     waits = unresolved_waits(job.session, {gpu.of.task for gpu in gpus})
-    parts = sum((gpu.of.parts.sum(axis=0) for gpu in gpus), np.zeros(len(PARTS), np.int64))
+    whole = [gpu.of for gpu in gpus if not gpu.of.lacks_work]
+    parts = sum((of.parts.sum(axis=0) for of in whole), np.zeros(len(PARTS), np.int64))
     if not waits and parts[PARTS.index("unresolved")] > _LEAST_UNRESOLVED * parts.sum():
         waits = ["waits between streams are not in the export: any earlier work may have blocked the unresolved time"]
     return (*notes, *waits)

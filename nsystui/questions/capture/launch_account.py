@@ -190,11 +190,11 @@ def _left_out(reports: Collection[Report]) -> dict[int, list[int]]:
     }
 
 
-def launch_accounts(session: Session, reports: Collection[Report]) -> dict[Task, LaunchAccount]:
+def launch_accounts(session: Session, reports: Collection[Report], of_all: bool = False) -> dict[Task, LaunchAccount]:
     """Return the account of each process with launches, of reports that were read whole.
 
-    A process without recorded GPU work counts only if it shares its GPU. Rows with impossible times are not lost: notes
-    count them.
+    A process without recorded GPU work counts only if it shares its GPU, or with ``of_all``. Rows with impossible times
+    are not lost: notes count them.
     """
     stored = of_each_report(session, reports, "launch-accounts", _accounts, table=canonical.API_CALLS, in_memory=True)
     worked = {task for table in GPU_TABLES for task in rows_of_tasks(session, table, reports)}
@@ -204,7 +204,7 @@ def launch_accounts(session: Session, reports: Collection[Report]) -> dict[Task,
         for index, arrays in stored.items()
         for process, *values in json_of(arrays["accounts"])
     )
-    return {task: account for task, account in accounts if task in worked}
+    return {task: account for task, account in accounts if of_all or task in worked}
 
 
 def _accounts(session: Session, reports: list[Report]) -> dict[int, Arrays]:
@@ -335,10 +335,10 @@ def _graph_captures(session: Session, reports: Sequence[int]) -> dict[Task, list
 
 
 def account_table(job: OpenJob, accounts: Mapping[Task, LaunchAccount] | None = None) -> TableAnswer:
-    """Tabulate accounts by rank, by default of all processes."""
+    """Tabulate accounts by rank, by default of all processes with launches."""
     ranks = {item.task: item.rank for item in job.ranks}
     if accounts is None:
-        accounts = launch_accounts(job.session, job.session.reports)
+        accounts = launch_accounts(job.session, job.session.reports, of_all=True)
     rows: list[Row] = [
         (ranks.get(task), pid_of(task.process), *(getattr(account, column.key) for column in _COLUMNS[2:]))
         for task, account in sorted(accounts.items(), key=lambda item: (ranks.get(item[0], len(ranks)), item[0]))
