@@ -488,13 +488,15 @@ def _checked(rule: Rule, case: Case, findings: Sequence[Finding]) -> Sequence[_R
     damaged = rule.reads.intersection(table for report in case.reports for table in report.damaged)
     if damaged:
         return [NotChecked(", ".join(rule.finds), f"needs {_words(sorted(damaged))}: the export is damaged there")]
+    needs_idle, has_costs = rule.reads >= IDLE, any(kind_of(name).parts for name in rule.finds)
+    # Rules on NCCL calls judge waits of ranks, not what ran meanwhile.
+    needs_work = has_costs and rule.reads >= WORK and "nccl_calls" not in rule.reads
     doubts = [finding for finding in findings if _makes_idle_unknown(finding)]
-    costs_exposed = rule.reads >= WORK and any(kind.parts for kind in rule.finds.values())
-    lacks_work = any(finding.id == PARTIAL[0] for finding in doubts)
-    if doubts and (rule.reads >= IDLE or (costs_exposed and lacks_work)):
+    doubts = [finding for finding in doubts if needs_idle or (needs_work and finding.id == PARTIAL[0])]
+    if doubts:
         others = {item.rank for item in case.ranks}.difference(*(finding.ranks for finding in doubts))
         choose = f"; --ranks {few_numbers(sorted(others))} judges the others" if others else ""
-        what = "idle" if rule.reads >= IDLE else "exposed"
+        what = "idle" if needs_idle else "exposed"
         why = f"needs {what} time, which is unknown: {' and '.join(finding.id for finding in doubts)}{choose}"
         return [NotChecked(", ".join(rule.finds), why)]
     try:
