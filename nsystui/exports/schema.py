@@ -32,9 +32,8 @@ _CUPTI = "CUPTI_ACTIVITY_KIND_"
 GPU_WORK = tuple(f"{_CUPTI}{kind}" for kind in ("KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE"))
 SYNCS = f"{_CUPTI}SYNCHRONIZATION"
 _WITHIN = (*GPU_WORK, SYNCS, f"{_CUPTI}RUNTIME")
-"""Tables whose rows cannot end before the session or begin after it."""
 _BEFORE, _AFTER = -1_000_000, 100_000_000
-"""The earliest end of these rows, and their latest start after the session, ns, unless clocks may differ."""
+"""The earliest end of rows of ``_WITHIN``, and their latest start after the session, ns, if clocks are known."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +84,6 @@ class Schema:
     gpu_clocks: tuple[GpuClock, ...] = ()
     """The clocks of GPUs that differ from the CPU's: `time` corrects them."""
     are_clocks_known: bool = True
-    """Whether no clock differs by an unknown time."""
 
     def exists(self, table: str) -> bool:
         """Return whether the table exists, even if it is empty."""

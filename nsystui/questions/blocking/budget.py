@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
-from operator import itemgetter
 
 import numpy as np
 import sqlalchemy as sa
@@ -117,27 +115,22 @@ def iterations(job: OpenJob, selection: Selection, step_name: str | None = None)
     """
     blocked, window = blocking(job, step_name), selection.window
     steps = {task: times for task, times in step_times(job.steps(step_name)).items() if times.on_gpu}
-    clipped = blocked_in(job, window) if window is not None and blocked.whole.keys() - blocked.iterations.keys() else {}
-    gpus, keys_of_task = [], {task: list(keys) for task, keys in groupby(sorted(blocked.whole), key=itemgetter(0))}
-    for rank in selected_ranks(job.ranks, selection):
-        for key in keys_of_task.get(rank.task, ()):
-            budget = blocked.iterations.get(key)
-            if selection.devices is not None and key[1] not in selection.devices:
-                continue
-            if budget is None:
-                gpus.append(RankIterations(rank.rank, clipped.get(key, blocked.whole[key]), None))
-                continue
-            inside = np.ones(len(budget), bool)
-            if window is not None:
-                inside = begin_in(window, rank.task.report, budget.starts, steps[rank.task].numbers)
-            if inside.any():
-                gpus.append(RankIterations(rank.rank, budget.at(inside), steps[rank.task].at(inside)))
+    ranks, devices = {item.task: item.rank for item in selected_ranks(job.ranks, selection)}, selection.devices
+    keys = {key for key in blocked.whole if key[0] in ranks and (devices is None or key[1] in devices)}
+    in_steps = sorted(keys & blocked.iterations.keys())
+    whole = blocked_in(job, window) if window is not None and not in_steps else {}
+    gpus = [RankIterations(ranks[k[0]], whole.get(k, blocked.whole[k]), None) for k in sorted(keys) if not in_steps]
+    for task, device in in_steps:
+        budget, inside = blocked.iterations[task, device], np.ones(len(steps[task].numbers), bool)
+        if window is not None:
+            inside = begin_in(window, task.report, budget.starts, steps[task].numbers)
+        if inside.any():
+            gpus.append(RankIterations(ranks[task], budget.at(inside), steps[task].at(inside)))
     groups = by_gpu(job.session, selected_devices(job.session, selection, job.ranks))
     numbers = {device.key: number for number, group in enumerate(groups) for device in group}
-    gpus.sort(key=lambda gpu: (gpu.steps is None, -int(gpu.of.time.sum())))
+    gpus.sort(key=lambda gpu: -int(gpu.of.time.sum()))
     first = {numbers.get(key := (gpu.of.task, gpu.of.device), key): gpu for gpu in reversed(gpus)}
-    stepping = [gpu for gpu in first.values() if gpu.steps is not None]
-    return sorted(stepping or first.values(), key=lambda gpu: (gpu.rank, gpu.of.device))
+    return sorted(first.values(), key=lambda gpu: (gpu.rank, gpu.of.device))
 
 
 AT_MOST = Column("at_most", header="At Most (%)", label="at most %", unit=Unit.PERCENT, decimals=2)
@@ -309,14 +302,10 @@ def _causes(job: OpenJob, gpus: Sequence[RankIterations]) -> list[str]:
 
 STEP_PART_COLUMNS = tuple(
     Column(
-        part,
-        header=f"{label[0].upper()}{label[1:]} (ns)",
-        label=label.replace("blocked by", "by"),
-        unit=Unit.DURATION,
-        compared="duration",
-    )
-    for part, label in LABELS.items()
-)
+        part, header=f"{label[0].upper()}{label[1:]} (ns)", label=label.replace("blocked by", "by"),
+        unit=Unit.DURATION, compared="duration",
+    ) for part, label in LABELS.items()
+)  # fmt: skip
 STEP_BUDGET_COLUMNS = (
     RANK, DEVICE.with_importance(3), STEP, phase_column(()), START.with_importance(4), DURATION,
     Column("slow", header="Slow", label="slow", importance=1), *STEP_PART_COLUMNS,

@@ -182,7 +182,7 @@ class Iterations:
     unknown: tuple[str, ...] = ()
     """The parts whose operations were not recorded."""
     lacks_work: bool = False
-    """Whether ``busy`` is a lower bound, because GPU work is missing."""
+    """Whether ``busy`` is a lower bound."""
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -202,10 +202,7 @@ class Iterations:
         return self.parts[:, PARTS.index(name)]
 
     def without_work(self, lost: Collection[str]) -> Iterations:
-        """Return the iterations of a GPU that lacks work of the tables ``lost``, which may fill unresolved time.
-
-        Its idle time is unresolved; also time that other operations blocked, if compute may be missing.
-        """
+        """Return iterations whose idle time, or all but compute if compute is ``lost``, is unresolved."""
         names, lost_parts = np.array(PARTS), {part for table in lost for part in PARTS_OF[table]}
         lacks_compute, is_lost = "compute" in lost_parts, np.isin(PARTS, [*lost_parts])
         is_seen = (names == "compute") | (np.isin(PARTS, [*BLOCKERS.values()]) & (not lacks_compute))
@@ -226,15 +223,9 @@ class Iterations:
 
 
 def budgets_of(
-    work: Operations,
-    device: int,
-    window: Window,
-    starts: Times,
-    ends: Times,
-    pauses: Intervals,
-    computed: Intervals,
-    busy: Intervals,
-) -> tuple[Times, Times, Times, dict[str, Intervals]]:
+    work: Operations, device: int, window: Window, starts: Times, ends: Times,
+    pauses: Intervals, computed: Intervals, busy: Intervals,
+) -> tuple[Times, Times, Times, dict[str, Intervals]]:  # fmt: skip
     """Return parts, busy and possible times of a GPU's iterations in ``window``, and the stretches of `KEPT`.
 
     See `Iterations`; all on the clock of ``work``. ``computed``, ``busy``: see `_shared_work`.
@@ -273,6 +264,9 @@ def bounds(parts: Mapping[str, float], possible: Mapping[str, float], names: Col
     return lower, lower + min(unresolved, sum(possible.get(name, 0) for name in names))
 
 
+_Budgets = Mapping[tuple[Task, int], Iterations]
+
+
 @dataclass(frozen=True, eq=False)
 class Blocking:
     """The budgets of each working GPU (task, CUDA ordinal): of its iterations, and of its whole time as one row.
@@ -280,14 +274,11 @@ class Blocking:
     The whole time is from its first operation to the end of its last. A shared GPU has a budget in each process.
     """
 
-    iterations: Mapping[tuple[Task, int], Iterations]
-    whole: Mapping[tuple[Task, int], Iterations]
+    iterations: _Budgets
+    whole: _Budgets
 
 
-def _with_unknown(
-    job: OpenJob, budgets: Mapping[tuple[Task, int], Iterations]
-) -> Mapping[tuple[Task, int], Iterations]:
-    """Return budgets in which parts whose operations were not recorded are unknown."""
+def _with_unknown(job: OpenJob, budgets: _Budgets) -> _Budgets:
     lost = lost_work(job.session)
     silent = {report.index for report in job.session.reports if not report.has(tables.host_functions)}
     known = {key: replace(of, unknown=("host_functions",) * (key[0].report in silent)) for key, of in budgets.items()}
@@ -315,7 +306,7 @@ def _shared_work(job: OpenJob) -> _SharedWork:
     return shared
 
 
-def blocked_in(job: OpenJob, window: Window) -> Mapping[tuple[Task, int], Iterations]:
+def blocked_in(job: OpenJob, window: Window) -> _Budgets:
     """Find each GPU's blockers in a window of job time, which is one iteration."""
     session, iterations = job.session, {}
     communication, offsets = communicating(session), {report.index: report.clock_offset for report in session.reports}

@@ -251,14 +251,9 @@ def lost_work(session: Session) -> dict[tuple[Task, int], set[str]]:
         return lost.union(damaged, account.lacks_much if account else ())
 
     lost_on: defaultdict[Hashable, set[str]] = defaultdict(set)
-    for place, gpu in keys.items():
-        lost_on[gpu].update(*map(lost_by, (place[0], *silent[place])))
-    return {place: lost_on[gpu] for place, gpu in keys.items() if lost_on[gpu]}
-
-
-def lacks_work(session: Session) -> bool:
-    """Return whether much launched GPU work of a report is missing, or has no possible time."""
-    return bool(lost_work(session))
+    for key, gpu in keys.items():
+        lost_on[gpu].update(*map(lost_by, (key[0], *silent[key])))
+    return {key: lost_on[gpu] for key, gpu in keys.items() if lost_on[gpu]}
 
 
 def lost_work_notes(job: OpenJob, selection: Selection) -> list[str]:

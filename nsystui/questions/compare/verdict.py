@@ -18,7 +18,7 @@ from nsystui.base.answer import Unit, Value
 from nsystui.base.selection import Task, Window
 from nsystui.base.text import ranks_named
 from nsystui.base.units import format_value
-from nsystui.questions.capture.launch_account import lacks_work
+from nsystui.questions.capture.launch_account import lost_work
 from nsystui.questions.collectives.waiting import mainly_late
 from nsystui.questions.compare.pairs import BOTH, Compared
 from nsystui.questions.compare.side import Side, smart_names_of
@@ -176,7 +176,7 @@ def verdict(a: Side, b: Side, launched: Compared, step_range: str | None = None)
     job_times = [_timed(*budget) for budget in budgets]
     first, second = (Timed(parts, parts) for parts in job_times)
     named = zip(("A", "B"), (a, b), budgets, strict=True)
-    lacking = [name for name, side, (budget, _) in named if budget.unknown or lacks_work(side.job.session)]
+    lacking = [name for name, side, (budget, _) in named if budget.unknown or lost_work(side.job.session)]
     if lacking:
         return Verdict(ComparedBy.JOB, first, second, other_work=f"GPU work is missing in {' and '.join(lacking)}")
     job = Verdict(ComparedBy.JOB, first, second, other_work=_other_work(a, b, launched))

@@ -226,19 +226,11 @@ class BusyParts:
         """Compute the derived parts."""
         exposed_memory, exposed_graph = subtract(memory, kernels), subtract(graph, kernels)
         graph_without_kernels = subtract(exposed_graph, nccl)
+        memory_only, graph_only = subtract(exposed_memory, nccl), subtract(graph_without_kernels, memory)
         return cls(
-            kernels,
-            nccl,
-            memory,
-            graph,
-            exposed_nccl=subtract(nccl, kernels),
-            exposed_memory=exposed_memory,
-            memory_only=subtract(exposed_memory, nccl),
-            graph_only=subtract(graph_without_kernels, memory),
-            all_three=intersect(intersect(memory, nccl), kernels),
-            exposed_graph=exposed_graph,
-            graph_without_kernels=graph_without_kernels,
-        )
+            kernels, nccl, memory, graph, subtract(nccl, kernels), exposed_memory, memory_only, graph_only,
+            intersect(intersect(memory, nccl), kernels), exposed_graph, graph_without_kernels,
+        )  # fmt: skip
 
     @property
     def disjoint(self) -> tuple[Intervals, ...]:

@@ -38,7 +38,7 @@ from nsystui.questions.queries.data_notes import unrecorded_notes
 from nsystui.questions.queries.derived import in_runs, of_each_report, runs_of
 from nsystui.questions.queries.kernel_names import other_communication
 from nsystui.questions.queries.pauses import LONG, capture_note, hole_note, pauses, unseen
-from nsystui.questions.queries.recording import recording_advice, table_filled_by, unrecorded_work
+from nsystui.questions.queries.recording import WORK_CALLS, recording_advice, unrecorded_work
 from nsystui.questions.queries.tasks import GPU_TABLES, RankedTask, silent_processes, used_devices
 from nsystui.questions.queries.time_window import edges_of, recorded, selected_reports, shares_clock
 from nsystui.store.report import Report
@@ -154,11 +154,11 @@ def silent_work(session: Session) -> Mapping[tuple[Task, int], Mapping[Task, Cou
     for task, calls in silent_processes(session, {task for task, _ in keys}).items():
         report, pid, counts = reports[task.report], pid_of(task.process), Counter[str]()
         for name, number in calls.items():
-            counts[table_filled_by(name)] += number
-        own = {gpu_key(report, task, device) for owner, device in report.metadata.gpu_numbers if owner == pid}
-        is_only_gpu = not own and len(report.metadata.gpus) == 1
+            counts[next(table for word, table in WORK_CALLS.items() if word in name)] += number
+        used = {gpu_key(report, task, device) for user, device in report.metadata.gpu_numbers if user == pid}
+        is_only_gpu = not used and len(report.metadata.gpus) == 1
         for key in keys:
-            if keys[key] in own or (is_only_gpu and key[0].report == task.report):
+            if keys[key] in used or (is_only_gpu and key[0].report == task.report):
                 silent[key][task] = counts
     return silent
 

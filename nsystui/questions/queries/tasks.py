@@ -366,7 +366,7 @@ def silent_processes(session: Session, working: Collection[Task]) -> dict[Task, 
     """
 
     def compute(part: Session, reports: list[Report]) -> dict[int, Arrays]:
-        rows: dict[int, list[Any]] = {report.index: [] for report in reports}
+        rows: dict[int, list[tuple[int, dict[str, int]]]] = {report.index: [] for report in reports}
         for task, calls in launches_without_work(part, reports).items():
             rows[task.report].append((task.process, calls))
         return {index: {"processes": json_array(values)} for index, values in rows.items()}

@@ -207,17 +207,9 @@ class Case:
         return self.mean([exposed])
 
     def finding(
-        self,
-        name: str,
-        sentence: str,
-        advice: Advice,
-        door: Door,
-        cost: int,
-        measured: str,
-        evidence: Answer | tuple[tuple[Column, ...], Sequence[Row]],
-        severity: Severity = Severity.WARNING,
-        **more: Any,
-    ) -> Finding:
+        self, name: str, sentence: str, advice: Advice, door: Door, cost: int, measured: str,
+        evidence: Answer | tuple[tuple[Column, ...], Sequence[Row]], severity: Severity = Severity.WARNING, **more: Any,
+    ) -> Finding:  # fmt: skip
         """Return a finding. ``evidence``: a table, or its columns and rows."""
         if isinstance(evidence, tuple):
             evidence = TableAnswer(name, *evidence, len(evidence[1]))
@@ -422,30 +414,19 @@ def spans(case: Case, table: sa.FromClause, conditions: Sequence[Condition] = ()
     """Merge the times of the selected rows that have an end, by process, or also by ``device`` or ``thread``."""
     columns = table.c
     device = columns[by] if by else sa.literal(_NO_DEVICE)
-    query = sa.select(
-        columns.report,
-        columns.process,
-        device.label("device"),
-        job_start(table).label("start"),
-        job_end(table).label("end"),
-    ).where(
-        *where(table, case.scope if by == "device" else Selection(case.scope.window, case.scope.tasks)),
-        *conditions,
-        columns.end.is_not(None),
-        columns.process.is_not(None),
-        *([device.is_not(None)] if by else []),
-    )
+    times = job_start(table).label("start"), job_end(table).label("end")
+    scope = case.scope if by == "device" else Selection(case.scope.window, case.scope.tasks)
+    is_whole = (column.is_not(None) for column in (columns.end, columns.process, *([device] if by else [])))
+    query = sa.select(columns.report, columns.process, device.label("device"), *times)
+    query = query.where(*where(table, scope), *conditions, *is_whole)
     parts: dict[Place, list[tuple[Times, Times]]] = {}
     count = 0
     for batch in case.job.session.array_batches(query):
         count += len(batch["start"])
         for key, rows in rows_by_gpu(batch):
             parts.setdefault(case.gpu_of.get(key, key), []).append((rows["start"], rows["end"]))
-    merged = {
-        gpu: union(np.concatenate([start for start, _ in times]), np.concatenate([end for _, end in times]))
-        for gpu, times in parts.items()
-    }
-    return Spans(merged, count)
+    edges = {gpu: map(np.concatenate, zip(*spans, strict=True)) for gpu, spans in parts.items()}
+    return Spans({gpu: union(*starts_and_ends) for gpu, starts_and_ends in edges.items()}, count)
 
 
 def by_place(spans: Iterable[tuple[Task, int, int, int]]) -> dict[Place, Intervals]:

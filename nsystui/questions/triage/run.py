@@ -32,7 +32,7 @@ from nsystui.questions.queries.tasks import GPU_TABLES
 from nsystui.questions.triage.case import Case, Place
 from nsystui.questions.triage.finding import Finding, NotChecked, Severity
 from nsystui.questions.triage.kernel_mix import kernel_mix, shares
-from nsystui.questions.triage.rule import BY_COMPUTE, BY_CPU, IDLE, WORK, Rule
+from nsystui.questions.triage.rule import BY_COMPUTE, BY_CPU, IDLE, Rule
 from nsystui.questions.triage.rules import kind_of, rules
 from nsystui.questions.triage.rules.capture import PARTIAL
 from nsystui.questions.triage.thresholds import Thresholds
@@ -318,21 +318,15 @@ def triage(
 def _result(
     case: Case, findings: Sequence[Finding], not_checked: Sequence[NotChecked], incomplete: Collection[str]
 ) -> Triage:
+    has_steps = all(budget.numbers is not None for budget in case.budgets)
+    mix = () if case.spent.graph > case.spent.kernels else tuple(shares(kernel_mix(case), lambda work: work.family))
+    notes = (*case.job.busy(case.scope).notes, *unresolved_waits(case.job.session, case.tasks)) if case.devices else ()
     return Triage(
-        tuple(_ordered(_with_gains(case, findings), case.time)),
-        tuple(not_checked),
-        case.time,
-        len(case.devices),
-        frozenset(incomplete),
-        case.percent(case.mean([case.spent.busy])) if case.devices else None,
-        *_account(case, findings),
-        _mean(case, "parts"),
-        all(budget.numbers is not None for budget in case.budgets),
-        _mean(case, "possible"),
-        () if case.spent.graph > case.spent.kernels else tuple(shares(kernel_mix(case), lambda work: work.family)),
-        (*case.job.busy(case.scope).notes, *unresolved_waits(case.job.session, case.tasks)) if case.devices else (),
+        tuple(_ordered(_with_gains(case, findings), case.time)), tuple(not_checked), case.time, len(case.devices),
+        frozenset(incomplete), case.percent(case.mean([case.spent.busy])) if case.devices else None,
+        *_account(case, findings), _mean(case, "parts"), has_steps, _mean(case, "possible"), mix, notes,
         frozenset(_judged(set[str]().union(*(report.damaged for report in case.reports)))),
-    )
+    )  # fmt: skip
 
 
 def _range_words(lower: float, upper: float, total: float) -> str:
@@ -373,12 +367,9 @@ def _with_gains(case: Case, findings: Sequence[Finding]) -> list[Finding]:
         others = sorted({other.id for other in peers if finding.shared_with(other) != 0})
         iteration, standing = round(sum(parts.values())), Standing.INFERRED if names == BY_COMPUTE else standing
         gains[id(finding)] = Gain(
-            round(min(share, upper)),
-            iteration,
-            standing,
-            tuple(others),
+            round(min(share, upper)), iteration, standing, tuple(others),
             all(budget.numbers is not None for budget in case.budgets),
-        )
+        )  # fmt: skip
     return [replace(finding, gain=gains.get(id(finding))) for finding in findings]
 
 
@@ -488,11 +479,9 @@ def _checked(rule: Rule, case: Case, findings: Sequence[Finding]) -> Sequence[_R
     damaged = rule.reads.intersection(table for report in case.reports for table in report.damaged)
     if damaged:
         return [NotChecked(", ".join(rule.finds), f"needs {_words(sorted(damaged))}: the export is damaged there")]
-    needs_idle, has_costs = rule.reads >= IDLE, any(kind_of(name).parts for name in rule.finds)
-    # Rules on NCCL calls judge waits of ranks, not what ran meanwhile.
-    needs_work = has_costs and rule.reads >= WORK and "nccl_calls" not in rule.reads
     doubts = [finding for finding in findings if _makes_idle_unknown(finding)]
-    doubts = [finding for finding in doubts if needs_idle or (needs_work and finding.id == PARTIAL[0])]
+    needs_idle = rule.reads >= IDLE
+    doubts = [doubt for doubt in doubts if needs_idle or (rule.costs_exposed and doubt.id == PARTIAL[0])]
     if doubts:
         others = {item.rank for item in case.ranks}.difference(*(finding.ranks for finding in doubts))
         choose = f"; --ranks {few_numbers(sorted(others))} judges the others" if others else ""
@@ -541,19 +530,8 @@ def row_of(finding: Finding) -> Row:
         includes = " ".join(gain.includes) or None
         gain_cells = gain.recoverable, gain.iteration, gain.speedup, gain.standing.value, includes
     return (
-        finding.severity.value,
-        finding.id,
-        finding.cost,
-        finding.percent,
-        finding.sentence,
-        *gain_cells,
-        finding.advice.text,
-        finding.advice.reason,
-        finding.measured or None,
-        finding.rank_numbers or None,
-        finding.under or None,
-        window.start if window else None,
-        window.end if window else None,
-        finding.door.screen,
-        finding.door.command,
-    )
+        finding.severity.value, finding.id, finding.cost, finding.percent, finding.sentence, *gain_cells,
+        finding.advice.text, finding.advice.reason, finding.measured or None, finding.rank_numbers or None,
+        finding.under or None, window.start if window else None, window.end if window else None,
+        finding.door.screen, finding.door.command,
+    )  # fmt: skip
