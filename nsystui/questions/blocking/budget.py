@@ -224,7 +224,6 @@ def _nccl_split(job: OpenJob, gpus: Sequence[RankIterations]) -> tuple[dict[str,
 
 
 def _sending(job: OpenJob, gpus: Sequence[RankIterations]) -> list[Times]:
-    """Return each GPU's time blocked by NCCL during ``SendRecv`` kernels, by iteration."""
     table = tables.kernels
     kernels: dict[tuple[Task, int], list[list[int]]] = {}
     if any(gpu.of.part("nccl").any() for gpu in gpus):
@@ -242,7 +241,6 @@ def _sending(job: OpenJob, gpus: Sequence[RankIterations]) -> list[Times]:
 
 
 def _matched(job: OpenJob, arrivals: Sequence[Arrivals], by_gpu: Mapping[Member, Iterations]) -> str:
-    """Return a sentence on matched collectives, and the rank that was last most often."""
     low, high = min(int(gpu.starts[0]) for gpu in by_gpu.values()), max(int(gpu.ends[-1]) for gpu in by_gpu.values())
     kernels, operations, last = 0, 0, Counter[Member]()
     for calls in arrivals:

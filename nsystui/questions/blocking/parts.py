@@ -112,8 +112,6 @@ class Gaps:
 
 
 def _real(starts: Times, ends: Times) -> Intervals:
-    """Return the intervals with a positive length, which are in order and may touch."""
-
     is_real = ends > starts
     return Intervals(starts[is_real], ends[is_real])
 

@@ -255,7 +255,6 @@ _MERGED_CAUSES = ("range", "length", "pair")
 
 
 def _group_cells(by: str, index: int, attribution: Attribution, ranks: _ByTask, pairs: Sequence[Row]) -> Row:
-    """Return the cells before the times, by the index of a GPU, range, length or pair."""
     if by in _BY_TASK:
         return (ranks.get(attribution.spans.gpus[index][0]),)
     if by == "range":
@@ -533,7 +532,6 @@ def _words(cause: Cause) -> str:
 
 
 def _end_before(job: OpenJob, task: Task, device: int, start: int) -> int | None:
-    """Return the latest end of the GPU's operations that began before ``start``; job time, ns."""
     session = job.session.part([task.report])
     local = start - report_at(job.session, task.report).clock_offset
     ends = []

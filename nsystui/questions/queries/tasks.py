@@ -325,7 +325,6 @@ def _given(session: Session, tasks: list[Task], given: Numbering) -> Ranks:
 
 
 def _devices(session: Session) -> dict[Task, tuple[tuple[int, str], ...]]:
-    """Return the (CUDA ordinal, GPU model) pairs of each process."""
     devices = grouped((used.task, (used.device, used.name or "")) for used in used_devices(session))
     return {task: tuple(used) for task, used in devices.items()}
 
@@ -480,7 +479,6 @@ def _from_mpi(session: Session, tasks: list[Task]) -> Ranks:
 
 
 def _from_nccl(session: Session, tasks: list[Task]) -> Ranks:
-    """Return each process's rank in the largest communicator that it made."""
     stored = of_each_report(session, session.reports, "nccl-ranks", _nccl_ranks, in_memory=True)
     rank_by_task = {
         Task(report, process): rank

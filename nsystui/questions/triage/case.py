@@ -310,7 +310,6 @@ class Case:
 
     @cached_property
     def _whole(self) -> list[Iterations]:
-        """The budget of each selected GPU's whole time."""
         if self.scope.window is None:
             budgets = blocking(self.job, self.step_name).whole
         else:
