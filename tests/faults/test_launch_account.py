@@ -91,7 +91,7 @@ def test_the_idle_time_of_a_gpu_is_unknown_if_one_of_its_processes_lacks_work(tm
         assert known or float(rows[part]["At Most (%)"]) > 0
     factors = program.rows("efficiency", "--tables", "device", out.path)
     assert any(row["Efficiency (%)"] for row in factors) is known
-    for command in ("efficiency", "budget", "gaps"):
+    for command in ("efficiency", "budget", "gaps", "path", "steps"):
         assert ("lower bounds" in program.run(command, out.path).err) is not known
 
 

@@ -105,7 +105,8 @@ def _figures(gpus: Sequence[RankIterations], masks: Sequence[Flags], total_time:
     }
     figures = (float(np.median(times)), int(times.min()), int(times.max()), slow)
     is_unknown = (parts == 0) & ((possible > 0) | np.isin(PARTS, gpus[0].of.unknown))
-    verdict = "yes" if is_host_bound({**measures, "idle": _percent(of_host, total)}, phase) else "no"
+    is_bound = is_host_bound({**measures, "idle": _percent(of_host, total)}, phase)
+    verdict = None if idle is None else "yes" if is_bound else "no"
     return (
         len(times),
         _percent(total, total_time),
