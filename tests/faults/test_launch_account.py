@@ -85,6 +85,9 @@ def test_the_idle_time_of_a_gpu_is_unknown_if_one_of_its_processes_lacks_work(tm
     assert "different-work" not in {one.id for one in found.findings}
     if words:
         told(finding(found, "incomplete-capture"), words, "rank 1")
+        assert not any("judges the others" in rule.why for rule in found.not_checked)
+        beside = program.run("triage", "--ranks", "0", out.path).out
+        assert words in " ".join(beside.split()) and "at least" in beside and "blocked" not in beside
     rows = {row["Part"]: row for row in program.rows("budget", "--by", "step", out.path)}
     for part in ("GPU idle", "stalled", "late launches"):
         assert (float(rows[part]["Share (%)"]) > 0) is known, part

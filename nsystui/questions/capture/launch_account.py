@@ -20,7 +20,7 @@ from nsystui.exports import canonical
 from nsystui.exports.canonical import CanonicalTable
 from nsystui.exports.metadata import pid_of
 from nsystui.questions.algebra.intervals import Times
-from nsystui.questions.gpu.utilisation import gpu_keys, silent_work
+from nsystui.questions.gpu.utilisation import gpu_keys, gpu_users, silent_work
 from nsystui.questions.queries.conditions import is_launched_by, of_reports
 from nsystui.questions.queries.data_notes import LOWER_BOUNDS
 from nsystui.questions.queries.derived import of_each_report
@@ -259,7 +259,7 @@ def lost_work(session: Session) -> dict[tuple[Task, int], set[str]]:
 def lost_work_notes(job: OpenJob, selection: Selection) -> list[str]:
     """Return the note on launched kernels that are missing, if any."""
     accounts = launch_accounts(job.session, job.session.reports)
-    chosen = selection.tasks or accounts
+    chosen = gpu_users(job.session, selection.tasks) if selection.tasks else accounts
     lost = losses([item for task, item in accounts.items() if item.lost_kernels + item.lost_work and task in chosen])
     return [f"{' and '.join(lost)}; {LOWER_BOUNDS}"] if lost else []
 

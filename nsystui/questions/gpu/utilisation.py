@@ -163,6 +163,13 @@ def silent_work(session: Session) -> Mapping[tuple[Task, int], Mapping[Task, Cou
     return silent
 
 
+def gpu_users(session: Session, tasks: Collection[Task]) -> set[Task]:
+    """Return ``tasks``, and the processes that share their GPUs."""
+    keys, silent = gpu_keys(session), silent_work(session)
+    gpus = {gpu for (task, _), gpu in keys.items() if task in tasks}
+    return {user for key, gpu in keys.items() if gpu in gpus for user in (key[0], *silent[key])} | set(tasks)
+
+
 def by_gpu(session: Session, devices: Iterable[Device]) -> list[list[Device]]:
     """Group processes' devices by GPU (`gpu_key`); reads no work."""
     reports = {report.index: report for report in session.reports}

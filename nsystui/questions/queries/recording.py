@@ -279,7 +279,6 @@ def _unrecorded(session: Session, reports: Sequence[Report], words: Sequence[str
 
 
 def _working(session: Session, reports: Collection[Report]) -> dict[str, set[Task]]:
-    """Return the processes with recorded work, by word of `WORK_CALLS`."""
     import sqlalchemy as sa
 
     from nsystui.store.tables import memory_ops

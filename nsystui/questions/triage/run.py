@@ -17,6 +17,7 @@ from nsystui.questions.algebra.intervals import EMPTY, Intervals
 from nsystui.questions.blocking.dependencies import unresolved_waits
 from nsystui.questions.blocking.gain import RECOVERABLE, SPEEDUP, STANDING, Gain, Standing
 from nsystui.questions.blocking.parts import LONG, PARTS, bounds
+from nsystui.questions.capture.launch_account import lost_work
 from nsystui.questions.host.time_budget import (
     UNEXPLAINED,
     Budget,
@@ -483,9 +484,11 @@ def _checked(rule: Rule, case: Case, findings: Sequence[Finding]) -> Sequence[_R
     needs_idle = rule.reads >= IDLE
     doubts = [doubt for doubt in doubts if needs_idle or (rule.costs_exposed and doubt.id == PARTIAL[0])]
     if doubts:
-        others = {item.rank for item in case.ranks}.difference(*(finding.ranks for finding in doubts))
+        lacking = {task for task, _ in lost_work(case.job.session)}  # also processes that share a GPU
+        others = {item.rank for item in case.ranks if item.task not in lacking}
+        others = others.difference(*(finding.ranks for finding in doubts))
         choose = f"; --ranks {few_numbers(sorted(others))} judges the others" if others else ""
-        what = "idle" if needs_idle else "exposed"
+        what = ("exposed", "idle")[needs_idle]
         why = f"needs {what} time, which is unknown: {' and '.join(finding.id for finding in doubts)}{choose}"
         return [NotChecked(", ".join(rule.finds), why)]
     try:
