@@ -98,11 +98,12 @@ def test_the_idle_time_of_a_gpu_is_unknown_if_one_of_its_processes_lacks_work(tm
         assert ("lower bounds" in program.run(command, out.path).err) is not known
 
 
-def test_work_from_before_the_session_is_impossible_unless_the_clock_of_its_gpu_may_be_wrong(tmp_path):
+def test_work_outside_of_the_session_is_impossible_unless_the_clock_of_its_gpu_may_be_wrong(tmp_path):
     path = written(tmp_path, {})
-    edit(path, f'UPDATE {KERNELS} SET start = -500000000, "end" = -400000000 WHERE correlationId = 7')
-    assert "1 GPU kernels (1 with a time outside the session)" in program.run("kernels", path).err
-    assert not partial(path)
+    ((end,),) = native(path, "SELECT max(duration) FROM ANALYSIS_DETAILS")
+    for number, start in ((7, -500 * MS), (8, end + 500 * MS)):
+        edit(path, f'UPDATE {KERNELS} SET start = {start}, "end" = {start + MS} WHERE correlationId = {number}')
+    assert "2 GPU kernels (2 with a time outside the session)" in program.run("kernels", path).err
     assert [one.id for one in partial(written(tmp_path, {"delay": -5 * MS}))] == ["clock-offset"]
     assert "left out" not in program.run("kernels", path).err
 
