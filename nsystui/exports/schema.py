@@ -31,6 +31,9 @@ EARLIEST = -(10**9)
 _CUPTI = "CUPTI_ACTIVITY_KIND_"
 GPU_WORK = tuple(f"{_CUPTI}{kind}" for kind in ("KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE"))
 SYNCS = f"{_CUPTI}SYNCHRONIZATION"
+_WITHIN = (*GPU_WORK, SYNCS, f"{_CUPTI}RUNTIME")
+_BEFORE, _AFTER = -1_000_000, 100_000_000
+"""The earliest end of rows of ``_WITHIN``, and their latest start after the session, ns, if clocks are known."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +83,7 @@ class Schema:
     latest: int = LATEST
     gpu_clocks: tuple[GpuClock, ...] = ()
     """The clocks of GPUs that differ from the CPU's: `time` corrects them."""
+    are_clocks_known: bool = True
 
     def exists(self, table: str) -> bool:
         """Return whether the table exists, even if it is empty."""
@@ -114,15 +118,19 @@ class Schema:
         may_lack_times = column == "start" and self.has_column(table, "end")
         # NVTX names and begins things long before a capture. In SQLite, text is greater than any number.
         earliest = -LATEST if table == "NVTX_EVENTS" else self.earliest
+        latest = self.latest
+        if table in _WITHIN and earliest == EARLIEST and (self.are_clocks_known or table not in (*GPU_WORK, SYNCS)):
+            earliest = _BEFORE if column == "end" else earliest
+            latest += 2 * EARLIEST + _AFTER if column == "start" and latest != LATEST else 0
         raw = self._raw_time(table, column)
-        is_possible, value = self._moment(raw, earliest, self.latest)
+        is_possible, value = self._moment(raw, earliest, latest)
         no_times = f'WHEN "start" = {self.origin} AND "end" = {self.origin} THEN NULL ' if may_lack_times else ""
         case = f'CASE {no_times}WHEN {is_possible} THEN {value} WHEN "{column}" IS NOT NULL THEN {LATEST + 1} END'
         if raw != f'"{column}"':
             return case
         sql = NativeColumn(case)
         sql.native, sql.origin, sql.end = column, self.origin, "end" if may_lack_times else ""
-        sql.possible = self.origin + earliest, self.origin + self.latest
+        sql.possible = self.origin + earliest, self.origin + latest
         return sql
 
     def optional_time(self, table: str, column: str) -> str:
@@ -222,7 +230,6 @@ def _latest(connection: sqlite3.Connection, columns: Mapping[str, frozenset[str]
 
 
 def _session_start(connection: sqlite3.Connection, columns: Mapping[str, frozenset[str]]) -> int:
-    """Return the session's start, ns since the epoch, or 0 if unknown."""
     if "utcEpochNs" not in columns.get("TARGET_INFO_SESSION_START_TIME", frozenset()):
         return 0
     row = connection.execute("SELECT utcEpochNs FROM TARGET_INFO_SESSION_START_TIME").fetchone()

@@ -10,7 +10,7 @@ import itertools
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,10 +36,11 @@ _BLOCKS, _BLOCK_ROWS = 8, 128
 """Blocks of a table in a sample, and rows of a block."""
 
 
-def gpu_clocks(path: Path, native: Schema, connection: duckdb.DuckDBPyConnection) -> tuple[GpuClock, ...]:
-    """Return the clocks to correct. A sample of waits decides whether the calls are read: a few ms if clocks agree.
+def gpu_clocks(path: Path, native: Schema, connection: duckdb.DuckDBPyConnection) -> tuple[GpuClock, ...] | None:
+    """Return the clocks to correct; ``None`` if clocks differ by an unknown time.
 
-    A damaged export has no corrections: reading its rows reports the damage.
+    A sample of waits decides whether the calls are read: a few ms if clocks agree. A damaged export has no corrections:
+    reading its rows reports the damage.
     """
     import duckdb
 
@@ -48,7 +49,9 @@ def gpu_clocks(path: Path, native: Schema, connection: duckdb.DuckDBPyConnection
         return ()
     try:
         with closing(opening.connect(path)) as plain:
-            is_suspect = _Sample(plain, native, work).is_suspect()
+            is_suspect = (sample := _Sample(plain, native, work)).is_suspect()
+            # A wrong clock is wrong for all work; other work from before the session is impossible.
+            is_wrong = is_suspect and replace(sample, condition=f'"end" > {native.origin}').is_suspect()
         bounds = _bounds(path, native, work, connection) if is_suspect else []
     except (ExportError, OverflowError, *opening.READ_ERRORS, duckdb.InvalidInputException, duckdb.ConversionException):
         return ()
@@ -58,7 +61,8 @@ def gpu_clocks(path: Path, native: Schema, connection: duckdb.DuckDBPyConnection
         if (lead := _lead(least, most))
     ]
     corrected = {clock.process for clock in clocks if not clock.is_of_waits}
-    return tuple(clock for clock in clocks if clock.process in corrected)
+    known = tuple(clock for clock in clocks if clock.process in corrected)
+    return None if is_wrong and not known else known
 
 
 def _lead(least: int, most: int) -> int:
@@ -83,6 +87,7 @@ class _Sample:
     connection: sqlite3.Connection
     native: Schema
     work: Sequence[str]
+    condition: str = "true"
 
     def is_suspect(self) -> bool:
         """Return whether work or a wait is outside its call, or work on the wrong side of a wait."""
@@ -103,7 +108,8 @@ class _Sample:
     def _rows(self, table: str, condition: str) -> Iterator[dict[str, int]]:
         names = ("globalPid", "contextId", "streamId", "correlationId", "start", "end")
         columns = ", ".join(f"ifnull({self.native.integer(table, name)}, -1)" for name in names)
-        query = f'SELECT {columns} FROM "{table}" WHERE rowid BETWEEN ? AND ? AND {condition} GROUP BY 1, 2'
+        query = f'SELECT {columns} FROM "{table}" WHERE rowid BETWEEN ? AND ?'
+        query += f" AND {condition} AND {self.condition} GROUP BY 1, 2"
         last = self.native.last_rowid.get(table, 0)
         for first in range(0, last, max(-(-last // _BLOCKS), _BLOCK_ROWS)):
             for row in self.connection.execute(query, (first, first + _BLOCK_ROWS)):
@@ -118,7 +124,8 @@ class _Sample:
         }
         for table, (time, condition) in itertools.product(self.work, conditions.items()):
             near = self._first(table, "start", time)
-            query = f'SELECT 1 FROM "{table}" WHERE rowid BETWEEN :first AND :last AND globalPid = :globalPid'
+            query = f'SELECT 1 FROM "{table}" WHERE {self.condition} AND rowid BETWEEN :first AND :last'
+            query += " AND globalPid = :globalPid"
             values = {**wait, "time": time, "first": near - _BLOCK_ROWS, "last": near + _BLOCK_ROWS}
             if self.connection.execute(f"{query} AND {condition}", values).fetchone():
                 return True

@@ -275,7 +275,8 @@ class Packer:
                     facts = metadata.read(self.path, plain, tables)
                     payload = nccl_calls.payload_schemas(self.path, plain, tables)
                 clocks = gpu_clocks(self.path, tables, self.connection)
-                return self._pack(replace(tables, gpu_clocks=clocks), replace(facts, gpu_clocks=clocks), payload)
+                tables = replace(tables, gpu_clocks=clocks or (), are_clocks_known=clocks is not None)
+                return self._pack(tables, replace(facts, gpu_clocks=tables.gpu_clocks), payload)
         except (DamagedError, KeyboardInterrupt):  # page checks end with KeyboardInterrupt
             if self.is_cancelled():
                 raise PackingCancelled from None

@@ -230,7 +230,6 @@ class Session:
         return self._join(path, data, index, label, file)
 
     def _take(self, index: int | None) -> int:
-        """Take an index, by default the next."""
         with self._lock:
             index = max(self._indices, default=-1) + 1 if index is None else index
             self._indices.add(index)
@@ -316,7 +315,8 @@ class Session:
                 clocks = gpu_clocks(file.path, opened.native, cursor)
             if clocks:
                 results.save(_CLOCKS, [astuple(clock) for clock in clocks])
-        facts, native = replace(opened.metadata, gpu_clocks=clocks), replace(opened.native, gpu_clocks=clocks)
+        native = replace(opened.native, gpu_clocks=clocks or (), are_clocks_known=clocks is not None)
+        facts = replace(opened.metadata, gpu_clocks=native.gpu_clocks)
         return OnDemand(file, facts, native, cursor, index, self.cache, packing, self.warn, results)
 
     def expect(self, columns: Mapping[str, Collection[str]], tallied: Iterable[str] = ()) -> None:
@@ -350,7 +350,6 @@ class Session:
             return self._parts[indices]
 
     def _make_part(self, indices: frozenset[int]) -> Session:
-        """Create a part, whose views have the same names in another schema."""
         database = self.database  # created before the copy, which shares it
         keep_metadata(database, len(self.reports) <= _MANY)
         part = copy.copy(self)

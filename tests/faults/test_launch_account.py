@@ -72,6 +72,42 @@ def test_lost_kernels_are_counted_by_rank_and_make_busy_time_a_lower_bound(tmp_p
         assert bound in program.run(command, path).err and "lower" not in program.run(command, path, "--ranks", "0").err
 
 
+@pytest.mark.parametrize(("lost", "gpus", "words"), [
+    (range(200), 1, "200 of 200 kernel"), (range(200), 2, ""), (range(0, 200, 2), 1, "100 of 200"), ((), 1, ""),
+])  # fmt: skip
+def test_the_idle_time_of_a_gpu_is_unknown_if_one_of_its_processes_lacks_work(tmp_path, lost, gpus, words):
+    with ExportWriter(tmp_path / "a.sqlite") as out:
+        for pid, missing, gpu in ((100, (), 0), (200, lost, gpus - 1)):
+            out.gpu(gpu)
+            out.cuda_device(launches(out, pid, lost=missing, first=50 * US * (pid == 200)).process, 0, gpu)
+    found, known = triaged(out.path), not words
+    assert ("at least" not in found.summary, bool(found.account), not partial(out.path)) == (known,) * 3
+    assert "different-work" not in {one.id for one in found.findings}
+    if words:
+        told(finding(found, "incomplete-capture"), words, "rank 1")
+        assert not any("judges the others" in rule.why for rule in found.not_checked)
+        beside = program.run("triage", "--ranks", "0", out.path).out
+        assert words in " ".join(beside.split()) and "at least" in beside and "blocked" not in beside
+    rows = {row["Part"]: row for row in program.rows("budget", "--by", "step", out.path)}
+    for part in ("GPU idle", "stalled", "late launches"):
+        assert (float(rows[part]["Share (%)"]) > 0) is known, part
+        assert known or float(rows[part]["At Most (%)"]) > 0
+    factors = program.rows("efficiency", "--tables", "device", out.path)
+    assert any(row["Efficiency (%)"] for row in factors) is known
+    for command in ("efficiency", "budget", "gaps", "path", "steps"):
+        assert ("lower bounds" in program.run(command, out.path).err) is not known
+
+
+def test_work_outside_of_the_session_is_impossible_unless_the_clock_of_its_gpu_may_be_wrong(tmp_path):
+    path = written(tmp_path, {})
+    ((end,),) = native(path, "SELECT max(duration) FROM ANALYSIS_DETAILS")
+    for number, start in ((7, -500 * MS), (8, end + 500 * MS)):
+        edit(path, f'UPDATE {KERNELS} SET start = {start}, "end" = {start + MS} WHERE correlationId = {number}')
+    assert "2 GPU kernels (2 with a time outside the session)" in program.run("kernels", path).err
+    assert [one.id for one in partial(written(tmp_path, {"delay": -5 * MS}))] == ["clock-offset"]
+    assert "left out" not in program.run("kernels", path).err
+
+
 @pytest.mark.campaign
 def test_a_process_with_copies_and_launches_but_no_kernel_lacks_its_kernels(tmp_path):
     path = written(tmp_path, {})
@@ -312,6 +348,8 @@ def test_times_and_counts_are_unknown_if_the_work_of_launches_was_not_recorded(t
     assert known.isdisjoint(unknown) and {"Busy (%)", "Memory (%)", "Memory Ops", "GPU busy"} <= known
     assert ("Efficiency (%)" in known) is not bool(unknown)
     assert any(f"{verb} unknown" in program.run("gpu", path).err for verb in ("is", "are")) is bool(unknown)
+    of_step = {row["Part"]: row["Total (ns)"] for row in program.rows("budget", "--by", "step", path)}
+    assert (of_step.get("GPU idle", "0") == "0") is bool(unknown)
     found = triaged(path)
     assert ("at least" in found.summary) is bool(unknown) and not found.health
 

@@ -554,13 +554,13 @@ class TestCommands:
         assert "has one iteration: all of its time" in notes
 
     @pytest.mark.campaign
-    def test_without_kernels_copies_block_and_without_gpu_work_there_is_nothing(self, asked, tmp_path):
+    def test_without_kernels_idle_time_is_unresolved_and_without_gpu_work_there_is_nothing(self, asked, tmp_path):
         path = stepping(tmp_path / "a.sqlite")
         edit(path, "DROP TABLE CUPTI_ACTIVITY_KIND_KERNEL")
         rows, _ = asked("budget", "--by", "step", path)
         assert {row["Part"]: row["Total (ns)"] for row in rows} == {
-            "iteration": "240", "GPU busy": "60", "GPU idle": "180", "without compute": "240", "tail": "180",
-            "blocked by copies to the GPU": "60",
+            "iteration": "240", "GPU busy": "60", "GPU idle": "0", "without compute": "240", "compute": "0",
+            "blocked by copies to the GPU": "0", "tail": "0", "unresolved": "240",
         }  # fmt: skip
         edit(path, "DROP TABLE CUPTI_ACTIVITY_KIND_MEMCPY")
         for words in (("budget", "--by", "step"), ("steps", "--budget")):

@@ -135,6 +135,23 @@ def test_start_up_and_warm_up_of_a_process_are_those_of_its_gpu(tmp_path):
         assert finding(found, name).cost == pytest.approx(cost, rel=0.01)
 
 
+def test_a_rank_without_steps_has_no_part_in_the_budget_of_a_step(tmp_path):
+    with ExportWriter(tmp_path / "a.sqlite") as export:
+        for rank in (0, 1):
+            program = Program(export, 4_700 + 100 * rank)
+            export.gpu(rank)
+            export.cuda_device(program.process, 0, rank)
+            for begin in range(10 * MS, 70 * MS, 10 * MS):
+                if rank == 0:
+                    program.step(begin // MS, (begin, begin + 9 * MS))
+                program.kernel((begin, begin + US), (begin + 10 * US, begin + (5 + rank) * MS))
+    with closing(open_job(tmp_path / "a.sqlite")) as job:
+        budget = budget_by_step(job, Selection())
+        assert set(budget.cells("count")) == {6} and budget.cells("most")[0] is None
+        assert any("unknown for rank 1 (no steps)" in note for note in budget.notes)
+        assert judged(job, rules=()).summary.startswith("Between first and last operation, GPUs compute 59 %")
+
+
 def beside_another(path: Path) -> None:
     """Add a process that runs a copy of each kernel, later by 1 ns: equal work and, by its number, the first rank."""
     (columns,) = native(path, "SELECT group_concat(name) FROM pragma_table_info('CUPTI_ACTIVITY_KIND_KERNEL')")[0]

@@ -6,23 +6,22 @@ Without steps, the job's time is one iteration, with a note.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import chain, groupby
-from operator import itemgetter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import sqlalchemy as sa
 
 from nsystui.base.answer import DEVICE, DURATION, FILES_ONLY, RANK, START, STEP, Column, Row, TableAnswer, Unit
 from nsystui.base.selection import Selection, Task
-from nsystui.base.text import counted
+from nsystui.base.text import counted, ranks_named
 from nsystui.base.types import Flags, Floats
 from nsystui.base.units import format_value
 from nsystui.questions.algebra.intervals import EMPTY, Times, intersect, union
 from nsystui.questions.blocking.dependencies import unresolved_waits
 from nsystui.questions.blocking.gain import RECOVERABLE, SPEEDUP, STANDING, Gain, Standing
-from nsystui.questions.blocking.parts import BLOCKERS, PARTS, PARTS_OF, Iterations, blocked_in, blocking
+from nsystui.questions.blocking.parts import BLOCKERS, PARTS, Iterations, blocked_in, blocking
+from nsystui.questions.capture.launch_account import lost_work_notes
 from nsystui.questions.collectives.matching import Member
 from nsystui.questions.collectives.waiting import NOBODY, Arrivals, waits_and_transfers
 from nsystui.questions.gpu.utilisation import by_gpu, selected_devices
@@ -31,7 +30,6 @@ from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.conditions import job_end, job_start
 from nsystui.questions.queries.data_notes import unrecorded_notes
 from nsystui.questions.queries.kernel_names import communicates, communicating
-from nsystui.questions.queries.recording import unrecorded_work
 from nsystui.questions.queries.tasks import selected_ranks
 from nsystui.questions.ranks.steps import (
     SLOW,
@@ -112,41 +110,27 @@ class RankIterations:
 def iterations(job: OpenJob, selection: Selection, step_name: str | None = None) -> list[RankIterations]:
     """Compute the selected GPUs' budgets of steps that begin in the window, by rank and device.
 
-    A GPU without steps has one iteration: the window, or the time from its first operation to its last. A GPU that
-    processes share has the iterations of the process with the longest steps in sum.
+    If no GPU has steps, each has one iteration: the window, or the time from its first operation to its last. A GPU
+    that processes share has the iterations of the process with the longest steps in sum.
     """
     blocked, window = blocking(job, step_name), selection.window
     steps = {task: times for task, times in step_times(job.steps(step_name)).items() if times.on_gpu}
-    clipped = blocked_in(job, window) if window is not None and blocked.whole.keys() - blocked.iterations.keys() else {}
-    gpus, keys_of_task = [], {task: list(keys) for task, keys in groupby(sorted(blocked.whole), key=itemgetter(0))}
-    for rank in selected_ranks(job.ranks, selection):
-        for key in keys_of_task.get(rank.task, ()):
-            budget = blocked.iterations.get(key)
-            if selection.devices is not None and key[1] not in selection.devices:
-                continue
-            if budget is None:
-                gpus.append(RankIterations(rank.rank, clipped.get(key, blocked.whole[key]), None))
-                continue
-            inside = np.ones(len(budget), bool)
-            if window is not None:
-                inside = begin_in(window, rank.task.report, budget.starts, steps[rank.task].numbers)
-            if inside.any():
-                gpus.append(RankIterations(rank.rank, budget.at(inside), steps[rank.task].at(inside)))
+    ranks, devices = {item.task: item.rank for item in selected_ranks(job.ranks, selection)}, selection.devices
+    keys = {key for key in blocked.whole if key[0] in ranks and (devices is None or key[1] in devices)}
+    in_steps = sorted(keys & blocked.iterations.keys())
+    whole = blocked_in(job, window) if window is not None and not in_steps else {}
+    gpus = [RankIterations(ranks[k[0]], whole.get(k, blocked.whole[k]), None) for k in sorted(keys) if not in_steps]
+    for task, device in in_steps:
+        budget, inside = blocked.iterations[task, device], np.ones(len(steps[task].numbers), bool)
+        if window is not None:
+            inside = begin_in(window, task.report, budget.starts, steps[task].numbers)
+        if inside.any():
+            gpus.append(RankIterations(ranks[task], budget.at(inside), steps[task].at(inside)))
     groups = by_gpu(job.session, selected_devices(job.session, selection, job.ranks))
     numbers = {device.key: number for number, group in enumerate(groups) for device in group}
-    gpus.sort(key=lambda gpu: (gpu.steps is None, -int(gpu.of.time.sum())))
+    gpus.sort(key=lambda gpu: -int(gpu.of.time.sum()))
     first = {numbers.get(key := (gpu.of.task, gpu.of.device), key): gpu for gpu in reversed(gpus)}
-    return sorted(_with_unknown(job, first.values()), key=lambda gpu: (gpu.rank, gpu.of.device))
-
-
-def _with_unknown(job: OpenJob, gpus: Iterable[RankIterations]) -> Iterator[RankIterations]:
-    """Yield the iterations with the parts whose operations were not recorded."""
-    lacking = unrecorded_work(job.session, job.session.reports)
-    silent = {report.index for report in job.session.reports if not report.has(tables.host_functions)}
-    for gpu in gpus:
-        lost = (PARTS_OF[table] for table in lacking.get(gpu.of.task, ()))
-        unknown = ("host_functions",) * (gpu.of.task.report in silent)
-        yield replace(gpu, of=replace(gpu.of, unknown=tuple(chain(unknown, *lost))))
+    return sorted(first.values(), key=lambda gpu: (gpu.rank, gpu.of.device))
 
 
 AT_MOST = Column("at_most", header="At Most (%)", label="at most %", unit=Unit.PERCENT, decimals=2)
@@ -177,6 +161,9 @@ def budget_by_step(job: OpenJob, selection: Selection, step_name: str | None = N
     upper_bounds = sum((gpu.of.parts + gpu.of.possible).sum(axis=0) for gpu in gpus)
     bound_of = dict(zip(LABELS.values(), upper_bounds.tolist(), strict=True))
     total_time = sum(int(times.sum()) for times in sums["iteration"])
+    if any(gpu.of.lacks_work for gpu in gpus):
+        busy, idle = (sum(int(times.sum()) for times in sums[name]) for name in ("GPU busy", "GPU idle"))
+        bound_of |= {"GPU busy": total_time - idle, "GPU idle": total_time - busy}
     has_unresolved = any(gpu.of.part("unresolved").any() for gpu in gpus)
     rows = [
         _part_row(name, parts, [gpu.rank for gpu in gpus], bound_of.get(name), total_time)
@@ -191,7 +178,7 @@ def budget_by_step(job: OpenJob, selection: Selection, step_name: str | None = N
 
 def _sums(job: OpenJob, gpus: Sequence[RankIterations]) -> tuple[dict[str, list[Times]], list[str]]:
     sums = {"iteration": [gpu.of.time for gpu in gpus], "GPU busy": [gpu.of.busy for gpu in gpus]}
-    sums["GPU idle"] = [gpu.of.time - gpu.of.busy for gpu in gpus]
+    sums["GPU idle"] = [(gpu.of.time - gpu.of.busy) * (not gpu.of.lacks_work) for gpu in gpus]
     sums["without compute"] = [gpu.of.time - gpu.of.part("compute") for gpu in gpus]
     split, notes = _nccl_split(job, gpus)
     for part in PARTS:
@@ -237,7 +224,6 @@ def _nccl_split(job: OpenJob, gpus: Sequence[RankIterations]) -> tuple[dict[str,
 
 
 def _sending(job: OpenJob, gpus: Sequence[RankIterations]) -> list[Times]:
-    """Return each GPU's time blocked by NCCL during ``SendRecv`` kernels, by iteration."""
     table = tables.kernels
     kernels: dict[tuple[Task, int], list[list[int]]] = {}
     if any(gpu.of.part("nccl").any() for gpu in gpus):
@@ -255,7 +241,6 @@ def _sending(job: OpenJob, gpus: Sequence[RankIterations]) -> list[Times]:
 
 
 def _matched(job: OpenJob, arrivals: Sequence[Arrivals], by_gpu: Mapping[Member, Iterations]) -> str:
-    """Return a sentence on matched collectives, and the rank that was last most often."""
     low, high = min(int(gpu.starts[0]) for gpu in by_gpu.values()), max(int(gpu.ends[-1]) for gpu in by_gpu.values())
     kernels, operations, last = 0, 0, Counter[Member]()
     for calls in arrivals:
@@ -288,12 +273,16 @@ def notes_of(
     """Return the notes of a budget."""
     if not gpus:
         return job.busy(selection.with_name(None)).notes
-    notes = list(job.steps(step_name).notes)
+    notes = list((steps := job.steps(step_name)).notes)
     notes += unrecorded_notes(job.session, selected_ranks(job.ranks, selection))
-    if any(gpu.numbers is None for gpu in gpus):
+    if gpus[0].numbers is None:
         notes.append("a GPU whose work no step launched has one iteration: all of its time")
+    elif without := [item.rank for item in selected_ranks(job.ranks, selection) if item.task not in steps.of_task]:
+        notes.append(f"the budget of a step is unknown for {ranks_named(without)} (no steps)")
+    notes += lost_work_notes(job, selection)
     waits = unresolved_waits(job.session, {gpu.of.task for gpu in gpus})
-    parts = sum((gpu.of.parts.sum(axis=0) for gpu in gpus), np.zeros(len(PARTS), np.int64))
+    whole = [gpu.of for gpu in gpus if not gpu.of.lacks_work]
+    parts = sum((of.parts.sum(axis=0) for of in whole), np.zeros(len(PARTS), np.int64))
     if not waits and parts[PARTS.index("unresolved")] > _LEAST_UNRESOLVED * parts.sum():
         waits = ["waits between streams are not in the export: any earlier work may have blocked the unresolved time"]
     return (*notes, *waits)
@@ -312,14 +301,10 @@ def _causes(job: OpenJob, gpus: Sequence[RankIterations]) -> list[str]:
 
 STEP_PART_COLUMNS = tuple(
     Column(
-        part,
-        header=f"{label[0].upper()}{label[1:]} (ns)",
-        label=label.replace("blocked by", "by"),
-        unit=Unit.DURATION,
-        compared="duration",
-    )
-    for part, label in LABELS.items()
-)
+        part, header=f"{label[0].upper()}{label[1:]} (ns)", label=label.replace("blocked by", "by"),
+        unit=Unit.DURATION, compared="duration",
+    ) for part, label in LABELS.items()
+)  # fmt: skip
 STEP_BUDGET_COLUMNS = (
     RANK, DEVICE.with_importance(3), STEP, phase_column(()), START.with_importance(4), DURATION,
     Column("slow", header="Slow", label="slow", importance=1), *STEP_PART_COLUMNS,

@@ -38,6 +38,7 @@ from nsystui.questions.blocking.dependencies import (
     Operations,
     operations_of,
 )
+from nsystui.questions.capture.launch_account import lost_work
 from nsystui.questions.gpu.utilisation import by_gpu, selected_devices
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.conditions import of_reports
@@ -111,8 +112,6 @@ class Gaps:
 
 
 def _real(starts: Times, ends: Times) -> Intervals:
-    """Return the intervals with a positive length, which are in order and may touch."""
-
     is_real = ends > starts
     return Intervals(starts[is_real], ends[is_real])
 
@@ -180,6 +179,8 @@ class Iterations:
     when: Mapping[str, Intervals]
     unknown: tuple[str, ...] = ()
     """The parts whose operations were not recorded."""
+    lacks_work: bool = False
+    """Whether ``busy`` is a lower bound."""
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -198,6 +199,19 @@ class Iterations:
         """Return the time of one of `PARTS` in each iteration, ns."""
         return self.parts[:, PARTS.index(name)]
 
+    def without_work(self, lost: Collection[str]) -> Iterations:
+        """Return iterations whose idle time, or all but compute if compute is ``lost``, is unresolved."""
+        names, lost_parts = np.array(PARTS), {part for table in lost for part in PARTS_OF[table]}
+        lacks_compute, is_lost = "compute" in lost_parts, np.isin(PARTS, [*lost_parts])
+        is_seen = (names == "compute") | (np.isin(PARTS, [*BLOCKERS.values()]) & (not lacks_compute))
+        parts, possible = np.where(is_seen, self.parts, 0), self.possible + np.where(is_seen, 0, self.parts)
+        rest = self.time - parts.sum(axis=1)
+        possible[:, is_lost & ((names == "compute") | possible.any(axis=0))] = rest[:, None]
+        parts[:, PARTS.index("unresolved")], possible[:, PARTS.index("unresolved")] = rest, 0
+        unknown, when = (*self.unknown, *names[is_lost].tolist()), {**self.when, "starved": EMPTY}
+        when |= {"nccl": EMPTY} if lacks_compute else {}
+        return replace(self, parts=parts, possible=possible, when=when, unknown=unknown, lacks_work=True)
+
     @property
     def known(self) -> Array:
         """``parts`` as objects, with ``None`` instead of 0 if the part may have time."""
@@ -207,15 +221,9 @@ class Iterations:
 
 
 def budgets_of(
-    work: Operations,
-    device: int,
-    window: Window,
-    starts: Times,
-    ends: Times,
-    pauses: Intervals,
-    computed: Intervals,
-    busy: Intervals,
-) -> tuple[Times, Times, Times, dict[str, Intervals]]:
+    work: Operations, device: int, window: Window, starts: Times, ends: Times,
+    pauses: Intervals, computed: Intervals, busy: Intervals,
+) -> tuple[Times, Times, Times, dict[str, Intervals]]:  # fmt: skip
     """Return parts, busy and possible times of a GPU's iterations in ``window``, and the stretches of `KEPT`.
 
     See `Iterations`; all on the clock of ``work``. ``computed``, ``busy``: see `_shared_work`.
@@ -254,6 +262,9 @@ def bounds(parts: Mapping[str, float], possible: Mapping[str, float], names: Col
     return lower, lower + min(unresolved, sum(possible.get(name, 0) for name in names))
 
 
+_Budgets = Mapping[tuple[Task, int], Iterations]
+
+
 @dataclass(frozen=True, eq=False)
 class Blocking:
     """The budgets of each working GPU (task, CUDA ordinal): of its iterations, and of its whole time as one row.
@@ -261,8 +272,15 @@ class Blocking:
     The whole time is from its first operation to the end of its last. A shared GPU has a budget in each process.
     """
 
-    iterations: Mapping[tuple[Task, int], Iterations]
-    whole: Mapping[tuple[Task, int], Iterations]
+    iterations: _Budgets
+    whole: _Budgets
+
+
+def _with_unknown(job: OpenJob, budgets: _Budgets) -> _Budgets:
+    lost = lost_work(job.session)
+    silent = {report.index for report in job.session.reports if not report.has(tables.host_functions)}
+    known = {key: replace(of, unknown=("host_functions",) * (key[0].report in silent)) for key, of in budgets.items()}
+    return {key: of.without_work(lost[key]) if key in lost else of for key, of in known.items()}
 
 
 def blocking(job: OpenJob, step_name: str | None = None) -> Blocking:
@@ -286,7 +304,7 @@ def _shared_work(job: OpenJob) -> _SharedWork:
     return shared
 
 
-def blocked_in(job: OpenJob, window: Window) -> Mapping[tuple[Task, int], Iterations]:
+def blocked_in(job: OpenJob, window: Window) -> _Budgets:
     """Find each GPU's blockers in a window of job time, which is one iteration."""
     session, iterations = job.session, {}
     communication, offsets = communicating(session), {report.index: report.clock_offset for report in session.reports}
@@ -304,7 +322,7 @@ def blocked_in(job: OpenJob, window: Window) -> Mapping[tuple[Task, int], Iterat
             when = {part: times.shifted(offset) for part, times in stretches.items()}
             low, high = np.array([window.start]), np.array([window.end])
             iterations[task, device] = Iterations(task, device, low, high, parts, busy, possible, when)
-    return iterations
+    return _with_unknown(job, iterations)
 
 
 def _load(job: OpenJob, step_name: str | None) -> Blocking:
@@ -340,7 +358,7 @@ def _load(job: OpenJob, step_name: str | None) -> Blocking:
                     parts, possible = (arrays[key].reshape(-1, len(PARTS))[rows] for key in ("parts", "possible"))
                     busy = arrays["busy"][rows]
                     budgets[task, device] = Iterations(task, device, starts, ends, parts, busy, possible, when)
-    return Blocking(iterations, all_time)
+    return Blocking(_with_unknown(job, iterations), _with_unknown(job, all_time))
 
 
 _EDGES = ("starts", "ends")

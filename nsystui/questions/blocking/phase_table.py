@@ -94,8 +94,8 @@ def _figures(gpus: Sequence[RankIterations], masks: Sequence[Flags], total_time:
     slow = sum(int(gpu.is_slow()[mask].sum()) for gpu, mask in zip(gpus, masks, strict=True))
     total = int(times.sum())
     busy = sum(int(gpu.of.busy[mask].sum()) for gpu, mask in zip(gpus, masks, strict=True))
-    idle = total - busy
-    of_host = idle - host.in_graphs  # the host cannot shorten gaps inside graphs
+    idle = None if any(gpu.of.lacks_work for gpu in gpus) else total - busy
+    of_host = None if idle is None else idle - host.in_graphs  # the host cannot shorten gaps inside graphs
     measures = {
         "idle": _percent(idle, total),
         "launch": _percent(host.launch, total),
@@ -105,7 +105,8 @@ def _figures(gpus: Sequence[RankIterations], masks: Sequence[Flags], total_time:
     }
     figures = (float(np.median(times)), int(times.min()), int(times.max()), slow)
     is_unknown = (parts == 0) & ((possible > 0) | np.isin(PARTS, gpus[0].of.unknown))
-    verdict = "yes" if is_host_bound({**measures, "idle": _percent(of_host, total)}, phase) else "no"
+    is_bound = is_host_bound({**measures, "idle": _percent(of_host, total)}, phase)
+    verdict = None if idle is None else "yes" if is_bound else "no"
     return (
         len(times),
         _percent(total, total_time),

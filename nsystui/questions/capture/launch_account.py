@@ -6,8 +6,8 @@ See docs/numbers.md#launch-account.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from dataclasses import astuple, dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,16 +17,21 @@ from nsystui.base.answer import RANK, UNKNOWN, Column, Row, TableAnswer, Unit
 from nsystui.base.selection import Selection, Task
 from nsystui.base.types import Condition, Query
 from nsystui.exports import canonical
+from nsystui.exports.canonical import CanonicalTable
 from nsystui.exports.metadata import pid_of
 from nsystui.questions.algebra.intervals import Times
+from nsystui.questions.gpu.utilisation import gpu_keys, gpu_users, silent_work
 from nsystui.questions.queries.conditions import is_launched_by, of_reports
 from nsystui.questions.queries.data_notes import LOWER_BOUNDS
+from nsystui.questions.queries.derived import of_each_report
 from nsystui.questions.queries.process_rows import rows_by_task
+from nsystui.questions.queries.recording import unrecorded_work
 from nsystui.questions.queries.tasks import COPYING, GPU_TABLES, rows_of_tasks
 from nsystui.questions.steps.task_steps import launch_id_spans
 from nsystui.store import tables
 from nsystui.store.gpu_clock import CLOCK_NOISE
 from nsystui.store.report import Report
+from nsystui.store.results import Arrays, json_array, json_of
 from nsystui.store.session import Session
 
 if TYPE_CHECKING:
@@ -71,6 +76,8 @@ class LaunchAccount:
     cut_off: int
     least_delay: int | None
     after_wait: int | None
+    lost_graphs: int = 0
+    """The graphs of ``lost_work``."""
 
     @property
     def clock_error(self) -> int:
@@ -79,10 +86,12 @@ class LaunchAccount:
         return error if abs(error) > CLOCK_NOISE else 0
 
     @property
-    def lacks_much(self) -> bool:
-        """Whether `MUCH_LOST` of the kernels or other work is missing."""
+    def lacks_much(self) -> tuple[str, ...]:
+        """The canonical tables that lack `MUCH_LOST` of the kernels or other work."""
         pairs = ((self.lost_kernels, self.launches), (self.lost_work, self.work_calls))
-        return any(lost and 100 * lost >= MUCH_LOST * calls for lost, calls in pairs)
+        kernels, work = (lost > 0 and 100 * lost >= MUCH_LOST * calls for lost, calls in pairs)
+        is_lost = kernels, work and self.lost_work > self.lost_graphs, work and self.lost_graphs > 0
+        return tuple(table.name for table, lacks in zip(GPU_TABLES, is_lost, strict=True) if lacks)
 
 
 def losses(accounts: Collection[LaunchAccount]) -> list[str]:
@@ -162,7 +171,7 @@ class _Counts:
             self.calls[_COPY] + self.calls[_GRAPH_LAUNCH], max(graphs + copies - work_left_out, 0),
             max(int(is_launch_lost.sum()) - calls_left_out, 0),
             int((~is_kernel_lost).sum() + (~is_launch_lost).sum()), min(self.delays, default=None),
-            max(self.after_waits, default=None),
+            max(self.after_waits, default=None), graphs,
         )  # fmt: skip
 
 
@@ -181,15 +190,27 @@ def _left_out(reports: Collection[Report]) -> dict[int, list[int]]:
     }
 
 
-def launch_accounts(session: Session, reports: Collection[Report]) -> dict[Task, LaunchAccount]:
-    """Return the account of each process with launches and GPU work, of reports that were read whole.
+def launch_accounts(session: Session, reports: Collection[Report], of_all: bool = False) -> dict[Task, LaunchAccount]:
+    """Return the account of each process with launches, of reports that were read whole.
 
-    Rows with impossible times are not lost: notes count them.
+    A process without recorded GPU work counts only if it shares its GPU, or with ``of_all``. Rows with impossible times
+    are not lost: notes count them.
     """
+    stored = of_each_report(session, reports, "launch-accounts", _accounts, table=canonical.API_CALLS, in_memory=True)
+    worked = {task for table in GPU_TABLES for task in rows_of_tasks(session, table, reports)}
+    worked |= {task for silent in silent_work(session).values() for task in silent}
+    accounts = (
+        (Task(index, process), LaunchAccount(*values))
+        for index, arrays in stored.items()
+        for process, *values in json_of(arrays["accounts"])
+    )
+    return {task: account for task, account in accounts if of_all or task in worked}
+
+
+def _accounts(session: Session, reports: list[Report]) -> dict[int, Arrays]:
     counts: defaultdict[Task, _Counts] = defaultdict(_Counts)
     left_out = _left_out(reports)
     report_indices = list(left_out)
-    worked = {task for table in GPU_TABLES for task in rows_of_tasks(session, table, reports)}
     spans = [list(span) for span in launch_id_spans(session, report_indices)] if report_indices else []
     if spans:  # kernels may have ids that no call has
         spans[0][0], spans[-1][1] = -_ANY_ID, _ANY_ID
@@ -198,35 +219,49 @@ def launch_accounts(session: Session, reports: Collection[Report]) -> dict[Task,
         for task in set().union(*portions):
             counts[task].add(*(portion.get(task, _NO_ROWS) for portion in portions))
     captures = _graph_captures(session, report_indices) if counts else {}
-    return {
-        task: count.account(captures.get(task, ()), left_out[task.report])
-        for task, count in counts.items()
-        if count.calls[_KERNEL_LAUNCH] and task in worked and task.process != canonical.NO_PROCESS
-    }
+    rows: dict[int, list[tuple[int | None, ...]]] = {report.index: [] for report in reports}
+    for task, count in counts.items():
+        if count.calls[_KERNEL_LAUNCH] and task.process != canonical.NO_PROCESS:
+            account = count.account(captures.get(task, ()), left_out[task.report])
+            rows[task.report].append((task.process, *astuple(account)))
+    return {index: {"accounts": json_array(values)} for index, values in rows.items()}
 
 
-def untimed_work(report: Report) -> Iterator[tuple[str, int, int]]:
-    """Yield tables of GPU work that lack much because of impossible times: name, rows left out, and all rows."""
+def untimed_work(report: Report) -> Iterator[tuple[CanonicalTable, int, int]]:
+    """Yield tables of GPU work that lack much because of impossible times, rows left out, and all rows."""
     for table in GPU_TABLES:
         left_out = rows.rows if (rows := report.packed.left_out.get(table.name)) else 0
         if left_out and 100 * left_out >= MUCH_LOST * (left_out + report.count(table)):
-            yield table.short, left_out, left_out + report.count(table)
+            yield table, left_out, left_out + report.count(table)
 
 
-def lacks_work(session: Session) -> bool:
-    """Return whether much launched GPU work of a report is missing, or has no possible time."""
-    accounts = launch_accounts(session, session.reports).values()
-    if any(item.lacks_much for item in accounts):
-        return True
-    return any(any(untimed_work(report)) for report in session.reports)
+def lost_work(session: Session) -> dict[tuple[Task, int], set[str]]:
+    """Return the names of the tables that lack much of the GPU work of any process, by used GPU."""
+    accounts, unrecorded = launch_accounts(session, session.reports), unrecorded_work(session, session.reports)
+    reports, keys, silent = (
+        {report.index: report for report in session.reports},
+        gpu_keys(session),
+        silent_work(session),
+    )
+
+    def lost_by(task: Task) -> set[str]:
+        report, account = reports[task.report], accounts.get(task)
+        lost = {table.name for table, *_ in untimed_work(report)} | unrecorded[task].keys()
+        damaged = (table.name for table in GPU_TABLES if table.name in report.damaged)
+        return lost.union(damaged, account.lacks_much if account else ())
+
+    lost_on: defaultdict[Hashable, set[str]] = defaultdict(set)
+    for key, gpu in keys.items():
+        lost_on[gpu].update(*map(lost_by, (key[0], *silent[key])))
+    return {key: lost_on[gpu] for key, gpu in keys.items() if lost_on[gpu]}
 
 
-def lost_work_note(job: OpenJob, selection: Selection) -> str:
+def lost_work_notes(job: OpenJob, selection: Selection) -> list[str]:
     """Return the note on launched kernels that are missing, if any."""
-    accounts = job.once("launch accounts", lambda: launch_accounts(job.session, job.session.reports))
-    chosen = selection.tasks or accounts
+    accounts = launch_accounts(job.session, job.session.reports)
+    chosen = gpu_users(job.session, selection.tasks) if selection.tasks else accounts
     lost = losses([item for task, item in accounts.items() if item.lost_kernels + item.lost_work and task in chosen])
-    return f"{' and '.join(lost)}; {LOWER_BOUNDS}" if lost else ""
+    return [f"{' and '.join(lost)}; {LOWER_BOUNDS}"] if lost else []
 
 
 def _queries(reports: Sequence[int], first: int, last: int) -> Iterator[Query]:
@@ -295,10 +330,10 @@ def _graph_captures(session: Session, reports: Sequence[int]) -> dict[Task, list
 
 
 def account_table(job: OpenJob, accounts: Mapping[Task, LaunchAccount] | None = None) -> TableAnswer:
-    """Tabulate accounts by rank, by default of all processes."""
+    """Tabulate accounts by rank, by default of all processes with launches."""
     ranks = {item.task: item.rank for item in job.ranks}
     if accounts is None:
-        accounts = launch_accounts(job.session, job.session.reports)
+        accounts = launch_accounts(job.session, job.session.reports, of_all=True)
     rows: list[Row] = [
         (ranks.get(task), pid_of(task.process), *(getattr(account, column.key) for column in _COLUMNS[2:]))
         for task, account in sorted(accounts.items(), key=lambda item: (ranks.get(item[0], len(ranks)), item[0]))

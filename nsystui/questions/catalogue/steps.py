@@ -26,6 +26,7 @@ def _time(text: str) -> int:
 def _ask_steps(job: OpenJob, selection: Selection, options: dict[str, Any]) -> Answer:
     from dataclasses import replace
 
+    from nsystui.questions.capture.launch_account import lost_work_notes
     from nsystui.questions.queries.data_notes import unrecorded_notes
     from nsystui.questions.queries.tasks import selected_ranks
     from nsystui.questions.ranks.steps import every_step, steps_across_ranks, steps_by_rank
@@ -46,7 +47,7 @@ def _ask_steps(job: OpenJob, selection: Selection, options: dict[str, Any]) -> A
     ranks = selected_ranks(job.ranks, selection)
     table = steps_across_ranks if options["across"] else every_step if options["every"] else steps_by_rank
     answer = table(ranks, steps, selection.window)
-    notes = [*answer.notes, *unrecorded_notes(job.session, ranks)]
+    notes = [*answer.notes, *unrecorded_notes(job.session, ranks), *lost_work_notes(job, selection)]
     if options["unprofiled"] is not None:
         from nsystui.questions.blocking.budget import unprofiled_note
 

@@ -18,7 +18,7 @@ from nsystui.base.answer import Unit, Value
 from nsystui.base.selection import Task, Window
 from nsystui.base.text import ranks_named
 from nsystui.base.units import format_value
-from nsystui.questions.capture.launch_account import lacks_work
+from nsystui.questions.capture.launch_account import lost_work
 from nsystui.questions.collectives.waiting import mainly_late
 from nsystui.questions.compare.pairs import BOTH, Compared
 from nsystui.questions.compare.side import Side, smart_names_of
@@ -176,7 +176,7 @@ def verdict(a: Side, b: Side, launched: Compared, step_range: str | None = None)
     job_times = [_timed(*budget) for budget in budgets]
     first, second = (Timed(parts, parts) for parts in job_times)
     named = zip(("A", "B"), (a, b), budgets, strict=True)
-    lacking = [name for name, side, (budget, _) in named if budget.unknown or lacks_work(side.job.session)]
+    lacking = [name for name, side, (budget, _) in named if budget.unknown or lost_work(side.job.session)]
     if lacking:
         return Verdict(ComparedBy.JOB, first, second, other_work=f"GPU work is missing in {' and '.join(lacking)}")
     job = Verdict(ComparedBy.JOB, first, second, other_work=_other_work(a, b, launched))
@@ -202,7 +202,6 @@ def verdict(a: Side, b: Side, launched: Compared, step_range: str | None = None)
 
 
 def _job_budget(side: Side, other: Side) -> tuple[Budget, int]:
-    """Return the budget of a side's GPUs, and their number."""
     selection = side.selection_for_shares(other)
     budgets = [budget for budget in device_budgets(side.job, selection) if budget.device.task.task in side.tasks]
     return in_sum(budgets), max(len(budgets), 1)
@@ -319,7 +318,6 @@ def _other_work(a: Side, b: Side, launched: Compared) -> str:
 
 
 def _threads(side: Side) -> dict[Value, float]:
-    """Return the mean threads of a launch of each kernel with recorded grid and block."""
     kernels = tables.kernels.c
     sizes = [sa.cast(kernels[f"{what}_{axis}"], sa.Double) for what in ("grid", "block") for axis in "xyz"]
     query = sa.select(kernels.name, sa.func.avg(reduce(mul, sizes))).where(*where(tables.kernels, side.selection))

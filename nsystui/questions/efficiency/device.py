@@ -80,7 +80,6 @@ class DeviceEfficiency:
             load_balance=ratio(total, len(spent) * max_useful),
             communication=ratio(max_useful, max_busy),
             orchestration=ratio(max_busy, time),
-            lost=sum((device.unknown for device in spent), Counter()),
         )
 
 

@@ -6,8 +6,9 @@ as equally many steps, in total (strong scaling) or per device (weak scaling).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from nsystui.base.answer import Unit
@@ -18,6 +19,7 @@ from nsystui.base.units import format_value
 from nsystui.exports import canonical
 from nsystui.exports.canonical import CanonicalTable
 from nsystui.questions.blocking.budget import iterations
+from nsystui.questions.capture.launch_account import lost_work, lost_work_notes
 from nsystui.questions.efficiency.device import DeviceEfficiency, Useful
 from nsystui.questions.efficiency.host import HostEfficiency, host_calls, host_times
 from nsystui.questions.efficiency.mfu import Mfu, MfuRequest, mfu, recorded_size
@@ -264,16 +266,17 @@ def efficiency(job: OpenJob, selection: Selection, useful: Useful = Useful.POP) 
     to_record = {
         table: recording_advice(session, reports, table) for table in (canonical.MPI_CALLS, canonical.API_CALLS)
     }
-    device_notes = tuple(_device_notes(job, busy, gpus, window, useful))
+    device_notes, lost_on = tuple(_device_notes(job, busy, gpus, window, useful)), lost_work(session)
+    lost = Counter(table for gpu in gpus for table in lost_on.get(gpu.device.key, ()))
     clock = (job.alignment.words(reports),) if len(reports) > 1 and job.alignment is not None else ()
     return Efficiency(
         window=window,
         useful=useful,
         gpus=gpus,
         spent=spent,
-        device=DeviceEfficiency.of(spent, useful),
+        device=replace(DeviceEfficiency.of(spent, useful), lost=lost),
         host=host,
-        notes=(window_note(session, selection, window), *busy.notes, *clock),
+        notes=(window_note(session, selection, window), *busy.notes, *clock, *lost_work_notes(job, selection)),
         device_notes=device_notes,
         host_notes=tuple(_host_notes(host, to_record)) if host.processes else (),
         to_record=to_record,

@@ -226,19 +226,11 @@ class BusyParts:
         """Compute the derived parts."""
         exposed_memory, exposed_graph = subtract(memory, kernels), subtract(graph, kernels)
         graph_without_kernels = subtract(exposed_graph, nccl)
+        memory_only, graph_only = subtract(exposed_memory, nccl), subtract(graph_without_kernels, memory)
         return cls(
-            kernels,
-            nccl,
-            memory,
-            graph,
-            exposed_nccl=subtract(nccl, kernels),
-            exposed_memory=exposed_memory,
-            memory_only=subtract(exposed_memory, nccl),
-            graph_only=subtract(graph_without_kernels, memory),
-            all_three=intersect(intersect(memory, nccl), kernels),
-            exposed_graph=exposed_graph,
-            graph_without_kernels=graph_without_kernels,
-        )
+            kernels, nccl, memory, graph, subtract(nccl, kernels), exposed_memory, memory_only, graph_only,
+            intersect(intersect(memory, nccl), kernels), exposed_graph, graph_without_kernels,
+        )  # fmt: skip
 
     @property
     def disjoint(self) -> tuple[Intervals, ...]:
@@ -350,7 +342,6 @@ class DeviceIntervals:
         return self._shares(_DISJOINT if name == "busy" else [name], window, bins)
 
     def _shares(self, names: Iterable[str], window: Window, bins: int) -> Shares:
-        """Return the sum of the shares of disjoint parts."""
         lo, hi = window.start, window.end
         session = subtract(union([self.recorded.start], [self.recorded.end]), self.pauses)
         is_seen = covered_per_bin(session, lo, hi, bins) > 0

@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 
@@ -38,8 +38,8 @@ from nsystui.questions.queries.data_notes import unrecorded_notes
 from nsystui.questions.queries.derived import in_runs, of_each_report, runs_of
 from nsystui.questions.queries.kernel_names import other_communication
 from nsystui.questions.queries.pauses import LONG, capture_note, hole_note, pauses, unseen
-from nsystui.questions.queries.recording import recording_advice, unrecorded_work
-from nsystui.questions.queries.tasks import GPU_TABLES, RankedTask, used_devices
+from nsystui.questions.queries.recording import WORK_CALLS, recording_advice, unrecorded_work
+from nsystui.questions.queries.tasks import GPU_TABLES, RankedTask, silent_processes, used_devices
 from nsystui.questions.queries.time_window import edges_of, recorded, selected_reports, shares_clock
 from nsystui.store.report import Report
 from nsystui.store.results import Arrays
@@ -135,7 +135,39 @@ def gpus_of(session: Session, devices: Iterable[DeviceIntervals]) -> tuple[Devic
     """Merge devices of the same GPU (`gpu_key`); keeps the order of ``devices``."""
     intervals = {item.device.key: item for item in devices}
     groups = by_gpu(session, (item.device for item in intervals.values()))
-    return tuple(_together([intervals[device.key] for device in group]) for group in groups)
+    silent = silent_work(session)
+    return tuple(
+        _together([intervals[device.key] for device in group], silent[group[0].key].values()) for group in groups
+    )
+
+
+def gpu_keys(session: Session) -> dict[tuple[Task, int], Hashable]:
+    """Return the `gpu_key` of each GPU that a process used, by process and CUDA ordinal."""
+    reports, used = {report.index: report for report in session.reports}, used_devices(session)
+    return {(item.task, item.device): gpu_key(reports[item.task.report], item.task, item.device) for item in used}
+
+
+def silent_work(session: Session) -> Mapping[tuple[Task, int], Mapping[Task, Counter[str]]]:
+    """Count the calls by table of each process that shares a GPU, but whose work was not recorded, by used GPU."""
+    reports, keys = {report.index: report for report in session.reports}, gpu_keys(session)
+    silent: dict[tuple[Task, int], dict[Task, Counter[str]]] = defaultdict(dict)
+    for task, calls in silent_processes(session, {task for task, _ in keys}).items():
+        report, pid, counts = reports[task.report], pid_of(task.process), Counter[str]()
+        for name, number in calls.items():
+            counts[next(table for word, table in WORK_CALLS.items() if word in name)] += number
+        used = {gpu_key(report, task, device) for user, device in report.metadata.gpu_numbers if user == pid}
+        is_only_gpu = not used and len(report.metadata.gpus) == 1
+        for key in keys:
+            if keys[key] in used or (is_only_gpu and key[0].report == task.report):
+                silent[key][task] = counts
+    return silent
+
+
+def gpu_users(session: Session, tasks: Collection[Task]) -> set[Task]:
+    """Return ``tasks``, and the processes that share their GPUs."""
+    keys, silent = gpu_keys(session), silent_work(session)
+    gpus = {gpu for (task, _), gpu in keys.items() if task in tasks}
+    return {user for key, gpu in keys.items() if gpu in gpus for user in (key[0], *silent[key])} | set(tasks)
 
 
 def by_gpu(session: Session, devices: Iterable[Device]) -> list[list[Device]]:
@@ -179,16 +211,17 @@ def _recorded_gpu(report: Report, task: Task, device: int) -> int | None:
     return report.metadata.gpu_numbers.get((pid_of(task.process), device))
 
 
-def _together(devices: Sequence[DeviceIntervals]) -> DeviceIntervals:
-    """Merge the work of several processes on one GPU."""
-    if len(devices) == 1:
+def _together(devices: Sequence[DeviceIntervals], silent: Collection[Counter[str]]) -> DeviceIntervals:
+    """Merge the work of several processes on one GPU; ``silent``: unrecorded work of its other processes."""
+    if len(devices) == 1 and not silent:
         return devices[0]
     names = ("kernels", "nccl", "memory", "graph")
     parts = BusyParts.of(*(merge(*(getattr(item.parts, name) for item in devices)) for name in names))
     recorded = Window(min(item.recorded.start for item in devices), max(item.recorded.end for item in devices))
     first, *others = sorted(devices, key=lambda item: -item.busy_in(recorded))
     common_pauses = reduce(intersect, (item.pauses for item in devices))
-    used_by, unknown = tuple(item.device for item in others), sum((item.unknown for item in devices), Counter[str]())
+    used_by = tuple(item.device for item in others)
+    unknown = sum((*(item.unknown for item in devices), *silent), Counter[str]())
     return replace(first, recorded=recorded, parts=parts, others=used_by, pauses=common_pauses, unknown=unknown)
 
 

@@ -24,7 +24,7 @@ from nsystui.base.types import Array, Expression, Ints
 from nsystui.base.units import format_value
 from nsystui.questions.algebra.groups import distinct
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, intersect, subtract
-from nsystui.questions.capture.launch_account import lost_work_note
+from nsystui.questions.capture.launch_account import lost_work_notes
 from nsystui.questions.host import causes
 from nsystui.questions.host.attribution import attribute
 from nsystui.questions.host.causes import Cause, folded, shown_times
@@ -255,7 +255,6 @@ _MERGED_CAUSES = ("range", "length", "pair")
 
 
 def _group_cells(by: str, index: int, attribution: Attribution, ranks: _ByTask, pairs: Sequence[Row]) -> Row:
-    """Return the cells before the times, by the index of a GPU, range, length or pair."""
     if by in _BY_TASK:
         return (ranks.get(attribution.spans.gpus[index][0]),)
     if by == "range":
@@ -450,7 +449,7 @@ def _answer(
 def _notes(job: OpenJob, selection: Selection, with_ranges: bool = False) -> tuple[str, ...]:
     read = (tables.host_samples, tables.sched_events, tables.os_calls, *((tables.nvtx_ranges,) if with_ranges else ()))
     notes = (*missing_notes(job.session, *read), samples_in_gaps(job, selection))
-    return tuple(filter(None, (*notes, *job.busy(selection.with_name(None)).notes, lost_work_note(job, selection))))
+    return (*filter(None, notes), *job.busy(selection.with_name(None)).notes, *lost_work_notes(job, selection))
 
 
 def samples_in_gaps(job: OpenJob, selection: Selection) -> str:
@@ -533,7 +532,6 @@ def _words(cause: Cause) -> str:
 
 
 def _end_before(job: OpenJob, task: Task, device: int, start: int) -> int | None:
-    """Return the latest end of the GPU's operations that began before ``start``; job time, ns."""
     session = job.session.part([task.report])
     local = start - report_at(job.session, task.report).clock_offset
     ends = []

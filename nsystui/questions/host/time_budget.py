@@ -19,7 +19,7 @@ from nsystui.base.selection import Selection, Task, Window
 from nsystui.base.text import shorten
 from nsystui.base.units import format_value
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, subtract
-from nsystui.questions.capture.launch_account import lost_work_note
+from nsystui.questions.capture.launch_account import lost_work_notes
 from nsystui.questions.gpu.device_time import Device, DeviceIntervals, is_unknown
 from nsystui.questions.gpu.graph_gaps import HOST_NODE, causes_in_graphs, host_functions
 from nsystui.questions.gpu.profiler_overhead import profiler_overhead
@@ -155,8 +155,8 @@ def budget_with_causes(job: OpenJob, selection: Selection, step_name: str | None
     parts = {"start-up": idle.startup, "long gaps": idle.long_gaps, "in graphs": idle.in_graphs, "tail": idle.tail}
     words_of_parts = [(part, cause_words(causes, total)) for part, causes in parts.items()]
     notes = [f"{part} by cause: {words}" for part, words in words_of_parts if words]
-    notes += [*job.busy(selection.with_name(None)).notes, lost_work_note(job, selection)]
-    return replace(budget_table(budgets), notes=tuple(filter(None, notes)))
+    notes += [*job.busy(selection.with_name(None)).notes, *lost_work_notes(job, selection)]
+    return replace(budget_table(budgets), notes=tuple(notes))
 
 
 def cause_words(causes: Sequence[SummedCause], total: int, limit: int = 5) -> str:

@@ -238,15 +238,15 @@ def _shows_vllm(session: Session, report: Report, processes: Iterable[str]) -> b
     return is_named
 
 
-_CALLS = {"GraphLaunch": "graph_launches", "Launch": "kernels", **dict.fromkeys(COPYING, "memory_ops")}
+WORK_CALLS = {"GraphLaunch": "graph_launches", "Launch": "kernels", **dict.fromkeys(COPYING, "memory_ops")}
 """Tables by words in the names of calls that fill them."""
 
 
 def unrecorded_work(
-    session: Session, reports: Iterable[Report], only: Collection[str] = tuple(_CALLS.values())
+    session: Session, reports: Iterable[Report], only: Collection[str] = tuple(WORK_CALLS.values())
 ) -> dict[Task, Counter[str]]:
     """Count the calls without recorded work by process and table (of ``only``)."""
-    words = [word for word, table in _CALLS.items() if table in only]
+    words = [word for word, table in WORK_CALLS.items() if table in only]
 
     def compute(part: Session, missing: list[Report]) -> dict[int, Arrays]:
         rows: dict[int, list[tuple[int, str, int]]] = {report.index: [] for report in missing}
@@ -269,22 +269,21 @@ def _unrecorded(session: Session, reports: Sequence[Report], words: Sequence[str
     indices = {task.report for word in words for task in working - done[word]}
     indices -= {task.report for task in working if task.process == canonical.NO_PROCESS}
     by_node = {report.index for report in whole if report.metadata.graph_trace_mode == "Node"}
-    calls_by_name = [*work_calls(session, sorted(indices), list(_CALLS))]
+    calls_by_name = [*work_calls(session, sorted(indices), list(WORK_CALLS))]
     replaying = {task for task, name, _ in calls_by_name if "GraphLaunch" in name} - done["GraphLaunch"]
     done["GraphLaunch"] |= _replayed(session, {task.report for task in replaying})
     for task, name, calls in calls_by_name:
-        word = next(word for word in _CALLS if word in name)
+        word = next(word for word in WORK_CALLS if word in name)
         if task in working - done[word] and word in words:
-            yield task, "kernels" if word == "GraphLaunch" and task.report in by_node else _CALLS[word], calls
+            yield task, "kernels" if word == "GraphLaunch" and task.report in by_node else WORK_CALLS[word], calls
 
 
 def _working(session: Session, reports: Collection[Report]) -> dict[str, set[Task]]:
-    """Return the processes with recorded work, by word of `_CALLS`."""
     import sqlalchemy as sa
 
     from nsystui.store.tables import memory_ops
 
-    tasks = {word: set(rows_of_tasks(session, BY_NAME[table], reports)) for word, table in _CALLS.items()}
+    tasks = {word: set(rows_of_tasks(session, BY_NAME[table], reports)) for word, table in WORK_CALLS.items()}
     indices, memory = {report.index for report in reports}, memory_ops.c
     query = sa.select(memory.report, memory.process, memory.is_memset).distinct()
     rows = [row for row in session.rows(query) if row[0] in indices] if tasks[COPYING[0]] else []

@@ -325,7 +325,6 @@ def _given(session: Session, tasks: list[Task], given: Numbering) -> Ranks:
 
 
 def _devices(session: Session) -> dict[Task, tuple[tuple[int, str], ...]]:
-    """Return the (CUDA ordinal, GPU model) pairs of each process."""
     devices = grouped((used.task, (used.device, used.name or "")) for used in used_devices(session))
     return {task: tuple(used) for task, used in devices.items()}
 
@@ -335,7 +334,7 @@ def _tasks(session: Session, devices: Mapping[Task, Any]) -> list[Task]:
 
     Without any, processes with CUDA or MPI calls or NVTX ranges, or else the process with the most OS runtime calls.
     """
-    tasks = {*devices, *_launching(session, devices)}
+    tasks = {*devices, *silent_processes(session, devices)}
     with_gpu = {task.report for task in devices}
     for report in (report for report in session.reports if report.index not in with_gpu):
         working = (BY_NAME[name] for name in ("api_calls", "mpi_calls", "nvtx_ranges"))
@@ -359,27 +358,31 @@ def _of_other_programs(session: Session, report: Report, tasks: set[Task]) -> se
     return {task for task in tasks if profiled and task not in profiled and roles.get(task) not in profiled_roles}
 
 
-def _launching(session: Session, devices: Collection[Task]) -> Iterator[Task]:
-    """Yield processes that launched work without a record, in reports with other GPU work.
+def silent_processes(session: Session, working: Collection[Task]) -> dict[Task, Counter[str]]:
+    """Count the calls, by name, of processes that launched work without a record next to ``working`` processes.
 
     The calls are read only if a process has a CUDA context, but no work, or if contexts are not recorded.
     """
 
     def compute(part: Session, reports: list[Report]) -> dict[int, Arrays]:
-        processes: dict[int, list[int]] = {report.index: [] for report in reports}
-        for task in launches_without_work(part, reports):
-            processes[task.report].append(task.process)
-        return {index: {"process": np.array(values, np.int64)} for index, values in processes.items()}
+        rows: dict[int, list[tuple[int, dict[str, int]]]] = {report.index: [] for report in reports}
+        for task, calls in launches_without_work(part, reports).items():
+            rows[task.report].append((task.process, calls))
+        return {index: {"processes": json_array(values)} for index, values in rows.items()}
 
     reports = []
-    for index in {task.report for task in devices}:
-        report = report_at(session, index)
+    for report in session.reports if working else ():
         facts = report.metadata
         contexts = facts.blocking_streams_by_pid.keys() | {device.pid for device in facts.cuda_devices}
-        if not contexts or contexts - {pid_of(task.process) for task in devices if task.report == index}:
+        pids = {pid_of(task.process) for task in working if task.report == report.index}
+        if contexts - pids or (pids and not contexts):
             reports.append(report)
-    for index, arrays in of_each_report(session, reports, "launching-processes", compute, in_memory=True).items():
-        yield from (Task(index, process) for process in arrays["process"].tolist())
+    stored = of_each_report(session, reports, "launching-processes", compute, in_memory=True).items()
+    return {
+        Task(index, process): Counter(calls)
+        for index, arrays in stored
+        for process, calls in json_of(arrays["processes"])
+    }
 
 
 def launches_without_work(session: Session, reports: Iterable[Report]) -> dict[Task, dict[str, int]]:
@@ -476,7 +479,6 @@ def _from_mpi(session: Session, tasks: list[Task]) -> Ranks:
 
 
 def _from_nccl(session: Session, tasks: list[Task]) -> Ranks:
-    """Return each process's rank in the largest communicator that it made."""
     stored = of_each_report(session, session.reports, "nccl-ranks", _nccl_ranks, in_memory=True)
     rank_by_task = {
         Task(report, process): rank

@@ -24,7 +24,7 @@ from nsystui.exports.canonical import API_CALLS, KERNELS, CanonicalTable
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, intersect, merge, subtract, union
 from nsystui.questions.blocking.budget import RankIterations, iterations
 from nsystui.questions.blocking.dependencies import unresolved_waits
-from nsystui.questions.blocking.parts import PARTS, blocked_in, blocking, bounds
+from nsystui.questions.blocking.parts import PARTS, Iterations, blocked_in, blocking, bounds
 from nsystui.questions.gpu.device_time import NOTHING, Breakdown, DeviceIntervals, total
 from nsystui.questions.gpu.graph_gaps import host_functions
 from nsystui.questions.gpu.profiler_overhead import profiler_overhead
@@ -207,17 +207,9 @@ class Case:
         return self.mean([exposed])
 
     def finding(
-        self,
-        name: str,
-        sentence: str,
-        advice: Advice,
-        door: Door,
-        cost: int,
-        measured: str,
-        evidence: Answer | tuple[tuple[Column, ...], Sequence[Row]],
-        severity: Severity = Severity.WARNING,
-        **more: Any,
-    ) -> Finding:
+        self, name: str, sentence: str, advice: Advice, door: Door, cost: int, measured: str,
+        evidence: Answer | tuple[tuple[Column, ...], Sequence[Row]], severity: Severity = Severity.WARNING, **more: Any,
+    ) -> Finding:  # fmt: skip
         """Return a finding. ``evidence``: a table, or its columns and rows."""
         if isinstance(evidence, tuple):
             evidence = TableAnswer(name, *evidence, len(evidence[1]))
@@ -310,20 +302,26 @@ class Case:
 
     @cached_property
     def budgets(self) -> list[RankIterations]:
-        """The budgets of each selected GPU's iterations."""
-        return iterations(self.job, self.scope, self.step_name)
+        """The budgets of each selected GPU's iterations; of all of its time unless all GPUs have steps."""
+        in_steps = iterations(self.job, self.scope, self.step_name)
+        if len(in_steps) >= len(self._whole):
+            return in_steps
+        return [RankIterations(self.rank_of[gpu.task], gpu, None) for gpu in self._whole]
 
     @cached_property
-    def blocked(self) -> tuple[Mapping[str, int], Mapping[str, int]]:
-        """All time by part of the budget, in steps or not, and the `possible` time: means over the GPUs, ns."""
+    def _whole(self) -> list[Iterations]:
         if self.scope.window is None:
             budgets = blocking(self.job, self.step_name).whole
         else:
             budgets = blocked_in(self.job, self.scope.window)
-        gpus = [gpu for key, gpu in budgets.items() if key[0] in self.tasks and self.gpu_of.get(key, key) == key]
+        return [gpu for key, gpu in budgets.items() if key[0] in self.tasks and self.gpu_of.get(key) == key]
+
+    @cached_property
+    def blocked(self) -> tuple[Mapping[str, int], Mapping[str, int]]:
+        """All time by part of the budget, in steps or not, and the `possible` time: means over the GPUs, ns."""
         parts, possible = (
             {part: self.mean(int(times[:, column].sum()) for times in arrays) for column, part in enumerate(PARTS)}
-            for arrays in ([gpu.parts for gpu in gpus], [gpu.possible for gpu in gpus])
+            for arrays in ([gpu.parts for gpu in self._whole], [gpu.possible for gpu in self._whole])
         )
         return parts, possible
 
@@ -415,30 +413,19 @@ def spans(case: Case, table: sa.FromClause, conditions: Sequence[Condition] = ()
     """Merge the times of the selected rows that have an end, by process, or also by ``device`` or ``thread``."""
     columns = table.c
     device = columns[by] if by else sa.literal(_NO_DEVICE)
-    query = sa.select(
-        columns.report,
-        columns.process,
-        device.label("device"),
-        job_start(table).label("start"),
-        job_end(table).label("end"),
-    ).where(
-        *where(table, case.scope if by == "device" else Selection(case.scope.window, case.scope.tasks)),
-        *conditions,
-        columns.end.is_not(None),
-        columns.process.is_not(None),
-        *([device.is_not(None)] if by else []),
-    )
+    times = job_start(table).label("start"), job_end(table).label("end")
+    scope = case.scope if by == "device" else Selection(case.scope.window, case.scope.tasks)
+    is_whole = (column.is_not(None) for column in (columns.end, columns.process, *([device] if by else [])))
+    query = sa.select(columns.report, columns.process, device.label("device"), *times)
+    query = query.where(*where(table, scope), *conditions, *is_whole)
     parts: dict[Place, list[tuple[Times, Times]]] = {}
     count = 0
     for batch in case.job.session.array_batches(query):
         count += len(batch["start"])
         for key, rows in rows_by_gpu(batch):
             parts.setdefault(case.gpu_of.get(key, key), []).append((rows["start"], rows["end"]))
-    merged = {
-        gpu: union(np.concatenate([start for start, _ in times]), np.concatenate([end for _, end in times]))
-        for gpu, times in parts.items()
-    }
-    return Spans(merged, count)
+    edges = {gpu: map(np.concatenate, zip(*spans, strict=True)) for gpu, spans in parts.items()}
+    return Spans({gpu: union(*starts_and_ends) for gpu, starts_and_ends in edges.items()}, count)
 
 
 def by_place(spans: Iterable[tuple[Task, int, int, int]]) -> dict[Place, Intervals]:

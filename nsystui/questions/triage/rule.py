@@ -53,6 +53,12 @@ class Rule:
     reads: frozenset[str]
     finds: Mapping[str, FindingKind]
 
+    @property
+    def costs_exposed(self) -> bool:
+        """Whether it judges time without kernels; rules on NCCL calls judge waits of ranks."""
+        has_costs = any(kind.parts for kind in self.finds.values())
+        return has_costs and self.reads >= WORK and "nccl_calls" not in self.reads
+
     def __call__(self, case: Case) -> Sequence[Finding | NotChecked]:
         return self.judge(case)
 

@@ -18,6 +18,7 @@ from nsystui.questions.algebra.intervals import EMPTY, Intervals
 from nsystui.questions.blocking.dependencies import unresolved_waits
 from nsystui.questions.blocking.gain import RECOVERABLE, SPEEDUP, STANDING, Gain, Standing
 from nsystui.questions.blocking.parts import LONG, PARTS, bounds
+from nsystui.questions.capture.launch_account import lost_work
 from nsystui.questions.host.time_budget import (
     UNEXPLAINED,
     Budget,
@@ -319,21 +320,15 @@ def triage(
 def _result(
     case: Case, findings: Sequence[Finding], not_checked: Sequence[NotChecked], incomplete: Collection[str]
 ) -> Triage:
+    has_steps = all(budget.numbers is not None for budget in case.budgets)
+    mix = () if case.spent.graph > case.spent.kernels else tuple(shares(kernel_mix(case), lambda work: work.family))
+    notes = (*case.job.busy(case.scope).notes, *unresolved_waits(case.job.session, case.tasks)) if case.devices else ()
     return Triage(
-        tuple(_ordered(_with_gains(case, findings), case.time)),
-        tuple(not_checked),
-        case.time,
-        len(case.devices),
-        frozenset(incomplete),
-        case.percent(case.mean([case.spent.busy])) if case.devices else None,
-        *_account(case, findings),
-        _mean(case, "parts"),
-        all(budget.numbers is not None for budget in case.budgets),
-        _mean(case, "possible"),
-        () if case.spent.graph > case.spent.kernels else tuple(shares(kernel_mix(case), lambda work: work.family)),
-        (*case.job.busy(case.scope).notes, *unresolved_waits(case.job.session, case.tasks)) if case.devices else (),
+        tuple(_ordered(_with_gains(case, findings), case.time)), tuple(not_checked), case.time, len(case.devices),
+        frozenset(incomplete), case.percent(case.mean([case.spent.busy])) if case.devices else None,
+        *_account(case, findings), _mean(case, "parts"), has_steps, _mean(case, "possible"), mix, notes,
         frozenset(_judged(set[str]().union(*(report.damaged for report in case.reports)))),
-    )
+    )  # fmt: skip
 
 
 def _range_words(lower: float, upper: float, total: float) -> str:
@@ -496,10 +491,15 @@ def _checked(rule: Rule, case: Case, findings: Sequence[Finding]) -> Sequence[_R
     if damaged:
         return [NotChecked(", ".join(rule.finds), f"needs {_words(sorted(damaged))}: the export is damaged there")]
     doubts = [finding for finding in findings if _makes_idle_unknown(finding)]
-    if doubts and rule.reads >= IDLE:
-        others = {item.rank for item in case.ranks}.difference(*(finding.ranks for finding in doubts))
+    needs_idle = rule.reads >= IDLE
+    doubts = [doubt for doubt in doubts if needs_idle or (rule.costs_exposed and doubt.id == PARTIAL[0])]
+    if doubts:
+        lacking = {task for task, _ in lost_work(case.job.session)}  # also processes that share a GPU
+        others = {item.rank for item in case.ranks if item.task not in lacking}
+        others = others.difference(*(finding.ranks for finding in doubts))
         choose = f"; --ranks {few_numbers(sorted(others))} judges the others" if others else ""
-        why = f"needs idle time, which is unknown: {' and '.join(finding.id for finding in doubts)}{choose}"
+        what = ("exposed", "idle")[needs_idle]
+        why = f"needs {what} time, which is unknown: {' and '.join(finding.id for finding in doubts)}{choose}"
         return [NotChecked(", ".join(rule.finds), why)]
     try:
         return rule(case)
@@ -543,19 +543,8 @@ def row_of(finding: Finding) -> Row:
         includes = " ".join(gain.includes) or None
         gain_cells = gain.recoverable, gain.iteration, gain.speedup, gain.standing.value, includes
     return (
-        finding.severity.value,
-        finding.id,
-        finding.cost,
-        finding.percent,
-        finding.sentence,
-        *gain_cells,
-        finding.advice.text,
-        finding.advice.reason,
-        finding.measured or None,
-        finding.rank_numbers or None,
-        finding.under or None,
-        window.start if window else None,
-        window.end if window else None,
-        finding.door.screen,
-        finding.door.command,
-    )
+        finding.severity.value, finding.id, finding.cost, finding.percent, finding.sentence, *gain_cells,
+        finding.advice.text, finding.advice.reason, finding.measured or None, finding.rank_numbers or None,
+        finding.under or None, window.start if window else None, window.end if window else None,
+        finding.door.screen, finding.door.command,
+    )  # fmt: skip

@@ -18,6 +18,7 @@ from nsystui.questions.algebra.intervals import EMPTY, merge
 from nsystui.questions.capture.launch_account import LaunchAccount, account_table, launch_accounts, losses, untimed_work
 from nsystui.questions.gpu.graph_gaps import HOST_NODE, TRACED, causes_in_graphs
 from nsystui.questions.gpu.profiler_overhead import overhead_conditions
+from nsystui.questions.gpu.utilisation import gpu_users
 from nsystui.questions.queries.conditions import duration, job_start, where
 from nsystui.questions.queries.data_notes import clock_note
 from nsystui.questions.queries.pauses import SURE_LOSS, hole_note
@@ -53,16 +54,17 @@ def capture(case: Case) -> Sequence[Finding | NotChecked]:
 @rule(5, frozenset({"kernels", "api_calls", "syncs"}), *map(FindingKind, PARTIAL))
 def launch_account(case: Case) -> Sequence[Finding | NotChecked]:
     """Find launches and kernels that the capture lacks, and GPU clocks that differ from the CPU's."""
-    ranks = {item.task: item.rank for item in case.ranks}
-    accounts = launch_accounts(case.job.session, case.reports)
-    accounts = {task: account for task, account in accounts.items() if task in ranks and task in case.tasks}
+    users = gpu_users(case.job.session, case.tasks)
+    ranks = {item.task: item.rank for item in case.job.ranks if item.task in users}
+    accounts = launch_accounts(case.job.session, case.job.session.reports)
+    accounts = {task: account for task, account in accounts.items() if task in ranks}
     lost = {task for task, account in accounts.items() if account.lost_kernels + account.lost_work}
     partial = {task: account for task, account in accounts.items() if task in lost or account.lost_launches}
     shifted = {task: account for task, account in accounts.items() if account.clock_error}
-    indices = {task.report for task in case.tasks}
-    reports = [report for report in case.reports if not case.ranks or report.index in indices]
+    indices = {task.report for task in ranks}
+    reports = [report for report in case.job.session.reports if report.index in indices] or case.reports
     untimed = {(report.index, table): numbers for report in reports for table, *numbers in untimed_work(report)}
-    without_times = {task for task in case.tasks if any(index == task.report for index, _ in untimed)}
+    without_times = {task for task in ranks if any(index == task.report for index, _ in untimed)}
     lacking = without_times | lost
     case.once("lost kernels", lambda: lacking)
     findings = []
@@ -75,7 +77,7 @@ def launch_account(case: Case) -> Sequence[Finding | NotChecked]:
         for table in dict.fromkeys(table for _, table in untimed):
             pairs = (pair for (_, other), pair in untimed.items() if other == table)
             left_out, rows = map(sum, zip(*pairs, strict=True))
-            missing.append(f"{left_out:,} of {rows:,} {table} have no possible time")
+            missing.append(f"{left_out:,} of {rows:,} {table.short} have no possible time")
         is_bound = untimed or lacking
         bounds = "Busy times, counts and sums are lower bounds." if is_bound else "Idle time may have other causes."
         numbers = tuple(sorted(ranks[task] for task in without_times | partial.keys()))

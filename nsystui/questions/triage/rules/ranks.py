@@ -267,8 +267,8 @@ _OF_PARTS = Advice(
 )
 def different_work(case: Case) -> Sequence[Finding | NotChecked]:
     """Find ranks that launch more kernels than the median rank of their model part: uneven work, not a slow GPU."""
-    computed = case.computed
-    ranks = [item for item in case.ranks if item.task in computed and computed[item.task].time]
+    computed, lost = case.computed, case.once("lost kernels", set[Task])
+    ranks = [item for item in case.ranks if item.task in computed.keys() - lost and computed[item.task].time]
     if len(ranks) < 2 or not shares_clock(case.reports):
         return [NotChecked("different-work", "needs the GPU work of at least two ranks of one job")]
     steps = {len(case.steps[item.task]) if item.task in case.steps else None for item in ranks}
@@ -304,7 +304,6 @@ def different_work(case: Case) -> Sequence[Finding | NotChecked]:
 
 
 def _over_parts(average: Callable[[Floats], object], values: Floats, part: Array) -> Floats:
-    """Return the average of each rank's model part; shape ``(ranks,)``."""
     return np.array([average(values[part == name]) for name in part])
 
 
