@@ -32,7 +32,7 @@ DESCRIPTION = """Writes the columns of exports into a directory, the packed job,
 exports: `nsystui DIR`, or any command on DIR. Each rank may pack its own export into the same directory, at the same
 time as the others: in a Slurm script, srun bash -c 'nsystui pack rank_$SLURM_PROCID.sqlite -o packed'
 A rank is packed when its line is printed. After an interruption, the same command continues with the others.
-The tables in it are Parquet datasets partitioned by rank, which Dask, Polars and DuckDB read as they are."""
+The tables in it are Parquet datasets with a column of ranks, which Dask, Polars and DuckDB read as they are."""
 EXAMPLES = """  nsystui pack rank*.sqlite -o packed
   nsystui pack rank_$SLURM_PROCID.sqlite -o packed
   nsystui pack node*.sqlite -o packed --ranks 'node\\d+_r(\\d+)'"""

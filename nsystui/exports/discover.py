@@ -32,7 +32,7 @@ _SAME_EXPORT = 60
 _RANK = re.compile(r"rank=([0-9]+)")
 _MAX_LINE = 1 << 20
 GROUP = re.compile(r"[0-9]{6}-[0-9a-f]{12}(-large)?")
-"""The names of groups: their number, higher than those of groups that they replace, and a unique part."""
+"""The names of groups: a number, which is higher than the numbers of replaced groups, and a unique part."""
 
 
 NEXT_CAPTURE = 1_000_000
@@ -72,8 +72,8 @@ def is_there(path: Path) -> bool:
 def versions(directory: Path) -> list[tuple[int, Path]]:
     """Return the reports of a packed job after their versions, in this order; empty for any other directory.
 
-    The version of a rank is higher whenever the rank is packed again. Of two groups with the same version, which are
-    equal, the last name counts.
+    The version of a rank is higher whenever the rank is packed again. The same version in several groups is the same
+    report, which is read from the last group.
     """
     names = sorted(_visible_names(directory / REPORTS))
     found = [(0, directory / REPORTS / name) for name in names if _RANK.fullmatch(name)]  # of an earlier form

@@ -26,7 +26,7 @@ from uuid import uuid4
 from nsystui.base.errors import ExportError, OutputError, UsageError, reason_of
 from nsystui.base.inputs import json_in
 from nsystui.base.parquet_file import copy_to_parquet
-from nsystui.base.partial_files import drop_abandoned, is_abandoned, partial_name, remove
+from nsystui.base.partial_files import PARTIAL, drop_abandoned, is_abandoned, partial_name, remove
 from nsystui.base.types import grouped
 from nsystui.exports import canonical, discover
 from nsystui.exports.forms.form import EXPORT_ENDINGS, REPORT_ENDINGS
@@ -257,6 +257,11 @@ class JobWriter:
             return
         except OSError as error:
             raise OutputError(f"-o {self.directory}: {error.strerror or error}") from None
+        with self._write_errors():
+            for group in self.directory.glob(f"{PARTIAL}*/*"):  # a killed process may have moved its files
+                if discover.GROUP.fullmatch(group.name) and is_abandoned(group.parent):
+                    for file in self.directory.glob(f"*/{group.name}.parquet"):
+                        file.unlink(missing_ok=True)
         drop_abandoned(self.directory)
         if any(name.endswith(EXPORT_ENDINGS + REPORT_ENDINGS) for name in names if not name.startswith(".")):
             raise UsageError(f"-o {self.directory}: exports are in it; name a directory for the packed job alone")
@@ -400,7 +405,7 @@ class JobWriter:
             raise
 
     def merge(self, staging: Path) -> None:
-        """Merge small groups, and remove what no report is read from, unless another process is doing this.
+        """Merge small groups, and remove replaced groups, unless another process is merging.
 
         Raises OutputError if the disk is full, and if a replaced file cannot be removed; every report stays readable.
         """
@@ -418,7 +423,7 @@ class JobWriter:
                         except (OSError, ExportError, duckdb.Error):
                             if all(path.parent.exists() for _, path in chosen):
                                 raise
-                            return  # a process that does not see this one has merged them
+                            return  # another process has merged them
                         self._sweep()
                     merged = discover.versions(self.directory)
                 finally:
@@ -473,7 +478,7 @@ class JobWriter:
         return [item for reports in stale + small[: last + 1] for item in reports]
 
     def _sweep(self) -> None:
-        """Remove groups from which no report is read, and old files of no group.
+        """Remove groups from which no report is read.
 
         Raises OutputError if a file cannot be removed.
         """
@@ -482,14 +487,9 @@ class JobWriter:
         newest = discover.packed_reports(self.directory)
         kept = {path.parent.name for path in newest}
         replaced = {group.name for group in groups} - kept
-        for file in (file for table in canonical.TABLES for file in (self.directory / table.name).glob("*.parquet")):
-            is_old = discover.GROUP.fullmatch(file.stem) is not None and file.stem not in kept
+        for file in (file for name in replaced for file in self.directory.glob(f"*/{name}.parquet")):
             try:
-                # Another process may be about to publish a group that is not seen yet.
-                if file.stem in replaced or (is_old and is_abandoned(file)):
-                    file.unlink()
-            except FileNotFoundError:
-                continue
+                file.unlink(missing_ok=True)
             except OSError as error:
                 cause = f"{file}, which was replaced, cannot be removed ({reason_of(error)})"
                 raise OutputError(f"all is packed, but {cause}: remove it, or Dask counts its rows twice") from None

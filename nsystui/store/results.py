@@ -239,7 +239,7 @@ BUNDLES = "results.bin"
 
 
 def write_bundles(directory: Path, bundles: Mapping[str, bytes]) -> None:
-    """Write the results of reports, by the name of each one's directory. Raises OSError."""
+    """Write the results of reports, by the name of each report's directory. Raises OSError."""
     (directory / BUNDLES).write_bytes(_indexed({name: bundle for name, bundle in bundles.items() if bundle}))
 
 
