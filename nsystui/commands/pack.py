@@ -234,7 +234,7 @@ class _Run:
         from nsystui.output.files import print_lines
         from nsystui.store.packed_job import NewReport
 
-        items, new = [], []
+        new = []
         assert session.cache is not None  # it is required
         for item in ranked:
             self._waiting.discard(item.report.index)
@@ -246,13 +246,12 @@ class _Run:
                 identity, results = self._identities[item.report.index], session.cache.results_of(export)
                 report = NewReport(item.report.name, item.ranks, item.source, identity, files, results)
                 self.writer.refuse(report)
+                new.append((item, report))
             except NsystuiError as error:
                 self.failures.append(error)
-            else:
-                items.append(item)
-                new.append(report)
+        added_reports = self.writer.add([report for _, report in new], session.cache.directory)
         try:
-            for item, report, added in zip(items, new, self.writer.add(new, session.cache.directory), strict=False):
+            for (item, report), added in zip(new, added_reports, strict=True):
                 self._done[item.report.index] = added.path
                 self._ranks.append(item)
                 with suppress(SystemExit):

@@ -111,10 +111,7 @@ def job_of(report: Path) -> Path:
 
 
 def facts_of_group(report: Path) -> tuple[str, dict[str, str]]:
-    """Return the facts of a report's group, and of each of its reports by the name of its directory, all JSON.
-
-    Raises OSError and ValueError.
-    """
+    """Return the facts of a report's group and of each report by name, JSON. Raises OSError and ValueError."""
     header, *lines = text_of(report.with_name(FACTS)).split("\n")
     return header, dict(line.split(" ", 1) for line in lines)
 

@@ -1,10 +1,9 @@
 """Packed jobs: reading their reports, without the exports, and writing them.
 
 Reports are written in groups of up to 64, with one Parquet file for each table. A group is prepared in a hidden
-directory; its tables have unique names, and its directory, which lists them, is renamed last: until then, no report of
-it is read. So several processes and machines may write one job at once. Small groups are merged later: a report is read
-from its newest group, and older groups are removed when no report is read from them. Two merges at once would only
-waste time.
+directory, which lists its files and is renamed last: until then, no report of it is read. So several processes and
+machines may write one job at once. Small groups are merged later: a report is read from its newest group, and groups
+from which no report is read are removed. Two merges at once would only waste time.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ RENAMED: Mapping[str, tuple[str, str]] = {
     canonical.NCCL_CALLS.name: ("rank", "communicator_rank"),
     canonical.MPI_RANKS.name: ("rank", "mpi_rank"),
 }
-"""A field and its name in the files, by table: in a dataset, ``rank`` is read from the directories."""
+"""A field and its name in the files, by table: ``rank`` is the rank of the report there."""
 
 
 def form_version() -> str:
@@ -61,6 +60,7 @@ def form_version() -> str:
 
 _FILE = re.compile(rf"([a-z_]+)/{discover.GROUP.pattern}\.parquet")
 _AGAIN = "pack its export again"
+_OTHER_VERSION = "packed by another version of nsystui"
 _MAX_REPORTS = 64
 """The most reports of a group."""
 _LARGE = 4 << 20
@@ -109,45 +109,34 @@ class JobReport:
 def read_report(directory: Path) -> JobReport:
     """Read a report of a packed job. Raises ExportError if it is damaged, incomplete, or of another version."""
     name = str(directory)
-    damaged = ExportError(name, f"damaged: {discover.FACTS} is not what was written", _again(directory))
+    group, again = directory.parent.name, _AGAIN
+    if directory.name == discover.FACTS:
+        again = f"remove {discover.REPORTS}/{group} and */{group}.parquet, and pack its exports again"
+    damaged = ExportError(name, f"damaged: {discover.FACTS} is not what was written", again)
     try:
         header, lines = discover.facts_of_group(directory)
         group_facts = json_in(header)
     except FileNotFoundError:
-        raise _missing(directory) from None
+        if (directory / "report.json").exists():
+            raise ExportError(name, _OTHER_VERSION, _AGAIN) from None
+        missing = f"not a whole packed report: no {discover.FACTS} in it", again
+        raise ExportError(name, *missing if directory.parent.exists() else REPLACED) from None
     except OSError as error:
         raise ExportError(name, f"cannot be read: {error.strerror or error}") from None
     except ANOTHER:
         raise damaged from None
     try:
         if group_facts["version"] != form_version():
-            raise ExportError(name, "packed by another version of nsystui", _AGAIN)
+            raise ExportError(name, _OTHER_VERSION, _AGAIN)
         facts = facts_of(json_in(lines[directory.name]))
         report = PackedReport.from_json(facts)
         files, seals = _files(directory, facts_of(group_facts)["files"], report)
         ranks = {int(task["process"]): int(task["rank"]) for task in facts["tasks"]}
-        rank = discover.rank_of(directory) if len(lines) > 1 else None
+        rank = discover.rank_of(directory) if len(group_facts["ranks"]) > 1 else None
         packed = PackedFiles(directory, report, files, RENAMED, seals, rank)
         return JobReport(str(facts["name"]), ranks, str(facts["identity"]), packed, str(facts["export"]))
     except ANOTHER:
         raise damaged from None
-
-
-def _again(directory: Path) -> str:
-    """Return the next step if a report, or the group of this path, is damaged."""
-    group = directory.parent.name
-    if directory.name != discover.FACTS:
-        return _AGAIN
-    return f"remove {discover.REPORTS}/{group} and */{group}.parquet, and pack its exports again"
-
-
-def _missing(directory: Path) -> ExportError:
-    """Return the error about a report without facts."""
-    if (directory / "report.json").exists():
-        return ExportError(str(directory), "packed by another version of nsystui", _AGAIN)
-    if not directory.parent.exists():
-        return ExportError(str(directory), *REPLACED)
-    return ExportError(str(directory), f"not a whole packed report: no {discover.FACTS} in it", _again(directory))
 
 
 def _files(
@@ -175,7 +164,7 @@ def _files(
         except OSError as error:
             fault = f": {reason_of(error)}"
         if fault and not directory.parent.exists():
-            raise _missing(directory)
+            raise ExportError(str(directory), *REPLACED)
         if fault:
             raise ExportError(str(directory), f"damaged: {name}{fault}", _AGAIN)
         files[match[1]] = (file,)
@@ -272,25 +261,20 @@ class JobWriter:
         ``exports`` contains the names by identity. In a much larger job, only reports whose rank is in one of these
         names are read, so that not every packing process reads all.
         """
-        paths = discover.packed_reports(self.directory)
-        if len(paths) > 2 * len(exports):
-            numbers = {int(number) for name in exports.values() for number in re.findall("[0-9]+", name)}
-            paths = [path for path in paths if discover.rank_of(path) % discover.NEXT_CAPTURE in numbers]
-        reports = {}
-        for path in paths:
-            with suppress(ExportError):
-                report = read_report(path)
-                reports[report.export] = report
+        numbers = {int(number) for name in exports.values() for number in re.findall("[0-9]+", name)}
+        is_large = len(discover.packed_reports(self.directory)) > 2 * len(exports)
+        reports = {report.export: report for report in self._readable(numbers if is_large else None)}
         return {identity: reports[identity] for identity in exports if identity in reports}
 
     def packed_as(self, ranks: Collection[int]) -> list[JobReport]:
         """Return the complete reports in the job that are captures of ``ranks``, by number."""
-        reports = []
+        return sorted(self._readable(ranks), key=lambda report: min(report.ranks.values()))
+
+    def _readable(self, ranks: Collection[int] | None) -> Iterator[JobReport]:
         for path in discover.packed_reports(self.directory):
-            with suppress(ExportError):
-                if discover.rank_of(path) % discover.NEXT_CAPTURE in ranks:
-                    reports.append(read_report(path))
-        return sorted(reports, key=lambda report: min(report.ranks.values()))
+            if ranks is None or discover.rank_of(path) % discover.NEXT_CAPTURE in ranks:
+                with suppress(ExportError):
+                    yield read_report(path)
 
     @contextmanager
     def staging(self) -> Iterator[Cache]:
@@ -324,10 +308,11 @@ class JobWriter:
         """
         before = {path.name: version for version, path in discover.versions(self.directory)}
         members = []
-        for new in reports:
-            identity, version = uuid4().hex[:12], before.get(discover.rank_directory(new.rank), 0) + 1
-            facts, results = new.to_json(identity), new.results.bundled(identity)
-            members.append(_Member(new.rank, version, facts, results, new.files.files, new.files.size))
+        with self._write_errors():
+            for new in reports:
+                identity, version = uuid4().hex[:12], before.get(discover.rank_directory(new.rank), 0) + 1
+                facts, results = new.to_json(identity), new.results.bundled(identity)
+                members.append(_Member(new.rank, version, facts, results, new.files.files, new.files.size))
         for group in _groups(members):
             with self._write_errors():
                 self._write(group, staging, _NEW)
@@ -346,9 +331,8 @@ class JobWriter:
         while True:
             all_reports = [path for _, path in discover.versions(self.directory)]
             paths = discover.packed_reports(self.directory) if self.force else all_reports
-            paths = [path for path in paths if path.name in names]
             try:
-                return grouped((path.name, read_report(path)) for path in paths)
+                return grouped((path.name, read_report(path)) for path in paths if path.name in names)
             except ExportError:
                 if all(path.parent.exists() for path in paths):
                     raise

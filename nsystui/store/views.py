@@ -78,7 +78,7 @@ def make_view(
 
     Hundreds of tables become views of views.
     """
-    rows = list(rows)
+    rows = sorted(rows, key=lambda item: () if item.rank is None else item.files)  # reports in one file together
     parts = [_relation(database, table, group, names) for group in _groups(rows)]
     if any(item.capture for item in rows) and _COUNTED.isdisjoint(table.field_names):
         parts = [union(parts).distinct()]  # processes, threads and devices, which each capture lists
@@ -130,18 +130,16 @@ def _relation(
 ) -> duckdb.DuckDBPyRelation:
     from duckdb import ColumnExpression, ConstantExpression, FunctionExpression
 
-    first, number, numbered = group[0], None, [item for item in group for _ in item.files]
+    first, number = group[0], None
     if first.table:
         rows = database.table(first.table)
-    elif first.rank is not None:
-        rows, number = _ranks_read(database, group)
     else:
-        rows, number = _files_read(database, [file for item in group for file in item.files], len(group) > 1)
+        rows, number = _read(database, group)
 
     def of_report(name: str, kind: str = "BIGINT") -> duckdb.Expression:
         value = ConstantExpression(getattr(first, name))
         if number is not None:
-            values = ConstantExpression([getattr(item, name) for item in numbered])
+            values = ConstantExpression([getattr(item, name) for item in group for _ in item.files])
             value = FunctionExpression("list_extract", values, number)
         return value.cast(kind).alias(name)
 
@@ -160,34 +158,26 @@ def _relation(
     return rows.select(of_report("report"), of_report("clock_offset"), *map(column, fields if names is None else names))
 
 
-def _files_read(
-    database: duckdb.DuckDBPyConnection, files: list[str], is_numbered: bool
+def _read(
+    database: duckdb.DuckDBPyConnection, group: Sequence[Rows]
 ) -> tuple[duckdb.DuckDBPyRelation, duckdb.Expression | None]:
-    """Return the rows of files, and the number of a row's file if requested.
+    """Return the rows of a group's files, and the number of a row's file or rank in the group if there are several.
 
     One scan of all files opens them one after another, and skips the files of unselected reports; hundreds of scans
     would each be planned separately, with all files open at once.
     """
     from duckdb import ColumnExpression, ConstantExpression, FunctionExpression
 
-    # Directories of a packed job, such as ``rank=0``, must not become columns.
-    rows = database.read_parquet(files, hive_partitioning=False, filename=is_numbered)
-    if not is_numbered:
-        return rows, None
-    return rows, FunctionExpression("list_position", ConstantExpression(files), ColumnExpression("filename"))
-
-
-def _ranks_read(
-    database: duckdb.DuckDBPyConnection, group: Sequence[Rows]
-) -> tuple[duckdb.DuckDBPyRelation, duckdb.Expression | None]:
-    """Return the rows of some ranks in files of many, and the number of a row's rank if there are several."""
-    from duckdb import ColumnExpression, ConstantExpression, FunctionExpression
-
-    rank, ranks = ColumnExpression("rank"), [item.rank for item in group]
-    rows = database.read_parquet(list(group[0].files), hive_partitioning=False)
-    rows = rows.filter(rank.isin(*map(ConstantExpression, ranks)))
-    number = FunctionExpression("list_position", ConstantExpression(ranks), rank)
-    return rows, number if len(group) > 1 else None
+    keys: list[Any] = [file for item in group for file in item.files]
+    column, is_numbered = "filename", len(group) > 1
+    if group[0].rank is None:
+        rows = database.read_parquet(keys, hive_partitioning=False, filename=is_numbered)
+    else:
+        column, keys = "rank", [item.rank for item in group]
+        rows = database.read_parquet(list(group[0].files), hive_partitioning=False)
+        rows = rows.filter(ColumnExpression(column).isin(*map(ConstantExpression, keys)))
+    number = FunctionExpression("list_position", ConstantExpression(keys), ColumnExpression(column))
+    return rows, number if is_numbered else None
 
 
 def _of_capture(
