@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from nsystui.commands.progress import ProgressLine
     from nsystui.questions.answers.packing import RanksAhead, ReportRanks
     from nsystui.questions.job.opening import Export
-    from nsystui.store.packed_job import JobReport, JobWriter, NewReport
+    from nsystui.store.packed_job import JobReport, JobWriter
     from nsystui.store.report import Report
     from nsystui.store.session import Session
 
@@ -158,8 +158,7 @@ class _Run:
             return
         limits = self.request.limits
         batches = list(_batches(remaining, limits.packs)) if remaining else []
-        is_split = bool(batches) and len(batches[0]) < len(self.paths)
-        ahead = RanksAhead.of(dict(enumerate(self.paths))) if is_split else None
+        ahead = RanksAhead.of(dict(enumerate(self.paths))) if batches and len(batches[0]) < len(self.paths) else None
         with self.writer.staging() as cache, ProgressLine() as line:
             for batch in batches:
                 self._pack(batch, Session(cache, limits), line, ahead)
@@ -232,6 +231,7 @@ class _Run:
     def _put(self, ranked: Sequence[ReportRanks], session: Session) -> None:
         """Add reports to the job and print a line for each; a closed stdout does not end the packing."""
         from nsystui.output.files import print_lines
+        from nsystui.store.cache import size_of
         from nsystui.store.packed_job import NewReport
 
         new = []
@@ -246,16 +246,17 @@ class _Run:
                 identity, results = self._identities[item.report.index], session.cache.results_of(export)
                 report = NewReport(item.report.name, item.ranks, item.source, identity, files, results)
                 self.writer.refuse(report)
-                new.append((item, report))
+                # The results move into the job with the files.
+                new.append((item, report, files.size + (size_of(results.directory) if results.directory else 0)))
             except NsystuiError as error:
                 self.failures.append(error)
-        added_reports = self.writer.add([report for _, report in new], session.cache.directory)
+        added_reports = self.writer.add([report for _, report, _ in new], session.cache.directory)
         try:
-            for (item, report), added in zip(new, added_reports, strict=True):
+            for (item, _, size), added in zip(new, added_reports, strict=True):
                 self._done[item.report.index] = added.path
                 self._ranks.append(item)
                 with suppress(SystemExit):
-                    print_lines([_line(item, report, added)])
+                    print_lines([_line(item, size, added)])
         except NsystuiError as error:
             self.failures.append(error)
 
@@ -275,13 +276,13 @@ def _batches(exports: Sequence[Export], min_exports: int) -> Iterator[list[Expor
     yield batch
 
 
-def _line(ranked: ReportRanks, report: NewReport, added: JobReport) -> str:
+def _line(ranked: ReportRanks, size: int, added: JobReport) -> str:
     """Return ``rank 3  rank_3  1,234,567 rows  45.2 MiB, 12 % of the export  (captured environment)``."""
     from nsystui.exports.discover import NEXT_CAPTURE
 
     numbers = sorted(rank % NEXT_CAPTURE for rank in ranked.ranks.values())
     label = f"rank {numbers[0]}" if len(numbers) == 1 else f"ranks {', '.join(map(str, numbers))}"
-    size = format_value(Unit.BYTES, report.files.size)
+    words = format_value(Unit.BYTES, size)
     with suppress(OSError):  # the export was removed after packing
-        size += f", {report.files.size / max(ranked.report.path.stat().st_size, 1):.0%} of the export"
-    return safe_text(f"{label}  {added.name}  {added.rows:,} rows  {size}  ({ranked.source})", ascii=True)
+        words += f", {size / max(ranked.report.path.stat().st_size, 1):.0%} of the export"
+    return safe_text(f"{label}  {added.name}  {added.rows:,} rows  {words}  ({ranked.source})", ascii=True)

@@ -207,10 +207,7 @@ class NewReport:
 
 @dataclass(frozen=True)
 class _Member:
-    """A report to write into a group: its rank, facts, bundle of results, and the files with its rows, by table.
-
-    ``version`` counts how often the rank was packed.
-    """
+    """A report to write into a group: facts, bundle of results, and files by table; ``version`` is the rank's."""
 
     rank: int
     version: int
@@ -435,11 +432,10 @@ class JobWriter:
                 remove(merging)
         prepared.mkdir(exist_ok=True)
         (prepared / partial_name()).touch()
-        try:
+        with suppress(OSError):  # a directory with a file is not replaced
             prepared.rename(merging)
-        except OSError:  # a directory with a file is not replaced
-            return False
-        return True
+            return True
+        return False
 
     def _mergeable(self) -> list[tuple[int, Path]]:
         """Return the reports of groups to write again: some of their reports were replaced, or they are small.
@@ -462,10 +458,7 @@ class JobWriter:
         return [item for reports in stale + small[: last + 1] for item in reports]
 
     def _sweep(self) -> None:
-        """Remove groups from which no report is read.
-
-        Raises OutputError if a file cannot be removed.
-        """
+        """Remove groups from which no report is read. Raises OutputError if a file cannot be removed."""
         reports = self.directory / discover.REPORTS
         groups = [path for path in reports.glob("*") if discover.GROUP.fullmatch(path.name)]
         newest = discover.packed_reports(self.directory)

@@ -69,9 +69,8 @@ class Remembered:
                 else check(made_before(path, cache.conversions))
                 for path in paths
             ]
-            names = [
-                path.name if is_packed_report(path) else file.path.name for path, file in zip(paths, files, strict=True)
-            ]
+            pairs = zip(paths, files, strict=True)
+            names = [path.name if is_packed_report(path) else file.path.name for path, file in pairs]
             return cls.of_files(cache, files, source.families, names) if not why_not_ours(cache.directory) else None
         except (ExportError, OSError):
             return None
