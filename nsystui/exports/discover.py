@@ -72,8 +72,7 @@ def is_there(path: Path) -> bool:
 def versions(directory: Path) -> list[tuple[int, Path]]:
     """Return the reports of a packed job after their versions, in this order; empty for any other directory.
 
-    The version of a rank is higher whenever the rank is packed again. The same version in several groups is the same
-    report, which is read from the last group.
+    The version of a rank is higher whenever the rank is packed again; the last group with the highest version counts.
     """
     names = sorted(_visible_names(directory / REPORTS))
     found = [(0, directory / REPORTS / name) for name in names if _RANK.fullmatch(name)]  # of an earlier form
@@ -159,8 +158,9 @@ def discover(arguments: Iterable[str]) -> list[Path]:
     for name in expanded(arguments):
         for path in _named(name):
             paths.setdefault(os.path.realpath(path), path)
-    # ``rank2`` and ``rank02`` have the same key: the path decides.
-    return sorted(paths.values(), key=lambda path: (natural_key(str(path)), str(path)))
+    # ``rank2`` and ``rank02`` have the same key: the path decides. The group of a rank is chance.
+    keys = {path: path.parents[1] / path.name if GROUP.fullmatch(path.parent.name) else path for path in paths.values()}
+    return sorted(keys, key=lambda path: (natural_key(str(keys[path])), str(path)))
 
 
 def files_of(words: Iterable[str]) -> Iterator[Path]:

@@ -144,6 +144,7 @@ class TestThePackedJob:
         listener.ready = lambda path, report: ready.append(report.path)
         Loading(JobSource((str(packed),)), listener).start()
         assert sorted(read) == sorted(ready) == sorted(discover.packed_reports(packed))
+        assert [discover.rank_of(path) for path in discover.discover([str(packed)])] == [0, 1, 2, 3]
 
     def test_opening_waits_while_the_first_question_is_asked(self, packed, monkeypatch):
         ready, held = [], threading.Event()
